@@ -1,0 +1,1 @@
+//! Files over objects: the public Rust API.

@@ -1,0 +1,1 @@
+//! iSCSI and OSD sessions to devices.

@@ -1,0 +1,1 @@
+//! The OSD logical unit: command table, checks, attribute engine, handlers.

@@ -1,0 +1,1 @@
+//! Objects, attributes and extents on a medium: the trait, memory and disk backends.

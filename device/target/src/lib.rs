@@ -1,0 +1,1 @@
+//! The iSCSI target shell: sockets, buffers, budgets around the state machine.

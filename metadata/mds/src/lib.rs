@@ -1,0 +1,1 @@
+//! The metadata server: accounts, namespace, layouts, credentials.

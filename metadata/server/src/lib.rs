@@ -1,0 +1,1 @@
+//! The metadata server's shell: TLS, sessions, the device reaper.

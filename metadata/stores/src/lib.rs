@@ -1,0 +1,1 @@
+//! Ordered keys and transactions behind the metadata seam: memory and embedded.

@@ -1,0 +1,5 @@
+//! Messages between client and metadata server: framing, requests, responses.
+
+#![no_std]
+
+extern crate alloc;

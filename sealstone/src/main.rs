@@ -1,0 +1,3 @@
+//! sealstone
+
+fn main() {}

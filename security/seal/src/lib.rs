@@ -1,0 +1,5 @@
+//! Keys, capabilities, integrity check values, nonces and the permit: the OSD security model.
+
+#![no_std]
+
+extern crate alloc;

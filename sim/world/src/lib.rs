@@ -1,0 +1,1 @@
+//! Deterministic simulation of client, MDS and devices with faults from one seed.
