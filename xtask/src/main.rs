@@ -1,3 +1,40 @@
-//! xtask
+//! Chores of the workspace: `cargo run -p xtask -- tidy | purity`.
+//!
+//! Rules live in tools, not in memory: a remark made twice in review becomes a check here.
 
-fn main() {}
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod purity;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo run -p xtask -- COMMAND
+
+  tidy     rules that neither compiler nor linter knows (sizes, order of crates, reasons beside dependencies)
+  purity   build the pure crates for a target without an operating system";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["tidy"] => tidy::run(),
+        ["purity"] => purity::run(),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(summary) => {
+            println!("{summary}");
+            ExitCode::SUCCESS
+        }
+        Err(findings) => {
+            for finding in &findings {
+                eprintln!("{finding}");
+            }
+            eprintln!("xtask: {} finding(s)", findings.len());
+            ExitCode::FAILURE
+        }
+    }
+}

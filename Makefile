@@ -1,0 +1,46 @@
+# Sealstone. Two commands matter to a newcomer: `make demo` and `make test`.
+# Every target sets up what it needs; on a prepared machine that costs a fraction of a second.
+
+SHELL := /bin/bash
+.ONESHELL:
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: ## Install what is missing (Debian packages, toolchain)
+	@scripts/setup
+
+build: setup ## Build the release binary, target/release/sealstone
+	@. scripts/env
+	cargo build --release -p sealstone
+
+demo: build ## Store real files on three devices, then attack them: the product in a minute
+	@target/release/sealstone demo
+
+check: setup ## The quick gate: format, lints, docs, tidy, unit tests
+	@. scripts/env
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	cargo run -q -p xtask -- tidy
+	cargo test --workspace --lib --bins
+
+test: setup ## Everything: the gate, purity, all tests, fuzz smoke
+	@. scripts/env
+	cargo fmt --all --check
+	cargo run -q -p xtask -- tidy
+	cargo run -q -p xtask -- purity
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	cargo test --workspace
+
+bench: build ## The first figures, as a table and as JSON in target/bench/
+	@. scripts/env
+	cargo run --release -p sealstone-bench -- run --json target/bench/figures.json
+
+clean: ## Remove build output
+	@rm -rf target
+
+.PHONY: help setup build demo check test bench clean

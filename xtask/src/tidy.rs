@@ -1,0 +1,204 @@
+//! Rules that neither the compiler nor clippy knows.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Crates that do no I/O and read no clock; each is `no_std`.
+pub(crate) const PURE_CRATES: &[&str] = &[
+    "sealstone-scsi",
+    "sealstone-osd",
+    "sealstone-iscsi",
+    "sealstone-mds-protocol",
+    "sealstone-seal",
+    "sealstone-login",
+    "sealstone-crypto",
+];
+
+/// A file longer than this hides a noun.
+const LINES_PER_FILE_MAX: usize = 800;
+/// Nobody commits binaries or captures by accident.
+const BYTES_PER_FILE_MAX: u64 = 512 * 1024;
+
+pub(crate) fn run() -> Result<String, Vec<String>> {
+    let mut findings = Vec::new();
+    let files = tracked_files().map_err(|error| vec![error])?;
+    for file in &files {
+        check_file(file, &mut findings);
+    }
+    match members() {
+        Ok(members) => check_crates(&members, &mut findings),
+        Err(error) => findings.push(error),
+    }
+    check_reasons(&mut findings);
+    check_standards(&files, &mut findings);
+    if findings.is_empty() { Ok(format!("tidy: {} files in order", files.len())) } else { Err(findings) }
+}
+
+fn tracked_files() -> Result<Vec<PathBuf>, String> {
+    let output = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .output()
+        .map_err(|error| format!("tidy: cannot run git: {error}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout)
+        .split('\0')
+        .filter(|name| !name.is_empty())
+        .map(PathBuf::from)
+        .filter(|path| path.is_file())
+        .collect())
+}
+
+fn check_file(path: &Path, findings: &mut Vec<String>) {
+    let shown = path.display();
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.len() > BYTES_PER_FILE_MAX && !path.ends_with("Cargo.lock") => {
+            findings.push(format!("{shown}: {} bytes; at most {BYTES_PER_FILE_MAX}", metadata.len()));
+        }
+        _ => {}
+    }
+    let Ok(text) = fs::read_to_string(path) else { return };
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    if !text.is_empty() && !text.ends_with('\n') && extension != "json" {
+        findings.push(format!("{shown}: does not end with a newline"));
+    }
+    if extension != "rs" {
+        return;
+    }
+    let lines = text.lines().count();
+    if lines > LINES_PER_FILE_MAX {
+        findings.push(format!("{shown}: {lines} lines; at most {LINES_PER_FILE_MAX}: look for the missing noun"));
+    }
+    let is_crate_root = path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
+    if is_crate_root && !text.starts_with("//!") {
+        findings.push(format!("{shown}: a crate opens with what it does"));
+    }
+    for (number, line) in text.lines().enumerate() {
+        // Spelled in two halves, so that this file does not find itself.
+        for marker in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")] {
+            if line.contains(marker) {
+                findings.push(format!("{shown}:{}: {marker}: finish it or take it out", number + 1));
+            }
+        }
+        if line.contains(concat!("#[", "ignore")) {
+            findings.push(format!("{shown}:{}: an ignored test promises nothing", number + 1));
+        }
+    }
+}
+
+/// Folder and manifest of each member, in the order of the workspace manifest.
+fn members() -> Result<Vec<(String, toml::Table)>, String> {
+    let manifest = read_toml(Path::new("Cargo.toml"))?;
+    let list = manifest
+        .get("workspace")
+        .and_then(|workspace| workspace.get("members"))
+        .and_then(toml::Value::as_array)
+        .ok_or("Cargo.toml: no workspace members")?;
+    list.iter()
+        .filter_map(toml::Value::as_str)
+        .map(|folder| Ok((folder.to_owned(), read_toml(&Path::new(folder).join("Cargo.toml"))?)))
+        .collect()
+}
+
+fn read_toml(path: &Path) -> Result<toml::Table, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    text.parse().map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// A crate uses only crates above it on the map; versions and lints come from the workspace.
+fn check_crates(members: &[(String, toml::Table)], findings: &mut Vec<String>) {
+    let name_of = |manifest: &toml::Table| -> String {
+        manifest
+            .get("package")
+            .and_then(|package| package.get("name"))
+            .and_then(toml::Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let place: BTreeMap<String, usize> =
+        members.iter().enumerate().map(|(index, (_, manifest))| (name_of(manifest), index)).collect();
+    for (index, (folder, manifest)) in members.iter().enumerate() {
+        let name = name_of(manifest);
+        if manifest.get("lints").and_then(|lints| lints.get("workspace")).is_none() {
+            findings.push(format!("{folder}/Cargo.toml: lacks `[lints] workspace = true`"));
+        }
+        let Some(dependencies) = manifest.get("dependencies").and_then(toml::Value::as_table) else { continue };
+        for (dependency, specification) in dependencies {
+            let from_workspace = specification.get("workspace").and_then(toml::Value::as_bool) == Some(true);
+            if !from_workspace {
+                findings.push(format!("{folder}/Cargo.toml: {dependency} is not taken from the workspace"));
+            }
+            // The seal crate is above the crypto crate that implements its provider, and so on: a plain order.
+            if place.get(dependency).is_some_and(|&other| other > index) {
+                findings.push(format!("{folder}/Cargo.toml: {name} uses {dependency}, which stands below it"));
+            }
+        }
+        let root = Path::new(folder).join("src/lib.rs");
+        if PURE_CRATES.contains(&name.as_str()) {
+            let text = fs::read_to_string(&root).unwrap_or_default();
+            if !text.contains("#![no_std]") {
+                findings.push(format!("{}: a pure crate is no_std", root.display()));
+            }
+        }
+    }
+}
+
+/// Each dependency of the workspace has its reason on the line above it.
+fn check_reasons(findings: &mut Vec<String>) {
+    let text = fs::read_to_string("Cargo.toml").unwrap_or_default();
+    let Some(section) = text.split("[workspace.dependencies]").nth(1) else { return };
+    let section = section.split("\n[").next().unwrap_or_default();
+    let mut reasoned = false;
+    for line in section.lines() {
+        if line.trim().is_empty() {
+            reasoned = false;
+        } else if line.starts_with('#') {
+            reasoned = true;
+        } else if line.contains(" = ") && !line.contains("path = ") && !reasoned {
+            let name = line.split(" = ").next().unwrap_or_default();
+            findings.push(format!("Cargo.toml: {name} has no reason beside it"));
+        }
+    }
+}
+
+/// A test named in `docs/standards` exists: tables there put test names as `test: name` in backquotes.
+fn check_standards(files: &[PathBuf], findings: &mut Vec<String>) {
+    let mut sources = String::new();
+    for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs")) {
+        sources.push_str(&fs::read_to_string(file).unwrap_or_default());
+    }
+    for file in files.iter().filter(|file| file.starts_with("docs/standards") && is_markdown(file)) {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        for (number, line) in text.lines().enumerate() {
+            for piece in line.split("`test:").skip(1) {
+                let name = piece.split('`').next().unwrap_or_default().trim();
+                if !sources.contains(&format!("fn {name}(")) {
+                    findings.push(format!("{}:{}: no test called {name}", file.display(), number + 1));
+                }
+            }
+        }
+    }
+}
+
+fn is_markdown(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "md")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that names a marker is reported with its line.
+    #[test]
+    fn an_unfinished_line_is_found() {
+        let folder = std::env::temp_dir().join(format!("xtask-tidy-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("temporary folder");
+        let path = folder.join("sample.rs");
+        fs::write(&path, format!("fn sample() {{}}\n// {}DO: later\n", "TO")).expect("write");
+        let mut findings = Vec::new();
+        check_file(&path, &mut findings);
+        fs::remove_dir_all(&folder).expect("clean up");
+        assert_eq!(findings.len(), 1);
+        assert!(findings[0].contains("sample.rs:2"));
+    }
+}
