@@ -1,0 +1,105 @@
+//! The seam between the target's shell and logical units.
+//!
+//! Does: say what a command brings and a reply carries. Does not: know a transport or a device type.
+//! Contract: all data-out of a command is there (bounded by the target) before `execute`.
+
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+
+use crate::Status;
+
+/// One `I_T` nexus; never reused within a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NexusId(pub u64);
+
+/// One command as the transport collected it.
+#[derive(Clone, Copy)]
+pub struct ScsiCommand<'a> {
+    /// Whence it came.
+    pub nexus: NexusId,
+    /// The addressed logical unit, as flat number.
+    pub lun: u64,
+    /// The whole CDB, extended ones included.
+    pub cdb: &'a [u8],
+    /// The whole Data-Out Buffer.
+    pub data_out: &'a [u8],
+    /// Most bytes of data-in that the initiator takes.
+    pub data_in_max: usize,
+    /// Whence data-in buffers come.
+    pub buffers: &'a dyn Buffers,
+}
+
+/// What a logical unit answers.
+#[derive(Clone, Debug)]
+pub struct ScsiReply {
+    /// Status byte.
+    pub status: Status,
+    /// Encoded sense data; may be there with GOOD too (response ICV); empty if none.
+    pub sense: Vec<u8>,
+    /// The Data-In Buffer, at most `data_in_max` bytes.
+    pub data_in: Bytes,
+    /// Bytes that would have gone in without `data_in_max`: the overflow residual comes from it.
+    pub data_in_wanted: u64,
+    /// Bytes of data-out that were used: the write residual comes from it.
+    pub data_out_used: u64,
+}
+
+impl ScsiReply {
+    /// Status alone.
+    #[must_use]
+    pub const fn status(status: Status) -> Self {
+        Self { status, sense: Vec::new(), data_in: Bytes::new(), data_in_wanted: 0, data_out_used: 0 }
+    }
+
+    /// GOOD with data; cut to `max` bytes, the residual tells the rest.
+    #[must_use]
+    pub fn data(mut data_in: Bytes, max: usize) -> Self {
+        let data_in_wanted = data_in.len() as u64;
+        data_in.truncate(max);
+        Self { data_in, data_in_wanted, ..Self::status(Status::Good) }
+    }
+
+    /// CHECK CONDITION with these sense bytes.
+    #[must_use]
+    pub const fn check(sense: Vec<u8>) -> Self {
+        Self {
+            status: Status::CheckCondition,
+            sense,
+            data_in: Bytes::new(),
+            data_in_wanted: 0,
+            data_out_used: 0,
+        }
+    }
+}
+
+/// Buffers from a bounded pool.
+pub trait Buffers: Send + Sync {
+    /// `len` bytes of unspecified but initialised contents; `None` is over budget: answer BUSY or TASK SET FULL.
+    fn take(&self, len: usize) -> Option<Vec<u8>>;
+    /// Makes it sharable; it goes back to the pool when the last clone drops.
+    fn freeze(&self, buffer: Vec<u8>) -> Bytes;
+}
+
+/// How long a command may hold the thread that runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// Short: run it on the connection's own task.
+    Inline,
+    /// May wait for a medium: the shell runs it elsewhere.
+    Blocking,
+}
+
+/// A logical unit: bytes in, bytes out.
+pub trait LogicalUnit: Send + Sync {
+    /// What this CDB will cost; looks only, decides nothing.
+    fn cost(&self, cdb: &[u8]) -> Cost;
+    /// Runs one command to its end.
+    fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply;
+    /// A nexus logged in; `secure_channel` is true inside TLS.
+    fn nexus_established(&self, nexus: NexusId, initiator: &str, secure_channel: bool);
+    /// A nexus is gone with all its commands.
+    fn nexus_lost(&self, nexus: NexusId);
+    /// LOGICAL UNIT RESET.
+    fn reset(&self);
+}
