@@ -16,6 +16,20 @@ pub enum ObjectType {
     User = 0x80,
 }
 
+impl ObjectType {
+    /// The type of a wire byte; `None` for a reserved one.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0x01 => Self::Root,
+            0x02 => Self::Partition,
+            0x40 => Self::Collection,
+            0x80 => Self::User,
+            _ => return None,
+        })
+    }
+}
+
 /// Partition and object id; the order is that of LIST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId {

@@ -1,12 +1,25 @@
 //! T10 OSD-1 and OSD-2 wire layouts: CDBs, capabilities, attribute lists and pages.
 //!
 //! Does: turn bytes into typed values once, and back. Does not: decide anything; `seal` and the device do.
+//! Contract: no input panics; what a parser accepts, the encoder of the same type reproduces in canonical form.
 //! Truth: T10/1355-D (OSD-1) and T10/1729-D (OSD-2) as recorded in `docs/standards/osd.md`.
 
 #![no_std]
 
 extern crate alloc;
 
-mod id;
+#[cfg(test)]
+extern crate std;
 
+pub mod attribute;
+mod bytes;
+pub mod capability;
+mod generation;
+mod id;
+mod permissions;
+
+pub use attribute::AttributeId;
+pub use capability::{Capability, CapabilityBytes, CapabilityError, Descriptor};
+pub use generation::{Generation, SecurityMethod};
 pub use id::{ObjectId, ObjectType};
+pub use permissions::Permissions;
