@@ -1,5 +1,38 @@
-//! Messages between client and metadata server: framing, requests, responses.
+//! Messages between client and metadata server: framing, login bodies, requests, responses, layouts.
+//!
+//! Does: turn bytes into typed values once, and back; compute with layouts. Does not: sockets, cryptography, policy.
+//! Contract: nothing here panics on any input; every length is bounded before memory is reserved.
+//! Truth: docs/standards/mds.md, from which an outsider can write a client.
 
 #![no_std]
 
 extern crate alloc;
+
+pub mod login;
+
+mod error;
+mod frame;
+mod layout;
+mod message;
+mod name;
+mod records;
+mod secret;
+mod wire;
+
+pub use error::{ErrorCode, Failure};
+pub use frame::{
+    BODY_MAX, FRAME_VERSION, FrameHeader, HEADER_BYTES, MAGIC, MessageType, PROFILE_MODERN, Sequence,
+    decode_message, encode_message, frame,
+};
+pub use layout::{
+    DeviceId, Extent, FILE_SIZE_MAX, Layout, ObjectRef, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN, WIDTH_MAX,
+};
+pub use message::{PAGE_MAX, PROTOCOL_VERSION, REQUESTS, RESPONSES, Request, Response, SCHEMA};
+pub use name::{FilePath, NAME_MAX, Name, PATH_MAX, USER_MAX, UserName};
+pub use records::{
+    Access, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceState, DirEntry,
+    FILE_PARTITION, FileKind, GRANT_OBJECT_TYPE, Grant, Handle, InodeId, IntentId, Method, NewDevice,
+    OpenedFile, SYSTEM_ID_BYTES, Stat, User, is_file_object,
+};
+pub use secret::Secret;
+pub use wire::{LIST_MAX, Reader, Text, Wire, WireError, Writer};

@@ -1,0 +1,210 @@
+//! The 16-byte frame header in front of every message.
+//!
+//! Does: recognise our frames and bound their bodies before a byte of them is read.
+//! Does not: check the sequence; each end keeps its own [`Sequence`].
+//! Truth: docs/standards/mds.md §2.
+
+use alloc::vec::Vec;
+
+use crate::wire::{Wire, WireError, code};
+
+/// First four bytes of every frame.
+pub const MAGIC: [u8; 4] = *b"OSMA";
+/// Version of the frame layout, not of the messages inside.
+pub const FRAME_VERSION: u8 = 1;
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 16;
+/// Bytes of a body at most.
+pub const BODY_MAX: usize = 65_536;
+/// Frames of the modern profile: OPAQUE inside TLS 1.3.
+pub const PROFILE_MODERN: u8 = 1;
+
+code! {
+    /// What a frame carries.
+    pub enum MessageType: u8 as "message type" {
+        /// Client opens a login.
+        LoginStart = 0x20,
+        /// Server answers with its half of the key exchange.
+        LoginChallenge = 0x21,
+        /// Client proves that it knows the password.
+        LoginFinish = 0x22,
+        /// Server proves the same and names the session.
+        LoginOk = 0x23,
+        /// Client takes up a session on a new connection.
+        Resume = 0x24,
+        /// Client asks for new keys (connections without TLS only).
+        Rekey = 0x25,
+        /// Server's half of that.
+        RekeyOk = 0x26,
+        /// Client ends its session.
+        Logout = 0x27,
+        /// Server has ended it.
+        LogoutOk = 0x28,
+        /// Server is under load and asks for a cookie.
+        Retry = 0x2A,
+        /// A new user starts a registration with a one-time code.
+        RegisterStart = 0x2B,
+        /// Server answers.
+        RegisterResponse = 0x2C,
+        /// The new user's record.
+        RegisterUpload = 0x2D,
+        /// A login step was refused, or the connection is about to close.
+        Error = 0x2E,
+        /// A request of a session.
+        Request = 0x30,
+        /// Its response.
+        Response = 0x31,
+    }
+}
+
+/// A checked header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// What the body is.
+    pub kind: MessageType,
+    /// Reserved for the type; 0 is the only value today and others are refused.
+    pub flags: u8,
+    /// Bytes that follow, at most [`BODY_MAX`].
+    pub body_length: u32,
+    /// 0 before a session, then 1, 2, 3 … in each direction of a connection.
+    pub sequence: u32,
+}
+
+impl FrameHeader {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// `Frame` for foreign bytes, `UnknownCode` for an unknown type, `TooLong` for a body over [`BODY_MAX`].
+    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
+        let [m0, m1, m2, m3, version, profile, kind, flags, l0, l1, l2, l3, s0, s1, s2, s3] = *bytes;
+        if [m0, m1, m2, m3] != MAGIC {
+            return Err(WireError::Frame("magic"));
+        }
+        if version != FRAME_VERSION {
+            return Err(WireError::Frame("version"));
+        }
+        if profile != PROFILE_MODERN {
+            return Err(WireError::Frame("profile"));
+        }
+        if flags != 0 {
+            return Err(WireError::Frame("flags"));
+        }
+        let kind = MessageType::from_code(kind)
+            .ok_or(WireError::UnknownCode { what: "message type", code: u32::from(kind) })?;
+        let body_length = u32::from_be_bytes([l0, l1, l2, l3]);
+        if body_length > BODY_MAX as u32 {
+            return Err(WireError::TooLong { limit: BODY_MAX });
+        }
+        Ok(Self { kind, flags, body_length, sequence: u32::from_be_bytes([s0, s1, s2, s3]) })
+    }
+
+    /// The bytes of a header.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4] = FRAME_VERSION;
+        bytes[5] = PROFILE_MODERN;
+        bytes[6] = self.kind.code();
+        bytes[7] = self.flags;
+        bytes[8..12].copy_from_slice(&self.body_length.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes
+    }
+}
+
+/// Header and body as one buffer, ready to be sent.
+///
+/// # Errors
+/// `TooLong` if `body` is over [`BODY_MAX`].
+pub fn frame(kind: MessageType, sequence: u32, body: &[u8]) -> Result<Vec<u8>, WireError> {
+    if body.len() > BODY_MAX {
+        return Err(WireError::TooLong { limit: BODY_MAX });
+    }
+    let header = FrameHeader { kind, flags: 0, body_length: body.len() as u32, sequence };
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    bytes.extend_from_slice(&header.encode());
+    bytes.extend_from_slice(body);
+    Ok(bytes)
+}
+
+/// One message as a frame.
+///
+/// # Errors
+/// `TooLong` if it does not fit.
+pub fn encode_message(kind: MessageType, sequence: u32, message: &impl Wire) -> Result<Vec<u8>, WireError> {
+    let mut out = crate::wire::Writer::new();
+    message.put(&mut out);
+    frame(kind, sequence, &zeroize::Zeroizing::new(out.finish(BODY_MAX)?))
+}
+
+/// The one message in a body.
+///
+/// # Errors
+/// Any [`WireError`]; `Trailing` if bytes remain.
+pub fn decode_message<T: Wire>(body: &[u8]) -> Result<T, WireError> {
+    let mut input = crate::wire::Reader::new(body);
+    let message = T::get(&mut input)?;
+    input.finish()?;
+    Ok(message)
+}
+
+/// Counts the frames of one direction of a connection once it has a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sequence(u32);
+
+impl Sequence {
+    /// The number of the next frame to send, from 1. `None` after 2^32 − 1 frames: reconnect.
+    pub const fn advance(&mut self) -> Option<u32> {
+        match self.0.checked_add(1) {
+            Some(next) => {
+                self.0 = next;
+                Some(next)
+            }
+            None => None,
+        }
+    }
+
+    /// Is `sequence` the next one expected? A repeat or a gap closes the connection.
+    pub fn accept(&mut self, sequence: u32) -> bool {
+        self.0.checked_add(1) == Some(sequence) && self.advance().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn arbitrary_headers_never_panic_and_reencode_to_themselves(bytes: [u8; HEADER_BYTES]) {
+            if let Ok(header) = FrameHeader::parse(&bytes) {
+                prop_assert_eq!(header.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn every_header_survives_the_wire(kind in 0..MessageType::ALL.len(), body_length in 0..=BODY_MAX as u32, sequence: u32) {
+            let header = FrameHeader { kind: MessageType::ALL[kind], flags: 0, body_length, sequence };
+            prop_assert_eq!(FrameHeader::parse(&header.encode()), Ok(header));
+        }
+    }
+
+    #[test]
+    fn a_body_one_byte_over_the_limit_is_refused_before_it_is_read() {
+        let mut bytes =
+            FrameHeader { kind: MessageType::Request, flags: 0, body_length: 0, sequence: 1 }.encode();
+        bytes[8..12].copy_from_slice(&(BODY_MAX as u32 + 1).to_be_bytes());
+        assert_eq!(FrameHeader::parse(&bytes), Err(WireError::TooLong { limit: BODY_MAX }));
+    }
+
+    #[test]
+    fn repeats_and_gaps_of_the_sequence_are_seen() {
+        let mut expected = Sequence::default();
+        assert!(expected.accept(1));
+        assert!(!expected.accept(1));
+        assert!(!expected.accept(3));
+        assert!(expected.accept(2));
+    }
+}

@@ -1,0 +1,367 @@
+//! Where the bytes of a file lie: file ranges to object ranges and back.
+//!
+//! Does: the arithmetic of single and striped layouts; both ends use this one copy.
+//! Does not: choose devices; the server's placement does.
+//! Truth: docs/standards/mds.md §6.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use sealstone_osd::ObjectId;
+
+use crate::wire::{Reader, Wire, WireError, Writer};
+
+/// Objects of one layout at most.
+pub const WIDTH_MAX: usize = 64;
+/// Length of a file at most, bytes: 2^63 − 1, so that no sum of two offsets overflows.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+/// A stripe unit is a power of two, at least this.
+pub const STRIPE_UNIT_MIN: u32 = 4096;
+/// A stripe unit is at most this.
+pub const STRIPE_UNIT_MAX: u32 = 1 << 26;
+const LAYOUT_VERSION: u8 = 1;
+
+/// A device as the metadata server numbers it; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub u32);
+
+impl Wire for DeviceId {
+    fn put(&self, out: &mut Writer) {
+        self.0.put(out);
+    }
+
+    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self(u32::get(input)?))
+    }
+}
+
+/// One object of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectRef {
+    /// Where it lies.
+    pub device: DeviceId,
+    /// What it is called there.
+    pub object: ObjectId,
+}
+
+impl Wire for ObjectRef {
+    fn put(&self, out: &mut Writer) {
+        self.device.put(out);
+        self.object.partition.put(out);
+        self.object.object.put(out);
+    }
+
+    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            device: DeviceId::get(input)?,
+            object: ObjectId { partition: u64::get(input)?, object: u64::get(input)? },
+        })
+    }
+}
+
+/// How the objects share the bytes. Codes 3 (mirror) and 4 (Reed-Solomon) are reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Single = 1,
+    Striped = 2,
+}
+
+/// Objects of a file and how they share its bytes. Only a consistent layout can be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    kind: Kind,
+    unit: u32,
+    objects: Vec<ObjectRef>,
+}
+
+/// A piece of a file range that is contiguous in one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Index into [`Layout::objects`].
+    pub index: usize,
+    /// First byte in the object.
+    pub object_offset: u64,
+    /// First byte in the file.
+    pub file_offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+impl Layout {
+    /// The whole file is one object.
+    #[must_use]
+    pub fn single(object: ObjectRef) -> Self {
+        Self { kind: Kind::Single, unit: 0, objects: alloc::vec![object] }
+    }
+
+    /// Units of `unit` bytes go to the objects in turn.
+    ///
+    /// # Errors
+    /// `TooLong` for more than [`WIDTH_MAX`] objects, `Malformed` for none, for a unit that is no power of two
+    /// between [`STRIPE_UNIT_MIN`] and [`STRIPE_UNIT_MAX`], or for an object named twice.
+    pub fn striped(unit: u32, objects: Vec<ObjectRef>) -> Result<Self, WireError> {
+        if objects.len() > WIDTH_MAX {
+            return Err(WireError::TooLong { limit: WIDTH_MAX });
+        }
+        let twice = objects.iter().enumerate().any(|(i, object)| objects.iter().take(i).any(|o| o == object));
+        if objects.is_empty()
+            || twice
+            || !unit.is_power_of_two()
+            || !(STRIPE_UNIT_MIN..=STRIPE_UNIT_MAX).contains(&unit)
+        {
+            return Err(WireError::Malformed("layout"));
+        }
+        Ok(Self { kind: Kind::Striped, unit, objects })
+    }
+
+    /// The objects, in stripe order; never empty.
+    #[must_use]
+    pub fn objects(&self) -> &[ObjectRef] {
+        &self.objects
+    }
+
+    /// Number of objects that share the bytes.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Bytes of a stripe unit; `None` if the file is one object.
+    #[must_use]
+    pub const fn stripe_unit(&self) -> Option<u32> {
+        match self.kind {
+            Kind::Single => None,
+            Kind::Striped => Some(self.unit),
+        }
+    }
+
+    /// `single` or `striped`.
+    #[must_use]
+    pub const fn kind_name(&self) -> &'static str {
+        match self.kind {
+            Kind::Single => "single",
+            Kind::Striped => "striped",
+        }
+    }
+
+    fn unit_and_width(&self) -> (u64, u64) {
+        match self.kind {
+            Kind::Single => (FILE_SIZE_MAX, 1),
+            Kind::Striped => (u64::from(self.unit), self.objects.len() as u64),
+        }
+    }
+
+    /// The pieces of a file range, in file order: one per stripe unit touched. Bytes at and beyond
+    /// [`FILE_SIZE_MAX`] do not exist and are left out.
+    pub fn extents(&self, range: Range<u64>) -> impl Iterator<Item = Extent> + use<> {
+        let (unit, width) = self.unit_and_width();
+        let end = range.end.min(FILE_SIZE_MAX);
+        let mut at = range.start;
+        core::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let (number, within) = (at / unit, at % unit);
+            let length = (unit - within).min(end - at);
+            let extent = Extent {
+                index: (number % width) as usize,
+                object_offset: (number / width) * unit + within,
+                file_offset: at,
+                length,
+            };
+            at += length;
+            Some(extent)
+        })
+    }
+
+    /// Where in object `index` a file range lies: one contiguous range, since stripes follow each other. `None` if
+    /// the range does not touch that object.
+    #[must_use]
+    pub fn object_range(&self, index: usize, range: Range<u64>) -> Option<Range<u64>> {
+        if index >= self.objects.len() || range.start >= range.end.min(FILE_SIZE_MAX) {
+            return None;
+        }
+        let start = self.object_length(index, range.start);
+        let end = self.object_length(index, range.end);
+        (start < end).then_some(start..end)
+    }
+
+    /// Length of object `index` when the file has `size` bytes and no holes at its end; 0 for an unknown index.
+    #[must_use]
+    pub fn object_length(&self, index: usize, size: u64) -> u64 {
+        let (unit, width) = self.unit_and_width();
+        let index = index as u64;
+        if index >= width {
+            return 0;
+        }
+        let size = size.min(FILE_SIZE_MAX);
+        let (full, rest) = (size / (unit.saturating_mul(width)), size % (unit.saturating_mul(width)));
+        full * unit + rest.saturating_sub(index * unit).min(unit)
+    }
+
+    /// Where byte `offset` of object `index` lies in the file; `None` for an unknown index or an offset beyond
+    /// [`FILE_SIZE_MAX`].
+    #[must_use]
+    pub fn file_offset(&self, index: usize, offset: u64) -> Option<u64> {
+        let (unit, width) = self.unit_and_width();
+        let index = u64::try_from(index).ok().filter(|&index| index < width)?;
+        let number = (offset / unit).checked_mul(width)?.checked_add(index)?;
+        number.checked_mul(unit)?.checked_add(offset % unit).filter(|&at| at < FILE_SIZE_MAX)
+    }
+
+    /// Length of the file whose objects have these lengths: the byte after the last one present.
+    #[must_use]
+    pub fn file_size(&self, lengths: &[u64]) -> u64 {
+        lengths
+            .iter()
+            .enumerate()
+            .filter_map(|(index, length)| Some(self.file_offset(index, length.checked_sub(1)?)? + 1))
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+impl Wire for Layout {
+    fn put(&self, out: &mut Writer) {
+        let width = self.objects.len() as u16;
+        LAYOUT_VERSION.put(out);
+        (self.kind as u8).put(out);
+        self.unit.put(out);
+        width.put(out); // data units of a stripe
+        0u16.put(out); // parity units of a stripe
+        1u16.put(out); // copies of each unit
+        self.objects.put(out);
+    }
+
+    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let version = u8::get(input)?;
+        if version != LAYOUT_VERSION {
+            return Err(WireError::UnknownCode { what: "layout version", code: u32::from(version) });
+        }
+        let kind = u8::get(input)?;
+        let unit = u32::get(input)?;
+        let (data, parity, copies) = (u16::get(input)?, u16::get(input)?, u16::get(input)?);
+        let objects = Vec::<ObjectRef>::get(input)?;
+        if usize::from(data) != objects.len() || parity != 0 || copies != 1 {
+            return Err(WireError::Malformed("layout"));
+        }
+        match (kind, unit, objects.as_slice()) {
+            (1, 0, [object]) => Ok(Self::single(*object)),
+            (1, ..) => Err(WireError::Malformed("layout")),
+            (2, ..) => Self::striped(unit, objects),
+            (kind, ..) => Err(WireError::UnknownCode { what: "layout kind", code: u32::from(kind) }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::decode_message;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    fn objects(width: u32) -> Vec<ObjectRef> {
+        (0..width)
+            .map(|i| ObjectRef {
+                device: DeviceId(i),
+                object: ObjectId::new(0x10000, 0x10000 + u64::from(i)),
+            })
+            .collect()
+    }
+
+    pub(crate) fn any_layout() -> impl Strategy<Value = Layout> {
+        (12u32..=26, 0u32..=64).prop_map(|(shift, width)| match width {
+            0 => Layout::single(objects(1)[0]),
+            width => Layout::striped(1 << shift, objects(width)).unwrap(),
+        })
+    }
+
+    /// A range of up to a few stripes, anywhere.
+    fn any_range() -> impl Strategy<Value = Range<u64>> {
+        (prop_oneof![0..(1u64 << 32), 0..FILE_SIZE_MAX], 0..(1u64 << 28))
+            .prop_map(|(start, length)| start..(start + length).min(FILE_SIZE_MAX))
+    }
+
+    proptest! {
+        #[test]
+        fn extents_cover_the_range_once_and_in_order(layout in any_layout(), range in any_range()) {
+            let mut at = range.start;
+            for extent in layout.extents(range.clone()) {
+                prop_assert_eq!(extent.file_offset, at);
+                prop_assert!(extent.length > 0);
+                prop_assert_eq!(layout.file_offset(extent.index, extent.object_offset), Some(at));
+                let last = extent.length - 1;
+                prop_assert_eq!(layout.file_offset(extent.index, extent.object_offset + last), Some(at + last));
+                at += extent.length;
+            }
+            prop_assert_eq!(at, range.end);
+        }
+
+        #[test]
+        fn the_pieces_of_one_object_are_its_contiguous_range(layout in any_layout(), range in any_range()) {
+            for index in 0..layout.width() {
+                let mut pieces = layout.extents(range.clone()).filter(|e| e.index == index);
+                let first = pieces.next();
+                let mut end = first.map(|e| e.object_offset + e.length);
+                for piece in pieces {
+                    prop_assert_eq!(Some(piece.object_offset), end);
+                    end = Some(piece.object_offset + piece.length);
+                }
+                let expected = first.map(|e| e.object_offset).zip(end).map(|(start, end)| start..end);
+                prop_assert_eq!(layout.object_range(index, range.clone()), expected);
+            }
+        }
+
+        #[test]
+        fn object_lengths_sum_to_the_size_and_give_it_back(layout in any_layout(), size in 0..FILE_SIZE_MAX) {
+            let lengths: Vec<u64> = (0..layout.width()).map(|i| layout.object_length(i, size)).collect();
+            prop_assert_eq!(lengths.iter().sum::<u64>(), size);
+            prop_assert_eq!(layout.file_size(&lengths), size);
+        }
+
+        #[test]
+        fn every_layout_survives_the_wire(layout in any_layout()) {
+            let mut out = Writer::new();
+            layout.put(&mut out);
+            prop_assert_eq!(decode_message::<Layout>(&out.finish(65_536).unwrap()), Ok(layout));
+        }
+
+        #[test]
+        fn arbitrary_bytes_are_never_an_inconsistent_layout(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), any_at: u64) {
+            if bytes.len() > 1 {
+                bytes[0] = 1;
+                bytes[1] %= 3;
+            }
+            if let Ok(layout) = decode_message::<Layout>(&bytes) {
+                let _ = layout.extents(any_at..any_at.saturating_add(1 << 20)).take(9).count();
+                prop_assert!(layout.width() >= 1 && layout.width() <= WIDTH_MAX);
+            }
+        }
+    }
+
+    #[test]
+    fn reserved_kinds_and_newer_versions_are_named_errors() {
+        let mut out = Writer::new();
+        Layout::single(objects(1)[0]).put(&mut out);
+        let bytes = out.finish(999).unwrap();
+        for (position, value, what) in
+            [(1, 3, "layout kind"), (1, 4, "layout kind"), (0, 2, "layout version")]
+        {
+            let mut bytes = bytes.clone();
+            bytes[position] = value;
+            let error = decode_message::<Layout>(&bytes);
+            assert_eq!(error, Err(WireError::UnknownCode { what, code: u32::from(value) }));
+        }
+    }
+
+    #[test]
+    fn a_layout_that_cannot_be_computed_with_cannot_be_made() {
+        assert!(Layout::striped(1 << 20, vec![]).is_err());
+        assert!(Layout::striped(0, objects(2)).is_err());
+        assert!(Layout::striped(4095, objects(2)).is_err());
+        assert!(Layout::striped(1 << 27, objects(2)).is_err());
+        assert!(Layout::striped(1 << 20, objects(65)).is_err());
+        assert!(Layout::striped(1 << 20, vec![objects(1)[0]; 2]).is_err());
+    }
+}

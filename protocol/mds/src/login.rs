@@ -1,0 +1,206 @@
+//! Bodies of the login messages, types 20h to 2Eh.
+//!
+//! Does: shapes and sizes. Does not: any cryptography; `sealstone-login` does.
+//! Truth: docs/standards/mds.md §4.
+
+use crate::name::UserName;
+use crate::wire::{Text, code, record};
+
+/// ristretto255-SHA512, 3DH, HKDF-SHA512, HMAC-SHA512, Argon2id 64 MiB / 3 passes / 4 lanes.
+pub const SUITE_STANDARD: u16 = 0x0001;
+/// The same with Argon2id at the floor: 19 MiB / 2 passes / 1 lane.
+pub const SUITE_LIGHT: u16 = 0x0002;
+
+/// Bytes of OPAQUE's first message.
+pub const KE1_BYTES: usize = 96;
+/// Bytes of OPAQUE's second message.
+pub const KE2_BYTES: usize = 320;
+/// Bytes of OPAQUE's third message.
+pub const KE3_BYTES: usize = 64;
+/// Bytes of a registration request.
+pub const REGISTRATION_REQUEST_BYTES: usize = 32;
+/// Bytes of a registration response.
+pub const REGISTRATION_RESPONSE_BYTES: usize = 64;
+/// Bytes of a registration record.
+pub const REGISTRATION_UPLOAD_BYTES: usize = 192;
+/// Names a session for as long as it lives.
+pub type SessionId = [u8; 16];
+
+record! {
+    /// 20h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct LoginStart {
+        /// [`SUITE_STANDARD`] or [`SUITE_LIGHT`]; must be the one the account was registered with.
+        pub suite: u16,
+        /// Who logs in.
+        pub user: UserName,
+        /// Capability bits of the client; none are defined, 0.
+        pub capabilities: u32,
+        /// OPAQUE KE1.
+        pub ke1: [u8; KE1_BYTES],
+    }
+}
+
+record! {
+    /// 21h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct LoginChallenge {
+        /// Ties the third message to this one.
+        pub login_id: [u8; 16],
+        /// OPAQUE KE2.
+        pub ke2: [u8; KE2_BYTES],
+        /// The server's clock, milliseconds since 1970.
+        pub time_ms: u64,
+        /// How far that clock may be off, milliseconds.
+        pub max_error_ms: u32,
+    }
+}
+
+record! {
+    /// 22h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct LoginFinish {
+        /// From the challenge.
+        pub login_id: [u8; 16],
+        /// OPAQUE KE3.
+        pub ke3: [u8; KE3_BYTES],
+    }
+}
+
+record! {
+    /// 23h; answers 22h and 24h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct LoginOk {
+        /// The session.
+        pub session: SessionId,
+        /// Counts key changes; 0 at first.
+        pub epoch: u32,
+        /// When the session ends whatever happens, milliseconds since 1970.
+        pub expires_ms: u64,
+        /// After this many seconds without a request it ends too.
+        pub idle_s: u32,
+        /// Records before a key change (connections without TLS); 0 = not used.
+        pub rekey_records: u32,
+        /// Comma-separated roles: `user`, `admin`.
+        pub roles: Text<255>,
+        /// Proves that the server holds the session key.
+        pub confirm: [u8; 32],
+    }
+}
+
+record! {
+    /// 24h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Resume {
+        /// The session to take up.
+        pub session: SessionId,
+        /// Fresh random bytes.
+        pub nonce: [u8; 16],
+        /// HMAC-SHA256(K_resume, "resume" ‖ exporter ‖ nonce).
+        pub mac: [u8; 32],
+    }
+}
+
+record! {
+    /// 25h and 26h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Rekey {
+        /// The epoch that begins.
+        pub epoch: u32,
+        /// X25519 share.
+        pub share: [u8; 32],
+    }
+}
+
+/// Flag of [`Logout`]: make the session's outstanding credentials useless at once.
+pub const LOGOUT_REVOKE: u32 = 1;
+
+record! {
+    /// 27h and 28h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Logout {
+        /// The session to end; must be the connection's own.
+        pub session: SessionId,
+        /// [`LOGOUT_REVOKE`] or 0.
+        pub flags: u32,
+    }
+}
+
+record! {
+    /// 2Ah.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Retry {
+        /// To be sent back.
+        pub cookie: [u8; 40],
+        /// Milliseconds to wait.
+        pub retry_ms: u32,
+    }
+}
+
+record! {
+    /// 2Bh.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RegisterStart {
+        /// The account to fill.
+        pub user: UserName,
+        /// One-time code from an administrator.
+        pub code: Text<64>,
+        /// OPAQUE registration request.
+        pub request: [u8; REGISTRATION_REQUEST_BYTES],
+    }
+}
+
+record! {
+    /// 2Ch.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RegisterResponse {
+        /// OPAQUE registration response.
+        pub response: [u8; REGISTRATION_RESPONSE_BYTES],
+    }
+}
+
+record! {
+    /// 2Dh.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RegisterUpload {
+        /// The account to fill.
+        pub user: UserName,
+        /// The same code again.
+        pub code: Text<64>,
+        /// OPAQUE record.
+        pub record: [u8; REGISTRATION_UPLOAD_BYTES],
+    }
+}
+
+code! {
+    /// Why a login step was refused.
+    pub enum LoginErrorCode: u16 as "login error" {
+        /// Frame or profile version unknown.
+        Version = 1,
+        /// Malformed, or not allowed in this state; the connection closes.
+        Malformed = 2,
+        /// Suite not offered.
+        Suite = 3,
+        /// Wrong password or unknown user: the same answer for both.
+        Refused = 6,
+        /// Something was played again.
+        Replay = 7,
+        /// Too many attempts; wait `retry_ms`.
+        Busy = 8,
+        /// Too slow.
+        Timeout = 9,
+        /// No such session, or it is over.
+        SessionExpired = 10,
+    }
+}
+
+record! {
+    /// 2Eh.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct LoginError {
+        /// Why.
+        pub code: LoginErrorCode,
+        /// Milliseconds to wait before another try; 0 if waiting does not help.
+        pub retry_ms: u32,
+    }
+}

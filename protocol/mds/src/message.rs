@@ -1,0 +1,425 @@
+//! Requests of a session and their responses: one row each.
+//!
+//! Does: number, name and encode them. Does not: decide anything.
+//! Contract: a body is `id 8 ‖ operation 2 ‖ schema 1 ‖ 0 ‖ fields`. A later schema may append fields: a reader that
+//! knows schema n reads its own fields of a body with schema > n and ignores the rest; with schema n nothing may follow.
+//! Truth: docs/standards/mds.md §5.
+
+use alloc::vec::Vec;
+
+use crate::error::Failure;
+use crate::frame::BODY_MAX;
+use crate::layout::DeviceId;
+use crate::login::{
+    REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES, REGISTRATION_UPLOAD_BYTES, SessionId,
+};
+use crate::name::{FilePath, Name, UserName};
+use crate::records::{
+    Access, Checksum, CreatedFile, Device, DeviceState, DirEntry, Grant, Handle, InodeId, IntentId, Method,
+    NewDevice, OpenedFile, Stat, User,
+};
+use crate::wire::{Reader, Text, Wire, WireError, Writer};
+
+/// Version of the set of messages, agreed on by Hello.
+pub const PROTOCOL_VERSION: u16 = 1;
+/// Schema of every body in this version.
+pub const SCHEMA: u8 = 1;
+/// Entries a client may ask for in one page.
+pub const PAGE_MAX: u16 = 256;
+
+macro_rules! messages {
+    ($(#[$meta:meta])* pub enum $name:ident as $what:literal, table $table:ident {
+        $($(#[$variant_meta:meta])* $code:literal => $variant:ident {
+            $($(#[$field_meta:meta])* $field:ident: $type:ty),* $(,)?
+        }),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$variant_meta])* $variant { $($(#[$field_meta])* $field: $type),* }),*
+        }
+
+        /// Number and name of every row, for documents, metrics and coverage tests.
+        pub const $table: &[(u16, &str)] = &[$(($code, stringify!($variant))),*];
+
+        impl $name {
+            /// The number of the row.
+            #[must_use]
+            pub const fn operation(&self) -> u16 {
+                match self { $(Self::$variant { .. } => $code),* }
+            }
+
+            /// The name of the row.
+            #[must_use]
+            pub const fn name(&self) -> &'static str {
+                match self { $(Self::$variant { .. } => stringify!($variant)),* }
+            }
+
+            fn put_fields(&self, out: &mut Writer) {
+                match self {
+                    $(Self::$variant { $($field),* } => { $(Wire::put($field, out);)* let _ = &out; })*
+                }
+            }
+
+            fn get_fields(operation: u16, input: &mut Reader<'_>) -> Result<Self, WireError> {
+                match operation {
+                    $($code => Ok(Self::$variant { $($field: <$type as Wire>::get(input)?),* }),)*
+                    code => Err(WireError::UnknownCode { what: $what, code: u32::from(code) }),
+                }
+            }
+        }
+    };
+}
+
+messages! {
+    /// What a client asks.
+    pub enum Request as "request", table REQUESTS {
+        /// First request of a connection; agrees on the version. Allowed before login.
+        0x0001 => Hello {
+            /// Lowest version spoken.
+            oldest: u16,
+            /// Highest version spoken.
+            newest: u16,
+            /// Name and version of the client, for logs.
+            software: Text<255>,
+        },
+        /// Who the session belongs to.
+        0x0002 => WhoAmI {},
+        /// Figures of the server.
+        0x0003 => ServerInfo {},
+        /// A file or directory by path.
+        0x0010 => Stat {
+            /// Which.
+            path: FilePath,
+        },
+        /// A page of a directory, in byte order of names.
+        0x0011 => ReadDir {
+            /// Which directory.
+            path: FilePath,
+            /// Names after this one; none to begin.
+            after: Option<Name>,
+            /// Entries wanted, 1 to [`PAGE_MAX`]; fewer may come.
+            limit: u16,
+        },
+        /// Makes a directory.
+        0x0012 => MakeDir {
+            /// Which.
+            path: FilePath,
+            /// Make missing directories above it too, and be content if it exists.
+            parents: bool,
+            /// Permission bits.
+            mode: u16,
+        },
+        /// Begins a file: nothing is visible before Commit.
+        0x0013 => Create {
+            /// Its name.
+            path: FilePath,
+            /// Its size if known: decides its layout.
+            size_hint: Option<u64>,
+            /// Permission bits.
+            mode: u16,
+            /// May it take the place of an older file at Commit?
+            replace: bool,
+            /// Method for its objects; raised to the floor of policy.
+            method: Method,
+        },
+        /// Opens a file.
+        0x0014 => Open {
+            /// Which.
+            path: FilePath,
+            /// What for.
+            access: Access,
+            /// Method for its objects; raised to the floor of policy.
+            method: Method,
+        },
+        /// Fresh grants for what is open; prolongs a create.
+        0x0015 => RenewGrants {
+            /// What is open.
+            handle: Handle,
+            /// Method, as in Open.
+            method: Method,
+        },
+        /// Makes a create visible, in one step, in place of the older file.
+        0x0016 => Commit {
+            /// Which create.
+            intent: IntentId,
+            /// Final size.
+            size: u64,
+            /// Last change of content; now if none.
+            mtime_ms: Option<u64>,
+            /// Checksum to keep.
+            checksum: Option<Checksum>,
+        },
+        /// Gives up a create; its objects are removed.
+        0x0017 => Abandon {
+            /// Which create.
+            intent: IntentId,
+        },
+        /// Moves a file or directory.
+        0x0018 => Rename {
+            /// From.
+            from: FilePath,
+            /// To: the new path itself, not the directory above it.
+            to: FilePath,
+            /// May it take the place of an older file, or of an empty directory?
+            replace: bool,
+        },
+        /// Removes a file or directory.
+        0x0019 => Remove {
+            /// Which.
+            path: FilePath,
+            /// With all below it; a large tree needs several requests (see the response).
+            recursive: bool,
+        },
+        /// Changes permission bits.
+        0x001A => SetMode {
+            /// Which.
+            path: FilePath,
+            /// New bits.
+            mode: u16,
+        },
+        /// Records the size of a file changed in place.
+        0x001B => Update {
+            /// Which.
+            inode: InodeId,
+            /// New size.
+            size: u64,
+            /// Last change of content; now if none.
+            mtime_ms: Option<u64>,
+        },
+        /// Space over all devices.
+        0x0020 => DiskFree {},
+        /// A page of the devices, by id.
+        0x0021 => DeviceList {
+            /// Ids after this one; none to begin.
+            after: Option<DeviceId>,
+            /// Entries wanted, 1 to [`PAGE_MAX`]; fewer may come.
+            limit: u16,
+        },
+        /// Adds a device (administrators).
+        0x0022 => DeviceAdd {
+            /// It.
+            device: NewDevice,
+        },
+        /// Changes a device's state between Active and Draining (administrators).
+        0x0023 => DeviceSetState {
+            /// Which.
+            id: DeviceId,
+            /// New state.
+            state: DeviceState,
+        },
+        /// First half of a registration: by an administrator for anybody, by anybody for himself.
+        0x0030 => UserRegisterStart {
+            /// Account.
+            name: UserName,
+            /// OPAQUE registration request made from the new password.
+            request: [u8; REGISTRATION_REQUEST_BYTES],
+        },
+        /// Second half; the password is in use from here on.
+        0x0031 => UserRegisterFinish {
+            /// Account.
+            name: UserName,
+            /// OPAQUE record.
+            record: [u8; REGISTRATION_UPLOAD_BYTES],
+            /// Suite it was made for.
+            suite: u16,
+            /// Make it an administrator (administrators only; kept as it is when a user changes his password).
+            admin: bool,
+            /// Change an existing account's password instead of adding an account.
+            replace: bool,
+        },
+        /// A page of the accounts, by name (administrators).
+        0x0032 => UserList {
+            /// Names after this one; none to begin.
+            after: Option<UserName>,
+            /// Entries wanted, 1 to [`PAGE_MAX`]; fewer may come.
+            limit: u16,
+        },
+        /// Lets an account log in or not; ends its sessions if not (administrators).
+        0x0033 => UserSetEnabled {
+            /// Account.
+            name: UserName,
+            /// May it?
+            enabled: bool,
+        },
+        /// Removes an account and ends its sessions; its files keep the name (administrators).
+        0x0034 => UserRemove {
+            /// Account.
+            name: UserName,
+        },
+    }
+}
+
+messages! {
+    /// What the server answers.
+    pub enum Response as "response", table RESPONSES {
+        /// Refused or failed.
+        0x0000 => Failed {
+            /// Why.
+            failure: Failure,
+        },
+        /// To Hello.
+        0x0001 => Hello {
+            /// Version to be used.
+            version: u16,
+            /// Name and version of the server.
+            software: Text<255>,
+            /// Identity of the server, part of every login.
+            server_id: [u8; 16],
+            /// The server's clock, milliseconds since 1970.
+            time_ms: u64,
+        },
+        /// To WhoAmI.
+        0x0002 => WhoAmI {
+            /// Account.
+            user: UserName,
+            /// May administer.
+            admin: bool,
+            /// Session.
+            session: SessionId,
+            /// When it ends, milliseconds since 1970.
+            expires_ms: u64,
+        },
+        /// To ServerInfo.
+        0x0003 => ServerInfo {
+            /// The server's clock, milliseconds since 1970.
+            time_ms: u64,
+            /// Weakest method that devices accept.
+            method_floor: Method,
+            /// Files.
+            files: u64,
+            /// Directories.
+            directories: u64,
+            /// Creates under way.
+            intents: u64,
+            /// Objects waiting to be removed from devices.
+            reap_queue: u64,
+            /// Live sessions.
+            sessions: u64,
+            /// Devices.
+            devices: u32,
+        },
+        /// Done; nothing to tell.
+        0x0004 => Done {},
+        /// To Stat, SetMode, MakeDir, Commit, Update.
+        0x0010 => Stat {
+            /// The file or directory as it is now.
+            stat: Stat,
+        },
+        /// To ReadDir.
+        0x0011 => Directory {
+            /// Entries.
+            entries: Vec<DirEntry>,
+            /// May there be more? Then ask again after the last name.
+            more: bool,
+        },
+        /// To Create.
+        0x0013 => Created {
+            /// What to write to.
+            file: CreatedFile,
+        },
+        /// To Open.
+        0x0014 => Opened {
+            /// What to read from.
+            file: OpenedFile,
+        },
+        /// To RenewGrants.
+        0x0015 => Grants {
+            /// One per object of the layout, in its order.
+            grants: Vec<Grant>,
+        },
+        /// To Remove.
+        0x0019 => Removed {
+            /// Files and directories removed by this request.
+            count: u64,
+            /// Is something left? Then ask again.
+            more: bool,
+        },
+        /// To DiskFree.
+        0x0020 => DiskFree {
+            /// Bytes of all devices.
+            total: u64,
+            /// Bytes in use on them.
+            used: u64,
+            /// Devices that take new objects.
+            active: u32,
+            /// All devices.
+            devices: u32,
+        },
+        /// To DeviceList.
+        0x0021 => Devices {
+            /// Devices.
+            devices: Vec<Device>,
+            /// May there be more?
+            more: bool,
+        },
+        /// To DeviceAdd and DeviceSetState.
+        0x0022 => Device {
+            /// The device as it is now.
+            device: Device,
+        },
+        /// To UserRegisterStart.
+        0x0030 => UserRegisterStart {
+            /// OPAQUE registration response.
+            response: [u8; REGISTRATION_RESPONSE_BYTES],
+        },
+        /// To UserList.
+        0x0032 => Users {
+            /// Accounts.
+            users: Vec<User>,
+            /// May there be more?
+            more: bool,
+        },
+    }
+}
+
+macro_rules! body {
+    ($name:ident) => {
+        impl $name {
+            /// The body of a frame: header of the body, then fields.
+            ///
+            /// # Errors
+            /// `TooLong` if it does not fit into a frame or a field is over its limit.
+            pub fn encode(&self, id: u64) -> Result<Vec<u8>, WireError> {
+                let mut out = Writer::new();
+                id.put(&mut out);
+                self.operation().put(&mut out);
+                SCHEMA.put(&mut out);
+                0u8.put(&mut out);
+                self.put_fields(&mut out);
+                out.finish(BODY_MAX)
+            }
+
+            /// Reads a body.
+            ///
+            /// # Errors
+            /// Any [`WireError`], with the request id if the body got that far, so that it can be answered.
+            pub fn decode(body: &[u8]) -> Result<(u64, Self), (Option<u64>, WireError)> {
+                let mut input = Reader::new(body);
+                let id = u64::get(&mut input).map_err(|error| (None, error))?;
+                Self::decode_rest(input).map(|message| (id, message)).map_err(|error| (Some(id), error))
+            }
+
+            fn decode_rest(mut input: Reader<'_>) -> Result<Self, WireError> {
+                let operation = u16::get(&mut input)?;
+                let schema = u8::get(&mut input)?;
+                if schema < SCHEMA {
+                    return Err(WireError::UnknownCode { what: "schema", code: u32::from(schema) });
+                }
+                if u8::get(&mut input)? != 0 {
+                    return Err(WireError::Malformed("reserved byte"));
+                }
+                let message = Self::get_fields(operation, &mut input)?;
+                if schema == SCHEMA {
+                    input.finish()?;
+                }
+                Ok(message)
+            }
+        }
+    };
+}
+body!(Request);
+body!(Response);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,295 @@
+//! Every row survives the wire; no bytes make a reader panic.
+
+use super::*;
+use crate::error::ErrorCode;
+use crate::layout::{Layout, ObjectRef};
+use crate::login::*;
+use crate::records::*;
+use crate::secret::Secret;
+use alloc::string::String;
+use alloc::vec;
+use proptest::prelude::*;
+use sealstone_osd::ObjectId;
+
+fn name() -> impl Strategy<Value = Name> {
+    "[a-zA-Zäß ]{1,60}".prop_map(|s| Name::new(s).unwrap())
+}
+
+fn path() -> impl Strategy<Value = FilePath> {
+    "(/[a-z]{1,9}){0,9}"
+        .prop_map(|s| FilePath::new(&if s.is_empty() { String::from("/") } else { s }).unwrap())
+}
+
+fn user() -> impl Strategy<Value = UserName> {
+    "[a-z][a-z0-9._@-]{0,20}".prop_map(|s| UserName::new(s).unwrap())
+}
+
+fn of<T: Copy + core::fmt::Debug>(all: &'static [T]) -> impl Strategy<Value = T> {
+    (0..all.len()).prop_map(move |i| all[i])
+}
+
+fn secret() -> impl Strategy<Value = Secret> {
+    prop::collection::vec(any::<u8>(), 0..=Secret::MAX).prop_map(|b| Secret::new(b).unwrap())
+}
+
+fn checksum() -> impl Strategy<Value = Option<Checksum>> {
+    prop::option::of(
+        (of(ChecksumKind::ALL), any::<[u8; 32]>()).prop_map(|(kind, value)| Checksum { kind, value }),
+    )
+}
+
+fn stat() -> impl Strategy<Value = Stat> {
+    (any::<(u64, u16, u64, u64, u64)>(), of(FileKind::ALL), user(), checksum()).prop_map(
+        |((inode, mode, size, version, time), kind, owner, checksum)| Stat {
+            inode: InodeId(inode),
+            kind,
+            mode,
+            owner,
+            size,
+            version,
+            mtime_ms: time,
+            ctime_ms: time ^ 1,
+            created_ms: time ^ 2,
+            width: mode,
+            checksum,
+        },
+    )
+}
+
+fn object() -> impl Strategy<Value = ObjectRef> {
+    any::<(u32, u64, u64)>()
+        .prop_map(|(device, p, o)| ObjectRef { device: DeviceId(device), object: ObjectId::new(p, o) })
+}
+
+fn grant() -> impl Strategy<Value = Grant> {
+    (object(), of(Method::ALL), any::<u64>(), prop::collection::vec(any::<u8>(), 0..=104), secret()).prop_map(
+        |(object, method, expires_ms, capability, key)| Grant {
+            object,
+            method,
+            expires_ms,
+            capability: CapabilityBlob::new(capability).unwrap(),
+            key,
+        },
+    )
+}
+
+fn handle() -> impl Strategy<Value = Handle> {
+    prop_oneof![
+        (any::<u64>(), of(Access::ALL)).prop_map(|(i, access)| Handle::File { inode: InodeId(i), access }),
+        any::<u64>().prop_map(|i| Handle::Intent(IntentId(i))),
+    ]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let files = prop_oneof![
+        path().prop_map(|path| Request::Stat { path }),
+        (path(), prop::option::of(name()), any::<u16>()).prop_map(|(path, after, limit)| Request::ReadDir {
+            path,
+            after,
+            limit
+        }),
+        (path(), any::<(bool, u16)>()).prop_map(|(path, (parents, mode))| Request::MakeDir {
+            path,
+            parents,
+            mode
+        }),
+        (path(), any::<(Option<u64>, u16, bool)>(), of(Method::ALL)).prop_map(
+            |(path, (size_hint, mode, replace), method)| Request::Create {
+                path,
+                size_hint,
+                mode,
+                replace,
+                method
+            }
+        ),
+        (path(), of(Access::ALL), of(Method::ALL)).prop_map(|(path, access, method)| Request::Open {
+            path,
+            access,
+            method
+        }),
+        (handle(), of(Method::ALL)).prop_map(|(handle, method)| Request::RenewGrants { handle, method }),
+        (any::<(u64, u64, Option<u64>)>(), checksum()).prop_map(|((i, size, mtime_ms), checksum)| {
+            Request::Commit { intent: IntentId(i), size, mtime_ms, checksum }
+        }),
+        any::<u64>().prop_map(|i| Request::Abandon { intent: IntentId(i) }),
+        (path(), path(), any::<bool>()).prop_map(|(from, to, replace)| Request::Rename { from, to, replace }),
+        (path(), any::<bool>()).prop_map(|(path, recursive)| Request::Remove { path, recursive }),
+        (path(), any::<u16>()).prop_map(|(path, mode)| Request::SetMode { path, mode }),
+        any::<(u64, u64, Option<u64>)>().prop_map(|(i, size, mtime_ms)| Request::Update {
+            inode: InodeId(i),
+            size,
+            mtime_ms
+        }),
+    ];
+    let others = prop_oneof![
+        ("[a-z]{0,20}", any::<(u16, u16)>()).prop_map(|(s, (oldest, newest))| Request::Hello {
+            oldest,
+            newest,
+            software: Text::new(s).unwrap()
+        }),
+        Just(Request::WhoAmI {}),
+        Just(Request::ServerInfo {}),
+        Just(Request::DiskFree {}),
+        any::<(Option<u32>, u16)>()
+            .prop_map(|(after, limit)| Request::DeviceList { after: after.map(DeviceId), limit }),
+        (name(), any::<[u8; 20]>(), any::<u64>(), secret()).prop_map(
+            |(name, system_id, capacity, master_key)| {
+                Request::DeviceAdd {
+                    device: NewDevice {
+                        name,
+                        system_id,
+                        url: Text::new("iscsi://h:3260/iqn/0").unwrap(),
+                        capacity,
+                        master_key,
+                    },
+                }
+            }
+        ),
+        (any::<u32>(), of(DeviceState::ALL))
+            .prop_map(|(id, state)| Request::DeviceSetState { id: DeviceId(id), state }),
+        (user(), any::<[u8; 32]>()).prop_map(|(name, request)| Request::UserRegisterStart { name, request }),
+        (user(), any::<(u16, bool, bool)>(), prop::collection::vec(any::<u8>(), 192)).prop_map(
+            |(name, (suite, admin, replace), record)| Request::UserRegisterFinish {
+                name,
+                record: record.try_into().unwrap(),
+                suite,
+                admin,
+                replace
+            }
+        ),
+        (prop::option::of(user()), any::<u16>())
+            .prop_map(|(after, limit)| Request::UserList { after, limit }),
+        (user(), any::<bool>()).prop_map(|(name, enabled)| Request::UserSetEnabled { name, enabled }),
+        user().prop_map(|name| Request::UserRemove { name }),
+    ];
+    prop_oneof![files, others]
+}
+
+fn response() -> impl Strategy<Value = Response> {
+    let grants = || prop::collection::vec(grant(), 0..9);
+    prop_oneof![
+        (of(ErrorCode::ALL), ".{0,300}")
+            .prop_map(|(code, text)| Response::Failed { failure: Failure::new(code, &text) }),
+        (any::<(u16, u64)>(), any::<[u8; 16]>()).prop_map(|((version, time_ms), server_id)| {
+            Response::Hello { version, software: Text::default(), server_id, time_ms }
+        }),
+        (user(), any::<bool>(), any::<[u8; 16]>(), any::<u64>()).prop_map(
+            |(user, admin, session, expires_ms)| { Response::WhoAmI { user, admin, session, expires_ms } }
+        ),
+        Just(Response::Done {}),
+        stat().prop_map(|stat| Response::Stat { stat }),
+        (prop::collection::vec((name(), stat()), 0..40), any::<bool>()).prop_map(|(entries, more)| {
+            let entries = entries.into_iter().map(|(name, stat)| DirEntry { name, stat }).collect();
+            Response::Directory { entries, more }
+        }),
+        (any::<(u64, u64, u64)>(), object(), grants()).prop_map(
+            |((intent, inode, expires_ms), object, grants)| {
+                let (intent, inode, layout) = (IntentId(intent), InodeId(inode), Layout::single(object));
+                Response::Created { file: CreatedFile { intent, inode, expires_ms, layout, grants } }
+            }
+        ),
+        (stat(), object(), grants()).prop_map(|(stat, object, grants)| Response::Opened {
+            file: OpenedFile { stat, layout: Layout::single(object), grants }
+        }),
+        grants().prop_map(|grants| Response::Grants { grants }),
+        (any::<u64>(), any::<bool>()).prop_map(|(count, more)| Response::Removed { count, more }),
+        any::<(u64, u64, u32, u32)>().prop_map(|(total, used, active, devices)| Response::DiskFree {
+            total,
+            used,
+            active,
+            devices
+        }),
+        (user(), any::<(bool, bool, u64)>()).prop_map(|(name, (admin, enabled, created_ms))| {
+            Response::Users { users: vec![User { name, admin, enabled, created_ms }; 3], more: admin }
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_request_survives_the_wire(id: u64, request in request()) {
+        let body = request.encode(id).unwrap();
+        prop_assert_eq!(Request::decode(&body), Ok((id, request)));
+    }
+
+    #[test]
+    fn every_response_survives_the_wire(id: u64, response in response()) {
+        let body = response.encode(id).unwrap();
+        prop_assert_eq!(Response::decode(&body), Ok((id, response)));
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_a_message_or_an_error(mut body in prop::collection::vec(any::<u8>(), 0..400), row: prop::sample::Index) {
+        if body.len() > 12 {
+            // Point most of the bytes at a real row.
+            body[8..10].copy_from_slice(&row.get(REQUESTS).0.to_be_bytes());
+            body[10..12].copy_from_slice(&[SCHEMA, 0]);
+        }
+        if let Ok((id, request)) = Request::decode(&body) {
+            prop_assert_eq!(Request::decode(&request.encode(id).unwrap()), Ok((id, request)));
+        }
+        let _ = Response::decode(&body);
+        let _ = crate::decode_message::<LoginStart>(&body);
+        let _ = crate::decode_message::<LoginOk>(&body);
+        let _ = crate::decode_message::<RegisterUpload>(&body);
+    }
+
+    #[test]
+    fn a_damaged_request_is_a_message_or_an_error(id: u64, request in request(), at: prop::sample::Index, value: u8, cut: prop::sample::Index) {
+        let mut body = request.encode(id).unwrap();
+        let position = at.index(body.len());
+        body[position] = value;
+        let _ = Request::decode(&body);
+        let _ = Request::decode(&body[..cut.index(body.len())]);
+    }
+
+    #[test]
+    fn a_later_schema_may_append_fields(id: u64, request in request(), tail in prop::collection::vec(any::<u8>(), 1..20)) {
+        let mut body = request.encode(id).unwrap();
+        body.extend_from_slice(&tail);
+        prop_assert_eq!(Request::decode(&body), Err((Some(id), WireError::Trailing(tail.len()))));
+        body[10] = SCHEMA + 1;
+        prop_assert_eq!(Request::decode(&body), Ok((id, request)));
+    }
+}
+
+#[test]
+fn row_numbers_are_unique_and_sorted() {
+    for table in [REQUESTS, RESPONSES] {
+        assert!(table.windows(2).all(|pair| pair[0].0 < pair[1].0));
+    }
+}
+
+#[test]
+fn the_largest_grants_and_the_fullest_page_fit_into_a_frame() {
+    let grant = Grant {
+        object: ObjectRef { device: DeviceId(1), object: ObjectId::new(1, 1) },
+        method: Method::AllData,
+        expires_ms: 0,
+        capability: CapabilityBlob::new(vec![0; CapabilityBlob::MAX]).unwrap(),
+        key: Secret::new(vec![0; 32]).unwrap(),
+    };
+    let grants = vec![grant; crate::WIDTH_MAX];
+    assert!(Response::Grants { grants }.encode(0).is_ok());
+}
+
+#[test]
+fn a_message_over_the_frame_limit_is_an_error_for_the_sender() {
+    let entry =
+        User { name: UserName::new("x".repeat(64)).unwrap(), admin: false, enabled: true, created_ms: 0 };
+    let users = vec![entry; 1024];
+    assert_eq!(Response::Users { users, more: false }.encode(0), Err(WireError::TooLong { limit: BODY_MAX }));
+}
+
+#[test]
+fn login_bodies_have_the_documented_sizes() {
+    let mut out = Writer::new();
+    LoginChallenge { login_id: [0; 16], ke2: [0; KE2_BYTES], time_ms: 0, max_error_ms: 0 }.put(&mut out);
+    assert_eq!(out.len(), 16 + 320 + 8 + 4);
+    let mut out = Writer::new();
+    Resume { session: [0; 16], nonce: [0; 16], mac: [0; 32] }.put(&mut out);
+    assert_eq!(out.len(), 64);
+    let mut out = Writer::new();
+    Retry { cookie: [0; 40], retry_ms: 1 }.put(&mut out);
+    assert_eq!(out.len(), 44);
+}

@@ -1,0 +1,338 @@
+//! The nouns that requests and responses are made of.
+//!
+//! Truth: docs/standards/mds.md §5.
+
+use alloc::vec::Vec;
+
+use sealstone_osd::{ObjectId, ObjectType};
+
+use crate::layout::{DeviceId, Layout, ObjectRef};
+use crate::name::{Name, UserName};
+use crate::secret::Secret;
+use crate::wire::{Reader, Text, Wire, WireError, Writer, code, record};
+
+/// Bytes of a device's system id (VPD page 83h designator, padded with zeros).
+pub const SYSTEM_ID_BYTES: usize = 20;
+
+/// A file or directory, for as long as it lives; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InodeId(pub u64);
+
+/// A create that is not committed yet; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IntentId(pub u64);
+
+macro_rules! id {
+    ($($type:ident),*) => {$(
+        impl Wire for $type {
+            fn put(&self, out: &mut Writer) {
+                self.0.put(out);
+            }
+            fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+                Ok(Self(u64::get(input)?))
+            }
+        }
+    )*};
+}
+id!(InodeId, IntentId);
+
+code! {
+    /// Security method of a credential; each includes the weaker ones. Codes are those of T10.
+    pub enum Method: u8 as "security method" {
+        /// No integrity check.
+        NoSec = 0,
+        /// The capability is proven, nothing else.
+        CapKey = 1,
+        /// Command and response are under the check.
+        CmdRsp = 2,
+        /// Data too.
+        AllData = 3,
+    }
+}
+
+code! {
+    /// What a name leads to.
+    pub enum FileKind: u8 as "file kind" {
+        /// A file with data.
+        File = 1,
+        /// A directory.
+        Directory = 2,
+    }
+}
+
+code! {
+    /// What a file is opened for.
+    pub enum Access: u8 as "access" {
+        /// Read data and attributes.
+        Read = 1,
+        /// Read, and change data in place; [`Request::Update`](crate::Request::Update) records the new size.
+        Update = 2,
+    }
+}
+
+code! {
+    /// How a checksum is made.
+    pub enum ChecksumKind: u8 as "checksum" {
+        /// SHA-256 of the whole file.
+        Sha256 = 1,
+        /// CRC32C of the whole file, big-endian in the first four bytes, rest zero.
+        Crc32c = 2,
+        /// BLAKE3 of the whole file.
+        Blake3 = 3,
+    }
+}
+
+record! {
+    /// Checksum of a file as its writer computed it; the server keeps it and does not check it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Checksum {
+        /// How.
+        pub kind: ChecksumKind,
+        /// Value.
+        pub value: [u8; 32],
+    }
+}
+
+record! {
+    /// Everything known about a file or directory but its place.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Stat {
+        /// Number.
+        pub inode: InodeId,
+        /// File or directory.
+        pub kind: FileKind,
+        /// Permission bits, 12 low bits as in POSIX.
+        pub mode: u16,
+        /// Who made it.
+        pub owner: UserName,
+        /// Bytes; 0 for a directory.
+        pub size: u64,
+        /// Data version: grows with each change of content.
+        pub version: u64,
+        /// Last change of content, milliseconds since 1970.
+        pub mtime_ms: u64,
+        /// Last change of anything.
+        pub ctime_ms: u64,
+        /// Made at.
+        pub created_ms: u64,
+        /// Objects that hold the data; 0 for a directory.
+        pub width: u16,
+        /// Checksum given at commit.
+        pub checksum: Option<Checksum>,
+    }
+}
+
+record! {
+    /// One entry of a directory.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct DirEntry {
+        /// Its name.
+        pub name: Name,
+        /// What it leads to.
+        pub stat: Stat,
+    }
+}
+
+/// A capability as the device will read it: 80 bytes (OSD-1) or 104 (OSD-2), opaque here.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CapabilityBlob(Vec<u8>);
+
+impl CapabilityBlob {
+    /// The longest capability.
+    pub const MAX: usize = 104;
+
+    /// Takes over encoded capability bytes.
+    ///
+    /// # Errors
+    /// `TooLong`.
+    pub fn new(bytes: Vec<u8>) -> Result<Self, WireError> {
+        if bytes.len() > Self::MAX { Err(WireError::TooLong { limit: Self::MAX }) } else { Ok(Self(bytes)) }
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl core::fmt::Debug for CapabilityBlob {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "CapabilityBlob({} bytes)", self.0.len())
+    }
+}
+
+impl Wire for CapabilityBlob {
+    fn put(&self, out: &mut Writer) {
+        out.lv16(&self.0);
+    }
+
+    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self(input.lv16(Self::MAX)?.to_vec()))
+    }
+}
+
+record! {
+    /// The right to do something with one object, and the key that proves it.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Grant {
+        /// Which object, where.
+        pub object: ObjectRef,
+        /// Method to be used with it.
+        pub method: Method,
+        /// Not valid after, milliseconds since 1970 of the device's clock.
+        pub expires_ms: u64,
+        /// Encoded capability.
+        pub capability: CapabilityBlob,
+        /// Capability key (20 or 32 bytes).
+        pub key: Secret,
+    }
+}
+
+/// What a client holds: a file at some version, or a create under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Handle {
+    /// From Open.
+    File {
+        /// The file.
+        inode: InodeId,
+        /// What it was opened for.
+        access: Access,
+    },
+    /// From Create.
+    Intent(IntentId),
+}
+
+impl Wire for Handle {
+    fn put(&self, out: &mut Writer) {
+        match self {
+            Self::File { inode, access } => {
+                1u8.put(out);
+                inode.put(out);
+                access.put(out);
+            }
+            Self::Intent(intent) => {
+                2u8.put(out);
+                intent.put(out);
+            }
+        }
+    }
+
+    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        match u8::get(input)? {
+            1 => Ok(Self::File { inode: InodeId::get(input)?, access: Access::get(input)? }),
+            2 => Ok(Self::Intent(IntentId::get(input)?)),
+            code => Err(WireError::UnknownCode { what: "handle", code: u32::from(code) }),
+        }
+    }
+}
+
+record! {
+    /// A create under way: write the objects with these grants, then commit. Grants allow CREATE, WRITE and the
+    /// like, so objects need not exist yet.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct CreatedFile {
+        /// Names the create.
+        pub intent: IntentId,
+        /// The number the file will have.
+        pub inode: InodeId,
+        /// Without a commit (or a renewal) the create is gone after this, milliseconds since 1970.
+        pub expires_ms: u64,
+        /// Where the bytes go.
+        pub layout: Layout,
+        /// One per object of the layout, in its order.
+        pub grants: Vec<Grant>,
+    }
+}
+
+record! {
+    /// An open file.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct OpenedFile {
+        /// What it is.
+        pub stat: Stat,
+        /// Where its bytes are.
+        pub layout: Layout,
+        /// One per object of the layout, in its order.
+        pub grants: Vec<Grant>,
+    }
+}
+
+code! {
+    /// What the server thinks of a device.
+    pub enum DeviceState: u8 as "device state" {
+        /// Being prepared; holds nothing yet.
+        Joining = 1,
+        /// Takes new objects.
+        Active = 2,
+        /// Serves, but takes no new objects.
+        Draining = 3,
+        /// Did not answer lately; takes no new objects.
+        Unreachable = 4,
+    }
+}
+
+record! {
+    /// A device as clients see it.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Device {
+        /// Number in layouts.
+        pub id: DeviceId,
+        /// Name given by its operator.
+        pub name: Name,
+        /// OSD system id.
+        pub system_id: [u8; SYSTEM_ID_BYTES],
+        /// `iscsi://HOST:PORT/IQN/LUN`.
+        pub url: Text<512>,
+        /// State.
+        pub state: DeviceState,
+        /// Capacity in bytes; 0 until the device was asked.
+        pub total: u64,
+        /// Bytes in use.
+        pub used: u64,
+    }
+}
+
+record! {
+    /// A device to be added.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct NewDevice {
+        /// Name given by its operator.
+        pub name: Name,
+        /// OSD system id.
+        pub system_id: [u8; SYSTEM_ID_BYTES],
+        /// `iscsi://HOST:PORT/IQN/LUN`.
+        pub url: Text<512>,
+        /// Capacity in bytes if known; the device is asked later anyway.
+        pub capacity: u64,
+        /// Initial master key from the device's key file (authentication key ‖ generation key, or one seed).
+        pub master_key: Secret,
+    }
+}
+
+record! {
+    /// An account as administrators see it.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct User {
+        /// Its name.
+        pub name: UserName,
+        /// May administer.
+        pub admin: bool,
+        /// May log in.
+        pub enabled: bool,
+        /// Made at, milliseconds since 1970.
+        pub created_ms: u64,
+    }
+}
+
+/// The object type a grant speaks of; all grants of files are for user objects.
+pub const GRANT_OBJECT_TYPE: ObjectType = ObjectType::User;
+
+/// The partition that holds file data on every device.
+pub const FILE_PARTITION: u64 = 0x1_0000;
+
+/// Is this an object that a file may consist of?
+#[must_use]
+pub const fn is_file_object(object: ObjectId) -> bool {
+    object.partition == FILE_PARTITION && object.object >= ObjectId::FIRST_ASSIGNABLE
+}
