@@ -1,1 +1,18 @@
 //! Objects, attributes and extents on a medium: the trait, memory and disk backends.
+//!
+//! Does: keep bytes and attributes by object id, survive power loss, say exactly what it lost.
+//! Does not: know OSD commands, permissions or partitions' rules; `sealstone-device` does.
+//! Contract: [`ObjectStore`] and the suite in [`contract`], which every backend passes.
+//! Truth: `docs/design/store.md`.
+
+pub mod contract;
+mod error;
+mod memory;
+mod store;
+
+pub use error::{FormatError, StoreError};
+pub use memory::MemoryStore;
+pub use store::{
+    AttributeId, BLOCK, MAX_ATTRIBUTE_LENGTH, MAX_ATTRIBUTES_PER_OBJECT, MAX_LIST, MAX_OBJECT_LENGTH,
+    MAX_TRANSFER, ObjectStore, Scope, Space, Stat,
+};

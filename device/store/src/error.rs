@@ -1,0 +1,159 @@
+//! What can go wrong, by what the caller can do about it.
+
+use std::io;
+
+use sealstone_osd::ObjectId;
+use thiserror::Error;
+
+/// Why an operation on an open store was refused or failed. An operation that fails changes nothing.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// `create`: the id is taken.
+    #[error("object {0} exists")]
+    Exists(ObjectId),
+    /// There is no object of this id.
+    #[error("object {0} not found")]
+    NotFound(ObjectId),
+    /// The operation would use more than the capacity. Reads, removals and overwrites still work.
+    #[error("no space left in the store")]
+    NoSpace,
+    /// A length, offset or count is above a limit of the store; nothing was changed.
+    #[error("{what} is above the limit of {limit}")]
+    TooLarge {
+        /// What was too large, e.g. "object length".
+        what: &'static str,
+        /// The limit, in the unit of `what`.
+        limit: u64,
+    },
+    /// The medium gave back other bytes than were written. Writing the whole range again repairs it.
+    #[error("object {object}: {length} bytes at {offset} are damaged on the medium")]
+    Damaged {
+        /// The object.
+        object: ObjectId,
+        /// First byte of the damaged block.
+        offset: u64,
+        /// Length of the damaged piece in bytes, up to the end of the object.
+        length: u64,
+    },
+    /// An index record fails its checksum; the object can only be removed or restored.
+    #[error("object {object}: its index record is damaged")]
+    IndexDamaged {
+        /// The object whose record is damaged.
+        object: ObjectId,
+    },
+    /// A flush or commit failed before; nothing is written until the store is opened again. Reads go on.
+    #[error("the store refuses writes after a failed flush; open it again")]
+    Poisoned,
+    /// `flush` from inside a [`Scope`](crate::Scope) of the same thread: it would wait for itself.
+    #[error("flush inside an open scope")]
+    ScopeOpen,
+    /// The medium failed. After a failed flush the store is also poisoned.
+    #[error("medium: {doing}")]
+    Io {
+        /// What the store was doing.
+        doing: &'static str,
+        /// The medium's error.
+        #[source]
+        source: io::Error,
+    },
+    /// The index engine failed. The store is poisoned if this was a commit.
+    #[error("index: {doing}")]
+    Index {
+        /// What the store was doing.
+        doing: &'static str,
+        /// The engine's error.
+        #[source]
+        source: Box<redb::Error>,
+    },
+}
+
+/// Why a store could not be formatted or opened.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// Nothing here: format it first.
+    #[error("no store here")]
+    NotFormatted,
+    /// `format`: there is a store already, and overwriting it was not asked for.
+    #[error("there is a store here already")]
+    AlreadyFormatted,
+    /// A format was interrupted. No data was ever acknowledged: format again.
+    #[error("a format was interrupted; format again")]
+    FormatIncomplete,
+    /// Written by another version of the format.
+    #[error("store format version {found}; this program knows {supported}")]
+    Version {
+        /// The version in the superblock.
+        found: u32,
+        /// The version that this program reads and writes.
+        supported: u32,
+    },
+    /// The superblock is not one of ours, or fails its checksum.
+    #[error("the superblock is damaged: {0}")]
+    Superblock(&'static str),
+    /// The capacity asked for is outside the limits.
+    #[error("capacity {bytes} bytes is outside {min}..={max}")]
+    Capacity {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Smallest capacity in bytes.
+        min: u64,
+        /// Largest capacity in bytes.
+        max: u64,
+    },
+    /// A file that belongs to the store is not there.
+    #[error("file {name} of the store is missing")]
+    Missing {
+        /// Its name on the medium.
+        name: String,
+    },
+    /// A segment file is shorter than the superblock says.
+    #[error("file {name} of the store has {found} bytes, expected {expected}")]
+    Truncated {
+        /// Its name on the medium.
+        name: String,
+        /// Bytes found.
+        found: u64,
+        /// Bytes expected.
+        expected: u64,
+    },
+    /// The index belongs to another store (its uuid differs from the superblock's).
+    #[error("the index belongs to another store")]
+    Foreign,
+    /// Two extents claim one block, or an extent lies outside the segments.
+    #[error("object {object}: extent at block {block} overlaps another or lies outside the store")]
+    Overlap {
+        /// The object whose extent was read second.
+        object: ObjectId,
+        /// The medium's block number.
+        block: u64,
+    },
+    /// An index record fails its checksum or cannot be parsed.
+    #[error("an index record of object {object} is damaged")]
+    IndexDamaged {
+        /// The object the record's key names.
+        object: ObjectId,
+    },
+    /// Another process has this store open.
+    #[error("the store is in use by another process")]
+    InUse,
+    /// The medium failed.
+    #[error("medium: {doing}")]
+    Io {
+        /// What the store was doing.
+        doing: &'static str,
+        /// The medium's error.
+        #[source]
+        source: io::Error,
+    },
+    /// The index engine failed.
+    #[error("index: {doing}")]
+    Index {
+        /// What the store was doing.
+        doing: &'static str,
+        /// The engine's error.
+        #[source]
+        source: Box<redb::Error>,
+    },
+}

@@ -1,0 +1,159 @@
+//! The seam between the object device and whatever keeps its bytes.
+
+use std::marker::PhantomData;
+
+use sealstone_osd::{ObjectId, ObjectType};
+
+use crate::StoreError;
+
+/// Unit of allocation and of checksums, in bytes.
+pub const BLOCK: u64 = 4096;
+/// Longest object, in bytes (sparse; how much is mapped is limited by the capacity).
+pub const MAX_OBJECT_LENGTH: u64 = 1 << 50;
+/// Longest single `write`, in bytes.
+pub const MAX_TRANSFER: u64 = 1 << 30;
+/// Longest attribute value, in bytes (the attribute list's length field is 16 bits, FFFFh is reserved).
+pub const MAX_ATTRIBUTE_LENGTH: usize = 0xFFFE;
+/// All attributes of one object together, in bytes; each counts 16 bytes more than its value.
+pub const MAX_ATTRIBUTES_PER_OBJECT: u64 = 4 << 20;
+/// Most ids that one `list` returns; a larger `max` is cut to this.
+pub const MAX_LIST: usize = 1 << 16;
+
+/// Attribute page and number; the order is that of the attribute lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttributeId {
+    /// Attribute page.
+    pub page: u32,
+    /// Attribute number in the page.
+    pub number: u32,
+}
+
+/// What [`ObjectStore::stat`] tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// What `create` was told.
+    pub kind: ObjectType,
+    /// Logical length in bytes.
+    pub length: u64,
+    /// Bytes of capacity that its blocks take; holes take none.
+    pub used_bytes: u64,
+}
+
+/// What [`ObjectStore::space`] tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Capacity in bytes, a multiple of [`BLOCK`].
+    pub total: u64,
+    /// Bytes that all objects' blocks take.
+    pub used: u64,
+    /// How many objects of any kind there are.
+    pub objects: u64,
+}
+
+/// Keeps a transaction group open: all that is done while it lives lands in one group, so that after a crash
+/// either all of it is there or none. It does not roll back when a later operation fails.
+///
+/// Belongs to the thread that began it. Scopes nest. Hold it for one command, never across a `flush`.
+#[must_use = "the group may close as soon as the scope is dropped"]
+pub struct Scope<'a> {
+    /// A scope is tied to its thread and to its store.
+    _thread: PhantomData<(*const (), &'a ())>,
+}
+
+impl<'a> Scope<'a> {
+    /// A scope of a backend that has no groups.
+    pub(crate) fn none() -> Self {
+        Self { _thread: PhantomData }
+    }
+}
+
+/// Bytes and attributes by object.
+///
+/// Operations on one object are atomic towards each other; an `Ok` makes the change visible to all that come
+/// after. Only [`flush`](Self::flush) makes it survive power loss. An operation that fails changes nothing.
+/// Every method but `create`, `list`, `flush`, `space` and `begin` gives `NotFound` for an unknown id.
+pub trait ObjectStore: Send + Sync {
+    /// Opens a scope (see [`Scope`]). Cheap. May first close the current group, if that is due.
+    fn begin(&self) -> Scope<'_>;
+
+    /// Makes an empty object. `Exists` if the id is taken, of whatever kind.
+    fn create(&self, id: ObjectId, kind: ObjectType) -> Result<(), StoreError>;
+
+    /// Removes an object with its bytes and attributes. Never fails for lack of space.
+    fn remove(&self, id: ObjectId) -> Result<(), StoreError>;
+
+    /// Kind, length and space taken.
+    fn stat(&self, id: ObjectId) -> Result<Stat, StoreError>;
+
+    /// Reads from `offset`; gives the bytes read, short only at the object's end. Holes read as zeros.
+    /// `Damaged` if any block it touches fails its checksum; `into` then holds unspecified bytes.
+    fn read(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<usize, StoreError>;
+
+    /// Writes at `offset`, extending the object (with a hole) as needed. Empty `data` changes nothing.
+    fn write(&self, id: ObjectId, offset: u64, data: &[u8]) -> Result<(), StoreError>;
+
+    /// Sets the length: cuts, or extends with a hole.
+    fn resize(&self, id: ObjectId, length: u64) -> Result<(), StoreError>;
+
+    /// Makes `length` bytes at `offset` zero, extending the object as needed; whole blocks become holes.
+    /// A `length` of 0 changes nothing.
+    fn clear(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError>;
+
+    /// Takes `length` bytes at `offset` out; the tail moves down and the object gets shorter. What lies
+    /// beyond the end is ignored.
+    fn punch(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError>;
+
+    /// One attribute's value, `None` if it was never set.
+    fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Sets an attribute; an empty value removes it.
+    fn set_attribute(&self, id: ObjectId, attribute: AttributeId, value: &[u8]) -> Result<(), StoreError>;
+
+    /// All attributes, or those of one page, in order.
+    fn attributes(&self, id: ObjectId, page: Option<u32>) -> Result<Vec<(AttributeId, Vec<u8>)>, StoreError>;
+
+    /// Up to `max` objects (at most [`MAX_LIST`]) with ids from `from` on, in order.
+    fn list(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError>;
+
+    /// Returns when everything acknowledged before the call is durable. `Poisoned` after one failed.
+    fn flush(&self) -> Result<(), StoreError>;
+
+    /// Capacity and use.
+    fn space(&self) -> Space;
+}
+
+/// `offset + length` if an object may be that long.
+pub(crate) fn end_of(offset: u64, length: u64) -> Result<u64, StoreError> {
+    match offset.checked_add(length) {
+        Some(end) if end <= MAX_OBJECT_LENGTH => Ok(end),
+        _ => Err(StoreError::TooLarge { what: "object length", limit: MAX_OBJECT_LENGTH }),
+    }
+}
+
+/// Refuses a transfer above [`MAX_TRANSFER`].
+pub(crate) fn check_transfer(length: usize) -> Result<(), StoreError> {
+    if length as u64 > MAX_TRANSFER {
+        return Err(StoreError::TooLarge { what: "transfer", limit: MAX_TRANSFER });
+    }
+    Ok(())
+}
+
+/// Bytes that an attribute counts towards [`MAX_ATTRIBUTES_PER_OBJECT`]; none if it is not there.
+pub(crate) fn attribute_weight(length: usize) -> u64 {
+    if length == 0 { 0 } else { length as u64 + 16 }
+}
+
+/// An object's attribute weight after one changes from `old` to `new` bytes, if the limits allow it.
+pub(crate) fn attribute_budget(total: u64, old: usize, new: usize) -> Result<u64, StoreError> {
+    if new > MAX_ATTRIBUTE_LENGTH {
+        return Err(StoreError::TooLarge { what: "attribute length", limit: MAX_ATTRIBUTE_LENGTH as u64 });
+    }
+    let after = total.saturating_sub(attribute_weight(old)) + attribute_weight(new);
+    if after > total && after > MAX_ATTRIBUTES_PER_OBJECT {
+        return Err(StoreError::TooLarge {
+            what: "attributes of one object",
+            limit: MAX_ATTRIBUTES_PER_OBJECT,
+        });
+    }
+    Ok(after)
+}
