@@ -1,0 +1,443 @@
+//! The command line: every noun, verb, flag and variable, with examples in the help texts.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::{MdsOptions, OsdOptions};
+use crate::logging::LogFormat;
+use crate::output::parse_size;
+
+/// Secure object storage: devices that check every command, a metadata server, clients that talk straight to both.
+#[derive(Debug, Parser)]
+#[command(name = "sealstone", version, max_term_width = 110, arg_required_else_help = true, after_help = "\
+Examples:
+  sealstone demo                             see it work, and see attacks refused, in a minute
+  sealstone up --data ~/sealstone            keep a small system running on this machine
+  sealstone login admin --cluster ~/sealstone/cluster.toml --password-file ~/sealstone/admin-secret
+  sealstone put -r photos /photos            store a folder
+  sealstone get /photos/cat.jpg -            write a file to standard output
+
+Exit codes: 0 ok, 1 the operation failed, 2 usage, 3 access denied, 4 not found.")]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options that every command takes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Global {
+    /// Print JSON: one line on standard output, errors as one JSON line on standard error.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// No progress bars, no remarks.
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+    /// The session file [default: $XDG_STATE_HOME/sealstone/session.toml].
+    #[arg(long, global = true, env = "SEALSTONE_SESSION", value_name = "FILE")]
+    pub(crate) session: Option<PathBuf>,
+    /// How log lines look. `SEALSTONE_LOG` takes a filter such as `info,sealstone_device=debug`.
+    #[arg(long, global = true, env = "SEALSTONE_LOG_FORMAT", default_value = "auto")]
+    pub(crate) log_format: LogFormat,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a metadata server and devices in one process; created on first use.
+    Up(Up),
+    /// Devices: `init` formats one, `serve` runs its daemon.
+    #[command(subcommand)]
+    Osd(Osd),
+    /// The metadata server: `init`, `serve`, and `add-osd` to take over a device.
+    #[command(subcommand)]
+    Mds(Mds),
+    /// Accounts (administrators).
+    #[command(subcommand)]
+    User(User),
+    /// Log in; the session is kept in a file that only you can read.
+    Login(Login),
+    /// End the session.
+    Logout,
+    /// Who is logged in, where, until when.
+    Whoami,
+    /// Store files.
+    Put(Put),
+    /// Fetch files.
+    Get(Get),
+    /// Write files to standard output.
+    Cat(Cat),
+    /// List a directory.
+    Ls(Ls),
+    /// Everything known about a file.
+    Stat(Paths),
+    /// Make directories.
+    Mkdir(Mkdir),
+    /// Move or rename.
+    Mv(Mv),
+    /// Remove files, or with -r whole trees.
+    Rm(Rm),
+    /// Change permission bits.
+    Chmod(Chmod),
+    /// Space, over all and by device.
+    Df,
+    /// Configuration files.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Shell completion: `source <(sealstone completion bash)`.
+    Completion {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Store real files on three devices, then attack them: what the product is for, in a minute.
+    Demo(Demo),
+}
+
+/// What `up` runs.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone up                               data in ./sealstone-data, three devices of 10 GiB (sparse)
+  sealstone up --data /srv/sealstone --osds 5 --capacity 100G
+  sealstone up --json | head -1              one line when ready, for scripts")]
+pub(crate) struct Up {
+    /// Folder of the system; made on first use.
+    #[arg(long, env = "SEALSTONE_DATA", default_value = "sealstone-data", value_name = "DIR")]
+    pub(crate) data: PathBuf,
+    /// Devices to create on first use [default: 3]; later runs use those that exist.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) osds: Option<u16>,
+    /// Address of the metadata server; devices listen on the ports below it. Port 0 takes free ports.
+    #[arg(long, default_value = "127.0.0.1:3270", value_name = "ADDR")]
+    pub(crate) listen: String,
+    /// Capacity of each device on first use; the files are sparse.
+    #[arg(long, default_value = "10G", value_parser = parse_size, value_name = "SIZE")]
+    pub(crate) capacity: u64,
+    /// Address of /metrics and /healthz of the whole process.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Osd {
+    /// Format a device and write its initial master key to a file.
+    #[command(after_help = "\
+Example:
+  sealstone osd init --data /srv/osd1 --capacity 1T --name osd1 --key-out osd1.key
+The key file is what `sealstone mds add-osd` wants; guard it, and delete it once the device is added.")]
+    Init {
+        /// Folder of the device; must be empty or not exist.
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+        /// Capacity; the files are sparse.
+        #[arg(long, value_parser = parse_size, value_name = "SIZE")]
+        capacity: u64,
+        /// Name of the device, part of its iSCSI name [default: the folder's name].
+        #[arg(long)]
+        name: Option<String>,
+        /// Where the initial master key is written [default: DIR/initial.key].
+        #[arg(long, value_name = "FILE")]
+        key_out: Option<PathBuf>,
+    },
+    /// Run a device.
+    #[command(after_help = "\
+Example:
+  sealstone osd serve --data /srv/osd1 --listen 0.0.0.0:3260 --metrics 127.0.0.1:9260")]
+    Serve {
+        /// Folder of the device.
+        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
+        data: PathBuf,
+        /// Configuration file; `sealstone config example osd` prints one.
+        #[arg(long, env = "SEALSTONE_OSD_CONFIG", value_name = "FILE")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        options: Box<OsdOptions>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Mds {
+    /// Make a metadata server: store, certificate, administrator.
+    #[command(after_help = "\
+Example:
+  sealstone mds init --data /srv/mds")]
+    Init {
+        /// Folder of the server; must be empty or not exist.
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+        /// Names and addresses that the certificate speaks for, beside localhost.
+        #[arg(long, value_name = "NAME")]
+        host: Vec<String>,
+    },
+    /// Run the metadata server.
+    #[command(after_help = "\
+Example:
+  sealstone mds serve --data /srv/mds --listen 0.0.0.0:3270 --metrics 127.0.0.1:9270")]
+    Serve {
+        /// Folder of the server.
+        #[arg(long, env = "SEALSTONE_MDS_DATA", value_name = "DIR")]
+        data: PathBuf,
+        /// Configuration file; `sealstone config example mds` prints one.
+        #[arg(long, env = "SEALSTONE_MDS_CONFIG", value_name = "FILE")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        options: MdsOptions,
+    },
+    /// Take over a device (needs an administrator's session).
+    #[command(after_help = "\
+Example:
+  sealstone mds add-osd iscsi://10.0.0.7:3260/iqn.2026-11.org.sealstone:osd.osd1/0 --key osd1.key")]
+    AddOsd {
+        /// `iscsi://HOST:PORT/IQN/LUN`, as `osd serve` prints it.
+        url: String,
+        /// The device's initial key file.
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum User {
+    /// Add an account. The password never leaves this machine: only its OPAQUE record does.
+    Add {
+        /// Name of the account.
+        name: String,
+        /// Make it an administrator.
+        #[arg(long)]
+        admin: bool,
+        #[command(flatten)]
+        password: Password,
+    },
+    /// List accounts.
+    #[command(visible_alias = "ls")]
+    List,
+    /// Change a password: your own, or as an administrator anybody's.
+    Passwd {
+        /// Name of the account [default: your own].
+        name: Option<String>,
+        #[command(flatten)]
+        password: Password,
+    },
+    /// Let an account log in again.
+    Enable {
+        /// Name of the account.
+        name: String,
+    },
+    /// Keep an account from logging in and end its sessions.
+    Disable {
+        /// Name of the account.
+        name: String,
+    },
+    /// Remove an account; its files stay.
+    Rm {
+        /// Name of the account.
+        name: String,
+    },
+}
+
+/// Where a password comes from; asked for on the terminal otherwise. Never an argument.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Password {
+    /// File whose first line is the password (mode 0600), or `-` for standard input.
+    #[arg(long, env = "SEALSTONE_PASSWORD_FILE", value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone login alice --cluster /srv/mds/cluster.toml
+  sealstone login alice --mds 10.0.0.5:3270 --pin sha256:4f0c…
+The pin is the SHA-256 of the server's certificate: `mds serve` and `up` print it.")]
+pub(crate) struct Login {
+    /// Name of the account.
+    pub(crate) name: String,
+    /// Cluster file that `up` and `mds serve` write: address and pin in one.
+    #[arg(long, env = "SEALSTONE_CLUSTER", value_name = "FILE")]
+    pub(crate) cluster: Option<PathBuf>,
+    /// Address of the metadata server.
+    #[arg(long, value_name = "HOST:PORT", requires = "pin", conflicts_with = "cluster")]
+    pub(crate) mds: Option<String>,
+    /// SHA-256 of the server's certificate.
+    #[arg(long, value_name = "sha256:HEX", requires = "mds")]
+    pub(crate) pin: Option<String>,
+    #[command(flatten)]
+    pub(crate) password: Password,
+}
+
+/// How data travels to and from the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MethodName {
+    /// No protection; devices refuse it unless started with --insecure-nosec.
+    Nosec,
+    /// The capability is proven once per connection.
+    Capkey,
+    /// Command and response are authenticated.
+    Cmdrsp,
+    /// Data too.
+    Alldata,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Transfer {
+    /// Security method on the wire.
+    #[arg(long, env = "SEALSTONE_METHOD", default_value = "alldata")]
+    pub(crate) method: MethodName,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone put report.pdf /docs/report.pdf
+  sealstone put -r src /src
+  tar c photos | sealstone put - /backup/photos.tar")]
+pub(crate) struct Put {
+    /// Files or folders of this machine; `-` is standard input. The last argument is the place to store them.
+    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "PATH"])]
+    pub(crate) paths: Vec<String>,
+    /// Folders with all below them.
+    #[arg(long, short)]
+    pub(crate) recursive: bool,
+    /// Do not replace what exists.
+    #[arg(long)]
+    pub(crate) no_replace: bool,
+    #[command(flatten)]
+    pub(crate) transfer: Transfer,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone get /docs/report.pdf
+  sealstone get -r /src copy-of-src
+  sealstone get /backup/photos.tar - | tar x")]
+pub(crate) struct Get {
+    /// Stored files, then (optionally) the place on this machine; `-` is standard output.
+    #[arg(required = true, num_args = 1.., value_names = ["PATH", "DESTINATION"])]
+    pub(crate) paths: Vec<String>,
+    /// Directories with all below them.
+    #[arg(long, short)]
+    pub(crate) recursive: bool,
+    /// Do not replace what exists.
+    #[arg(long)]
+    pub(crate) no_replace: bool,
+    #[command(flatten)]
+    pub(crate) transfer: Transfer,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Cat {
+    /// Stored files.
+    #[arg(required = true)]
+    pub(crate) paths: Vec<String>,
+    #[command(flatten)]
+    pub(crate) transfer: Transfer,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Ls {
+    /// Directory or file.
+    #[arg(default_value = "/")]
+    pub(crate) path: String,
+    /// Mode, owner, size and time.
+    #[arg(long, short)]
+    pub(crate) long: bool,
+    /// With all below.
+    #[arg(long, short)]
+    pub(crate) recursive: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Paths {
+    /// Stored files or directories.
+    #[arg(required = true)]
+    pub(crate) paths: Vec<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Mkdir {
+    /// Directories.
+    #[arg(required = true)]
+    pub(crate) paths: Vec<String>,
+    /// Make missing ones above too; be content if it exists.
+    #[arg(long, short)]
+    pub(crate) parents: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Mv {
+    /// What to move.
+    pub(crate) from: String,
+    /// Its new path; an existing directory takes it under its old name.
+    pub(crate) to: String,
+    /// Do not replace what exists.
+    #[arg(long)]
+    pub(crate) no_replace: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Rm {
+    /// Stored files or directories.
+    #[arg(required = true)]
+    pub(crate) paths: Vec<String>,
+    /// Directories with all below them.
+    #[arg(long, short)]
+    pub(crate) recursive: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Chmod {
+    /// Octal mode, such as 640.
+    pub(crate) mode: String,
+    /// Stored files or directories.
+    #[arg(required = true)]
+    pub(crate) paths: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print a commented configuration file with every key.
+    Example {
+        /// `osd` or `mds`.
+        daemon: String,
+    },
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Demo {
+    /// Folder to store; the current one by default.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) tree: PathBuf,
+    /// Size of the one large file.
+    #[arg(long, default_value = "256M", value_parser = parse_size)]
+    pub(crate) large: u64,
+    /// Keep the folder instead of removing it at the end.
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// clap's own check of names, conflicts and defaults.
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// No option takes a secret as its value.
+    #[test]
+    fn no_argument_is_a_secret() {
+        fn visit(command: &clap::Command) {
+            for argument in command.get_arguments() {
+                let name = argument.get_id().as_str();
+                assert!(!(name.contains("password") || name.contains("secret")) || name.ends_with("file") || name == "password", "{name}");
+            }
+            command.get_subcommands().for_each(visit);
+        }
+        visit(&Cli::command());
+    }
+}

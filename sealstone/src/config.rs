@@ -1,0 +1,170 @@
+//! Configuration of the daemons: one TOML file each, every key also a flag and a `SEALSTONE_…` variable.
+//!
+//! Order of precedence: flag, variable, file, default. Unknown keys are refused, so that a misspelt floor or
+//! limit cannot be silently ignored.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::failure::{Failure, Outcome};
+
+/// A configuration file is small; more than this is a mistake.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Declares a daemon's options once: as flags with variables, as keys of the file, and as rows of the example.
+macro_rules! options {
+    (
+        $(#[$outer:meta])* $name:ident, section $section:literal;
+        $( $(#[doc = $doc:literal])+ $([$($extra:tt)+])? $field:ident : $type:ty, $variable:literal, $example:literal; )*
+    ) => {
+        $(#[$outer])*
+        #[derive(Args, Clone, Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(crate) struct $name {
+            $( $(#[doc = $doc])+ #[arg(long, env = $variable $(, $($extra)+)?)] pub(crate) $field: Option<$type>, )*
+        }
+
+        impl $name {
+            /// Fills what neither flag nor variable said from the file.
+            pub(crate) fn or(self, file: Self) -> Self {
+                Self { $( $field: self.$field.or(file.$field), )* }
+            }
+
+            /// The keys with their meaning, as the body of an example file.
+            pub(crate) fn example() -> String {
+                let mut text = String::from(concat!("# ", $section, "\n"));
+                $(
+                    text.push('\n');
+                    $( text.push_str(concat!("#", $doc, "\n")); )+
+                    text.push_str(&format!("# Flag --{}, variable {}\n", stringify!($field).replace('_', "-"), $variable));
+                    text.push_str(concat!("#", stringify!($field), " = ", $example, "\n"));
+                )*
+                text
+            }
+        }
+    };
+}
+
+options! {
+    /// Options of `sealstone osd serve`.
+    OsdOptions, section "Device daemon: sealstone osd serve --config FILE";
+    /// Address of the iSCSI portal, HOST:PORT; port 0 takes a free one.
+    listen: String, "SEALSTONE_OSD_LISTEN", "\"127.0.0.1:3260\"";
+    /// Address that clients are told, if it differs from the one listened on.
+    advertise: String, "SEALSTONE_OSD_ADVERTISE", "\"osd1.example.org:3260\"";
+    /// Address of /metrics and /healthz; keep it on loopback.
+    metrics: String, "SEALSTONE_OSD_METRICS", "\"127.0.0.1:9260\"";
+    /// iSCSI connections at once; one more is closed at once.
+    connections_max: usize, "SEALSTONE_OSD_CONNECTIONS_MAX", "256";
+    /// Memory for data in flight over all connections, in MiB.
+    buffer_mib_max: usize, "SEALSTONE_OSD_BUFFER_MIB_MAX", "256";
+    /// Seconds that a client may stay silent before it is pinged, and again before it is dropped.
+    idle_s_max: u64, "SEALSTONE_OSD_IDLE_S_MAX", "60";
+    /// Seconds that a login may take.
+    login_s_max: u64, "SEALSTONE_OSD_LOGIN_S_MAX", "15";
+    /// Seconds between background transaction groups: what a crash may cost of writes that nobody flushed.
+    group_s_max: u64, "SEALSTONE_OSD_GROUP_S_MAX", "5";
+    /// Also write an audit record for every read.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    audit_reads: bool, "SEALSTONE_OSD_AUDIT_READS", "false";
+    /// Accept OSD-1 commands (200-byte CDBs) beside OSD-2.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    allow_osd1: bool, "SEALSTONE_OSD_ALLOW_OSD1", "false";
+    /// Accept commands without any check. Anybody who reaches the port can read and write everything.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    insecure_nosec: bool, "SEALSTONE_OSD_INSECURE_NOSEC", "false";
+    /// Accept CAPKEY on connections without TLS, where it stops neither injection nor replay.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    insecure_capkey: bool, "SEALSTONE_OSD_INSECURE_CAPKEY", "false";
+}
+
+options! {
+    /// Options of `sealstone mds serve`.
+    MdsOptions, section "Metadata server: sealstone mds serve --config FILE";
+    /// Address of the client port, HOST:PORT; port 0 takes a free one.
+    listen: String, "SEALSTONE_MDS_LISTEN", "\"127.0.0.1:3270\"";
+    /// Address of /metrics and /healthz; keep it on loopback.
+    metrics: String, "SEALSTONE_MDS_METRICS", "\"127.0.0.1:9270\"";
+    /// Client connections at once; one more is closed at once.
+    connections_max: usize, "SEALSTONE_MDS_CONNECTIONS_MAX", "1024";
+}
+
+/// The example file of `noun`.
+pub(crate) fn example(noun: &str) -> Outcome<String> {
+    match noun {
+        "osd" => Ok(OsdOptions::example()),
+        "mds" => Ok(MdsOptions::example()),
+        other => Err(Failure::usage(format!("no configuration is called '{other}'")).hint("say osd or mds")),
+    }
+}
+
+/// Reads a daemon's file; no file given means no keys set.
+pub(crate) fn read<T: Default + for<'a> Deserialize<'a>>(path: Option<&PathBuf>) -> Outcome<T> {
+    let Some(path) = path else { return Ok(T::default()) };
+    let text = read_bounded(path)?;
+    toml::from_str(&text).map_err(|error| {
+        Failure::usage(error.message().to_owned())
+            .at(match error.span() {
+                Some(span) => format!("{}:{}", path.display(), 1 + text[..span.start.min(text.len())].matches('\n').count()),
+                None => path.display().to_string(),
+            })
+            .hint("`sealstone config example` prints every key")
+    })
+}
+
+/// A small text file, or why it cannot be had.
+pub(crate) fn read_bounded(path: &Path) -> Outcome<String> {
+    let at = |failure: Failure| failure.at(path.display());
+    let length = fs::metadata(path).map_err(|error| at(error.into()))?.len();
+    if length > FILE_BYTES_MAX {
+        return Err(at(Failure::usage(format!("{length} bytes; at most {FILE_BYTES_MAX}"))));
+    }
+    fs::read_to_string(path).map_err(|error| at(error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uncommented(text: &str) -> String {
+        text.lines()
+            .filter(|line| !line.starts_with("# "))
+            .map(|line| line.strip_prefix('#').unwrap_or(line))
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    /// With the comment signs taken off, the examples are valid files that set every key.
+    #[test]
+    fn the_examples_are_valid_and_whole() {
+        let osd: OsdOptions = toml::from_str(&uncommented(&OsdOptions::example())).expect("valid");
+        assert_eq!(osd.connections_max, Some(256));
+        assert_eq!(osd.insecure_nosec, Some(false));
+        let mds: MdsOptions = toml::from_str(&uncommented(&MdsOptions::example())).expect("valid");
+        assert_eq!(mds.listen.as_deref(), Some("127.0.0.1:3270"));
+    }
+
+    /// A misspelt key stops the daemon and names its line.
+    #[test]
+    fn an_unknown_key_is_refused_with_its_line() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("osd.toml");
+        fs::write(&path, "listen = \"127.0.0.1:0\"\ninsecure_nosek = true\n").expect("write");
+        let failure = read::<OsdOptions>(Some(&path)).expect_err("refused");
+        assert_eq!(failure.kind, crate::failure::Kind::Usage);
+        assert!(failure.message.contains("osd.toml:2"), "{failure}");
+        assert!(failure.message.contains("insecure_nosek"), "{failure}");
+    }
+
+    /// A flag beats the file.
+    #[test]
+    fn flags_win_over_the_file() {
+        let flags = OsdOptions { listen: Some("a:1".into()), ..OsdOptions::default() };
+        let file = OsdOptions { listen: Some("b:2".into()), connections_max: Some(7), ..OsdOptions::default() };
+        let merged = flags.or(file);
+        assert_eq!((merged.listen.as_deref(), merged.connections_max), (Some("a:1"), Some(7)));
+    }
+}

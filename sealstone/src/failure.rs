@@ -1,0 +1,131 @@
+//! How a command ends badly: one line on standard error, the next step to take, and the exit code of the contract.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// What a script can tell apart by the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The operation failed: exit code 1.
+    Operation,
+    /// The command line or a configuration file is wrong: exit code 2.
+    Usage,
+    /// Not allowed, or not logged in: exit code 3.
+    Denied,
+    /// The thing named does not exist: exit code 4.
+    NotFound,
+}
+
+impl Kind {
+    /// The name under which `--json` reports it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Operation => "failed",
+            Self::Usage => "usage",
+            Self::Denied => "denied",
+            Self::NotFound => "not_found",
+        }
+    }
+}
+
+impl From<Kind> for ExitCode {
+    fn from(kind: Kind) -> Self {
+        Self::from(match kind {
+            Kind::Operation => 1,
+            Kind::Usage => 2,
+            Kind::Denied => 3,
+            Kind::NotFound => 4,
+        })
+    }
+}
+
+/// A failure as the user sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    /// Chooses the exit code.
+    pub(crate) kind: Kind,
+    /// What went wrong, one line.
+    pub(crate) message: String,
+    /// What to do about it, if we know.
+    pub(crate) next_step: Option<String>,
+}
+
+/// The outcome of every command.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    pub(crate) fn new(kind: Kind, message: impl fmt::Display) -> Self {
+        Self { kind, message: message.to_string(), next_step: None }
+    }
+
+    pub(crate) fn operation(message: impl fmt::Display) -> Self {
+        Self::new(Kind::Operation, message)
+    }
+
+    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+        Self::new(Kind::Usage, message)
+    }
+
+    /// Adds what to do next.
+    #[must_use]
+    pub(crate) fn hint(mut self, next_step: impl fmt::Display) -> Self {
+        self.next_step = Some(next_step.to_string());
+        self
+    }
+
+    /// Puts the failing thing in front: `PATH: message`.
+    #[must_use]
+    pub(crate) fn at(mut self, what: impl fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // One line, whatever a cause brings along.
+        let message = self.message.replace(['\n', '\r'], " ");
+        match &self.next_step {
+            Some(next_step) => write!(f, "{message} ({next_step})"),
+            None => f.write_str(&message),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        let kind = match error.kind() {
+            std::io::ErrorKind::NotFound => Kind::NotFound,
+            std::io::ErrorKind::PermissionDenied => Kind::Denied,
+            _ => Kind::Operation,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// A chain of causes on one line: `a: b: c`, without repeating what a parent already said.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let text = inner.to_string();
+        if !line.ends_with(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        cause = inner.source();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scripts that read standard error line by line see one line.
+    #[test]
+    fn a_failure_is_one_line_with_its_next_step() {
+        let failure = Failure::operation("cannot bind\n127.0.0.1:3260").hint("choose another port").at("osd");
+        assert_eq!(failure.to_string(), "osd: cannot bind 127.0.0.1:3260 (choose another port)");
+    }
+}

@@ -1,0 +1,30 @@
+//! Logs: text for terminals, JSON lines for machines; never on standard output, which belongs to results.
+
+use std::io::{self, IsTerminal};
+
+use clap::ValueEnum;
+use tracing_subscriber::EnvFilter;
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// JSON where standard error is not a terminal, text where it is.
+    Auto,
+    /// One JSON object a line.
+    Json,
+    /// For people.
+    Text,
+}
+
+/// Starts logging; `SEALSTONE_LOG` takes a filter such as `info,sealstone_device=debug`.
+pub(crate) fn start(format: LogFormat, default_filter: &str) {
+    let filter = EnvFilter::try_from_env("SEALSTONE_LOG").unwrap_or_else(|_| EnvFilter::new(default_filter));
+    let json = match format {
+        LogFormat::Auto => !io::stderr().is_terminal(),
+        LogFormat::Json => true,
+        LogFormat::Text => false,
+    };
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(true);
+    // A second start (several daemons in one process) keeps the first one's settings.
+    let _ = if json { lines.json().flatten_event(true).try_init() } else { lines.with_ansi(io::stderr().is_terminal()).try_init() };
+}

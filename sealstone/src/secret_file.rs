@@ -1,0 +1,76 @@
+//! Files that hold secrets: created 0600 from the start, replaced whole, refused when others could read them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use zeroize::Zeroizing;
+
+use crate::failure::{Failure, Kind, Outcome};
+
+/// Secrets are short; more than this is not one.
+const BYTES_MAX: u64 = 64 * 1024;
+
+/// Writes a new file or replaces an old one; after return it is durable under its name.
+pub(crate) fn write(path: &Path, contents: &[u8]) -> Outcome {
+    let at = |error: std::io::Error| Failure::from(error).at(path.display());
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().ok_or_else(|| Failure::usage("is not a file name").at(path.display()))?;
+    let temporary = folder.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)
+        .and_then(|mut file| file.write_all(contents).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&temporary, path))
+        .and_then(|()| File::open(folder)?.sync_all());
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written.map_err(at)
+}
+
+/// Reads a secret; a file that others may read is refused, because it no longer is one.
+pub(crate) fn read(path: &Path) -> Outcome<Zeroizing<String>> {
+    let at = |failure: Failure| failure.at(path.display());
+    let mut file = File::open(path).map_err(|error| at(error.into()))?;
+    let metadata = file.metadata().map_err(|error| at(error.into()))?;
+    if metadata.len() > BYTES_MAX {
+        return Err(at(Failure::usage(format!("{} bytes; a secret has at most {BYTES_MAX}", metadata.len()))));
+    }
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 && metadata.is_file() {
+        return Err(at(Failure::new(Kind::Denied, format!("mode {mode:03o} lets others read it")))
+            .hint(format!("chmod 600 {}", path.display())));
+    }
+    if metadata.is_file() && metadata.uid() != rustix::process::geteuid().as_raw() && metadata.uid() != 0 {
+        return Err(at(Failure::new(Kind::Denied, "belongs to another user")));
+    }
+    let mut text = Zeroizing::new(String::with_capacity(metadata.len() as usize + 1));
+    file.read_to_string(&mut text).map_err(|error| at(error.into()))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The file never exists with wider permissions, and a widened one is refused.
+    #[test]
+    fn a_secret_is_readable_by_its_owner_only() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("secret");
+        write(&path, b"first").expect("written");
+        write(&path, b"second").expect("replaced");
+        assert_eq!(read(&path).expect("readable").as_str(), "second");
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("widened");
+        assert_eq!(read(&path).expect_err("refused").kind, Kind::Denied);
+        assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 1, "no temporary file stays behind");
+    }
+}
