@@ -1,0 +1,35 @@
+//! What a login is bound to: this server, this channel.
+
+use alloc::vec::Vec;
+
+const CONTEXT_LABEL: &[u8] = b"OSD-MDS-LOGIN-v1";
+
+/// Identity of a metadata server, chosen at random when it is set up.
+pub type ServerId = [u8; 16];
+
+/// The secret both ends of one secure channel share and nobody else knows: TLS exporter
+/// `EXPORTER-Channel-Binding`, empty context, 32 bytes (RFC 9266).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ChannelBinding(pub [u8; 32]);
+
+/// Goes into OPAQUE's transcript at both ends: a man in the middle has another channel on each side, so the proofs of
+/// one side are worth nothing on the other.
+#[derive(Clone)]
+pub struct LoginContext(Vec<u8>);
+
+impl LoginContext {
+    /// `"OSD-MDS-LOGIN-v1" ‖ lv16(server id) ‖ exporter`.
+    #[must_use]
+    pub fn new(server: &ServerId, channel: &ChannelBinding) -> Self {
+        let mut bytes = Vec::with_capacity(CONTEXT_LABEL.len() + 2 + server.len() + channel.0.len());
+        bytes.extend_from_slice(CONTEXT_LABEL);
+        bytes.extend_from_slice(&(server.len() as u16).to_be_bytes());
+        bytes.extend_from_slice(server);
+        bytes.extend_from_slice(&channel.0);
+        Self(bytes)
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.0
+    }
+}

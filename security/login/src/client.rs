@@ -1,0 +1,83 @@
+//! Login, client side: `start_login` → [`ClientStarted`] → [`ClientProven`] → [`SessionKeys`].
+
+use alloc::vec::Vec;
+
+use opaque_ke::{ClientLogin, ClientLoginFinishParameters, CredentialResponse, Identifiers};
+use sealstone_mds_protocol::UserName;
+use sealstone_mds_protocol::login::{LoginChallenge, LoginFinish, LoginOk, LoginStart};
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+use crate::keys::{OpaqueKey, transcript};
+use crate::{CryptoRng, LoginContext, LoginFailure, RngCore, SessionKeys, Stretch, Suite};
+
+/// LOGIN_START is out, LOGIN_CHALLENGE is awaited.
+pub struct ClientStarted {
+    state: ClientLogin<Suite>,
+    start: LoginStart,
+    password: Zeroizing<Vec<u8>>,
+    context: LoginContext,
+}
+
+/// Begins a login.
+///
+/// # Errors
+/// `Suite`; `Malformed` for an empty password or one over 65,535 bytes.
+pub fn start_login<R: RngCore + CryptoRng>(
+    rng: &mut R,
+    suite: u16,
+    user: &UserName,
+    password: &[u8],
+    context: LoginContext,
+) -> Result<(LoginStart, ClientStarted), LoginFailure> {
+    Stretch::for_suite(suite)?;
+    let started = ClientLogin::<Suite>::start(rng, password)?;
+    let ke1 = started.message.serialize().as_slice().try_into().map_err(|_| LoginFailure::Malformed)?;
+    let start = LoginStart { suite, user: user.clone(), capabilities: 0, ke1 };
+    let password = Zeroizing::new(password.to_vec());
+    Ok((start.clone(), ClientStarted { state: started.state, start, password, context }))
+}
+
+impl ClientStarted {
+    /// Checks the server's half and proves the password. Runs Argon2id: some 200 ms and 64 MiB for the standard suite.
+    ///
+    /// # Errors
+    /// `Refused` for a wrong password, an unknown user, another server or another channel; `Malformed`, `Stretch`.
+    pub fn challenge<R: RngCore + CryptoRng>(
+        self,
+        rng: &mut R,
+        challenge: LoginChallenge,
+    ) -> Result<(LoginFinish, ClientProven), LoginFailure> {
+        let stretch = Stretch::for_suite(self.start.suite)?;
+        let identifiers = Identifiers { client: Some(self.start.user.as_str().as_bytes()), server: None };
+        let parameters =
+            ClientLoginFinishParameters::new(Some(self.context.as_slice()), identifiers, Some(stretch.ksf()));
+        let response = CredentialResponse::deserialize(&challenge.ke2)?;
+        let finished = self.state.finish(rng, &self.password, response, parameters)?;
+        let ke3 = finished.message.serialize().as_slice().try_into().map_err(|_| LoginFailure::Malformed)?;
+        let finish = LoginFinish { login_id: challenge.login_id, ke3 };
+        let key = OpaqueKey::new(&finished.session_key)?;
+        let transcript = transcript(&self.start, &challenge, &finish);
+        Ok((finish, ClientProven { key, transcript }))
+    }
+}
+
+/// LOGIN_FINISH is out, LOGIN_OK is awaited.
+pub struct ClientProven {
+    key: OpaqueKey,
+    transcript: Zeroizing<[u8; 64]>,
+}
+
+impl ClientProven {
+    /// Checks that the server holds the session key and meant these terms.
+    ///
+    /// # Errors
+    /// `Refused`.
+    pub fn confirm(self, ok: &LoginOk) -> Result<SessionKeys, LoginFailure> {
+        if bool::from(self.key.confirm(&self.transcript, ok).ct_eq(&ok.confirm)) {
+            Ok(self.key.session(&ok.session, ok.epoch))
+        } else {
+            Err(LoginFailure::Refused)
+        }
+    }
+}

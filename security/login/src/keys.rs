@@ -1,0 +1,155 @@
+//! What both ends derive from a finished login.
+//!
+//! Truth: docs/standards/mds.md §4.4.
+
+use hkdf::Hkdf;
+use hkdf::hmac::{Hmac, Mac};
+use sealstone_mds_protocol::login::{LoginChallenge, LoginFinish, LoginOk, LoginStart, Resume, SessionId};
+use sealstone_mds_protocol::{Wire, Writer};
+use sha2_opaque::{Digest, Sha256, Sha512};
+use subtle::ConstantTimeEq;
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::{ChannelBinding, LoginFailure};
+
+/// HKDF-Expand with SHA-512. The only lengths asked for are 32 and 64 bytes, far below its limit.
+fn expand(key: &[u8], info: &[&[u8]]) -> Zeroizing<[u8; 32]> {
+    let mut out = Zeroizing::new([0; 32]);
+    Hkdf::<Sha512>::from_prk(key)
+        .expect("a session key is as long as the hash")
+        .expand_multi_info(info, &mut *out)
+        .expect("32 bytes are within HKDF's limit");
+    out
+}
+
+/// Hash over the bodies of the whole login; `ok` is taken with its confirm field zeroed.
+pub(crate) fn transcript(
+    start: &LoginStart,
+    challenge: &LoginChallenge,
+    finish: &LoginFinish,
+) -> Zeroizing<[u8; 64]> {
+    let mut out = Writer::new();
+    start.put(&mut out);
+    challenge.put(&mut out);
+    finish.put(&mut out);
+    let body = out.finish(4096).expect("login bodies are shorter than 1 KiB");
+    Zeroizing::new(Sha512::digest(body).into())
+}
+
+/// The key that a finished OPAQUE exchange leaves at both ends; 64 bytes.
+#[derive(Zeroize, ZeroizeOnDrop)]
+pub(crate) struct OpaqueKey([u8; 64]);
+
+impl OpaqueKey {
+    pub(crate) fn new(bytes: &[u8]) -> Result<Self, LoginFailure> {
+        Ok(Self(bytes.try_into().map_err(|_| LoginFailure::Malformed)?))
+    }
+
+    /// `confirm` of a LoginOk that answers a login.
+    pub(crate) fn confirm(&self, transcript: &[u8; 64], ok: &LoginOk) -> [u8; 32] {
+        *expand(&self.0, &[b"osd login ok", transcript, &ok_digest(ok)])
+    }
+
+    pub(crate) fn session(&self, session: &SessionId, epoch: u32) -> SessionKeys {
+        let epoch = epoch.to_be_bytes();
+        let key = |label: &[u8]| *expand(&self.0, &[label, session, &epoch]);
+        SessionKeys {
+            resume: key(b"osd resume"),
+            client_to_server: key(b"osd c2m"),
+            server_to_client: key(b"osd m2c"),
+        }
+    }
+}
+
+fn ok_digest(ok: &LoginOk) -> [u8; 64] {
+    let mut out = Writer::new();
+    LoginOk { confirm: [0; 32], ..ok.clone() }.put(&mut out);
+    Sha512::digest(out.finish(4096).expect("a LoginOk is shorter than 1 KiB")).into()
+}
+
+/// Keys of one session. Wiped when dropped, never printed.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub struct SessionKeys {
+    resume: [u8; 32],
+    client_to_server: [u8; 32],
+    server_to_client: [u8; 32],
+}
+
+impl SessionKeys {
+    /// Keys as both ends may store them: `K_resume ‖ K_c2m ‖ K_m2c`.
+    #[must_use]
+    pub fn to_bytes(&self) -> Zeroizing<[u8; 96]> {
+        let mut bytes = Zeroizing::new([0; 96]);
+        bytes[..32].copy_from_slice(&self.resume);
+        bytes[32..64].copy_from_slice(&self.client_to_server);
+        bytes[64..].copy_from_slice(&self.server_to_client);
+        bytes
+    }
+
+    /// Keys read back.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; 96]) -> Self {
+        let part = |at: usize| core::array::from_fn(|i| bytes[at + i]);
+        Self { resume: part(0), client_to_server: part(32), server_to_client: part(64) }
+    }
+
+    /// Record key for bytes from client to server, for channels without TLS.
+    #[must_use]
+    pub const fn client_to_server(&self) -> &[u8; 32] {
+        &self.client_to_server
+    }
+
+    /// Record key for bytes from server to client, for channels without TLS.
+    #[must_use]
+    pub const fn server_to_client(&self) -> &[u8; 32] {
+        &self.server_to_client
+    }
+
+    fn resume_mac(&self, label: &[u8], channel: &ChannelBinding, nonce: &[u8; 16], more: &[u8]) -> Hmac<Sha256> {
+        let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(&self.resume).expect("HMAC takes any key");
+        mac.update(label);
+        mac.update(&channel.0);
+        mac.update(nonce);
+        mac.update(more);
+        mac
+    }
+
+    /// Client: the message that takes up `session` on a new channel. `nonce` is random and fresh.
+    #[must_use]
+    pub fn resume(&self, session: SessionId, channel: &ChannelBinding, nonce: [u8; 16]) -> Resume {
+        let mac = self.resume_mac(b"resume", channel, &nonce, &[]).finalize().into_bytes().into();
+        Resume { session, nonce, mac }
+    }
+
+    /// Server: does this message prove the session on this channel?
+    #[must_use]
+    pub fn proves(&self, message: &Resume, channel: &ChannelBinding) -> bool {
+        self.resume_mac(b"resume", channel, &message.nonce, &[]).verify_slice(&message.mac).is_ok()
+    }
+
+    /// Server: `confirm` of the LoginOk that answers `message`.
+    #[must_use]
+    pub fn resume_confirm(&self, message: &Resume, channel: &ChannelBinding, ok: &LoginOk) -> [u8; 32] {
+        self.resume_mac(b"resumed", channel, &message.nonce, &ok_digest(ok)).finalize().into_bytes().into()
+    }
+
+    /// Client: does this LoginOk come from the server that holds the session?
+    ///
+    /// # Errors
+    /// `Refused`.
+    pub fn check_resumed(
+        &self,
+        message: &Resume,
+        channel: &ChannelBinding,
+        ok: &LoginOk,
+    ) -> Result<(), LoginFailure> {
+        let same = self.resume_confirm(message, channel, ok).ct_eq(&ok.confirm);
+        if bool::from(same) && ok.session == message.session { Ok(()) } else { Err(LoginFailure::Refused) }
+    }
+}
+
+impl core::fmt::Debug for SessionKeys {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("SessionKeys")
+    }
+}

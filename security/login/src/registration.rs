@@ -1,0 +1,78 @@
+//! Giving an account a password that the server never sees.
+
+use alloc::vec::Vec;
+
+use opaque_ke::{
+    ClientRegistration, ClientRegistrationFinishParameters, Identifiers, RegistrationResponse, RegistrationUpload,
+    ServerRegistration,
+};
+use sealstone_mds_protocol::UserName;
+use sealstone_mds_protocol::login::{
+    REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES, REGISTRATION_UPLOAD_BYTES,
+};
+use zeroize::Zeroizing;
+
+use crate::{CryptoRng, LoginFailure, RngCore, Stretch, Suite};
+
+/// Client: the request is out, the response is awaited.
+pub struct RegistrationStarted {
+    state: ClientRegistration<Suite>,
+    user: UserName,
+    password: Zeroizing<Vec<u8>>,
+}
+
+/// Client: begins the registration of `user` with a new password.
+///
+/// # Errors
+/// `Malformed` for an empty password or one over 65,535 bytes.
+pub fn start_registration<R: RngCore + CryptoRng>(
+    rng: &mut R,
+    user: &UserName,
+    password: &[u8],
+) -> Result<([u8; REGISTRATION_REQUEST_BYTES], RegistrationStarted), LoginFailure> {
+    let started = ClientRegistration::<Suite>::start(rng, password)?;
+    let request = started.message.serialize().as_slice().try_into().map_err(|_| LoginFailure::Malformed)?;
+    let password = Zeroizing::new(password.to_vec());
+    Ok((request, RegistrationStarted { state: started.state, user: user.clone(), password }))
+}
+
+impl RegistrationStarted {
+    /// Makes the record for the server. Runs Argon2id: some 200 ms and 64 MiB for the standard suite.
+    ///
+    /// # Errors
+    /// `Malformed`, `Suite`, `Stretch`.
+    pub fn finish<R: RngCore + CryptoRng>(
+        self,
+        rng: &mut R,
+        suite: u16,
+        response: &[u8; REGISTRATION_RESPONSE_BYTES],
+    ) -> Result<[u8; REGISTRATION_UPLOAD_BYTES], LoginFailure> {
+        let stretch = Stretch::for_suite(suite)?;
+        let identifiers = Identifiers { client: Some(self.user.as_str().as_bytes()), server: None };
+        let finished = self.state.finish(
+            rng,
+            &self.password,
+            RegistrationResponse::deserialize(response)?,
+            ClientRegistrationFinishParameters::new(identifiers, Some(stretch.ksf())),
+        )?;
+        finished.message.serialize().as_slice().try_into().map_err(|_| LoginFailure::Malformed)
+    }
+}
+
+/// What the server stores of a password: useless for logging in, and for guessing without the server's keys.
+#[derive(Clone)]
+pub struct AccountRecord(ServerRegistration<Suite>);
+
+impl AccountRecord {
+    /// Checks a record, uploaded or stored.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn parse(bytes: &[u8; REGISTRATION_UPLOAD_BYTES]) -> Result<Self, LoginFailure> {
+        Ok(Self(ServerRegistration::finish(RegistrationUpload::deserialize(bytes)?)))
+    }
+
+    pub(crate) fn inner(&self) -> ServerRegistration<Suite> {
+        self.0.clone()
+    }
+}

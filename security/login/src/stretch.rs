@@ -1,0 +1,63 @@
+//! How hard a guess at a password is: Argon2id parameters by suite, with a floor.
+
+use opaque_ke::argon2::{Algorithm, Argon2, Params, Version};
+use sealstone_mds_protocol::login::{SUITE_LIGHT, SUITE_STANDARD};
+
+use crate::LoginFailure;
+
+/// Memory of Argon2id at least, KiB.
+pub const ARGON2_FLOOR_MEMORY_KIB: u32 = 19 * 1024;
+/// Passes of Argon2id at least.
+pub const ARGON2_FLOOR_PASSES: u32 = 2;
+
+/// Argon2id with parameters no weaker than the floor.
+pub struct Stretch(Argon2<'static>);
+
+impl Stretch {
+    /// The parameters that a suite number stands for.
+    ///
+    /// # Errors
+    /// `Suite` for a number that is not ours.
+    pub fn for_suite(suite: u16) -> Result<Self, LoginFailure> {
+        match suite {
+            SUITE_STANDARD => Self::new(64 * 1024, 3, 4),
+            SUITE_LIGHT => Self::new(ARGON2_FLOOR_MEMORY_KIB, ARGON2_FLOOR_PASSES, 1),
+            #[cfg(test)]
+            CHEAP_FOR_TESTS => Self::unchecked(64, 1, 1),
+            other => Err(LoginFailure::Suite(other)),
+        }
+    }
+
+    fn new(memory_kib: u32, passes: u32, lanes: u32) -> Result<Self, LoginFailure> {
+        if memory_kib < ARGON2_FLOOR_MEMORY_KIB || passes < ARGON2_FLOOR_PASSES {
+            return Err(LoginFailure::Stretch);
+        }
+        Self::unchecked(memory_kib, passes, lanes)
+    }
+
+    fn unchecked(memory_kib: u32, passes: u32, lanes: u32) -> Result<Self, LoginFailure> {
+        let parameters = Params::new(memory_kib, passes, lanes, None).map_err(|_| LoginFailure::Stretch)?;
+        Ok(Self(Argon2::new(Algorithm::Argon2id, Version::V0x13, parameters)))
+    }
+
+    pub(crate) const fn ksf(&self) -> &Argon2<'static> {
+        &self.0
+    }
+}
+
+/// Below the floor, so that unit tests are quick; exists in no other build.
+#[cfg(test)]
+pub(crate) const CHEAP_FOR_TESTS: u16 = 0xFFFF;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_below_the_floor_are_refused() {
+        assert!(Stretch::new(ARGON2_FLOOR_MEMORY_KIB - 1, 3, 4).is_err());
+        assert!(Stretch::new(64 * 1024, 1, 4).is_err());
+        assert_eq!(Stretch::for_suite(7).err(), Some(LoginFailure::Suite(7)));
+        assert!(Stretch::for_suite(SUITE_STANDARD).is_ok() && Stretch::for_suite(SUITE_LIGHT).is_ok());
+    }
+}

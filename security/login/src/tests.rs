@@ -1,0 +1,182 @@
+//! Logins that succeed, and every way in which they must not.
+
+use super::*;
+use crate::stretch::CHEAP_FOR_TESTS as SUITE;
+use proptest::prelude::*;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use sealstone_mds_protocol::login::{LoginChallenge, LoginFinish, LoginOk, LoginStart};
+use sealstone_mds_protocol::{Text, UserName};
+
+const SERVER: ServerId = [7; 16];
+const CHANNEL: ChannelBinding = ChannelBinding([9; 32]);
+
+fn context() -> LoginContext {
+    LoginContext::new(&SERVER, &CHANNEL)
+}
+
+fn alice() -> UserName {
+    UserName::new("alice").unwrap()
+}
+
+struct World {
+    rng: StdRng,
+    keys: ServerKeys,
+    record: AccountRecord,
+}
+
+fn world() -> World {
+    let mut rng = StdRng::seed_from_u64(1);
+    let keys = ServerKeys::generate(&mut rng);
+    let (request, started) = start_registration(&mut rng, &alice(), b"correct horse").unwrap();
+    let response = keys.register(&alice(), &request).unwrap();
+    let record = started.finish(&mut rng, SUITE, &response).unwrap();
+    World { rng, keys, record: AccountRecord::parse(&record).unwrap() }
+}
+
+fn terms() -> SessionTerms {
+    SessionTerms { session: [3; 16], expires_ms: 1000, idle_s: 60, roles: Text::new("user").unwrap() }
+}
+
+impl World {
+    fn begin(&mut self, password: &[u8], known: bool) -> (ClientStarted, LoginChallenge, ServerStarted) {
+        let (start, client) = start_login(&mut self.rng, SUITE, &alice(), password, context()).unwrap();
+        let record = known.then_some(&self.record);
+        let (challenge, server) =
+            self.keys.challenge(&mut self.rng, record, &start, context(), [1; 16], 5, 1).unwrap();
+        (client, challenge, server)
+    }
+
+    fn login(&mut self) -> (ClientProven, ServerProven) {
+        let (client, challenge, server) = self.begin(b"correct horse", true);
+        let (finish, client) = client.challenge(&mut self.rng, challenge).unwrap();
+        (client, server.finish(&finish).unwrap())
+    }
+}
+
+#[test]
+fn the_right_password_gives_both_ends_the_same_keys() {
+    let mut world = world();
+    let (client, server) = world.login();
+    assert_eq!(server.user(), &alice());
+    let (ok, server_keys) = server.open(terms());
+    let client_keys = client.confirm(&ok).unwrap();
+    assert_eq!(*client_keys.to_bytes(), *server_keys.to_bytes());
+    assert_eq!(*SessionKeys::from_bytes(&client_keys.to_bytes()).to_bytes(), *server_keys.to_bytes());
+}
+
+#[test]
+fn a_wrong_password_and_an_unknown_user_are_refused_alike() {
+    let mut world = world();
+    for (password, known) in
+        [(b"wrong".as_slice(), true), (b"correct horse".as_slice(), false), (b"wrong", false)]
+    {
+        let (client, challenge, server) = world.begin(password, known);
+        assert_eq!(client.challenge(&mut world.rng, challenge).err(), Some(LoginFailure::Refused));
+        // A client that sends something anyway.
+        let finish = LoginFinish { login_id: [1; 16], ke3: [0x5A; 64] };
+        assert_eq!(server.finish(&finish).err(), Some(LoginFailure::Refused));
+    }
+}
+
+#[test]
+fn a_splice_of_two_channels_or_servers_fails() {
+    let mut world = world();
+    let elsewhere =
+        [LoginContext::new(&SERVER, &ChannelBinding([8; 32])), LoginContext::new(&[6; 16], &CHANNEL)];
+    for other in elsewhere {
+        let (start, client) =
+            start_login(&mut world.rng, SUITE, &alice(), b"correct horse", context()).unwrap();
+        let (challenge, _) =
+            world.keys.challenge(&mut world.rng, Some(&world.record), &start, other, [1; 16], 5, 1).unwrap();
+        assert_eq!(client.challenge(&mut world.rng, challenge).err(), Some(LoginFailure::Refused));
+    }
+}
+
+#[test]
+fn the_terms_of_a_session_cannot_be_altered_on_the_way() {
+    let mut world = world();
+    let alterations: [fn(&mut LoginOk); 5] = [
+        |ok| ok.session[0] ^= 1,
+        |ok| ok.expires_ms += 1,
+        |ok| ok.roles = Text::new("admin").unwrap(),
+        |ok| ok.epoch += 1,
+        |ok| ok.confirm[31] ^= 1,
+    ];
+    for alter in alterations {
+        let (client, server) = world.login();
+        let (mut ok, _) = server.open(terms());
+        alter(&mut ok);
+        assert_eq!(client.confirm(&ok).err(), Some(LoginFailure::Refused));
+    }
+}
+
+#[test]
+fn a_session_is_taken_up_only_with_its_key_and_on_its_own_channel() {
+    let mut world = world();
+    let (_, server) = world.login();
+    let (ok, keys) = server.open(terms());
+    let resume = keys.resume(ok.session, &CHANNEL, [4; 16]);
+    assert!(keys.proves(&resume, &CHANNEL));
+    assert!(!keys.proves(&resume, &ChannelBinding([8; 32])));
+    let mut forged = resume.clone();
+    forged.nonce[0] ^= 1;
+    assert!(!keys.proves(&forged, &CHANNEL));
+    let mut answer = ok;
+    answer.confirm = keys.resume_confirm(&resume, &CHANNEL, &answer);
+    assert_eq!(keys.check_resumed(&resume, &CHANNEL, &answer), Ok(()));
+    answer.idle_s += 1;
+    assert_eq!(keys.check_resumed(&resume, &CHANNEL, &answer), Err(LoginFailure::Refused));
+}
+
+#[test]
+fn server_keys_survive_storage_and_damage_is_seen() {
+    let mut world = world();
+    let bytes = world.keys.to_bytes();
+    world.keys = ServerKeys::from_bytes(&bytes).unwrap();
+    world.login();
+    assert_eq!(ServerKeys::from_bytes(&bytes[..40]).err(), Some(LoginFailure::Damaged));
+}
+
+#[test]
+fn the_identity_point_is_malformed_and_leaves_no_state() {
+    let mut world = world();
+    let start = LoginStart { suite: SUITE, user: alice(), capabilities: 0, ke1: [0; 96] };
+    let answer = world.keys.challenge(&mut world.rng, Some(&world.record), &start, context(), [1; 16], 5, 1);
+    assert_eq!(answer.err(), Some(LoginFailure::Malformed));
+    assert!(world.keys.register(&alice(), &[0; 32]).is_err());
+}
+
+#[test]
+fn the_standard_suite_logs_in_with_its_full_cost() {
+    let mut rng = StdRng::seed_from_u64(2);
+    let keys = ServerKeys::generate(&mut rng);
+    let suite = sealstone_mds_protocol::login::SUITE_STANDARD;
+    let (request, started) = start_registration(&mut rng, &alice(), b"pw").unwrap();
+    let record = started.finish(&mut rng, suite, &keys.register(&alice(), &request).unwrap()).unwrap();
+    let record = AccountRecord::parse(&record).unwrap();
+    let (start, client) = start_login(&mut rng, suite, &alice(), b"pw", context()).unwrap();
+    let (challenge, server) =
+        keys.challenge(&mut rng, Some(&record), &start, context(), [1; 16], 5, 1).unwrap();
+    let (finish, client) = client.challenge(&mut rng, challenge).unwrap();
+    let (ok, _) = server.finish(&finish).unwrap().open(terms());
+    assert!(client.confirm(&ok).is_ok());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn arbitrary_points_and_records_never_panic(ke in prop::collection::vec(any::<u8>(), 320), seed: u64) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let keys = ServerKeys::generate(&mut rng);
+        let start = LoginStart { suite: SUITE, user: alice(), capabilities: 0, ke1: ke[..96].try_into().unwrap() };
+        let _ = keys.challenge(&mut rng, None, &start, context(), [1; 16], 5, 1);
+        let _ = keys.register(&alice(), &ke[..32].try_into().unwrap());
+        let _ = AccountRecord::parse(&ke[..192].try_into().unwrap());
+        let _ = ServerKeys::from_bytes(&ke[..128]);
+        let (_, client) = start_login(&mut rng, SUITE, &alice(), b"pw", context()).unwrap();
+        let challenge = LoginChallenge { login_id: [0; 16], ke2: ke.try_into().unwrap(), time_ms: 0, max_error_ms: 0 };
+        prop_assert!(client.challenge(&mut rng, challenge).is_err());
+    }
+}
