@@ -1,5 +1,21 @@
 //! The primitives behind the provider trait of seal.
+//!
+//! Does: HMAC over SHA-1 and SHA-256 from RustCrypto, midstates cached; with feature `std` also the system's random
+//! bytes and mutexes. Does not: define any format.
+//! Contract: a [`MacKey`] is 2 midstates; a tag costs the blocks of its message and two more, and never allocates.
+//! Truth: RFC 2104, FIPS 180-4; tests hold the vectors of RFC 2202 and RFC 4231.
 
 #![no_std]
 
-extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
+#[cfg(test)]
+extern crate std;
+
+mod mac;
+#[cfg(feature = "std")]
+mod system;
+
+pub use mac::{MacKey, RustCrypto};
+#[cfg(feature = "std")]
+pub use system::{Locked, ParkingLot, SystemRandom};

@@ -1,0 +1,70 @@
+//! Credentials: a capability and the key that proves its possession.
+//!
+//! Does: the capability key, and issuing. Does not: decide who gets what; the MDS does.
+//! Truth: design/security.md 3.2 (cap_key), 3.5, 3.6.
+
+use sealstone_osd::{Capability, CapabilityBytes};
+use thiserror::Error;
+
+use crate::algorithm::AlgorithmSlots;
+use crate::hierarchy::{KeyHierarchy, KeySelector};
+use crate::key::CapabilityKey;
+use crate::provider::Provider;
+
+/// A capability and its key: whoever holds both may do what the capability says.
+#[derive(Clone)]
+pub struct Credential {
+    /// The capability as it stands in a CDB.
+    pub capability: CapabilityBytes,
+    /// Signs requests; never travels but over the protected channel between MDS and client.
+    pub key: CapabilityKey,
+}
+
+/// Why no credential was issued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum IssueError {
+    /// The key that would sign is not set.
+    #[error("no such key is set")]
+    KeyUnknown,
+    /// The capability's slot is empty.
+    #[error("the algorithm slot {0} is empty")]
+    SlotEmpty(u8),
+    /// A tag of the slot's algorithm does not fit the check value fields of the capability's generation.
+    #[error("the tags of this algorithm do not fit the fields of {0}")]
+    TagTooWide(sealstone_osd::Generation),
+}
+
+impl Credential {
+    /// Signs a capability with the working key of the partition it is about (partition zero for the root).
+    ///
+    /// # Errors
+    /// See [`IssueError`].
+    pub fn issue<P: Provider>(
+        hierarchy: &KeyHierarchy<P>,
+        slots: &AlgorithmSlots,
+        capability: &Capability,
+    ) -> Result<Self, IssueError> {
+        Self::issue_under(hierarchy, slots, KeySelector::of_capability(capability), capability)
+    }
+
+    /// Signs a capability with a chosen key: SET KEY, CREATE and REMOVE PARTITION need that, see
+    /// [`KeySelector`].
+    ///
+    /// # Errors
+    /// See [`IssueError`].
+    pub fn issue_under<P: Provider>(
+        hierarchy: &KeyHierarchy<P>,
+        slots: &AlgorithmSlots,
+        selector: KeySelector,
+        capability: &Capability,
+    ) -> Result<Self, IssueError> {
+        let slot = capability.icv_algorithm;
+        let algorithm = slots.get(slot).ok_or(IssueError::SlotEmpty(slot))?;
+        if algorithm.hash().tag_len() > capability.generation.icv_len() {
+            return Err(IssueError::TagTooWide(capability.generation));
+        }
+        let bytes = capability.encode();
+        let signing = hierarchy.signing_key(selector).ok_or(IssueError::KeyUnknown)?;
+        Ok(Self { capability: bytes, key: signing.capability_key(algorithm, &bytes, hierarchy.system_id()) })
+    }
+}

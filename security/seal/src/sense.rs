@@ -1,0 +1,122 @@
+//! The response integrity check value inside sense data (descriptor type 07h), on raw bytes.
+//!
+//! Does: find it, append it, take it out. Does not: interpret any other descriptor.
+//! Contract: descriptor-format sense only; any bytes are safe input.
+//! Truth: t10-osd 5.1; design/security.md 3.2 (carriers of the response ICV).
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use crate::Tag;
+
+/// Type of the descriptor that carries a response integrity check value.
+pub const RESPONSE_ICV_DESCRIPTOR: u8 = 0x07;
+/// Most bytes of sense data.
+pub const SENSE_MAX: usize = 252;
+/// Bytes before the descriptors.
+const HEADER: usize = 8;
+/// Sense data of a GOOD reply: current, descriptor format, no sense, nothing else before its one descriptor.
+const GOOD: [u8; HEADER] = [0x72, 0, 0, 0, 0, 0, 0, 0];
+
+/// Where the value of the first response ICV descriptor stands; `None` if there is none.
+#[must_use]
+pub fn response_icv_field(sense: &[u8]) -> Option<Range<usize>> {
+    let found = descriptors(sense)?.find(|range| sense[range.start] == RESPONSE_ICV_DESCRIPTOR)?;
+    Some(found.start + 2..found.end)
+}
+
+/// The ranges of the whole descriptors in sense data of descriptor format.
+fn descriptors(sense: &[u8]) -> Option<impl Iterator<Item = Range<usize>> + '_> {
+    if sense.len() < HEADER || sense[0] & 0x7E != 0x72 {
+        return None;
+    }
+    let end = sense.len().min(HEADER + usize::from(sense[7]));
+    let mut at = HEADER;
+    Some(core::iter::from_fn(move || {
+        let length = usize::from(*sense.get(at + 1)?);
+        let range = at..at + 2 + length;
+        (range.end <= end).then(|| {
+            at = range.end;
+            range
+        })
+    }))
+}
+
+/// Sense data with a response ICV descriptor of `width` zero bytes at its end, ready for the MAC, and where the
+/// value belongs. Without sense (GOOD) the carrier is made. Descriptors from the back are left out where
+/// [`SENSE_MAX`] would be exceeded, and an older response ICV descriptor goes away.
+pub(crate) fn with_room(sense: &[u8], width: usize) -> (Vec<u8>, Range<usize>) {
+    let mut out = Vec::with_capacity(SENSE_MAX);
+    let room = SENSE_MAX - 2 - width;
+    match descriptors(sense) {
+        Some(all) => {
+            out.extend_from_slice(&sense[..HEADER]);
+            for range in all {
+                if sense[range.start] != RESPONSE_ICV_DESCRIPTOR && out.len() + range.len() <= room {
+                    out.extend_from_slice(&sense[range]);
+                }
+            }
+        }
+        None => out.extend_from_slice(&GOOD),
+    }
+    out.extend_from_slice(&[RESPONSE_ICV_DESCRIPTOR, width as u8]);
+    let field = out.len()..out.len() + width;
+    out.resize(field.end, 0);
+    out[7] = (out.len() - HEADER) as u8;
+    (out, field)
+}
+
+/// The check value in the carrier of a GOOD reply: nothing may stand beside it, since the value does not cover it.
+#[must_use]
+pub fn good_carrier(sense: &[u8]) -> Option<&[u8]> {
+    let field = response_icv_field(sense)?;
+    let bare = field.start == HEADER + 2 && field.end == sense.len() && sense[..7] == GOOD[..7];
+    bare.then(|| &sense[field])
+}
+
+/// Writes a tag where [`with_room`] made room.
+pub(crate) fn place(sense: &mut [u8], field: Range<usize>, tag: &Tag) -> bool {
+    sense.get_mut(field).is_some_and(|field| tag.place(field))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_carrier_of_good_holds_nothing_else() {
+        let (mut sense, field) = with_room(&[], 32);
+        assert!(place(&mut sense, field, &Tag::from_sha256([3; 32])));
+        assert_eq!(good_carrier(&sense), Some(&[3; 32][..]));
+        let mut other = sense.clone();
+        other[1] = 5;
+        assert_eq!(good_carrier(&other), None);
+        other = sense.clone();
+        other.push(0);
+        assert_eq!(good_carrier(&other), None);
+    }
+
+    #[test]
+    fn full_sense_data_loses_its_last_descriptors_not_the_check_value() {
+        let mut sense = alloc::vec![0x72, 5, 0x24, 0, 0, 0, 0, 240];
+        for _ in 0..20 {
+            sense.extend_from_slice(&[0x02, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        }
+        let (out, field) = with_room(&sense, 32);
+        assert!(out.len() <= SENSE_MAX && out.len() > SENSE_MAX - 12);
+        assert_eq!(response_icv_field(&out), Some(field));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_safe_and_room_is_found_again(sense in proptest::collection::vec(any::<u8>(), 0..300),
+                                                     osd1 in any::<bool>()) {
+            let _ = response_icv_field(&sense);
+            let _ = good_carrier(&sense);
+            let (out, field) = with_room(&sense, if osd1 { 20 } else { 32 });
+            prop_assert!(out.len() <= SENSE_MAX);
+            prop_assert_eq!(response_icv_field(&out), Some(field));
+        }
+    }
+}
