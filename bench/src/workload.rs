@@ -1,0 +1,115 @@
+//! What is measured: direction, pattern, size, depth, method.
+
+use serde::Serialize;
+
+/// Reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Direction {
+    /// Device to client.
+    Read,
+    /// Client to device.
+    Write,
+}
+
+/// The order of offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Pattern {
+    /// One after the other.
+    Sequential,
+    /// Uniform over the object, aligned to the size.
+    Random,
+}
+
+/// One cell of the table, without its method.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Workload {
+    pub(crate) direction: Direction,
+    pub(crate) pattern: Pattern,
+    pub(crate) bytes: usize,
+    pub(crate) depth: usize,
+}
+
+/// Sizes of the grid.
+pub(crate) const SIZES: [usize; 4] = [4 << 10, 8 << 10, 64 << 10, 1 << 20];
+/// Depths of the grid.
+pub(crate) const DEPTHS: [usize; 2] = [1, 16];
+
+/// The whole grid.
+pub(crate) fn grid() -> impl Iterator<Item = Workload> {
+    [Direction::Read, Direction::Write].into_iter().flat_map(|direction| {
+        [Pattern::Sequential, Pattern::Random].into_iter().flat_map(move |pattern| {
+            SIZES.into_iter().flat_map(move |bytes| {
+                DEPTHS.into_iter().map(move |depth| Workload { direction, pattern, bytes, depth })
+            })
+        })
+    })
+}
+
+/// The median; rates that a noisy machine disturbed once do not move it.
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
+}
+
+/// Offsets from a small generator (xorshift64*), so that a run can be repeated.
+pub(crate) struct Offsets {
+    state: u64,
+    next: u64,
+    slots: u64,
+    bytes: u64,
+    pattern: Pattern,
+}
+
+impl Offsets {
+    pub(crate) fn new(workload: &Workload, object_bytes: u64, seed: u64) -> Self {
+        let bytes = workload.bytes as u64;
+        Self { state: seed | 1, next: 0, slots: object_bytes / bytes, bytes, pattern: workload.pattern }
+    }
+}
+
+impl Iterator for Offsets {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let slot = match self.pattern {
+            Pattern::Sequential => {
+                self.next = (self.next + 1) % self.slots;
+                self.next
+            }
+            Pattern::Random => {
+                self.state ^= self.state >> 12;
+                self.state ^= self.state << 25;
+                self.state ^= self.state >> 27;
+                self.state.wrapping_mul(0x2545_F491_4F6C_DD1D) % self.slots
+            }
+        };
+        Some(slot * self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One outlier does not move the figure.
+    #[test]
+    fn the_median_ignores_an_outlier() {
+        assert!((median(&mut [5.0, 1.0, 1000.0, 2.0, 3.0]) - 3.0).abs() < f64::EPSILON);
+    }
+
+    /// Every offset lies inside the object and on the size's grid.
+    #[test]
+    fn offsets_stay_inside_and_aligned() {
+        for workload in grid() {
+            for offset in Offsets::new(&workload, 64 << 20, 7).take(1000) {
+                assert!(offset + workload.bytes as u64 <= 64 << 20 && offset % workload.bytes as u64 == 0);
+            }
+        }
+    }
+}
