@@ -18,7 +18,7 @@ use crate::layout::SecurityFields;
 use crate::nonce::Nonce;
 use crate::provider::Provider;
 use crate::sense;
-use crate::{Tag, TAG_MAX};
+use crate::{TAG_MAX, Tag};
 
 /// Domain string of the response check value.
 pub const DOMAIN_RESPONSE: &[u8; 8] = b"OSDRSP01";
@@ -142,10 +142,7 @@ impl<P: Provider> IcvKeys<P> {
             None => (sense, &zeros[..0], &[][..]),
         };
         let len = u16::try_from(sense.len()).unwrap_or(u16::MAX).to_be_bytes();
-        P::tag(
-            self.key(Purpose::Response),
-            &[DOMAIN_RESPONSE, &nonce.0, &[status], &len, head, masked, tail],
-        )
+        P::tag(self.key(Purpose::Response), &[DOMAIN_RESPONSE, &nonce.0, &[status], &len, head, masked, tail])
     }
 
     /// ALLDATA: set-attributes list, get-attributes list and command data of the Data-Out Buffer.

@@ -42,6 +42,8 @@ impl SecurityFields {
     }
 }
 
-const _: () = assert!(SecurityFields::of(Generation::Osd1).data_out_icv_offset.end == Generation::Osd1.cdb_len());
-const _: () = assert!(SecurityFields::of(Generation::Osd2).data_out_icv_offset.end == Generation::Osd2.cdb_len());
+const _: () =
+    assert!(SecurityFields::of(Generation::Osd1).data_out_icv_offset.end == Generation::Osd1.cdb_len());
+const _: () =
+    assert!(SecurityFields::of(Generation::Osd2).data_out_icv_offset.end == Generation::Osd2.cdb_len());
 const _: () = assert!(SecurityFields::of(Generation::Osd2).nonce.start == 216);

@@ -15,11 +15,14 @@ extern crate alloc;
 extern crate std;
 
 pub mod algorithm;
+mod cache;
 pub mod credential;
+pub mod freshness;
 pub mod hierarchy;
 pub mod icv;
 pub mod key;
 mod keyed_hash;
+pub mod keystore;
 pub mod layout;
 pub mod nonce;
 pub mod provider;
@@ -27,7 +30,9 @@ pub mod sense;
 mod tag;
 
 pub use algorithm::{Algorithm, AlgorithmSlots, Hash};
+pub use cache::{CREDENTIALS_MAX, CredentialCache};
 pub use credential::{Credential, IssueError};
+pub use freshness::{ClockBehind, NonceError, NonceLimits, NonceMemory, clock_after_restart};
 pub use hierarchy::{KeyError, KeyHierarchy, KeySelector, SystemId};
 pub use icv::{IcvKeys, SecurityToken};
 pub use key::{AuthenticationKey, CapabilityKey, GenerationKey, InitialKey, KeyIdentifier, KeyPair};

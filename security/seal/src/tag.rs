@@ -69,7 +69,9 @@ impl Tag {
     /// Does a wire field hold this tag, left aligned, and zeros after it? Constant time for one field width.
     #[must_use]
     pub fn matches(&self, field: &[u8]) -> bool {
-        field.len() >= usize::from(self.len) && field.len() <= TAG_MAX && ct_eq(&self.bytes[..field.len()], field)
+        field.len() >= usize::from(self.len)
+            && field.len() <= TAG_MAX
+            && ct_eq(&self.bytes[..field.len()], field)
     }
 }
 

@@ -1,0 +1,122 @@
+//! The credential cache: the MAC keys of credentials that proved themselves.
+//!
+//! Does: remember prepared keys by capability and key instance. Does not: remember decisions; expiry, tags and
+//! times are checked again for every command.
+//! Contract: the caller inserts only after a request check value verified, so an outsider cannot push entries out.
+//! Bounded; the least recently used of eight neighbours leaves. An entry of an old key instance is never found.
+//! Truth: design/security.md 3.5.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use sealstone_osd::CapabilityBytes;
+
+use crate::freshness::CredentialId;
+use crate::icv::IcvKeys;
+use crate::provider::{Locks, Mutex, Provider};
+
+/// Default number of credentials remembered.
+pub const CREDENTIALS_MAX: usize = 65_536;
+/// Entries that compete for the same place.
+const WAYS: usize = 8;
+const SHARDS: usize = 16;
+
+/// A credential that proved itself.
+pub struct Proven<P: Provider> {
+    capability: CapabilityBytes,
+    instance: u64,
+    id: CredentialId,
+    /// Its MAC keys.
+    pub(crate) keys: IcvKeys<P>,
+}
+
+impl<P: Provider> Proven<P> {
+    pub(crate) const fn new(
+        capability: CapabilityBytes,
+        instance: u64,
+        id: CredentialId,
+        keys: IcvKeys<P>,
+    ) -> Self {
+        Self { capability, instance, id, keys }
+    }
+
+    /// Names the credential in the nonce memory.
+    pub(crate) const fn id(&self) -> CredentialId {
+        self.id
+    }
+}
+
+/// Entries that share a place, the most recently used first.
+type Set<P> = Vec<Arc<Proven<P>>>;
+
+/// Prepared MAC keys by credential.
+pub struct CredentialCache<P: Provider, L: Locks> {
+    shards: [L::Mutex<Box<[Set<P>]>>; SHARDS],
+    sets: usize,
+}
+
+impl<P: Provider, L: Locks> CredentialCache<P, L> {
+    /// An empty cache for about `credentials` entries; grows as it is used.
+    #[must_use]
+    pub fn new(credentials: usize) -> Self {
+        let sets = (credentials / (SHARDS * WAYS)).next_power_of_two();
+        Self {
+            shards: core::array::from_fn(|_| L::Mutex::new((0..sets).map(|_| Vec::new()).collect())),
+            sets,
+        }
+    }
+
+    /// The keys of a credential, if it proved itself under the key that is set now.
+    #[must_use]
+    pub(crate) fn get(
+        &self,
+        id: CredentialId,
+        capability: &CapabilityBytes,
+        instance: u64,
+    ) -> Option<Arc<Proven<P>>> {
+        self.set(id, |set| {
+            let at = set.iter().position(|entry| {
+                entry.id == id && entry.instance == instance && entry.capability == *capability
+            })?;
+            set[..=at].rotate_right(1);
+            set.first().cloned()
+        })
+    }
+
+    /// Remembers a credential whose request check value has just verified.
+    pub(crate) fn insert(&self, entry: Arc<Proven<P>>) {
+        self.set(entry.id, |set| {
+            if set.iter().any(|other| other.id == entry.id && other.instance == entry.instance) {
+                return;
+            }
+            set.truncate(WAYS - 1);
+            set.insert(0, entry);
+        });
+    }
+
+    /// Forgets everything: after a master key change, and for a test.
+    pub fn clear(&self) {
+        for shard in &self.shards {
+            shard.with(|sets| sets.iter_mut().for_each(|set| *set = Vec::new()));
+        }
+    }
+
+    /// Credentials remembered at the moment.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.with(|sets| sets.iter().map(Vec::len).sum::<usize>())).sum()
+    }
+
+    /// Is none remembered?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn set<R>(&self, id: CredentialId, work: impl FnOnce(&mut Set<P>) -> R) -> R {
+        let shard = (id.0 >> 60) as usize % SHARDS;
+        let at = (id.0 >> 16) as usize & (self.sets - 1);
+        self.shards[shard].with(|sets| work(&mut sets[at]))
+    }
+}

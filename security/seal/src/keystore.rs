@@ -1,0 +1,181 @@
+//! A key hierarchy as bytes, for the file that keeps it and for nothing else.
+//!
+//! Does: encode and decode. Does not: encrypt; whoever stores the bytes protects them.
+//! Contract: the bytes are secret and wiped when dropped; `decode(encode(h))` signs exactly as `h` does.
+//!
+//! Layout: `"OSDKH01\0"`, hash (1 SHA-1, 2 SHA-256), system id 20, master, root, number of partitions 4, then each:
+//! partition id 8, pair, 16 working keys. A pair is: present 1, authentication key, generation key, identifier; a
+//! working key: present 1, key, identifier; an identifier: present 1, 7 bytes. Absent things are one zero byte.
+
+use alloc::vec::Vec;
+
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use crate::algorithm::Hash;
+use crate::hierarchy::{KeyHierarchy, Level, PARTITIONS_MAX, PartitionKeys};
+use crate::key::{AuthenticationKey, GenerationKey, KeyIdentifier, KeyPair};
+use crate::provider::Provider;
+
+const MAGIC: &[u8; 8] = b"OSDKH01\0";
+
+/// Why bytes are no key hierarchy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum KeystoreError {
+    /// The magic number is missing: something else, or another version.
+    #[error("not a key hierarchy of this version")]
+    Magic,
+    /// A field has a value that the layout does not know, or bytes are left over.
+    #[error("malformed key hierarchy")]
+    Malformed,
+    /// The bytes end early.
+    #[error("the key hierarchy is cut off")]
+    Truncated,
+}
+
+impl<P: Provider> KeyHierarchy<P> {
+    /// The secret bytes to store.
+    #[must_use]
+    pub fn encode(&self) -> Zeroizing<Vec<u8>> {
+        // Reserved in full, so that no reallocation leaves a copy behind.
+        let pair = 10 + 2 * self.hash.tag_len();
+        let partition = 8 + pair + 16 * (9 + self.hash.tag_len());
+        let mut out = Zeroizing::new(Vec::with_capacity(64 + 2 * pair + partition * self.partitions.len()));
+        out.extend_from_slice(MAGIC);
+        out.push(match self.hash {
+            Hash::Sha1 => 1,
+            Hash::Sha256 => 2,
+        });
+        out.extend_from_slice(&self.system_id);
+        write_pair(&mut out, Some(&self.master));
+        write_pair(&mut out, self.root.as_ref());
+        out.extend_from_slice(&(self.partitions.len() as u32).to_be_bytes());
+        for (id, keys) in &self.partitions {
+            out.extend_from_slice(&id.to_be_bytes());
+            write_pair(&mut out, keys.pair.as_ref());
+            for working in &keys.working {
+                match working {
+                    Some(working) => {
+                        out.push(1);
+                        out.extend_from_slice(working.signing.secret.expose());
+                        write_identifier(&mut out, working.identifier);
+                    }
+                    None => out.push(0),
+                }
+            }
+        }
+        out
+    }
+
+    /// From stored bytes.
+    ///
+    /// # Errors
+    /// See [`KeystoreError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, KeystoreError> {
+        let mut reader = Reader { rest: bytes };
+        if reader.array::<8>() != Ok(*MAGIC) {
+            return Err(KeystoreError::Magic);
+        }
+        let hash = match reader.byte()? {
+            1 => Hash::Sha1,
+            2 => Hash::Sha256,
+            _ => return Err(KeystoreError::Malformed),
+        };
+        let system_id = reader.array()?;
+        let (master, identifier) = reader.pair(hash)?.ok_or(KeystoreError::Malformed)?;
+        let mut this = Self::bare(hash, system_id, master);
+        this.master.identifier = identifier;
+        if let Some((pair, identifier)) = reader.pair(hash)? {
+            this.root = Some(this.level(pair, identifier));
+        }
+        let count = u32::from_be_bytes(reader.array()?) as usize;
+        if count > PARTITIONS_MAX {
+            return Err(KeystoreError::Malformed);
+        }
+        for _ in 0..count {
+            let id = u64::from_be_bytes(reader.array()?);
+            let mut keys = PartitionKeys::unset();
+            if let Some((pair, identifier)) = reader.pair(hash)? {
+                keys.pair = Some(this.level(pair, identifier));
+            }
+            for slot in &mut keys.working {
+                if reader.present()? {
+                    let key = reader.key(hash, AuthenticationKey::new)?;
+                    let identifier = reader.identifier()?;
+                    *slot = Some(this.working(key, identifier));
+                }
+            }
+            if this.partitions.insert(id, keys).is_some() {
+                return Err(KeystoreError::Malformed);
+            }
+        }
+        if reader.rest.is_empty() { Ok(this) } else { Err(KeystoreError::Malformed) }
+    }
+}
+
+fn write_pair<P: Provider>(out: &mut Vec<u8>, level: Option<&Level<P>>) {
+    match level {
+        Some(level) => {
+            out.push(1);
+            out.extend_from_slice(level.signing.secret.expose());
+            out.extend_from_slice(level.generation.expose());
+            write_identifier(out, level.identifier);
+        }
+        None => out.push(0),
+    }
+}
+
+fn write_identifier(out: &mut Vec<u8>, identifier: Option<KeyIdentifier>) {
+    match identifier {
+        Some(identifier) => {
+            out.push(1);
+            out.extend_from_slice(&identifier);
+        }
+        None => out.push(0),
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], KeystoreError> {
+        let (head, rest) = self.rest.split_at_checked(len).ok_or(KeystoreError::Truncated)?;
+        self.rest = rest;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], KeystoreError> {
+        self.take(N)?.first_chunk().copied().ok_or(KeystoreError::Truncated)
+    }
+
+    fn byte(&mut self) -> Result<u8, KeystoreError> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    fn present(&mut self) -> Result<bool, KeystoreError> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(KeystoreError::Malformed),
+        }
+    }
+
+    fn key<K>(&mut self, hash: Hash, make: impl FnOnce(&[u8]) -> Option<K>) -> Result<K, KeystoreError> {
+        make(self.take(hash.tag_len())?).ok_or(KeystoreError::Malformed)
+    }
+
+    fn identifier(&mut self) -> Result<Option<KeyIdentifier>, KeystoreError> {
+        if self.present()? { self.array().map(Some) } else { Ok(None) }
+    }
+
+    fn pair(&mut self, hash: Hash) -> Result<Option<(KeyPair, Option<KeyIdentifier>)>, KeystoreError> {
+        if !self.present()? {
+            return Ok(None);
+        }
+        let authentication = self.key(hash, AuthenticationKey::new)?;
+        let generation = self.key(hash, GenerationKey::new)?;
+        Ok(Some((KeyPair { authentication, generation }, self.identifier()?)))
+    }
+}
