@@ -1,0 +1,97 @@
+//! One logical buffer in several shared pieces.
+
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+
+/// Bytes to send, in pieces that are never joined. Meant for a handful of pieces: finding an offset walks them.
+#[derive(Clone, Debug)]
+pub struct Gather(Pieces);
+
+#[derive(Clone, Debug)]
+enum Pieces {
+    One(Bytes),
+    Many(Vec<Bytes>),
+}
+
+impl Gather {
+    /// No bytes.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Pieces::One(Bytes::new()))
+    }
+
+    fn pieces(&self) -> &[Bytes] {
+        match &self.0 {
+            Pieces::One(piece) => core::slice::from_ref(piece),
+            Pieces::Many(pieces) => pieces,
+        }
+    }
+
+    /// Bytes in all pieces.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pieces().iter().map(Bytes::len).sum()
+    }
+
+    /// True if there is not a byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pieces().iter().all(Bytes::is_empty)
+    }
+
+    /// The pieces of `offset..offset + len`; fewer bytes where the gather ends.
+    pub fn range(&self, offset: usize, len: usize) -> impl Iterator<Item = Bytes> + '_ {
+        let (mut skip, mut left) = (offset, len);
+        self.pieces().iter().filter_map(move |piece| {
+            let from = skip.min(piece.len());
+            skip -= from;
+            let count = (piece.len() - from).min(left);
+            left -= count;
+            (count > 0).then(|| piece.slice(from..from + count))
+        })
+    }
+}
+
+impl Default for Gather {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl From<Bytes> for Gather {
+    fn from(bytes: Bytes) -> Self {
+        Self(Pieces::One(bytes))
+    }
+}
+
+impl From<Vec<Bytes>> for Gather {
+    fn from(pieces: Vec<Bytes>) -> Self {
+        Self(Pieces::Many(pieces))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn every_range_of_a_gather_is_that_range_of_its_joined_bytes() {
+        let whole: Vec<u8> = (0..20).collect();
+        let gather = Gather::from(vec![
+            Bytes::copy_from_slice(&whole[..7]),
+            Bytes::new(),
+            Bytes::copy_from_slice(&whole[7..8]),
+            Bytes::copy_from_slice(&whole[8..]),
+        ]);
+        for offset in 0..22 {
+            for len in 0..22 {
+                let joined: Vec<u8> = gather.range(offset, len).flatten().collect();
+                let from = offset.min(20);
+                assert_eq!(joined, &whole[from..(from + len).min(20)]);
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Login, initiator side: a stage machine over key=value text (RFC 7143 §6, §11.12).
+
+use alloc::{string::String, vec::Vec};
+
+use super::{Closed, Config, LoginRefusal, Violation};
+use crate::{
+    Parameters, limits, parameters,
+    pdu::{self, Bhs, flag, opcode},
+    text,
+};
+
+const SECURITY: u8 = 0;
+const OPERATIONAL: u8 = 1;
+const FULL_FEATURE: u8 = 3;
+const REDIRECTION: u8 = 1;
+
+pub(super) struct Login {
+    stage: u8,
+    exchanges: u32,
+    /// Text of C-bit continuations so far.
+    gathered: Vec<u8>,
+    pub(super) agreed: Parameters,
+}
+
+/// What to do after a login response.
+pub(super) enum Next {
+    /// Send this request with this text.
+    Request(Bhs, Vec<u8>),
+    /// Full feature phase.
+    Done,
+}
+
+impl Login {
+    /// The machine, and the first request.
+    pub(super) fn begin(config: &Config, cmd_sn: u32, tag: u32) -> (Self, Bhs, Vec<u8>) {
+        let agreed = Parameters { max_receive: limits::LOGIN_SEGMENT_MAX, ..Parameters::default() };
+        let mut login = Self { stage: SECURITY, exchanges: 0, gathered: Vec::new(), agreed };
+        let mut keys = Vec::new();
+        text::put(&mut keys, "InitiatorName", &config.initiator_name);
+        if let Some(alias) = &config.initiator_alias {
+            text::put(&mut keys, "InitiatorAlias", alias);
+        }
+        if let Some(target) = &config.target_name {
+            text::put(&mut keys, "TargetName", target);
+            text::put(&mut keys, "SessionType", "Normal");
+        } else {
+            text::put(&mut keys, "SessionType", "Discovery");
+        }
+        text::put(&mut keys, "AuthMethod", "None");
+        let bhs = login.request(config, cmd_sn, tag, true);
+        (login, bhs, keys)
+    }
+
+    fn request(&mut self, config: &Config, cmd_sn: u32, tag: u32, transit: bool) -> Bhs {
+        self.exchanges += 1;
+        let next = if self.stage == SECURITY { OPERATIONAL } else { FULL_FEATURE };
+        let flags = (self.stage << 2) | if transit { flag::TRANSIT | next } else { 0 };
+        let mut pdu = pdu::Login::new(opcode::LOGIN | opcode::IMMEDIATE, flags);
+        pdu.isid = config.isid;
+        pdu.tag.set(tag);
+        pdu.cmd_sn.set(cmd_sn);
+        pdu.wire()
+    }
+
+    pub(super) fn response(
+        &mut self,
+        config: &Config,
+        cmd_sn: u32,
+        response: &pdu::LoginResponse,
+        data: &[u8],
+    ) -> Result<Next, Closed> {
+        if response.class != 0 {
+            return Err(Closed::Refused(refusal(response, data)));
+        }
+        if self.gathered.len() + data.len() > limits::TEXT_MAX
+            || self.exchanges >= limits::LOGIN_EXCHANGES_MAX
+        {
+            return Err(Closed::Violation(Violation::EndlessNegotiation));
+        }
+        let (flags, tag) = (response.flags, response.tag.get());
+        let (stage, next) = ((flags >> 2) & 3, flags & 3);
+        if stage != self.stage || response.version_active != 0 || response.isid != config.isid {
+            return Err(Closed::Violation(Violation::Negotiation));
+        }
+        self.gathered.extend_from_slice(data);
+        if flags & flag::CONTINUE != 0 {
+            if flags & flag::TRANSIT != 0 {
+                return Err(Closed::Violation(Violation::Negotiation));
+            }
+            return Ok(Next::Request(self.request(config, cmd_sn, tag, false), Vec::new()));
+        }
+        let gathered = core::mem::take(&mut self.gathered);
+        let mut answers = self.take_keys(config, &gathered).map_err(Closed::Violation)?;
+        if flags & flag::TRANSIT == 0 {
+            return Ok(Next::Request(self.request(config, cmd_sn, tag, true), answers));
+        }
+        match (self.stage, next) {
+            (SECURITY, OPERATIONAL) => {
+                self.stage = OPERATIONAL;
+                for (name, value) in parameters::offers(&config.policy) {
+                    text::put(&mut answers, name, value);
+                }
+                Ok(Next::Request(self.request(config, cmd_sn, tag, true), answers))
+            }
+            (OPERATIONAL, FULL_FEATURE) if response.tsih.get() != 0 => {
+                if !config.policy.admits(&self.agreed) {
+                    return Err(Closed::Violation(Violation::Selection));
+                }
+                self.agreed.max_receive = config.policy.max_receive;
+                self.agreed.first_burst = self.agreed.first_burst.min(self.agreed.max_burst);
+                Ok(Next::Done)
+            }
+            _ => Err(Closed::Violation(Violation::Negotiation)),
+        }
+    }
+
+    /// Takes the target's answers and declarations; returns our answers to its own offers.
+    fn take_keys(&mut self, config: &Config, gathered: &[u8]) -> Result<Vec<u8>, Violation> {
+        let mut answers = Vec::new();
+        for (key, value) in text::parse(gathered)? {
+            match key {
+                "AuthMethod" if value != "None" => return Err(Violation::Selection),
+                "AuthMethod" | "TargetPortalGroupTag" | "TargetAlias" | "TargetAddress" => {}
+                _ if self.stage == SECURITY => text::put(&mut answers, key, "NotUnderstood"),
+                _ => match parameters::conclude(&mut self.agreed, &config.policy, key, value) {
+                    Some(true) => {}
+                    Some(false) => return Err(Violation::Selection),
+                    None if value == "NotUnderstood" => {}
+                    None => text::put(&mut answers, key, "NotUnderstood"),
+                },
+            }
+        }
+        Ok(answers)
+    }
+}
+
+fn refusal(response: &pdu::LoginResponse, data: &[u8]) -> LoginRefusal {
+    let address = || {
+        let pairs = text::parse(data).ok()?;
+        pairs.iter().find(|(key, _)| *key == "TargetAddress").map(|(_, value)| String::from(*value))
+    };
+    let redirect = if response.class == REDIRECTION { address() } else { None };
+    LoginRefusal { class: response.class, detail: response.detail, redirect }
+}

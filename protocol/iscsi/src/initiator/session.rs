@@ -1,0 +1,393 @@
+//! The connection as a whole: bytes in, pieces out, time, phases.
+
+use alloc::{collections::VecDeque, vec, vec::Vec};
+
+use bytes::Bytes;
+
+use super::{
+    Closed, Command, Config, Event, Function, NotSent, SubmitError, Violation,
+    full::{Outgoing, Task, Tasks},
+    login::{Login, Next},
+};
+use crate::{
+    Buffer, Parameters, TaskId,
+    frame::{Destination, Receiver, Step},
+    limits,
+    pdu::{self, BHS_LEN, Bhs, NO_TAG, flag, opcode},
+    serial,
+    transmit::Transmitter,
+};
+
+/// Tag of every login request.
+const LOGIN_TAG: u32 = 0x4C4F_4749;
+
+pub(super) enum Phase {
+    Login(Login),
+    Full,
+    LoggingOut { until: u64 },
+    Closed,
+}
+
+/// See the [module](super).
+pub struct Connection {
+    pub(super) config: Config,
+    pub(super) phase: Phase,
+    pub(super) agreed: Parameters,
+    pub(super) rx: Receiver,
+    pub(super) tx: Transmitter,
+    pub(super) out: VecDeque<Outgoing>,
+    pub(super) events: VecDeque<Event>,
+    pub(super) tasks: Tasks,
+    pub(super) cmd_sn: u32,
+    pub(super) max_cmd_sn: u32,
+    pub(super) exp_stat_sn: u32,
+    /// A submission was refused for want of window since the last [`Event::WindowOpen`].
+    pub(super) window_wanted: bool,
+    login_until: u64,
+    heard_at: u64,
+    pub(super) ping_sent: Option<u64>,
+    now_ms: u64,
+}
+
+impl Connection {
+    /// Begins the login at once: its first request waits to be transmitted.
+    #[must_use]
+    pub fn new(config: Config, now_ms: u64) -> Self {
+        let cmd_sn = 1;
+        let (login, bhs, keys) = Login::begin(&config, cmd_sn, LOGIN_TAG);
+        let depth = config.queue_depth.clamp(1, limits::QUEUE_DEPTH_MAX);
+        let mut connection = Self {
+            rx: Receiver::new(config.crc32c),
+            tx: Transmitter::new(config.crc32c),
+            out: VecDeque::new(),
+            events: VecDeque::new(),
+            tasks: Tasks::new(depth),
+            phase: Phase::Login(login),
+            agreed: Parameters::default(),
+            cmd_sn,
+            max_cmd_sn: cmd_sn.wrapping_sub(1),
+            exp_stat_sn: 0,
+            window_wanted: false,
+            login_until: now_ms.saturating_add(config.login_timeout_ms),
+            heard_at: now_ms,
+            ping_sent: None,
+            now_ms,
+            config,
+        };
+        connection.control(bhs, keys);
+        connection
+    }
+
+    /// Where the next received bytes go: the first slice is filled before the second. Both are empty when nothing
+    /// may be read now.
+    pub fn rx_space(&mut self) -> [&mut [u8]; 2] {
+        if matches!(self.phase, Phase::Closed) || self.backlogged() {
+            return [&mut [], &mut []];
+        }
+        self.rx.space()
+    }
+
+    /// `n` bytes were received into [`Self::rx_space`].
+    pub fn received(&mut self, n: usize, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        self.heard_at = self.now_ms;
+        self.rx.received(n);
+        self.pump();
+    }
+
+    /// The target closed its side of the stream.
+    pub fn end_of_stream(&mut self) {
+        let reason = match self.phase {
+            Phase::LoggingOut { .. } if self.tasks.is_empty() => Closed::LoggedOut,
+            _ => Closed::EndOfStream,
+        };
+        self.close(reason);
+    }
+
+    /// The next thing that happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The next piece to write; pieces in order make the stream.
+    pub fn poll_transmit(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(piece) = self.tx.pop() {
+                return Some(piece);
+            }
+            let backlogged = self.backlogged();
+            let more = self.transmit_next();
+            if backlogged && !self.backlogged() {
+                self.pump();
+            }
+            if !more {
+                return None;
+            }
+        }
+    }
+
+    /// When [`Self::handle_timeout`] wants to be called, on the clock of `now_ms`.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Login(_) => Some(self.login_until),
+            Phase::LoggingOut { until } => Some(until),
+            Phase::Full => Some(match self.ping_sent {
+                Some(sent) => sent.saturating_add(self.config.ping_timeout_ms),
+                None => self.heard_at.saturating_add(self.config.ping_after_ms),
+            }),
+            Phase::Closed => None,
+        }
+    }
+
+    /// Does what is due at `now_ms`.
+    pub fn handle_timeout(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        if self.poll_timeout().is_none_or(|due| self.now_ms < due) {
+            return;
+        }
+        match (&self.phase, self.ping_sent) {
+            (Phase::Login(_), _) => self.close(Closed::LoginTimeout),
+            (Phase::LoggingOut { .. }, _) => self.close(Closed::LogoutTimeout),
+            (Phase::Full, Some(_)) => self.close(Closed::PingTimeout),
+            (Phase::Full, None) => {
+                self.ping_sent = Some(self.now_ms);
+                let mut pdu = pdu::Text::new(opcode::NOP_OUT | opcode::IMMEDIATE, flag::FINAL);
+                pdu.tag.set(Tasks::PING_TAG);
+                pdu.transfer.set(NO_TAG);
+                pdu.cmd_sn.set(self.cmd_sn);
+                self.control(pdu.wire(), Vec::new());
+            }
+            (Phase::Closed, _) => {}
+        }
+    }
+
+    /// What was agreed; defaults before [`Event::LoggedIn`].
+    #[must_use]
+    pub const fn parameters(&self) -> &Parameters {
+        &self.agreed
+    }
+
+    /// True if [`Self::submit`] would take a command now.
+    #[must_use]
+    pub fn can_submit(&self) -> bool {
+        matches!(self.phase, Phase::Full)
+            && !serial::before(self.max_cmd_sn, self.cmd_sn)
+            && !self.tasks.is_full()
+    }
+
+    /// Commands under way.
+    #[must_use]
+    pub const fn under_way(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Sends a command.
+    ///
+    /// # Errors
+    /// [`NotSent`] with the command itself; after [`SubmitError::WindowFull`] an [`Event::WindowOpen`] will come.
+    pub fn submit(&mut self, command: Command) -> Result<TaskId, NotSent> {
+        if !matches!(self.phase, Phase::Full) {
+            return Err(NotSent { error: SubmitError::NotReady, command });
+        }
+        if u32::try_from(command.data_out.len()).is_err() || u32::try_from(command.data_in.len()).is_err() {
+            return Err(NotSent { error: SubmitError::TooLong, command });
+        }
+        if !self.can_submit() {
+            self.window_wanted = true;
+            return Err(NotSent { error: SubmitError::WindowFull, command });
+        }
+        let cmd_sn = self.cmd_sn;
+        self.cmd_sn = cmd_sn.wrapping_add(1);
+        let (id, tag) = self.tasks.insert(|id, tag| Task::new(id, tag, cmd_sn, command));
+        self.out.push_back(Outgoing::Command { tag });
+        Ok(id)
+    }
+
+    /// Asks for a task management function, ahead of the command window.
+    ///
+    /// # Errors
+    /// [`SubmitError::NotReady`] outside full feature phase, [`SubmitError::WindowFull`] beyond
+    /// [`limits::MANAGEMENT_MAX`].
+    pub fn manage(&mut self, function: Function) -> Result<TaskId, SubmitError> {
+        if !matches!(self.phase, Phase::Full) {
+            return Err(SubmitError::NotReady);
+        }
+        let (id, tag) = self.tasks.begin_management(function).ok_or(SubmitError::WindowFull)?;
+        let code = match function {
+            Function::AbortTask(_) => 1,
+            Function::AbortTaskSet(_) => 2,
+            Function::LogicalUnitReset(_) => 5,
+            Function::TargetWarmReset => 6,
+        };
+        let mut pdu =
+            pdu::TaskManagement::new(opcode::TASK_MANAGEMENT | opcode::IMMEDIATE, flag::FINAL | code);
+        pdu.tag.set(tag);
+        pdu.referenced.set(NO_TAG);
+        pdu.cmd_sn.set(self.cmd_sn);
+        match function {
+            Function::AbortTask(task) => {
+                if let Some(task) = self.tasks.by_id(task) {
+                    pdu.referenced.set(task.tag);
+                    pdu.ref_cmd_sn.set(task.cmd_sn);
+                    pdu.lun.set(task.command.lun);
+                }
+            }
+            Function::AbortTaskSet(lun) | Function::LogicalUnitReset(lun) => pdu.lun.set(lun),
+            Function::TargetWarmReset => {}
+        }
+        self.control(pdu.wire(), Vec::new());
+        Ok(id)
+    }
+
+    /// Asks for targets: `All` in a discovery session; in a normal one the empty string asks for this target.
+    ///
+    /// # Errors
+    /// [`SubmitError::NotReady`] outside full feature phase, [`SubmitError::WindowFull`] while another waits.
+    pub fn send_targets(&mut self, which: &str) -> Result<(), SubmitError> {
+        if !matches!(self.phase, Phase::Full) {
+            return Err(SubmitError::NotReady);
+        }
+        if self.tasks.text.is_some() {
+            return Err(SubmitError::WindowFull);
+        }
+        self.tasks.text = Some(Vec::new());
+        let mut pdu = pdu::Text::new(opcode::TEXT | opcode::IMMEDIATE, flag::FINAL);
+        pdu.tag.set(Tasks::TEXT_TAG);
+        pdu.transfer.set(NO_TAG);
+        pdu.cmd_sn.set(self.cmd_sn);
+        let mut keys = Vec::new();
+        crate::text::put(&mut keys, "SendTargets", which);
+        self.control(pdu.wire(), keys);
+        Ok(())
+    }
+
+    /// Ends the session; commands under way are lost. [`Event::Closed`] follows.
+    pub fn logout(&mut self) {
+        match self.phase {
+            Phase::Full => {
+                let mut pdu = pdu::Logout::new(opcode::LOGOUT | opcode::IMMEDIATE, flag::FINAL);
+                pdu.tag.set(Tasks::LOGOUT_TAG);
+                pdu.cmd_sn.set(self.cmd_sn);
+                self.control(pdu.wire(), Vec::new());
+                let until = self.now_ms.saturating_add(self.config.login_timeout_ms);
+                self.phase = Phase::LoggingOut { until };
+            }
+            Phase::Login(_) => self.close(Closed::LoggedOut),
+            Phase::LoggingOut { .. } | Phase::Closed => {}
+        }
+    }
+
+    pub(super) fn close(&mut self, reason: Closed) {
+        if !matches!(self.phase, Phase::Closed) {
+            self.phase = Phase::Closed;
+            self.out.clear();
+            self.events.push_back(Event::Closed(reason));
+        }
+    }
+
+    pub(super) fn control(&mut self, bhs: Bhs, data: Vec<u8>) {
+        self.out.push_back(Outgoing::Control { bhs, data: Bytes::from(data) });
+    }
+
+    fn backlogged(&self) -> bool {
+        self.out.len() >= limits::TRANSMIT_BACKLOG_MAX + self.tasks.capacity()
+    }
+
+    fn pump(&mut self) {
+        while !matches!(self.phase, Phase::Closed) && !self.backlogged() {
+            let done = match self.rx.step() {
+                Step::Starved => return,
+                Step::Header => {
+                    let bhs = *self.rx.bhs();
+                    self.destination(&bhs).map(|destination| self.rx.accept(destination))
+                }
+                Step::Pdu { destination, intact: true } => {
+                    let bhs = *self.rx.bhs();
+                    self.pdu(&bhs, destination)
+                }
+                Step::Pdu { intact: false, .. } => Err(Closed::Violation(Violation::DataDigest)),
+                Step::Broken(error) => Err(Closed::Violation(error.into())),
+            };
+            if let Err(reason) = done {
+                self.close(reason);
+            }
+        }
+    }
+
+    /// Chooses where a data segment goes.
+    fn destination(&mut self, bhs: &Bhs) -> Result<Destination, Closed> {
+        let length = pdu::data_length(bhs);
+        if pdu::ahs_length(bhs) != 0 {
+            return Err(Closed::Violation(Violation::AdditionalHeader));
+        }
+        let opcode = pdu::opcode_of(bhs);
+        let most = match (&self.phase, opcode) {
+            (Phase::Login(_), opcode::LOGIN_RESPONSE) => limits::LOGIN_SEGMENT_MAX,
+            (Phase::Login(_), _) => return Err(Closed::Violation(Violation::UnexpectedPdu(opcode))),
+            (_, opcode::DATA_IN) => {
+                return self.data_in_destination(bhs, length).map_err(Closed::Violation);
+            }
+            (_, opcode::SCSI_RESPONSE) => limits::RESPONSE_SEGMENT_MAX.min(self.agreed.max_receive),
+            _ => self.agreed.max_receive,
+        };
+        if length > most {
+            return Err(Closed::Violation(Violation::LongSegment(length)));
+        }
+        Ok(match opcode {
+            _ if length == 0 => Destination::Discard,
+            opcode::LOGIN_RESPONSE | opcode::TEXT_RESPONSE | opcode::SCSI_RESPONSE => {
+                Destination::Into(Buffer::from(vec![0; length as usize]), 0)
+            }
+            opcode::REJECT if length as usize >= BHS_LEN => {
+                Destination::Into(Buffer::from(vec![0; BHS_LEN]), 0)
+            }
+            _ => Destination::Discard,
+        })
+    }
+
+    fn pdu(&mut self, bhs: &Bhs, destination: Destination) -> Result<(), Closed> {
+        let Phase::Login(login) = &mut self.phase else {
+            return self.full_feature(bhs, destination);
+        };
+        let data = match &destination {
+            Destination::Into(buffer, _) => buffer.as_slice(),
+            Destination::Discard => &[],
+        };
+        let response = pdu::LoginResponse::of(bhs);
+        if response.tag.get() != LOGIN_TAG {
+            return Err(Closed::Violation(Violation::UnknownTask(response.tag.get())));
+        }
+        self.exp_stat_sn = response.stat_sn.get().wrapping_add(1);
+        match login.response(&self.config, self.cmd_sn, &response, data)? {
+            Next::Request(bhs, keys) => self.control(bhs, keys),
+            Next::Done => {
+                self.agreed = login.agreed.clone();
+                self.max_cmd_sn = response.max_cmd_sn.get();
+                self.rx.set_digests(self.agreed.header_digest, self.agreed.data_digest);
+                self.tx.set_digests(self.agreed.header_digest, self.agreed.data_digest);
+                self.phase = Phase::Full;
+                self.events.push_back(Event::LoggedIn(self.agreed.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// MaxCmdSN and ExpCmdSN of any response (RFC 7143 §4.2.2.1).
+    pub(super) fn window(&mut self, exp_cmd_sn: u32, max_cmd_sn: u32) {
+        if serial::before(max_cmd_sn, exp_cmd_sn.wrapping_sub(1)) {
+            return;
+        }
+        if serial::before(self.max_cmd_sn, max_cmd_sn) {
+            self.max_cmd_sn = max_cmd_sn;
+        }
+    }
+
+    /// Tells the shell once that a command may be submitted again.
+    pub(super) fn announce_window(&mut self) {
+        if self.window_wanted && self.can_submit() {
+            self.window_wanted = false;
+            self.events.push_back(Event::WindowOpen);
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Operational keys and how both ends agree on them (RFC 7143 §13).
+//!
+//! Does: one table row per key; the responder's answer; the originator's reading of an answer.
+//! Does not: carry text or know stages. Truth: RFC 7143 §6.2, §13.
+
+use alloc::vec::Vec;
+
+use crate::{
+    limits::{self, BURST_MAX, BURST_MIN, DATA_SEGMENT_MAX, OUTSTANDING_R2T_MAX},
+    text,
+};
+
+/// What one end wants of a digest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DigestChoice {
+    /// None only.
+    Never,
+    /// None if the other end takes it.
+    #[default]
+    PreferNone,
+    /// CRC32C if the other end takes it.
+    PreferCrc32c,
+    /// CRC32C only.
+    Always,
+}
+
+impl DigestChoice {
+    const fn offer(self) -> &'static str {
+        match self {
+            Self::Never => "None",
+            Self::PreferNone => "None,CRC32C",
+            Self::PreferCrc32c => "CRC32C,None",
+            Self::Always => "CRC32C",
+        }
+    }
+
+    const fn allows(self, crc32c: bool) -> bool {
+        !matches!((self, crc32c), (Self::Never, true) | (Self::Always, false))
+    }
+
+    /// The originator's order counts (§6.2.1): the first of its values that we take.
+    fn pick(self, offered: &str) -> Option<bool> {
+        offered.split(',').find_map(|value| match value {
+            "None" if self.allows(false) => Some(false),
+            "CRC32C" if self.allows(true) => Some(true),
+            _ => None,
+        })
+    }
+}
+
+/// What one end wants; on a target what it grants, on an initiator what it offers.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Header digests.
+    pub header_digest: DigestChoice,
+    /// Data digests.
+    pub data_digest: DigestChoice,
+    /// Largest data segment we declare to receive, in bytes, 512 to [`DATA_SEGMENT_MAX`].
+    pub max_receive: u32,
+    /// True: no unsolicited Data-Out.
+    pub initial_r2t: bool,
+    /// True: data may ride in the command PDU.
+    pub immediate_data: bool,
+    /// Most unsolicited bytes of one command, 512 to [`BURST_MAX`].
+    pub first_burst: u32,
+    /// Most bytes of one solicited or Data-In sequence, 512 to [`BURST_MAX`].
+    pub max_burst: u32,
+    /// Most R2Ts at once for one command, 1 to [`OUTSTANDING_R2T_MAX`].
+    pub max_outstanding_r2t: u32,
+    /// Seconds to wait before a new login after a loss, 0 to 3600.
+    pub time2wait: u32,
+    /// Seconds that tasks outlive a connection; 0 at recovery level 0.
+    pub time2retain: u32,
+}
+
+impl Default for Policy {
+    /// Large segments, unsolicited data welcome, digests only if the other end asks.
+    fn default() -> Self {
+        Self {
+            header_digest: DigestChoice::PreferNone,
+            data_digest: DigestChoice::PreferNone,
+            max_receive: DATA_SEGMENT_MAX,
+            initial_r2t: false,
+            immediate_data: true,
+            first_burst: 256 * 1024,
+            max_burst: 1024 * 1024,
+            max_outstanding_r2t: 4,
+            time2wait: 2,
+            time2retain: 0,
+        }
+    }
+}
+
+impl Policy {
+    /// True if what was agreed is allowed: a required digest may have been passed over in silence.
+    pub(crate) const fn admits(&self, agreed: &Parameters) -> bool {
+        self.header_digest.allows(agreed.header_digest) && self.data_digest.allows(agreed.data_digest)
+    }
+}
+
+/// What was agreed; starts with the defaults of §13.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// Header digests are on.
+    pub header_digest: bool,
+    /// Data digests are on.
+    pub data_digest: bool,
+    /// Largest data segment that the other end takes, in bytes.
+    pub max_send: u32,
+    /// Largest data segment that we declared to take, in bytes.
+    pub max_receive: u32,
+    /// True: no unsolicited Data-Out PDUs.
+    pub initial_r2t: bool,
+    /// True: data may ride in the command PDU.
+    pub immediate_data: bool,
+    /// Most unsolicited bytes of one command.
+    pub first_burst: u32,
+    /// Most bytes of one solicited or Data-In sequence.
+    pub max_burst: u32,
+    /// Most R2Ts at once for one command.
+    pub max_outstanding_r2t: u32,
+    /// Seconds to wait before a new login after a loss.
+    pub time2wait: u32,
+    /// Seconds that tasks outlive a connection.
+    pub time2retain: u32,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            header_digest: false,
+            data_digest: false,
+            max_send: limits::LOGIN_SEGMENT_MAX,
+            max_receive: limits::LOGIN_SEGMENT_MAX,
+            initial_r2t: true,
+            immediate_data: true,
+            first_burst: 65_536,
+            max_burst: 262_144,
+            max_outstanding_r2t: 1,
+            time2wait: 2,
+            time2retain: 20,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    HeaderDigest,
+    DataDigest,
+    MaxConnections,
+    InitialR2t,
+    ImmediateData,
+    MaxReceive,
+    MaxBurst,
+    FirstBurst,
+    Time2Wait,
+    Time2Retain,
+    MaxOutstandingR2t,
+    DataPduInOrder,
+    DataSequenceInOrder,
+    ErrorRecoveryLevel,
+}
+
+struct Row {
+    key: Key,
+    name: &'static str,
+    /// Smallest and largest legal number; unused for lists and booleans.
+    range: (u32, u32),
+}
+
+const fn row(key: Key, name: &'static str, min: u32, max: u32) -> Row {
+    Row { key, name, range: (min, max) }
+}
+
+/// The operational keys of §13, in the order in which an originator offers them.
+static KEYS: &[Row] = &[
+    row(Key::HeaderDigest, "HeaderDigest", 0, 0),
+    row(Key::DataDigest, "DataDigest", 0, 0),
+    row(Key::MaxConnections, "MaxConnections", 1, 65_535),
+    row(Key::InitialR2t, "InitialR2T", 0, 0),
+    row(Key::ImmediateData, "ImmediateData", 0, 0),
+    row(Key::MaxReceive, "MaxRecvDataSegmentLength", BURST_MIN, BURST_MAX),
+    row(Key::MaxBurst, "MaxBurstLength", BURST_MIN, BURST_MAX),
+    row(Key::FirstBurst, "FirstBurstLength", BURST_MIN, BURST_MAX),
+    row(Key::Time2Wait, "DefaultTime2Wait", 0, 3600),
+    row(Key::Time2Retain, "DefaultTime2Retain", 0, 3600),
+    row(Key::MaxOutstandingR2t, "MaxOutstandingR2T", 1, 65_535),
+    row(Key::DataPduInOrder, "DataPDUInOrder", 0, 0),
+    row(Key::DataSequenceInOrder, "DataSequenceInOrder", 0, 0),
+    row(Key::ErrorRecoveryLevel, "ErrorRecoveryLevel", 0, 2),
+];
+
+/// An answer of the responder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Number(u32),
+    Bool(bool),
+    Word(&'static str),
+    /// A declaration: nothing to say.
+    Nothing,
+    /// The value is not admissible; the key keeps its default.
+    Reject,
+}
+
+fn find(name: &str) -> Option<&'static Row> {
+    KEYS.iter().find(|row| row.name == name)
+}
+
+/// True for a name of the table.
+#[cfg(test)]
+pub(crate) fn is_operational(name: &str) -> bool {
+    find(name).is_some()
+}
+
+/// Responder: what to say to an offered operational key; `None` if the key is not operational.
+pub(crate) fn answer(agreed: &mut Parameters, policy: &Policy, name: &str, value: &str) -> Option<Answer> {
+    let row = find(name)?;
+    let number = text::number(value).filter(|n| (row.range.0..=row.range.1).contains(n));
+    Some(respond(agreed, policy, row.key, value, number).unwrap_or(Answer::Reject))
+}
+
+fn respond(
+    agreed: &mut Parameters,
+    policy: &Policy,
+    key: Key,
+    value: &str,
+    number: Option<u32>,
+) -> Option<Answer> {
+    let boolean = text::boolean(value);
+    let digest = |crc32c: bool| Answer::Word(if crc32c { "CRC32C" } else { "None" });
+    let keep_number = |place: &mut u32, n: u32| {
+        *place = n;
+        Answer::Number(n)
+    };
+    let keep_bool = |place: &mut bool, b: bool| {
+        *place = b;
+        Answer::Bool(b)
+    };
+    Some(match key {
+        Key::HeaderDigest => {
+            agreed.header_digest = policy.header_digest.pick(value)?;
+            digest(agreed.header_digest)
+        }
+        Key::DataDigest => {
+            agreed.data_digest = policy.data_digest.pick(value)?;
+            digest(agreed.data_digest)
+        }
+        Key::InitialR2t => keep_bool(&mut agreed.initial_r2t, boolean? || policy.initial_r2t),
+        Key::ImmediateData => keep_bool(&mut agreed.immediate_data, boolean? && policy.immediate_data),
+        Key::MaxReceive => {
+            agreed.max_send = number?;
+            Answer::Nothing
+        }
+        Key::MaxBurst => keep_number(&mut agreed.max_burst, number?.min(policy.max_burst)),
+        Key::FirstBurst => keep_number(&mut agreed.first_burst, number?.min(policy.first_burst)),
+        Key::Time2Wait => keep_number(&mut agreed.time2wait, number?.max(policy.time2wait)),
+        Key::Time2Retain => keep_number(&mut agreed.time2retain, number?.min(policy.time2retain)),
+        Key::MaxOutstandingR2t => {
+            let most = policy.max_outstanding_r2t.clamp(1, OUTSTANDING_R2T_MAX);
+            keep_number(&mut agreed.max_outstanding_r2t, number?.min(most))
+        }
+        // One connection a session, everything in order, recovery level 0: whatever is offered.
+        Key::MaxConnections => Answer::Number(number?.min(1)),
+        Key::DataPduInOrder | Key::DataSequenceInOrder => {
+            boolean?;
+            Answer::Bool(true)
+        }
+        Key::ErrorRecoveryLevel => Answer::Number(number?.min(0)),
+    })
+}
+
+/// Originator: every operational key with the value we offer.
+pub(crate) fn offers(policy: &Policy) -> Vec<(&'static str, Answer)> {
+    KEYS.iter()
+        .map(|row| {
+            let value = match row.key {
+                Key::HeaderDigest => Answer::Word(policy.header_digest.offer()),
+                Key::DataDigest => Answer::Word(policy.data_digest.offer()),
+                Key::MaxConnections => Answer::Number(1),
+                Key::InitialR2t => Answer::Bool(policy.initial_r2t),
+                Key::ImmediateData => Answer::Bool(policy.immediate_data),
+                Key::MaxReceive => Answer::Number(policy.max_receive),
+                Key::MaxBurst => Answer::Number(policy.max_burst),
+                Key::FirstBurst => Answer::Number(policy.first_burst.min(policy.max_burst)),
+                Key::Time2Wait => Answer::Number(policy.time2wait),
+                Key::Time2Retain => Answer::Number(policy.time2retain),
+                Key::MaxOutstandingR2t => Answer::Number(policy.max_outstanding_r2t),
+                Key::DataPduInOrder | Key::DataSequenceInOrder => Answer::Bool(true),
+                Key::ErrorRecoveryLevel => Answer::Number(0),
+            };
+            (row.name, value)
+        })
+        .collect()
+}
+
+/// Originator: takes the answer to one of our offers; `Some(false)` is an answer that we did not allow, `None` a
+/// key that is not operational.
+pub(crate) fn conclude(agreed: &mut Parameters, policy: &Policy, name: &str, value: &str) -> Option<bool> {
+    let row = find(name)?;
+    if matches!(value, "NotUnderstood" | "Irrelevant" | "Reject") {
+        return Some(true); // the default of §13 stays
+    }
+    let number = text::number(value).filter(|n| (row.range.0..=row.range.1).contains(n));
+    let mut result = agreed.clone();
+    // What the answer selects must be what we would select when it is offered to us: min, max, OR and AND are
+    // idempotent, so a legal answer comes back unchanged.
+    let legal = match respond(&mut result, policy, row.key, value, number) {
+        Some(Answer::Number(n)) => number == Some(n),
+        Some(Answer::Bool(b)) => text::boolean(value) == Some(b),
+        Some(Answer::Word(word)) => word == value,
+        Some(Answer::Nothing) => true,
+        Some(Answer::Reject) | None => false,
+    };
+    if legal {
+        *agreed = result;
+    }
+    Some(legal)
+}
+
+impl core::fmt::Display for Answer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Bool(value) => f.write_str(text::word(*value)),
+            Self::Word(word) => f.write_str(word),
+            Self::Nothing => Ok(()),
+            Self::Reject => f.write_str("Reject"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString as _;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn say(policy: &Policy, name: &str, value: &str) -> alloc::string::String {
+        answer(&mut Parameters::default(), policy, name, value).unwrap().to_string()
+    }
+
+    #[test]
+    fn each_key_follows_its_selection_rule() {
+        let policy = Policy { max_burst: 1000, time2wait: 5, initial_r2t: true, ..Policy::default() };
+        for (name, offer, reply) in [
+            ("HeaderDigest", "CRC32C,None", "CRC32C"),
+            ("HeaderDigest", "None,CRC32C", "None"),
+            ("DataDigest", "x-own,None", "None"),
+            ("DataDigest", "x-own", "Reject"),
+            ("MaxConnections", "8", "1"),
+            ("InitialR2T", "No", "Yes"),
+            ("ImmediateData", "No", "No"),
+            ("MaxBurstLength", "0x10000", "1000"),
+            ("MaxBurstLength", "511", "Reject"),
+            ("MaxBurstLength", "16777216", "Reject"),
+            ("FirstBurstLength", "600", "600"),
+            ("DefaultTime2Wait", "1", "5"),
+            ("DefaultTime2Retain", "20", "0"),
+            ("DefaultTime2Retain", "3601", "Reject"),
+            ("MaxOutstandingR2T", "0", "Reject"),
+            ("MaxOutstandingR2T", "100", "4"),
+            ("DataPDUInOrder", "No", "Yes"),
+            ("DataSequenceInOrder", "maybe", "Reject"),
+            ("ErrorRecoveryLevel", "2", "0"),
+            ("MaxRecvDataSegmentLength", "8192", ""),
+        ] {
+            assert_eq!(say(&policy, name, offer), reply, "{name}={offer}");
+        }
+        assert!(!is_operational("X-com.example"));
+    }
+
+    #[test]
+    fn a_required_digest_cannot_be_talked_away() {
+        let policy = Policy { header_digest: DigestChoice::Always, ..Policy::default() };
+        assert_eq!(say(&policy, "HeaderDigest", "None"), "Reject");
+        assert_eq!(conclude(&mut Parameters::default(), &policy, "HeaderDigest", "None"), Some(false));
+        let policy = Policy { header_digest: DigestChoice::Never, ..Policy::default() };
+        assert_eq!(conclude(&mut Parameters::default(), &policy, "HeaderDigest", "CRC32C"), Some(false));
+    }
+
+    proptest! {
+        #[test]
+        fn both_ends_agree_on_the_same(burst in BURST_MIN..BURST_MAX, mine in BURST_MIN..BURST_MAX, r2t: bool, imm: bool) {
+            let offered = Policy { max_burst: burst, initial_r2t: r2t, ..Policy::default() };
+            let granted = Policy { max_burst: mine, immediate_data: imm, ..Policy::default() };
+            let (mut ours, mut theirs) = (Parameters::default(), Parameters::default());
+            for (name, value) in offers(&offered) {
+                let reply = answer(&mut theirs, &granted, name, &value.to_string()).unwrap();
+                if reply != Answer::Nothing {
+                    prop_assert_eq!(conclude(&mut ours, &offered, name, &reply.to_string()), Some(true));
+                }
+            }
+            prop_assert_eq!(Parameters { max_send: 0, ..ours }, Parameters { max_send: 0, ..theirs });
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Turns PDUs into pieces for one vectored write: headers from an arena, data shared, never copied.
+
+use alloc::collections::VecDeque;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::{
+    digest,
+    digest::Crc32c,
+    pdu::{self, Bhs},
+};
+
+/// Arena bytes taken at once; a header is 48 bytes, so this is an allocation per some 80 PDUs at most, and none
+/// while earlier pieces are gone in time.
+const ARENA: usize = 4096;
+/// Data up to this length joins its header in the arena: cheaper than a further piece.
+const JOIN_MAX: usize = 256;
+static ZEROS: [u8; 4] = [0; 4];
+
+pub(crate) struct Transmitter {
+    arena: BytesMut,
+    pieces: VecDeque<Bytes>,
+    crc: Crc32c,
+    header_digest: bool,
+    data_digest: bool,
+}
+
+impl Transmitter {
+    pub(crate) fn new(crc: Crc32c) -> Self {
+        Self {
+            arena: BytesMut::new(),
+            pieces: VecDeque::new(),
+            crc,
+            header_digest: false,
+            data_digest: false,
+        }
+    }
+
+    /// From the next PDU on.
+    pub(crate) fn set_digests(&mut self, header: bool, data: bool) {
+        self.header_digest = header;
+        self.data_digest = data;
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Bytes> {
+        self.pieces.pop_front()
+    }
+
+    /// Queues one PDU; writes both lengths into the header.
+    pub(crate) fn pdu(&mut self, mut bhs: Bhs, ahs: &[u8], length: usize, data: impl Iterator<Item = Bytes>) {
+        bhs[4] = u8::try_from(ahs.len() / 4).expect("additional headers are at most 255 words");
+        let [high, lengths @ ..] =
+            u32::try_from(length).expect("data segments are shorter than 16 MiB").to_be_bytes();
+        debug_assert_eq!(high, 0, "data segments are shorter than 16 MiB");
+        bhs[5..8].copy_from_slice(&lengths);
+
+        if self.arena.capacity() < bhs.len() + ahs.len() + 4 {
+            self.arena.reserve(ARENA);
+        }
+        self.arena.put_slice(&bhs);
+        self.arena.put_slice(ahs);
+        if self.header_digest {
+            let crc = (self.crc)(0, &self.arena);
+            self.arena.put_slice(&digest::wire(crc));
+        }
+        let mut crc = 0;
+        for piece in data {
+            if self.data_digest {
+                crc = (self.crc)(crc, &piece);
+            }
+            if piece.len() <= JOIN_MAX {
+                self.arena.put_slice(&piece);
+            } else {
+                self.flush();
+                self.pieces.push_back(piece);
+            }
+        }
+        let padding = pdu::padding(length);
+        self.arena.put_slice(&ZEROS[..padding]);
+        if self.data_digest && length > 0 {
+            crc = (self.crc)(crc, &ZEROS[..padding]);
+            self.arena.put_slice(&digest::wire(crc));
+        }
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        if !self.arena.is_empty() {
+            self.pieces.push_back(self.arena.split().freeze());
+        }
+    }
+}
