@@ -317,10 +317,27 @@ impl CapabilityBytes {
         self.parse().is_ok_and(|capability| capability.encode() == *self)
     }
 
+    /// The bytes as an array; `None` if `N` is not the generation's length.
+    pub(crate) fn to_array<const N: usize>(self) -> Option<[u8; N]> {
+        self.as_ref().try_into().ok()
+    }
+
     fn from_slice(generation: Generation, wire: &[u8]) -> Self {
         let mut this = Self::absent(generation);
         this.bytes[..wire.len()].copy_from_slice(wire);
         this
+    }
+}
+
+impl From<[u8; Generation::Osd1.capability_len()]> for CapabilityBytes {
+    fn from(wire: [u8; Generation::Osd1.capability_len()]) -> Self {
+        Self::from_slice(Generation::Osd1, &wire)
+    }
+}
+
+impl From<[u8; Generation::Osd2.capability_len()]> for CapabilityBytes {
+    fn from(wire: [u8; Generation::Osd2.capability_len()]) -> Self {
+        Self::from_slice(Generation::Osd2, &wire)
     }
 }
 

@@ -39,6 +39,15 @@ impl Generation {
         }
     }
 
+    /// The item of a pair (OSD-1, OSD-2) that belongs to this generation.
+    #[must_use]
+    pub const fn select<T: Copy>(self, pair: [T; 2]) -> T {
+        match self {
+            Self::Osd1 => pair[0],
+            Self::Osd2 => pair[1],
+        }
+    }
+
     /// The number in CAPABILITY FORMAT.
     #[must_use]
     pub const fn number(self) -> u8 {

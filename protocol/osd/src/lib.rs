@@ -14,12 +14,18 @@ extern crate std;
 pub mod attribute;
 mod bytes;
 pub mod capability;
+pub mod cdb;
+pub mod continuation;
 mod generation;
 mod id;
+pub mod offset;
 mod permissions;
+pub mod query;
+pub mod table;
 
 pub use attribute::AttributeId;
 pub use capability::{Capability, CapabilityBytes, CapabilityError, Descriptor};
+pub use cdb::{AttributeParameters, Cdb, CdbBytes, CdbError, Command, SecurityParameters};
 pub use generation::{Generation, SecurityMethod};
 pub use id::{ObjectId, ObjectType};
 pub use permissions::Permissions;

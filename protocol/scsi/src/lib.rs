@@ -13,7 +13,9 @@ extern crate std;
 
 pub mod additional;
 pub mod lu;
+mod sense;
 mod status;
 
 pub use additional::AdditionalSense;
+pub use sense::{FieldPointer, Functions, OsdError, ResponseIcv, SENSE_MAX, Sense, SenseError};
 pub use status::{SenseKey, Status};

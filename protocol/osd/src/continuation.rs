@@ -1,0 +1,354 @@
+//! The CDB continuation segment at the head of the Data-Out Buffer (OSD-2 §5.4).
+//!
+//! Does: its header, its descriptors, both ways, and the rule which command may bring which descriptor.
+//! Does not: check its integrity check value; `seal` does.
+//! Truth: `docs/standards/osd.md`, continuation segment.
+
+use alloc::vec::Vec;
+use core::mem::offset_of;
+
+use sealstone_scsi::{FieldPointer, Sense, SenseKey, additional};
+use thiserror::Error;
+use zerocopy::byteorder::big_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::bytes::{u8_at, u64_at};
+use crate::cdb::{self, Command};
+use crate::table::Continuation;
+use crate::{CapabilityBytes, Generation, ObjectId};
+
+/// Fewest bytes of a segment: its header and one descriptor's.
+pub const SEGMENT_MIN: u32 = 48;
+/// Bytes of which a segment's length is a multiple.
+pub const SEGMENT_UNIT: u32 = 8;
+/// Most entries of a scatter/gather list.
+pub const SCATTER_GATHER_MAX: usize = 4096;
+/// Most capabilities of an extension descriptor.
+pub const EXTENSION_MAX: usize = 16;
+
+/// CONTINUATION ICV: zero while it is computed.
+pub const ICV_BYTES: core::ops::Range<usize> = offset_of!(Header, icv)..offset_of!(Header, icv) + 32;
+
+/// The only format.
+const FORMAT: u8 = 0x01;
+/// PAD LENGTH of a descriptor.
+const PAD_MASK: u8 = 0x07;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Header {
+    format: u8,
+    reserved_1: u8,
+    service_action: U16,
+    reserved_4: [u8; 4],
+    icv: [u8; 32],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct DescriptorHeader {
+    kind: U16,
+    reserved_2: u8,
+    pad: u8,
+    length: U32,
+}
+
+const _: () = assert!(size_of::<Header>() == 40 && size_of::<DescriptorHeader>() == 8);
+
+/// A parsed segment: at most one descriptor of each type.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// CONTINUATION INTEGRITY CHECK VALUE.
+    pub icv: [u8; 32],
+    /// Scatter/gather list (0001h) of READ, WRITE, CREATE AND WRITE.
+    pub scatter_gather: Option<Vec<Piece>>,
+    /// Query list (0002h) of QUERY, still encoded; [`crate::query::QueryList::parse`] reads it.
+    pub query: Option<Vec<u8>>,
+    /// Source (0101h) of COPY USER OBJECTS.
+    pub copy_source: Option<CopySource>,
+    /// Extension capabilities (FFEEh).
+    pub extensions: Vec<CapabilityBytes>,
+}
+
+/// One entry of a scatter/gather list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Byte of the object, relative to STARTING BYTE.
+    pub offset: u64,
+    /// Bytes to transfer.
+    pub length: u64,
+}
+
+/// What COPY USER OBJECTS copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopySource {
+    /// The user object.
+    pub object: ObjectId,
+    /// CPY_ATTR: attributes too.
+    pub attributes: bool,
+    /// FREEZE: no writes to the source meanwhile.
+    pub freeze: bool,
+    /// TIME OF DUPLICATION, four bits.
+    pub time: u8,
+}
+
+/// Descriptor types.
+const SCATTER_GATHER: u16 = 0x0001;
+const QUERY_LIST: u16 = 0x0002;
+const COPY_SOURCE: u16 = 0x0101;
+const EXTENSION: u16 = 0xFFEE;
+const NO_MORE: u16 = 0x0000;
+
+/// Bytes of a scatter/gather entry, and of a copy source.
+const PIECE_LEN: usize = 16;
+const COPY_SOURCE_LEN: usize = 18;
+
+/// Why bytes are no segment that the command may bring; `at` counts from the start of the segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ContinuationError {
+    /// Shorter than 48 bytes, or not a multiple of 8.
+    #[error("a continuation segment of {0} bytes")]
+    Length(usize),
+    /// Not format 1.
+    #[error("unknown continuation segment format {0}")]
+    Format(u8),
+    /// CONTINUED SERVICE ACTION differs from the CDB's.
+    #[error("the segment continues {0:#06x}, another service action")]
+    ServiceAction(u16),
+    /// A descriptor that runs past the end, or whose length its type cannot have.
+    #[error("malformed continuation descriptor at byte {at}")]
+    Descriptor {
+        /// Its first byte.
+        at: usize,
+    },
+    /// A descriptor that is unknown, or that the command does not take, or takes once.
+    #[error("continuation descriptor {kind:#06x} at byte {at} does not belong here")]
+    NotAllowed {
+        /// Its type.
+        kind: u16,
+        /// Its first byte.
+        at: usize,
+    },
+    /// The descriptor that the command needs is not there.
+    #[error("the descriptor that the command needs is missing")]
+    Missing,
+    /// Lengths of the scatter/gather list do not add up to LENGTH.
+    #[error("scatter/gather lengths add up to {sum}, not to {length}")]
+    Sum {
+        /// Sum of the entries.
+        sum: u64,
+        /// LENGTH of the CDB.
+        length: u64,
+    },
+}
+
+impl ContinuationError {
+    /// ILLEGAL REQUEST, INVALID FIELD IN CDB, pointing at CDB CONTINUATION LENGTH.
+    #[must_use]
+    pub fn sense(&self) -> Sense {
+        Sense::new(SenseKey::IllegalRequest, additional::INVALID_FIELD_IN_CDB)
+            .with_field(FieldPointer::cdb(cdb::pointer::CONTINUATION))
+    }
+}
+
+impl Segment {
+    /// Reads the segment of `command`: exactly CDB CONTINUATION LENGTH bytes.
+    ///
+    /// # Errors
+    /// See [`ContinuationError`].
+    pub fn parse(command: &Command, bytes: &[u8]) -> Result<Self, ContinuationError> {
+        let length = ContinuationError::Length(bytes.len());
+        if bytes.len() < SEGMENT_MIN as usize || !bytes.len().is_multiple_of(SEGMENT_UNIT as usize) {
+            return Err(length);
+        }
+        let (header, _) = Header::read_from_prefix(bytes).map_err(|_| length)?;
+        if header.format != FORMAT {
+            return Err(ContinuationError::Format(header.format));
+        }
+        let row = command.row();
+        let action = header.service_action.get();
+        if row.osd2 != Some(action) {
+            return Err(ContinuationError::ServiceAction(action));
+        }
+        let mut segment = Self { icv: header.icv, ..Self::default() };
+        let mut at = size_of::<Header>();
+        while let Some(next) = segment.descriptor(command, bytes, at)? {
+            at = next;
+        }
+        segment.complete(command)?;
+        Ok(segment)
+    }
+
+    /// Takes the descriptor at `at` in; `None` after the last one, else where the next one starts.
+    fn descriptor(
+        &mut self,
+        command: &Command,
+        bytes: &[u8],
+        at: usize,
+    ) -> Result<Option<usize>, ContinuationError> {
+        let malformed = ContinuationError::Descriptor { at };
+        let rest = bytes.get(at..).ok_or(malformed)?;
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        let (header, body) = DescriptorHeader::read_from_prefix(rest).map_err(|_| malformed)?;
+        let kind = header.kind.get();
+        if kind == NO_MORE {
+            return Ok(None);
+        }
+        let length = usize::try_from(header.length.get()).map_err(|_| malformed)?;
+        let pad = usize::from(header.pad & PAD_MASK);
+        let whole = length
+            .checked_add(pad)
+            .filter(|whole| whole.is_multiple_of(SEGMENT_UNIT as usize))
+            .ok_or(malformed)?;
+        let data = body.get(..whole).ok_or(malformed)?.get(..length).ok_or(malformed)?;
+        let repeated = match kind {
+            SCATTER_GATHER => self.scatter_gather.is_some(),
+            QUERY_LIST => self.query.is_some(),
+            COPY_SOURCE => self.copy_source.is_some(),
+            EXTENSION => !self.extensions.is_empty(),
+            _ => true,
+        };
+        if repeated || !allowed(command, kind) {
+            return Err(ContinuationError::NotAllowed { kind, at });
+        }
+        match kind {
+            SCATTER_GATHER => self.scatter_gather = Some(pieces(data, pad).ok_or(malformed)?),
+            QUERY_LIST if pad == 0 => self.query = Some(data.to_vec()),
+            COPY_SOURCE => self.copy_source = Some(CopySource::read(data).ok_or(malformed)?),
+            EXTENSION => self.extensions = extensions(data).ok_or(malformed)?,
+            _ => return Err(malformed),
+        }
+        Ok(Some(at + size_of::<DescriptorHeader>() + whole))
+    }
+
+    /// Is everything there that the command needs?
+    fn complete(&self, command: &Command) -> Result<(), ContinuationError> {
+        let missing = match command.row().continuation {
+            Continuation::Query => self.query.is_none(),
+            Continuation::CopySource => self.copy_source.is_none(),
+            Continuation::ScatterGather | Continuation::Refused | Continuation::NotThere => false,
+        };
+        if missing {
+            return Err(ContinuationError::Missing);
+        }
+        let (Some(pieces), Some(range)) = (&self.scatter_gather, command.range()) else { return Ok(()) };
+        let sum = pieces.iter().try_fold(0_u64, |sum, piece| sum.checked_add(piece.length));
+        if sum == Some(range.length) {
+            Ok(())
+        } else {
+            Err(ContinuationError::Sum { sum: sum.unwrap_or(u64::MAX), length: range.length })
+        }
+    }
+
+    /// The wire form for a command of service action `action`, with the check value as it is.
+    ///
+    /// `None` if lists are longer than the limits, or the query list is not a multiple of 8.
+    #[must_use]
+    pub fn encode(&self, action: u16) -> Option<Vec<u8>> {
+        let header = Header {
+            format: FORMAT,
+            reserved_1: 0,
+            service_action: action.into(),
+            reserved_4: [0; 4],
+            icv: self.icv,
+        };
+        let mut out = header.as_bytes().to_vec();
+        if let Some(pieces) = &self.scatter_gather {
+            if pieces.len() > SCATTER_GATHER_MAX {
+                return None;
+            }
+            let mut data = Vec::with_capacity(pieces.len() * PIECE_LEN);
+            for piece in pieces {
+                data.extend(piece.offset.to_be_bytes());
+                data.extend(piece.length.to_be_bytes());
+            }
+            push(&mut out, SCATTER_GATHER, &data)?;
+        }
+        if let Some(query) = &self.query {
+            if !query.len().is_multiple_of(SEGMENT_UNIT as usize) {
+                return None;
+            }
+            push(&mut out, QUERY_LIST, query)?;
+        }
+        if let Some(source) = &self.copy_source {
+            push(&mut out, COPY_SOURCE, &source.write())?;
+        }
+        if !self.extensions.is_empty() {
+            let right = |one: &CapabilityBytes| one.generation() == Generation::Osd2;
+            if self.extensions.len() > EXTENSION_MAX || !self.extensions.iter().all(right) {
+                return None;
+            }
+            let data: Vec<u8> = self.extensions.iter().flat_map(|one| one.iter().copied()).collect();
+            push(&mut out, EXTENSION, &data)?;
+        }
+        if out.len() < SEGMENT_MIN as usize {
+            push(&mut out, NO_MORE, &[])?;
+        }
+        Some(out)
+    }
+}
+
+/// May `command` bring a descriptor of this type?
+fn allowed(command: &Command, kind: u16) -> bool {
+    match (command.row().continuation, kind) {
+        (Continuation::ScatterGather, SCATTER_GATHER)
+        | (Continuation::Query, QUERY_LIST)
+        | (Continuation::CopySource, COPY_SOURCE | EXTENSION) => true,
+        (Continuation::Query, EXTENSION) => matches!(command, Command::Query(query) if query.matches != 0),
+        _ => false,
+    }
+}
+
+fn pieces(data: &[u8], pad: usize) -> Option<Vec<Piece>> {
+    if pad != 0 || !data.len().is_multiple_of(PIECE_LEN) || data.len() / PIECE_LEN > SCATTER_GATHER_MAX {
+        return None;
+    }
+    data.chunks_exact(PIECE_LEN)
+        .map(|entry| Some(Piece { offset: u64_at(entry, 0)?, length: u64_at(entry, 8)? }))
+        .collect()
+}
+
+fn extensions(data: &[u8]) -> Option<Vec<CapabilityBytes>> {
+    let one = Generation::Osd2.capability_len();
+    if data.is_empty() || !data.len().is_multiple_of(one) || data.len() / one > EXTENSION_MAX {
+        return None;
+    }
+    data.chunks_exact(one).map(|bytes| CapabilityBytes::new(Generation::Osd2, bytes)).collect()
+}
+
+impl CopySource {
+    fn read(data: &[u8]) -> Option<Self> {
+        if data.len() != COPY_SOURCE_LEN {
+            return None;
+        }
+        let (flags, time) = (u8_at(data, 16)?, u8_at(data, 17)?);
+        Some(Self {
+            object: ObjectId::new(u64_at(data, 0)?, u64_at(data, 8)?),
+            attributes: flags & 0x01 != 0,
+            freeze: time & 0x80 != 0,
+            time: time & 0x0F,
+        })
+    }
+
+    fn write(&self) -> [u8; COPY_SOURCE_LEN] {
+        let mut data = [0; COPY_SOURCE_LEN];
+        data[..8].copy_from_slice(&self.object.partition.to_be_bytes());
+        data[8..16].copy_from_slice(&self.object.object.to_be_bytes());
+        data[16] = u8::from(self.attributes);
+        data[17] = u8::from(self.freeze) << 7 | self.time & 0x0F;
+        data
+    }
+}
+
+/// Adds a descriptor with its padding; `None` if it is too long for its length field.
+fn push(out: &mut Vec<u8>, kind: u16, data: &[u8]) -> Option<()> {
+    let pad = data.len().next_multiple_of(SEGMENT_UNIT as usize) - data.len();
+    let length = u32::try_from(data.len()).ok()?;
+    let header = DescriptorHeader { kind: kind.into(), reserved_2: 0, pad: pad as u8, length: length.into() };
+    out.extend_from_slice(header.as_bytes());
+    out.extend_from_slice(data);
+    out.resize(out.len() + pad, 0);
+    Some(())
+}

@@ -1,0 +1,142 @@
+//! Every service action as one row: dispatch, checks, documentation and coverage tests read the same rows.
+//!
+//! Truth: `docs/standards/osd.md`, service actions and permissions. The permissions are unverified choices.
+
+use core::fmt;
+
+use crate::cdb::{Action, CdbError, Command, Wire};
+use crate::{Generation, ObjectType, Permissions};
+
+/// One service action.
+pub struct ServiceAction {
+    /// Its place in [`SERVICE_ACTIONS`].
+    pub action: Action,
+    /// The standard's name.
+    pub name: &'static str,
+    /// Code in OSD-1, if it is there.
+    pub osd1: Option<u16>,
+    /// Code in OSD-2.
+    pub osd2: Option<u16>,
+    /// Must a device have it?
+    pub support: Support,
+    /// Types of object it can address; which one, says [`Command::object_types`].
+    pub objects: &'static [ObjectType],
+    /// Permissions the capability must grant; attribute parameters ask for theirs besides.
+    pub permissions: Permissions,
+    /// Needed besides when the command reaches everything beneath its object.
+    pub deep_permissions: Permissions,
+    /// Which way its command data goes.
+    pub transfer: Transfer,
+    /// What OSD-2 bytes 48–51 are to it.
+    pub continuation: Continuation,
+    pub(crate) read: fn(&Wire) -> Result<Command, CdbError>,
+}
+
+impl ServiceAction {
+    /// Its code in `generation`; `None` if it is not there.
+    #[must_use]
+    pub const fn code(&self, generation: Generation) -> Option<u16> {
+        generation.select([self.osd1, self.osd2])
+    }
+}
+
+impl fmt::Debug for ServiceAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Whether a device must have a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// Yes.
+    Mandatory,
+    /// No.
+    Optional,
+    /// Only where collections are supported.
+    Collections,
+}
+
+/// Direction of command data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// None.
+    None,
+    /// To the initiator.
+    In,
+    /// To the device.
+    Out,
+    /// Both ways.
+    Both,
+}
+
+/// What OSD-2 bytes 48–51 are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Continuation {
+    /// Something else: list identifier, seed, map type.
+    NotThere,
+    /// CDB CONTINUATION LENGTH, which must be 0.
+    Refused,
+    /// At most one scatter/gather list.
+    ScatterGather,
+    /// Exactly one query list.
+    Query,
+    /// Exactly one copy source.
+    CopySource,
+}
+
+/// The row of a code, with the generation that the code belongs to.
+#[must_use]
+pub fn find(code: u16) -> Option<(&'static ServiceAction, Generation)> {
+    SERVICE_ACTIONS.iter().find_map(|row| {
+        [Generation::Osd1, Generation::Osd2]
+            .into_iter()
+            .find(|generation| row.code(*generation) == Some(code))
+            .map(|generation| (row, generation))
+    })
+}
+
+pub use crate::cdb::SERVICE_ACTIONS;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_stands_at_its_action_and_each_code_once() {
+        for (at, row) in SERVICE_ACTIONS.iter().enumerate() {
+            assert_eq!(row.action as usize, at, "{}", row.name);
+            for generation in [Generation::Osd1, Generation::Osd2] {
+                let Some(code) = row.code(generation) else { continue };
+                let (found, of) = find(code).unwrap();
+                assert_eq!((found.name, of), (row.name, generation));
+            }
+        }
+    }
+
+    #[test]
+    fn the_generation_follows_from_the_code_as_the_standard_lays_them_out() {
+        for row in SERVICE_ACTIONS {
+            let osd1 = |code: u16| matches!(code, 0x8801..=0x887F | 0x8F7E | 0x8F7F);
+            let osd2 = |code: u16| matches!(code, 0x8880..=0x88FF | 0x8F7C | 0x8F7D);
+            assert!(row.osd1.is_none_or(osd1) && row.osd2.is_some_and(osd2), "{}", row.name);
+            let same = row.osd1.zip(row.osd2).is_none_or(|(one, two)| one + 0x80 == two || two + 2 == one);
+            assert!(same, "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn no_row_goes_without_a_permission() {
+        assert!(SERVICE_ACTIONS.iter().all(|row| !row.permissions.is_empty() && !row.objects.is_empty()));
+        assert_eq!(SERVICE_ACTIONS.len(), 39);
+    }
+
+    #[test]
+    fn codes_outside_the_table_are_unknown() {
+        assert!(
+            [0, 0x8800, 0x8804, 0x8809, 0x888D, 0x8F80, 0x8FFF, 0xFFFF]
+                .into_iter()
+                .all(|code| find(code).is_none())
+        );
+    }
+}
