@@ -1,1 +1,123 @@
-//! End-to-end tests through the real binary.
+//! End-to-end tests through the real binary, and the harness that starts it.
+//!
+//! Does: build the binary once, run commands, start daemons on free ports, kill them. Does not: reach into any
+//! crate; what a test cannot see from outside, a user cannot either.
+//! Contract: everything started here is dead, and every folder gone, when its handle is dropped.
+
+#![allow(clippy::missing_panics_doc, reason = "a harness fails by panicking, that is its purpose")]
+
+mod daemon;
+mod system;
+
+pub use daemon::{Daemon, Signal};
+pub use system::System;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+/// The binary under test, built if need be with the profile of the tests.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        // target/debug/deps/some_test-… → target/debug
+        let test = std::env::current_exe().expect("a running test has a path");
+        let folder = test.ancestors().nth(2).expect("cargo puts tests two folders deep").to_owned();
+        let target = folder.parent().expect("a profile's folder lies in the target folder");
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--quiet", "-p", "sealstone", "--bin", "sealstone"]).arg("--target-dir").arg(target);
+        if folder.ends_with("release") {
+            cargo.arg("--release");
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace is above");
+        let status = cargo.current_dir(root).status().expect("cargo runs");
+        assert!(status.success(), "the binary does not build");
+        folder.join("sealstone")
+    })
+}
+
+/// What a finished command left behind.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Exit code; -1 if a signal ended it.
+    pub code: i32,
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error as text.
+    pub stderr: String,
+}
+
+impl Ended {
+    fn new(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Fails the test unless the command succeeded.
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        assert_eq!(self.code, 0, "stderr: {}", self.stderr);
+        self
+    }
+
+    /// Fails the test unless the command failed with this code and said why in one line.
+    #[track_caller]
+    pub fn fails(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "stdout: {} stderr: {}", self.text(), self.stderr);
+        assert_eq!(self.stderr.trim_end().lines().count(), 1, "one line, got: {}", self.stderr);
+        self
+    }
+
+    /// Standard output as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Standard output as JSON.
+    #[track_caller]
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("not JSON ({error}): {}", self.text()))
+    }
+}
+
+/// A command of the binary, logs off, isolated from the user's own session.
+#[must_use]
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.args(arguments).env("SEALSTONE_LOG", "off").env_remove("SEALSTONE_SESSION").stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end.
+#[must_use]
+pub fn run(arguments: &[&str]) -> Ended {
+    Ended::new(command(arguments).output().expect("the binary starts"))
+}
+
+/// Runs a prepared command to its end, with this on its standard input.
+#[must_use]
+pub fn run_with_input(mut command: Command, input: &[u8]) -> Ended {
+    use std::io::Write as _;
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || {
+        // A command that refuses early does not read everything; that is its right.
+        let _ = stdin.write_all(&input);
+    });
+    let output = child.wait_with_output().expect("the child can be waited for");
+    writer.join().expect("the writer does not panic");
+    Ended::new(output)
+}

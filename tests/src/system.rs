@@ -1,0 +1,140 @@
+//! An MDS and some devices as separate processes, with an administrator logged in.
+
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::{Daemon, Ended, Signal, command, run};
+
+/// Capacity of each device unless a test says otherwise; files are sparse.
+const CAPACITY: &str = "2G";
+
+/// The processes and their folders.
+#[derive(Debug)]
+pub struct System {
+    folder: TempDir,
+    mds: Option<Daemon>,
+    mds_address: String,
+    osds: Vec<Slot>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    daemon: Option<Daemon>,
+    address: String,
+    flags: Vec<String>,
+}
+
+impl System {
+    /// One MDS and `osds` devices, ready for use.
+    #[track_caller]
+    #[must_use]
+    pub fn start(osds: usize) -> Self {
+        Self::start_with(osds, CAPACITY, &[])
+    }
+
+    /// The same with a capacity and more flags for each device.
+    #[track_caller]
+    #[must_use]
+    pub fn start_with(osds: usize, capacity: &str, flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut system = Self { folder, mds: None, mds_address: "127.0.0.1:0".into(), osds: Vec::new() };
+        let mds = system.path("mds");
+        run(&["mds", "init", "--data", text(&mds)]).ok();
+        system.start_mds();
+        let secret = mds.join("admin-secret");
+        system.run(&["login", "admin", "--cluster", text(&system.cluster()), "--password-file", text(&secret)]).ok();
+        for index in 0..osds {
+            let name = format!("osd{index}");
+            let data = system.path(&name);
+            let key = system.path(&format!("{name}.key"));
+            run(&["osd", "init", "--data", text(&data), "--capacity", capacity, "--name", &name, "--key-out", text(&key)]).ok();
+            system.osds.push(Slot {
+                daemon: None,
+                address: "127.0.0.1:0".into(),
+                flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            });
+            system.start_osd(index);
+            let url = system.osd(index).field("url").to_owned();
+            system.run(&["mds", "add-osd", &url, "--key", text(&key)]).ok();
+        }
+        system
+    }
+
+    /// A path in the system's folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The cluster file that the MDS wrote.
+    #[must_use]
+    pub fn cluster(&self) -> PathBuf {
+        self.path("mds").join("cluster.toml")
+    }
+
+    /// The command of a user of this system, in the administrator's session.
+    #[must_use]
+    pub fn command(&self, arguments: &[&str]) -> std::process::Command {
+        let mut command = command(arguments);
+        command.env("SEALSTONE_SESSION", self.path("session.toml"));
+        command
+    }
+
+    /// Runs such a command to its end.
+    #[must_use]
+    pub fn run(&self, arguments: &[&str]) -> Ended {
+        Ended::new(self.command(arguments).output().expect("the binary starts"))
+    }
+
+    /// The MDS.
+    #[track_caller]
+    #[must_use]
+    pub fn mds(&self) -> &Daemon {
+        self.mds.as_ref().expect("the MDS runs")
+    }
+
+    /// A device.
+    #[track_caller]
+    #[must_use]
+    pub fn osd(&self, index: usize) -> &Daemon {
+        self.osds[index].daemon.as_ref().expect("the device runs")
+    }
+
+    /// Starts the MDS, again on its old port if it had one.
+    #[track_caller]
+    pub fn start_mds(&mut self) {
+        let data = self.path("mds");
+        let daemon =
+            Daemon::start(command(&["--json", "mds", "serve", "--data", text(&data), "--listen", &self.mds_address]));
+        daemon.field("address").clone_into(&mut self.mds_address);
+        self.mds = Some(daemon);
+    }
+
+    /// Starts a device, again on its old port if it had one.
+    #[track_caller]
+    pub fn start_osd(&mut self, index: usize) {
+        let data = self.path(&format!("osd{index}"));
+        let slot = &mut self.osds[index];
+        let mut command = command(&["--json", "osd", "serve", "--data", text(&data), "--listen", &slot.address]);
+        command.args(&slot.flags);
+        let daemon = Daemon::start(command);
+        daemon.field("address").clone_into(&mut slot.address);
+        slot.daemon = Some(daemon);
+    }
+
+    /// Ends the MDS.
+    pub fn end_mds(&mut self, signal: Signal) -> i32 {
+        self.mds.take().map_or(0, |mut daemon| daemon.end(signal))
+    }
+
+    /// Ends a device.
+    pub fn end_osd(&mut self, index: usize, signal: Signal) -> i32 {
+        self.osds[index].daemon.take().map_or(0, |mut daemon| daemon.end(signal))
+    }
+}
+
+/// A path as an argument.
+fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are UTF-8")
+}
