@@ -23,7 +23,7 @@ const WAYS: usize = 8;
 const SHARDS: usize = 16;
 
 /// A credential that proved itself.
-pub struct Proven<P: Provider> {
+pub(crate) struct Proven<P: Provider> {
     capability: CapabilityBytes,
     instance: u64,
     id: CredentialId,

@@ -262,6 +262,11 @@ impl<P: Provider> KeyHierarchy<P> {
         }
     }
 
+    /// A key to compute with where the right one is not set, so that both refusals cost the same work.
+    pub(crate) const fn stand_in(&self) -> &SigningKey<P> {
+        &self.master.signing
+    }
+
     /// The identifier of a key (attributes R+5 7FFDh and 7FFEh, P+5 7FFFh and 8000h + version); `None` if it is
     /// unset or still the factory's.
     #[must_use]

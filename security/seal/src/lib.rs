@@ -3,7 +3,7 @@
 //! Does: everything that decides whether a command may run, at both ends. Does not: sockets, clocks, random bytes,
 //! mutexes or hash functions; they are passed in ([`provider`]).
 //! Contract: what grants something has one constructor, the check: a check value that matched gives
-//! `Admitted`, a capability that allows gives `Permit`, data whose check value matched gives `Authentic`.
+//! [`Admitted`], a capability that allows gives [`Permit`], data whose check value matched gives [`Authentic`].
 //! Truth: design/security.md sections 1, 3 and 4.4; choices and tests in `docs/standards/security.md`; vectors in
 //! `docs/standards/vectors/`.
 
@@ -17,7 +17,12 @@ extern crate std;
 pub mod algorithm;
 mod cache;
 pub mod credential;
+mod data;
+mod denial;
+mod facts;
 pub mod freshness;
+mod gate;
+mod grant;
 pub mod hierarchy;
 pub mod icv;
 pub mod key;
@@ -26,16 +31,23 @@ pub mod keystore;
 pub mod layout;
 pub mod nonce;
 pub mod provider;
+mod reply;
 pub mod sense;
 mod tag;
 
 pub use algorithm::{Algorithm, AlgorithmSlots, Hash};
 pub use cache::{CREDENTIALS_MAX, CredentialCache};
 pub use credential::{Credential, IssueError};
+pub use data::{Authentic, DataInLayout};
+pub use denial::Denial;
+pub use facts::{Facts, ObjectFacts};
 pub use freshness::{ClockBehind, NonceError, NonceLimits, NonceMemory, clock_after_restart};
+pub use gate::{Gate, GatePolicy, Nexus, Refused, Request, selector};
+pub use grant::{Admitted, MINIMUM_METHOD_PAGE, Need, POLICY_SECURITY_PAGES, Permit, QUOTAS_PAGES, Verified};
 pub use hierarchy::{KeyError, KeyHierarchy, KeySelector, SystemId};
 pub use icv::{IcvKeys, SecurityToken};
 pub use key::{AuthenticationKey, CapabilityKey, GenerationKey, InitialKey, KeyIdentifier, KeyPair};
 pub use nonce::Nonce;
 pub use provider::{Locks, Mutex, Provider, Random};
+pub use reply::ReplySeal;
 pub use tag::{TAG_MAX, Tag, ct_eq};

@@ -1,0 +1,186 @@
+//! The parts of the data buffers, and the proof that those of data-out are authentic.
+//!
+//! Does: cut the Data-Out Buffer into its parts, verify continuation segment and data-out check values, lay out the
+//! Data-In Buffer. Does not: look into any part.
+//! Contract: [`Authentic`] is made by [`Admitted::authenticate`] alone; a handler that takes it cannot see data that
+//! its method protects and that did not verify. Nothing may be applied before.
+//! Truth: design/security.md 3.2, 3.3 step 7, 8.6 (D1, D3); t10-osd 1.7, 1.8.
+
+use core::ops::Range;
+
+use sealstone_osd::cdb::Segment;
+use sealstone_osd::{Cdb, SecurityMethod};
+
+use crate::denial::Denial;
+use crate::grant::Admitted;
+use crate::icv::{DataInCounts, DataOutCounts};
+use crate::layout::CONTINUATION_ICV;
+use crate::provider::Provider;
+
+/// The parts of a Data-Out Buffer, as authentic as the command's method makes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Authentic<'a> {
+    continuation: &'a [u8],
+    data: &'a [u8],
+    set: &'a [u8],
+    get: &'a [u8],
+    used: u64,
+}
+
+impl<'a> Authentic<'a> {
+    /// CDB continuation segment, with its header; empty if there is none.
+    #[must_use]
+    pub const fn continuation(&self) -> &'a [u8] {
+        self.continuation
+    }
+
+    /// Command data.
+    #[must_use]
+    pub const fn data(&self) -> &'a [u8] {
+        self.data
+    }
+
+    /// Set attributes list, or the value in page format.
+    #[must_use]
+    pub const fn set_attributes(&self) -> &'a [u8] {
+        self.set
+    }
+
+    /// Get attributes list.
+    #[must_use]
+    pub const fn get_attributes(&self) -> &'a [u8] {
+        self.get
+    }
+
+    /// Bytes from the start of the buffer to the end of its last part: the write residual follows from it.
+    #[must_use]
+    pub const fn used(&self) -> u64 {
+        self.used
+    }
+}
+
+/// Where the parts of a Data-In Buffer go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataInLayout {
+    /// Most bytes of command data, which starts at 0.
+    pub data_max: u64,
+    /// Where retrieved attributes go; its length is the allocation.
+    pub attributes: Option<Segment>,
+    /// Where integrity information goes; `None` if the method has none or nothing goes in.
+    pub integrity: Option<u64>,
+}
+
+impl<P: Provider> Admitted<P> {
+    /// Cuts the Data-Out Buffer into its parts and verifies what the method protects: the continuation segment under
+    /// CMDRSP, all of it under ALLDATA.
+    ///
+    /// # Errors
+    /// [`Denial::DataOutLayout`], [`Denial::DataOutIcvOffset`], [`Denial::DataOutIcv`], [`Denial::ContinuationIcv`];
+    /// nothing may have been applied yet, so nothing changed.
+    pub fn authenticate<'a>(&self, cdb: &Cdb, data_out: &'a [u8]) -> Result<Authentic<'a>, Denial> {
+        let parts = Parts::of(cdb)?;
+        let cut = |range: &Range<u64>| slice(data_out, range).ok_or(Denial::DataOutLayout);
+        let mut authentic = Authentic {
+            continuation: cut(&parts.continuation)?,
+            data: cut(&parts.data)?,
+            set: cut(&parts.set)?,
+            get: cut(&parts.get)?,
+            used: parts.end(),
+        };
+        let Some((proven, nonce)) = self.reply().keys() else { return Ok(authentic) };
+        let method = self.reply().method();
+        let width = cdb.generation.icv_len();
+        if method >= SecurityMethod::CmdRsp && !authentic.continuation.is_empty() {
+            let tag = proven.keys.continuation(nonce, authentic.continuation);
+            let field = authentic.continuation.get(CONTINUATION_ICV).unwrap_or(&[]);
+            if !tag.is_some_and(|tag| tag.matches(field)) {
+                return Err(Denial::ContinuationIcv);
+            }
+        }
+        let empty = parts.data.is_empty() && parts.set.is_empty() && parts.get.is_empty();
+        if method < SecurityMethod::AllData || empty {
+            return Ok(authentic);
+        }
+        let start = cdb.security.data_out_icv_offset.ok_or(Denial::DataOutIcvOffset)?;
+        let end = start.checked_add((DataOutCounts::LEN + width) as u64).ok_or(Denial::DataOutIcvOffset)?;
+        let block = slice(data_out, &(start..end))
+            .filter(|_| !parts.overlap(&(start..end)))
+            .ok_or(Denial::DataOutIcvOffset)?;
+        let counts = DataOutCounts::of(authentic.set, authentic.get, &[authentic.data]);
+        let tag = proven.keys.data_out(nonce, authentic.set, authentic.get, &[authentic.data]);
+        let (claimed, icv) = block.split_at(DataOutCounts::LEN);
+        if claimed != counts.encode() || !tag.matches(icv) {
+            return Err(Denial::DataOutIcv);
+        }
+        authentic.used = authentic.used.max(end);
+        Ok(authentic)
+    }
+
+    /// Where the parts of the reply's data go. Check it before the command runs.
+    ///
+    /// # Errors
+    /// [`Denial::DataInIcvOffset`] if the method needs integrity information and its place is missing or not free.
+    pub fn data_in_layout(&self, cdb: &Cdb) -> Result<DataInLayout, Denial> {
+        let data_max = cdb.command.data_in_len();
+        let attributes = cdb.attributes.retrieved_segment().filter(|segment| segment.length > 0);
+        let mut layout = DataInLayout { data_max, attributes, integrity: None };
+        if !self.reply().seals_data() || data_max == 0 && attributes.is_none() {
+            return Ok(layout);
+        }
+        let start = cdb.security.data_in_icv_offset.ok_or(Denial::DataInIcvOffset)?;
+        let len = (DataInCounts::LEN + cdb.generation.icv_len()) as u64;
+        let place = start..start.checked_add(len).ok_or(Denial::DataInIcvOffset)?;
+        let retrieved = attributes.map_or(0..0, |segment| segment.offset..segment.end());
+        if overlap(&place, &(0..data_max)) || overlap(&place, &retrieved) {
+            return Err(Denial::DataInIcvOffset);
+        }
+        layout.integrity = Some(start);
+        Ok(layout)
+    }
+}
+
+/// The parts of a Data-Out Buffer as the CDB lays them out.
+struct Parts {
+    continuation: Range<u64>,
+    data: Range<u64>,
+    set: Range<u64>,
+    get: Range<u64>,
+}
+
+impl Parts {
+    fn of(cdb: &Cdb) -> Result<Self, Denial> {
+        let continuation = u64::from(cdb.continuation_length);
+        let end = continuation.checked_add(cdb.command.data_out_len()).ok_or(Denial::DataOutLayout)?;
+        let segment = |segment: Option<Segment>| segment.map_or(0..0, |part| part.offset..part.end());
+        let this = Self {
+            continuation: 0..continuation,
+            data: continuation..end,
+            set: segment(cdb.attributes.set_segment()),
+            get: segment(cdb.attributes.get_list_segment()),
+        };
+        let clash =
+            overlap(&this.set, &this.get) || overlap(&this.set, &(0..end)) || overlap(&this.get, &(0..end));
+        if clash { Err(Denial::DataOutLayout) } else { Ok(this) }
+    }
+
+    fn overlap(&self, place: &Range<u64>) -> bool {
+        [&self.continuation, &self.data, &self.set, &self.get].into_iter().any(|part| overlap(part, place))
+    }
+
+    fn end(&self) -> u64 {
+        self.data.end.max(self.set.end).max(self.get.end)
+    }
+}
+
+/// Have two ranges a byte in common?
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start.max(b.start) < a.end.min(b.end)
+}
+
+/// The bytes of a range; an empty one needs no buffer.
+fn slice<'a>(buffer: &'a [u8], range: &Range<u64>) -> Option<&'a [u8]> {
+    if range.is_empty() {
+        return Some(&[]);
+    }
+    buffer.get(usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?)
+}

@@ -1,0 +1,303 @@
+//! Why a command was refused, and what the initiator hears of it.
+//!
+//! Does: one variant per reason, a name for audit and metrics, sense data. Does not: decide.
+//! Contract: whoever has not proven possession of a credential hears INVALID FIELD IN CDB without a field pointer,
+//! whatever the reason; afterwards pointers tell the field. No `_` arm: a new reason must choose what is heard.
+//! Truth: design/security.md 3.3 (sense table, pointers); t10-osd 4.5, 5.3.
+
+use sealstone_osd::capability::offset;
+use sealstone_osd::cdb::pointer;
+use sealstone_osd::{CapabilityError, Generation, SecurityMethod};
+use sealstone_scsi::{AdditionalSense, FieldPointer, Sense, SenseKey, Status, additional};
+use thiserror::Error;
+
+use crate::freshness::NonceError;
+
+/// Why a command may not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Denial {
+    /// The capability's bytes are none, or of the other generation.
+    #[error("capability: {0}")]
+    Capability(CapabilityError),
+    /// CAPABILITY FORMAT is that of the other generation.
+    #[error("capability format is not that of the CDB")]
+    Format,
+    /// Reserved bits of the capability are set.
+    #[error("reserved bits of the capability are set")]
+    Reserved,
+    /// The method is weaker than what policy asks for here.
+    #[error("{method} where at least {floor} is asked for")]
+    BelowFloor {
+        /// What the capability says.
+        method: SecurityMethod,
+        /// What the device's own policy says.
+        floor: SecurityMethod,
+    },
+    /// The capability's algorithm slot is empty, or its tags do not fit this generation's fields.
+    #[error("no usable algorithm in slot {0}")]
+    Algorithm(u8),
+    /// The key that would have signed the capability is not set.
+    #[error("the signing key is not set")]
+    KeyUnknown,
+    /// CAPKEY on a nexus that has no security token.
+    #[error("the nexus has no security token")]
+    NoToken,
+    /// The request's check value is wrong.
+    #[error("request integrity check value is wrong")]
+    RequestIcv,
+    /// This request was seen before.
+    #[error("nonce not unique")]
+    Replayed,
+    /// The nonce's time is not within the window.
+    #[error("nonce timestamp out of range")]
+    OutOfWindow {
+        /// The device's clock, milliseconds since 1970: the client corrects its estimate.
+        clock_ms: u64,
+    },
+    /// No room to remember another nonce of that second.
+    #[error("nonce memory full")]
+    NonceFull,
+    /// This credential used up its share of that second.
+    #[error("too many requests of one credential in one second")]
+    NonceShare,
+    /// The working key is frozen.
+    #[error("working key frozen")]
+    KeyFrozen,
+    /// The capability's audit value is frozen.
+    #[error("audit value frozen")]
+    AuditFrozen,
+    /// The capability has expired.
+    #[error("capability expired")]
+    Expired,
+    /// Issued for another start of the device.
+    #[error("boot epoch differs")]
+    BootEpoch,
+    /// The capability is about another type of object.
+    #[error("object type differs")]
+    ObjectType,
+    /// The descriptor does not fit the object type.
+    #[error("descriptor does not fit the object type")]
+    DescriptorType,
+    /// The capability is about another partition.
+    #[error("partition differs")]
+    Partition,
+    /// The capability is about another object.
+    #[error("object differs")]
+    Object,
+    /// The object is not the one the capability was issued for: it was made at another time.
+    #[error("object created time differs")]
+    CreatedTime,
+    /// The object's policy access tag changed.
+    #[error("policy access tag differs")]
+    PolicyAccessTag,
+    /// Bytes outside the allowed range.
+    #[error("outside the allowed range")]
+    Range,
+    /// A permission is missing.
+    #[error("permission missing")]
+    Permission,
+    /// The attribute is not in the list that the capability refers to.
+    #[error("attribute outside the allowed ones")]
+    AttributesAccess,
+    /// The check value of the CDB continuation segment is wrong.
+    #[error("continuation segment integrity check value is wrong")]
+    ContinuationIcv,
+    /// A part of the Data-Out Buffer is not there or overlaps another.
+    #[error("data-out layout")]
+    DataOutLayout,
+    /// The place of the data-out integrity information is missing, outside or over another part.
+    #[error("data-out integrity check value offset")]
+    DataOutIcvOffset,
+    /// The place for the data-in integrity information is missing or over another part.
+    #[error("data-in integrity check value offset")]
+    DataInIcvOffset,
+    /// The data-out check value is wrong.
+    #[error("data-out integrity check value is wrong")]
+    DataOutIcv,
+}
+
+impl Denial {
+    /// A short stable name, for audit records and metrics.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Capability(_) => "capability",
+            Self::Format => "format",
+            Self::Reserved => "reserved",
+            Self::BelowFloor { .. } => "below_floor",
+            Self::Algorithm(_) => "algorithm",
+            Self::KeyUnknown => "key_unknown",
+            Self::NoToken => "no_token",
+            Self::RequestIcv => "request_icv",
+            Self::Replayed => "replayed",
+            Self::OutOfWindow { .. } => "out_of_window",
+            Self::NonceFull => "nonce_full",
+            Self::NonceShare => "nonce_share",
+            Self::KeyFrozen => "key_frozen",
+            Self::AuditFrozen => "audit_frozen",
+            Self::Expired => "expired",
+            Self::BootEpoch => "boot_epoch",
+            Self::ObjectType => "object_type",
+            Self::DescriptorType => "descriptor_type",
+            Self::Partition => "partition",
+            Self::Object => "object",
+            Self::CreatedTime => "created_time",
+            Self::PolicyAccessTag => "policy_access_tag",
+            Self::Range => "range",
+            Self::Permission => "permission",
+            Self::AttributesAccess => "attributes_access",
+            Self::ContinuationIcv => "continuation_icv",
+            Self::DataOutLayout => "data_out_layout",
+            Self::DataOutIcvOffset => "data_out_icv_offset",
+            Self::DataInIcvOffset => "data_in_icv_offset",
+            Self::DataOutIcv => "data_out_icv",
+        }
+    }
+
+    /// Was possession of the credential proven before this refusal?
+    #[must_use]
+    pub const fn is_proven(&self) -> bool {
+        match self {
+            Self::Capability(_)
+            | Self::Format
+            | Self::Reserved
+            | Self::BelowFloor { .. }
+            | Self::Algorithm(_)
+            | Self::KeyUnknown
+            | Self::NoToken
+            | Self::RequestIcv => false,
+            Self::Replayed
+            | Self::OutOfWindow { .. }
+            | Self::NonceFull
+            | Self::NonceShare
+            | Self::KeyFrozen
+            | Self::AuditFrozen
+            | Self::Expired
+            | Self::BootEpoch
+            | Self::ObjectType
+            | Self::DescriptorType
+            | Self::Partition
+            | Self::Object
+            | Self::CreatedTime
+            | Self::PolicyAccessTag
+            | Self::Range
+            | Self::Permission
+            | Self::AttributesAccess
+            | Self::ContinuationIcv
+            | Self::DataOutLayout
+            | Self::DataOutIcvOffset
+            | Self::DataInIcvOffset
+            | Self::DataOutIcv => true,
+        }
+    }
+
+    /// The status of the reply: TASK SET FULL where only time helps, CHECK CONDITION otherwise.
+    #[must_use]
+    pub const fn status(&self) -> Status {
+        if matches!(self, Self::NonceFull | Self::NonceShare) {
+            Status::TaskSetFull
+        } else {
+            Status::CheckCondition
+        }
+    }
+
+    /// The additional sense code.
+    #[must_use]
+    pub const fn code(&self) -> AdditionalSense {
+        match self {
+            Self::Replayed => additional::NONCE_NOT_UNIQUE,
+            Self::OutOfWindow { .. } => additional::NONCE_TIMESTAMP_OUT_OF_RANGE,
+            Self::KeyFrozen => additional::SECURITY_WORKING_KEY_FROZEN,
+            Self::AuditFrozen => additional::SECURITY_AUDIT_VALUE_FROZEN,
+            Self::DataOutIcv => additional::INVALID_DATA_OUT_BUFFER_ICV,
+            Self::NonceFull | Self::NonceShare => additional::NO_ADDITIONAL_SENSE,
+            Self::Capability(_)
+            | Self::Format
+            | Self::Reserved
+            | Self::BelowFloor { .. }
+            | Self::Algorithm(_)
+            | Self::KeyUnknown
+            | Self::NoToken
+            | Self::RequestIcv
+            | Self::Expired
+            | Self::BootEpoch
+            | Self::ObjectType
+            | Self::DescriptorType
+            | Self::Partition
+            | Self::Object
+            | Self::CreatedTime
+            | Self::PolicyAccessTag
+            | Self::Range
+            | Self::Permission
+            | Self::AttributesAccess
+            | Self::ContinuationIcv
+            | Self::DataOutLayout
+            | Self::DataOutIcvOffset
+            | Self::DataInIcvOffset => additional::INVALID_FIELD_IN_CDB,
+        }
+    }
+
+    /// The offending CDB byte; `None` where none may be told, or the fault is not in a field.
+    #[must_use]
+    pub const fn field_pointer(&self, generation: Generation) -> Option<u16> {
+        let field = match self {
+            Self::Capability(_)
+            | Self::Format
+            | Self::Reserved
+            | Self::BelowFloor { .. }
+            | Self::Algorithm(_)
+            | Self::KeyUnknown
+            | Self::NoToken
+            | Self::RequestIcv
+            | Self::Replayed
+            | Self::OutOfWindow { .. }
+            | Self::NonceFull
+            | Self::NonceShare
+            | Self::KeyFrozen
+            | Self::AuditFrozen
+            | Self::DataOutIcv => return None,
+            Self::ContinuationIcv => return Some(pointer::CONTINUATION),
+            Self::DataOutLayout => return Some(pointer::ATTRIBUTES),
+            Self::DataOutIcvOffset => return Some(pointer::data_out_icv_offset(generation)),
+            Self::DataInIcvOffset => return Some(pointer::data_in_icv_offset(generation)),
+            Self::Expired => offset::EXPIRATION,
+            Self::BootEpoch => offset::BOOT_EPOCH,
+            Self::ObjectType => offset::OBJECT_TYPE,
+            Self::DescriptorType => offset::DESCRIPTOR_TYPE,
+            Self::Partition => generation.select(offset::PARTITION),
+            Self::Object => generation.select(offset::OBJECT),
+            Self::CreatedTime => offset::CREATED,
+            Self::PolicyAccessTag => generation.select(offset::POLICY_ACCESS_TAG),
+            Self::Range => offset::RANGE,
+            Self::Permission => offset::PERMISSIONS,
+            Self::AttributesAccess => offset::ATTRIBUTES_ACCESS,
+        };
+        Some(pointer::CAPABILITY + field)
+    }
+
+    /// What the initiator hears; `None` with status TASK SET FULL, which carries no sense data.
+    #[must_use]
+    pub fn sense(&self, generation: Generation) -> Option<Sense> {
+        if !matches!(self.status(), Status::CheckCondition) {
+            return None;
+        }
+        let sense = Sense::new(SenseKey::IllegalRequest, self.code());
+        let sense = match self.field_pointer(generation) {
+            Some(at) => sense.with_field(FieldPointer::cdb(at)),
+            None => sense,
+        };
+        let information = if let Self::OutOfWindow { clock_ms } = self { Some(*clock_ms) } else { None };
+        Some(Sense { information, ..sense })
+    }
+}
+
+impl Denial {
+    pub(crate) const fn of_nonce(error: NonceError, clock_ms: u64) -> Self {
+        match error {
+            NonceError::Replayed => Self::Replayed,
+            NonceError::OutOfWindow => Self::OutOfWindow { clock_ms },
+            NonceError::Full => Self::NonceFull,
+            NonceError::Share => Self::NonceShare,
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! The gate of a device: the order in which a command is checked before anything looks at what it wants.
+//!
+//! Does: policy floor, key, check value, freshness, in that order; gives [`Admitted`]. Does not: parse the CDB,
+//! touch objects, or check what the capability allows; [`Admitted::permit`] does that, under the object's lock.
+//! Contract: whether to check follows from the device's own policy, never from a field of the CDB. Nothing enters
+//! a cache, and nothing else changes, before the check value matched.
+//! Truth: design/security.md 1.4, 3.3, 4.4; `docs/standards/security.md` maps each step to its test.
+
+use alloc::sync::Arc;
+
+use sealstone_osd::capability::offset;
+use sealstone_osd::cdb::{Action, KeyToSet};
+use sealstone_osd::{Capability, Cdb, Command, Permissions, SecurityMethod};
+
+use crate::algorithm::AlgorithmSlots;
+use crate::cache::{CREDENTIALS_MAX, CredentialCache, Proven};
+use crate::denial::Denial;
+use crate::facts::Facts;
+use crate::freshness::{CredentialId, NonceLimits, NonceMemory};
+use crate::grant::{Admitted, Grant, Verified};
+use crate::hierarchy::{KeyHierarchy, KeySelector};
+use crate::icv::{IcvKeys, SecurityToken};
+use crate::keyed_hash::KeyedHash;
+use crate::nonce::Nonce;
+use crate::provider::{Locks, Provider, Random};
+use crate::reply::ReplySeal;
+
+/// What the administrator of a device decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatePolicy {
+    /// The algorithm slots.
+    pub slots: AlgorithmSlots,
+    /// Accept NOSEC where the attributes allow it: without this no floor is ever NOSEC. `--insecure-nosec`.
+    pub insecure_nosec: bool,
+    /// Accept CAPKEY on a nexus without a secure channel, where its token can be sniffed.
+    pub insecure_capkey: bool,
+    /// Credentials whose keys are remembered.
+    pub credentials: usize,
+    /// The nonce memory.
+    pub nonces: NonceLimits,
+}
+
+impl Default for GatePolicy {
+    fn default() -> Self {
+        Self {
+            slots: AlgorithmSlots::DEFAULT,
+            insecure_nosec: false,
+            insecure_capkey: false,
+            credentials: CREDENTIALS_MAX,
+            nonces: NonceLimits::default(),
+        }
+    }
+}
+
+/// What the gate has to know of the nexus that a command came through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Nexus {
+    /// The security token handed out in VPD page B1h; drawn anew for every nexus.
+    pub token: Option<SecurityToken>,
+    /// Is the connection inside TLS?
+    pub secure_channel: bool,
+}
+
+/// One command at the gate.
+pub struct Request<'a, P: Provider> {
+    /// The CDB, parsed from `bytes`.
+    pub cdb: &'a Cdb,
+    /// The same CDB as it came, without transport padding or with it.
+    pub bytes: &'a [u8],
+    /// Where it came from.
+    pub nexus: &'a Nexus,
+    /// The device's clock, milliseconds since 1970-01-01 UT.
+    pub clock_ms: u64,
+    /// The device's boot epoch.
+    pub boot_epoch: u16,
+    /// The device's keys.
+    pub keys: &'a KeyHierarchy<P>,
+    /// What the device knows about its objects.
+    pub facts: &'a dyn Facts,
+}
+
+/// A refusal, and the means to answer it so that the client can believe it.
+pub struct Refused<P: Provider> {
+    /// Why.
+    pub denial: Denial,
+    /// Seals the reply; does nothing if possession of the credential was not proven.
+    pub reply: ReplySeal<P>,
+}
+
+impl<P: Provider> From<Denial> for Refused<P> {
+    fn from(denial: Denial) -> Self {
+        Self { denial, reply: ReplySeal::open() }
+    }
+}
+
+/// The gate of one device; shared by all its threads.
+pub struct Gate<P: Provider, L: Locks> {
+    policy: GatePolicy,
+    hash: KeyedHash,
+    cache: CredentialCache<P, L>,
+    nonces: NonceMemory<L>,
+}
+
+impl<P: Provider, L: Locks> Gate<P, L> {
+    /// A gate that remembers nothing yet. `lease_ms` is the nonce lease last persisted, 0 for a new device; see
+    /// [`NonceMemory::new`].
+    #[must_use]
+    pub fn new(policy: GatePolicy, lease_ms: u64, random: &mut dyn Random) -> Self {
+        let mut draw = || {
+            let mut seed = [0; 16];
+            random.fill(&mut seed);
+            seed
+        };
+        Self {
+            policy,
+            hash: KeyedHash::new(&draw()),
+            cache: CredentialCache::new(policy.credentials),
+            nonces: NonceMemory::new(policy.nonces, &draw(), lease_ms),
+        }
+    }
+
+    /// The nonce memory, for its lease and for metrics.
+    #[must_use]
+    pub const fn nonces(&self) -> &NonceMemory<L> {
+        &self.nonces
+    }
+
+    /// The credential cache, for metrics.
+    #[must_use]
+    pub const fn credentials(&self) -> &CredentialCache<P, L> {
+        &self.cache
+    }
+
+    /// The administrator's decisions.
+    #[must_use]
+    pub const fn policy(&self) -> &GatePolicy {
+        &self.policy
+    }
+
+    /// Checks one command: steps 2 to 6 of the order of checks, and the time-dependent part of step 8.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing changed but, where the nonce was fresh, the nonce memory.
+    pub fn admit(&self, request: &Request<'_, P>) -> Result<Admitted<P>, Refused<P>> {
+        let cdb = request.cdb;
+        let method = claimed_method(cdb)?;
+        let floor = self.floor(request);
+        if method < floor {
+            return Err(Denial::BelowFloor { method, floor }.into());
+        }
+        if method == SecurityMethod::NoSec {
+            // Only here because the device's own floor is NOSEC.
+            return Ok(Admitted::new(Grant::Unsecured(claimed_permissions(cdb)), ReplySeal::open()));
+        }
+        let (proven, capability) = self.prove(request)?;
+        let reply = ReplySeal::sealed(Arc::clone(&proven), cdb.generation, method, Nonce(cdb.security.nonce));
+        let refuse = |denial| Refused { denial, reply: reply.clone() };
+        if method >= SecurityMethod::CmdRsp {
+            self.nonces
+                .admit(proven.id(), &Nonce(cdb.security.nonce), request.clock_ms)
+                .map_err(|error| refuse(Denial::of_nonce(error, request.clock_ms)))?;
+        }
+        current(&capability, request).map_err(refuse)?;
+        Ok(Admitted::new(Grant::Proven(Verified::by_the_gate(capability)), reply))
+    }
+
+    /// Step 3: the least method that policy accepts for this command.
+    fn floor(&self, request: &Request<'_, P>) -> SecurityMethod {
+        let command = &request.cdb.command;
+        let nexus = match (request.nexus.secure_channel, self.policy.insecure_nosec) {
+            (_, true) => SecurityMethod::NoSec,
+            (true, false) => SecurityMethod::CapKey,
+            (false, false) if self.policy.insecure_capkey => SecurityMethod::CapKey,
+            (false, false) => SecurityMethod::CmdRsp,
+        };
+        let attributes = request.facts.floor(command.object());
+        nexus.max(attributes).max(command_floor(command, self.policy.insecure_nosec))
+    }
+
+    /// Steps 2 and 5: capability shape, algorithm, key, check value.
+    fn prove(&self, request: &Request<'_, P>) -> Result<(Arc<Proven<P>>, Capability), Denial> {
+        let cdb = request.cdb;
+        let bytes = &cdb.capability;
+        let capability = bytes.parse().map_err(Denial::Capability)?;
+        if capability.format != cdb.generation || bytes.generation() != cdb.generation {
+            return Err(Denial::Format);
+        }
+        let slot = capability.icv_algorithm;
+        let algorithm = self
+            .policy
+            .slots
+            .get(slot)
+            .filter(|algorithm| algorithm.hash().tag_len() <= cdb.generation.icv_len())
+            .ok_or(Denial::Algorithm(slot))?;
+        // An unset key costs the same work as a wrong check value: the master key stands in and cannot match.
+        let selector = selector(&cdb.command, capability.key_version);
+        let (signing, known) = match request.keys.signing_key(selector) {
+            Some(key) => (key, true),
+            None => (request.keys.stand_in(), false),
+        };
+        let id = self.credential_id(bytes, signing.instance());
+        let cached = self.cache.get(id, bytes, signing.instance());
+        let (proven, fresh) = match cached {
+            Some(proven) => (proven, false),
+            None => {
+                if capability.encode() != *bytes {
+                    return Err(Denial::Reserved);
+                }
+                let key = signing.capability_key(algorithm, bytes, request.keys.system_id());
+                let keys = IcvKeys::new(algorithm, &key, capability.method);
+                (Arc::new(Proven::new(*bytes, signing.instance(), id, keys)), true)
+            }
+        };
+        let expected = match capability.method {
+            SecurityMethod::NoSec | SecurityMethod::CapKey => {
+                proven.keys.token(request.nexus.token.as_ref().ok_or(Denial::NoToken)?)
+            }
+            SecurityMethod::CmdRsp | SecurityMethod::AllData => {
+                let wire = request.bytes.get(..cdb.generation.cdb_len()).unwrap_or(&[]);
+                proven.keys.request(cdb.generation, wire).ok_or(Denial::RequestIcv)?
+            }
+        };
+        if !expected.matches(&cdb.security.request_icv[..cdb.generation.icv_len()]) {
+            return Err(if known { Denial::RequestIcv } else { Denial::KeyUnknown });
+        }
+        if !known {
+            return Err(Denial::KeyUnknown);
+        }
+        if fresh {
+            self.cache.insert(Arc::clone(&proven));
+        }
+        Ok((proven, capability))
+    }
+
+    fn credential_id(&self, capability: &[u8], instance: u64) -> CredentialId {
+        let mut input = [0; 104 + 8];
+        let (head, tail) = input.split_at_mut(8);
+        head.copy_from_slice(&instance.to_be_bytes());
+        tail[..capability.len()].copy_from_slice(capability);
+        CredentialId(self.hash.hash(&input[..8 + capability.len()]))
+    }
+}
+
+/// The method nibble of the capability, whatever the rest of it says.
+fn claimed_method(cdb: &Cdb) -> Result<SecurityMethod, Denial> {
+    let byte = cdb.capability.get(usize::from(offset::METHOD)).copied().unwrap_or(0);
+    SecurityMethod::from_nibble(byte)
+        .ok_or(Denial::Capability(sealstone_osd::CapabilityError::Method(byte & 0x0F)))
+}
+
+/// The permission bits of a capability that nothing proves: NOSEC. Open-osd fills them in, and nothing else right.
+fn claimed_permissions(cdb: &Cdb) -> Permissions {
+    let at = usize::from(offset::PERMISSIONS);
+    let bits = cdb.capability.get(at..).and_then(|rest| rest.first_chunk()).copied();
+    bits.map_or(Permissions::NONE, Permissions::from_bytes)
+}
+
+/// The least method of commands that change keys or partitions. With `--insecure-nosec` only the key commands have
+/// one: open-osd formats over NOSEC.
+const fn command_floor(command: &Command, insecure_nosec: bool) -> SecurityMethod {
+    match command.action() {
+        Action::SetKey | Action::SetMasterKey => SecurityMethod::CmdRsp,
+        Action::FormatOsd | Action::CreatePartition | Action::RemovePartition if !insecure_nosec => {
+            SecurityMethod::CmdRsp
+        }
+        _ => SecurityMethod::NoSec,
+    }
+}
+
+/// Which key signs the capabilities of a command (security.md 3.6; t10-osd 4.7).
+#[must_use]
+pub fn selector(command: &Command, version: u8) -> KeySelector {
+    match command {
+        Command::SetKey(set) => match set.key {
+            KeyToSet::Root => KeySelector::Master,
+            KeyToSet::Partition => KeySelector::Root,
+            KeyToSet::Working(_) => KeySelector::Partition(set.partition),
+        },
+        Command::SetMasterKey(_) => KeySelector::Master,
+        Command::CreatePartition(_) | Command::RemovePartition(_) => {
+            KeySelector::Working { partition: 0, version }
+        }
+        other => KeySelector::Working { partition: other.object().partition, version },
+    }
+}
+
+/// The part of step 8 that needs no object: key and audit value not frozen, not expired, this start of the device.
+fn current<P: Provider>(capability: &Capability, request: &Request<'_, P>) -> Result<(), Denial> {
+    let selector = selector(&request.cdb.command, capability.key_version);
+    if let KeySelector::Working { partition, version } = selector
+        && request.facts.frozen_keys(partition) >> version & 1 != 0
+    {
+        return Err(Denial::KeyFrozen);
+    }
+    if capability.expires_ms != 0 && request.clock_ms > capability.expires_ms {
+        return Err(Denial::Expired);
+    }
+    let epoch = capability.descriptor.scope().unwrap_or_default().boot_epoch;
+    if epoch != 0 && epoch != request.boot_epoch {
+        return Err(Denial::BootEpoch);
+    }
+    if request.facts.audit_frozen(&capability.audit) {
+        return Err(Denial::AuditFrozen);
+    }
+    Ok(())
+}

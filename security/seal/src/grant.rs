@@ -1,0 +1,310 @@
+//! What an admitted command may do: from proof of possession to permit.
+//!
+//! Does: compare what the capability allows with what the command wants. Does not: check the capability's
+//! integrity; only [`crate::Gate`] makes an [`Admitted`].
+//! Contract: a [`Permit`] is made by [`Admitted::permit`] alone and is what every handler of the device takes. Call
+//! it under the object's lock, so that a changed policy access tag takes effect at once.
+//! Truth: design/security.md 3.3 step 8; t10-osd 4.2, 4.5, 4.10.
+
+use core::ops::Deref;
+
+use sealstone_osd::capability::Range;
+use sealstone_osd::cdb::Action;
+use sealstone_osd::{
+    AttributeId, Capability, Cdb, Descriptor, Generation, ObjectId, ObjectType, Permissions,
+};
+
+use crate::denial::Denial;
+use crate::facts::{Facts, ObjectFacts};
+use crate::provider::Provider;
+use crate::reply::ReplySeal;
+
+/// A value whose integrity check passed. The check is its only constructor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verified<T>(T);
+
+impl<T> Verified<T> {
+    pub(crate) const fn by_the_gate(value: T) -> Self {
+        Self(value)
+    }
+}
+
+impl<T> Deref for Verified<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// By what right a command came through the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grant {
+    /// Its bearer proved possession of the credential.
+    Proven(Verified<Capability>),
+    /// The device accepts NOSEC here: only the permission bits count, and nothing proves them.
+    Unsecured(Permissions),
+}
+
+/// A command that passed the gate.
+pub struct Admitted<P: Provider> {
+    grant: Grant,
+    reply: ReplySeal<P>,
+}
+
+impl<P: Provider> Admitted<P> {
+    pub(crate) const fn new(grant: Grant, reply: ReplySeal<P>) -> Self {
+        Self { grant, reply }
+    }
+
+    /// The capability; `None` under NOSEC, where nothing in it is to be believed.
+    #[must_use]
+    pub const fn capability(&self) -> Option<&Verified<Capability>> {
+        match &self.grant {
+            Grant::Proven(capability) => Some(capability),
+            Grant::Unsecured(_) => None,
+        }
+    }
+
+    /// Seals the reply.
+    #[must_use]
+    pub const fn reply(&self) -> &ReplySeal<P> {
+        &self.reply
+    }
+
+    /// Compares the capability with what the command wants: type, object, created time, policy access tag, range,
+    /// permissions for the command and for getting and setting attributes.
+    ///
+    /// # Errors
+    /// [`Denial`]; seal the reply with [`Self::reply`], the client proved itself.
+    pub fn permit(&self, cdb: &Cdb, facts: &dyn Facts) -> Result<Permit, Denial> {
+        let need = Need::of(cdb);
+        match &self.grant {
+            Grant::Proven(capability) => capability.permit(&need, facts),
+            Grant::Unsecured(bits) => {
+                let asked = need.permissions.without(NOT_ENFORCED_WITHOUT_SECURITY);
+                if !bits.contains(asked) {
+                    return Err(Denial::Permission);
+                }
+                Ok(Permit {
+                    generation: need.generation,
+                    object: need.object,
+                    permissions: *bits,
+                    range: Range::ALL,
+                    attributes_access: 0,
+                })
+            }
+        }
+    }
+}
+
+/// OSD-2's own permission bits: open-osd never sends them, so NOSEC does not ask for them.
+const NOT_ENFORCED_WITHOUT_SECURITY: Permissions =
+    Permissions::M_OBJECT.union(Permissions::QUERY).union(Permissions::GBL_REM);
+
+/// What a command wants, from its row and its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Layout of the capability, for its range and field pointers.
+    pub generation: Generation,
+    /// The addressed object; number 0 where a create lets the device choose.
+    pub object: ObjectId,
+    /// The types it may have.
+    pub types: &'static [ObjectType],
+    /// Whose created time and policy access tag count: the object, or what contains it if it is being made.
+    pub subject: ObjectId,
+    /// Permissions of the row, of attribute parameters besides.
+    pub permissions: Permissions,
+    /// The bytes it touches; `None` for a command that touches none.
+    pub range: Option<Range>,
+    /// Do the bytes follow from a scatter/gather list instead?
+    pub scattered: bool,
+}
+
+impl Need {
+    /// What a CDB wants.
+    #[must_use]
+    pub fn of(cdb: &Cdb) -> Self {
+        let command = &cdb.command;
+        let object = command.object();
+        let mut permissions = command.permissions();
+        if cdb.attributes.gets() {
+            permissions = permissions | Permissions::GET_ATTR;
+        }
+        if cdb.attributes.sets() {
+            permissions = permissions | Permissions::SET_ATTR;
+        }
+        Self {
+            generation: cdb.generation,
+            object,
+            types: command.object_types(),
+            subject: match command.action() {
+                Action::Create
+                | Action::CreateAndWrite
+                | Action::CreateCollection
+                | Action::CreateTrackingCollection
+                | Action::CopyUserObjects => ObjectId::of_partition(object.partition),
+                Action::CreatePartition => ObjectId::ROOT,
+                _ => object,
+            },
+            permissions,
+            range: command.range(),
+            scattered: cdb.continuation_length != 0,
+        }
+    }
+}
+
+impl Verified<Capability> {
+    /// Compares with what a command wants; also for a further object that the command reaches.
+    ///
+    /// # Errors
+    /// [`Denial`].
+    pub fn permit(&self, need: &Need, facts: &dyn Facts) -> Result<Permit, Denial> {
+        let capability = &self.0;
+        self.object_type(need, facts)?;
+        let (scope, allowed, range) = match (capability.descriptor, capability.object_type) {
+            (Descriptor::User { scope, allowed, range }, ObjectType::User) => (scope, allowed, range),
+            // In OSD-1 one descriptor type serves user objects and collections.
+            (Descriptor::User { scope, allowed, .. }, ObjectType::Collection)
+                if capability.generation == Generation::Osd1 =>
+            {
+                (scope, allowed, Range::ALL)
+            }
+            (Descriptor::Partition { scope, partition }, ObjectType::Partition | ObjectType::Root) => {
+                (scope, ObjectId::of_partition(partition), Range::ALL)
+            }
+            (Descriptor::Collection { scope, allowed }, ObjectType::Collection) => {
+                (scope, allowed, Range::ALL)
+            }
+            _ => return Err(Denial::DescriptorType),
+        };
+        if allowed.partition != need.object.partition {
+            return Err(Denial::Partition);
+        }
+        if allowed.object != need.object.object {
+            return Err(Denial::Object);
+        }
+        if capability.object_created_ms != 0 || scope.policy_access_tag != 0 {
+            let facts = facts.object(need.subject);
+            if capability.object_created_ms != 0
+                && facts.is_none_or(|facts| facts.created_ms != capability.object_created_ms)
+            {
+                return Err(Denial::CreatedTime);
+            }
+            if scope.policy_access_tag != 0
+                && facts.is_none_or(|facts| facts.policy_access_tag != scope.policy_access_tag)
+            {
+                return Err(Denial::PolicyAccessTag);
+            }
+        }
+        let permit = Permit {
+            generation: need.generation,
+            object: need.object,
+            permissions: capability.permissions,
+            range,
+            attributes_access: scope.attributes_access,
+        };
+        match need.range {
+            // Where a list says which bytes, a capability for some bytes of the object is not enough.
+            Some(_) if need.scattered && !range.permits(0, u64::MAX) => return Err(Denial::Range),
+            Some(_) if need.scattered => {}
+            Some(wanted) => permit.check_range(wanted.start, wanted.length)?,
+            None => {}
+        }
+        if !permit.allows(need.permissions) {
+            return Err(Denial::Permission);
+        }
+        Ok(permit)
+    }
+
+    fn object_type(&self, need: &Need, facts: &dyn Facts) -> Result<(), Denial> {
+        let claimed = self.0.object_type;
+        let possible = need.types.contains(&claimed);
+        let told = need.types.len() == 1
+            || facts.object(need.object).is_none_or(|ObjectFacts { kind, .. }| kind == claimed);
+        if possible && told { Ok(()) } else { Err(Denial::ObjectType) }
+    }
+}
+
+/// Pages whose attributes need POL/SEC besides: Policy/Security of every object type (t10-osd 3.1, 4.2).
+pub const POLICY_SECURITY_PAGES: [u32; 4] = [0x9000_0005, 0x3000_0005, 0x6000_0005, 0x0000_0005];
+/// Our own page with an object's least method: POL/SEC besides (security.md 4.4).
+pub const MINIMUM_METHOD_PAGE: u32 = 0x0000_F001;
+/// Pages whose attributes need OBJ_MGMT besides to be set: Quotas of root, partition and user object.
+pub const QUOTAS_PAGES: [u32; 3] = [0x9000_0002, 0x3000_0002, 0x0000_0002];
+
+/// The right to run one command on one object: what handlers take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permit {
+    generation: Generation,
+    object: ObjectId,
+    permissions: Permissions,
+    range: Range,
+    attributes_access: u32,
+}
+
+impl Permit {
+    /// The object; number 0 where a create lets the device choose.
+    #[must_use]
+    pub const fn object(&self) -> ObjectId {
+        self.object
+    }
+
+    /// Layout of the capability, for field pointers of a later [`Denial`].
+    #[must_use]
+    pub const fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Does it grant every one of these bits?
+    #[must_use]
+    pub const fn allows(&self, permissions: Permissions) -> bool {
+        self.permissions.contains(permissions)
+    }
+
+    /// May these bytes be touched? For every entry of a scatter/gather list.
+    ///
+    /// # Errors
+    /// [`Denial::Range`].
+    pub const fn check_range(&self, start: u64, length: u64) -> Result<(), Denial> {
+        if self.range.permits(start, length) { Ok(()) } else { Err(Denial::Range) }
+    }
+
+    /// May this attribute be retrieved? For every one that is asked for by name; of a wildcard the refused ones are
+    /// left out.
+    ///
+    /// # Errors
+    /// [`Denial::Permission`], [`Denial::AttributesAccess`].
+    pub fn check_get(&self, attribute: AttributeId, facts: &dyn Facts) -> Result<(), Denial> {
+        self.check_attribute(attribute, Permissions::GET_ATTR, facts)
+    }
+
+    /// May this attribute be set? Ask for all of a list before anything is changed.
+    ///
+    /// # Errors
+    /// [`Denial::Permission`], [`Denial::AttributesAccess`].
+    pub fn check_set(&self, attribute: AttributeId, facts: &dyn Facts) -> Result<(), Denial> {
+        let quotas =
+            if QUOTAS_PAGES.contains(&attribute.page) { Permissions::OBJ_MGMT } else { Permissions::NONE };
+        self.check_attribute(attribute, Permissions::SET_ATTR.union(quotas), facts)
+    }
+
+    fn check_attribute(
+        &self,
+        attribute: AttributeId,
+        access: Permissions,
+        facts: &dyn Facts,
+    ) -> Result<(), Denial> {
+        let guarded =
+            POLICY_SECURITY_PAGES.contains(&attribute.page) || attribute.page == MINIMUM_METHOD_PAGE;
+        let needed = if guarded { access.union(Permissions::POL_SEC) } else { access };
+        if !self.allows(needed) {
+            return Err(Denial::Permission);
+        }
+        if self.attributes_access != 0
+            && !facts.attribute_allowed(self.object.partition, self.attributes_access, attribute)
+        {
+            return Err(Denial::AttributesAccess);
+        }
+        Ok(())
+    }
+}
