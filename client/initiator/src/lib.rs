@@ -1,1 +1,25 @@
 //! iSCSI and OSD sessions to devices.
+//!
+//! Does: [`Session`] carries raw SCSI commands over any byte stream; [`OsdClient`] carries typed OSD commands under a
+//! credential, signs, verifies, reconnects and repeats what may be repeated.
+//! Does not: know files or the metadata server; `sealstone-client` does.
+//! Truth: RFC 7143 through `sealstone-iscsi`; T10 OSD through `sealstone-osd`; design/security.md §3.
+
+mod config;
+mod driver;
+mod environment;
+mod error;
+mod operation;
+mod session;
+mod url;
+
+pub use config::{INITIATOR_NAME, MEMORY_DEFAULT, QUEUE_DEPTH_DEFAULT, SessionConfig};
+pub use environment::{Environment, SystemEnvironment};
+pub use error::{OsdError, SessionError};
+pub use operation::{
+    ATTRIBUTES_LENGTH_MAX, Completion, LIST_IDS_MAX, Listed, Operation, Repeat, TRANSFER_MAX,
+};
+pub use sealstone_iscsi::initiator::{DiscoveredTarget, FunctionResult};
+pub use sealstone_iscsi::{DigestChoice, Residual};
+pub use session::{ScsiRequest, ScsiResponse, Session, discover};
+pub use url::{DEFAULT_PORT, HOST_LENGTH_MAX, LUN_MAX, NAME_LENGTH_MAX, TargetUrl, UrlError};

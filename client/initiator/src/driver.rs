@@ -1,0 +1,451 @@
+//! The one task of a session: moves bytes between the stream and the protocol machine.
+//!
+//! Does: read straight into the destination the machine names, write vectored, time commands, abort late ones.
+//! Does not: decide anything about iSCSI; `sealstone_iscsi::initiator::Connection` does.
+//! Contract: polls its sources in one fixed order, so that one history of the stream gives one history here.
+
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::{Buf, Bytes};
+use sealstone_iscsi::initiator::{
+    Closed, Command, Connection, DiscoveredTarget, Event, Function, FunctionResult, Response, TaskFailure,
+};
+use sealstone_iscsi::{Buffer, Cdb, Gather, Pool, TaskAttribute, TaskId};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::{Instant, Sleep};
+
+use crate::{ScsiResponse, SessionConfig, SessionError};
+
+/// Pieces in one vectored write at most.
+const SLICES_MAX: usize = 64;
+/// Turns of the loop before other tasks get theirs.
+const TURNS_MAX: usize = 64;
+
+/// A command on its way to the machine.
+pub(crate) struct Order {
+    pub(crate) lun: u64,
+    pub(crate) cdb: Cdb,
+    pub(crate) data_out: Gather,
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) data_in_max: usize,
+    pub(crate) timeout: Duration,
+    pub(crate) memory: OwnedSemaphorePermit,
+    pub(crate) reply: oneshot::Sender<Result<ScsiResponse, SessionError>>,
+}
+
+/// What a handle asks of the task.
+pub(crate) enum Ask {
+    Execute(Box<Order>),
+    ResetLun(u64, oneshot::Sender<FunctionResult>),
+    Discover(oneshot::Sender<Vec<DiscoveredTarget>>),
+    Logout(oneshot::Sender<()>),
+}
+
+/// Whoever waits for a command.
+struct Waiting {
+    reply: oneshot::Sender<Result<ScsiResponse, SessionError>>,
+    lent: Arc<Lent>,
+    deadline: Instant,
+    timeout: Duration,
+    aborting: bool,
+    _memory: OwnedSemaphorePermit,
+}
+
+/// Lends a caller's buffer to the machine and gets it back when the machine drops it.
+#[derive(Default)]
+struct Lent(Mutex<Vec<u8>>);
+
+impl Lent {
+    fn lend(mut buffer: Vec<u8>, length: usize) -> (Arc<Self>, Buffer) {
+        buffer.resize(length, 0);
+        let lent = Arc::new(Self(Mutex::new(buffer)));
+        let home: Arc<dyn Pool> = lent.clone();
+        let buffer = Buffer::take(&home, length).unwrap_or_default();
+        (lent, buffer)
+    }
+
+    fn back(&self, length: usize) -> Vec<u8> {
+        let mut buffer = core::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        buffer.truncate(length);
+        buffer
+    }
+}
+
+impl Pool for Lent {
+    fn take(&self, _: usize) -> Option<Vec<u8>> {
+        Some(core::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn give(&self, buffer: Vec<u8>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = buffer;
+    }
+}
+
+pub(crate) struct Driver<S> {
+    stream: S,
+    connection: Connection,
+    config: SessionConfig,
+    asks: mpsc::Receiver<Ask>,
+    ready: Option<oneshot::Sender<Result<(), SessionError>>>,
+    /// A command that the window has no room for yet; no other is taken meanwhile.
+    held: Option<(Command, Waiting)>,
+    waiting: BTreeMap<TaskId, Waiting>,
+    deadlines: BTreeSet<(Instant, TaskId)>,
+    resets: BTreeMap<TaskId, oneshot::Sender<FunctionResult>>,
+    discovery: Option<oneshot::Sender<Vec<DiscoveredTarget>>>,
+    logouts: Vec<oneshot::Sender<()>>,
+    out: VecDeque<Bytes>,
+    unflushed: bool,
+    handles_gone: bool,
+    /// The machine is closed; what it still has to say is being written.
+    last_words: Option<Closed>,
+    began: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
+    pub(crate) fn new(
+        stream: S,
+        config: &SessionConfig,
+        asks: mpsc::Receiver<Ask>,
+        ready: oneshot::Sender<Result<(), SessionError>>,
+    ) -> Self {
+        Self {
+            stream,
+            connection: Connection::new(config.machine(), 0),
+            config: config.clone(),
+            asks,
+            ready: Some(ready),
+            held: None,
+            waiting: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            resets: BTreeMap::new(),
+            discovery: None,
+            logouts: Vec::new(),
+            out: VecDeque::new(),
+            unflushed: false,
+            handles_gone: false,
+            last_words: None,
+            began: Instant::now(),
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+        }
+    }
+
+    /// Runs the session to its end.
+    pub(crate) async fn run(mut self) {
+        let closed = poll_fn(|cx| self.poll(cx)).await;
+        tracing::debug!(reason = %closed, "an iSCSI session ended");
+        let error = self.error_of(&closed);
+        if let Some(ready) = self.ready.take() {
+            let _ = ready.send(Err(error));
+        }
+        // Drop the machine first: it gives the buffers back.
+        drop(self.connection);
+        for (_, waiting) in self.waiting {
+            let error = if waiting.aborting {
+                SessionError::Timeout(waiting.timeout)
+            } else {
+                SessionError::NexusLost
+            };
+            let _ = waiting.reply.send(Err(error));
+        }
+        // This one was never sent.
+        if let Some((_, waiting)) = self.held {
+            let _ = waiting.reply.send(Err(SessionError::Closed));
+        }
+        self.logouts.into_iter().for_each(|done| {
+            let _ = done.send(());
+        });
+    }
+
+    fn error_of(&self, closed: &End) -> SessionError {
+        match closed {
+            End::Io(error) => SessionError::Unreachable(error.kind()),
+            End::Closed(Closed::Refused(refusal)) => {
+                SessionError::LoginRefused { class: refusal.class, detail: refusal.detail }
+            }
+            End::Closed(Closed::LoginTimeout) => SessionError::LoginTimeout(self.config.login_timeout),
+            End::Closed(Closed::Violation(violation)) => SessionError::Protocol(violation.to_string()),
+            End::Closed(Closed::LoggedOut) => SessionError::Closed,
+            End::Closed(_) | End::AbortTimeout => SessionError::NexusLost,
+        }
+    }
+
+    /// The clock of the machine: milliseconds since the session began.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        for _ in 0..TURNS_MAX {
+            let closed = self.take_events();
+            let wrote = match self.poll_write(cx) {
+                Ok(wrote) => wrote,
+                Err(error) => return Poll::Ready(closed.map_or(End::Io(error), End::Closed)),
+            };
+            if let Some(closed) = closed {
+                self.last_words = Some(closed);
+            }
+            if let Some(closed) = &self.last_words {
+                if self.out.is_empty() && !self.unflushed {
+                    return Poll::Ready(End::Closed(closed.clone()));
+                }
+                if !wrote {
+                    return Poll::Pending;
+                }
+                continue;
+            }
+            let asked = self.poll_asks(cx);
+            let read = match self.poll_read(cx) {
+                Ok(read) => read,
+                Err(error) => return Poll::Ready(End::Io(error)),
+            };
+            match self.poll_timers(cx) {
+                Poll::Ready(Some(end)) => return Poll::Ready(end),
+                Poll::Ready(None) => continue,
+                Poll::Pending => {}
+            }
+            if !(wrote || asked || read) {
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Writes what waits; true if bytes moved.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let mut moved = false;
+        loop {
+            while self.out.len() < SLICES_MAX {
+                let Some(piece) = self.connection.poll_transmit() else { break };
+                self.out.push_back(piece);
+            }
+            if self.out.is_empty() {
+                break;
+            }
+            let empty = IoSlice::new(&[]);
+            let mut slices = [empty; SLICES_MAX];
+            for (slice, piece) in slices.iter_mut().zip(&self.out) {
+                *slice = IoSlice::new(piece);
+            }
+            let count = self.out.len().min(SLICES_MAX);
+            match Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..count]) {
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(written)) => {
+                    self.advance(written);
+                    (moved, self.unflushed) = (true, true);
+                }
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => return Ok(moved),
+            }
+        }
+        if self.unflushed && Pin::new(&mut self.stream).poll_flush(cx)?.is_ready() {
+            self.unflushed = false;
+        }
+        Ok(moved)
+    }
+
+    fn advance(&mut self, mut written: usize) {
+        while let Some(piece) = self.out.front_mut() {
+            if written < piece.len() {
+                piece.advance(written);
+                return;
+            }
+            written -= piece.len();
+            self.out.pop_front();
+        }
+    }
+
+    /// Reads once; true if bytes moved.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let now_ms = self.now_ms();
+        let [first, second] = self.connection.rx_space();
+        let space = if first.is_empty() { second } else { first };
+        if space.is_empty() {
+            return Ok(false);
+        }
+        let mut buffer = ReadBuf::new(space);
+        match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Ready(Ok(())) => {
+                match buffer.filled().len() {
+                    0 => self.connection.end_of_stream(),
+                    count => self.connection.received(count, now_ms),
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Takes what handles ask while the window has room; true if one was taken.
+    fn poll_asks(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut taken = false;
+        // Before login is over nothing can be asked: the handle does not exist yet.
+        while self.held.is_none() && !self.handles_gone && self.ready.is_none() {
+            match self.asks.poll_recv(cx) {
+                Poll::Pending => break,
+                Poll::Ready(None) => {
+                    self.handles_gone = true;
+                    self.connection.logout();
+                }
+                Poll::Ready(Some(ask)) => self.take_ask(ask),
+            }
+            taken = true;
+        }
+        taken
+    }
+
+    fn take_ask(&mut self, ask: Ask) {
+        match ask {
+            Ask::Execute(order) => {
+                let Order { lun, cdb, data_out, buffer, data_in_max, timeout, memory, reply } = *order;
+                let (lent, data_in) = Lent::lend(buffer, data_in_max);
+                let command = Command { lun, cdb, attribute: TaskAttribute::Simple, data_out, data_in };
+                let deadline = Instant::now() + timeout;
+                let waiting = Waiting { reply, lent, deadline, timeout, aborting: false, _memory: memory };
+                self.submit(command, waiting);
+            }
+            Ask::ResetLun(lun, reply) => match self.connection.manage(Function::LogicalUnitReset(lun)) {
+                Ok(id) => drop(self.resets.insert(id, reply)),
+                Err(_) => drop(reply.send(FunctionResult::NotSupported)),
+            },
+            Ask::Discover(reply) => {
+                if self.connection.send_targets("All").is_ok() {
+                    self.discovery = Some(reply);
+                }
+            }
+            Ask::Logout(reply) => {
+                self.logouts.push(reply);
+                self.connection.logout();
+            }
+        }
+    }
+
+    fn submit(&mut self, command: Command, waiting: Waiting) {
+        use sealstone_iscsi::initiator::SubmitError;
+        // Whoever gave up before his command was sent does not want it to be done.
+        if waiting.reply.is_closed() {
+            return;
+        }
+        match self.connection.submit(command) {
+            Ok(task) => {
+                self.deadlines.insert((waiting.deadline, task));
+                self.waiting.insert(task, waiting);
+            }
+            Err(refused) => match refused.error {
+                SubmitError::WindowFull => self.held = Some((refused.command, waiting)),
+                SubmitError::NotReady => drop(waiting.reply.send(Err(SessionError::Closed))),
+                SubmitError::TooLong => {
+                    let actual = refused.command.data_out.len().max(refused.command.data_in.len());
+                    let max = u32::MAX as usize;
+                    drop(waiting.reply.send(Err(SessionError::TooLong {
+                        what: "a data buffer",
+                        actual,
+                        max,
+                    })));
+                }
+            },
+        }
+    }
+
+    /// Tells whoever waits what happened; returns the end when it came.
+    fn take_events(&mut self) -> Option<Closed> {
+        while let Some(event) = self.connection.poll_event() {
+            match event {
+                Event::LoggedIn(_) => {
+                    if let Some(ready) = self.ready.take() {
+                        let _ = ready.send(Ok(()));
+                    }
+                }
+                Event::Completed { task, outcome } => self.complete(task, outcome),
+                Event::Managed { id, result } => {
+                    if let Some(reply) = self.resets.remove(&id) {
+                        let _ = reply.send(result);
+                    }
+                }
+                Event::Targets(targets) => {
+                    if let Some(reply) = self.discovery.take() {
+                        let _ = reply.send(targets);
+                    }
+                }
+                Event::LogoutRequested { seconds } => {
+                    tracing::debug!(seconds, "the target asks us to leave");
+                    self.connection.logout();
+                }
+                Event::WindowOpen => {
+                    if let Some((command, waiting)) = self.held.take() {
+                        self.submit(command, waiting);
+                    }
+                }
+                Event::Closed(reason) => return Some(reason),
+            }
+        }
+        None
+    }
+
+    fn complete(&mut self, task: TaskId, outcome: Result<Response, TaskFailure>) {
+        let Some(waiting) = self.waiting.remove(&task) else { return };
+        self.deadlines.remove(&(waiting.deadline, task));
+        let result = match outcome {
+            Ok(Response { status, sense, data_in, data_in_length, read_residual, write_residual }) => {
+                drop(data_in);
+                let data_in = waiting.lent.back(data_in_length);
+                Ok(ScsiResponse { status, sense, data_in, read_residual, write_residual })
+            }
+            Err(TaskFailure::Aborted) if waiting.aborting => Err(SessionError::Timeout(waiting.timeout)),
+            Err(TaskFailure::Aborted | TaskFailure::Target(_)) => Err(SessionError::NexusLost),
+            Err(TaskFailure::Rejected(reason)) => Err(SessionError::Rejected(reason)),
+        };
+        let _ = waiting.reply.send(result);
+    }
+
+    /// `Ready(None)` if something was due and done.
+    fn poll_timers(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        let protocol = self.connection.poll_timeout().map(|due| self.began + Duration::from_millis(due));
+        let commands = self.deadlines.first().map(|(due, _)| *due);
+        let Some(due) = protocol.into_iter().chain(commands).min() else { return Poll::Pending };
+        if self.timer.deadline() != due {
+            self.timer.as_mut().reset(due);
+        }
+        if self.timer.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let now_ms = self.now_ms();
+        self.connection.handle_timeout(now_ms);
+        while let Some((due, task)) = self.deadlines.first().copied() {
+            if due > Instant::now() {
+                break;
+            }
+            self.deadlines.remove(&(due, task));
+            let Some(waiting) = self.waiting.get_mut(&task) else { continue };
+            if waiting.aborting || self.connection.manage(Function::AbortTask(task)).is_err() {
+                waiting.aborting = true;
+                return Poll::Ready(Some(End::AbortTimeout));
+            }
+            waiting.aborting = true;
+            waiting.deadline = Instant::now() + self.config.abort_timeout;
+            self.deadlines.insert((waiting.deadline, task));
+        }
+        Poll::Ready(None)
+    }
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    #[error(transparent)]
+    Closed(Closed),
+    #[error("the stream broke: {0}")]
+    Io(io::Error),
+    #[error("a late command could not be aborted")]
+    AbortTimeout,
+}

@@ -1,0 +1,174 @@
+//! What can go wrong between here and a device, by what a caller can do about it.
+
+use core::time::Duration;
+use std::io;
+
+use sealstone_scsi::{AdditionalSense, SenseKey, Status};
+
+/// Why a session could not be made, or a command not be carried to its status.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// No connection could be made.
+    #[error("the target could not be reached: {0}")]
+    Unreachable(io::ErrorKind),
+    /// The target refused the login.
+    #[error("the target refused the login (class {class}, detail {detail})")]
+    LoginRefused {
+        /// Status class (RFC 7143 §11.13.5).
+        class: u8,
+        /// Status detail.
+        detail: u8,
+    },
+    /// The login took longer than configured.
+    #[error("the login took longer than {0:?}")]
+    LoginTimeout(Duration),
+    /// The target broke the protocol.
+    #[error("the target broke the iSCSI protocol: {0}")]
+    Protocol(String),
+    /// The connection is gone; commands that were under way may have been done or not.
+    #[error("the nexus is lost")]
+    NexusLost,
+    /// The session was logged out.
+    #[error("the session was closed")]
+    Closed,
+    /// The command had no status in time. Its nexus was given up.
+    #[error("no status within {0:?}")]
+    Timeout(Duration),
+    /// The target rejected the command's PDU.
+    #[error("the target rejected the command (reason {0:#04x})")]
+    Rejected(u8),
+    /// More bytes, or a longer CDB, than a session carries.
+    #[error("{what} of {actual} bytes where {max} is the most")]
+    TooLong {
+        /// What is too long.
+        what: &'static str,
+        /// Bytes given.
+        actual: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+}
+
+impl From<io::Error> for SessionError {
+    fn from(error: io::Error) -> Self {
+        Self::Unreachable(error.kind())
+    }
+}
+
+/// Why an OSD command did not succeed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OsdError {
+    /// The device does not accept the credential for this command: expired, revoked, for something else, or the
+    /// device does not say why. A fresh credential may help.
+    #[error("access denied{}", .field.map(|field| format!(" (CDB byte {field})")).unwrap_or_default())]
+    AccessDenied {
+        /// The CDB byte it objects to; only told to who proved a credential.
+        field: Option<u16>,
+    },
+    /// No such object or partition.
+    #[error("no such object")]
+    NotFound,
+    /// The object or partition to be made is there already.
+    #[error("the object exists")]
+    Exists,
+    /// The partition or collection still holds objects.
+    #[error("not empty")]
+    NotEmpty,
+    /// The device refuses a field of the command.
+    #[error("the device refuses CDB byte {field}")]
+    InvalidField {
+        /// Which byte.
+        field: u16,
+    },
+    /// The device refuses the parameter data, an attribute list for example.
+    #[error("the device refuses the parameter data: {sense}")]
+    InvalidParameter {
+        /// How it says so.
+        sense: AdditionalSense,
+    },
+    /// The device does not know the command.
+    #[error("the device does not implement {0}")]
+    NotImplemented(&'static str),
+    /// The nonce was used before, even after a new one was tried.
+    #[error("nonce not unique")]
+    NonceReplayed,
+    /// Our clock and the device's differ, even after we took over the device's.
+    #[error("our clock and the device's are {skew_ms} ms apart")]
+    ClockSkew {
+        /// Device minus ours, milliseconds, as last known.
+        skew_ms: i64,
+    },
+    /// The data the device received had another integrity check value than we sent.
+    #[error("data was altered on its way to the device")]
+    DataOutAltered,
+    /// Status, sense or data of the answer does not carry the right integrity check value.
+    #[error("the integrity check of the answer failed: {0}")]
+    IntegrityFailure(&'static str),
+    /// The key that made the credential is frozen, or its audit value is.
+    #[error("the key of the credential is frozen")]
+    KeyFrozen,
+    /// Quota or space used up.
+    #[error("no space left on the device, or over quota")]
+    NoSpace,
+    /// Fewer bytes are there than were asked for.
+    #[error("the object ends after {} of the bytes asked for", .data.len())]
+    ReadPastEnd {
+        /// Those that are there.
+        data: Vec<u8>,
+    },
+    /// The device stayed busy for as long as we were willing to wait.
+    #[error("the device is busy")]
+    Busy,
+    /// The device is formatting, waits for its clock or starts.
+    #[error("the device is not ready: {0}")]
+    NotReady(AdditionalSense),
+    /// The device cannot read what it stored.
+    #[error("medium error: {0}")]
+    Medium(AdditionalSense),
+    /// The device failed.
+    #[error("the device failed: {key:?}, {sense}")]
+    DeviceFailed {
+        /// Sense key.
+        key: SenseKey,
+        /// Additional sense.
+        sense: AdditionalSense,
+    },
+    /// The connection was lost; whether the command was done is unknown and it may not be repeated blindly.
+    #[error("the connection was lost during {command}: its outcome is unknown")]
+    OutcomeUnknown {
+        /// The command's name.
+        command: &'static str,
+    },
+    /// No session with the device, after as many tries as allowed.
+    #[error("no session with the device: {0}")]
+    Session(#[from] SessionError),
+    /// A status or sense that this client has no use for.
+    #[error("unexpected status {status:?}")]
+    UnexpectedStatus {
+        /// The status.
+        status: Status,
+    },
+    /// The answer's parameter data cannot be read.
+    #[error("malformed answer: {0}")]
+    Malformed(&'static str),
+    /// More bytes than one command carries.
+    #[error("{what} of {actual} where {max} is the most")]
+    TooLong {
+        /// What is too long.
+        what: &'static str,
+        /// Given.
+        actual: usize,
+        /// Allowed.
+        max: usize,
+    },
+}
+
+impl OsdError {
+    /// Might a fresh credential help?
+    #[must_use]
+    pub const fn is_denied(&self) -> bool {
+        matches!(self, Self::AccessDenied { .. } | Self::KeyFrozen)
+    }
+}

@@ -1,0 +1,239 @@
+//! One OSD command as a caller means it, before it has a CDB.
+//!
+//! Does: name what can be asked and what an answer holds. Does not: encode or sign; `osd` does.
+//! Truth: t10-osd §1.2, §1.10.
+
+use bytes::Bytes;
+use sealstone_osd::{AttributeId, Command, ObjectId};
+
+/// The most bytes one READ or WRITE may carry.
+pub const TRANSFER_MAX: usize = 16 << 20;
+/// The most bytes of attributes that one GET ATTRIBUTES may bring back.
+pub const ATTRIBUTES_LENGTH_MAX: usize = 256 << 10;
+/// The most ids that one LIST may bring back.
+pub const LIST_IDS_MAX: usize = 8192;
+
+/// What a device is to do.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Makes an empty user object; object number 0 lets the device choose one.
+    Create {
+        /// The object wanted.
+        object: ObjectId,
+    },
+    /// Makes a user object that holds `data`.
+    CreateAndWrite {
+        /// The object wanted.
+        object: ObjectId,
+        /// Where `data` begins in it.
+        offset: u64,
+        /// Its bytes, at most [`TRANSFER_MAX`].
+        data: Bytes,
+    },
+    /// Writes bytes; the object grows as needed.
+    Write {
+        /// The object.
+        object: ObjectId,
+        /// Where.
+        offset: u64,
+        /// The bytes, at most [`TRANSFER_MAX`].
+        data: Bytes,
+    },
+    /// Writes bytes at the end, wherever it is.
+    Append {
+        /// The object.
+        object: ObjectId,
+        /// The bytes, at most [`TRANSFER_MAX`].
+        data: Bytes,
+    },
+    /// Reads bytes.
+    Read {
+        /// The object.
+        object: ObjectId,
+        /// Where.
+        offset: u64,
+        /// How many, at most [`TRANSFER_MAX`].
+        length: usize,
+        /// The buffer to read into; its contents are lost. An empty one makes a new allocation.
+        buffer: Vec<u8>,
+    },
+    /// Zeroes a range; the object grows as needed.
+    Clear {
+        /// The object.
+        object: ObjectId,
+        /// Where.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
+    /// Takes a range out; what follows moves down.
+    Punch {
+        /// The object.
+        object: ObjectId,
+        /// Where.
+        offset: u64,
+        /// How many bytes.
+        length: u64,
+    },
+    /// Removes a user object.
+    Remove {
+        /// The object.
+        object: ObjectId,
+    },
+    /// Makes an object's data and attributes durable.
+    Flush {
+        /// The object.
+        object: ObjectId,
+    },
+    /// Makes a partition and all in it durable.
+    FlushPartition {
+        /// The partition.
+        partition: u64,
+    },
+    /// Makes everything durable.
+    FlushOsd,
+    /// Ids in a partition, or of partitions.
+    List {
+        /// The partition; 0 lists partitions.
+        partition: u64,
+        /// The smallest id wanted.
+        from: u64,
+        /// As many ids at most, up to [`LIST_IDS_MAX`].
+        ids_max: usize,
+    },
+    /// Reads attributes.
+    GetAttributes {
+        /// Whose: user object, partition or root.
+        object: ObjectId,
+        /// Which.
+        ids: Vec<AttributeId>,
+        /// Room for the answer in bytes, up to [`ATTRIBUTES_LENGTH_MAX`].
+        length_max: usize,
+    },
+    /// Sets attributes; an empty value removes one.
+    SetAttributes {
+        /// Whose: user object, partition or root.
+        object: ObjectId,
+        /// Names and values.
+        values: Vec<(AttributeId, Bytes)>,
+    },
+    /// Makes a partition; id 0 lets the device choose one.
+    CreatePartition {
+        /// The id wanted.
+        partition: u64,
+    },
+    /// Removes an empty partition.
+    RemovePartition {
+        /// Its id.
+        partition: u64,
+    },
+    /// Erases the device.
+    FormatOsd {
+        /// Bytes to use; 0 is all.
+        capacity: u64,
+    },
+    /// Any typed command, for what has no variant of its own (SET KEY and the like). Never retried.
+    Other {
+        /// The command.
+        command: Command,
+        /// Its command data.
+        data_out: Bytes,
+        /// Room for its data, in bytes.
+        data_in_max: usize,
+    },
+}
+
+/// What may happen if a command runs twice because its answer was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// The same as once.
+    Safe,
+    /// A second CREATE of a given id finds the first one's object: "exists" then means done.
+    CreateOfKnownId,
+    /// Something else than once.
+    Unsafe,
+}
+
+impl Operation {
+    /// The command's name in the standard.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Create { .. } => "CREATE",
+            Self::CreateAndWrite { .. } => "CREATE AND WRITE",
+            Self::Write { .. } => "WRITE",
+            Self::Append { .. } => "APPEND",
+            Self::Read { .. } => "READ",
+            Self::Clear { .. } => "CLEAR",
+            Self::Punch { .. } => "PUNCH",
+            Self::Remove { .. } => "REMOVE",
+            Self::Flush { .. } => "FLUSH",
+            Self::FlushPartition { .. } => "FLUSH PARTITION",
+            Self::FlushOsd => "FLUSH OSD",
+            Self::List { .. } => "LIST",
+            Self::GetAttributes { .. } => "GET ATTRIBUTES",
+            Self::SetAttributes { .. } => "SET ATTRIBUTES",
+            Self::CreatePartition { .. } => "CREATE PARTITION",
+            Self::RemovePartition { .. } => "REMOVE PARTITION",
+            Self::FormatOsd { .. } => "FORMAT OSD",
+            Self::Other { .. } => "OTHER",
+        }
+    }
+
+    /// What repeating it after an unknown outcome means.
+    ///
+    /// REMOVE is `Unsafe`: a second one would report "not found" for an object that the first one removed, and the
+    /// id may have been taken again in between.
+    #[must_use]
+    pub const fn repeat(&self) -> Repeat {
+        match self {
+            Self::Write { .. }
+            | Self::Read { .. }
+            | Self::Clear { .. }
+            | Self::Flush { .. }
+            | Self::FlushPartition { .. }
+            | Self::FlushOsd
+            | Self::List { .. }
+            | Self::GetAttributes { .. }
+            | Self::SetAttributes { .. } => Repeat::Safe,
+            Self::Create { object } | Self::CreateAndWrite { object, .. } if object.object != 0 => {
+                Repeat::CreateOfKnownId
+            }
+            Self::CreatePartition { partition } if *partition != 0 => Repeat::CreateOfKnownId,
+            Self::Create { .. }
+            | Self::CreateAndWrite { .. }
+            | Self::CreatePartition { .. }
+            | Self::Append { .. }
+            | Self::Punch { .. }
+            | Self::Remove { .. }
+            | Self::RemovePartition { .. }
+            | Self::FormatOsd { .. }
+            | Self::Other { .. } => Repeat::Unsafe,
+        }
+    }
+}
+
+/// What came back from a command that succeeded.
+#[derive(Clone, Debug, Default)]
+pub struct Completion {
+    /// READ: the bytes, exactly as many as were asked for. Others: their parameter data.
+    pub data: Vec<u8>,
+    /// Attributes asked for, in order; an undefined one has no value.
+    pub attributes: Vec<(AttributeId, Option<Bytes>)>,
+    /// The object made, where the device chose its id; the partition in CREATE PARTITION.
+    pub created: Option<ObjectId>,
+    /// APPEND: where the bytes begin.
+    pub appended_at: Option<u64>,
+    /// LIST: the ids found and where to continue.
+    pub listed: Option<Listed>,
+}
+
+/// A page of LIST.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// Ids, ascending.
+    pub ids: Vec<u64>,
+    /// The id to continue from; none at the end.
+    pub next: Option<u64>,
+}

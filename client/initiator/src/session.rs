@@ -1,0 +1,208 @@
+//! An iSCSI session: the handle that callers share. Its connection runs in one task, `driver`.
+//!
+//! Does: log in, take commands from many callers, bound the memory that they hold, log out.
+//! Does not: know what a CDB means, reconnect. [`OsdClient`](crate::OsdClient) does both.
+//! Contract: every command ends: with a status, or with an error that says whether it may have been done.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealstone_iscsi::initiator::{DiscoveredTarget, FunctionResult};
+use sealstone_iscsi::{Cdb, Gather, Residual};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::driver::{Ask, Driver, Order};
+use crate::{SessionConfig, SessionError, TargetUrl};
+
+/// Commands that wait for the task that sends them; more wait with their callers.
+const QUEUE: usize = 16;
+/// Memory is counted in units of this many bytes.
+const MEMORY_UNIT: usize = 4096;
+
+/// One command, as bytes: nothing is checked but lengths.
+#[derive(Clone, Debug, Default)]
+pub struct ScsiRequest {
+    /// The logical unit, as flat number.
+    pub lun: u16,
+    /// The CDB, up to 260 bytes.
+    pub cdb: Bytes,
+    /// The Data-Out Buffer, in pieces; they are sent without being copied.
+    pub data_out: Vec<Bytes>,
+    /// Most bytes of data-in.
+    pub data_in_max: usize,
+    /// The buffer that data-in is received into, resized to `data_in_max`; an empty one makes a new allocation.
+    pub buffer: Vec<u8>,
+    /// How long it may take; the session's own patience if none.
+    pub timeout: Option<Duration>,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug)]
+pub struct ScsiResponse {
+    /// SCSI status byte.
+    pub status: u8,
+    /// Sense data; may be there with GOOD.
+    pub sense: Vec<u8>,
+    /// The bytes received.
+    pub data_in: Vec<u8>,
+    /// How much less or more than `data_in_max` the target had.
+    pub read_residual: Residual,
+    /// How much less or more than the data-out given the target wanted.
+    pub write_residual: Residual,
+}
+
+/// A session with a target. Clones share it; it ends when the last one drops, or by [`Session::logout`].
+///
+/// ```no_run
+/// use sealstone_initiator::{ScsiRequest, Session, SessionConfig, SystemEnvironment, TargetUrl};
+/// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+/// let url: TargetUrl = "iscsi://127.0.0.1/iqn.2026-11.org.sealstone:osd.a/0".parse()?;
+/// let session = Session::connect(&url, SessionConfig::new(None, &SystemEnvironment)).await?;
+/// let inquiry = ScsiRequest { cdb: vec![0x12, 0, 0, 0, 96, 0].into(), data_in_max: 96, ..Default::default() };
+/// println!("{:02x?}", session.execute(inquiry).await?.data_in);
+/// session.logout().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Session {
+    asks: mpsc::Sender<Ask>,
+    memory: Arc<Semaphore>,
+    memory_units: u32,
+    command_timeout: Duration,
+}
+
+impl Session {
+    /// Connects over TCP to the target of `url` and logs in; `config.target_name` is taken from `url`.
+    ///
+    /// # Errors
+    /// `Unreachable`, `LoginRefused`, `LoginTimeout`, `Protocol`.
+    pub async fn connect(url: &TargetUrl, mut config: SessionConfig) -> Result<Self, SessionError> {
+        config.target_name = Some(url.target.clone());
+        let stream = tcp(&url.authority(), config.login_timeout).await?;
+        Self::over(stream, config).await
+    }
+
+    /// Logs in over a connected stream.
+    ///
+    /// # Errors
+    /// `Unreachable` if the stream breaks, `LoginRefused`, `LoginTimeout`, `Protocol`.
+    pub async fn over<S>(stream: S, config: SessionConfig) -> Result<Self, SessionError>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (asks, queue) = mpsc::channel(QUEUE);
+        let (ready, logged_in) = oneshot::channel();
+        tokio::spawn(Driver::new(stream, &config, queue, ready).run());
+        logged_in.await.map_err(|_| SessionError::NexusLost)??;
+        let memory_units = units(config.memory_max.max(MEMORY_UNIT));
+        let memory = Arc::new(Semaphore::new(memory_units as usize));
+        Ok(Self { asks, memory, memory_units, command_timeout: config.command_timeout })
+    }
+
+    /// Runs one command. It is sent as soon as the target's window and the session's memory allow.
+    ///
+    /// # Errors
+    /// `NexusLost` and `Timeout`: it may have been done. `Closed`, `TooLong`: it was not sent. `Rejected`.
+    pub async fn execute(&self, request: ScsiRequest) -> Result<ScsiResponse, SessionError> {
+        let cdb = Cdb::new(&request.cdb).map_err(|too_long| SessionError::TooLong {
+            what: "a CDB",
+            actual: too_long.0,
+            max: sealstone_iscsi::limits::CDB_MAX,
+        })?;
+        let data_out = Gather::from(request.data_out);
+        let bytes = data_out.len().saturating_add(request.data_in_max);
+        let permits = units(bytes).min(self.memory_units);
+        let memory =
+            self.memory.clone().acquire_many_owned(permits).await.map_err(|_| SessionError::Closed)?;
+        let (reply, answered) = oneshot::channel();
+        let order = Order {
+            lun: wire_lun(request.lun),
+            cdb,
+            data_out,
+            buffer: request.buffer,
+            data_in_max: request.data_in_max,
+            timeout: request.timeout.unwrap_or(self.command_timeout),
+            memory,
+            reply,
+        };
+        self.asks.send(Ask::Execute(Box::new(order))).await.map_err(|_| SessionError::Closed)?;
+        answered.await.map_err(|_| SessionError::NexusLost)?
+    }
+
+    /// LOGICAL UNIT RESET: every command to the logical unit, of whatever session, is ended.
+    ///
+    /// # Errors
+    /// `NexusLost`, `Closed`.
+    pub async fn reset_lun(&self, lun: u16) -> Result<FunctionResult, SessionError> {
+        let (reply, answered) = oneshot::channel();
+        self.asks.send(Ask::ResetLun(wire_lun(lun), reply)).await.map_err(|_| SessionError::Closed)?;
+        answered.await.map_err(|_| SessionError::NexusLost)
+    }
+
+    /// Is the session over?
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.asks.is_closed()
+    }
+
+    /// Logs out; commands under way are lost. Returns when the connection is closed.
+    pub async fn logout(&self) {
+        let (reply, done) = oneshot::channel();
+        if self.asks.send(Ask::Logout(reply)).await.is_ok() {
+            let _ = done.await;
+        }
+    }
+}
+
+/// Asks a portal which targets it has (SendTargets).
+///
+/// # Errors
+/// As [`Session::over`]; `NexusLost` if the answer does not come.
+pub async fn discover<S>(stream: S, mut config: SessionConfig) -> Result<Vec<DiscoveredTarget>, SessionError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    config.target_name = None;
+    let session = Session::over(stream, config).await?;
+    let (reply, answered) = oneshot::channel();
+    session.asks.send(Ask::Discover(reply)).await.map_err(|_| SessionError::Closed)?;
+    let targets = answered.await.map_err(|_| SessionError::NexusLost);
+    session.logout().await;
+    targets
+}
+
+/// Connects to `HOST:PORT`, within `patience`.
+pub(crate) async fn tcp(authority: &str, patience: Duration) -> Result<TcpStream, SessionError> {
+    let connect = TcpStream::connect(authority);
+    let stream =
+        tokio::time::timeout(patience, connect).await.map_err(|_| SessionError::LoginTimeout(patience))??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+fn units(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(MEMORY_UNIT).min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX)
+}
+
+/// Peripheral addressing up to 255, flat space addressing above (SAM-5 §4.7).
+fn wire_lun(lun: u16) -> u64 {
+    let field = if lun < 256 { lun } else { 0x4000 | (lun & crate::url::LUN_MAX) };
+    u64::from(field) << 48
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn luns_take_the_two_addressing_methods_of_sam() {
+        assert_eq!(wire_lun(0), 0);
+        assert_eq!(wire_lun(255), 0x00FF_0000_0000_0000);
+        assert_eq!(wire_lun(256), 0x4100_0000_0000_0000);
+        assert_eq!(wire_lun(0x3FFF), 0x7FFF_0000_0000_0000);
+    }
+}
