@@ -207,7 +207,6 @@ fn find(name: &str) -> Option<&'static Row> {
 }
 
 /// True for a name of the table.
-#[cfg(test)]
 pub(crate) fn is_operational(name: &str) -> bool {
     find(name).is_some()
 }

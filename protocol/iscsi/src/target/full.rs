@@ -1,0 +1,298 @@
+//! Full feature phase, target side: what comes in.
+
+use bytes::Bytes;
+
+use super::{
+    Closed, Command, Connection, Event, SessionKind, Violation,
+    session::{Fate, Phase, bytes_of, collect},
+    task::{Failure, State, Task, Want, transfer_tag},
+};
+use crate::{
+    Buffer,
+    frame::Destination,
+    limits,
+    pdu::{self, Bhs, NO_TAG, flag, opcode, reason},
+    serial,
+};
+
+/// Most PDUs of one connection that are rejected before it is closed.
+const REJECTS_MAX: u32 = 256;
+
+/// What a command number says about its PDU (§4.2.2.1).
+enum Turn {
+    Now,
+    /// Outside the window: ignore silently.
+    Outside,
+}
+
+impl Connection {
+    /// Chooses what becomes of a PDU and where its data goes; `None` while memory is short, since `since`.
+    pub(super) fn full_feature_header(
+        &mut self,
+        bhs: &Bhs,
+        since: Option<u64>,
+    ) -> Result<Option<Destination>, Closed> {
+        let length = pdu::data_length(bhs);
+        let opcode = pdu::opcode_of(bhs);
+        if length > self.agreed.max_receive {
+            return Err(Violation::LongSegment(length).into());
+        }
+        let numbered = matches!(
+            opcode,
+            opcode::SCSI_COMMAND | opcode::TASK_MANAGEMENT | opcode::TEXT | opcode::LOGOUT | opcode::NOP_OUT
+        ) && bhs[0] & opcode::IMMEDIATE == 0;
+        if numbered && matches!(self.turn(bhs)?, Turn::Outside) {
+            self.fate = Fate::Ignore;
+            return Ok(Some(Destination::Discard));
+        }
+        let discovery = matches!(self.phase, Phase::Full(SessionKind::Discovery));
+        let destination = match opcode {
+            opcode::LOGIN => return Err(Violation::LoginAgain.into()),
+            opcode::SCSI_COMMAND | opcode::TASK_MANAGEMENT | opcode::DATA_OUT if discovery => {
+                self.rejected_by_header(reason::PROTOCOL)
+            }
+            opcode::SCSI_COMMAND => match self.command_header(bhs, length, since) {
+                Some(destination) => destination,
+                None => return Ok(None),
+            },
+            _ if pdu::ahs_length(bhs) != 0 => self.rejected_by_header(reason::INVALID_FIELD),
+            opcode::DATA_OUT => self.data_out_header(bhs, length),
+            opcode::TEXT if length as usize > limits::TEXT_MAX => {
+                self.rejected_by_header(reason::OUT_OF_RESOURCES)
+            }
+            opcode::TEXT => {
+                self.fate = Fate::Act;
+                collect(length)
+            }
+            opcode::NOP_OUT => {
+                self.fate = Fate::Act;
+                let echo = length.min(limits::PING_ECHO_MAX as u32).min(self.agreed.max_send);
+                collect(echo)
+            }
+            opcode::TASK_MANAGEMENT | opcode::LOGOUT => {
+                self.fate = Fate::Act;
+                Destination::Discard
+            }
+            opcode::SNACK => self.rejected_by_header(reason::SNACK),
+            _ => self.rejected_by_header(reason::NOT_SUPPORTED),
+        };
+        // From here on the PDU counts as received, whatever becomes of it: a rejected one leaves no hole.
+        if numbered {
+            self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
+        }
+        Ok(Some(destination))
+    }
+
+    fn turn(&self, bhs: &Bhs) -> Result<Turn, Closed> {
+        let cmd_sn = pdu::ScsiCommand::of(bhs).cmd_sn.get();
+        if cmd_sn == self.exp_cmd_sn && serial::within(cmd_sn, self.exp_cmd_sn, self.max_cmd_sn()) {
+            Ok(Turn::Now)
+        } else if serial::within(cmd_sn, self.exp_cmd_sn, self.max_cmd_sn()) {
+            Err(Violation::CommandGap.into())
+        } else {
+            Ok(Turn::Outside)
+        }
+    }
+
+    fn rejected_by_header(&mut self, reason: u8) -> Destination {
+        self.fate = Fate::Reject(reason);
+        Destination::Discard
+    }
+
+    fn command_header(&mut self, bhs: &Bhs, length: u32, since: Option<u64>) -> Option<Destination> {
+        let header = pdu::ScsiCommand::of(bhs);
+        let task = pdu::parse_ahs(&header.cdb, self.rx.ahs()).and_then(|extras| Task::new(&header, extras));
+        let Some(mut task) = task.filter(|task| task.tag != NO_TAG) else {
+            return Some(self.rejected_by_header(reason::INVALID_FIELD));
+        };
+        if self.tasks.find(task.tag).is_some() {
+            return Some(self.rejected_by_header(reason::TASK_IN_PROGRESS));
+        }
+        if task.immediate && self.tasks.immediate() >= limits::IMMEDIATE_MAX {
+            return Some(self.rejected_by_header(reason::TOO_MANY_IMMEDIATE));
+        }
+        task.check_unsolicited(&self.agreed, length);
+        if task.write_expected > self.config.data_out_max {
+            task.fail(Failure::TooLong);
+        }
+        if task.failure.is_none() && task.write_expected > 0 {
+            match Buffer::take(&self.pool, task.write_expected as usize) {
+                Some(buffer) => task.data_out = buffer,
+                // Others' data-out is behind this command in the stream: reading must go on (SAM-5 §5.3.1).
+                None if self.tasks.collecting() > 0 => task.fail(Failure::TaskSetFull),
+                None if since.is_some_and(|since| {
+                    self.now_ms >= since.saturating_add(self.config.starvation_timeout_ms)
+                }) =>
+                {
+                    task.fail(Failure::Busy);
+                }
+                None => return None,
+            }
+        }
+        let keep = task.failure.is_none() && length > 0;
+        let buffer = if keep { core::mem::take(&mut task.data_out) } else { Buffer::default() };
+        if self.tasks.collecting() == 0 {
+            self.transfer_at = self.now_ms;
+        }
+        let Some(slot) = self.tasks.insert(task) else {
+            return Some(self.rejected_by_header(reason::OUT_OF_RESOURCES));
+        };
+        self.fate = Fate::Command(slot);
+        Some(if keep { Destination::Into(buffer, 0) } else { Destination::Discard })
+    }
+
+    fn data_out_header(&mut self, bhs: &Bhs, length: u32) -> Destination {
+        let header = pdu::DataOut::of(bhs);
+        // Data of a command that ended meanwhile may still be under way.
+        self.fate = Fate::Ignore;
+        let Some(slot) = self.tasks.find(header.tag.get()) else { return Destination::Discard };
+        let Some(task) = self.tasks.get(slot).filter(|task| task.is_collecting()) else {
+            return self.rejected_by_header(reason::PROTOCOL);
+        };
+        let Some(destination) = task.data_out(slot, &header, length) else {
+            return self.rejected_by_header(reason::INVALID_FIELD);
+        };
+        self.fate = Fate::DataOut(slot);
+        destination
+    }
+
+    /// A PDU is whole.
+    pub(super) fn full_feature(
+        &mut self,
+        bhs: &Bhs,
+        destination: Destination,
+        intact: bool,
+    ) -> Result<(), Closed> {
+        let length = pdu::data_length(bhs);
+        match core::mem::replace(&mut self.fate, Fate::Ignore) {
+            Fate::Ignore => {}
+            Fate::Reject(reason) => self.reject(bhs, reason)?,
+            Fate::Command(slot) => {
+                if !intact {
+                    self.reject(bhs, reason::DATA_DIGEST)?;
+                }
+                if let Some(task) = self.tasks.get(slot) {
+                    if let Destination::Into(buffer, _) = destination {
+                        task.data_out = buffer;
+                        task.immediate_received(length);
+                    }
+                    if !intact {
+                        task.fail(Failure::ProtocolServiceCrc);
+                    }
+                }
+                self.advance(slot);
+            }
+            Fate::DataOut(slot) => {
+                self.transfer_at = self.now_ms;
+                if !intact {
+                    self.reject(bhs, reason::DATA_DIGEST)?;
+                }
+                if let Some(task) = self.tasks.get(slot) {
+                    task.data_out_received(&self.agreed, bhs[1] & flag::FINAL != 0, length, destination);
+                    if !intact {
+                        task.fail(Failure::ProtocolServiceCrc);
+                    }
+                }
+                self.advance(slot);
+            }
+            Fate::Act if !intact => self.reject(bhs, reason::DATA_DIGEST)?,
+            Fate::Act => return self.act(bhs, &destination),
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, bhs: &Bhs, destination: &Destination) -> Result<(), Closed> {
+        match pdu::opcode_of(bhs) {
+            opcode::TASK_MANAGEMENT => self.manage(&pdu::TaskManagement::of(bhs), bhs),
+            opcode::TEXT => self.text(bhs, bytes_of(destination)),
+            opcode::NOP_OUT => {
+                self.nop_out(&pdu::Text::of(bhs), bytes_of(destination));
+                Ok(())
+            }
+            _ => self.logout(&pdu::Logout::of(bhs)),
+        }
+    }
+
+    /// Lets a command go as far as it can: ask for more data, execute, or fail.
+    fn advance(&mut self, slot: u16) {
+        loop {
+            let Some(task) = self.tasks.get(slot) else { return };
+            match task.want(&self.agreed) {
+                Want::Nothing => return,
+                Want::Ask { r2t_sn, offset, length } => {
+                    let mut pdu = pdu::R2t::new(opcode::R2T, flag::FINAL);
+                    pdu.lun.set(task.lun);
+                    pdu.tag.set(task.tag);
+                    pdu.transfer.set(transfer_tag(slot, r2t_sn));
+                    pdu.r2t_sn.set(r2t_sn);
+                    pdu.offset.set(offset);
+                    pdu.desired.set(length);
+                    self.transfer_at = self.now_ms;
+                    self.control(pdu.wire(), Bytes::new(), false);
+                }
+                Want::Execute => {
+                    let command = Command {
+                        task: task.id,
+                        lun: task.lun,
+                        cdb: task.cdb.clone(),
+                        attribute: task.attribute,
+                        data_out: core::mem::take(&mut task.data_out),
+                        data_in_max: task.read_expected,
+                    };
+                    self.tasks.set_state(slot, State::Running);
+                    self.events.push_back(Event::Command(command));
+                    return;
+                }
+                Want::Fail(failure) => {
+                    task.data_out = Buffer::default();
+                    let id = task.id;
+                    self.tasks.set_state(slot, State::Running);
+                    self.complete(id, failure.reply());
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Tells the initiator that its PDU was not taken.
+    pub(super) fn reject(&mut self, bhs: &Bhs, reason: u8) -> Result<(), Closed> {
+        self.rejects += 1;
+        let mut pdu = pdu::Reject::new(opcode::REJECT, flag::FINAL);
+        pdu.reason = reason;
+        pdu.tag.set(NO_TAG);
+        self.control(pdu.wire(), Bytes::copy_from_slice(bhs), true);
+        if self.rejects > REJECTS_MAX { Err(Violation::TooManyRejects.into()) } else { Ok(()) }
+    }
+
+    fn nop_out(&mut self, request: &pdu::Text, data: &[u8]) {
+        if request.tag.get() == NO_TAG {
+            if self.ping.is_some_and(|(_, transfer)| transfer == request.transfer.get()) {
+                self.ping = None;
+            }
+            return;
+        }
+        let mut answer = pdu::TextResponse::new(opcode::NOP_IN, flag::FINAL);
+        answer.lun = request.lun;
+        answer.tag = request.tag;
+        answer.transfer.set(NO_TAG);
+        self.control(answer.wire(), Bytes::copy_from_slice(data), true);
+    }
+
+    fn logout(&mut self, request: &pdu::Logout) -> Result<(), Closed> {
+        const CLOSE_SESSION: u8 = 0;
+        const CLOSE_CONNECTION: u8 = 1;
+        let mut answer = pdu::LogoutResponse::new(opcode::LOGOUT_RESPONSE, flag::FINAL);
+        answer.tag = request.tag;
+        answer.time2wait.set(u16::try_from(self.agreed.time2wait).unwrap_or(u16::MAX));
+        answer.time2retain.set(0);
+        answer.response = match request.flags & 0x7F {
+            CLOSE_SESSION => 0,
+            CLOSE_CONNECTION if request.cid.get() == self.cid => 0,
+            CLOSE_CONNECTION => 1, // CID not found
+            _ => 2,                // connection recovery is not supported
+        };
+        let done = answer.response == 0;
+        self.control(answer.wire(), Bytes::new(), true);
+        if done { Err(Closed::LoggedOut) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,146 @@
+//! Task management, target side (RFC 7143 §11.5-11.6, SAM-5 §7).
+//!
+//! Does: end this session's commands and answer when the last of them has really ended. Does not: reach other
+//! sessions or logical units; the shell does, on [`Event::Management`].
+
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+
+use super::{Closed, Connection, Event, Function, FunctionResult, task::State};
+use crate::{
+    TaskId, limits,
+    pdu::{self, Bhs, flag, opcode, reason},
+};
+
+/// A function that waits for commands to end, or for the shell.
+pub(super) struct Pending {
+    id: TaskId,
+    tag: u32,
+    waiting: Vec<TaskId>,
+    function: Option<Function>,
+}
+
+impl Connection {
+    pub(super) fn manage(&mut self, request: &pdu::TaskManagement, bhs: &Bhs) -> Result<(), Closed> {
+        const ABORT_TASK: u8 = 1;
+        const ABORT_TASK_SET: u8 = 2;
+        const CLEAR_TASK_SET: u8 = 4;
+        const LOGICAL_UNIT_RESET: u8 = 5;
+        const TASK_REASSIGN: u8 = 8;
+        const LAST_KNOWN: u8 = 8;
+        if self.pending.len() >= limits::MANAGEMENT_MAX {
+            return self.reject(bhs, reason::TOO_MANY_IMMEDIATE);
+        }
+        let (tag, lun, referenced) = (request.tag.get(), request.lun.get(), request.referenced.get());
+        match request.flags & 0x7F {
+            ABORT_TASK => match self.tasks.find(referenced) {
+                Some(slot) if self.can_abort(slot) => self.end(tag, &[slot], None),
+                _ => self.management_response(tag, FunctionResult::NoSuchTask),
+            },
+            ABORT_TASK_SET => {
+                let slots = self.slots_of(Some(lun));
+                self.end(tag, &slots, None);
+            }
+            CLEAR_TASK_SET => {
+                let slots = self.slots_of(Some(lun));
+                self.end(tag, &slots, Some(Function::ClearTaskSet(lun)));
+            }
+            LOGICAL_UNIT_RESET => {
+                let slots = self.slots_of(Some(lun));
+                self.end(tag, &slots, Some(Function::LogicalUnitReset(lun)));
+            }
+            TASK_REASSIGN => self.management_response(tag, FunctionResult::NoReassignment),
+            // CLEAR ACA: we never enter it. Target resets would end strangers' work: not for everyone's asking.
+            known if known <= LAST_KNOWN && known > 0 => {
+                self.management_response(tag, FunctionResult::NotSupported);
+            }
+            _ => self.management_response(tag, FunctionResult::Rejected),
+        }
+        Ok(())
+    }
+
+    /// The shell has carried out an [`Event::Management`].
+    pub fn managed(&mut self, id: TaskId, result: FunctionResult) {
+        if let Some(at) = self.pending.iter().position(|pending| pending.id == id) {
+            let pending = self.pending.swap_remove(at);
+            self.management_response(pending.tag, result);
+        }
+    }
+
+    /// Another session reset the logical unit, or cleared its task set: our commands to it end without an answer.
+    pub fn end_commands(&mut self, lun: u64) {
+        for slot in self.slots_of(Some(lun)) {
+            self.end_one(slot);
+        }
+    }
+
+    fn can_abort(&mut self, slot: u16) -> bool {
+        self.tasks.get(slot).is_some_and(|task| !matches!(task.state, State::Replying { .. }))
+    }
+
+    fn slots_of(&self, lun: Option<u64>) -> Vec<u16> {
+        let ours = self.tasks.iter().filter(|(_, task)| {
+            lun.is_none_or(|lun| task.lun == lun) && !matches!(task.state, State::Replying { .. })
+        });
+        ours.map(|(slot, _)| slot).collect()
+    }
+
+    /// Ends a command; the id to wait for if the shell still executes it.
+    fn end_one(&mut self, slot: u16) -> Option<TaskId> {
+        let task = self.tasks.get(slot)?;
+        let id = task.id;
+        match task.state {
+            State::Collecting => {
+                self.tasks.remove(slot);
+                None
+            }
+            State::Running | State::Aborted => {
+                self.tasks.set_state(slot, State::Aborted);
+                Some(id)
+            }
+            State::Replying { .. } => None,
+        }
+    }
+
+    fn end(&mut self, tag: u32, slots: &[u16], function: Option<Function>) {
+        let waiting = slots.iter().filter_map(|slot| self.end_one(*slot)).collect();
+        let id = self.tasks.fresh();
+        self.pending.push(Pending { id, tag, waiting, function });
+        self.settle();
+    }
+
+    /// An aborted command has ended.
+    pub(super) fn task_ended(&mut self, task: TaskId) {
+        for pending in &mut self.pending {
+            pending.waiting.retain(|waiting| *waiting != task);
+        }
+        self.settle();
+    }
+
+    /// Answers, or hands to the shell, every function that waits for nothing more.
+    fn settle(&mut self) {
+        let mut at = 0;
+        while let Some(pending) = self.pending.get_mut(at) {
+            if !pending.waiting.is_empty() {
+                at += 1;
+            } else if let Some(function) = pending.function.take() {
+                let id = pending.id;
+                // Waits from now on for the shell, under an id that no task has.
+                pending.waiting.push(id);
+                self.events.push_back(Event::Management { id, function });
+                at += 1;
+            } else {
+                let tag = self.pending.swap_remove(at).tag;
+                self.management_response(tag, FunctionResult::Complete);
+            }
+        }
+    }
+
+    fn management_response(&mut self, tag: u32, result: FunctionResult) {
+        let mut pdu = pdu::TaskManagementResponse::new(opcode::TASK_MANAGEMENT_RESPONSE, flag::FINAL);
+        pdu.response = result.code();
+        pdu.tag.set(tag);
+        self.control(pdu.wire(), Bytes::new(), true);
+    }
+}

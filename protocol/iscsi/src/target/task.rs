@@ -1,0 +1,357 @@
+//! Commands under way on a target, and how their data-out is collected (RFC 7143 §4.2.4, §11.7-11.8).
+
+use alloc::vec::Vec;
+use core::mem;
+
+use super::Reply;
+use crate::{
+    Buffer, Cdb, Parameters, TaskAttribute, TaskId,
+    frame::Destination,
+    pdu::{self, NO_TAG, flag},
+};
+
+/// The iSCSI conditions that end a command with ABORTED COMMAND (RFC 7143 §11.4.7.2), and our own refusals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// 0Ch/0Ch.
+    UnexpectedUnsolicited,
+    /// 0Ch/0Dh.
+    IncorrectAmount,
+    /// 47h/05h: a digest is wrong or data is out of sequence.
+    ProtocolServiceCrc,
+    /// Data-out beyond what we ever take.
+    TooLong,
+    Busy,
+    TaskSetFull,
+}
+
+impl Failure {
+    pub(super) fn reply(self) -> Reply {
+        let sense = |key: u8, code: u8, qualifier: u8| Reply {
+            status: 0x02,
+            // Fixed format, current error.
+            sense: [0x70, 0, key, 0, 0, 0, 0, 10, 0, 0, 0, 0, code, qualifier, 0, 0, 0, 0].to_vec(),
+            ..Reply::default()
+        };
+        match self {
+            Self::UnexpectedUnsolicited => sense(0x0B, 0x0C, 0x0C),
+            Self::IncorrectAmount => sense(0x0B, 0x0C, 0x0D),
+            Self::ProtocolServiceCrc => sense(0x0B, 0x47, 0x05),
+            // ILLEGAL REQUEST, INSUFFICIENT RESOURCES: trying again cannot help.
+            Self::TooLong => sense(0x05, 0x55, 0x03),
+            Self::Busy => Reply { status: 0x08, ..Reply::default() },
+            Self::TaskSetFull => Reply { status: 0x28, ..Reply::default() },
+        }
+    }
+}
+
+pub(super) enum State {
+    /// Data-out is coming.
+    Collecting,
+    /// The shell has it.
+    Running,
+    /// The shell has it, but nobody waits for its end except task management.
+    Aborted,
+    /// Its answer is being sent, so many bytes of data-in so far.
+    Replying { reply: Reply, sent: usize },
+}
+
+pub(super) struct Task {
+    pub(super) id: TaskId,
+    pub(super) tag: u32,
+    pub(super) lun: u64,
+    pub(super) immediate: bool,
+    pub(super) bidirectional: bool,
+    pub(super) cdb: Cdb,
+    pub(super) attribute: TaskAttribute,
+    pub(super) write_expected: u32,
+    pub(super) read_expected: u32,
+    pub(super) state: State,
+    pub(super) data_out: Buffer,
+    pub(super) failure: Option<Failure>,
+    /// DataSN of Data-In; for bidirectional commands it goes on from R2TSN (§4.2.2.4).
+    pub(super) data_in_sn: u32,
+    /// Contiguous bytes of data-out so far.
+    received: u32,
+    /// Data-out up to here was asked for or came unasked.
+    granted: u32,
+    /// Where the running sequence ends.
+    sequence_end: u32,
+    data_sn: u32,
+    unsolicited_open: bool,
+    r2ts_sent: u32,
+    r2ts_done: u32,
+}
+
+/// What a task wants after data came.
+pub(super) enum Want {
+    Nothing,
+    /// Ask for `length` bytes from `offset` with this R2TSN.
+    Ask {
+        r2t_sn: u32,
+        offset: u32,
+        length: u32,
+    },
+    Execute,
+    Fail(Failure),
+}
+
+impl Task {
+    pub(super) fn new(header: &pdu::ScsiCommand, extras: pdu::CommandExtras) -> Option<Self> {
+        let (reads, writes) = (header.flags & flag::READ != 0, header.flags & flag::WRITE != 0);
+        let expected = header.expected.get();
+        Some(Self {
+            id: TaskId(0),
+            tag: header.tag.get(),
+            lun: header.lun.get(),
+            immediate: header.opcode & pdu::opcode::IMMEDIATE != 0,
+            bidirectional: reads && writes,
+            cdb: extras.cdb,
+            attribute: TaskAttribute::from_bits(header.flags)?,
+            write_expected: if writes { expected } else { 0 },
+            read_expected: match (reads, writes) {
+                (true, false) => expected,
+                (true, true) => extras.bidi_read.unwrap_or(0),
+                (false, _) => 0,
+            },
+            state: State::Collecting,
+            data_out: Buffer::default(),
+            failure: None,
+            data_in_sn: 0,
+            received: 0,
+            granted: 0,
+            sequence_end: 0,
+            data_sn: 0,
+            unsolicited_open: writes && header.flags & flag::FINAL == 0,
+            r2ts_sent: 0,
+            r2ts_done: 0,
+        })
+    }
+
+    /// Checks what the command PDU brings along; a wrong amount fails the command once all its data has come.
+    pub(super) fn check_unsolicited(&mut self, agreed: &Parameters, immediate_length: u32) {
+        self.sequence_end = self.write_expected.min(agreed.first_burst);
+        let fits = immediate_length == 0 || (agreed.immediate_data && immediate_length <= self.sequence_end);
+        if !fits || (self.unsolicited_open && agreed.initial_r2t) {
+            self.failure = Some(Failure::UnexpectedUnsolicited);
+        }
+    }
+
+    /// Notes a failure; the first one is told.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+    }
+
+    pub(super) const fn is_collecting(&self) -> bool {
+        matches!(self.state, State::Collecting)
+    }
+
+    /// Immediate data is there.
+    pub(super) fn immediate_received(&mut self, length: u32) {
+        self.received = length;
+        self.granted = length;
+    }
+
+    /// Where the segment of a Data-Out PDU goes. Checks tag, sequence and range; what is wrong is discarded and fails
+    /// the command. `None` if the transfer tag is not one that is open.
+    pub(super) fn data_out(&mut self, slot: u16, header: &pdu::DataOut, length: u32) -> Option<Destination> {
+        if header.transfer.get() == NO_TAG {
+            if !self.unsolicited_open {
+                self.fail(Failure::UnexpectedUnsolicited);
+                return Some(Destination::Discard);
+            }
+        } else {
+            if self.unsolicited_open || self.r2ts_done == self.r2ts_sent {
+                return None;
+            }
+            if header.transfer.get() != transfer_tag(slot, self.r2ts_done) {
+                return None;
+            }
+        }
+        let end = self.received.checked_add(length).filter(|end| *end <= self.sequence_end);
+        if header.data_sn.get() != self.data_sn || header.offset.get() != self.received {
+            self.fail(Failure::ProtocolServiceCrc);
+        } else if end.is_none() {
+            self.fail(if self.unsolicited_open {
+                Failure::UnexpectedUnsolicited
+            } else {
+                Failure::IncorrectAmount
+            });
+        }
+        self.data_sn = self.data_sn.wrapping_add(1);
+        if self.failure.is_some() {
+            return Some(Destination::Discard);
+        }
+        Some(Destination::Into(mem::take(&mut self.data_out), self.received as usize))
+    }
+
+    /// A Data-Out PDU that [`Self::data_out`] took is there.
+    pub(super) fn data_out_received(
+        &mut self,
+        agreed: &Parameters,
+        last: bool,
+        length: u32,
+        place: Destination,
+    ) {
+        if let Destination::Into(buffer, _) = place {
+            self.data_out = buffer;
+            self.received += length;
+        }
+        if !last {
+            return;
+        }
+        self.data_sn = 0;
+        if self.unsolicited_open {
+            self.unsolicited_open = false;
+            // Fewer bytes than the first burst may come unasked; the rest will be asked for.
+            self.granted = self.received;
+        } else if self.r2ts_done < self.r2ts_sent {
+            if self.received != self.sequence_end {
+                self.fail(Failure::IncorrectAmount);
+            }
+            self.r2ts_done += 1;
+            self.sequence_end = self.granted.min(self.sequence_end.saturating_add(agreed.max_burst));
+        }
+    }
+
+    /// The next step; call until it wants nothing or ends.
+    pub(super) fn want(&mut self, agreed: &Parameters) -> Want {
+        let asked = self.r2ts_sent - self.r2ts_done;
+        if !self.is_collecting() || self.unsolicited_open {
+            return Want::Nothing;
+        }
+        if let Some(failure) = self.failure {
+            // The answer waits for all data that is under way (§7.8).
+            return if asked == 0 { Want::Fail(failure) } else { Want::Nothing };
+        }
+        if self.received == self.write_expected {
+            return Want::Execute;
+        }
+        if asked >= agreed.max_outstanding_r2t || self.granted == self.write_expected {
+            return Want::Nothing;
+        }
+        let offset = self.granted;
+        let length = (self.write_expected - offset).min(agreed.max_burst);
+        self.granted = offset + length;
+        if asked == 0 {
+            self.sequence_end = self.granted;
+        }
+        let r2t_sn = self.r2ts_sent;
+        self.r2ts_sent += 1;
+        if self.bidirectional {
+            self.data_in_sn = self.r2ts_sent;
+        }
+        Want::Ask { r2t_sn, offset, length }
+    }
+}
+
+/// Tells transfers of one session apart; never the reserved tag, as slots stay below 1100.
+pub(super) const fn transfer_tag(slot: u16, r2t_sn: u32) -> u32 {
+    ((slot as u32) << 16) | (r2t_sn & 0xFFFF)
+}
+
+const SLOT_MASK: u64 = 0xFFFF;
+
+/// Tasks by slot; found by tag.
+pub(super) struct Tasks {
+    slots: Vec<Option<Task>>,
+    /// Tags beside the slots, so that a search stays within few cache lines.
+    tags: Vec<u32>,
+    free: Vec<u16>,
+    serial: u64,
+    collecting: usize,
+    immediate: u16,
+    under_way: u16,
+}
+
+impl Tasks {
+    pub(super) fn new(capacity: u16) -> Self {
+        Self {
+            slots: Vec::new(),
+            tags: Vec::new(),
+            free: (0..capacity).rev().collect(),
+            serial: 0,
+            collecting: 0,
+            immediate: 0,
+            under_way: 0,
+        }
+    }
+
+    /// An id that is no command's.
+    pub(super) const fn fresh(&mut self) -> TaskId {
+        self.serial += 1;
+        TaskId((self.serial << 16) | SLOT_MASK)
+    }
+
+    /// Commands under way that count in the window.
+    pub(super) const fn ordinary(&self) -> u16 {
+        self.under_way - self.immediate
+    }
+
+    pub(super) const fn under_way(&self) -> u16 {
+        self.under_way
+    }
+
+    pub(super) const fn immediate(&self) -> u16 {
+        self.immediate
+    }
+
+    pub(super) const fn collecting(&self) -> usize {
+        self.collecting
+    }
+
+    pub(super) fn find(&self, tag: u32) -> Option<u16> {
+        let at = self.tags.iter().position(|there| *there == tag)?;
+        u16::try_from(at).ok().filter(|_| self.slots.get(at).is_some_and(Option::is_some))
+    }
+
+    /// The slot is the low half of the id.
+    pub(super) fn find_id(&self, id: TaskId) -> Option<u16> {
+        let slot = u16::try_from(id.0 & SLOT_MASK).ok()?;
+        let task = self.slots.get(usize::from(slot))?.as_ref()?;
+        (task.id == id).then_some(slot)
+    }
+
+    pub(super) fn get(&mut self, slot: u16) -> Option<&mut Task> {
+        self.slots.get_mut(usize::from(slot))?.as_mut()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u16, &Task)> {
+        (0_u16..).zip(&self.slots).filter_map(|(slot, task)| Some((slot, task.as_ref()?)))
+    }
+
+    pub(super) fn insert(&mut self, mut task: Task) -> Option<u16> {
+        let slot = self.free.pop()?;
+        self.serial += 1;
+        task.id = TaskId((self.serial << 16) | u64::from(slot));
+        let at = usize::from(slot);
+        while self.slots.len() <= at {
+            self.slots.push(None);
+            self.tags.push(NO_TAG);
+        }
+        self.collecting += 1;
+        self.immediate += u16::from(task.immediate);
+        self.under_way += 1;
+        self.tags[at] = task.tag;
+        self.slots[at] = Some(task);
+        Some(slot)
+    }
+
+    /// Changes a task's state.
+    pub(super) fn set_state(&mut self, slot: u16, state: State) {
+        let Some(task) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else { return };
+        self.collecting -= usize::from(task.is_collecting());
+        task.state = state;
+        self.collecting += usize::from(task.is_collecting());
+    }
+
+    pub(super) fn remove(&mut self, slot: u16) -> Option<Task> {
+        let task = self.slots.get_mut(usize::from(slot))?.take()?;
+        self.tags[usize::from(slot)] = NO_TAG;
+        self.free.push(slot);
+        self.collecting -= usize::from(task.is_collecting());
+        self.immediate -= u16::from(task.immediate);
+        self.under_way -= 1;
+        Some(task)
+    }
+}

@@ -1,0 +1,117 @@
+//! Text requests in full feature phase: SendTargets (RFC 7143 §11.10, appendix C).
+
+use alloc::{format, vec::Vec};
+
+use bytes::Bytes;
+
+use super::{Closed, Connection, SessionKind, TargetEntry, session::Phase};
+use crate::{
+    limits,
+    parameters::{self, Answer},
+    pdu::{self, Bhs, NO_TAG, flag, opcode, reason},
+    text,
+};
+
+/// The transfer tag of a text exchange that goes on; there is one at a time.
+const TRANSFER: u32 = 1;
+
+pub(super) struct TextExchange {
+    tag: u32,
+    request: Vec<u8>,
+    /// Answer not yet sent.
+    answer: Vec<u8>,
+}
+
+impl Connection {
+    pub(super) fn text(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), Closed> {
+        let header = pdu::Text::of(bhs);
+        let (tag, transfer) = (header.tag.get(), header.transfer.get());
+        let continues = header.flags & flag::CONTINUE != 0;
+        let finish = header.flags & flag::FINAL != 0;
+        if continues && finish {
+            self.text = None;
+            return self.reject(bhs, reason::PROTOCOL);
+        }
+        let mut exchange = match self.text.take() {
+            // A new request resets what was before (§11.10.4).
+            _ if transfer == NO_TAG => TextExchange { tag, request: Vec::new(), answer: Vec::new() },
+            Some(exchange) if transfer == TRANSFER && exchange.tag == tag => exchange,
+            _ => return self.reject(bhs, reason::PROTOCOL),
+        };
+        if exchange.request.len() + data.len() > limits::TEXT_MAX {
+            return self.reject(bhs, reason::OUT_OF_RESOURCES);
+        }
+        exchange.request.extend_from_slice(data);
+        let mut response = pdu::TextResponse::new(opcode::TEXT_RESPONSE, 0);
+        response.lun = header.lun;
+        response.tag.set(tag);
+        response.transfer.set(TRANSFER);
+        if continues {
+            self.text = Some(exchange);
+            self.control(response.wire(), Bytes::new(), true);
+            return Ok(());
+        }
+        let request = core::mem::take(&mut exchange.request);
+        if !request.is_empty() && self.answer_keys(&request, &mut exchange.answer).is_err() {
+            return self.reject(bhs, reason::PROTOCOL);
+        }
+        let length = exchange.answer.len().min(self.agreed.max_send as usize);
+        let rest = exchange.answer.split_off(length);
+        let answer = core::mem::replace(&mut exchange.answer, rest);
+        if !exchange.answer.is_empty() {
+            response.flags |= flag::CONTINUE;
+            self.text = Some(exchange);
+        } else if finish {
+            response.flags |= flag::FINAL;
+            response.transfer.set(NO_TAG);
+        } else {
+            self.text = Some(exchange);
+        }
+        self.control(response.wire(), Bytes::from(answer), true);
+        Ok(())
+    }
+
+    fn answer_keys(&mut self, request: &[u8], answer: &mut Vec<u8>) -> Result<(), text::TextError> {
+        for (key, value) in text::parse(request)? {
+            match key {
+                "SendTargets" => self.send_targets(value, answer),
+                // The one operational key that may change in full feature phase (§13.12).
+                "MaxRecvDataSegmentLength" => {
+                    let policy = &self.config.policy;
+                    if let Some(Answer::Reject) = parameters::answer(&mut self.agreed, policy, key, value) {
+                        text::put(answer, key, Answer::Reject);
+                    }
+                }
+                _ if parameters::is_operational(key) => text::put(answer, key, Answer::Reject),
+                _ => text::put(answer, key, "NotUnderstood"),
+            }
+        }
+        Ok(())
+    }
+
+    fn send_targets(&self, which: &str, answer: &mut Vec<u8>) {
+        let config = &self.config;
+        let own = match self.phase {
+            Phase::Full(SessionKind::Normal { target }) => config.targets.get(target),
+            _ => None,
+        };
+        let wanted = |entry: &&TargetEntry| match (which, own) {
+            ("All", None) => true,
+            ("", Some(own)) => entry.name == own.name,
+            (name, None) => entry.name == name,
+            (name, Some(own)) => entry.name == name && name == own.name,
+        };
+        if which == "All" && own.is_some() {
+            // Only discovery sessions may ask for all (appendix C).
+            text::put(answer, "SendTargets", Answer::Reject);
+        }
+        for entry in config.targets.iter().filter(wanted) {
+            text::put(answer, "TargetName", &entry.name);
+            let own_address = core::slice::from_ref(&self.local_address);
+            let addresses = if entry.addresses.is_empty() { own_address } else { &entry.addresses };
+            for address in addresses {
+                text::put(answer, "TargetAddress", format!("{address},{}", config.portal_group));
+            }
+        }
+    }
+}
