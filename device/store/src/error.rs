@@ -42,7 +42,8 @@ pub enum StoreError {
         /// The object whose record is damaged.
         object: ObjectId,
     },
-    /// A flush or commit failed before; nothing is written until the store is opened again. Reads go on.
+    /// A flush, a commit or the index failed before; nothing is written until the store is opened again. Reads
+    /// go on.
     #[error("the store refuses writes after a failed flush; open it again")]
     Poisoned,
     /// `flush` from inside a [`Scope`](crate::Scope) of the same thread: it would wait for itself.
@@ -128,12 +129,6 @@ pub enum FormatError {
         object: ObjectId,
         /// The medium's block number.
         block: u64,
-    },
-    /// An index record fails its checksum or cannot be parsed.
-    #[error("an index record of object {object} is damaged")]
-    IndexDamaged {
-        /// The object the record's key names.
-        object: ObjectId,
     },
     /// Another process has this store open.
     #[error("the store is in use by another process")]

@@ -6,11 +6,16 @@
 //! Truth: `docs/design/store.md`.
 
 pub mod contract;
+pub mod disk;
 mod error;
+pub mod medium;
 mod memory;
+pub mod sim;
 mod store;
 
+pub use disk::{DiskStore, FormatOptions, Options, format};
 pub use error::{FormatError, StoreError};
+pub use medium::{FileMedium, Medium, MediumFile};
 pub use memory::MemoryStore;
 pub use store::{
     AttributeId, BLOCK, MAX_ATTRIBUTE_LENGTH, MAX_ATTRIBUTES_PER_OBJECT, MAX_LIST, MAX_OBJECT_LENGTH,

@@ -2,9 +2,11 @@
 
 use std::marker::PhantomData;
 
+pub use sealstone_osd::AttributeId;
 use sealstone_osd::{ObjectId, ObjectType};
 
 use crate::StoreError;
+use crate::disk::Inside;
 
 /// Unit of allocation and of checksums, in bytes.
 pub const BLOCK: u64 = 4096;
@@ -18,15 +20,6 @@ pub const MAX_ATTRIBUTE_LENGTH: usize = 0xFFFE;
 pub const MAX_ATTRIBUTES_PER_OBJECT: u64 = 4 << 20;
 /// Most ids that one `list` returns; a larger `max` is cut to this.
 pub const MAX_LIST: usize = 1 << 16;
-
-/// Attribute page and number; the order is that of the attribute lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AttributeId {
-    /// Attribute page.
-    pub page: u32,
-    /// Attribute number in the page.
-    pub number: u32,
-}
 
 /// What [`ObjectStore::stat`] tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,14 +49,20 @@ pub struct Space {
 /// Belongs to the thread that began it. Scopes nest. Hold it for one command, never across a `flush`.
 #[must_use = "the group may close as soon as the scope is dropped"]
 pub struct Scope<'a> {
-    /// A scope is tied to its thread and to its store.
-    _thread: PhantomData<(*const (), &'a ())>,
+    _inside: Option<Inside<'a>>,
+    /// A scope is tied to its thread.
+    _thread: PhantomData<*const ()>,
 }
 
 impl<'a> Scope<'a> {
     /// A scope of a backend that has no groups.
     pub(crate) fn none() -> Self {
-        Self { _thread: PhantomData }
+        Self { _inside: None, _thread: PhantomData }
+    }
+
+    /// A scope that keeps a group of the disk store open.
+    pub(crate) fn inside(inside: Inside<'a>) -> Self {
+        Self { _inside: Some(inside), _thread: PhantomData }
     }
 }
 

@@ -1,0 +1,95 @@
+//! Committed index records kept in memory, with a bound.
+//!
+//! Does: remember records and the absence of records; forget what was not asked for lately.
+//! Does not: hold anything that is not in the index too.
+//! Costs: O(1) an access; each shard keeps two generations and drops the older one when the younger is full.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use parking_lot::Mutex;
+
+use super::record::{Key, Value};
+
+/// Number of independent shards.
+const SHARDS: usize = 16;
+/// What an entry costs beside its value, about, in bytes.
+const ENTRY: usize = 80;
+
+#[derive(Default)]
+struct Shard {
+    young: HashMap<Key, Option<Value>>,
+    old: HashMap<Key, Option<Value>>,
+    weight: usize,
+}
+
+/// The cache.
+pub(crate) struct Cache {
+    shards: [Mutex<Shard>; SHARDS],
+    hasher: RandomState,
+    /// Weight at which a shard's young generation becomes old, in bytes.
+    turn: usize,
+}
+
+impl Cache {
+    /// A cache of about `bytes` of memory.
+    pub(crate) fn new(bytes: usize) -> Self {
+        let shards = std::array::from_fn(|_| Mutex::default());
+        Self { shards, hasher: RandomState::new(), turn: bytes / SHARDS / 2 }
+    }
+
+    fn shard(&self, key: &Key) -> &Mutex<Shard> {
+        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+    }
+
+    /// What is known of a key: nothing, that it is absent, or its value.
+    pub(crate) fn get(&self, key: &Key) -> Option<Option<Value>> {
+        let mut shard = self.shard(key).lock();
+        if let Some(value) = shard.young.get(key) {
+            return Some(value.clone());
+        }
+        let value = shard.old.remove(key)?;
+        self.insert(&mut shard, *key, value.clone());
+        Some(value)
+    }
+
+    /// Remembers a key's committed value or its absence.
+    pub(crate) fn put(&self, key: Key, value: Option<Value>) {
+        let mut shard = self.shard(&key).lock();
+        shard.old.remove(&key);
+        self.insert(&mut shard, key, value);
+    }
+
+    fn insert(&self, shard: &mut Shard, key: Key, value: Option<Value>) {
+        let weight = |value: &Option<Value>| ENTRY + value.as_ref().map_or(0, Value::weight);
+        shard.weight += weight(&value);
+        if let Some(old) = shard.young.insert(key, value) {
+            shard.weight -= weight(&old);
+        }
+        if shard.weight > self.turn {
+            shard.old = std::mem::take(&mut shard.young);
+            shard.weight = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::chunk_key;
+    use super::*;
+    use sealstone_osd::ObjectId;
+
+    #[test]
+    fn the_newest_value_is_kept_and_memory_is_bounded() {
+        let cache = Cache::new(64 << 10);
+        let key = |n| chunk_key(ObjectId::ROOT, n);
+        for n in 0..10_000 {
+            cache.put(key(n), None);
+            cache.put(key(n), Some(Value::Attribute([n as u8].into())));
+            assert_eq!(cache.get(&key(n)), Some(Some(Value::Attribute([n as u8].into()))));
+        }
+        let kept = (0..10_000).filter(|&n| cache.get(&key(n)).is_some()).count();
+        assert!(kept * ENTRY <= 64 << 10, "{kept} entries");
+        assert!(kept > 100);
+    }
+}

@@ -1,0 +1,225 @@
+//! A chunk: where 1 MiB of an object lies on the medium, and the checksum of each of its blocks.
+//!
+//! Does: keep extents compactly for the cache and the index, and flat for changing them.
+//! Does not: touch the medium. Truth: docs/design/store.md, "Chunk record".
+
+use super::record::Rotten;
+
+/// Blocks of one chunk.
+pub(crate) const CHUNK_BLOCKS: u64 = 256;
+/// The digest profile without digests beside the CRC32C; the only one so far. Others append to the record.
+const PROFILE_CRC_ONLY: u8 = 0;
+/// A block's place when it is not mapped.
+const HOLE: u64 = u64::MAX;
+
+/// Blocks that lie together, in the chunk and on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// First block in the chunk.
+    pub(crate) first: u16,
+    /// Number of blocks, not 0.
+    pub(crate) count: u16,
+    /// First block on the medium.
+    pub(crate) place: u64,
+    /// The group that allocated them; 0 if it is committed for sure. Not stored.
+    pub(crate) born: u64,
+}
+
+/// The compact form.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    /// Sorted, not overlapping.
+    extents: Box<[Extent]>,
+    /// One checksum for each block of each extent, in order.
+    sums: Box<[u32]>,
+}
+
+impl Chunk {
+    /// The extents with their checksums.
+    pub(crate) fn extents(&self) -> impl Iterator<Item = (Extent, &[u32])> {
+        let mut sums = &self.sums[..];
+        self.extents.iter().map(move |extent| {
+            let (these, rest) = sums.split_at(usize::from(extent.count));
+            sums = rest;
+            (*extent, these)
+        })
+    }
+
+    /// Memory of the tables in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        size_of_val(&*self.extents) + size_of_val(&*self.sums)
+    }
+
+    /// Layout: profile, number of extents, extents (first, count, place), checksums; little endian.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.push(PROFILE_CRC_ONLY);
+        out.extend_from_slice(&(self.extents.len() as u16).to_le_bytes());
+        for extent in &self.extents {
+            out.extend_from_slice(&extent.first.to_le_bytes());
+            out.extend_from_slice(&extent.count.to_le_bytes());
+            out.extend_from_slice(&extent.place.to_le_bytes());
+        }
+        for sum in &self.sums {
+            out.extend_from_slice(&sum.to_le_bytes());
+        }
+    }
+
+    /// Parses what [`encode`](Self::encode) wrote. Places are checked against the medium by the caller.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Rotten> {
+        let (&[profile, low, high], rest) = bytes.split_first_chunk().ok_or(Rotten)?;
+        let count = usize::from(u16::from_le_bytes([low, high]));
+        if profile != PROFILE_CRC_ONLY || count > CHUNK_BLOCKS as usize {
+            return Err(Rotten);
+        }
+        let (table, sums) = rest.split_at_checked(count * 12).ok_or(Rotten)?;
+        let mut extents: Vec<Extent> = Vec::with_capacity(count);
+        let (mut next, mut blocks) = (0, 0);
+        for row in table.chunks_exact(12) {
+            let number = |range: std::ops::Range<usize>| {
+                row[range].iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))
+            };
+            let (first, length, place) = (number(0..2), number(2..4), number(4..12));
+            if first < next || length == 0 || first + length > CHUNK_BLOCKS || place > HOLE - CHUNK_BLOCKS {
+                return Err(Rotten);
+            }
+            next = first + length;
+            blocks += length as usize;
+            extents.push(Extent { first: first as u16, count: length as u16, place, born: 0 });
+        }
+        if sums.len() != blocks * 4 {
+            return Err(Rotten);
+        }
+        let sums =
+            sums.chunks_exact(4).map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]])).collect();
+        Ok(Self { extents: extents.into(), sums })
+    }
+}
+
+/// One block's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// Block on the medium, or [`HOLE`].
+    place: u64,
+    /// The group that allocated it; 0 if committed.
+    pub(crate) born: u64,
+    /// CRC32C of its bytes.
+    pub(crate) sum: u32,
+}
+
+impl Slot {
+    const HOLE: Self = Self { place: HOLE, born: 0, sum: 0 };
+
+    pub(crate) fn new(place: u64, born: u64, sum: u32) -> Self {
+        Self { place, born, sum }
+    }
+
+    /// Where it is, if it is mapped.
+    pub(crate) fn place(&self) -> Option<u64> {
+        (self.place != HOLE).then_some(self.place)
+    }
+}
+
+/// The flat form: one slot for each block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Flat(Box<[Slot; CHUNK_BLOCKS as usize]>);
+
+impl Flat {
+    /// A chunk of holes.
+    pub(crate) fn empty() -> Self {
+        Self(Box::new([Slot::HOLE; CHUNK_BLOCKS as usize]))
+    }
+
+    /// A compact chunk laid out flat.
+    pub(crate) fn of(chunk: &Chunk) -> Self {
+        let mut flat = Self::empty();
+        for (extent, sums) in chunk.extents() {
+            let slots = &mut flat.0[usize::from(extent.first)..][..sums.len()];
+            for ((slot, &sum), place) in slots.iter_mut().zip(sums).zip(extent.place..) {
+                *slot = Slot { place, born: extent.born, sum };
+            }
+        }
+        flat
+    }
+
+    /// The slot of a block, numbered within the chunk.
+    pub(crate) fn slot(&self, block: u64) -> Slot {
+        self.0[block as usize]
+    }
+
+    /// Sets a slot; gives the old one.
+    pub(crate) fn set(&mut self, block: u64, slot: Slot) -> Slot {
+        std::mem::replace(&mut self.0[block as usize], slot)
+    }
+
+    /// Makes a hole; gives the old slot.
+    pub(crate) fn unmap(&mut self, block: u64) -> Slot {
+        self.set(block, Slot::HOLE)
+    }
+
+    /// The compact form; `None` if all is hole. Extents end where `segment_blocks` says a file ends, and
+    /// blocks born before group `open` count as committed.
+    pub(crate) fn compact(&self, segment_blocks: u64, open: u64) -> Option<Chunk> {
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut sums = Vec::new();
+        for (block, slot) in self.0.iter().enumerate() {
+            let Some(place) = slot.place() else { continue };
+            let born = if slot.born == open { open } else { 0 };
+            sums.push(slot.sum);
+            match extents.last_mut() {
+                Some(last)
+                    if usize::from(last.first + last.count) == block
+                        && last.place + u64::from(last.count) == place
+                        && place % segment_blocks != 0
+                        && last.born == born =>
+                {
+                    last.count += 1;
+                }
+                _ => extents.push(Extent { first: block as u16, count: 1, place, born }),
+            }
+        }
+        (!extents.is_empty()).then(|| Chunk { extents: extents.into(), sums: sums.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn flat_compact_and_bytes_agree(
+            slots in proptest::collection::vec((0_u64..256, 0_u64..1000, 1_u64..40, any::<u32>()), 0..30),
+        ) {
+            let mut flat = Flat::empty();
+            for (first, place, count, sum) in slots {
+                for i in 0..count.min(CHUNK_BLOCKS - first) {
+                    flat.set(first + i, Slot::new(place + i, 0, sum ^ i as u32));
+                }
+            }
+            let Some(chunk) = flat.compact(256, 7) else {
+                prop_assert_eq!(flat, Flat::empty());
+                return Ok(());
+            };
+            prop_assert_eq!(Flat::of(&chunk), flat);
+            for (extent, _) in chunk.extents() {
+                let last = extent.place + u64::from(extent.count) - 1;
+                prop_assert_eq!(extent.place / 256, last / 256, "no extent crosses segments");
+            }
+            let mut bytes = Vec::new();
+            chunk.encode(&mut bytes);
+            prop_assert_eq!(Chunk::parse(&bytes), Ok(chunk));
+        }
+    }
+
+    #[test]
+    fn sequential_blocks_are_one_extent() {
+        let mut flat = Flat::empty();
+        for block in 0..CHUNK_BLOCKS {
+            flat.set(block, Slot::new(1024 + block, 5, 0));
+        }
+        let chunk = flat.compact(1 << 18, 5).unwrap();
+        assert_eq!(chunk.extents().count(), 1);
+    }
+}

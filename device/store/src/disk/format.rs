@@ -1,0 +1,101 @@
+//! Making a store, and finding one.
+//!
+//! Does: order the steps so that an interrupted format is seen as one; check all files before they are used.
+//! Contract: the superblock says "ready" only when all else is durable.
+
+use std::io;
+
+use super::index::Index;
+use super::segments::{Segments, is_segment};
+use super::superblock::{LENGTH, State, Superblock};
+use crate::FormatError;
+use crate::medium::Medium;
+
+/// Name of the superblock's file.
+const SUPERBLOCK: &str = "superblock";
+/// Name of the index's file.
+pub(crate) const INDEX: &str = "index.redb";
+/// Most segment files of a store; larger capacities have larger segments.
+const MAX_SEGMENTS: u64 = 64;
+/// Usual length of a segment file, in bytes.
+const SEGMENT: u64 = 1 << 30;
+
+/// What `format` is to make.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// Bytes that objects may use.
+    pub capacity: u64,
+    /// Names the store; drawn at random by the caller.
+    pub uuid: [u8; 16],
+    /// Length of a segment file in bytes; `None` chooses 1 GiB or more, so that there are few.
+    pub segment: Option<u64>,
+    /// Destroy a store that is there already.
+    pub overwrite: bool,
+}
+
+impl FormatOptions {
+    /// A store of `capacity` bytes with this name and usual segments, refusing to overwrite one.
+    #[must_use]
+    pub fn new(capacity: u64, uuid: [u8; 16]) -> Self {
+        Self { capacity, uuid, segment: None, overwrite: false }
+    }
+}
+
+fn io_error(doing: &'static str) -> impl Fn(io::Error) -> FormatError {
+    move |source| FormatError::Io { doing, source }
+}
+
+/// Makes a store on a medium. If it is interrupted, `open` answers `FormatIncomplete` (or `NotFormatted`, if
+/// nothing was done yet) and it can be done again.
+///
+/// # Errors
+/// `AlreadyFormatted`, `Version` or `Superblock` if there is something else and `overwrite` is not set;
+/// `Capacity`; `Io` and `Index`.
+pub fn format(medium: &dyn Medium, options: &FormatOptions) -> Result<(), FormatError> {
+    let segment = options
+        .segment
+        .unwrap_or_else(|| SEGMENT.max((options.capacity / (MAX_SEGMENTS - 8)).next_multiple_of(1 << 20)));
+    let mut superblock = Superblock::new(options.uuid, options.capacity, segment)?;
+    if !options.overwrite {
+        match find(medium) {
+            Err(FormatError::NotFormatted | FormatError::FormatIncomplete) => {}
+            Ok(_) => return Err(FormatError::AlreadyFormatted),
+            Err(error) => return Err(error),
+        }
+    }
+    // From here on there is no store: a crash leaves "formatting", or an empty superblock.
+    let file = medium.open(SUPERBLOCK, true).map_err(io_error("making the superblock"))?;
+    let write = |superblock: &Superblock| {
+        file.write_at(0, &superblock.encode())?;
+        file.sync()
+    };
+    write(&superblock).map_err(io_error("writing the superblock"))?;
+    medium.sync_names().map_err(io_error("making names durable"))?;
+    for name in medium.list().map_err(io_error("listing files"))? {
+        if name == INDEX || is_segment(&name) {
+            medium.delete(&name).map_err(io_error("deleting old files"))?;
+        }
+    }
+    Segments::format(medium, &superblock).map_err(io_error("making segments"))?;
+    let index = medium.open(INDEX, true).map_err(io_error("making the index"))?;
+    Index::format(index, &superblock.uuid)?;
+    medium.sync_names().map_err(io_error("making names durable"))?;
+    superblock.state = State::Ready;
+    write(&superblock).map_err(io_error("writing the superblock"))
+}
+
+/// The superblock of a finished store.
+pub(crate) fn find(medium: &dyn Medium) -> Result<Superblock, FormatError> {
+    let file = match medium.open(SUPERBLOCK, false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(FormatError::NotFormatted),
+        file => file.map_err(io_error("opening the superblock"))?,
+    };
+    let length = file.len().map_err(io_error("reading the superblock"))?.min(LENGTH as u64);
+    let mut bytes = vec![0; length as usize];
+    file.read_at(0, &mut bytes).map_err(io_error("reading the superblock"))?;
+    let superblock = Superblock::parse(&bytes)?;
+    match superblock.state {
+        State::Formatting => Err(FormatError::FormatIncomplete),
+        State::Ready => Ok(superblock),
+    }
+}

@@ -1,0 +1,226 @@
+//! Transaction groups: who is in the open one, and when it is committed.
+//!
+//! Does: let operations in; close a group only when none is under way; share one commit among all that wait.
+//! Order of a commit: segments are synced, then the index commits, then the freed blocks may be used again.
+//! Contract: when one step fails the store is poisoned, and nothing is written until it is opened again.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+use super::DiskStore;
+use crate::StoreError;
+
+thread_local! {
+    /// The stores whose groups this thread keeps open, with the number of its scopes in each.
+    static HELD: RefCell<Vec<(u64, u32)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Tells the gates of one process apart.
+static GATES: AtomicU64 = AtomicU64::new(1);
+
+/// The way into the open group.
+pub(crate) struct Gate {
+    id: u64,
+    inside: RwLock<()>,
+}
+
+/// Being inside; ends when dropped, on the thread that entered.
+pub(crate) struct Inside<'a> {
+    gate: u64,
+    _guard: Option<RwLockReadGuard<'a, ()>>,
+}
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        Self { id: GATES.fetch_add(1, Ordering::Relaxed), inside: RwLock::new(()) }
+    }
+
+    /// Is this thread inside?
+    pub(crate) fn holds(&self) -> bool {
+        HELD.with_borrow(|held| held.iter().any(|(id, _)| *id == self.id))
+    }
+
+    /// Goes in, or deeper in; waits while a group is being closed.
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        // A thread that is inside must not wait: whoever closes the group waits for it.
+        let guard = (!self.holds()).then(|| self.inside.read());
+        HELD.with_borrow_mut(|held| match held.iter_mut().find(|(id, _)| *id == self.id) {
+            Some((_, depth)) => *depth += 1,
+            None => held.push((self.id, 1)),
+        });
+        Inside { gate: self.id, _guard: guard }
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        HELD.with_borrow_mut(|held| {
+            if let Some(position) = held.iter().position(|(id, _)| *id == self.gate) {
+                held[position].1 -= 1;
+                if held[position].1 == 0 {
+                    held.swap_remove(position);
+                }
+            }
+        });
+    }
+}
+
+/// The state of the groups of a store.
+pub(crate) struct Groups {
+    pub(crate) gate: Gate,
+    /// Number of the open group; starts at 1, 0 means "committed long ago".
+    open: AtomicU64,
+    /// Number of the last committed group.
+    committed: AtomicU64,
+    /// Held by whoever commits.
+    leader: Mutex<()>,
+    /// Shared with the index, which may fail by itself.
+    poisoned: Arc<AtomicBool>,
+    /// Bytes of data written in the open group.
+    written: AtomicU64,
+    /// Since when the open group is known not to be empty, by the clock of `tick`.
+    dirty_since: Mutex<Option<(u64, Duration)>>,
+}
+
+impl Groups {
+    pub(crate) fn new(poisoned: Arc<AtomicBool>) -> Self {
+        Self {
+            gate: Gate::new(),
+            open: AtomicU64::new(1),
+            committed: AtomicU64::new(0),
+            leader: Mutex::new(()),
+            poisoned,
+            written: AtomicU64::new(0),
+            dirty_since: Mutex::new(None),
+        }
+    }
+
+    /// The open group's number. Stable while the caller is inside.
+    pub(crate) fn open(&self) -> u64 {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// Counts data written in the open group.
+    pub(crate) fn wrote(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// `Poisoned` if it is.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        if self.poisoned.load(Ordering::Acquire) { Err(StoreError::Poisoned) } else { Ok(()) }
+    }
+}
+
+impl DiskStore {
+    /// Refuses all writing from now on.
+    pub(crate) fn poison(&self, engine_failed: bool) {
+        tracing::error!(engine_failed, "the store is poisoned: it refuses writes until opened again");
+        self.index.stop(engine_failed);
+    }
+
+    /// Makes all that was acknowledged durable.
+    pub(crate) fn flush_groups(&self) -> Result<(), StoreError> {
+        if self.groups.gate.holds() {
+            return Err(StoreError::ScopeOpen);
+        }
+        self.groups.check()?;
+        let target = {
+            let _inside = self.groups.gate.enter();
+            self.groups.open() - u64::from(!self.index.is_dirty())
+        };
+        self.commit_through(target)
+    }
+
+    /// Returns when the group `target` is committed, by this thread or by another.
+    fn commit_through(&self, target: u64) -> Result<(), StoreError> {
+        let committed = || self.groups.committed.load(Ordering::Acquire) >= target;
+        if committed() {
+            return Ok(());
+        }
+        let _leader = self.groups.leader.lock();
+        if committed() {
+            return Ok(());
+        }
+        self.groups.check()?;
+        self.commit_open()
+    }
+
+    /// Closes the open group and commits it. The caller leads.
+    fn commit_open(&self) -> Result<(), StoreError> {
+        let (group, number, segments) = {
+            let _all_out = self.groups.gate.inside.write();
+            self.groups.written.store(0, Ordering::Relaxed);
+            let number = self.groups.open.fetch_add(1, Ordering::AcqRel);
+            (self.index.rotate(), number, self.segments.take_dirty())
+        };
+        if let Err(source) = self.segments.sync(&segments) {
+            self.poison(false);
+            return Err(StoreError::Io { doing: "syncing data", source });
+        }
+        if !group.is_empty()
+            && let Err(error) = self.index.commit(&group)
+        {
+            self.poison(true);
+            return Err(error);
+        }
+        for run in group.freed.iter().filter(|run| run.count >= self.options.discard_blocks_min) {
+            // Only a hint: the blocks are free either way.
+            if let Err(error) = self.segments.discard(*run) {
+                tracing::warn!(%error, "discard failed");
+            }
+        }
+        self.index.settle(&group);
+        self.space.lock().release(&group.freed);
+        self.groups.committed.store(number, Ordering::Release);
+        Ok(())
+    }
+
+    /// Commits what is open, if anything. Not from inside a scope.
+    pub(crate) fn commit_now(&self) -> Result<(), StoreError> {
+        let target = self.groups.open();
+        self.commit_through(target)
+    }
+
+    /// Closes the group before an operation, if it has become too large or holds back too many freed blocks.
+    pub(crate) fn make_room(&self) {
+        let heavy = self.index.open_weight() > 2 * self.options.group_weight_max;
+        let held_back = {
+            let space = self.space.lock();
+            space.free() < self.low_water && space.pending() > 0
+        };
+        if (heavy || held_back) && !self.groups.gate.holds() {
+            // A failure poisons the store; the operation that follows reports it.
+            if let Err(error) = self.commit_now() {
+                tracing::error!(%error, "commit before an operation failed");
+            }
+        }
+    }
+
+    /// Commits the open group if it is old or large enough; to be called now and then with a clock that does
+    /// not go back, of any origin. Does nothing from inside a scope.
+    ///
+    /// # Errors
+    /// As `flush`.
+    pub fn tick(&self, now: Duration) -> Result<(), StoreError> {
+        if self.groups.gate.holds() || !self.index.is_dirty() || self.groups.check().is_err() {
+            return Ok(());
+        }
+        let open = self.groups.open();
+        let due = {
+            let mut since = self.groups.dirty_since.lock();
+            let start = match *since {
+                Some((group, start)) if group == open => start,
+                _ => now,
+            };
+            *since = Some((open, start));
+            now.saturating_sub(start) >= self.options.group_age_max
+        };
+        let large = self.groups.written.load(Ordering::Relaxed) >= self.options.group_bytes_max
+            || self.index.open_weight() >= self.options.group_weight_max;
+        if due || large { self.commit_through(open) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,446 @@
+//! The disk store: copy-on-write extents in segment files, and their index.
+//!
+//! Does: [`ObjectStore`] on a [`Medium`]; survives power loss at any moment; never gives bytes that fail their
+//! checksum. Does not: make threads or read clocks, unless [`Background`] is asked for.
+//! Contract: as the trait says; the order of writes is in `group.rs`.
+//! Truth: docs/design/store.md.
+
+mod backend;
+mod background;
+mod cache;
+mod chunk;
+mod format;
+mod group;
+mod index;
+mod punch;
+mod read;
+mod record;
+mod segments;
+mod space;
+mod stage;
+mod superblock;
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use sealstone_osd::{ObjectId, ObjectType};
+
+pub use background::Background;
+pub use format::{FormatOptions, format};
+pub use superblock::{MAX_CAPACITY, MIN_CAPACITY};
+
+pub(crate) use group::Inside;
+
+use chunk::CHUNK_BLOCKS;
+use group::Groups;
+use index::Index;
+use record::{
+    Key, ObjectRecord, Rotten, Value, all_chunks, attribute_key, attribute_of, last_object_key, object_key,
+    object_of,
+};
+use segments::Segments;
+use space::{FreeMap, Run};
+use stage::{Stage, Stop};
+
+use crate::medium::Medium;
+use crate::store::{attribute_budget, check_transfer, end_of};
+use crate::{
+    AttributeId, BLOCK, FormatError, MAX_LIST, MAX_OBJECT_LENGTH, ObjectStore, Scope, Space, Stat, StoreError,
+};
+
+/// Number of object locks; objects share them by hash.
+const LOCKS: usize = 1024;
+/// Most attributes that one object can have within its limit.
+const MAX_ATTRIBUTES: usize = (crate::MAX_ATTRIBUTES_PER_OBJECT / 17) as usize;
+
+/// How an open store behaves. None of it is stored.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Memory for index records that were read or written lately, in bytes.
+    pub record_cache: usize,
+    /// Memory for pages of the index file, in bytes.
+    pub index_cache: usize,
+    /// Data written in a group before `tick` commits it, in bytes.
+    pub group_bytes_max: u64,
+    /// Memory that a group's index changes take before `tick` commits it, in bytes. At twice that, the next
+    /// operation commits it.
+    pub group_weight_max: usize,
+    /// Age of a group before `tick` commits it.
+    pub group_age_max: Duration,
+    /// Freed runs of at least so many blocks are given back to the medium.
+    pub discard_blocks_min: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            record_cache: 32 << 20,
+            index_cache: 16 << 20,
+            group_bytes_max: 64 << 20,
+            group_weight_max: 16 << 20,
+            group_age_max: Duration::from_secs(1),
+            discard_blocks_min: 256,
+        }
+    }
+}
+
+/// A store on a medium.
+pub struct DiskStore {
+    index: Index,
+    segments: Segments,
+    space: Mutex<FreeMap>,
+    objects: AtomicU64,
+    locks: Box<[RwLock<()>]>,
+    hasher: RandomState,
+    groups: Groups,
+    options: Options,
+    capacity_blocks: u64,
+    /// Free blocks below which a group that holds back freed ones is closed.
+    low_water: u64,
+    /// Keeps the medium's lock.
+    _medium: Arc<dyn Medium>,
+}
+
+impl std::fmt::Debug for DiskStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DiskStore").field("space", &self.space()).finish_non_exhaustive()
+    }
+}
+
+impl DiskStore {
+    /// Opens a store; reads the whole index once, to know which blocks are free.
+    ///
+    /// # Errors
+    /// All of [`FormatError`] but those of `format` alone.
+    pub fn open(medium: Arc<dyn Medium>, options: Options) -> Result<Self, FormatError> {
+        let superblock = format::find(&*medium)?;
+        let segments = Segments::open(&*medium, &superblock)?;
+        let missing = || FormatError::Missing { name: format::INDEX.to_owned() };
+        let io = |source| FormatError::Io { doing: "opening the index", source };
+        let file = match medium.open(format::INDEX, false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing()),
+            file => file.map_err(io)?,
+        };
+        // The engine would take an empty file for a new index.
+        if file.len().map_err(io)? == 0 {
+            return Err(FormatError::Truncated { name: format::INDEX.to_owned(), found: 0, expected: 1 });
+        }
+        let index = Index::open(file, &superblock.uuid, options.index_cache, options.record_cache)?;
+        let mut space =
+            FreeMap::new(superblock.blocks(), superblock.capacity_blocks, superblock.segment_blocks);
+        let objects = survey(&index, &mut space)?;
+        Ok(Self {
+            groups: Groups::new(index.stopped()),
+            index,
+            segments,
+            space: Mutex::new(space),
+            objects: AtomicU64::new(objects),
+            locks: (0..LOCKS).map(|_| RwLock::new(())).collect(),
+            hasher: RandomState::new(),
+            options,
+            capacity_blocks: superblock.capacity_blocks,
+            low_water: superblock.reserve_blocks / 2,
+            _medium: medium,
+        })
+    }
+
+    fn lock(&self, id: ObjectId) -> &RwLock<()> {
+        &self.locks[self.hasher.hash_one(id) as usize % LOCKS]
+    }
+
+    /// An object's record. The caller holds its lock.
+    fn record(&self, id: ObjectId) -> Result<ObjectRecord, StoreError> {
+        match self.index.get(&object_key(id))? {
+            None => Err(StoreError::NotFound(id)),
+            Some(Ok(Value::Object(record))) => Ok(record),
+            Some(Ok(_) | Err(Rotten)) => Err(StoreError::IndexDamaged { object: id }),
+        }
+    }
+
+    /// Runs one operation that changes an object; commits and tries once more if it needs freed blocks.
+    fn change(
+        &self,
+        id: ObjectId,
+        change: impl Fn(&mut Stage<'_>) -> Result<(), Stop>,
+    ) -> Result<(), StoreError> {
+        self.make_room();
+        match self.try_change(id, &change) {
+            Err(Stop::Pending) if !self.groups.gate.holds() => {
+                self.commit_now()?;
+                self.try_change(id, &change)
+            }
+            result => result,
+        }
+        .map_err(|stop| match stop {
+            Stop::Error(error) => error,
+            Stop::Pending => StoreError::NoSpace,
+        })
+    }
+
+    fn try_change(
+        &self,
+        id: ObjectId,
+        change: impl Fn(&mut Stage<'_>) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
+        let _inside = self.groups.gate.enter();
+        self.groups.check()?;
+        let _lock = self.lock(id).write();
+        let mut stage = Stage::new(self, id, self.record(id)?);
+        change(&mut stage)?;
+        stage.finish(false);
+        Ok(())
+    }
+
+    /// As `remove`, for an object whose own record may be damaged.
+    fn try_remove(&self, id: ObjectId) -> Result<(), Stop> {
+        let _inside = self.groups.gate.enter();
+        self.groups.check()?;
+        let _lock = self.lock(id).write();
+        let record = match self.record(id) {
+            Err(StoreError::IndexDamaged { .. }) => {
+                ObjectRecord { kind: ObjectType::User, length: 0, blocks: 0, attribute_weight: 0 }
+            }
+            record => record?,
+        };
+        let mut stage = Stage::new(self, id, record);
+        stage.unmap(0..MAX_OBJECT_LENGTH / BLOCK)?;
+        let attributes = self.index.scan(attribute_range(id, None), MAX_ATTRIBUTES)?;
+        stage.changes.extend(attributes.into_iter().map(|(key, _)| (key, None)));
+        stage.finish(true);
+        self.objects.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads and checks every byte and record of an object; gives the damaged blocks as (offset, length).
+    /// For scrubbing; other operations on the object wait only for 1 MiB at a time.
+    ///
+    /// # Errors
+    /// `NotFound`, `IndexDamaged`, `Io`.
+    pub fn verify(&self, id: ObjectId) -> Result<Vec<(u64, u64)>, StoreError> {
+        let mut damaged = Vec::new();
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let _lock = self.lock(id).read();
+            let length = self.record(id)?.length;
+            let range = record::chunk_key(id, from)..=record::chunk_key(id, u64::MAX);
+            next = None;
+            if let Some((key, _)) = self.index.scan(range, 1)?.pop() {
+                let base = record::chunk_of(&key) * CHUNK_BLOCKS * BLOCK;
+                let end = length.min(base + CHUNK_BLOCKS * BLOCK);
+                let mut buffer = vec![0; end.saturating_sub(base) as usize];
+                let mut at = base;
+                while at < end {
+                    match self.read_range(id, at, &mut buffer[(at - base) as usize..]) {
+                        Ok(()) => break,
+                        Err(StoreError::Damaged { offset, .. }) => {
+                            damaged.push((offset, BLOCK.min(length - offset)));
+                            at = offset + BLOCK;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                next = Some(record::chunk_of(&key) + 1);
+            }
+        }
+        Ok(damaged)
+    }
+}
+
+/// Keys of an object's attributes, of all pages or of one.
+fn attribute_range(id: ObjectId, page: Option<u32>) -> std::ops::RangeInclusive<Key> {
+    let (first, last) = page.map_or((0, u32::MAX), |page| (page, page));
+    attribute_key(id, AttributeId { page: first, number: 0 })
+        ..=attribute_key(id, AttributeId { page: last, number: u32::MAX })
+}
+
+/// Claims the blocks of all extents; gives the number of objects. Damaged records are left for whoever asks for
+/// their objects.
+fn survey(index: &Index, space: &mut FreeMap) -> Result<u64, FormatError> {
+    let (first, last) = all_chunks();
+    let mut damaged = 0_u64;
+    index.visit(first..=last, |key, value| {
+        let Ok(Value::Chunk(chunk)) = value else {
+            damaged += 1;
+            return Ok(());
+        };
+        for (extent, _) in chunk.extents() {
+            let run = Run { place: extent.place, count: u64::from(extent.count) };
+            space.claim(run).map_err(|block| FormatError::Overlap { object: object_of(key), block })?;
+        }
+        Ok(())
+    })?;
+    let mut objects = 0;
+    index.visit(object_key(ObjectId::ROOT)..=last_object_key(), |_, value| {
+        objects += 1;
+        damaged += u64::from(value.is_err());
+        Ok(())
+    })?;
+    if damaged > 0 {
+        tracing::error!(damaged, "index records are damaged");
+    }
+    Ok(objects)
+}
+
+impl ObjectStore for DiskStore {
+    fn begin(&self) -> Scope<'_> {
+        self.make_room();
+        Scope::inside(self.groups.gate.enter())
+    }
+
+    fn create(&self, id: ObjectId, kind: ObjectType) -> Result<(), StoreError> {
+        self.make_room();
+        let _inside = self.groups.gate.enter();
+        self.groups.check()?;
+        let _lock = self.lock(id).write();
+        match self.record(id) {
+            Ok(_) | Err(StoreError::IndexDamaged { .. }) => return Err(StoreError::Exists(id)),
+            Err(StoreError::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let record = ObjectRecord { kind, length: 0, blocks: 0, attribute_weight: 0 };
+        self.index.apply(vec![(object_key(id), Some(Value::Object(record)))], &[]);
+        self.objects.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn remove(&self, id: ObjectId) -> Result<(), StoreError> {
+        self.make_room();
+        self.try_remove(id).map_err(|stop| match stop {
+            Stop::Error(error) => error,
+            Stop::Pending => StoreError::NoSpace,
+        })
+    }
+
+    fn stat(&self, id: ObjectId) -> Result<Stat, StoreError> {
+        let _lock = self.lock(id).read();
+        let record = self.record(id)?;
+        Ok(Stat { kind: record.kind, length: record.length, used_bytes: record.blocks * BLOCK })
+    }
+
+    fn read(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<usize, StoreError> {
+        let _lock = self.lock(id).read();
+        let length = self.record(id)?.length;
+        let count = length.saturating_sub(offset).min(into.len() as u64) as usize;
+        match self.read_range(id, offset, &mut into[..count]) {
+            Ok(()) => Ok(count),
+            Err(StoreError::Damaged { object, offset, length: block }) => {
+                Err(StoreError::Damaged { object, offset, length: block.min(length - offset) })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(&self, id: ObjectId, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+        self.change(id, |stage| {
+            check_transfer(data.len())?;
+            let end = end_of(offset, data.len() as u64)?;
+            if !data.is_empty() {
+                stage.write(offset, data)?;
+                stage.record.length = stage.record.length.max(end);
+            }
+            Ok(())
+        })
+    }
+
+    fn resize(&self, id: ObjectId, length: u64) -> Result<(), StoreError> {
+        self.change(id, |stage| {
+            end_of(length, 0)?;
+            if length < stage.record.length {
+                stage.zero(length, stage.record.length.next_multiple_of(BLOCK))?;
+            }
+            stage.record.length = length;
+            Ok(())
+        })
+    }
+
+    fn clear(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError> {
+        self.change(id, |stage| {
+            let end = end_of(offset, length)?;
+            if length > 0 {
+                // Past the end of the object there are only zeros: the last block is a whole one.
+                let zero_to = if end >= stage.record.length { end.next_multiple_of(BLOCK) } else { end };
+                stage.zero(offset, zero_to)?;
+                stage.record.length = stage.record.length.max(end);
+            }
+            Ok(())
+        })
+    }
+
+    fn punch(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError> {
+        self.change(id, |stage| {
+            let old = stage.record.length;
+            if offset >= old || length == 0 {
+                return Ok(());
+            }
+            let gap = length.min(old - offset);
+            if offset + gap < old {
+                return stage.punch(offset, gap);
+            }
+            stage.zero(offset, old.next_multiple_of(BLOCK))?;
+            stage.record.length = offset;
+            Ok(())
+        })
+    }
+
+    fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError> {
+        let _lock = self.lock(id).read();
+        self.record(id)?;
+        match self.index.get(&attribute_key(id, attribute))? {
+            None => Ok(None),
+            Some(Ok(Value::Attribute(value))) => Ok(Some(value.to_vec())),
+            Some(Ok(_) | Err(Rotten)) => Err(StoreError::IndexDamaged { object: id }),
+        }
+    }
+
+    fn set_attribute(&self, id: ObjectId, attribute: AttributeId, value: &[u8]) -> Result<(), StoreError> {
+        let key = attribute_key(id, attribute);
+        self.change(id, |stage| {
+            let old = match self.index.get(&key)? {
+                Some(Ok(Value::Attribute(old))) => old.len(),
+                _ => 0,
+            };
+            stage.record.attribute_weight =
+                attribute_budget(stage.record.attribute_weight, old, value.len())?;
+            let value = (!value.is_empty()).then(|| Value::Attribute(value.into()));
+            stage.changes.push((key, value));
+            Ok(())
+        })
+    }
+
+    fn attributes(&self, id: ObjectId, page: Option<u32>) -> Result<Vec<(AttributeId, Vec<u8>)>, StoreError> {
+        let _lock = self.lock(id).read();
+        self.record(id)?;
+        let found = self.index.scan(attribute_range(id, page), MAX_ATTRIBUTES)?;
+        let one = |(key, value): (Key, _)| match value {
+            Ok(Value::Attribute(value)) => Ok((attribute_of(&key), value.to_vec())),
+            Ok(_) | Err(Rotten) => Err(StoreError::IndexDamaged { object: id }),
+        };
+        found.into_iter().map(one).collect()
+    }
+
+    fn list(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError> {
+        let found = self.index.scan(object_key(from)..=last_object_key(), max.min(MAX_LIST))?;
+        let kind = |value| match value {
+            Ok(Value::Object(record)) => record.kind,
+            // A damaged record is listed, so that the object can be removed.
+            Ok(_) | Err(Rotten) => ObjectType::User,
+        };
+        Ok(found.into_iter().map(|(key, value)| (object_of(&key), kind(value))).collect())
+    }
+
+    fn flush(&self) -> Result<(), StoreError> {
+        self.flush_groups()
+    }
+
+    fn space(&self) -> Space {
+        Space {
+            total: self.capacity_blocks * BLOCK,
+            used: self.space.lock().used() * BLOCK,
+            objects: self.objects.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Taking a range out of an object.
+//!
+//! Does: move extents where range and gap are whole blocks (nothing is copied); else write the tail anew.
+//! Costs: O(chunks of the tail); unaligned, also its bytes, and free space for all of it at once.
+
+use std::ops::Range;
+
+use super::chunk::{CHUNK_BLOCKS, Flat, Slot};
+use super::record::{Rotten, Value, chunk_key, chunk_of};
+use super::space::Run;
+use super::stage::{Stage, Stop, WALK, write_error};
+use crate::{BLOCK, StoreError};
+
+/// Blocks written at a time.
+const PIECE_BLOCKS: u64 = 256;
+
+/// New chunks, built in ascending order and compacted one by one.
+#[derive(Default)]
+struct Builder {
+    current: Option<(u64, Flat)>,
+    chunks: Vec<(u64, Value)>,
+}
+
+impl Builder {
+    fn push(&mut self, stage: &Stage<'_>, block: u64, slot: Slot) {
+        let number = block / CHUNK_BLOCKS;
+        if self.current.as_ref().is_none_or(|(current, _)| *current != number) {
+            self.close(stage);
+            self.current = Some((number, Flat::empty()));
+        }
+        if let Some((_, flat)) = &mut self.current {
+            flat.set(block % CHUNK_BLOCKS, slot);
+        }
+    }
+
+    fn close(&mut self, stage: &Stage<'_>) {
+        if let Some((number, flat)) = self.current.take()
+            && let Some(chunk) = flat.compact(stage.store.segments.blocks_each, stage.open)
+        {
+            self.chunks.push((number, Value::Chunk(chunk.into())));
+        }
+    }
+}
+
+impl Stage<'_> {
+    /// Takes `gap` bytes at `offset` out; `offset + gap` is less than the length. Nothing else was staged.
+    pub(crate) fn punch(&mut self, offset: u64, gap: u64) -> Result<(), Stop> {
+        let first_chunk = offset / BLOCK / CHUNK_BLOCKS;
+        let mut old_chunks = Vec::new();
+        let mut builder = Builder::default();
+        if offset.is_multiple_of(BLOCK) && gap.is_multiple_of(BLOCK) {
+            let (from, to) = (offset / BLOCK, (offset + gap) / BLOCK);
+            self.walk(
+                first_chunk,
+                |stage, block, slot| {
+                    match block {
+                        _ if block < from => builder.push(stage, block, slot),
+                        _ if block < to => stage.let_go(slot, true),
+                        _ => builder.push(stage, block - (to - from), slot),
+                    }
+                    Ok(())
+                },
+                &mut old_chunks,
+            )?;
+        } else {
+            let mut runs: Vec<Range<u64>> = Vec::new();
+            let mut before = 0;
+            let new_end = (self.record.length - gap).div_ceil(BLOCK);
+            self.walk(
+                first_chunk,
+                |stage, block, slot| {
+                    if block < offset / BLOCK {
+                        builder.push(stage, block, slot);
+                        return Ok(());
+                    }
+                    before += 1;
+                    stage.let_go(slot, false);
+                    for target in targets(block, offset, gap, new_end).into_iter().flatten() {
+                        match runs.last_mut() {
+                            Some(run) if target < run.end => {}
+                            Some(run) if run.end == target => run.end += 1,
+                            _ => runs.push(target..target + 1),
+                        }
+                    }
+                    Ok(())
+                },
+                &mut old_chunks,
+            )?;
+            self.rewrite(&runs, before, offset, gap, &mut builder)?;
+        }
+        builder.close(self);
+        for number in old_chunks {
+            self.changes.push((chunk_key(self.id, number), None));
+        }
+        for (number, value) in builder.chunks {
+            self.changes.push((chunk_key(self.id, number), Some(value)));
+        }
+        self.record.length -= gap;
+        Ok(())
+    }
+
+    /// Visits each mapped block from a chunk on, and notes the chunks.
+    fn walk(
+        &mut self,
+        first: u64,
+        mut visit: impl FnMut(&mut Self, u64, Slot) -> Result<(), Stop>,
+        chunks: &mut Vec<u64>,
+    ) -> Result<(), Stop> {
+        let mut next = Some(first);
+        while let Some(from) = next {
+            let range = chunk_key(self.id, from)..=chunk_key(self.id, u64::MAX);
+            let found = self.store.index.scan(range, WALK)?;
+            next = found.last().filter(|_| found.len() == WALK).map(|(key, _)| chunk_of(key) + 1);
+            for (key, value) in found {
+                let number = chunk_of(&key);
+                let chunk = match value {
+                    Ok(Value::Chunk(chunk)) => chunk,
+                    Ok(_) | Err(Rotten) => return Err(StoreError::IndexDamaged { object: self.id }.into()),
+                };
+                chunks.push(number);
+                for (extent, sums) in chunk.extents() {
+                    let first = number * CHUNK_BLOCKS + u64::from(extent.first);
+                    for ((block, place), &sum) in (first..).zip(extent.place..).zip(sums) {
+                        visit(self, block, Slot::new(place, extent.born, sum))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the blocks `runs` of the punched object, from the object as it still is.
+    fn rewrite(
+        &mut self,
+        runs: &[Range<u64>],
+        before: u64,
+        offset: u64,
+        gap: u64,
+        builder: &mut Builder,
+    ) -> Result<(), Stop> {
+        let after: u64 = runs.iter().map(|run| run.end - run.start).sum();
+        let mut places = self.take(after.saturating_sub(before), after, None)?.into_iter();
+        self.shrink(before.saturating_sub(after));
+        let length = self.record.length - gap;
+        let mut left = Run { place: 0, count: 0 };
+        let mut buffer = Vec::new();
+        for run in runs {
+            let mut block = run.start;
+            while block < run.end {
+                if left.count == 0 {
+                    left = places.next().expect("as many blocks were taken as are needed");
+                }
+                let count = left.count.min(run.end - block).min(PIECE_BLOCKS);
+                buffer.clear();
+                buffer.resize((count * BLOCK) as usize, 0);
+                let (start, end) = (block * BLOCK, ((block + count) * BLOCK).min(length));
+                let (kept, moved) = buffer[..(end - start) as usize]
+                    .split_at_mut((offset.clamp(start, end) - start) as usize);
+                self.store.read_range(self.id, start, kept)?;
+                self.store.read_range(self.id, start.max(offset) + gap, moved)?;
+                self.store
+                    .segments
+                    .write(left.place, &[std::io::IoSlice::new(&buffer)])
+                    .map_err(write_error)?;
+                self.store.groups.wrote(count * BLOCK);
+                for ((bytes, block), place) in
+                    buffer.chunks_exact(BLOCK as usize).zip(block..).zip(left.place..)
+                {
+                    builder.push(self, block, Slot::new(place, self.open, crc32c::crc32c(bytes)));
+                }
+                left = Run { place: left.place + count, count: left.count - count };
+                block += count;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The blocks of the punched object that bytes of the old `block` come to, ascending.
+fn targets(block: u64, offset: u64, gap: u64, new_end: u64) -> [Option<u64>; 3] {
+    let (start, end) = (block * BLOCK, (block + 1) * BLOCK);
+    let stays = (start < offset).then_some(block);
+    let moved = start.max(offset + gap)..end;
+    let (mut first, mut last) = (None, None);
+    if moved.start < moved.end {
+        first = Some((moved.start - gap) / BLOCK).filter(|target| *target < new_end);
+        last =
+            Some((moved.end - 1 - gap) / BLOCK).filter(|target| *target < new_end && Some(*target) != first);
+    }
+    [stays, first.filter(|target| Some(*target) != stays), last]
+}

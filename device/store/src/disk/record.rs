@@ -1,0 +1,211 @@
+//! Index records: keys, values and their bytes.
+//!
+//! Does: encode and parse; each value carries a CRC32C over its key and itself, so a rotten or misplaced
+//! record is seen. Does not: read the index. Truth: docs/design/store.md, "Index records".
+
+use std::sync::Arc;
+
+use sealstone_osd::{AttributeId, ObjectId, ObjectType};
+
+use super::chunk::Chunk;
+
+/// A key: tag, partition, object, and chunk number or attribute; big endian, so that byte order is key order.
+pub(crate) type Key = [u8; 25];
+
+/// What a key names; the first byte of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tag {
+    Store = 0,
+    Object = 1,
+    Chunk = 2,
+    Attribute = 3,
+}
+
+fn key(tag: Tag, id: ObjectId, sub: u64) -> Key {
+    let mut key = [0; 25];
+    key[0] = tag as u8;
+    key[1..9].copy_from_slice(&id.partition.to_be_bytes());
+    key[9..17].copy_from_slice(&id.object.to_be_bytes());
+    key[17..].copy_from_slice(&sub.to_be_bytes());
+    key
+}
+
+/// The one record that names the store.
+pub(crate) fn store_key() -> Key {
+    key(Tag::Store, ObjectId::ROOT, 0)
+}
+
+/// An object's record.
+pub(crate) fn object_key(id: ObjectId) -> Key {
+    key(Tag::Object, id, 0)
+}
+
+/// One chunk of an object.
+pub(crate) fn chunk_key(id: ObjectId, chunk: u64) -> Key {
+    key(Tag::Chunk, id, chunk)
+}
+
+/// One attribute of an object.
+pub(crate) fn attribute_key(id: ObjectId, attribute: AttributeId) -> Key {
+    key(Tag::Attribute, id, u64::from(attribute.page) << 32 | u64::from(attribute.number))
+}
+
+/// The last key of all objects.
+pub(crate) fn last_object_key() -> Key {
+    object_key(ObjectId::new(u64::MAX, u64::MAX))
+}
+
+/// First and last key of all chunks of all objects.
+pub(crate) fn all_chunks() -> (Key, Key) {
+    (chunk_key(ObjectId::ROOT, 0), chunk_key(ObjectId::new(u64::MAX, u64::MAX), u64::MAX))
+}
+
+fn u64_at(key: &Key, at: usize) -> u64 {
+    key[at..at + 8].iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// The object that a key belongs to.
+pub(crate) fn object_of(key: &Key) -> ObjectId {
+    ObjectId::new(u64_at(key, 1), u64_at(key, 9))
+}
+
+/// The chunk number in a chunk's key.
+pub(crate) fn chunk_of(key: &Key) -> u64 {
+    u64_at(key, 17)
+}
+
+/// The attribute in an attribute's key.
+pub(crate) fn attribute_of(key: &Key) -> AttributeId {
+    AttributeId { page: (u64_at(key, 17) >> 32) as u32, number: u64_at(key, 17) as u32 }
+}
+
+/// What is known of an object without its chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ObjectRecord {
+    pub(crate) kind: ObjectType,
+    /// Logical length in bytes.
+    pub(crate) length: u64,
+    /// Mapped blocks.
+    pub(crate) blocks: u64,
+    /// What its attributes count towards the limit, in bytes.
+    pub(crate) attribute_weight: u64,
+}
+
+/// A record's value. Cheap to clone.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Object(ObjectRecord),
+    Chunk(Arc<Chunk>),
+    Attribute(Arc<[u8]>),
+}
+
+/// A record whose bytes are not what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rotten;
+
+/// First byte of each value: the version of its layout.
+const LAYOUT: u8 = 1;
+
+impl Value {
+    /// Memory that it takes, about, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::Object(_) => 48,
+            Self::Chunk(chunk) => 64 + chunk.weight(),
+            Self::Attribute(value) => 48 + value.len(),
+        }
+    }
+
+    /// The value's bytes under its key.
+    pub(crate) fn encode(&self, key: &Key) -> Vec<u8> {
+        let mut out = vec![LAYOUT];
+        match self {
+            Self::Object(object) => {
+                out.extend_from_slice(&[object.kind as u8, 0, 0]);
+                for field in [object.length, object.blocks, object.attribute_weight] {
+                    out.extend_from_slice(&field.to_le_bytes());
+                }
+            }
+            Self::Chunk(chunk) => chunk.encode(&mut out),
+            Self::Attribute(value) => out.extend_from_slice(value),
+        }
+        seal(key, out)
+    }
+
+    /// Parses what [`encode`](Self::encode) wrote under the same key.
+    pub(crate) fn parse(key: &Key, bytes: &[u8]) -> Result<Self, Rotten> {
+        let bytes = unseal(key, bytes)?;
+        let (&layout, body) = bytes.split_first().ok_or(Rotten)?;
+        if layout != LAYOUT {
+            return Err(Rotten);
+        }
+        match key[0] {
+            tag if tag == Tag::Object as u8 => {
+                let body: &[u8; 27] = body.try_into().map_err(|_| Rotten)?;
+                let field =
+                    |at: usize| body[at..at + 8].iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte));
+                let kind = match body[0] {
+                    0x01 => ObjectType::Root,
+                    0x02 => ObjectType::Partition,
+                    0x40 => ObjectType::Collection,
+                    0x80 => ObjectType::User,
+                    _ => return Err(Rotten),
+                };
+                let (length, blocks, attribute_weight) = (field(3), field(11), field(19));
+                Ok(Self::Object(ObjectRecord { kind, length, blocks, attribute_weight }))
+            }
+            tag if tag == Tag::Chunk as u8 => Chunk::parse(body).map(|chunk| Self::Chunk(Arc::new(chunk))),
+            tag if tag == Tag::Attribute as u8 => Ok(Self::Attribute(body.into())),
+            _ => Err(Rotten),
+        }
+    }
+}
+
+/// Appends the CRC32C over key and value.
+pub(crate) fn seal(key: &Key, mut value: Vec<u8>) -> Vec<u8> {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(key), &value);
+    value.extend_from_slice(&crc.to_le_bytes());
+    value
+}
+
+/// Checks and removes the CRC32C.
+pub(crate) fn unseal<'a>(key: &Key, bytes: &'a [u8]) -> Result<&'a [u8], Rotten> {
+    let (value, crc) = bytes.split_last_chunk::<4>().ok_or(Rotten)?;
+    let expected = crc32c::crc32c_append(crc32c::crc32c(key), value);
+    if u32::from_le_bytes(*crc) == expected { Ok(value) } else { Err(Rotten) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn objects_and_attributes_round_trip(length: u64, blocks: u64, weight: u64, value: Vec<u8>) {
+            let id = ObjectId::new(length, blocks);
+            let object = Value::Object(ObjectRecord {
+                kind: ObjectType::Collection, length, blocks, attribute_weight: weight,
+            });
+            let key = object_key(id);
+            prop_assert_eq!(Value::parse(&key, &object.encode(&key)), Ok(object.clone()));
+            prop_assert_eq!(Value::parse(&object_key(ObjectId::ROOT), &object.encode(&key)).is_err(), !id.is_root());
+            let attribute = AttributeId { page: length as u32, number: weight as u32 };
+            let key = attribute_key(id, attribute);
+            prop_assert_eq!((object_of(&key), attribute_of(&key)), (id, attribute));
+            let value = Value::Attribute(value.into());
+            prop_assert_eq!(Value::parse(&key, &value.encode(&key)), Ok(value));
+        }
+
+        #[test]
+        fn arbitrary_records_never_panic(bytes: Vec<u8>, tag in 0_u8..5) {
+            let mut key = chunk_key(ObjectId::ROOT, 3);
+            key[0] = tag;
+            let _ = Value::parse(&key, &bytes);
+            let mut sound = vec![LAYOUT];
+            sound.extend_from_slice(&bytes);
+            let _ = Value::parse(&key, &seal(&key, sound));
+        }
+    }
+}

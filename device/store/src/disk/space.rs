@@ -1,0 +1,293 @@
+//! Which blocks of the medium are free.
+//!
+//! Does: hand out blocks, contiguous where it can, and take them back; count what objects use.
+//! Does not: store anything. The map is rebuilt from the index at open, in time O(extents).
+//! Contract: a block is used by one owner at most; blocks freed by a group come back only when it is committed.
+//! Costs: one bit a block (32 MiB of memory for each TiB), plus 4 bytes for each 65536 blocks.
+
+/// Bits of one word of the map.
+const WORD: u64 = 64;
+/// Words of one region, which are skipped together when none of their blocks is free.
+const REGION_WORDS: u64 = 1024;
+/// Blocks of one region.
+const REGION: u64 = REGION_WORDS * WORD;
+/// How many words are searched at most for one run long enough, before shorter ones are taken.
+const PROBE_WORDS: u64 = 16 * 1024;
+
+/// A run of blocks on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) place: u64,
+    pub(crate) count: u64,
+}
+
+impl Run {
+    /// Appends a run, merging it with the last one if they touch.
+    pub(crate) fn push(runs: &mut Vec<Self>, run: Self) {
+        match runs.last_mut() {
+            Some(last) if last.place + last.count == run.place => last.count += run.count,
+            _ => runs.push(run),
+        }
+    }
+}
+
+/// Why blocks could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Short {
+    /// The capacity is used up.
+    Capacity,
+    /// The blocks exist, but the groups that freed them are not committed yet.
+    Pending,
+}
+
+/// The free map and the counters.
+pub(crate) struct FreeMap {
+    /// A set bit is a block in use (or one past the end).
+    words: Vec<u64>,
+    /// Free blocks of each region.
+    regions: Vec<u32>,
+    blocks: u64,
+    segment_blocks: u64,
+    free: u64,
+    capacity: u64,
+    used: u64,
+    cursor: u64,
+}
+
+impl FreeMap {
+    /// All `blocks` free, of which objects may use `capacity`; runs do not cross multiples of `segment_blocks`.
+    pub(crate) fn new(blocks: u64, capacity: u64, segment_blocks: u64) -> Self {
+        let words = blocks.div_ceil(WORD);
+        let mut map = Self {
+            words: vec![0; words as usize],
+            regions: Vec::new(),
+            blocks,
+            segment_blocks,
+            free: blocks,
+            capacity,
+            used: 0,
+            cursor: 0,
+        };
+        if !blocks.is_multiple_of(WORD) {
+            map.words[words as usize - 1] = u64::MAX << (blocks % WORD);
+        }
+        map.regions =
+            (0..blocks.div_ceil(REGION)).map(|r| (blocks - r * REGION).min(REGION) as u32).collect();
+        map
+    }
+
+    /// Blocks that objects use.
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Blocks that can be had now.
+    pub(crate) fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// Blocks that no object uses and that cannot be had yet: their group is not committed.
+    pub(crate) fn pending(&self) -> u64 {
+        self.blocks - self.used - self.free
+    }
+
+    /// Claims a run found in the index; gives the first block that is taken already or outside.
+    pub(crate) fn claim(&mut self, run: Run) -> Result<(), u64> {
+        for place in run.place..run.place.saturating_add(run.count) {
+            if place >= self.blocks || self.is_used(place) {
+                return Err(place);
+            }
+            self.mark(place);
+        }
+        self.used += run.count;
+        Ok(())
+    }
+
+    /// Takes `need` blocks while objects come to use `growth` more, near `hint` if that is free.
+    pub(crate) fn take(&mut self, growth: u64, need: u64, hint: Option<u64>) -> Result<Vec<Run>, Short> {
+        if growth > 0 && self.used + growth > self.capacity {
+            return Err(Short::Capacity);
+        }
+        if need > self.free {
+            return Err(Short::Pending);
+        }
+        self.used += growth;
+        let mut runs = Vec::new();
+        let mut left = need;
+        if let Some(hint) = hint
+            && hint < self.blocks
+        {
+            left -= self.take_from(hint, left, &mut runs);
+        }
+        if left > 1
+            && let Some(place) = self.find_run(left.min(256))
+        {
+            left -= self.take_from(place, left, &mut runs);
+        }
+        while left > 0 {
+            let place = self.next_free();
+            left -= self.take_from(place, left, &mut runs);
+        }
+        if let Some(last) = runs.last() {
+            self.cursor = (last.place + last.count) % self.blocks;
+        }
+        Ok(runs)
+    }
+
+    /// Gives back blocks that were taken, and `growth` of what objects use.
+    pub(crate) fn give_back(&mut self, runs: &[Run], growth: u64) {
+        self.release(runs);
+        self.used -= growth;
+    }
+
+    /// Objects use so many blocks less; the blocks themselves come by [`release`](Self::release).
+    pub(crate) fn shrink(&mut self, blocks: u64) {
+        self.used -= blocks;
+    }
+
+    /// Makes blocks free.
+    pub(crate) fn release(&mut self, runs: &[Run]) {
+        for run in runs {
+            for place in run.place..run.place + run.count {
+                debug_assert!(self.is_used(place), "block {place} is released twice");
+                self.words[(place / WORD) as usize] &= !(1 << (place % WORD));
+                self.regions[(place / REGION) as usize] += 1;
+            }
+            self.free += run.count;
+        }
+    }
+
+    fn is_used(&self, place: u64) -> bool {
+        self.words[(place / WORD) as usize] & 1 << (place % WORD) != 0
+    }
+
+    fn mark(&mut self, place: u64) {
+        self.words[(place / WORD) as usize] |= 1 << (place % WORD);
+        self.regions[(place / REGION) as usize] -= 1;
+        self.free -= 1;
+    }
+
+    /// Takes free blocks from `place` on, to the end of the run or of the segment; gives how many.
+    fn take_from(&mut self, place: u64, most: u64, runs: &mut Vec<Run>) -> u64 {
+        let segment_end = (place / self.segment_blocks + 1) * self.segment_blocks;
+        let end = segment_end.min(self.blocks).min(place + most);
+        let mut count = 0;
+        while place + count < end && !self.is_used(place + count) {
+            self.mark(place + count);
+            count += 1;
+        }
+        if count > 0 {
+            runs.push(Run { place, count });
+        }
+        count
+    }
+
+    /// The first free block from the cursor on, around the end. There is one.
+    fn next_free(&self) -> u64 {
+        let words = self.words.len() as u64;
+        let start = self.cursor / WORD;
+        let first = self.words[start as usize] | ((1 << (self.cursor % WORD)) - 1);
+        if first != u64::MAX {
+            return start * WORD + u64::from(first.trailing_ones());
+        }
+        let mut word = start + 1;
+        loop {
+            if word >= words {
+                word = 0;
+            }
+            if word.is_multiple_of(REGION_WORDS) && self.regions[(word / REGION_WORDS) as usize] == 0 {
+                word += REGION_WORDS;
+                continue;
+            }
+            let bits = self.words[word as usize];
+            if bits != u64::MAX {
+                return word * WORD + u64::from(bits.trailing_ones());
+            }
+            word += 1;
+        }
+    }
+
+    /// A place from the cursor on where `length` blocks are free together, if a short search finds one.
+    fn find_run(&self, length: u64) -> Option<u64> {
+        let mut place = self.cursor;
+        let (mut start, mut count) = (place, 0);
+        let mut budget = PROBE_WORDS;
+        while budget > 0 {
+            budget -= 1;
+            if place >= self.blocks {
+                (place, start, count) = (0, 0, 0);
+            }
+            if place.is_multiple_of(self.segment_blocks) {
+                (start, count) = (place, 0);
+            }
+            // One word at a time where it is all free or all used, else bit by bit.
+            let bits = self.words[(place / WORD) as usize] >> (place % WORD);
+            let span = WORD - place % WORD;
+            let to_segment = self.segment_blocks - place % self.segment_blocks;
+            let free = u64::from(bits.trailing_zeros()).min(span).min(to_segment);
+            if free > 0 {
+                count += free;
+                place += free;
+                if count >= length {
+                    return Some(start);
+                }
+                continue;
+            }
+            place += u64::from((!bits).trailing_zeros()).min(span);
+            (start, count) = (place, 0);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against a plain list of flags: nothing handed out twice, nothing lost, no run across segments.
+        #[test]
+        fn every_block_has_one_owner(
+            blocks in 1_u64..3000, segment in 64_u64..700, steps in proptest::collection::vec((any::<u64>(), any::<bool>()), 0..80),
+        ) {
+            let mut map = FreeMap::new(blocks, blocks, segment);
+            let mut owned: Vec<Run> = Vec::new();
+            for (dice, take) in steps {
+                if take {
+                    let need = dice % 300;
+                    match map.take(need, need, (dice % 3 == 0).then_some(dice % blocks)) {
+                        Ok(runs) => {
+                            prop_assert_eq!(runs.iter().map(|run| run.count).sum::<u64>(), need);
+                            for run in &runs {
+                                prop_assert_eq!(run.place / segment, (run.place + run.count - 1) / segment);
+                                for other in &owned {
+                                    prop_assert!(run.place + run.count <= other.place || other.place + other.count <= run.place);
+                                }
+                            }
+                            owned.extend(runs);
+                        }
+                        Err(short) => {
+                            prop_assert_eq!(short, Short::Capacity);
+                            prop_assert!(need > blocks - map.used());
+                        }
+                    }
+                } else if !owned.is_empty() {
+                    let run = owned.swap_remove((dice % owned.len() as u64) as usize);
+                    map.give_back(&[run], run.count);
+                }
+                let total: u64 = owned.iter().map(|run| run.count).sum();
+                prop_assert_eq!((map.used(), map.free()), (total, blocks - total));
+            }
+        }
+    }
+
+    #[test]
+    fn an_overlap_is_found() {
+        let mut map = FreeMap::new(100, 90, 64);
+        map.claim(Run { place: 10, count: 5 }).unwrap();
+        assert_eq!(map.claim(Run { place: 8, count: 5 }), Err(10));
+        assert_eq!(map.claim(Run { place: 98, count: 5 }), Err(100));
+    }
+}

@@ -1,0 +1,375 @@
+//! One operation's changes to one object, staged until they go into the open group at once.
+//!
+//! Does: choose blocks, write data into them, collect new chunks and freed blocks; undo all of it if dropped.
+//! Contract: data goes to blocks that nothing committed refers to: free ones, or ones that this same open group
+//! allocated. The latter are written last, since they cannot be undone: if that fails, the store is poisoned.
+//! Bytes of a block beyond the object's end are zero.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+
+use sealstone_osd::ObjectId;
+
+use super::DiskStore;
+use super::chunk::{CHUNK_BLOCKS, Flat, Slot};
+use super::read::Block;
+use super::record::{Key, ObjectRecord, Rotten, Value, chunk_key, chunk_of, object_key};
+use super::space::{Run, Short};
+use crate::{BLOCK, StoreError};
+
+/// Chunks looked up at a time when a range is walked.
+pub(crate) const WALK: usize = 256;
+
+/// Why a staged operation stops.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// For good.
+    Error(StoreError),
+    /// The blocks it needs come free with the next commit.
+    Pending,
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<Short> for Stop {
+    fn from(short: Short) -> Self {
+        match short {
+            Short::Capacity => Self::Error(StoreError::NoSpace),
+            Short::Pending => Self::Pending,
+        }
+    }
+}
+
+/// The changes.
+pub(crate) struct Stage<'a> {
+    pub(crate) store: &'a DiskStore,
+    pub(crate) id: ObjectId,
+    pub(crate) record: ObjectRecord,
+    /// The open group.
+    pub(crate) open: u64,
+    /// Chunks in work; `None` is one that becomes a hole.
+    flats: BTreeMap<u64, Option<Flat>>,
+    /// Finished changes.
+    pub(crate) changes: Vec<(Key, Option<Value>)>,
+    taken: Vec<Run>,
+    grown: u64,
+    shrunk: u64,
+    /// Blocks of committed groups that are not used any more.
+    freed: Vec<Run>,
+    /// Blocks of this group that are not used any more.
+    spared: Vec<Run>,
+    finished: bool,
+}
+
+/// Consecutive blocks of the object that go to consecutive blocks of the medium.
+struct Span {
+    blocks: Range<u64>,
+    place: u64,
+    in_place: bool,
+}
+
+/// The data of a write, with its partial first and last blocks filled up.
+struct Source<'a> {
+    data: &'a [u8],
+    /// First whole block in `data`, and where it starts there.
+    whole: Range<u64>,
+    start: usize,
+    head: Option<(u64, Box<Block>)>,
+    tail: Option<(u64, Box<Block>)>,
+}
+
+impl Source<'_> {
+    fn block(&self, block: u64) -> &[u8] {
+        if self.whole.contains(&block) {
+            return &self.data[self.start + ((block - self.whole.start) * BLOCK) as usize..]
+                [..BLOCK as usize];
+        }
+        [&self.head, &self.tail]
+            .into_iter()
+            .flatten()
+            .find(|(edge, _)| *edge == block)
+            .map(|(_, bytes)| &bytes[..])
+            .expect("a block of a write is whole or one of its edges")
+    }
+
+    /// The bytes of these blocks, in up to three parts.
+    fn parts(&self, blocks: &Range<u64>) -> Vec<IoSlice<'_>> {
+        let mut parts = Vec::with_capacity(3);
+        let edge =
+            |edge: &Option<(u64, Box<Block>)>| edge.as_ref().is_some_and(|(at, _)| blocks.contains(at));
+        if edge(&self.head) {
+            parts.push(IoSlice::new(self.block(blocks.start)));
+        }
+        let whole = blocks.start.max(self.whole.start)..blocks.end.min(self.whole.end);
+        if whole.start < whole.end {
+            let from = self.start + ((whole.start - self.whole.start) * BLOCK) as usize;
+            parts.push(IoSlice::new(&self.data[from..][..((whole.end - whole.start) * BLOCK) as usize]));
+        }
+        if edge(&self.tail) {
+            parts.push(IoSlice::new(self.block(blocks.end - 1)));
+        }
+        parts
+    }
+}
+
+impl<'a> Stage<'a> {
+    pub(crate) fn new(store: &'a DiskStore, id: ObjectId, record: ObjectRecord) -> Self {
+        Self {
+            store,
+            id,
+            record,
+            open: store.groups.open(),
+            flats: BTreeMap::new(),
+            changes: Vec::new(),
+            taken: Vec::new(),
+            grown: 0,
+            shrunk: 0,
+            freed: Vec::new(),
+            spared: Vec::new(),
+            finished: false,
+        }
+    }
+
+    /// A chunk in work, as it is now.
+    fn flat(&mut self, chunk: u64) -> Result<&mut Flat, StoreError> {
+        let entry = match self.flats.entry(chunk) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                let compact = self.store.chunk(self.id, chunk)?;
+                entry.insert(Some(compact.map_or_else(Flat::empty, |compact| Flat::of(&compact))))
+            }
+        };
+        Ok(entry.get_or_insert_with(Flat::empty))
+    }
+
+    fn slot(&mut self, block: u64) -> Result<Slot, StoreError> {
+        Ok(self.flat(block / CHUNK_BLOCKS)?.slot(block % CHUNK_BLOCKS))
+    }
+
+    /// Takes blocks from the free map; they come back if the stage is dropped.
+    pub(crate) fn take(&mut self, growth: u64, need: u64, hint: Option<u64>) -> Result<Vec<Run>, Short> {
+        let runs = self.store.space.lock().take(growth, need, hint)?;
+        self.taken.extend_from_slice(&runs);
+        self.grown += growth;
+        Ok(runs)
+    }
+
+    /// A block's old place is not used any more. `gone`: the block becomes a hole, rather than moves.
+    pub(crate) fn let_go(&mut self, slot: Slot, gone: bool) {
+        if let Some(place) = slot.place() {
+            let list = if slot.born == self.open { &mut self.spared } else { &mut self.freed };
+            Run::push(list, Run { place, count: 1 });
+            self.shrunk += u64::from(gone);
+        }
+    }
+
+    /// The object comes to use so many blocks less.
+    pub(crate) fn shrink(&mut self, blocks: u64) {
+        self.shrunk += blocks;
+    }
+
+    /// A whole block's bytes with `data` laid over them from `within` on.
+    fn edge(&mut self, block: u64, within: usize, data: &[u8]) -> Result<(u64, Box<Block>), StoreError> {
+        let slot = self.slot(block)?;
+        let past_end = block * BLOCK + (within + data.len()) as u64 >= self.record.length;
+        let mut bytes = match slot.place() {
+            Some(place) if within > 0 || !past_end => {
+                Box::new(self.store.read_block(self.id, block, place, slot.sum)?)
+            }
+            _ => Box::new([0; BLOCK as usize]),
+        };
+        bytes[within..within + data.len()].copy_from_slice(data);
+        Ok((block, bytes))
+    }
+
+    fn source<'d>(&mut self, offset: u64, data: &'d [u8]) -> Result<Source<'d>, StoreError> {
+        let end = offset + data.len() as u64;
+        let (first, last) = (offset / BLOCK, end / BLOCK);
+        let (lead, trail) = ((offset % BLOCK) as usize, (end % BLOCK) as usize);
+        let whole = offset.div_ceil(BLOCK)..last.max(offset.div_ceil(BLOCK));
+        let start = ((whole.start * BLOCK) - offset) as usize;
+        let head = match lead {
+            0 => None,
+            _ => Some(self.edge(first, lead, &data[..start.min(data.len())])?),
+        };
+        let tail = match trail {
+            _ if trail == 0 || (lead != 0 && first == last) => None,
+            _ => Some(self.edge(last, 0, &data[data.len() - trail..])?),
+        };
+        Ok(Source { data, whole, start, head, tail })
+    }
+
+    /// Writes data, which is not empty; the length is the caller's to change.
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Stop> {
+        let source = self.source(offset, data)?;
+        let blocks = offset / BLOCK..(offset + data.len() as u64).div_ceil(BLOCK);
+        let spans = self.place(blocks)?;
+        self.put(&source, &spans)
+    }
+
+    /// Finds a place for each block.
+    fn place(&mut self, blocks: Range<u64>) -> Result<Vec<Span>, Stop> {
+        let (mut need, mut growth) = (0, 0);
+        for block in blocks.clone() {
+            let slot = self.slot(block)?;
+            need += u64::from(slot.born != self.open || slot.place().is_none());
+            growth += u64::from(slot.place().is_none());
+        }
+        let hint = match blocks.start.checked_sub(1) {
+            Some(before) if need > 0 => self.slot(before)?.place().map(|place| place + 1),
+            _ => None,
+        };
+        let mut runs = self.take(growth, need, hint)?.into_iter();
+        let mut run = Run { place: 0, count: 0 };
+        let mut spans: Vec<Span> = Vec::new();
+        for block in blocks {
+            let slot = self.slot(block)?;
+            let own = slot.place().filter(|_| slot.born == self.open);
+            let place = own.unwrap_or_else(|| {
+                if run.count == 0 {
+                    run = runs.next().expect("as many blocks were taken as are needed");
+                }
+                run = Run { place: run.place + 1, count: run.count - 1 };
+                run.place - 1
+            });
+            match spans.last_mut() {
+                Some(span)
+                    if span.in_place == own.is_some()
+                        && span.place + (span.blocks.end - span.blocks.start) == place
+                        && !place.is_multiple_of(self.store.segments.blocks_each) =>
+                {
+                    span.blocks.end += 1;
+                }
+                _ => spans.push(Span { blocks: block..block + 1, place, in_place: own.is_some() }),
+            }
+        }
+        Ok(spans)
+    }
+
+    /// Writes the data to its places, those that can be undone first, and sets the slots.
+    fn put(&mut self, source: &Source<'_>, spans: &[Span]) -> Result<(), Stop> {
+        for in_place in [false, true] {
+            for span in spans.iter().filter(|span| span.in_place == in_place) {
+                if let Err(error) = self.store.segments.write(span.place, &source.parts(&span.blocks)) {
+                    if in_place {
+                        self.store.poison(false);
+                    }
+                    return Err(write_error(error).into());
+                }
+                self.store.groups.wrote((span.blocks.end - span.blocks.start) * BLOCK);
+            }
+        }
+        for span in spans {
+            for (block, place) in span.blocks.clone().zip(span.place..) {
+                let slot = Slot::new(place, self.open, crc32c::crc32c(source.block(block)));
+                let old = self.flat(block / CHUNK_BLOCKS)?.set(block % CHUNK_BLOCKS, slot);
+                if !span.in_place {
+                    self.let_go(old, false);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes `length` bytes at `offset` zero where they are mapped; whole blocks become holes.
+    pub(crate) fn zero(&mut self, offset: u64, end: u64) -> Result<(), Stop> {
+        let whole = offset.div_ceil(BLOCK)..end / BLOCK;
+        let edges = if whole.start > whole.end {
+            [offset..end, 0..0]
+        } else {
+            [offset..whole.start * BLOCK, whole.end * BLOCK..end]
+        };
+        for edge in edges {
+            if edge.start < edge.end && self.slot(edge.start / BLOCK)?.place().is_some() {
+                self.write(edge.start, &[0; BLOCK as usize][..(edge.end - edge.start) as usize])?;
+            }
+        }
+        self.unmap(whole)
+    }
+
+    /// Makes blocks holes.
+    pub(crate) fn unmap(&mut self, blocks: Range<u64>) -> Result<(), Stop> {
+        if blocks.start >= blocks.end {
+            return Ok(());
+        }
+        let last = (blocks.end - 1) / CHUNK_BLOCKS;
+        let mut next = Some(blocks.start / CHUNK_BLOCKS);
+        while let Some(first) = next {
+            let range = chunk_key(self.id, first)..=chunk_key(self.id, last);
+            let found = self.store.index.scan(range, WALK)?;
+            next = match found.last() {
+                Some((key, _)) if found.len() == WALK && chunk_of(key) < last => Some(chunk_of(key) + 1),
+                _ => None,
+            };
+            for (key, value) in found {
+                self.unmap_in(chunk_of(&key), value, &blocks)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the blocks of one chunk holes that lie in `blocks`.
+    fn unmap_in(
+        &mut self,
+        number: u64,
+        value: Result<Value, Rotten>,
+        blocks: &Range<u64>,
+    ) -> Result<(), Stop> {
+        let base = number * CHUNK_BLOCKS;
+        let inner = blocks.start.max(base) - base..blocks.end.min(base + CHUNK_BLOCKS) - base;
+        let all = inner == (0..CHUNK_BLOCKS);
+        let mut flat = match (self.flats.remove(&number), value) {
+            (Some(Some(flat)), _) => flat,
+            (Some(None), _) => Flat::empty(),
+            (None, Ok(Value::Chunk(chunk))) => Flat::of(&chunk),
+            // What a rotten record maps is unknown; it can be dropped as a whole. Its blocks come free at the
+            // next open.
+            (None, _) if all => Flat::empty(),
+            (None, _) => return Err(StoreError::IndexDamaged { object: self.id }.into()),
+        };
+        for block in inner {
+            let old = flat.unmap(block);
+            self.let_go(old, true);
+        }
+        self.flats.insert(number, (!all).then_some(flat));
+        Ok(())
+    }
+
+    /// Puts everything into the open group. `record` is the object's new one, or `None` if it is removed.
+    pub(crate) fn finish(mut self, removed: bool) {
+        for (number, flat) in std::mem::take(&mut self.flats) {
+            let value = flat.and_then(|flat| flat.compact(self.store.segments.blocks_each, self.open));
+            let value = value.map(|chunk| Value::Chunk(chunk.into()));
+            self.changes.push((chunk_key(self.id, number), value));
+        }
+        self.record.blocks = (self.record.blocks + self.grown).saturating_sub(self.shrunk);
+        let record = (!removed).then_some(Value::Object(self.record));
+        self.changes.push((object_key(self.id), record));
+        self.store.index.apply(std::mem::take(&mut self.changes), &self.freed);
+        let mut space = self.store.space.lock();
+        space.shrink(self.shrunk);
+        space.release(&self.spared);
+        self.finished = true;
+    }
+}
+
+impl Drop for Stage<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.store.space.lock().give_back(&self.taken, self.grown);
+        }
+    }
+}
+
+/// A failed write of new data: a full disk below is no space to the caller.
+pub(crate) fn write_error(source: io::Error) -> StoreError {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::NoSpace,
+        _ => StoreError::Io { doing: "writing data", source },
+    }
+}

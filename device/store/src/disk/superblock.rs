@@ -1,0 +1,175 @@
+//! The superblock: what a store is, in one sector.
+//!
+//! Does: encode and parse it, and derive the geometry of the segments from it.
+//! Does not: read or write files. Truth: docs/design/store.md, "Superblock".
+
+use crate::{BLOCK, FormatError};
+
+/// First bytes of a superblock.
+const MAGIC: &[u8; 8] = b"SEALSTOR";
+/// Version of the on-disk format that this program reads and writes.
+pub(crate) const VERSION: u32 = 1;
+/// Length of the superblock in bytes: one sector, so that a write of it is not torn.
+pub(crate) const LENGTH: usize = 512;
+/// Smallest capacity, in bytes.
+pub const MIN_CAPACITY: u64 = 1 << 20;
+/// Largest capacity, in bytes. The free map takes 32 MiB of memory for each TiB.
+pub const MAX_CAPACITY: u64 = 64 << 40;
+/// Smallest segment file, in bytes.
+const MIN_SEGMENT: u64 = 1 << 20;
+/// The space kept back so that overwrites and removals proceed when the store is full: a 16th of the
+/// capacity, but not less than the first nor more than the second number of bytes.
+const RESERVE: (u64, u64) = (4 << 20, 256 << 20);
+
+/// Is the format finished?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Files are being made; nothing was ever acknowledged.
+    Formatting = 1,
+    /// A store.
+    Ready = 2,
+}
+
+/// What the superblock says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) state: State,
+    pub(crate) uuid: [u8; 16],
+    /// Blocks that objects may use.
+    pub(crate) capacity_blocks: u64,
+    /// Blocks kept back.
+    pub(crate) reserve_blocks: u64,
+    /// Blocks of one segment file; the last one may have fewer.
+    pub(crate) segment_blocks: u64,
+}
+
+impl Superblock {
+    /// The superblock of a new store; sizes are rounded down to blocks.
+    pub(crate) fn new(uuid: [u8; 16], capacity: u64, segment: u64) -> Result<Self, FormatError> {
+        if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
+            return Err(FormatError::Capacity { bytes: capacity, min: MIN_CAPACITY, max: MAX_CAPACITY });
+        }
+        Ok(Self {
+            state: State::Formatting,
+            uuid,
+            capacity_blocks: capacity / BLOCK,
+            reserve_blocks: (capacity / 16).clamp(RESERVE.0, RESERVE.1) / BLOCK,
+            segment_blocks: segment.max(MIN_SEGMENT) / BLOCK,
+        })
+    }
+
+    /// All blocks of all segments.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.capacity_blocks + self.reserve_blocks
+    }
+
+    /// How many segment files there are.
+    pub(crate) fn segments(&self) -> u64 {
+        self.blocks().div_ceil(self.segment_blocks)
+    }
+
+    /// Length of a segment file in bytes.
+    pub(crate) fn segment_bytes(&self, segment: u64) -> u64 {
+        (self.blocks() - segment * self.segment_blocks).min(self.segment_blocks) * BLOCK
+    }
+
+    pub(crate) fn encode(&self) -> [u8; LENGTH] {
+        let mut bytes = [0; LENGTH];
+        let mut at = 0;
+        let mut put = |field: &[u8]| {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        };
+        put(MAGIC);
+        put(&VERSION.to_le_bytes());
+        put(&(self.state as u32).to_le_bytes());
+        put(&self.uuid);
+        put(&self.capacity_blocks.to_le_bytes());
+        put(&self.reserve_blocks.to_le_bytes());
+        put(&self.segment_blocks.to_le_bytes());
+        put(&(BLOCK as u32).to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..LENGTH - 4]);
+        bytes[LENGTH - 4..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Parses what [`encode`](Self::encode) wrote.
+    ///
+    /// # Errors
+    /// `FormatIncomplete` for an empty or zeroed one, `Version`, or `Superblock` with what is wrong.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
+        if bytes.iter().all(|&byte| byte == 0) {
+            return Err(FormatError::FormatIncomplete);
+        }
+        let bytes: &[u8; LENGTH] =
+            bytes.first_chunk().ok_or(FormatError::Superblock("shorter than one sector"))?;
+        if !bytes.starts_with(MAGIC) {
+            return Err(FormatError::Superblock("not a superblock of ours"));
+        }
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        if u32_at(8) != VERSION {
+            return Err(FormatError::Version { found: u32_at(8), supported: VERSION });
+        }
+        if u32_at(LENGTH - 4) != crc32c::crc32c(&bytes[..LENGTH - 4]) {
+            return Err(FormatError::Superblock("its checksum is wrong"));
+        }
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&bytes[16..32]);
+        let superblock = Self {
+            state: match u32_at(12) {
+                1 => State::Formatting,
+                2 => State::Ready,
+                _ => return Err(FormatError::Superblock("unknown state")),
+            },
+            uuid,
+            capacity_blocks: u64_at(32),
+            reserve_blocks: u64_at(40),
+            segment_blocks: u64_at(48),
+        };
+        if u32_at(56) != BLOCK as u32 {
+            return Err(FormatError::Superblock("unknown block size"));
+        }
+        let sane = superblock.capacity_blocks <= MAX_CAPACITY / BLOCK
+            && superblock.reserve_blocks <= RESERVE.1 / BLOCK
+            && (MIN_SEGMENT / BLOCK..=MAX_CAPACITY / BLOCK).contains(&superblock.segment_blocks);
+        if sane { Ok(superblock) } else { Err(FormatError::Superblock("a size is outside the limits")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_parsed(capacity in MIN_CAPACITY..=MAX_CAPACITY, segment: u64, uuid: [u8; 16], ready: bool) {
+            let mut superblock = Superblock::new(uuid, capacity, segment % MAX_CAPACITY).unwrap();
+            if ready {
+                superblock.state = State::Ready;
+            }
+            prop_assert_eq!(Superblock::parse(&superblock.encode()).unwrap(), superblock);
+            let total: u64 = (0..superblock.segments()).take(1000).map(|s| superblock.segment_bytes(s)).sum();
+            prop_assert!(superblock.segments() > 1000 || total == superblock.blocks() * BLOCK);
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600), magic: bool) {
+            let mut bytes = bytes;
+            if magic && bytes.len() >= 12 {
+                bytes[..8].copy_from_slice(MAGIC);
+                bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+            }
+            let _ = Superblock::parse(&bytes);
+        }
+
+        #[test]
+        fn any_flipped_bit_is_seen(bit in 0..LENGTH * 8) {
+            let mut bytes = Superblock::new([7; 16], 1 << 30, 1 << 20).unwrap().encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Superblock::parse(&bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Real files in one folder.
+//!
+//! Does: positioned reads and writes, fdatasync, fsync of the folder, a lock against a second daemon.
+//! Does not: cache or retry anything but EINTR; the kernel's page cache is the cache.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fdatasync, flock};
+use rustix::io::{Errno, preadv, pwritev};
+
+use super::{Medium, MediumFile};
+use crate::FormatError;
+
+/// Name of the lock file in the folder.
+const LOCK: &str = "lock";
+
+/// The files of one folder, held exclusively while this lives.
+#[derive(Debug)]
+pub struct FileMedium {
+    folder: PathBuf,
+    /// Carries the flock.
+    _lock: File,
+}
+
+impl FileMedium {
+    /// Takes a folder, making it (mode 0700) if need be.
+    ///
+    /// # Errors
+    /// `InUse` if another medium holds the folder, in this process or in another; `Io` for the rest.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self, FormatError> {
+        let folder = folder.as_ref().to_path_buf();
+        let io = |doing| move |source| FormatError::Io { doing, source };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(io("making the folder"))?;
+        let lock = open(&folder.join(LOCK), true).map_err(io("opening the lock file"))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { folder, _lock: lock }),
+            Err(Errno::WOULDBLOCK) => Err(FormatError::InUse),
+            Err(error) => Err(FormatError::Io { doing: "locking the folder", source: error.into() }),
+        }
+    }
+}
+
+impl Medium for FileMedium {
+    fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>> {
+        Ok(Arc::new(RealFile(open(&self.folder.join(name), create)?)))
+    }
+
+    fn delete(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.folder.join(name))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name != LOCK {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+/// Owner only: what is in the store is nobody else's.
+fn open(path: &Path, create: bool) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(create).mode(0o600).open(path)
+}
+
+/// One real file.
+struct RealFile(File);
+
+impl MediumFile for RealFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(into, offset)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(fdatasync(&self.0)?)
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        match fallocate(&self.0, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length) {
+            // Not every file system can; the bytes then just stay allocated.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read_vectored_at(&self, mut offset: u64, mut into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        IoSliceMut::advance_slices(&mut into, 0);
+        while !into.is_empty() {
+            match preadv(&self.0, into, offset) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => {
+                    offset += read as u64;
+                    IoSliceMut::advance_slices(&mut into, read);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, mut offset: u64, data: &[IoSlice<'_>]) -> io::Result<()> {
+        let mut parts = data.to_vec();
+        let mut data = &mut parts[..];
+        IoSlice::advance_slices(&mut data, 0);
+        while !data.is_empty() {
+            match pwritev(&self.0, data, offset) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    offset += written as u64;
+                    IoSlice::advance_slices(&mut data, written);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_holder() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = FileMedium::open(folder.path()).unwrap();
+        assert!(matches!(FileMedium::open(folder.path()), Err(FormatError::InUse)));
+        drop(first);
+        FileMedium::open(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn vectored_calls_cross_buffers() {
+        let folder = tempfile::tempdir().unwrap();
+        let medium = FileMedium::open(folder.path()).unwrap();
+        let file = medium.open("x", true).unwrap();
+        file.write_vectored_at(3, &[IoSlice::new(b"abc"), IoSlice::new(b""), IoSlice::new(b"de")]).unwrap();
+        let (mut a, mut b) = ([0; 4], [0; 4]);
+        file.read_vectored_at(0, &mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)]).unwrap();
+        assert_eq!((&a, &b), (b"\0\0\0a", b"bcde"));
+        let short = file.read_vectored_at(1, &mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)]);
+        assert_eq!(short.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(medium.list().unwrap(), ["x"]);
+    }
+}

@@ -1,0 +1,68 @@
+//! The seam to whatever keeps the files of a store: a folder, or the simulator.
+//!
+//! Does: name exactly what the store asks of a disk, and what it may rely on after a power loss.
+//! Contract: a byte is durable when a `sync` of its file that began after its write returned `Ok`; a name, when
+//! `sync_names` did. Until then a write may be lost, kept, or torn at 512-byte sectors, in any order. After a
+//! failed `sync` nothing is known about what was pending, and a later `sync` says nothing about it.
+
+mod file;
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+pub use file::FileMedium;
+
+/// A flat folder of named files.
+pub trait Medium: Send + Sync {
+    /// Opens a file for reading and writing; makes an empty one if `create` and it is not there.
+    /// Fails with `NotFound` if it is not there and `create` is false.
+    fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>>;
+
+    /// Removes a file. `NotFound` if it is not there.
+    fn delete(&self, name: &str) -> io::Result<()>;
+
+    /// The names of all files, in no particular order.
+    fn list(&self) -> io::Result<Vec<String>>;
+
+    /// Makes created and deleted names durable.
+    fn sync_names(&self) -> io::Result<()>;
+}
+
+/// One open file. Positions are bytes; there is no cursor, so all threads may use it at once.
+pub trait MediumFile: Send + Sync {
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Sets the length; new bytes are zero and take no space.
+    fn set_len(&self, length: u64) -> io::Result<()>;
+
+    /// Fills `into` from `offset`. `UnexpectedEof` if the file ends before.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `data` at `offset`, extending the file as needed.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    /// Makes contents and length durable.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Says that these bytes are not needed any more; they read as anything until written again.
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()>;
+
+    /// Fills several buffers from consecutive bytes, in as few calls to the system as possible.
+    fn read_vectored_at(&self, mut offset: u64, into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        for part in into {
+            self.read_at(offset, part)?;
+            offset += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes several buffers to consecutive bytes, in as few calls to the system as possible.
+    fn write_vectored_at(&self, mut offset: u64, data: &[IoSlice<'_>]) -> io::Result<()> {
+        for part in data {
+            self.write_at(offset, part)?;
+            offset += part.len() as u64;
+        }
+        Ok(())
+    }
+}

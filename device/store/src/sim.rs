@@ -1,0 +1,484 @@
+//! A disk that misbehaves by the seed: the medium of the crash tests and of the whole-system simulation.
+//!
+//! Does: lose, tear (at 512-byte sectors) and reorder what was not synced when the power fails; fail the n-th
+//! read, write or sync; be full; rot. Does not: use time, threads or any randomness but its seed.
+//! Contract: one seed and one sequence of calls give one history.
+//! Truth: the promises in [`Medium`], kept to the letter and not a bit better.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+pub use crate::contract::Random;
+use crate::medium::{Medium, MediumFile};
+
+/// What the disk writes as a whole, in bytes.
+pub const SECTOR: u64 = 512;
+
+/// One sector's bytes; `None` is a sector never written, which reads as zeros.
+type Sector = Option<Box<[u8; SECTOR as usize]>>;
+
+/// The simulated disk. Clones are the same disk.
+#[derive(Clone)]
+pub struct SimMedium {
+    state: Arc<Mutex<State>>,
+}
+
+/// How often each kind of call was made since the disk was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// Reads.
+    pub reads: u64,
+    /// Writes, changes of length, discards, deletions, creations.
+    pub writes: u64,
+    /// Syncs of files and of names.
+    pub syncs: u64,
+}
+
+/// Which call fails, counted from 1 over the life of the disk as [`Calls`] counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The n-th read gives EIO.
+    Read(u64),
+    /// The n-th write gives EIO after a random part of it was done.
+    Write(u64),
+    /// The n-th sync gives EIO; of what was pending a random part is durable, and no later sync helps the rest.
+    Sync(u64),
+    /// The power fails in the n-th write or sync (both counted together).
+    Power(u64),
+}
+
+struct State {
+    random: Random,
+    nodes: Vec<Node>,
+    names: BTreeMap<String, usize>,
+    durable_names: BTreeMap<String, usize>,
+    calls: Calls,
+    faults: Vec<Fault>,
+    dead: bool,
+    space: u64,
+}
+
+/// One file's bytes, by sector.
+#[derive(Default)]
+struct Node {
+    length: u64,
+    current: BTreeMap<u64, Sector>,
+    durable_length: u64,
+    durable: BTreeMap<u64, Sector>,
+    /// Lengths set since the last sync.
+    pending_lengths: Vec<u64>,
+    /// What each sector was since the last sync, in order.
+    pending: BTreeMap<u64, Vec<Sector>>,
+}
+
+impl SimMedium {
+    /// An empty disk without faults or limit.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self::with(State {
+            random: Random::new(seed),
+            nodes: Vec::new(),
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            calls: Calls::default(),
+            faults: Vec::new(),
+            dead: false,
+            space: u64::MAX,
+        })
+    }
+
+    fn with(state: State) -> Self {
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Adds a fault; each strikes once.
+    pub fn fault(&self, fault: Fault) {
+        self.state.lock().faults.push(fault);
+    }
+
+    /// Limits the disk to `bytes` of written sectors; a write above it gives ENOSPC.
+    pub fn limit_space(&self, bytes: u64) {
+        self.state.lock().space = bytes;
+    }
+
+    /// How many calls were made so far.
+    #[must_use]
+    pub fn calls(&self) -> Calls {
+        self.state.lock().calls
+    }
+
+    /// Did the power fail? Then every call fails, until [`crash`](Self::crash) gives what survived.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.state.lock().dead
+    }
+
+    /// The power fails now, if it did not already: all handles are dead. Gives a disk with what survived:
+    /// all that was synced, and by the seed none, all or any part of the rest.
+    #[must_use]
+    pub fn crash(&self) -> Self {
+        let mut state = self.state.lock();
+        state.dead = true;
+        let seed = state.random.next();
+        let mut random = state.random.clone();
+        let odds = Odds::draw(&mut random);
+        let mut nodes = Vec::new();
+        let mut names = BTreeMap::new();
+        let candidates: Vec<(String, [Option<usize>; 2])> = {
+            let both = state.names.keys().chain(state.durable_names.keys());
+            let both: std::collections::BTreeSet<&String> = both.collect();
+            both.into_iter()
+                .map(|name| {
+                    (name.clone(), [&state.durable_names, &state.names].map(|m| m.get(name).copied()))
+                })
+                .collect()
+        };
+        for (name, [old, new]) in candidates {
+            let survivor = if old == new || !odds.strike(&mut random) { old } else { new };
+            if let Some(node) = survivor {
+                names.insert(name, nodes.len());
+                nodes.push(state.nodes[node].survivor(&mut random, odds));
+            }
+        }
+        let durable_names = names.clone();
+        let (random, space) = (Random::new(seed), state.space);
+        let (calls, faults) = (Calls::default(), Vec::new());
+        Self::with(State { random, nodes, names, durable_names, calls, faults, dead: false, space })
+    }
+
+    /// Flips bits of a byte in place, durably, as rot does. Does nothing if there is no such file.
+    pub fn rot(&self, name: &str, offset: u64, bits: u8) {
+        let mut state = self.state.lock();
+        let Some(&node) = state.names.get(name) else { return };
+        let node = &mut state.nodes[node];
+        for sectors in [&mut node.current, &mut node.durable] {
+            let sector = sectors.entry(offset / SECTOR).or_default();
+            sector.get_or_insert_with(zeros)[(offset % SECTOR) as usize] ^= bits;
+        }
+    }
+}
+
+/// How much of what was pending survives: 0 is nothing, 100 all.
+#[derive(Clone, Copy)]
+struct Odds(u64);
+
+impl Odds {
+    fn draw(random: &mut Random) -> Self {
+        Self([0, 100, 50, 50, 10, 90, 98][random.below(7) as usize])
+    }
+
+    fn strike(self, random: &mut Random) -> bool {
+        random.below(100) < self.0
+    }
+}
+
+impl Node {
+    /// The file after a power loss, in which what survived is durable.
+    fn survivor(&self, random: &mut Random, odds: Odds) -> Self {
+        let mut sectors = self.durable.clone();
+        for (&index, versions) in &self.pending {
+            if odds.strike(random) {
+                // Mostly the last version; any earlier one may be what reached the disk.
+                let pick = if odds.0 == 100 || random.below(4) > 0 {
+                    versions.len() - 1
+                } else {
+                    random.below(versions.len() as u64) as usize
+                };
+                sectors.insert(index, versions[pick].clone());
+            }
+        }
+        let length = if self.pending_lengths.is_empty() || !odds.strike(random) {
+            self.durable_length
+        } else {
+            self.pending_lengths[random.below(self.pending_lengths.len() as u64) as usize]
+        };
+        let length = if odds.0 == 100 { self.length } else { length };
+        let mut node = Self { length, current: sectors, ..Self::default() };
+        node.cut();
+        node.durable.clone_from(&node.current);
+        node.durable_length = node.length;
+        node
+    }
+
+    /// Drops and zeroes what lies beyond the length.
+    fn cut(&mut self) {
+        let mut beyond = self.current.split_off(&self.length.div_ceil(SECTOR));
+        beyond.clear();
+        if let Some(Some(last)) = self.current.get_mut(&(self.length / SECTOR)) {
+            last[(self.length % SECTOR) as usize..].fill(0);
+        }
+    }
+
+    fn make_durable(&mut self) {
+        for index in std::mem::take(&mut self.pending).into_keys() {
+            match self.current.get(&index) {
+                Some(sector) => self.durable.insert(index, sector.clone()),
+                None => self.durable.remove(&index),
+            };
+        }
+        self.durable_length = self.length;
+        self.pending_lengths.clear();
+    }
+
+    /// A failed sync: some of what was pending is durable, the rest counts as clean and is lost in a crash.
+    fn half_durable(&mut self, random: &mut Random) {
+        let survivor = self.survivor(random, Odds(50));
+        self.durable = survivor.durable;
+        self.durable_length = survivor.durable_length;
+        self.pending.clear();
+        self.pending_lengths.clear();
+    }
+
+    fn write_sector(&mut self, index: u64, within: usize, bytes: &[u8]) {
+        let sector = self.current.entry(index).or_default().get_or_insert_with(zeros);
+        sector[within..within + bytes.len()].copy_from_slice(bytes);
+        let copy = Some(sector.clone());
+        self.pending.entry(index).or_default().push(copy);
+    }
+
+    fn set_length(&mut self, length: u64) {
+        if length < self.length {
+            let gone: Vec<u64> = self.current.range(length / SECTOR..).map(|(&index, _)| index).collect();
+            self.length = length;
+            self.cut();
+            for index in gone {
+                let now = self.current.get(&index).cloned().flatten();
+                self.pending.entry(index).or_default().push(now);
+            }
+        }
+        self.length = length;
+        self.pending_lengths.push(length);
+    }
+}
+
+fn zeros() -> Box<[u8; SECTOR as usize]> {
+    Box::new([0; SECTOR as usize])
+}
+
+/// How a call goes.
+enum Fate {
+    Good,
+    /// Fails with EIO, half done.
+    Bad,
+    /// The power fails, half done.
+    Last,
+}
+
+impl State {
+    fn eio() -> io::Error {
+        io::Error::from_raw_os_error(5)
+    }
+
+    fn fate(&mut self, strikes: impl Fn(&Fault, &Calls) -> bool) -> io::Result<Fate> {
+        if self.dead {
+            return Err(Self::eio());
+        }
+        let calls = self.calls;
+        let Some(position) = self.faults.iter().position(|fault| strikes(fault, &calls)) else {
+            return Ok(Fate::Good);
+        };
+        match self.faults.swap_remove(position) {
+            Fault::Power(_) => {
+                self.dead = true;
+                Ok(Fate::Last)
+            }
+            _ => Ok(Fate::Bad),
+        }
+    }
+
+    fn read_fate(&mut self) -> io::Result<()> {
+        self.calls.reads += 1;
+        match self.fate(|fault, calls| *fault == Fault::Read(calls.reads))? {
+            Fate::Good => Ok(()),
+            _ => Err(Self::eio()),
+        }
+    }
+
+    fn write_fate(&mut self) -> io::Result<Fate> {
+        self.calls.writes += 1;
+        self.fate(|fault, calls| {
+            *fault == Fault::Write(calls.writes) || *fault == Fault::Power(calls.writes + calls.syncs)
+        })
+    }
+
+    fn sync_fate(&mut self) -> io::Result<Fate> {
+        self.calls.syncs += 1;
+        self.fate(|fault, calls| {
+            *fault == Fault::Sync(calls.syncs) || *fault == Fault::Power(calls.writes + calls.syncs)
+        })
+    }
+
+    /// Runs a change that is done whole or not at all.
+    fn whole(&mut self, change: impl FnOnce(&mut Self)) -> io::Result<()> {
+        match self.write_fate()? {
+            Fate::Good => {
+                change(self);
+                Ok(())
+            }
+            Fate::Bad | Fate::Last => {
+                if self.random.below(2) == 0 {
+                    change(self);
+                }
+                Err(Self::eio())
+            }
+        }
+    }
+
+    fn sectors(&self) -> u64 {
+        self.names.values().map(|&node| self.nodes[node].current.len() as u64).sum()
+    }
+}
+
+impl Medium for SimMedium {
+    fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>> {
+        let mut state = self.state.lock();
+        if state.dead {
+            return Err(State::eio());
+        }
+        if !state.names.contains_key(name) {
+            if !create {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            state.whole(|state| {
+                state.names.insert(name.to_owned(), state.nodes.len());
+                state.nodes.push(Node::default());
+            })?;
+        }
+        let node = state.names[name];
+        Ok(Arc::new(SimFile { medium: self.clone(), node }))
+    }
+
+    fn delete(&self, name: &str) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if !state.dead && !state.names.contains_key(name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        state.whole(|state| {
+            state.names.remove(name);
+        })
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut state = self.state.lock();
+        state.read_fate()?;
+        Ok(state.names.keys().cloned().collect())
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        match state.sync_fate()? {
+            Fate::Good => {
+                state.durable_names = state.names.clone();
+                Ok(())
+            }
+            Fate::Bad | Fate::Last => Err(State::eio()),
+        }
+    }
+}
+
+/// A handle to one simulated file.
+struct SimFile {
+    medium: SimMedium,
+    node: usize,
+}
+
+impl MediumFile for SimFile {
+    fn len(&self) -> io::Result<u64> {
+        let mut state = self.medium.state.lock();
+        state.read_fate()?;
+        Ok(state.nodes[self.node].length)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.medium.state.lock().whole(|state| state.nodes[self.node].set_length(length))
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let mut state = self.medium.state.lock();
+        state.read_fate()?;
+        let node = &state.nodes[self.node];
+        if offset.checked_add(into.len() as u64).is_none_or(|end| end > node.length) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for (index, within, range) in sectors(offset, into.len()) {
+            let target = &mut into[range];
+            match node.current.get(&index) {
+                Some(Some(sector)) => target.copy_from_slice(&sector[within..within + target.len()]),
+                _ => target.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.medium.state.lock();
+        let state = &mut *state;
+        let fate = state.write_fate()?;
+        if state.space != u64::MAX && state.sectors() * SECTOR + data.len() as u64 > state.space {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let node = &mut state.nodes[self.node];
+        let good = matches!(fate, Fate::Good);
+        let odds = Odds(state.random.below(101));
+        let mut reached = 0;
+        for (index, within, range) in sectors(offset, data.len()) {
+            if good || odds.strike(&mut state.random) {
+                reached = offset + range.end as u64;
+                node.write_sector(index, within, &data[range]);
+            }
+        }
+        if reached > node.length {
+            node.set_length(reached);
+        }
+        if good { Ok(()) } else { Err(State::eio()) }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.medium.state.lock();
+        let state = &mut *state;
+        let fate = state.sync_fate()?;
+        let node = &mut state.nodes[self.node];
+        match fate {
+            Fate::Good => {
+                node.make_durable();
+                Ok(())
+            }
+            Fate::Bad => {
+                node.half_durable(&mut state.random);
+                Err(State::eio())
+            }
+            Fate::Last => Err(State::eio()),
+        }
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.medium.state.lock().whole(|state| {
+            // Whatever was there is gone; a pattern shows who still reads it.
+            let node = &mut state.nodes[self.node];
+            for (index, within, range) in sectors(offset, length as usize) {
+                if node.current.contains_key(&index) {
+                    node.write_sector(index, within, &vec![0xDC; range.len()]);
+                }
+            }
+        })
+    }
+}
+
+/// Cuts a byte range into (sector, position in it, range of the buffer).
+fn sectors(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == length {
+            return None;
+        }
+        let position = offset + done as u64;
+        let within = (position % SECTOR) as usize;
+        let stop = length.min(done + SECTOR as usize - within);
+        let range = done..stop;
+        done = stop;
+        Some((position / SECTOR, within, range))
+    })
+}

@@ -1,0 +1,183 @@
+//! What survives when the power fails: everything flushed, and groups as a whole, in order.
+
+mod support;
+
+use sealstone_store::contract::{self, Op, Random};
+use sealstone_store::sim::{Fault, SimMedium};
+use sealstone_store::{MemoryStore, ObjectStore, StoreError};
+use support::{fresh, open, seeds};
+
+const CAPACITY: u64 = 6 << 20;
+
+/// One run of a random workload with power failures.
+struct World {
+    random: Random,
+    medium: SimMedium,
+    /// The state of the last acknowledged flush.
+    durable: MemoryStore,
+    /// What was acknowledged since: the operations of each scope.
+    since: Vec<Vec<Op>>,
+}
+
+impl World {
+    /// Works until the power fails. What an operation answered does not matter here, the model test checks it.
+    fn work(&mut self, steps: u64) {
+        let Ok(store) = open(&self.medium) else {
+            assert!(self.medium.is_dead(), "a store opens unless the power fails");
+            return;
+        };
+        let mut now = 0;
+        for _ in 0..steps {
+            let count = if self.random.below(3) == 0 { self.random.below(6) } else { 1 };
+            let mut ops: Vec<Op> = (0..count).map(|_| contract::random_op(&mut self.random)).collect();
+            ops.retain(|op| !matches!(op, Op::Flush));
+            let flush = self.random.below(12) == 0;
+            now += self.random.below(200);
+            {
+                let _scope = store.begin();
+                for op in &ops {
+                    contract::apply(&store, op);
+                }
+            }
+            if self.medium.is_dead() {
+                // The scope may have been complete: its own group may be committed by nobody any more.
+                return;
+            }
+            self.since.push(ops);
+            match self.random.below(4) {
+                0 if store.tick(std::time::Duration::from_millis(now)).is_err() => return,
+                _ => {}
+            }
+            if flush {
+                match store.flush() {
+                    Ok(()) => {
+                        for op in self.since.drain(..).flatten() {
+                            contract::apply(&self.durable, &op);
+                        }
+                    }
+                    Err(_) => return,
+                }
+            }
+        }
+    }
+
+    /// The power fails, if it did not; what comes back must be a state at the end of a scope, not before the
+    /// last flush.
+    fn crash(&mut self, seed: u64) {
+        self.medium = self.medium.crash();
+        let store = open(&self.medium).unwrap_or_else(|error| panic!("seed {seed}: reopen: {error:?}"));
+        let found = contract::snapshot(&store).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let mut scopes = std::mem::take(&mut self.since).into_iter();
+        loop {
+            if contract::snapshot(&self.durable).unwrap() == found {
+                assert_eq!(store.space(), self.durable.space(), "seed {seed}");
+                return;
+            }
+            let Some(ops) = scopes.next() else {
+                panic!(
+                    "seed {seed}: what came back is no state between the last flush and the crash: {found:?}"
+                );
+            };
+            for op in ops {
+                contract::apply(&self.durable, &op);
+            }
+        }
+    }
+}
+
+#[test]
+fn flushed_data_and_whole_groups_survive_every_crash() {
+    for seed in seeds(60) {
+        let (medium, store) = fresh(seed, CAPACITY);
+        drop(store);
+        let mut world = World {
+            random: Random::new(seed),
+            medium,
+            durable: MemoryStore::new(CAPACITY),
+            since: Vec::new(),
+        };
+        for _ in 0..6 {
+            let calls = world.medium.calls();
+            let soon = [20, 200, 2000][world.random.below(3) as usize];
+            let when = calls.writes + calls.syncs + 1 + world.random.below(soon);
+            world.medium.fault(Fault::Power(when));
+            world.work(120);
+            world.crash(seed);
+        }
+    }
+}
+
+/// The power fails in each single write and sync of a short workload.
+#[test]
+fn every_crash_point_of_a_short_workload_is_survived() {
+    for seed in seeds(2) {
+        let mut point = 1;
+        loop {
+            let (medium, store) = fresh(seed, CAPACITY);
+            drop(store);
+            let calls = medium.calls();
+            medium.fault(Fault::Power(calls.writes + calls.syncs + point));
+            let mut world = World {
+                random: Random::new(seed),
+                medium,
+                durable: MemoryStore::new(CAPACITY),
+                since: Vec::new(),
+            };
+            world.work(25);
+            let done = !world.medium.is_dead();
+            world.crash(seed);
+            if done {
+                println!("seed {seed}: {point} crash points");
+                break;
+            }
+            point += 1;
+        }
+    }
+}
+
+/// A scope of many operations is there as a whole or not at all, even if the store commits on its own.
+#[test]
+fn a_scope_is_atomic_when_groups_close_by_themselves() {
+    use sealstone_osd::{ObjectId, ObjectType};
+    for seed in seeds(40) {
+        let mut random = Random::new(seed);
+        let (medium, store) = fresh(seed, CAPACITY);
+        let ids = [ObjectId::new(1, 1), ObjectId::new(2, 2)];
+        for id in ids {
+            store.create(id, ObjectType::User).unwrap();
+        }
+        store.flush().unwrap();
+        let calls = medium.calls();
+        medium.fault(Fault::Power(calls.writes + calls.syncs + 1 + random.below(60)));
+        let mut round = 0_u8;
+        let mut flushed = 0;
+        while !medium.is_dead() {
+            round += 1;
+            let result = (|| -> Result<(), StoreError> {
+                {
+                    let _scope = store.begin();
+                    for id in ids {
+                        store.write(id, 0, &[round; 10_000])?;
+                    }
+                }
+                store.tick(std::time::Duration::from_secs(u64::from(round)))?;
+                if random.below(5) == 0 {
+                    store.flush()?;
+                    flushed = round;
+                }
+                Ok(())
+            })();
+            assert!(result.is_ok() || medium.is_dead(), "seed {seed}: {result:?}");
+        }
+        drop(store);
+        let store = open(&medium.crash()).unwrap();
+        let found = ids.map(|id| {
+            let mut bytes = vec![0; 10_000];
+            let read = store.read(id, 0, &mut bytes).unwrap();
+            assert!(read == 0 || bytes.iter().all(|&byte| byte == bytes[0]), "seed {seed}: torn");
+            bytes[0]
+        });
+        assert_eq!(found[0], found[1], "seed {seed}: half a scope");
+        assert!((flushed..=round).contains(&found[0]), "seed {seed}: {found:?} after flush of {flushed}");
+    }
+}

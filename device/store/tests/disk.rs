@@ -1,0 +1,211 @@
+//! The disk store keeps the contract, on the simulated disk and on real files.
+
+mod support;
+
+use std::sync::Arc;
+use std::thread;
+
+use proptest::prelude::*;
+use sealstone_osd::{ObjectId, ObjectType};
+use sealstone_store::contract::{self, Op, Random};
+use sealstone_store::{BLOCK, DiskStore, FileMedium, ObjectStore, Options, StoreError, format};
+use support::{format_options, fresh, open, options, seeds};
+
+#[test]
+fn the_simulated_disk_keeps_the_contract() {
+    contract::contract(|capacity| fresh(1, capacity).1);
+}
+
+#[test]
+fn real_files_keep_the_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    let number = std::cell::Cell::new(0);
+    contract::contract(|capacity| {
+        number.set(number.get() + 1);
+        let medium = FileMedium::open(folder.path().join(number.get().to_string())).unwrap();
+        format(&medium, &format_options(capacity)).unwrap();
+        DiskStore::open(Arc::new(medium), options()).unwrap()
+    });
+}
+
+#[test]
+fn any_history_is_that_of_the_model() {
+    for seed in seeds(30) {
+        let mut random = Random::new(seed);
+        let ops: Vec<Op> = (0..300).map(|_| contract::random_op(&mut random)).collect();
+        let (medium, store) = fresh(seed, 4 << 20);
+        println!("seed {seed}");
+        contract::model(&store, &ops);
+        // And after a clean reopen it is all still there.
+        let before = contract::snapshot(&store).unwrap();
+        let space = store.space();
+        store.flush().unwrap();
+        drop(store);
+        let store = open(&medium).unwrap();
+        assert_eq!(contract::snapshot(&store).unwrap(), before, "seed {seed}");
+        assert_eq!(store.space(), space, "seed {seed}");
+    }
+}
+
+fn any_op() -> impl Strategy<Value = Op> {
+    any::<u64>().prop_map(|seed| contract::random_op(&mut Random::new(seed)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The same as above, with shrinking.
+    #[test]
+    fn any_short_history_is_that_of_the_model(ops in proptest::collection::vec(any_op(), 1..60)) {
+        contract::model(&fresh(1, 4 << 20).1, &ops);
+    }
+}
+
+#[test]
+fn a_large_sequential_write_is_few_reads() {
+    let (medium, store) = fresh(1, 32 << 20);
+    let id = ObjectId::new(0x1_0000, 0x1_0000);
+    store.create(id, ObjectType::User).unwrap();
+    for part in 0..64 {
+        store.write(id, part << 16, &vec![part as u8; 1 << 16]).unwrap();
+    }
+    store.flush().unwrap();
+    let before = medium.calls().reads;
+    store.read(id, 0, &mut vec![0; 4 << 20]).unwrap();
+    // 256 KiB at a time, 1 MiB segments.
+    assert!(medium.calls().reads - before <= 4 * 4 + 2, "{} reads", medium.calls().reads - before);
+}
+
+#[test]
+fn rot_is_reported_where_it_is_and_nowhere_else() {
+    let (medium, store) = fresh(1, 4 << 20);
+    let id = ObjectId::new(0x1_0000, 0x1_0000);
+    store.create(id, ObjectType::User).unwrap();
+    store.write(id, 0, &[7; 100_000]).unwrap();
+    store.flush().unwrap();
+    // The first data ever written lies at the start of the first segment.
+    medium.rot("segment-00000", 5 * BLOCK + 100, 0x10);
+    let mut bytes = vec![0; 100_000];
+    match store.read(id, 0, &mut bytes) {
+        Err(StoreError::Damaged { object, offset, length }) => {
+            assert_eq!((object, offset, length), (id, 5 * BLOCK, BLOCK))
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(store.read(id, 6 * BLOCK - 1, &mut [0; 1]), Err(StoreError::Damaged { .. })));
+    assert_eq!(store.read(id, 6 * BLOCK, &mut bytes[..50_000]).unwrap(), 50_000);
+    assert_eq!(store.read(id, 0, &mut bytes[..5 * BLOCK as usize]).unwrap(), 5 * BLOCK as usize);
+    assert_eq!(store.verify(id).unwrap(), [(5 * BLOCK, BLOCK)]);
+    assert!(matches!(store.write(id, 5 * BLOCK + 1, b"x"), Err(StoreError::Damaged { .. })), "no laundering");
+    store.write(id, 5 * BLOCK, &[8; BLOCK as usize]).unwrap();
+    assert_eq!(store.read(id, 0, &mut bytes).unwrap(), 100_000, "a whole block written anew is sound");
+    assert!(store.verify(id).unwrap().is_empty());
+}
+
+#[test]
+fn one_flush_serves_all_that_wait() {
+    let (medium, store) = fresh(1, 4 << 20);
+    let before = medium.calls().syncs;
+    thread::scope(|scope| {
+        for thread in 0..8 {
+            let store = &store;
+            scope.spawn(move || {
+                for step in 0..50 {
+                    let id = ObjectId::new(thread, step);
+                    store.create(id, ObjectType::User).unwrap();
+                    store.write(id, 0, &[thread as u8; 100]).unwrap();
+                    store.flush().unwrap();
+                }
+            });
+        }
+    });
+    let syncs = medium.calls().syncs - before;
+    println!("{syncs} syncs for 400 flushes");
+    // Alone, each flush would sync a segment and the index.
+    assert!(syncs < 800, "{syncs} syncs");
+    drop(store);
+    let store = open(&medium.crash()).unwrap();
+    assert_eq!(store.space().objects, 400);
+}
+
+#[test]
+fn readers_and_writers_of_many_objects_never_see_a_mixture() {
+    let (_, store) = fresh(1, 16 << 20);
+    let objects = 4;
+    let length = 150_000;
+    for object in 0..objects {
+        store.create(ObjectId::new(1, object), ObjectType::User).unwrap();
+        store.write(ObjectId::new(1, object), 0, &vec![0; length]).unwrap();
+    }
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        for seed in 0..2 {
+            let (store, stop) = (&store, &stop);
+            scope.spawn(move || {
+                let mut random = Random::new(seed);
+                let mut bytes = vec![0; length];
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let id = ObjectId::new(1, random.below(objects));
+                    assert_eq!(store.read(id, 0, &mut bytes).unwrap(), length);
+                    assert!(
+                        bytes.iter().all(|&byte| byte == bytes[0]),
+                        "a write is seen whole or not at all"
+                    );
+                }
+            });
+        }
+        let mut writers = Vec::new();
+        for seed in 10..12 {
+            let store = &store;
+            writers.push(scope.spawn(move || {
+                let mut random = Random::new(seed);
+                for step in 0..200 {
+                    let id = ObjectId::new(1, random.below(objects));
+                    store.write(id, 0, &vec![random.next() as u8; length]).unwrap();
+                    if step % 9 == 0 {
+                        store.flush().unwrap();
+                    }
+                }
+            }));
+        }
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_flush_inside_a_scope_is_refused_rather_than_hanging() {
+    let (_, store) = fresh(1, 4 << 20);
+    let outer = store.begin();
+    let inner = store.begin();
+    assert!(matches!(store.flush(), Err(StoreError::ScopeOpen)));
+    drop(inner);
+    assert!(matches!(store.flush(), Err(StoreError::ScopeOpen)));
+    drop(outer);
+    store.flush().unwrap();
+}
+
+#[test]
+fn ticks_commit_what_is_old_or_large() {
+    let medium = sealstone_store::sim::SimMedium::new(1);
+    format(&medium, &format_options(8 << 20)).unwrap();
+    let options = Options { group_bytes_max: 1 << 20, ..options() };
+    let store = DiskStore::open(Arc::new(medium.clone()), options).unwrap();
+    let second = |n| std::time::Duration::from_millis(n);
+    let id = ObjectId::new(1, 1);
+    let syncs = || medium.calls().syncs;
+    let before = syncs();
+    store.tick(second(0)).unwrap();
+    store.create(id, ObjectType::User).unwrap();
+    store.tick(second(5_000)).unwrap();
+    store.tick(second(5_999)).unwrap();
+    assert_eq!(syncs(), before, "neither old nor large");
+    store.tick(second(6_000)).unwrap();
+    assert!(syncs() > before, "old");
+    let before = syncs();
+    store.write(id, 0, &vec![1; 1 << 20]).unwrap();
+    store.tick(second(6_001)).unwrap();
+    assert!(syncs() > before, "large");
+}

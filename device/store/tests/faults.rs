@@ -1,0 +1,244 @@
+//! One failure of the medium at a time: an error and a consistent state, or success.
+
+mod support;
+
+use std::sync::Arc;
+
+use sealstone_osd::{ObjectId, ObjectType};
+use sealstone_store::contract::{self, Op, Random};
+use sealstone_store::sim::{Fault, SimMedium};
+use sealstone_store::{DiskStore, FormatError, MemoryStore, ObjectStore, StoreError, format};
+use support::{format_options, fresh, open, options, seeds};
+
+const CAPACITY: u64 = 6 << 20;
+
+fn workload(seed: u64) -> Vec<Op> {
+    let mut random = Random::new(seed);
+    let mut ops: Vec<Op> = (0..4).map(Op::Create).collect();
+    ops.extend((0..40).map(|_| contract::random_op(&mut random)));
+    ops.push(Op::Flush);
+    ops
+}
+
+/// Runs the workload with one fault. Gives false if the fault did not strike.
+fn survive(seed: u64, fault: Fault, crash: bool) {
+    let name = format!("seed {seed}, {fault:?}, crash {crash}");
+    let (medium, store) = fresh(seed, CAPACITY);
+    let calls = medium.calls();
+    medium.fault(match fault {
+        Fault::Read(n) => Fault::Read(calls.reads + n),
+        Fault::Write(n) => Fault::Write(calls.writes + n),
+        Fault::Sync(n) => Fault::Sync(calls.syncs + n),
+        Fault::Power(n) => Fault::Power(calls.writes + calls.syncs + n),
+    });
+    // `memory` follows what was acknowledged, `durable` what was flushed.
+    let (memory, durable) = (MemoryStore::new(CAPACITY), MemoryStore::new(CAPACITY));
+    let mut since: Vec<Op> = Vec::new();
+    let mut poisoned = false;
+    for (step, op) in workload(seed).iter().enumerate() {
+        let answer = contract::apply(&store, op);
+        let failed = answer.contains("Io {") || answer.contains("Index {") || answer.contains("Poisoned");
+        if poisoned && !matches!(op, Op::Read(..) | Op::List(..)) {
+            let refused = ["Poisoned", "Io {", "Index {", "NotFound", "Exists", "TooLarge", "Damaged"];
+            assert!(refused.iter().any(|word| answer.contains(word)), "{name}: step {step} {op:?}: {answer}");
+            continue;
+        }
+        if failed {
+            if answer.contains("Poisoned") || matches!(op, Op::Flush) {
+                poisoned = true;
+            }
+            continue;
+        }
+        // Whatever did not fail answers as without faults; of reads only an unrepeatable in-place write may
+        // leave a damaged block behind, and that store is poisoned.
+        if answer.contains("Damaged") {
+            assert!(
+                matches!(store.flush(), Err(StoreError::Poisoned)),
+                "{name}: step {step} {op:?}: {answer}"
+            );
+            poisoned = true;
+            continue;
+        }
+        assert_eq!(answer, contract::apply(&memory, op), "{name}: step {step} {op:?}");
+        since.push(op.clone());
+        if matches!(op, Op::Flush) {
+            for op in since.drain(..) {
+                contract::apply(&durable, &op);
+            }
+        }
+    }
+    drop(store);
+    let medium = if crash { medium.crash() } else { medium };
+    let store = open(&medium).unwrap_or_else(|error| panic!("{name}: reopen: {error:?}"));
+    let found = contract::snapshot(&store).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let mut since = since.into_iter();
+    while contract::snapshot(&durable).unwrap() != found {
+        let op = since.next().unwrap_or_else(|| panic!("{name}: no state since the last flush: {found:?}"));
+        contract::apply(&durable, &op);
+    }
+    assert_eq!(store.space(), durable.space(), "{name}");
+    store.create(ObjectId::new(9, 9), ObjectType::User).unwrap();
+    store.flush().unwrap();
+}
+
+/// How often a workload calls the medium in each way.
+fn calls_of(seed: u64) -> [u64; 3] {
+    let (medium, store) = fresh(seed, CAPACITY);
+    let before = medium.calls();
+    for op in workload(seed) {
+        contract::apply(&store, &op);
+    }
+    let after = medium.calls();
+    [after.reads - before.reads, after.writes - before.writes, after.syncs - before.syncs]
+}
+
+#[test]
+fn every_single_fault_is_an_error_or_harmless() {
+    for seed in seeds(2) {
+        let [reads, writes, syncs] = calls_of(seed);
+        println!("seed {seed}: {reads} reads, {writes} writes, {syncs} syncs");
+        for crash in [false, true] {
+            (1..=reads).for_each(|n| survive(seed, Fault::Read(n), crash));
+            (1..=writes).for_each(|n| survive(seed, Fault::Write(n), crash));
+            (1..=syncs).for_each(|n| survive(seed, Fault::Sync(n), crash));
+        }
+    }
+}
+
+#[test]
+fn after_a_failed_flush_writes_are_refused_and_reads_go_on() {
+    for failing in 1..=2 {
+        let (medium, store) = fresh(failing, CAPACITY);
+        let id = ObjectId::new(1, 1);
+        store.create(id, ObjectType::User).unwrap();
+        store.write(id, 0, &[1; 10_000]).unwrap();
+        store.flush().unwrap();
+        store.write(id, 10_000, &[2; 10_000]).unwrap();
+        // The first sync is that of the data, the second that of the index.
+        medium.fault(Fault::Sync(medium.calls().syncs + failing));
+        assert!(matches!(store.flush(), Err(StoreError::Io { .. } | StoreError::Index { .. })));
+        assert!(matches!(store.flush(), Err(StoreError::Poisoned)));
+        assert!(matches!(store.write(id, 0, b"x"), Err(StoreError::Poisoned)));
+        assert!(matches!(store.create(ObjectId::new(1, 2), ObjectType::User), Err(StoreError::Poisoned)));
+        assert!(matches!(store.remove(id), Err(StoreError::Poisoned)));
+        assert!(matches!(store.resize(id, 1), Err(StoreError::Poisoned)));
+        let mut bytes = vec![0; 20_000];
+        assert_eq!(store.read(id, 0, &mut bytes).unwrap(), 20_000);
+        assert_eq!((bytes[0], bytes[10_000]), (1, 2));
+        assert_eq!(store.list(ObjectId::ROOT, 10).unwrap().len(), 1);
+        drop(store);
+        let store = open(&medium.crash()).unwrap();
+        let read = store.read(id, 0, &mut bytes).unwrap();
+        assert!(read == 10_000 || read == 20_000);
+        store.write(id, 0, b"x").unwrap();
+        store.flush().unwrap();
+    }
+}
+
+#[test]
+fn a_full_disk_below_is_no_space_and_then_goes_on() {
+    let (medium, store) = fresh(1, CAPACITY);
+    let id = ObjectId::new(1, 1);
+    store.create(id, ObjectType::User).unwrap();
+    store.write(id, 0, &[1; 10_000]).unwrap();
+    store.flush().unwrap();
+    medium.limit_space(1 << 20);
+    assert!(matches!(store.write(id, 0, &vec![2; 2 << 20]), Err(StoreError::NoSpace)));
+    let mut bytes = vec![0; 10_000];
+    assert_eq!(store.read(id, 0, &mut bytes).unwrap(), 10_000);
+    assert!(bytes.iter().all(|&byte| byte == 1), "a refused write changes nothing");
+    medium.limit_space(u64::MAX);
+    store.write(id, 0, &vec![2; 2 << 20]).unwrap();
+    store.flush().unwrap();
+}
+
+#[test]
+fn an_interrupted_format_is_seen_and_can_be_done_again() {
+    for seed in seeds(8) {
+        let mut point = 1;
+        loop {
+            let medium = SimMedium::new(seed);
+            medium.fault(Fault::Power(point));
+            let finished = format(&medium, &format_options(CAPACITY)).is_ok();
+            let medium = medium.crash();
+            match open(&medium) {
+                Ok(_) => {}
+                Err(FormatError::NotFormatted | FormatError::FormatIncomplete) if !finished => {
+                    format(&medium, &format_options(CAPACITY)).unwrap();
+                    open(&medium).unwrap();
+                }
+                Err(error) => panic!("seed {seed}, point {point}: {error:?}"),
+            }
+            if finished {
+                break;
+            }
+            point += 1;
+        }
+    }
+}
+
+#[test]
+fn what_is_not_a_sound_store_is_named() {
+    let broken = |how: fn(&SimMedium)| {
+        let (medium, store) = fresh(1, CAPACITY);
+        drop(store);
+        how(&medium);
+        open(&medium).unwrap_err()
+    };
+    use sealstone_store::Medium;
+    assert!(matches!(open(&SimMedium::new(1)), Err(FormatError::NotFormatted)));
+    let missing = broken(|medium| medium.delete("segment-00003").unwrap());
+    assert!(matches!(missing, FormatError::Missing { name } if name == "segment-00003"));
+    let missing = broken(|medium| medium.delete("index.redb").unwrap());
+    assert!(matches!(missing, FormatError::Missing { name } if name == "index.redb"));
+    let short = broken(|medium| medium.open("segment-00002", false).unwrap().set_len(5000).unwrap());
+    assert!(
+        matches!(short, FormatError::Truncated { name, found: 5000, expected } if name == "segment-00002" && expected == 1 << 20)
+    );
+    let short = broken(|medium| medium.open("index.redb", false).unwrap().set_len(0).unwrap());
+    assert!(matches!(short, FormatError::Truncated { .. }));
+    let version = broken(|medium| medium.open("superblock", false).unwrap().write_at(8, &[2]).unwrap());
+    assert!(matches!(version, FormatError::Version { found: 2, supported: 1 }));
+    let rotten = broken(|medium| medium.rot("superblock", 40, 1));
+    assert!(matches!(rotten, FormatError::Superblock(_)));
+    let foreign = broken(|medium| {
+        let other = SimMedium::new(2);
+        let options = sealstone_store::FormatOptions { uuid: [9; 16], ..format_options(CAPACITY) };
+        format(&other, &options).unwrap();
+        let (from, to) =
+            (other.open("index.redb", false).unwrap(), medium.open("index.redb", false).unwrap());
+        let mut bytes = vec![0; from.len().unwrap() as usize];
+        from.read_at(0, &mut bytes).unwrap();
+        to.set_len(0).unwrap();
+        to.write_at(0, &bytes).unwrap();
+    });
+    assert!(matches!(foreign, FormatError::Foreign), "{foreign:?}");
+    let (medium, _store) = fresh(1, CAPACITY);
+    assert!(matches!(format(&medium, &format_options(CAPACITY)), Err(FormatError::AlreadyFormatted)));
+    let again = sealstone_store::FormatOptions { overwrite: true, ..format_options(CAPACITY) };
+    format(&medium, &again).unwrap();
+    for capacity in [0, (1 << 20) - 1, (64 << 40) + 1] {
+        let refused = format(&SimMedium::new(1), &format_options(capacity));
+        assert!(matches!(refused, Err(FormatError::Capacity { .. })));
+    }
+}
+
+#[test]
+fn a_failing_open_can_be_repeated() {
+    let (medium, store) = fresh(1, CAPACITY);
+    for op in workload(1) {
+        contract::apply(&store, &op);
+    }
+    let expected = contract::snapshot(&store).unwrap();
+    drop(store);
+    let medium = medium.crash();
+    let before = medium.calls().reads;
+    drop(open(&medium).unwrap());
+    for nth in 1..=medium.calls().reads - before {
+        medium.fault(Fault::Read(medium.calls().reads + nth));
+        let result = DiskStore::open(Arc::new(medium.clone()), options());
+        drop(result);
+        let medium = medium.crash();
+        assert_eq!(contract::snapshot(&open(&medium).unwrap()).unwrap(), expected);
+    }
+}
