@@ -16,6 +16,7 @@ extern crate std;
 
 pub mod algorithm;
 mod cache;
+pub mod clock;
 pub mod credential;
 mod data;
 mod denial;
@@ -33,10 +34,12 @@ pub mod nonce;
 pub mod provider;
 mod reply;
 pub mod sense;
+pub mod signer;
 mod tag;
 
 pub use algorithm::{Algorithm, AlgorithmSlots, Hash};
 pub use cache::{CREDENTIALS_MAX, CredentialCache};
+pub use clock::{Advice, DeviceClock, Retry};
 pub use credential::{Credential, IssueError};
 pub use data::{Authentic, DataInLayout};
 pub use denial::Denial;
@@ -50,4 +53,5 @@ pub use key::{AuthenticationKey, CapabilityKey, GenerationKey, InitialKey, KeyId
 pub use nonce::Nonce;
 pub use provider::{Locks, Mutex, Provider, Random};
 pub use reply::ReplySeal;
+pub use signer::{Checked, Integrity, Parts, Reply, ReplyError, SignError, Signed, Signer};
 pub use tag::{TAG_MAX, Tag, ct_eq};

@@ -1,0 +1,343 @@
+//! The client's side: signs commands with a credential, verifies replies.
+//!
+//! Does: nonce, request and continuation check values, integrity information of data-out, places for data-in;
+//! response and data-in check values of replies. Does not: send, retry ([`crate::clock`] has the rule), or draw
+//! random bytes of its own.
+//! Contract: one signing is one nonce; whoever sends a command again signs it again. What [`Signer::verify`] returns
+//! is as authentic as the credential's method makes it; anything else is an error.
+//! Truth: design/security.md 3.2, 3.4; t10-osd 1.7.
+
+use sealstone_osd::cdb::{CdbBytes, EncodeError};
+use sealstone_osd::{CapabilityBytes, CapabilityError, Cdb, Generation, SecurityMethod, offset};
+use sealstone_scsi::{SenseKey, Status};
+use thiserror::Error;
+
+use crate::algorithm::AlgorithmSlots;
+use crate::credential::Credential;
+use crate::icv::{DataInCounts, DataOutCounts, IcvKeys, SecurityToken};
+use crate::layout::CONTINUATION_ICV;
+use crate::nonce::Nonce;
+use crate::provider::{Provider, Random};
+use crate::sense;
+
+/// Most bytes of integrity information.
+pub const INTEGRITY_MAX: usize = DataOutCounts::LEN + Generation::Osd2.icv_len();
+
+/// A credential ready to sign: its MAC keys prepared. Keep it as long as the credential.
+pub struct Signer<P: Provider> {
+    capability: CapabilityBytes,
+    method: SecurityMethod,
+    keys: IcvKeys<P>,
+}
+
+/// The parts of the Data-Out Buffer of a command to be signed.
+#[derive(Default)]
+pub struct Parts<'a> {
+    /// CDB continuation segment with its header; its check value is written here. Empty if there is none.
+    pub continuation: &'a mut [u8],
+    /// Command data, in pieces.
+    pub data: &'a [&'a [u8]],
+    /// Set attributes list, or the value in page format.
+    pub set_attributes: &'a [u8],
+    /// Get attributes list.
+    pub get_attributes: &'a [u8],
+}
+
+/// A signed command, and what its reply will be checked against.
+#[derive(Clone, Copy, Debug)]
+pub struct Signed {
+    /// The CDB to send.
+    pub cdb: CdbBytes,
+    /// Integrity information of data-out, and its place.
+    pub integrity: Option<Integrity>,
+    /// Bytes of data-in to expect at most, integrity information included.
+    pub data_in_len: u64,
+    nonce: Nonce,
+    data_max: u64,
+    attributes: (u64, u64),
+    data_in_icv: Option<u64>,
+}
+
+/// Integrity information to put into the Data-Out Buffer, zeros before it up to the end of the last part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Integrity {
+    /// Its place from the start of the buffer, bytes.
+    pub offset: u64,
+    block: [u8; INTEGRITY_MAX],
+    len: u8,
+}
+
+impl Integrity {
+    /// Counts and check value.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.block[..usize::from(self.len)]
+    }
+}
+
+/// Why a command cannot be signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SignError {
+    /// The credential's capability is none.
+    #[error("capability: {0}")]
+    Capability(CapabilityError),
+    /// No usable algorithm in the capability's slot.
+    #[error("no usable algorithm in slot {0}")]
+    Algorithm(u8),
+    /// The credential is for the other generation.
+    #[error("the credential is for {0}")]
+    Generation(Generation),
+    /// CAPKEY needs the nexus's security token.
+    #[error("no security token")]
+    NoToken,
+    /// The parts are not as long as the CDB says.
+    #[error("the data-out parts do not have the lengths of the CDB")]
+    Parts,
+    /// No offset field can name the place of integrity information.
+    #[error("no place for integrity information after byte {0}")]
+    Place(u64),
+    /// The CDB cannot be encoded.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+}
+
+/// Why a reply is not to be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ReplyError {
+    /// No check value: the device refused before the credential was proven to it, or somebody else answered.
+    /// With BUSY and TASK SET FULL trying again later harms nothing.
+    #[error("status {0} without a check value")]
+    Unsealed(u8),
+    /// Status or sense data were changed.
+    #[error("response integrity check value is wrong")]
+    ResponseIcv,
+    /// Data-in ends before its integrity information.
+    #[error("data-in without integrity information")]
+    DataInMissing,
+    /// Data or attributes were changed.
+    #[error("data-in integrity check value is wrong")]
+    DataInIcv,
+}
+
+/// A reply as the transport delivered it.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply<'a> {
+    /// Status byte.
+    pub status: u8,
+    /// Sense data, without a length before it.
+    pub sense: &'a [u8],
+    /// The Data-In Buffer as far as it was filled.
+    pub data_in: &'a [u8],
+}
+
+/// The parts of a reply that verified. Under CAPKEY and NOSEC nothing protects them; under CMDRSP nothing protects
+/// the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checked<'a> {
+    /// Command data.
+    pub data: &'a [u8],
+    /// Retrieved attributes.
+    pub attributes: &'a [u8],
+}
+
+impl<P: Provider> Signer<P> {
+    /// Prepares the keys of a credential for a device with these algorithm slots.
+    ///
+    /// # Errors
+    /// [`SignError::Capability`], [`SignError::Algorithm`].
+    pub fn new(credential: &Credential, slots: &AlgorithmSlots) -> Result<Self, SignError> {
+        let capability = credential.capability.parse().map_err(SignError::Capability)?;
+        let slot = capability.icv_algorithm;
+        let algorithm = slots
+            .get(slot)
+            .filter(|algorithm| algorithm.hash().tag_len() <= capability.generation.icv_len())
+            .ok_or(SignError::Algorithm(slot))?;
+        Ok(Self {
+            capability: credential.capability,
+            method: capability.method,
+            keys: IcvKeys::new(algorithm, &credential.key, capability.method),
+        })
+    }
+
+    /// The credential's method.
+    #[must_use]
+    pub const fn method(&self) -> SecurityMethod {
+        self.method
+    }
+
+    /// Signs a command: puts in capability, nonce, offsets and check values. `cdb` has everything else, also the
+    /// offsets of its attribute parts; `time_ms` is [`crate::clock::DeviceClock::nonce_time`]; `token` is needed for
+    /// CAPKEY alone.
+    ///
+    /// # Errors
+    /// See [`SignError`].
+    pub fn sign(
+        &self,
+        mut cdb: Cdb,
+        parts: &mut Parts<'_>,
+        time_ms: u64,
+        token: Option<&SecurityToken>,
+        random: &mut dyn Random,
+    ) -> Result<Signed, SignError> {
+        let generation = self.capability.generation();
+        if cdb.generation != generation {
+            return Err(SignError::Generation(generation));
+        }
+        let last = check_parts(&cdb, parts)?;
+        cdb.capability = self.capability;
+        let nonce = self.nonce(time_ms, random);
+        cdb.security.nonce = nonce.0;
+        cdb.security.request_icv = [0; 32];
+        let place = |end: u64| offset::align_up(generation, end).ok_or(SignError::Place(end));
+        let data_max = cdb.command.data_in_len();
+        let retrieved = cdb.attributes.retrieved_segment().unwrap_or_default();
+        let inward = data_max.max(if retrieved.length > 0 { retrieved.end() } else { 0 });
+        let seals_data = self.method >= SecurityMethod::AllData;
+        let integrity = if seals_data && last > u64::from(cdb.continuation_length) {
+            Some(self.integrity(generation, place(last)?, &nonce, parts))
+        } else {
+            None
+        };
+        cdb.security.data_out_icv_offset = integrity.map(|integrity| integrity.offset);
+        let data_in_icv = if seals_data && inward > 0 { Some(place(inward)?) } else { None };
+        cdb.security.data_in_icv_offset = data_in_icv;
+        let mut bytes = cdb.encode()?;
+        if self.method >= SecurityMethod::CmdRsp {
+            self.seal_continuation(&nonce, parts.continuation)?;
+        }
+        let tag = match self.method {
+            SecurityMethod::NoSec => None,
+            SecurityMethod::CapKey => Some(self.keys.token(token.ok_or(SignError::NoToken)?)),
+            SecurityMethod::CmdRsp | SecurityMethod::AllData => self.keys.request(generation, &bytes),
+        };
+        if let Some(tag) = tag {
+            bytes.set_request_icv(tag.as_bytes());
+        }
+        let block = (DataInCounts::LEN + generation.icv_len()) as u64;
+        Ok(Signed {
+            cdb: bytes,
+            integrity,
+            data_in_len: data_in_icv.map_or(inward, |at| at.saturating_add(block)),
+            nonce,
+            data_max,
+            attributes: (retrieved.offset, u64::from(retrieved.length)),
+            data_in_icv,
+        })
+    }
+
+    /// Zero where the method has none.
+    fn nonce(&self, time_ms: u64, random: &mut dyn Random) -> Nonce {
+        if self.method < SecurityMethod::CmdRsp {
+            return Nonce::ZERO;
+        }
+        let mut chance = [0; 6];
+        random.fill(&mut chance);
+        Nonce::new(time_ms, chance)
+    }
+
+    fn integrity(&self, generation: Generation, offset: u64, nonce: &Nonce, parts: &Parts<'_>) -> Integrity {
+        let (set, get) = (parts.set_attributes, parts.get_attributes);
+        let mut block = [0; INTEGRITY_MAX];
+        let (counts, icv) = block.split_at_mut(DataOutCounts::LEN);
+        counts.copy_from_slice(&DataOutCounts::of(set, get, parts.data).encode());
+        let placed = self.keys.data_out(nonce, set, get, parts.data).place(&mut icv[..generation.icv_len()]);
+        debug_assert!(placed, "an algorithm whose tags do not fit makes no signer");
+        Integrity { offset, block, len: (DataOutCounts::LEN + generation.icv_len()) as u8 }
+    }
+
+    fn seal_continuation(&self, nonce: &Nonce, segment: &mut [u8]) -> Result<(), SignError> {
+        if segment.is_empty() {
+            return Ok(());
+        }
+        let tag = self.keys.continuation(nonce, segment).ok_or(SignError::Parts)?;
+        let field = segment.get_mut(CONTINUATION_ICV).ok_or(SignError::Parts)?;
+        if tag.place(field) { Ok(()) } else { Err(SignError::Parts) }
+    }
+
+    /// Verifies a reply to a command of this signer.
+    ///
+    /// # Errors
+    /// See [`ReplyError`]; then nothing of the reply is to be believed.
+    pub fn verify<'a>(&self, signed: &Signed, reply: &Reply<'a>) -> Result<Checked<'a>, ReplyError> {
+        if self.method >= SecurityMethod::CmdRsp {
+            self.verify_response(signed, reply)?;
+        }
+        let (at, allocation) = signed.attributes;
+        let Some(place) = signed.data_in_icv else {
+            return Ok(Checked {
+                data: clip(reply.data_in, 0, signed.data_max),
+                attributes: clip(reply.data_in, at, allocation),
+            });
+        };
+        if !carries_data(reply) {
+            return Ok(Checked { data: &[], attributes: &[] });
+        }
+        let width = self.capability.generation().icv_len();
+        let block = exactly(reply.data_in, place, (DataInCounts::LEN + width) as u64);
+        let block = block.ok_or(ReplyError::DataInMissing)?;
+        let counts = DataInCounts::parse(block).ok_or(ReplyError::DataInMissing)?;
+        if counts.data > signed.data_max || counts.attributes > allocation {
+            return Err(ReplyError::DataInIcv);
+        }
+        let data = exactly(reply.data_in, 0, counts.data).ok_or(ReplyError::DataInIcv)?;
+        let attributes = exactly(reply.data_in, at, counts.attributes).ok_or(ReplyError::DataInIcv)?;
+        let tag = self.keys.data_in(&signed.nonce, &[data], attributes);
+        if !tag.matches(&block[DataInCounts::LEN..]) {
+            return Err(ReplyError::DataInIcv);
+        }
+        Ok(Checked { data, attributes })
+    }
+
+    fn verify_response(&self, signed: &Signed, reply: &Reply<'_>) -> Result<(), ReplyError> {
+        let width = self.capability.generation().icv_len();
+        let unsealed = ReplyError::Unsealed(reply.status);
+        let good = reply.status == Status::Good.byte();
+        let (field, covered) = if good {
+            (sense::good_carrier(reply.sense).ok_or(unsealed)?, &[][..])
+        } else {
+            let field = sense::response_icv_field(reply.sense).ok_or(unsealed)?;
+            (&reply.sense[field], reply.sense)
+        };
+        let tag = self.keys.response(&signed.nonce, reply.status, covered);
+        if field.len() == width && tag.matches(field) { Ok(()) } else { Err(ReplyError::ResponseIcv) }
+    }
+}
+
+/// GOOD and recovered errors carry data; any other refusal's data is not looked at.
+fn carries_data(reply: &Reply<'_>) -> bool {
+    let recovered = reply.status == Status::CheckCondition.byte()
+        && reply.sense.get(1).is_some_and(|key| key & 0x0F == SenseKey::RecoveredError.nibble());
+    reply.status == Status::Good.byte() || recovered
+}
+
+/// Do the parts have the lengths that the CDB says? Gives the end of the last one.
+fn check_parts(cdb: &Cdb, parts: &Parts<'_>) -> Result<u64, SignError> {
+    let continuation = u64::from(cdb.continuation_length);
+    let data: u64 = parts.data.iter().map(|piece| piece.len() as u64).sum();
+    let set = cdb.attributes.set_segment().unwrap_or_default();
+    let get = cdb.attributes.get_list_segment().unwrap_or_default();
+    let fits = parts.continuation.len() as u64 == continuation
+        && data == cdb.command.data_out_len()
+        && parts.set_attributes.len() as u64 == u64::from(set.length)
+        && parts.get_attributes.len() as u64 == u64::from(get.length);
+    if !fits {
+        return Err(SignError::Parts);
+    }
+    let ends = [set, get].map(|part| if part.length > 0 { part.end() } else { 0 });
+    Ok((continuation + data).max(ends[0]).max(ends[1]))
+}
+
+/// `length` bytes at `at`, all of them.
+fn exactly(buffer: &[u8], at: u64, length: u64) -> Option<&[u8]> {
+    if length == 0 {
+        return Some(&[]);
+    }
+    buffer.get(usize::try_from(at).ok()?..usize::try_from(at.checked_add(length)?).ok()?)
+}
+
+/// As many of `length` bytes at `at` as there are.
+fn clip(buffer: &[u8], at: u64, length: u64) -> &[u8] {
+    let start = usize::try_from(at).unwrap_or(usize::MAX).min(buffer.len());
+    let rest = &buffer[start..];
+    &rest[..usize::try_from(length).unwrap_or(usize::MAX).min(rest.len())]
+}
