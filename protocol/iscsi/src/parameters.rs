@@ -264,7 +264,10 @@ fn respond(
             boolean?;
             Answer::Bool(true)
         }
-        Key::ErrorRecoveryLevel => Answer::Number(number?.min(0)),
+        Key::ErrorRecoveryLevel => {
+            number?;
+            Answer::Number(0)
+        }
     })
 }
 

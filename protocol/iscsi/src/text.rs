@@ -25,14 +25,19 @@ pub enum TextError {
     TooManyKeys,
 }
 
-/// The pairs of a whole text, checked.
+/// The pairs of a whole negotiation text, checked.
 ///
 /// # Errors
 /// As [`TextError`] says.
 pub(crate) fn parse(text: &[u8]) -> Result<Vec<(&str, &str)>, TextError> {
+    parse_up_to(KEYS_MAX, text)
+}
+
+/// As [`parse`], for answers that repeat their keys; whoever gathered the text has bounded it.
+pub(crate) fn parse_up_to(most: usize, text: &[u8]) -> Result<Vec<(&str, &str)>, TextError> {
     let mut pairs = Vec::new();
     for pair in text.split(|byte| *byte == 0).filter(|pair| !pair.is_empty()) {
-        if pairs.len() == KEYS_MAX {
+        if pairs.len() == most {
             return Err(TextError::TooManyKeys);
         }
         let pair = core::str::from_utf8(pair).map_err(|_| TextError::Encoding)?;

@@ -416,7 +416,7 @@ impl Connection {
         }
         let gathered = self.tasks.text.take().unwrap_or_default();
         let mut targets: Vec<DiscoveredTarget> = Vec::new();
-        for (key, value) in text::parse(&gathered)? {
+        for (key, value) in text::parse_up_to(limits::TEXT_MAX, &gathered)? {
             match (key, targets.last_mut()) {
                 ("TargetName", _) => {
                     targets.push(DiscoveredTarget { name: String::from(value), addresses: Vec::new() });
@@ -445,10 +445,8 @@ impl Connection {
                         .push_back(Event::Managed { id, result: FunctionResult::Rejected(pdu.reason) });
                 }
             }
-            opcode::TEXT => {
-                if self.tasks.text.take().is_some() {
-                    self.events.push_back(Event::Targets(Vec::new()));
-                }
+            opcode::TEXT if self.tasks.text.take().is_some() => {
+                self.events.push_back(Event::Targets(Vec::new()));
             }
             opcode::NOP_OUT => self.ping_sent = None,
             _ => {}

@@ -186,6 +186,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`NotSent`] with the command itself; after [`SubmitError::WindowFull`] an [`Event::WindowOpen`] will come.
+    #[allow(clippy::result_large_err, reason = "the command itself goes back, and refusal is rare")]
     pub fn submit(&mut self, command: Command) -> Result<TaskId, NotSent> {
         if !matches!(self.phase, Phase::Full) {
             return Err(NotSent { error: SubmitError::NotReady, command });

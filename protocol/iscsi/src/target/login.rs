@@ -10,7 +10,6 @@ use crate::{
     text,
 };
 
-const SECURITY: u8 = 0;
 const OPERATIONAL: u8 = 1;
 const FULL_FEATURE: u8 = 3;
 

@@ -274,7 +274,10 @@ impl Connection {
     pub fn handle_timeout(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         let now = self.now_ms;
-        let Some((_, what)) = self.deadlines().filter(|(due, _)| *due <= now).min_by_key(|(due, _)| *due)
+        let Some((_, what)) = self
+            .deadlines()
+            .filter(|(due, _)| *due <= now)
+            .min_by_key(|(due, what)| (matches!(what, Due::Ping), *due))
         else {
             return;
         };

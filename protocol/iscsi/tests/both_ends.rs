@@ -1,0 +1,704 @@
+//! Both ends wired to each other in memory.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use sealstone_iscsi::{
+    Buffer, Cdb, DigestChoice, Gather, Policy, Pool, Residual, TaskAttribute, TaskId, initiator, target,
+};
+
+const TARGET: &str = "iqn.2026-11.org.sealstone:osd.test";
+
+/// A pool that counts what is out.
+#[derive(Default)]
+struct Counting {
+    out: AtomicUsize,
+    budget: Mutex<Option<usize>>,
+}
+
+impl Pool for Counting {
+    fn take(&self, len: usize) -> Option<Vec<u8>> {
+        if self.budget.lock().unwrap().is_some_and(|most| self.out.load(Ordering::SeqCst) + len > most) {
+            return None;
+        }
+        self.out.fetch_add(len, Ordering::SeqCst);
+        Some(vec![0xEE; len])
+    }
+
+    fn give(&self, buffer: Vec<u8>) {
+        self.out.fetch_sub(buffer.len(), Ordering::SeqCst);
+    }
+}
+
+/// What the test's logical unit does is written in the CDB.
+fn cdb(status: u8, sense: u8, separate: bool, wanted: u32, length: usize) -> Cdb {
+    let mut bytes = vec![0x5A; length];
+    bytes[..8].copy_from_slice(&[0, status, sense, u8::from(separate), 0, 0, 0, 0]);
+    bytes[4..8].copy_from_slice(&wanted.to_be_bytes());
+    Cdb::new(&bytes).unwrap()
+}
+
+fn data_for(cdb: &[u8], out: &[u8]) -> Vec<u8> {
+    let wanted = u32::from_be_bytes(cdb[4..8].try_into().unwrap()) as usize;
+    let sum =
+        out.iter().fold(cdb.len() as u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)));
+    (0..wanted).map(|i| (sum as usize + i * 7) as u8).collect()
+}
+
+fn execute(command: &target::Command) -> target::Reply {
+    let (cdb, out) = (command.cdb.as_slice(), command.data_out.as_slice());
+    let data = data_for(cdb, out);
+    target::Reply {
+        status: cdb[1],
+        sense: vec![0x72; usize::from(cdb[2])],
+        data_in_wanted: data.len() as u64,
+        data_in: Gather::from(Bytes::from(data)),
+        data_out_wanted: out.len() as u64,
+        separate_status: cdb[3] != 0,
+    }
+}
+
+struct Pair {
+    initiator: initiator::Connection,
+    target: target::Connection,
+    pool: Arc<Counting>,
+    wires: [VecDeque<u8>; 2],
+    events: Vec<initiator::Event>,
+    target_events: Vec<target::Event>,
+    hold: bool,
+    now: u64,
+}
+
+impl Pair {
+    fn new(offers: Policy, grants: Policy) -> Self {
+        Self::with(offers, grants, Some(TARGET), |_, _| {})
+    }
+
+    fn with(
+        offers: Policy,
+        grants: Policy,
+        name: Option<&str>,
+        change: impl FnOnce(&mut initiator::Config, &mut target::Config),
+    ) -> Self {
+        let mut client = initiator::Config::new(
+            "iqn.2026-11.org.sealstone:client".into(),
+            name.map(Into::into),
+            [0x80, 0, 0, 1, 0, 0],
+        );
+        client.policy = offers;
+        let entry =
+            target::TargetEntry { name: TARGET.into(), alias: Some("test".into()), addresses: vec![] };
+        let mut server = target::Config::new(vec![entry]);
+        server.policy = grants;
+        change(&mut client, &mut server);
+        let pool = Arc::new(Counting::default());
+        Self {
+            initiator: initiator::Connection::new(client, 0),
+            target: target::Connection::new(
+                Arc::new(server),
+                Arc::clone(&pool) as Arc<dyn Pool>,
+                "127.0.0.1:3260".into(),
+                0,
+            ),
+            pool,
+            wires: [VecDeque::new(), VecDeque::new()],
+            events: Vec::new(),
+            target_events: Vec::new(),
+            hold: false,
+            now: 0,
+        }
+    }
+
+    /// One round: at most `cut` bytes go each way. False if nothing moved.
+    fn step(&mut self, cut: usize) -> bool {
+        let mut moved = false;
+        while let Some(event) = self.initiator.poll_event() {
+            self.events.push(event);
+            moved = true;
+        }
+        while let Some(event) = self.target.poll_event() {
+            moved = true;
+            match event {
+                target::Event::Login(_) => self.target.admit(7),
+                target::Event::Command(command) if !self.hold => {
+                    let reply = execute(&command);
+                    self.target.complete(command.task, reply);
+                }
+                target::Event::Management { id, .. } => {
+                    self.target.managed(id, target::FunctionResult::Complete);
+                }
+                other => self.target_events.push(other),
+            }
+        }
+        while let Some(piece) = self.initiator.poll_transmit() {
+            self.wires[0].extend(piece);
+        }
+        while let Some(piece) = self.target.poll_transmit() {
+            self.wires[1].extend(piece);
+        }
+        let now = self.now;
+        let taken = pour(&mut self.wires[0], self.target.rx_space(), cut);
+        if taken > 0 {
+            self.target.received(taken, now);
+        }
+        let given = pour(&mut self.wires[1], self.initiator.rx_space(), cut);
+        if given > 0 {
+            self.initiator.received(given, now);
+        }
+        moved || taken + given > 0
+    }
+
+    fn run(&mut self) {
+        while self.step(usize::MAX) {}
+    }
+
+    fn closed(&self) -> (Option<&initiator::Closed>, Option<&target::Closed>) {
+        let ours = self.events.iter().find_map(|event| match event {
+            initiator::Event::Closed(reason) => Some(reason),
+            _ => None,
+        });
+        let theirs = self.target_events.iter().find_map(|event| match event {
+            target::Event::Closed(reason) => Some(reason),
+            _ => None,
+        });
+        (ours, theirs)
+    }
+
+    fn logged_in(&self) -> bool {
+        matches!(self.events.first(), Some(initiator::Event::LoggedIn(_)))
+    }
+
+    fn outcomes(&mut self) -> HashMap<TaskId, Result<initiator::Response, initiator::TaskFailure>> {
+        self.events
+            .drain(..)
+            .filter_map(|event| match event {
+                initiator::Event::Completed { task, outcome } => Some((task, outcome)),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+fn pour(wire: &mut VecDeque<u8>, space: [&mut [u8]; 2], cut: usize) -> usize {
+    let mut moved = 0;
+    for slice in space {
+        for place in slice {
+            if moved == cut {
+                return moved;
+            }
+            let Some(byte) = wire.pop_front() else { return moved };
+            *place = byte;
+            moved += 1;
+        }
+    }
+    moved
+}
+
+fn command(cdb: Cdb, out: &[u8], read: usize) -> initiator::Command {
+    // In two pieces, so that gathers are used.
+    let (head, tail) = out.split_at(out.len() / 3);
+    initiator::Command {
+        lun: 0,
+        cdb,
+        attribute: TaskAttribute::Simple,
+        data_out: Gather::from(vec![Bytes::copy_from_slice(head), Bytes::copy_from_slice(tail)]),
+        data_in: Buffer::from(vec![0; read]),
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Wish {
+    out: usize,
+    read: usize,
+    wanted: u32,
+    status: u8,
+    sense: u8,
+    separate: bool,
+    cdb: usize,
+}
+
+fn wishes() -> impl Strategy<Value = Vec<Wish>> {
+    let size = || prop_oneof![Just(0_usize), 1..600_usize, 1..60_000_usize];
+    let one =
+        (size(), size(), size(), any::<bool>(), any::<bool>(), prop_oneof![Just(16_usize), 17..=260_usize]);
+    proptest::collection::vec(
+        one.prop_map(|(out, read, wanted, bad, separate, cdb)| Wish {
+            out,
+            read,
+            wanted: wanted as u32,
+            status: if bad { 2 } else { 0 },
+            sense: if bad { 18 } else { 0 },
+            separate,
+            cdb,
+        }),
+        1..12,
+    )
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    let digest = || {
+        prop_oneof![
+            Just(DigestChoice::Never),
+            Just(DigestChoice::PreferNone),
+            Just(DigestChoice::PreferCrc32c),
+        ]
+    };
+    let size = || prop_oneof![512..5000_u32, Just(65_536_u32)];
+    (digest(), digest(), size(), any::<bool>(), any::<bool>(), size(), size(), 1..5_u32).prop_map(
+        |(
+            header_digest,
+            data_digest,
+            max_receive,
+            initial_r2t,
+            immediate_data,
+            first_burst,
+            max_burst,
+            r2ts,
+        )| {
+            Policy {
+                header_digest,
+                data_digest,
+                max_receive,
+                initial_r2t,
+                immediate_data,
+                first_burst,
+                max_burst,
+                max_outstanding_r2t: r2ts,
+                ..Policy::default()
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Whatever was negotiated and however the stream is cut, each command gets its own answer, whole.
+    #[test]
+    fn chunk_boundaries_and_parameters_change_nothing(
+        offers in policies(),
+        grants in policies(),
+        wishes in wishes(),
+        cuts in proptest::collection::vec(prop_oneof![1..60_usize, 1..70_000_usize], 1..8),
+    ) {
+        let mut pair = Pair::new(offers, grants);
+        let mut asked = HashMap::new();
+        let mut waiting: VecDeque<Wish> = wishes.into();
+        let mut cuts = cuts.into_iter().cycle();
+        loop {
+            let moved = pair.step(cuts.next().unwrap());
+            while let Some(wish) = waiting.front().filter(|_| pair.initiator.can_submit()) {
+                let out: Vec<u8> = (0..wish.out).map(|i| i as u8).collect();
+                let block = cdb(wish.status, wish.sense, wish.separate, wish.wanted, wish.cdb);
+                let task = pair.initiator.submit(command(block, &out, wish.read)).unwrap();
+                asked.insert(task, (wish.clone(), out));
+                waiting.pop_front();
+            }
+            if !moved && waiting.is_empty() {
+                break;
+            }
+        }
+        prop_assert_eq!(pair.closed(), (None, None));
+        let mut outcomes = pair.outcomes();
+        prop_assert_eq!(outcomes.len(), asked.len());
+        for (task, (wish, out)) in asked {
+            let response = outcomes.remove(&task).unwrap().unwrap();
+            let data = data_for(cdb(wish.status, wish.sense, wish.separate, wish.wanted, wish.cdb).as_slice(), &out);
+            let length = data.len().min(wish.read);
+            prop_assert_eq!(response.status, wish.status);
+            prop_assert_eq!(response.sense.len(), usize::from(wish.sense));
+            prop_assert_eq!(response.data_in_length, length);
+            prop_assert_eq!(&response.data_in.as_slice()[..length], &data[..length]);
+            if wish.read > 0 || wish.out == 0 {
+                let residual = match data.len().cmp(&wish.read) {
+                    std::cmp::Ordering::Equal => Residual::None,
+                    std::cmp::Ordering::Less => Residual::Underflow((wish.read - data.len()) as u32),
+                    std::cmp::Ordering::Greater => Residual::Overflow((data.len() - wish.read) as u32),
+                };
+                prop_assert_eq!(response.read_residual, residual);
+            }
+            prop_assert_eq!(response.write_residual, Residual::None);
+        }
+        prop_assert_eq!(pair.pool.out.load(Ordering::SeqCst), 0, "all buffers came home");
+    }
+
+    /// Whatever comes in, whenever, both ends stay upright.
+    #[test]
+    fn arbitrary_bytes_never_panic(
+        before in 0..4_usize,
+        junk in proptest::collection::vec(any::<u8>(), 1..600),
+        to_target: bool,
+        flips in proptest::collection::vec((0..2000_usize, any::<u8>()), 0..6),
+    ) {
+        let mut pair = Pair::new(Policy::default(), Policy::default());
+        for _ in 0..before * 2 {
+            pair.step(usize::MAX);
+        }
+        if before == 3 {
+            pair.run();
+            let _ = pair.initiator.submit(command(cdb(0, 0, false, 3000, 236), &[7; 9000], 4000));
+            while let Some(piece) = pair.initiator.poll_transmit() {
+                pair.wires[0].extend(piece);
+            }
+        }
+        let wire = &mut pair.wires[usize::from(!to_target)];
+        for (at, mask) in flips {
+            if let Some(byte) = wire.get_mut(at) {
+                *byte ^= mask;
+            }
+        }
+        wire.extend(junk);
+        for _ in 0..200 {
+            pair.step(usize::MAX);
+        }
+        pair.now = 1_000_000;
+        pair.target.handle_timeout(1_000_000);
+        pair.initiator.handle_timeout(1_000_000);
+        pair.run();
+    }
+}
+
+#[test]
+fn a_session_lives_from_login_to_logout() {
+    let mut pair = Pair::new(Policy::default(), Policy::default());
+    pair.run();
+    assert!(pair.logged_in());
+    pair.initiator.logout();
+    pair.run();
+    assert_eq!(pair.closed(), (Some(&initiator::Closed::LoggedOut), Some(&target::Closed::LoggedOut)));
+}
+
+#[test]
+fn discovery_tells_targets_and_nothing_else() {
+    let mut pair = Pair::with(Policy::default(), Policy::default(), None, |_, server| {
+        for n in 0..40 {
+            server.targets.push(target::TargetEntry {
+                name: format!("{TARGET}-{n}"),
+                alias: None,
+                addresses: vec!["10.0.0.1:3260".into(), "[::1]:3260".into()],
+            });
+        }
+    });
+    pair.run();
+    pair.initiator.send_targets("All").unwrap();
+    pair.run();
+    let Some(initiator::Event::Targets(targets)) = pair.events.last() else { panic!("{:?}", pair.events) };
+    assert_eq!(targets.len(), 41);
+    assert_eq!(
+        (targets[0].name.as_str(), &targets[0].addresses[..]),
+        (TARGET, &["127.0.0.1:3260,1".into()][..])
+    );
+    assert_eq!(targets[40].addresses, ["10.0.0.1:3260,1", "[::1]:3260,1"]);
+    let task = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[], 0)).unwrap();
+    pair.run();
+    assert_eq!(pair.outcomes()[&task].as_ref().unwrap_err(), &initiator::TaskFailure::Rejected(4));
+}
+
+#[test]
+fn a_normal_session_learns_only_about_its_own_target() {
+    let mut pair = Pair::with(Policy::default(), Policy::default(), Some(TARGET), |_, server| {
+        let other = target::TargetEntry {
+            name: "iqn.2026-11.org.sealstone:secret".into(),
+            alias: None,
+            addresses: vec![],
+        };
+        server.targets.push(other);
+    });
+    pair.run();
+    for which in ["", TARGET, "All", "iqn.2026-11.org.sealstone:secret"] {
+        pair.initiator.send_targets(which).unwrap();
+        pair.run();
+        let Some(initiator::Event::Targets(targets)) = pair.events.pop() else { panic!() };
+        let expected = usize::from(which.is_empty() || which == TARGET);
+        assert_eq!((targets.len(), targets.iter().any(|t| t.name != TARGET)), (expected, false), "{which}");
+    }
+}
+
+#[test]
+fn a_target_that_is_not_there_is_refused() {
+    let mut pair = Pair::with(Policy::default(), Policy::default(), Some("iqn.none"), |_, _| {});
+    pair.run();
+    let (ours, theirs) = pair.closed();
+    assert_eq!(theirs, Some(&target::Closed::Refused(target::Refusal::NotFound)));
+    assert!(matches!(ours, Some(initiator::Closed::Refused(r)) if (r.class, r.detail) == (2, 3)));
+}
+
+#[test]
+fn a_digest_that_one_end_requires_and_the_other_refuses_ends_the_login() {
+    let never = Policy { header_digest: DigestChoice::Never, ..Policy::default() };
+    let always = Policy { header_digest: DigestChoice::Always, ..Policy::default() };
+    for (offers, grants) in [(never.clone(), always.clone()), (always, never)] {
+        let mut pair = Pair::new(offers, grants);
+        pair.run();
+        assert!(!pair.logged_in());
+        assert!(pair.closed().0.is_some() || pair.closed().1.is_some());
+    }
+}
+
+fn digests() -> Policy {
+    Policy {
+        header_digest: DigestChoice::Always,
+        data_digest: DigestChoice::Always,
+        immediate_data: true,
+        ..Policy::default()
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_a_command_is_found() {
+    let healthy = |flip: Option<usize>| {
+        let mut pair = Pair::new(digests(), digests());
+        pair.run();
+        let task = pair.initiator.submit(command(cdb(0, 0, false, 0, 236), &[9; 301], 0)).unwrap();
+        while let Some(piece) = pair.initiator.poll_transmit() {
+            pair.wires[0].extend(piece);
+        }
+        let length = pair.wires[0].len();
+        if let Some(bit) = flip {
+            pair.wires[0][bit / 8] ^= 1 << (bit % 8);
+        }
+        pair.run();
+        pair.target.end_of_stream();
+        pair.run();
+        let good = pair.outcomes().remove(&task).is_some_and(|outcome| outcome.is_ok_and(|r| r.status == 0));
+        (good, length)
+    };
+    let (good, length) = healthy(None);
+    assert!(good);
+    for bit in (0..length * 8).step_by(11) {
+        assert!(!healthy(Some(bit)).0, "bit {bit} of {}", length * 8);
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_an_answer_is_found() {
+    for byte in (0..48 + 4 + 300 + 4).step_by(3) {
+        let mut pair = Pair::new(digests(), digests());
+        pair.run();
+        let task = pair.initiator.submit(command(cdb(0, 0, false, 300, 16), &[], 300)).unwrap();
+        pair.step(usize::MAX);
+        pair.step(0);
+        assert_eq!(pair.wires[1].len(), 48 + 4 + 300 + 4);
+        pair.wires[1][byte] ^= 0x10;
+        pair.run();
+        assert!(!pair.outcomes().contains_key(&task), "byte {byte}");
+    }
+}
+
+#[test]
+fn aborting_waits_until_the_logical_unit_let_go() {
+    let mut pair = Pair::new(Policy::default(), Policy::default());
+    pair.run();
+    pair.hold = true;
+    let task = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[1; 10], 0)).unwrap();
+    pair.run();
+    let Some(target::Event::Command(held)) = pair.target_events.pop() else { panic!() };
+    let id = pair.initiator.manage(initiator::Function::AbortTask(task)).unwrap();
+    pair.run();
+    assert!(!pair.events.iter().any(|event| matches!(event, initiator::Event::Managed { .. })));
+    pair.target.complete(held.task, target::Reply::default());
+    pair.run();
+    let complete = initiator::FunctionResult::Complete;
+    assert!(
+        matches!(pair.events.pop(), Some(initiator::Event::Managed { id: i, result }) if i == id && result == complete)
+    );
+    assert_eq!(pair.outcomes()[&task].as_ref().unwrap_err(), &initiator::TaskFailure::Aborted);
+    assert!(pair.initiator.can_submit() && pair.initiator.under_way() == 0);
+}
+
+#[test]
+fn management_answers_what_it_did() {
+    let mut pair = Pair::new(Policy::default(), Policy::default());
+    pair.run();
+    let done = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[], 0)).unwrap();
+    pair.run();
+    use initiator::{Function, FunctionResult};
+    for (function, expected) in [
+        (Function::AbortTask(done), FunctionResult::NoSuchTask),
+        (Function::AbortTaskSet(0), FunctionResult::Complete),
+        (Function::LogicalUnitReset(0), FunctionResult::Complete),
+        (Function::TargetWarmReset, FunctionResult::NotSupported),
+    ] {
+        pair.initiator.manage(function).unwrap();
+        pair.run();
+        assert!(
+            matches!(pair.events.pop(), Some(initiator::Event::Managed { result, .. }) if result == expected),
+            "{function:?}"
+        );
+    }
+}
+
+#[test]
+fn a_reset_ends_commands_that_still_collect_data() {
+    // No memory for the second command: its data is never asked for.
+    let asks = Policy { immediate_data: false, initial_r2t: true, ..Policy::default() };
+    let mut pair = Pair::new(asks.clone(), asks);
+    pair.run();
+    let task = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[1; 10], 0)).unwrap();
+    while let Some(piece) = pair.initiator.poll_transmit() {
+        pair.wires[0].extend(piece);
+    }
+    let taken = pour(&mut pair.wires[0], pair.target.rx_space(), usize::MAX);
+    pair.target.received(taken, 0);
+    assert_eq!(pair.pool.out.load(Ordering::SeqCst), 10);
+    pair.initiator.manage(initiator::Function::LogicalUnitReset(0)).unwrap();
+    pair.run();
+    assert_eq!(pair.outcomes()[&task].as_ref().unwrap_err(), &initiator::TaskFailure::Aborted);
+    assert_eq!(pair.pool.out.load(Ordering::SeqCst), 0);
+    assert_eq!(pair.closed(), (None, None), "late data is ignored");
+}
+
+#[test]
+fn the_window_closes_and_opens() {
+    let mut pair =
+        Pair::with(Policy::default(), Policy::default(), Some(TARGET), |_, server| server.queue_depth = 3);
+    pair.run();
+    pair.hold = true;
+    for _ in 0..3 {
+        pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[], 0)).unwrap();
+    }
+    let refused = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[], 0)).unwrap_err();
+    assert_eq!(refused.error, initiator::SubmitError::WindowFull);
+    pair.run();
+    let Some(target::Event::Command(held)) = pair.target_events.pop() else { panic!() };
+    pair.target.complete(held.task, target::Reply::default());
+    pair.run();
+    assert!(pair.events.iter().any(|event| matches!(event, initiator::Event::WindowOpen)));
+    pair.initiator.submit(refused.command).unwrap();
+    pair.run();
+    assert_eq!(pair.target_events.len(), 3);
+}
+
+#[test]
+fn memory_short_first_waits_then_is_busy() {
+    let mut pair = Pair::new(Policy::default(), Policy::default());
+    pair.run();
+    *pair.pool.budget.lock().unwrap() = Some(1000);
+    let late = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[1; 1001], 0)).unwrap();
+    pair.run();
+    assert!(pair.target.is_starved());
+    *pair.pool.budget.lock().unwrap() = Some(1001);
+    pair.target.memory_freed(10);
+    pair.run();
+    assert_eq!(pair.outcomes()[&late].as_ref().unwrap().status, 0);
+
+    let never = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[1; 1002], 0)).unwrap();
+    pair.run();
+    assert!(pair.target.is_starved() && pair.outcomes().is_empty());
+    pair.now = pair.target.poll_timeout().unwrap();
+    pair.target.handle_timeout(pair.now);
+    pair.run();
+    assert_eq!(pair.outcomes()[&never].as_ref().unwrap().status, 8, "BUSY");
+}
+
+#[test]
+fn memory_short_while_data_is_expected_fills_the_task_set() {
+    let asks = Policy { immediate_data: false, initial_r2t: true, ..Policy::default() };
+    let mut pair = Pair::new(asks.clone(), asks);
+    pair.run();
+    *pair.pool.budget.lock().unwrap() = Some(1000);
+    let first = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[1; 900], 0)).unwrap();
+    let second = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[1; 900], 0)).unwrap();
+    pair.run();
+    let outcomes = pair.outcomes();
+    assert_eq!(outcomes[&first].as_ref().unwrap().status, 0);
+    assert_eq!(outcomes[&second].as_ref().unwrap().status, 0x28, "TASK SET FULL");
+}
+
+#[test]
+fn data_out_beyond_the_limit_is_refused_for_good() {
+    for initial_r2t in [true, false] {
+        let policy = Policy { initial_r2t, ..Policy::default() };
+        let mut pair =
+            Pair::with(policy.clone(), policy, Some(TARGET), |_, server| server.data_out_max = 400_000);
+        pair.run();
+        let most = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &vec![1; 400_000], 0)).unwrap();
+        let over = pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &vec![1; 400_001], 0)).unwrap();
+        pair.run();
+        let outcomes = pair.outcomes();
+        assert_eq!(outcomes[&most].as_ref().unwrap().status, 0);
+        let refused = outcomes[&over].as_ref().unwrap();
+        assert_eq!((refused.status, refused.sense[2], refused.sense[12], refused.sense[13]), (2, 5, 0x55, 3));
+    }
+}
+
+#[test]
+fn silence_is_pinged_and_then_ended_from_both_sides() {
+    let mut pair = Pair::new(Policy::default(), Policy::default());
+    pair.run();
+    for _ in 0..3 {
+        pair.now = pair.target.poll_timeout().unwrap().min(pair.initiator.poll_timeout().unwrap());
+        pair.initiator.handle_timeout(pair.now);
+        pair.target.handle_timeout(pair.now);
+        pair.run();
+        assert_eq!(pair.closed(), (None, None), "pings are answered");
+    }
+    // Nothing arrives any more.
+    for _ in 0..2 {
+        let due = pair.target.poll_timeout().unwrap();
+        pair.target.handle_timeout(due);
+        let due = pair.initiator.poll_timeout().unwrap();
+        pair.initiator.handle_timeout(due);
+    }
+    pair.wires = Default::default();
+    let drained = (pair.target.poll_event(), pair.initiator.poll_event());
+    assert!(matches!(drained.0, Some(target::Event::Closed(target::Closed::PingTimeout))), "{drained:?}");
+    assert!(matches!(drained.1, Some(initiator::Event::Closed(initiator::Closed::PingTimeout))));
+}
+
+#[test]
+fn a_login_that_stalls_is_ended_from_both_sides() {
+    let mut pair = Pair::new(Policy::default(), Policy::default());
+    let due = pair.target.poll_timeout().unwrap();
+    pair.target.handle_timeout(due - 1);
+    assert!(pair.target.poll_event().is_none());
+    pair.target.handle_timeout(due);
+    pair.initiator.handle_timeout(pair.initiator.poll_timeout().unwrap());
+    pair.step(0);
+    assert_eq!(pair.closed(), (Some(&initiator::Closed::LoginTimeout), Some(&target::Closed::LoginTimeout)));
+}
+
+#[test]
+fn a_half_sent_pdu_and_missing_data_time_out() {
+    let mut pair = Pair::new(Policy::default(), Policy::default());
+    pair.run();
+    pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[], 0)).unwrap();
+    pair.step(20);
+    pair.wires = Default::default();
+    pair.now = 30_000;
+    pair.target.handle_timeout(30_000);
+    pair.step(0);
+    assert!(matches!(pair.closed().1, Some(target::Closed::PduTimeout)), "{:?}", pair.closed());
+
+    let asks = Policy { immediate_data: false, initial_r2t: true, ..Policy::default() };
+    let mut pair = Pair::with(asks.clone(), asks, Some(TARGET), |_, server| server.ping_after_ms = 1_000_000);
+    pair.run();
+    pair.initiator.submit(command(cdb(0, 0, false, 0, 16), &[1; 10], 0)).unwrap();
+    pair.step(48);
+    pair.wires = Default::default();
+    pair.target.handle_timeout(30_000);
+    pair.step(0);
+    assert_eq!(pair.closed().1, Some(&target::Closed::TransferTimeout));
+}
+
+#[test]
+fn a_target_that_leaves_says_so_and_waits() {
+    let mut pair = Pair::new(Policy::default(), Policy::default());
+    pair.run();
+    pair.target.request_logout(5);
+    pair.run();
+    assert!(matches!(pair.events.last(), Some(initiator::Event::LogoutRequested { seconds: 5 })));
+    let task = pair.initiator.submit(command(cdb(0, 0, false, 8, 16), &[], 8)).unwrap();
+    pair.run();
+    assert!(pair.outcomes()[&task].is_ok(), "work goes on until logout");
+    pair.target.handle_timeout(5000);
+    pair.run();
+    assert_eq!(pair.closed().1, Some(&target::Closed::LogoutTimeout));
+}
