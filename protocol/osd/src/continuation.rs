@@ -352,3 +352,86 @@ fn push(out: &mut Vec<u8>, kind: u16, data: &[u8]) -> Option<()> {
     out.resize(out.len() + pad, 0);
     Some(())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cdb::{CopyObjects, Extent, Query};
+
+    const OBJECT: ObjectId = ObjectId::new(0x1_0000, 0x1_0001);
+    const READ: Command = Command::Read(Extent { object: OBJECT, start: 0, length: 30 });
+    const COPY: Command =
+        Command::CopyUserObjects(CopyObjects { object: OBJECT, method: 0, immediate: false });
+
+    fn scatter() -> Segment {
+        let pieces = std::vec![Piece { offset: 0, length: 10 }, Piece { offset: 100, length: 20 }];
+        Segment { icv: [9; 32], scatter_gather: Some(pieces), ..Segment::default() }
+    }
+
+    #[test]
+    fn the_header_is_laid_out_as_the_standard_has_it() {
+        let wire = scatter().encode(0x8885).unwrap();
+        assert_eq!(wire[..8], [1, 0, 0x88, 0x85, 0, 0, 0, 0]);
+        assert_eq!((&wire[ICV_BYTES], &wire[40..48]), (&[9; 32][..], &[0, 1, 0, 0, 0, 0, 0, 32][..]));
+        assert_eq!(Segment::parse(&READ, &wire), Ok(scatter()));
+    }
+
+    #[test]
+    fn every_descriptor_reads_back_where_it_belongs() {
+        let source = CopySource { object: OBJECT, attributes: true, freeze: true, time: 5 };
+        let extensions = std::vec![CapabilityBytes::absent(Generation::Osd2); 2];
+        let copy =
+            Segment { copy_source: Some(source), extensions: extensions.clone(), ..Segment::default() };
+        let wire = copy.encode(0x8893).unwrap();
+        assert_eq!(wire[43], 6); // 18 bytes and 6 of padding
+        assert_eq!(Segment::parse(&COPY, &wire), Ok(copy));
+        let ask =
+            |matches| Command::Query(Query { object: OBJECT, allocation: 9, matches, immediate: false });
+        let query = Segment { query: Some(std::vec![0; 8]), extensions, ..Segment::default() };
+        let wire = query.encode(0x88A0).unwrap();
+        assert_eq!(Segment::parse(&ask(7), &wire), Ok(query));
+        let kind = EXTENSION;
+        assert_eq!(Segment::parse(&ask(0), &wire), Err(ContinuationError::NotAllowed { kind, at: 56 }));
+    }
+
+    #[test]
+    fn each_deviation_has_its_error() {
+        let wire = scatter().encode(0x8885).unwrap();
+        let with = |at: usize, byte: u8| {
+            let mut wire = wire.clone();
+            wire[at] = byte;
+            Segment::parse(&READ, &wire).unwrap_err()
+        };
+        assert_eq!(with(0, 2), ContinuationError::Format(2));
+        assert_eq!(with(3, 0x86), ContinuationError::ServiceAction(0x8886));
+        assert_eq!(with(41, 2), ContinuationError::NotAllowed { kind: 2, at: 40 });
+        assert_eq!(with(41, 3), ContinuationError::NotAllowed { kind: 3, at: 40 });
+        assert_eq!(with(43, 1), ContinuationError::Descriptor { at: 40 });
+        assert_eq!(with(47, 40), ContinuationError::Descriptor { at: 40 });
+        assert_eq!(with(63, 11), ContinuationError::Sum { sum: 31, length: 30 });
+        assert_eq!(Segment::parse(&READ, &wire[..47]), Err(ContinuationError::Length(47)));
+        let empty = Segment::default().encode(0x8893).unwrap();
+        assert_eq!(Segment::parse(&COPY, &empty), Err(ContinuationError::Missing));
+        let twice = [&wire[..], &wire[40..]].concat();
+        assert_eq!(Segment::parse(&READ, &twice), Err(ContinuationError::NotAllowed { kind: 1, at: 80 }));
+        assert_eq!(with(0, 2).sense().field.map(|field| field.byte), Some(48));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(noise in proptest::collection::vec(any::<u8>(), 0..160), kind in 0_u8..4) {
+            let mut wire = scatter().encode(0x8885).unwrap();
+            wire.truncate(40);
+            wire.extend_from_slice(&noise[..noise.len() / 8 * 8]);
+            for byte in wire.iter_mut().skip(44).take(3) { *byte = 0; }
+            if let Some(byte) = wire.get_mut(41) { *byte = kind; }
+            if let Some(byte) = wire.get_mut(40) { *byte = 0; }
+            for command in [READ, COPY] {
+                let _ = Segment::parse(&command, &wire);
+                let _ = Segment::parse(&command, &noise);
+            }
+        }
+    }
+}

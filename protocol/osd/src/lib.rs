@@ -18,9 +18,14 @@ pub mod cdb;
 pub mod continuation;
 mod generation;
 mod id;
+pub mod integrity;
+pub mod listing;
+pub mod map;
+pub mod master_key;
 pub mod offset;
 mod permissions;
 pub mod query;
+mod sink;
 pub mod table;
 
 pub use attribute::AttributeId;

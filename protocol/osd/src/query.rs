@@ -150,3 +150,63 @@ fn entry(bytes: &[u8]) -> Option<(Criterion<'_>, usize)> {
     let max = bytes.get(max_at + 2..)?.get(..usize::from(u16_at(bytes, max_at)?))?;
     (max_at + 2 + max.len() == whole).then_some((Criterion { id, min, max }, whole))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ID: AttributeId = AttributeId::new(0x1_0003, 1);
+
+    #[test]
+    fn bounds_are_inclusive_and_empty_ones_do_not_bind() {
+        let one = |min, max| Criterion { id: ID, min, max };
+        assert!(
+            one(b"b", b"d").matches(b"b") && one(b"b", b"d").matches(b"d") && !one(b"b", b"d").matches(b"e")
+        );
+        assert!(one(b"", b"d").matches(b"a") && one(b"b", b"").matches(b"z") && !one(b"", b"").matches(b""));
+    }
+
+    #[test]
+    fn no_criteria_select_everything_and_types_combine() {
+        let (low, high) =
+            (Criterion { id: ID, min: b"a", max: b"b" }, Criterion { id: ID, min: b"x", max: b"z" });
+        let query = |kind, criteria| QueryList { kind, criteria };
+        assert!(query(QueryType::Union, std::vec![]).matches(|_| b""));
+        assert!(query(QueryType::Union, std::vec![low, high]).matches(|_| b"y"));
+        assert!(!query(QueryType::Intersection, std::vec![low, high]).matches(|_| b"y"));
+    }
+
+    #[test]
+    fn other_pages_and_types_are_refused() {
+        let page = Criterion { id: AttributeId::new(0x3000_0001, 1), min: b"", max: b"" };
+        let wire = QueryList { kind: QueryType::Union, criteria: std::vec![page] }.encode().unwrap();
+        assert_eq!(QueryList::parse(&wire), Err(QueryError::Page(4)));
+        assert_eq!(QueryList::parse(&[2, 0, 0, 0]), Err(QueryError::Type(2)));
+        assert_eq!(QueryList::parse(&wire[..10]), Err(QueryError::Entry(4)));
+    }
+
+    proptest! {
+        #[test]
+        fn query_lists_read_back(
+            union in any::<bool>(),
+            rows in proptest::collection::vec((0_u32..USER_PAGES_END, any::<u32>(), any::<[u8; 5]>(), 0_usize..5, 0_usize..5), 0..10),
+        ) {
+            let kind = if union { QueryType::Union } else { QueryType::Intersection };
+            let criteria = rows.iter().map(|(page, number, bytes, min, max)| {
+                Criterion { id: AttributeId::new(*page, *number), min: &bytes[..*min], max: &bytes[..*max] }
+            });
+            let list = QueryList { kind, criteria: criteria.collect() };
+            let wire = list.encode().unwrap();
+            prop_assert_eq!(wire.len() % 8, 0);
+            prop_assert_eq!(QueryList::parse(&wire), Ok(list));
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(kind in 0_u8..3, mut bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Some(first) = bytes.first_mut() { *first = kind; }
+            let _ = QueryList::parse(&bytes);
+        }
+    }
+}

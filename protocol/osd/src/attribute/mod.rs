@@ -1,6 +1,12 @@
 //! Attributes: names, numbers, lists and pages (OSD-2 §7.1).
 
+pub mod list;
+pub mod page;
+mod standard;
+
 use core::fmt;
+
+pub use standard::*;
 
 /// Page and number of an attribute; the order is that of a retrieved list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

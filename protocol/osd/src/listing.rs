@@ -1,0 +1,323 @@
+//! The answers to LIST, LIST COLLECTION and QUERY (OSD-2 §6.13, §6.14, §6.20).
+//!
+//! Does: whole entries up to the allocation length, with the length of the complete list in the header.
+//! Truth: `docs/standards/osd.md`, parameter data.
+
+use alloc::vec::Vec;
+
+use crate::attribute::list::{ObjectEntry, ObjectValues, push_object_entry};
+use crate::bytes::{u8_at, u32_at, u64_at};
+use crate::sink::Sink;
+use crate::{AttributeId, Generation, ObjectType};
+
+/// Bytes before the entries.
+pub const HEADER: usize = 24;
+/// Fewest bytes of an allocation length that is not 0.
+pub const ALLOCATION_MIN: u64 = HEADER as u64;
+/// ADDITIONAL LENGTH counts from here.
+const AFTER_LENGTH: u64 = 8;
+/// ADDITIONAL LENGTH of a list whose end is not known.
+const UNKNOWN: u64 = u64::MAX;
+/// Bytes of an entry without attributes.
+const ID: usize = 8;
+
+/// What a list names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// Partitions.
+    Partitions,
+    /// Collections.
+    Collections,
+    /// User objects.
+    Objects,
+}
+
+impl Listed {
+    /// OBJECT DESCRIPTOR FORMAT without attributes.
+    const fn format(self) -> u8 {
+        match self {
+            Self::Partitions => 0x01,
+            Self::Collections => 0x11,
+            Self::Objects => 0x21,
+        }
+    }
+
+    const fn object_type(self) -> ObjectType {
+        match self {
+            Self::Partitions => ObjectType::Partition,
+            Self::Collections => ObjectType::Collection,
+            Self::Objects => ObjectType::User,
+        }
+    }
+}
+
+/// LSTCHG: the list changed during the series.
+const CHANGED: u8 = 0x02;
+/// OSD-1: entries are partitions or collections.
+const ROOT_OR_COLLECTION: u8 = 0x01;
+
+/// How a list ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With its last entry.
+    Complete,
+    /// Before this id, which the next request starts with.
+    Continued {
+        /// CONTINUATION OBJECT_ID.
+        next: u64,
+        /// Entries that the complete list has from the initial id on, if known and without attributes.
+        total: Option<u64>,
+        /// LIST IDENTIFIER that binds the series; 0 for none.
+        list_id: u32,
+    },
+}
+
+/// Writes a list.
+#[derive(Debug)]
+pub struct ListingWriter<'a> {
+    sink: Sink<'a>,
+    generation: Generation,
+    listed: Listed,
+    with_attributes: bool,
+}
+
+impl<'a> ListingWriter<'a> {
+    /// A list appended to `out`; `with_attributes` is LIST_ATTR (OSD-2).
+    #[must_use]
+    pub fn new(
+        generation: Generation,
+        listed: Listed,
+        with_attributes: bool,
+        out: &'a mut Vec<u8>,
+        allocation: usize,
+    ) -> Self {
+        let mut sink = Sink::new(out, allocation);
+        sink.push(&[0; HEADER]);
+        let with_attributes = with_attributes && generation == Generation::Osd2;
+        Self { sink, generation, listed, with_attributes }
+    }
+
+    /// Adds an entry; `false` if it finds no room: then it is not there, and nothing after it may be.
+    #[must_use]
+    pub fn push(&mut self, id: u64, values: &[(AttributeId, &[u8])]) -> bool {
+        if !self.with_attributes {
+            let room = self.sink.fits(ID);
+            if room {
+                self.sink.push(&id.to_be_bytes());
+            }
+            return room;
+        }
+        let mut entry = Vec::new();
+        push_object_entry(&mut Sink::new(&mut entry, usize::MAX), id, self.listed.object_type(), values);
+        let room = self.sink.fits(entry.len());
+        if room {
+            self.sink.push(&entry);
+        }
+        room
+    }
+
+    /// Fills in the header; returns the bytes of the complete list, or of what is there if that is unknown.
+    pub fn finish(mut self, changed: bool, end: End) -> u64 {
+        let written = self.sink.full();
+        let (additional, next, list_id) = match end {
+            End::Complete => (written - AFTER_LENGTH, 0, 0),
+            End::Continued { next, total, list_id } => {
+                let known =
+                    total.filter(|_| !self.with_attributes).and_then(|count| count.checked_mul(ID as u64));
+                let all = known.and_then(|bytes| bytes.checked_add(HEADER as u64 - AFTER_LENGTH));
+                (all.unwrap_or(UNKNOWN), next, list_id)
+            }
+        };
+        self.sink.patch(0, &additional.to_be_bytes());
+        self.sink.patch(8, &next.to_be_bytes());
+        self.sink.patch(16, &list_id.to_be_bytes());
+        let kind = match self.generation {
+            Generation::Osd1 if self.listed != Listed::Objects => ROOT_OR_COLLECTION,
+            Generation::Osd1 => 0,
+            Generation::Osd2 => (self.listed.format() + u8::from(self.with_attributes)) << 2,
+        };
+        self.sink.patch(23, &[kind | if changed { CHANGED } else { 0 }]);
+        if additional == UNKNOWN { written } else { additional.saturating_add(AFTER_LENGTH) }
+    }
+}
+
+/// A list as it came.
+#[derive(Clone, Copy, Debug)]
+pub struct Listing<'a> {
+    /// Bytes of the complete list; `None` if the device does not know.
+    pub full_len: Option<u64>,
+    /// CONTINUATION OBJECT_ID: where the next request starts; 0 if the list is complete.
+    pub next: u64,
+    /// LIST IDENTIFIER of the series.
+    pub list_id: u32,
+    /// The list changed during the series.
+    pub changed: bool,
+    /// OSD-2: what is listed. OSD-1 says only that it is not user objects: then partitions.
+    pub listed: Listed,
+    /// Entries carry attributes.
+    pub with_attributes: bool,
+    entries: &'a [u8],
+}
+
+impl<'a> Listing<'a> {
+    /// Reads a list, which may be cut; `None` if its header is, or the object descriptor format is unknown.
+    #[must_use]
+    pub fn parse(generation: Generation, bytes: &'a [u8]) -> Option<Self> {
+        let additional = u64_at(bytes, 0)?;
+        let kind = u8_at(bytes, 23)?;
+        let (listed, with_attributes) = match (generation, kind >> 2) {
+            (Generation::Osd1, _) if kind & ROOT_OR_COLLECTION != 0 => (Listed::Partitions, false),
+            (Generation::Osd1, _) => (Listed::Objects, false),
+            (_, format @ (0x01 | 0x02)) => (Listed::Partitions, format == 0x02),
+            (_, format @ (0x11 | 0x12)) => (Listed::Collections, format == 0x12),
+            (_, format @ (0x21 | 0x22)) => (Listed::Objects, format == 0x22),
+            _ => return None,
+        };
+        let entries = bytes.get(HEADER..)?;
+        let said = additional.saturating_sub(HEADER as u64 - AFTER_LENGTH);
+        let there = usize::try_from(said).unwrap_or(usize::MAX).min(entries.len());
+        Some(Self {
+            full_len: (additional != UNKNOWN).then(|| additional.saturating_add(AFTER_LENGTH)),
+            next: u64_at(bytes, 8)?,
+            list_id: u32_at(bytes, 16)?,
+            changed: kind & CHANGED != 0,
+            listed,
+            with_attributes,
+            entries: &entries[..there],
+        })
+    }
+
+    /// The ids, if entries carry no attributes; else none.
+    pub fn ids(&self) -> impl Iterator<Item = u64> + use<'a> {
+        let entries = if self.with_attributes { &[] } else { self.entries };
+        entries.chunks_exact(ID).filter_map(|id| u64_at(id, 0))
+    }
+
+    /// The entries with their attributes, if they carry any; else none. A list that is cut may end with an
+    /// entry whose values are.
+    pub fn entries(&self) -> impl Iterator<Item = ObjectEntry<'a>> + use<'a> {
+        ObjectValues::entries(if self.with_attributes { self.entries } else { &[] })
+    }
+}
+
+/// Bytes before the ids of a QUERY's answer as we write it: the last draft's. Revisions 1 to 4 have 13.
+pub const MATCHES_HEADER: usize = 12;
+
+/// Writes a QUERY's answer, cut to `allocation` bytes; returns its full length.
+pub fn encode_matches(ids: &[u64], out: &mut Vec<u8>, allocation: usize) -> u64 {
+    let mut sink = Sink::new(out, allocation);
+    let additional = (MATCHES_HEADER as u64 - AFTER_LENGTH) + (ID * ids.len()) as u64;
+    sink.push(&additional.to_be_bytes());
+    sink.push(&[0, 0, 0, Listed::Objects.format() << 2]);
+    for id in ids {
+        sink.push(&id.to_be_bytes());
+    }
+    sink.full()
+}
+
+/// Reads a QUERY's answer, as far as it is there. T11: the additional length tells where ids start, 4 + 8n bytes
+/// in the last draft, 5 + 8n before. `None` for anything else.
+#[must_use]
+pub fn parse_matches(bytes: &[u8]) -> Option<Vec<u64>> {
+    let additional = u64_at(bytes, 0)?;
+    let start = match additional % ID as u64 {
+        4 => MATCHES_HEADER,
+        5 => MATCHES_HEADER + 1,
+        _ => return None,
+    };
+    let ids = bytes.get(start..)?;
+    let said = usize::try_from(additional + AFTER_LENGTH - start as u64).unwrap_or(usize::MAX);
+    Some(ids[..said.min(ids.len())].chunks_exact(ID).filter_map(|id| u64_at(id, 0)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use Generation::{Osd1, Osd2};
+
+    /// Writes ids as a device does: until one finds no room.
+    fn write(generation: Generation, ids: &[u64], allocation: usize) -> (Vec<u8>, u64) {
+        let mut out = Vec::new();
+        let mut writer = ListingWriter::new(generation, Listed::Objects, false, &mut out, allocation);
+        let end = ids.iter().find(|id| !writer.push(**id, &[])).map_or(End::Complete, |next| {
+            End::Continued { next: *next, total: Some(ids.len() as u64), list_id: 0 }
+        });
+        let full = writer.finish(false, end);
+        (out, full)
+    }
+
+    #[test]
+    fn the_header_is_laid_out_as_the_standard_has_it() {
+        let (wire, full) = write(Osd2, &[0x1_0000, 0x1_0001, 0x1_0002], 45);
+        assert_eq!((wire.len(), full), (40, 48));
+        assert_eq!(wire[..8], 40_u64.to_be_bytes());
+        assert_eq!(wire[8..16], 0x1_0002_u64.to_be_bytes());
+        assert_eq!(wire[16..24], [0, 0, 0, 0, 0, 0, 0, 0x84]);
+        assert_eq!(write(Osd1, &[], 24).0[23], 0);
+        let mut out = Vec::new();
+        let writer = ListingWriter::new(Osd1, Listed::Partitions, true, &mut out, 24);
+        assert_eq!((writer.finish(true, End::Complete), out[23]), (24, 3));
+    }
+
+    #[test]
+    fn attributes_come_with_the_entries() {
+        let id = AttributeId::new(1, 0x82);
+        let mut out = Vec::new();
+        let mut writer = ListingWriter::new(Osd2, Listed::Objects, true, &mut out, 100);
+        assert!(writer.push(7, &[(id, &[1; 8])]) && !writer.push(8, &[(id, &[2; 8])]));
+        let end = End::Continued { next: 8, total: None, list_id: 3 };
+        assert_eq!(writer.finish(false, end), 24 + 16 + 24);
+        let list = Listing::parse(Osd2, &out).unwrap();
+        assert_eq!((list.full_len, list.next, list.list_id, list.ids().count()), (None, 8, 3, 0));
+        let entry = list.entries().next().unwrap();
+        assert_eq!((entry.object, entry.kind), (7, 0x80));
+        assert_eq!(entry.values.iter().collect::<Vec<_>>(), [(id, &[1; 8][..])]);
+    }
+
+    #[test]
+    fn matches_of_both_drafts_are_read() {
+        let mut out = Vec::new();
+        assert_eq!(encode_matches(&[5, 6], &mut out, 20), 28);
+        assert_eq!(parse_matches(&out), Some(std::vec![5]));
+        let mut old = 21_u64.to_be_bytes().to_vec();
+        old.extend([0, 0, 0, 0, 0x84, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6]);
+        assert_eq!(parse_matches(&old), Some(std::vec![5, 6]));
+    }
+
+    proptest! {
+        /// T12: the continuation id tells where to go on, and the length is that of the complete list.
+        #[test]
+        fn a_series_of_short_lists_is_the_whole_list(
+            ids in proptest::collection::btree_set(1_u64..1000, 0..40),
+            allocation in 32_usize..200,
+            osd2 in any::<bool>(),
+        ) {
+            let generation = if osd2 { Osd2 } else { Osd1 };
+            let ids: Vec<u64> = ids.into_iter().collect();
+            let (mut seen, mut from) = (Vec::new(), 0);
+            loop {
+                let rest: Vec<u64> = ids.iter().copied().filter(|id| *id >= from).collect();
+                let (wire, full) = write(generation, &rest, allocation);
+                let list = Listing::parse(generation, &wire).unwrap();
+                prop_assert_eq!(list.full_len, Some(full));
+                prop_assert_eq!(full, 24 + 8 * rest.len() as u64);
+                seen.extend(list.ids());
+                from = list.next;
+                if from == 0 { break }
+            }
+            prop_assert_eq!(seen, ids);
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            for generation in [Osd1, Osd2] {
+                if let Some(list) = Listing::parse(generation, &bytes) {
+                    let _ = (list.ids().count(), list.entries().map(|one| one.values.iter().count()).sum::<usize>());
+                }
+            }
+            let _ = parse_matches(&bytes);
+        }
+    }
+}

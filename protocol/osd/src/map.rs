@@ -1,0 +1,98 @@
+//! The answer to READ MAP (OSD-2 §6.21).
+
+use alloc::vec::Vec;
+
+use crate::bytes::{u16_at, u32_at, u64_at};
+use crate::sink::Sink;
+
+/// Fewest bytes of an allocation length that is not 0.
+pub const ALLOCATION_MIN: u64 = 24;
+/// Map type in a request: every type.
+pub const ALL: u16 = 0x0000;
+/// Written data.
+pub const WRITTEN: u16 = 0x0001;
+/// A hole.
+pub const HOLE: u16 = 0x0002;
+/// Damaged data.
+pub const DAMAGED_DATA: u16 = 0x0003;
+/// Damaged attributes.
+pub const DAMAGED_ATTRIBUTES: u16 = 0x8000;
+
+/// Bytes of ADDITIONAL LENGTH, and of a descriptor.
+const HEADER: usize = 8;
+const DESCRIPTOR: usize = 16;
+
+/// One stretch of a user object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// One of the map types above.
+    pub kind: u16,
+    /// Its bytes; a longer one takes several descriptors.
+    pub length: u32,
+    /// Its first byte.
+    pub offset: u64,
+}
+
+/// Writes a map cut to `allocation` bytes at a whole descriptor; returns its full length.
+pub fn encode(stretches: &[Stretch], out: &mut Vec<u8>, allocation: usize) -> u64 {
+    let additional = (DESCRIPTOR * stretches.len()) as u64;
+    let mut sink = Sink::new(out, allocation);
+    sink.push(&additional.to_be_bytes());
+    for stretch in stretches {
+        if !sink.fits(DESCRIPTOR) {
+            break;
+        }
+        sink.push(&[0, 0]);
+        sink.push(&stretch.kind.to_be_bytes());
+        sink.push(&stretch.length.to_be_bytes());
+        sink.push(&stretch.offset.to_be_bytes());
+    }
+    additional + HEADER as u64
+}
+
+/// Splits a long stretch into such as have a 32-bit length.
+pub fn split(kind: u16, offset: u64, length: u64) -> impl Iterator<Item = Stretch> {
+    const STEP: u64 = 1 << 31;
+    (0..length.div_ceil(STEP)).map(move |step| Stretch {
+        kind,
+        length: STEP.min(length - step * STEP) as u32,
+        offset: offset.saturating_add(step * STEP),
+    })
+}
+
+/// Reads a map, as far as it is there, with its full length in bytes; `None` without a header.
+#[must_use]
+pub fn parse(bytes: &[u8]) -> Option<(Vec<Stretch>, u64)> {
+    let additional = u64_at(bytes, 0)?;
+    let there = bytes.get(HEADER..)?;
+    let there = &there[..usize::try_from(additional).unwrap_or(usize::MAX).min(there.len())];
+    let stretches = there.chunks_exact(DESCRIPTOR).filter_map(|entry| {
+        Some(Stretch { kind: u16_at(entry, 2)?, length: u32_at(entry, 4)?, offset: u64_at(entry, 8)? })
+    });
+    Some((stretches.collect(), additional.saturating_add(HEADER as u64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_map_is_cut_at_whole_descriptors() {
+        let stretches: Vec<_> = split(WRITTEN, 0, 5 << 31).chain(split(HOLE, 5 << 31, 7)).collect();
+        assert_eq!(stretches.len(), 6);
+        let mut out = Vec::new();
+        assert_eq!(encode(&stretches, &mut out, 45), 8 + 96);
+        assert_eq!(out.len(), 40);
+        assert_eq!(parse(&out), Some((stretches[..2].to_vec(), 104)));
+        assert_eq!(out[8..24], [0, 0, 0, 1, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = parse(&bytes);
+        }
+    }
+}
