@@ -14,6 +14,7 @@ extern crate std;
 pub mod additional;
 pub mod lu;
 mod sense;
+pub mod spc;
 mod status;
 
 pub use additional::AdditionalSense;

@@ -1,0 +1,441 @@
+//! The SPC commands that an OSD logical unit answers (SPC-4 §6), and their parameter data.
+//!
+//! Does: typed parse of the CDBs, response builders. Does not: keep unit attentions; the logical unit does.
+//! Truth: `docs/standards/scsi.md`, SPC commands.
+
+use alloc::vec::Vec;
+
+use thiserror::Error;
+
+use crate::{AdditionalSense, FieldPointer, Sense, SenseKey, additional};
+
+/// Operation codes of the commands.
+pub mod opcode {
+    /// TEST UNIT READY.
+    pub const TEST_UNIT_READY: u8 = 0x00;
+    /// REQUEST SENSE.
+    pub const REQUEST_SENSE: u8 = 0x03;
+    /// INQUIRY.
+    pub const INQUIRY: u8 = 0x12;
+    /// REPORT LUNS.
+    pub const REPORT_LUNS: u8 = 0xA0;
+}
+
+/// A command that every logical unit answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpcCommand {
+    /// TEST UNIT READY.
+    TestUnitReady,
+    /// REQUEST SENSE.
+    RequestSense {
+        /// DESC: descriptor format, else fixed.
+        descriptor: bool,
+        /// ALLOCATION LENGTH in bytes.
+        allocation: u8,
+    },
+    /// INQUIRY.
+    Inquiry {
+        /// The vital product data page, or standard data.
+        page: Option<u8>,
+        /// ALLOCATION LENGTH in bytes.
+        allocation: u16,
+    },
+    /// REPORT LUNS.
+    ReportLuns {
+        /// SELECT REPORT: which logical units.
+        select: Select,
+        /// ALLOCATION LENGTH in bytes, at least 16.
+        allocation: u32,
+    },
+}
+
+/// SELECT REPORT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Select {
+    /// All but well-known ones.
+    Addressable,
+    /// Well-known ones only.
+    WellKnown,
+    /// Both.
+    All,
+}
+
+/// Why a CDB is no command that is answered here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SpcError {
+    /// No command of this table.
+    #[error("unknown operation code {0:#04x}")]
+    OperationCode(u8),
+    /// No byte at all.
+    #[error("empty CDB")]
+    Empty,
+    /// Fewer bytes than the operation code's group has.
+    #[error("a CDB of {0} bytes is too short")]
+    Length(usize),
+    /// A field with a value that is not supported.
+    #[error("invalid field at CDB byte {at}")]
+    Field {
+        /// Its first byte.
+        at: u16,
+    },
+}
+
+impl SpcError {
+    /// ILLEGAL REQUEST with the code that fits.
+    #[must_use]
+    pub fn sense(&self) -> Sense {
+        let (code, at) = match self {
+            Self::OperationCode(_) | Self::Empty | Self::Length(_) => {
+                (additional::INVALID_COMMAND_OPERATION_CODE, 0)
+            }
+            Self::Field { at } => (additional::INVALID_FIELD_IN_CDB, *at),
+        };
+        Sense::new(SenseKey::IllegalRequest, code).with_field(FieldPointer::cdb(at))
+    }
+}
+
+/// Fewest bytes of ALLOCATION LENGTH of REPORT LUNS.
+const REPORT_LUNS_MIN: u32 = 16;
+/// EVPD of INQUIRY, DESC of REQUEST SENSE; the bit beside them is obsolete and must be zero.
+const BIT_0: u8 = 0x01;
+
+impl SpcCommand {
+    /// Reads a CDB; bytes after the command's own are transport padding and not looked at.
+    ///
+    /// # Errors
+    /// See [`SpcError`].
+    pub fn parse(cdb: &[u8]) -> Result<Self, SpcError> {
+        let short = SpcError::Length(cdb.len());
+        match *cdb.first().ok_or(SpcError::Empty)? {
+            opcode::TEST_UNIT_READY => cdb.get(..6).map(|_| Self::TestUnitReady).ok_or(short),
+            opcode::REQUEST_SENSE => {
+                let &[_, flags, _, _, allocation, _] = cdb.first_chunk().ok_or(short)?;
+                Ok(Self::RequestSense { descriptor: flags & BIT_0 != 0, allocation })
+            }
+            opcode::INQUIRY => {
+                let &[_, flags, page, high, low, _] = cdb.first_chunk().ok_or(short)?;
+                let page = match (flags, page) {
+                    (0, 0) => None,
+                    (BIT_0, page) => Some(page),
+                    (0, _) => return Err(SpcError::Field { at: 2 }),
+                    _ => return Err(SpcError::Field { at: 1 }),
+                };
+                Ok(Self::Inquiry { page, allocation: u16::from_be_bytes([high, low]) })
+            }
+            opcode::REPORT_LUNS => {
+                let &[_, _, select, _, _, _, a, b, c, d, _, _] = cdb.first_chunk().ok_or(short)?;
+                let select = match select {
+                    0 => Select::Addressable,
+                    1 => Select::WellKnown,
+                    2 => Select::All,
+                    _ => return Err(SpcError::Field { at: 2 }),
+                };
+                let allocation = u32::from_be_bytes([a, b, c, d]);
+                if allocation < REPORT_LUNS_MIN {
+                    return Err(SpcError::Field { at: 6 });
+                }
+                Ok(Self::ReportLuns { select, allocation })
+            }
+            other => Err(SpcError::OperationCode(other)),
+        }
+    }
+
+    /// ALLOCATION LENGTH in bytes: replies are cut to it.
+    #[must_use]
+    pub const fn allocation(&self) -> usize {
+        match *self {
+            Self::TestUnitReady => 0,
+            Self::RequestSense { allocation, .. } => allocation as usize,
+            Self::Inquiry { allocation, .. } => allocation as usize,
+            Self::ReportLuns { allocation, .. } => allocation as usize,
+        }
+    }
+
+    /// Is it answered although a unit attention is pending, or the logical unit does not exist?
+    #[must_use]
+    pub const fn ignores_unit_attention(&self) -> bool {
+        !matches!(self, Self::TestUnitReady)
+    }
+}
+
+/// Peripheral device type of an OSD.
+pub const DEVICE_TYPE_OSD: u8 = 0x11;
+/// Peripheral qualifier and device type of a logical unit that is not there.
+pub const NOT_THERE: u8 = 0x7F;
+
+/// Version descriptors: what a logical unit follows.
+pub mod version {
+    /// SAM-3.
+    pub const SAM_3: u16 = 0x0060;
+    /// SPC-3.
+    pub const SPC_3: u16 = 0x0300;
+    /// OSD (T10/1355-D).
+    pub const OSD: u16 = 0x0340;
+    /// OSD-2 (T10/1729-D).
+    pub const OSD_2: u16 = 0x0440;
+    /// iSCSI.
+    pub const ISCSI: u16 = 0x0960;
+}
+
+/// Bytes of standard INQUIRY data.
+const STANDARD_LEN: usize = 96;
+/// Most version descriptors.
+const VERSIONS_MAX: usize = 8;
+/// VERSION: SPC-3.
+const SPC_3_VERSION: u8 = 0x05;
+/// RESPONSE DATA FORMAT, and HISUP: hierarchical LUN addressing.
+const RESPONSE_FORMAT: u8 = 0x12;
+/// CMDQUE: commands are queued.
+const CMDQUE: u8 = 0x02;
+
+/// Who a logical unit says it is; texts are ASCII, cut or filled with blanks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity<'a> {
+    /// Peripheral qualifier and device type: [`DEVICE_TYPE_OSD`], or [`NOT_THERE`].
+    pub device_type: u8,
+    /// T10 VENDOR IDENTIFICATION, 8 bytes.
+    pub vendor: &'a str,
+    /// PRODUCT IDENTIFICATION, 16 bytes.
+    pub product: &'a str,
+    /// PRODUCT REVISION LEVEL, 4 bytes.
+    pub revision: &'a str,
+    /// Version descriptors, at most 8.
+    pub versions: &'a [u16],
+}
+
+/// Copies text left-justified into a field, filled with blanks; what is not printable ASCII becomes one.
+fn text(field: &mut [u8], text: &str) {
+    field.fill(b' ');
+    for (slot, byte) in field.iter_mut().zip(text.bytes()) {
+        *slot = if byte.is_ascii_graphic() { byte } else { b' ' };
+    }
+}
+
+/// Standard INQUIRY data.
+#[must_use]
+pub fn standard_inquiry(identity: &Identity<'_>) -> Vec<u8> {
+    let mut out = alloc::vec![0; STANDARD_LEN];
+    out[0] = identity.device_type;
+    out[2] = SPC_3_VERSION;
+    out[3] = RESPONSE_FORMAT;
+    out[4] = (STANDARD_LEN - 5) as u8;
+    out[7] = CMDQUE;
+    text(&mut out[8..16], identity.vendor);
+    text(&mut out[16..32], identity.product);
+    text(&mut out[32..36], identity.revision);
+    for (slot, version) in out[58..74].chunks_exact_mut(2).zip(identity.versions.iter().take(VERSIONS_MAX)) {
+        slot.copy_from_slice(&version.to_be_bytes());
+    }
+    out
+}
+
+/// Vital product data pages.
+pub mod vpd {
+    use super::{AdditionalSense, FieldPointer, Sense, SenseKey, Vec, additional};
+
+    /// Supported pages.
+    pub const SUPPORTED: u8 = 0x00;
+    /// Unit serial number.
+    pub const SERIAL: u8 = 0x80;
+    /// Device identification.
+    pub const IDENTIFICATION: u8 = 0x83;
+    /// OSD information.
+    pub const OSD_INFORMATION: u8 = 0xB0;
+    /// Security token of the nexus.
+    pub const SECURITY_TOKEN: u8 = 0xB1;
+    /// The pages an OSD has, ascending.
+    pub const OSD_PAGES: [u8; 5] = [SUPPORTED, SERIAL, IDENTIFICATION, OSD_INFORMATION, SECURITY_TOKEN];
+
+    /// Bytes of a page's header.
+    const HEADER: usize = 4;
+
+    /// A page with this content; what does not fit its length field is cut off.
+    #[must_use]
+    pub fn page(device_type: u8, page: u8, content: &[u8]) -> Vec<u8> {
+        let content = &content[..content.len().min(usize::from(u16::MAX))];
+        let mut out = Vec::with_capacity(HEADER + content.len());
+        out.extend([device_type, page]);
+        out.extend((content.len() as u16).to_be_bytes());
+        out.extend_from_slice(content);
+        out
+    }
+
+    /// The content of a page; `None` if it is another one, or cut.
+    #[must_use]
+    pub fn content(page: u8, bytes: &[u8]) -> Option<&[u8]> {
+        match bytes {
+            [_, number, high, low, rest @ ..] if *number == page => {
+                rest.get(..usize::from(u16::from_be_bytes([*high, *low])))
+            }
+            _ => None,
+        }
+    }
+
+    /// What a page that is not there gets.
+    #[must_use]
+    pub fn unsupported() -> Sense {
+        const CODE: AdditionalSense = additional::INVALID_FIELD_IN_CDB;
+        Sense::new(SenseKey::IllegalRequest, CODE).with_field(FieldPointer::cdb(2))
+    }
+
+    /// What a designator in the device identification page is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(u8)]
+    pub enum DesignatorType {
+        /// T10 vendor identification and anything the vendor adds.
+        T10Vendor = 0x1,
+        /// EUI-64.
+        Eui64 = 0x2,
+        /// NAA.
+        Naa = 0x3,
+        /// SCSI name string, UTF-8, zero-terminated.
+        ScsiName = 0x8,
+    }
+
+    /// CODE SET.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[repr(u8)]
+    pub enum CodeSet {
+        /// Binary.
+        Binary = 0x1,
+        /// ASCII.
+        Ascii = 0x2,
+        /// UTF-8.
+        Utf8 = 0x3,
+    }
+
+    /// A designation descriptor of the logical unit; the first 20 bytes of one, filled with zeros, are the
+    /// OSD SYSTEM ID. A designator beyond 255 bytes is cut.
+    #[must_use]
+    pub fn designation(kind: DesignatorType, code_set: CodeSet, designator: &[u8]) -> Vec<u8> {
+        let designator = &designator[..designator.len().min(usize::from(u8::MAX))];
+        let mut out = Vec::with_capacity(HEADER + designator.len());
+        out.extend([code_set as u8, kind as u8, 0, designator.len() as u8]);
+        out.extend_from_slice(designator);
+        out
+    }
+
+    /// The designation descriptors of a device identification page's content: code set, type, designator.
+    /// Ends at the first one that is cut.
+    pub fn designations(content: &[u8]) -> impl Iterator<Item = (u8, u8, &[u8])> {
+        let mut rest = content;
+        core::iter::from_fn(move || {
+            let [code_set, kind, _, length, tail @ ..] = rest else { return None };
+            let (designator, next) = tail.split_at_checked(usize::from(*length))?;
+            rest = next;
+            Some((code_set & 0x0F, kind & 0x0F, designator))
+        })
+    }
+}
+
+/// REPORT LUNS data: logical unit numbers below 16384, each in single-level form.
+///
+/// Below 256 peripheral device addressing is used, flat space addressing above.
+#[must_use]
+pub fn report_luns(luns: &[u16]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(8 + 8 * luns.len());
+    out.extend((8 * luns.len() as u32).to_be_bytes());
+    out.extend([0; 4]);
+    for lun in luns {
+        let flat = if *lun < 0x100 { *lun } else { FLAT_SPACE | lun & LUN_MASK };
+        out.extend(flat.to_be_bytes());
+        out.extend([0; 6]);
+    }
+    out
+}
+
+/// Flat space addressing method, and the bits of the number.
+const FLAT_SPACE: u16 = 0x4000;
+const LUN_MASK: u16 = 0x3FFF;
+
+/// The number of a single-level LUN field; `None` for other levels or addressing methods.
+#[must_use]
+pub const fn flat_lun(lun: [u8; 8]) -> Option<u64> {
+    let [high, low, rest @ ..] = lun;
+    let first = u16::from_be_bytes([high, low]);
+    match (first & !LUN_MASK, rest) {
+        (0, [0, 0, 0, 0, 0, 0]) if first < 0x100 => Some(first as u64),
+        (FLAT_SPACE, [0, 0, 0, 0, 0, 0]) => Some((first & LUN_MASK) as u64),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn cdbs_parse_into_what_they_ask() {
+        let parse = SpcCommand::parse;
+        assert_eq!(parse(&[0; 6]), Ok(SpcCommand::TestUnitReady));
+        assert_eq!(parse(&[0x12, 0, 0, 1, 0, 0]), Ok(SpcCommand::Inquiry { page: None, allocation: 256 }));
+        let page = SpcCommand::Inquiry { page: Some(0xB1), allocation: 64 };
+        assert_eq!(parse(&[0x12, 1, 0xB1, 0, 64, 0, 0, 0]), Ok(page));
+        let sense = SpcCommand::RequestSense { descriptor: true, allocation: 252 };
+        assert_eq!(parse(&[3, 1, 0, 0, 252, 0]), Ok(sense));
+        let luns = SpcCommand::ReportLuns { select: Select::All, allocation: 4096 };
+        assert_eq!(parse(&[0xA0, 0, 2, 0, 0, 0, 0, 0, 0x10, 0, 0, 0]), Ok(luns));
+    }
+
+    #[test]
+    fn what_is_not_answered_is_refused_at_its_byte() {
+        let parse = |cdb: &[u8]| SpcCommand::parse(cdb).unwrap_err();
+        assert_eq!(parse(&[0x28; 10]), SpcError::OperationCode(0x28));
+        assert_eq!(parse(&[0x28; 10]).sense().code, additional::INVALID_COMMAND_OPERATION_CODE);
+        assert_eq!(parse(&[0x12, 0, 0x80, 0, 64, 0]), SpcError::Field { at: 2 });
+        assert_eq!(parse(&[0x12, 2, 0, 0, 64, 0]), SpcError::Field { at: 1 });
+        assert_eq!(parse(&[0xA0, 0, 0, 0, 0, 0, 0, 0, 0, 15, 0, 0]), SpcError::Field { at: 6 });
+        assert_eq!(parse(&[0xA0, 0, 0, 0, 0, 0]), SpcError::Length(6));
+        assert_eq!(parse(&[]), SpcError::Empty);
+        assert_eq!(vpd::unsupported().field, Some(FieldPointer::cdb(2)));
+    }
+
+    #[test]
+    fn inquiry_data_stands_as_the_standard_lays_it_out() {
+        let identity = Identity {
+            device_type: DEVICE_TYPE_OSD,
+            vendor: "SEALSTN",
+            product: "Object store\n",
+            revision: "0.1.0",
+            versions: &[version::OSD, version::OSD_2, version::ISCSI, version::SPC_3],
+        };
+        let data = standard_inquiry(&identity);
+        assert_eq!((data.len(), data[0], data[4]), (96, 0x11, 91));
+        assert_eq!(&data[8..36], b"SEALSTN Object store    0.1.");
+        assert_eq!(data[58..68], [3, 0x40, 4, 0x40, 9, 0x60, 3, 0, 0, 0]);
+    }
+
+    #[test]
+    fn vpd_pages_and_designators_read_back() {
+        let naa = vpd::designation(vpd::DesignatorType::Naa, vpd::CodeSet::Binary, &[5; 16]);
+        let name = vpd::designation(vpd::DesignatorType::ScsiName, vpd::CodeSet::Utf8, b"iqn\0");
+        let page = vpd::page(DEVICE_TYPE_OSD, vpd::IDENTIFICATION, &[&naa[..], &name[..]].concat());
+        assert_eq!(page[..8], [0x11, 0x83, 0, 28, 1, 3, 0, 16]);
+        let content = vpd::content(vpd::IDENTIFICATION, &page).unwrap();
+        let seen: Vec<_> = vpd::designations(content).collect();
+        assert_eq!(seen, [(1, 3, &[5; 16][..]), (3, 8, &b"iqn\0"[..])]);
+        assert_eq!(vpd::content(vpd::SERIAL, &page), None);
+        assert!(vpd::OSD_PAGES.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn luns_read_back() {
+        let data = report_luns(&[0, 255, 256, 16383]);
+        assert_eq!(data[..4], 32_u32.to_be_bytes());
+        let back: Vec<_> = data[8..].chunks_exact(8).map(|lun| flat_lun(lun.try_into().unwrap())).collect();
+        assert_eq!(back, [Some(0), Some(255), Some(256), Some(16383)]);
+        assert_eq!(flat_lun([0xC1, 1, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(flat_lun([0, 1, 0, 1, 0, 0, 0, 0]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let _ = SpcCommand::parse(&bytes).map_err(|error| error.sense());
+            let _ = vpd::content(0x83, &bytes).map(|content| vpd::designations(content).count());
+            let _ = vpd::designations(&bytes).count();
+        }
+    }
+}
