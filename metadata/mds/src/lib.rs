@@ -1,1 +1,43 @@
 //! The metadata server: accounts, namespace, layouts, credentials.
+//!
+//! Does: everything a metadata server decides, as functions of a request, the time, randomness and the metadata store.
+//! Does not: sockets, clocks, threads; `sealstone-mds-server` does.
+//! Contract: no state of record outside the store: after a crash a new [`Mds`] on the same store goes on, and every
+//! change is one transaction. [`Connection`] turns frames into calls of [`Mds::handle`].
+//! Truth: docs/standards/mds.md; design/security.md 2.4, 3.5, 3.6.
+
+pub mod access;
+pub mod placement;
+pub mod records;
+pub mod sessions;
+pub mod store;
+
+mod accounts;
+mod config;
+mod connection;
+mod counters;
+mod devices;
+mod entropy;
+mod error;
+mod handle;
+mod keys;
+mod limiter;
+mod login;
+mod namespace;
+mod reap;
+mod server;
+
+pub use access::Principal;
+pub use config::Config;
+pub use connection::{Connection, Output};
+pub use counters::Counters;
+pub use devices::{DeviceAddress, Purpose, security_method};
+pub use entropy::Entropy;
+pub use error::{MdsError, Result};
+pub use limiter::{LoginLimiter, Source};
+pub use namespace::ROOT;
+pub use reap::ReapItem;
+pub use server::{Mds, OpenError};
+
+#[cfg(test)]
+mod tests;

@@ -325,17 +325,18 @@ impl<const MAX: usize> Wire for Text<MAX> {
 }
 
 /// A struct whose encoding is its fields in order.
+#[macro_export]
 macro_rules! record {
     ($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty),* $(,)? }) => {
         $(#[$meta])*
         pub struct $name { $($(#[$field_meta])* pub $field: $type),* }
 
-        impl $crate::wire::Wire for $name {
-            fn put(&self, out: &mut $crate::wire::Writer) {
-                $($crate::wire::Wire::put(&self.$field, out);)*
+        impl $crate::Wire for $name {
+            fn put(&self, out: &mut $crate::Writer) {
+                $($crate::Wire::put(&self.$field, out);)*
             }
-            fn get(input: &mut $crate::wire::Reader<'_>) -> Result<Self, $crate::wire::WireError> {
-                Ok(Self { $($field: $crate::wire::Wire::get(input)?),* })
+            fn get(input: &mut $crate::Reader<'_>) -> Result<Self, $crate::WireError> {
+                Ok(Self { $($field: $crate::Wire::get(input)?),* })
             }
         }
     };
@@ -378,13 +379,13 @@ macro_rules! code {
             }
         }
 
-        impl $crate::wire::Wire for $name {
-            fn put(&self, out: &mut $crate::wire::Writer) {
-                $crate::wire::Wire::put(&self.code(), out);
+        impl $crate::Wire for $name {
+            fn put(&self, out: &mut $crate::Writer) {
+                $crate::Wire::put(&self.code(), out);
             }
-            fn get(input: &mut $crate::wire::Reader<'_>) -> Result<Self, $crate::wire::WireError> {
-                let code = <$repr as $crate::wire::Wire>::get(input)?;
-                Self::from_code(code).ok_or($crate::wire::WireError::UnknownCode { what: $what, code: u32::from(code) })
+            fn get(input: &mut $crate::Reader<'_>) -> Result<Self, $crate::WireError> {
+                let code = <$repr as $crate::Wire>::get(input)?;
+                Self::from_code(code).ok_or($crate::WireError::UnknownCode { what: $what, code: u32::from(code) })
             }
         }
     };

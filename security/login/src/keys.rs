@@ -105,7 +105,13 @@ impl SessionKeys {
         &self.server_to_client
     }
 
-    fn resume_mac(&self, label: &[u8], channel: &ChannelBinding, nonce: &[u8; 16], more: &[u8]) -> Hmac<Sha256> {
+    fn resume_mac(
+        &self,
+        label: &[u8],
+        channel: &ChannelBinding,
+        nonce: &[u8; 16],
+        more: &[u8],
+    ) -> Hmac<Sha256> {
         let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(&self.resume).expect("HMAC takes any key");
         mac.update(label);
         mac.update(&channel.0);

@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 
 use opaque_ke::{
-    ClientRegistration, ClientRegistrationFinishParameters, Identifiers, RegistrationResponse, RegistrationUpload,
-    ServerRegistration,
+    ClientRegistration, ClientRegistrationFinishParameters, Identifiers, RegistrationResponse,
+    RegistrationUpload, ServerRegistration,
 };
 use sealstone_mds_protocol::UserName;
 use sealstone_mds_protocol::login::{

@@ -3,12 +3,12 @@
 use alloc::vec::Vec;
 
 use opaque_ke::{
-    CredentialFinalization, CredentialRequest, Identifiers, RegistrationRequest, ServerLogin, ServerLoginParameters,
-    ServerRegistration, ServerSetup,
+    CredentialFinalization, CredentialRequest, Identifiers, RegistrationRequest, ServerLogin,
+    ServerLoginParameters, ServerRegistration, ServerSetup,
 };
 use sealstone_mds_protocol::login::{
-    LoginChallenge, LoginFinish, LoginOk, LoginStart, REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES,
-    SessionId,
+    LoginChallenge, LoginFinish, LoginOk, LoginStart, REGISTRATION_REQUEST_BYTES,
+    REGISTRATION_RESPONSE_BYTES, SessionId,
 };
 use sealstone_mds_protocol::{Text, UserName};
 use zeroize::Zeroizing;
@@ -81,8 +81,12 @@ impl ServerKeys {
             ServerLogin::start(rng, &self.0, record.map(AccountRecord::inner), request, user, parameters)?;
         let ke2 = answer.message.serialize().as_slice().try_into().map_err(|_| LoginFailure::Malformed)?;
         let challenge = LoginChallenge { login_id, ke2, time_ms, max_error_ms };
-        let started =
-            ServerStarted { state: answer.state, start: start.clone(), challenge: challenge.clone(), context };
+        let started = ServerStarted {
+            state: answer.state,
+            start: start.clone(),
+            challenge: challenge.clone(),
+            context,
+        };
         Ok((challenge, started))
     }
 }

@@ -1,0 +1,236 @@
+//! One connection: frames in, frames out.
+//!
+//! Does: the state machine of login, session and logout; sequence numbers. Does not: sockets, clocks, TLS.
+//! Contract: call [`Connection::receive`] with one whole frame at a time and send what it returns before the next;
+//! after `close` nothing more is answered.
+//! Truth: docs/standards/mds.md §4.
+
+use sealstone_login::{ChannelBinding, ServerStarted};
+use sealstone_mds_protocol::login::{
+    LoginError, LoginErrorCode, LoginFinish, LoginStart, Logout, Resume, SessionId,
+};
+use sealstone_mds_protocol::{
+    ErrorCode, Failure, FrameHeader, MessageType, Request, Response, Sequence, Wire, WireError,
+    decode_message, encode_message, frame,
+};
+
+use crate::counters::add;
+use crate::entropy::Entropy;
+use crate::limiter::Source;
+use crate::server::Mds;
+
+/// What to do after a frame.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Bytes to send.
+    pub frame: Option<Vec<u8>>,
+    /// Send, then close the connection.
+    pub close: bool,
+}
+
+enum Phase {
+    /// Connected; Hello, LOGIN_START and RESUME are taken.
+    Fresh,
+    /// The challenge is out.
+    Challenged { started: ServerStarted, until_ms: u64 },
+    /// Logged in.
+    Active { session: SessionId, received: Sequence, sent: Sequence },
+    /// Over.
+    Closed,
+}
+
+/// The server's end of one connection.
+pub struct Connection {
+    phase: Phase,
+    channel: ChannelBinding,
+    source: Source,
+}
+
+impl Connection {
+    /// A new connection. `channel` is the exporter of its TLS, or what stands for it in a simulation.
+    #[must_use]
+    pub const fn new(channel: ChannelBinding, source: Source) -> Self {
+        Self { phase: Phase::Fresh, channel, source }
+    }
+
+    /// Is somebody logged in on it? The shell gives others less time.
+    #[must_use]
+    pub const fn is_active(&self) -> bool {
+        matches!(self.phase, Phase::Active { .. })
+    }
+
+    /// Takes one frame.
+    pub fn receive(
+        &mut self,
+        mds: &Mds,
+        header: &FrameHeader,
+        body: &[u8],
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Output {
+        // An error leaves it closed.
+        let phase = std::mem::replace(&mut self.phase, Phase::Closed);
+        let (phase, output) = match phase {
+            Phase::Fresh if header.sequence == 0 => self.fresh(mds, header.kind, body, now_ms, rng),
+            Phase::Challenged { started, until_ms } if header.sequence == 0 => {
+                self.challenged(mds, header.kind, body, (started, until_ms), now_ms, rng)
+            }
+            Phase::Active { session, received, sent } => {
+                active(mds, header, body, (session, received, sent), now_ms, rng)
+            }
+            Phase::Fresh | Phase::Challenged { .. } | Phase::Closed => violation(mds),
+        };
+        self.phase = if output.close { Phase::Closed } else { phase };
+        output
+    }
+
+    fn fresh(
+        &self,
+        mds: &Mds,
+        kind: MessageType,
+        body: &[u8],
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> (Phase, Output) {
+        match kind {
+            MessageType::Request => match Request::decode(body) {
+                Ok((id, request @ Request::Hello { .. })) => {
+                    let response = mds.handle(None, request, now_ms, rng);
+                    let close = matches!(response, Response::Failed { .. });
+                    (Phase::Fresh, Output { close, ..respond(id, &response, 0) })
+                }
+                Ok((id, _)) => {
+                    let failure = Failure::new(ErrorCode::NotLoggedIn, "");
+                    (Phase::Fresh, respond(id, &Response::Failed { failure }, 0))
+                }
+                Err((Some(id), error)) => {
+                    add(&mds.counters.violations, 1);
+                    let failure = error.into();
+                    (Phase::Closed, Output { close: true, ..respond(id, &Response::Failed { failure }, 0) })
+                }
+                Err((None, _)) => violation(mds),
+            },
+            MessageType::LoginStart => {
+                let Ok(start) = decode_message::<LoginStart>(body) else { return violation(mds) };
+                match mds.login_start(self.source, &self.channel, &start, now_ms, rng) {
+                    Ok((challenge, started)) => {
+                        let until_ms = now_ms.saturating_add(mds.config.challenge_ms);
+                        (
+                            Phase::Challenged { started, until_ms },
+                            message(MessageType::LoginChallenge, 0, &challenge),
+                        )
+                    }
+                    Err(error) => refuse(error),
+                }
+            }
+            MessageType::Resume => {
+                let Ok(resume) = decode_message::<Resume>(body) else { return violation(mds) };
+                match mds.resume(self.source, &self.channel, &resume, now_ms) {
+                    Ok(ok) => (open(resume.session), message(MessageType::LoginOk, 0, &ok)),
+                    Err(error) => refuse(error),
+                }
+            }
+            _ => violation(mds),
+        }
+    }
+
+    fn challenged(
+        &self,
+        mds: &Mds,
+        kind: MessageType,
+        body: &[u8],
+        (started, until_ms): (ServerStarted, u64),
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> (Phase, Output) {
+        if kind != MessageType::LoginFinish {
+            return violation(mds);
+        }
+        let Ok(finish) = decode_message::<LoginFinish>(body) else { return violation(mds) };
+        if now_ms > until_ms {
+            return refuse(LoginError { code: LoginErrorCode::Timeout, retry_ms: 0 });
+        }
+        match mds.login_finish(self.source, started, &finish, now_ms, rng) {
+            Ok(ok) => (open(ok.session), message(MessageType::LoginOk, 0, &ok)),
+            Err(error) => refuse(error),
+        }
+    }
+}
+
+fn active(
+    mds: &Mds,
+    header: &FrameHeader,
+    body: &[u8],
+    (session, mut received, mut sent): (SessionId, Sequence, Sequence),
+    now_ms: u64,
+    rng: &mut dyn Entropy,
+) -> (Phase, Output) {
+    if !received.accept(header.sequence) {
+        return violation(mds);
+    }
+    // 2^32 frames: the client reconnects.
+    let Some(sequence) = sent.advance() else { return violation(mds) };
+    let phase = Phase::Active { session, received, sent };
+    match header.kind {
+        MessageType::Request => match Request::decode(body) {
+            Ok((id, request)) => {
+                let response = mds.handle(Some(&session), request, now_ms, rng);
+                let close = matches!(&response, Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn);
+                (phase, Output { close, ..respond(id, &response, sequence) })
+            }
+            Err((Some(id), error)) => {
+                (phase, respond(id, &Response::Failed { failure: error.into() }, sequence))
+            }
+            Err((None, _)) => violation(mds),
+        },
+        MessageType::Logout => match decode_message::<Logout>(body) {
+            Ok(logout) if logout.session == session => match mds.logout(&session, now_ms) {
+                Ok(()) => (
+                    Phase::Closed,
+                    Output { close: true, ..message(MessageType::LogoutOk, sequence, &logout) },
+                ),
+                Err(_) => {
+                    let error = LoginError { code: LoginErrorCode::SessionExpired, retry_ms: 0 };
+                    (Phase::Closed, Output { close: true, ..message(MessageType::Error, sequence, &error) })
+                }
+            },
+            _ => violation(mds),
+        },
+        _ => violation(mds),
+    }
+}
+
+fn open(session: SessionId) -> Phase {
+    Phase::Active { session, received: Sequence::default(), sent: Sequence::default() }
+}
+
+/// Something that no client of ours sends: say so and close.
+fn violation(mds: &Mds) -> (Phase, Output) {
+    add(&mds.counters.violations, 1);
+    refuse(LoginError { code: LoginErrorCode::Malformed, retry_ms: 0 })
+}
+
+/// A refused step. One that may be tried again later leaves the connection open.
+fn refuse(error: LoginError) -> (Phase, Output) {
+    let close = error.code != LoginErrorCode::Busy;
+    (Phase::Fresh, Output { close, ..message(MessageType::Error, 0, &error) })
+}
+
+fn message(kind: MessageType, sequence: u32, body: &impl Wire) -> Output {
+    output(encode_message(kind, sequence, body))
+}
+
+fn respond(id: u64, response: &Response, sequence: u32) -> Output {
+    let encoded = response.encode(id).or_else(|_| {
+        // Pages are cut to fit, so this is a response that cannot be sent at all.
+        Response::Failed { failure: Failure::new(ErrorCode::Limit, "response") }.encode(id)
+    });
+    output(encoded.and_then(|body| frame(MessageType::Response, sequence, &body)))
+}
+
+fn output(encoded: Result<Vec<u8>, WireError>) -> Output {
+    match encoded {
+        Ok(frame) => Output { frame: Some(frame), close: false },
+        Err(_) => Output { frame: None, close: true },
+    }
+}

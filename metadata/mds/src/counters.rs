@@ -1,0 +1,115 @@
+//! Figures for `/metrics`: one row per request of the table, one per error code.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sealstone_mds_protocol::{ErrorCode, REQUESTS};
+
+/// What happened since the process began.
+pub struct Counters {
+    requests: Vec<AtomicU64>,
+    failures: Vec<AtomicU64>,
+    /// Logins that succeeded.
+    pub logins: AtomicU64,
+    /// Sessions taken up again.
+    pub resumed: AtomicU64,
+    /// Logins refused: wrong password, unknown user, too late.
+    pub login_refused: AtomicU64,
+    /// Logins not looked at because of a rate limit.
+    pub login_limited: AtomicU64,
+    /// Frames that broke the protocol.
+    pub violations: AtomicU64,
+    /// Grants given out.
+    pub grants: AtomicU64,
+    /// Objects removed from devices.
+    pub reaped: AtomicU64,
+    /// Creates that expired.
+    pub expired_intents: AtomicU64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let zeros = |n: usize| std::iter::repeat_with(AtomicU64::default).take(n).collect();
+        Self {
+            requests: zeros(REQUESTS.len()),
+            failures: zeros(ErrorCode::ALL.len()),
+            logins: AtomicU64::default(),
+            resumed: AtomicU64::default(),
+            login_refused: AtomicU64::default(),
+            login_limited: AtomicU64::default(),
+            violations: AtomicU64::default(),
+            grants: AtomicU64::default(),
+            reaped: AtomicU64::default(),
+            expired_intents: AtomicU64::default(),
+        }
+    }
+}
+
+/// Adds to a figure.
+pub(crate) fn add(figure: &AtomicU64, by: u64) {
+    figure.fetch_add(by, Ordering::Relaxed);
+}
+
+impl Counters {
+    pub(crate) fn request(&self, operation: u16) {
+        if let Ok(row) = REQUESTS.binary_search_by_key(&operation, |row| row.0) {
+            add(&self.requests[row], 1);
+        }
+    }
+
+    pub(crate) fn failure(&self, code: ErrorCode) {
+        if let Ok(row) = ErrorCode::ALL.binary_search(&code) {
+            add(&self.failures[row], 1);
+        }
+    }
+
+    /// Prometheus text.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text = String::from("# TYPE sealstone_mds_requests_total counter\n");
+        let value = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        for ((_, name), figure) in REQUESTS.iter().zip(&self.requests) {
+            let _ = writeln!(text, "sealstone_mds_requests_total{{request=\"{name}\"}} {}", value(figure));
+        }
+        text.push_str("# TYPE sealstone_mds_failures_total counter\n");
+        for (code, figure) in ErrorCode::ALL.iter().zip(&self.failures) {
+            let _ =
+                writeln!(text, "sealstone_mds_failures_total{{code=\"{}\"}} {}", code.name(), value(figure));
+        }
+        for (name, figure) in [
+            ("logins", &self.logins),
+            ("sessions_resumed", &self.resumed),
+            ("logins_refused", &self.login_refused),
+            ("logins_limited", &self.login_limited),
+            ("protocol_violations", &self.violations),
+            ("grants", &self.grants),
+            ("objects_reaped", &self.reaped),
+            ("creates_expired", &self.expired_intents),
+        ] {
+            let _ = writeln!(text, "# TYPE sealstone_mds_{name}_total counter");
+            let _ = writeln!(text, "sealstone_mds_{name}_total {}", value(figure));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_and_every_error_has_a_row() {
+        let counters = Counters::default();
+        for (operation, _) in REQUESTS {
+            counters.request(*operation);
+        }
+        for code in ErrorCode::ALL {
+            counters.failure(*code);
+        }
+        let text = counters.render();
+        assert_eq!(
+            text.lines().filter(|line| line.ends_with("} 1")).count(),
+            REQUESTS.len() + ErrorCode::ALL.len()
+        );
+    }
+}

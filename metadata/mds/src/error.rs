@@ -1,0 +1,47 @@
+//! Why the metadata server did not do something.
+
+use sealstone_mds_protocol::{ErrorCode, Failure, WireError};
+
+use crate::store::MetaError;
+
+/// Why not.
+#[derive(Debug, thiserror::Error)]
+pub enum MdsError {
+    /// The client hears this.
+    #[error("{0}")]
+    Refused(Failure),
+    /// The client hears `Internal`; the log has the cause.
+    #[error("metadata store")]
+    Store(#[from] MetaError),
+}
+
+impl MdsError {
+    /// A refusal about something.
+    pub(crate) fn refused(code: ErrorCode, subject: impl AsRef<str>) -> Self {
+        Self::Refused(Failure::new(code, subject.as_ref()))
+    }
+
+    /// What the client hears.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        match self {
+            Self::Refused(failure) => failure.clone(),
+            Self::Store(MetaError::Conflict) => Failure::busy(10),
+            Self::Store(
+                MetaError::TooLong { .. }
+                | MetaError::Poisoned
+                | MetaError::Damaged(_)
+                | MetaError::Failed(_),
+            ) => Failure::new(ErrorCode::Internal, ""),
+        }
+    }
+}
+
+impl From<WireError> for MdsError {
+    fn from(error: WireError) -> Self {
+        Self::Refused(Failure::from(error))
+    }
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, MdsError>;

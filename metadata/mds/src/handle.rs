@@ -1,0 +1,415 @@
+//! One request, one response.
+//!
+//! Does: check the session, dispatch, record the verdict. Contract: total: every request gets a response.
+
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    Access, CreatedFile, DeviceState, ErrorCode, Failure, FileKind, FilePath, Grant, Handle, InodeId, Layout,
+    Method, NewDevice, ObjectRef, OpenedFile, PAGE_MAX, PROTOCOL_VERSION, Request, Response, Text, UserName,
+};
+use sealstone_osd::{ObjectId, Permissions};
+
+use crate::access::Principal;
+use crate::accounts::{self, Registration};
+use crate::counters::add;
+use crate::devices::{self, CREATE_RIGHTS, READ_RIGHTS, Terms, UPDATE_RIGHTS, audit_field};
+use crate::entropy::Entropy;
+use crate::error::{MdsError, Result};
+use crate::namespace::{self, Final, NewIntent};
+use crate::placement::{self, Shape};
+use crate::records::{counter, figure, next_number};
+use crate::server::Mds;
+
+/// Devices in one page at most: the largest record is some 850 bytes, and 64 KiB make a frame.
+const DEVICE_PAGE_MAX: u16 = 64;
+
+impl Mds {
+    /// Answers a request of a session (`None`: not logged in; only Hello is answered then).
+    pub fn handle(
+        &self,
+        session: Option<&SessionId>,
+        request: Request,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Response {
+        self.counters.request(request.operation());
+        let operation = request.name();
+        let result = match request {
+            Request::Hello { oldest, newest, software: _ } => self.hello(oldest, newest, now_ms),
+            request => self.principal(session, now_ms).and_then(|who| {
+                let subject = subject(&request);
+                let result = self.dispatch(&who, request, now_ms, rng);
+                audit(&who, operation, subject.as_deref(), result.as_ref().err());
+                result
+            }),
+        };
+        result.unwrap_or_else(|error| {
+            let failure = error.failure();
+            self.counters.failure(failure.code);
+            if let MdsError::Store(cause) = &error {
+                tracing::error!(operation, error = %cause, "request failed in the metadata store");
+            }
+            Response::Failed { failure }
+        })
+    }
+
+    fn hello(&self, oldest: u16, newest: u16, now_ms: u64) -> Result<Response> {
+        if !(oldest..=newest).contains(&PROTOCOL_VERSION) {
+            return Err(MdsError::refused(
+                ErrorCode::Version,
+                format!("this server speaks {PROTOCOL_VERSION}"),
+            ));
+        }
+        Ok(Response::Hello {
+            version: PROTOCOL_VERSION,
+            software: Text::truncated(concat!("sealstone-mds/", env!("CARGO_PKG_VERSION"))),
+            server_id: self.server_id,
+            time_ms: now_ms,
+        })
+    }
+
+    fn dispatch(
+        &self,
+        who: &Principal,
+        request: Request,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        match request {
+            Request::Hello { .. } => Err(MdsError::refused(ErrorCode::Invalid, "Hello needs no session")),
+            Request::WhoAmI {} => self.who_am_i(who),
+            Request::ServerInfo {} => self.server_info(now_ms),
+            Request::Stat { path } => {
+                Ok(Response::Stat { stat: namespace::stat(&*self.store.snapshot()?, who, &path)? })
+            }
+            Request::ReadDir { path, after, limit } => {
+                let view = self.store.snapshot()?;
+                let (entries, more) = namespace::read_dir(&*view, who, &path, after.as_ref(), limit)?;
+                Ok(Response::Directory { entries, more })
+            }
+            Request::MakeDir { path, parents, mode } => {
+                let stat = self.update(|tx| namespace::make_dir(tx, who, &path, parents, mode, now_ms))?;
+                Ok(Response::Stat { stat })
+            }
+            Request::Create { path, size_hint, mode, replace, method } => {
+                self.create(who, &path, size_hint, (mode, replace, method), now_ms, rng)
+            }
+            Request::Open { path, access, method } => self.open_file(who, &path, access, method, now_ms, rng),
+            Request::RenewGrants { handle, method } => self.renew(who, handle, method, now_ms, rng),
+            Request::Commit { intent, size, mtime_ms, checksum } => {
+                let due = self.reap_due(now_ms);
+                let stat = self.update(|tx| {
+                    namespace::commit(tx, who, intent, Final { size, mtime_ms, checksum }, due, now_ms)
+                })?;
+                Ok(Response::Stat { stat })
+            }
+            Request::Abandon { intent } => {
+                self.update(|tx| namespace::abandon(tx, who, intent, now_ms, now_ms))?;
+                Ok(Response::Done {})
+            }
+            Request::Rename { from, to, replace } => {
+                let due = self.reap_due(now_ms);
+                self.update(|tx| namespace::rename(tx, who, &from, &to, replace, due, now_ms))?;
+                Ok(Response::Done {})
+            }
+            Request::Remove { path, recursive } => {
+                let due = self.reap_due(now_ms);
+                let (count, more) =
+                    self.update(|tx| namespace::remove(tx, who, &path, recursive, due, now_ms))?;
+                Ok(Response::Removed { count, more })
+            }
+            Request::SetMode { path, mode } => {
+                let stat = self.update(|tx| namespace::set_mode(tx, who, &path, mode, now_ms))?;
+                Ok(Response::Stat { stat })
+            }
+            Request::Update { inode, size, mtime_ms } => {
+                let stat = self.update(|tx| namespace::update(tx, who, inode, size, mtime_ms, now_ms))?;
+                Ok(Response::Stat { stat })
+            }
+            Request::DiskFree {} => {
+                let (total, used, active, devices) = self.devices.figures();
+                Ok(Response::DiskFree { total, used, active, devices })
+            }
+            Request::DeviceList { after, limit } => {
+                let limit = usize::from(limit.clamp(1, DEVICE_PAGE_MAX));
+                let (devices, more) = self.devices.page(after, limit);
+                Ok(Response::Devices { devices, more })
+            }
+            Request::DeviceAdd { device } => self.add_device(who, &device),
+            Request::DeviceSetState { id, state } => {
+                who.needs_admin()?;
+                if !matches!(state, DeviceState::Active | DeviceState::Draining) {
+                    return Err(MdsError::refused(
+                        ErrorCode::Invalid,
+                        "only Active and Draining can be chosen",
+                    ));
+                }
+                match self.devices.get(id).map(|device| device.state) {
+                    None => return Err(MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0))),
+                    Some(DeviceState::Joining) => {
+                        return Err(MdsError::refused(ErrorCode::Invalid, "the device is being prepared"));
+                    }
+                    Some(_) => self.change_device(id, state)?,
+                }
+                self.device_response(id)
+            }
+            Request::UserRegisterStart { name, request } => {
+                accounts::may_register(who, &name)?;
+                let response = self
+                    .login_keys
+                    .register(&name, &request)
+                    .map_err(|_| MdsError::refused(ErrorCode::Invalid, "registration request"))?;
+                Ok(Response::UserRegisterStart { response })
+            }
+            Request::UserRegisterFinish { name, record, suite, admin, replace } => {
+                self.register(who, &Registration { name, record, suite, admin, replace }, now_ms)
+            }
+            Request::UserList { after, limit } => {
+                let limit = limit.min(PAGE_MAX);
+                let (users, more) = accounts::list(&*self.store.snapshot()?, who, after.as_ref(), limit)?;
+                Ok(Response::Users { users, more })
+            }
+            Request::UserSetEnabled { name, enabled } => {
+                if enabled {
+                    self.update(|tx| accounts::set_enabled(tx, who, &name, true))?;
+                } else {
+                    self.end_sessions_with(&name, |tx| accounts::set_enabled(tx, who, &name, false))?;
+                }
+                Ok(Response::Done {})
+            }
+            Request::UserRemove { name } => {
+                self.end_sessions_with(&name, |tx| accounts::remove(tx, who, &name))?;
+                Ok(Response::Done {})
+            }
+        }
+    }
+
+    fn who_am_i(&self, who: &Principal) -> Result<Response> {
+        let expires_ms = self
+            .sessions
+            .expires_ms(&who.session)
+            .ok_or_else(|| MdsError::refused(ErrorCode::NotLoggedIn, ""))?;
+        Ok(Response::WhoAmI { user: who.user.clone(), admin: who.admin, session: who.session, expires_ms })
+    }
+
+    fn server_info(&self, now_ms: u64) -> Result<Response> {
+        let view = self.store.snapshot()?;
+        Ok(Response::ServerInfo {
+            time_ms: now_ms,
+            method_floor: self.config.method_floor,
+            files: figure(&*view, counter::FILES)?,
+            directories: figure(&*view, counter::DIRECTORIES)?,
+            intents: figure(&*view, counter::INTENTS)?,
+            reap_queue: figure(&*view, counter::REAPS)?,
+            sessions: figure(&*view, counter::SESSIONS)?,
+            devices: self.devices.figures().3,
+        })
+    }
+
+    fn create(
+        &self,
+        who: &Principal,
+        path: &FilePath,
+        size_hint: Option<u64>,
+        (mode, replace, method): (u16, bool, Method),
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        if let Some(size) = size_hint {
+            namespace::check_size(size)?;
+        }
+        let method = self.method(method);
+        let grants_until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
+        // A create outlives its grants, so that expiry never pulls objects from under a writer.
+        let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(grants_until_ms);
+        let candidates = self.devices.candidates();
+        let (intent, record) = self.update(|tx| {
+            let new = NewIntent { mode, replace, method, expires_ms, grants_until_ms };
+            namespace::begin_create(tx, who, path, new, |tx| {
+                let inode = InodeId(next_number(tx, counter::INODE)?);
+                let shape = placement::place(size_hint, inode.0, &candidates, self.config.width_max)
+                    .map_err(|_| MdsError::refused(ErrorCode::NoSpace, path.as_str()))?;
+                let mut object = |device| {
+                    let number = next_number(tx, counter::OBJECT)?;
+                    let object = ObjectId::new(sealstone_mds_protocol::FILE_PARTITION, number);
+                    Ok::<_, MdsError>(ObjectRef { device, object })
+                };
+                let layout = match shape {
+                    Shape::Single(device) => Layout::single(object(device)?),
+                    Shape::Striped(unit, devices) => {
+                        Layout::striped(unit, devices.into_iter().map(object).collect::<Result<_>>()?)?
+                    }
+                };
+                Ok((inode, layout))
+            })
+        })?;
+        let grants = self.grants(who, &record.layout, method, CREATE_RIGHTS, grants_until_ms, rng)?;
+        let file = CreatedFile {
+            intent,
+            inode: record.inode,
+            expires_ms: record.expires_ms,
+            layout: record.layout,
+            grants,
+        };
+        Ok(Response::Created { file })
+    }
+
+    fn open_file(
+        &self,
+        who: &Principal,
+        path: &FilePath,
+        access: Access,
+        method: Method,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        let view = self.store.snapshot()?;
+        let (id, inode) = namespace::resolve(&*view, who, path)?;
+        if inode.kind == FileKind::Directory {
+            return Err(MdsError::refused(ErrorCode::IsADirectory, path.as_str()));
+        }
+        let (inode, layout) = namespace::file_for(&*view, who, id, access == Access::Update, path.as_str())?;
+        drop(view);
+        let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
+        let grants = self.grants(who, &layout, self.method(method), rights(access), until, rng)?;
+        Ok(Response::Opened { file: OpenedFile { stat: inode.stat(id), layout, grants } })
+    }
+
+    fn renew(
+        &self,
+        who: &Principal,
+        handle: Handle,
+        method: Method,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
+        let method = self.method(method);
+        let (layout, rights) = match handle {
+            Handle::File { inode, access } => {
+                let view = self.store.snapshot()?;
+                let (_, layout) = namespace::file_for(&*view, who, inode, access == Access::Update, "")?;
+                (layout, rights(access))
+            }
+            Handle::Intent(intent) => {
+                let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(until);
+                let record =
+                    self.update(|tx| namespace::prolong(tx, who, intent, expires_ms, until, now_ms))?;
+                (record.layout, CREATE_RIGHTS)
+            }
+        };
+        Ok(Response::Grants { grants: self.grants(who, &layout, method, rights, until, rng)? })
+    }
+
+    fn grants(
+        &self,
+        who: &Principal,
+        layout: &Layout,
+        method: Method,
+        permissions: Permissions,
+        expires_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Vec<Grant>> {
+        let audit = audit_field(who, self.sessions.next_grant(&who.session));
+        let grants = self.devices.grants(layout, &Terms { method, permissions, expires_ms, audit }, rng)?;
+        add(&self.counters.grants, grants.len() as u64);
+        Ok(grants)
+    }
+
+    fn add_device(&self, who: &Principal, new: &NewDevice) -> Result<Response> {
+        who.needs_admin()?;
+        let (id, record) = self.update(|tx| self.devices.add(tx, new))?;
+        self.devices.insert(id, record, new)?;
+        self.device_response(id)
+    }
+
+    fn device_response(&self, id: sealstone_mds_protocol::DeviceId) -> Result<Response> {
+        let device = self
+            .devices
+            .get(id)
+            .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0)))?;
+        Ok(Response::Device { device })
+    }
+
+    fn register(&self, who: &Principal, new: &Registration, now_ms: u64) -> Result<Response> {
+        if new.replace && new.name != who.user {
+            // A password changed by an administrator ends the sessions made with the old one.
+            self.end_sessions_with(&new.name, |tx| accounts::register(tx, who, new, now_ms))?;
+        } else {
+            self.update(|tx| accounts::register(tx, who, new, now_ms))?;
+        }
+        Ok(Response::Done {})
+    }
+
+    /// What was asked for, or the floor if that is stronger.
+    fn method(&self, asked: Method) -> Method {
+        asked.max(self.config.method_floor)
+    }
+
+    const fn reap_due(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_add(self.config.reap_grace_ms)
+    }
+}
+
+const fn rights(access: Access) -> Permissions {
+    match access {
+        Access::Read => READ_RIGHTS,
+        Access::Update => UPDATE_RIGHTS,
+    }
+}
+
+/// What a request is about, for the audit log; reads are not logged.
+fn subject(request: &Request) -> Option<String> {
+    let user = |name: &UserName| Some(name.to_string());
+    match request {
+        Request::Hello { .. }
+        | Request::WhoAmI {}
+        | Request::ServerInfo {}
+        | Request::Stat { .. }
+        | Request::ReadDir { .. }
+        | Request::DiskFree {}
+        | Request::DeviceList { .. }
+        | Request::UserList { .. } => None,
+        Request::MakeDir { path, .. }
+        | Request::Create { path, .. }
+        | Request::Open { path, .. }
+        | Request::Remove { path, .. }
+        | Request::SetMode { path, .. } => Some(path.to_string()),
+        Request::Rename { from, to, .. } => Some(format!("{from} -> {to}")),
+        Request::RenewGrants { handle, .. } => Some(format!("{handle:?}")),
+        Request::Commit { intent, .. } | Request::Abandon { intent } => Some(format!("create {}", intent.0)),
+        Request::Update { inode, .. } => Some(format!("inode {}", inode.0)),
+        Request::DeviceAdd { device } => Some(device.name.to_string()),
+        Request::DeviceSetState { id, .. } => Some(format!("device {}", id.0)),
+        Request::UserRegisterStart { name, .. }
+        | Request::UserRegisterFinish { name, .. }
+        | Request::UserSetEnabled { name, .. }
+        | Request::UserRemove { name } => user(name),
+    }
+}
+
+/// One line for every request that changes something, gives a right, or is denied.
+fn audit(who: &Principal, operation: &str, subject: Option<&str>, error: Option<&MdsError>) {
+    let failure: Option<Failure> = error.map(MdsError::failure);
+    match (subject, failure) {
+        (_, Some(failure)) if failure.code == ErrorCode::Denied => {
+            let subject = subject.unwrap_or(failure.subject.as_str());
+            tracing::warn!(target: "audit", user = %who.user, operation, subject, verdict = "denied");
+        }
+        (Some(subject), None) => {
+            tracing::info!(target: "audit", user = %who.user, operation, subject, verdict = "ok");
+        }
+        (Some(subject), Some(failure)) => {
+            let verdict = failure.code.name();
+            tracing::info!(target: "audit", user = %who.user, operation, subject, verdict);
+        }
+        (None, _) => {}
+    }
+}
+
+/// Kept beside the rights it must not exceed.
+const _: () = {
+    assert!(!CREATE_RIGHTS.contains(Permissions::READ));
+    assert!(!READ_RIGHTS.contains(Permissions::WRITE));
+    let _ = devices::security_method(Method::AllData);
+};

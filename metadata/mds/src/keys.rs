@@ -1,0 +1,180 @@
+//! Keys of the metadata store: one first byte per family, numbers big-endian so that ranges are in order.
+//!
+//! Truth: docs/standards/mds.md §8 has the same table.
+
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{DeviceId, InodeId, IntentId, Name, ObjectRef, UserName};
+use sealstone_osd::ObjectId;
+
+/// Version marker, server id, login keys, counters.
+const META: u8 = b'm';
+const INODE: u8 = b'i';
+const ENTRY: u8 = b'd';
+const INTENT: u8 = b't';
+const INTENT_EXPIRY: u8 = b'e';
+const REAP: u8 = b'r';
+const DEVICE: u8 = b'v';
+const DEVICE_KEY: u8 = b'k';
+const USER: u8 = b'u';
+const SESSION: u8 = b's';
+const SESSION_OF_USER: u8 = b'w';
+
+fn key(family: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(1 + parts.iter().map(|part| part.len()).sum::<usize>());
+    key.push(family);
+    for part in parts {
+        key.extend_from_slice(part);
+    }
+    key
+}
+
+/// The smallest key above every key that begins with `prefix`. Families are below FFh, so there is one.
+pub(crate) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            break;
+        }
+    }
+    end
+}
+
+pub(crate) fn meta(name: &str) -> Vec<u8> {
+    key(META, &[name.as_bytes()])
+}
+
+pub(crate) fn inode(id: InodeId) -> Vec<u8> {
+    key(INODE, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn entries(parent: InodeId) -> Vec<u8> {
+    key(ENTRY, &[&parent.0.to_be_bytes()])
+}
+
+pub(crate) fn entry(parent: InodeId, name: &Name) -> Vec<u8> {
+    key(ENTRY, &[&parent.0.to_be_bytes(), name.as_str().as_bytes()])
+}
+
+/// The name in an entry's key.
+pub(crate) fn entry_name(key: &[u8]) -> Option<Name> {
+    Name::new(std::str::from_utf8(key.get(9..)?).ok()?).ok()
+}
+
+pub(crate) fn intent(id: IntentId) -> Vec<u8> {
+    key(INTENT, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn intent_expiry(expires_ms: u64, id: IntentId) -> Vec<u8> {
+    key(INTENT_EXPIRY, &[&expires_ms.to_be_bytes(), &id.0.to_be_bytes()])
+}
+
+pub(crate) fn intent_of_expiry(key: &[u8]) -> Option<IntentId> {
+    Some(IntentId(u64::from_be_bytes(*key.get(9..)?.first_chunk()?)))
+}
+
+/// Everything that expires at or before `now_ms`.
+pub(crate) fn expired_intents(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
+    (vec![INTENT_EXPIRY], key(INTENT_EXPIRY, &[&now_ms.saturating_add(1).to_be_bytes()]))
+}
+
+pub(crate) fn reap(due_ms: u64, object: ObjectRef) -> Vec<u8> {
+    let ObjectRef { device, object } = object;
+    let parts: [&[u8]; 4] = [
+        &due_ms.to_be_bytes(),
+        &device.0.to_be_bytes(),
+        &object.partition.to_be_bytes(),
+        &object.object.to_be_bytes(),
+    ];
+    key(REAP, &parts)
+}
+
+/// Due time and object of a reap key.
+pub(crate) fn reap_parts(key: &[u8]) -> Option<(u64, ObjectRef)> {
+    let (due, rest) = key.get(1..)?.split_first_chunk()?;
+    let (device, rest) = rest.split_first_chunk()?;
+    let (partition, rest) = rest.split_first_chunk()?;
+    let object = rest.try_into().ok()?;
+    let object = ObjectId::new(u64::from_be_bytes(*partition), u64::from_be_bytes(object));
+    Some((u64::from_be_bytes(*due), ObjectRef { device: DeviceId(u32::from_be_bytes(*device)), object }))
+}
+
+/// Everything to be reaped at or before `now_ms`.
+pub(crate) fn due_reaps(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
+    (vec![REAP], key(REAP, &[&now_ms.saturating_add(1).to_be_bytes()]))
+}
+
+pub(crate) fn device(id: DeviceId) -> Vec<u8> {
+    key(DEVICE, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn devices() -> Vec<u8> {
+    vec![DEVICE]
+}
+
+pub(crate) fn device_key(id: DeviceId) -> Vec<u8> {
+    key(DEVICE_KEY, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn user(name: &UserName) -> Vec<u8> {
+    key(USER, &[name.as_str().as_bytes()])
+}
+
+pub(crate) fn users() -> Vec<u8> {
+    vec![USER]
+}
+
+pub(crate) fn session(id: &SessionId) -> Vec<u8> {
+    key(SESSION, &[id])
+}
+
+pub(crate) fn sessions() -> Vec<u8> {
+    vec![SESSION]
+}
+
+/// User names hold no zero byte, so one ends the name.
+pub(crate) fn sessions_of(user: &UserName) -> Vec<u8> {
+    key(SESSION_OF_USER, &[user.as_str().as_bytes(), &[0]])
+}
+
+pub(crate) fn session_of(user: &UserName, id: &SessionId) -> Vec<u8> {
+    key(SESSION_OF_USER, &[user.as_str().as_bytes(), &[0], id])
+}
+
+/// The session named by a `session_of` key: its last 16 bytes.
+pub(crate) fn session_of_id(key: &[u8]) -> Option<SessionId> {
+    key.last_chunk().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn keys_give_back_what_they_are_made_of(due: u64, device: u32, partition: u64, object: u64, intent: u64) {
+            let object = ObjectRef { device: DeviceId(device), object: ObjectId::new(partition, object) };
+            prop_assert_eq!(reap_parts(&reap(due, object)), Some((due, object)));
+            prop_assert_eq!(intent_of_expiry(&intent_expiry(due, IntentId(intent))), Some(IntentId(intent)));
+        }
+
+        #[test]
+        fn a_prefix_ends_where_its_keys_end(prefix in prop::collection::vec(any::<u8>(), 0..6), tail in prop::collection::vec(any::<u8>(), 0..6)) {
+            let prefix = [&[ENTRY][..], &prefix].concat();
+            let key = [&prefix[..], &tail].concat();
+            prop_assert!(prefix <= key && key < after_prefix(&prefix));
+        }
+
+        #[test]
+        fn damaged_keys_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _ = (reap_parts(&bytes), intent_of_expiry(&bytes), entry_name(&bytes), session_of_id(&bytes));
+        }
+    }
+
+    #[test]
+    fn the_longest_names_fit_into_keys() {
+        let name = Name::new("x".repeat(255)).unwrap();
+        assert!(entry(InodeId(u64::MAX), &name).len() <= crate::store::KEY_MAX);
+    }
+}

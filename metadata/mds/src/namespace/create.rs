@@ -1,0 +1,181 @@
+//! Creates: begun unseen, seen all at once, or gone.
+
+use sealstone_mds_protocol::{ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, Stat};
+
+use super::{Final, check_size, child, drop_file, place, queue_objects, touch};
+use crate::access::{MODE_MASK, Principal};
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::records::{Inode, Intent, count, counter, load, next_number, save};
+use crate::store::{Snapshot, Transaction};
+
+/// A create to begin.
+pub(crate) struct NewIntent {
+    pub(crate) mode: u16,
+    pub(crate) replace: bool,
+    pub(crate) method: Method,
+    pub(crate) expires_ms: u64,
+    pub(crate) grants_until_ms: u64,
+}
+
+/// Begins a create: everything that Commit will check is checked here too, so that nobody writes in vain; then
+/// `lay_out` chooses number and layout.
+pub(crate) fn begin_create(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    path: &FilePath,
+    new: NewIntent,
+    lay_out: impl FnOnce(&mut dyn Transaction) -> Result<(InodeId, Layout)>,
+) -> Result<(IntentId, Intent)> {
+    let place = place(tx, who, path)?;
+    who.needs_entries(&place.directory_inode, path.as_str())?;
+    if let Some((_, old)) = child(tx, place.directory, &place.name)? {
+        check_replaceable(who, &place.directory_inode, &old, new.replace, path.as_str())?;
+    }
+    let (inode, layout) = lay_out(tx)?;
+    let id = IntentId(next_number(tx, counter::INTENT)?);
+    let intent = Intent {
+        user: who.user.clone(),
+        parent: place.directory,
+        name: place.name,
+        inode,
+        mode: new.mode & MODE_MASK,
+        replace: new.replace,
+        method: new.method,
+        layout,
+        expires_ms: new.expires_ms,
+        grants_until_ms: new.grants_until_ms,
+    };
+    save(tx, &keys::intent(id), &intent)?;
+    save(tx, &keys::intent_expiry(intent.expires_ms, id), &())?;
+    count(tx, counter::INTENTS, 1)?;
+    Ok((id, intent))
+}
+
+fn check_replaceable(
+    who: &Principal,
+    directory: &Inode,
+    old: &Inode,
+    replace: bool,
+    subject: &str,
+) -> Result<()> {
+    if old.kind == FileKind::Directory {
+        return Err(MdsError::refused(ErrorCode::IsADirectory, subject));
+    }
+    if !replace {
+        return Err(MdsError::refused(ErrorCode::Exists, subject));
+    }
+    who.needs_removal(directory, old, subject)
+}
+
+/// A create that its maker may still go on with.
+pub(crate) fn load_intent<S: Snapshot + ?Sized>(
+    view: &S,
+    who: &Principal,
+    id: IntentId,
+    now_ms: u64,
+) -> Result<Intent> {
+    let stale = || MdsError::refused(ErrorCode::Stale, "create");
+    let intent: Intent = load(view, &keys::intent(id))?.ok_or_else(stale)?;
+    // Somebody else's number looks like no number.
+    if intent.user != who.user || now_ms > intent.expires_ms {
+        return Err(stale());
+    }
+    Ok(intent)
+}
+
+fn delete_intent(tx: &mut dyn Transaction, id: IntentId, intent: &Intent) -> Result<()> {
+    tx.delete(&keys::intent(id))?;
+    tx.delete(&keys::intent_expiry(intent.expires_ms, id))?;
+    Ok(count(tx, counter::INTENTS, -1)?)
+}
+
+/// Gives a create more time.
+pub(crate) fn prolong(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    id: IntentId,
+    expires_ms: u64,
+    grants_until_ms: u64,
+    now_ms: u64,
+) -> Result<Intent> {
+    let mut intent = load_intent(tx, who, id, now_ms)?;
+    tx.delete(&keys::intent_expiry(intent.expires_ms, id))?;
+    intent.expires_ms = expires_ms.max(intent.expires_ms);
+    intent.grants_until_ms = grants_until_ms.max(intent.grants_until_ms);
+    save(tx, &keys::intent(id), &intent)?;
+    save(tx, &keys::intent_expiry(intent.expires_ms, id), &())?;
+    Ok(intent)
+}
+
+/// Makes the file visible, in the place of an older one if there is one; the older one's objects are queued.
+pub(crate) fn commit(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    id: IntentId,
+    done: Final,
+    reap_due_ms: u64,
+    now_ms: u64,
+) -> Result<Stat> {
+    check_size(done.size)?;
+    let intent = load_intent(tx, who, id, now_ms)?;
+    let name = intent.name.as_str();
+    let directory: Inode = load(tx, &keys::inode(intent.parent))?
+        .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, "the directory was removed"))?;
+    who.needs_entries(&directory, name)?;
+    let mut version = 1;
+    if let Some((old_id, old)) = child(tx, intent.parent, &intent.name)? {
+        check_replaceable(who, &directory, &old, intent.replace, name)?;
+        version = old.version + 1;
+        drop_file(tx, old_id, &old, reap_due_ms)?;
+    }
+    let file = Inode {
+        kind: FileKind::File,
+        mode: intent.mode,
+        owner: intent.user.clone(),
+        size: done.size,
+        version,
+        mtime_ms: done.mtime_ms.unwrap_or(now_ms),
+        ctime_ms: now_ms,
+        created_ms: now_ms,
+        parent: InodeId(0),
+        layout: Some(intent.layout.clone()),
+        checksum: done.checksum,
+        create_grants_until_ms: intent.grants_until_ms,
+    };
+    save(tx, &keys::inode(intent.inode), &file)?;
+    save(tx, &keys::entry(intent.parent, &intent.name), &intent.inode)?;
+    touch(tx, intent.parent, directory, now_ms)?;
+    count(tx, counter::FILES, 1)?;
+    delete_intent(tx, id, &intent)?;
+    Ok(file.stat(intent.inode))
+}
+
+/// Gives a create up.
+pub(crate) fn abandon(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    id: IntentId,
+    reap_due_ms: u64,
+    now_ms: u64,
+) -> Result<()> {
+    let intent = load_intent(tx, who, id, now_ms)?;
+    delete_intent(tx, id, &intent)?;
+    queue_objects(tx, intent.layout.objects(), reap_due_ms, intent.grants_until_ms)
+}
+
+/// Gives up to `limit` expired creates up; says how many it found.
+pub(crate) fn expire(tx: &mut dyn Transaction, limit: usize, now_ms: u64) -> Result<usize> {
+    // A create is alive at its very expiry time, so only what lies before now is gone.
+    let (from, until) = keys::expired_intents(now_ms.saturating_sub(1));
+    let expired = tx.scan(&from, &until, limit)?;
+    for (key, _) in &expired {
+        tx.delete(key)?;
+        let Some(id) = keys::intent_of_expiry(key) else { continue };
+        if let Some(intent) = load::<Intent, _>(tx, &keys::intent(id))? {
+            delete_intent(tx, id, &intent)?;
+            queue_objects(tx, intent.layout.objects(), now_ms, intent.grants_until_ms)?;
+        }
+    }
+    Ok(expired.len())
+}

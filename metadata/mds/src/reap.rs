@@ -1,0 +1,61 @@
+//! Objects that no file needs any more, until their devices have removed them.
+//!
+//! Contract: an object leaves the queue only after its device said that it is gone, at a time when no grant can make
+//! it again.
+
+use sealstone_mds_protocol::ObjectRef;
+
+use crate::error::Result;
+use crate::keys;
+use crate::records::{count, counter, decode, load, save};
+use crate::store::{Snapshot, Transaction};
+
+/// An object to be removed now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReapItem {
+    /// Which.
+    pub object: ObjectRef,
+    due_ms: u64,
+    guard_ms: u64,
+}
+
+/// Up to `limit` objects that are due.
+pub(crate) fn next<S: Snapshot + ?Sized>(view: &S, limit: usize, now_ms: u64) -> Result<Vec<ReapItem>> {
+    let (from, until) = keys::due_reaps(now_ms);
+    let mut items = Vec::new();
+    for (key, value) in view.scan(&from, &until, limit)? {
+        if let Some((due_ms, object)) = keys::reap_parts(&key) {
+            items.push(ReapItem { object, due_ms, guard_ms: decode(&value)? });
+        }
+    }
+    Ok(items)
+}
+
+/// The devices say that these are gone. One that a grant could still make again stays, for a second removal.
+pub(crate) fn done(tx: &mut dyn Transaction, items: &[ReapItem], now_ms: u64) -> Result<()> {
+    for item in items {
+        let key = keys::reap(item.due_ms, item.object);
+        if load::<u64, _>(tx, &key)?.is_none() {
+            continue;
+        }
+        tx.delete(&key)?;
+        if item.guard_ms >= now_ms {
+            save(tx, &keys::reap(item.guard_ms.saturating_add(1), item.object), &0u64)?;
+        } else {
+            count(tx, counter::REAPS, -1)?;
+        }
+    }
+    Ok(())
+}
+
+/// The device did not answer: later.
+pub(crate) fn postpone(tx: &mut dyn Transaction, items: &[ReapItem], until_ms: u64) -> Result<()> {
+    for item in items {
+        let key = keys::reap(item.due_ms, item.object);
+        if load::<u64, _>(tx, &key)?.is_some() {
+            tx.delete(&key)?;
+            save(tx, &keys::reap(until_ms, item.object), &item.guard_ms)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! Values of the metadata store: a version byte, then fields as on the wire.
+
+use sealstone_mds_protocol::login::{REGISTRATION_UPLOAD_BYTES, SessionId};
+use sealstone_mds_protocol::{
+    Checksum, DeviceState, FileKind, InodeId, Layout, Method, Name, Reader, SYSTEM_ID_BYTES, Stat, Text,
+    UserName, Wire, Writer, record,
+};
+
+use crate::store::{MetaError, Snapshot, Transaction, VALUE_MAX};
+
+/// Version of every record of this release.
+const RECORD_VERSION: u8 = 1;
+
+record! {
+    /// A file or directory.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Inode {
+        /// Which of both.
+        pub kind: FileKind,
+        /// Permission bits.
+        pub mode: u16,
+        /// Who made it.
+        pub owner: UserName,
+        /// Bytes.
+        pub size: u64,
+        /// Grows with each change of content.
+        pub version: u64,
+        /// Last change of content.
+        pub mtime_ms: u64,
+        /// Last change of anything.
+        pub ctime_ms: u64,
+        /// Made at.
+        pub created_ms: u64,
+        /// The directory above a directory (itself for the root); 0 for a file.
+        pub parent: InodeId,
+        /// Where a file's bytes are.
+        pub layout: Option<Layout>,
+        /// As given at commit.
+        pub checksum: Option<Checksum>,
+        /// Until then a grant that may create its objects can be alive.
+        pub create_grants_until_ms: u64,
+    }
+}
+
+impl Inode {
+    pub(crate) fn stat(&self, id: InodeId) -> Stat {
+        Stat {
+            inode: id,
+            kind: self.kind,
+            mode: self.mode,
+            owner: self.owner.clone(),
+            size: self.size,
+            version: self.version,
+            mtime_ms: self.mtime_ms,
+            ctime_ms: self.ctime_ms,
+            created_ms: self.created_ms,
+            width: self.layout.as_ref().map_or(0, |layout| layout.width() as u16),
+            checksum: self.checksum,
+        }
+    }
+}
+
+record! {
+    /// A create under way.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Intent {
+        /// Who creates.
+        pub user: UserName,
+        /// Directory: its number, so that a rename above does not matter.
+        pub parent: InodeId,
+        /// Name in it.
+        pub name: Name,
+        /// Number of the file to be.
+        pub inode: InodeId,
+        /// Permission bits.
+        pub mode: u16,
+        /// May it take an older file's place?
+        pub replace: bool,
+        /// Method its grants were made for.
+        pub method: Method,
+        /// Where its bytes go.
+        pub layout: Layout,
+        /// Gone after this.
+        pub expires_ms: u64,
+        /// Until then a grant for its objects can be alive.
+        pub grants_until_ms: u64,
+    }
+}
+
+record! {
+    /// An account.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Account {
+        /// OPAQUE record.
+        pub record: [u8; REGISTRATION_UPLOAD_BYTES],
+        /// Suite it was made for.
+        pub suite: u16,
+        /// May administer.
+        pub admin: bool,
+        /// May log in.
+        pub enabled: bool,
+        /// Made at.
+        pub created_ms: u64,
+    }
+}
+
+record! {
+    /// A session, so that a restart of the server logs nobody out.
+    #[derive(Clone, PartialEq, Eq)]
+    pub struct SessionRecord {
+        /// Whose.
+        pub user: UserName,
+        /// As the account was at login.
+        pub admin: bool,
+        /// Ends whatever happens.
+        pub expires_ms: u64,
+        /// Last request known to be stored; lags behind by at most [`crate::sessions::TOUCH_EVERY_MS`].
+        pub last_used_ms: u64,
+        /// Keys of the session.
+        pub keys: [u8; 96],
+    }
+}
+
+impl Drop for SessionRecord {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.keys);
+    }
+}
+
+record! {
+    /// A device, without its key.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct DeviceRecord {
+        /// Name.
+        pub name: Name,
+        /// OSD system id.
+        pub system_id: [u8; SYSTEM_ID_BYTES],
+        /// Where it is.
+        pub url: Text<512>,
+        /// State.
+        pub state: DeviceState,
+        /// Last known capacity, bytes.
+        pub total: u64,
+        /// Last known use, bytes.
+        pub used: u64,
+    }
+}
+
+/// A session's place in the table of its user.
+pub(crate) type SessionKey = SessionId;
+
+/// The bytes of a record.
+pub(crate) fn encode(record: &impl Wire) -> Result<Vec<u8>, MetaError> {
+    let mut out = Writer::new();
+    RECORD_VERSION.put(&mut out);
+    record.put(&mut out);
+    out.finish(VALUE_MAX).map_err(|_| MetaError::TooLong { limit: VALUE_MAX })
+}
+
+/// The record in the bytes.
+pub(crate) fn decode<T: Wire>(bytes: &[u8]) -> Result<T, MetaError> {
+    let (version, rest) = bytes.split_first().ok_or(MetaError::Damaged("empty record"))?;
+    if *version != RECORD_VERSION {
+        return Err(MetaError::Damaged("record of an unknown version"));
+    }
+    let mut input = Reader::new(rest);
+    let record = T::get(&mut input).map_err(|_| MetaError::Damaged("record does not parse"))?;
+    input.finish().map_err(|_| MetaError::Damaged("record has a tail"))?;
+    Ok(record)
+}
+
+/// The record under a key.
+pub(crate) fn load<T: Wire, S: Snapshot + ?Sized>(view: &S, key: &[u8]) -> Result<Option<T>, MetaError> {
+    view.get(key)?.map(|bytes| decode(&bytes)).transpose()
+}
+
+/// Sets the record under a key.
+pub(crate) fn save(tx: &mut dyn Transaction, key: &[u8], record: &impl Wire) -> Result<(), MetaError> {
+    tx.put(key, &zeroize::Zeroizing::new(encode(record)?))
+}
+
+/// Takes the next number of a counter. It is stored in the transaction that uses it, so a number that anybody has
+/// seen is never given out again, whatever crashes.
+pub(crate) fn next_number(tx: &mut dyn Transaction, counter: &str) -> Result<u64, MetaError> {
+    let key = crate::keys::meta(counter);
+    let number: u64 = load(tx, &key)?.unwrap_or(1);
+    let next = number.checked_add(1).ok_or(MetaError::Damaged("counter is used up"))?;
+    save(tx, &key, &next)?;
+    Ok(number)
+}
+
+/// Adds to a figure (files, directories, …).
+pub(crate) fn count(tx: &mut dyn Transaction, counter: &str, by: i64) -> Result<(), MetaError> {
+    let key = crate::keys::meta(counter);
+    let number: u64 = load(tx, &key)?.unwrap_or(0);
+    save(tx, &key, &number.saturating_add_signed(by))
+}
+
+/// A figure.
+pub(crate) fn figure<S: Snapshot + ?Sized>(view: &S, counter: &str) -> Result<u64, MetaError> {
+    Ok(load(view, &crate::keys::meta(counter))?.unwrap_or(0))
+}
+
+/// Names of counters and figures.
+pub(crate) mod counter {
+    pub(crate) const INODE: &str = "next/inode";
+    pub(crate) const INTENT: &str = "next/intent";
+    pub(crate) const OBJECT: &str = "next/object";
+    pub(crate) const DEVICE: &str = "next/device";
+    pub(crate) const FILES: &str = "count/files";
+    pub(crate) const DIRECTORIES: &str = "count/directories";
+    pub(crate) const INTENTS: &str = "count/intents";
+    pub(crate) const REAPS: &str = "count/reaps";
+    pub(crate) const USERS: &str = "count/users";
+    pub(crate) const SESSIONS: &str = "count/sessions";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn damaged_records_are_errors_not_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            if let Some(first) = bytes.first_mut() {
+                *first = RECORD_VERSION;
+            }
+            let _ = decode::<Inode>(&bytes);
+            let _ = decode::<Intent>(&bytes);
+            let _ = decode::<Account>(&bytes);
+            let _ = decode::<SessionRecord>(&bytes);
+            let _ = decode::<DeviceRecord>(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_refused_by_name() {
+        let mut bytes = encode(&7u64).unwrap();
+        bytes[0] = 2;
+        assert!(matches!(decode::<u64>(&bytes), Err(MetaError::Damaged("record of an unknown version"))));
+    }
+}

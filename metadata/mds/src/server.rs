@@ -1,0 +1,299 @@
+//! The server itself: set up once, opened on every start.
+//!
+//! Does: hold what all requests share, run transactions, the housekeeping that the shell calls. Does not: decide a
+//! request; `handle` does.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sealstone_login::{ServerId, ServerKeys, start_registration};
+use sealstone_mds_protocol::login::{SUITE_STANDARD, SessionId};
+use sealstone_mds_protocol::{DeviceId, DeviceState, Failure, Stat, UserName};
+use sealstone_seal::Credential;
+
+use crate::config::Config;
+use crate::counters::{Counters, add};
+use crate::devices::{self, DeviceAddress, DeviceTable, Purpose};
+use crate::entropy::{Entropy, random};
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::limiter::LoginLimiter;
+use crate::namespace;
+use crate::reap::{self, ReapItem};
+use crate::records::{Account, count, counter, load, save};
+use crate::sessions::{self, Sessions};
+use crate::store::{MetaError, MetaStore, Transaction};
+
+/// Version of the layout of the store.
+pub(crate) const STORE_VERSION: u64 = 1;
+/// Times a transaction is run again after a conflict.
+const CONFLICTS_MAX: usize = 8;
+/// Creates expired in one transaction at most.
+const EXPIRE_BATCH: usize = 64;
+/// Life of a credential for the server itself, milliseconds.
+const OWN_CREDENTIAL_MS: u64 = 60_000;
+
+const VERSION: &str = "version";
+const SERVER_ID: &str = "server-id";
+const LOGIN_KEYS: &str = "login-keys";
+
+/// Why a server cannot start on a store.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The store is empty or its setup was interrupted: set it up (again).
+    #[error("the metadata store is not set up")]
+    NotSetUp,
+    /// The store belongs to a release with another layout.
+    #[error("the metadata store has version {found}, this release reads {STORE_VERSION}")]
+    Version {
+        /// The version found.
+        found: u64,
+    },
+    /// The store is set up already.
+    #[error("the metadata store is set up already")]
+    AlreadySetUp,
+    /// The keys for logins do not parse.
+    #[error("the login keys in the metadata store are damaged")]
+    LoginKeys,
+    /// The administrator's account could not be made.
+    #[error("the administrator's password cannot be used")]
+    Password(#[source] sealstone_login::LoginFailure),
+    /// The store failed, or what it holds does not parse.
+    #[error("the metadata store cannot be used")]
+    Store(#[from] MdsError),
+}
+
+impl From<MetaError> for OpenError {
+    fn from(error: MetaError) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+/// The server: shared by all connections.
+pub struct Mds {
+    pub(crate) store: Arc<dyn MetaStore>,
+    pub(crate) config: Config,
+    pub(crate) server_id: ServerId,
+    pub(crate) login_keys: ServerKeys,
+    pub(crate) devices: DeviceTable,
+    pub(crate) sessions: Sessions,
+    pub(crate) limiter: Mutex<LoginLimiter>,
+    pub(crate) counters: Counters,
+    sweep_at: Mutex<Option<SessionId>>,
+}
+
+impl Mds {
+    /// Sets an empty store up in one transaction: identity, login keys, root directory, administrator.
+    ///
+    /// # Errors
+    /// `AlreadySetUp`, `Password`, `Store`.
+    pub fn set_up(
+        store: &dyn MetaStore,
+        admin: &UserName,
+        password: &[u8],
+        now_ms: u64,
+        mut rng: &mut dyn Entropy,
+    ) -> std::result::Result<ServerId, OpenError> {
+        if is_set_up(store)? {
+            return Err(OpenError::AlreadySetUp);
+        }
+        let server_id: ServerId = random(rng);
+        let login_keys = ServerKeys::generate(&mut rng);
+        let (request, started) =
+            start_registration(&mut rng, admin, password).map_err(OpenError::Password)?;
+        let response = login_keys.register(admin, &request).map_err(OpenError::Password)?;
+        let record = started.finish(&mut rng, SUITE_STANDARD, &response).map_err(OpenError::Password)?;
+        let account =
+            Account { record, suite: SUITE_STANDARD, admin: true, enabled: true, created_ms: now_ms };
+        let object_base = u64::from(u32::from_be_bytes(random(rng)) >> 1 | 1) << 32;
+
+        let mut tx = store.begin()?;
+        tx.put(&keys::meta(LOGIN_KEYS), &login_keys.to_bytes())?;
+        save(&mut *tx, &keys::meta(SERVER_ID), &server_id)?;
+        // The upper half is random, so that a device that served another server before holds no object of that number.
+        save(&mut *tx, &keys::meta(counter::OBJECT), &object_base)?;
+        save(&mut *tx, &keys::user(admin), &account)?;
+        count(&mut *tx, counter::USERS, 1)?;
+        namespace::make_root(&mut *tx, admin, now_ms)?;
+        save(&mut *tx, &keys::meta(VERSION), &STORE_VERSION)?;
+        tx.commit()?;
+        Ok(server_id)
+    }
+
+    /// Opens a store that is set up.
+    ///
+    /// # Errors
+    /// `NotSetUp`, `Version`, `LoginKeys`, `Store`.
+    pub fn open(store: Arc<dyn MetaStore>, config: Config) -> std::result::Result<Self, OpenError> {
+        if !is_set_up(&*store)? {
+            return Err(OpenError::NotSetUp);
+        }
+        let (server_id, login_keys) = {
+            let view = store.snapshot()?;
+            let id = load(&*view, &keys::meta(SERVER_ID))?.ok_or(MetaError::Damaged("no server id"))?;
+            let bytes = view.get(&keys::meta(LOGIN_KEYS))?.ok_or(OpenError::LoginKeys)?;
+            let bytes = zeroize::Zeroizing::new(bytes);
+            (id, ServerKeys::from_bytes(&bytes).map_err(|_| OpenError::LoginKeys)?)
+        };
+        let devices = DeviceTable::load(&*store)?;
+        Ok(Self {
+            store,
+            config,
+            server_id,
+            login_keys,
+            devices,
+            sessions: Sessions::default(),
+            limiter: Mutex::default(),
+            counters: Counters::default(),
+            sweep_at: Mutex::default(),
+        })
+    }
+
+    /// Identity of this server, part of every login.
+    #[must_use]
+    pub const fn server_id(&self) -> ServerId {
+        self.server_id
+    }
+
+    /// Figures since the start.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Runs changes as one transaction; again if another server was faster.
+    pub(crate) fn update<T>(&self, mut work: impl FnMut(&mut dyn Transaction) -> Result<T>) -> Result<T> {
+        for _ in 0..CONFLICTS_MAX {
+            let mut tx = self.store.begin()?;
+            let value = work(&mut *tx)?;
+            match tx.commit() {
+                Ok(()) => return Ok(value),
+                Err(MetaError::Conflict) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(MdsError::Refused(Failure::busy(10)))
+    }
+
+    /// Gives expired creates up and ends old sessions, a bounded number of each. Call every few seconds; returns
+    /// whether there may be more to do at once.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn tidy(&self, now_ms: u64) -> Result<bool> {
+        let expired = self.update(|tx| namespace::expire(tx, EXPIRE_BATCH, now_ms))?;
+        add(&self.counters.expired_intents, expired as u64);
+        let after = *self.sweep_at.lock();
+        let idle = self.config.session_idle_ms;
+        let (over, next) = self.update(|tx| sessions::sweep(tx, after, idle, now_ms))?;
+        self.sessions.forget(&over);
+        *self.sweep_at.lock() = next;
+        Ok(expired == EXPIRE_BATCH)
+    }
+
+    /// Up to `limit` objects to be removed from their devices now.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn next_reap(&self, limit: usize, now_ms: u64) -> Result<Vec<ReapItem>> {
+        reap::next(&*self.store.snapshot()?, limit, now_ms)
+    }
+
+    /// These are gone from their devices.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn reaped(&self, items: &[ReapItem], now_ms: u64) -> Result<()> {
+        self.update(|tx| reap::done(tx, items, now_ms))?;
+        add(&self.counters.reaped, items.len() as u64);
+        Ok(())
+    }
+
+    /// The devices of these did not answer: not before `until_ms` again.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn postpone_reap(&self, items: &[ReapItem], until_ms: u64) -> Result<()> {
+        self.update(|tx| reap::postpone(tx, items, until_ms))
+    }
+
+    /// All devices, for the shell that talks to them.
+    #[must_use]
+    pub fn devices(&self) -> Vec<(DeviceAddress, DeviceState)> {
+        self.devices.addresses()
+    }
+
+    /// A credential for one of the server's own purposes, valid for a minute.
+    ///
+    /// # Errors
+    /// `Store` if the device or its keys are missing.
+    pub fn own_credential(
+        &self,
+        device: DeviceId,
+        purpose: Purpose,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Credential> {
+        self.devices.own_credential(device, purpose, now_ms.saturating_add(OWN_CREDENTIAL_MS), rng)
+    }
+
+    /// A device has its partition and may take objects.
+    ///
+    /// # Errors
+    /// `Store`, `Refused` if there is no such device.
+    pub fn device_prepared(&self, id: DeviceId) -> Result<()> {
+        self.change_device(id, DeviceState::Active)
+    }
+
+    /// A device told its figures; one that was thought unreachable is in use again.
+    ///
+    /// # Errors
+    /// `Store`, `Refused` if there is no such device.
+    pub fn device_answered(&self, id: DeviceId, total: u64, used: u64) -> Result<()> {
+        let state = self.devices.get(id).map(|device| device.state);
+        if state == Some(DeviceState::Unreachable) {
+            self.change_device(id, DeviceState::Active)?;
+        }
+        self.devices.set_capacity(id, total, used);
+        Ok(())
+    }
+
+    /// A device does not answer: it takes no new objects until it does.
+    ///
+    /// # Errors
+    /// `Store`, `Refused` if there is no such device.
+    pub fn device_silent(&self, id: DeviceId) -> Result<()> {
+        match self.devices.get(id).map(|device| device.state) {
+            Some(DeviceState::Active) => self.change_device(id, DeviceState::Unreachable),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn change_device(&self, id: DeviceId, state: DeviceState) -> Result<()> {
+        let known = self.devices.get(id);
+        let mut record = self.update(|tx| devices::set_state(tx, id, state))?;
+        if let Some(known) = known {
+            (record.total, record.used) = (known.total, known.used);
+        }
+        self.devices.refresh(id, record);
+        Ok(())
+    }
+
+    /// Reads a path as the administrator would: for tools and oracles inside the process.
+    ///
+    /// # Errors
+    /// `Refused`, `Store`.
+    pub fn inspect(&self, path: &sealstone_mds_protocol::FilePath) -> Result<Stat> {
+        let user = UserName::new("inspect").map_err(MdsError::from)?;
+        let who = crate::access::Principal { user, admin: true, session: [0; 16] };
+        namespace::stat(&*self.store.snapshot()?, &who, path)
+    }
+}
+
+fn is_set_up(store: &dyn MetaStore) -> std::result::Result<bool, OpenError> {
+    match load::<u64, _>(&*store.snapshot()?, &keys::meta(VERSION))? {
+        None => Ok(false),
+        Some(STORE_VERSION) => Ok(true),
+        Some(found) => Err(OpenError::Version { found }),
+    }
+}

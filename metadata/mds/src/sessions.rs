@@ -1,0 +1,217 @@
+//! Sessions: who is logged in.
+//!
+//! Does: open, find, take up, end them; a copy in the store lets them outlive a restart. Does not: log in.
+//! Contract: a session that ended is found by nobody, on any connection.
+//! Truth: design/security.md 2.4; docs/standards/mds.md §4.5.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use sealstone_login::SessionKeys;
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{ErrorCode, UserName};
+
+use crate::access::Principal;
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::records::{SessionKey, SessionRecord, count, counter, decode, figure, load, save};
+use crate::store::{MetaStore, Transaction};
+
+/// A session in use is written to the store at most this often, milliseconds.
+pub const TOUCH_EVERY_MS: u64 = 60_000;
+/// Sessions of one server at most.
+pub const SESSIONS_MAX: u64 = 65_536;
+/// Sessions of one user at most; a further login ends the one used longest ago.
+pub const SESSIONS_PER_USER_MAX: usize = 256;
+/// Sessions looked at in one transaction when old ones are swept.
+const SWEEP_PAGE: usize = 256;
+
+struct Live {
+    record: SessionRecord,
+    last_used_ms: u64,
+    grants: u32,
+}
+
+/// Sessions in use; the others are in the store only.
+#[derive(Default)]
+pub(crate) struct Sessions(Mutex<HashMap<SessionId, Live>>);
+
+fn ended() -> MdsError {
+    MdsError::refused(ErrorCode::NotLoggedIn, "")
+}
+
+impl Sessions {
+    /// Writes a new session; [`Sessions::insert`] after the commit. Returns the sessions it ended.
+    pub(crate) fn open(
+        tx: &mut dyn Transaction,
+        id: &SessionId,
+        record: &SessionRecord,
+    ) -> Result<Vec<SessionId>> {
+        if figure(tx, counter::SESSIONS)? >= SESSIONS_MAX {
+            return Err(MdsError::Refused(sealstone_mds_protocol::Failure::busy(TOUCH_EVERY_MS as u32)));
+        }
+        let mut over = Vec::new();
+        let own = of_user(tx, &record.user)?;
+        if own.len() >= SESSIONS_PER_USER_MAX {
+            let mut by_use = Vec::with_capacity(own.len());
+            for id in own {
+                let used = load::<SessionRecord, _>(tx, &keys::session(&id))?.map_or(0, |s| s.last_used_ms);
+                by_use.push((used, id));
+            }
+            by_use.sort_unstable();
+            for (_, id) in by_use.iter().take(by_use.len() + 1 - SESSIONS_PER_USER_MAX) {
+                end(tx, id, &record.user)?;
+                over.push(*id);
+            }
+        }
+        save(tx, &keys::session(id), record)?;
+        save(tx, &keys::session_of(&record.user, id), &())?;
+        count(tx, counter::SESSIONS, 1)?;
+        Ok(over)
+    }
+
+    pub(crate) fn insert(&self, id: SessionId, record: SessionRecord) {
+        let last_used_ms = record.last_used_ms;
+        self.0.lock().insert(id, Live { record, last_used_ms, grants: 0 });
+    }
+
+    pub(crate) fn forget(&self, ids: &[SessionId]) {
+        let mut table = self.0.lock();
+        for id in ids {
+            table.remove(id);
+        }
+    }
+
+    /// Who a session belongs to; counts as use. The flag says that the store should hear of it.
+    pub(crate) fn check(&self, id: &SessionId, idle_ms: u64, now_ms: u64) -> Result<(Principal, bool)> {
+        let mut table = self.0.lock();
+        let live = table.get_mut(id).ok_or_else(ended)?;
+        if is_over(&live.record, live.last_used_ms, idle_ms, now_ms) {
+            table.remove(id);
+            return Err(ended());
+        }
+        live.last_used_ms = live.last_used_ms.max(now_ms);
+        let stale = now_ms.saturating_sub(live.record.last_used_ms) >= TOUCH_EVERY_MS;
+        if stale {
+            live.record.last_used_ms = now_ms;
+        }
+        Ok((Principal { user: live.record.user.clone(), admin: live.record.admin, session: *id }, stale))
+    }
+
+    /// Absolute end of a session.
+    pub(crate) fn expires_ms(&self, id: &SessionId) -> Option<u64> {
+        Some(self.0.lock().get(id)?.record.expires_ms)
+    }
+
+    /// Numbers the grants of a session.
+    pub(crate) fn next_grant(&self, id: &SessionId) -> u32 {
+        let mut table = self.0.lock();
+        table.get_mut(id).map_or(0, |live| {
+            live.grants = live.grants.wrapping_add(1);
+            live.grants
+        })
+    }
+
+    /// A session to be taken up, from the table or the store; `None` if it is over or never was.
+    pub(crate) fn find(
+        &self,
+        store: &dyn MetaStore,
+        id: &SessionId,
+        idle_ms: u64,
+        now_ms: u64,
+    ) -> Result<Option<(SessionRecord, SessionKeys)>> {
+        let live = {
+            let table = self.0.lock();
+            table.get(id).map(|live| (live.record.clone(), live.last_used_ms))
+        };
+        let found = match live {
+            Some(found) => Some(found),
+            None => load::<SessionRecord, _>(&*store.snapshot()?, &keys::session(id))?.map(|record| {
+                let used = record.last_used_ms;
+                (record, used)
+            }),
+        };
+        Ok(found.filter(|(record, used)| !is_over(record, *used, idle_ms, now_ms)).map(|(record, _)| {
+            let keys = SessionKeys::from_bytes(&record.keys);
+            (record, keys)
+        }))
+    }
+
+    /// A session found in the store is in use again.
+    pub(crate) fn take_up(&self, id: SessionId, mut record: SessionRecord, now_ms: u64) {
+        let mut table = self.0.lock();
+        let live = table.entry(id).or_insert_with(|| {
+            // Let the next request write the new time of use.
+            record.last_used_ms = record.last_used_ms.min(now_ms.saturating_sub(TOUCH_EVERY_MS));
+            Live { record, last_used_ms: now_ms, grants: 0 }
+        });
+        live.last_used_ms = now_ms;
+    }
+}
+
+fn is_over(record: &SessionRecord, last_used_ms: u64, idle_ms: u64, now_ms: u64) -> bool {
+    now_ms >= record.expires_ms || now_ms.saturating_sub(last_used_ms) >= idle_ms
+}
+
+/// The sessions of a user.
+pub(crate) fn of_user(tx: &dyn Transaction, user: &UserName) -> Result<Vec<SessionKey>> {
+    let all = keys::sessions_of(user);
+    let pairs = tx.scan(&all, &keys::after_prefix(&all), SESSIONS_PER_USER_MAX + 1)?;
+    Ok(pairs.iter().filter_map(|(key, _)| keys::session_of_id(key)).collect())
+}
+
+/// Ends a session in the store.
+pub(crate) fn end(tx: &mut dyn Transaction, id: &SessionId, user: &UserName) -> Result<()> {
+    if tx.get(&keys::session(id))?.is_none() {
+        return Ok(());
+    }
+    tx.delete(&keys::session(id))?;
+    tx.delete(&keys::session_of(user, id))?;
+    Ok(count(tx, counter::SESSIONS, -1)?)
+}
+
+/// Ends all sessions of a user in the store.
+pub(crate) fn end_all(tx: &mut dyn Transaction, user: &UserName) -> Result<Vec<SessionId>> {
+    let ids = of_user(tx, user)?;
+    for id in &ids {
+        end(tx, id, user)?;
+    }
+    Ok(ids)
+}
+
+/// Writes the time of use.
+pub(crate) fn touch(tx: &mut dyn Transaction, id: &SessionId, now_ms: u64) -> Result<()> {
+    if let Some(mut record) = load::<SessionRecord, _>(tx, &keys::session(id))? {
+        record.last_used_ms = now_ms;
+        save(tx, &keys::session(id), &record)?;
+    }
+    Ok(())
+}
+
+/// Ends what is over among the sessions after `after`; returns them and where to go on.
+pub(crate) fn sweep(
+    tx: &mut dyn Transaction,
+    after: Option<SessionId>,
+    idle_ms: u64,
+    now_ms: u64,
+) -> Result<(Vec<SessionId>, Option<SessionId>)> {
+    let all = keys::sessions();
+    let from = after.map_or_else(|| all.clone(), |id| [&keys::session(&id)[..], &[0]].concat());
+    let page = tx.scan(&from, &keys::after_prefix(&all), SWEEP_PAGE)?;
+    let mut over = Vec::new();
+    for (key, value) in &page {
+        let record: SessionRecord = decode(value)?;
+        let id: SessionId = key.last_chunk().copied().unwrap_or_default();
+        // The store lags behind the table by up to TOUCH_EVERY_MS.
+        if is_over(&record, record.last_used_ms.saturating_add(TOUCH_EVERY_MS), idle_ms, now_ms) {
+            end(tx, &id, &record.user)?;
+            over.push(id);
+        }
+    }
+    let next = if page.len() == SWEEP_PAGE {
+        page.last().and_then(|(key, _)| key.last_chunk().copied())
+    } else {
+        None
+    };
+    Ok((over, next))
+}

@@ -1,0 +1,109 @@
+//! The metadata seam: ordered keys, ranges, transactions.
+//!
+//! Does: say what a store promises. Does not: know what is stored; everything above is `namespace` and its siblings.
+//! Contract: a transaction sees one state and its own changes; when `commit` returns `Ok` they are durable, when it
+//! fails or the transaction is dropped nothing happened. [`contract::check`] runs on every implementation.
+//! Truth: docs/standards/mds.md §8.
+
+use std::error::Error;
+
+pub mod contract;
+mod memory;
+
+pub use memory::MemoryMeta;
+
+/// Bytes of a key at most.
+pub const KEY_MAX: usize = 512;
+/// Bytes of a value at most.
+pub const VALUE_MAX: usize = 65_536;
+
+/// Key and value.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// Why the store could not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum MetaError {
+    /// Another transaction changed the same keys first: run the transaction again.
+    #[error("another transaction changed the same keys")]
+    Conflict,
+    /// A key or value is over its limit.
+    #[error("key or value over the limit of {limit} bytes")]
+    TooLong {
+        /// The limit.
+        limit: usize,
+    },
+    /// A commit failed before, so what is on disk is not known: reopen the store.
+    #[error("the metadata store refuses work after a failed commit until it is reopened")]
+    Poisoned,
+    /// A record does not parse: damage, or a newer version wrote it.
+    #[error("metadata record is damaged: {0}")]
+    Damaged(&'static str),
+    /// The medium or the server behind the store failed.
+    #[error("metadata store failed")]
+    Failed(#[source] Box<dyn Error + Send + Sync>),
+}
+
+/// One state of the store.
+pub trait Snapshot {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// `Failed`, `Poisoned`.
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError>;
+
+    /// The first `limit` pairs with `from <= key < until`, in byte order of keys.
+    ///
+    /// # Errors
+    /// `Failed`, `Poisoned`.
+    fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError>;
+}
+
+/// A state with changes on top; dropped without `commit`, the changes never were.
+pub trait Transaction: Snapshot {
+    /// Sets a key.
+    ///
+    /// # Errors
+    /// `TooLong`, `Failed`.
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetaError>;
+
+    /// Removes a key; content if it is not there.
+    ///
+    /// # Errors
+    /// `Failed`.
+    fn delete(&mut self, key: &[u8]) -> Result<(), MetaError>;
+
+    /// Makes the changes durable and visible, all at once.
+    ///
+    /// # Errors
+    /// `Conflict`, `Failed`, `Poisoned`; nothing happened then.
+    fn commit(self: Box<Self>) -> Result<(), MetaError>;
+}
+
+/// A store. Two implementations share one contract: memory, and the embedded one.
+pub trait MetaStore: Send + Sync {
+    /// The state as it is now.
+    ///
+    /// # Errors
+    /// `Failed`, `Poisoned`.
+    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError>;
+
+    /// Begins changes; may wait for another transaction to end.
+    ///
+    /// # Errors
+    /// `Failed`, `Poisoned`.
+    fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError>;
+}
+
+/// Refuses what no implementation takes.
+///
+/// # Errors
+/// `TooLong`.
+pub const fn check_limits(key: &[u8], value: &[u8]) -> Result<(), MetaError> {
+    if key.len() > KEY_MAX {
+        return Err(MetaError::TooLong { limit: KEY_MAX });
+    }
+    if value.len() > VALUE_MAX {
+        return Err(MetaError::TooLong { limit: VALUE_MAX });
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! What every metadata store must do. Each backend's test is one call of [`check`].
+
+use super::{KEY_MAX, MetaError, MetaStore, VALUE_MAX};
+
+/// Runs the whole suite; `fresh` makes an empty store each time.
+///
+/// # Panics
+/// If the store breaks the contract; the message says which promise.
+pub fn check(fresh: &dyn Fn() -> Box<dyn MetaStore>) {
+    changes_are_seen_inside_before_and_outside_after_commit(&*fresh());
+    a_dropped_transaction_never_was(&*fresh());
+    a_snapshot_keeps_its_state(&*fresh());
+    scans_are_ordered_bounded_and_half_open(&*fresh());
+    scans_merge_the_transaction(&*fresh());
+    limits_hold(&*fresh());
+    transactions_are_serial(&*fresh());
+}
+
+fn put(store: &dyn MetaStore, pairs: &[(&[u8], &[u8])]) {
+    let mut tx = store.begin().expect("a transaction begins");
+    for (key, value) in pairs {
+        tx.put(key, value).expect("a small pair is taken");
+    }
+    tx.commit().expect("a transaction commits");
+}
+
+fn get(store: &dyn MetaStore, key: &[u8]) -> Option<Vec<u8>> {
+    store.snapshot().expect("a snapshot").get(key).expect("a read")
+}
+
+fn keys(pairs: Vec<super::Pair>) -> Vec<Vec<u8>> {
+    pairs.into_iter().map(|(key, _)| key).collect()
+}
+
+fn changes_are_seen_inside_before_and_outside_after_commit(store: &dyn MetaStore) {
+    let mut tx = store.begin().expect("a transaction begins");
+    tx.put(b"k", b"1").expect("put");
+    assert_eq!(tx.get(b"k").expect("get"), Some(b"1".to_vec()), "a transaction sees its own puts");
+    assert_eq!(get(store, b"k"), None, "nobody else sees them before commit");
+    tx.commit().expect("commit");
+    assert_eq!(get(store, b"k"), Some(b"1".to_vec()), "everybody sees them after");
+    let mut tx = store.begin().expect("a transaction begins");
+    tx.delete(b"k").expect("delete");
+    tx.delete(b"absent").expect("deleting what is not there is fine");
+    assert_eq!(tx.get(b"k").expect("get"), None, "a transaction sees its own deletes");
+    tx.commit().expect("commit");
+    assert_eq!(get(store, b"k"), None, "deletes are lasting");
+}
+
+fn a_dropped_transaction_never_was(store: &dyn MetaStore) {
+    put(store, &[(b"a", b"1")]);
+    let mut tx = store.begin().expect("a transaction begins");
+    tx.put(b"a", b"2").expect("put");
+    tx.put(b"b", b"2").expect("put");
+    drop(tx);
+    assert_eq!((get(store, b"a"), get(store, b"b")), (Some(b"1".to_vec()), None), "dropping undoes");
+    put(store, &[]);
+}
+
+fn a_snapshot_keeps_its_state(store: &dyn MetaStore) {
+    put(store, &[(b"a", b"1")]);
+    let before = store.snapshot().expect("a snapshot");
+    put(store, &[(b"a", b"2"), (b"b", b"2")]);
+    assert_eq!(before.get(b"a").expect("get"), Some(b"1".to_vec()), "a snapshot does not move");
+    assert_eq!(keys(before.scan(b"", b"z", 9).expect("scan")), [b"a"], "nor do its ranges");
+}
+
+fn scans_are_ordered_bounded_and_half_open(store: &dyn MetaStore) {
+    put(store, &[(b"b", b""), (b"a\xFF", b""), (b"a", b""), (b"c", b""), (b"a\0", b"")]);
+    let view = store.snapshot().expect("a snapshot");
+    assert_eq!(
+        keys(view.scan(b"a", b"c", 99).expect("scan")),
+        [b"a".to_vec(), b"a\0".to_vec(), b"a\xFF".to_vec(), b"b".to_vec()],
+        "byte order, end excluded"
+    );
+    assert_eq!(keys(view.scan(b"a", b"c", 2).expect("scan")).len(), 2, "limit");
+    assert_eq!(view.scan(b"c", b"a", 9).expect("scan"), [], "an empty range");
+    assert_eq!(view.scan(b"a", b"a", 9).expect("scan"), [], "an empty range");
+    assert_eq!(view.scan(b"a", b"z", 0).expect("scan"), [], "nothing wanted");
+}
+
+fn scans_merge_the_transaction(store: &dyn MetaStore) {
+    put(store, &[(b"a", b"1"), (b"c", b"1"), (b"d", b"1")]);
+    let mut tx = store.begin().expect("a transaction begins");
+    tx.put(b"b", b"2").expect("put");
+    tx.put(b"c", b"2").expect("put");
+    tx.delete(b"d").expect("delete");
+    let found = tx.scan(b"a", b"z", 99).expect("scan");
+    let expected = [(b"a", b"1"), (b"b", b"2"), (b"c", b"2")].map(|(k, v)| (k.to_vec(), v.to_vec()));
+    assert_eq!(found, expected, "a transaction's ranges hold its own changes");
+    assert_eq!(tx.scan(b"a", b"z", 2).expect("scan").len(), 2, "limit");
+}
+
+fn limits_hold(store: &dyn MetaStore) {
+    let mut tx = store.begin().expect("a transaction begins");
+    tx.put(&[1; KEY_MAX], &vec![2; VALUE_MAX]).expect("the largest pair is taken");
+    let long_key = tx.put(&[1; KEY_MAX + 1], b"");
+    assert!(matches!(long_key, Err(MetaError::TooLong { limit: KEY_MAX })), "longer keys are not");
+    let long_value = tx.put(b"k", &vec![2; VALUE_MAX + 1]);
+    assert!(matches!(long_value, Err(MetaError::TooLong { limit: VALUE_MAX })), "longer values are not");
+    tx.commit().expect("commit");
+    assert_eq!(get(store, &[1; KEY_MAX]).map(|v| v.len()), Some(VALUE_MAX), "and it is kept");
+}
+
+fn transactions_are_serial(store: &dyn MetaStore) {
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 10;
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    loop {
+                        let mut tx = store.begin().expect("a transaction begins");
+                        let count = tx.get(b"n").expect("get").map_or(0, |value| value[0]);
+                        tx.put(b"n", &[count + 1]).expect("put");
+                        match tx.commit() {
+                            Ok(()) => break,
+                            Err(MetaError::Conflict) => {}
+                            Err(error) => panic!("commit failed: {error}"),
+                        }
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(get(store, b"n"), Some(vec![(THREADS * ROUNDS) as u8]), "no increment is lost");
+}

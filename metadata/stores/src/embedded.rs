@@ -1,0 +1,375 @@
+//! The embedded store: one file, one writer at a time, readers that never wait.
+//!
+//! Does: durable commits (the medium has them when `commit` returns), a version marker, refusal of foreign files.
+//! Contract: after a failed commit nothing more is read or written until the store is opened again.
+//! Truth: redb 4 file format; docs/standards/mds.md §8.
+
+use std::error::Error;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redb::{
+    Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition, TableError,
+};
+use sealstone_mds::store::{MetaError, MetaStore, Pair, Snapshot, Transaction, check_limits};
+
+const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("metadata");
+const MARKER: TableDefinition<'_, &str, u64> = TableDefinition::new("sealstone");
+const FORMAT: &str = "metadata-format";
+/// Version of the tables in the file; what is inside has its own (see `sealstone-mds`).
+const FORMAT_VERSION: u64 = 1;
+/// First bytes of every redb file.
+const REDB_MAGIC: &[u8; 9] = b"redb\x1A\x0A\xA9\x0D\x0A";
+/// Memory for cached pages, bytes.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// Why a file cannot be used as the metadata store.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The file cannot be opened or created.
+    #[error("cannot open {}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Others may read the file, and it holds keys.
+    #[error("{} has mode {mode:o}: it holds keys, so only its owner may have access (chmod 600)", path.display())]
+    Exposed {
+        /// Which file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Another process has the file open.
+    #[error("{} is in use by another process", .0.display())]
+    InUse(PathBuf),
+    /// The file is something else.
+    #[error("{} is not a metadata store", .0.display())]
+    Foreign(PathBuf),
+    /// Another release wrote the file.
+    #[error("{} has metadata format {found}, this release reads {FORMAT_VERSION}", path.display())]
+    Version {
+        /// Which file.
+        path: PathBuf,
+        /// The version found.
+        found: u64,
+    },
+    /// The file is damaged.
+    #[error("{} is damaged; restore it from a backup", path.display())]
+    Corrupt {
+        /// Which file.
+        path: PathBuf,
+        /// What the engine says.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+/// The metadata store in a file.
+pub struct EmbeddedMeta {
+    database: Database,
+    poisoned: AtomicBool,
+}
+
+impl EmbeddedMeta {
+    /// Opens the store at `path`, or makes an empty one there with mode 0600.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let file = open_private(path)?;
+        let mut builder = Database::builder();
+        builder.set_cache_size(CACHE_BYTES);
+        let database = builder.create_file(file).map_err(|error| match error {
+            DatabaseError::DatabaseAlreadyOpen => OpenError::InUse(path.to_owned()),
+            DatabaseError::UpgradeRequired(found) => {
+                OpenError::Version { path: path.to_owned(), found: u64::from(found) }
+            }
+            DatabaseError::Storage(StorageError::Io(source)) => {
+                OpenError::Io { path: path.to_owned(), source }
+            }
+            other => OpenError::Corrupt { path: path.to_owned(), source: Box::new(other) },
+        })?;
+        let store = Self { database, poisoned: AtomicBool::new(false) };
+        match store.marker() {
+            Ok(FORMAT_VERSION) => Ok(store),
+            Ok(found) => Err(OpenError::Version { path: path.to_owned(), found }),
+            Err(source) => Err(OpenError::Corrupt { path: path.to_owned(), source }),
+        }
+    }
+
+    /// The version marker; written first if the file is new.
+    fn marker(&self) -> Result<u64, Box<dyn Error + Send + Sync>> {
+        let tx = self.database.begin_write()?;
+        let version = {
+            let mut marker = tx.open_table(MARKER)?;
+            tx.open_table(DATA)?;
+            let found = marker.get(FORMAT)?.map(|value| value.value());
+            match found {
+                Some(version) => version,
+                None => {
+                    marker.insert(FORMAT, FORMAT_VERSION)?;
+                    FORMAT_VERSION
+                }
+            }
+        };
+        tx.commit()?;
+        Ok(version)
+    }
+
+    fn check(&self) -> Result<(), MetaError> {
+        if self.poisoned.load(Ordering::Acquire) { Err(MetaError::Poisoned) } else { Ok(()) }
+    }
+}
+
+fn open_private(path: &Path) -> Result<File, OpenError> {
+    let io = |source| OpenError::Io { path: path.to_owned(), source };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(io)?;
+    let metadata = file.metadata().map_err(io)?;
+    let mode = metadata.permissions().mode() & 0o7777;
+    if !metadata.is_file() {
+        return Err(OpenError::Foreign(path.to_owned()));
+    }
+    if mode & 0o077 != 0 {
+        return Err(OpenError::Exposed { path: path.to_owned(), mode });
+    }
+    if metadata.len() > 0 {
+        let mut magic = [0; REDB_MAGIC.len()];
+        if file.read_exact(&mut magic).is_err() || magic != *REDB_MAGIC {
+            return Err(OpenError::Foreign(path.to_owned()));
+        }
+    }
+    Ok(file)
+}
+
+fn failed(error: impl Into<redb::Error>) -> MetaError {
+    MetaError::Failed(Box::new(error.into()))
+}
+
+impl MetaStore for EmbeddedMeta {
+    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError> {
+        self.check()?;
+        let view = self.database.begin_read().map_err(failed)?;
+        let table = view.open_table(DATA).map_err(failed)?;
+        Ok(Box::new(View(table)))
+    }
+
+    fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
+        self.check()?;
+        let tx = self.database.begin_write().map_err(failed)?;
+        // While we waited for our turn the commit before may have failed.
+        self.check()?;
+        Ok(Box::new(Changes { tx, changed: false, store: self }))
+    }
+}
+
+fn get(
+    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    key: &[u8],
+) -> Result<Option<Vec<u8>>, MetaError> {
+    Ok(table.get(key).map_err(failed)?.map(|value| value.value().to_vec()))
+}
+
+fn scan(
+    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    from: &[u8],
+    until: &[u8],
+    limit: usize,
+) -> Result<Vec<Pair>, MetaError> {
+    if from >= until {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for pair in table.range(from..until).map_err(failed)?.take(limit) {
+        let (key, value) = pair.map_err(failed)?;
+        found.push((key.value().to_vec(), value.value().to_vec()));
+    }
+    Ok(found)
+}
+
+struct View(redb::ReadOnlyTable<&'static [u8], &'static [u8]>);
+
+impl Snapshot for View {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
+        get(&self.0, key)
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
+        scan(&self.0, from, until, limit)
+    }
+}
+
+struct Changes<'a> {
+    tx: redb::WriteTransaction,
+    changed: bool,
+    store: &'a EmbeddedMeta,
+}
+
+impl Changes<'_> {
+    fn table(&self) -> Result<redb::Table<'_, &'static [u8], &'static [u8]>, MetaError> {
+        self.tx.open_table(DATA).map_err(|error: TableError| failed(error))
+    }
+}
+
+impl Snapshot for Changes<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
+        get(&self.table()?, key)
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
+        scan(&self.table()?, from, until, limit)
+    }
+}
+
+impl Transaction for Changes<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
+        check_limits(key, value)?;
+        self.table()?.insert(key, value).map_err(failed)?;
+        self.changed = true;
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<(), MetaError> {
+        self.table()?.remove(key).map_err(failed)?;
+        self.changed = true;
+        Ok(())
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), MetaError> {
+        let Self { tx, changed, store } = *self;
+        if !changed {
+            return tx.abort().map_err(failed);
+        }
+        tx.commit().map_err(|error| {
+            store.poisoned.store(true, Ordering::Release);
+            failed(error)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+
+    fn path(dir: &tempfile::TempDir) -> PathBuf {
+        dir.path().join("meta.redb")
+    }
+
+    /// Keeps its folder alive as long as it is open.
+    struct Scratch(EmbeddedMeta, #[allow(dead_code, reason = "dropped last")] tempfile::TempDir);
+
+    impl MetaStore for Scratch {
+        fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError> {
+            self.0.snapshot()
+        }
+        fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
+            self.0.begin()
+        }
+    }
+
+    #[test]
+    fn the_embedded_store_keeps_the_contract() {
+        sealstone_mds::store::contract::check(&|| {
+            let dir = tempfile::tempdir().unwrap();
+            Box::new(Scratch(EmbeddedMeta::open(&path(&dir)).unwrap(), dir))
+        });
+    }
+
+    #[test]
+    fn what_was_committed_is_there_after_reopening_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        {
+            let store = EmbeddedMeta::open(&path(&dir)).unwrap();
+            let mut tx = store.begin().unwrap();
+            tx.put(b"kept", b"1").unwrap();
+            tx.commit().unwrap();
+            let mut tx = store.begin().unwrap();
+            tx.put(b"lost", b"1").unwrap();
+            drop(tx);
+        }
+        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
+        let pairs = store.snapshot().unwrap().scan(b"", b"\xFF", 9).unwrap();
+        assert_eq!(pairs, [(b"kept".to_vec(), b"1".to_vec())]);
+    }
+
+    #[test]
+    fn a_new_file_is_private_and_an_exposed_one_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(EmbeddedMeta::open(&path(&dir)).unwrap());
+        let mode = fs::metadata(path(&dir)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600);
+        fs::set_permissions(path(&dir), fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(matches!(EmbeddedMeta::open(&path(&dir)), Err(OpenError::Exposed { mode: 0o640, .. })));
+    }
+
+    #[test]
+    fn foreign_files_and_other_versions_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |bytes: &[u8]| {
+            fs::write(path(&dir), bytes).unwrap();
+            fs::set_permissions(path(&dir), fs::Permissions::from_mode(0o600)).unwrap();
+        };
+        write(b"SQLite format 3\0");
+        assert!(matches!(EmbeddedMeta::open(&path(&dir)), Err(OpenError::Foreign(_))));
+        write(b"red");
+        assert!(matches!(EmbeddedMeta::open(&path(&dir)), Err(OpenError::Foreign(_))));
+        fs::remove_file(path(&dir)).unwrap();
+        {
+            let store = EmbeddedMeta::open(&path(&dir)).unwrap();
+            let tx = store.database.begin_write().unwrap();
+            tx.open_table(MARKER).unwrap().insert(FORMAT, 9).unwrap();
+            tx.commit().unwrap();
+        }
+        assert!(matches!(EmbeddedMeta::open(&path(&dir)), Err(OpenError::Version { found: 9, .. })));
+    }
+
+    #[test]
+    fn a_second_server_on_the_same_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let _first = EmbeddedMeta::open(&path(&dir)).unwrap();
+        assert!(matches!(EmbeddedMeta::open(&path(&dir)), Err(OpenError::InUse(_))));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        #[test]
+        fn it_does_what_the_store_in_memory_does(steps in prop::collection::vec(
+            prop::collection::vec((any::<u8>(), prop::option::of(any::<u8>())), 1..8), 1..8)) {
+            let dir = tempfile::tempdir().unwrap();
+            let stores: [Box<dyn MetaStore>; 2] = [
+                Box::new(EmbeddedMeta::open(&path(&dir)).unwrap()),
+                Box::new(sealstone_mds::store::MemoryMeta::new()),
+            ];
+            for step in steps {
+                for store in &stores {
+                    let mut tx = store.begin().unwrap();
+                    for (key, value) in &step {
+                        match value {
+                            Some(value) => tx.put(&[key % 16], &[*value]).unwrap(),
+                            None => tx.delete(&[key % 16]).unwrap(),
+                        }
+                    }
+                    tx.commit().unwrap();
+                }
+                let [embedded, memory] = stores.each_ref().map(|s| s.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap());
+                prop_assert_eq!(embedded, memory);
+            }
+        }
+    }
+}
