@@ -1,1 +1,35 @@
 //! The OSD logical unit: command table, checks, attribute engine, handlers.
+//!
+//! Does: everything between a SCSI command and an object store. Does not: transport; a target shell brings commands
+//! and carries replies through `sealstone_scsi::lu::LogicalUnit`.
+//! Contract: one road to data. Bytes become a typed command, the gate's check gives a permit, and only the permit
+//! opens the way to a handler; every refusal has its sense data and its audit record.
+//! Truth: T10/1355-D and T10/1729-D as recorded in `docs/standards/osd.md`; design/security.md section 3.
+
+mod attributes;
+pub mod audit;
+mod cache;
+mod catalog;
+mod clock;
+mod commands;
+mod device;
+mod environment;
+mod execute;
+mod failure;
+mod guard;
+mod locks;
+mod metrics;
+mod nexus;
+pub mod provision;
+mod report;
+mod spc;
+mod unit;
+
+pub use audit::{AuditRecord, AuditSink, NoAudit, Principal, Verdict};
+pub use device::OsdConfig;
+pub use environment::Environment;
+pub use guard::{LeaseStore, VolatileLease};
+pub use metrics::{CommandCount, Metrics};
+pub use nexus::TOKEN_LEN;
+pub use provision::{DataDir, Identity, ProvisionError};
+pub use unit::{OsdUnit, Parts, StartError, UpkeepError, Usage};

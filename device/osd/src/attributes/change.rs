@@ -1,0 +1,145 @@
+//! Setting attributes of one object.
+//!
+//! Does: check what may be set to what, store it, and do what the value means (length, quotas, tags, methods).
+//! Does not: check permissions or read lists.
+//! Contract: [`check`] changes nothing and is called for every attribute of a command before its work begins;
+//! [`Change::set`] holds the object's lock for change. A value of no bytes removes the attribute: the default is back.
+//! Truth: reference/t10-osd.md 3.1, 3.5, 4.10; design/security.md 4.4 (floors).
+
+use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
+use sealstone_store::MAX_ATTRIBUTE_LENGTH;
+
+use super::rows::{self, IDENTIFICATION, PageKind, Set};
+use crate::catalog::{self, NONCE_LIMIT_MAX_MS, be};
+use crate::commands::data;
+use crate::device::Device;
+use crate::failure::Failure;
+
+/// Bytes of an identification, attribute 0 of a page.
+const IDENTIFICATION_LEN: usize = 40;
+
+/// Why an attribute cannot be set so, without looking at any object.
+pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(), Failure> {
+    let refused = Err(Failure::Attribute(id));
+    if id.is_wildcard() || value.len() > MAX_ATTRIBUTE_LENGTH {
+        return refused;
+    }
+    match rows::sort_page(kind, id.page) {
+        PageKind::Application => {
+            let fits = id.number != IDENTIFICATION || value.is_empty() || value.len() == IDENTIFICATION_LEN;
+            if fits { Ok(()) } else { refused }
+        }
+        PageKind::Own => {
+            let Some(row) = rows::row(kind, id) else { return refused };
+            let allowed = match row.set {
+                Set::Never => false,
+                Set::Stored => value.is_empty() || row.length.fits(value),
+                Set::LogicalLength => row.length.fits(value),
+                Set::Method => matches!(value, [] | [0..=3]),
+                Set::NonceLimit => {
+                    value.is_empty() || row.length.fits(value) && be(value) <= NONCE_LIMIT_MAX_MS
+                }
+            };
+            if allowed { Ok(()) } else { refused }
+        }
+        PageKind::Directory | PageKind::CurrentCommand | PageKind::Empty | PageKind::Foreign => refused,
+    }
+}
+
+/// Does setting this attribute to this value lower a security floor? `current` is the floor now.
+pub(crate) fn lowers_floor(kind: ObjectType, id: AttributeId, value: &[u8], current: SecurityMethod) -> bool {
+    let is_method = rows::row(kind, id).is_some_and(|row| row.set == Set::Method);
+    let wanted =
+        value.first().copied().and_then(SecurityMethod::from_nibble).unwrap_or(SecurityMethod::NoSec);
+    is_method && wanted < current
+}
+
+/// Changes to one object's attributes.
+pub(crate) struct Change<'a> {
+    pub(crate) device: &'a Device,
+    pub(crate) id: ObjectId,
+    pub(crate) kind: ObjectType,
+}
+
+impl Change<'_> {
+    /// Sets one attribute that [`check`] passed.
+    pub(crate) fn set(&self, id: AttributeId, value: &[u8]) -> Result<(), Failure> {
+        let device = self.device;
+        match rows::row(self.kind, id).map(|row| row.set) {
+            Some(Set::LogicalLength) => {
+                data::resize(device, self.id, be(value))?;
+            }
+            _ => {
+                // A time of access that waits in memory would hide the value set now.
+                if matches!(id.page.wrapping_sub(rows::base(self.kind)), rows::page::TIMESTAMPS) {
+                    device.store_accesses_of(self.id)?;
+                }
+                catalog::set(&*device.store, self.id, id, value)?;
+            }
+        }
+        device.cache.forget(self.id);
+        Ok(())
+    }
+
+    /// After the last one: what commands depend on is read again.
+    pub(crate) fn finish(&self) -> Result<(), Failure> {
+        match self.kind {
+            ObjectType::Root => self.device.catalog.reload_root(&*self.device.store)?,
+            ObjectType::Partition => {
+                self.device.catalog.reload_partition(&*self.device.store, self.id.partition)?;
+            }
+            ObjectType::User | ObjectType::Collection => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(kind: ObjectType, page: u32, number: u32, value: &[u8]) -> bool {
+        check(kind, AttributeId::new(page, number), value).is_err()
+    }
+
+    #[test]
+    fn what_the_device_keeps_cannot_be_set() {
+        use ObjectType::{Partition, Root, User};
+        assert!(refused(Root, 0x9000_0001, 3, &[0; 20]));
+        assert!(refused(Root, 0x9000_0001, 0x81, &[0; 8]));
+        assert!(refused(Partition, 0x3000_0001, 1, &[0; 8]));
+        assert!(refused(User, 3, 1, &[0; 6]), "created time");
+        assert!(refused(User, 0, 1, &[0; 40]), "directory");
+        assert!(refused(User, 1, 0, &[0; 40]), "identification of a standard page");
+        assert!(refused(User, 0xFFFF_FFFE, 4, &[0; 8]), "current command");
+        assert!(refused(User, 0x80, 1, b"x"), "reserved page");
+        assert!(refused(User, 0x3001_0000, 1, b"x"), "page of another type");
+        assert!(refused(User, 0xFFFF_FFFF, 1, b"x"));
+        assert!(refused(User, 0x1_0000, 0xFFFF_FFFF, b"x"));
+        assert!(refused(User, rows::INTERNAL, 1, b"x"));
+    }
+
+    #[test]
+    fn lengths_and_ranges_are_those_of_the_rows() {
+        use ObjectType::{Partition, User};
+        assert!(refused(User, 1, 0x82, &[0; 7]));
+        assert!(refused(User, 1, 0x82, &[]));
+        assert!(!refused(User, 1, 0x82, &[0; 8]));
+        assert!(refused(Partition, 0x3000_0005, 1, &[4]));
+        assert!(!refused(Partition, 0x3000_0005, 1, &[3]));
+        assert!(refused(Partition, 0x3000_0005, 2, &[0xFF; 6]));
+        assert!(!refused(Partition, 0x3000_0005, 2, &[0, 0, 0, 4, 0x93, 0xE0]));
+        assert!(refused(User, 0x1_0000, 1, &vec![0; MAX_ATTRIBUTE_LENGTH + 1]));
+        assert!(!refused(User, 0x1_0000, 1, &vec![0; MAX_ATTRIBUTE_LENGTH]));
+        assert!(refused(User, 0x1_0000, 0, b"short"));
+        assert!(!refused(User, 0x1_0000, 0, &[b' '; 40]));
+    }
+
+    #[test]
+    fn a_floor_is_lowered_by_any_weaker_method_and_by_removal() {
+        let id = AttributeId::new(0x3000_0005, 1);
+        let lowers = |value: &[u8]| lowers_floor(ObjectType::Partition, id, value, SecurityMethod::CmdRsp);
+        assert!(lowers(&[0]) && lowers(&[1]) && lowers(&[]));
+        assert!(!lowers(&[2]) && !lowers(&[3]));
+    }
+}

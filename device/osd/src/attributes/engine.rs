@@ -1,0 +1,256 @@
+//! What a command wants of attributes, and doing it.
+//!
+//! Does: read the get and set parts of a CDB in all three formats, check them before the command's work begins, set,
+//! and lay out what was asked for. Does not: decide the order; `execute` does.
+//! Contract: nothing is allocated that the lists' own lengths do not bound; what does not fit the allocation length
+//! is cut off while the lengths in it stay whole.
+//! Truth: reference/t10-osd.md 1.5, 3.2–3.4; traps T3, T8, T9, T22, T27.
+
+use sealstone_osd::attribute::list::{GetNames, ListError, RetrievedWriter, Values};
+use sealstone_osd::cdb::{AttributeParameters, Cdb};
+use sealstone_osd::{AttributeId, Generation, ObjectId, ObjectType, SecurityMethod};
+use sealstone_seal::{Authentic, Facts as _, Permit};
+
+use super::change::{self, Change};
+use super::rows::{self, CURRENT_COMMAND, PageKind};
+use super::view::{Pair, View};
+use crate::device::Device;
+use crate::failure::{ATTRIBUTES, Failure};
+use crate::report::Refusal;
+
+/// Longest get-attributes list accepted, bytes: 8191 attributes.
+const GET_LIST_MAX: u32 = 64 * 1024;
+/// Longest set-attributes list or value accepted, bytes.
+const SET_LIST_MAX: u32 = 1024 * 1024;
+/// Most bytes of retrieved attributes that are laid out, however long the allocation.
+const RETRIEVED_MAX: u32 = 4 * 1024 * 1024;
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Get {
+    Nothing,
+    Page(u32),
+    List(Vec<AttributeId>),
+}
+
+/// An attribute to set.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Wish<'a> {
+    pub(crate) id: AttributeId,
+    pub(crate) value: &'a [u8],
+}
+
+/// The get and set parts of one command.
+#[derive(Debug)]
+pub(crate) struct Wishes<'a> {
+    pub(crate) get: Get,
+    pub(crate) set: Vec<Wish<'a>>,
+    generation: Generation,
+    /// Bytes that retrieved attributes may take.
+    pub(crate) allocation: usize,
+    /// They came in the CDB, not in a list: that is where a mistake is.
+    in_cdb: bool,
+}
+
+/// Are the lists shorter than the limits? Before anything of them is looked at.
+pub(crate) fn check_lengths(cdb: &Cdb) -> Result<(), Failure> {
+    let get = cdb.attributes.get_list_segment().map_or(0, |segment| segment.length);
+    let set = cdb.attributes.set_segment().map_or(0, |segment| segment.length);
+    if get > GET_LIST_MAX || set > SET_LIST_MAX { Err(Failure::ListLength) } else { Ok(()) }
+}
+
+impl<'a> Wishes<'a> {
+    /// Reads the lists.
+    pub(crate) fn parse(cdb: &'a Cdb, parts: &Authentic<'a>) -> Result<Self, Failure> {
+        let retrieved = cdb.attributes.retrieved_segment().map_or(0, |segment| segment.length);
+        let mut wishes = Self {
+            get: Get::Nothing,
+            set: Vec::new(),
+            generation: cdb.generation,
+            allocation: usize::try_from(retrieved.min(RETRIEVED_MAX)).unwrap_or(0),
+            in_cdb: true,
+        };
+        match &cdb.attributes {
+            AttributeParameters::One { id, length, value } => {
+                let value = value.get(..usize::from(*length)).unwrap_or(value);
+                wishes.set.push(Wish { id: *id, value });
+            }
+            AttributeParameters::Page { get, set } => {
+                if let Some(get) = get {
+                    wishes.get = Get::Page(get.page);
+                }
+                if let Some(set) = set {
+                    wishes.set.push(Wish { id: set.id, value: parts.set_attributes() });
+                }
+            }
+            AttributeParameters::List { get, set } => {
+                wishes.in_cdb = false;
+                if let Some(get) = get {
+                    let names = GetNames::parse(cdb.generation, parts.get_attributes())
+                        .map_err(|error| list_failure(error, get.list.offset))?;
+                    wishes.get = Get::List(names.iter().collect());
+                }
+                if let Some(set) = set {
+                    let values = Values::parse_set(cdb.generation, parts.set_attributes())
+                        .map_err(|error| list_failure(error, set.offset))?;
+                    wishes.set = values.iter().map(|(id, value)| Wish { id, value }).collect();
+                }
+            }
+        }
+        Ok(wishes)
+    }
+
+    /// Blames the CDB or the list, wherever the attribute was named.
+    fn blame(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Attribute(_) if self.in_cdb => Failure::Field(ATTRIBUTES),
+            other => other,
+        }
+    }
+
+    /// May and can all of it be set on an object of this type?
+    pub(crate) fn check_set(
+        &self,
+        device: &Device,
+        object: ObjectId,
+        kind: ObjectType,
+        permit: &Permit,
+    ) -> Result<(), Refusal> {
+        for wish in &self.set {
+            permit.check_set(wish.id, device)?;
+            change::check(kind, wish.id, wish.value).map_err(|failure| self.blame(failure))?;
+            let floor = floor_behind(device, object, kind, wish.id);
+            // To lower a floor takes a credential of the level above, which no command of ours carries.
+            if change::lowers_floor(kind, wish.id, wish.value, floor) && !device.config.insecure_nosec {
+                return Err(self.blame(Failure::Attribute(wish.id)).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// May all of it be fetched from an object of this type? A wildcard page leaves out what may not.
+    pub(crate) fn check_get(
+        &self,
+        device: &Device,
+        kind: ObjectType,
+        several: bool,
+        permit: &Permit,
+    ) -> Result<(), Refusal> {
+        let ids: &[AttributeId] = match &self.get {
+            Get::Nothing => &[],
+            Get::Page(page) if several && *page != CURRENT_COMMAND => return Err(Failure::ListLength.into()),
+            Get::Page(page) => &[AttributeId::new(*page, rows::ALL)],
+            Get::List(ids) => ids,
+        };
+        for &id in ids.iter().filter(|id| id.page != rows::ALL) {
+            permit.check_get(id, device)?;
+            if rows::sort_page(kind, id.page) == PageKind::Foreign {
+                return Err(self.blame(Failure::Attribute(id)).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets all of it.
+    pub(crate) fn apply(&self, device: &Device, id: ObjectId, kind: ObjectType) -> Result<(), Failure> {
+        let change = Change { device, id, kind };
+        for wish in &self.set {
+            change.set(wish.id, wish.value).map_err(|failure| self.blame(failure))?;
+        }
+        if self.set.is_empty() { Ok(()) } else { change.finish() }
+    }
+
+    /// What was asked for, laid out for one object.
+    pub(crate) fn retrieve(&self, view: &View<'_>, permit: &Permit) -> Result<Vec<u8>, Failure> {
+        match &self.get {
+            Get::Nothing => Ok(Vec::new()),
+            Get::Page(page) => view.page_format(self.generation, *page, self.allocation),
+            Get::List(ids) => {
+                let mut bytes = Vec::new();
+                let mut out = RetrievedWriter::new(self.generation, &mut bytes, self.allocation);
+                each(view, ids, permit, |id, value| out.push(id, value))?;
+                out.finish();
+                Ok(bytes)
+            }
+        }
+    }
+
+    /// What was asked for, laid out for several objects just created.
+    pub(crate) fn retrieve_all(&self, views: &[View<'_>], permit: &Permit) -> Result<Vec<u8>, Failure> {
+        let (Get::List(_), [_, _, ..]) = (&self.get, views) else {
+            return views.last().map_or(Ok(Vec::new()), |view| self.retrieve(view, permit));
+        };
+        let mut bytes = Vec::new();
+        let mut out = RetrievedWriter::by_object(self.generation, &mut bytes, self.allocation);
+        for view in views {
+            let pairs = self.pairs(view, permit)?;
+            let pairs: Vec<_> = pairs.iter().map(|(id, value)| (*id, value.as_slice())).collect();
+            out.push_object(view.id.object, view.kind, &pairs);
+        }
+        out.finish();
+        Ok(bytes)
+    }
+
+    /// What a get list asks for of one object; an undefined attribute has no bytes.
+    pub(crate) fn pairs(&self, view: &View<'_>, permit: &Permit) -> Result<Vec<Pair>, Failure> {
+        let mut pairs = Vec::new();
+        if let Get::List(ids) = &self.get {
+            each(view, ids, permit, |id, value| pairs.push((id, value.to_vec())))?;
+        }
+        Ok(pairs)
+    }
+}
+
+/// What a malformed list is; `base` is where it stands in the Data-Out Buffer.
+fn list_failure(error: ListError, base: u64) -> Failure {
+    let byte = |at: usize| u16::try_from(base.saturating_add(at as u64)).unwrap_or(u16::MAX);
+    match error {
+        ListError::Length { .. } => Failure::ListLength,
+        ListError::Type { .. } => Failure::Parameter(byte(0)),
+        ListError::Wildcard { at } => Failure::Parameter(byte(at)),
+    }
+}
+
+/// Calls `found` with every attribute that a list asks for, in its order; no bytes is an undefined one.
+fn each(
+    view: &View<'_>,
+    ids: &[AttributeId],
+    permit: &Permit,
+    mut found: impl FnMut(AttributeId, &[u8]),
+) -> Result<(), Failure> {
+    let allowed = |id: AttributeId| permit.check_get(id, view.device).is_ok();
+    for &id in ids {
+        match (id.page, id.number) {
+            (rows::ALL, number) => {
+                for page in view.pages()? {
+                    if !allowed(AttributeId::new(page, number)) {
+                        continue;
+                    }
+                    if number == rows::ALL {
+                        view.page(page)?.iter().for_each(|(id, value)| found(*id, value));
+                    } else if let Some(value) = view.value(AttributeId::new(page, number))? {
+                        found(AttributeId::new(page, number), &value);
+                    }
+                }
+            }
+            (page, rows::ALL) => view.page(page)?.iter().for_each(|(id, value)| found(*id, value)),
+            _ => found(id, view.value(id)?.as_deref().unwrap_or_default()),
+        }
+    }
+    Ok(())
+}
+
+/// The floor that an attribute of a floor stands for now; NOSEC for any other.
+fn floor_behind(device: &Device, object: ObjectId, kind: ObjectType, id: AttributeId) -> SecurityMethod {
+    let root = device.catalog.root();
+    match kind {
+        ObjectType::Root if id.number == 6 => root.partition_method,
+        ObjectType::Root => root.policy.default_method,
+        ObjectType::Partition => device.floor(ObjectId::of_partition(object.partition)),
+        ObjectType::User | ObjectType::Collection => device
+            .facts(object)
+            .ok()
+            .and_then(|facts| SecurityMethod::from_nibble(facts.method))
+            .unwrap_or(SecurityMethod::NoSec),
+    }
+}

@@ -1,0 +1,9 @@
+//! Attributes: what they are, how they are read, set, and laid out for the wire.
+//!
+//! Truth: reference/t10-osd.md 3; docs/standards/osd.md.
+
+pub(crate) mod change;
+pub(crate) mod current;
+pub(crate) mod engine;
+pub(crate) mod rows;
+pub(crate) mod view;

@@ -1,0 +1,419 @@
+//! Every attribute that this device knows by itself, one row each.
+//!
+//! Does: length, access and source of the standard attributes. Does not: compute or store them (`live`, `engine`).
+//! Contract: rows of one page stand together and ascend; a number in no row of a standard page is undefined there.
+//! Truth: reference/t10-osd.md 3.4, 3.5; docs/standards/osd.md.
+
+use sealstone_osd::attribute;
+use sealstone_osd::{AttributeId, ObjectType};
+
+/// First page of each type's range.
+pub(crate) const ROOT: u32 = 0x9000_0000;
+/// Partition pages.
+pub(crate) const PARTITION: u32 = 0x3000_0000;
+/// Collection pages.
+pub(crate) const COLLECTION: u32 = 0x6000_0000;
+/// User object pages.
+pub(crate) const USER: u32 = 0;
+/// Pages that exist on objects of every type.
+pub(crate) const ANY_TYPE: u32 = 0xF000_0000;
+/// First reserved page.
+const RESERVED: u32 = 0xC000_0000;
+/// What the command that is running did.
+pub(crate) const CURRENT_COMMAND: u32 = 0xFFFF_FFFE;
+/// In a request: every page or number.
+pub(crate) const ALL: u32 = 0xFFFF_FFFF;
+/// First offset in a range that applications may use.
+const APPLICATION: u32 = 0x1_0000;
+/// Pages of ours in each range: the least security method of an object is U+F001h, 1.
+pub(crate) const SEALSTONE: u32 = 0xF001;
+/// Where the device keeps what no client may see: a reserved page.
+pub(crate) const INTERNAL: u32 = 0xEFFF_FF00;
+
+/// Offsets of the standard pages in their range.
+pub(crate) mod page {
+    pub(crate) const DIRECTORY: u32 = 0;
+    pub(crate) const INFORMATION: u32 = 1;
+    pub(crate) const QUOTAS: u32 = 2;
+    pub(crate) const TIMESTAMPS: u32 = 3;
+    pub(crate) const SECURITY: u32 = 5;
+    pub(crate) const ERROR_RECOVERY: u32 = 6;
+}
+
+/// Number of the attribute that identifies its page.
+pub(crate) const IDENTIFICATION: u32 = 0;
+/// Number of the timestamp bypass attribute of a Timestamps page.
+pub(crate) const BYPASS: u32 = 0xFFFF_FFFE;
+/// Number of the policy access tag in a Policy/Security page.
+pub(crate) const POLICY_ACCESS_TAG: u32 = 0x4000_0001;
+/// Number of the tag that new user objects of a partition get.
+pub(crate) const USER_OBJECT_TAG: u32 = 0x4000_0002;
+
+/// What a client may do to an attribute besides reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Set {
+    /// Nothing.
+    Never,
+    /// Store a value of the row's length; length 0 brings the default back.
+    Stored,
+    /// LOGICAL LENGTH: cuts or extends the object.
+    LogicalLength,
+    /// A security method: one byte 0 to 3; lowering needs more than raising.
+    Method,
+    /// A nonce limit: milliseconds, within the ceiling.
+    NonceLimit,
+}
+
+/// How long a value is, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    Exactly(usize),
+    AtMost(usize),
+}
+
+impl Length {
+    pub(crate) fn fits(self, value: &[u8]) -> bool {
+        match self {
+            Self::Exactly(length) => value.len() == length,
+            Self::AtMost(length) => value.len() <= length,
+        }
+    }
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Always the same.
+    Fixed(&'static [u8]),
+    /// The store, and this until it was set; empty is undefined.
+    Stored(&'static [u8]),
+    /// Known to the device at the moment of asking.
+    Live(Live),
+}
+
+/// Values that are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Live {
+    SystemId,
+    SerialNumber,
+    DeviceName,
+    TotalCapacity,
+    UsedCapacity,
+    PartitionCount,
+    Clock,
+    PartitionId,
+    ObjectId,
+    ObjectCount,
+    LogicalLength,
+    DataAccessed,
+    AttributesAccessed,
+    DefaultMethod,
+    PartitionDefaultMethod,
+    SupportedMethods,
+    BootEpoch,
+    IcvAlgorithm,
+    OldestNonce,
+    NewestNonce,
+    NonceListDepth,
+}
+
+/// One attribute, or a run of attributes with consecutive numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) kind: ObjectType,
+    /// The page, whole.
+    pub(crate) page: u32,
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+    pub(crate) length: Length,
+    pub(crate) set: Set,
+    pub(crate) source: Source,
+}
+
+/// `F` fixed, `S` stored and settable, `K` stored and kept by the device, `L` live, `W` live and settable.
+macro_rules! rows {
+    ($($kind:ident $base:ident + $page:path : { $($rest:tt)* })*) => {
+        /// The table.
+        pub(crate) static ROWS: &[&[Row]] = &[$(rows!(@page $kind, $base + $page; []; $($rest)*)),*];
+    };
+    (@page $kind:ident, $page:expr; [$($done:expr,)*]; ) => { &[$($done),*] };
+    (@page $kind:ident, $page:expr; [$($done:expr,)*]; $first:literal ..= $last:literal, $length:expr, $set:expr, $source:expr; $($rest:tt)*) => {
+        rows!(@page $kind, $page; [$($done,)* Row {
+            kind: ObjectType::$kind, page: $page, first: $first, last: $last, length: $length, set: $set, source: $source,
+        },]; $($rest)*)
+    };
+}
+
+use Length::{AtMost, Exactly};
+use Source::{Fixed, Stored};
+
+/// No limit: the default of every quota.
+const UNLIMITED: &[u8] = &[0xFF; 8];
+/// A time that never was.
+const NO_TIME: &[u8] = &[0; 6];
+/// Longest OSD NAME or user name, bytes.
+pub(crate) const NAME_MAX: usize = 256;
+/// Largest CDB continuation segment, bytes; attribute R+1/Ah tells it.
+pub(crate) const CONTINUATION_MAX: u32 = 4096;
+
+const fn live(live: Live) -> Source {
+    Source::Live(live)
+}
+
+rows! {
+    Root ROOT + page::INFORMATION: {
+        0x3..=0x3, Exactly(20), Set::Never, live(Live::SystemId);
+        0x4..=0x4, Exactly(8), Set::Never, Fixed(b"SEALSTON");
+        0x5..=0x5, Exactly(16), Set::Never, Fixed(b"SEALSTONE OSD   ");
+        0x6..=0x6, Exactly(32), Set::Never, Fixed(b"OBJECT DISK                     ");
+        0x7..=0x7, Exactly(4), Set::Never, Fixed(b"0001");
+        0x8..=0x8, AtMost(64), Set::Never, live(Live::SerialNumber);
+        0x9..=0x9, AtMost(NAME_MAX), Set::Stored, live(Live::DeviceName);
+        0xA..=0xA, Exactly(4), Set::Never, Fixed(&CONTINUATION_MAX.to_be_bytes());
+        0x80..=0x80, Exactly(8), Set::Never, live(Live::TotalCapacity);
+        0x81..=0x81, Exactly(8), Set::Never, live(Live::UsedCapacity);
+        0xC0..=0xC0, Exactly(8), Set::Never, live(Live::PartitionCount);
+        0x100..=0x100, Exactly(6), Set::Never, live(Live::Clock);
+    }
+    Root ROOT + page::QUOTAS: {
+        0x1..=0x1, Exactly(8), Set::Stored, Stored(UNLIMITED);
+        0x10001..=0x10002, Exactly(8), Set::Stored, Stored(UNLIMITED);
+        0x10081..=0x10081, Exactly(4), Set::Stored, Stored(&[0; 4]);
+        0x20002..=0x20002, Exactly(8), Set::Stored, Stored(UNLIMITED);
+    }
+    Root ROOT + page::TIMESTAMPS: {
+        0x2..=0x2, Exactly(6), Set::Stored, live(Live::AttributesAccessed);
+        0x3..=0x3, Exactly(6), Set::Stored, Stored(NO_TIME);
+        0xFFFF_FFFE..=0xFFFF_FFFE, Exactly(1), Set::Stored, Stored(&[0]);
+    }
+    Root ROOT + page::SECURITY: {
+        0x1..=0x1, Exactly(1), Set::Method, live(Live::DefaultMethod);
+        0x2..=0x2, Exactly(6), Set::NonceLimit, live(Live::OldestNonce);
+        0x3..=0x3, Exactly(6), Set::NonceLimit, live(Live::NewestNonce);
+        0x6..=0x6, Exactly(1), Set::Method, live(Live::PartitionDefaultMethod);
+        0x7..=0x7, Exactly(2), Set::Never, live(Live::SupportedMethods);
+        0x9..=0x9, Exactly(6), Set::Never, live(Live::Clock);
+        0xA..=0xA, Exactly(2), Set::Never, live(Live::BootEpoch);
+        0x7FFD..=0x7FFE, Exactly(7), Set::Never, Stored(&[]);
+        0x8000_0000..=0x8000_000F, Exactly(1), Set::Never, live(Live::IcvAlgorithm);
+        0x8000_0010..=0x8000_001F, Exactly(1), Set::Never, Fixed(&[0]);
+    }
+    Root ROOT + page::ERROR_RECOVERY: {
+        0x1..=0x2, Exactly(1), Set::Never, Fixed(&[0]);
+        0x3..=0x5, Exactly(6), Set::Never, Fixed(NO_TIME);
+        0x6..=0x6, Exactly(8), Set::Never, Fixed(&[0; 8]);
+    }
+    Partition PARTITION + page::INFORMATION: {
+        0x1..=0x1, Exactly(8), Set::Never, live(Live::PartitionId);
+        0x9..=0x9, AtMost(NAME_MAX), Set::Stored, Stored(&[]);
+        0x81..=0x81, Exactly(8), Set::Never, live(Live::UsedCapacity);
+        0xC1..=0xC1, Exactly(8), Set::Never, live(Live::ObjectCount);
+    }
+    Partition PARTITION + page::QUOTAS: {
+        0x1..=0x1, Exactly(8), Set::Stored, Stored(UNLIMITED);
+        0x10001..=0x10002, Exactly(8), Set::Stored, Stored(UNLIMITED);
+        0x10081..=0x10081, Exactly(4), Set::Stored, Stored(&[0; 4]);
+    }
+    Partition PARTITION + page::TIMESTAMPS: {
+        0x1..=0x1, Exactly(6), Set::Never, Stored(NO_TIME);
+        0x2..=0x2, Exactly(6), Set::Stored, live(Live::AttributesAccessed);
+        0x3..=0x3, Exactly(6), Set::Stored, Stored(NO_TIME);
+        0x4..=0x4, Exactly(6), Set::Stored, live(Live::DataAccessed);
+        0x5..=0x5, Exactly(6), Set::Stored, Stored(NO_TIME);
+        0xFFFF_FFFE..=0xFFFF_FFFE, Exactly(1), Set::Stored, Stored(&[0]);
+    }
+    Partition PARTITION + page::SECURITY: {
+        0x1..=0x1, Exactly(1), Set::Method, live(Live::DefaultMethod);
+        0x2..=0x2, Exactly(6), Set::NonceLimit, live(Live::OldestNonce);
+        0x3..=0x3, Exactly(6), Set::NonceLimit, live(Live::NewestNonce);
+        0x4..=0x4, Exactly(2), Set::Stored, live(Live::NonceListDepth);
+        0x5..=0x5, Exactly(2), Set::Stored, Stored(&[0; 2]);
+        0x7FFF..=0x7FFF, Exactly(7), Set::Never, Stored(&[]);
+        0x8000..=0x800F, Exactly(7), Set::Never, Stored(&[]);
+        0x4000_0001..=0x4000_0002, Exactly(4), Set::Stored, Stored(&[0; 4]);
+    }
+    Partition PARTITION + page::ERROR_RECOVERY: {
+        0x1..=0x2, Exactly(1), Set::Never, Fixed(&[0]);
+        0x3..=0x5, Exactly(6), Set::Never, Fixed(NO_TIME);
+        0x6..=0x6, Exactly(8), Set::Never, Fixed(&[0; 8]);
+    }
+    User USER + page::INFORMATION: {
+        0x1..=0x1, Exactly(8), Set::Never, live(Live::PartitionId);
+        0x2..=0x2, Exactly(8), Set::Never, live(Live::ObjectId);
+        0x9..=0x9, AtMost(NAME_MAX), Set::Stored, Stored(&[]);
+        0x81..=0x81, Exactly(8), Set::Never, live(Live::UsedCapacity);
+        0x82..=0x82, Exactly(8), Set::LogicalLength, live(Live::LogicalLength);
+    }
+    User USER + page::QUOTAS: {
+        0x1..=0x1, Exactly(8), Set::Stored, Stored(UNLIMITED);
+    }
+    User USER + page::TIMESTAMPS: {
+        0x1..=0x1, Exactly(6), Set::Never, Stored(NO_TIME);
+        0x2..=0x2, Exactly(6), Set::Stored, live(Live::AttributesAccessed);
+        0x3..=0x3, Exactly(6), Set::Stored, Stored(NO_TIME);
+        0x4..=0x4, Exactly(6), Set::Stored, live(Live::DataAccessed);
+        0x5..=0x5, Exactly(6), Set::Stored, Stored(NO_TIME);
+    }
+    User USER + page::SECURITY: {
+        0x4000_0001..=0x4000_0001, Exactly(4), Set::Stored, Stored(&[0; 4]);
+    }
+    User USER + page::ERROR_RECOVERY: {
+        0x1..=0x1, Exactly(1), Set::Never, Fixed(&[0]);
+        0x3..=0x4, Exactly(6), Set::Never, Fixed(NO_TIME);
+    }
+    User USER + SEALSTONE: {
+        0x1..=0x1, Exactly(1), Set::Method, Stored(&[0]);
+    }
+}
+
+/// The row of an attribute on an object of a type.
+pub(crate) fn row(kind: ObjectType, id: AttributeId) -> Option<&'static Row> {
+    let rows = page_rows(kind, id.page)?;
+    rows.iter().find(|row| row.first <= id.number && id.number <= row.last)
+}
+
+/// The rows of a page on an object of a type; `None` if the page is not one of ours there.
+pub(crate) fn page_rows(kind: ObjectType, page: u32) -> Option<&'static [Row]> {
+    ROWS.iter().copied().find(|rows| rows.first().is_some_and(|row| row.kind == kind && row.page == page))
+}
+
+/// Our own pages on objects of a type, ascending, without the directory.
+pub(crate) fn own_pages(kind: ObjectType) -> impl Iterator<Item = u32> {
+    ROWS.iter().filter_map(move |rows| rows.first().filter(|row| row.kind == kind).map(|row| row.page))
+}
+
+/// What kind of page this is for objects of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageKind {
+    /// The list of pages.
+    Directory,
+    /// Has rows here.
+    Own,
+    /// Applications define it; everything in it is stored.
+    Application,
+    /// What the command did.
+    CurrentCommand,
+    /// Of the right type, but nothing is defined there and nothing can be.
+    Empty,
+    /// Belongs to objects of another type, or to nobody.
+    Foreign,
+}
+
+/// Sorts a page number.
+pub(crate) fn sort_page(kind: ObjectType, page: u32) -> PageKind {
+    if page == CURRENT_COMMAND {
+        return PageKind::CurrentCommand;
+    }
+    if (ANY_TYPE..CURRENT_COMMAND).contains(&page) {
+        return PageKind::Application;
+    }
+    let (base, end) = match kind {
+        ObjectType::User => (USER, PARTITION),
+        ObjectType::Partition => (PARTITION, COLLECTION),
+        ObjectType::Collection => (COLLECTION, ROOT),
+        ObjectType::Root => (ROOT, RESERVED),
+    };
+    if !(base..end).contains(&page) {
+        return PageKind::Foreign;
+    }
+    match page - base {
+        page::DIRECTORY => PageKind::Directory,
+        APPLICATION.. => PageKind::Application,
+        _ if page_rows(kind, page).is_some() => PageKind::Own,
+        _ => PageKind::Empty,
+    }
+}
+
+/// First page of the range of a type.
+pub(crate) fn base(kind: ObjectType) -> u32 {
+    match kind {
+        ObjectType::User => USER,
+        ObjectType::Partition => PARTITION,
+        ObjectType::Collection => COLLECTION,
+        ObjectType::Root => ROOT,
+    }
+}
+
+/// The 40 bytes that identify one of our pages on objects of a type.
+pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
+    match sort_page(kind, page) {
+        PageKind::Own if page == base(kind) + SEALSTONE => Some(*SECURITY_FLOOR),
+        PageKind::Own | PageKind::Directory | PageKind::CurrentCommand => attribute::identification(page),
+        PageKind::Application | PageKind::Empty | PageKind::Foreign => None,
+    }
+}
+
+/// Vendor in 8 bytes, name in 32.
+const SECURITY_FLOOR: &[u8; 40] = b"SEALSTONUser Object Security Floor\0\0\0\0\0\0";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_page_ascend_and_belong_to_it() {
+        for rows in ROWS {
+            assert!(rows.iter().all(|row| row.page == rows[0].page && row.kind == rows[0].kind));
+            assert!(rows.iter().all(|row| row.first <= row.last));
+            assert!(rows.windows(2).all(|pair| pair[0].last < pair[1].first), "{:#x}", rows[0].page);
+            assert_eq!(sort_page(rows[0].kind, rows[0].page), PageKind::Own);
+        }
+    }
+
+    #[test]
+    fn fixed_values_and_defaults_have_the_length_of_their_row() {
+        for row in ROWS.iter().copied().flatten() {
+            match row.source {
+                Fixed(value) => assert!(row.length.fits(value), "{row:?}"),
+                Stored(value) => assert!(value.is_empty() || row.length.fits(value), "{row:?}"),
+                Source::Live(_) => {}
+            }
+        }
+    }
+
+    /// The protocol's table and this one say the same of every attribute that both know.
+    #[test]
+    fn lengths_and_access_agree_with_the_protocols_table() {
+        for row in ROWS.iter().copied().flatten().filter(|row| row.page != USER + SEALSTONE) {
+            for number in [row.first, row.last] {
+                let standard =
+                    attribute::standard(AttributeId::new(row.page, number)).expect("a standard attribute");
+                match row.length {
+                    Exactly(length) => assert!(standard.length.permits(length), "{}", standard.name),
+                    AtMost(length) => assert!(standard.length.permits(length), "{}", standard.name),
+                }
+                let settable = standard.access == attribute::Access::Settable;
+                // The clock follows SNTP; nobody sets it through an attribute.
+                assert!(
+                    settable == (row.set != Set::Never) || standard.name.contains("clock"),
+                    "{}",
+                    standard.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_type_is_foreign() {
+        for (kind, page) in [
+            (ObjectType::User, PARTITION + 1),
+            (ObjectType::Partition, USER + 1),
+            (ObjectType::Root, 0xC000_0000),
+            (ObjectType::User, INTERNAL),
+        ] {
+            assert_eq!(sort_page(kind, page), PageKind::Foreign, "{page:#x}");
+        }
+        assert_eq!(sort_page(ObjectType::User, 0xF000_0003), PageKind::Application);
+        assert_eq!(sort_page(ObjectType::User, 0x1_0000), PageKind::Application);
+        assert_eq!(sort_page(ObjectType::User, 0x80), PageKind::Empty);
+    }
+
+    #[test]
+    fn identifications_are_forty_bytes_and_terminated() {
+        let bytes = identification(ObjectType::Root, ROOT + 1).unwrap();
+        assert_eq!(&bytes[..28], b"INCITS  T10 Root Information");
+        for kind in [ObjectType::Root, ObjectType::Partition, ObjectType::User] {
+            assert!(own_pages(kind).all(|page| identification(kind, page).is_some_and(|id| id[39] == 0)));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Reading attributes of one object at one moment.
+//!
+//! Does: values by number, whole pages, everything. Does not: check permissions or lay out lists.
+//! Contract: the caller holds the object's lock. `None` is an undefined attribute; asking for one is no error,
+//! asking for a page of another type's object is.
+//! Truth: reference/t10-osd.md 3.1, 3.5.
+
+use std::collections::BTreeSet;
+
+use sealstone_osd::attribute::{self, page as format};
+use sealstone_osd::{AttributeId, Generation, ObjectId, ObjectType};
+
+use super::current::Current;
+use super::rows::{self, IDENTIFICATION, Live, PageKind, Row, Source, page};
+use crate::catalog::{NEWEST_NONCE_MS, OLDEST_NONCE_MS, get, time};
+use crate::device::Device;
+use crate::failure::Failure;
+
+/// An attribute with its value.
+pub(crate) type Pair = (AttributeId, Vec<u8>);
+
+/// One object's attributes, as they are now.
+pub(crate) struct View<'a> {
+    pub(crate) device: &'a Device,
+    pub(crate) id: ObjectId,
+    pub(crate) kind: ObjectType,
+    pub(crate) now_ms: u64,
+    pub(crate) current: &'a Current,
+}
+
+impl View<'_> {
+    /// One attribute, no wildcard.
+    pub(crate) fn value(&self, id: AttributeId) -> Result<Option<Vec<u8>>, Failure> {
+        let kind = rows::sort_page(self.kind, id.page);
+        if id.number == IDENTIFICATION && kind != PageKind::Application {
+            return match rows::identification(self.kind, id.page) {
+                None if kind == PageKind::Foreign => Err(Failure::Attribute(id)),
+                identification => Ok(identification.map(|bytes| bytes.to_vec())),
+            };
+        }
+        match kind {
+            PageKind::Foreign => Err(Failure::Attribute(id)),
+            PageKind::Empty => Ok(None),
+            PageKind::CurrentCommand => Ok(self.current.value(id.number)),
+            PageKind::Directory => self.page_name(id.number),
+            PageKind::Application => Ok(get(&*self.device.store, self.id, id)?),
+            PageKind::Own => match rows::row(self.kind, id) {
+                Some(row) => self.own(row, id),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Every defined attribute of a page, ascending.
+    pub(crate) fn page(&self, page: u32) -> Result<Vec<Pair>, Failure> {
+        match rows::sort_page(self.kind, page) {
+            PageKind::Foreign => Err(Failure::Attribute(AttributeId::new(page, rows::ALL))),
+            PageKind::Empty => Ok(Vec::new()),
+            PageKind::Application => self.stored(Some(page)),
+            PageKind::CurrentCommand => self.defined(page, self.current.numbers()),
+            PageKind::Directory => {
+                let pages = self.pages()?;
+                self.defined(page, pages.into_iter().filter(|&number| number != page))
+            }
+            PageKind::Own => {
+                let rows = rows::page_rows(self.kind, page).unwrap_or_default();
+                self.defined(page, rows.iter().flat_map(|row| row.first..=row.last))
+            }
+        }
+    }
+
+    /// Every page that has a defined attribute, ascending; without the Current Command page.
+    pub(crate) fn pages(&self) -> Result<BTreeSet<u32>, Failure> {
+        let mut pages: BTreeSet<u32> = rows::own_pages(self.kind).collect();
+        pages.insert(rows::base(self.kind) + page::DIRECTORY);
+        pages.extend(self.stored(None)?.iter().map(|(id, _)| id.page));
+        Ok(pages)
+    }
+
+    /// A page in page format, cut to `allocation` bytes.
+    pub(crate) fn page_format(
+        &self,
+        generation: Generation,
+        page: u32,
+        allocation: usize,
+    ) -> Result<Vec<u8>, Failure> {
+        if rows::sort_page(self.kind, page) == PageKind::Foreign {
+            return Err(Failure::Attribute(AttributeId::new(page, rows::ALL)));
+        }
+        let fields = format::layout(generation, page).map_or(&[][..], |layout| layout.fields);
+        let mut values: Vec<(u32, Vec<u8>)> = Vec::with_capacity(fields.len());
+        for field in fields {
+            let (format::Field::Value { number, .. } | format::Field::Defined { number, .. }) = *field;
+            if let Some(value) = self.value(AttributeId::new(page, number))? {
+                values.push((number, value));
+            }
+        }
+        let find = |number: u32| values.iter().find(|(n, _)| *n == number).map(|(_, value)| value.as_slice());
+        let mut bytes = Vec::new();
+        format::encode(generation, page, find, &mut bytes, allocation);
+        Ok(bytes)
+    }
+
+    /// Identification first, then those of the numbers that have a value.
+    fn defined(&self, page: u32, numbers: impl IntoIterator<Item = u32>) -> Result<Vec<Pair>, Failure> {
+        let mut pairs = Vec::new();
+        for number in core::iter::once(IDENTIFICATION).chain(numbers) {
+            let id = AttributeId::new(page, number);
+            if let Some(value) = self.value(id)? {
+                pairs.push((id, value));
+            }
+        }
+        Ok(pairs)
+    }
+
+    /// What applications stored, on one page or on all.
+    fn stored(&self, page: Option<u32>) -> Result<Vec<Pair>, Failure> {
+        let found = self.device.store.attributes(self.id, page)?;
+        let visible = |page| rows::sort_page(self.kind, page) == PageKind::Application;
+        Ok(found.into_iter().filter(|(id, _)| visible(id.page)).collect())
+    }
+
+    /// A directory entry: the identification of a page that exists.
+    fn page_name(&self, page: u32) -> Result<Option<Vec<u8>>, Failure> {
+        match rows::sort_page(self.kind, page) {
+            PageKind::Foreign | PageKind::Empty => Ok(None),
+            PageKind::Own | PageKind::Directory | PageKind::CurrentCommand => {
+                Ok(rows::identification(self.kind, page).map(|bytes| bytes.to_vec()))
+            }
+            PageKind::Application => {
+                let identification = AttributeId::new(page, IDENTIFICATION);
+                if let Some(value) = get(&*self.device.store, self.id, identification)? {
+                    return Ok(Some(value));
+                }
+                let there = !self.stored(Some(page))?.is_empty();
+                Ok(there.then(|| attribute::unidentified().to_vec()))
+            }
+        }
+    }
+
+    fn own(&self, row: &Row, id: AttributeId) -> Result<Option<Vec<u8>>, Failure> {
+        let defined = |value: &[u8]| (!value.is_empty()).then(|| value.to_vec());
+        match row.source {
+            Source::Fixed(value) => Ok(defined(value)),
+            Source::Stored(default) => {
+                Ok(get(&*self.device.store, self.id, id)?.or_else(|| defined(default)))
+            }
+            Source::Live(live) => self.live(live, id),
+        }
+    }
+
+    fn live(&self, live: Live, id: AttributeId) -> Result<Option<Vec<u8>>, Failure> {
+        let device = self.device;
+        let be = |value: u64| Ok(Some(value.to_be_bytes().to_vec()));
+        let stored = |default: &[u8]| {
+            let value = get(&*device.store, self.id, id)?;
+            Ok(Some(value.unwrap_or_else(|| default.to_vec())))
+        };
+        match live {
+            Live::SystemId => Ok(Some(device.system_id.to_vec())),
+            Live::SerialNumber => Ok(Some(device.serial_number().into_bytes())),
+            Live::DeviceName => stored(device.name.as_bytes()),
+            Live::TotalCapacity => be(device.catalog.root().formatted_capacity),
+            Live::UsedCapacity => match self.kind {
+                ObjectType::Root => be(device.store.space().used),
+                ObjectType::Partition => be(self.partition_state(|partition| partition.used())?),
+                ObjectType::User | ObjectType::Collection => be(device.store.stat(self.id)?.used_bytes),
+            },
+            Live::PartitionCount => be(device.catalog.partition_count()),
+            Live::Clock => Ok(Some(time(self.now_ms).to_vec())),
+            Live::PartitionId => be(self.id.partition),
+            Live::ObjectId => be(self.id.object),
+            Live::ObjectCount => be(self.partition_state(|partition| partition.objects())?),
+            Live::LogicalLength => be(device.store.stat(self.id)?.length),
+            Live::DataAccessed => match device.cache.accesses(self.id).data_ms {
+                Some(ms) => Ok(Some(time(ms).to_vec())),
+                None => stored(&[0; 6]),
+            },
+            Live::AttributesAccessed => match device.cache.accesses(self.id).attributes_ms {
+                Some(ms) => Ok(Some(time(ms).to_vec())),
+                None => stored(&[0; 6]),
+            },
+            Live::DefaultMethod => {
+                let method = match self.kind {
+                    ObjectType::Root => device.catalog.root().policy.default_method,
+                    _ => self.partition_state(|partition| partition.policy().default_method)?,
+                };
+                Ok(Some(vec![method as u8]))
+            }
+            Live::PartitionDefaultMethod => Ok(Some(vec![device.catalog.root().partition_method as u8])),
+            Live::SupportedMethods => Ok(Some(device.supported_methods().to_be_bytes().to_vec())),
+            Live::BootEpoch => Ok(Some(device.boot_epoch.to_be_bytes().to_vec())),
+            Live::IcvAlgorithm => {
+                let slot = usize::try_from(id.number & 0xF).unwrap_or(0);
+                Ok(Some(vec![device.slots.codes()[slot]]))
+            }
+            Live::OldestNonce => stored(&time(OLDEST_NONCE_MS)),
+            Live::NewestNonce => stored(&time(NEWEST_NONCE_MS)),
+            Live::NonceListDepth => stored(&u16::MAX.to_be_bytes()),
+        }
+    }
+
+    fn partition_state<T>(&self, look: impl FnOnce(&crate::catalog::Partition) -> T) -> Result<T, Failure> {
+        let partition = self.device.catalog.partition(self.id.partition);
+        partition.map(|partition| look(&partition)).ok_or(Failure::Field(crate::failure::PARTITION))
+    }
+}

@@ -1,0 +1,357 @@
+//! What the device keeps in memory about its root and its partitions.
+//!
+//! Does: policies, quotas, used capacity and object counts, so that no command has to look them up.
+//! Does not: hold anything that the store does not; all of it is read again at every start.
+//! Contract: after a change of an attribute of the root or a partition, `reload_*` under that object's lock.
+//! Truth: reference/t10-osd.md 3.5 (quotas, policy/security), 4.6, 4.10.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
+use sealstone_store::{ObjectStore, StoreError};
+
+use crate::attributes::rows::{BYPASS, INTERNAL, PARTITION, POLICY_ACCESS_TAG, ROOT, USER_OBJECT_TAG, page};
+
+/// Objects that one `list` of the scan at the start asks for.
+const SCAN_STEP: usize = 4096;
+/// No limit, as a quota attribute says it.
+pub(crate) const UNLIMITED: u64 = u64::MAX;
+/// Nonces older than this are refused unless the attribute says otherwise, milliseconds.
+pub(crate) const OLDEST_NONCE_MS: u64 = 20_000;
+/// Nonces further ahead than this are refused unless the attribute says otherwise, milliseconds.
+pub(crate) const NEWEST_NONCE_MS: u64 = 10_000;
+/// What a nonce limit may be set to at most, milliseconds.
+pub(crate) const NONCE_LIMIT_MAX_MS: u64 = 300_000;
+/// The value of a timestamp bypass attribute that suppresses timestamps.
+const BYPASS_ALL: u8 = 0x7F;
+
+/// Formatted capacity, in the internal page of the root.
+const FORMATTED_CAPACITY: AttributeId = AttributeId::new(INTERNAL, 1);
+
+/// The attributes of the root or of a partition that commands depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// Least security method for operations on it.
+    pub(crate) default_method: SecurityMethod,
+    /// Oldest acceptable nonce, milliseconds back.
+    pub(crate) oldest_nonce_ms: u64,
+    /// Newest acceptable nonce, milliseconds ahead.
+    pub(crate) newest_nonce_ms: u64,
+    /// Bit n: credentials of working key n are refused.
+    pub(crate) frozen_keys: u16,
+    /// Policy access tag of the partition itself.
+    pub(crate) tag: u32,
+    /// Tag that new user objects get.
+    pub(crate) user_object_tag: u32,
+    /// When it was created.
+    pub(crate) created_ms: u64,
+    /// No timestamps are kept for objects in it.
+    pub(crate) bypass_timestamps: bool,
+    /// Longest user object of a new partition (root) or in the partition, bytes.
+    pub(crate) max_length: u64,
+    /// Capacity that the partition may use, bytes.
+    pub(crate) capacity: u64,
+    /// User objects that the partition may hold.
+    pub(crate) objects: u64,
+}
+
+/// What only the root has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RootPolicy {
+    pub(crate) policy: Policy,
+    /// Default method of new partitions.
+    pub(crate) partition_method: SecurityMethod,
+    /// How many partitions there may be.
+    pub(crate) partitions: u64,
+    /// Bytes that FORMAT OSD left usable.
+    pub(crate) formatted_capacity: u64,
+}
+
+/// One partition.
+pub(crate) struct Partition {
+    pub(crate) id: u64,
+    used: AtomicU64,
+    objects: AtomicU64,
+    next_object: AtomicU64,
+    policy: RwLock<Policy>,
+}
+
+impl Partition {
+    pub(crate) fn policy(&self) -> Policy {
+        *self.policy.read()
+    }
+
+    /// Bytes that its user objects take.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Its user objects.
+    pub(crate) fn objects(&self) -> u64 {
+        self.objects.load(Ordering::Relaxed)
+    }
+
+    /// Claims `bytes` of the capacity quota; `settle` gives back what was not used. `false`: they do not fit.
+    pub(crate) fn reserve(&self, bytes: u64) -> bool {
+        let quota = self.policy().capacity;
+        let claim = |used: u64| used.checked_add(bytes).filter(|&after| bytes == 0 || after <= quota);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim).is_ok()
+    }
+
+    /// Replaces a reservation by the real change of an object's used bytes.
+    pub(crate) fn settle(&self, reserved: u64, before: u64, after: u64) {
+        let settled = |used: u64| Some((used + after).saturating_sub(reserved + before));
+        let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, settled);
+    }
+
+    /// A user object was created.
+    pub(crate) fn object_created(&self, object: u64) {
+        self.objects.fetch_add(1, Ordering::Relaxed);
+        self.next_object.fetch_max(object.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// A user object that took `used` bytes was removed.
+    pub(crate) fn object_removed(&self, used: u64) {
+        self.objects.fetch_sub(1, Ordering::Relaxed);
+        self.settle(0, used, 0);
+    }
+
+    /// Where to look for a free object id first.
+    pub(crate) fn next_object(&self) -> u64 {
+        self.next_object.load(Ordering::Relaxed)
+    }
+}
+
+/// What a new device starts with where no attribute says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Defaults {
+    pub(crate) root_method: SecurityMethod,
+    pub(crate) partition_method: SecurityMethod,
+}
+
+/// The root and all partitions.
+pub(crate) struct Catalog {
+    defaults: Defaults,
+    root: RwLock<RootPolicy>,
+    partitions: RwLock<BTreeMap<u64, Arc<Partition>>>,
+    /// Latest created time of anything removed: nothing created later may have that time again.
+    retired_ms: Mutex<u64>,
+}
+
+impl Catalog {
+    /// Reads everything from the store; makes the root object if this store never had one.
+    pub(crate) fn load(store: &dyn ObjectStore, defaults: Defaults) -> Result<Self, StoreError> {
+        match store.stat(ObjectId::ROOT) {
+            Err(StoreError::NotFound(_)) => store.create(ObjectId::ROOT, ObjectType::Root)?,
+            other => drop(other?),
+        }
+        let catalog = Self {
+            defaults,
+            root: RwLock::new(read_root(store, defaults)?),
+            partitions: RwLock::new(BTreeMap::new()),
+            retired_ms: Mutex::new(0),
+        };
+        let mut from = ObjectId::of_partition(ObjectId::FIRST_ASSIGNABLE);
+        loop {
+            let found = store.list(from, SCAN_STEP)?;
+            let Some(&(last, _)) = found.last() else { break };
+            for (id, kind) in found {
+                match kind {
+                    ObjectType::Partition => drop(catalog.add(store, id.partition)?),
+                    ObjectType::User => {
+                        if let Some(partition) = catalog.partition(id.partition) {
+                            partition.object_created(id.object);
+                            partition.settle(0, 0, store.stat(id)?.used_bytes);
+                        }
+                    }
+                    ObjectType::Root | ObjectType::Collection => {}
+                }
+            }
+            let Some(next) = successor(last) else { break };
+            from = next;
+        }
+        Ok(catalog)
+    }
+
+    pub(crate) fn root(&self) -> RootPolicy {
+        *self.root.read()
+    }
+
+    pub(crate) fn partition(&self, id: u64) -> Option<Arc<Partition>> {
+        self.partitions.read().get(&id).cloned()
+    }
+
+    pub(crate) fn partition_count(&self) -> u64 {
+        self.partitions.read().len() as u64
+    }
+
+    /// Ids of partitions from `from` on, ascending.
+    pub(crate) fn partition_ids(&self, from: u64, max: usize) -> Vec<u64> {
+        self.partitions.read().range(from..).take(max).map(|(&id, _)| id).collect()
+    }
+
+    /// The smallest partition id that is free and assignable.
+    pub(crate) fn free_partition_id(&self) -> Option<u64> {
+        let partitions = self.partitions.read();
+        let after_last = partitions
+            .keys()
+            .next_back()
+            .map_or(Some(ObjectId::FIRST_ASSIGNABLE), |last| last.checked_add(1));
+        after_last.or_else(|| (ObjectId::FIRST_ASSIGNABLE..).find(|id| !partitions.contains_key(id)))
+    }
+
+    /// Takes up a partition that is in the store.
+    pub(crate) fn add(&self, store: &dyn ObjectStore, id: u64) -> Result<Arc<Partition>, StoreError> {
+        let partition = Arc::new(Partition {
+            id,
+            used: AtomicU64::new(0),
+            objects: AtomicU64::new(0),
+            next_object: AtomicU64::new(ObjectId::FIRST_ASSIGNABLE),
+            policy: RwLock::new(read_partition(store, id, self.defaults)?),
+        });
+        self.partitions.write().insert(id, Arc::clone(&partition));
+        Ok(partition)
+    }
+
+    pub(crate) fn remove(&self, id: u64) {
+        self.partitions.write().remove(&id);
+    }
+
+    /// FORMAT OSD: nothing is left.
+    pub(crate) fn clear(&self) {
+        self.partitions.write().clear();
+    }
+
+    pub(crate) fn reload_root(&self, store: &dyn ObjectStore) -> Result<(), StoreError> {
+        let fresh = read_root(store, self.defaults)?;
+        *self.root.write() = fresh;
+        Ok(())
+    }
+
+    pub(crate) fn reload_partition(&self, store: &dyn ObjectStore, id: u64) -> Result<(), StoreError> {
+        if let Some(partition) = self.partition(id) {
+            let fresh = read_partition(store, id, self.defaults)?;
+            *partition.policy.write() = fresh;
+        }
+        Ok(())
+    }
+
+    /// Something with this created time is gone.
+    pub(crate) fn retire(&self, created_ms: u64) {
+        let mut retired = self.retired_ms.lock();
+        *retired = (*retired).max(created_ms);
+    }
+
+    /// A created time that nothing removed ever had, so that an id used again is another object.
+    pub(crate) fn birth(&self, now_ms: u64) -> u64 {
+        now_ms.max(self.retired_ms.lock().saturating_add(1))
+    }
+}
+
+/// Stores the usable capacity that FORMAT OSD was given.
+pub(crate) fn store_formatted_capacity(store: &dyn ObjectStore, capacity: u64) -> Result<(), StoreError> {
+    set(store, ObjectId::ROOT, FORMATTED_CAPACITY, &capacity.to_be_bytes())
+}
+
+/// The id after this one in LIST order.
+pub(crate) fn successor(id: ObjectId) -> Option<ObjectId> {
+    match id.object.checked_add(1) {
+        Some(object) => Some(ObjectId::new(id.partition, object)),
+        None => id.partition.checked_add(1).map(ObjectId::of_partition),
+    }
+}
+
+/// One stored attribute.
+pub(crate) fn get(
+    store: &dyn ObjectStore,
+    object: ObjectId,
+    id: AttributeId,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    store.attribute(object, id)
+}
+
+/// Stores one attribute.
+pub(crate) fn set(
+    store: &dyn ObjectStore,
+    object: ObjectId,
+    id: AttributeId,
+    value: &[u8],
+) -> Result<(), StoreError> {
+    store.set_attribute(object, id, value)
+}
+
+/// A stored big-endian number of at most 8 bytes.
+pub(crate) fn number(
+    store: &dyn ObjectStore,
+    object: ObjectId,
+    id: AttributeId,
+    default: u64,
+) -> Result<u64, StoreError> {
+    Ok(get(store, object, id)?.map_or(default, |value| be(&value)))
+}
+
+/// The last 8 bytes of a big-endian number.
+pub(crate) fn be(value: &[u8]) -> u64 {
+    value.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+}
+
+/// Milliseconds as the 6 bytes of an attribute.
+pub(crate) fn time(ms: u64) -> [u8; 6] {
+    let [_, _, bytes @ ..] = ms.min((1 << 48) - 1).to_be_bytes();
+    bytes
+}
+
+fn read_root(store: &dyn ObjectStore, defaults: Defaults) -> Result<RootPolicy, StoreError> {
+    let object = ObjectId::ROOT;
+    let at = |page: u32, number: u32| AttributeId::new(ROOT + page, number);
+    let policy = read_policy(store, object, ROOT, defaults.root_method)?;
+    Ok(RootPolicy {
+        policy,
+        partition_method: method(
+            number(store, object, at(page::SECURITY, 6), defaults.partition_method as u64)?,
+            defaults.partition_method,
+        ),
+        partitions: number(store, object, at(page::QUOTAS, 0x20002), UNLIMITED)?,
+        formatted_capacity: number(store, object, FORMATTED_CAPACITY, UNLIMITED)?.min(store.space().total),
+    })
+}
+
+fn read_partition(store: &dyn ObjectStore, id: u64, defaults: Defaults) -> Result<Policy, StoreError> {
+    read_policy(store, ObjectId::of_partition(id), PARTITION, defaults.partition_method)
+}
+
+fn read_policy(
+    store: &dyn ObjectStore,
+    object: ObjectId,
+    base: u32,
+    default_method: SecurityMethod,
+) -> Result<Policy, StoreError> {
+    let get = |page: u32, attribute: u32, default: u64| {
+        number(store, object, AttributeId::new(base + page, attribute), default)
+    };
+    Ok(Policy {
+        default_method: method(get(page::SECURITY, 1, default_method as u64)?, default_method),
+        oldest_nonce_ms: get(page::SECURITY, 2, OLDEST_NONCE_MS)?,
+        newest_nonce_ms: get(page::SECURITY, 3, NEWEST_NONCE_MS)?,
+        frozen_keys: (get(page::SECURITY, 5, 0)? & 0xFFFF) as u16,
+        tag: low32(get(page::SECURITY, POLICY_ACCESS_TAG, 0)?),
+        user_object_tag: low32(get(page::SECURITY, USER_OBJECT_TAG, 0)?),
+        created_ms: get(page::TIMESTAMPS, 1, 0)?,
+        bypass_timestamps: get(page::TIMESTAMPS, BYPASS, 0)? == u64::from(BYPASS_ALL),
+        max_length: get(page::QUOTAS, 1, UNLIMITED)?,
+        capacity: get(page::QUOTAS, 0x10001, UNLIMITED)?,
+        objects: get(page::QUOTAS, 0x10002, UNLIMITED)?,
+    })
+}
+
+fn low32(value: u64) -> u32 {
+    (value & 0xFFFF_FFFF) as u32
+}
+
+/// A stored method; a byte that is none (it was checked when set) falls back to the default.
+fn method(value: u64, default: SecurityMethod) -> SecurityMethod {
+    u8::try_from(value).ok().and_then(SecurityMethod::from_nibble).unwrap_or(default)
+}

@@ -1,0 +1,143 @@
+//! CREATE PARTITION, REMOVE PARTITION, FORMAT OSD, and the flushes.
+//!
+//! Does: partitions with their keys and inherited attributes; durability on demand.
+//! Does not: permissions. Contract: the caller holds the whole device, but for the flushes.
+//! Truth: reference/t10-osd.md 1.10, 3.5 (inheritance), 4.7 (keys of a partition).
+
+use sealstone_osd::{AttributeId, ObjectId, ObjectType};
+
+use super::data::{partition_of, user_object};
+use super::{Done, Run, Touch};
+use crate::attributes::rows::{PARTITION, page};
+use crate::catalog::{self, UNLIMITED, successor};
+use crate::device::Device;
+use crate::failure::{self, Failure};
+
+/// Objects removed per step of REMOVE PARTITION and FORMAT OSD.
+const REMOVE_STEP: usize = 1024;
+
+/// CREATE PARTITION.
+pub(crate) fn create_partition(run: &Run<'_>, requested: u64) -> Result<Done, Failure> {
+    let device = run.device;
+    if requested != 0 && requested < ObjectId::FIRST_ASSIGNABLE {
+        return Err(Failure::Field(failure::PARTITION));
+    }
+    if device.catalog.partition_count() >= device.catalog.root().partitions {
+        return Err(Failure::Quota("partition count"));
+    }
+    let id = match requested {
+        0 => device.catalog.free_partition_id().ok_or(Failure::Quota("partition ids"))?,
+        _ => requested,
+    };
+    if device.catalog.partition(id).is_some() {
+        return Err(Failure::Field(failure::PARTITION));
+    }
+    let object = ObjectId::of_partition(id);
+    device.store.create(object, ObjectType::Partition)?;
+    let made = inherit(run, object).and_then(|()| {
+        device.guard.add_partition(id)?;
+        device.catalog.add(&*device.store, id)?;
+        Ok(())
+    });
+    if let Err(failure) = made {
+        // Nothing may remain of a partition that was not acknowledged; the store says so if it cannot.
+        device.guard.remove_partition(id);
+        device.store.remove(object)?;
+        return Err(failure);
+    }
+    Ok(Done { touch: Touch::Created, ..Done::of(object) })
+}
+
+/// What a new partition takes over from the root.
+fn inherit(run: &Run<'_>, id: ObjectId) -> Result<(), Failure> {
+    let store = &*run.device.store;
+    let root = run.device.catalog.root();
+    let set = |page: u32, number: u32, value: &[u8]| {
+        catalog::set(store, id, AttributeId::new(PARTITION + page, number), value)
+    };
+    set(page::TIMESTAMPS, 1, &catalog::time(run.device.catalog.birth(run.now_ms)))?;
+    set(page::SECURITY, 1, &[root.partition_method as u8])?;
+    let quotas =
+        [(1, root.policy.max_length), (0x10001, root.policy.capacity), (0x10002, root.policy.objects)];
+    for (number, quota) in quotas {
+        if quota != UNLIMITED {
+            set(page::QUOTAS, number, &quota.to_be_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// REMOVE PARTITION.
+pub(crate) fn remove_partition(run: &Run<'_>, id: u64, with_contents: bool) -> Result<Done, Failure> {
+    let device = run.device;
+    let object = ObjectId::of_partition(id);
+    let partition = partition_of(device, object)?;
+    if partition.objects() > 0 && !with_contents {
+        return Err(Failure::NotEmpty);
+    }
+    let freed = i64::try_from(partition.used()).unwrap_or(i64::MAX);
+    device.spill_accesses()?;
+    remove_all(device, ObjectId::new(id, 1), Some(id))?;
+    device.store.remove(object)?;
+    device.catalog.retire(run.now_ms);
+    device.catalog.remove(id);
+    device.guard.remove_partition(id);
+    device.cache.clear();
+    Ok(Done { capacity_change: -freed, touch: Touch::Removed, ..Done::of(object) })
+}
+
+/// FORMAT OSD: no partition remains; the root keeps what protects it (its Policy/Security page).
+pub(crate) fn format(run: &Run<'_>, capacity: u64) -> Result<Done, Failure> {
+    let device = run.device;
+    let total = device.store.space().total;
+    if capacity > total {
+        return Err(Failure::Field(run.length_field()));
+    }
+    let formatting = device.begin_format();
+    let used = i64::try_from(device.store.space().used).unwrap_or(i64::MAX);
+    remove_all(device, ObjectId::of_partition(ObjectId::FIRST_ASSIGNABLE), None)?;
+    for id in device.catalog.partition_ids(0, usize::MAX) {
+        device.guard.remove_partition(id);
+    }
+    device.catalog.clear();
+    device.cache.clear();
+    device.reset_root_attributes()?;
+    let usable = if capacity == 0 { total } else { capacity };
+    catalog::store_formatted_capacity(&*device.store, usable)?;
+    device.catalog.reload_root(&*device.store)?;
+    device.catalog.retire(run.now_ms);
+    drop(formatting);
+    Ok(Done { capacity_change: -used, touch: Touch::Nothing, ..Done::of(ObjectId::ROOT) })
+}
+
+/// Removes every object from `from` on, of one partition or of all.
+fn remove_all(device: &Device, mut from: ObjectId, partition: Option<u64>) -> Result<(), Failure> {
+    loop {
+        let found = device.store.list(from, REMOVE_STEP)?;
+        let Some(&(last, _)) = found.last() else { return Ok(()) };
+        for (id, _) in found {
+            if partition.is_some_and(|partition| id.partition != partition) {
+                return Ok(());
+            }
+            device.store.remove(id)?;
+        }
+        let Some(next) = successor(last) else { return Ok(()) };
+        from = next;
+    }
+}
+
+/// FLUSH of one object. Whatever the scope, all of it becomes durable: more is always right.
+pub(crate) fn flush(run: &mut Run<'_>, id: ObjectId) -> Result<Done, Failure> {
+    user_object(run.device, id)?;
+    run.make_durable = true;
+    Ok(Done::of(id))
+}
+
+/// FLUSH PARTITION and FLUSH OSD.
+pub(crate) fn flush_container(run: &mut Run<'_>, id: ObjectId) -> Result<Done, Failure> {
+    if id != ObjectId::ROOT {
+        partition_of(run.device, id)?;
+    }
+    run.make_durable = true;
+    Ok(Done::of(id))
+}

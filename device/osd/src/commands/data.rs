@@ -1,0 +1,220 @@
+//! READ, WRITE, APPEND, CLEAR, PUNCH: the bytes of one user object.
+//!
+//! Does: check bounds and quotas, move bytes once between the store and the buffers of the transport.
+//! Does not: permissions (the permit) or attributes (the engine).
+//! Contract: the caller holds the object's lock, for change where anything changes.
+//! Truth: reference/t10-osd.md 1.8 (scatter/gather), 1.10; traps T15, T18.
+
+use sealstone_osd::{ObjectId, ObjectType};
+use sealstone_store::{BLOCK, Stat};
+
+use super::{Done, Remark, Run, Touch};
+use crate::catalog::Partition;
+use crate::device::Device;
+use crate::failure::{self, Failure};
+
+/// One piece of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Byte of the object.
+    pub(crate) at: u64,
+    /// Byte of the command data.
+    pub(crate) from: u64,
+    pub(crate) length: u64,
+}
+
+impl Span {
+    /// The whole transfer in one piece.
+    pub(crate) const fn whole(at: u64, length: u64) -> Self {
+        Self { at, from: 0, length }
+    }
+}
+
+/// A user object that is there.
+pub(crate) fn user_object(device: &Device, id: ObjectId) -> Result<Stat, Failure> {
+    let stat = device.store.stat(id)?;
+    if stat.kind == ObjectType::User { Ok(stat) } else { Err(Failure::Field(failure::OBJECT)) }
+}
+
+/// The partition of an object.
+pub(crate) fn partition_of(device: &Device, id: ObjectId) -> Result<std::sync::Arc<Partition>, Failure> {
+    device.catalog.partition(id.partition).ok_or(Failure::Field(failure::PARTITION))
+}
+
+/// READ: what is beyond the end reads as zeros and is told by READ PAST END.
+pub(crate) fn read(run: &mut Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Done, Failure> {
+    let length = user_object(run.device, id)?.length;
+    let mut transferred = 0u64;
+    let mut wanted = 0u64;
+    for span in spans {
+        if span.at > length {
+            return Err(Failure::Field(run.start_field()));
+        }
+        let available = span.length.min(length - span.at);
+        transferred += available;
+        wanted = wanted.saturating_add(span.length);
+        let into = window(run.data_in, span.from, span.length);
+        let inside = usize::try_from(available).map_or(into.len(), |available| available.min(into.len()));
+        let (bytes, beyond) = into.split_at_mut(inside);
+        let read = run.device.store.read(id, span.at, bytes)?;
+        bytes[read..].fill(0);
+        beyond.fill(0);
+    }
+    let remark = (transferred < wanted).then_some(Remark::ReadPastEnd { transferred });
+    let end = spans.last().map_or(0, |span| span.from.saturating_add(span.length));
+    // What is covered by the data-in check value: up to the last byte that came from the object.
+    let covered = if spans.len() <= 1 { transferred } else { end };
+    Ok(Done { data_in: end, data_in_covered: covered, remark, touch: Touch::DataRead, ..Done::of(id) })
+}
+
+/// The part of a buffer that a piece goes to, as far as the buffer reaches.
+fn window(buffer: &mut [u8], from: u64, length: u64) -> &mut [u8] {
+    let end = usize::try_from(from.saturating_add(length)).unwrap_or(usize::MAX).min(buffer.len());
+    let start = usize::try_from(from).unwrap_or(usize::MAX).min(end);
+    &mut buffer[start..end]
+}
+
+/// WRITE and the second half of CREATE AND WRITE.
+pub(crate) fn write(run: &Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Done, Failure> {
+    let stat = user_object(run.device, id)?;
+    let mut growth = 0u64;
+    let mut end = stat.length;
+    for span in spans {
+        let last = span.at.checked_add(span.length).ok_or(Failure::Field(run.start_field()))?;
+        end = end.max(if span.length == 0 { 0 } else { last });
+        growth = growth.saturating_add(blocks_touched(span.at, span.length));
+    }
+    change(run, id, stat, end, growth, |device| {
+        for span in spans {
+            let data = usize::try_from(span.from)
+                .ok()
+                .zip(usize::try_from(span.length).ok())
+                .and_then(|(from, length)| run.data_out.get(from..from.checked_add(length)?))
+                .ok_or(Failure::ListLength)?;
+            device.store.write(id, span.at, data)?;
+        }
+        Ok(())
+    })
+}
+
+/// APPEND: at the logical length, whatever it is now.
+pub(crate) fn append(run: &Run<'_>, id: ObjectId, length: u64) -> Result<Done, Failure> {
+    let start = user_object(run.device, id)?.length;
+    let done = write(run, id, &[Span::whole(start, length)])?;
+    Ok(Done { append_start: start, ..done })
+}
+
+/// CLEAR: zeros; beyond the end it extends the object.
+pub(crate) fn clear(run: &Run<'_>, id: ObjectId, at: u64, length: u64) -> Result<Done, Failure> {
+    let stat = user_object(run.device, id)?;
+    let end = at.checked_add(length).ok_or(Failure::Field(run.start_field()))?;
+    let end = if length == 0 { stat.length } else { stat.length.max(end) };
+    // At most the two blocks at the ends are rewritten; they may be holes.
+    change(run, id, stat, end, 2 * BLOCK, |device| Ok(device.store.clear(id, at, length)?))
+}
+
+/// PUNCH: takes a range out and moves the tail down.
+pub(crate) fn punch(run: &Run<'_>, id: ObjectId, at: u64, length: u64) -> Result<Done, Failure> {
+    let stat = user_object(run.device, id)?;
+    if at > stat.length {
+        return Err(Failure::Field(run.start_field()));
+    }
+    let overruns = at.checked_add(length).is_none_or(|end| end >= stat.length);
+    // The tail is laid out anew when it does not fall on the same block boundaries.
+    let growth = if overruns { BLOCK } else { blocks_touched(at, stat.length - at) };
+    change(run, id, stat, stat.length, growth.min(BLOCK + stat.used_bytes), |device| {
+        if overruns {
+            let shorter = if length == 0 { stat.length } else { at };
+            return Ok(device.store.resize(id, shorter)?);
+        }
+        Ok(device.store.punch(id, at, length)?)
+    })
+}
+
+/// Sets the logical length: attribute U+1/82h.
+pub(crate) fn resize(device: &Device, id: ObjectId, length: u64) -> Result<i64, Failure> {
+    let stat = user_object(device, id)?;
+    checked(device, id, stat, stat.length.max(length), BLOCK, |device| Ok(device.store.resize(id, length)?))
+}
+
+/// Runs a change under the quotas and settles what it took.
+fn change(
+    run: &Run<'_>,
+    id: ObjectId,
+    stat: Stat,
+    end: u64,
+    growth: u64,
+    work: impl FnOnce(&Device) -> Result<(), Failure>,
+) -> Result<Done, Failure> {
+    let capacity_change = checked(run.device, id, stat, end, growth, work)?;
+    Ok(Done { capacity_change, touch: Touch::DataModified, ..Done::of(id) })
+}
+
+/// `end` is the logical length afterwards, `growth` the most that the used capacity can grow by.
+fn checked(
+    device: &Device,
+    id: ObjectId,
+    stat: Stat,
+    end: u64,
+    growth: u64,
+    work: impl FnOnce(&Device) -> Result<(), Failure>,
+) -> Result<i64, Failure> {
+    if end > stat.length && end > device.facts(id)?.max_length {
+        return Err(Failure::Quota("maximum object length"));
+    }
+    let partition = partition_of(device, id)?;
+    let growth = exact_growth(stat, end, growth);
+    if growth > 0 && !device.has_room(growth) {
+        return Err(Failure::Quota("formatted capacity"));
+    }
+    if !partition.reserve(growth) {
+        return Err(Failure::Quota("partition capacity"));
+    }
+    let result = work(device);
+    let after = device.store.stat(id).map_or(stat.used_bytes, |stat| stat.used_bytes);
+    partition.settle(growth, stat.used_bytes, after);
+    result?;
+    Ok(i64::try_from(after)
+        .unwrap_or(i64::MAX)
+        .saturating_sub(i64::try_from(stat.used_bytes).unwrap_or(i64::MAX)))
+}
+
+/// An object without holes grows only at its end; with holes, anything it touches may be new.
+fn exact_growth(stat: Stat, end: u64, growth: u64) -> u64 {
+    let rounded = |length: u64| length.div_ceil(BLOCK).saturating_mul(BLOCK);
+    if stat.used_bytes >= rounded(stat.length) {
+        growth.min(rounded(end).saturating_sub(rounded(stat.length)))
+    } else {
+        growth
+    }
+}
+
+/// Bytes of the blocks that a range lies in.
+fn blocks_touched(at: u64, length: u64) -> u64 {
+    if length == 0 {
+        return 0;
+    }
+    let last = at.saturating_add(length - 1) / BLOCK;
+    (last - at / BLOCK).saturating_add(1).saturating_mul(BLOCK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dense_object_reserves_only_what_lies_beyond_its_end() {
+        let dense = Stat { kind: ObjectType::User, length: 5000, used_bytes: 8192 };
+        assert_eq!(exact_growth(dense, 5000, blocks_touched(0, 5000)), 0);
+        assert_eq!(exact_growth(dense, 9000, blocks_touched(4000, 5000)), BLOCK);
+        let sparse = Stat { used_bytes: 4096, ..dense };
+        assert_eq!(exact_growth(sparse, 5000, blocks_touched(0, 5000)), 8192);
+    }
+
+    #[test]
+    fn blocks_are_counted_whole() {
+        assert_eq!(blocks_touched(0, 0), 0);
+        assert_eq!(blocks_touched(4095, 2), 8192);
+        assert_eq!(blocks_touched(0, u64::MAX), u64::MAX - BLOCK + 1);
+    }
+}

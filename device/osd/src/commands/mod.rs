@@ -1,0 +1,244 @@
+//! The command table and the handlers.
+//!
+//! Does: one row per service action of the protocol's table; one arm per command that this device runs.
+//! Does not: decide whether a command may run. A handler is reached only through [`run`], which takes the permit.
+//! Contract: an action without a row here is answered as unknown, before anything else is looked at.
+//! Truth: `sealstone_osd::table`; reference/t10-osd.md 1.2, 1.10.
+
+mod containers;
+pub(crate) mod data;
+mod list;
+mod objects;
+
+use sealstone_osd::cdb::{Action, Cdb, Command, pointer};
+use sealstone_osd::{Generation, ObjectId};
+use sealstone_scsi::lu::Cost;
+use sealstone_seal::Permit;
+
+pub(crate) use data::Span;
+pub(crate) use list::Entries;
+
+use crate::device::Device;
+use crate::failure::Failure;
+use crate::locks::Reach;
+
+/// What the device does with a service action.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    /// May it wait for the medium?
+    pub(crate) cost: Cost,
+    /// Does it change anything, so that it is always audited?
+    pub(crate) changes: bool,
+    /// Attributes are set and fetched before the command's own work: the object is gone afterwards.
+    pub(crate) attributes_first: bool,
+    /// What it locks.
+    pub(crate) reach: fn(ObjectId) -> Reach,
+}
+
+impl Row {
+    const LOOK: Self =
+        Self { cost: Cost::Blocking, changes: false, attributes_first: false, reach: Reach::Look };
+    const CHANGE: Self = Self { changes: true, reach: Reach::Change, ..Self::LOOK };
+    const POPULATE: Self = Self { changes: true, reach: Reach::Populate, ..Self::LOOK };
+    const WHOLE: Self = Self { changes: true, reach: |_| Reach::Whole, ..Self::LOOK };
+
+    const fn inline(self) -> Self {
+        Self { cost: Cost::Inline, ..self }
+    }
+
+    const fn attributes_first(self) -> Self {
+        Self { attributes_first: true, ..self }
+    }
+}
+
+/// The row of a service action; `None`: this device does not implement it.
+pub(crate) const fn row(action: Action) -> Option<Row> {
+    Some(match action {
+        Action::Read | Action::List => Row::LOOK.inline(),
+        Action::GetAttributes => Row::LOOK.inline().attributes_first(),
+        Action::SetAttributes => Row::CHANGE.inline().attributes_first(),
+        Action::Write | Action::Append | Action::Clear | Action::Punch => Row::CHANGE.inline(),
+        Action::Create | Action::CreateAndWrite => Row::POPULATE.inline(),
+        Action::Remove => Row::POPULATE.attributes_first(),
+        Action::Flush | Action::FlushPartition | Action::FlushOsd => Row::LOOK,
+        Action::CreatePartition => Row::WHOLE,
+        Action::RemovePartition => Row::WHOLE.attributes_first(),
+        Action::FormatOsd => Row::WHOLE,
+        Action::ObjectStructureCheck
+        | Action::CopyUserObjects
+        | Action::CreateTrackingCollection
+        | Action::CreateCollection
+        | Action::RemoveCollection
+        | Action::ListCollection
+        | Action::SetKey
+        | Action::SetMasterKey
+        | Action::FlushCollection
+        | Action::Query
+        | Action::RemoveMemberObjects
+        | Action::GetMemberAttributes
+        | Action::SetMemberAttributes
+        | Action::CreateClone
+        | Action::CreateSnapshot
+        | Action::DetachClone
+        | Action::RefreshSnapshotOrClone
+        | Action::RestorePartition
+        | Action::ReadMap
+        | Action::ReadMapsAndCompare
+        | Action::PerformScsi
+        | Action::PerformTask => return None,
+    })
+}
+
+/// A command that may run, with all it works on.
+pub(crate) struct Run<'a> {
+    pub(crate) device: &'a Device,
+    pub(crate) cdb: &'a Cdb,
+    pub(crate) now_ms: u64,
+    /// Command data from the initiator; under ALLDATA its check value has matched.
+    pub(crate) data_out: &'a [u8],
+    /// Where command data for the initiator goes, as far as it takes any; contents unspecified.
+    pub(crate) data_in: &'a mut [u8],
+    /// The scatter/gather list, if the command came with one.
+    pub(crate) scattered: Option<Vec<Span>>,
+    /// What LIST puts into its entries.
+    pub(crate) entries: Entries<'a>,
+    /// Set by a command whose GOOD promises durability.
+    pub(crate) make_durable: bool,
+}
+
+impl Run<'_> {
+    /// Byte of the CDB: STARTING BYTE.
+    pub(crate) const fn start_field(&self) -> u16 {
+        pointer::start(self.cdb.generation)
+    }
+
+    /// Byte of the CDB: LENGTH.
+    pub(crate) const fn length_field(&self) -> u16 {
+        pointer::length(self.cdb.generation)
+    }
+
+    pub(crate) const fn generation(&self) -> Generation {
+        self.cdb.generation
+    }
+
+    fn spans(&mut self, at: u64, length: u64) -> Vec<Span> {
+        self.scattered.take().unwrap_or_else(|| vec![Span::whole(at, length)])
+    }
+}
+
+/// Which timestamps a command leaves on its objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Touch {
+    /// None.
+    Nothing,
+    /// Data accessed.
+    DataRead,
+    /// Data modified.
+    DataModified,
+    /// The created time is set by the command itself.
+    Created,
+    /// There is nothing left to leave them on.
+    Removed,
+}
+
+/// Something the initiator hears although the command did its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remark {
+    /// Only so many bytes were there.
+    ReadPastEnd {
+        /// Bytes transferred.
+        transferred: u64,
+    },
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub(crate) struct Done {
+    /// The object it was about; of several created the last.
+    pub(crate) object: ObjectId,
+    /// Every object created.
+    pub(crate) subjects: Vec<ObjectId>,
+    /// Bytes of command data for the initiator, zeros included.
+    pub(crate) data_in: u64,
+    /// Those of them that the data-in check value covers.
+    pub(crate) data_in_covered: u64,
+    pub(crate) remark: Option<Remark>,
+    pub(crate) touch: Touch,
+    /// Where APPEND began.
+    pub(crate) append_start: u64,
+    /// Change of the used capacity, bytes.
+    pub(crate) capacity_change: i64,
+}
+
+impl Done {
+    /// Nothing more to tell than which object it was.
+    pub(crate) const fn of(object: ObjectId) -> Self {
+        Self {
+            object,
+            subjects: Vec::new(),
+            data_in: 0,
+            data_in_covered: 0,
+            remark: None,
+            touch: Touch::Nothing,
+            append_start: 0,
+            capacity_change: 0,
+        }
+    }
+}
+
+/// Runs a command. The permit is used up: one check, one command.
+pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
+    match run.cdb.command {
+        Command::Read(extent) => {
+            let spans = run.spans(extent.start, extent.length);
+            data::read(run, extent.object, &spans)
+        }
+        Command::Write(extent) => {
+            let spans = run.spans(extent.start, extent.length);
+            data::write(run, extent.object, &spans)
+        }
+        Command::Append(append) => data::append(run, append.object, append.length),
+        Command::Clear(extent) => data::clear(run, extent.object, extent.start, extent.length),
+        Command::Punch(extent) => data::punch(run, extent.object, extent.start, extent.length),
+        Command::Create(create) => objects::create(run, create.object, create.count),
+        Command::CreateAndWrite(extent) => {
+            let spans = run.spans(extent.start, extent.length);
+            objects::create_and_write(run, extent.object, &spans)
+        }
+        Command::Remove(target) => objects::remove(run, target.object),
+        Command::CreatePartition(create) => containers::create_partition(run, create.partition),
+        Command::RemovePartition(remove) => {
+            containers::remove_partition(run, remove.partition, remove.with_contents)
+        }
+        Command::FormatOsd(format) => containers::format(run, format.capacity),
+        Command::Flush(flush) => containers::flush(run, flush.object),
+        Command::FlushPartition(flush) | Command::FlushOsd(flush) => {
+            containers::flush_container(run, flush.object)
+        }
+        Command::List(list) => list::list(run, &list),
+        // Their work is the attributes, which are done already; the object was looked up then.
+        Command::GetAttributes(target) | Command::SetAttributes(target) => Ok(Done::of(target.object)),
+        Command::ObjectStructureCheck(_)
+        | Command::CopyUserObjects(_)
+        | Command::CreateTrackingCollection(_)
+        | Command::CreateCollection(_)
+        | Command::RemoveCollection(_)
+        | Command::ListCollection(_)
+        | Command::SetKey(_)
+        | Command::SetMasterKey(_)
+        | Command::FlushCollection(_)
+        | Command::Query(_)
+        | Command::RemoveMemberObjects(_)
+        | Command::GetMemberAttributes(_)
+        | Command::SetMemberAttributes(_)
+        | Command::CreateClone(_)
+        | Command::CreateSnapshot(_)
+        | Command::DetachClone(_)
+        | Command::RefreshSnapshotOrClone(_)
+        | Command::RestorePartition(_)
+        | Command::ReadMap(_)
+        | Command::ReadMapsAndCompare(_)
+        | Command::PerformScsi(_)
+        | Command::PerformTask(_) => Err(Failure::UnsupportedAction),
+    }
+}

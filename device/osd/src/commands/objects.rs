@@ -1,0 +1,151 @@
+//! CREATE, CREATE AND WRITE, REMOVE: which user objects a partition holds.
+//!
+//! Does: choose ids, keep counts and quotas, give new objects their first attributes. Does not: permissions.
+//! Contract: the caller holds the partition's lock alone, and the object's if it has an id. A CREATE that fails
+//! half way leaves none of its objects behind.
+//! Truth: reference/t10-osd.md 1.10, 2; 4.10 (policy access tag of new objects); trap T24.
+
+use sealstone_osd::{AttributeId, ObjectId, ObjectType};
+use sealstone_store::{ObjectStore, StoreError};
+
+use super::data::{Span, partition_of, user_object, write};
+use super::{Done, Run, Touch};
+use crate::attributes::rows::{POLICY_ACCESS_TAG, USER, page};
+use crate::catalog::{self, Partition, UNLIMITED};
+use crate::device::Device;
+use crate::failure::{self, Failure};
+
+/// Ids that a search for a free one looks at in one step.
+const SEARCH_STEP: usize = 4096;
+
+/// CREATE: `count` objects, or one with the id asked for.
+pub(crate) fn create(run: &Run<'_>, requested: ObjectId, count: u16) -> Result<Done, Failure> {
+    let created = make(run, requested, count)?;
+    let last = created.last().copied().unwrap_or(requested);
+    Ok(Done { subjects: created, touch: Touch::Created, ..Done::of(last) })
+}
+
+/// CREATE AND WRITE.
+pub(crate) fn create_and_write(run: &Run<'_>, requested: ObjectId, spans: &[Span]) -> Result<Done, Failure> {
+    let created = make(run, requested, 1)?;
+    let id = created.last().copied().unwrap_or(requested);
+    match write(run, id, spans) {
+        Ok(done) => Ok(Done { touch: Touch::DataModified, subjects: created, ..done }),
+        Err(failure) => {
+            unmake(run.device, &created);
+            Err(failure)
+        }
+    }
+}
+
+/// REMOVE.
+pub(crate) fn remove(run: &Run<'_>, id: ObjectId) -> Result<Done, Failure> {
+    let device = run.device;
+    let stat = user_object(device, id)?;
+    let partition = partition_of(device, id)?;
+    let created_ms = device.facts(id)?.created_ms;
+    device.store.remove(id)?;
+    partition.object_removed(stat.used_bytes);
+    device.catalog.retire(created_ms);
+    device.cache.forget(id);
+    let _ = device.cache.take(id);
+    let freed = i64::try_from(stat.used_bytes).unwrap_or(i64::MAX);
+    Ok(Done { capacity_change: -freed, touch: Touch::Removed, ..Done::of(id) })
+}
+
+fn make(run: &Run<'_>, requested: ObjectId, count: u16) -> Result<Vec<ObjectId>, Failure> {
+    let device = run.device;
+    let partition = partition_of(device, requested)?;
+    if requested.object != 0 && requested.object < ObjectId::FIRST_ASSIGNABLE {
+        return Err(Failure::Field(failure::OBJECT));
+    }
+    if partition.objects().saturating_add(u64::from(count)) > partition.policy().objects {
+        return Err(Failure::Quota("object count"));
+    }
+    let mut created = Vec::with_capacity(usize::from(count));
+    for _ in 0..count {
+        let made = match requested.object {
+            0 => make_anywhere(run, &partition),
+            _ => make_one(run, &partition, requested).map(|()| requested),
+        };
+        match made {
+            Ok(id) => created.push(id),
+            Err(failure) => {
+                unmake(device, &created);
+                return Err(failure);
+            }
+        }
+    }
+    Ok(created)
+}
+
+/// Creates an object with the first id that is free.
+fn make_anywhere(run: &Run<'_>, partition: &Partition) -> Result<ObjectId, Failure> {
+    let store = &*run.device.store;
+    let next = ObjectId::new(partition.id, partition.next_object());
+    let free = match store.stat(next) {
+        Err(StoreError::NotFound(_)) => next,
+        _ => search(store, partition.id)?,
+    };
+    make_one(run, partition, free)?;
+    Ok(free)
+}
+
+/// The smallest free id, looked for from the beginning: only after somebody took the very last id.
+fn search(store: &dyn ObjectStore, partition: u64) -> Result<ObjectId, Failure> {
+    let mut expected = ObjectId::new(partition, ObjectId::FIRST_ASSIGNABLE);
+    loop {
+        let found = store.list(expected, SEARCH_STEP)?;
+        for (id, _) in &found {
+            if *id != expected {
+                return Ok(expected);
+            }
+            expected.object = expected.object.checked_add(1).ok_or(Failure::Quota("object ids"))?;
+        }
+        if found.len() < SEARCH_STEP {
+            return Ok(expected);
+        }
+    }
+}
+
+fn make_one(run: &Run<'_>, partition: &Partition, id: ObjectId) -> Result<(), Failure> {
+    let device = run.device;
+    device.store.create(id, ObjectType::User)?;
+    partition.object_created(id.object);
+    match first_attributes(run, partition, id) {
+        Ok(()) => Ok(()),
+        Err(failure) => {
+            unmake(device, &[id]);
+            Err(failure)
+        }
+    }
+}
+
+fn first_attributes(run: &Run<'_>, partition: &Partition, id: ObjectId) -> Result<(), Failure> {
+    let store = &*run.device.store;
+    let policy = partition.policy();
+    let set = |page: u32, number: u32, value: &[u8]| {
+        catalog::set(store, id, AttributeId::new(USER + page, number), value)
+    };
+    set(page::TIMESTAMPS, 1, &catalog::time(run.device.catalog.birth(run.now_ms)))?;
+    if policy.user_object_tag != 0 {
+        set(page::SECURITY, POLICY_ACCESS_TAG, &policy.user_object_tag.to_be_bytes())?;
+    }
+    if policy.max_length != UNLIMITED {
+        set(page::QUOTAS, 1, &policy.max_length.to_be_bytes())?;
+    }
+    Ok(())
+}
+
+/// Takes back what a failed command created.
+fn unmake(device: &Device, created: &[ObjectId]) {
+    for &id in created {
+        let used = device.store.stat(id).map_or(0, |stat| stat.used_bytes);
+        if device.store.remove(id).is_ok()
+            && let Some(partition) = device.catalog.partition(id.partition)
+        {
+            partition.object_removed(used);
+        }
+        device.cache.forget(id);
+    }
+}

@@ -1,0 +1,168 @@
+//! Everything that the handlers, the attribute engine and the gatekeeper share.
+//!
+//! Does: hold the parts of one device; what needs two of them. Does not: run commands.
+//! Contract: who touches an object holds its lock (`locks`).
+//! Truth: design/architecture.md section 3 (`device/osd`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sealstone_osd::{AttributeId, ObjectId, SecurityMethod};
+use sealstone_seal::AlgorithmSlots;
+use sealstone_store::{ObjectStore, StoreError};
+
+use crate::attributes::rows::{self, POLICY_ACCESS_TAG, ROOT, SEALSTONE, USER, page};
+use crate::cache::{Accesses, Facts, ObjectCache};
+use crate::catalog::{self, Catalog, UNLIMITED};
+use crate::clock::DeviceClock;
+use crate::failure::Failure;
+use crate::guard::Guard;
+use crate::locks::Locks;
+
+/// What an operator decides about a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OsdConfig {
+    /// Answer OSD-1 service actions too.
+    pub allow_osd1: bool,
+    /// NOSEC is enough where no attribute asks for more. Insecure.
+    pub insecure_nosec: bool,
+    /// CAPKEY is enough on channels that are not sealed. Insecure.
+    pub insecure_capkey: bool,
+    /// Audit commands that only read, too.
+    pub audit_reads: bool,
+}
+
+/// One device.
+pub(crate) struct Device {
+    pub(crate) config: OsdConfig,
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) catalog: Catalog,
+    pub(crate) cache: ObjectCache,
+    pub(crate) locks: Locks,
+    pub(crate) clock: DeviceClock,
+    pub(crate) guard: Guard,
+    pub(crate) system_id: [u8; 20],
+    pub(crate) name: String,
+    pub(crate) boot_epoch: u16,
+    pub(crate) slots: AlgorithmSlots,
+    pub(crate) formatting: AtomicBool,
+}
+
+/// Lives as long as a FORMAT OSD runs.
+pub(crate) struct Formatting<'a>(&'a AtomicBool);
+
+impl Drop for Formatting<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl Device {
+    /// The unique part of the system id, as hex.
+    pub(crate) fn serial_number(&self) -> String {
+        self.system_id[8..].iter().map(|byte| format!("{byte:02X}")).collect()
+    }
+
+    /// Bit mask of the methods that some command may be sent with.
+    pub(crate) fn supported_methods(&self) -> u16 {
+        let allowed = |method: &SecurityMethod| *method > SecurityMethod::NoSec || self.config.insecure_nosec;
+        SecurityMethod::ALL
+            .iter()
+            .filter(|method| allowed(method))
+            .fold(0, |mask, method| mask | method.mask())
+    }
+
+    /// May the used capacity grow by so many bytes? FORMAT OSD may have left less than the store has.
+    pub(crate) fn has_room(&self, growth: u64) -> bool {
+        let space = self.store.space();
+        let usable = self.catalog.root().formatted_capacity;
+        usable >= space.total || space.used.saturating_add(growth) <= usable
+    }
+
+    /// What a check must know about a user object.
+    pub(crate) fn facts(&self, id: ObjectId) -> Result<Facts, StoreError> {
+        self.cache.facts(id, || {
+            let store = &*self.store;
+            let number = |page: u32, number: u32, default: u64| {
+                catalog::number(store, id, AttributeId::new(USER + page, number), default)
+            };
+            let tag = number(page::SECURITY, POLICY_ACCESS_TAG, 0)?;
+            let method = number(SEALSTONE, 1, 0)?;
+            Ok(Facts {
+                created_ms: number(page::TIMESTAMPS, 1, 0)?,
+                tag: u32::try_from(tag).unwrap_or(u32::MAX),
+                method: u8::try_from(method).unwrap_or(u8::MAX),
+                max_length: number(page::QUOTAS, 1, UNLIMITED)?,
+            })
+        })
+    }
+
+    /// Notes an access in memory.
+    pub(crate) fn note(&self, id: ObjectId, accesses: Accesses) -> Result<(), Failure> {
+        for (id, accesses) in self.cache.note(id, accesses) {
+            self.store_accesses(id, accesses)?;
+        }
+        Ok(())
+    }
+
+    /// Stores all times of access that wait in memory.
+    pub(crate) fn spill_accesses(&self) -> Result<(), Failure> {
+        for (id, accesses) in self.cache.take_all() {
+            self.store_accesses(id, accesses)?;
+        }
+        Ok(())
+    }
+
+    /// Stores those of one object.
+    pub(crate) fn store_accesses_of(&self, id: ObjectId) -> Result<(), Failure> {
+        match self.cache.take(id) {
+            Some(accesses) => self.store_accesses(id, accesses),
+            None => Ok(()),
+        }
+    }
+
+    fn store_accesses(&self, id: ObjectId, accesses: Accesses) -> Result<(), Failure> {
+        let base = match (id.partition, id.object) {
+            (0, 0) => ROOT,
+            (_, 0) => rows::PARTITION,
+            _ => USER,
+        };
+        for (number, time) in [(2, accesses.attributes_ms), (4, accesses.data_ms)] {
+            let Some(ms) = time else { continue };
+            let attribute = AttributeId::new(base + page::TIMESTAMPS, number);
+            match catalog::set(&*self.store, id, attribute, &catalog::time(ms)) {
+                // Removed in the meantime: then nobody asks.
+                Ok(()) | Err(StoreError::NotFound(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Others hear FORMAT IN PROGRESS until the guard is dropped.
+    pub(crate) fn begin_format(&self) -> Formatting<'_> {
+        self.formatting.store(true, Ordering::Release);
+        Formatting(&self.formatting)
+    }
+
+    pub(crate) fn is_formatting(&self) -> bool {
+        self.formatting.load(Ordering::Acquire)
+    }
+
+    /// FORMAT OSD: the root's attributes are as new, but for Policy/Security: a format must not lower a floor.
+    pub(crate) fn reset_root_attributes(&self) -> Result<(), Failure> {
+        let keep = [ROOT + page::SECURITY, rows::INTERNAL];
+        for (id, _) in self.store.attributes(ObjectId::ROOT, None)? {
+            if !keep.contains(&id.page) {
+                self.store.set_attribute(ObjectId::ROOT, id, &[])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Durable when this returns: everything acknowledged, and the times of access.
+    pub(crate) fn flush(&self) -> Result<(), Failure> {
+        self.spill_accesses()?;
+        Ok(self.store.flush()?)
+    }
+}

@@ -1,0 +1,51 @@
+//! Time and chance, handed to the logical unit by the shell.
+//!
+//! Does: name what the unit needs from outside. Does not: read a clock or a random source itself.
+//! Contract: `now_ms` may jump in either direction; the unit itself keeps its clock from running backwards.
+//! Truth: house style, habit 1.
+
+use core::fmt;
+use std::sync::Arc;
+
+/// A source of wall-clock time and of unpredictable bytes.
+pub trait Environment: Send + Sync {
+    /// Milliseconds since 1970-01-01 00:00 UT by the machine's own clock.
+    fn now_ms(&self) -> u64;
+    /// Fills the slice with bytes nobody can predict.
+    fn fill_random(&self, into: &mut [u8]);
+}
+
+/// A shared [`Environment`].
+#[derive(Clone)]
+pub(crate) struct Surroundings(Arc<dyn Environment>);
+
+impl Surroundings {
+    /// Milliseconds since 1970 by the machine's clock.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.0.now_ms()
+    }
+
+    /// Fills the slice with unpredictable bytes.
+    pub(crate) fn fill_random(&self, into: &mut [u8]) {
+        self.0.fill_random(into);
+    }
+
+    /// An array of unpredictable bytes.
+    pub(crate) fn random<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.0.fill_random(&mut bytes);
+        bytes
+    }
+}
+
+impl From<Arc<dyn Environment>> for Surroundings {
+    fn from(environment: Arc<dyn Environment>) -> Self {
+        Self(environment)
+    }
+}
+
+impl fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Surroundings")
+    }
+}

@@ -1,0 +1,442 @@
+//! One OSD command from its CDB to its reply.
+//!
+//! Does: the order of checks, of the command's functions, and of what the reply carries. Does not: the work itself;
+//! `commands` and `attributes` do. Contract: [`commands::run`] is called once, with the permit, after every check.
+//! Truth: design/security.md 3.3; reference/t10-osd.md 1.7, 5.2, 5.4.
+
+use bytes::Bytes;
+use sealstone_crypto::RustCrypto;
+use sealstone_osd::cdb::{Action, Cdb, Command, Timestamps, pointer};
+use sealstone_osd::continuation::Segment;
+use sealstone_osd::{AttributeId, ObjectId, ObjectType};
+use sealstone_scsi::lu::{ScsiCommand, ScsiReply};
+use sealstone_scsi::{Functions, Sense, Status};
+use sealstone_seal::{Admitted, DataInLayout, Denial, Permit, ReplySeal};
+
+use crate::attributes::current::Current;
+use crate::attributes::engine::{self, Wishes};
+use crate::attributes::rows::{self, page};
+use crate::attributes::view::View;
+use crate::cache::Accesses;
+use crate::catalog;
+use crate::commands::{self, Done, Entries, Remark, Row, Run, Span, Touch};
+use crate::device::Device;
+use crate::failure::Failure;
+use crate::locks::{Grasp, Reach};
+use crate::nexus::Nexus;
+use crate::report::{self, Progress, Refusal};
+
+/// A command on its way.
+pub(crate) struct Execution<'a> {
+    pub(crate) device: &'a Device,
+    pub(crate) nexus: &'a Nexus,
+    pub(crate) command: &'a ScsiCommand<'a>,
+    pub(crate) cdb: &'a Cdb,
+    pub(crate) row: Row,
+    pub(crate) now_ms: u64,
+    progress: Progress,
+    data_out_used: u64,
+}
+
+/// A reply, and how it came about.
+pub(crate) struct Outcome {
+    pub(crate) reply: ScsiReply,
+    pub(crate) refusal: Option<Refusal>,
+    pub(crate) sense: Option<Sense>,
+}
+
+/// What a command that ran has to say.
+struct Answer {
+    data_in: Bytes,
+    data_in_wanted: u64,
+    remark: Option<Remark>,
+}
+
+impl<'a> Execution<'a> {
+    pub(crate) fn new(
+        device: &'a Device,
+        nexus: &'a Nexus,
+        command: &'a ScsiCommand<'a>,
+        cdb: &'a Cdb,
+        row: Row,
+        now_ms: u64,
+    ) -> Self {
+        let progress = Progress::new(cdb.attributes.sets(), cdb.attributes.gets());
+        Self { device, nexus, command, cdb, row, now_ms, progress, data_out_used: 0 }
+    }
+
+    /// Runs the command to its end.
+    pub(crate) fn finish(mut self) -> Outcome {
+        self.progress.begin(Functions::VALIDATION);
+        let admitted =
+            self.device.guard.admit(self.device, self.nexus, self.cdb, self.command.cdb, self.now_ms);
+        match admitted {
+            Err(refused) => self.refuse(&refused.reply, refused.denial.into()),
+            Ok(admitted) => match self.admitted(&admitted) {
+                Ok(answer) => self.answer(admitted.reply(), answer),
+                Err(refusal) => self.refuse(admitted.reply(), refusal),
+            },
+        }
+    }
+
+    fn answer(&self, seal: &ReplySeal<RustCrypto>, answer: Answer) -> Outcome {
+        let sense = answer.remark.map(report::remark);
+        let status = if sense.is_some() { Status::CheckCondition } else { Status::Good };
+        let encoded = sense.as_ref().map(Sense::encode).unwrap_or_default();
+        let reply = ScsiReply {
+            status,
+            sense: seal.sense(status.byte(), &encoded),
+            data_in: answer.data_in,
+            data_in_wanted: answer.data_in_wanted,
+            data_out_used: self.data_out_used,
+        };
+        Outcome { reply, refusal: None, sense }
+    }
+
+    fn refuse(&self, seal: &ReplySeal<RustCrypto>, refusal: Refusal) -> Outcome {
+        let status = refusal.status();
+        let proven = match &refusal {
+            Refusal::Denied(denial) => denial.is_proven(),
+            Refusal::Failed(_) => true,
+        };
+        // Nothing more than the bare refusal to whoever has not proven a credential.
+        let sense = refusal.sense(self.cdb.generation).map(|sense| {
+            if proven { sense.with_osd(self.progress.error(self.cdb.command.object())) } else { sense }
+        });
+        let encoded = sense.as_ref().map(Sense::encode).unwrap_or_default();
+        let sense_bytes = match status {
+            Status::CheckCondition => seal.sense(status.byte(), &encoded),
+            _ => Vec::new(),
+        };
+        let reply = ScsiReply {
+            status,
+            sense: sense_bytes,
+            data_in: Bytes::new(),
+            data_in_wanted: 0,
+            data_out_used: self.data_out_used,
+        };
+        Outcome { reply, refusal: Some(refusal), sense }
+    }
+
+    /// Everything after the gate.
+    fn admitted(&mut self, admitted: &Admitted<RustCrypto>) -> Result<Answer, Refusal> {
+        let (device, cdb) = (self.device, self.cdb);
+        engine::check_lengths(cdb)?;
+        let layout = admitted.data_in_layout(cdb)?;
+        check_retrieved_place(&layout)?;
+        let parts = admitted.authenticate(cdb, self.command.data_out)?;
+        self.data_out_used = parts.used();
+        let scattered = scatter(cdb, parts.continuation())?;
+        let wishes = Wishes::parse(cdb, &parts)?;
+        self.progress.complete(Functions::VALIDATION);
+
+        self.progress.begin(Functions::COMMAND_CAPABILITY);
+        let grasp = device.locks.reach(self.reach(!wishes.set.is_empty()));
+        let permit = admitted.permit(cdb, device)?;
+        for span in scattered.iter().flatten() {
+            permit.check_range(span.at, span.length)?;
+        }
+        self.progress.complete(Functions::COMMAND_CAPABILITY);
+        let kind = self.attribute_kind()?;
+        self.check_attributes(&wishes, kind, &permit)?;
+
+        let mut buffer = self.buffer(&layout)?;
+        let into = usize::try_from(layout.data_max).unwrap_or(usize::MAX).min(buffer.len());
+        let scope = device.store.begin();
+        let mut work = Work { admitted, permit, wishes: &wishes, kind, attributes: None };
+        let mut run = Run {
+            device,
+            cdb,
+            now_ms: self.now_ms,
+            data_out: parts.data(),
+            data_in: &mut buffer[..into],
+            scattered,
+            entries: Entries { wishes: &wishes, permit },
+            make_durable: cdb.options.fua,
+        };
+        let done = if self.row.attributes_first {
+            self.attributes_first(&mut run, &mut work)
+        } else {
+            self.command_first(&mut run, &mut work)
+        };
+        let durable = run.make_durable;
+        drop(scope);
+        let done = done?;
+        release(grasp);
+        if durable {
+            device.flush()?;
+        }
+        Ok(self.lay_out(buffer, &layout, &done, work))
+    }
+
+    /// What the command locks: looking at an object whose attributes it sets is changing it.
+    fn reach(&self, sets: bool) -> Reach {
+        match (self.row.reach)(self.cdb.command.object()) {
+            Reach::Look(id) if sets => Reach::Change(id),
+            reach => reach,
+        }
+    }
+
+    /// The type of the object whose attributes the command reaches; it must be there, or be about to be made.
+    fn attribute_kind(&self) -> Result<ObjectType, Refusal> {
+        let object = self.cdb.command.object();
+        match self.cdb.command {
+            Command::Create(_) | Command::CreateAndWrite(_) => Ok(ObjectType::User),
+            Command::CreatePartition(_) => Ok(ObjectType::Partition),
+            Command::List(list) if list.with_attributes && object.is_root() => Ok(ObjectType::Partition),
+            Command::List(list) if list.with_attributes => Ok(ObjectType::User),
+            _ if object.is_root() => Ok(ObjectType::Root),
+            _ if object.is_partition() => match self.device.catalog.partition(object.partition) {
+                Some(_) => Ok(ObjectType::Partition),
+                None => Err(Failure::Field(pointer::PARTITION).into()),
+            },
+            _ => {
+                if self.device.catalog.partition(object.partition).is_none() {
+                    return Err(Failure::Field(pointer::PARTITION).into());
+                }
+                Ok(self.device.store.stat(object)?.kind)
+            }
+        }
+    }
+
+    fn check_attributes(
+        &mut self,
+        wishes: &Wishes<'_>,
+        kind: ObjectType,
+        permit: &Permit,
+    ) -> Result<(), Refusal> {
+        let object = self.cdb.command.object();
+        let several = matches!(self.cdb.command, Command::Create(create) if create.count > 1);
+        if !wishes.set.is_empty() {
+            self.progress.begin(Functions::SET_CAPABILITY);
+            wishes.check_set(self.device, object, kind, permit)?;
+            self.progress.complete(Functions::SET_CAPABILITY);
+        }
+        if self.cdb.attributes.gets() {
+            self.progress.begin(Functions::GET_CAPABILITY);
+            wishes.check_get(self.device, kind, several, permit)?;
+            self.progress.complete(Functions::GET_CAPABILITY);
+        }
+        Ok(())
+    }
+
+    /// A buffer for all that goes in, as far as the initiator takes any.
+    fn buffer(&self, layout: &DataInLayout) -> Result<Vec<u8>, Refusal> {
+        let length = usize::try_from(span_of(self.cdb, layout)).unwrap_or(usize::MAX);
+        let length = length.min(self.command.data_in_max);
+        if length == 0 {
+            return Ok(Vec::new());
+        }
+        self.command.buffers.take(length).ok_or(Refusal::Failed(Failure::NoBuffer))
+    }
+
+    fn command_first(&mut self, run: &mut Run<'_>, work: &mut Work<'_, '_>) -> Result<Done, Refusal> {
+        self.progress.begin(Functions::COMMAND);
+        let done = commands::run(run, work.permit)?;
+        self.progress.complete(Functions::COMMAND);
+        let several: Vec<ObjectId> =
+            if done.subjects.is_empty() { vec![done.object] } else { done.subjects.clone() };
+        self.timestamps(&several, work, done.touch)?;
+        if !matches!(self.cdb.command, Command::List(list) if list.with_attributes) {
+            self.set(&several, work)?;
+            self.get(&several, work, Some(&done))?;
+        } else {
+            self.progress.complete(Functions::GET_ATTRIBUTES);
+        }
+        Ok(done)
+    }
+
+    fn attributes_first(&mut self, run: &mut Run<'_>, work: &mut Work<'_, '_>) -> Result<Done, Refusal> {
+        let object = [self.cdb.command.object()];
+        self.timestamps(&object, work, Touch::Nothing)?;
+        if self.cdb.command.action() == Action::GetAttributes {
+            self.get(&object, work, None)?;
+            self.set(&object, work)?;
+        } else {
+            self.set(&object, work)?;
+            self.get(&object, work, None)?;
+        }
+        self.progress.begin(Functions::COMMAND);
+        let done = commands::run(run, work.permit)?;
+        self.progress.complete(Functions::COMMAND);
+        Ok(done)
+    }
+
+    fn set(&mut self, objects: &[ObjectId], work: &Work<'_, '_>) -> Result<(), Refusal> {
+        if work.wishes.set.is_empty() {
+            return Ok(());
+        }
+        self.progress.begin(Functions::SET_ATTRIBUTES);
+        for &id in objects {
+            work.wishes.apply(self.device, id, work.kind)?;
+        }
+        self.progress.complete(Functions::SET_ATTRIBUTES);
+        Ok(())
+    }
+
+    fn get(
+        &mut self,
+        objects: &[ObjectId],
+        work: &mut Work<'_, '_>,
+        done: Option<&Done>,
+    ) -> Result<(), Refusal> {
+        if !self.cdb.attributes.gets() {
+            return Ok(());
+        }
+        self.progress.begin(Functions::GET_ATTRIBUTES);
+        let object = done.map_or(self.cdb.command.object(), |done| done.object);
+        let current = Current {
+            generation: self.cdb.generation,
+            response_icv: work.admitted.reply().good().unwrap_or_default(),
+            kind: work.kind,
+            partition: object.partition,
+            object: object.object,
+            append_start: done.map_or(0, |done| done.append_start),
+            capacity_change: done.map_or(0, |done| done.capacity_change),
+        };
+        let view = |id: &ObjectId| View {
+            device: self.device,
+            id: *id,
+            kind: work.kind,
+            now_ms: self.now_ms,
+            current: &current,
+        };
+        let views: Vec<View<'_>> = objects.iter().map(view).collect();
+        work.attributes = Some(work.wishes.retrieve_all(&views, &work.permit)?);
+        self.progress.complete(Functions::GET_ATTRIBUTES);
+        Ok(())
+    }
+
+    /// Leaves the timestamps that a command leaves by itself.
+    fn timestamps(&mut self, objects: &[ObjectId], work: &Work<'_, '_>, touch: Touch) -> Result<(), Refusal> {
+        self.progress.begin(Functions::IMPLICIT_SET);
+        for &id in objects {
+            if !self.bypasses_timestamps(id) {
+                self.leave_timestamps(id, work, touch)?;
+            }
+        }
+        self.progress.complete(Functions::IMPLICIT_SET);
+        Ok(())
+    }
+
+    fn leave_timestamps(&self, id: ObjectId, work: &Work<'_, '_>, touch: Touch) -> Result<(), Refusal> {
+        let device = self.device;
+        let page = rows::base(work.kind) + page::TIMESTAMPS;
+        let set = |number: u32| {
+            catalog::set(&*device.store, id, AttributeId::new(page, number), &catalog::time(self.now_ms))
+        };
+        if touch == Touch::DataModified {
+            set(5)?;
+        }
+        if !work.wishes.set.is_empty() {
+            set(3)?;
+        }
+        let accesses = Accesses {
+            data_ms: (touch == Touch::DataRead).then_some(self.now_ms),
+            attributes_ms: self.cdb.attributes.gets().then_some(self.now_ms),
+        };
+        if accesses != Accesses::default() && !matches!(self.cdb.command, Command::List(_)) {
+            device.note(id, accesses)?;
+        }
+        Ok(())
+    }
+
+    fn bypasses_timestamps(&self, id: ObjectId) -> bool {
+        if self.cdb.timestamps == Timestamps::Bypass {
+            return true;
+        }
+        match self.device.catalog.partition(id.partition) {
+            Some(partition) => partition.policy().bypass_timestamps,
+            None => self.device.catalog.root().policy.bypass_timestamps,
+        }
+    }
+
+    /// Puts retrieved attributes and integrity information where they belong and freezes the buffer.
+    fn lay_out(&self, mut buffer: Vec<u8>, layout: &DataInLayout, done: &Done, work: Work<'_, '_>) -> Answer {
+        let attributes = work.attributes.unwrap_or_default();
+        let mut wanted = done.data_in;
+        let reach = buffer.len();
+        let clip = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(reach);
+        let mut filled = clip(done.data_in);
+        if let Some(place) = layout.attributes
+            && !attributes.is_empty()
+        {
+            wanted = wanted.max(place.offset.saturating_add(attributes.len() as u64));
+            filled = put(&mut buffer, filled, place.offset, &attributes);
+        }
+        if let Some(at) = layout.integrity {
+            let covered = clip(done.data_in_covered);
+            // What the initiator does not take is not covered; it learns from the residual.
+            let taken = layout.attributes.map_or(0, |place| {
+                clip(place.offset.saturating_add(attributes.len() as u64)).saturating_sub(clip(place.offset))
+            });
+            let sent = &attributes[..taken.min(attributes.len())];
+            let block = work.admitted.reply().data_in(&[&buffer[..covered]], sent).unwrap_or_default();
+            wanted = wanted.max(at.saturating_add(block.len() as u64));
+            filled = put(&mut buffer, filled, at, &block);
+        }
+        buffer.truncate(filled);
+        let data_in = if buffer.is_empty() { Bytes::new() } else { self.command.buffers.freeze(buffer) };
+        Answer { data_in, data_in_wanted: wanted, remark: done.remark }
+    }
+}
+
+/// The permit and what else the work of one command needs.
+struct Work<'w, 'l> {
+    admitted: &'w Admitted<RustCrypto>,
+    permit: Permit,
+    wishes: &'w Wishes<'l>,
+    kind: ObjectType,
+    attributes: Option<Vec<u8>>,
+}
+
+/// The lock is given back before anything waits for the medium.
+fn release(grasp: Grasp<'_>) {
+    drop(grasp);
+}
+
+/// Copies `bytes` to `at`, as far as the buffer reaches; the gap before them becomes zero. Gives the new end.
+fn put(buffer: &mut [u8], filled: usize, at: u64, bytes: &[u8]) -> usize {
+    let start = usize::try_from(at).unwrap_or(usize::MAX).min(buffer.len());
+    let end = start.saturating_add(bytes.len()).min(buffer.len());
+    if filled < start {
+        buffer[filled..start].fill(0);
+    }
+    buffer[start..end].copy_from_slice(&bytes[..end - start]);
+    filled.max(end)
+}
+
+/// Bytes from the start of the Data-In Buffer to the end of the last thing that may stand in it.
+fn span_of(cdb: &Cdb, layout: &DataInLayout) -> u64 {
+    let attributes = layout.attributes.map_or(0, |place| place.end());
+    let integrity = layout.integrity.map_or(0, |at| at.saturating_add(16 + cdb.generation.icv_len() as u64));
+    layout.data_max.max(attributes).max(integrity)
+}
+
+/// Retrieved attributes must not lie over command data.
+fn check_retrieved_place(layout: &DataInLayout) -> Result<(), Failure> {
+    match layout.attributes {
+        Some(place) if place.offset < layout.data_max => Err(Failure::Field(pointer::ATTRIBUTES)),
+        _ => Ok(()),
+    }
+}
+
+/// The pieces of a transfer from the continuation segment.
+fn scatter(cdb: &Cdb, segment: &[u8]) -> Result<Option<Vec<Span>>, Refusal> {
+    if segment.is_empty() {
+        return Ok(None);
+    }
+    let field = || Refusal::Failed(Failure::Field(pointer::CONTINUATION));
+    let segment = Segment::parse(&cdb.command, segment).map_err(|_| field())?;
+    let (Some(pieces), Some(range)) = (segment.scatter_gather, cdb.command.range()) else { return Ok(None) };
+    let mut from = 0u64;
+    let mut spans = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        // Offsets count from STARTING BYTE.
+        let at = range.start.checked_add(piece.offset).ok_or_else(field)?;
+        at.checked_add(piece.length).ok_or(Refusal::Denied(Denial::Range))?;
+        spans.push(Span { at, from, length: piece.length });
+        from = from.checked_add(piece.length).ok_or_else(field)?;
+    }
+    Ok(Some(spans))
+}

@@ -1,0 +1,154 @@
+//! Why a command failed, apart from want of authority, and what the initiator hears.
+//!
+//! Does: one variant per thing that can go wrong; status, sense key and code of each.
+//! Does not: refusals of authority; those are `sealstone_seal::Denial`.
+//! Contract: no `_` arm over our own variants: a new one must choose what it says.
+//! Truth: reference/t10-osd.md 5.3.
+
+use sealstone_osd::AttributeId;
+use sealstone_scsi::additional::{self, AdditionalSense};
+use sealstone_scsi::{SenseKey, Status};
+use sealstone_seal::KeyError;
+use sealstone_store::StoreError;
+use thiserror::Error;
+
+/// Where in the request the mistake is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pointer {
+    /// Byte of the CDB.
+    Cdb(u16),
+    /// Byte of the Data-Out Buffer.
+    DataOut(u16),
+}
+
+/// Why a command failed.
+#[derive(Debug, Error)]
+pub(crate) enum Failure {
+    /// A field of the CDB has a value it must not have.
+    #[error("invalid field in CDB, byte {0}")]
+    Field(u16),
+    /// This device does not know the service action, or does not implement it.
+    #[error("unsupported service action")]
+    UnsupportedAction,
+    /// A list or segment is shorter, longer or elsewhere than the CDB says.
+    #[error("parameter list length error")]
+    ListLength,
+    /// An entry of a list must not be what it is; byte of the Data-Out Buffer.
+    #[error("invalid field in parameter list, byte {0}")]
+    Parameter(u16),
+    /// An attribute cannot be had or set on this object.
+    #[error("attribute {0:?} is not possible here")]
+    Attribute(AttributeId),
+    /// The partition still holds user objects.
+    #[error("partition not empty")]
+    NotEmpty,
+    /// A quota would be exceeded.
+    #[error("quota: {0}")]
+    Quota(&'static str),
+    /// No buffer for the data: the initiator tries again.
+    #[error("no buffer")]
+    NoBuffer,
+    /// The device's clock is behind what it promised before it was restarted.
+    #[error("clock not set")]
+    ClockNotSet,
+    /// The store failed.
+    #[error("store")]
+    Store(#[from] StoreError),
+    /// A key that must be there is not.
+    #[error("keys")]
+    Keys(#[source] KeyError),
+    /// FORMAT OSD runs.
+    #[error("format in progress")]
+    Formatting,
+    /// What `begin_boot` and the lease are kept in failed.
+    #[error("boot record")]
+    BootRecord,
+}
+
+impl Failure {
+    /// A short name, for audit and logs.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Field(_) => "invalid_field_in_cdb",
+            Self::UnsupportedAction => "unsupported_service_action",
+            Self::ListLength => "parameter_list_length",
+            Self::Parameter(_) | Self::Attribute(_) => "invalid_field_in_parameter_list",
+            Self::NotEmpty => "partition_not_empty",
+            Self::Quota(_) => "quota",
+            Self::NoBuffer => "no_buffer",
+            Self::ClockNotSet => "clock_not_set",
+            Self::BootRecord => "boot_record",
+            Self::Keys(_) => "keys",
+            Self::Formatting => "format_in_progress",
+            Self::Store(error) => match error {
+                StoreError::Exists(_) => "exists",
+                StoreError::NotFound(_) => "not_found",
+                StoreError::NoSpace => "no_space",
+                StoreError::TooLarge { .. } => "too_large",
+                StoreError::Damaged { .. } | StoreError::IndexDamaged { .. } => "damaged",
+                StoreError::Poisoned => "store_poisoned",
+                _ => "store_failed",
+            },
+        }
+    }
+
+    /// BUSY for what passes by itself; CHECK CONDITION for the rest.
+    pub(crate) fn status(&self) -> Status {
+        match self {
+            Self::NoBuffer => Status::Busy,
+            _ => Status::CheckCondition,
+        }
+    }
+
+    /// Sense key, code, and where the mistake is.
+    pub(crate) fn sense(&self) -> (SenseKey, AdditionalSense, Option<Pointer>) {
+        use SenseKey::{DataProtect, HardwareError, IllegalRequest, MediumError, NotReady};
+        match self {
+            Self::Field(byte) => {
+                (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::Cdb(*byte)))
+            }
+            Self::UnsupportedAction => {
+                (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::Cdb(SERVICE_ACTION)))
+            }
+            Self::ListLength => (IllegalRequest, additional::PARAMETER_LIST_LENGTH_ERROR, None),
+            Self::Parameter(byte) => {
+                (IllegalRequest, additional::INVALID_FIELD_IN_PARAMETER_LIST, Some(Pointer::DataOut(*byte)))
+            }
+            Self::Attribute(_) => (IllegalRequest, additional::INVALID_FIELD_IN_PARAMETER_LIST, None),
+            Self::NotEmpty => (IllegalRequest, additional::CONTAINS_USER_OBJECTS, None),
+            Self::Quota(_) => (DataProtect, additional::QUOTA_ERROR, None),
+            Self::NoBuffer => (SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE, None),
+            Self::ClockNotSet => (NotReady, MANUAL_INTERVENTION_REQUIRED, None),
+            Self::Formatting => (NotReady, additional::FORMAT_IN_PROGRESS, None),
+            Self::BootRecord | Self::Keys(_) => (HardwareError, additional::INTERNAL_TARGET_FAILURE, None),
+            Self::Store(error) => match error {
+                StoreError::NoSpace => (DataProtect, additional::QUOTA_ERROR, None),
+                StoreError::TooLarge { .. } => (IllegalRequest, additional::INVALID_FIELD_IN_CDB, None),
+                StoreError::Exists(_) => {
+                    (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::Cdb(OBJECT)))
+                }
+                StoreError::NotFound(id) => {
+                    let field = if id.object == 0 { PARTITION } else { OBJECT };
+                    (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::Cdb(field)))
+                }
+                StoreError::Damaged { .. } | StoreError::IndexDamaged { .. } => {
+                    (MediumError, additional::UNRECOVERED_READ_ERROR, None)
+                }
+                // A store of another kind may fail in ways of its own.
+                _ => (HardwareError, additional::INTERNAL_TARGET_FAILURE, None),
+            },
+        }
+    }
+}
+
+/// LOGICAL UNIT NOT READY, MANUAL INTERVENTION REQUIRED.
+pub(crate) const MANUAL_INTERVENTION_REQUIRED: AdditionalSense = AdditionalSense(0x0403);
+
+/// Byte of the CDB: SERVICE ACTION.
+pub(crate) const SERVICE_ACTION: u16 = 8;
+/// Byte of the CDB: PARTITION_ID.
+pub(crate) const PARTITION: u16 = 16;
+/// Byte of the CDB: USER_OBJECT_ID.
+pub(crate) const OBJECT: u16 = 24;
+/// Byte of the CDB: attribute parameters.
+pub(crate) const ATTRIBUTES: u16 = 52;

@@ -1,0 +1,184 @@
+//! The device's end of the security model: keys, gate, nonce lease, and the answers the gate asks for.
+//!
+//! Does: put `sealstone_seal` to work on this device. Does not: decide anything itself.
+//! Contract: no nonce is accepted whose time is later than the lease that was made durable.
+//! Truth: design/security.md 3.3, 3.4, 3.6, 4.4.
+
+use parking_lot::{Mutex, RwLock};
+use sealstone_crypto::{ParkingLot, RustCrypto};
+use sealstone_osd::{AttributeId, Cdb, ObjectId, ObjectType, SecurityMethod};
+use sealstone_seal::{
+    Admitted, Facts, Gate, GatePolicy, Hash, InitialKey, KeyError, KeyHierarchy, Nexus as SealNexus,
+    ObjectFacts, Refused, Request, SecurityToken,
+};
+
+use crate::device::Device;
+use crate::environment::Surroundings;
+use crate::failure::Failure;
+use crate::nexus::Nexus;
+use crate::provision::ProvisionError;
+
+/// How keys are derived on this device.
+pub(crate) const KEY_HASH: Hash = Hash::Sha256;
+/// A command renews the lease itself only when the shell's upkeep is this late, milliseconds.
+const UPKEEP_LATE_MS: u64 = 1000;
+
+/// Where the nonce lease is kept across restarts.
+pub trait LeaseStore: Send + Sync {
+    /// Makes the lease durable before returning.
+    ///
+    /// # Errors
+    /// The device refuses signed commands until it succeeds.
+    fn persist_lease(&self, lease_ms: u64) -> Result<(), ProvisionError>;
+}
+
+/// Forgets the lease: for tests, and for devices whose objects do not survive a restart either.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VolatileLease;
+
+impl LeaseStore for VolatileLease {
+    fn persist_lease(&self, _: u64) -> Result<(), ProvisionError> {
+        Ok(())
+    }
+}
+
+/// Keys, gate and lease of one device.
+pub(crate) struct Guard {
+    keys: RwLock<KeyHierarchy<RustCrypto>>,
+    gate: Gate<RustCrypto, ParkingLot>,
+    lease: Mutex<Box<dyn LeaseStore>>,
+}
+
+impl Guard {
+    pub(crate) fn new(
+        policy: GatePolicy,
+        initial: &InitialKey,
+        system_id: [u8; 20],
+        lease: Box<dyn LeaseStore>,
+        lease_ms: u64,
+        surroundings: &Surroundings,
+    ) -> Self {
+        let keys = KeyHierarchy::factory(KEY_HASH, initial, system_id);
+        let mut random = |into: &mut [u8]| surroundings.fill_random(into);
+        Self {
+            keys: RwLock::new(keys),
+            gate: Gate::new(policy, lease_ms, &mut random),
+            lease: Mutex::new(lease),
+        }
+    }
+
+    /// A partition gets its keys.
+    pub(crate) fn add_partition(&self, id: u64) -> Result<(), Failure> {
+        self.keys.write().add_partition(id).map_err(|error| match error {
+            KeyError::PartitionExists(_) => Failure::Field(crate::failure::PARTITION),
+            KeyError::Full => Failure::Quota("partition keys"),
+            KeyError::ParentUnset | KeyError::NoPartition(_) | KeyError::Version(_) => Failure::Keys(error),
+        })
+    }
+
+    /// A partition's keys are void.
+    pub(crate) fn remove_partition(&self, id: u64) {
+        self.keys.write().remove_partition(id);
+    }
+
+    /// Keeps the lease ahead of the clock, and idle memory small. Call about twice a second.
+    pub(crate) fn upkeep(&self, now_ms: u64) -> Result<(), Failure> {
+        self.gate.nonces().sweep(now_ms);
+        self.renew(now_ms)
+    }
+
+    fn renew(&self, now_ms: u64) -> Result<(), Failure> {
+        if self.gate.nonces().lease_due(now_ms).is_none() {
+            return Ok(());
+        }
+        let lease = self.lease.lock();
+        // Another thread may have renewed it while this one waited.
+        if let Some(due) = self.gate.nonces().lease_due(now_ms) {
+            lease.persist_lease(due).map_err(|_| Failure::BootRecord)?;
+            self.gate.nonces().extend_lease(due);
+        }
+        Ok(())
+    }
+
+    /// Renews a lease that the upkeep let run low.
+    pub(crate) fn check_lease(&self, now_ms: u64) -> Result<(), Failure> {
+        let late = now_ms.saturating_sub(UPKEEP_LATE_MS);
+        if self.gate.nonces().lease_due(late).is_some() { self.renew(now_ms) } else { Ok(()) }
+    }
+
+    /// Steps 2 to 6 of the order of checks.
+    pub(crate) fn admit(
+        &self,
+        device: &Device,
+        nexus: &Nexus,
+        cdb: &Cdb,
+        bytes: &[u8],
+        now_ms: u64,
+    ) -> Result<Admitted<RustCrypto>, Refused<RustCrypto>> {
+        let seal_nexus =
+            SealNexus { token: Some(SecurityToken(nexus.token())), secure_channel: nexus.secure_channel };
+        let keys = self.keys.read();
+        self.gate.admit(&Request {
+            cdb,
+            bytes,
+            nexus: &seal_nexus,
+            clock_ms: now_ms,
+            boot_epoch: device.boot_epoch,
+            keys: &keys,
+            facts: device,
+        })
+    }
+}
+
+impl Facts for Device {
+    fn floor(&self, object: ObjectId) -> SecurityMethod {
+        let root = self.catalog.root();
+        if object.partition == 0 {
+            return root.policy.default_method;
+        }
+        let Some(partition) = self.catalog.partition(object.partition) else { return root.partition_method };
+        let floor = partition.policy().default_method;
+        if object.object == 0 {
+            return floor;
+        }
+        match self.facts(object) {
+            Ok(facts) => {
+                floor.max(SecurityMethod::from_nibble(facts.method).unwrap_or(SecurityMethod::AllData))
+            }
+            // It is not there, or cannot be read: the command will find out, under the partition's floor.
+            Err(_) => floor,
+        }
+    }
+
+    fn frozen_keys(&self, partition: u64) -> u16 {
+        self.catalog.partition(partition).map_or(0, |partition| partition.policy().frozen_keys)
+    }
+
+    fn audit_frozen(&self, _audit: &[u8; 20]) -> bool {
+        // No attribute freezes an audit value in the sources we have.
+        false
+    }
+
+    fn object(&self, id: ObjectId) -> Option<ObjectFacts> {
+        if id.is_root() {
+            return Some(ObjectFacts { kind: ObjectType::Root, created_ms: 0, policy_access_tag: 0 });
+        }
+        if id.is_partition() {
+            let policy = self.catalog.partition(id.partition)?.policy();
+            return Some(ObjectFacts {
+                kind: ObjectType::Partition,
+                created_ms: policy.created_ms,
+                policy_access_tag: policy.tag,
+            });
+        }
+        let kind = self.store.stat(id).ok()?.kind;
+        let facts = self.facts(id).ok()?;
+        Some(ObjectFacts { kind, created_ms: facts.created_ms, policy_access_tag: facts.tag })
+    }
+
+    fn attribute_allowed(&self, _partition: u64, _access: u32, _attribute: AttributeId) -> bool {
+        // The Attributes Access page (P+4) is not kept by this device: what a capability restricts to a list in it
+        // stays refused.
+        false
+    }
+}

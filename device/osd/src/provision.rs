@@ -1,0 +1,507 @@
+//! The data directory of a device: made once by `osd init`, opened by `osd serve`.
+//!
+//! Does: system id, name and capacity in `device.toml`; the initial master key in `master.key` (0600); what changes
+//! at every start (boot epoch, nonce lease) in `boot.toml`. Does not: touch the objects under `store/`, or draw
+//! random bytes; they are passed in.
+//! Contract: each file is replaced as a whole (write, fsync, rename, fsync of the directory). `device.toml` is
+//! written last, so a directory without it is no device, and one with a leftover marker says that init was cut off.
+//! Truth: design/security.md 3.4 (lease), 3.7 (key files); design/architecture.md section 5 (`osd init`).
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// Layout of the data directory that this version reads and writes.
+pub const LAYOUT_VERSION: u32 = 1;
+/// Bytes of a master key.
+pub const MASTER_KEY_LEN: usize = 32;
+/// Bytes of an OSD SYSTEM ID.
+pub const SYSTEM_ID_LEN: usize = 20;
+/// Longest name of a device, bytes: it becomes part of its iSCSI name.
+pub const NAME_MAX: usize = 64;
+/// No file of ours is longer, bytes; more is refused unread.
+const FILE_MAX: u64 = 16 * 1024;
+
+const DEVICE_FILE: &str = "device.toml";
+const BOOT_FILE: &str = "boot.toml";
+const KEY_FILE: &str = "master.key";
+const MARKER_FILE: &str = "init.incomplete";
+const STORE_DIR: &str = "store";
+
+/// Why a data directory could not be made or opened.
+#[derive(Debug, Error)]
+pub enum ProvisionError {
+    /// There is already a device here.
+    #[error("{0} already holds a device")]
+    AlreadyInitialised(PathBuf),
+    /// The directory has something else in it.
+    #[error("{0} is not empty")]
+    NotEmpty(PathBuf),
+    /// There is no device here.
+    #[error("{0} holds no device; run `sealstone osd init`")]
+    NotInitialised(PathBuf),
+    /// `osd init` did not finish here.
+    #[error("{0}: initialisation was interrupted; remove the directory and run `sealstone osd init` again")]
+    Interrupted(PathBuf),
+    /// Made by another version of this program.
+    #[error("{path} has layout version {found}, this program reads {LAYOUT_VERSION}")]
+    Version {
+        /// The file that says so.
+        path: PathBuf,
+        /// What it says.
+        found: u32,
+    },
+    /// The key file is not there.
+    #[error("{0} is missing: without the master key the device cannot be opened")]
+    KeyMissing(PathBuf),
+    /// The key file is readable by others than its owner.
+    #[error("{path} has mode {mode:04o}, want 0600")]
+    KeyMode {
+        /// The key file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The key file belongs to another device.
+    #[error("{0} belongs to another device: its system id differs")]
+    KeyOfAnotherDevice(PathBuf),
+    /// A file's content is not what it has to be.
+    #[error("{path}: {reason}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A name that cannot be part of an iSCSI name.
+    #[error("bad device name {0:?}: 1 to {NAME_MAX} of a-z, 0-9, '.', '-'")]
+    Name(String),
+    /// The operating system refused.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// What never changes about a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// OSD SYSTEM ID: a designation descriptor (VPD 83h) of the logical unit, zero padded.
+    pub system_id: [u8; SYSTEM_ID_LEN],
+    /// Name of the device; the last part of its iSCSI name.
+    pub name: String,
+    /// Bytes the store may use.
+    pub capacity: u64,
+}
+
+impl Identity {
+    /// A new identity. `unique` becomes the vendor-specific part of the system id.
+    ///
+    /// # Errors
+    /// [`ProvisionError::Name`].
+    pub fn new(name: &str, capacity: u64, unique: [u8; 12]) -> Result<Self, ProvisionError> {
+        check_name(name)?;
+        Ok(Self { system_id: system_id(unique), name: name.to_owned(), capacity })
+    }
+}
+
+/// A VPD 83h designation descriptor of exactly 20 bytes: code set 1 (binary), association logical unit, designator
+/// type 0 (vendor specific), 16 bytes: `SEAL` and the unique part.
+#[must_use]
+pub fn system_id(unique: [u8; 12]) -> [u8; SYSTEM_ID_LEN] {
+    let mut id = [0; SYSTEM_ID_LEN];
+    id[..8].copy_from_slice(&[0x01, 0x00, 0x00, 0x10, b'S', b'E', b'A', b'L']);
+    id[8..].copy_from_slice(&unique);
+    id
+}
+
+/// The initial master key of a device. Wiped when dropped; never shown.
+pub struct InitialKey(pub Zeroizing<[u8; MASTER_KEY_LEN]>);
+
+impl core::fmt::Debug for InitialKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("InitialKey")
+    }
+}
+
+/// What changes at each start and every second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Boot {
+    /// Starts so far, modulo 65536, never 0 (0 in a capability means unchecked).
+    pub epoch: u16,
+    /// No request nonce with a later timestamp was ever accepted, ms since 1970.
+    pub lease_ms: u64,
+}
+
+/// A device's directory, open.
+#[derive(Debug)]
+pub struct DataDir {
+    root: PathBuf,
+    /// Who this device is.
+    pub identity: Identity,
+    /// Its initial master key.
+    pub master_key: InitialKey,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeviceFile {
+    version: u32,
+    system_id: String,
+    name: String,
+    capacity: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyFile {
+    system_id: String,
+    name: String,
+    master_key: String,
+}
+
+impl DataDir {
+    /// Makes a device out of an empty or absent directory. `make_store` gets the path of the store's own directory,
+    /// which does not exist yet; whatever it fails with goes into its `Result` and leaves the marker behind.
+    ///
+    /// # Errors
+    /// The inner result is the store's; the outer one is this module's.
+    pub fn format<S, E>(
+        root: &Path,
+        identity: Identity,
+        master_key: InitialKey,
+        make_store: impl FnOnce(&Path) -> Result<S, E>,
+    ) -> Result<Result<(Self, S), E>, ProvisionError> {
+        DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(at(root))?;
+        if root.join(DEVICE_FILE).exists() {
+            return Err(ProvisionError::AlreadyInitialised(root.to_owned()));
+        }
+        if root.join(MARKER_FILE).exists() {
+            return Err(ProvisionError::Interrupted(root.to_owned()));
+        }
+        if fs::read_dir(root).map_err(at(root))?.next().is_some() {
+            return Err(ProvisionError::NotEmpty(root.to_owned()));
+        }
+        replace(root, MARKER_FILE, b"", 0o600)?;
+        let store = match make_store(&root.join(STORE_DIR)) {
+            Ok(store) => store,
+            Err(error) => return Ok(Err(error)),
+        };
+        replace(root, KEY_FILE, key_file(&identity, &master_key).as_bytes(), 0o600)?;
+        replace(root, BOOT_FILE, toml_text(&Boot { epoch: 0, lease_ms: 0 }).as_bytes(), 0o600)?;
+        let device = DeviceFile {
+            version: LAYOUT_VERSION,
+            system_id: hex(&identity.system_id),
+            name: identity.name.clone(),
+            capacity: identity.capacity,
+        };
+        replace(root, DEVICE_FILE, toml_text(&device).as_bytes(), 0o600)?;
+        let marker = root.join(MARKER_FILE);
+        fs::remove_file(&marker).map_err(at(&marker))?;
+        sync_dir(root)?;
+        Ok(Ok((Self { root: root.to_owned(), identity, master_key }, store)))
+    }
+
+    /// Opens what [`Self::format`] made.
+    ///
+    /// # Errors
+    /// Each variant of [`ProvisionError`] but those about names and fullness.
+    pub fn open(root: &Path) -> Result<Self, ProvisionError> {
+        if root.join(MARKER_FILE).exists() {
+            return Err(ProvisionError::Interrupted(root.to_owned()));
+        }
+        let path = root.join(DEVICE_FILE);
+        let text = match read_bounded(&path) {
+            Err(ProvisionError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Err(ProvisionError::NotInitialised(root.to_owned()));
+            }
+            other => other?,
+        };
+        // The version first: another version may have other keys.
+        let table: toml::Table = text.parse().map_err(malformed(&path))?;
+        let found = table.get("version").and_then(toml::Value::as_integer).unwrap_or(0);
+        if found != i64::from(LAYOUT_VERSION) {
+            return Err(ProvisionError::Version { path, found: u32::try_from(found).unwrap_or(0) });
+        }
+        let device: DeviceFile = toml::from_str(&text).map_err(malformed(&path))?;
+        check_name(&device.name)?;
+        let identity = Identity {
+            system_id: unhex(&device.system_id)
+                .ok_or_else(|| bad(&path, "system_id is not 20 bytes of hex"))?,
+            name: device.name,
+            capacity: device.capacity,
+        };
+        let master_key = read_key(&root.join(KEY_FILE), &identity)?;
+        Ok(Self { root: root.to_owned(), identity, master_key })
+    }
+
+    /// Where the store lives.
+    #[must_use]
+    pub fn store_path(&self) -> PathBuf {
+        self.root.join(STORE_DIR)
+    }
+
+    /// Begins a start of the device: counts the boot epoch up, durably.
+    ///
+    /// # Errors
+    /// [`ProvisionError::Io`], [`ProvisionError::Malformed`].
+    pub fn begin_boot(&self) -> Result<Boot, ProvisionError> {
+        let path = self.root.join(BOOT_FILE);
+        let text = read_bounded(&path)?;
+        let mut boot: Boot = toml::from_str(&text).map_err(malformed(&path))?;
+        boot.epoch = boot.epoch.checked_add(1).unwrap_or(1);
+        self.write_boot(boot)?;
+        Ok(boot)
+    }
+
+    /// Replaces the boot record, durably: the nonce lease moves ahead with it.
+    ///
+    /// # Errors
+    /// [`ProvisionError::Io`].
+    pub fn write_boot(&self, boot: Boot) -> Result<(), ProvisionError> {
+        replace(&self.root, BOOT_FILE, toml_text(&boot).as_bytes(), 0o600)
+    }
+
+    /// Writes the key file that `mds add-osd --key` reads: `system_id`, `name`, `master_key`; mode 0600.
+    ///
+    /// # Errors
+    /// [`ProvisionError::Io`]; a file that is there already is not overwritten.
+    pub fn write_key_out(&self, path: &Path) -> Result<(), ProvisionError> {
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(at(path))?;
+        let text = key_file(&self.identity, &self.master_key);
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(at(path))
+    }
+}
+
+fn check_name(name: &str) -> Result<(), ProvisionError> {
+    let fits = !name.is_empty() && name.len() <= NAME_MAX;
+    let plain = name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-'));
+    if fits && plain { Ok(()) } else { Err(ProvisionError::Name(name.chars().take(NAME_MAX).collect())) }
+}
+
+fn key_file(identity: &Identity, key: &InitialKey) -> Zeroizing<String> {
+    let secret = Zeroizing::new(hex(&*key.0));
+    let mut text = Zeroizing::new(String::with_capacity(256 + identity.name.len()));
+    text.push_str("system_id = \"");
+    text.push_str(&hex(&identity.system_id));
+    text.push_str("\"\nname = \"");
+    text.push_str(&identity.name);
+    text.push_str("\"\nmaster_key = \"");
+    text.push_str(&secret);
+    text.push_str("\"\n");
+    text
+}
+
+fn read_key(path: &Path, identity: &Identity) -> Result<InitialKey, ProvisionError> {
+    let meta = match fs::symlink_metadata(path) {
+        Err(source) if source.kind() == io::ErrorKind::NotFound => {
+            return Err(ProvisionError::KeyMissing(path.to_owned()));
+        }
+        other => other.map_err(at(path))?,
+    };
+    if !meta.is_file() {
+        return Err(bad(path, "not a regular file"));
+    }
+    let mode = meta.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(ProvisionError::KeyMode { path: path.to_owned(), mode });
+    }
+    let text = Zeroizing::new(read_bounded(path)?);
+    // The parser's own message would quote the line, and the line may be the key.
+    let file: KeyFile = toml::from_str(&text).map_err(|_| bad(path, "not a key file"))?;
+    let secret = Zeroizing::new(file.master_key);
+    let system: [u8; SYSTEM_ID_LEN] =
+        unhex(&file.system_id).ok_or_else(|| bad(path, "system_id is not 20 bytes of hex"))?;
+    if system != identity.system_id {
+        return Err(ProvisionError::KeyOfAnotherDevice(path.to_owned()));
+    }
+    let key = unhex(&secret).ok_or_else(|| bad(path, "master_key is not 32 bytes of hex"))?;
+    Ok(InitialKey(Zeroizing::new(key)))
+}
+
+/// Writes a file so that after a crash either the old or the new content is there, whole.
+fn replace(dir: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), ProvisionError> {
+    let target = dir.join(name);
+    let fresh = dir.join(format!("{name}.new"));
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&fresh)
+        .map_err(at(&fresh))?;
+    file.write_all(content).and_then(|()| file.sync_all()).map_err(at(&fresh))?;
+    fs::rename(&fresh, &target).map_err(at(&target))?;
+    sync_dir(dir)
+}
+
+fn sync_dir(dir: &Path) -> Result<(), ProvisionError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
+}
+
+fn read_bounded(path: &Path) -> Result<String, ProvisionError> {
+    let file = File::open(path).map_err(at(path))?;
+    if file.metadata().map_err(at(path))?.len() > FILE_MAX {
+        return Err(bad(path, "longer than any file of ours"));
+    }
+    let mut text = String::new();
+    file.take(FILE_MAX).read_to_string(&mut text).map_err(at(path))?;
+    Ok(text)
+}
+
+fn toml_text(value: &impl Serialize) -> String {
+    toml::to_string(value).expect("our own structs have string keys and plain values")
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> ProvisionError + '_ {
+    move |source| ProvisionError::Io { path: path.to_owned(), source }
+}
+
+fn malformed(path: &Path) -> impl FnOnce(toml::de::Error) -> ProvisionError + '_ {
+    move |error| bad(path, error.message())
+}
+
+fn bad(path: &Path, reason: &str) -> ProvisionError {
+    ProvisionError::Malformed { path: path.to_owned(), reason: reason.to_owned() }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
+}
+
+fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != N * 2 || !text.is_ascii() {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        let high = char::from(pair[0]).to_digit(16)?;
+        let low = char::from(pair[1]).to_digit(16)?;
+        *byte = u8::try_from(high << 4 | low).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity::new("osd-1", 1 << 30, [7; 12]).unwrap()
+    }
+
+    fn key() -> InitialKey {
+        InitialKey(Zeroizing::new([0xA5; MASTER_KEY_LEN]))
+    }
+
+    fn made(root: &Path) -> DataDir {
+        let made = DataDir::format(root, identity(), key(), |store| {
+            fs::create_dir(store)?;
+            Ok::<(), io::Error>(())
+        });
+        made.unwrap().unwrap().0
+    }
+
+    #[test]
+    fn what_was_formatted_opens_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("d");
+        let made = made(&root);
+        let open = DataDir::open(&root).unwrap();
+        assert_eq!(open.identity, made.identity);
+        assert_eq!(*open.master_key.0, [0xA5; MASTER_KEY_LEN]);
+        assert_eq!(fs::metadata(root.join(KEY_FILE)).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn each_start_counts_the_epoch_up_and_skips_zero() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = made(&dir.path().join("d"));
+        assert_eq!(made.begin_boot().unwrap().epoch, 1);
+        assert_eq!(made.begin_boot().unwrap().epoch, 2);
+        made.write_boot(Boot { epoch: u16::MAX, lease_ms: 9 }).unwrap();
+        assert_eq!(made.begin_boot().unwrap(), Boot { epoch: 1, lease_ms: 9 });
+    }
+
+    #[test]
+    fn wrong_states_have_names_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("d");
+        assert!(matches!(DataDir::open(&root), Err(ProvisionError::NotInitialised(_))));
+        made(&root);
+        let again = DataDir::format(&root, identity(), key(), |_| Ok::<(), io::Error>(()));
+        assert!(matches!(again, Err(ProvisionError::AlreadyInitialised(_))));
+
+        let key_path = root.join(KEY_FILE);
+        fs::set_permissions(&key_path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(DataDir::open(&root), Err(ProvisionError::KeyMode { mode: 0o644, .. })));
+        fs::set_permissions(&key_path, fs::Permissions::from_mode(0o600)).unwrap();
+
+        let text = fs::read_to_string(&key_path).unwrap();
+        let other = Identity::new("osd-1", 1 << 30, [8; 12]).unwrap();
+        fs::write(&key_path, key_file(&other, &key()).as_bytes()).unwrap();
+        assert!(matches!(DataDir::open(&root), Err(ProvisionError::KeyOfAnotherDevice(_))));
+        fs::write(&key_path, text.replace("a5", "zz")).unwrap();
+        assert!(matches!(DataDir::open(&root), Err(ProvisionError::Malformed { .. })));
+        fs::remove_file(&key_path).unwrap();
+        assert!(matches!(DataDir::open(&root), Err(ProvisionError::KeyMissing(_))));
+
+        let device = root.join(DEVICE_FILE);
+        let text = fs::read_to_string(&device).unwrap();
+        fs::write(&device, text.replace("version = 1", "version = 2")).unwrap();
+        assert!(matches!(DataDir::open(&root), Err(ProvisionError::Version { found: 2, .. })));
+
+        fs::write(root.join(MARKER_FILE), "").unwrap();
+        assert!(matches!(DataDir::open(&root), Err(ProvisionError::Interrupted(_))));
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_made_leaves_an_interrupted_init() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("d");
+        let failed = DataDir::format(&root, identity(), key(), |_| Err::<(), _>(io::Error::other("full")));
+        assert!(failed.unwrap().is_err());
+        assert!(matches!(DataDir::open(&root), Err(ProvisionError::Interrupted(_))));
+        let again = DataDir::format(&root, identity(), key(), |_| Ok::<(), io::Error>(()));
+        assert!(matches!(again, Err(ProvisionError::Interrupted(_))));
+    }
+
+    #[test]
+    fn a_directory_with_other_things_in_it_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("thesis.tex"), "x").unwrap();
+        let refused = DataDir::format(dir.path(), identity(), key(), |_| Ok::<(), io::Error>(()));
+        assert!(matches!(refused, Err(ProvisionError::NotEmpty(_))));
+    }
+
+    #[test]
+    fn names_that_do_not_fit_an_iscsi_name_are_refused() {
+        for name in ["", "A", "a b", "ä", &"x".repeat(NAME_MAX + 1)] {
+            assert!(matches!(Identity::new(name, 0, [0; 12]), Err(ProvisionError::Name(_))), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn the_key_never_shows_in_debug_output() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!format!("{:?}", made(&dir.path().join("d"))).to_lowercase().contains("a5a5"));
+    }
+}

@@ -1,0 +1,154 @@
+//! From what happened to what the initiator hears.
+//!
+//! Does: keep count of the functions of a command, build sense data. Does not: sign it.
+//! Contract: a function that was neither completed nor left out has failed; exactly one can.
+//! Truth: reference/t10-osd.md 5.1, 5.2.
+
+use sealstone_osd::{Generation, ObjectId};
+use sealstone_scsi::additional::READ_PAST_END_OF_USER_OBJECT;
+use sealstone_scsi::lu::ScsiReply;
+use sealstone_scsi::{FieldPointer, Functions, OsdError, Sense, SenseKey, Status};
+use sealstone_seal::Denial;
+
+use crate::commands::Remark;
+use crate::failure::{Failure, Pointer};
+
+/// Why a command did not do all of its work.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// Authority was missing.
+    Denied(Denial),
+    /// Anything else.
+    Failed(Failure),
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<Denial> for Refusal {
+    fn from(denial: Denial) -> Self {
+        Self::Denied(denial)
+    }
+}
+
+impl From<sealstone_store::StoreError> for Refusal {
+    fn from(error: sealstone_store::StoreError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl Refusal {
+    pub(crate) fn status(&self) -> Status {
+        match self {
+            Self::Denied(denial) => denial.status(),
+            Self::Failed(failure) => failure.status(),
+        }
+    }
+
+    /// Sense data, if the status carries any.
+    pub(crate) fn sense(&self, generation: Generation) -> Option<Sense> {
+        match self {
+            Self::Denied(denial) => denial.sense(generation),
+            Self::Failed(failure) if failure.status() != Status::CheckCondition => None,
+            Self::Failed(failure) => {
+                let (key, code, pointer) = failure.sense();
+                let sense = Sense::new(key, code);
+                let sense = match pointer {
+                    Some(Pointer::Cdb(byte)) => sense.with_field(FieldPointer::cdb(byte)),
+                    Some(Pointer::DataOut(byte)) => sense.with_field(FieldPointer::parameter(byte)),
+                    None => sense,
+                };
+                Some(match failure {
+                    Failure::Attribute(id) => sense.with_attribute(id.page, id.number),
+                    _ => sense,
+                })
+            }
+        }
+    }
+}
+
+impl Refusal {
+    /// A reply that nothing seals.
+    pub(crate) fn bare_reply(&self) -> ScsiReply {
+        match self.sense(Generation::Osd2) {
+            Some(sense) => ScsiReply::check(sense.encode()),
+            None => ScsiReply::status(self.status()),
+        }
+    }
+}
+
+/// READ PAST END: the command did its work, with a remark.
+pub(crate) fn remark(remark: Remark) -> Sense {
+    match remark {
+        Remark::ReadPastEnd { transferred } => {
+            Sense::new(SenseKey::RecoveredError, READ_PAST_END_OF_USER_OBJECT)
+                .with_command_specific(transferred)
+        }
+    }
+}
+
+/// How far a command came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    planned: Functions,
+    begun: Functions,
+    done: Functions,
+}
+
+impl Progress {
+    /// A command that may set and get attributes.
+    pub(crate) fn new(sets: bool, gets: bool) -> Self {
+        let mut planned = Functions::VALIDATION
+            | Functions::COMMAND_CAPABILITY
+            | Functions::COMMAND
+            | Functions::IMPLICIT_SET;
+        if sets {
+            planned = planned | Functions::SET_CAPABILITY | Functions::SET_ATTRIBUTES;
+        }
+        if gets {
+            planned = planned | Functions::GET_CAPABILITY | Functions::GET_ATTRIBUTES;
+        }
+        Self { planned, begun: Functions::NONE, done: Functions::NONE }
+    }
+
+    /// A function begins.
+    pub(crate) fn begin(&mut self, function: Functions) {
+        self.begun = self.begun | function;
+    }
+
+    /// A function that had begun is done.
+    pub(crate) fn complete(&mut self, function: Functions) {
+        self.begun = self.begun | function;
+        self.done = self.done | function;
+    }
+
+    /// The OSD error identification.
+    pub(crate) fn error(&self, object: ObjectId) -> OsdError {
+        OsdError {
+            not_initiated: Functions(self.planned.0 & !self.begun.0),
+            completed: Functions(self.planned.0 & self.done.0),
+            partition: object.partition,
+            object: object.object,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_is_in_neither_set() {
+        let mut progress = Progress::new(true, false);
+        progress.complete(Functions::VALIDATION);
+        progress.complete(Functions::COMMAND_CAPABILITY);
+        progress.complete(Functions::COMMAND);
+        progress.begin(Functions::SET_ATTRIBUTES);
+        let error = progress.error(ObjectId::ROOT);
+        assert_eq!(error.completed.0, 0xB000_0000);
+        assert_eq!(error.not_initiated.0, 0x0010_2000);
+    }
+}

@@ -1,0 +1,322 @@
+//! The OSD logical unit: what a target shell talks to.
+//!
+//! Does: dispatch by operation code, nexus bookkeeping, audit and metrics of every OSD command.
+//! Does not: transport, sockets, clocks. Contract: [`LogicalUnit`]; commands of any thread, any order.
+//! Truth: SPC-4; reference/t10-osd.md 6.2, 6.3; design/security.md section 8 (audit of refusals).
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use sealstone_osd::cdb::{Cdb, CdbError, OPERATION_CODE, pointer};
+use sealstone_osd::table::{self, SERVICE_ACTIONS};
+use sealstone_osd::{Generation, ObjectId, SecurityMethod};
+use sealstone_scsi::lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
+use sealstone_scsi::{Sense, SenseKey};
+use sealstone_seal::{GatePolicy, InitialKey};
+use sealstone_store::{ObjectStore, StoreError};
+use thiserror::Error;
+
+use crate::audit::{AuditRecord, AuditSink, Principal, Verdict};
+use crate::cache::ObjectCache;
+use crate::catalog::{Catalog, Defaults};
+use crate::clock::DeviceClock;
+use crate::commands;
+use crate::device::{Device, OsdConfig};
+use crate::environment::{Environment, Surroundings};
+use crate::execute::{Execution, Outcome};
+use crate::failure::Failure;
+use crate::guard::{Guard, LeaseStore};
+use crate::locks::Locks;
+use crate::metrics::{Ending, Metrics};
+use crate::nexus::{Nexus, Nexuses};
+use crate::report::Refusal;
+use crate::spc;
+
+/// Name of what is no known OSD command, in metrics and audit records.
+const UNKNOWN: &str = "UNKNOWN SERVICE ACTION";
+
+/// Everything a device is made of.
+pub struct Parts {
+    /// Where objects are kept.
+    pub store: Arc<dyn ObjectStore>,
+    /// What the operator decided.
+    pub config: OsdConfig,
+    /// OSD SYSTEM ID.
+    pub system_id: [u8; 20],
+    /// Name of the device.
+    pub name: String,
+    /// The initial master key, from which all factory keys grow.
+    pub master_key: InitialKey,
+    /// This start's number.
+    pub boot_epoch: u16,
+    /// The nonce lease last persisted, ms since 1970; 0 for a new device.
+    pub lease_ms: u64,
+    /// Where the lease is persisted.
+    pub lease: Box<dyn LeaseStore>,
+    /// Time and chance.
+    pub environment: Arc<dyn Environment>,
+    /// Where audit records go.
+    pub audit: Arc<dyn AuditSink>,
+}
+
+/// Why a device could not be started.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The store could not be read.
+    #[error("store")]
+    Store(#[from] StoreError),
+    /// The keys of a partition could not be made.
+    #[error("keys of partition {0:#x}")]
+    Keys(u64),
+}
+
+/// An OSD as a logical unit.
+pub struct OsdUnit {
+    device: Device,
+    nexuses: Nexuses,
+    audit: Arc<dyn AuditSink>,
+    metrics: Metrics,
+}
+
+impl OsdUnit {
+    /// Starts a device: reads its partitions and counts from the store.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(parts: Parts) -> Result<Self, StartError> {
+        let surroundings = Surroundings::from(parts.environment);
+        let least = if parts.config.insecure_nosec { SecurityMethod::NoSec } else { SecurityMethod::CmdRsp };
+        let defaults = Defaults { root_method: least, partition_method: least };
+        let catalog = Catalog::load(&*parts.store, defaults)?;
+        let policy = GatePolicy {
+            insecure_nosec: parts.config.insecure_nosec,
+            insecure_capkey: parts.config.insecure_capkey,
+            ..GatePolicy::default()
+        };
+        let guard = Guard::new(
+            policy,
+            &parts.master_key,
+            parts.system_id,
+            parts.lease,
+            parts.lease_ms,
+            &surroundings,
+        );
+        for id in catalog.partition_ids(0, usize::MAX) {
+            guard.add_partition(id).map_err(|_| StartError::Keys(id))?;
+        }
+        let names = SERVICE_ACTIONS.iter().map(|row| row.name).chain([UNKNOWN]).collect();
+        Ok(Self {
+            device: Device {
+                config: parts.config,
+                store: parts.store,
+                catalog,
+                cache: ObjectCache::new(),
+                locks: Locks::new(),
+                clock: DeviceClock::new(surroundings.clone(), parts.lease_ms),
+                guard,
+                system_id: parts.system_id,
+                name: parts.name,
+                boot_epoch: parts.boot_epoch,
+                slots: policy.slots,
+                formatting: AtomicBool::new(false),
+            },
+            nexuses: Nexuses::new(surroundings),
+            audit: parts.audit,
+            metrics: Metrics::new(names),
+        })
+    }
+
+    /// Call about twice a second: keeps the nonce lease ahead of the clock and gives unused memory back.
+    ///
+    /// # Errors
+    /// The lease could not be persisted, or the clock is too far behind; signed commands will be refused.
+    pub fn upkeep(&self) -> Result<(), UpkeepError> {
+        let now_ms = self.device.clock.now_ms().map_err(|_| UpkeepError::Clock)?;
+        self.device.guard.upkeep(now_ms).map_err(|_| UpkeepError::Lease)
+    }
+
+    /// Makes everything durable: for an orderly end.
+    ///
+    /// # Errors
+    /// [`StoreError`]; then acknowledged commands without FUA may be lost.
+    pub fn shut_down(&self) -> Result<(), StoreError> {
+        match self.device.flush() {
+            Err(Failure::Store(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The counters.
+    #[must_use]
+    pub const fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Bytes usable and used, and number of partitions: for metrics and health.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage {
+            total: self.device.catalog.root().formatted_capacity,
+            used: self.device.store.space().used,
+            partitions: self.device.catalog.partition_count(),
+        }
+    }
+
+    fn osd(&self, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
+        let cdb = match Cdb::parse(command.cdb) {
+            Ok(cdb) => cdb,
+            Err(error) => return self.malformed(nexus, command, error),
+        };
+        let action = cdb.command.action();
+        let osd1 = cdb.generation == Generation::Osd1 && !self.device.config.allow_osd1;
+        let row = commands::row(action).filter(|_| !osd1);
+        let now_ms = self.device.clock.now_ms();
+        let early = match (row, &now_ms) {
+            (None, _) => Failure::UnsupportedAction,
+            (Some(_), _) if self.device.is_formatting() => Failure::Formatting,
+            (Some(_), Err(_)) => Failure::ClockNotSet,
+            (Some(row), &Ok(now_ms)) => match self.device.guard.check_lease(now_ms) {
+                Ok(()) => {
+                    let execution = Execution::new(&self.device, nexus, command, &cdb, row, now_ms);
+                    let outcome = execution.finish();
+                    self.tell(nexus, &cdb, row.changes || cdb.attributes.sets(), now_ms, &outcome);
+                    return outcome.reply;
+                }
+                Err(failure) => failure,
+            },
+        };
+        let outcome = refused(early);
+        self.tell(nexus, &cdb, true, now_ms.unwrap_or_else(|_| self.device.clock.machine_ms()), &outcome);
+        outcome.reply
+    }
+
+    /// A CDB that cannot be read.
+    fn malformed(&self, nexus: &Nexus, command: &ScsiCommand<'_>, error: CdbError) -> ScsiReply {
+        let sense = match error {
+            // Which bytes of a CDB are wrong is told to nobody who has not proven anything, unless no proof is asked
+            // for; what is not implemented is no secret.
+            CdbError::Field { .. } if !self.device.config.insecure_nosec => {
+                Sense::new(SenseKey::IllegalRequest, error.code())
+            }
+            _ => error.sense(),
+        };
+        let row = service_action(command.cdb).and_then(table::find).map(|(row, _)| row);
+        let index = row.map_or(SERVICE_ACTIONS.len(), |row| row.action as usize);
+        self.metrics.count(index, Ending::Failed, 0, 0);
+        self.audit.record(&AuditRecord {
+            time_ms: self.device.clock.machine_ms(),
+            principal: Principal([0; 20]),
+            nexus: nexus.id,
+            initiator: &nexus.initiator,
+            action: row.map_or(UNKNOWN, |row| row.name),
+            object: ObjectId::ROOT,
+            verdict: Verdict::Failed("malformed_cdb"),
+            sense: Some(triple(&sense)),
+        });
+        ScsiReply::check(sense.encode())
+    }
+
+    /// Metrics and audit of a command.
+    fn tell(&self, nexus: &Nexus, cdb: &Cdb, changes: bool, now_ms: u64, outcome: &Outcome) {
+        let (ending, verdict) = match &outcome.refusal {
+            None => (Ending::Done, Verdict::Done),
+            Some(Refusal::Denied(denial)) => {
+                (Ending::Refused(denial.name()), Verdict::Refused(denial.name()))
+            }
+            Some(Refusal::Failed(failure)) => (Ending::Failed, Verdict::Failed(failure.name())),
+        };
+        let row = cdb.command.row();
+        let reply = &outcome.reply;
+        self.metrics.count(row.action as usize, ending, reply.data_out_used, reply.data_in.len() as u64);
+        if ending == Ending::Done && !changes && !self.device.config.audit_reads {
+            return;
+        }
+        let audit = sealstone_osd::capability::offset::AUDIT.into();
+        let principal = cdb.capability.get(audit..).and_then(|rest: &[u8]| rest.first_chunk());
+        self.audit.record(&AuditRecord {
+            time_ms: now_ms,
+            principal: Principal(principal.copied().unwrap_or_default()),
+            nexus: nexus.id,
+            initiator: &nexus.initiator,
+            action: row.name,
+            object: cdb.command.object(),
+            verdict,
+            sense: outcome.sense.as_ref().map(triple),
+        });
+    }
+}
+
+/// Capacity of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes usable.
+    pub total: u64,
+    /// Bytes used.
+    pub used: u64,
+    /// Number of partitions.
+    pub partitions: u64,
+}
+
+/// Why [`OsdUnit::upkeep`] failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum UpkeepError {
+    /// The machine's clock is too far behind what was promised before the restart.
+    #[error("the clock is too far behind; set it")]
+    Clock,
+    /// The lease could not be persisted.
+    #[error("the nonce lease could not be persisted")]
+    Lease,
+}
+
+/// A refusal before the gate: nothing to sign it with.
+fn refused(failure: Failure) -> Outcome {
+    let refusal = Refusal::Failed(failure);
+    Outcome { reply: refusal.bare_reply(), sense: refusal.sense(Generation::Osd2), refusal: Some(refusal) }
+}
+
+fn triple(sense: &Sense) -> (u8, u8, u8) {
+    (sense.key.nibble(), sense.code.code(), sense.code.qualifier())
+}
+
+fn service_action(cdb: &[u8]) -> Option<u16> {
+    let at = usize::from(pointer::SERVICE_ACTION);
+    cdb.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
+}
+
+/// FUA, in byte 10 of an OSD CDB.
+const FUA: u8 = 0x08;
+
+impl LogicalUnit for OsdUnit {
+    fn cost(&self, cdb: &[u8]) -> Cost {
+        if cdb.first() != Some(&OPERATION_CODE) {
+            return Cost::Inline;
+        }
+        let row = service_action(cdb).and_then(table::find).and_then(|(row, _)| commands::row(row.action));
+        let fua = cdb.get(usize::from(pointer::OPTIONS)).is_some_and(|options| options & FUA != 0);
+        match row {
+            Some(row) if !fua => row.cost,
+            Some(_) => Cost::Blocking,
+            None => Cost::Inline,
+        }
+    }
+
+    fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
+        let nexus = self.nexuses.get(command.nexus);
+        if command.cdb.first() != Some(&OPERATION_CODE) {
+            return spc::answer(&self.device, &nexus, &command);
+        }
+        spc::not_addressable(&nexus, &command).unwrap_or_else(|| self.osd(&nexus, &command))
+    }
+
+    fn nexus_established(&self, nexus: NexusId, initiator: &str, secure_channel: bool) {
+        self.nexuses.establish(nexus, initiator, secure_channel);
+    }
+
+    fn nexus_lost(&self, nexus: NexusId) {
+        self.nexuses.lose(nexus);
+    }
+
+    fn reset(&self) {
+        self.nexuses.reset();
+    }
+}
