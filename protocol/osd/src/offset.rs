@@ -51,8 +51,12 @@ pub const fn decode(generation: Generation, field: u32) -> Decoded {
 }
 
 /// The field for exactly this offset, with the finest exponent that holds it; `None` if there is none.
+/// Offset 0 is all zeros, as peers write it.
 #[must_use]
 pub const fn encode(generation: Generation, offset: u64) -> Option<u32> {
+    if offset == 0 {
+        return Some(0);
+    }
     let (mut shift, last) = shifts(generation);
     while shift <= last {
         let mantissa = offset >> shift;
@@ -100,7 +104,7 @@ mod tests {
         assert_eq!(decode(Osd2, 0xB000_0020), Decoded::At(256));
         assert_eq!(decode(Osd2, 0x0000_0001), Decoded::At(256));
         assert_eq!(decode(Osd2, 0xA000_0001), Decoded::Reserved);
-        assert_eq!(decode(Osd2, 0), Decoded::At(0));
+        assert_eq!((decode(Osd2, 0), encode(Osd2, 0)), (Decoded::At(0), Some(0)));
         assert_eq!(decode(Osd1, UNUSED), Decoded::Unused);
         assert_eq!((encode(Osd1, 8), encode(Osd2, 4)), (None, None));
         assert_eq!((granularity(Osd1), granularity(Osd2)), (256, 8));
