@@ -27,6 +27,7 @@ mod permissions;
 pub mod query;
 mod sink;
 pub mod table;
+pub mod task;
 
 pub use attribute::AttributeId;
 pub use capability::{Capability, CapabilityBytes, CapabilityError, Descriptor};
