@@ -7,9 +7,7 @@
 
 #![no_std]
 
-#[cfg(feature = "std")]
-extern crate std;
-#[cfg(test)]
+#[cfg(any(feature = "std", test))]
 extern crate std;
 
 mod mac;

@@ -57,6 +57,10 @@ pub struct CredentialCache<P: Provider, L: Locks> {
 }
 
 impl<P: Provider, L: Locks> CredentialCache<P, L> {
+    /// Bytes of one entry: itself, the two counters of its `Arc`, its place in a set.
+    pub const ENTRY_BYTES: usize =
+        size_of::<Proven<P>>() + 2 * size_of::<usize>() + size_of::<Arc<Proven<P>>>();
+
     /// An empty cache for about `credentials` entries; grows as it is used.
     #[must_use]
     pub fn new(credentials: usize) -> Self {

@@ -440,10 +440,10 @@ mod tests {
     #[test]
     fn a_full_second_refuses_and_forgets_nothing() {
         let memory = memory(NonceLimits { slots_per_second: 256, shards: 1, ..NonceLimits::default() });
-        let all: std::vec::Vec<_> = (0..300u64)
+        let all: Vec<_> = (0..300u64)
             .map(|n| (CredentialId(n.wrapping_mul(0x9E37_79B9_7F4A_7C15)), nonce(NOW, n)))
             .collect();
-        let first: std::vec::Vec<_> = all.iter().map(|(who, n)| memory.admit(*who, n, NOW)).collect();
+        let first: Vec<_> = all.iter().map(|(who, n)| memory.admit(*who, n, NOW)).collect();
         assert_eq!(first.iter().filter(|result| result.is_ok()).count(), 256 * FULL_PERCENT / 100 + 1);
         assert_eq!(first[299], Err(NonceError::Full));
         for ((who, n), first) in all.iter().zip(first) {
@@ -499,7 +499,7 @@ mod tests {
     fn of_64_threads_with_one_request_one_wins() {
         let memory = memory(NonceLimits::default());
         let wins: usize = std::thread::scope(|scope| {
-            let runs: std::vec::Vec<_> = (0..64)
+            let runs: Vec<_> = (0..64)
                 .map(|_| scope.spawn(|| usize::from(memory.admit(ALICE, &nonce(NOW, 9), NOW).is_ok())))
                 .collect();
             runs.into_iter().map(|run| run.join().unwrap()).sum()

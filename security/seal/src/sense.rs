@@ -70,7 +70,8 @@ pub(crate) fn with_room(sense: &[u8], width: usize) -> (Vec<u8>, Range<usize>) {
 #[must_use]
 pub fn good_carrier(sense: &[u8]) -> Option<&[u8]> {
     let field = response_icv_field(sense)?;
-    let bare = field.start == HEADER + 2 && field.end == sense.len() && sense[..7] == GOOD[..7];
+    let whole = field.end == sense.len() && usize::from(sense[7]) == sense.len() - HEADER;
+    let bare = whole && field.start == HEADER + 2 && sense[..7] == GOOD[..7];
     bare.then(|| &sense[field])
 }
 

@@ -1,0 +1,185 @@
+//! The key hierarchy: both ends agree, and what hangs below a changed key is gone.
+
+mod common;
+
+use common::*;
+use proptest::prelude::*;
+use sealstone_crypto::{ParkingLot, RustCrypto};
+use sealstone_osd::{Capability, Generation, SecurityMethod};
+use sealstone_seal::hierarchy::{FACTORY_KEY_VERSION, WORKING_KEYS};
+use sealstone_seal::keystore::KeystoreError;
+use sealstone_seal::*;
+
+fn selectors(partition: u64) -> Vec<KeySelector> {
+    let working = (0..WORKING_KEYS as u8).map(|version| KeySelector::Working { partition, version });
+    [KeySelector::Master, KeySelector::Root, KeySelector::Partition(partition)]
+        .into_iter()
+        .chain(working)
+        .collect()
+}
+
+/// What a key signs, as a fingerprint of the key.
+fn signature(keys: &Keys, selector: KeySelector) -> Option<Vec<u8>> {
+    let capability = capability(Generation::Osd2, SecurityMethod::CmdRsp).encode();
+    let key =
+        keys.signing_key(selector)?.capability_key(Algorithm::HmacSha256, &capability, keys.system_id());
+    Some(key.expose().to_vec())
+}
+
+fn signatures(keys: &Keys) -> Vec<Option<Vec<u8>>> {
+    [0, PARTITION].into_iter().flat_map(selectors).map(|selector| signature(keys, selector)).collect()
+}
+
+#[test]
+fn a_device_and_an_mds_with_the_same_initial_key_agree() {
+    assert_eq!(signatures(&keys()), signatures(&keys()));
+    let set: Vec<_> =
+        selectors(PARTITION).into_iter().filter(|key| signature(&keys(), *key).is_some()).collect();
+    let working = KeySelector::Working { partition: PARTITION, version: FACTORY_KEY_VERSION };
+    assert_eq!(set, [KeySelector::Master, KeySelector::Root, KeySelector::Partition(PARTITION), working]);
+}
+
+#[test]
+fn all_factory_keys_differ_and_depend_on_the_device() {
+    let mut seen: Vec<_> = signatures(&keys()).into_iter().flatten().collect();
+    let mut system = SYSTEM;
+    system[0] ^= 1;
+    for hash in [Hash::Sha1, Hash::Sha256] {
+        let mut other = Keys::factory(hash, &InitialKey::new(&[0x5A; 32]).unwrap(), system);
+        other.add_partition(PARTITION).unwrap();
+        seen.extend(signatures(&other).into_iter().flatten());
+    }
+    // Master and root are in both halves of each list.
+    let count = seen.len();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), count - 3 * 2);
+}
+
+#[test]
+fn setting_a_key_voids_what_hangs_below_it_and_nothing_else() {
+    let working = |version| KeySelector::Working { partition: PARTITION, version };
+    let zero = KeySelector::Working { partition: 0, version: 0 };
+    let mut keys = keys();
+    keys.add_partition(PARTITION + 1).unwrap();
+    let neighbour = KeySelector::Working { partition: PARTITION + 1, version: 0 };
+    let before = signature(&keys, neighbour);
+
+    keys.set_working(PARTITION, 1, &[1; 20], [1; 7]).unwrap();
+    assert!(signature(&keys, working(0)).is_some() && signature(&keys, working(1)).is_some());
+    assert_eq!(keys.identifier(working(1)), Some([1; 7]));
+    let instance = keys.signing_key(working(1)).unwrap().instance();
+    keys.set_working(PARTITION, 1, &[1; 20], [2; 7]).unwrap();
+    assert_ne!(keys.signing_key(working(1)).unwrap().instance(), instance, "set again is another instance");
+
+    keys.set_partition(PARTITION, &[2; 20], [2; 7]).unwrap();
+    assert!((0..16).all(|version| signature(&keys, working(version)).is_none()));
+    assert!(signature(&keys, KeySelector::Partition(PARTITION)).is_some());
+    assert_eq!(signature(&keys, neighbour), before);
+
+    keys.set_root(&[3; 20], [3; 7]);
+    assert!(signature(&keys, neighbour).is_none() && signature(&keys, zero).is_none());
+    assert!(signature(&keys, KeySelector::Partition(PARTITION)).is_none());
+    assert_eq!(keys.set_working(PARTITION, 0, &[4; 20], [4; 7]), Err(KeyError::ParentUnset));
+    keys.set_partition(PARTITION, &[4; 20], [4; 7]).unwrap();
+    keys.set_working(PARTITION, 0, &[4; 20], [4; 7]).unwrap();
+
+    let pair = KeyPair {
+        authentication: AuthenticationKey::new(&[1; 32]).unwrap(),
+        generation: GenerationKey::new(&[2; 32]).unwrap(),
+    };
+    keys.set_master(pair, [5; 7]);
+    assert!(signature(&keys, KeySelector::Root).is_none() && signature(&keys, working(0)).is_none());
+    assert_eq!(keys.set_partition(PARTITION, &[4; 20], [4; 7]), Err(KeyError::ParentUnset));
+    assert_eq!(keys.add_partition(PARTITION + 2), Err(KeyError::ParentUnset));
+}
+
+#[test]
+fn what_cannot_be_set_is_refused() {
+    let mut keys = keys();
+    assert_eq!(keys.add_partition(PARTITION), Err(KeyError::PartitionExists(PARTITION)));
+    assert_eq!(keys.set_working(PARTITION, 16, &[0; 20], [0; 7]), Err(KeyError::Version(16)));
+    assert_eq!(keys.set_working(77, 0, &[0; 20], [0; 7]), Err(KeyError::NoPartition(77)));
+    assert_eq!(keys.set_partition(77, &[0; 20], [0; 7]), Err(KeyError::NoPartition(77)));
+    keys.remove_partition(PARTITION);
+    assert!(signature(&keys, KeySelector::Partition(PARTITION)).is_none());
+    keys.remove_partition(0);
+    assert!(signature(&keys, KeySelector::Partition(0)).is_some());
+    keys.add_partition(PARTITION).unwrap();
+    keys.format();
+    assert!(signature(&keys, KeySelector::Partition(PARTITION)).is_none());
+}
+
+/// Derivation under the same parent differs in one bit of the seed.
+#[test]
+fn the_last_bit_of_a_seed_does_not_choose_the_keys() {
+    let parent = GenerationKey::new(&[7; 20]).unwrap();
+    let even = hierarchy::derive_pair::<RustCrypto>(Hash::Sha1, &parent, &[0x10; 20]);
+    let mut seed = [0x10; 20];
+    seed[19] |= 1;
+    let odd = hierarchy::derive_pair::<RustCrypto>(Hash::Sha1, &parent, &seed);
+    assert!(ct_eq(even.generation.expose(), odd.generation.expose()));
+    assert!(ct_eq(even.authentication.expose(), odd.authentication.expose()));
+    assert!(!ct_eq(even.generation.expose(), even.authentication.expose()));
+}
+
+#[test]
+fn a_stored_hierarchy_signs_as_before() {
+    for hash in [Hash::Sha1, Hash::Sha256] {
+        let mut keys = Keys::factory(hash, &InitialKey::new(&[3; 20]).unwrap(), SYSTEM);
+        keys.add_partition(PARTITION).unwrap();
+        keys.set_working(PARTITION, 5, &[8; 20], [8; 7]).unwrap();
+        let stored = keys.encode();
+        let back = Keys::decode(&stored).unwrap();
+        assert_eq!(signatures(&back), signatures(&keys));
+        let working = KeySelector::Working { partition: PARTITION, version: 5 };
+        assert_eq!(back.identifier(working), Some([8; 7]));
+        assert!(ct_eq(&back.encode(), &stored));
+        for cut in 0..stored.len() {
+            assert!(Keys::decode(&stored[..cut]).is_err(), "{cut}");
+        }
+        let mut longer = stored.to_vec();
+        longer.push(0);
+        assert_eq!(Keys::decode(&longer).err(), Some(KeystoreError::Malformed));
+    }
+}
+
+#[test]
+fn the_credential_cache_is_bounded_and_never_finds_an_old_key() {
+    let mut device = Device::with(GatePolicy { credentials: 128, ..GatePolicy::default() });
+    let mut chance = random();
+    for number in 0..500_u16 {
+        let mut discriminator = [0; 12];
+        discriminator[..2].copy_from_slice(&number.to_be_bytes());
+        let capability = Capability { discriminator, ..capability(Generation::Osd2, SecurityMethod::CmdRsp) };
+        let signer = signer(&device.keys, &capability);
+        let bytes = sign(&signer, read(Generation::Osd2), NOW, &mut chance).cdb;
+        assert!(device.permit(&bytes).is_ok());
+    }
+    let len = device.gate.credentials().len();
+    assert!(len > 64 && len <= 128, "{len}");
+    device.keys.set_working(PARTITION, 0, &[1; 20], [0; 7]).unwrap();
+    let signer = signer(&keys(), &capability(Generation::Osd2, SecurityMethod::CmdRsp));
+    assert!(device.permit(&sign(&signer, read(Generation::Osd2), NOW, &mut chance).cdb).is_err());
+    device.gate.credentials().clear();
+    assert!(device.gate.credentials().is_empty());
+}
+
+#[test]
+fn an_idle_gate_takes_less_than_a_megabyte() {
+    // 16 shards of 512 empty sets, and no nonce tables.
+    let gate = Gate::<RustCrypto, ParkingLot>::new(GatePolicy::default(), 0, &mut random());
+    assert_eq!(gate.nonces().bytes(), 0);
+    assert!(size_of_val(&gate) < 4096);
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_keystore_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), flip in any::<proptest::sample::Index>()) {
+        let _ = Keys::decode(&bytes);
+        let mut stored = keys().encode().to_vec();
+        let at = flip.index(stored.len());
+        stored[at] ^= bytes.first().copied().unwrap_or(1);
+        let _ = Keys::decode(&stored);
+    }
+}
