@@ -1,9 +1,10 @@
 //! The commands: one line each, from which the enum, its dispatch and the table come.
 
+use super::flush::{Flush, FlushContainer};
+use super::keys::{SetKey, SetMasterKey};
 use super::operands::{
-    Append, CopyObjects, Create, CreatePartition, CreateTracking, Duplicate, Extent, Flush, FlushContainer,
-    FormatOsd, List, Members, Operands, PerformScsi, PerformTask, Query, ReadMap, RemoveCollection,
-    RemovePartition, SetKey, SetMasterKey, Target,
+    Append, CopyObjects, Create, CreatePartition, CreateTracking, Duplicate, Extent, FormatOsd, List,
+    Members, Operands, PerformScsi, PerformTask, Query, ReadMap, RemoveCollection, RemovePartition, Target,
 };
 use super::wire::Wire;
 use crate::capability::Range;

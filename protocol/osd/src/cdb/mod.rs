@@ -9,6 +9,8 @@
 mod attributes;
 mod command;
 mod error;
+mod flush;
+mod keys;
 mod operands;
 #[cfg(test)]
 mod tests;
@@ -24,10 +26,11 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 pub use attributes::{AttributeParameters, GetList, GetPage, ONE_VALUE_MAX, Segment, SetValue};
 pub use command::{Action, Command, SERVICE_ACTIONS};
 pub use error::{CdbError, Fault};
+pub use flush::{ContainerScope, Flush, FlushContainer, FlushScope};
+pub use keys::{DhStep, KeyIdentifier, KeyToSet, SetKey, SetMasterKey};
 pub use operands::{
-    Append, ContainerScope, CopyObjects, Create, CreatePartition, CreateTracking, DhStep, Duplicate, Extent,
-    Flush, FlushContainer, FlushScope, FormatOsd, KeyIdentifier, KeyToSet, List, Members, PerformScsi,
-    PerformTask, Query, ReadMap, RemoveCollection, RemovePartition, SetKey, SetMasterKey, Target,
+    Append, CopyObjects, Create, CreatePartition, CreateTracking, Duplicate, Extent, FormatOsd, List,
+    Members, PerformScsi, PerformTask, Query, ReadMap, RemoveCollection, RemovePartition, Target,
 };
 pub(crate) use wire::Wire;
 

@@ -35,15 +35,15 @@ const LIST_ATTR: u8 = 0x40;
 /// SORT ORDER.
 const SORT_ORDER: u8 = 0x0F;
 /// FLUSH SCOPE, KEY TO SET, DH STEP.
-const TWO_BITS: u8 = 0x03;
+pub(super) const TWO_BITS: u8 = 0x03;
 /// REMOVE SCOPE.
 const THREE_BITS: u8 = 0x07;
 
-const fn object_of(wire: &Wire) -> ObjectId {
+pub(super) const fn object_of(wire: &Wire) -> ObjectId {
     ObjectId::new(wire.head.partition.get(), wire.head.object.get())
 }
 
-fn set_object(wire: &mut Wire, id: ObjectId) {
+pub(super) fn set_object(wire: &mut Wire, id: ObjectId) {
     wire.head.partition = id.partition.into();
     wire.head.object = id.object.into();
 }
@@ -128,115 +128,6 @@ impl Operands for Append {
     }
     fn sizes(&self) -> (u64, u64) {
         (self.length, 0)
-    }
-}
-
-/// What FLUSH makes stable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlushScope {
-    /// Data and attributes.
-    Everything,
-    /// Attributes only.
-    Attributes,
-    /// A range of bytes and the attributes (OSD-2).
-    Range,
-}
-
-/// FLUSH.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flush {
-    /// The user object.
-    pub object: ObjectId,
-    /// What of it.
-    pub scope: FlushScope,
-    /// The bytes, with [`FlushScope::Range`]; otherwise 0, 0.
-    pub start: u64,
-    /// Number of bytes.
-    pub length: u64,
-}
-
-impl Operands for Flush {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
-        let Generic { length, start, .. } = wire.generic();
-        let object = object_of(wire);
-        Ok(match (flush_bits(wire), wire.generation) {
-            (0, _) => Self { object, scope: FlushScope::Everything, start: 0, length: 0 },
-            (1, _) => Self { object, scope: FlushScope::Attributes, start: 0, length: 0 },
-            (2, Generation::Osd2) => Self { object, scope: FlushScope::Range, start, length },
-            _ => return Err(CdbError::reserved(pointer::flush_scope(wire.generation))),
-        })
-    }
-    fn write(&self, wire: &mut Wire) {
-        set_object(wire, self.object);
-        set_flush_bits(wire, self.scope as u8);
-        if self.scope == FlushScope::Range {
-            wire.set_generic(Generic { length: self.length, start: self.start, tail: 0 });
-        }
-    }
-    fn object(&self) -> ObjectId {
-        self.object
-    }
-    fn range(&self) -> Option<Range> {
-        (self.scope == FlushScope::Range).then_some(Range { start: self.start, length: self.length })
-    }
-}
-
-/// What a flush of a collection, a partition or the OSD makes stable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContainerScope {
-    /// The list of what it contains.
-    Members,
-    /// Its own attributes.
-    Attributes,
-    /// All of it, and all that it contains.
-    Everything,
-}
-
-/// FLUSH COLLECTION, FLUSH PARTITION, FLUSH OSD.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlushContainer {
-    /// The collection, partition or root.
-    pub object: ObjectId,
-    /// What of it.
-    pub scope: ContainerScope,
-}
-
-impl Operands for FlushContainer {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
-        // Peers differ on the byte in OSD-2. A larger flush is always right, so a doubtful one takes everything.
-        let doubtful = wire.is_osd2() && flush_bits(wire) == 0 && wire.head.options & TWO_BITS != 0;
-        let scope = match if doubtful { 2 } else { flush_bits(wire) } {
-            0 => ContainerScope::Members,
-            1 => ContainerScope::Attributes,
-            2 => ContainerScope::Everything,
-            _ => return Err(CdbError::reserved(pointer::flush_scope(wire.generation))),
-        };
-        Ok(Self { object: object_of(wire), scope })
-    }
-    fn write(&self, wire: &mut Wire) {
-        set_object(wire, self.object);
-        set_flush_bits(wire, self.scope as u8);
-    }
-    fn object(&self) -> ObjectId {
-        self.object
-    }
-    fn deep(&self) -> bool {
-        self.scope == ContainerScope::Everything
-    }
-}
-
-/// FLUSH SCOPE: byte 10 in OSD-1; byte 11 in OSD-2, where byte 10 has ISOLATION.
-const fn flush_bits(wire: &Wire) -> u8 {
-    match wire.generation {
-        Generation::Osd1 => wire.head.options & TWO_BITS,
-        Generation::Osd2 => wire.head.specific_bits & TWO_BITS,
-    }
-}
-
-fn set_flush_bits(wire: &mut Wire, scope: u8) {
-    match wire.generation {
-        Generation::Osd1 => wire.head.options |= scope,
-        Generation::Osd2 => wire.head.specific_bits |= scope,
     }
 }
 
@@ -561,121 +452,6 @@ impl Operands for ReadMap {
     fn sizes(&self) -> (u64, u64) {
         (0, self.allocation)
     }
-}
-
-/// Seven bytes that a security manager names a key with; not secret.
-pub type KeyIdentifier = [u8; 7];
-
-/// Which key SET KEY sets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyToSet {
-    /// The root key.
-    Root,
-    /// The key of the partition.
-    Partition,
-    /// Working key 0 to 15 of the partition.
-    Working(u8),
-}
-
-/// SET KEY.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SetKey {
-    /// The partition; 0 for the root.
-    pub partition: u64,
-    /// Which key.
-    pub key: KeyToSet,
-    /// Its new name.
-    pub identifier: KeyIdentifier,
-    /// What it is made from.
-    pub seed: [u8; 20],
-}
-
-impl Operands for SetKey {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
-        let (version, identifier) = key_object(wire);
-        let key = match wire.head.specific_bits & TWO_BITS {
-            1 => KeyToSet::Root,
-            2 => KeyToSet::Partition,
-            3 => KeyToSet::Working(version & 0x0F),
-            _ => return Err(CdbError::reserved(pointer::SPECIFIC_BITS)),
-        };
-        Ok(Self { partition: wire.head.partition.get(), key, identifier, seed: wire.head.specific })
-    }
-    fn write(&self, wire: &mut Wire) {
-        let (bits, version) = match self.key {
-            KeyToSet::Root => (1, 0),
-            KeyToSet::Partition => (2, 0),
-            KeyToSet::Working(version) => (3, version & 0x0F),
-        };
-        wire.head.specific_bits |= bits;
-        wire.head.partition = self.partition.into();
-        set_key_object(wire, version, self.identifier);
-        wire.head.specific = self.seed;
-    }
-    fn object(&self) -> ObjectId {
-        ObjectId::of_partition(self.partition)
-    }
-}
-
-/// The two steps of SET MASTER KEY.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DhStep {
-    /// Exchange of the Diffie-Hellman values.
-    SeedExchange,
-    /// Proof of both values; the key changes.
-    ChangeMasterKey,
-}
-
-/// SET MASTER KEY.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SetMasterKey {
-    /// Which step.
-    pub step: DhStep,
-    /// Code of the Diffie-Hellman group.
-    pub group: u8,
-    /// The key's new name.
-    pub identifier: KeyIdentifier,
-    /// PARAMETER LIST LENGTH: bytes of data-out.
-    pub parameter_length: u32,
-    /// ALLOCATION LENGTH: bytes of data-in.
-    pub allocation: u32,
-}
-
-impl Operands for SetMasterKey {
-    fn read(wire: &Wire) -> Result<Self, CdbError> {
-        let step = match wire.head.specific_bits & TWO_BITS {
-            0 => DhStep::SeedExchange,
-            1 => DhStep::ChangeMasterKey,
-            _ => return Err(CdbError::reserved(pointer::SPECIFIC_BITS)),
-        };
-        let (group, identifier) = key_object(wire);
-        let [a, b, c, d, e, f, g, h, ..] = wire.head.specific;
-        let (parameter_length, allocation) =
-            (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
-        Ok(Self { step, group, identifier, parameter_length, allocation })
-    }
-    fn write(&self, wire: &mut Wire) {
-        wire.head.specific_bits |= self.step as u8;
-        set_key_object(wire, self.group, self.identifier);
-        wire.head.specific[..4].copy_from_slice(&self.parameter_length.to_be_bytes());
-        wire.head.specific[4..8].copy_from_slice(&self.allocation.to_be_bytes());
-    }
-    fn object(&self) -> ObjectId {
-        ObjectId::ROOT
-    }
-    fn sizes(&self) -> (u64, u64) {
-        (self.parameter_length.into(), self.allocation.into())
-    }
-}
-
-/// Bytes 24–31 of the key commands: one byte and a key identifier.
-const fn key_object(wire: &Wire) -> (u8, KeyIdentifier) {
-    let [first, a, b, c, d, e, f, g] = wire.head.object.get().to_be_bytes();
-    (first, [a, b, c, d, e, f, g])
-}
-
-fn set_key_object(wire: &mut Wire, first: u8, [a, b, c, d, e, f, g]: KeyIdentifier) {
-    wire.head.object = u64::from_be_bytes([first, a, b, c, d, e, f, g]).into();
 }
 
 /// PERFORM SCSI COMMAND.
