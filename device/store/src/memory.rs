@@ -20,12 +20,14 @@ pub struct MemoryStore {
     inner: Mutex<Inner>,
 }
 
+#[derive(Clone)]
 struct Inner {
     objects: BTreeMap<ObjectId, Object>,
     used_blocks: u64,
     capacity_blocks: u64,
 }
 
+#[derive(Clone)]
 struct Object {
     kind: ObjectType,
     length: u64,
@@ -60,6 +62,12 @@ impl MemoryStore {
 
     fn look<T>(&self, id: ObjectId, look: impl FnOnce(&Object) -> T) -> Result<T, StoreError> {
         self.inner.lock().objects.get(&id).map(look).ok_or(StoreError::NotFound(id))
+    }
+}
+
+impl Clone for MemoryStore {
+    fn clone(&self) -> Self {
+        Self { inner: Mutex::new(self.inner.lock().clone()) }
     }
 }
 

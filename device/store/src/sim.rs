@@ -18,7 +18,7 @@ use crate::medium::{Medium, MediumFile};
 pub const SECTOR: u64 = 512;
 
 /// One sector's bytes; `None` is a sector never written, which reads as zeros.
-type Sector = Option<Box<[u8; SECTOR as usize]>>;
+type Sector = Option<Arc<[u8; SECTOR as usize]>>;
 
 /// The simulated disk. Clones are the same disk.
 #[derive(Clone)]
@@ -50,6 +50,7 @@ pub enum Fault {
     Power(u64),
 }
 
+#[derive(Clone)]
 struct State {
     random: Random,
     nodes: Vec<Node>,
@@ -62,7 +63,7 @@ struct State {
 }
 
 /// One file's bytes, by sector.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Node {
     length: u64,
     current: BTreeMap<u64, Sector>,
@@ -116,6 +117,12 @@ impl SimMedium {
         self.state.lock().dead
     }
 
+    /// Another disk in exactly this state, faults and all: to try several futures of one past.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self::with(self.state.lock().clone())
+    }
+
     /// The power fails now, if it did not already: all handles are dead. Gives a disk with what survived:
     /// all that was synced, and by the seed none, all or any part of the rest.
     #[must_use]
@@ -156,7 +163,7 @@ impl SimMedium {
         let node = &mut state.nodes[node];
         for sectors in [&mut node.current, &mut node.durable] {
             let sector = sectors.entry(offset / SECTOR).or_default();
-            sector.get_or_insert_with(zeros)[(offset % SECTOR) as usize] ^= bits;
+            Arc::make_mut(sector.get_or_insert_with(zeros))[(offset % SECTOR) as usize] ^= bits;
         }
     }
 }
@@ -208,7 +215,7 @@ impl Node {
         let mut beyond = self.current.split_off(&self.length.div_ceil(SECTOR));
         beyond.clear();
         if let Some(Some(last)) = self.current.get_mut(&(self.length / SECTOR)) {
-            last[(self.length % SECTOR) as usize..].fill(0);
+            Arc::make_mut(last)[(self.length % SECTOR) as usize..].fill(0);
         }
     }
 
@@ -234,7 +241,7 @@ impl Node {
 
     fn write_sector(&mut self, index: u64, within: usize, bytes: &[u8]) {
         let sector = self.current.entry(index).or_default().get_or_insert_with(zeros);
-        sector[within..within + bytes.len()].copy_from_slice(bytes);
+        Arc::make_mut(sector)[within..within + bytes.len()].copy_from_slice(bytes);
         let copy = Some(sector.clone());
         self.pending.entry(index).or_default().push(copy);
     }
@@ -254,8 +261,8 @@ impl Node {
     }
 }
 
-fn zeros() -> Box<[u8; SECTOR as usize]> {
-    Box::new([0; SECTOR as usize])
+fn zeros() -> Arc<[u8; SECTOR as usize]> {
+    Arc::new([0; SECTOR as usize])
 }
 
 /// How a call goes.

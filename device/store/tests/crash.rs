@@ -181,3 +181,62 @@ fn a_scope_is_atomic_when_groups_close_by_themselves() {
         assert!((flushed..=round).contains(&found[0]), "seed {seed}: {found:?} after flush of {flushed}");
     }
 }
+
+/// As above with many threads: one scope never lies in two groups, whoever flushes.
+#[test]
+fn a_scope_is_atomic_when_others_flush() {
+    use sealstone_osd::{ObjectId, ObjectType};
+    const THREADS: u64 = 4;
+    for seed in seeds(25) {
+        let (medium, store) = fresh(seed, 16 << 20);
+        for thread in 0..THREADS {
+            for object in 0..2 {
+                store.create(ObjectId::new(thread, object), ObjectType::User).unwrap();
+            }
+        }
+        store.flush().unwrap();
+        let calls = medium.calls();
+        let mut random = Random::new(seed);
+        medium.fault(Fault::Power(calls.writes + calls.syncs + 1 + random.below(400)));
+        let flushed: Vec<u8> = std::thread::scope(|scope| {
+            let work = |thread: u64| {
+                let (store, medium) = (&store, &medium);
+                move || {
+                    let mut flushed = 0;
+                    for round in 1..=u8::MAX {
+                        let result = (|| -> Result<(), StoreError> {
+                            {
+                                let _scope = store.begin();
+                                for object in 0..2 {
+                                    store.write(ObjectId::new(thread, object), 0, &[round; 5_000])?;
+                                    std::thread::yield_now();
+                                }
+                            }
+                            store.flush()
+                        })();
+                        match result {
+                            Ok(()) => flushed = round,
+                            Err(_) if medium.is_dead() => break,
+                            Err(error) => panic!("seed {seed}: {error}"),
+                        }
+                    }
+                    flushed
+                }
+            };
+            let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(work(thread))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        drop(store);
+        let store = open(&medium.crash()).unwrap();
+        for (thread, flushed) in (0..THREADS).zip(flushed) {
+            let found = [0, 1].map(|object| {
+                let mut bytes = [0; 5_000];
+                let read = store.read(ObjectId::new(thread, object), 0, &mut bytes).unwrap();
+                assert!(bytes[..read].iter().all(|&byte| byte == bytes[0]), "seed {seed}: torn");
+                bytes[0]
+            });
+            assert_eq!(found[0], found[1], "seed {seed}: half a scope");
+            assert!(found[0] >= flushed, "seed {seed}: {} after flush of {flushed}", found[0]);
+        }
+    }
+}

@@ -64,12 +64,15 @@ proptest! {
 #[test]
 fn a_large_sequential_write_is_few_reads() {
     let (medium, store) = fresh(1, 32 << 20);
+    drop(store);
+    let store = DiskStore::open(Arc::new(medium.clone()), Options::default()).unwrap();
     let id = ObjectId::new(0x1_0000, 0x1_0000);
     store.create(id, ObjectType::User).unwrap();
     for part in 0..64 {
         store.write(id, part << 16, &vec![part as u8; 1 << 16]).unwrap();
     }
     store.flush().unwrap();
+    store.read(id, 0, &mut vec![0; 4 << 20]).unwrap();
     let before = medium.calls().reads;
     store.read(id, 0, &mut vec![0; 4 << 20]).unwrap();
     // 256 KiB at a time, 1 MiB segments.

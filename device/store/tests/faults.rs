@@ -20,10 +20,31 @@ fn workload(seed: u64) -> Vec<Op> {
     ops
 }
 
-/// Runs the workload with one fault. Gives false if the fault did not strike.
-fn survive(seed: u64, fault: Fault, crash: bool) {
-    let name = format!("seed {seed}, {fault:?}, crash {crash}");
+/// A store with a history, closed, and what it holds.
+struct Past {
+    seed: u64,
+    medium: SimMedium,
+    memory: MemoryStore,
+}
+
+fn past(seed: u64) -> Past {
     let (medium, store) = fresh(seed, CAPACITY);
+    let memory = MemoryStore::new(CAPACITY);
+    for op in workload(seed + 1000) {
+        contract::apply(&store, &op);
+        contract::apply(&memory, &op);
+    }
+    Past { seed, medium, memory }
+}
+
+/// Runs the workload with one fault, from a store just opened: nothing is cached.
+fn survive(past: &Past, fault: Fault, crash: bool) {
+    let seed = past.seed;
+    let name = format!("seed {seed}, {fault:?}, crash {crash}");
+    let medium = past.medium.fork();
+    let store = open(&medium).unwrap();
+    // `memory` follows what was acknowledged, `durable` what was flushed.
+    let (memory, durable) = (past.memory.clone(), past.memory.clone());
     let calls = medium.calls();
     medium.fault(match fault {
         Fault::Read(n) => Fault::Read(calls.reads + n),
@@ -31,8 +52,6 @@ fn survive(seed: u64, fault: Fault, crash: bool) {
         Fault::Sync(n) => Fault::Sync(calls.syncs + n),
         Fault::Power(n) => Fault::Power(calls.writes + calls.syncs + n),
     });
-    // `memory` follows what was acknowledged, `durable` what was flushed.
-    let (memory, durable) = (MemoryStore::new(CAPACITY), MemoryStore::new(CAPACITY));
     let mut since: Vec<Op> = Vec::new();
     let mut poisoned = false;
     for (step, op) in workload(seed).iter().enumerate() {
@@ -82,10 +101,11 @@ fn survive(seed: u64, fault: Fault, crash: bool) {
 }
 
 /// How often a workload calls the medium in each way.
-fn calls_of(seed: u64) -> [u64; 3] {
-    let (medium, store) = fresh(seed, CAPACITY);
+fn calls_of(past: &Past) -> [u64; 3] {
+    let medium = past.medium.fork();
+    let store = open(&medium).unwrap();
     let before = medium.calls();
-    for op in workload(seed) {
+    for op in workload(past.seed) {
         contract::apply(&store, &op);
     }
     let after = medium.calls();
@@ -94,13 +114,14 @@ fn calls_of(seed: u64) -> [u64; 3] {
 
 #[test]
 fn every_single_fault_is_an_error_or_harmless() {
-    for seed in seeds(2) {
-        let [reads, writes, syncs] = calls_of(seed);
+    for seed in seeds(1) {
+        let past = past(seed);
+        let [reads, writes, syncs] = calls_of(&past);
         println!("seed {seed}: {reads} reads, {writes} writes, {syncs} syncs");
+        (1..=reads).for_each(|n| survive(&past, Fault::Read(n), n % 8 == 0));
         for crash in [false, true] {
-            (1..=reads).for_each(|n| survive(seed, Fault::Read(n), crash));
-            (1..=writes).for_each(|n| survive(seed, Fault::Write(n), crash));
-            (1..=syncs).for_each(|n| survive(seed, Fault::Sync(n), crash));
+            (1..=writes).for_each(|n| survive(&past, Fault::Write(n), crash));
+            (1..=syncs).for_each(|n| survive(&past, Fault::Sync(n), crash));
         }
     }
 }

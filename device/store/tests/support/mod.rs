@@ -8,7 +8,7 @@ use sealstone_store::{DiskStore, FormatError, FormatOptions, Options, format};
 
 /// Small caches, so that they turn over.
 pub fn options() -> Options {
-    Options { record_cache: 64 << 10, index_cache: 256 << 10, discard_blocks_min: 4, ..Options::default() }
+    Options { record_cache: 8 << 10, index_cache: 0, discard_blocks_min: 4, ..Options::default() }
 }
 
 /// Small segments, so that objects lie in several.

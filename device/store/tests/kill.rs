@@ -1,0 +1,128 @@
+//! A process that is killed loses nothing that it acknowledged, and its folder can be opened at once.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use sealstone_osd::{ObjectId, ObjectType};
+use sealstone_store::contract::Random;
+use sealstone_store::{DiskStore, FileMedium, FormatError, ObjectStore, StoreError, format};
+use support::{format_options, options};
+
+const FOLDER: &str = "SEALSTONE_KILL_FOLDER";
+const OBJECTS: u64 = 3;
+
+fn object(number: u64) -> ObjectId {
+    ObjectId::new(0x1_0000, 0x1_0000 + number)
+}
+
+/// What round `round` writes to one object.
+fn content(round: u64, number: u64) -> Vec<u8> {
+    let mut random = Random::new(round << 8 | number);
+    let length = 8 + random.below(200_000) / 8 * 8;
+    let mut bytes = round.to_le_bytes().to_vec();
+    while (bytes.len() as u64) < length {
+        bytes.extend_from_slice(&random.next().to_le_bytes());
+    }
+    bytes
+}
+
+fn open(folder: &Path) -> DiskStore {
+    DiskStore::open(Arc::new(FileMedium::open(folder).unwrap()), options()).unwrap()
+}
+
+/// The round that all objects are in, checked byte for byte.
+fn round_of(store: &DiskStore) -> u64 {
+    let rounds = (0..OBJECTS).map(|number| {
+        let length = store.stat(object(number)).unwrap().length;
+        let mut bytes = vec![0; length as usize];
+        assert_eq!(store.read(object(number), 0, &mut bytes).unwrap() as u64, length);
+        let round = bytes.first_chunk().map_or(0, |round| u64::from_le_bytes(*round));
+        assert!(round == 0 || bytes == content(round, number), "object {number} of round {round}");
+        round
+    });
+    let rounds: Vec<u64> = rounds.collect();
+    assert!(rounds.iter().all(|&round| round == rounds[0]), "a round is whole: {rounds:?}");
+    rounds[0]
+}
+
+/// The process that is killed: not a test by itself.
+#[test]
+#[ignore = "run by the test below"]
+fn child() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let store = open(Path::new(&folder));
+    let mut round = round_of(&store);
+    loop {
+        round += 1;
+        {
+            let _scope = store.begin();
+            for number in 0..OBJECTS {
+                store.resize(object(number), 0).unwrap();
+                store.write(object(number), 0, &content(round, number)).unwrap();
+            }
+        }
+        match store.flush() {
+            Ok(()) => {}
+            Err(error @ StoreError::Poisoned) => panic!("{error}"),
+            Err(error) => panic!("{error:?}"),
+        }
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "\nacknowledged {round}").unwrap();
+        out.flush().unwrap();
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_sigkill() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let medium = FileMedium::open(folder.path()).unwrap();
+        format(&medium, &format_options(8 << 20)).unwrap();
+        drop(medium);
+        let store = open(folder.path());
+        for number in 0..OBJECTS {
+            store.create(object(number), ObjectType::User).unwrap();
+        }
+        store.flush().unwrap();
+    }
+    let mut random = Random::new(support::seeds(1)[0]);
+    for _ in 0..6 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["child", "--exact", "--ignored", "--nocapture"])
+            .env(FOLDER, folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let stop_after = 1 + random.below(25);
+        let mut acknowledged = 0;
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut count = 0;
+        while count < stop_after {
+            let line = lines.next().expect("the child lives").unwrap();
+            if let Some(round) = line.strip_prefix("acknowledged ") {
+                acknowledged = round.parse().unwrap();
+                count += 1;
+            }
+        }
+        assert!(
+            matches!(FileMedium::open(folder.path()), Err(FormatError::InUse)),
+            "two daemons, one folder"
+        );
+        // Somewhere in the next round or two.
+        std::thread::sleep(std::time::Duration::from_micros(random.below(3_000)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for line in lines.map_while(Result::ok) {
+            if let Some(Ok(round)) = line.strip_prefix("acknowledged ").map(str::parse) {
+                acknowledged = round;
+            }
+        }
+        let found = round_of(&open(folder.path()));
+        assert!(found == acknowledged || found == acknowledged + 1, "round {found} after {acknowledged}");
+    }
+}
