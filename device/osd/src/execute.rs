@@ -142,7 +142,8 @@ impl<'a> Execution<'a> {
 
         let mut buffer = self.buffer(&layout)?;
         let into = usize::try_from(layout.data_max).unwrap_or(usize::MAX).min(buffer.len());
-        let scope = device.store.begin();
+        let grouped = self.row.grouped && (self.row.changes || !wishes.set.is_empty());
+        let scope = grouped.then(|| device.store.begin());
         let mut work = Work { admitted, permit, wishes: &wishes, kind, attributes: None };
         let mut run = Run {
             device,

@@ -8,6 +8,7 @@
 
 mod attributes;
 pub mod audit;
+pub mod boot;
 mod cache;
 mod catalog;
 mod clock;

@@ -31,13 +31,20 @@ pub(crate) struct Row {
     pub(crate) changes: bool,
     /// Attributes are set and fetched before the command's own work: the object is gone afterwards.
     pub(crate) attributes_first: bool,
+    /// All it does lands in one transaction group. Not where the number of objects is without bound.
+    pub(crate) grouped: bool,
     /// What it locks.
     pub(crate) reach: fn(ObjectId) -> Reach,
 }
 
 impl Row {
-    const LOOK: Self =
-        Self { cost: Cost::Blocking, changes: false, attributes_first: false, reach: Reach::Look };
+    const LOOK: Self = Self {
+        cost: Cost::Blocking,
+        changes: false,
+        attributes_first: false,
+        grouped: true,
+        reach: Reach::Look,
+    };
     const CHANGE: Self = Self { changes: true, reach: Reach::Change, ..Self::LOOK };
     const POPULATE: Self = Self { changes: true, reach: Reach::Populate, ..Self::LOOK };
     const WHOLE: Self = Self { changes: true, reach: |_| Reach::Whole, ..Self::LOOK };
@@ -48,6 +55,10 @@ impl Row {
 
     const fn attributes_first(self) -> Self {
         Self { attributes_first: true, ..self }
+    }
+
+    const fn ungrouped(self) -> Self {
+        Self { grouped: false, ..self }
     }
 }
 
@@ -62,8 +73,8 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
         Action::Remove => Row::POPULATE.attributes_first(),
         Action::Flush | Action::FlushPartition | Action::FlushOsd => Row::LOOK,
         Action::CreatePartition => Row::WHOLE,
-        Action::RemovePartition => Row::WHOLE.attributes_first(),
-        Action::FormatOsd => Row::WHOLE,
+        Action::RemovePartition => Row::WHOLE.ungrouped().attributes_first(),
+        Action::FormatOsd => Row::WHOLE.ungrouped(),
         Action::ObjectStructureCheck
         | Action::CopyUserObjects
         | Action::CreateTrackingCollection

@@ -1,0 +1,115 @@
+//! From a data directory to a running device, and making such a directory.
+//!
+//! Does: what `osd init` and `osd serve` share, in the right order. Does not: threads, sockets, configuration files.
+//! Contract: `start` counts the boot epoch up before anything can be answered.
+//! Truth: design/architecture.md section 5; design/security.md 3.4.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sealstone_seal::InitialKey;
+use sealstone_store::{DiskStore, FileMedium, FormatError, FormatOptions, Options};
+use thiserror::Error;
+
+use crate::audit::AuditSink;
+use crate::device::OsdConfig;
+use crate::environment::Environment;
+use crate::guard::LeaseStore;
+use crate::provision::{self, Boot, DataDir, Identity, ProvisionError};
+use crate::unit::{OsdUnit, Parts, StartError};
+
+/// Why a device could not be made or started.
+#[derive(Debug, Error)]
+pub enum BootError {
+    /// The directory or one of its files.
+    #[error(transparent)]
+    Provision(#[from] ProvisionError),
+    /// The store in it.
+    #[error("store: {0}")]
+    Store(#[from] FormatError),
+    /// The device on the store.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+/// What a new device is made of. The random parts are the caller's to draw.
+pub struct NewDevice {
+    /// Name of the device: 1 to 64 of a-z, 0-9, '.', '-'.
+    pub name: String,
+    /// Bytes that objects may use.
+    pub capacity: u64,
+    /// Random: the unique part of the OSD SYSTEM ID.
+    pub unique: [u8; 12],
+    /// Random: the store's own id.
+    pub store_uuid: [u8; 16],
+    /// Random: the initial master key.
+    pub master_key: provision::InitialKey,
+}
+
+/// Makes a device: `osd init`.
+///
+/// # Errors
+/// [`BootError::Provision`], [`BootError::Store`]; what was begun stays marked as interrupted.
+pub fn init(root: &Path, device: NewDevice) -> Result<DataDir, BootError> {
+    let identity = Identity::new(&device.name, device.capacity, device.unique)?;
+    let options = FormatOptions::new(device.capacity, device.store_uuid);
+    let made = DataDir::format(root, identity, device.master_key, |store| {
+        sealstone_store::format(&FileMedium::open(store)?, &options)
+    })?;
+    Ok(made?.0)
+}
+
+/// A device that runs, with the parts its shell still needs.
+pub struct Running {
+    /// The logical unit.
+    pub unit: Arc<OsdUnit>,
+    /// The store under it, for its background thread and its metrics.
+    pub store: Arc<DiskStore>,
+    /// Who the device is.
+    pub identity: Identity,
+    /// This start's number.
+    pub boot_epoch: u16,
+}
+
+/// Starts the device in a directory: `osd serve`.
+///
+/// # Errors
+/// [`BootError`].
+pub fn start(
+    root: &Path,
+    config: OsdConfig,
+    options: Options,
+    environment: Arc<dyn Environment>,
+    audit: Arc<dyn AuditSink>,
+) -> Result<Running, BootError> {
+    let dir = DataDir::open(root)?;
+    let store = Arc::new(DiskStore::open(Arc::new(FileMedium::open(dir.store_path())?), options)?);
+    let boot = dir.begin_boot()?;
+    let master_key = InitialKey::new(&*dir.master_key.0).expect("an initial key has 32 bytes");
+    let identity = dir.identity.clone();
+    let unit = OsdUnit::start(Parts {
+        store: Arc::clone(&store) as Arc<dyn sealstone_store::ObjectStore>,
+        config,
+        system_id: identity.system_id,
+        name: identity.name.clone(),
+        master_key,
+        boot_epoch: boot.epoch,
+        lease_ms: boot.lease_ms,
+        lease: Box::new(BootFile { dir, epoch: boot.epoch }),
+        environment,
+        audit,
+    })?;
+    Ok(Running { unit: Arc::new(unit), store, identity, boot_epoch: boot.epoch })
+}
+
+/// Keeps the lease beside the epoch.
+struct BootFile {
+    dir: DataDir,
+    epoch: u16,
+}
+
+impl LeaseStore for BootFile {
+    fn persist_lease(&self, lease_ms: u64) -> Result<(), ProvisionError> {
+        self.dir.write_boot(Boot { epoch: self.epoch, lease_ms })
+    }
+}

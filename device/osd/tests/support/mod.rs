@@ -1,0 +1,404 @@
+//! A device on a store in memory, and clients that sign what they send.
+#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(unreachable_pub, reason = "shared by the test files beside it")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use sealstone_crypto::RustCrypto;
+use sealstone_device::{AuditRecord, AuditSink, Environment, OsdConfig, OsdUnit, Parts, VolatileLease};
+use sealstone_osd::attribute::list::{encode_get, encode_set};
+use sealstone_osd::capability::{Range, Scope};
+use sealstone_osd::cdb::{AttributeParameters, GetList, GetPage, Segment, SetValue};
+use sealstone_osd::{
+    AttributeId, Capability, Cdb, Command, Descriptor, Generation, ObjectId, ObjectType, Permissions,
+    SecurityMethod, offset,
+};
+use sealstone_scsi::lu::{Buffers, LogicalUnit as _, NexusId, ScsiCommand, ScsiReply};
+use sealstone_scsi::{Sense, Status};
+use sealstone_seal::signer::{Parts as SignParts, Reply, ReplyError, Signed, Signer};
+use sealstone_seal::{
+    AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, KeySelector, SecurityToken, selector,
+};
+use sealstone_store::{MemoryStore, ObjectStore};
+
+pub const SYSTEM_ID: [u8; 20] = *b"\x01\x00\x00\x10SEAL0123456789ab";
+pub const MASTER: [u8; 32] = [0x5A; 32];
+pub const START_MS: u64 = 0x019b_76da_abe8;
+pub const PID: u64 = 0x10000;
+pub const NEXUS: NexusId = NexusId(1);
+
+/// A clock that the test moves, and bytes that a counter makes.
+#[derive(Default)]
+pub struct Fake {
+    pub ms: AtomicU64,
+    counter: AtomicU64,
+}
+
+impl Environment for Fake {
+    fn now_ms(&self) -> u64 {
+        self.ms.load(Ordering::SeqCst)
+    }
+
+    fn fill_random(&self, into: &mut [u8]) {
+        for byte in into {
+            let next = self.counter.fetch_add(1, Ordering::SeqCst);
+            *byte = (next.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8;
+        }
+    }
+}
+
+/// Audit records as text.
+#[derive(Default)]
+pub struct Log(pub Mutex<Vec<String>>);
+
+impl AuditSink for Log {
+    fn record(&self, record: &AuditRecord<'_>) {
+        let line = format!(
+            "{} {} {} {} {} {:?} {:?}",
+            record.principal,
+            record.initiator,
+            record.action,
+            record.object,
+            record.verdict.name(),
+            record.verdict.reason(),
+            record.sense
+        );
+        self.0.lock().push(line);
+    }
+}
+
+pub struct HeapBuffers;
+
+impl Buffers for HeapBuffers {
+    fn take(&self, len: usize) -> Option<Vec<u8>> {
+        // Whatever was in it before must not get out.
+        (len <= 64 << 20).then(|| vec![0xEE; len])
+    }
+
+    fn freeze(&self, buffer: Vec<u8>) -> Bytes {
+        Bytes::from(buffer)
+    }
+}
+
+pub struct Bench {
+    pub unit: OsdUnit,
+    pub fake: Arc<Fake>,
+    pub log: Arc<Log>,
+    pub store: Arc<dyn ObjectStore>,
+    pub keys: Mutex<KeyHierarchy<RustCrypto>>,
+}
+
+/// What a command gets and sets, as the test says it.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    pub get: Vec<AttributeId>,
+    pub get_page: Option<u32>,
+    pub set: Vec<(AttributeId, Vec<u8>)>,
+    pub allocation: u32,
+    pub fua: bool,
+}
+
+impl Wish {
+    pub fn get(ids: &[(u32, u32)]) -> Self {
+        Self {
+            get: ids.iter().map(|&(page, number)| AttributeId::new(page, number)).collect(),
+            allocation: 4096,
+            ..Self::default()
+        }
+    }
+
+    pub fn set(values: &[(u32, u32, &[u8])]) -> Self {
+        let set =
+            values.iter().map(|&(page, number, value)| (AttributeId::new(page, number), value.to_vec()));
+        Self { set: set.collect(), ..Self::default() }
+    }
+
+    pub fn page(page: u32) -> Self {
+        Self { get_page: Some(page), allocation: 4096, ..Self::default() }
+    }
+}
+
+/// A command ready to send, with what its reply is checked against.
+pub struct Ready {
+    pub cdb: Vec<u8>,
+    pub data_out: Vec<u8>,
+    pub data_in_max: usize,
+    pub signed: Signed,
+    pub signer: Signer<RustCrypto>,
+}
+
+/// A reply that verified.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: Status,
+    pub sense: Option<Sense>,
+    pub data: Vec<u8>,
+    pub attributes: Vec<u8>,
+}
+
+impl Answer {
+    #[track_caller]
+    pub fn good(self) -> Self {
+        assert_eq!(self.status, Status::Good, "{:?}", self.sense);
+        self
+    }
+
+    /// Sense key, code and qualifier.
+    pub fn sense(&self) -> (u8, u16) {
+        let sense = self.sense.as_ref().expect("sense data");
+        (sense.key.nibble(), sense.code.0)
+    }
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        Self::with(OsdConfig::default(), Arc::new(MemoryStore::new(64 << 20)))
+    }
+
+    pub fn with(config: OsdConfig, store: Arc<dyn ObjectStore>) -> Self {
+        Self::start(config, store, 1, 0)
+    }
+
+    pub fn start(config: OsdConfig, store: Arc<dyn ObjectStore>, boot_epoch: u16, lease_ms: u64) -> Self {
+        let fake = Arc::new(Fake::default());
+        fake.ms.store(START_MS, Ordering::SeqCst);
+        let log = Arc::new(Log::default());
+        let unit = OsdUnit::start(Parts {
+            store: Arc::clone(&store),
+            config,
+            system_id: SYSTEM_ID,
+            name: "bench".into(),
+            master_key: InitialKey::new(&MASTER).unwrap(),
+            boot_epoch,
+            lease_ms,
+            lease: Box::new(VolatileLease),
+            environment: Arc::clone(&fake) as Arc<dyn Environment>,
+            audit: Arc::clone(&log) as Arc<dyn AuditSink>,
+        })
+        .unwrap();
+        let keys = KeyHierarchy::factory(Hash::Sha256, &InitialKey::new(&MASTER).unwrap(), SYSTEM_ID);
+        let bench = Self { unit, fake, log, store, keys: Mutex::new(keys) };
+        bench.login(NEXUS);
+        bench
+    }
+
+    pub fn login(&self, nexus: NexusId) {
+        self.unit.nexus_established(nexus, "iqn.test:client", false);
+        let ready = self.raw(nexus, &[0; 6], &[], 0);
+        assert_eq!(ready.status, Status::CheckCondition, "the attention comes first");
+    }
+
+    /// With partition 10000h made.
+    pub fn with_partition() -> Self {
+        let bench = Self::new();
+        bench.create_partition(PID);
+        bench
+    }
+
+    pub fn create_partition(&self, pid: u64) {
+        let create = Command::CreatePartition(sealstone_osd::cdb::CreatePartition { partition: pid });
+        self.run(create, Wish::default(), &[]).good();
+        let mut keys = self.keys.lock();
+        keys.remove_partition(pid);
+        keys.add_partition(pid).unwrap();
+    }
+
+    pub fn raw(&self, nexus: NexusId, cdb: &[u8], data_out: &[u8], data_in_max: usize) -> ScsiReply {
+        self.unit.execute(ScsiCommand { nexus, lun: 0, cdb, data_out, data_in_max, buffers: &HeapBuffers })
+    }
+
+    /// A capability that allows exactly what the command needs, and every attribute.
+    pub fn capability(&self, command: &Command, method: SecurityMethod) -> Capability {
+        let object = command.object();
+        let object_type = *command.object_types().last().unwrap();
+        let scope = Scope::default();
+        Capability {
+            generation: Generation::Osd2,
+            format: Generation::Osd2,
+            key_version: 0,
+            icv_algorithm: 1,
+            method,
+            expires_ms: START_MS + 3_600_000,
+            audit: *b"auditor-of-the-tests",
+            discriminator: [7; 12],
+            object_created_ms: 0,
+            object_type,
+            permissions: command.permissions()
+                | Permissions::GET_ATTR
+                | Permissions::SET_ATTR
+                | Permissions::POL_SEC
+                | Permissions::OBJ_MGMT,
+            descriptor: match object_type {
+                ObjectType::User => Descriptor::User { scope, allowed: object, range: Range::ALL },
+                ObjectType::Collection => Descriptor::Collection { scope, allowed: object },
+                ObjectType::Root | ObjectType::Partition => {
+                    Descriptor::Partition { scope, partition: object.partition }
+                }
+            },
+        }
+    }
+
+    pub fn ready(&self, command: Command, wish: &Wish, data: &[u8], capability: &Capability) -> Ready {
+        self.ready_scattered(command, wish, data, capability, Vec::new())
+    }
+
+    pub fn ready_scattered(
+        &self,
+        command: Command,
+        wish: &Wish,
+        data: &[u8],
+        capability: &Capability,
+        mut continuation: Vec<u8>,
+    ) -> Ready {
+        let generation = capability.generation;
+        let mut cdb = Cdb::new(generation, command);
+        cdb.options.fua = wish.fua;
+        cdb.continuation_length = continuation.len() as u32;
+        let align = |at: u64| offset::align_up(generation, at).unwrap();
+        let mut end = continuation.len() as u64 + data.len() as u64;
+        let mut place = |bytes: &[u8]| {
+            if bytes.is_empty() {
+                return Segment::default();
+            }
+            let segment = Segment { offset: align(end), length: bytes.len() as u32 };
+            end = segment.end();
+            segment
+        };
+        let retrieved = match wish.allocation {
+            0 => Segment::default(),
+            length => Segment { offset: align(command.data_in_len()), length },
+        };
+        let (mut set_bytes, mut get_bytes) = (Vec::new(), Vec::new());
+        cdb.attributes = if let Some(page) = wish.get_page {
+            let set = wish.set.first().map(|(id, value)| {
+                set_bytes.clone_from(value);
+                SetValue { id: *id, value: place(value) }
+            });
+            AttributeParameters::Page { get: Some(GetPage { page, retrieved }), set }
+        } else {
+            if !wish.set.is_empty() {
+                set_bytes =
+                    encode_set(generation, wish.set.iter().map(|(id, value)| (*id, value.as_slice())));
+            }
+            if !wish.get.is_empty() {
+                get_bytes = encode_get(generation, &wish.get);
+            }
+            let set = place(&set_bytes);
+            let get = place(&get_bytes);
+            AttributeParameters::List {
+                get: (get.length > 0).then_some(GetList { list: get, retrieved }),
+                set: (set.length > 0).then_some(set),
+            }
+        };
+        let credential = {
+            let keys = self.keys.lock();
+            let selector = selector(&command, capability.key_version);
+            let issued = Credential::issue_under(&keys, &AlgorithmSlots::DEFAULT, selector, capability);
+            // A partition that is not there has no keys; any key will do for what must be refused anyway.
+            issued.unwrap_or_else(|_| {
+                let zero = KeySelector::Working { partition: 0, version: 0 };
+                Credential::issue_under(&keys, &AlgorithmSlots::DEFAULT, zero, capability).unwrap()
+            })
+        };
+        let signer = Signer::new(&credential, &AlgorithmSlots::DEFAULT).unwrap();
+        let pieces = [data];
+        let mut parts = SignParts {
+            continuation: &mut continuation,
+            data: if data.is_empty() { &[] } else { &pieces },
+            set_attributes: &set_bytes,
+            get_attributes: &get_bytes,
+        };
+        let mut random = |into: &mut [u8]| self.fake.fill_random(into);
+        let token = SecurityToken([0; 32]);
+        let now = self.fake.now_ms();
+        let signed = signer.sign(cdb, &mut parts, now, Some(&token), &mut random).unwrap();
+        let mut data_out = continuation;
+        data_out.extend_from_slice(data);
+        let attributes = Cdb::parse(&signed.cdb).unwrap().attributes;
+        for (segment, bytes) in
+            [(attributes.set_segment(), &set_bytes), (attributes.get_list_segment(), &get_bytes)]
+        {
+            let Some(segment) = segment else { continue };
+            data_out.resize(data_out.len().max(segment.end() as usize), 0);
+            data_out[segment.offset as usize..segment.end() as usize].copy_from_slice(bytes);
+        }
+        if let Some(integrity) = &signed.integrity {
+            data_out.resize(integrity.offset as usize, 0);
+            data_out.extend_from_slice(integrity.as_bytes());
+        }
+        Ready { cdb: signed.cdb.to_vec(), data_out, data_in_max: signed.data_in_len as usize, signed, signer }
+    }
+
+    pub fn send(&self, ready: &Ready) -> ScsiReply {
+        self.raw(NEXUS, &ready.cdb, &ready.data_out, ready.data_in_max)
+    }
+
+    pub fn verify(&self, ready: &Ready, reply: &ScsiReply) -> Result<Answer, ReplyError> {
+        let wire = Reply { status: reply.status.byte(), sense: &reply.sense, data_in: &reply.data_in };
+        let checked = ready.signer.verify(&ready.signed, &wire)?;
+        Ok(Answer {
+            status: reply.status,
+            sense: Sense::parse(&reply.sense).ok(),
+            data: checked.data.to_vec(),
+            attributes: checked.attributes.to_vec(),
+        })
+    }
+
+    /// Signs, sends, verifies.
+    #[track_caller]
+    pub fn run_with(&self, command: Command, wish: Wish, data: &[u8], capability: &Capability) -> Answer {
+        let ready = self.ready(command, &wish, data, capability);
+        let reply = self.send(&ready);
+        self.verify(&ready, &reply).unwrap_or_else(|error| {
+            assert!(matches!(error, ReplyError::Unsealed(_)), "{error}: {reply:?}");
+            Answer {
+                status: reply.status,
+                sense: Sense::parse(&reply.sense).ok(),
+                data: Vec::new(),
+                attributes: Vec::new(),
+            }
+        })
+    }
+
+    /// Under ALLDATA, with all the rights the command needs.
+    #[track_caller]
+    pub fn run(&self, command: Command, wish: Wish, data: &[u8]) -> Answer {
+        let capability = self.capability(&command, SecurityMethod::AllData);
+        self.run_with(command, wish, data, &capability)
+    }
+
+    /// Everything that the store holds, as one number; times of access left out.
+    pub fn state_hash(&self) -> u64 {
+        use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+        let mut hasher = DefaultHasher::new();
+        for (id, kind) in self.store.list(ObjectId::ROOT, 1 << 16).unwrap() {
+            let stat = self.store.stat(id).unwrap();
+            (id, kind as u8, stat.length).hash(&mut hasher);
+            let mut bytes = vec![0; usize::try_from(stat.length.min(1 << 20)).unwrap()];
+            self.store.read(id, 0, &mut bytes).unwrap();
+            bytes.hash(&mut hasher);
+            for (id, value) in self.store.attributes(id, None).unwrap() {
+                (id.page, id.number, value).hash(&mut hasher);
+            }
+        }
+        hasher.finish()
+    }
+}
+
+/// The values of a retrieved list.
+pub fn values(attributes: &[u8]) -> Vec<(AttributeId, Vec<u8>)> {
+    let list = sealstone_osd::attribute::list::Values::parse_retrieved(Generation::Osd2, attributes).unwrap();
+    list.iter().map(|(id, value)| (id, value.to_vec())).collect()
+}
+
+/// The value of the only attribute of a retrieved list.
+pub fn value(attributes: &[u8]) -> Vec<u8> {
+    values(attributes).pop().expect("one attribute").1
+}
+
+pub fn user(object: u64) -> ObjectId {
+    ObjectId::new(PID, object)
+}
