@@ -1,1 +1,20 @@
 //! The iSCSI target shell: sockets, buffers, budgets around the state machine.
+//!
+//! Does: accept connections up to a limit, drive one `sealstone_iscsi::target::Connection` each, run commands on
+//! logical units, keep sessions apart, bound memory and time, count. Does not: know any SCSI command but REPORT LUNS
+//! and INQUIRY of a LUN that is not there.
+//! Contract: [`Target::serve`] returns after `shutdown`, when every connection is gone.
+//! Truth: RFC 7143 through `sealstone-iscsi`; SAM-5 §4.6 (LUNs); docs/standards/iscsi.md.
+
+mod config;
+mod connection;
+mod counters;
+mod luns;
+mod pool;
+mod server;
+mod sessions;
+
+pub use config::{Clock, Config, ConfigError};
+pub use counters::{Counter, Counters};
+pub use pool::{Memory, Share};
+pub use server::Target;

@@ -1,0 +1,107 @@
+//! What a target is told before it starts.
+
+use std::{fmt, sync::Arc, time::Instant};
+
+use sealstone_iscsi::{
+    limits,
+    target::{Config as Protocol, TargetEntry},
+};
+
+/// Milliseconds of a clock that never goes back.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl Clock {
+    /// From any function; its value may start anywhere.
+    pub fn new(now_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now_ms))
+    }
+
+    /// Now, in milliseconds.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        (self.0)()
+    }
+}
+
+impl Default for Clock {
+    /// The system's monotonic clock.
+    fn default() -> Self {
+        let start = Instant::now();
+        Self::new(move || u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Clock")
+    }
+}
+
+/// One target with its limits. [`Config::new`] gives usual values.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What the protocol machine needs; `targets` holds exactly one entry.
+    pub protocol: Protocol,
+    /// Bytes of data buffers of all connections together.
+    pub memory_max: usize,
+    /// Bytes of data buffers of one connection; at least `protocol.data_out_max`.
+    pub memory_per_connection_max: usize,
+    /// Connections at once; more are closed as soon as they are accepted.
+    pub connections_max: usize,
+    /// Milliseconds that one piece (a header, or a data segment) may wait to be written.
+    pub write_timeout_ms: u64,
+    /// Seconds that initiators get to log out when the target shuts down.
+    pub drain_seconds: u16,
+    /// Time.
+    pub clock: Clock,
+}
+
+/// A configuration that cannot work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Not exactly one target.
+    #[error("a target has exactly one name")]
+    OneTarget,
+    /// Empty, longer than 223 bytes, or with blanks.
+    #[error("not an iSCSI name")]
+    Name,
+    /// A command's data-out would never fit.
+    #[error("memory per connection is less than the longest data-out")]
+    Memory,
+    /// A LUN that single-level addressing cannot say, or given twice.
+    #[error("LUN {0} is above 16383 or there twice")]
+    Lun(u64),
+}
+
+impl Config {
+    /// Usual values for a target of this iSCSI name.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        let entry = TargetEntry { name: name.into(), alias: None, addresses: Vec::new() };
+        let mut protocol = Protocol::new(vec![entry]);
+        protocol.crc32c = crc32c::crc32c_append;
+        Self {
+            protocol,
+            memory_max: 512 * 1024 * 1024,
+            memory_per_connection_max: 64 * 1024 * 1024,
+            connections_max: 1024,
+            write_timeout_ms: 30_000,
+            drain_seconds: 5,
+            clock: Clock::default(),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let [entry] = &self.protocol.targets[..] else { return Err(ConfigError::OneTarget) };
+        let name = &entry.name;
+        if name.is_empty() || name.len() > limits::NAME_MAX || name.contains(char::is_whitespace) {
+            return Err(ConfigError::Name);
+        }
+        let longest = (self.protocol.data_out_max as usize).next_power_of_two();
+        if self.memory_per_connection_max.min(self.memory_max) < longest {
+            return Err(ConfigError::Memory);
+        }
+        Ok(())
+    }
+}

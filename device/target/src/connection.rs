@@ -1,0 +1,291 @@
+//! One connection's task: moves bytes between a stream and the state machine, and runs commands.
+
+mod commands;
+mod io;
+
+use std::{sync::Arc, time::Duration};
+
+use sealstone_iscsi::{
+    Pool, TaskId,
+    target::{
+        Closed, Connection, Event, Function, FunctionResult, LoginRequest, Refusal, Reply, SessionKind,
+    },
+};
+use sealstone_scsi::lu::NexusId;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::{mpsc, watch},
+    time::Instant,
+};
+
+use crate::{
+    Counter, Share,
+    server::Shared,
+    sessions::{Control, Entry, Mailbox, Sessions},
+};
+use io::{Outbox, Woke};
+
+/// Bytes waiting to be written beyond which no further command is started: finish and send before the next.
+const HIGH_WATER: usize = 512 * 1024;
+/// How often a connection that waits for memory looks again by itself.
+const STARVED_POLL: Duration = Duration::from_millis(20);
+/// How long a connection that is over may take to write its last words.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+pub(crate) async fn serve<S>(
+    shared: Arc<Shared>,
+    stream: S,
+    local: String,
+    peer: String,
+    secure: bool,
+    leaving: watch::Receiver<bool>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    shared.counters.add(Counter::ConnectionsOpen, 1);
+    let _open = Open(Arc::clone(&shared));
+    let share = Share::new(Arc::clone(&shared.memory), shared.config.memory_per_connection_max);
+    let now = shared.config.clock.now_ms();
+    let machine =
+        Connection::new(Arc::clone(&shared.protocol), Arc::clone(&share) as Arc<dyn Pool>, local, now);
+    let (control, mailbox) = Sessions::mailbox();
+    let (completed, completions) = mpsc::unbounded_channel();
+    let mut driver = Driver {
+        shared,
+        share,
+        machine,
+        stream,
+        outbox: Outbox::default(),
+        peer,
+        secure,
+        session: None,
+        control,
+        mailbox,
+        leaving,
+        left: false,
+        completed,
+        completions,
+        rejects_seen: 0,
+    };
+    let reason = driver.run().await;
+    driver.end(&reason).await;
+}
+
+struct Open(Arc<Shared>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.counters.sub(Counter::ConnectionsOpen, 1);
+    }
+}
+
+/// Why the task ends.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error(transparent)]
+    Protocol(#[from] Closed),
+    #[error("socket: {0}")]
+    Socket(#[from] std::io::Error),
+    #[error("the initiator does not read")]
+    WriteTimeout,
+    #[error("replaced by a new login")]
+    Replaced,
+}
+
+/// A normal session; logical units hear when it is lost, even if its task is cut off.
+struct Session {
+    shared: Arc<Shared>,
+    entry: Entry,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for unit in self.shared.luns.units() {
+            unit.nexus_lost(self.entry.nexus);
+        }
+    }
+}
+
+struct Driver<S> {
+    shared: Arc<Shared>,
+    share: Arc<Share>,
+    machine: Connection,
+    stream: S,
+    outbox: Outbox,
+    peer: String,
+    secure: bool,
+    session: Option<Session>,
+    control: mpsc::Sender<Control>,
+    mailbox: Mailbox,
+    leaving: watch::Receiver<bool>,
+    left: bool,
+    completed: mpsc::UnboundedSender<(TaskId, Reply)>,
+    completions: mpsc::UnboundedReceiver<(TaskId, Reply)>,
+    rejects_seen: u32,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
+    fn now_ms(&self) -> u64 {
+        self.shared.config.clock.now_ms()
+    }
+
+    async fn run(&mut self) -> End {
+        let mut timer = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
+        let mut armed: Option<u64> = None;
+        loop {
+            if let Some(end) = self.work().await {
+                return end;
+            }
+            let now = self.now_ms();
+            if let Some(due) = self.due(now) {
+                if armed.is_none_or(|armed| due < armed) {
+                    timer.as_mut().reset(Instant::now() + Duration::from_millis(due.saturating_sub(now)));
+                    armed = Some(due);
+                }
+            }
+            match self.wait(timer.as_mut(), armed.is_some()).await {
+                Err(error) => return End::Socket(error),
+                Ok(Woke::Written) => {}
+                Ok(Woke::Read(0)) => self.machine.end_of_stream(),
+                Ok(Woke::Read(count)) => {
+                    self.shared.counters.add(Counter::BytesReceived, count as u64);
+                    let now = self.now_ms();
+                    self.machine.received(count, now);
+                }
+                Ok(Woke::Completed(task, reply)) => self.machine.complete(task, reply),
+                Ok(Woke::Control(Control::Replaced)) => return End::Replaced,
+                Ok(Woke::Control(Control::EndCommands(lun))) => self.machine.end_commands(lun),
+                Ok(Woke::Control(Control::Leave)) => {
+                    self.left = true;
+                    self.machine.request_logout(self.shared.config.drain_seconds);
+                }
+                Ok(Woke::Timer) => {
+                    armed = None;
+                    let now = self.now_ms();
+                    if self.outbox.is_stuck(now, self.shared.config.write_timeout_ms) {
+                        return End::WriteTimeout;
+                    }
+                    self.machine.handle_timeout(now);
+                    if self.machine.is_starved() {
+                        self.machine.memory_freed(now);
+                    }
+                }
+                Ok(Woke::Memory) => {
+                    let now = self.now_ms();
+                    self.machine.memory_freed(now);
+                }
+            }
+        }
+    }
+
+    /// The next moment at which something is due, in milliseconds.
+    fn due(&self, now: u64) -> Option<u64> {
+        let starved = u64::try_from(STARVED_POLL.as_millis()).unwrap_or(u64::MAX);
+        let again = self.machine.is_starved().then(|| now.saturating_add(starved));
+        let written = self.outbox.due(self.shared.config.write_timeout_ms);
+        [self.machine.poll_timeout(), again, written].into_iter().flatten().min()
+    }
+
+    /// Takes events and pieces as long as there is room for answers; the end, if it came.
+    async fn work(&mut self) -> Option<End> {
+        loop {
+            self.outbox.fill(&mut self.machine, self.shared.config.clock.now_ms());
+            if self.outbox.len() >= HIGH_WATER {
+                return None;
+            }
+            let Some(event) = self.machine.poll_event() else { break };
+            match event {
+                Event::Login(request) => self.login(request).await,
+                Event::Command(command) => self.execute(command),
+                Event::Management { id, function } => self.manage(id, function),
+                Event::Closed(reason) => return Some(End::Protocol(reason)),
+            }
+        }
+        let rejects = self.machine.rejects();
+        self.shared.counters.add(Counter::Rejects, u64::from(rejects - self.rejects_seen));
+        self.rejects_seen = rejects;
+        None
+    }
+
+    async fn login(&mut self, request: LoginRequest) {
+        let shared = Arc::clone(&self.shared);
+        let counters = &shared.counters;
+        let LoginRequest { initiator, isid, kind, .. } = request;
+        if kind == SessionKind::Discovery {
+            counters.add(Counter::Logins, 1);
+            self.machine.admit(Sessions::tsih(shared.sessions.fresh_nexus()));
+            return;
+        }
+        match shared.sessions.enter(initiator.clone(), isid, self.control.clone()).await {
+            Ok(entry) => {
+                let nexus = entry.nexus;
+                for unit in shared.luns.units() {
+                    unit.nexus_established(nexus, &initiator, self.secure);
+                }
+                self.session = Some(Session { shared: Arc::clone(&shared), entry });
+                counters.add(Counter::Logins, 1);
+                tracing::info!(peer = %self.peer, %initiator, nexus = nexus.0, "session begins");
+                self.machine.admit(Sessions::tsih(nexus));
+            }
+            Err(crate::sessions::Stuck) => {
+                tracing::warn!(peer = %self.peer, %initiator, "the session to be replaced does not end");
+                self.machine.refuse(Refusal::OutOfResources);
+            }
+        }
+    }
+
+    fn nexus(&self) -> Option<NexusId> {
+        self.session.as_ref().map(|session| session.entry.nexus)
+    }
+
+    fn manage(&mut self, id: TaskId, function: Function) {
+        let (lun, resets) = match function {
+            Function::ClearTaskSet(lun) => (lun, false),
+            Function::LogicalUnitReset(lun) => (lun, true),
+        };
+        let (Some(nexus), Some((_, unit))) = (self.nexus(), self.shared.luns.find(lun)) else {
+            self.machine.managed(id, FunctionResult::NoSuchLun);
+            return;
+        };
+        self.shared.counters.add(Counter::Resets, 1);
+        self.shared.sessions.end_commands(nexus, lun);
+        if resets {
+            unit.reset();
+        }
+        self.machine.managed(id, FunctionResult::Complete);
+    }
+
+    /// Says the last words, waits for commands that cannot be stopped, and gives everything back.
+    async fn end(mut self, end: &End) {
+        let counters = &self.shared.counters;
+        match end {
+            End::Protocol(Closed::Violation(_)) => counters.add(Counter::Violations, 1),
+            End::Protocol(Closed::Refused(_)) => counters.add(Counter::LoginsRefused, 1),
+            End::Protocol(Closed::LoginTimeout | Closed::LogoutTimeout) => {
+                counters.add(Counter::LoginTimeouts, 1);
+            }
+            End::Protocol(Closed::PingTimeout) => counters.add(Counter::PingTimeouts, 1),
+            End::Protocol(Closed::PduTimeout | Closed::TransferTimeout) => {
+                counters.add(Counter::ReadTimeouts, 1);
+            }
+            End::WriteTimeout => counters.add(Counter::WriteTimeouts, 1),
+            End::Protocol(Closed::LoggedOut | Closed::EndOfStream) | End::Socket(_) | End::Replaced => {}
+        }
+        let rejects = self.machine.rejects() - self.rejects_seen;
+        counters.add(Counter::Rejects, u64::from(rejects));
+        let nexus = self.nexus().map(|nexus| nexus.0);
+        tracing::debug!(peer = %self.peer, nexus, reason = %end, "connection ends");
+        if let End::Protocol(_) = end {
+            let _ = tokio::time::timeout(LAST_WORDS, self.say_last_words()).await;
+        }
+        self.machine.abandon(Closed::EndOfStream);
+        drop(self.stream);
+        self.outbox = Outbox::default();
+        // Commands that run elsewhere cannot be stopped; the nexus is lost only after them.
+        while self.machine.executing() > 0 {
+            let Some((task, reply)) = self.completions.recv().await else { break };
+            self.machine.complete(task, reply);
+            while self.machine.poll_transmit().is_some() {}
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Running one command on its logical unit.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use sealstone_iscsi::{
+    Gather,
+    target::{Command, Reply},
+};
+use sealstone_scsi::{
+    Status,
+    lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply},
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::Driver;
+use crate::{
+    Counter, Counters, Share,
+    luns::{Addressee, check},
+    pool::CommandBuffers,
+};
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
+    pub(super) fn execute(&mut self, command: Command) {
+        let counters = &self.shared.counters;
+        counters.add(Counter::Commands, 1);
+        let task = command.task;
+        let Some(nexus) = self.nexus() else { return };
+        match self.shared.luns.address(command.lun, command.cdb.as_slice()) {
+            Addressee::Answered(reply) => {
+                let reply = translate(reply, counters);
+                self.machine.complete(task, reply);
+            }
+            Addressee::Unit(number, unit) => match unit.cost(command.cdb.as_slice()) {
+                Cost::Inline => {
+                    let reply = run(&*unit, nexus, number, &command, &self.share, counters);
+                    drop(command);
+                    self.machine.complete(task, reply);
+                }
+                Cost::Blocking => {
+                    let (share, counters) = (Arc::clone(&self.share), Arc::clone(counters));
+                    let completed = self.completed.clone();
+                    tokio::task::spawn_blocking(move || {
+                        let reply = run(&*unit, nexus, number, &command, &share, &counters);
+                        drop(command);
+                        // Nobody listens any more only when the connection was cut off.
+                        let _ = completed.send((task, reply));
+                    });
+                }
+            },
+        }
+    }
+}
+
+fn run(
+    unit: &dyn LogicalUnit,
+    nexus: NexusId,
+    lun: u64,
+    command: &Command,
+    share: &Arc<Share>,
+    counters: &Counters,
+) -> Reply {
+    let buffers = CommandBuffers::new(Arc::clone(share));
+    let command = ScsiCommand {
+        nexus,
+        lun,
+        cdb: command.cdb.as_slice(),
+        data_out: command.data_out.as_slice(),
+        data_in_max: command.data_in_max as usize,
+        buffers: &buffers,
+    };
+    // A logical unit that panics must not take the connection, nor the target, with it.
+    let reply = catch_unwind(AssertUnwindSafe(|| unit.execute(command))).unwrap_or_else(|_| {
+        counters.add(Counter::CommandsPanicked, 1);
+        check(0x04, 0x44, 0) // HARDWARE ERROR, INTERNAL TARGET FAILURE
+    });
+    translate(reply, counters)
+}
+
+fn translate(reply: ScsiReply, counters: &Counters) -> Reply {
+    if reply.status != Status::Good {
+        counters.add(Counter::CommandsFailed, 1);
+    }
+    Reply {
+        status: reply.status.byte(),
+        sense: reply.sense,
+        data_in: Gather::from(reply.data_in),
+        data_in_wanted: reply.data_in_wanted,
+        data_out_wanted: reply.data_out_used,
+        separate_status: false,
+    }
+}

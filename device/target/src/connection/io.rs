@@ -1,0 +1,170 @@
+//! Waiting for whatever comes first, and what waits to be written.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    io::{self, IoSlice},
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use sealstone_iscsi::{
+    TaskId,
+    target::{Connection, Reply},
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf},
+    time::Sleep,
+};
+
+use super::{Driver, HIGH_WATER};
+use crate::{Counter, sessions::Control};
+
+/// Pieces in one vectored write.
+const PIECES: usize = 64;
+
+pub(super) enum Woke {
+    /// So many bytes came; none is the end of the stream.
+    Read(usize),
+    Written,
+    Completed(TaskId, Reply),
+    Control(Control),
+    Timer,
+    Memory,
+}
+
+/// Pieces on their way out.
+#[derive(Default)]
+pub(super) struct Outbox {
+    pieces: VecDeque<Bytes>,
+    bytes: usize,
+    /// Since when the first piece is the first.
+    since: u64,
+    unflushed: bool,
+}
+
+impl Outbox {
+    pub(super) const fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes pieces until there are enough for a while.
+    pub(super) fn fill(&mut self, machine: &mut Connection, now: u64) {
+        while self.bytes < HIGH_WATER && self.pieces.len() < PIECES {
+            let Some(piece) = machine.poll_transmit() else { break };
+            if self.pieces.is_empty() {
+                self.since = now;
+            }
+            self.bytes += piece.len();
+            self.pieces.push_back(piece);
+        }
+    }
+
+    pub(super) fn due(&self, timeout_ms: u64) -> Option<u64> {
+        (!self.pieces.is_empty()).then(|| self.since.saturating_add(timeout_ms))
+    }
+
+    pub(super) fn is_stuck(&self, now: u64, timeout_ms: u64) -> bool {
+        self.due(timeout_ms).is_some_and(|due| due <= now)
+    }
+
+    fn written(&mut self, mut count: usize, now: u64) {
+        self.bytes -= count;
+        self.unflushed = true;
+        while let Some(first) = self.pieces.front_mut() {
+            if count < first.len() {
+                first.advance(count);
+                return;
+            }
+            count -= first.len();
+            self.pieces.pop_front();
+            self.since = now;
+        }
+    }
+
+    fn poll_write<S: AsyncWrite + Unpin>(
+        &self,
+        stream: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let mut slices = [IoSlice::new(&[]); PIECES];
+        let mut used = 0;
+        for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+            *slice = IoSlice::new(piece);
+            used += 1;
+        }
+        match ready!(Pin::new(stream).poll_write_vectored(cx, &slices[..used])) {
+            Ok(0) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            other => Poll::Ready(other),
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
+    /// Waits for the first thing that can be done.
+    pub(super) async fn wait(&mut self, mut timer: Pin<&mut Sleep>, armed: bool) -> io::Result<Woke> {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let mut freed = std::pin::pin!(shared.memory.freed.notified());
+        let starved = self.machine.is_starved();
+        let leaving = &mut self.leaving;
+        let mut leave = std::pin::pin!(async {
+            // An error means that the target is gone, which it cannot be before us.
+            let _ = leaving.wait_for(|leaving| *leaving).await;
+        });
+        let (left, machine, stream, outbox) =
+            (self.left, &mut self.machine, &mut self.stream, &mut self.outbox);
+        let (completions, mailbox) = (&mut self.completions, &mut self.mailbox);
+        poll_fn(|cx| {
+            if !outbox.pieces.is_empty() {
+                if let Poll::Ready(written) = outbox.poll_write(stream, cx) {
+                    let count = written?;
+                    shared.counters.add(Counter::BytesSent, count as u64);
+                    outbox.written(count, shared.config.clock.now_ms());
+                    return Poll::Ready(Ok(Woke::Written));
+                }
+            } else if outbox.unflushed && Pin::new(&mut *stream).poll_flush(cx)?.is_ready() {
+                outbox.unflushed = false;
+            }
+            if let Poll::Ready(Some((task, reply))) = completions.poll_recv(cx) {
+                return Poll::Ready(Ok(Woke::Completed(task, reply)));
+            }
+            if let Poll::Ready(Some(control)) = mailbox.poll_recv(cx) {
+                return Poll::Ready(Ok(Woke::Control(control)));
+            }
+            if !left && leave.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(Woke::Control(Control::Leave)));
+            }
+            if armed && timer.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(Woke::Timer));
+            }
+            if starved && freed.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(Woke::Memory));
+            }
+            let [direct, spill] = machine.rx_space();
+            let place = if direct.is_empty() { spill } else { direct };
+            if !place.is_empty() {
+                let mut place = ReadBuf::new(place);
+                ready!(Pin::new(&mut *stream).poll_read(cx, &mut place))?;
+                return Poll::Ready(Ok(Woke::Read(place.filled().len())));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Writes what is left, then says that there is no more.
+    pub(super) async fn say_last_words(&mut self) -> io::Result<()> {
+        loop {
+            self.outbox.fill(&mut self.machine, 0);
+            if self.outbox.pieces.is_empty() {
+                self.stream.flush().await?;
+                return self.stream.shutdown().await;
+            }
+            let (outbox, stream) = (&mut self.outbox, &mut self.stream);
+            let count = poll_fn(|cx| outbox.poll_write(stream, cx)).await?;
+            self.shared.counters.add(Counter::BytesSent, count as u64);
+            self.outbox.written(count, 0);
+        }
+    }
+}

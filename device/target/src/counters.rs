@@ -1,0 +1,79 @@
+//! What happened so far, as numbers for `/metrics`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $help:literal;)*) => {
+        /// One number.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Counter {
+            $(#[doc = $help] $variant),*
+        }
+
+        impl Counter {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// Its name, without prefix, as `/metrics` writes it; gauges do not end in `_total`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+
+            /// What it counts.
+            #[must_use]
+            pub const fn help(self) -> &'static str {
+                match self { $(Self::$variant => $help),* }
+            }
+        }
+    };
+}
+
+counters! {
+    ConnectionsAccepted = "connections_accepted_total", "Connections accepted.";
+    ConnectionsRefused = "connections_refused_total", "Connections closed at once because the limit was reached.";
+    ConnectionsOpen = "connections_open", "Connections open now.";
+    SessionsOpen = "sessions_open", "Normal sessions in full feature phase now.";
+    Logins = "logins_total", "Sessions admitted, discovery included.";
+    LoginsRefused = "logins_refused_total", "Logins refused.";
+    SessionsReinstated = "sessions_reinstated_total", "Sessions ended by a new login of the same initiator port.";
+    Commands = "commands_total", "SCSI commands executed.";
+    CommandsFailed = "commands_failed_total", "SCSI commands that ended with another status than GOOD.";
+    CommandsPanicked = "commands_panicked_total", "SCSI commands whose logical unit panicked.";
+    BytesReceived = "bytes_received_total", "Bytes read from sockets.";
+    BytesSent = "bytes_sent_total", "Bytes written to sockets.";
+    Resets = "resets_total", "Logical unit resets and cleared task sets.";
+    Rejects = "rejects_total", "PDUs rejected.";
+    Violations = "violations_total", "Connections closed for a protocol violation.";
+    LoginTimeouts = "login_timeouts_total", "Connections closed because login or logout took too long.";
+    PingTimeouts = "ping_timeouts_total", "Connections closed because a ping was not answered.";
+    ReadTimeouts = "read_timeouts_total", "Connections closed because a PDU or data-out came too slowly.";
+    WriteTimeouts = "write_timeouts_total", "Connections closed because the initiator did not read.";
+    MemoryRefusals = "memory_refusals_total", "Buffers refused because a budget was used up.";
+}
+
+/// All counters of one target.
+#[derive(Debug)]
+pub struct Counters([AtomicU64; Counter::ALL.len()]);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Counters {
+    /// The value now.
+    #[must_use]
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, counter: Counter, count: u64) {
+        self.0[counter as usize].fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, counter: Counter, count: u64) {
+        self.0[counter as usize].fetch_sub(count, Ordering::Relaxed);
+    }
+}

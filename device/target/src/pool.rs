@@ -1,0 +1,266 @@
+//! Data buffers: recycled, and bounded twice, for the target as a whole and for each connection.
+//!
+//! Contract: what is taken is counted until it is given back or dropped, whoever holds it.
+
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use sealstone_scsi::lu::Buffers;
+use tokio::sync::Notify;
+
+use crate::{Counter, Counters};
+
+/// Smallest size class in bytes.
+const CLASS_MIN: usize = 4096;
+/// Size classes: 4 KiB, 8 KiB, … 64 GiB.
+const CLASSES: usize = 25;
+/// At most this part of the budget is kept for reuse while idle.
+const RETAINED_PART: usize = 4;
+
+/// The buffers of one target.
+#[derive(Debug)]
+pub struct Memory {
+    budget: usize,
+    used: AtomicUsize,
+    free: Mutex<Free>,
+    counters: Arc<Counters>,
+    /// Wakes connections that wait for memory.
+    pub(crate) freed: Notify,
+}
+
+#[derive(Debug)]
+struct Free {
+    bytes: usize,
+    classes: [Vec<Vec<u8>>; CLASSES],
+}
+
+const fn class_of(len: usize) -> usize {
+    let size = if len < CLASS_MIN { CLASS_MIN } else { len.next_power_of_two() };
+    (size / CLASS_MIN).trailing_zeros() as usize
+}
+
+impl Memory {
+    /// At most `budget` bytes at once.
+    #[must_use]
+    pub fn new(budget: usize, counters: Arc<Counters>) -> Arc<Self> {
+        let free = Mutex::new(Free { bytes: 0, classes: std::array::from_fn(|_| Vec::new()) });
+        Arc::new(Self { budget, used: AtomicUsize::new(0), free, counters, freed: Notify::new() })
+    }
+
+    /// Bytes in use now.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, len: usize, size: usize) -> Option<Vec<u8>> {
+        reserve(&self.used, size, self.budget)?;
+        let recycled = {
+            let mut free = self.free.lock();
+            let found = free.classes.get_mut(class_of(len)).and_then(Vec::pop);
+            free.bytes -= found.as_ref().map_or(0, Vec::capacity);
+            found
+        };
+        let mut bytes = recycled.unwrap_or_else(|| vec![0; size]);
+        bytes.resize(len, 0);
+        Some(bytes)
+    }
+
+    fn give(&self, bytes: Vec<u8>, size: usize) {
+        if bytes.capacity() == size {
+            let mut free = self.free.lock();
+            if free.bytes + size <= self.budget / RETAINED_PART
+                && let Some(class) = free.classes.get_mut(class_of(size))
+            {
+                class.push(bytes);
+                free.bytes += size;
+            }
+        }
+        self.release(size);
+    }
+
+    fn release(&self, size: usize) {
+        self.used.fetch_sub(size, Ordering::AcqRel);
+        self.freed.notify_waiters();
+    }
+}
+
+fn reserve(used: &AtomicUsize, size: usize, most: usize) -> Option<()> {
+    let fits = |used: usize| used.checked_add(size).filter(|sum| *sum <= most);
+    used.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok().map(|_| ())
+}
+
+/// One connection's part of [`Memory`].
+#[derive(Debug)]
+pub struct Share {
+    memory: Arc<Memory>,
+    most: usize,
+    used: AtomicUsize,
+}
+
+impl Share {
+    /// At most `most` bytes at once, within the whole budget.
+    #[must_use]
+    pub fn new(memory: Arc<Memory>, most: usize) -> Arc<Self> {
+        Arc::new(Self { memory, most, used: AtomicUsize::new(0) })
+    }
+
+    fn size(len: usize) -> Option<usize> {
+        (class_of(len.checked_next_power_of_two()?) < CLASSES).then(|| len.next_power_of_two().max(CLASS_MIN))
+    }
+
+    fn take(&self, len: usize) -> Option<Vec<u8>> {
+        let size = Self::size(len)?;
+        let taken = reserve(&self.used, size, self.most).and_then(|()| {
+            self.memory.take(len, size).or_else(|| {
+                self.used.fetch_sub(size, Ordering::AcqRel);
+                None
+            })
+        });
+        if taken.is_none() {
+            self.memory.counters.add(Counter::MemoryRefusals, 1);
+        }
+        taken
+    }
+
+    fn give(&self, bytes: Vec<u8>, size: usize) {
+        self.used.fetch_sub(size, Ordering::AcqRel);
+        self.memory.give(bytes, size);
+    }
+
+    fn release(&self, size: usize) {
+        self.used.fetch_sub(size, Ordering::AcqRel);
+        self.memory.release(size);
+    }
+}
+
+impl sealstone_iscsi::Pool for Share {
+    fn take(&self, len: usize) -> Option<Vec<u8>> {
+        Self::take(self, len)
+    }
+
+    fn give(&self, buffer: Vec<u8>) {
+        // The protocol machine never grows a buffer, so its capacity still tells its class.
+        let size = buffer.capacity();
+        Self::give(self, buffer, size);
+    }
+}
+
+/// Buffers for one command: what its logical unit takes and loses is made good when the command is over.
+pub(crate) struct CommandBuffers {
+    share: Arc<Share>,
+    taken: Mutex<Vec<usize>>,
+}
+
+impl CommandBuffers {
+    pub(crate) fn new(share: Arc<Share>) -> Self {
+        Self { share, taken: Mutex::new(Vec::new()) }
+    }
+}
+
+impl Buffers for CommandBuffers {
+    fn take(&self, len: usize) -> Option<Vec<u8>> {
+        let bytes = self.share.take(len)?;
+        self.taken.lock().push(bytes.capacity());
+        Some(bytes)
+    }
+
+    fn freeze(&self, buffer: Vec<u8>) -> Bytes {
+        let mut taken = self.taken.lock();
+        let Some(at) = taken.iter().position(|size| *size == buffer.capacity()) else {
+            return Bytes::from(buffer); // not ours, or grown: its debit is settled when the command ends
+        };
+        let size = taken.swap_remove(at);
+        Bytes::from_owner(Frozen { bytes: buffer, size, share: Arc::clone(&self.share) })
+    }
+}
+
+impl Drop for CommandBuffers {
+    fn drop(&mut self) {
+        for size in mem::take(self.taken.get_mut()) {
+            self.share.release(size);
+        }
+    }
+}
+
+struct Frozen {
+    bytes: Vec<u8>,
+    size: usize,
+    share: Arc<Share>,
+}
+
+impl AsRef<[u8]> for Frozen {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.share.give(mem::take(&mut self.bytes), self.size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(budget: usize, most: usize) -> (Arc<Memory>, Arc<Share>) {
+        let memory = Memory::new(budget, Arc::default());
+        (Arc::clone(&memory), Share::new(memory, most))
+    }
+
+    #[test]
+    fn both_budgets_hold() {
+        let (memory, one) = share(64 * 1024, 32 * 1024);
+        let two = Share::new(Arc::clone(&memory), 64 * 1024);
+        let held = one.take(32 * 1024).unwrap();
+        assert!(one.take(1).is_none(), "the connection's budget");
+        let other = two.take(32 * 1024).unwrap();
+        assert!(two.take(1).is_none(), "the target's budget");
+        one.give(held, 32 * 1024);
+        two.give(other, 32 * 1024);
+        assert_eq!((memory.used(), one.used.load(Ordering::SeqCst)), (0, 0));
+        assert!(one.take(usize::MAX).is_none() && one.take(1 << 62).is_none());
+    }
+
+    #[test]
+    fn buffers_come_back_however_they_are_let_go() {
+        let (memory, share) = share(1 << 20, 1 << 20);
+        let buffers = CommandBuffers::new(Arc::clone(&share));
+        let frozen = {
+            let kept = buffers.take(5000).unwrap();
+            let _lost = buffers.take(6000).unwrap();
+            let mut grown = buffers.take(4096).unwrap();
+            grown.resize(1 << 19, 1);
+            let _ = buffers.freeze(grown);
+            buffers.freeze(kept)
+        };
+        let part = frozen.slice(10..20);
+        assert_eq!(frozen.len(), 5000);
+        drop((buffers, frozen));
+        assert_eq!(memory.used(), 8192, "a slice still holds it");
+        drop(part);
+        assert_eq!(memory.used(), 0);
+    }
+
+    #[test]
+    fn a_recycled_buffer_has_the_length_asked_for() {
+        let (_, share) = share(1 << 20, 1 << 20);
+        let first = share.take(8000).unwrap();
+        share.give(first, 8192);
+        for len in [1, 4096, 4097, 8192, 5000] {
+            let buffer = share.take(len).unwrap();
+            assert_eq!(buffer.len(), len);
+            let size = buffer.capacity();
+            share.give(buffer, size);
+        }
+    }
+}

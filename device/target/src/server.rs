@@ -1,0 +1,145 @@
+//! Accepting connections and leaving in good order.
+
+use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
+
+use sealstone_scsi::lu::LogicalUnit;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::JoinSet,
+};
+
+use crate::{Config, ConfigError, Counter, Counters, Memory, connection, luns::Luns, sessions::Sessions};
+
+/// Pause after a failed accept: mostly descriptors have run out, and more tries at once cannot help.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How much longer than its drain time a connection may take before its task is ended.
+const DRAIN_GRACE: Duration = Duration::from_secs(5);
+
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) protocol: Arc<sealstone_iscsi::target::Config>,
+    pub(crate) luns: Luns,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) counters: Arc<Counters>,
+    slots: Arc<Semaphore>,
+    leaving: watch::Sender<bool>,
+}
+
+/// One iSCSI target with its logical units.
+#[derive(Clone)]
+pub struct Target(Arc<Shared>);
+
+impl Target {
+    /// A target that answers for these logical units, each under its number.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if it could never work.
+    pub fn new(config: Config, units: Vec<(u64, Arc<dyn LogicalUnit>)>) -> Result<Self, ConfigError> {
+        config.check()?;
+        let counters = Arc::new(Counters::default());
+        Ok(Self(Arc::new(Shared {
+            protocol: Arc::new(config.protocol.clone()),
+            luns: Luns::new(units)?,
+            memory: Memory::new(config.memory_max, Arc::clone(&counters)),
+            sessions: Sessions::new(Arc::clone(&counters)),
+            counters,
+            slots: Arc::new(Semaphore::new(config.connections_max)),
+            leaving: watch::channel(false).0,
+            config,
+        })))
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.0.counters
+    }
+
+    /// The data buffers.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.0.memory
+    }
+
+    /// Serves `listener` until `shutdown`; then asks initiators to log out, waits
+    /// [`Config::drain_seconds`](crate::Config::drain_seconds) for them and returns when all are gone.
+    ///
+    /// # Errors
+    /// Never for a single connection's sake; when the listener has no address.
+    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+        let local = listener.local_addr()?;
+        let mut connections = JoinSet::new();
+        let mut shutdown = pin!(shutdown);
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+                accepted = listener.accept() => accepted,
+            };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "accept failed");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Some(slot) = self.slot() else { continue };
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
+            }
+            let address = stream.local_addr().unwrap_or(local).to_string();
+            let target = self.clone();
+            connections
+                .spawn(async move { target.run(stream, address, peer.to_string(), false, slot).await });
+        }
+        drop(listener);
+        self.leave();
+        let patience = Duration::from_secs(u64::from(self.0.config.drain_seconds)) + DRAIN_GRACE;
+        let gone = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(patience, gone).await.is_err() {
+            tracing::warn!("connections did not end in time and were cut off");
+            connections.shutdown().await;
+        }
+        Ok(())
+    }
+
+    /// Serves one connection that came by another way: inside TLS (`secure`), or on a simulated network. `local` is
+    /// the address that discovery tells.
+    pub async fn serve_stream<S>(&self, stream: S, local: String, peer: String, secure: bool)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        if let Some(slot) = self.slot() {
+            self.run(stream, local, peer, secure, slot).await;
+        }
+    }
+
+    /// Asks all initiators to log out; [`Self::serve`] does it on shutdown.
+    pub fn leave(&self) {
+        self.0.leaving.send_replace(true);
+    }
+
+    fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        let counters = &self.0.counters;
+        counters.add(Counter::ConnectionsAccepted, 1);
+        let slot = Arc::clone(&self.0.slots).try_acquire_owned().ok();
+        if slot.is_none() {
+            counters.add(Counter::ConnectionsRefused, 1);
+        }
+        slot
+    }
+
+    async fn run<S>(&self, stream: S, local: String, peer: String, secure: bool, slot: OwnedSemaphorePermit)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let leaving = self.0.leaving.subscribe();
+        connection::serve(Arc::clone(&self.0), stream, local, peer, secure, leaving).await;
+        drop(slot);
+    }
+}

@@ -1,0 +1,78 @@
+//! libiscsi's programs judge the target. They come from Debian's `libiscsi-bin`.
+
+mod support;
+
+use std::{process::Output, time::Duration};
+
+use sealstone_scsi::lu::Cost;
+use sealstone_target::Config;
+use support::{Disk, NAME, Running};
+use tokio::process::Command;
+
+async fn run(program: &str, arguments: &[&str]) -> Output {
+    let run = Command::new(program).args(arguments).kill_on_drop(true).output();
+    match tokio::time::timeout(Duration::from_secs(60), run).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) => panic!("{program} does not start ({error}): install libiscsi-bin (scripts/setup)"),
+        Err(_) => panic!("{program} {arguments:?} does not end"),
+    }
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn iscsi_ls_finds_the_target_and_its_unit() {
+    let running = Running::start(Config::new(NAME), Disk::new(16 << 20, Cost::Inline)).await;
+    let output = run("iscsi-ls", &["-s", &format!("iscsi://{}", running.address)]).await;
+    let said = text(&output);
+    assert!(output.status.success() && said.contains(NAME) && said.contains("Lun:0"), "{said}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn iscsi_inq_reads_the_unit() {
+    let running = Running::start(Config::new(NAME), Disk::new(16 << 20, Cost::Blocking)).await;
+    let output = run("iscsi-inq", &[&running.url()]).await;
+    let said = text(&output);
+    assert!(output.status.success() && said.contains("SEALSTON"), "{said}");
+    running.stop().await;
+}
+
+/// One process a test, as a crash of the judge costs only one then.
+async fn judge(tests: &[&str], cost: Cost, config: Config) {
+    let running = Running::start(config, Disk::new(64 << 20, cost)).await;
+    let mut failures = String::new();
+    for test in tests {
+        let output = run("iscsi-test-cu", &["-d", "-S", "-t", test, &running.url()]).await;
+        let said = text(&output);
+        let failed = said.contains("FAILED") || said.contains("[FAILED]") || !said.contains("asserts");
+        if failed || said.contains("[SKIPPED]") || !output.status.success() {
+            failures += &format!("== {test}: {}\n{said}\n", output.status);
+        }
+    }
+    running.stop().await;
+    assert!(failures.is_empty(), "{failures}");
+}
+
+const TESTS: &[&str] = &[
+    "iSCSI.iSCSIcmdsn.iSCSICmdSnTooHigh",
+    "iSCSI.iSCSIcmdsn.iSCSICmdSnTooLow",
+    "iSCSI.iSCSIdatasn.iSCSIDataSnInvalid",
+    "iSCSI.iSCSIResiduals.*",
+    "iSCSI.iSCSITMF.AbortTaskSimpleAsync",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_judges_of_the_iscsi_layer_are_content() {
+    judge(TESTS, Cost::Inline, Config::new(NAME)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_judges_of_the_iscsi_layer_are_content_when_commands_run_elsewhere() {
+    let mut config = Config::new(NAME);
+    config.protocol.policy.initial_r2t = true;
+    config.protocol.policy.max_burst = 8192;
+    judge(TESTS, Cost::Blocking, config).await;
+}

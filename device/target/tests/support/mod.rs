@@ -1,0 +1,190 @@
+//! A disk in memory, enough of SBC-3 for the iSCSI layer's judges; and a running target.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, RwLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use sealstone_scsi::{
+    Status,
+    lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply},
+};
+use sealstone_target::{Config, Target};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+
+pub const NAME: &str = "iqn.2026-11.org.sealstone:disk";
+const BLOCK: usize = 512;
+
+pub struct Disk {
+    blocks: RwLock<Vec<u8>>,
+    cost: Cost,
+    pub nexuses: AtomicUsize,
+    pub resets: AtomicUsize,
+}
+
+impl Disk {
+    pub fn new(bytes: usize, cost: Cost) -> Arc<Self> {
+        Arc::new(Self {
+            blocks: RwLock::new(vec![0; bytes]),
+            cost,
+            nexuses: AtomicUsize::new(0),
+            resets: AtomicUsize::new(0),
+        })
+    }
+}
+
+fn check(key: u8, code: u8, qualifier: u8) -> ScsiReply {
+    ScsiReply::check(vec![0x70, 0, key, 0, 0, 0, 0, 10, 0, 0, 0, 0, code, qualifier, 0, 0, 0, 0])
+}
+
+fn be(bytes: &[u8]) -> usize {
+    bytes.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+}
+
+fn page(data: Vec<u8>, allocation: usize, max: usize) -> ScsiReply {
+    let mut data = data;
+    data.truncate(allocation);
+    ScsiReply::data(Bytes::from(data), max)
+}
+
+impl LogicalUnit for Disk {
+    fn cost(&self, _: &[u8]) -> Cost {
+        self.cost
+    }
+
+    fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
+        let cdb = command.cdb;
+        let max = command.data_in_max;
+        match cdb[0] {
+            0x00 => ScsiReply::status(Status::Good),
+            0x03 => {
+                page(vec![0x70, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], usize::from(cdb[4]), max)
+            }
+            0x12 => inquiry(cdb, max),
+            0x1A => page(vec![3, 0, 0x10, 0], usize::from(cdb[4]), max),
+            0x25 => {
+                let last = self.blocks.read().unwrap().len() / BLOCK - 1;
+                page([(last as u32).to_be_bytes(), (BLOCK as u32).to_be_bytes()].concat(), 8, max)
+            }
+            0x9E if cdb[1] & 0x1F == 0x10 => {
+                let last = self.blocks.read().unwrap().len() / BLOCK - 1;
+                let mut data = (last as u64).to_be_bytes().to_vec();
+                data.extend((BLOCK as u32).to_be_bytes());
+                data.resize(32, 0);
+                page(data, be(&cdb[10..14]), max)
+            }
+            0x28 => self.read(&command, be(&cdb[2..6]), be(&cdb[7..9])),
+            0xA8 => self.read(&command, be(&cdb[2..6]), be(&cdb[6..10])),
+            0x88 => self.read(&command, be(&cdb[2..10]), be(&cdb[10..14])),
+            0x2A => self.write(&command, be(&cdb[2..6]), be(&cdb[7..9])),
+            0xAA => self.write(&command, be(&cdb[2..6]), be(&cdb[6..10])),
+            0x8A => self.write(&command, be(&cdb[2..10]), be(&cdb[10..14])),
+            0x35 | 0x91 => ScsiReply::status(Status::Good),
+            _ => check(5, 0x20, 0),
+        }
+    }
+
+    fn nexus_established(&self, _: NexusId, _: &str, _: bool) {
+        self.nexuses.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn nexus_lost(&self, _: NexusId) {
+        self.nexuses.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn reset(&self) {
+        self.resets.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn inquiry(cdb: &[u8], max: usize) -> ScsiReply {
+    let allocation = be(&cdb[3..5]);
+    if cdb[1] & 1 == 0 {
+        let mut data = vec![0, 0, 6, 2, 59, 0, 0, 2];
+        data.extend_from_slice(b"SEALSTONETEST DISK      0001");
+        data.truncate(36);
+        data.resize(64, 0);
+        return page(data, allocation, max);
+    }
+    let body: &[u8] = match cdb[2] {
+        0x00 => &[0x00, 0x80, 0x83],
+        0x80 => b"0001",
+        0x83 => &[2, 1, 0, 9, b'S', b'E', b'A', b'L', b'S', b'T', b'O', b'N', b'1'],
+        _ => return check(5, 0x24, 0),
+    };
+    let mut data = vec![0, cdb[2], 0, body.len() as u8];
+    data.extend_from_slice(body);
+    page(data, allocation, max)
+}
+
+impl Disk {
+    fn range(&self, lba: usize, count: usize, total: usize) -> Option<std::ops::Range<usize>> {
+        let from = lba.checked_mul(BLOCK)?;
+        let until = from.checked_add(count.checked_mul(BLOCK)?)?;
+        (until <= total).then_some(from..until)
+    }
+
+    fn read(&self, command: &ScsiCommand<'_>, lba: usize, count: usize) -> ScsiReply {
+        let blocks = self.blocks.read().unwrap();
+        let Some(range) = self.range(lba, count, blocks.len()) else { return check(5, 0x21, 0) };
+        let wanted = range.len() as u64;
+        let length = range.len().min(command.data_in_max);
+        let Some(mut buffer) = command.buffers.take(length) else { return ScsiReply::status(Status::Busy) };
+        buffer.copy_from_slice(&blocks[range.start..range.start + length]);
+        let data_in = command.buffers.freeze(buffer);
+        ScsiReply { data_in, data_in_wanted: wanted, ..ScsiReply::status(Status::Good) }
+    }
+
+    fn write(&self, command: &ScsiCommand<'_>, lba: usize, count: usize) -> ScsiReply {
+        let mut blocks = self.blocks.write().unwrap();
+        let total = blocks.len();
+        let Some(range) = self.range(lba, count, total) else { return check(5, 0x21, 0) };
+        let used = range.len() as u64;
+        let length = range.len().min(command.data_out.len());
+        blocks[range.start..range.start + length].copy_from_slice(&command.data_out[..length]);
+        ScsiReply { data_out_used: used, ..ScsiReply::status(Status::Good) }
+    }
+}
+
+/// A target that runs until it is told to stop.
+pub struct Running {
+    pub address: SocketAddr,
+    pub target: Target,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+impl Running {
+    pub async fn start(config: Config, unit: Arc<dyn LogicalUnit>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let target = Target::new(config, vec![(0, unit)]).unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn({
+            let target = target.clone();
+            async move {
+                target
+                    .serve(listener, async {
+                        let _ = stopped.await;
+                    })
+                    .await
+            }
+        });
+        Self { address, target, stop: Some(stop), task }
+    }
+
+    pub fn url(&self) -> String {
+        format!("iscsi://{}/{NAME}/0", self.address)
+    }
+
+    pub async fn stop(mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+        self.task.await.unwrap().unwrap();
+    }
+}
