@@ -2,6 +2,8 @@
 //!
 //! Best of several batches, one thread, wall clock: a figure to compare builds with, not a benchmark.
 
+#![allow(clippy::print_stdout, reason = "that is what it is for")]
+
 use std::hint::black_box;
 use std::time::Instant;
 

@@ -11,7 +11,7 @@ use core::ops::Deref;
 use sealstone_osd::capability::Range;
 use sealstone_osd::cdb::Action;
 use sealstone_osd::{
-    AttributeId, Capability, Cdb, Descriptor, Generation, ObjectId, ObjectType, Permissions,
+    AttributeId, Capability, Cdb, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
 };
 
 use crate::denial::Denial;
@@ -87,6 +87,7 @@ impl<P: Provider> Admitted<P> {
                 }
                 Ok(Permit {
                     generation: need.generation,
+                    method: SecurityMethod::NoSec,
                     object: need.object,
                     permissions: *bits,
                     range: Range::ALL,
@@ -198,6 +199,7 @@ impl Verified<Capability> {
         }
         let permit = Permit {
             generation: need.generation,
+            method: capability.method,
             object: need.object,
             permissions: capability.permissions,
             range,
@@ -236,6 +238,7 @@ pub const QUOTAS_PAGES: [u32; 3] = [0x9000_0002, 0x3000_0002, 0x0000_0002];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
     generation: Generation,
+    method: SecurityMethod,
     object: ObjectId,
     permissions: Permissions,
     range: Range,
@@ -253,6 +256,12 @@ impl Permit {
     #[must_use]
     pub const fn generation(&self) -> Generation {
         self.generation
+    }
+
+    /// By which method the command came.
+    #[must_use]
+    pub const fn method(&self) -> SecurityMethod {
+        self.method
     }
 
     /// Does it grant every one of these bits?
@@ -278,11 +287,15 @@ impl Permit {
         self.check_attribute(attribute, Permissions::GET_ATTR, facts)
     }
 
-    /// May this attribute be set? Ask for all of a list before anything is changed.
+    /// May this attribute be set? Ask for all of a list before anything is changed. Policy pages are not set by
+    /// CAPKEY, which protects no list; by NOSEC only where the administrator wants no security at all.
     ///
     /// # Errors
-    /// [`Denial::Permission`], [`Denial::AttributesAccess`].
+    /// [`Denial::Permission`], [`Denial::AttributesAccess`], [`Denial::BelowFloor`].
     pub fn check_set(&self, attribute: AttributeId, facts: &dyn Facts) -> Result<(), Denial> {
+        if guarded(attribute.page) && self.method == SecurityMethod::CapKey {
+            return Err(Denial::BelowFloor { method: self.method, floor: SecurityMethod::CmdRsp });
+        }
         let quotas =
             if QUOTAS_PAGES.contains(&attribute.page) { Permissions::OBJ_MGMT } else { Permissions::NONE };
         self.check_attribute(attribute, Permissions::SET_ATTR.union(quotas), facts)
@@ -294,9 +307,7 @@ impl Permit {
         access: Permissions,
         facts: &dyn Facts,
     ) -> Result<(), Denial> {
-        let guarded =
-            POLICY_SECURITY_PAGES.contains(&attribute.page) || attribute.page == MINIMUM_METHOD_PAGE;
-        let needed = if guarded { access.union(Permissions::POL_SEC) } else { access };
+        let needed = if guarded(attribute.page) { access.union(Permissions::POL_SEC) } else { access };
         if !self.allows(needed) {
             return Err(Denial::Permission);
         }
@@ -307,4 +318,9 @@ impl Permit {
         }
         Ok(())
     }
+}
+
+/// Does POL/SEC guard the page?
+fn guarded(page: u32) -> bool {
+    POLICY_SECURITY_PAGES.contains(&page) || page == MINIMUM_METHOD_PAGE
 }

@@ -6,7 +6,7 @@
 use crate::Tag;
 use crate::algorithm::Hash;
 
-/// The MAC primitives: HMAC (RFC 2104) over the hashes of [`Hash`].
+/// The MAC primitives: HMAC (RFC 2104) over the hashes of [`enum@Hash`].
 pub trait Provider: 'static {
     /// A MAC key ready for use, its inner and outer midstate computed; wiped when dropped.
     type MacKey: Send + Sync + 'static;

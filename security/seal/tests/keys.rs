@@ -1,5 +1,7 @@
 //! The key hierarchy: both ends agree, and what hangs below a changed key is gone.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
 mod common;
 
 use common::*;

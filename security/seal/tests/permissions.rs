@@ -1,5 +1,7 @@
 //! What a capability allows: every row of the command table, every permission, every attribute page.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
 mod common;
 
 use common::*;
@@ -218,4 +220,21 @@ fn a_create_is_checked_against_the_tag_of_the_partition() {
     assert_eq!(permit(&device, cdb, &capability, &mut chance), Err(Denial::PolicyAccessTag));
     let named = cdb_of(code, OBJECT).unwrap();
     assert_eq!(permit(&device, named, &capability, &mut chance), Err(Denial::Object));
+}
+
+/// 4.4: CAPKEY protects no attribute list, so it sets no policy.
+#[test]
+fn capkey_sets_no_policy_attribute() {
+    let mut device = Device::new();
+    device.nexus.secure_channel = true;
+    let capability = Capability {
+        method: SecurityMethod::CapKey,
+        ..about(ObjectType::User, OBJECT, Permissions::ALL_OSD2)
+    };
+    let signer = signer(&device.keys, &capability);
+    let permit = device.permit(&sign(&signer, read(Generation::Osd2), NOW, &mut random()).cdb).unwrap();
+    assert_eq!(permit.method(), SecurityMethod::CapKey);
+    let guarded = AttributeId::new(POLICY_SECURITY_PAGES[3], 0x4000_0001);
+    assert!(matches!(permit.check_set(guarded, &device.world), Err(Denial::BelowFloor { .. })));
+    assert_eq!(permit.check_set(AttributeId::new(1, 9), &device.world), Ok(()));
 }

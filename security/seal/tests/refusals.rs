@@ -1,5 +1,7 @@
 //! The gate refuses: each step of the order of checks, in its place, with its sense data and without an effect.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
 mod common;
 
 use common::*;

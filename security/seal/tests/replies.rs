@@ -1,6 +1,8 @@
 //! The whole way: the client signs, the device verifies and seals, the client verifies; and whatever changes on the
 //! way is found.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
 mod common;
 
 use common::*;
