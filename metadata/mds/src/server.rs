@@ -120,6 +120,14 @@ impl Mds {
         Ok(server_id)
     }
 
+    /// Is the store set up?
+    ///
+    /// # Errors
+    /// `Version`, `Store`.
+    pub fn is_set_up(store: &dyn MetaStore) -> std::result::Result<bool, OpenError> {
+        is_set_up(store)
+    }
+
     /// Opens a store that is set up.
     ///
     /// # Errors

@@ -1,1 +1,26 @@
-//! The metadata server's shell: TLS, sessions, the device reaper.
+//! The metadata server's shell: TLS, sockets, timers, the tasks that talk to devices.
+//!
+//! Does: set a data folder up, serve it over TLS 1.3, keep the devices prepared, measured and swept. Does not: decide
+//! a request; `sealstone-mds` does.
+//! Contract: one frame at a time per connection, bounded before it is read; a connection that is slow, silent or wrong
+//! is closed; after [`Server::shutdown`] every answer that was begun has been sent.
+//! Truth: docs/standards/mds.md §1, §2; design/security.md 2.4, 3.7.
+
+mod channel;
+mod devices;
+mod environment;
+mod files;
+mod housekeeping;
+mod limits;
+mod serve;
+mod setup;
+mod tls;
+
+pub use channel::serve_stream;
+pub use devices::{Capacity, DeviceError, DeviceFuture, Devices};
+pub use environment::Environment;
+pub use housekeeping::Housekeeper;
+pub use limits::Limits;
+pub use serve::Server;
+pub use setup::{ADMIN_SECRET_FILE, CERTIFICATE_FILE, InitReport, Opened, SetupError, init, open};
+pub use tls::{ALPN, Fingerprint};

@@ -1,0 +1,57 @@
+//! The seam between housekeeping and the devices.
+
+use core::future::Future;
+use core::pin::Pin;
+
+use sealstone_mds::DeviceAddress;
+use sealstone_osd::ObjectId;
+use sealstone_seal::Credential;
+
+/// Figures of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Bytes in all.
+    pub total: u64,
+    /// Bytes in use.
+    pub used: u64,
+}
+
+/// Why a device did not do it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// It does not answer, or not in time.
+    #[error("the device does not answer: {0}")]
+    Unreachable(String),
+    /// It answers, but refuses.
+    #[error("the device refuses: {0}")]
+    Refused(String),
+}
+
+/// An operation at a device under way.
+pub type DeviceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DeviceError>> + Send + 'a>>;
+
+/// What the metadata server does at devices. Two implementations: over iSCSI, and a map in tests.
+pub trait Devices: Send + Sync + 'static {
+    /// Makes a partition; one that exists already is as good.
+    fn create_partition<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        partition: u64,
+        credential: Credential,
+    ) -> DeviceFuture<'a, ()>;
+
+    /// Reads total and used capacity.
+    fn capacity<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        credential: Credential,
+    ) -> DeviceFuture<'a, Capacity>;
+
+    /// Removes an object; one that is not there is as good.
+    fn remove<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        object: ObjectId,
+        credential: Credential,
+    ) -> DeviceFuture<'a, ()>;
+}

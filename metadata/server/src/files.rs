@@ -1,0 +1,69 @@
+//! Files of the data folder: written whole or not at all, secret ones for the owner only.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// A file that could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// Reading or writing failed.
+    #[error("{}", .path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Others may read a secret.
+    #[error("{} has mode {mode:o}, but only its owner may have access (chmod 600)", .path.display())]
+    Exposed {
+        /// Which.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> FileError + '_ {
+    move |source| FileError::Io { path: path.to_owned(), source }
+}
+
+/// Makes the data folder, for its owner only, if it is not there.
+pub(crate) fn make_folder(path: &Path) -> Result<(), FileError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))
+}
+
+/// Writes a file under a temporary name, makes it durable and gives it its name.
+pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
+    let temporary = path.with_extension("new");
+    let remove = || match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    let fill = || {
+        remove()?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    };
+    fill().map_err(at(path))
+}
+
+/// Reads a file.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    fs::read(path).map_err(at(path))
+}
+
+/// Reads a file that must be for its owner only.
+pub(crate) fn read_secret(path: &Path) -> Result<zeroize::Zeroizing<Vec<u8>>, FileError> {
+    let mode = fs::metadata(path).map_err(at(path))?.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(FileError::Exposed { path: path.to_owned(), mode });
+    }
+    read(path).map(zeroize::Zeroizing::new)
+}

@@ -1,0 +1,238 @@
+//! What has to be done though nobody asks: expired creates, removed files' objects, new and silent devices.
+//!
+//! Contract: everything here may be done twice or be interrupted anywhere; the store says what is left to do.
+
+use core::future::Future;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sealstone_mds::{DeviceAddress, Mds, MdsError, Purpose, ReapItem};
+use sealstone_mds_protocol::{DeviceId, DeviceState, FILE_PARTITION};
+use sealstone_seal::Credential;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use crate::devices::{DeviceError, Devices};
+use crate::environment::Environment;
+use crate::limits::Limits;
+
+/// Rounds without a pause while there is more to do.
+const ROUNDS_MAX: usize = 64;
+
+/// Looks after the store and the devices.
+#[derive(Clone)]
+pub struct Housekeeper {
+    mds: Arc<Mds>,
+    devices: Arc<dyn Devices>,
+    environment: Environment,
+    limits: Limits,
+}
+
+impl Housekeeper {
+    /// A keeper; [`Housekeeper::run`] does its work.
+    #[must_use]
+    pub fn new(mds: Arc<Mds>, devices: Arc<dyn Devices>, environment: Environment, limits: Limits) -> Self {
+        Self { mds, devices, environment, limits }
+    }
+
+    /// Works until told to stop.
+    pub async fn run(self, mut stop: watch::Receiver<bool>) {
+        let mut ticks = interval(self.limits.tidy_every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut polled: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                _ = ticks.tick() => {}
+            }
+            let due = polled.is_none_or(|at| at.elapsed() >= self.limits.poll_every);
+            let round = async {
+                self.prepare_devices().await;
+                if due {
+                    self.poll_devices().await;
+                }
+                self.tidy().await;
+                self.reap().await;
+            };
+            // A device that hangs must not hold up the shutdown.
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                () = round => {}
+            }
+            if due {
+                polled = Some(Instant::now());
+            }
+        }
+    }
+
+    /// Prepares the devices that were added: makes their partition, reads their capacity, takes them into use.
+    pub async fn prepare_devices(&self) {
+        for (device, state) in self.mds.devices() {
+            if state != DeviceState::Joining {
+                continue;
+            }
+            match self.prepare(&device).await {
+                Ok(()) => tracing::info!(device = device.id.0, "device prepared"),
+                Err(error) => tracing::warn!(device = device.id.0, %error, "device not prepared yet"),
+            }
+        }
+    }
+
+    async fn prepare(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
+        let credential = self.credential(device.id, Purpose::PreparePartition)?;
+        self.in_time(self.devices.create_partition(device, FILE_PARTITION, credential)).await?;
+        self.measure(device).await?;
+        self.blocking(|mds| mds.device_prepared(device.id)).map_err(store_failed)
+    }
+
+    async fn measure(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
+        let credential = self.credential(device.id, Purpose::ReadCapacity)?;
+        let capacity = self.in_time(self.devices.capacity(device, credential)).await?;
+        self.blocking(|mds| mds.device_answered(device.id, capacity.total, capacity.used))
+            .map_err(store_failed)
+    }
+
+    /// Reads the capacity of all prepared devices; one that does not answer takes no new objects until it does.
+    pub async fn poll_devices(&self) {
+        let mut polls = JoinSet::new();
+        for (device, state) in self.mds.devices() {
+            if state == DeviceState::Joining {
+                continue;
+            }
+            let this = self.clone();
+            polls.spawn(async move {
+                if let Err(error) = this.measure(&device).await {
+                    tracing::warn!(device = device.id.0, %error, "capacity not read");
+                    if let Err(error) = this.blocking(|mds| mds.device_silent(device.id)) {
+                        tracing::error!(device = device.id.0, %error, "device state not stored");
+                    }
+                }
+            });
+        }
+        while polls.join_next().await.is_some() {}
+    }
+
+    /// Gives expired creates up and ends old sessions.
+    pub async fn tidy(&self) {
+        for _ in 0..ROUNDS_MAX {
+            match self.blocking(|mds| mds.tidy(self.environment.now_ms())) {
+                Ok(true) => tokio::task::yield_now().await,
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::error!(%error, "housekeeping in the metadata store failed");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Removes objects that no file needs any more from their devices; says how many.
+    pub async fn reap(&self) -> usize {
+        let mut removed = 0;
+        for _ in 0..ROUNDS_MAX {
+            let now_ms = self.environment.now_ms();
+            let items = match self.mds.next_reap(self.limits.reap_batch, now_ms) {
+                Ok(items) if items.is_empty() => return removed,
+                Ok(items) => items,
+                Err(error) => {
+                    tracing::error!(%error, "reap queue not read");
+                    return removed;
+                }
+            };
+            match self.reap_batch(items).await {
+                Ok(count) => removed += count,
+                Err(error) => {
+                    tracing::error!(%error, "reap queue not written");
+                    return removed;
+                }
+            }
+        }
+        removed
+    }
+
+    async fn reap_batch(&self, items: Vec<ReapItem>) -> Result<usize, MdsError> {
+        let mut by_device: HashMap<DeviceId, Vec<ReapItem>> = HashMap::new();
+        for item in items {
+            by_device.entry(item.object.device).or_default().push(item);
+        }
+        let addresses = self.mds.devices();
+        let mut workers = JoinSet::new();
+        for (id, items) in by_device {
+            let device =
+                addresses.iter().find(|(device, _)| device.id == id).map(|(device, _)| device.clone());
+            let this = self.clone();
+            workers.spawn(async move { this.reap_at(device, items).await });
+        }
+        let (mut gone, mut left) = (Vec::new(), Vec::new());
+        while let Some(worker) = workers.join_next().await {
+            let (done, not_done) = worker.unwrap_or_default();
+            gone.extend(done);
+            left.extend(not_done);
+        }
+        let now_ms = self.environment.now_ms();
+        if !gone.is_empty() {
+            self.blocking(|mds| mds.reaped(&gone, now_ms))?;
+        }
+        if !left.is_empty() {
+            let retry = u64::try_from(self.limits.reap_retry.as_millis()).unwrap_or(u64::MAX);
+            self.blocking(|mds| mds.postpone_reap(&left, now_ms.saturating_add(retry)))?;
+        }
+        Ok(gone.len())
+    }
+
+    /// Removes objects at one device; what is left after its first failure is for later.
+    async fn reap_at(
+        &self,
+        device: Option<DeviceAddress>,
+        items: Vec<ReapItem>,
+    ) -> (Vec<ReapItem>, Vec<ReapItem>) {
+        let Some(device) = device else { return (Vec::new(), items) };
+        let mut done = 0;
+        for item in &items {
+            let removed = match self.credential(device.id, Purpose::RemoveObject(item.object.object)) {
+                Ok(credential) => {
+                    self.in_time(self.devices.remove(&device, item.object.object, credential)).await
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(error) = removed {
+                tracing::warn!(device = device.id.0, object = %item.object.object, %error, "object not removed yet");
+                break;
+            }
+            done += 1;
+        }
+        let mut gone = items;
+        let left = gone.split_off(done);
+        (gone, left)
+    }
+
+    fn credential(&self, device: DeviceId, purpose: Purpose) -> Result<Credential, DeviceError> {
+        let mut rng = (self.environment.entropy)();
+        self.mds.own_credential(device, purpose, self.environment.now_ms(), &mut *rng).map_err(store_failed)
+    }
+
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, DeviceError>>) -> Result<T, DeviceError> {
+        match timeout(self.limits.device_timeout, work).await {
+            Ok(result) => result,
+            Err(_) => Err(DeviceError::Unreachable("no answer in time".to_owned())),
+        }
+    }
+
+    /// Short work on the store that waits for the medium.
+    fn blocking<T>(&self, work: impl FnOnce(&Mds) -> T) -> T {
+        let threads = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
+        if threads && !self.environment.inline {
+            tokio::task::block_in_place(|| work(&self.mds))
+        } else {
+            work(&self.mds)
+        }
+    }
+}
+
+fn store_failed(error: MdsError) -> DeviceError {
+    DeviceError::Refused(error.to_string())
+}

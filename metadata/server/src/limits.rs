@@ -1,0 +1,55 @@
+//! Every bound of the shell, in one place.
+
+use core::time::Duration;
+
+/// Bounds of a listener.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections at a time; more are closed at once.
+    pub connections_max: usize,
+    /// Of them, from one address.
+    pub connections_per_address_max: usize,
+    /// From accept to a finished login: TLS, Hello, OPAQUE.
+    pub login_timeout: Duration,
+    /// A logged-in connection without a request is closed after this.
+    pub idle_timeout: Duration,
+    /// A frame that has begun must be complete within this; so must an answer be taken.
+    pub frame_timeout: Duration,
+    /// Requests decided at a time; the others wait.
+    pub requests_max: usize,
+    /// Login steps computed at a time.
+    pub logins_max: usize,
+    /// Time for connections to finish their request at shutdown.
+    pub shutdown_grace: Duration,
+    /// Between two rounds of housekeeping (expired creates, objects to be removed).
+    pub tidy_every: Duration,
+    /// Between two looks at the capacity of devices.
+    pub poll_every: Duration,
+    /// One operation at a device may take this long.
+    pub device_timeout: Duration,
+    /// Objects removed in one round.
+    pub reap_batch: usize,
+    /// A device that did not remove an object is asked again after this.
+    pub reap_retry: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        Self {
+            connections_max: 1024,
+            connections_per_address_max: 512,
+            login_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(30 * 60),
+            frame_timeout: Duration::from_secs(30),
+            requests_max: 64,
+            logins_max: 2 * cores,
+            shutdown_grace: Duration::from_secs(5),
+            tidy_every: Duration::from_secs(2),
+            poll_every: Duration::from_secs(10),
+            device_timeout: Duration::from_secs(10),
+            reap_batch: 256,
+            reap_retry: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The listener: accepts, counts, bounds and ends connections.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use sealstone_mds::Mds;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_rustls::TlsAcceptor;
+
+use crate::channel::{Shared, run};
+use crate::devices::Devices;
+use crate::environment::Environment;
+use crate::housekeeping::Housekeeper;
+use crate::limits::Limits;
+use crate::setup::Opened;
+use crate::tls::channel_binding;
+
+/// Pause after a failed accept (too many open files, say), so that it does not spin.
+const ACCEPT_PAUSE: core::time::Duration = core::time::Duration::from_millis(100);
+
+#[derive(Default)]
+struct Tally {
+    open: Mutex<HashMap<IpAddr, usize>>,
+    accepted: AtomicU64,
+    turned_away: AtomicU64,
+    handshakes_failed: AtomicU64,
+}
+
+/// One connection's place in the tally.
+struct Place {
+    tally: Arc<Tally>,
+    address: IpAddr,
+}
+
+impl Tally {
+    fn enter(self: &Arc<Self>, address: IpAddr, limits: &Limits) -> Option<Place> {
+        let mut open = self.open.lock();
+        let all: usize = open.values().sum();
+        let own = open.entry(address).or_default();
+        if all >= limits.connections_max || *own >= limits.connections_per_address_max {
+            if *own == 0 {
+                open.remove(&address);
+            }
+            self.turned_away.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        *own += 1;
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        Some(Place { tally: self.clone(), address })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.tally.open.lock();
+        if let Some(own) = open.get_mut(&self.address) {
+            *own -= 1;
+            if *own == 0 {
+                open.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// A metadata server that is running.
+pub struct Server {
+    address: SocketAddr,
+    mds: Arc<Mds>,
+    tally: Arc<Tally>,
+    stop: watch::Sender<bool>,
+    tasks: Vec<JoinHandle<()>>,
+    keeper: Housekeeper,
+}
+
+impl Server {
+    /// Serves a data folder on a listener, and looks after the devices.
+    ///
+    /// # Errors
+    /// If the listener has no address.
+    pub fn start(
+        opened: &Opened,
+        listener: TcpListener,
+        devices: Arc<dyn Devices>,
+        environment: Environment,
+        limits: Limits,
+    ) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let (stop, stopped) = watch::channel(false);
+        let mds = opened.mds.clone();
+        let keeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());
+        let shared = Shared::new(mds.clone(), environment, limits, stopped.clone());
+        let tally = Arc::new(Tally::default());
+        let acceptor = TlsAcceptor::from(opened.tls.clone());
+        let listen = tokio::spawn(accept(listener, acceptor, shared, tally.clone()));
+        let keep = tokio::spawn(keeper.clone().run(stopped));
+        Ok(Self { address, mds, tally, stop, tasks: vec![listen, keep], keeper })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Figures as Prometheus text.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let mut text = self.mds.counters().render();
+        let open: usize = self.tally.open.lock().values().sum();
+        let value = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        text.push_str(&format!(
+            "# TYPE sealstone_mds_connections gauge\nsealstone_mds_connections {open}\n\
+             # TYPE sealstone_mds_connections_accepted_total counter\nsealstone_mds_connections_accepted_total {}\n\
+             # TYPE sealstone_mds_connections_turned_away_total counter\nsealstone_mds_connections_turned_away_total {}\n\
+             # TYPE sealstone_mds_handshakes_failed_total counter\nsealstone_mds_handshakes_failed_total {}\n",
+            value(&self.tally.accepted),
+            value(&self.tally.turned_away),
+            value(&self.tally.handshakes_failed),
+        ));
+        text
+    }
+
+    /// Does the store still take transactions?
+    #[must_use]
+    pub fn healthy(&self) -> bool {
+        self.mds.inspect(&sealstone_mds_protocol::FilePath::root()).is_ok()
+    }
+
+    /// The devices' keeper, to have a round of its work done at once.
+    #[must_use]
+    pub const fn housekeeper(&self) -> &Housekeeper {
+        &self.keeper
+    }
+
+    /// Takes no more connections, lets the others finish what they are at, and returns when all is quiet.
+    pub async fn shutdown(self) {
+        let _ = self.stop.send(true);
+        for task in self.tasks {
+            let _ = task.await;
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, acceptor: TlsAcceptor, shared: Shared, tally: Arc<Tally>) {
+    let mut connections = JoinSet::new();
+    let mut stop = shared.stop.clone();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if let Some(place) = tally.enter(peer.ip(), &shared.limits) {
+            connections.spawn(serve(stream, peer, acceptor.clone(), shared.clone(), place));
+        }
+    }
+    drop(listener);
+    let all = async { while connections.join_next().await.is_some() {} };
+    if timeout(shared.limits.shutdown_grace, all).await.is_err() {
+        connections.shutdown().await;
+    }
+}
+
+async fn serve(stream: TcpStream, peer: SocketAddr, acceptor: TlsAcceptor, shared: Shared, place: Place) {
+    let login_by = Instant::now() + shared.limits.login_timeout;
+    let _ = stream.set_nodelay(true);
+    let secure = match timeout_at(login_by, acceptor.accept(stream)).await {
+        Ok(Ok(secure)) => secure,
+        Ok(Err(error)) => {
+            place.tally.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(%peer, %error, "TLS handshake failed");
+            return;
+        }
+        Err(_) => {
+            place.tally.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+    };
+    let Ok(channel) = channel_binding(secure.get_ref().1) else { return };
+    if let Err(error) = run(secure, channel, peer.ip().into(), shared, login_by).await {
+        tracing::debug!(%peer, %error, "connection ended");
+    }
+}

@@ -1,0 +1,137 @@
+//! The data folder: made once, opened on every start.
+//!
+//! Contract: the store's own setup is the last step of [`init`] and one transaction; before it, [`open`] says
+//! `Unfinished` and [`init`] may be run again; after it, [`init`] refuses.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sealstone_mds::{Config, Mds, OpenError};
+use sealstone_mds_protocol::UserName;
+use sealstone_meta::EmbeddedMeta;
+use zeroize::Zeroizing;
+
+use crate::environment::Environment;
+use crate::files::{self, FileError};
+use crate::tls::{self, Fingerprint};
+
+/// The metadata store, mode 0600: it holds the keys of the devices.
+const STORE_FILE: &str = "meta.redb";
+/// The server's certificate, DER; its SHA-256 is what clients pin.
+pub const CERTIFICATE_FILE: &str = "certificate.der";
+/// The certificate's key, PKCS #8, mode 0600.
+const KEY_FILE: &str = "certificate-key.der";
+/// The administrator's password, mode 0600; a line end follows it.
+pub const ADMIN_SECRET_FILE: &str = "admin-secret";
+/// Random characters of that password: 26 of 32 letters and digits are 130 bits.
+const SECRET_CHARACTERS: usize = 26;
+
+/// Why a data folder cannot be set up or used.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// It is set up already.
+    #[error("{} is set up already", .0.display())]
+    AlreadySetUp(PathBuf),
+    /// Setup was interrupted or never begun: run it (again).
+    #[error("{} is not set up, or its setup was interrupted: run init", .0.display())]
+    Unfinished(PathBuf),
+    /// A file cannot be used.
+    #[error("cannot use a file of the data folder")]
+    File(#[from] FileError),
+    /// The store's file cannot be used.
+    #[error("cannot open the metadata store")]
+    Store(#[from] sealstone_meta::OpenError),
+    /// What the store holds cannot be used.
+    #[error("cannot use the metadata store")]
+    Contents(#[source] OpenError),
+    /// The certificate or its key cannot be used.
+    #[error("the TLS certificate or its key cannot be used")]
+    Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// What setup made.
+#[derive(Clone, Debug)]
+pub struct InitReport {
+    /// The administrator's name.
+    pub admin: UserName,
+    /// Where the administrator's password is.
+    pub admin_secret: PathBuf,
+    /// What clients pin.
+    pub fingerprint: Fingerprint,
+}
+
+/// Sets a data folder up: certificate, administrator, empty store. A second run after an interrupted one begins anew.
+///
+/// # Errors
+/// See [`SetupError`].
+pub fn init(folder: &Path, admin: &UserName, environment: &Environment) -> Result<InitReport, SetupError> {
+    files::make_folder(folder)?;
+    // Holds the file's lock until the end, so that two runs cannot mix.
+    let store = EmbeddedMeta::open(&folder.join(STORE_FILE))?;
+    let mut rng = (environment.entropy)();
+    let secret = new_secret(&mut *rng);
+    let admin_secret = folder.join(ADMIN_SECRET_FILE);
+    match Mds::is_set_up(&store) {
+        Ok(false) => {}
+        Ok(true) => return Err(SetupError::AlreadySetUp(folder.to_owned())),
+        Err(error) => return Err(SetupError::Contents(error)),
+    }
+    let (certificate, key) = tls::new_identity().map_err(|error| SetupError::Certificate(Box::new(error)))?;
+    files::write(&folder.join(KEY_FILE), &key, 0o600)?;
+    files::write(&folder.join(CERTIFICATE_FILE), &certificate, 0o644)?;
+    files::write(&admin_secret, &[secret.as_slice(), b"\n"].concat(), 0o600)?;
+    Mds::set_up(&store, admin, &secret, environment.now_ms(), &mut *rng).map_err(|error| match error {
+        OpenError::AlreadySetUp => SetupError::AlreadySetUp(folder.to_owned()),
+        other => SetupError::Contents(other),
+    })?;
+    Ok(InitReport { admin: admin.clone(), admin_secret, fingerprint: Fingerprint::of(&certificate) })
+}
+
+fn new_secret(rng: &mut dyn sealstone_mds::Entropy) -> Zeroizing<Vec<u8>> {
+    const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let mut bytes = Zeroizing::new([0; SECRET_CHARACTERS]);
+    rng.fill_bytes(&mut *bytes);
+    Zeroizing::new(bytes.iter().map(|byte| ALPHABET[usize::from(byte % 32)]).collect())
+}
+
+/// A data folder that is ready to be served.
+pub struct Opened {
+    pub(crate) mds: Arc<Mds>,
+    pub(crate) tls: Arc<rustls::ServerConfig>,
+    fingerprint: Fingerprint,
+}
+
+impl Opened {
+    /// The server.
+    #[must_use]
+    pub fn mds(&self) -> &Arc<Mds> {
+        &self.mds
+    }
+
+    /// What clients pin.
+    #[must_use]
+    pub const fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+}
+
+/// Opens a data folder.
+///
+/// # Errors
+/// See [`SetupError`].
+pub fn open(folder: &Path, config: Config) -> Result<Opened, SetupError> {
+    if !folder.join(STORE_FILE).exists() {
+        return Err(SetupError::Unfinished(folder.to_owned()));
+    }
+    let store = Arc::new(EmbeddedMeta::open(&folder.join(STORE_FILE))?);
+    let mds = Mds::open(store, config).map_err(|error| match error {
+        OpenError::NotSetUp => SetupError::Unfinished(folder.to_owned()),
+        other => SetupError::Contents(other),
+    })?;
+    let certificate = files::read(&folder.join(CERTIFICATE_FILE))?;
+    let key = files::read_secret(&folder.join(KEY_FILE))?;
+    let fingerprint = Fingerprint::of(&certificate);
+    let tls =
+        tls::server_config(certificate, &key).map_err(|error| SetupError::Certificate(Box::new(error)))?;
+    Ok(Opened { mds: Arc::new(mds), tls: Arc::new(tls), fingerprint })
+}
