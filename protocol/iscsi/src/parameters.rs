@@ -251,7 +251,11 @@ fn respond(
             Answer::Nothing
         }
         Key::MaxBurst => keep_number(&mut agreed.max_burst, number?.min(policy.max_burst)),
-        Key::FirstBurst => keep_number(&mut agreed.first_burst, number?.min(policy.first_burst)),
+        Key::FirstBurst => {
+            // Must not exceed MaxBurstLength (§13.14): answer that key first.
+            let most = policy.first_burst.min(agreed.max_burst);
+            keep_number(&mut agreed.first_burst, number?.min(most))
+        }
         Key::Time2Wait => keep_number(&mut agreed.time2wait, number?.max(policy.time2wait)),
         Key::Time2Retain => keep_number(&mut agreed.time2retain, number?.min(policy.time2retain)),
         Key::MaxOutstandingR2t => {
@@ -358,6 +362,7 @@ mod tests {
             ("MaxBurstLength", "511", "Reject"),
             ("MaxBurstLength", "16777216", "Reject"),
             ("FirstBurstLength", "600", "600"),
+            ("FirstBurstLength", "16777215", "262144"),
             ("DefaultTime2Wait", "1", "5"),
             ("DefaultTime2Retain", "20", "0"),
             ("DefaultTime2Retain", "3601", "Reject"),

@@ -18,18 +18,18 @@ use sealstone_scsi::{
 use sealstone_target::{Config, Target};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
-pub const NAME: &str = "iqn.2026-11.org.sealstone:disk";
+pub(crate) const NAME: &str = "iqn.2026-11.org.sealstone:disk";
 const BLOCK: usize = 512;
 
-pub struct Disk {
+pub(crate) struct Disk {
     blocks: RwLock<Vec<u8>>,
     cost: Cost,
-    pub nexuses: AtomicUsize,
-    pub resets: AtomicUsize,
+    pub(crate) nexuses: AtomicUsize,
+    pub(crate) resets: AtomicUsize,
 }
 
 impl Disk {
-    pub fn new(bytes: usize, cost: Cost) -> Arc<Self> {
+    pub(crate) fn new(bytes: usize, cost: Cost) -> Arc<Self> {
         Arc::new(Self {
             blocks: RwLock::new(vec![0; bytes]),
             cost,
@@ -82,9 +82,9 @@ impl LogicalUnit for Disk {
             0x28 => self.read(&command, be(&cdb[2..6]), be(&cdb[7..9])),
             0xA8 => self.read(&command, be(&cdb[2..6]), be(&cdb[6..10])),
             0x88 => self.read(&command, be(&cdb[2..10]), be(&cdb[10..14])),
-            0x2A => self.write(&command, be(&cdb[2..6]), be(&cdb[7..9])),
-            0xAA => self.write(&command, be(&cdb[2..6]), be(&cdb[6..10])),
-            0x8A => self.write(&command, be(&cdb[2..10]), be(&cdb[10..14])),
+            0x2A | 0x2E => self.write(&command, be(&cdb[2..6]), be(&cdb[7..9])),
+            0xAA | 0xAE => self.write(&command, be(&cdb[2..6]), be(&cdb[6..10])),
+            0x8A | 0x8E => self.write(&command, be(&cdb[2..10]), be(&cdb[10..14])),
             0x35 | 0x91 => ScsiReply::status(Status::Good),
             _ => check(5, 0x20, 0),
         }
@@ -153,15 +153,15 @@ impl Disk {
 }
 
 /// A target that runs until it is told to stop.
-pub struct Running {
-    pub address: SocketAddr,
-    pub target: Target,
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) target: Target,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<std::io::Result<()>>,
 }
 
 impl Running {
-    pub async fn start(config: Config, unit: Arc<dyn LogicalUnit>) -> Self {
+    pub(crate) async fn start(config: Config, unit: Arc<dyn LogicalUnit>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let target = Target::new(config, vec![(0, unit)]).unwrap();
@@ -179,11 +179,11 @@ impl Running {
         Self { address, target, stop: Some(stop), task }
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("iscsi://{}/{NAME}/0", self.address)
     }
 
-    pub async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.stop.take().unwrap().send(()).unwrap();
         self.task.await.unwrap().unwrap();
     }

@@ -117,7 +117,10 @@ impl Login {
     /// Takes the target's answers and declarations; returns our answers to its own offers.
     fn take_keys(&mut self, config: &Config, gathered: &[u8]) -> Result<Vec<u8>, Violation> {
         let mut answers = Vec::new();
-        for (key, value) in text::parse(gathered)? {
+        let mut pairs = text::parse(gathered)?;
+        // The answer to FirstBurstLength rests on this one.
+        pairs.sort_by_key(|(key, _)| *key != "MaxBurstLength");
+        for (key, value) in pairs {
             match key {
                 "AuthMethod" if value != "None" => return Err(Violation::Selection),
                 "AuthMethod" | "TargetPortalGroupTag" | "TargetAlias" | "TargetAddress" => {}

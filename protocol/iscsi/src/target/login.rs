@@ -90,7 +90,6 @@ impl Login {
         if !config.policy.admits(&self.agreed) {
             return Err(Refusal::InitiatorError);
         }
-        self.agreed.first_burst = self.agreed.first_burst.min(self.agreed.max_burst);
         let request = LoginRequest {
             initiator: self.initiator.clone().unwrap_or_default(),
             alias: self.alias.clone(),
@@ -119,7 +118,10 @@ impl Login {
     }
 
     fn keys(&mut self, config: &Config, gathered: &[u8], answers: &mut Vec<u8>) -> Result<(), Refusal> {
-        for (key, value) in text::parse(gathered).map_err(|_| Refusal::InitiatorError)? {
+        let mut pairs = text::parse(gathered).map_err(|_| Refusal::InitiatorError)?;
+        // The answer to FirstBurstLength rests on this one.
+        pairs.sort_by_key(|(key, _)| *key != "MaxBurstLength");
+        for (key, value) in pairs {
             if self.seen.len() >= limits::KEYS_MAX || self.seen.iter().any(|seen| seen == key) {
                 return Err(Refusal::InitiatorError);
             }
