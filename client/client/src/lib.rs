@@ -1,1 +1,39 @@
 //! Files over objects: the public Rust API.
+//!
+//! Does: [`Client`] stores, reads and names files; it talks to the metadata server over TLS and straight to devices
+//! over iSCSI. Does not: cache data, mount anything.
+//! Contract: the logic stands on two small seams, [`Devices`] and [`Metadata`], on tokio's timers and on an
+//! [`Environment`] for wall-clock and chance, so that a simulation runs all of it in one thread on paused time.
+//! Truth: design/architecture.md §4; docs/standards/mds.md.
+
+mod budget;
+mod buffers;
+mod checksum;
+mod client;
+mod error;
+mod get;
+mod mds;
+mod open;
+mod pool;
+mod put;
+mod seam;
+mod session_file;
+pub mod tls;
+mod tuning;
+
+pub use budget::{BUDGET_MAX, Lease, MemoryBudget};
+pub use client::{CONNECT_TIMEOUT, Client, DiskFree, Listing, OpenFile, WhoAmI};
+pub use error::ClientError;
+pub use get::GetOptions;
+pub use mds::{Channel, Mds, MdsDial, MdsOptions, SessionTicket, Stream, TlsDial};
+pub use open::RENEW_BEFORE_MS;
+pub use pool::{DevicePool, DialFactory};
+pub use put::PutOptions;
+pub use sealstone_initiator::{Environment, OsdError, OsdOptions, SystemEnvironment};
+pub use sealstone_mds_protocol::{
+    Checksum, ChecksumKind, Device, DeviceId, DirEntry, FileKind, FilePath, Method, Name, Stat, User,
+    UserName,
+};
+pub use seam::{Devices, Metadata};
+pub use session_file::{SESSION_FILE_MAX, SavedSession};
+pub use tuning::{COMMAND_BYTES_MAX, COMMAND_BYTES_MIN, DEPTH_MAX, SMALL_FILE_MAX, Tuning};

@@ -10,6 +10,7 @@ mod driver;
 mod environment;
 mod error;
 mod operation;
+mod osd;
 mod session;
 mod url;
 
@@ -19,6 +20,7 @@ pub use error::{OsdError, SessionError};
 pub use operation::{
     ATTRIBUTES_LENGTH_MAX, Completion, LIST_IDS_MAX, Listed, Operation, Repeat, TRANSFER_MAX,
 };
+pub use osd::{Bearer, BearerError, CONNECT_TIMEOUT, Dial, Dialing, OsdClient, OsdOptions, Stream, TcpDial};
 pub use sealstone_iscsi::initiator::{DiscoveredTarget, FunctionResult};
 pub use sealstone_iscsi::{DigestChoice, Residual};
 pub use session::{ScsiRequest, ScsiResponse, Session, discover};

@@ -139,8 +139,6 @@ pub enum Operation {
         command: Command,
         /// Its command data.
         data_out: Bytes,
-        /// Room for its data, in bytes.
-        data_in_max: usize,
     },
 }
 

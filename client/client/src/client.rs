@@ -1,0 +1,486 @@
+//! Files: the public interface.
+//!
+//! Does: names and metadata through the metadata server, bytes straight to and from the devices.
+//! Does not: cache data or names; two clients see each other's commits at once.
+//! Contract: generic over its two seams; [`Client::connect`] fills them with TLS and iSCSI.
+
+use core::ops::Range;
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+
+use sealstone_initiator::{Environment, OsdOptions, SystemEnvironment};
+use sealstone_mds_protocol::{
+    Access, Device, DirEntry, FileKind, FilePath, Method, Name, PAGE_MAX, Request, Response, Stat, User,
+    UserName,
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::buffers::Buffers;
+use crate::get::{self, GetOptions};
+use crate::mds::{Mds, MdsDial, MdsOptions, TlsDial};
+use crate::open::{Core, OpenObjects};
+use crate::pool::DevicePool;
+use crate::put::{self, PutOptions};
+use crate::session_file::SavedSession;
+use crate::tls::Fingerprint;
+use crate::{ClientError, Devices, MemoryBudget, Metadata, Tuning};
+
+/// How long connecting to the metadata server may take.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Requests that one removal of a tree takes at most.
+const REMOVE_STEPS_MAX: u32 = 1_000_000;
+
+/// A user's view of the file system. Clones share everything.
+///
+/// ```no_run
+/// use sealstone_client::{Client, GetOptions, PutOptions};
+/// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+/// let pin = "6a…".parse()?;
+/// let client = Client::connect("mds.example:3270", pin, "alice", b"correct horse").await?;
+/// client.put("/notes.txt", &b"hello"[..], PutOptions::default()).await?;
+/// let mut text = Vec::new();
+/// client.get("/notes.txt", &mut text, GetOptions::default()).await?;
+/// assert_eq!(text, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Client<M = Mds, D = DevicePool> {
+    core: Arc<Core<M, D>>,
+}
+
+impl<M, D> Clone for Client<M, D> {
+    fn clone(&self) -> Self {
+        Self { core: self.core.clone() }
+    }
+}
+
+/// Space on all devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskFree {
+    /// Bytes of all devices.
+    pub total: u64,
+    /// Bytes in use on them.
+    pub used: u64,
+    /// Devices that take new objects.
+    pub active: u32,
+    /// All devices.
+    pub devices: u32,
+}
+
+/// Whose session it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WhoAmI {
+    /// Account.
+    pub user: UserName,
+    /// May administer.
+    pub admin: bool,
+    /// When the session ends, milliseconds since 1970.
+    pub expires_ms: u64,
+}
+
+impl Client {
+    /// Logs in over TLS with usual settings. Runs Argon2id on the calling task: some 200 ms and 64 MiB.
+    ///
+    /// # Errors
+    /// `LoginRefused`, `LoginBusy`, `LoginFailed`, `Connection`.
+    pub async fn connect(
+        server: &str,
+        pin: Fingerprint,
+        user: &str,
+        password: &[u8],
+    ) -> Result<Self, ClientError> {
+        let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
+        let user = UserName::new(user)?;
+        let dial = Arc::new(tls(server, pin));
+        let mds = Mds::login(dial, environment.clone(), MdsOptions::default(), &user, password).await?;
+        Ok(Self::over_iscsi(mds, environment, Tuning::default()))
+    }
+
+    /// Goes on with a session from a file; connects at the first request.
+    ///
+    /// # Errors
+    /// None today; the session may turn out to be over at the first request.
+    pub fn resume(saved: &SavedSession) -> Result<Self, ClientError> {
+        let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
+        let dial = Arc::new(tls(&saved.server, saved.fingerprint));
+        let mds = Mds::resume(dial, environment.clone(), MdsOptions::default(), saved.ticket.clone());
+        Ok(Self::over_iscsi(mds, environment, Tuning::default()))
+    }
+
+    /// With any way to the metadata server; the devices are reached by iSCSI over TCP.
+    #[must_use]
+    pub fn over_iscsi(mds: Mds, environment: Arc<dyn Environment>, tuning: Tuning) -> Self {
+        let options = OsdOptions::new(&*environment);
+        let devices = DevicePool::tcp(environment.clone(), options);
+        let offset = mds.clock_offset_ms();
+        Self::new(mds, devices, environment, offset, tuning)
+    }
+
+    /// Keeps the session in a file that only its owner can read.
+    ///
+    /// # Errors
+    /// `SessionFileIo`.
+    pub fn save(&self, server: &str, fingerprint: Fingerprint, path: &Path) -> Result<(), ClientError> {
+        let ticket = self.core.metadata.ticket().clone();
+        SavedSession { server: server.to_owned(), fingerprint, ticket }.save(path)
+    }
+
+    /// Ends the session at the server and closes the connections to devices; with `revoke` the credentials it still
+    /// has become useless at once.
+    ///
+    /// # Errors
+    /// `SessionOver`, `Connection`.
+    pub async fn logout(&self, revoke: bool) -> Result<(), ClientError> {
+        self.core.devices.close().await;
+        self.core.metadata.logout(revoke).await
+    }
+
+    /// Adds an account (administrators). Runs Argon2id.
+    ///
+    /// # Errors
+    /// `Refused` with `Exists` or `Denied` among others.
+    pub async fn add_user(&self, name: &str, password: &[u8], admin: bool) -> Result<(), ClientError> {
+        self.core.metadata.register(&UserName::new(name)?, password, admin, false).await
+    }
+
+    /// Changes the password of an account: one's own, or anybody's for administrators. Runs Argon2id.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn set_password(&self, name: &str, password: &[u8]) -> Result<(), ClientError> {
+        self.core.metadata.register(&UserName::new(name)?, password, false, true).await
+    }
+}
+
+fn tls(server: &str, pin: Fingerprint) -> impl MdsDial {
+    TlsDial { address: server.to_owned(), pin, timeout: CONNECT_TIMEOUT }
+}
+
+/// Takes the wanted answer apart; any other one breaks the protocol.
+macro_rules! expect {
+    ($answer:expr, $pattern:pat => $value:expr) => {
+        match $answer {
+            $pattern => Ok($value),
+            _ => Err(ClientError::Protocol("an answer to another request")),
+        }
+    };
+}
+
+impl<M: Metadata, D: Devices> Client<M, D> {
+    /// Over any two seams. `clock_offset_ms` is the server's clock minus that of `environment`; it may change.
+    #[must_use]
+    pub fn new(
+        metadata: M,
+        devices: D,
+        environment: Arc<dyn Environment>,
+        clock_offset_ms: Arc<AtomicI64>,
+        tuning: Tuning,
+    ) -> Self {
+        let tuning = tuning.bounded();
+        let core = Core {
+            metadata,
+            devices,
+            environment,
+            clock_offset_ms,
+            known: tokio::sync::Mutex::new(BTreeMap::new()),
+            budget: MemoryBudget::new(tuning.memory_bytes),
+            buffers: Buffers::new(tuning.memory_bytes),
+            tuning,
+        };
+        Self { core: Arc::new(core) }
+    }
+
+    /// The metadata server, for requests without a method of their own here.
+    #[must_use]
+    pub fn metadata(&self) -> &M {
+        &self.core.metadata
+    }
+
+    /// The devices.
+    #[must_use]
+    pub fn devices(&self) -> &D {
+        &self.core.devices
+    }
+
+    /// Memory that transfers hold and may hold.
+    #[must_use]
+    pub fn memory(&self) -> &MemoryBudget {
+        &self.core.budget
+    }
+
+    /// Whose session it is.
+    ///
+    /// # Errors
+    /// `SessionOver`, `Connection`; as for all methods here.
+    pub async fn whoami(&self) -> Result<WhoAmI, ClientError> {
+        let answer = self.core.metadata.call(Request::WhoAmI {}).await?;
+        expect!(answer, Response::WhoAmI { user, admin, expires_ms, .. } => WhoAmI { user, admin, expires_ms })
+    }
+
+    /// What is known of a file or directory.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn stat(&self, path: &str) -> Result<Stat, ClientError> {
+        let answer = self.core.metadata.call(Request::Stat { path: FilePath::new(path)? }).await?;
+        expect!(answer, Response::Stat { stat } => stat)
+    }
+
+    /// The entries of a directory, page by page.
+    ///
+    /// # Errors
+    /// `Message` for a path that is none.
+    pub fn list(&self, path: &str) -> Result<Listing<M, D>, ClientError> {
+        let path = FilePath::new(path)?;
+        Ok(Listing { core: self.core.clone(), path, page: VecDeque::new(), after: None, more: true })
+    }
+
+    /// Makes a directory; with `parents` missing ones above it too, and it may exist.
+    ///
+    /// # Errors
+    /// `Refused` with `Exists`, `NotFound` or `Denied` among others.
+    pub async fn mkdir(&self, path: &str, parents: bool, mode: u16) -> Result<Stat, ClientError> {
+        let request = Request::MakeDir { path: FilePath::new(path)?, parents, mode };
+        expect!(self.core.metadata.call(request).await?, Response::Stat { stat } => stat)
+    }
+
+    /// Moves a file or directory; with `replace` it may take the place of an older file or empty directory.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound`, `Exists`, `Cycle` among others.
+    pub async fn rename(&self, from: &str, to: &str, replace: bool) -> Result<(), ClientError> {
+        let request = Request::Rename { from: FilePath::new(from)?, to: FilePath::new(to)?, replace };
+        expect!(self.core.metadata.call(request).await?, Response::Done {} | Response::Stat { .. } => ())
+    }
+
+    /// Removes a file or directory; with `recursive` all below it too. Gives the number of things removed.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound`, `NotEmpty`, `Denied` among others.
+    pub async fn remove(&self, path: &str, recursive: bool) -> Result<u64, ClientError> {
+        let path = FilePath::new(path)?;
+        let mut removed = 0u64;
+        for _ in 0..REMOVE_STEPS_MAX {
+            let request = Request::Remove { path: path.clone(), recursive };
+            let answer = self.core.metadata.call(request).await?;
+            let (count, more) = expect!(answer, Response::Removed { count, more } => (count, more))?;
+            removed = removed.saturating_add(count);
+            if !more {
+                break;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Changes permission bits.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn set_mode(&self, path: &str, mode: u16) -> Result<Stat, ClientError> {
+        let request = Request::SetMode { path: FilePath::new(path)?, mode };
+        expect!(self.core.metadata.call(request).await?, Response::Stat { stat } => stat)
+    }
+
+    /// Stores a file: all bytes that `source` gives until its end.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; then nothing is visible under the name that was not there before, unless it is
+    /// `OutcomeUnknown` of the commit.
+    pub async fn put(
+        &self,
+        path: &str,
+        source: impl AsyncRead + Unpin + Send,
+        options: PutOptions,
+    ) -> Result<Stat, ClientError> {
+        put::put(&self.core, &FilePath::new(path)?, source, options).await
+    }
+
+    /// Stores a local file, its size and time of change included.
+    ///
+    /// # Errors
+    /// As [`Client::put`]; `SourceLength` if it changes while it is read.
+    pub async fn put_file(
+        &self,
+        path: &str,
+        local: &Path,
+        mut options: PutOptions,
+    ) -> Result<Stat, ClientError> {
+        let source = tokio::fs::File::open(local).await.map_err(ClientError::Source)?;
+        let metadata = source.metadata().await.map_err(ClientError::Source)?;
+        if metadata.is_file() {
+            options.size = options.size.or(Some(metadata.len()));
+            let changed =
+                metadata.modified().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+            let changed = changed.and_then(|since| u64::try_from(since.as_millis()).ok());
+            options.mtime_ms = options.mtime_ms.or(changed);
+        }
+        self.put(path, source, options).await
+    }
+
+    /// Reads a file into `sink`.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; the sink then holds a part of the file at most, and with `ChecksumMismatch` wrong bytes.
+    pub async fn get(
+        &self,
+        path: &str,
+        sink: impl AsyncWrite + Unpin + Send,
+        options: GetOptions,
+    ) -> Result<Stat, ClientError> {
+        get::get(&self.core, &FilePath::new(path)?, sink, options).await
+    }
+
+    /// Opens a file to read parts of it.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound`, `Denied`, `IsADirectory` among others.
+    pub async fn open(&self, path: &str, method: Method) -> Result<OpenFile<M, D>, ClientError> {
+        let (stat, objects) = get::open(&self.core, &FilePath::new(path)?, Access::Read, method).await?;
+        Ok(OpenFile { stat, objects })
+    }
+
+    /// All devices.
+    ///
+    /// # Errors
+    /// `SessionOver`, `Connection`.
+    pub async fn device_list(&self) -> Result<Vec<Device>, ClientError> {
+        self.core.list_devices().await
+    }
+
+    /// Space on all devices.
+    ///
+    /// # Errors
+    /// `SessionOver`, `Connection`.
+    pub async fn disk_free(&self) -> Result<DiskFree, ClientError> {
+        let answer = self.core.metadata.call(Request::DiskFree {}).await?;
+        expect!(answer, Response::DiskFree { total, used, active, devices } => DiskFree { total, used, active, devices })
+    }
+
+    /// All accounts (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `Denied` among others.
+    pub async fn users(&self) -> Result<Vec<User>, ClientError> {
+        let mut all: Vec<User> = Vec::new();
+        loop {
+            let after = all.last().map(|user| user.name.clone());
+            let request = Request::UserList { after: after.clone(), limit: PAGE_MAX };
+            let answer = self.core.metadata.call(request).await?;
+            let (users, more) = expect!(answer, Response::Users { users, more } => (users, more))?;
+            let last = users.last().map(|user| user.name.clone());
+            if last.is_some() && last <= after {
+                return Err(ClientError::Protocol("the list of accounts does not ascend"));
+            }
+            all.extend(users);
+            if !more || last.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Lets an account log in or not (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn set_user_enabled(&self, name: &str, enabled: bool) -> Result<(), ClientError> {
+        let request = Request::UserSetEnabled { name: UserName::new(name)?, enabled };
+        expect!(self.core.metadata.call(request).await?, Response::Done {} => ())
+    }
+
+    /// Removes an account (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn remove_user(&self, name: &str) -> Result<(), ClientError> {
+        let request = Request::UserRemove { name: UserName::new(name)? };
+        expect!(self.core.metadata.call(request).await?, Response::Done {} => ())
+    }
+}
+
+/// The entries of a directory, in byte order of their names.
+pub struct Listing<M = Mds, D = DevicePool> {
+    core: Arc<Core<M, D>>,
+    path: FilePath,
+    page: VecDeque<DirEntry>,
+    after: Option<Name>,
+    more: bool,
+}
+
+impl<M: Metadata, D: Devices> Listing<M, D> {
+    /// The next entry; asks for the next page when one is used up.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound`, `NotADirectory` or `Denied` among others.
+    pub async fn next(&mut self) -> Result<Option<DirEntry>, ClientError> {
+        while self.page.is_empty() && self.more {
+            let after = self.after.clone();
+            let request = Request::ReadDir { path: self.path.clone(), after, limit: PAGE_MAX };
+            let answer = self.core.metadata.call(request).await?;
+            let (entries, more) = expect!(answer, Response::Directory { entries, more } => (entries, more))?;
+            let last = entries.last().map(|entry| entry.name.clone());
+            if last.is_some() && last <= self.after {
+                return Err(ClientError::Protocol("the directory does not ascend"));
+            }
+            self.more = more && last.is_some();
+            self.after = last.or(self.after.take());
+            self.page = entries.into();
+        }
+        Ok(self.page.pop_front())
+    }
+
+    /// All entries that are left.
+    ///
+    /// # Errors
+    /// As [`Listing::next`].
+    pub async fn collect(mut self) -> Result<Vec<DirEntry>, ClientError> {
+        let mut all = Vec::new();
+        while let Some(entry) = self.next().await? {
+            all.push(entry);
+        }
+        Ok(all)
+    }
+}
+
+/// A file opened for reading: what it was when it was opened.
+pub struct OpenFile<M = Mds, D = DevicePool> {
+    stat: Stat,
+    objects: Arc<OpenObjects<M, D>>,
+}
+
+impl<M: Metadata, D: Devices> OpenFile<M, D> {
+    /// What was known of it when it was opened.
+    #[must_use]
+    pub const fn stat(&self) -> &Stat {
+        &self.stat
+    }
+
+    /// Is it a file with data?
+    #[must_use]
+    pub const fn is_file(&self) -> bool {
+        matches!(self.stat.kind, FileKind::File)
+    }
+
+    /// Fills `into` from `offset` on; gives the number of bytes before the end of the file.
+    ///
+    /// # Errors
+    /// `Device`, `DataMissing`; `Refused` with `Stale` if the file was replaced or removed and its data is gone.
+    pub async fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, ClientError> {
+        get::read_at(&self.objects, self.stat.size, offset, into).await
+    }
+
+    /// The bytes of a range, as far as the file has them.
+    ///
+    /// # Errors
+    /// As [`OpenFile::read_at`].
+    pub async fn read(&self, range: Range<u64>) -> Result<Vec<u8>, ClientError> {
+        let end = range.end.min(self.stat.size);
+        let length = usize::try_from(end.saturating_sub(range.start)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; length];
+        let count = self.read_at(range.start, &mut bytes).await?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+}

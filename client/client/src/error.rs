@@ -1,0 +1,124 @@
+//! What can go wrong, by what a caller can do about it.
+
+use std::io;
+
+use sealstone_initiator::OsdError;
+use sealstone_mds_protocol::{DeviceId, ErrorCode, Failure, WireError};
+
+/// Why a client operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The metadata server said no; its code says why.
+    #[error("{0}")]
+    Refused(#[source] Failure),
+    /// A device failed or refused.
+    #[error("device {}: {error}", .device.0)]
+    Device {
+        /// Which.
+        device: DeviceId,
+        /// How.
+        #[source]
+        error: OsdError,
+    },
+    /// The metadata server names a device that it does not list.
+    #[error("device {} is unknown", .0.0)]
+    UnknownDevice(DeviceId),
+    /// The connection to the metadata server broke and could not be made again. The outcome of a request that
+    /// changes something is unknown.
+    #[error("no connection to the metadata server")]
+    Connection(#[source] io::Error),
+    /// A connection broke while a request that changes something was under way; whether it was done is unknown.
+    #[error("the connection broke during {request}: its outcome is unknown")]
+    OutcomeUnknown {
+        /// The request's name.
+        request: &'static str,
+    },
+    /// The session is over: log in again.
+    #[error("the session is over; log in again")]
+    SessionOver,
+    /// Wrong name or password.
+    #[error("wrong user name or password")]
+    LoginRefused,
+    /// Too many attempts; wait.
+    #[error("the metadata server wants {retry_ms} ms of patience before the next try")]
+    LoginBusy {
+        /// How long, milliseconds.
+        retry_ms: u32,
+    },
+    /// The other end could not prove that it is the metadata server, or speaks something else.
+    #[error("login failed: {0}")]
+    LoginFailed(&'static str),
+    /// The metadata server sent bytes that make no sense here.
+    #[error("the metadata server broke the protocol: {0}")]
+    Protocol(&'static str),
+    /// A message could not be read or written.
+    #[error("malformed message")]
+    Message(#[from] WireError),
+    /// The file to be stored could not be read.
+    #[error("reading the source failed")]
+    Source(#[source] io::Error),
+    /// The destination could not be written.
+    #[error("writing to the destination failed")]
+    Sink(#[source] io::Error),
+    /// The source ended at another length than announced.
+    #[error("the source has {actual} bytes, {announced} were announced")]
+    SourceLength {
+        /// What was announced.
+        announced: u64,
+        /// What came.
+        actual: u64,
+    },
+    /// An object holds fewer bytes than the file's size demands.
+    #[error("data of the file is missing at byte {offset}")]
+    DataMissing {
+        /// First byte of the file that is missing, or near it.
+        offset: u64,
+    },
+    /// What was read has another checksum than the writer recorded.
+    #[error("the data read does not match the checksum recorded when it was written")]
+    ChecksumMismatch,
+    /// A file of more bytes than a layout can hold.
+    #[error("a file cannot have more than {max} bytes")]
+    TooLarge {
+        /// The limit.
+        max: u64,
+    },
+    /// The file with session or key material cannot be used.
+    #[error("session file: {0}")]
+    SessionFile(&'static str),
+    /// The session file could not be read or written.
+    #[error("session file")]
+    SessionFileIo(#[source] io::Error),
+}
+
+impl ClientError {
+    /// Exit code of the command line: 1 failed, 2 usage, 3 access denied, 4 not found.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Refused(failure) => failure.code.exit_code(),
+            Self::Device { error, .. } => {
+                if error.is_denied() {
+                    3
+                } else {
+                    1
+                }
+            }
+            Self::SessionOver | Self::LoginRefused => 3,
+            _ => 1,
+        }
+    }
+
+    /// Does the metadata server say that there is no such thing?
+    #[must_use]
+    pub const fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused(failure) if matches!(failure.code, ErrorCode::NotFound))
+    }
+}
+
+impl From<Failure> for ClientError {
+    fn from(failure: Failure) -> Self {
+        if failure.code == ErrorCode::NotLoggedIn { Self::SessionOver } else { Self::Refused(failure) }
+    }
+}

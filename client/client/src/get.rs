@@ -1,0 +1,283 @@
+//! Reading a file: bytes of its objects, in order, into any sink.
+//!
+//! Does: read ahead of the sink within the memory budget, several objects at once; put stripes in order; check
+//! lengths and the recorded checksum. Does not: follow a file that is replaced meanwhile: it reads what it opened.
+//! Contract: the sink gets a prefix of the file, and all of it if `Ok`. A checksum can only be checked at the end:
+//! whoever must not use wrong bytes keeps what he got until `Ok`.
+
+use core::ops::Range;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use sealstone_initiator::Operation;
+use sealstone_mds_protocol::{Access, FilePath, Handle, Method, OpenedFile, Request, Response, Stat};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::task::JoinSet;
+
+use crate::budget::Lease;
+use crate::checksum::Running;
+use crate::open::{Core, OpenObjects};
+use crate::put::joined;
+use crate::{ClientError, Devices, Metadata};
+
+/// Groups of commands that are read ahead at most, however much memory is free.
+const READ_AHEAD_GROUPS: usize = 4;
+
+/// How to read a file.
+pub struct GetOptions {
+    /// Security method; the server may raise it.
+    pub method: Method,
+    /// Which bytes; all if none. What lies beyond the end is left out.
+    pub range: Option<Range<u64>>,
+    /// Check the recorded checksum, if there is one that this client can compute and the whole file is read.
+    pub verify: bool,
+    /// Told the number of bytes that the sink has taken so far, and the number it will take.
+    pub progress: Option<Box<dyn FnMut(u64, u64) + Send>>,
+}
+
+impl Default for GetOptions {
+    fn default() -> Self {
+        Self { method: Method::AllData, range: None, verify: true, progress: None }
+    }
+}
+
+impl core::fmt::Debug for GetOptions {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("GetOptions")
+            .field("method", &self.method)
+            .field("range", &self.range)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens a file for reading or changing in place.
+pub(crate) async fn open<M: Metadata, D: Devices>(
+    core: &Arc<Core<M, D>>,
+    path: &FilePath,
+    access: Access,
+    method: Method,
+) -> Result<(Stat, Arc<OpenObjects<M, D>>), ClientError> {
+    let request = Request::Open { path: path.clone(), access, method };
+    let Response::Opened { file: OpenedFile { stat, layout, grants } } = core.metadata.call(request).await?
+    else {
+        return Err(ClientError::Protocol("an answer to another request"));
+    };
+    let handle = Handle::File { inode: stat.inode, access };
+    let objects = OpenObjects::new(core.clone(), handle, method, layout, &grants).await?;
+    Ok((stat, Arc::new(objects)))
+}
+
+pub(crate) async fn get<M: Metadata, D: Devices>(
+    core: &Arc<Core<M, D>>,
+    path: &FilePath,
+    mut sink: impl AsyncWrite + Unpin + Send,
+    mut options: GetOptions,
+) -> Result<Stat, ClientError> {
+    let (stat, objects) = open(core, path, Access::Read, options.method).await?;
+    let whole = 0..stat.size;
+    let range = options.range.clone().map_or(whole.clone(), |range| range.start..range.end.min(stat.size));
+    let expected = stat.checksum.filter(|_| options.verify && range == whole);
+    let mut running = expected.and_then(|checksum| Running::begin(checksum.kind));
+    let total = range.end.saturating_sub(range.start);
+    let mut done = 0u64;
+
+    let mut ahead = ReadAhead::new(objects, range);
+    while let Some(mut group) = ahead.next().await? {
+        for piece in group.pieces() {
+            sink.write_all(piece).await.map_err(ClientError::Sink)?;
+            if let Some(running) = &mut running {
+                running.update(piece);
+            }
+            done += piece.len() as u64;
+            if let Some(progress) = &mut options.progress {
+                progress(done, total);
+            }
+        }
+        group.give_back(core);
+    }
+    sink.flush().await.map_err(ClientError::Sink)?;
+    if done != total {
+        return Err(ClientError::DataMissing { offset: done });
+    }
+    if running.is_some_and(|running| Some(running.finish()) != expected) {
+        return Err(ClientError::ChecksumMismatch);
+    }
+    Ok(stat)
+}
+
+/// Fills `into` from `offset` on; returns the bytes before the end of the file, at most `into.len()`.
+pub(crate) async fn read_at<M: Metadata, D: Devices>(
+    objects: &Arc<OpenObjects<M, D>>,
+    size: u64,
+    offset: u64,
+    into: &mut [u8],
+) -> Result<usize, ClientError> {
+    let end = offset.saturating_add(into.len() as u64).min(size);
+    let mut ahead = ReadAhead::new(objects.clone(), offset..end);
+    let mut filled = 0;
+    while let Some(mut group) = ahead.next().await? {
+        for piece in group.pieces() {
+            let Some(target) = into.get_mut(filled..filled + piece.len()) else {
+                return Err(ClientError::Protocol("more bytes than were asked for"));
+            };
+            target.copy_from_slice(piece);
+            filled += piece.len();
+        }
+        group.give_back(&objects.core);
+    }
+    Ok(filled)
+}
+
+/// Reads groups of commands ahead of whoever takes them.
+struct ReadAhead<M, D> {
+    objects: Arc<OpenObjects<M, D>>,
+    groups: VecDeque<Reading>,
+    /// What no command has been sent for yet.
+    rest: Range<u64>,
+    group_bytes: u64,
+}
+
+/// A range of the file for which commands are under way.
+struct Reading {
+    range: Range<u64>,
+    reads: JoinSet<Result<Part, ClientError>>,
+    lease: Lease,
+}
+
+/// The bytes of a group that lie in one object.
+struct Part {
+    index: usize,
+    /// Where the first of them lies in the object.
+    offset: u64,
+    data: Vec<u8>,
+}
+
+/// A range of the file, all there.
+struct Group {
+    range: Range<u64>,
+    layout: sealstone_mds_protocol::Layout,
+    parts: Vec<Part>,
+    _lease: Lease,
+}
+
+impl<M: Metadata, D: Devices> ReadAhead<M, D> {
+    fn new(objects: Arc<OpenObjects<M, D>>, range: Range<u64>) -> Self {
+        let tuning = objects.core.tuning;
+        let wanted = tuning.command_bytes.saturating_mul(objects.layout.width());
+        // A quarter: two groups each for two transfers must fit, or they would take turns.
+        let group_bytes = wanted.min(tuning.memory_bytes / 4).max(1) as u64;
+        Self { objects, groups: VecDeque::new(), rest: range, group_bytes }
+    }
+
+    async fn next(&mut self) -> Result<Option<Group>, ClientError> {
+        self.fill().await;
+        let Some(mut reading) = self.groups.pop_front() else { return Ok(None) };
+        let mut parts = Vec::with_capacity(reading.reads.len());
+        while let Some(part) = reading.reads.join_next().await {
+            parts.push(joined(part)?);
+        }
+        // Commands end in any order; pieces are looked up by object.
+        parts.sort_by_key(|part| (part.index, part.offset));
+        let layout = self.objects.layout.clone();
+        let group = Group { range: reading.range, layout, parts, _lease: reading.lease };
+        self.fill().await;
+        Ok(Some(group))
+    }
+
+    /// Sends commands as far ahead as memory allows; waits for memory only if nothing is under way.
+    async fn fill(&mut self) {
+        let budget = self.objects.core.budget.clone();
+        while self.rest.start < self.rest.end && self.groups.len() < READ_AHEAD_GROUPS {
+            // Groups end at multiples of their size, so commands of a sequential reader fall on the same borders.
+            let aligned =
+                (self.rest.start / self.group_bytes).saturating_add(1).saturating_mul(self.group_bytes);
+            let range = self.rest.start..self.rest.end.min(aligned);
+            let bytes = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+            let lease = match budget.try_take(bytes) {
+                Some(lease) => lease,
+                None if self.groups.is_empty() => budget.take(bytes).await,
+                None => return,
+            };
+            self.rest.start = range.end;
+            let reads = self.send(&range);
+            self.groups.push_back(Reading { range, reads, lease });
+        }
+    }
+
+    fn send(&self, range: &Range<u64>) -> JoinSet<Result<Part, ClientError>> {
+        let mut reads = JoinSet::new();
+        let command_bytes = self.objects.core.tuning.command_bytes as u64;
+        for index in 0..self.objects.layout.width() {
+            let Some(Range { mut start, end }) = self.objects.layout.object_range(index, range.clone())
+            else {
+                continue;
+            };
+            while start < end {
+                let aligned = (start / command_bytes).saturating_add(1).saturating_mul(command_bytes);
+                let stop = end.min(aligned);
+                let objects = self.objects.clone();
+                reads.spawn(async move { read_part(&objects, index, start..stop).await });
+                start = stop;
+            }
+        }
+        reads
+    }
+}
+
+async fn read_part<M: Metadata, D: Devices>(
+    objects: &OpenObjects<M, D>,
+    index: usize,
+    range: Range<u64>,
+) -> Result<Part, ClientError> {
+    let object = objects.layout.objects()[index].object;
+    let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+    let read = || {
+        let buffer = objects.core.buffers.take(length);
+        Operation::Read { object, offset: range.start, length, buffer }
+    };
+    let missing = || ClientError::DataMissing {
+        offset: objects.layout.file_offset(index, range.start).unwrap_or(range.start),
+    };
+    match objects.execute(index, read).await {
+        Ok(completion) if completion.data.len() == length => {
+            Ok(Part { index, offset: range.start, data: completion.data })
+        }
+        Ok(_) => Err(missing()),
+        Err(error) if OpenObjects::<M, D>::is_short(&error) => Err(missing()),
+        Err(error) => Err(error),
+    }
+}
+
+impl Group {
+    /// The bytes in file order. A piece ends where a stripe unit or a command ends.
+    fn pieces(&mut self) -> impl Iterator<Item = &[u8]> {
+        let Self { range, layout, parts, .. } = self;
+        let parts: &[Part] = parts;
+        layout.extents(range.clone()).flat_map(move |extent| {
+            let (mut at, end) = (extent.object_offset, extent.object_offset + extent.length);
+            core::iter::from_fn(move || {
+                if at >= end {
+                    return None;
+                }
+                let piece = find(parts, extent.index, at..end)?;
+                at += piece.len() as u64;
+                Some(piece)
+            })
+        })
+    }
+
+    fn give_back<M, D>(self, core: &Core<M, D>) {
+        self.parts.into_iter().for_each(|part| core.buffers.give(part.data));
+    }
+}
+
+/// The bytes of `wanted` from its start on, as far as one command brought them.
+fn find(parts: &[Part], index: usize, wanted: Range<u64>) -> Option<&[u8]> {
+    let after = parts.partition_point(|part| (part.index, part.offset) <= (index, wanted.start));
+    let part = parts.get(after.checked_sub(1)?).filter(|part| part.index == index)?;
+    let from = usize::try_from(wanted.start - part.offset).ok()?;
+    let length = usize::try_from(wanted.end - wanted.start).ok()?;
+    let rest = part.data.get(from..)?;
+    let piece = rest.get(..length).unwrap_or(rest);
+    (!piece.is_empty()).then_some(piece)
+}

@@ -1,0 +1,287 @@
+//! A metadata server with a session of ours: connects when needed, resumes, asks again where that is harmless.
+//!
+//! Does: one connection for all requests, reconnect with bounded backoff, patience with a busy server.
+//! Does not: keep a password; a session that is over needs a new login.
+//! Contract: a request that changes something is never sent twice by itself; its lost answer is `OutcomeUnknown`.
+
+mod dial;
+mod frames;
+mod link;
+mod session;
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use sealstone_initiator::Environment;
+use sealstone_login::start_registration;
+use sealstone_mds_protocol::login::{LOGOUT_REVOKE, Logout, SUITE_STANDARD};
+use sealstone_mds_protocol::{ErrorCode, MessageType, Request, Response, UserName, Wire, Writer};
+use tokio::sync::Mutex;
+use tokio::time::{sleep, timeout};
+
+pub use dial::{Channel, MdsDial, Stream, TlsDial};
+pub use session::SessionTicket;
+
+use crate::{ClientError, Metadata};
+use link::{Broken, Link};
+
+/// Times that a request is sent again over a new connection at most.
+const RECONNECTS_MAX: u32 = 4;
+/// The first pause before a reconnect; it doubles.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// Times that a request is sent again because the server was busy at most.
+const BUSY_RETRIES_MAX: u32 = 8;
+/// The longest pause that a busy server is granted at once.
+const BUSY_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The shortest pause, if it names none.
+const BUSY_PAUSE_MIN: Duration = Duration::from_millis(20);
+/// How long logging out may take.
+const LOGOUT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How to talk to a metadata server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MdsOptions {
+    /// How long one answer may take.
+    pub answer_timeout: Duration,
+    /// How long greeting and login may take, apart from the connection itself.
+    pub login_timeout: Duration,
+    /// OPAQUE suite of the account.
+    pub suite: u16,
+}
+
+impl Default for MdsOptions {
+    fn default() -> Self {
+        Self {
+            answer_timeout: Duration::from_secs(30),
+            login_timeout: Duration::from_secs(30),
+            suite: SUITE_STANDARD,
+        }
+    }
+}
+
+/// A metadata server with a session.
+pub struct Mds {
+    dial: Arc<dyn MdsDial>,
+    environment: Arc<dyn Environment>,
+    options: MdsOptions,
+    ticket: SessionTicket,
+    clock_offset_ms: Arc<AtomicI64>,
+    link: Mutex<Option<Arc<Link>>>,
+}
+
+impl Mds {
+    /// Logs in with a password. Runs Argon2id on the calling task: some 200 ms and 64 MiB with the standard suite.
+    ///
+    /// # Errors
+    /// `LoginRefused`, `LoginBusy`, `LoginFailed`, `Connection`, `Protocol`, `Message`.
+    pub async fn login(
+        dial: Arc<dyn MdsDial>,
+        environment: Arc<dyn Environment>,
+        options: MdsOptions,
+        user: &UserName,
+        password: &[u8],
+    ) -> Result<Self, ClientError> {
+        let (mut stream, binding) = dial.dial().await.map_err(ClientError::Connection)?;
+        let work = async {
+            let greeting = session::hello(&mut stream, &*environment).await?;
+            let suite = options.suite;
+            let ticket =
+                session::login(&mut stream, &environment, binding, &greeting, suite, user, password).await?;
+            Ok::<_, ClientError>((ticket, greeting.clock_offset_ms))
+        };
+        let (ticket, offset) = within(options.login_timeout, work).await?;
+        let link = Arc::new(Link::start(stream));
+        let clock_offset_ms = Arc::new(AtomicI64::new(offset));
+        Ok(Self { dial, environment, options, ticket, clock_offset_ms, link: Mutex::new(Some(link)) })
+    }
+
+    /// Goes on with a session that was begun earlier; connects at the first request.
+    #[must_use]
+    pub fn resume(
+        dial: Arc<dyn MdsDial>,
+        environment: Arc<dyn Environment>,
+        options: MdsOptions,
+        ticket: SessionTicket,
+    ) -> Self {
+        let clock_offset_ms = Arc::default();
+        Self { dial, environment, options, ticket, clock_offset_ms, link: Mutex::new(None) }
+    }
+
+    /// What a later process needs to go on with this session: a secret.
+    #[must_use]
+    pub const fn ticket(&self) -> &SessionTicket {
+        &self.ticket
+    }
+
+    /// Server's clock minus ours, milliseconds, as of the last connection.
+    #[must_use]
+    pub fn clock_offset_ms(&self) -> Arc<AtomicI64> {
+        self.clock_offset_ms.clone()
+    }
+
+    /// Ends the session; with `revoke` its credentials become useless at once instead of when they expire.
+    ///
+    /// # Errors
+    /// `SessionOver` if it was over already; `Connection` if the server could not be told.
+    pub async fn logout(&self, revoke: bool) -> Result<(), ClientError> {
+        let link = self.connected().await?;
+        let flags = if revoke { LOGOUT_REVOKE } else { 0 };
+        let mut body = Writer::new();
+        Logout { session: self.ticket.session, flags }.put(&mut body);
+        link.send(MessageType::Logout, body.finish(sealstone_mds_protocol::BODY_MAX)?).await;
+        within(LOGOUT_TIMEOUT, async {
+            link.closed().await;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Sets the password of an account: a new one (administrators), or one's own with `replace`. Runs Argon2id.
+    ///
+    /// # Errors
+    /// As [`Metadata::call`].
+    pub async fn register(
+        &self,
+        user: &UserName,
+        password: &[u8],
+        admin: bool,
+        replace: bool,
+    ) -> Result<(), ClientError> {
+        let mut rng = session::Chance(self.environment.clone());
+        let (request, state) = start_registration(&mut rng, user, password)?;
+        let request = Request::UserRegisterStart { name: user.clone(), request };
+        let Response::UserRegisterStart { response } = self.call(request).await? else {
+            return Err(ClientError::Protocol("an answer to another request"));
+        };
+        let suite = self.options.suite;
+        let record = state.finish(&mut rng, suite, &response)?;
+        let request = Request::UserRegisterFinish { name: user.clone(), record, suite, admin, replace };
+        match self.call(request).await? {
+            Response::Done {} => Ok(()),
+            _ => Err(ClientError::Protocol("an answer to another request")),
+        }
+    }
+
+    /// The connection, made anew if it is gone.
+    async fn connected(&self) -> Result<Arc<Link>, ClientError> {
+        let mut held = self.link.lock().await;
+        if let Some(link) = held.as_ref().filter(|link| !link.is_broken()) {
+            return Ok(link.clone());
+        }
+        *held = None;
+        let (mut stream, binding) = self.dial.dial().await.map_err(ClientError::Connection)?;
+        let work = async {
+            let greeting = session::hello(&mut stream, &*self.environment).await?;
+            session::resume(&mut stream, &self.environment, binding, &greeting, &self.ticket).await?;
+            Ok::<_, ClientError>(greeting.clock_offset_ms)
+        };
+        let offset = within(self.options.login_timeout, work).await?;
+        self.clock_offset_ms.store(offset, Ordering::Relaxed);
+        let link = Arc::new(Link::start(stream));
+        *held = Some(link.clone());
+        Ok(link)
+    }
+
+    /// Sends until an answer came, a new connection does not help, or sending again might do harm.
+    async fn ask(&self, request: &Request) -> Result<Response, ClientError> {
+        let mut pause = RECONNECT_PAUSE;
+        let mut error = ClientError::Connection(std::io::ErrorKind::NotConnected.into());
+        for attempt in 0..=RECONNECTS_MAX {
+            if attempt > 0 {
+                sleep(pause).await;
+                pause *= 2;
+            }
+            let link = match self.connected().await {
+                Ok(link) => link,
+                Err(problem @ (ClientError::Connection(_) | ClientError::LoginBusy { .. })) => {
+                    error = problem;
+                    continue;
+                }
+                Err(problem) => return Err(problem),
+            };
+            let broken = match timeout(self.options.answer_timeout, link.call(request)).await {
+                Ok(answer) => match answer? {
+                    Ok(response) => return Ok(response),
+                    Err(broken) => broken,
+                },
+                Err(_) => {
+                    // A server that does not answer one request may answer none: begin anew.
+                    self.forget(&link).await;
+                    error = ClientError::Connection(std::io::ErrorKind::TimedOut.into());
+                    Broken { sent: true }
+                }
+            };
+            if broken.sent && !is_repeatable(request) {
+                return Err(ClientError::OutcomeUnknown { request: request.name() });
+            }
+        }
+        Err(error)
+    }
+
+    async fn forget(&self, link: &Arc<Link>) {
+        let mut held = self.link.lock().await;
+        if held.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+            *held = None;
+        }
+    }
+}
+
+impl Metadata for Mds {
+    async fn call(&self, request: Request) -> Result<Response, ClientError> {
+        let mut patience = BUSY_RETRIES_MAX;
+        loop {
+            match self.ask(&request).await? {
+                Response::Failed { failure } if failure.code == ErrorCode::Busy && patience > 0 => {
+                    patience -= 1;
+                    let wanted = Duration::from_millis(u64::from(failure.retry_ms));
+                    sleep(wanted.clamp(BUSY_PAUSE_MIN, BUSY_PAUSE_MAX)).await;
+                }
+                Response::Failed { failure } => return Err(failure.into()),
+                response => return Ok(response),
+            }
+        }
+    }
+}
+
+/// May it be sent again after it may have been done? Reads may; so may what is the same when done twice, and a
+/// Create, whose first intent is forgotten by the server in time.
+const fn is_repeatable(request: &Request) -> bool {
+    match request {
+        Request::Hello { .. }
+        | Request::WhoAmI {}
+        | Request::ServerInfo {}
+        | Request::Stat { .. }
+        | Request::ReadDir { .. }
+        | Request::MakeDir { parents: true, .. }
+        | Request::Create { .. }
+        | Request::Open { .. }
+        | Request::RenewGrants { .. }
+        | Request::SetMode { .. }
+        | Request::Update { .. }
+        | Request::DiskFree {}
+        | Request::DeviceList { .. }
+        | Request::DeviceSetState { .. }
+        | Request::UserRegisterStart { .. }
+        | Request::UserList { .. }
+        | Request::UserSetEnabled { .. } => true,
+        Request::MakeDir { parents: false, .. }
+        | Request::Commit { .. }
+        | Request::Abandon { .. }
+        | Request::Rename { .. }
+        | Request::Remove { .. }
+        | Request::DeviceAdd { .. }
+        | Request::UserRegisterFinish { .. }
+        | Request::UserRemove { .. } => false,
+    }
+}
+
+async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, ClientError> {
+    match timeout(limit, work).await {
+        Ok(result) => result,
+        Err(_) => Err(ClientError::Connection(std::io::ErrorKind::TimedOut.into())),
+    }
+}

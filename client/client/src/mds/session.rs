@@ -1,0 +1,197 @@
+//! Hello, login and resumption on a fresh channel.
+//!
+//! Does: run OPAQUE bound to the channel, or prove the key of a session that lives. Does not: send requests; `link`
+//! does.
+//! Truth: security.md §2.4; docs/standards/mds.md §4.
+
+use std::sync::Arc;
+
+use sealstone_initiator::Environment;
+use sealstone_login::{CryptoRng, LoginContext, LoginFailure, RngCore, SessionKeys, start_login};
+use sealstone_mds_protocol::login::{LoginChallenge, LoginError, LoginErrorCode, LoginOk, Retry, SessionId};
+use sealstone_mds_protocol::{MessageType, PROTOCOL_VERSION, Request, Response, Text, UserName, Wire};
+
+use super::dial::Stream;
+use super::frames::{receive, send, send_body};
+use crate::ClientError;
+use crate::tls::ChannelBinding;
+
+/// What a client calls itself in the server's logs.
+const SOFTWARE: &str = concat!("sealstone-client ", env!("CARGO_PKG_VERSION"));
+
+/// What lets a client go on without its password.
+#[derive(Clone, Debug)]
+pub struct SessionTicket {
+    /// Whose.
+    pub user: UserName,
+    /// Which server, by the identity it gave itself when it was set up.
+    pub server_id: [u8; 16],
+    /// Which session.
+    pub session: SessionId,
+    /// Its keys.
+    pub keys: SessionKeys,
+    /// When it ends whatever happens, milliseconds since 1970.
+    pub expires_ms: u64,
+}
+
+/// What the server said of itself.
+pub(crate) struct Greeting {
+    pub(crate) server_id: [u8; 16],
+    /// Server's clock minus ours, milliseconds.
+    pub(crate) clock_offset_ms: i64,
+}
+
+/// Greets the server and agrees on the version.
+pub(crate) async fn hello(
+    stream: &mut Box<dyn Stream>,
+    environment: &dyn Environment,
+) -> Result<Greeting, ClientError> {
+    let software = Text::truncated(SOFTWARE);
+    let request = Request::Hello { oldest: PROTOCOL_VERSION, newest: PROTOCOL_VERSION, software };
+    let sent_ms = environment.now_ms();
+    send_body(stream, MessageType::Request, &request.encode(0)?).await?;
+    let frame = receive(stream).await?;
+    let received_ms = environment.now_ms();
+    if frame.kind != MessageType::Response {
+        return Err(refusal(&frame, "no answer to the greeting"));
+    }
+    match Response::decode(&frame.body).map_err(|(_, error)| error)? {
+        (0, Response::Hello { version: PROTOCOL_VERSION, server_id, time_ms, .. }) => {
+            let ours = sent_ms.midpoint(received_ms);
+            Ok(Greeting { server_id, clock_offset_ms: difference_ms(time_ms, ours) })
+        }
+        (_, Response::Failed { failure }) => Err(failure.into()),
+        _ => Err(ClientError::Protocol("no answer to the greeting")),
+    }
+}
+
+/// Logs in with a password. Runs Argon2id: some 200 ms and 64 MiB with the standard suite.
+pub(crate) async fn login(
+    stream: &mut Box<dyn Stream>,
+    environment: &Arc<dyn Environment>,
+    binding: ChannelBinding,
+    greeting: &Greeting,
+    suite: u16,
+    user: &UserName,
+    password: &[u8],
+) -> Result<SessionTicket, ClientError> {
+    let mut rng = Chance(environment.clone());
+    let context = LoginContext::new(&greeting.server_id, &sealstone_login::ChannelBinding(binding));
+    let (start, state) = start_login(&mut rng, suite, user, password, context)?;
+    send(stream, MessageType::LoginStart, &start).await?;
+    let challenge: LoginChallenge = expect(stream, MessageType::LoginChallenge).await?;
+    let (finish, state) = state.challenge(&mut rng, challenge)?;
+    send(stream, MessageType::LoginFinish, &finish).await?;
+    let ok: LoginOk = expect(stream, MessageType::LoginOk).await?;
+    let keys = state.confirm(&ok)?;
+    Ok(SessionTicket {
+        user: user.clone(),
+        server_id: greeting.server_id,
+        session: ok.session,
+        keys,
+        expires_ms: ok.expires_ms,
+    })
+}
+
+/// Takes up a session on a new channel.
+pub(crate) async fn resume(
+    stream: &mut Box<dyn Stream>,
+    environment: &Arc<dyn Environment>,
+    binding: ChannelBinding,
+    greeting: &Greeting,
+    ticket: &SessionTicket,
+) -> Result<(), ClientError> {
+    if greeting.server_id != ticket.server_id {
+        return Err(ClientError::LoginFailed("another server answers"));
+    }
+    let mut nonce = [0; 16];
+    environment.fill_random(&mut nonce);
+    let channel = sealstone_login::ChannelBinding(binding);
+    let message = ticket.keys.resume(ticket.session, &channel, nonce);
+    send(stream, MessageType::Resume, &message).await?;
+    let ok: LoginOk = match expect(stream, MessageType::LoginOk).await {
+        Err(ClientError::LoginRefused) => return Err(ClientError::SessionOver),
+        other => other?,
+    };
+    ticket.keys.check_resumed(&message, &channel, &ok)?;
+    Ok(())
+}
+
+async fn expect<T: Wire>(stream: &mut Box<dyn Stream>, kind: MessageType) -> Result<T, ClientError> {
+    let frame = receive(stream).await?;
+    if frame.kind == kind { frame.message() } else { Err(refusal(&frame, "an unexpected login message")) }
+}
+
+fn refusal(frame: &super::frames::Frame, otherwise: &'static str) -> ClientError {
+    match frame.kind {
+        MessageType::Error => match frame.message::<LoginError>() {
+            Ok(error) => login_error(error),
+            Err(error) => error,
+        },
+        // No cookies are sent back: over TCP the server asks for none, it only wants us to come later.
+        MessageType::Retry => match frame.message::<Retry>() {
+            Ok(retry) => ClientError::LoginBusy { retry_ms: retry.retry_ms },
+            Err(error) => error,
+        },
+        _ => ClientError::Protocol(otherwise),
+    }
+}
+
+const fn login_error(error: LoginError) -> ClientError {
+    match error.code {
+        LoginErrorCode::Refused => ClientError::LoginRefused,
+        LoginErrorCode::Busy => ClientError::LoginBusy { retry_ms: error.retry_ms },
+        LoginErrorCode::SessionExpired => ClientError::SessionOver,
+        LoginErrorCode::Version => ClientError::LoginFailed("the server speaks another version"),
+        LoginErrorCode::Malformed => ClientError::LoginFailed("the server found our message malformed"),
+        LoginErrorCode::Suite => ClientError::LoginFailed("the account uses another login suite"),
+        LoginErrorCode::Replay => ClientError::LoginFailed("the server saw a message twice"),
+        LoginErrorCode::Timeout => ClientError::LoginFailed("too slow for the server"),
+    }
+}
+
+impl From<LoginFailure> for ClientError {
+    fn from(failure: LoginFailure) -> Self {
+        match failure {
+            LoginFailure::Refused => Self::LoginRefused,
+            LoginFailure::Malformed => Self::LoginFailed("malformed login message"),
+            LoginFailure::Suite(_) => Self::LoginFailed("unknown login suite"),
+            LoginFailure::Stretch => Self::LoginFailed("not enough memory to stretch the password"),
+            LoginFailure::Damaged => Self::LoginFailed("stored login keys are damaged"),
+        }
+    }
+}
+
+/// `a − b` without overflow.
+fn difference_ms(a: u64, b: u64) -> i64 {
+    let distance = i64::try_from(a.abs_diff(b)).unwrap_or(i64::MAX);
+    if a >= b { distance } else { -distance }
+}
+
+/// The environment's random bytes, for OPAQUE.
+pub(crate) struct Chance(pub(crate) Arc<dyn Environment>);
+
+impl RngCore for Chance {
+    fn next_u32(&mut self) -> u32 {
+        let mut bytes = [0; 4];
+        self.fill_bytes(&mut bytes);
+        u32::from_be_bytes(bytes)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        self.fill_bytes(&mut bytes);
+        u64::from_be_bytes(bytes)
+    }
+
+    fn fill_bytes(&mut self, into: &mut [u8]) {
+        self.0.fill_random(into);
+    }
+
+    fn try_fill_bytes(&mut self, into: &mut [u8]) -> Result<(), rand::Error> {
+        self.fill_bytes(into);
+        Ok(())
+    }
+}
+
+impl CryptoRng for Chance {}

@@ -1,0 +1,171 @@
+//! The objects of one file and the credentials for them, renewed before they expire.
+//!
+//! Does: hold grants, renew all of them in one request, run operations under them.
+//! Does not: know files or stripes; `put` and `get` do.
+//! Contract: at most one renewal of a file is under way; a refused credential is renewed once for each command.
+//! Truth: security.md §3.5 (client cache).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use sealstone_initiator::{Bearer, Completion, Environment, Operation, OsdError};
+use sealstone_mds_protocol::{Device, DeviceId, Grant, Handle, Layout, Method, PAGE_MAX, Request, Response};
+use tokio::sync::Mutex;
+
+use crate::{ClientError, Devices, Metadata};
+
+/// A credential is renewed this long before it expires, milliseconds.
+pub const RENEW_BEFORE_MS: u64 = 5_000;
+/// Pages of the device list read at most: as many devices as that are 1 048 576.
+const DEVICE_PAGES_MAX: usize = 4096;
+
+/// What all transfers of a client share.
+pub(crate) struct Core<M, D> {
+    pub(crate) metadata: M,
+    pub(crate) devices: D,
+    pub(crate) environment: Arc<dyn Environment>,
+    /// Server's clock minus ours, milliseconds: grants speak of the server's clock.
+    pub(crate) clock_offset_ms: Arc<AtomicI64>,
+    pub(crate) known: Mutex<BTreeMap<DeviceId, Arc<Device>>>,
+    pub(crate) budget: crate::MemoryBudget,
+    pub(crate) buffers: crate::buffers::Buffers,
+    pub(crate) tuning: crate::Tuning,
+}
+
+impl<M: Metadata, D: Devices> Core<M, D> {
+    /// The server's clock, milliseconds since 1970.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.environment.now_ms().saturating_add_signed(self.clock_offset_ms.load(Ordering::Relaxed))
+    }
+
+    /// A device by number; an unknown one makes us ask for the list again.
+    pub(crate) async fn device(&self, id: DeviceId) -> Result<Arc<Device>, ClientError> {
+        let mut known = self.known.lock().await;
+        if let Some(device) = known.get(&id) {
+            return Ok(device.clone());
+        }
+        for device in self.list_devices().await? {
+            known.insert(device.id, Arc::new(device));
+        }
+        known.get(&id).cloned().ok_or(ClientError::UnknownDevice(id))
+    }
+
+    /// Every device that the server knows.
+    pub(crate) async fn list_devices(&self) -> Result<Vec<Device>, ClientError> {
+        let mut all = Vec::new();
+        let mut after = None;
+        for _ in 0..DEVICE_PAGES_MAX {
+            let request = Request::DeviceList { after, limit: PAGE_MAX };
+            let Response::Devices { devices, more } = self.metadata.call(request).await? else {
+                return Err(ClientError::Protocol("an answer to another request"));
+            };
+            let last = devices.last().map(|device| device.id);
+            if last.is_some() && last <= after {
+                return Err(ClientError::Protocol("the device list does not ascend"));
+            }
+            all.extend(devices);
+            if !more || last.is_none() {
+                break;
+            }
+            after = last;
+        }
+        Ok(all)
+    }
+}
+
+/// An open file, or a create under way, as its objects.
+pub(crate) struct OpenObjects<M, D> {
+    pub(crate) core: Arc<Core<M, D>>,
+    pub(crate) layout: Layout,
+    handle: Handle,
+    method: Method,
+    devices: Vec<Arc<Device>>,
+    bearers: Mutex<Bearers>,
+}
+
+struct Bearers {
+    /// Counts renewals, so that two commands refused under one credential make one renewal.
+    generation: u64,
+    expires_ms: u64,
+    bearers: Vec<Bearer>,
+}
+
+impl Bearers {
+    fn new(generation: u64, layout: &Layout, grants: &[Grant]) -> Result<Self, ClientError> {
+        let matching = grants.len() == layout.width()
+            && grants.iter().zip(layout.objects()).all(|(grant, object)| grant.object == *object);
+        if !matching {
+            return Err(ClientError::Protocol("grants that do not match the layout"));
+        }
+        let bearers = grants
+            .iter()
+            .map(|grant| Bearer::new(grant.capability.as_slice(), grant.key.expose()))
+            .collect::<Result<_, _>>()
+            .map_err(|_| ClientError::Protocol("a grant without a usable credential"))?;
+        // 0 means "never" in a capability; the server gives none of those for files, but it would be honoured.
+        let expires_ms = grants
+            .iter()
+            .map(|grant| if grant.expires_ms == 0 { u64::MAX } else { grant.expires_ms })
+            .min()
+            .unwrap_or(u64::MAX);
+        Ok(Self { generation, expires_ms, bearers })
+    }
+}
+
+impl<M: Metadata, D: Devices> OpenObjects<M, D> {
+    /// Takes over what Create or Open answered.
+    pub(crate) async fn new(
+        core: Arc<Core<M, D>>,
+        handle: Handle,
+        method: Method,
+        layout: Layout,
+        grants: &[Grant],
+    ) -> Result<Self, ClientError> {
+        let bearers = Mutex::new(Bearers::new(0, &layout, grants)?);
+        let mut devices = Vec::with_capacity(layout.width());
+        for object in layout.objects() {
+            devices.push(core.device(object.device).await?);
+        }
+        Ok(Self { core, layout, handle, method, devices, bearers })
+    }
+
+    /// Runs an operation on object `index`; `make` is called again if a refused credential is renewed.
+    pub(crate) async fn execute(
+        &self,
+        index: usize,
+        mut make: impl FnMut() -> Operation + Send,
+    ) -> Result<Completion, ClientError> {
+        let device = self.devices.get(index).ok_or(ClientError::Protocol("an object outside the layout"))?;
+        let (bearer, generation) = self.bearer(index, None).await?;
+        match self.core.devices.execute(device, &bearer, make()).await {
+            Err(error) if error.is_denied() => {
+                tracing::debug!(device = device.id.0, %error, "renewing a refused credential");
+                let (bearer, _) = self.bearer(index, Some(generation)).await?;
+                self.core.devices.execute(device, &bearer, make()).await
+            }
+            other => other,
+        }
+        .map_err(|error| ClientError::Device { device: device.id, error })
+    }
+
+    /// The credential of object `index`, renewed if it is about to expire or is of the generation `refused`.
+    async fn bearer(&self, index: usize, refused: Option<u64>) -> Result<(Bearer, u64), ClientError> {
+        let mut held = self.bearers.lock().await;
+        let about_to_expire = self.core.now_ms().saturating_add(RENEW_BEFORE_MS) >= held.expires_ms;
+        if about_to_expire || refused == Some(held.generation) {
+            let request = Request::RenewGrants { handle: self.handle, method: self.method };
+            let Response::Grants { grants } = self.core.metadata.call(request).await? else {
+                return Err(ClientError::Protocol("an answer to another request"));
+            };
+            *held = Bearers::new(held.generation + 1, &self.layout, &grants)?;
+        }
+        let bearer = held.bearers.get(index).cloned();
+        Ok((bearer.ok_or(ClientError::Protocol("an object outside the layout"))?, held.generation))
+    }
+
+    /// Is this what a device says when an object has fewer bytes than asked for?
+    pub(crate) const fn is_short(error: &ClientError) -> bool {
+        matches!(error, ClientError::Device { error: OsdError::ReadPastEnd { .. } | OsdError::NotFound, .. })
+    }
+}

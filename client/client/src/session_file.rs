@@ -1,0 +1,219 @@
+//! The file that keeps a session between two runs of a program: readable by its owner alone.
+//!
+//! Does: save in one step, load, refuse what others could have read or written. Does not: ask for passwords.
+//! Contract: the file is either the old one or the new one, never half of one; it is never readable by others.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use sealstone_login::SessionKeys;
+use sealstone_mds_protocol::UserName;
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::ClientError;
+use crate::mds::SessionTicket;
+use crate::tls::Fingerprint;
+
+/// Bytes of a session file at most.
+pub const SESSION_FILE_MAX: u64 = 16 * 1024;
+
+/// A session and where its server is.
+#[derive(Clone, Debug)]
+pub struct SavedSession {
+    /// `HOST:PORT` of the metadata server.
+    pub server: String,
+    /// Its certificate's fingerprint.
+    pub fingerprint: Fingerprint,
+    /// The session.
+    pub ticket: SessionTicket,
+}
+
+/// The file's text form.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Text {
+    server: String,
+    fingerprint: String,
+    user: String,
+    server_id: String,
+    session: String,
+    expires_ms: u64,
+    keys: String,
+}
+
+impl Drop for Text {
+    fn drop(&mut self) {
+        self.keys.zeroize();
+    }
+}
+
+impl SavedSession {
+    /// Writes the file with mode 0600, in place of an older one.
+    ///
+    /// # Errors
+    /// `SessionFileIo`; the older file is then still there.
+    pub fn save(&self, path: &Path) -> Result<(), ClientError> {
+        let text = Text {
+            server: self.server.clone(),
+            fingerprint: self.fingerprint.to_string(),
+            user: self.ticket.user.as_str().to_owned(),
+            server_id: hex(&self.ticket.server_id),
+            session: hex(&self.ticket.session),
+            expires_ms: self.ticket.expires_ms,
+            keys: hex(&*self.ticket.keys.to_bytes()),
+        };
+        let body =
+            toml::to_string(&text).map_err(|_| ClientError::SessionFile("cannot be written as text"))?;
+        let body = Zeroizing::new(format!("# A secret: whoever reads this file acts as its user.\n{body}"));
+        replace(path, body.as_bytes()).map_err(ClientError::SessionFileIo)
+    }
+
+    /// Reads the file; `None` if there is none.
+    ///
+    /// # Errors
+    /// `SessionFile` if others may read or write it, or it is damaged; `SessionFileIo`.
+    pub fn load(path: &Path) -> Result<Option<Self>, ClientError> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(ClientError::SessionFileIo(error)),
+        };
+        let metadata = file.metadata().map_err(ClientError::SessionFileIo)?;
+        if !metadata.is_file() || metadata.len() > SESSION_FILE_MAX {
+            return Err(ClientError::SessionFile("not a session file"));
+        }
+        if metadata.mode() & 0o077 != 0 {
+            return Err(ClientError::SessionFile("others may read or write it; its mode must be 0600"));
+        }
+        let mut text = Zeroizing::new(String::new());
+        file.take(SESSION_FILE_MAX).read_to_string(&mut text).map_err(ClientError::SessionFileIo)?;
+        Self::parse(&text).map(Some)
+    }
+
+    /// Removes the file; content with there being none.
+    ///
+    /// # Errors
+    /// `SessionFileIo`.
+    pub fn remove(path: &Path) -> Result<(), ClientError> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(ClientError::SessionFileIo(error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, ClientError> {
+        const DAMAGED: ClientError = ClientError::SessionFile("it is damaged; log in again");
+        let text: Text = toml::from_str(text).map_err(|_| DAMAGED)?;
+        let keys = Zeroizing::new(unhex::<96>(&text.keys).ok_or(DAMAGED)?);
+        Ok(Self {
+            server: text.server.clone(),
+            fingerprint: text.fingerprint.parse().map_err(|_| DAMAGED)?,
+            ticket: SessionTicket {
+                user: UserName::new(text.user.as_str()).map_err(|_| DAMAGED)?,
+                server_id: unhex(&text.server_id).ok_or(DAMAGED)?,
+                session: unhex(&text.session).ok_or(DAMAGED)?,
+                keys: SessionKeys::from_bytes(&keys),
+                expires_ms: text.expires_ms,
+            },
+        })
+    }
+}
+
+/// Writes beside the file, makes it durable, then gives it the name.
+fn replace(path: &Path, body: &[u8]) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let mut beside = std::ffi::OsString::from(".");
+    beside.push(name);
+    beside.push(format!(".{}", std::process::id()));
+    let beside = folder.join(beside);
+    let _ = fs::remove_file(&beside);
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        file.write_all(body)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)?;
+        File::open(folder)?.sync_all()
+    };
+    let result = write();
+    if result.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    result
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use core::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits: Vec<u8> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
+    let digits = Zeroizing::new(digits);
+    let (pairs, []) = digits.as_chunks::<2>() else { return None };
+    if pairs.len() != N {
+        return None;
+    }
+    Some(core::array::from_fn(|at| pairs[at][0] << 4 | pairs[at][1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn saved() -> SavedSession {
+        SavedSession {
+            server: "mds.example:3270".to_owned(),
+            fingerprint: Fingerprint([0xA5; 32]),
+            ticket: SessionTicket {
+                user: UserName::new("alice").unwrap(),
+                server_id: [1; 16],
+                session: [2; 16],
+                keys: SessionKeys::from_bytes(&[3; 96]),
+                expires_ms: 1_800_000_000_000,
+            },
+        }
+    }
+
+    #[test]
+    fn what_was_saved_is_loaded_and_only_its_owner_may_read_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state/session.toml");
+        assert!(SavedSession::load(&path).unwrap().is_none());
+        saved().save(&path).unwrap();
+        saved().save(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let loaded = SavedSession::load(&path).unwrap().unwrap();
+        assert_eq!(loaded.server, saved().server);
+        assert_eq!(loaded.ticket.session, [2; 16]);
+        assert_eq!(*loaded.ticket.keys.to_bytes(), [3; 96]);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        SavedSession::remove(&path).unwrap();
+        SavedSession::remove(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("session.toml");
+        saved().save(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(matches!(SavedSession::load(&path), Err(ClientError::SessionFile(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_files_are_refused_without_panic(text in "\\PC{0,200}") {
+            prop_assert!(SavedSession::parse(&text).is_err());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! From what is meant to the bytes that go out: CDB and Data-Out Buffer, signed as the method asks.
+//!
+//! Does: lay out both buffers, build the CDB, have it signed. Does not: send, nor know check values; `seal` does.
+//! Contract: command data is never copied; the parts beside it are one small allocation.
+//! Truth: t10-osd §1.5–1.7.
+
+use bytes::Bytes;
+use sealstone_osd::cdb::{GetList, Segment};
+use sealstone_osd::{AttributeParameters, Cdb, Command, Generation, offset};
+use sealstone_seal::SecurityToken;
+use sealstone_seal::signer::{Parts, SignError, Signed};
+
+use super::bearer::Bearer;
+use crate::{Environment, OsdError};
+
+/// The parts of a command before they have their places.
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    pub(crate) command: Command,
+    pub(crate) data_out: Bytes,
+    /// Set attributes list, encoded.
+    pub(crate) set: Vec<u8>,
+    /// Get attributes list, encoded.
+    pub(crate) get: Vec<u8>,
+    /// Room for retrieved attributes, bytes.
+    pub(crate) retrieved_max: u32,
+}
+
+impl Draft {
+    /// A command with no attributes.
+    pub(crate) const fn new(command: Command, data_out: Bytes) -> Self {
+        Self { command, data_out, set: Vec::new(), get: Vec::new(), retrieved_max: 0 }
+    }
+}
+
+/// A command ready to be sent.
+pub(crate) struct Assembled {
+    pub(crate) signed: Signed,
+    pub(crate) data_out: Vec<Bytes>,
+}
+
+/// Builds and signs; `time_ms` is the estimate of the device's clock, `token` what CAPKEY signs.
+pub(crate) fn assemble(
+    bearer: &Bearer,
+    draft: &Draft,
+    time_ms: u64,
+    token: Option<&SecurityToken>,
+    environment: &dyn Environment,
+) -> Result<Assembled, OsdError> {
+    let generation = bearer.generation();
+    let mut out = Place { generation, at: draft.data_out.len() as u64 };
+    let set = out.take(draft.set.len())?;
+    let get = out.take(draft.get.len())?;
+    let mut inward = Place { generation, at: draft.command.data_in_len() };
+    let retrieved = if get.is_some() { inward.take(draft.retrieved_max as usize)? } else { None };
+
+    let mut cdb = Cdb::new(generation, draft.command);
+    let get_list = get.map(|list| GetList { list, retrieved: retrieved.unwrap_or_default() });
+    cdb.attributes = AttributeParameters::List { get: get_list, set };
+    let data: &[&[u8]] = if draft.data_out.is_empty() { &[] } else { &[&draft.data_out] };
+    let mut parts =
+        Parts { continuation: &mut [], data, set_attributes: &draft.set, get_attributes: &draft.get };
+    let mut random = |into: &mut [u8]| environment.fill_random(into);
+    let signed = bearer.signer().sign(cdb, &mut parts, time_ms, token, &mut random).map_err(unsigned)?;
+
+    let base = draft.data_out.len() as u64;
+    let integrity = signed.integrity.as_ref();
+    let end = integrity.map_or(out.at, |block| block.offset.saturating_add(block.as_bytes().len() as u64));
+    let mut tail = vec![0; usize::try_from(end.saturating_sub(base)).unwrap_or(0)];
+    let mut place = |at: u64, bytes: &[u8]| {
+        let start = usize::try_from(at.saturating_sub(base)).unwrap_or(usize::MAX);
+        if let Some(target) = tail.get_mut(start..start.saturating_add(bytes.len())) {
+            target.copy_from_slice(bytes);
+        }
+    };
+    for (segment, bytes) in [(set, &draft.set), (get, &draft.get)] {
+        if let Some(segment) = segment {
+            place(segment.offset, bytes);
+        }
+    }
+    if let Some(block) = integrity {
+        place(block.offset, block.as_bytes());
+    }
+    let data_out = [draft.data_out.clone(), Bytes::from(tail)].into_iter().filter(|piece| !piece.is_empty());
+    Ok(Assembled { data_out: data_out.collect(), signed })
+}
+
+fn unsigned(error: SignError) -> OsdError {
+    match error {
+        SignError::NoToken => OsdError::Malformed("the device gave no security token"),
+        SignError::Generation(_) => OsdError::Malformed("the command is of another generation"),
+        SignError::Capability(_) | SignError::Algorithm(_) => OsdError::Malformed("the credential"),
+        SignError::Parts | SignError::Place(_) | SignError::Encode(_) => {
+            OsdError::Malformed("the command cannot be encoded")
+        }
+    }
+}
+
+/// Gives out places of a buffer, one after the other, each where an offset field can point.
+struct Place {
+    generation: Generation,
+    at: u64,
+}
+
+impl Place {
+    fn take(&mut self, length: usize) -> Result<Option<Segment>, OsdError> {
+        let too_long = || OsdError::TooLong { what: "a data buffer", actual: length, max: u32::MAX as usize };
+        if length == 0 {
+            return Ok(None);
+        }
+        let offset = offset::align_up(self.generation, self.at).ok_or_else(too_long)?;
+        let length = u32::try_from(length).map_err(|_| too_long())?;
+        self.at = offset.checked_add(u64::from(length)).ok_or_else(too_long)?;
+        Ok(Some(Segment { offset, length }))
+    }
+}

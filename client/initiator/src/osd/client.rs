@@ -1,0 +1,553 @@
+//! A device as its client sees it: typed commands in, results out, whatever happens to the connection.
+//!
+//! Does: connect when first needed, sign, send, verify; try again where that is harmless. Does not: get credentials.
+//! Contract: an operation whose repetition could change its outcome is sent at most once after it may have been done;
+//! then its error is `OutcomeUnknown`.
+//! Truth: security.md §3.4 (client skew); t10-osd §1.10.
+
+use core::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use sealstone_osd::{AttributeId, ObjectId, SecurityMethod};
+use sealstone_seal::SecurityToken;
+use sealstone_seal::clock::{Advice, DeviceClock, Retry};
+use tokio::time::sleep;
+
+use super::assemble::assemble;
+use super::bearer::Bearer;
+use super::dial::Dial;
+use super::outcome::{Heard, hear};
+use super::translate::{completion, draft};
+use crate::{
+    Completion, Environment, Listed, Operation, OsdError, Repeat, ScsiRequest, ScsiResponse, Session,
+    SessionConfig, SessionError, TargetUrl,
+};
+
+/// TEST UNIT READY.
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
+/// Times it is sent after login, to hear unit attentions before the first command does.
+const TEST_UNIT_READY_MAX: u32 = 5;
+/// INQUIRY of VPD page B1h: the security token of this nexus.
+const INQUIRY_TOKEN: [u8; 6] = [0x12, 0x01, 0xB1, 0x00, 0xFF, 0x00];
+/// Where the token stands in that page.
+const TOKEN_AT: usize = 4;
+
+/// How a device is talked to.
+#[derive(Clone, Debug)]
+pub struct OsdOptions {
+    /// The session: timeouts, queue depth, digests. Name and ISID are filled in for each device.
+    pub session: SessionConfig,
+    /// Times that a lost connection is made again for one operation.
+    pub reconnects_max: u32,
+    /// The pause before the first of them; it doubles.
+    pub reconnect_pause: Duration,
+    /// Times that an operation is sent again to a busy device.
+    pub busy_retries_max: u32,
+    /// The pause before the first of them; it doubles up to [`OsdOptions::BUSY_PAUSE_MAX`].
+    pub busy_pause: Duration,
+    /// Device clock minus ours, milliseconds, as far as the metadata server knows.
+    pub clock_offset_ms: i64,
+}
+
+impl OsdOptions {
+    /// The longest pause between two tries at a busy device.
+    pub const BUSY_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+    /// Usual values.
+    #[must_use]
+    pub fn new(environment: &dyn Environment) -> Self {
+        Self {
+            session: SessionConfig::new(None, environment),
+            reconnects_max: 5,
+            reconnect_pause: Duration::from_millis(50),
+            busy_retries_max: 10,
+            busy_pause: Duration::from_millis(5),
+            clock_offset_ms: 0,
+        }
+    }
+}
+
+/// A device. Clones share its session.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use sealstone_initiator::{Bearer, OsdClient, OsdOptions, SystemEnvironment, TargetUrl, TcpDial};
+/// use sealstone_osd::ObjectId;
+/// # async fn demo(bearer: Bearer) -> Result<(), Box<dyn std::error::Error>> {
+/// let url: TargetUrl = "iscsi://127.0.0.1/iqn.2026-11.org.sealstone:osd.a/0".parse()?;
+/// let environment = Arc::new(SystemEnvironment);
+/// let options = OsdOptions::new(&*environment);
+/// let device = OsdClient::new(Arc::new(TcpDial::new(&url)), &url, environment, options);
+/// let bytes = device.read(&bearer, ObjectId::new(0x10000, 0x10000), 0, 4096).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct OsdClient(Arc<Inner>);
+
+struct Inner {
+    dial: Arc<dyn Dial>,
+    environment: Arc<dyn Environment>,
+    options: OsdOptions,
+    lun: u16,
+    clock: Mutex<DeviceClock>,
+    nexus: tokio::sync::Mutex<Option<Nexus>>,
+}
+
+/// A session and what belongs to it.
+#[derive(Clone)]
+struct Nexus {
+    session: Session,
+    number: u64,
+    token: Option<SecurityToken>,
+}
+
+/// What one operation has used up of its patience.
+#[derive(Default)]
+struct Patience {
+    reconnects: u32,
+    busy: u32,
+    attentions: u32,
+    replays: u32,
+    skew: Retry,
+    /// The operation may have been done already.
+    unknown: bool,
+}
+
+/// Unit attentions that one operation sits out.
+const ATTENTIONS_MAX: u32 = 4;
+/// New nonces that one operation tries after one was not unique.
+const REPLAYS_MAX: u32 = 1;
+
+impl OsdClient {
+    /// The device at `url`, over connections that `dial` makes. Connects when the first operation comes.
+    #[must_use]
+    pub fn new(
+        dial: Arc<dyn Dial>,
+        url: &TargetUrl,
+        environment: Arc<dyn Environment>,
+        mut options: OsdOptions,
+    ) -> Self {
+        options.session.target_name = Some(url.target.clone());
+        let clock = Mutex::new(DeviceClock::new(options.clock_offset_ms, 0));
+        let nexus = tokio::sync::Mutex::new(None);
+        Self(Arc::new(Inner { dial, environment, options, lun: url.lun, clock, nexus }))
+    }
+
+    /// Runs one operation.
+    ///
+    /// # Errors
+    /// Any [`OsdError`]. What may be repeated without changing the outcome has been repeated within the limits of
+    /// [`OsdOptions`].
+    pub async fn execute(&self, bearer: &Bearer, mut operation: Operation) -> Result<Completion, OsdError> {
+        let mut patience = Patience::default();
+        let mut buffer = match &mut operation {
+            Operation::Read { buffer, .. } => core::mem::take(buffer),
+            _ => Vec::new(),
+        };
+        let mut draft = draft(bearer.generation(), &operation)?;
+        loop {
+            let nexus = self.nexus(bearer, &mut patience).await?;
+            let now_ms = self.0.environment.now_ms();
+            let time_ms = self.clock(|clock| clock.nonce_time(now_ms));
+            let sent = assemble(bearer, &draft, time_ms, nexus.token.as_ref(), &*self.0.environment)?;
+            let request = ScsiRequest {
+                lun: self.0.lun,
+                cdb: Bytes::copy_from_slice(&sent.signed.cdb),
+                data_out: sent.data_out,
+                data_in_max: usize::try_from(sent.signed.data_in_len).unwrap_or(usize::MAX),
+                buffer: core::mem::take(&mut buffer),
+                timeout: None,
+            };
+            let response = match nexus.session.execute(request).await {
+                Ok(response) => response,
+                Err(error) => {
+                    self.lost(&nexus, &operation, error, &mut patience).await?;
+                    continue;
+                }
+            };
+            match hear(bearer, &sent.signed, &operation, response) {
+                Heard::Done(parts) => return completion(bearer.generation(), &operation, parts),
+                Heard::Short(mut parts, there) => {
+                    let there = usize::try_from(there).unwrap_or(usize::MAX);
+                    parts.data.truncate(there);
+                    return Err(OsdError::ReadPastEnd { data: parts.data });
+                }
+                Heard::Failed(OsdError::Exists) if patience.unknown => {
+                    // What we find is what we made: nobody else was given the id.
+                    match operation {
+                        Operation::CreateAndWrite { object, offset, data } => {
+                            operation = Operation::Write { object, offset, data };
+                            draft = super::translate::draft(bearer.generation(), &operation)?;
+                        }
+                        _ => return Ok(Completion::default()),
+                    }
+                }
+                Heard::Failed(error) => return Err(error),
+                Heard::Skewed(sense) => {
+                    let now_ms = self.0.environment.now_ms();
+                    let advice = self.clock(|clock| patience.skew.after(Some(&sense), clock, now_ms));
+                    if advice == Advice::Done {
+                        return Err(OsdError::ClockSkew { skew_ms: self.clock(|clock| clock.offset_ms()) });
+                    }
+                }
+                Heard::Replayed => {
+                    patience.replays += 1;
+                    if patience.replays > REPLAYS_MAX {
+                        return Err(OsdError::NonceReplayed);
+                    }
+                }
+                Heard::Busy { proven } => self.busy(&operation, proven, &mut patience).await?,
+                Heard::Attention { proven } => {
+                    patience.attentions += 1;
+                    doubt(&operation, proven, &mut patience)?;
+                    if patience.attentions > ATTENTIONS_MAX {
+                        return Err(OsdError::Busy);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends bytes as they are and hands back what comes: nothing is signed, verified or repeated.
+    ///
+    /// # Errors
+    /// Any [`SessionError`].
+    pub async fn raw(&self, mut request: ScsiRequest) -> Result<ScsiResponse, SessionError> {
+        request.lun = self.0.lun;
+        let nexus = self.connect(false).await?;
+        nexus.session.execute(request).await
+    }
+
+    /// The security token of the current nexus, which CAPKEY signs (VPD page B1h); none if the device has none.
+    ///
+    /// # Errors
+    /// Any [`SessionError`].
+    pub async fn security_token(&self) -> Result<Option<SecurityToken>, SessionError> {
+        Ok(self.connect(true).await?.token)
+    }
+
+    /// Logs out; the next operation connects again.
+    pub async fn close(&self) {
+        if let Some(nexus) = self.0.nexus.lock().await.take() {
+            nexus.session.logout().await;
+        }
+    }
+
+    fn clock<T>(&self, work: impl FnOnce(&mut DeviceClock) -> T) -> T {
+        work(&mut self.0.clock.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The session, made if there is none, within the operation's patience.
+    async fn nexus(&self, bearer: &Bearer, patience: &mut Patience) -> Result<Nexus, OsdError> {
+        let wants_token = bearer.method() == SecurityMethod::CapKey;
+        loop {
+            match self.connect(wants_token).await {
+                Ok(nexus) => return Ok(nexus),
+                Err(error) if is_final(&error) => return Err(error.into()),
+                Err(error) => self.pause(error, patience).await?,
+            }
+        }
+    }
+
+    async fn connect(&self, wants_token: bool) -> Result<Nexus, SessionError> {
+        let mut held = self.0.nexus.lock().await;
+        let mut number = 0;
+        if let Some(nexus) = held.as_mut() {
+            if !nexus.session.is_closed() {
+                if wants_token && nexus.token.is_none() {
+                    nexus.token = self.fetch_token(&nexus.session).await?;
+                }
+                return Ok(nexus.clone());
+            }
+            number = nexus.number;
+        }
+        *held = None;
+        let stream = self.0.dial.dial().await?;
+        let session = Session::over(stream, self.0.options.session.clone()).await?;
+        for _ in 0..TEST_UNIT_READY_MAX {
+            let cdb = Bytes::from_static(&TEST_UNIT_READY);
+            let request = ScsiRequest { lun: self.0.lun, cdb, ..ScsiRequest::default() };
+            if session.execute(request).await?.status == 0 {
+                break;
+            }
+        }
+        let token = if wants_token { self.fetch_token(&session).await? } else { None };
+        let nexus = Nexus { session, number: number + 1, token };
+        *held = Some(nexus.clone());
+        Ok(nexus)
+    }
+
+    async fn fetch_token(&self, session: &Session) -> Result<Option<SecurityToken>, SessionError> {
+        let cdb = Bytes::from_static(&INQUIRY_TOKEN);
+        let request = ScsiRequest { lun: self.0.lun, cdb, data_in_max: 0xFF, ..ScsiRequest::default() };
+        let page = session.execute(request).await?;
+        let token = page.data_in.get(TOKEN_AT..TOKEN_AT + SecurityToken::LEN);
+        Ok(token.filter(|_| page.status == 0).and_then(|token| token.try_into().ok()).map(SecurityToken))
+    }
+
+    /// After a command without status: may the operation be sent again?
+    async fn lost(
+        &self,
+        nexus: &Nexus,
+        operation: &Operation,
+        error: SessionError,
+        patience: &mut Patience,
+    ) -> Result<(), OsdError> {
+        if matches!(error, SessionError::TooLong { .. } | SessionError::Rejected(_)) {
+            return Err(error.into());
+        }
+        {
+            let mut held = self.0.nexus.lock().await;
+            // Another operation may have connected again already.
+            if held.as_ref().is_some_and(|current| {
+                current.number == nexus.number && !matches!(error, SessionError::Timeout(_))
+            }) {
+                *held = None;
+            }
+        }
+        // `Closed` means that it was never sent.
+        doubt(operation, matches!(error, SessionError::Closed), patience)?;
+        self.pause(error, patience).await
+    }
+
+    async fn pause(&self, error: SessionError, patience: &mut Patience) -> Result<(), OsdError> {
+        if patience.reconnects >= self.0.options.reconnects_max {
+            return Err(error.into());
+        }
+        tracing::debug!(%error, attempt = patience.reconnects, "connecting to the device again");
+        sleep(self.0.options.reconnect_pause * 2u32.saturating_pow(patience.reconnects)).await;
+        patience.reconnects += 1;
+        Ok(())
+    }
+
+    async fn busy(
+        &self,
+        operation: &Operation,
+        proven: bool,
+        patience: &mut Patience,
+    ) -> Result<(), OsdError> {
+        doubt(operation, proven, patience)?;
+        if patience.busy >= self.0.options.busy_retries_max {
+            return Err(OsdError::Busy);
+        }
+        let pause = self.0.options.busy_pause.saturating_mul(2u32.saturating_pow(patience.busy));
+        sleep(pause.min(OsdOptions::BUSY_PAUSE_MAX)).await;
+        patience.busy += 1;
+        Ok(())
+    }
+}
+
+/// Unless it is proven that nothing was done, only what may be repeated goes on.
+fn doubt(operation: &Operation, proven: bool, patience: &mut Patience) -> Result<(), OsdError> {
+    if proven {
+        return Ok(());
+    }
+    match operation.repeat() {
+        Repeat::Safe => Ok(()),
+        Repeat::CreateOfKnownId => {
+            patience.unknown = true;
+            Ok(())
+        }
+        Repeat::Unsafe => Err(OsdError::OutcomeUnknown { command: operation.name() }),
+    }
+}
+
+/// Does trying again make no sense?
+const fn is_final(error: &SessionError) -> bool {
+    matches!(error, SessionError::LoginRefused { class, .. } if *class == 2)
+        || matches!(error, SessionError::Protocol(_) | SessionError::TooLong { .. })
+}
+
+/// The typed commands.
+impl OsdClient {
+    /// CREATE PARTITION; id 0 lets the device choose. Gives the id.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`], as do all typed commands.
+    pub async fn create_partition(&self, bearer: &Bearer, partition: u64) -> Result<u64, OsdError> {
+        let done = self.execute(bearer, Operation::CreatePartition { partition }).await?;
+        Ok(done.created.map_or(partition, |created| created.partition))
+    }
+
+    /// REMOVE PARTITION, which must be empty.
+    ///
+    /// # Errors
+    /// `NotEmpty` among others.
+    pub async fn remove_partition(&self, bearer: &Bearer, partition: u64) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::RemovePartition { partition }).await.map(drop)
+    }
+
+    /// CREATE; object number 0 lets the device choose. Gives the object's id.
+    ///
+    /// # Errors
+    /// `Exists` among others.
+    pub async fn create(&self, bearer: &Bearer, object: ObjectId) -> Result<ObjectId, OsdError> {
+        let done = self.execute(bearer, Operation::Create { object }).await?;
+        Ok(done.created.unwrap_or(object))
+    }
+
+    /// CREATE AND WRITE; object number 0 lets the device choose. Gives the object's id.
+    ///
+    /// # Errors
+    /// `Exists`, `NoSpace` among others.
+    pub async fn create_and_write(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<ObjectId, OsdError> {
+        let done = self.execute(bearer, Operation::CreateAndWrite { object, offset, data }).await?;
+        Ok(done.created.unwrap_or(object))
+    }
+
+    /// WRITE.
+    ///
+    /// # Errors
+    /// `NoSpace` among others.
+    pub async fn write(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::Write { object, offset, data }).await.map(drop)
+    }
+
+    /// APPEND. Gives the offset at which the bytes begin.
+    ///
+    /// # Errors
+    /// `OutcomeUnknown` among others.
+    pub async fn append(&self, bearer: &Bearer, object: ObjectId, data: Bytes) -> Result<u64, OsdError> {
+        let done = self.execute(bearer, Operation::Append { object, data }).await?;
+        done.appended_at.ok_or(OsdError::Malformed("the device does not say where it appended"))
+    }
+
+    /// READ: exactly `length` bytes.
+    ///
+    /// # Errors
+    /// `ReadPastEnd` with what is there, among others.
+    pub async fn read(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, OsdError> {
+        let operation = Operation::Read { object, offset, length, buffer: Vec::new() };
+        Ok(self.execute(bearer, operation).await?.data)
+    }
+
+    /// CLEAR: zeroes a range.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn clear(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::Clear { object, offset, length }).await.map(drop)
+    }
+
+    /// PUNCH: takes a range out.
+    ///
+    /// # Errors
+    /// `OutcomeUnknown` among others.
+    pub async fn punch(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::Punch { object, offset, length }).await.map(drop)
+    }
+
+    /// REMOVE.
+    ///
+    /// # Errors
+    /// `NotFound`, `OutcomeUnknown` among others.
+    pub async fn remove(&self, bearer: &Bearer, object: ObjectId) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::Remove { object }).await.map(drop)
+    }
+
+    /// FLUSH: returns when the object is durable.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn flush(&self, bearer: &Bearer, object: ObjectId) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::Flush { object }).await.map(drop)
+    }
+
+    /// FLUSH PARTITION: returns when the partition and all in it is durable.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn flush_partition(&self, bearer: &Bearer, partition: u64) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::FlushPartition { partition }).await.map(drop)
+    }
+
+    /// FLUSH OSD: returns when everything is durable.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn flush_osd(&self, bearer: &Bearer) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::FlushOsd).await.map(drop)
+    }
+
+    /// LIST: ids in a partition, or of partitions with partition 0, from `from` on.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn list(
+        &self,
+        bearer: &Bearer,
+        partition: u64,
+        from: u64,
+        ids_max: usize,
+    ) -> Result<Listed, OsdError> {
+        let done = self.execute(bearer, Operation::List { partition, from, ids_max }).await?;
+        done.listed.ok_or(OsdError::Malformed("the list of ids"))
+    }
+
+    /// GET ATTRIBUTES, in the order asked for; at most 64 KiB of them.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn attributes(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        ids: Vec<AttributeId>,
+    ) -> Result<Vec<(AttributeId, Option<Bytes>)>, OsdError> {
+        let operation = Operation::GetAttributes { object, ids, length_max: 64 << 10 };
+        Ok(self.execute(bearer, operation).await?.attributes)
+    }
+
+    /// SET ATTRIBUTES.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn set_attributes(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        values: Vec<(AttributeId, Bytes)>,
+    ) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::SetAttributes { object, values }).await.map(drop)
+    }
+
+    /// FORMAT OSD: erases everything.
+    ///
+    /// # Errors
+    /// `OutcomeUnknown` among others.
+    pub async fn format(&self, bearer: &Bearer, capacity: u64) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::FormatOsd { capacity }).await.map(drop)
+    }
+}

@@ -1,0 +1,12 @@
+//! OSD commands under credentials.
+
+mod assemble;
+mod bearer;
+mod client;
+mod dial;
+mod outcome;
+mod translate;
+
+pub use bearer::{Bearer, BearerError};
+pub use client::{OsdClient, OsdOptions};
+pub use dial::{CONNECT_TIMEOUT, Dial, Dialing, Stream, TcpDial};

@@ -1,0 +1,197 @@
+//! Operations to commands, and answers back to what the caller asked for.
+
+use bytes::Bytes;
+use sealstone_osd::attribute::list::{self, Values};
+use sealstone_osd::cdb::{
+    Append, ContainerScope, Create, CreatePartition, Extent, Flush, FlushContainer, FlushScope, FormatOsd,
+    List, RemovePartition, Target,
+};
+use sealstone_osd::{AttributeId, Command, Generation, ObjectId};
+
+use super::assemble::Draft;
+use super::outcome::Parts;
+use crate::operation::{ATTRIBUTES_LENGTH_MAX, LIST_IDS_MAX, TRANSFER_MAX};
+use crate::{Completion, Listed, Operation, OsdError};
+
+/// Current Command page and the attributes of it that tell what a device chose (t10-osd §3.6).
+const CURRENT_COMMAND: u32 = 0xFFFF_FFFE;
+const PARTITION: AttributeId = AttributeId::new(CURRENT_COMMAND, 3);
+const OBJECT: AttributeId = AttributeId::new(CURRENT_COMMAND, 4);
+const APPENDED_AT: AttributeId = AttributeId::new(CURRENT_COMMAND, 5);
+/// Room for two attributes of 8 bytes with their heads.
+const CURRENT_COMMAND_ROOM: u32 = 128;
+
+/// The command that an operation stands for.
+pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Draft, OsdError> {
+    let bounded = |what, actual: usize, max: usize| {
+        if actual > max { Err(OsdError::TooLong { what, actual, max }) } else { Ok(()) }
+    };
+    let plain = |command| Draft::new(command, Bytes::new());
+    let asking = |command, names: &[AttributeId]| Draft {
+        get: list::encode_get(generation, names),
+        retrieved_max: CURRENT_COMMAND_ROOM,
+        ..Draft::new(command, Bytes::new())
+    };
+    let extent = |object, start, length: usize| Extent { object, start, length: length as u64 };
+    Ok(match operation {
+        Operation::Create { object } => {
+            let command = Command::Create(Create { object: *object, count: 1 });
+            if object.object == 0 { asking(command, &[PARTITION, OBJECT]) } else { plain(command) }
+        }
+        Operation::CreateAndWrite { object, offset, data } => {
+            bounded("a transfer", data.len(), TRANSFER_MAX)?;
+            let command = Command::CreateAndWrite(extent(*object, *offset, data.len()));
+            let draft =
+                if object.object == 0 { asking(command, &[PARTITION, OBJECT]) } else { plain(command) };
+            Draft { data_out: data.clone(), ..draft }
+        }
+        Operation::Write { object, offset, data } => {
+            bounded("a transfer", data.len(), TRANSFER_MAX)?;
+            Draft::new(Command::Write(extent(*object, *offset, data.len())), data.clone())
+        }
+        Operation::Append { object, data } => {
+            bounded("a transfer", data.len(), TRANSFER_MAX)?;
+            let command = Command::Append(Append { object: *object, length: data.len() as u64 });
+            Draft { data_out: data.clone(), ..asking(command, &[APPENDED_AT]) }
+        }
+        Operation::Read { object, offset, length, .. } => {
+            bounded("a transfer", *length, TRANSFER_MAX)?;
+            plain(Command::Read(extent(*object, *offset, *length)))
+        }
+        Operation::Clear { object, offset, length } => {
+            plain(Command::Clear(Extent { object: *object, start: *offset, length: *length }))
+        }
+        Operation::Punch { object, offset, length } => {
+            plain(Command::Punch(Extent { object: *object, start: *offset, length: *length }))
+        }
+        Operation::Remove { object } => plain(Command::Remove(Target { object: *object })),
+        Operation::Flush { object } => {
+            let scope = FlushScope::Everything;
+            plain(Command::Flush(Flush { object: *object, scope, start: 0, length: 0 }))
+        }
+        Operation::FlushPartition { partition } => plain(Command::FlushPartition(FlushContainer {
+            object: ObjectId::of_partition(*partition),
+            scope: ContainerScope::Everything,
+        })),
+        Operation::FlushOsd => plain(Command::FlushOsd(FlushContainer {
+            object: ObjectId::ROOT,
+            scope: ContainerScope::Everything,
+        })),
+        Operation::List { partition, from, ids_max } => {
+            bounded("a list", *ids_max, LIST_IDS_MAX)?;
+            plain(Command::List(List {
+                object: ObjectId::of_partition(*partition),
+                list_id: 0,
+                allocation: (LIST_HEADER + 8 * ids_max) as u64,
+                initial: *from,
+                with_attributes: false,
+            }))
+        }
+        Operation::GetAttributes { object, ids, length_max } => {
+            bounded("an attribute list", *length_max, ATTRIBUTES_LENGTH_MAX)?;
+            Draft {
+                get: list::encode_get(generation, ids),
+                retrieved_max: *length_max as u32,
+                ..plain(Command::GetAttributes(Target { object: *object }))
+            }
+        }
+        Operation::SetAttributes { object, values } => {
+            let set = list::encode_set(generation, values.iter().map(|(id, value)| (*id, &value[..])));
+            bounded("an attribute list", set.len(), ATTRIBUTES_LENGTH_MAX)?;
+            Draft { set, ..plain(Command::SetAttributes(Target { object: *object })) }
+        }
+        Operation::CreatePartition { partition } => {
+            let command = Command::CreatePartition(CreatePartition { partition: *partition });
+            if *partition == 0 { asking(command, &[PARTITION]) } else { plain(command) }
+        }
+        Operation::RemovePartition { partition } => {
+            plain(Command::RemovePartition(RemovePartition { partition: *partition, with_contents: false }))
+        }
+        Operation::FormatOsd { capacity } => plain(Command::FormatOsd(FormatOsd { capacity: *capacity })),
+        Operation::Other { command, data_out } => Draft::new(*command, data_out.clone()),
+    })
+}
+
+/// What the caller gets from a verified answer.
+pub(super) fn completion(
+    generation: Generation,
+    operation: &Operation,
+    parts: Parts,
+) -> Result<Completion, OsdError> {
+    let Parts { data, attributes } = parts;
+    let mut done = Completion { attributes: retrieved(generation, &attributes)?, ..Completion::default() };
+    match operation {
+        Operation::Create { object } | Operation::CreateAndWrite { object, .. } if object.object == 0 => {
+            let number = number(&done, OBJECT)?;
+            done.created = Some(ObjectId::new(object.partition, number));
+        }
+        Operation::CreatePartition { partition: 0 } => {
+            done.created = Some(ObjectId::of_partition(number(&done, PARTITION)?));
+        }
+        Operation::Append { .. } => done.appended_at = Some(number(&done, APPENDED_AT)?),
+        Operation::List { ids_max, .. } => done.listed = Some(listed(&data, *ids_max)?),
+        Operation::Read { .. } | Operation::Other { .. } => done.data = data,
+        _ => {}
+    }
+    Ok(done)
+}
+
+fn retrieved(
+    generation: Generation,
+    attributes: &[u8],
+) -> Result<Vec<(AttributeId, Option<Bytes>)>, OsdError> {
+    if attributes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let values = Values::parse_retrieved(generation, attributes)
+        .map_err(|_| OsdError::Malformed("the retrieved attributes"))?;
+    let owned = |value: &[u8]| (!value.is_empty()).then(|| Bytes::copy_from_slice(value));
+    Ok(values.iter().map(|(id, value)| (id, owned(value))).collect())
+}
+
+fn number(done: &Completion, wanted: AttributeId) -> Result<u64, OsdError> {
+    let value = done.attributes.iter().find(|(id, _)| *id == wanted).and_then(|(_, value)| value.as_deref());
+    let bytes = value.and_then(|value| value.try_into().ok());
+    bytes.map(u64::from_be_bytes).ok_or(OsdError::Malformed("the device does not say what it chose"))
+}
+
+/// Bytes before the ids of a LIST (t10-osd §1.9).
+const LIST_HEADER: usize = 24;
+
+fn listed(data: &[u8], ids_max: usize) -> Result<Listed, OsdError> {
+    const SHORT: OsdError = OsdError::Malformed("the list of ids");
+    let (header, ids) = data.split_at_checked(LIST_HEADER).ok_or(SHORT)?;
+    let (words, _) = header.as_chunks::<8>();
+    let [length, next] = [0, 1].map(|at| words.get(at).copied().map_or(0, u64::from_be_bytes));
+    // The length is that of the whole list, 16 bytes of header included; fewer ids may have found room.
+    let all = usize::try_from(length.saturating_sub(16) / 8).unwrap_or(usize::MAX);
+    let (ids, _) = ids.as_chunks::<8>();
+    let ids: Vec<u64> = ids.iter().take(all.min(ids_max)).map(|id| u64::from_be_bytes(*id)).collect();
+    if !ids.is_sorted() {
+        return Err(SHORT);
+    }
+    Ok(Listed { ids, next: (next != 0).then_some(next) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_list_panics(data: Vec<u8>, ids_max in 0usize..100) {
+            let _ = listed(&data, ids_max);
+        }
+    }
+
+    #[test]
+    fn a_cut_list_tells_where_to_go_on() {
+        let mut data = Vec::new();
+        for word in [16 + 8 * 100u64, 0x10002, 0, 0x10000, 0x10001] {
+            data.extend_from_slice(&word.to_be_bytes());
+        }
+        let expected = Listed { ids: vec![0x10000, 0x10001], next: Some(0x10002) };
+        assert_eq!(listed(&data, 2).unwrap(), expected);
+    }
+}
