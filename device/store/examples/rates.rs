@@ -42,7 +42,12 @@ fn main() -> Result<(), Failure> {
     println!("warm reads of {} MiB, sequential: store, pread, ratio of rates", SIZE >> 20);
     for size in SIZES {
         let mut buffer = vec![0; size];
-        let ours = median(|| every(size, |at| Ok(assert_eq!(store.read(id, at, &mut buffer)?, size))))?;
+        let ours = median(|| {
+            every(size, |at| {
+                assert_eq!(store.read(id, at, &mut buffer)?, size);
+                Ok(())
+            })
+        })?;
         let mut buffer = vec![0; size];
         let theirs = median(|| every(size, |at| Ok(plain.read_exact_at(&mut buffer, at)?)))?;
         println!(

@@ -445,7 +445,7 @@ pub fn apply<S: ObjectStore + ?Sized>(store: &S, op: &Op) -> String {
             let mut bytes = vec![0xEE; length];
             let result = store.read(object(o), at, &mut bytes);
             bytes.truncate(*result.as_ref().unwrap_or(&0));
-            format!("{result:?} {:x?}", crc32c::crc32c(&bytes))
+            format!("{result:?} {:x?}", crate::crc::crc32c(&bytes))
         }
         Op::Resize(o, length) => format!("{:?}", store.resize(object(o), length)),
         Op::Clear(o, at, length) => format!("{:?}", store.clear(object(o), at, length)),
@@ -499,7 +499,7 @@ pub struct ObjectSnapshot {
 
 impl std::fmt::Debug for ObjectSnapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (length, crc) = (self.content.len(), crc32c::crc32c(&self.content));
+        let (length, crc) = (self.content.len(), crate::crc::crc32c(&self.content));
         write!(f, "{}: {length} bytes, {} used, crc {crc:08x}", self.id, self.used_bytes)?;
         write!(f, ", {} attributes", self.attributes.len())
     }

@@ -6,6 +6,7 @@
 //! Truth: `docs/design/store.md`.
 
 pub mod contract;
+mod crc;
 pub mod disk;
 mod error;
 pub mod medium;

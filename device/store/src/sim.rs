@@ -393,7 +393,7 @@ struct SimFile {
 }
 
 impl MediumFile for SimFile {
-    fn len(&self) -> io::Result<u64> {
+    fn length(&self) -> io::Result<u64> {
         let mut state = self.medium.state.lock();
         state.read_fate()?;
         Ok(state.nodes[self.node].length)

@@ -1,4 +1,5 @@
 //! What survives when the power fails: everything flushed, and groups as a whole, in order.
+#![allow(clippy::unwrap_used)] // helpers of tests, too
 
 mod support;
 

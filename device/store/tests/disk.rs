@@ -1,4 +1,5 @@
 //! The disk store keeps the contract, on the simulated disk and on real files.
+#![allow(clippy::unwrap_used)] // helpers of tests, too
 
 mod support;
 

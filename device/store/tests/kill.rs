@@ -1,4 +1,5 @@
 //! A process that is killed loses nothing that it acknowledged, and its folder can be opened at once.
+#![allow(clippy::unwrap_used)] // helpers of tests, too
 
 mod support;
 

@@ -4,6 +4,7 @@
 //! Does not: interpret what redb writes.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ impl fmt::Debug for LiveBackend {
 
 impl StorageBackend for LiveBackend {
     fn len(&self) -> io::Result<u64> {
-        self.file.len()
+        self.file.length()
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -77,14 +78,14 @@ struct Over {
 
 impl FrozenBackend {
     pub(crate) fn new(file: Arc<dyn MediumFile>) -> io::Result<Self> {
-        let length = file.len()?;
+        let length = file.length()?;
         Ok(Self { file, over: RwLock::new(Over { length, pages: BTreeMap::new() }) })
     }
 
     /// A page as the file has it; zeros beyond its end.
     fn original(&self, page: u64) -> io::Result<Box<[u8; PAGE as usize]>> {
         let mut bytes = Box::new([0; PAGE as usize]);
-        let left = self.file.len()?.saturating_sub(page * PAGE).min(PAGE);
+        let left = self.file.length()?.saturating_sub(page * PAGE).min(PAGE);
         self.file.read_at(page * PAGE, &mut bytes[..left as usize])?;
         Ok(bytes)
     }
@@ -135,10 +136,10 @@ impl StorageBackend for FrozenBackend {
         while done < data.len() {
             let (page, within) = ((offset + done as u64) / PAGE, ((offset + done as u64) % PAGE) as usize);
             let part = (data.len() - done).min(PAGE as usize - within);
-            if !over.pages.contains_key(&page) {
-                over.pages.insert(page, self.original(page)?);
-            }
-            let bytes = over.pages.get_mut(&page).expect("just inserted");
+            let bytes = match over.pages.entry(page) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => entry.insert(self.original(page)?),
+            };
             bytes[within..within + part].copy_from_slice(&data[done..done + part]);
             done += part;
         }

@@ -90,7 +90,7 @@ pub(crate) fn find(medium: &dyn Medium) -> Result<Superblock, FormatError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(FormatError::NotFormatted),
         file => file.map_err(io_error("opening the superblock"))?,
     };
-    let length = file.len().map_err(io_error("reading the superblock"))?.min(LENGTH as u64);
+    let length = file.length().map_err(io_error("reading the superblock"))?.min(LENGTH as u64);
     let mut bytes = vec![0; length as usize];
     file.read_at(0, &mut bytes).map_err(io_error("reading the superblock"))?;
     let superblock = Superblock::parse(&bytes)?;

@@ -174,7 +174,7 @@ impl DiskStore {
             }
         }
         self.index.settle(&group);
-        self.space.lock().release(&group.freed);
+        self.space.lock().recycle(&group.freed);
         self.groups.committed.store(number, Ordering::Release);
         Ok(())
     }

@@ -71,7 +71,8 @@ pub struct Options {
     pub group_weight_max: usize,
     /// Age of a group before `tick` commits it.
     pub group_age_max: Duration,
-    /// Freed runs of at least so many blocks are given back to the medium.
+    /// Freed runs of at least so many blocks are given back to the medium; that costs time, and more when they
+    /// are written again. `u64::MAX`, the default: never.
     pub discard_blocks_min: u64,
 }
 
@@ -83,7 +84,7 @@ impl Default for Options {
             group_bytes_max: 64 << 20,
             group_weight_max: 16 << 20,
             group_age_max: Duration::from_secs(1),
-            discard_blocks_min: 256,
+            discard_blocks_min: u64::MAX,
         }
     }
 }
@@ -126,7 +127,7 @@ impl DiskStore {
             file => file.map_err(io)?,
         };
         // The engine would take an empty file for a new index.
-        if file.len().map_err(io)? == 0 {
+        if file.length().map_err(io)? == 0 {
             return Err(FormatError::Truncated { name: format::INDEX.to_owned(), found: 0, expected: 1 });
         }
         let index = Index::open(file, &superblock.uuid, options.index_cache, options.record_cache)?;

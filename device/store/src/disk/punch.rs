@@ -166,7 +166,7 @@ impl Stage<'_> {
                 for ((bytes, block), place) in
                     buffer.chunks_exact(BLOCK as usize).zip(block..).zip(left.place..)
                 {
-                    builder.push(self, block, Slot::new(place, self.open, crc32c::crc32c(bytes)));
+                    builder.push(self, block, Slot::new(place, self.open, crate::crc::crc32c(bytes)));
                 }
                 left = Run { place: left.place + count, count: left.count - count };
                 block += count;

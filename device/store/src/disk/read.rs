@@ -79,7 +79,7 @@ impl DiskStore {
         let lead = (from % BLOCK) as usize;
         let trail = (to % BLOCK) as usize;
         let check = |block: u64, bytes: &[u8]| {
-            if crc32c::crc32c(bytes) == sums[block as usize] { Ok(()) } else { Err(BadRead::Sum(block)) }
+            if crate::crc::crc32c(bytes) == sums[block as usize] { Ok(()) } else { Err(BadRead::Sum(block)) }
         };
         if lead == 0 && trail == 0 {
             self.segments.read(place + first, &mut [IoSliceMut::new(into)]).map_err(BadRead::Io)?;

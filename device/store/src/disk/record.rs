@@ -163,7 +163,7 @@ impl Value {
 
 /// Appends the CRC32C over key and value.
 pub(crate) fn seal(key: &Key, mut value: Vec<u8>) -> Vec<u8> {
-    let crc = crc32c::crc32c_append(crc32c::crc32c(key), &value);
+    let crc = crate::crc::crc32c_of(key, &value);
     value.extend_from_slice(&crc.to_le_bytes());
     value
 }
@@ -171,7 +171,7 @@ pub(crate) fn seal(key: &Key, mut value: Vec<u8>) -> Vec<u8> {
 /// Checks and removes the CRC32C.
 pub(crate) fn unseal<'a>(key: &Key, bytes: &'a [u8]) -> Result<&'a [u8], Rotten> {
     let (value, crc) = bytes.split_last_chunk::<4>().ok_or(Rotten)?;
-    let expected = crc32c::crc32c_append(crc32c::crc32c(key), value);
+    let expected = crate::crc::crc32c_of(key, value);
     if u32::from_le_bytes(*crc) == expected { Ok(value) } else { Err(Rotten) }
 }
 

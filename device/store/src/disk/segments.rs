@@ -54,7 +54,7 @@ impl Segments {
                 }
                 file => file.map_err(io)?,
             };
-            let (found, expected) = (file.len().map_err(io)?, superblock.segment_bytes(segment));
+            let (found, expected) = (file.length().map_err(io)?, superblock.segment_bytes(segment));
             if found < expected {
                 return Err(FormatError::Truncated { name, found, expected });
             }

@@ -14,6 +14,9 @@ const REGION: u64 = REGION_WORDS * WORD;
 /// How many words are searched at most for one run long enough, before shorter ones are taken.
 const PROBE_WORDS: u64 = 16 * 1024;
 
+/// Blocks of a freed run from which on it is used again first.
+const RECYCLE: u64 = 256;
+
 /// A run of blocks on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
@@ -143,6 +146,15 @@ impl FreeMap {
     /// Objects use so many blocks less; the blocks themselves come by [`release`](Self::release).
     pub(crate) fn shrink(&mut self, blocks: u64) {
         self.used -= blocks;
+    }
+
+    /// Makes blocks free that a committed group freed. What comes next goes there, if it is a long run: its
+    /// pages are likely still in memory, where never used ones would have to be made.
+    pub(crate) fn recycle(&mut self, runs: &[Run]) {
+        self.release(runs);
+        if let Some(run) = runs.iter().max_by_key(|run| run.count).filter(|run| run.count >= RECYCLE) {
+            self.cursor = run.place;
+        }
     }
 
     /// Makes blocks free.

@@ -266,7 +266,7 @@ impl<'a> Stage<'a> {
         }
         for span in spans {
             for (block, place) in span.blocks.clone().zip(span.place..) {
-                let slot = Slot::new(place, self.open, crc32c::crc32c(source.block(block)));
+                let slot = Slot::new(place, self.open, crate::crc::crc32c(source.block(block)));
                 let old = self.flat(block / CHUNK_BLOCKS)?.set(block % CHUNK_BLOCKS, slot);
                 if !span.in_place {
                     self.let_go(old, false);

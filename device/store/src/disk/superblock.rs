@@ -88,7 +88,7 @@ impl Superblock {
         put(&self.reserve_blocks.to_le_bytes());
         put(&self.segment_blocks.to_le_bytes());
         put(&(BLOCK as u32).to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..LENGTH - 4]);
+        let crc = crate::crc::crc32c(&bytes[..LENGTH - 4]);
         bytes[LENGTH - 4..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -111,7 +111,7 @@ impl Superblock {
         if u32_at(8) != VERSION {
             return Err(FormatError::Version { found: u32_at(8), supported: VERSION });
         }
-        if u32_at(LENGTH - 4) != crc32c::crc32c(&bytes[..LENGTH - 4]) {
+        if u32_at(LENGTH - 4) != crate::crc::crc32c(&bytes[..LENGTH - 4]) {
             return Err(FormatError::Superblock("its checksum is wrong"));
         }
         let mut uuid = [0; 16];

@@ -78,7 +78,7 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
 struct RealFile(File);
 
 impl MediumFile for RealFile {
-    fn len(&self) -> io::Result<u64> {
+    fn length(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }
 

@@ -31,7 +31,7 @@ pub trait Medium: Send + Sync {
 /// One open file. Positions are bytes; there is no cursor, so all threads may use it at once.
 pub trait MediumFile: Send + Sync {
     /// Length in bytes.
-    fn len(&self) -> io::Result<u64>;
+    fn length(&self) -> io::Result<u64>;
 
     /// Sets the length; new bytes are zero and take no space.
     fn set_len(&self, length: u64) -> io::Result<()>;
