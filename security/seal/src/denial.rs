@@ -301,3 +301,81 @@ impl Denial {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const CLOCK: u64 = 5;
+    const ALL: [Denial; 30] = [
+        Denial::Capability(CapabilityError::Absent),
+        Denial::Format,
+        Denial::Reserved,
+        Denial::BelowFloor { method: SecurityMethod::NoSec, floor: SecurityMethod::CmdRsp },
+        Denial::Algorithm(3),
+        Denial::KeyUnknown,
+        Denial::NoToken,
+        Denial::RequestIcv,
+        Denial::Replayed,
+        Denial::OutOfWindow { clock_ms: CLOCK },
+        Denial::NonceFull,
+        Denial::NonceShare,
+        Denial::KeyFrozen,
+        Denial::AuditFrozen,
+        Denial::Expired,
+        Denial::BootEpoch,
+        Denial::ObjectType,
+        Denial::DescriptorType,
+        Denial::Partition,
+        Denial::Object,
+        Denial::CreatedTime,
+        Denial::PolicyAccessTag,
+        Denial::Range,
+        Denial::Permission,
+        Denial::AttributesAccess,
+        Denial::ContinuationIcv,
+        Denial::DataOutLayout,
+        Denial::DataOutIcvOffset,
+        Denial::DataInIcvOffset,
+        Denial::DataOutIcv,
+    ];
+
+    #[test]
+    fn every_reason_has_its_own_name() {
+        let names: BTreeSet<_> = ALL.iter().map(Denial::name).collect();
+        assert_eq!(names.len(), ALL.len());
+    }
+
+    /// Whoever proved nothing cannot tell one reason from another.
+    #[test]
+    fn all_refusals_before_the_proof_sound_the_same() {
+        for generation in [Generation::Osd1, Generation::Osd2] {
+            let heard: BTreeSet<_> = ALL
+                .iter()
+                .filter(|denial| !denial.is_proven())
+                .map(|denial| denial.sense(generation).map(|sense| sense.encode()))
+                .collect();
+            assert_eq!(heard.len(), 1);
+            let all = ALL.iter().filter_map(|denial| denial.sense(generation));
+            assert!(all.clone().all(|sense| sense.key == SenseKey::IllegalRequest));
+            assert_eq!(all.filter_map(|sense| sense.information).collect::<std::vec::Vec<_>>(), [CLOCK]);
+        }
+    }
+
+    /// The fields differ in place between the generations.
+    #[test]
+    fn pointers_follow_the_generation() {
+        for (denial, osd1, osd2) in [
+            (Denial::Permission, 129, 129),
+            (Denial::PolicyAccessTag, 136, 140),
+            (Denial::Partition, 140, 152),
+            (Denial::Object, 148, 160),
+            (Denial::DataOutIcvOffset, 196, 232),
+            (Denial::DataInIcvOffset, 192, 228),
+        ] {
+            assert_eq!(denial.field_pointer(Generation::Osd1), Some(osd1), "{denial}");
+            assert_eq!(denial.field_pointer(Generation::Osd2), Some(osd2), "{denial}");
+        }
+    }
+}
