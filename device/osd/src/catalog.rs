@@ -19,12 +19,10 @@ use crate::attributes::rows::{BYPASS, INTERNAL, PARTITION, POLICY_ACCESS_TAG, RO
 const SCAN_STEP: usize = 4096;
 /// No limit, as a quota attribute says it.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
-/// Nonces older than this are refused unless the attribute says otherwise, milliseconds.
-pub(crate) const OLDEST_NONCE_MS: u64 = 20_000;
-/// Nonces further ahead than this are refused unless the attribute says otherwise, milliseconds.
-pub(crate) const NEWEST_NONCE_MS: u64 = 10_000;
-/// What a nonce limit may be set to at most, milliseconds.
-pub(crate) const NONCE_LIMIT_MAX_MS: u64 = 300_000;
+/// Nonces older than this are refused, milliseconds; the attributes can only ask for less.
+pub(crate) const OLDEST_NONCE_MS: u64 = sealstone_seal::freshness::OLD_MS;
+/// Nonces further ahead than this are refused, milliseconds; the attributes can only ask for less.
+pub(crate) const NEWEST_NONCE_MS: u64 = sealstone_seal::freshness::NEW_MS;
 /// The value of a timestamp bypass attribute that suppresses timestamps.
 const BYPASS_ALL: u8 = 0x7F;
 
@@ -182,6 +180,14 @@ impl Catalog {
 
     pub(crate) fn partition(&self, id: u64) -> Option<Arc<Partition>> {
         self.partitions.read().get(&id).cloned()
+    }
+
+    /// How far back and ahead of the clock the nonces of a partition (0: of the root) may be, milliseconds.
+    pub(crate) fn nonce_window(&self, partition: u64) -> (u64, u64) {
+        let root = self.root().policy;
+        let own = self.partition(partition).map_or(root, |partition| partition.policy());
+        let oldest = own.oldest_nonce_ms.min(root.oldest_nonce_ms);
+        (oldest, own.newest_nonce_ms.min(root.newest_nonce_ms))
     }
 
     pub(crate) fn partition_count(&self) -> u64 {

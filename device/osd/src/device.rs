@@ -32,6 +32,17 @@ pub struct OsdConfig {
     pub audit_reads: bool,
 }
 
+impl OsdConfig {
+    /// The least method that a device starts with, and that a floor may ever be lowered to.
+    pub(crate) fn least_method(&self) -> SecurityMethod {
+        match (self.insecure_nosec, self.insecure_capkey) {
+            (true, _) => SecurityMethod::NoSec,
+            (false, true) => SecurityMethod::CapKey,
+            (false, false) => SecurityMethod::CmdRsp,
+        }
+    }
+}
+
 /// One device.
 pub(crate) struct Device {
     pub(crate) config: OsdConfig,

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
 use sealstone_osd::cdb::{Action, Cdb, Command, Timestamps, pointer};
 use sealstone_osd::continuation::Segment;
-use sealstone_osd::{AttributeId, ObjectId, ObjectType};
+use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_scsi::lu::{ScsiCommand, ScsiReply};
 use sealstone_scsi::{Functions, Sense, Status};
-use sealstone_seal::{Admitted, DataInLayout, Denial, Permit, ReplySeal};
+use sealstone_seal::{Admitted, DataInLayout, Denial, Nonce, Permit, ReplySeal};
 
 use crate::attributes::current::Current;
 use crate::attributes::engine::{self, Wishes};
@@ -68,11 +68,12 @@ impl<'a> Execution<'a> {
     /// Runs the command to its end.
     pub(crate) fn finish(mut self) -> Outcome {
         self.progress.begin(Functions::VALIDATION);
+        let voided = self.device.guard.voided();
         let admitted =
             self.device.guard.admit(self.device, self.nexus, self.cdb, self.command.cdb, self.now_ms);
         match admitted {
             Err(refused) => self.refuse(&refused.reply, refused.denial.into()),
-            Ok(admitted) => match self.admitted(&admitted) {
+            Ok(admitted) => match self.admitted(&admitted, voided) {
                 Ok(answer) => self.answer(admitted.reply(), answer),
                 Err(refusal) => self.refuse(admitted.reply(), refusal),
             },
@@ -119,8 +120,9 @@ impl<'a> Execution<'a> {
     }
 
     /// Everything after the gate.
-    fn admitted(&mut self, admitted: &Admitted<RustCrypto>) -> Result<Answer, Refusal> {
+    fn admitted(&mut self, admitted: &Admitted<RustCrypto>, voided: u64) -> Result<Answer, Refusal> {
         let (device, cdb) = (self.device, self.cdb);
+        self.check_window(admitted)?;
         engine::check_lengths(cdb)?;
         let layout = admitted.data_in_layout(cdb)?;
         check_retrieved_place(&layout)?;
@@ -132,6 +134,9 @@ impl<'a> Execution<'a> {
 
         self.progress.begin(Functions::COMMAND_CAPABILITY);
         let grasp = device.locks.reach(self.reach(!wishes.set.is_empty()));
+        if device.guard.voided() != voided {
+            return Err(Failure::KeysChanged.into());
+        }
         let permit = admitted.permit(cdb, device)?;
         for span in scattered.iter().flatten() {
             permit.check_range(span.at, span.length)?;
@@ -139,6 +144,9 @@ impl<'a> Execution<'a> {
         self.progress.complete(Functions::COMMAND_CAPABILITY);
         let kind = self.attribute_kind()?;
         self.check_attributes(&wishes, kind, &permit)?;
+        if self.lists_attributes() {
+            wishes.check_list()?;
+        }
 
         let mut buffer = self.buffer(&layout)?;
         let into = usize::try_from(layout.data_max).unwrap_or(usize::MAX).min(buffer.len());
@@ -168,6 +176,26 @@ impl<'a> Execution<'a> {
             device.flush()?;
         }
         Ok(self.lay_out(buffer, &layout, &done, work))
+    }
+
+    /// The window that the attributes ask for; the gate has checked the widest one.
+    fn check_window(&self, admitted: &Admitted<RustCrypto>) -> Result<(), Denial> {
+        if admitted.reply().method() < SecurityMethod::CmdRsp {
+            return Ok(());
+        }
+        let (oldest, newest) = self.device.catalog.nonce_window(self.cdb.command.object().partition);
+        let time = Nonce(self.cdb.security.nonce).time_ms();
+        let from = self.now_ms.saturating_sub(oldest);
+        if (from..=self.now_ms.saturating_add(newest)).contains(&time) {
+            Ok(())
+        } else {
+            Err(Denial::OutOfWindow { clock_ms: self.now_ms })
+        }
+    }
+
+    /// Is it a LIST whose entries carry the attributes?
+    fn lists_attributes(&self) -> bool {
+        matches!(self.cdb.command, Command::List(list) if list.with_attributes)
     }
 
     /// What the command locks: looking at an object whose attributes it sets is changing it.
@@ -238,7 +266,7 @@ impl<'a> Execution<'a> {
         let several: Vec<ObjectId> =
             if done.subjects.is_empty() { vec![done.object] } else { done.subjects.clone() };
         self.timestamps(&several, work, done.touch)?;
-        if !matches!(self.cdb.command, Command::List(list) if list.with_attributes) {
+        if !self.lists_attributes() {
             self.set(&several, work)?;
             self.get(&several, work, Some(&done))?;
         } else {

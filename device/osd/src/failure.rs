@@ -57,6 +57,9 @@ pub(crate) enum Failure {
     /// A key that must be there is not.
     #[error("keys")]
     Keys(#[source] KeyError),
+    /// Keys were voided while the command waited for its turn: whoever still may will try again.
+    #[error("keys changed meanwhile")]
+    KeysChanged,
     /// FORMAT OSD runs.
     #[error("format in progress")]
     Formatting,
@@ -79,6 +82,7 @@ impl Failure {
             Self::ClockNotSet => "clock_not_set",
             Self::BootRecord => "boot_record",
             Self::Keys(_) => "keys",
+            Self::KeysChanged => "keys_changed",
             Self::Formatting => "format_in_progress",
             Self::Store(error) => match error {
                 StoreError::Exists(_) => "exists",
@@ -95,7 +99,7 @@ impl Failure {
     /// BUSY for what passes by itself; CHECK CONDITION for the rest.
     pub(crate) fn status(&self) -> Status {
         match self {
-            Self::NoBuffer => Status::Busy,
+            Self::NoBuffer | Self::KeysChanged => Status::Busy,
             _ => Status::CheckCondition,
         }
     }
@@ -117,7 +121,7 @@ impl Failure {
             Self::Attribute(_) => (IllegalRequest, additional::INVALID_FIELD_IN_PARAMETER_LIST, None),
             Self::NotEmpty => (IllegalRequest, additional::CONTAINS_USER_OBJECTS, None),
             Self::Quota(_) => (DataProtect, additional::QUOTA_ERROR, None),
-            Self::NoBuffer => (SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE, None),
+            Self::NoBuffer | Self::KeysChanged => (SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE, None),
             Self::ClockNotSet => (NotReady, MANUAL_INTERVENTION_REQUIRED, None),
             Self::Formatting => (NotReady, additional::FORMAT_IN_PROGRESS, None),
             Self::BootRecord | Self::Keys(_) => (HardwareError, additional::INTERNAL_TARGET_FAILURE, None),

@@ -4,6 +4,8 @@
 //! Contract: no nonce is accepted whose time is later than the lease that was made durable.
 //! Truth: design/security.md 3.3, 3.4, 3.6, 4.4.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use parking_lot::{Mutex, RwLock};
 use sealstone_crypto::{ParkingLot, RustCrypto};
 use sealstone_osd::{AttributeId, Cdb, ObjectId, ObjectType, SecurityMethod};
@@ -47,6 +49,7 @@ pub(crate) struct Guard {
     keys: RwLock<KeyHierarchy<RustCrypto>>,
     gate: Gate<RustCrypto, ParkingLot>,
     lease: Mutex<Box<dyn LeaseStore>>,
+    voided: AtomicU64,
 }
 
 impl Guard {
@@ -64,6 +67,7 @@ impl Guard {
             keys: RwLock::new(keys),
             gate: Gate::new(policy, lease_ms, &mut random),
             lease: Mutex::new(lease),
+            voided: AtomicU64::new(0),
         }
     }
 
@@ -79,6 +83,12 @@ impl Guard {
     /// A partition's keys are void.
     pub(crate) fn remove_partition(&self, id: u64) {
         self.keys.write().remove_partition(id);
+        self.voided.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Counts how often keys were voided: what was admitted before must not run after.
+    pub(crate) fn voided(&self) -> u64 {
+        self.voided.load(Ordering::SeqCst)
     }
 
     /// Keeps the lease ahead of the clock, and idle memory small. Call about twice a second.

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use sealstone_osd::cdb::{Cdb, CdbError, OPERATION_CODE, pointer};
 use sealstone_osd::table::{self, SERVICE_ACTIONS};
-use sealstone_osd::{Generation, ObjectId, SecurityMethod};
+use sealstone_osd::{Generation, ObjectId};
 use sealstone_scsi::lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{Sense, SenseKey};
 use sealstone_seal::{GatePolicy, InitialKey};
@@ -85,7 +85,7 @@ impl OsdUnit {
     /// [`StartError`].
     pub fn start(parts: Parts) -> Result<Self, StartError> {
         let surroundings = Surroundings::from(parts.environment);
-        let least = if parts.config.insecure_nosec { SecurityMethod::NoSec } else { SecurityMethod::CmdRsp };
+        let least = parts.config.least_method();
         let defaults = Defaults { root_method: least, partition_method: least };
         let catalog = Catalog::load(&*parts.store, defaults)?;
         let policy = GatePolicy {
@@ -192,7 +192,12 @@ impl OsdUnit {
 
     /// A CDB that cannot be read.
     fn malformed(&self, nexus: &Nexus, command: &ScsiCommand<'_>, error: CdbError) -> ScsiReply {
+        let row = service_action(command.cdb).and_then(table::find).map(|(row, _)| row);
         let sense = match error {
+            // An action that is not implemented is told as such, whatever its fields are.
+            CdbError::Field { .. } if row.is_some_and(|row| commands::row(row.action).is_none()) => {
+                CdbError::ServiceAction(0).sense()
+            }
             // Which bytes of a CDB are wrong is told to nobody who has not proven anything, unless no proof is asked
             // for; what is not implemented is no secret.
             CdbError::Field { .. } if !self.device.config.insecure_nosec => {
@@ -200,7 +205,6 @@ impl OsdUnit {
             }
             _ => error.sense(),
         };
-        let row = service_action(command.cdb).and_then(table::find).map(|(row, _)| row);
         let index = row.map_or(SERVICE_ACTIONS.len(), |row| row.action as usize);
         self.metrics.count(index, Ending::Failed, 0, 0);
         self.audit.record(&AuditRecord {

@@ -1,5 +1,7 @@
 //! The attribute engine through the logical unit: formats, order, access, lengths, wildcards, timestamps, quotas.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod support;
 
 use sealstone_osd::cdb::*;

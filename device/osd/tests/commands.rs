@@ -1,5 +1,7 @@
 //! Every command's happy path, and its own refusals, signed under ALLDATA.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod support;
 
 use sealstone_osd::cdb::*;
@@ -312,4 +314,64 @@ fn objects_survive_a_restart_and_counts_are_right() {
             .attributes,
     );
     assert!(all.iter().any(|(id, _)| id.number == 0xC1));
+}
+
+#[test]
+fn an_initiator_that_takes_less_gets_less_and_hears_how_much_there_was() {
+    let bench = Bench::with_partition();
+    create(&bench, OID);
+    write(&bench, OID, 0, b"0123456789");
+    let command = Command::Read(extent(user(OID), 0, 10));
+    let capability = bench.capability(&command, sealstone_osd::SecurityMethod::CmdRsp);
+    for max in [0, 4, 10, 100] {
+        let ready = bench.ready(command, &Wish::default(), &[], &capability);
+        let reply = bench.raw(support::NEXUS, &ready.cdb, &[], max);
+        assert_eq!(reply.data_in, b"0123456789"[..max.min(10)]);
+        assert_eq!((reply.status, reply.data_in_wanted), (Status::Good, 10));
+    }
+    let huge = Command::Read(extent(user(OID), 0, u64::MAX));
+    let capability = bench.capability(&huge, sealstone_osd::SecurityMethod::CmdRsp);
+    let ready = bench.ready(huge, &Wish::default(), &[], &capability);
+    let reply = bench.raw(support::NEXUS, &ready.cdb, &[], 16);
+    assert_eq!(reply.data_in[..], *b"0123456789\0\0\0\0\0\0");
+    assert_eq!(bench.verify(&ready, &reply).unwrap().sense.unwrap().command_specific, Some(10));
+    // More than the pool has: try again.
+    let ready = bench.ready(huge, &Wish::default(), &[], &capability);
+    assert_eq!(bench.raw(support::NEXUS, &ready.cdb, &[], usize::MAX).status, Status::Busy);
+}
+
+#[test]
+fn appends_of_many_threads_do_not_overlap() {
+    let bench = Bench::with_partition();
+    create(&bench, OID);
+    std::thread::scope(|scope| {
+        for byte in 0..8u8 {
+            let bench = &bench;
+            scope.spawn(move || {
+                let command = Command::Append(Append { object: user(OID), length: 100 });
+                (0..20).for_each(|_| drop(bench.run(command, Wish::default(), &[byte; 100]).good()));
+            });
+        }
+    });
+    let data = read(&bench, OID, 0, 16_000).good().data;
+    assert!(data.chunks(100).all(|chunk| chunk.iter().all(|byte| *byte == chunk[0])));
+    for byte in 0..8u8 {
+        assert_eq!(data.iter().filter(|other| **other == byte).count(), 2000);
+    }
+}
+
+#[test]
+fn a_list_with_attributes_takes_a_get_list_and_nothing_else() {
+    let bench = Bench::with_partition();
+    create(&bench, OID);
+    let command = Command::List(List {
+        object: ObjectId::of_partition(PID),
+        list_id: 0,
+        allocation: 4096,
+        initial: 0,
+        with_attributes: true,
+    });
+    for wish in [Wish::page(1), Wish::set(&[(0x1_0000, 1, b"x")])] {
+        assert_eq!(bench.run(command, wish, &[]).sense(), (5, 0x2400));
+    }
 }

@@ -3,6 +3,8 @@
 //! The capture: mkexofs, mount, writing files, unmount; 236-byte CDBs under NOSEC (trap T2). Every command that the
 //! other target answered with GOOD has to be answered with GOOD, and what was written has to come back.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod support;
 
 use std::collections::HashMap;

@@ -10,7 +10,7 @@ use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_store::MAX_ATTRIBUTE_LENGTH;
 
 use super::rows::{self, IDENTIFICATION, PageKind, Set};
-use crate::catalog::{self, NONCE_LIMIT_MAX_MS, be};
+use crate::catalog::{self, be};
 use crate::commands::data;
 use crate::device::Device;
 use crate::failure::Failure;
@@ -36,9 +36,7 @@ pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(
                 Set::Stored => value.is_empty() || row.length.fits(value),
                 Set::LogicalLength => row.length.fits(value),
                 Set::Method => matches!(value, [] | [0..=3]),
-                Set::NonceLimit => {
-                    value.is_empty() || row.length.fits(value) && be(value) <= NONCE_LIMIT_MAX_MS
-                }
+                Set::NonceLimit(most) => value.is_empty() || row.length.fits(value) && be(value) <= most,
             };
             if allowed { Ok(()) } else { refused }
         }
@@ -49,9 +47,12 @@ pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(
 /// Does setting this attribute to this value lower a security floor? `current` is the floor now.
 pub(crate) fn lowers_floor(kind: ObjectType, id: AttributeId, value: &[u8], current: SecurityMethod) -> bool {
     let is_method = rows::row(kind, id).is_some_and(|row| row.set == Set::Method);
-    let wanted =
-        value.first().copied().and_then(SecurityMethod::from_nibble).unwrap_or(SecurityMethod::NoSec);
-    is_method && wanted < current
+    is_method && wanted_method(value) < current
+}
+
+/// The method that a value of a method attribute asks for; no bytes ask for none.
+pub(crate) fn wanted_method(value: &[u8]) -> SecurityMethod {
+    value.first().copied().and_then(SecurityMethod::from_nibble).unwrap_or(SecurityMethod::NoSec)
 }
 
 /// Changes to one object's attributes.
@@ -127,8 +128,8 @@ mod tests {
         assert!(!refused(User, 1, 0x82, &[0; 8]));
         assert!(refused(Partition, 0x3000_0005, 1, &[4]));
         assert!(!refused(Partition, 0x3000_0005, 1, &[3]));
-        assert!(refused(Partition, 0x3000_0005, 2, &[0xFF; 6]));
-        assert!(!refused(Partition, 0x3000_0005, 2, &[0, 0, 0, 4, 0x93, 0xE0]));
+        assert!(refused(Partition, 0x3000_0005, 2, &[0, 0, 0, 0, 0x4E, 0x21]));
+        assert!(!refused(Partition, 0x3000_0005, 2, &[0, 0, 0, 0, 0x4E, 0x20]));
         assert!(refused(User, 0x1_0000, 1, &vec![0; MAX_ATTRIBUTE_LENGTH + 1]));
         assert!(!refused(User, 0x1_0000, 1, &vec![0; MAX_ATTRIBUTE_LENGTH]));
         assert!(refused(User, 0x1_0000, 0, b"short"));

@@ -120,8 +120,11 @@ impl<'a> Wishes<'a> {
             permit.check_set(wish.id, device)?;
             change::check(kind, wish.id, wish.value).map_err(|failure| self.blame(failure))?;
             let floor = floor_behind(device, object, kind, wish.id);
-            // To lower a floor takes a credential of the level above, which no command of ours carries.
-            if change::lowers_floor(kind, wish.id, wish.value, floor) && !device.config.insecure_nosec {
+            // To lower a floor takes a credential of the level above, which no command of ours carries. An operator
+            // who asked for less security than ours may lower it that far.
+            let least = device.config.least_method();
+            let possible = least < SecurityMethod::CmdRsp && change::wanted_method(wish.value) >= least;
+            if change::lowers_floor(kind, wish.id, wish.value, floor) && !possible {
                 return Err(self.blame(Failure::Attribute(wish.id)).into());
             }
         }
@@ -149,6 +152,12 @@ impl<'a> Wishes<'a> {
             }
         }
         Ok(())
+    }
+
+    /// LIST_ATTR: a get list says what its entries carry; there is no place for any other wish.
+    pub(crate) fn check_list(&self) -> Result<(), Failure> {
+        let other = matches!(self.get, Get::Page(_)) || !self.set.is_empty();
+        if other { Err(Failure::Field(ATTRIBUTES)) } else { Ok(()) }
     }
 
     /// Sets all of it.

@@ -7,6 +7,8 @@
 use sealstone_osd::attribute;
 use sealstone_osd::{AttributeId, ObjectType};
 
+use crate::catalog::{NEWEST_NONCE_MS, OLDEST_NONCE_MS};
+
 /// First page of each type's range.
 pub(crate) const ROOT: u32 = 0x9000_0000;
 /// Partition pages.
@@ -60,8 +62,8 @@ pub(crate) enum Set {
     LogicalLength,
     /// A security method: one byte 0 to 3; lowering needs more than raising.
     Method,
-    /// A nonce limit: milliseconds, within the ceiling.
-    NonceLimit,
+    /// A nonce limit: so many milliseconds at most.
+    NonceLimit(u64),
 }
 
 /// How long a value is, bytes.
@@ -188,8 +190,8 @@ rows! {
     }
     Root ROOT + page::SECURITY: {
         0x1..=0x1, Exactly(1), Set::Method, live(Live::DefaultMethod);
-        0x2..=0x2, Exactly(6), Set::NonceLimit, live(Live::OldestNonce);
-        0x3..=0x3, Exactly(6), Set::NonceLimit, live(Live::NewestNonce);
+        0x2..=0x2, Exactly(6), Set::NonceLimit(OLDEST_NONCE_MS), live(Live::OldestNonce);
+        0x3..=0x3, Exactly(6), Set::NonceLimit(NEWEST_NONCE_MS), live(Live::NewestNonce);
         0x6..=0x6, Exactly(1), Set::Method, live(Live::PartitionDefaultMethod);
         0x7..=0x7, Exactly(2), Set::Never, live(Live::SupportedMethods);
         0x9..=0x9, Exactly(6), Set::Never, live(Live::Clock);
@@ -224,8 +226,8 @@ rows! {
     }
     Partition PARTITION + page::SECURITY: {
         0x1..=0x1, Exactly(1), Set::Method, live(Live::DefaultMethod);
-        0x2..=0x2, Exactly(6), Set::NonceLimit, live(Live::OldestNonce);
-        0x3..=0x3, Exactly(6), Set::NonceLimit, live(Live::NewestNonce);
+        0x2..=0x2, Exactly(6), Set::NonceLimit(OLDEST_NONCE_MS), live(Live::OldestNonce);
+        0x3..=0x3, Exactly(6), Set::NonceLimit(NEWEST_NONCE_MS), live(Live::NewestNonce);
         0x4..=0x4, Exactly(2), Set::Stored, live(Live::NonceListDepth);
         0x5..=0x5, Exactly(2), Set::Stored, Stored(&[0; 2]);
         0x7FFF..=0x7FFF, Exactly(7), Set::Never, Stored(&[]);

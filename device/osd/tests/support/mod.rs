@@ -1,5 +1,6 @@
 //! A device on a store in memory, and clients that sign what they send.
 #![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(unreachable_pub, reason = "shared by the test files beside it")]
 
 use std::sync::Arc;
@@ -242,7 +243,18 @@ impl Bench {
     }
 
     pub fn ready(&self, command: Command, wish: &Wish, data: &[u8], capability: &Capability) -> Ready {
-        self.ready_scattered(command, wish, data, capability, Vec::new())
+        self.build(command, wish, data, capability, Vec::new(), &SecurityToken([0; 32]))
+    }
+
+    pub fn ready_with_token(
+        &self,
+        command: Command,
+        wish: &Wish,
+        data: &[u8],
+        capability: &Capability,
+        token: &SecurityToken,
+    ) -> Ready {
+        self.build(command, wish, data, capability, Vec::new(), token)
     }
 
     pub fn ready_scattered(
@@ -251,7 +263,19 @@ impl Bench {
         wish: &Wish,
         data: &[u8],
         capability: &Capability,
+        continuation: Vec<u8>,
+    ) -> Ready {
+        self.build(command, wish, data, capability, continuation, &SecurityToken([0; 32]))
+    }
+
+    fn build(
+        &self,
+        command: Command,
+        wish: &Wish,
+        data: &[u8],
+        capability: &Capability,
         mut continuation: Vec<u8>,
+        token: &SecurityToken,
     ) -> Ready {
         let generation = capability.generation;
         let mut cdb = Cdb::new(generation, command);
@@ -312,9 +336,8 @@ impl Bench {
             get_attributes: &get_bytes,
         };
         let mut random = |into: &mut [u8]| self.fake.fill_random(into);
-        let token = SecurityToken([0; 32]);
         let now = self.fake.now_ms();
-        let signed = signer.sign(cdb, &mut parts, now, Some(&token), &mut random).unwrap();
+        let signed = signer.sign(cdb, &mut parts, now, Some(token), &mut random).unwrap();
         let mut data_out = continuation;
         data_out.extend_from_slice(data);
         let attributes = Cdb::parse(&signed.cdb).unwrap().attributes;

@@ -1,0 +1,590 @@
+//! What must be refused is refused, with the right sense data, a record, and no change (design/security.md 8.4, 8.5).
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use sealstone_device::OsdConfig;
+use sealstone_osd::capability::{Range, Scope};
+use sealstone_osd::cdb::*;
+use sealstone_osd::table::SERVICE_ACTIONS;
+use sealstone_osd::{Capability, Command, Descriptor, Generation, ObjectId, Permissions, SecurityMethod};
+use sealstone_scsi::Status;
+use sealstone_scsi::lu::{LogicalUnit as _, NexusId};
+use sealstone_seal::signer::ReplyError;
+use sealstone_store::MemoryStore;
+use support::{Bench, NEXUS, PID, START_MS, Wish, user, value};
+
+const OID: u64 = 0x10000;
+
+fn bench() -> Bench {
+    bench_with(OsdConfig::default())
+}
+
+fn bench_with(config: OsdConfig) -> Bench {
+    let bench = Bench::with(config, Arc::new(MemoryStore::new(64 << 20)));
+    bench.create_partition(PID);
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    bench.run(write(), Wish::default(), b"data").good();
+    bench
+}
+
+fn extent(object: ObjectId) -> Extent {
+    Extent { object, start: 0, length: 4 }
+}
+
+fn write() -> Command {
+    Command::Write(extent(user(OID)))
+}
+
+fn read() -> Command {
+    Command::Read(extent(user(OID)))
+}
+
+/// One command of every action that this device implements.
+fn implemented() -> Vec<(Command, &'static [u8])> {
+    let container = |object| FlushContainer { object, scope: ContainerScope::Everything };
+    let partition = ObjectId::of_partition(PID);
+    vec![
+        (Command::FormatOsd(FormatOsd { capacity: 0 }), b""),
+        (Command::Create(Create { object: user(0), count: 1 }), b""),
+        (
+            Command::List(List {
+                object: partition,
+                list_id: 0,
+                allocation: 64,
+                initial: 0,
+                with_attributes: false,
+            }),
+            b"",
+        ),
+        (Command::Punch(extent(user(OID))), b""),
+        (read(), b""),
+        (write(), b"DATA"),
+        (Command::Append(Append { object: user(OID), length: 4 }), b"DATA"),
+        (
+            Command::Flush(Flush { object: user(OID), scope: FlushScope::Everything, start: 0, length: 0 }),
+            b"",
+        ),
+        (Command::Clear(extent(user(OID))), b""),
+        (Command::Remove(Target { object: user(OID) }), b""),
+        (Command::CreatePartition(CreatePartition { partition: 0 }), b""),
+        (Command::RemovePartition(RemovePartition { partition: PID, with_contents: true }), b""),
+        (Command::GetAttributes(Target { object: user(OID) }), b""),
+        (Command::SetAttributes(Target { object: user(OID) }), b""),
+        (Command::CreateAndWrite(extent(user(0))), b"DATA"),
+        (Command::FlushPartition(container(partition)), b""),
+        (Command::FlushOsd(container(ObjectId::ROOT)), b""),
+    ]
+}
+
+fn refused(answer: &support::Answer, code: u16) {
+    assert_eq!(answer.status, Status::CheckCondition);
+    assert_eq!(answer.sense(), (5, code));
+}
+
+#[test]
+fn every_row_needs_each_of_its_permissions() {
+    let bench = bench();
+    let before = bench.state_hash();
+    for (command, data) in implemented() {
+        let full = bench.capability(&command, SecurityMethod::AllData);
+        let needed = command.permissions();
+        let single = Permissions::NAMES.iter().map(|(bit, _)| *bit).filter(|bit| needed.contains(*bit));
+        for without in single.chain([needed]) {
+            let capability = Capability { permissions: full.permissions.without(without), ..full };
+            let answer = bench.run_with(command, Wish::default(), data, &capability);
+            refused(&answer, 0x2400);
+            assert_eq!(answer.sense.unwrap().field.unwrap().byte, 129, "{command:?} without {without}");
+            assert_eq!(bench.state_hash(), before);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_implemented_is_an_unknown_service_action() {
+    let bench = bench();
+    let known: Vec<_> = implemented().iter().map(|(command, _)| command.action()).collect();
+    for row in SERVICE_ACTIONS.iter().filter(|row| !known.contains(&row.action)) {
+        for fill in [0x00, 0xFF] {
+            let mut cdb = [fill; 236];
+            (cdb[0], cdb[7]) = (0x7F, 228);
+            cdb[8..10].copy_from_slice(&row.osd2.unwrap().to_be_bytes());
+            let reply = bench.raw(NEXUS, &cdb, &[], 0);
+            let sense = sealstone_scsi::Sense::parse(&reply.sense).unwrap();
+            assert_eq!((sense.code.0, sense.field.unwrap().byte), (0x2400, 8), "{}", row.name);
+        }
+    }
+    assert_eq!(known.len(), 17);
+    let mut cdb = [0; 236];
+    (cdb[0], cdb[7], cdb[8], cdb[9]) = (0x7F, 228, 0x88, 0x8D);
+    let reply = bench.raw(NEXUS, &cdb, &[], 0);
+    assert_eq!(sealstone_scsi::Sense::parse(&reply.sense).unwrap().field.unwrap().byte, 8);
+}
+
+#[test]
+fn osd1_is_answered_only_where_it_is_allowed() {
+    for (allow_osd1, status) in [(false, Status::CheckCondition), (true, Status::Good)] {
+        let bench = bench_with(OsdConfig { allow_osd1, ..OsdConfig::default() });
+        let command = read();
+        let capability = Capability {
+            generation: Generation::Osd1,
+            format: Generation::Osd1,
+            icv_algorithm: 0,
+            ..bench.capability(&command, SecurityMethod::AllData)
+        };
+        let ready = bench.ready(command, &Wish::get(&[(1, 0x82)]), &[], &capability);
+        let reply = bench.send(&ready);
+        assert_eq!(reply.status, status);
+        if allow_osd1 {
+            let answer = bench.verify(&ready, &reply).unwrap();
+            assert_eq!(answer.data, b"data");
+            let list =
+                sealstone_osd::attribute::list::Values::parse_retrieved(Generation::Osd1, &answer.attributes);
+            assert_eq!(list.unwrap().iter().next().unwrap().1, 4u64.to_be_bytes());
+        }
+    }
+}
+
+#[test]
+fn each_bit_of_a_capability_is_covered() {
+    let bench = bench();
+    let before = bench.state_hash();
+    let capability = bench.capability(&write(), SecurityMethod::CmdRsp);
+    let ready = bench.ready(write(), &Wish::default(), b"DATA", &capability);
+    for bit in 0..832 {
+        let mut cdb = ready.cdb.clone();
+        cdb[80 + bit / 8] ^= 1 << (bit % 8);
+        let reply = bench.raw(NEXUS, &cdb, &ready.data_out, 0);
+        let sense = sealstone_scsi::Sense::parse(&reply.sense).unwrap();
+        assert_eq!((reply.status, sense.code.0), (Status::CheckCondition, 0x2400), "bit {bit}");
+        assert_eq!((sense.field, sense.osd, sense.response_icv), (None, None, None), "bit {bit}");
+    }
+    assert_eq!(bench.state_hash(), before);
+    // All of these failures look the same.
+    let mut seen = std::collections::BTreeSet::new();
+    for bit in [0, 8, 16, 17, 400, 831] {
+        let mut cdb = ready.cdb.clone();
+        cdb[80 + bit / 8] ^= 1 << (bit % 8);
+        seen.insert(bench.raw(NEXUS, &cdb, &ready.data_out, 0).sense);
+    }
+    assert_eq!(seen.len(), 1);
+    bench.verify(&ready, &bench.send(&ready)).unwrap().good();
+}
+
+#[test]
+fn a_check_value_of_zeros_or_ones_is_none() {
+    let bench = bench();
+    let capability = bench.capability(&write(), SecurityMethod::CmdRsp);
+    for fill in [0x00, 0xFF] {
+        let mut ready = bench.ready(write(), &Wish::default(), b"DATA", &capability);
+        ready.cdb[184..216].fill(fill);
+        assert_eq!(bench.send(&ready).status, Status::CheckCondition);
+    }
+}
+
+#[test]
+fn each_byte_of_the_cdb_is_covered() {
+    let bench = bench();
+    let before = bench.state_hash();
+    let capability = bench.capability(&write(), SecurityMethod::CmdRsp);
+    let ready = bench.ready(write(), &Wish::default(), b"DATA", &capability);
+    for byte in 0..236 {
+        let mut cdb = ready.cdb.clone();
+        cdb[byte] ^= 0x40;
+        let reply = bench.raw(NEXUS, &cdb, &ready.data_out, 0);
+        assert_eq!(reply.status, Status::CheckCondition, "byte {byte}");
+    }
+    assert_eq!(bench.state_hash(), before);
+}
+
+#[test]
+fn a_replay_is_refused_on_every_nexus_and_changes_nothing() {
+    let bench = bench();
+    let append = Command::Append(Append { object: user(OID), length: 4 });
+    let capability = bench.capability(&append, SecurityMethod::AllData);
+    let ready = bench.ready(append, &Wish::default(), b"more", &capability);
+    bench.verify(&ready, &bench.send(&ready)).unwrap().good();
+    let before = bench.state_hash();
+    bench.login(NexusId(2));
+    for nexus in [NEXUS, NexusId(2)] {
+        let reply = bench.raw(nexus, &ready.cdb, &ready.data_out, 0);
+        refused(&bench.verify(&ready, &reply).unwrap(), 0x2406);
+    }
+    assert_eq!(bench.state_hash(), before);
+}
+
+#[test]
+fn of_many_threads_with_the_same_request_one_wins() {
+    let bench = bench();
+    let append = Command::Append(Append { object: user(OID), length: 1 });
+    let capability = bench.capability(&append, SecurityMethod::AllData);
+    let ready = bench.ready(append, &Wish::default(), b"x", &capability);
+    let wins: usize = std::thread::scope(|scope| {
+        let run = || scope.spawn(|| usize::from(bench.send(&ready).status == Status::Good));
+        let threads: Vec<_> = (0..64).map(|_| run()).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(wins, 1);
+    assert_eq!(bench.store.stat(user(OID)).unwrap().length, 5);
+}
+
+#[test]
+fn a_nonce_outside_the_window_tells_the_clock() {
+    let bench = bench();
+    let capability = bench.capability(&read(), SecurityMethod::CmdRsp);
+    for off in [-21_000i64, 11_000] {
+        let now = bench.fake.ms.load(Ordering::SeqCst);
+        bench.fake.ms.store(now.wrapping_add_signed(off), Ordering::SeqCst);
+        let ready = bench.ready(read(), &Wish::default(), &[], &capability);
+        bench.fake.ms.store(now, Ordering::SeqCst);
+        let answer = bench.verify(&ready, &bench.send(&ready)).unwrap();
+        refused(&answer, 0x2407);
+        assert_eq!(answer.sense.unwrap().information, Some(now));
+    }
+}
+
+#[test]
+fn attributes_narrow_the_window_and_freeze_keys() {
+    let bench = bench();
+    let partition = Target { object: ObjectId::of_partition(PID) };
+    let set = |number: u32, value: &[u8]| {
+        bench.run(Command::SetAttributes(partition), Wish::set(&[(0x3000_0005, number, value)]), &[])
+    };
+    let capability = bench.capability(&read(), SecurityMethod::AllData);
+    let late = |ms: u64| {
+        let ready = bench.ready(read(), &Wish::default(), &[], &capability);
+        bench.fake.ms.fetch_add(ms, Ordering::SeqCst);
+        bench.verify(&ready, &bench.send(&ready)).unwrap()
+    };
+    refused(&set(2, &[0, 0, 0, 1, 0, 0]), 0x2600);
+    late(2000).good();
+    set(2, &[0, 0, 0, 0, 0x03, 0xE8]).good();
+    late(1000).good();
+    refused(&late(1001), 0x2407);
+    set(5, &[0, 1]).good();
+    refused(&bench.run(read(), Wish::default(), &[]), 0x2405);
+}
+
+#[test]
+fn a_capability_is_good_for_its_own_object_time_tag_and_bytes_only() {
+    let bench = bench();
+    bench.run(Command::Create(Create { object: user(OID + 1), count: 1 }), Wish::default(), &[]).good();
+    let full = bench.capability(&read(), SecurityMethod::AllData);
+    let with = |scope: Scope, allowed: ObjectId, range: Range| Capability {
+        descriptor: Descriptor::User { scope, allowed, range },
+        ..full
+    };
+    let scope = Scope::default();
+    let cases = [
+        (Capability { expires_ms: START_MS - 1, ..full }, 84),
+        (Capability { object_created_ms: START_MS - 1, ..full }, 122),
+        (with(scope, user(OID + 1), Range::ALL), 160),
+        (with(scope, ObjectId::new(PID + 1, OID), Range::ALL), 152),
+        (with(Scope { policy_access_tag: 5, ..scope }, user(OID), Range::ALL), 140),
+        (with(Scope { boot_epoch: 2, ..scope }, user(OID), Range::ALL), 144),
+        (with(scope, user(OID), Range { start: 1, length: 10 }), 168),
+        (with(Scope { attributes_access: 3, ..scope }, user(OID), Range::ALL), 136),
+    ];
+    for (capability, field) in cases {
+        let answer = bench.run_with(read(), Wish::get(&[(1, 1)]), &[], &capability);
+        refused(&answer, 0x2400);
+        assert_eq!(answer.sense.unwrap().field.unwrap().byte, field);
+    }
+    let right = Capability {
+        object_created_ms: START_MS,
+        ..with(Scope { boot_epoch: 1, ..scope }, user(OID), Range { start: 0, length: 4 })
+    };
+    assert_eq!(bench.run_with(read(), Wish::default(), &[], &right).good().data, b"data");
+}
+
+#[test]
+fn an_object_made_again_under_its_id_is_another_one() {
+    let bench = bench();
+    let old =
+        Capability { object_created_ms: START_MS, ..bench.capability(&read(), SecurityMethod::AllData) };
+    bench.run_with(read(), Wish::default(), &[], &old).good();
+    bench.run(Command::Remove(Target { object: user(OID) }), Wish::default(), &[]).good();
+    // The clock did not move.
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    refused(&bench.run_with(read(), Wish::default(), &[], &old), 0x2400);
+}
+
+#[test]
+fn changing_the_tag_revokes_at_once() {
+    let bench = bench();
+    let tag = |value: u8| {
+        let set = Command::SetAttributes(Target { object: user(OID) });
+        bench.run(set, Wish::set(&[(5, 0x4000_0001, &[0, 0, 0, value])]), &[]).good();
+    };
+    tag(7);
+    let scope = Scope { policy_access_tag: 7, ..Scope::default() };
+    let descriptor = Descriptor::User { scope, allowed: user(OID), range: Range::ALL };
+    let capability = Capability { descriptor, ..bench.capability(&read(), SecurityMethod::AllData) };
+    bench.run_with(read(), Wish::default(), &[], &capability).good();
+    tag(8);
+    refused(&bench.run_with(read(), Wish::default(), &[], &capability), 0x2400);
+}
+
+#[test]
+fn another_devices_credential_is_worth_nothing() {
+    let bench = bench();
+    let capability = bench.capability(&read(), SecurityMethod::AllData);
+    let other = Bench::with_partition();
+    *other.keys.lock() = {
+        let initial = sealstone_seal::InitialKey::new(&support::MASTER).unwrap();
+        let mut keys = sealstone_seal::KeyHierarchy::factory(sealstone_seal::Hash::Sha256, &initial, [9; 20]);
+        keys.add_partition(PID).unwrap();
+        keys
+    };
+    let ready = other.ready(read(), &Wish::default(), &[], &capability);
+    assert!(matches!(bench.verify(&ready, &bench.send(&ready)), Err(ReplyError::Unsealed(2))));
+}
+
+#[test]
+fn no_weaker_method_than_the_floor_gets_through() {
+    let bench = bench();
+    let before = bench.state_hash();
+    for method in [SecurityMethod::NoSec, SecurityMethod::CapKey] {
+        for (command, data) in implemented() {
+            let capability = bench.capability(&command, method);
+            let answer = bench.run_with(command, Wish::default(), data, &capability);
+            refused(&answer, 0x2400);
+        }
+    }
+    assert_eq!(bench.state_hash(), before);
+    // Floors are raised at once, and never lowered.
+    let partition = Target { object: ObjectId::of_partition(PID) };
+    let set = |value: u8| {
+        let wish = Wish::set(&[(0x3000_0005, 1, &[value])]);
+        bench.run(Command::SetAttributes(partition), wish, &[])
+    };
+    set(3).good();
+    let weak = bench.capability(&read(), SecurityMethod::CmdRsp);
+    refused(&bench.run_with(read(), Wish::default(), &[], &weak), 0x2400);
+    for value in [0, 1, 2] {
+        refused(&set(value), 0x2600);
+    }
+}
+
+#[test]
+fn capkey_is_bound_to_the_token_of_its_nexus() {
+    for (insecure_capkey, secure_channel, status) in
+        [(true, false, Status::Good), (false, false, Status::CheckCondition), (true, true, Status::Good)]
+    {
+        let bench = bench_with(OsdConfig { insecure_capkey, ..OsdConfig::default() });
+        let nexus = NexusId(5);
+        bench.unit.nexus_established(nexus, "iqn.test:other", secure_channel);
+        let token = || {
+            let page = bench.raw(nexus, &[0x12, 1, 0xB1, 0, 255, 0], &[], 255).data_in;
+            assert_eq!((page[1], page.len()), (0xB1, 4 + 32));
+            sealstone_seal::SecurityToken(page[4..].try_into().unwrap())
+        };
+        bench.raw(nexus, &[0; 6], &[], 0);
+        let capability = bench.capability(&read(), SecurityMethod::CapKey);
+        let first = token();
+        let ready = bench.ready_with_token(read(), &Wish::default(), &[], &capability, &first);
+        let reply = bench.raw(nexus, &ready.cdb, &[], 4);
+        assert_eq!(reply.status, status, "{insecure_capkey} {secure_channel}");
+        // Another nexus has another token, and a reset draws a new one.
+        assert_eq!(bench.raw(NEXUS, &ready.cdb, &[], 4).status, Status::CheckCondition);
+        bench.unit.reset();
+        assert_ne!(token(), first);
+        bench.raw(nexus, &[0; 6], &[], 0);
+        assert_eq!(bench.raw(nexus, &ready.cdb, &[], 4).status, Status::CheckCondition);
+    }
+}
+
+#[test]
+fn a_flipped_bit_of_data_is_found_before_anything_is_written() {
+    let bench = bench();
+    let before = bench.state_hash();
+    let capability = bench.capability(&write(), SecurityMethod::AllData);
+    let wish = Wish {
+        get: vec![sealstone_osd::AttributeId::new(1, 1)],
+        allocation: 64,
+        ..Wish::set(&[(0x1_0000, 1, b"v")])
+    };
+    let length = bench.ready(write(), &wish, b"DATA", &capability).data_out.len();
+    for byte in 0..length {
+        let mut ready = bench.ready(write(), &wish, b"DATA", &capability);
+        if (4..8).contains(&byte) {
+            continue; // padding between the parts
+        }
+        ready.data_out[byte] ^= 0x10;
+        let answer = bench.verify(&ready, &bench.send(&ready)).unwrap();
+        assert_eq!(answer.sense(), (5, 0x260F), "byte {byte}");
+        assert_eq!(bench.state_hash(), before);
+    }
+}
+
+#[test]
+fn a_piggybacked_attribute_without_its_permission_stops_the_command() {
+    let bench = bench();
+    let before = bench.state_hash();
+    let mut capability = bench.capability(&write(), SecurityMethod::AllData);
+    capability.permissions = Permissions::WRITE;
+    for wish in [Wish::get(&[(1, 1)]), Wish::set(&[(0x1_0000, 1, b"v")])] {
+        let answer = bench.run_with(write(), wish, b"DATA", &capability);
+        refused(&answer, 0x2400);
+        assert_eq!(answer.sense.unwrap().field.unwrap().byte, 129);
+        assert_eq!(bench.state_hash(), before);
+    }
+}
+
+#[test]
+fn refusals_and_changes_leave_records_and_counts() {
+    let bench = bench_with(OsdConfig::default());
+    bench.log.0.lock().clear();
+    let mut capability = bench.capability(&write(), SecurityMethod::AllData);
+    bench.run(write(), Wish::default(), b"DATA").good();
+    bench.run(read(), Wish::default(), &[]).good();
+    capability.permissions = Permissions::READ;
+    bench.run_with(write(), Wish::default(), b"DATA", &capability);
+    let log = bench.log.0.lock().clone();
+    assert_eq!(log.len(), 2, "{log:?}");
+    let principal = "61756469746f722d6f662d7468652d7465737473";
+    assert_eq!(log[0], format!("{principal} iqn.test:client WRITE 0x10000/0x10000 done None None"));
+    assert!(
+        log[1].contains("WRITE 0x10000/0x10000 refused Some(\"permission\") Some((5, 36, 0))"),
+        "{}",
+        log[1]
+    );
+    let metrics = bench.unit.metrics();
+    let counts: std::collections::BTreeMap<_, _> = metrics.commands().collect();
+    assert_eq!((counts["WRITE"].received, counts["WRITE"].refused, counts["READ"].bytes_in), (3, 1, 56));
+    assert_eq!(metrics.denials()["permission"], 1);
+
+    let audited = bench_with(OsdConfig { audit_reads: true, ..OsdConfig::default() });
+    audited.log.0.lock().clear();
+    audited.run(read(), Wish::default(), &[]).good();
+    assert_eq!(audited.log.0.lock().len(), 1);
+}
+
+#[test]
+fn the_device_says_who_it_is_and_where_it_stands() {
+    let bench = bench();
+    let inquiry = bench.raw(NEXUS, &[0x12, 0, 0, 0, 96, 0], &[], 96).data_in;
+    assert_eq!((inquiry[0], &inquiry[8..16]), (0x11, &b"SEALSTON"[..]));
+    let identification = bench.raw(NEXUS, &[0x12, 1, 0x83, 0, 255, 0], &[], 255).data_in;
+    assert_eq!(identification[4..], support::SYSTEM_ID);
+    assert_eq!(bench.raw(NEXUS, &[0x12, 1, 0x99, 0, 255, 0], &[], 255).status, Status::CheckCondition);
+    assert_eq!(bench.raw(NEXUS, &[0xA0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0], &[], 16).data_in.len(), 16);
+    assert_eq!(bench.raw(NEXUS, &[0; 6], &[], 0).status, Status::Good);
+    let unknown = bench.raw(NEXUS, &[0x28; 10], &[], 512);
+    assert_eq!(sealstone_scsi::Sense::parse(&unknown.sense).unwrap().code.0, 0x2000);
+
+    // A nexus hears of power on first, but INQUIRY does not wait for that.
+    bench.unit.nexus_established(NexusId(9), "iqn.test:other", false);
+    assert_eq!(bench.raw(NexusId(9), &[0x12, 0, 0, 0, 96, 0], &[], 96).status, Status::Good);
+    let sense = bench.raw(NexusId(9), &[3, 1, 0, 0, 252, 0], &[], 252).data_in;
+    assert_eq!(sense[1..4], [6, 0x29, 0]);
+    assert_eq!(bench.raw(NexusId(9), &[0; 6], &[], 0).status, Status::Good);
+    bench.unit.reset();
+    assert_eq!(bench.raw(NexusId(9), &[0; 6], &[], 0).sense[1..4], [6, 0x29, 3]);
+}
+
+#[test]
+fn a_clock_set_back_keeps_the_device_not_ready() {
+    let bench = Bench::start(OsdConfig::default(), Arc::new(MemoryStore::new(1 << 20)), 2, START_MS + 30_000);
+    assert_eq!(bench.raw(NEXUS, &[0; 6], &[], 0).status, Status::Good);
+    bench.fake.ms.store(START_MS - 3_600_000, Ordering::SeqCst);
+    assert_eq!(bench.raw(NEXUS, &[0; 6], &[], 0).sense[1..4], [2, 4, 3]);
+    let list =
+        List { object: ObjectId::ROOT, list_id: 0, allocation: 64, initial: 0, with_attributes: false };
+    assert_eq!(bench.run(Command::List(list), Wish::default(), &[]).sense(), (2, 0x0403));
+    bench.fake.ms.store(START_MS + 40_000, Ordering::SeqCst);
+    bench.run(Command::List(list), Wish::default(), &[]).good();
+}
+
+#[test]
+fn nonces_from_before_a_restart_are_refused() {
+    let store = Arc::new(MemoryStore::new(1 << 20));
+    let list =
+        List { object: ObjectId::ROOT, list_id: 0, allocation: 64, initial: 0, with_attributes: false };
+    let command = Command::List(list);
+    let first = Bench::start(OsdConfig::default(), store.clone(), 1, 0);
+    let capability = first.capability(&command, SecurityMethod::AllData);
+    let ready = first.ready(command, &Wish::default(), &[], &capability);
+    first.verify(&ready, &first.send(&ready)).unwrap().good();
+    let second = Bench::start(OsdConfig::default(), store, 2, START_MS + 3000);
+    refused(&second.verify(&ready, &second.send(&ready)).unwrap(), 0x2407);
+    second.fake.ms.store(START_MS + 3001, Ordering::SeqCst);
+    second.run(command, Wish::default(), &[]).good();
+}
+
+#[test]
+fn the_response_check_value_can_be_fetched_as_an_attribute() {
+    let bench = bench();
+    let capability = bench.capability(&read(), SecurityMethod::AllData);
+    let ready = bench.ready(read(), &Wish::get(&[(0xFFFF_FFFE, 1)]), &[], &capability);
+    let reply = bench.send(&ready);
+    let answer = bench.verify(&ready, &reply).unwrap().good();
+    let sense = sealstone_scsi::Sense::parse(&reply.sense).unwrap();
+    assert_eq!(value(&answer.attributes), sense.response_icv.unwrap().as_bytes());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// No bytes make the device panic, and none without a proof change anything.
+    #[test]
+    fn arbitrary_bytes_change_nothing(
+        mut cdb in proptest::collection::vec(any::<u8>(), 0..260),
+        data in proptest::collection::vec(any::<u8>(), 0..300),
+        action in 0..SERVICE_ACTIONS.len(),
+        shape in any::<bool>(),
+        max in 0..5000usize,
+    ) {
+        let bench = bench();
+        let before = bench.state_hash();
+        if shape && cdb.len() > 12 {
+            (cdb[0], cdb[7]) = (0x7F, 228);
+            cdb[8..10].copy_from_slice(&SERVICE_ACTIONS[action].osd2.unwrap().to_be_bytes());
+            cdb.resize(236, 0);
+        }
+        let reply = bench.raw(NEXUS, &cdb, &data, max);
+        prop_assert!(reply.data_in.len() <= max);
+        prop_assert_eq!(bench.state_hash(), before);
+        let _ = bench.unit.cost(&cdb);
+    }
+
+    /// Nor where NOSEC lets everything through to the handlers.
+    #[test]
+    fn arbitrary_commands_without_security_do_not_panic(
+        mut cdb in proptest::collection::vec(any::<u8>(), 236),
+        data in proptest::collection::vec(any::<u8>(), 0..300),
+        small in any::<[bool; 4]>(),
+        action in 0..SERVICE_ACTIONS.len(),
+        max in 0..5000usize,
+    ) {
+        let bench = Bench::with(
+            OsdConfig { insecure_nosec: true, allow_osd1: true, ..OsdConfig::default() },
+            Arc::new(MemoryStore::new(1 << 20)),
+        );
+        bench.create_partition(PID);
+        bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+        let osd1 = SERVICE_ACTIONS[action].osd1.filter(|_| small[3]);
+        (cdb[0], cdb[7]) = (0x7F, 228);
+        cdb[8..10].copy_from_slice(&osd1.or(SERVICE_ACTIONS[action].osd2).unwrap().to_be_bytes());
+        (cdb[10], cdb[11], cdb[12]) = (0, cdb[11] & 1 | if small[0] { 0x20 } else { 0x30 }, 0);
+        cdb[16..24].copy_from_slice(&PID.to_be_bytes());
+        cdb[24..32].copy_from_slice(&OID.to_be_bytes());
+        if small[1] {
+            cdb[32..52].fill(0);
+            (cdb[39], cdb[43], cdb[47]) = (data.len() as u8, data.len() as u8, 2);
+        }
+        if small[2] {
+            cdb[52..80].fill(0);
+        }
+        cdb[80..184].fill(0);
+        (cdb[80], cdb[129], cdb[130]) = (1, 0xFF, 0xFC);
+        let reply = bench.raw(NEXUS, &cdb, &data, max);
+        prop_assert!(reply.data_in.len() <= max);
+        prop_assert!(reply.sense.len() <= 252);
+    }
+}

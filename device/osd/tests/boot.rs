@@ -1,0 +1,94 @@
+//! `osd init` and `osd serve`: the directory of a device from its first to its later starts.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sealstone_device::boot::{self, BootError, NewDevice};
+use sealstone_device::provision::InitialKey;
+use sealstone_device::{NoAudit, OsdConfig, ProvisionError};
+use sealstone_scsi::lu::{LogicalUnit as _, NexusId, ScsiCommand};
+use sealstone_store::{FormatError, Options};
+use support::{Fake, HeapBuffers, START_MS};
+
+fn new_device() -> NewDevice {
+    NewDevice {
+        name: "osd-1".into(),
+        capacity: 64 << 20,
+        unique: [3; 12],
+        store_uuid: [4; 16],
+        master_key: InitialKey(zeroize::Zeroizing::new(support::MASTER)),
+    }
+}
+
+fn start(root: &Path, ms: u64) -> Result<(boot::Running, Arc<Fake>), BootError> {
+    let fake = Arc::new(Fake::default());
+    fake.ms.store(ms, Ordering::SeqCst);
+    let running =
+        boot::start(root, OsdConfig::default(), Options::default(), fake.clone(), Arc::new(NoAudit))?;
+    Ok((running, fake))
+}
+
+#[test]
+fn every_start_is_a_new_epoch_and_the_lease_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("osd");
+    let made = boot::init(&root, new_device()).unwrap();
+    made.write_key_out(&dir.path().join("key.toml")).unwrap();
+    let text = std::fs::read_to_string(dir.path().join("key.toml")).unwrap();
+    assert!(text.contains("master_key = \"5a5a") && text.contains("name = \"osd-1\""));
+    assert!(made.write_key_out(&dir.path().join("key.toml")).is_err(), "an existing file is not overwritten");
+    drop(made);
+    let (first, _) = start(&root, START_MS).unwrap();
+    first.unit.upkeep().unwrap();
+    assert_eq!(first.boot_epoch, 1);
+    first.unit.shut_down().unwrap();
+    drop(first);
+    // An hour back: not ready, until the time is right again.
+    let (second, fake) = start(&root, START_MS - 3_600_000).unwrap();
+    assert_eq!(second.boot_epoch, 2);
+    assert!(second.unit.upkeep().is_err());
+    let ready = || {
+        let command = ScsiCommand {
+            nexus: NexusId(1),
+            lun: 0,
+            cdb: &[0; 6],
+            data_out: &[],
+            data_in_max: 0,
+            buffers: &HeapBuffers,
+        };
+        second.unit.execute(command)
+    };
+    ready();
+    assert_eq!(ready().sense[1..4], [2, 4, 3]);
+    fake.ms.store(START_MS + 1, Ordering::SeqCst);
+    assert!(ready().sense.is_empty());
+    second.unit.upkeep().unwrap();
+}
+
+#[test]
+fn one_process_at_a_time_and_no_second_init() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("osd");
+    assert!(matches!(start(&root, START_MS), Err(BootError::Provision(ProvisionError::NotInitialised(_)))));
+    drop(boot::init(&root, new_device()).unwrap());
+    let again = boot::init(&root, new_device());
+    assert!(matches!(again, Err(BootError::Provision(ProvisionError::AlreadyInitialised(_)))));
+    let running = start(&root, START_MS).unwrap();
+    assert!(matches!(start(&root, START_MS), Err(BootError::Store(FormatError::InUse))));
+    drop(running);
+    start(&root, START_MS).unwrap();
+}
+
+#[test]
+fn a_capacity_the_store_cannot_have_leaves_an_interrupted_init() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("osd");
+    let made = boot::init(&root, NewDevice { capacity: 1, ..new_device() });
+    assert!(matches!(made, Err(BootError::Store(FormatError::Capacity { .. }))));
+    assert!(matches!(start(&root, START_MS), Err(BootError::Provision(ProvisionError::Interrupted(_)))));
+}
