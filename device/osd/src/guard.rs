@@ -4,6 +4,7 @@
 //! Contract: no nonce is accepted whose time is later than the lease that was made durable.
 //! Truth: design/security.md 3.3, 3.4, 3.6, 4.4.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
@@ -49,6 +50,8 @@ pub(crate) struct Guard {
     keys: RwLock<KeyHierarchy<RustCrypto>>,
     gate: Gate<RustCrypto, ParkingLot>,
     lease: Mutex<Box<dyn LeaseStore>>,
+    /// Partitions that are gone while their keys are still there.
+    removed: Mutex<BTreeSet<u64>>,
     voided: AtomicU64,
 }
 
@@ -67,22 +70,38 @@ impl Guard {
             keys: RwLock::new(keys),
             gate: Gate::new(policy, lease_ms, &mut random),
             lease: Mutex::new(lease),
+            removed: Mutex::new(BTreeSet::new()),
             voided: AtomicU64::new(0),
         }
     }
 
     /// A partition gets its keys.
     pub(crate) fn add_partition(&self, id: u64) -> Result<(), Failure> {
-        self.keys.write().add_partition(id).map_err(|error| match error {
+        let mut keys = self.keys.write();
+        let mut removed = self.removed.lock();
+        let added = match keys.add_partition(id) {
+            Err(KeyError::Full) => {
+                std::mem::take(&mut *removed).into_iter().for_each(|id| keys.remove_partition(id));
+                keys.add_partition(id)
+            }
+            // The keys of a partition of that id that was removed: see `remove_partition`.
+            Err(KeyError::PartitionExists(_)) if removed.contains(&id) => Ok(()),
+            other => other,
+        };
+        removed.remove(&id);
+        added.map_err(|error| match error {
             KeyError::PartitionExists(_) => Failure::Field(crate::failure::PARTITION),
             KeyError::Full => Failure::Quota("partition keys"),
             KeyError::ParentUnset | KeyError::NoPartition(_) | KeyError::Version(_) => Failure::Keys(error),
         })
     }
 
-    /// A partition's keys are void.
+    /// A partition is gone, and with it what was admitted and has not run yet.
+    ///
+    /// Its factory keys stay where they are: a partition made again under its id would get the same ones, and the
+    /// nonce memory goes by key instance, so that with a new instance old commands could be replayed.
     pub(crate) fn remove_partition(&self, id: u64) {
-        self.keys.write().remove_partition(id);
+        self.removed.lock().insert(id);
         self.voided.fetch_add(1, Ordering::SeqCst);
     }
 

@@ -219,6 +219,22 @@ fn a_replay_is_refused_on_every_nexus_and_changes_nothing() {
 }
 
 #[test]
+fn a_partition_made_again_does_not_hear_old_commands() {
+    let bench = bench();
+    let append = Command::Append(Append { object: user(OID), length: 4 });
+    let capability = bench.capability(&append, SecurityMethod::AllData);
+    let ready = bench.ready(append, &Wish::default(), b"more", &capability);
+    bench.verify(&ready, &bench.send(&ready)).unwrap().good();
+    let remove = RemovePartition { partition: PID, with_contents: true };
+    bench.run(Command::RemovePartition(remove), Wish::default(), &[]).good();
+    assert_eq!(bench.send(&ready).status, Status::CheckCondition);
+    bench.create_partition(PID);
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    refused(&bench.verify(&ready, &bench.send(&ready)).unwrap(), 0x2406);
+    assert_eq!(bench.store.stat(user(OID)).unwrap().length, 0);
+}
+
+#[test]
 fn of_many_threads_with_the_same_request_one_wins() {
     let bench = bench();
     let append = Command::Append(Append { object: user(OID), length: 1 });
