@@ -1,0 +1,181 @@
+//! Longer runs of one target, on any toolchain: `sealstone-fuzz TARGET [--runs N] [--seed S] [--minutes M]`.
+//!
+//! Does: a progress line; a failing input is made small and written to a file. Does not: look for coverage.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use sealstone_fuzz::{Failure, INPUT_SLOW_MAX, Session, TARGETS, Target, attempt, find, hex, minimise};
+
+const USAGE: &str = "usage: sealstone-fuzz TARGET|--all [--runs N] [--seed S] [--minutes M] [--out FOLDER] [--keep-going]
+       sealstone-fuzz TARGET FILE...     runs these inputs, nothing else
+       sealstone-fuzz --list";
+/// Runs if neither `--runs` nor `--minutes` is given, of a target of cost 1.
+const RUNS: u64 = 1_000_000;
+/// Different failures of one target after which a run that keeps going gives up.
+const FAILURES_MAX: usize = 20;
+
+struct Arguments {
+    targets: Vec<&'static Target>,
+    files: Vec<PathBuf>,
+    runs: Option<u64>,
+    seed: u64,
+    minutes: Option<f64>,
+    out: PathBuf,
+    keep_going: bool,
+}
+
+fn arguments() -> Result<Option<Arguments>, String> {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs());
+    let mut parsed = Arguments {
+        targets: Vec::new(),
+        files: Vec::new(),
+        runs: None,
+        seed: clock,
+        minutes: None,
+        out: PathBuf::from("."),
+        keep_going: false,
+    };
+    let mut rest = std::env::args().skip(1);
+    while let Some(argument) = rest.next() {
+        let mut value = || rest.next().ok_or(format!("{argument} needs a value"));
+        match argument.as_str() {
+            "--list" => return Ok(None),
+            "--all" => parsed.targets.extend(TARGETS),
+            "--runs" => parsed.runs = Some(value()?.parse().map_err(|_| "--runs needs a number")?),
+            "--seed" => parsed.seed = value()?.parse().map_err(|_| "--seed needs a number")?,
+            "--minutes" => parsed.minutes = Some(value()?.parse().map_err(|_| "--minutes needs a number")?),
+            "--out" => parsed.out = PathBuf::from(value()?),
+            "--keep-going" => parsed.keep_going = true,
+            option if option.starts_with('-') => return Err(format!("unknown option {option}")),
+            name if parsed.targets.is_empty() => {
+                parsed.targets.push(find(name).ok_or(format!("no target {name}; see --list"))?);
+            }
+            file => parsed.files.push(PathBuf::from(file)),
+        }
+    }
+    if parsed.targets.is_empty() { Err("no target".to_owned()) } else { Ok(Some(parsed)) }
+}
+
+/// What runs now, so that a hang can be told.
+type Current = Arc<Mutex<Option<(Instant, Vec<u8>)>>>;
+
+/// Ends the process with the input on the terminal if one does not return.
+fn watch(target: &'static Target, current: Current) {
+    thread::spawn(move || {
+        loop {
+            thread::sleep(Duration::from_secs(1));
+            let now = current.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((since, input)) = &*now
+                && since.elapsed() > INPUT_SLOW_MAX
+            {
+                eprintln!("\n{}: does not return from input {}", target.name, hex(input));
+                std::process::exit(3);
+            }
+        }
+    });
+}
+
+fn report(target: &Target, out: &Path, number: usize, input: &[u8], failure: &Failure) {
+    println!("\n{}: {}", target.name, failure.message);
+    let small = minimise(target, input);
+    let path = out.join(format!("{}-{number}", target.name));
+    match std::fs::write(&path, &small) {
+        Ok(()) => println!("{} bytes in {}: {}", small.len(), path.display(), hex(&small)),
+        Err(error) => println!("{}: {error}; the input: {}", path.display(), hex(&small)),
+    }
+}
+
+/// The number of different failures.
+fn run(target: &'static Target, arguments: &Arguments) -> usize {
+    let current = Current::default();
+    watch(target, Arc::clone(&current));
+    let set = |now| *current.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    let started = Instant::now();
+    let until = arguments.minutes.map(|minutes| started + Duration::from_secs_f64(60.0 * minutes));
+    let runs = match (arguments.runs, until) {
+        (Some(runs), _) => runs,
+        (None, Some(_)) => u64::MAX,
+        (None, None) => RUNS / u64::from(target.cost) + 1,
+    };
+    let mut session = Session::new(target, arguments.seed, Vec::new());
+    let mut queue = session.seeds().to_vec();
+    let mut seen: Vec<String> = Vec::new();
+    let mut told = started;
+    let mut done = 0_u64;
+    println!("{}: seed {}, {} inputs to start from", target.name, arguments.seed, queue.len());
+    while done < runs && until.is_none_or(|until| Instant::now() < until) {
+        let input = queue.pop().unwrap_or_else(|| session.next_input());
+        set(Some((Instant::now(), input.clone())));
+        let result = attempt(target, &input);
+        set(None);
+        done += 1;
+        if let Err(failure) = result {
+            // The place of a panic tells failures apart; the rest of the message differs from input to input.
+            let place = failure.message.split('\n').next().unwrap_or_default().to_owned();
+            if !seen.contains(&place) {
+                seen.push(place);
+                report(target, &arguments.out, seen.len(), &input, &failure);
+                if !arguments.keep_going || seen.len() == FAILURES_MAX {
+                    break;
+                }
+            }
+        }
+        if told.elapsed() > Duration::from_secs(2) {
+            told = Instant::now();
+            let rate = done as f64 / started.elapsed().as_secs_f64();
+            print!("\r{}: {done} runs, {rate:.0} a second, {} failures ", target.name, seen.len());
+            let _ = std::io::stdout().flush();
+        }
+    }
+    println!("\r{}: {done} runs in {:.1} s, {} failures", target.name, started.elapsed().as_secs_f64(), seen.len());
+    seen.len()
+}
+
+fn replay(target: &Target, files: &[PathBuf]) -> Result<usize, String> {
+    let mut failures = 0;
+    for file in files {
+        let input = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        match attempt(target, &input) {
+            Ok(()) => println!("{}: passes", file.display()),
+            Err(failure) => {
+                failures += 1;
+                println!("{}: {}", file.display(), failure.message);
+            }
+        }
+    }
+    Ok(failures)
+}
+
+fn main() -> ExitCode {
+    let arguments = match arguments() {
+        Ok(Some(arguments)) => arguments,
+        Ok(None) => {
+            TARGETS.iter().for_each(|target| println!("{:22} {}", target.name, target.about));
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("{error}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let failures = if arguments.files.is_empty() {
+        Ok(arguments.targets.iter().map(|target| run(target, &arguments)).sum())
+    } else {
+        replay(arguments.targets[0], &arguments.files)
+    };
+    match failures {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}

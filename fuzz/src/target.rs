@@ -1,0 +1,114 @@
+//! The table of targets.
+
+#[cfg(feature = "client")]
+use crate::targets::client;
+use crate::targets::{device, initiator, iscsi, login, mds, osd, osd_lists, scsi, seal, store};
+
+/// One way from bytes of outside into the workspace.
+pub struct Target {
+    /// Its name on the command line, and of its corpus folder.
+    pub name: &'static str,
+    /// What it does with its input, and what must hold besides not to panic.
+    pub about: &'static str,
+    /// Runs one input; panics if a promise is broken.
+    pub run: fn(&[u8]),
+    /// Real inputs to start from, the same at every call.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// How many runs of a cheap target one run of this one costs; a smoke run does that many fewer.
+    pub cost: u32,
+    /// The entry points it drives, as `crate::Type::function` or `crate::module::function`.
+    pub covers: &'static [&'static str],
+}
+
+/// Every target.
+pub static TARGETS: &[Target] = &[
+    osd::CDB,
+    osd::CAPABILITY,
+    osd::CONTINUATION,
+    osd::INTEGRITY,
+    osd::MASTER_KEY,
+    osd::OFFSET,
+    osd_lists::ATTRIBUTE_LISTS,
+    osd_lists::ATTRIBUTE_PAGES,
+    osd_lists::LISTING,
+    osd_lists::QUERY,
+    osd_lists::MAP,
+    scsi::SENSE,
+    scsi::SPC,
+    iscsi::TARGET,
+    iscsi::INITIATOR,
+    iscsi::SESSION,
+    mds::FRAME,
+    mds::LOGIN,
+    mds::REQUEST,
+    mds::RESPONSE,
+    mds::LAYOUT,
+    mds::NAMES,
+    login::SERVER,
+    login::CLIENT,
+    login::RESUME,
+    seal::KEYSTORE,
+    seal::GATE,
+    seal::DATA_OUT,
+    seal::REPLY,
+    store::OPEN,
+    store::WHOLE_SUPERBLOCK,
+    store::RECORDS,
+    initiator::URL,
+    #[cfg(feature = "client")]
+    client::SESSION_FILE,
+    device::UNIT,
+    device::LOCKED_UNIT,
+    device::DIRECTORY,
+];
+
+/// The target of a name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
+
+/// Bytes as hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    use core::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Hexadecimal digits as bytes, blanks between them left out; `None` for anything else.
+#[must_use]
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits: Vec<u8> = text
+        .chars()
+        .filter(|digit| !digit.is_whitespace())
+        .map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+        .collect::<Option<_>>()?;
+    let (pairs, rest) = digits.as_chunks::<2>();
+    rest.is_empty().then(|| pairs.iter().map(|[high, low]| high << 4 | low).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_fit_for_folders() {
+        for (at, target) in TARGETS.iter().enumerate() {
+            assert!(target.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'), "{}", target.name);
+            assert!(TARGETS[..at].iter().all(|other| other.name != target.name), "{}", target.name);
+            assert!(target.cost > 0 && !target.about.is_empty() && !target.covers.is_empty(), "{}", target.name);
+        }
+    }
+
+    #[test]
+    fn hex_reads_back() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(unhex(&hex(&bytes)), Some(bytes));
+        assert_eq!(unhex("0 1\n"), Some(vec![1]));
+        assert_eq!((unhex("0"), unhex("0g")), (None, None));
+    }
+}

@@ -1,0 +1,62 @@
+//! `sealstone-client`: the file that keeps a session.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use sealstone_client::{SavedSession, SessionTicket, UserName, tls::Fingerprint};
+use sealstone_login::SessionKeys;
+
+use crate::Target;
+
+/// A folder for files under test, for as long as the process lives.
+fn scratch() -> &'static tempfile::TempDir {
+    static SCRATCH: OnceLock<tempfile::TempDir> = OnceLock::new();
+    SCRATCH.get_or_init(|| tempfile::tempdir().expect("a folder for temporary files"))
+}
+
+/// A file that nobody else may read, one for each thread.
+fn private(name: &str, bytes: &[u8]) -> PathBuf {
+    let path = scratch().path().join(format!("{name}-{:?}", std::thread::current().id()));
+    fs::write(&path, bytes).expect("the folder is writable");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("the file is ours");
+    path
+}
+
+fn session_file(input: &[u8]) {
+    let path = private("session", input);
+    let Ok(Some(saved)) = SavedSession::load(&path) else { return };
+    saved.save(&path).expect("the folder is writable");
+    let again = SavedSession::load(&path).expect("our own file").expect("just written");
+    assert_eq!((&again.server, again.fingerprint), (&saved.server, saved.fingerprint));
+    let (one, other) = (again.ticket, saved.ticket);
+    assert_eq!((one.user, one.server_id, one.session), (other.user, other.server_id, other.session));
+    assert_eq!((one.expires_ms, *one.keys.to_bytes()), (other.expires_ms, *other.keys.to_bytes()));
+}
+
+fn session_seeds() -> Vec<Vec<u8>> {
+    let saved = SavedSession {
+        server: "mds.example:3270".to_owned(),
+        fingerprint: Fingerprint([0xA5; 32]),
+        ticket: SessionTicket {
+            user: UserName::new("alice").expect("a proper account"),
+            server_id: [1; 16],
+            session: [2; 16],
+            keys: SessionKeys::from_bytes(&[3; 96]),
+            expires_ms: 1_800_000_000_000,
+        },
+    };
+    let path = private("seed", b"");
+    saved.save(&path).expect("the folder is writable");
+    vec![fs::read(&path).expect("just written")]
+}
+
+pub(crate) const SESSION_FILE: Target = Target {
+    name: "client-session-file",
+    about: "a session file; what loads saves and loads the same",
+    run: session_file,
+    seeds: session_seeds,
+    cost: 60,
+    covers: &["client::SavedSession::load", "client::Fingerprint::from_str"],
+};

@@ -1,0 +1,435 @@
+//! `sealstone-mds-protocol`: frames, login bodies, requests, responses, layouts, names.
+
+use sealstone_mds_protocol::login::{
+    KE1_BYTES, KE2_BYTES, KE3_BYTES, LoginChallenge, LoginError, LoginErrorCode, LoginFinish, LoginOk, LoginStart,
+    Logout, REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES, REGISTRATION_UPLOAD_BYTES, RegisterResponse,
+    RegisterStart, RegisterUpload, Rekey, Resume, Retry, SUITE_LIGHT,
+};
+use sealstone_mds_protocol::{
+    Access, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceId, DeviceState, DirEntry,
+    ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant, HEADER_BYTES, Handle, InodeId,
+    IntentId, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, REQUESTS, RESPONSES, Request,
+    Response, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName, Wire, Writer, decode_message,
+    frame,
+};
+use sealstone_osd::ObjectId;
+
+use crate::Target;
+use crate::input::{Input, array, seed};
+
+/// Extents of one range that are looked at.
+const EXTENTS_MAX: usize = 64;
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a proper name")
+}
+
+fn path(text: &str) -> FilePath {
+    FilePath::new(text).expect("a proper path")
+}
+
+pub(crate) fn user(text: &str) -> UserName {
+    UserName::new(text).expect("a proper account")
+}
+
+fn text<const MAX: usize>(text: &str) -> Text<MAX> {
+    Text::new(text).expect("a short text")
+}
+
+fn body(message: &impl Wire) -> Vec<u8> {
+    let mut out = Writer::new();
+    message.put(&mut out);
+    out.finish(BODY_MAX).expect("seeds are short")
+}
+
+/// The message in a body, if it is one, encodes to the same bytes: each value has one encoding.
+fn one<T: Wire>(bytes: &[u8]) {
+    if let Ok(message) = decode_message::<T>(bytes) {
+        assert_eq!(body(&message), bytes);
+    }
+}
+
+/// Decodes as the type says; false for one without a body of its own here.
+fn login_body(kind: MessageType, bytes: &[u8]) -> bool {
+    match kind {
+        MessageType::LoginStart => one::<LoginStart>(bytes),
+        MessageType::LoginChallenge => one::<LoginChallenge>(bytes),
+        MessageType::LoginFinish => one::<LoginFinish>(bytes),
+        MessageType::LoginOk => one::<LoginOk>(bytes),
+        MessageType::Resume => one::<Resume>(bytes),
+        MessageType::Rekey | MessageType::RekeyOk => one::<Rekey>(bytes),
+        MessageType::Logout | MessageType::LogoutOk => one::<Logout>(bytes),
+        MessageType::Retry => one::<Retry>(bytes),
+        MessageType::RegisterStart => one::<RegisterStart>(bytes),
+        MessageType::RegisterResponse => one::<RegisterResponse>(bytes),
+        MessageType::RegisterUpload => one::<RegisterUpload>(bytes),
+        MessageType::Error => one::<LoginError>(bytes),
+        MessageType::Request | MessageType::Response => return false,
+    }
+    true
+}
+
+/// A message of every login type, encoded.
+fn login_messages() -> Vec<(MessageType, Vec<u8>)> {
+    let start = LoginStart { suite: SUITE_LIGHT, user: user("alice"), capabilities: 0, ke1: [1; KE1_BYTES] };
+    let challenge = LoginChallenge { login_id: [2; 16], ke2: [3; KE2_BYTES], time_ms: 4, max_error_ms: 5 };
+    let ok = LoginOk {
+        session: [6; 16],
+        epoch: 0,
+        expires_ms: 7,
+        idle_s: 8,
+        rekey_records: 0,
+        roles: text("user,admin"),
+        confirm: [9; 32],
+    };
+    let code = text("one-time-code");
+    let upload =
+        RegisterUpload { user: user("bob"), code: text("x"), record: [1; REGISTRATION_UPLOAD_BYTES] };
+    vec![
+        (MessageType::LoginStart, body(&start)),
+        (MessageType::LoginChallenge, body(&challenge)),
+        (MessageType::LoginFinish, body(&LoginFinish { login_id: [2; 16], ke3: [5; KE3_BYTES] })),
+        (MessageType::LoginOk, body(&ok)),
+        (MessageType::Resume, body(&Resume { session: [6; 16], nonce: [1; 16], mac: [2; 32] })),
+        (MessageType::Rekey, body(&Rekey { epoch: 1, share: [3; 32] })),
+        (MessageType::RekeyOk, body(&Rekey { epoch: 1, share: [4; 32] })),
+        (MessageType::Logout, body(&Logout { session: [6; 16], flags: 1 })),
+        (MessageType::LogoutOk, body(&Logout { session: [6; 16], flags: 0 })),
+        (MessageType::Retry, body(&Retry { cookie: [7; 40], retry_ms: 9 })),
+        (
+            MessageType::RegisterStart,
+            body(&RegisterStart { user: user("bob"), code, request: [1; REGISTRATION_REQUEST_BYTES] }),
+        ),
+        (
+            MessageType::RegisterResponse,
+            body(&RegisterResponse { response: [1; REGISTRATION_RESPONSE_BYTES] }),
+        ),
+        (MessageType::RegisterUpload, body(&upload)),
+        (MessageType::Error, body(&LoginError { code: LoginErrorCode::Busy, retry_ms: 100 })),
+    ]
+}
+
+fn frame_seeds() -> Vec<Vec<u8>> {
+    let logins = login_messages().into_iter().map(|(kind, body)| (kind, 0, body));
+    let requests = requests().into_iter().map(|request| (MessageType::Request, 1, encoded(&request)));
+    let responses = responses().into_iter().take(3).map(|one| (MessageType::Response, 2, answered(&one)));
+    let all = logins.chain(requests.take(3)).chain(responses);
+    all.map(|(kind, sequence, body)| frame(kind, sequence, &body).expect("seeds are short")).collect()
+}
+
+fn frames(input: &[u8]) {
+    let mut input = Input::new(input);
+    // Several frames may follow each other, as on a connection.
+    for _ in 0..8 {
+        let head: [u8; HEADER_BYTES] = input.array();
+        let Ok(header) = FrameHeader::parse(&head) else { return };
+        assert_eq!(header.encode(), head);
+        let length = usize::try_from(header.body_length).expect("bounded by BODY_MAX");
+        assert!(length <= BODY_MAX);
+        let bytes = input.take(length);
+        if bytes.len() < length {
+            return;
+        }
+        let again = frame(header.kind, header.sequence, bytes).expect("within the limit");
+        assert_eq!(again[..HEADER_BYTES], head);
+        if !login_body(header.kind, bytes) {
+            request(bytes);
+            response(bytes);
+        }
+    }
+}
+
+pub(crate) const FRAME: Target = Target {
+    name: "mds-frame",
+    about: "frames with their bodies; a header that parses encodes to its own bytes",
+    run: frames,
+    seeds: frame_seeds,
+    cost: 1,
+    covers: &["mds-protocol::FrameHeader::parse", "mds-protocol::frame::decode_message"],
+};
+
+fn login_seeds() -> Vec<Vec<u8>> {
+    let at = |kind| MessageType::ALL.iter().position(|one| *one == kind).expect("one of all") as u8;
+    login_messages().into_iter().map(|(kind, body)| seed(&[at(kind)], &body)).collect()
+}
+
+fn login(input: &[u8]) {
+    let mut input = Input::new(input);
+    let kind = MessageType::ALL[usize::from(input.byte()) % MessageType::ALL.len()];
+    let _ = login_body(kind, input.rest());
+}
+
+pub(crate) const LOGIN: Target = Target {
+    name: "mds-login",
+    about: "which login message, then its body; what decodes encodes to the same bytes",
+    run: login,
+    seeds: login_seeds,
+    cost: 1,
+    covers: &["mds-protocol::frame::decode_message"],
+};
+
+fn encoded(request: &Request) -> Vec<u8> {
+    request.encode(7).expect("seeds are short")
+}
+
+/// A request of every row.
+fn requests() -> Vec<Request> {
+    let checksum = Checksum { kind: ChecksumKind::Sha256, value: [5; 32] };
+    let device = NewDevice {
+        name: name("osd-1"),
+        system_id: [1; 20],
+        url: text("iscsi://h:3260/iqn.2026-11.org.sealstone:osd.a/0"),
+        capacity: 1 << 40,
+        master_key: Secret::new(vec![7; 32]).expect("a short key"),
+    };
+    let handle = Handle::File { inode: InodeId(2), access: Access::Update };
+    let method = Method::AllData;
+    vec![
+        Request::Hello { oldest: 1, newest: 1, software: text("fuzz 1") },
+        Request::WhoAmI {},
+        Request::ServerInfo {},
+        Request::Stat { path: path("/a/b") },
+        Request::ReadDir { path: path("/"), after: Some(name("x")), limit: 10 },
+        Request::MakeDir { path: path("/d"), parents: true, mode: 0o755 },
+        Request::Create { path: path("/f"), size_hint: Some(9), mode: 0o644, replace: true, method },
+        Request::Open { path: path("/f"), access: Access::Read, method },
+        Request::RenewGrants { handle, method },
+        Request::RenewGrants { handle: Handle::Intent(IntentId(3)), method: Method::CmdRsp },
+        Request::Commit { intent: IntentId(1), size: 9, mtime_ms: Some(1), checksum: Some(checksum) },
+        Request::Abandon { intent: IntentId(1) },
+        Request::Rename { from: path("/f"), to: path("/g"), replace: false },
+        Request::Remove { path: path("/d"), recursive: true },
+        Request::SetMode { path: path("/g"), mode: 0o600 },
+        Request::Update { inode: InodeId(2), size: 10, mtime_ms: None },
+        Request::DiskFree {},
+        Request::DeviceList { after: Some(DeviceId(1)), limit: 5 },
+        Request::DeviceAdd { device },
+        Request::DeviceSetState { id: DeviceId(1), state: DeviceState::Draining },
+        Request::UserRegisterStart { name: user("bob"), request: [1; REGISTRATION_REQUEST_BYTES] },
+        Request::UserRegisterFinish {
+            name: user("bob"),
+            record: [2; REGISTRATION_UPLOAD_BYTES],
+            suite: SUITE_LIGHT,
+            admin: true,
+            replace: false,
+        },
+        Request::UserList { after: None, limit: 3 },
+        Request::UserSetEnabled { name: user("bob"), enabled: false },
+        Request::UserRemove { name: user("bob") },
+    ]
+}
+
+fn request_seeds() -> Vec<Vec<u8>> {
+    let all = requests();
+    assert!(REQUESTS.iter().all(|(row, _)| all.iter().any(|one| one.operation() == *row)), "a seed for each row");
+    all.iter().map(encoded).collect()
+}
+
+/// A body that decodes encodes to the same bytes, or with a later schema to a prefix of them but for the schema.
+fn same_bytes(given: &[u8], encoded: &[u8]) {
+    assert_eq!((&given[..10], &given[11..12]), (&encoded[..10], &encoded[11..12]));
+    assert!(given[12..].starts_with(&encoded[12..]));
+    assert!(given[10] > SCHEMA || given == encoded);
+}
+
+fn request(bytes: &[u8]) {
+    if let Ok((id, request)) = Request::decode(bytes) {
+        same_bytes(bytes, &request.encode(id).expect("what decodes is within the limits"));
+        assert!(REQUESTS.contains(&(request.operation(), request.name())));
+    }
+}
+
+pub(crate) const REQUEST: Target = Target {
+    name: "mds-request",
+    about: "a request body; what decodes encodes to the same bytes",
+    run: request,
+    seeds: request_seeds,
+    cost: 1,
+    covers: &["mds-protocol::Request::decode"],
+};
+
+fn objects(width: u32) -> Vec<ObjectRef> {
+    let object = |at| ObjectRef { device: DeviceId(at), object: ObjectId::new(0x1_0000, 0x1_0000 + u64::from(at)) };
+    (0..width).map(object).collect()
+}
+
+fn layouts() -> Vec<Layout> {
+    let striped = |unit, width| Layout::striped(unit, objects(width)).expect("a proper layout");
+    vec![Layout::single(objects(1)[0]), striped(STRIPE_UNIT_MIN, 3), striped(1 << 20, 64)]
+}
+
+fn stat() -> Stat {
+    Stat {
+        inode: InodeId(2),
+        kind: FileKind::File,
+        mode: 0o644,
+        owner: user("alice"),
+        size: 9,
+        version: 1,
+        mtime_ms: 1,
+        ctime_ms: 2,
+        created_ms: 3,
+        width: 3,
+        checksum: Some(Checksum { kind: ChecksumKind::Crc32c, value: [5; 32] }),
+    }
+}
+
+/// A response of every row.
+fn responses() -> Vec<Response> {
+    let layout = layouts()[1].clone();
+    let grant = Grant {
+        object: objects(1)[0],
+        method: Method::AllData,
+        expires_ms: 5,
+        capability: CapabilityBlob::new(vec![2; 104]).expect("a short capability"),
+        key: Secret::new(vec![7; 32]).expect("a short key"),
+    };
+    let grants = vec![grant; 3];
+    let device = Device {
+        id: DeviceId(1),
+        name: name("osd-1"),
+        system_id: [1; 20],
+        url: text("iscsi://h/iqn.x/0"),
+        state: DeviceState::Active,
+        total: 9,
+        used: 1,
+    };
+    let entry = DirEntry { name: name("f"), stat: stat() };
+    let account = User { name: user("bob"), admin: true, enabled: true, created_ms: 1 };
+    let created = CreatedFile {
+        intent: IntentId(1),
+        inode: InodeId(2),
+        expires_ms: 3,
+        layout: layout.clone(),
+        grants: grants.clone(),
+    };
+    vec![
+        Response::Failed { failure: Failure::new(ErrorCode::ALL[0], "why") },
+        Response::Hello { version: 1, software: text("fuzz"), server_id: [1; 16], time_ms: 2 },
+        Response::WhoAmI { user: user("alice"), admin: false, session: [6; 16], expires_ms: 9 },
+        Response::ServerInfo {
+            time_ms: 1,
+            method_floor: Method::CmdRsp,
+            files: 2,
+            directories: 3,
+            intents: 4,
+            reap_queue: 5,
+            sessions: 6,
+            devices: 7,
+        },
+        Response::Done {},
+        Response::Stat { stat: stat() },
+        Response::Directory { entries: vec![entry; 3], more: true },
+        Response::Created { file: created },
+        Response::Opened { file: OpenedFile { stat: stat(), layout, grants: grants.clone() } },
+        Response::Grants { grants },
+        Response::Removed { count: 4, more: false },
+        Response::DiskFree { total: 1, used: 2, active: 3, devices: 4 },
+        Response::Devices { devices: vec![device.clone(); 2], more: false },
+        Response::Device { device },
+        Response::UserRegisterStart { response: [1; REGISTRATION_RESPONSE_BYTES] },
+        Response::Users { users: vec![account; 2], more: false },
+    ]
+}
+
+fn answered(response: &Response) -> Vec<u8> {
+    response.encode(7).expect("seeds are short")
+}
+
+fn response_seeds() -> Vec<Vec<u8>> {
+    let all = responses();
+    assert!(RESPONSES.iter().all(|(row, _)| all.iter().any(|one| one.operation() == *row)), "a seed for each row");
+    all.iter().map(answered).collect()
+}
+
+fn response(bytes: &[u8]) {
+    if let Ok((id, response)) = Response::decode(bytes) {
+        same_bytes(bytes, &response.encode(id).expect("what decodes is within the limits"));
+        assert!(RESPONSES.contains(&(response.operation(), response.name())));
+    }
+}
+
+pub(crate) const RESPONSE: Target = Target {
+    name: "mds-response",
+    about: "a response body; what decodes encodes to the same bytes",
+    run: response,
+    seeds: response_seeds,
+    cost: 1,
+    covers: &["mds-protocol::Response::decode"],
+};
+
+fn layout_seeds() -> Vec<Vec<u8>> {
+    let range = [1_000_000_u64.to_be_bytes(), 9_000_000_u64.to_be_bytes()];
+    layouts().iter().map(|layout| seed(range.as_flattened(), &body(layout))).collect()
+}
+
+fn layout(input: &[u8]) {
+    let mut input = Input::new(input);
+    let (start, end) = (input.long(), input.long());
+    let bytes = input.rest();
+    one::<Layout>(bytes);
+    let Ok(layout) = decode_message::<Layout>(bytes) else { return };
+    let mut at = start;
+    for extent in layout.extents(start..end).take(EXTENTS_MAX) {
+        assert!(extent.file_offset == at && extent.length > 0 && extent.index < layout.width());
+        assert_eq!(layout.file_offset(extent.index, extent.object_offset), Some(at));
+        at += extent.length;
+        assert!(at <= end.min(FILE_SIZE_MAX));
+    }
+    let width = layout.width();
+    let lengths: Vec<u64> = (0..width).map(|index| layout.object_length(index, start)).collect();
+    assert_eq!(layout.file_size(&lengths), start.min(FILE_SIZE_MAX));
+    for index in [0, width - 1, width, usize::MAX] {
+        let _ = layout.object_range(index, start..end);
+        let back = layout.file_offset(index, end).map(|at| layout.object_length(index, at + 1));
+        assert!(back.is_none_or(|length| length == end + 1));
+    }
+}
+
+pub(crate) const LAYOUT: Target = Target {
+    name: "mds-layout",
+    about: "a file range, then a layout; the arithmetic there and back agrees for any range",
+    run: layout,
+    seeds: layout_seeds,
+    cost: 4,
+    covers: &["mds-protocol::frame::decode_message"],
+};
+
+fn names(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    if let Ok(name) = Name::new(&*text) {
+        assert_eq!(Name::new(name.as_str()).as_ref(), Ok(&name));
+        let whole = FilePath::root().join(&name).expect("one name fits");
+        assert_eq!(whole.split_last(), Some((FilePath::root(), name)));
+    }
+    if let Ok(path) = FilePath::new(&text) {
+        assert_eq!(FilePath::new(path.as_str()).as_ref(), Ok(&path));
+        assert!(path.names().all(|name| Name::new(name).is_ok()));
+        match path.split_last() {
+            Some((above, name)) => assert_eq!(above.join(&name), Ok(path)),
+            None => assert!(path.is_root()),
+        }
+    }
+    if let Ok(user) = UserName::new(&*text) {
+        assert_eq!(UserName::new(user.as_str()).as_ref(), Ok(&user));
+    }
+    let short = Text::<16>::truncated(&text);
+    assert!(short.as_str().len() <= 16 && text.starts_with(short.as_str()));
+    one::<Name>(input);
+    one::<FilePath>(input);
+    one::<UserName>(input);
+    let bare: [u8; 2] = array(input);
+    one::<Text<255>>(&bare);
+}
+
+pub(crate) const NAMES: Target = Target {
+    name: "mds-names",
+    about: "text as name, path and account; what is taken is canonical, and paths split and join",
+    run: names,
+    seeds: || {
+        let texts = ["a", "/", "/a/b/c", "/ä ö/ß", "alice", "a.b-c_d@e", "//", "/../x", ".", "..", "/a/", "\u{202e}x"];
+        texts.map(|text| text.as_bytes().to_vec()).to_vec()
+    },
+    cost: 1,
+    covers: &["mds-protocol::Name::new", "mds-protocol::FilePath::new", "mds-protocol::UserName::new"],
+};

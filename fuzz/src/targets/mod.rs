@@ -1,0 +1,14 @@
+//! The targets, a file for each crate or family.
+
+#[cfg(feature = "client")]
+pub(crate) mod client;
+pub(crate) mod device;
+pub(crate) mod initiator;
+pub(crate) mod iscsi;
+pub(crate) mod login;
+pub(crate) mod mds;
+pub(crate) mod osd;
+pub(crate) mod osd_lists;
+pub(crate) mod scsi;
+pub(crate) mod seal;
+pub(crate) mod store;

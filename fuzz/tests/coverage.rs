@@ -1,0 +1,159 @@
+//! Every entry point for bytes of outside is named by a target.
+//!
+//! Reads the sources: whoever adds a public `parse`, `decode` or the like finds this test red until a target drives
+//! it and names it in `covers`, or until it stands in [`EXEMPT`] with its reason.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sealstone_fuzz::TARGETS;
+
+/// Folders of the crates that meet bytes of outside, with the crate's short name.
+const CRATES: &[(&str, &str)] = &[
+    ("protocol/scsi", "scsi"),
+    ("protocol/osd", "osd"),
+    ("protocol/iscsi", "iscsi"),
+    ("protocol/mds", "mds-protocol"),
+    ("security/seal", "seal"),
+    ("security/login", "login"),
+    ("device/store", "store"),
+    ("device/osd", "device"),
+    ("client/initiator", "initiator"),
+    ("client/client", "client"),
+];
+
+/// First words of the names of functions that read.
+const READING: &[&str] = &["parse", "decode", "from_bytes", "from_str", "content", "designations"];
+
+/// Reading functions that need no target of their own.
+const EXEMPT: &[(&str, &str)] = &[];
+
+/// Entry points that are named otherwise, and so cannot be found by name.
+const OTHERS: &[&str] = &[
+    "iscsi::target::Connection::received",
+    "iscsi::initiator::Connection::received",
+    "store::DiskStore::open",
+    "device::OsdUnit::execute",
+    "device::DataDir::open",
+    "osd::ObjectValues::entries",
+    "scsi::spc::flat_lun",
+    "seal::sense::response_icv_field",
+    "seal::sense::good_carrier",
+    "mds-protocol::Name::new",
+    "mds-protocol::FilePath::new",
+    "mds-protocol::UserName::new",
+    "client::SavedSession::load",
+];
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.expect("the folder is readable").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// `Name` of `impl Name`, `impl<'a> Name<'a>` or `impl Trait for Name`.
+fn implemented(line: &str) -> Option<String> {
+    let rest = line.strip_prefix("impl")?;
+    let rest = if rest.starts_with('<') {
+        let mut depth = 0;
+        let end = rest.find(|c| {
+            depth += i32::from(c == '<') - i32::from(c == '>');
+            depth == 0
+        })?;
+        &rest[end + 1..]
+    } else {
+        rest
+    };
+    let rest = rest.split(" for ").last()?.trim();
+    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+    (end > 0).then(|| rest[..end].to_owned())
+}
+
+/// The reading functions of a source file, as `Type::name` or `module::name`.
+fn readers(path: &Path, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let above = path.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or_default();
+    let file = if stem == "mod" { above } else { stem };
+    let mut owner: Option<String> = None;
+    let mut module: Option<String> = None;
+    for line in text.lines().take_while(|line| *line != "#[cfg(test)]") {
+        if let Some(name) = line.trim_start().strip_prefix("pub mod ").and_then(|rest| rest.strip_suffix(" {")) {
+            module = Some(name.to_owned());
+        }
+        if let Some(name) = implemented(line) {
+            owner = Some(name);
+        }
+        if line == "}" {
+            (owner, module) = (None, None);
+        }
+        let code = line.trim_start();
+        let public = code.strip_prefix("pub const fn ").or_else(|| code.strip_prefix("pub fn "));
+        let Some(rest) = public.or_else(|| code.strip_prefix("fn from_str").map(|_| &code[3..])) else { continue };
+        let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        if READING.iter().any(|word| name == *word || name.starts_with(&format!("{word}_"))) {
+            let holder = owner.as_deref().or(module.as_deref()).unwrap_or(file);
+            found.push(format!("{holder}::{name}"));
+        }
+    }
+    found
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// What the sources have, crate by crate.
+fn entry_points() -> BTreeMap<&'static str, BTreeSet<String>> {
+    let mut all: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
+    for (folder, short) in CRATES {
+        let mut files = Vec::new();
+        sources(&root().join(folder).join("src"), &mut files);
+        assert!(!files.is_empty(), "{folder} has moved");
+        for path in files.iter().filter(|path| path.file_stem().is_none_or(|stem| stem != "tests")) {
+            let text = fs::read_to_string(path).expect("sources are text");
+            all.entry(*short).or_default().extend(readers(path, &text).into_iter().map(|one| format!("{short}::{one}")));
+        }
+    }
+    all
+}
+
+#[test]
+fn every_reading_function_has_a_target() {
+    let covered: BTreeSet<&str> = TARGETS.iter().flat_map(|target| target.covers).copied().collect();
+    let exempt: BTreeSet<&str> = EXEMPT.iter().map(|(name, _)| *name).collect();
+    let missing: Vec<String> = entry_points()
+        .into_values()
+        .flatten()
+        .filter(|name| !covered.contains(&**name) && !exempt.contains(&**name))
+        .collect();
+    assert!(missing.is_empty(), "no target covers: {missing:#?}");
+}
+
+#[test]
+fn every_target_names_what_exists() {
+    let known = entry_points();
+    for target in TARGETS {
+        for name in target.covers {
+            let found = OTHERS.contains(name) || known.values().any(|names| names.contains(*name));
+            assert!(found, "{} covers {name}, which is not there", target.name);
+        }
+    }
+    for (name, reason) in EXEMPT {
+        assert!(!reason.is_empty() && known.values().any(|names| names.contains(*name)), "{name} is not there");
+    }
+}
+
+#[test]
+fn every_crate_that_meets_bytes_is_looked_at() {
+    for (short, names) in entry_points() {
+        let others = OTHERS.iter().filter(|name| name.starts_with(&format!("{short}::"))).count();
+        assert!(names.len() + others > 0, "{short}: no reading function found, is the search still right?");
+    }
+}

@@ -1,0 +1,106 @@
+//! Every target over its seeds, over mutations of them, and over the inputs that once broke it.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use sealstone_fuzz::{Failure, Session, TARGETS, Target, attempt, find, hex, minimise};
+
+/// Mutations of a target of cost 1; `SEALSTONE_FUZZ_RUNS` takes its place.
+const RUNS: u64 = 4000;
+/// Mutations of the most expensive target at least.
+const RUNS_MIN: u64 = 2;
+/// Where the mutations start; `SEALSTONE_FUZZ_SEED` takes its place.
+const SEED: u64 = 1;
+
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+fn told(target: &Target, what: &str, input: &[u8], failure: &Failure) -> String {
+    format!("{}, {what}: {}\n  input: {}", target.name, failure.message, hex(&minimise(target, input)))
+}
+
+/// All that is wrong with one target.
+fn smoke(target: &'static Target, runs: u64, seed: u64) -> Result<(), String> {
+    let mut session = Session::new(target, seed, corpus(target).into_iter().map(|(_, input)| input).collect());
+    for (at, input) in session.seeds().iter().enumerate() {
+        attempt(target, input).map_err(|failure| told(target, &format!("input {at} to start from"), input, &failure))?;
+    }
+    for run in 0..(runs / u64::from(target.cost)).max(RUNS_MIN) {
+        session.step().map_err(|(input, failure)| told(target, &format!("seed {seed}, run {run}"), &input, &failure))?;
+    }
+    Ok(())
+}
+
+/// Inputs that broke the target once, by file name.
+fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut files: Vec<_> = entries
+        .map(|entry| {
+            let entry = entry.expect("the folder is readable");
+            let input = std::fs::read(entry.path()).expect("the file is readable");
+            (entry.file_name().to_string_lossy().into_owned(), input)
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// Does `work` for every target, on as many threads as there are processors.
+fn for_each(work: impl Fn(&'static Target) -> Result<(), String> + Sync) {
+    let next = AtomicUsize::new(0);
+    let failures = Mutex::new(Vec::new());
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                // From the back: the expensive ones stand there.
+                while let Some(target) = TARGETS.iter().rev().nth(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(failure) = work(target) {
+                        failures.lock().expect("nobody panics with it").push(failure);
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("nobody panics with it");
+    assert!(failures.is_empty(), "\n{}", failures.join("\n"));
+}
+
+#[test]
+fn no_seed_and_no_mutation_of_one_breaks_a_target() {
+    let (runs, seed) = (number("SEALSTONE_FUZZ_RUNS", RUNS), number("SEALSTONE_FUZZ_SEED", SEED));
+    for_each(|target| smoke(target, runs, seed));
+}
+
+#[test]
+fn what_broke_once_does_not_break_again() {
+    for_each(|target| {
+        for (file, input) in corpus(target) {
+            attempt(target, &input).map_err(|failure| told(target, &format!("corpus file {file}"), &input, &failure))?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn every_corpus_folder_belongs_to_a_target() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    for entry in std::fs::read_dir(folder).into_iter().flatten() {
+        let entry = entry.expect("the folder is readable");
+        if entry.path().is_dir() {
+            let name = entry.file_name();
+            assert!(name.to_str().and_then(find).is_some(), "corpus/{} has no target", name.display());
+        }
+    }
+}
+
+#[test]
+fn seeds_are_the_same_at_every_call() {
+    for target in TARGETS.iter().filter(|target| target.cost < 1000) {
+        assert_eq!((target.seeds)(), (target.seeds)(), "{}", target.name);
+    }
+}
