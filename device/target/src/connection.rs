@@ -65,6 +65,7 @@ pub(crate) async fn serve<S>(
         left: false,
         completed,
         completions,
+        elsewhere: 0,
         rejects_seen: 0,
     };
     let reason = driver.run().await;
@@ -121,6 +122,8 @@ struct Driver<S> {
     left: bool,
     completed: mpsc::UnboundedSender<(TaskId, Reply)>,
     completions: mpsc::UnboundedReceiver<(TaskId, Reply)>,
+    /// Commands that run on another thread.
+    elsewhere: usize,
     rejects_seen: u32,
 }
 
@@ -152,7 +155,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
                     let now = self.now_ms();
                     self.machine.received(count, now);
                 }
-                Ok(Woke::Completed(task, reply)) => self.machine.complete(task, reply),
+                Ok(Woke::Completed(task, reply)) => {
+                    self.elsewhere -= 1;
+                    self.machine.complete(task, reply);
+                }
                 Ok(Woke::Control(Control::Replaced)) => return End::Replaced,
                 Ok(Woke::Control(Control::EndCommands(lun))) => self.machine.end_commands(lun),
                 Ok(Woke::Control(Control::Leave)) => {
@@ -282,10 +288,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
         drop(self.stream);
         self.outbox = Outbox::default();
         // Commands that run elsewhere cannot be stopped; the nexus is lost only after them.
-        while self.machine.executing() > 0 {
-            let Some((task, reply)) = self.completions.recv().await else { break };
-            self.machine.complete(task, reply);
-            while self.machine.poll_transmit().is_some() {}
+        while self.elsewhere > 0 && self.completions.recv().await.is_some() {
+            self.elsewhere -= 1;
         }
     }
 }

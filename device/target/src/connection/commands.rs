@@ -42,6 +42,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
                 Cost::Blocking => {
                     let (share, counters) = (Arc::clone(&self.share), Arc::clone(counters));
                     let completed = self.completed.clone();
+                    self.elsewhere += 1;
                     tokio::task::spawn_blocking(move || {
                         let reply = run(&*unit, nexus, number, &command, &share, &counters);
                         drop(command);

@@ -3,14 +3,22 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::{
-    net::SocketAddr,
+    io::{IoSliceMut, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
     sync::{
         Arc, RwLock,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
+use sealstone_iscsi::{
+    Buffer, Cdb, Gather, TaskAttribute, TaskId,
+    initiator::{
+        Closed, Command, Config as ClientConfig, Connection, Event, Function, FunctionResult, Response,
+    },
+};
 use sealstone_scsi::{
     Status,
     lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply},
@@ -20,6 +28,9 @@ use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 
 pub(crate) const NAME: &str = "iqn.2026-11.org.sealstone:disk";
 const BLOCK: usize = 512;
+/// Opcodes of vendors' own: the unit panics; the unit takes 300 ms.
+pub(crate) const PANIC: u8 = 0xC0;
+pub(crate) const SLEEP: u8 = 0xC1;
 
 pub(crate) struct Disk {
     blocks: RwLock<Vec<u8>>,
@@ -54,8 +65,8 @@ fn page(data: Vec<u8>, allocation: usize, max: usize) -> ScsiReply {
 }
 
 impl LogicalUnit for Disk {
-    fn cost(&self, _: &[u8]) -> Cost {
-        self.cost
+    fn cost(&self, cdb: &[u8]) -> Cost {
+        if cdb[0] == SLEEP { Cost::Blocking } else { self.cost }
     }
 
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
@@ -63,6 +74,11 @@ impl LogicalUnit for Disk {
         let max = command.data_in_max;
         match cdb[0] {
             0x00 => ScsiReply::status(Status::Good),
+            PANIC => panic!("a test asked for it"),
+            SLEEP => {
+                std::thread::sleep(Duration::from_millis(300));
+                ScsiReply::status(Status::Good)
+            }
             0x03 => {
                 page(vec![0x70, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], usize::from(cdb[4]), max)
             }
@@ -186,5 +202,97 @@ impl Running {
     pub(crate) async fn stop(mut self) {
         self.stop.take().unwrap().send(()).unwrap();
         self.task.await.unwrap().unwrap();
+    }
+}
+
+/// A blocking initiator, one socket.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    pub(crate) machine: Connection,
+}
+
+impl Client {
+    pub(crate) fn login(address: SocketAddr, port: u8) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let config = ClientConfig::new(
+            "iqn.2026-11.org.sealstone:client".into(),
+            Some(NAME.into()),
+            [0x80, 0, 0, 0, 0, port],
+        );
+        let mut client = Self { stream, machine: Connection::new(config, 0) };
+        let Event::LoggedIn(_) = client.event() else { panic!("not logged in") };
+        client
+    }
+
+    pub(crate) fn send(&mut self) {
+        while let Some(piece) = self.machine.poll_transmit() {
+            // A closed socket shows itself to the reader.
+            let _ = self.stream.write_all(&piece);
+        }
+    }
+
+    /// The next event, however long it takes.
+    pub(crate) fn event(&mut self) -> Event {
+        loop {
+            self.send();
+            if let Some(event) = self.machine.poll_event() {
+                return event;
+            }
+            let mut space = self.machine.rx_space().map(IoSliceMut::new);
+            match self.stream.read_vectored(&mut space) {
+                Ok(count) if count > 0 => self.machine.received(count, 0),
+                _ => self.machine.end_of_stream(),
+            }
+        }
+    }
+
+    pub(crate) fn submit(&mut self, cdb: &[u8], out: &[u8], read: usize) -> TaskId {
+        let mut block = [0; 16];
+        block[..cdb.len()].copy_from_slice(cdb);
+        let command = Command {
+            lun: 0,
+            cdb: Cdb::new(&block).unwrap(),
+            attribute: TaskAttribute::Simple,
+            data_out: Gather::from(Bytes::copy_from_slice(out)),
+            data_in: Buffer::from(vec![0; read]),
+        };
+        self.machine.submit(command).unwrap()
+    }
+
+    pub(crate) fn run(&mut self, cdb: &[u8], out: &[u8], read: usize) -> Response {
+        let task = self.submit(cdb, out, read);
+        match self.event() {
+            Event::Completed { task: done, outcome } if done == task => outcome.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn manage(&mut self, function: Function) -> FunctionResult {
+        self.machine.manage(function).unwrap();
+        loop {
+            if let Event::Managed { result, .. } = self.event() {
+                return result;
+            }
+        }
+    }
+
+    /// Writes blocks and reads them back.
+    pub(crate) fn check(&mut self, salt: u8) {
+        let data: Vec<u8> = (0..40 * BLOCK).map(|i| (i / 7) as u8 ^ salt).collect();
+        let lba = u32::from(salt) * 64;
+        let [a, b, c, d] = lba.to_be_bytes();
+        assert_eq!(self.run(&[0x2A, 0, a, b, c, d, 0, 0, 40], &data, 0).status, 0);
+        let response = self.run(&[0x28, 0, a, b, c, d, 0, 0, 40], &[], 40 * BLOCK);
+        assert_eq!((response.status, response.data_in.as_slice()), (0, &data[..]));
+    }
+
+    /// Why the connection ended.
+    pub(crate) fn ending(&mut self) -> Closed {
+        loop {
+            if let Event::Closed(reason) = self.event() {
+                return reason;
+            }
+        }
     }
 }

@@ -1,0 +1,310 @@
+//! Hostile, clumsy and slow peers over real sockets, while others are served.
+
+mod support;
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use sealstone_iscsi::initiator::{Closed, Event, Function, FunctionResult};
+use sealstone_scsi::lu::Cost;
+use sealstone_target::{Config, Counter};
+use support::{Client, Disk, NAME, PANIC, Running, SLEEP};
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
+}
+
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn quick() -> Config {
+    let mut config = Config::new(NAME);
+    config.protocol.login_timeout_ms = 300;
+    config.protocol.pdu_timeout_ms = 300;
+    config.protocol.transfer_timeout_ms = 300;
+    config.write_timeout_ms = 300;
+    config.drain_seconds = 1;
+    config
+}
+
+/// A good client at work until told to stop; says how often it went round.
+fn at_work(address: std::net::SocketAddr, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<u32> {
+    let stop = Arc::clone(stop);
+    std::thread::spawn(move || {
+        let mut client = Client::login(address, 99);
+        let mut rounds = 0;
+        while !stop.load(Ordering::SeqCst) {
+            client.check(rounds as u8);
+            rounds += 1;
+        }
+        rounds
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_connections_disturb_nobody() {
+    let mut config = quick();
+    config.connections_max = 40;
+    let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let worker = at_work(running.address, &stop);
+    let counters = Arc::clone(running.target.counters());
+    eventually("the worker logs in", || counters.get(Counter::SessionsOpen) == 1).await;
+    let address = running.address;
+    blocking(move || {
+        for n in 0..10_000_u32 {
+            let mut stream = TcpStream::connect(address).unwrap();
+            if n % 3 == 0 {
+                let _ = stream.write_all(&n.to_be_bytes().repeat(n as usize % 40));
+            }
+        }
+    })
+    .await;
+    stop.store(true, Ordering::SeqCst);
+    assert!(worker.join().unwrap() > 10);
+    assert!(counters.get(Counter::ConnectionsAccepted) > 9_000);
+    eventually("all are gone", || counters.get(Counter::ConnectionsOpen) == 0).await;
+    assert_eq!(running.target.memory().used(), 0);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_truncation_and_oversize_end_only_their_own_connection() {
+    let running = Running::start(quick(), Disk::new(16 << 20, Cost::Inline)).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let worker = at_work(running.address, &stop);
+    let address = running.address;
+    blocking(move || {
+        // Each after a proper login, so that full feature phase meets it; and each before one.
+        let mut oversized = [0_u8; 48];
+        oversized[..8].copy_from_slice(&[0x01, 0xA0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF]);
+        let noise: Vec<u8> = (0..5000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for bytes in [&oversized[..], &noise, &[0x43; 48], &[0x3F; 480], &[0; 4800]] {
+            for login in [false, true] {
+                let mut stream = if login {
+                    Client::login(address, 7).stream
+                } else {
+                    TcpStream::connect(address).unwrap()
+                };
+                stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                let _ = stream.write_all(bytes);
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let _ = stream.read_to_end(&mut Vec::new());
+            }
+        }
+    })
+    .await;
+    stop.store(true, Ordering::SeqCst);
+    assert!(worker.join().unwrap() > 0);
+    assert!(running.target.counters().get(Counter::Violations) > 0);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_peers_are_let_go() {
+    let running = Running::start(quick(), Disk::new(16 << 20, Cost::Inline)).await;
+    let address = running.address;
+    blocking(move || {
+        let mut silent = TcpStream::connect(address).unwrap();
+        silent.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        assert_eq!(silent.read(&mut [0]).unwrap(), 0, "login timeout");
+        // A PDU that begins and does not go on, however often a byte comes.
+        let mut client = Client::login(address, 1);
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(20) {
+            if client.stream.write_all(&[0]).is_err() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(begin.elapsed() < Duration::from_secs(19));
+        // A write whose data never comes.
+        let mut client = Client::login(address, 2);
+        client.submit(&[0x2A, 0, 0, 0, 0, 0, 0, 0, 8], &vec![1; 8 << 20], 0);
+        let command = client.machine.poll_transmit().unwrap();
+        client.stream.write_all(&command).unwrap();
+        while client.machine.poll_transmit().is_some() {}
+        assert!(matches!(client.ending(), Closed::EndOfStream));
+    })
+    .await;
+    let counters = running.target.counters();
+    eventually("timeouts are counted", || {
+        counters.get(Counter::LoginTimeouts) == 1 && counters.get(Counter::ReadTimeouts) == 2
+    })
+    .await;
+    eventually("memory comes back", || running.target.memory().used() == 0).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_never_reads_holds_little_and_not_for_long() {
+    let running = Running::start(quick(), Disk::new(16 << 20, Cost::Inline)).await;
+    let address = running.address;
+    let client = blocking(move || {
+        let mut client = Client::login(address, 1);
+        for _ in 0..100 {
+            client.submit(&[0x28, 0, 0, 0, 0, 0, 0, 0x20, 0], &[], 4 << 20);
+        }
+        client.send();
+        client
+    })
+    .await;
+    let most = running.target.memory().used();
+    assert!(most <= 24 << 20, "{most} bytes for one client that does not read");
+    let counters = Arc::clone(running.target.counters());
+    eventually("it is let go", || counters.get(Counter::WriteTimeouts) == 1).await;
+    eventually("memory comes back", || running.target.memory().used() == 0).await;
+    drop(client);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_beyond_the_limit_are_closed_at_once() {
+    let mut config = quick();
+    config.connections_max = 1;
+    let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
+    let address = running.address;
+    blocking(move || {
+        let mut first = Client::login(address, 1);
+        let mut second = TcpStream::connect(address).unwrap();
+        second.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        assert_eq!(second.read(&mut [0]).unwrap(), 0);
+        first.check(3);
+    })
+    .await;
+    assert_eq!(running.target.counters().get(Counter::ConnectionsRefused), 1);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_login_of_the_same_port_replaces_the_session() {
+    let disk = Disk::new(16 << 20, Cost::Inline);
+    let running = Running::start(quick(), disk.clone()).await;
+    let address = running.address;
+    blocking(move || {
+        let mut old = Client::login(address, 1);
+        // With commands under way that it does not read the answers of.
+        for _ in 0..20 {
+            old.submit(&[0x28, 0, 0, 0, 0, 0, 0, 0x20, 0], &[], 4 << 20);
+        }
+        old.send();
+        let mut new = Client::login(address, 1);
+        new.check(1);
+        assert_eq!(disk.nexuses.load(Ordering::SeqCst), 1);
+        assert!(matches!(old.ending(), Closed::EndOfStream));
+        new.machine.logout();
+        assert_eq!(new.ending(), Closed::LoggedOut);
+    })
+    .await;
+    assert_eq!(running.target.counters().get(Counter::SessionsReinstated), 1);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panicking_command_harms_only_itself() {
+    for cost in [Cost::Inline, Cost::Blocking] {
+        let running = Running::start(quick(), Disk::new(16 << 20, cost)).await;
+        let address = running.address;
+        blocking(move || {
+            let mut client = Client::login(address, 1);
+            let response = client.run(&[PANIC], &[], 0);
+            assert_eq!((response.status, response.sense[2], response.sense[12]), (2, 4, 0x44));
+            client.check(1);
+        })
+        .await;
+        running.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_waits_does_not_hold_up_the_others() {
+    let disk = Disk::new(16 << 20, Cost::Inline);
+    let running = Running::start(quick(), disk.clone()).await;
+    let address = running.address;
+    blocking(move || {
+        let mut client = Client::login(address, 1);
+        let slow = client.submit(&[SLEEP], &[], 0);
+        client.check(1);
+        let Event::Completed { task, .. } = client.event() else { panic!() };
+        assert_eq!(task, slow);
+        // A nexus is lost only when its commands have ended.
+        client.submit(&[SLEEP], &[], 0);
+        client.machine.logout();
+        assert_eq!(client.ending(), Closed::LoggedOut);
+        assert_eq!(disk.nexuses.load(Ordering::SeqCst), 1);
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_reaches_the_unit_and_the_other_sessions() {
+    let disk = Disk::new(16 << 20, Cost::Inline);
+    let running = Running::start(quick(), disk.clone()).await;
+    let address = running.address;
+    blocking(move || {
+        let mut first = Client::login(address, 1);
+        let mut second = Client::login(address, 2);
+        second.submit(&[SLEEP], &[], 0);
+        second.send();
+        second.check(1);
+        assert_eq!(first.manage(Function::LogicalUnitReset(0)), FunctionResult::Complete);
+        assert_eq!(first.manage(Function::LogicalUnitReset(5 << 48)), FunctionResult::NoSuchLun);
+        assert_eq!(disk.resets.load(Ordering::SeqCst), 1);
+        std::thread::sleep(Duration::from_millis(400));
+        // The sleeper ended without an answer; everything else goes on.
+        second.check(2);
+        first.check(3);
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_target_itself_reports_its_units() {
+    let running = Running::start(quick(), Disk::new(16 << 20, Cost::Inline)).await;
+    let address = running.address;
+    blocking(move || {
+        let mut client = Client::login(address, 1);
+        let response = client.run(&[0xA0, 0, 0, 0, 0, 0, 0, 0, 0, 64], &[], 64);
+        assert_eq!(
+            &response.data_in.as_slice()[..response.data_in_length],
+            [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shutting_down_asks_first_and_then_closes() {
+    let running = Running::start(quick(), Disk::new(16 << 20, Cost::Inline)).await;
+    let address = running.address;
+    let (polite, stubborn) = blocking(move || (Client::login(address, 1), Client::login(address, 2))).await;
+    let polite = std::thread::spawn(move || {
+        let mut polite = polite;
+        assert!(matches!(polite.event(), Event::LogoutRequested { seconds: 1 }));
+        polite.check(1);
+        polite.machine.logout();
+        assert_eq!(polite.ending(), Closed::LoggedOut);
+    });
+    let begin = Instant::now();
+    running.stop().await;
+    assert!((900..4000).contains(&begin.elapsed().as_millis()), "{:?}", begin.elapsed());
+    polite.join().unwrap();
+    let mut stubborn = stubborn;
+    assert_eq!(stubborn.ending(), Closed::EndOfStream);
+    assert!(TcpStream::connect(address).is_err(), "nobody listens");
+}
