@@ -15,6 +15,8 @@ mod management;
 mod reply;
 mod session;
 mod task;
+#[cfg(test)]
+mod tests;
 mod text_phase;
 mod types;
 
