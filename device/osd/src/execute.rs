@@ -161,18 +161,16 @@ impl<'a> Execution<'a> {
             data_in: &mut buffer[..into],
             scattered,
             entries: Entries { wishes: &wishes, permit },
-            make_durable: cdb.options.fua,
         };
         let done = if self.row.attributes_first {
             self.attributes_first(&mut run, &mut work)
         } else {
             self.command_first(&mut run, &mut work)
         };
-        let durable = run.make_durable;
         drop(scope);
         let done = done?;
         release(grasp);
-        if durable {
+        if self.row.durable || cdb.options.fua || wishes.sets_security(kind) {
             device.flush()?;
         }
         Ok(self.lay_out(buffer, &layout, &done, work))

@@ -154,6 +154,11 @@ impl<'a> Wishes<'a> {
         Ok(())
     }
 
+    /// Does it set what a crash must not undo: tags, floors, frozen keys, nonce limits?
+    pub(crate) fn sets_security(&self, kind: ObjectType) -> bool {
+        self.set.iter().any(|wish| rows::is_security_page(kind, wish.id.page))
+    }
+
     /// LIST_ATTR: a get list says what its entries carry; there is no place for any other wish.
     pub(crate) fn check_list(&self) -> Result<(), Failure> {
         let other = matches!(self.get, Get::Page(_)) || !self.set.is_empty();

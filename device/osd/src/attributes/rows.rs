@@ -336,6 +336,12 @@ pub(crate) fn base(kind: ObjectType) -> u32 {
     }
 }
 
+/// Is it a page that protects something?
+pub(crate) fn is_security_page(kind: ObjectType, page: u32) -> bool {
+    let base = base(kind);
+    page == base + page::SECURITY || page == base + SEALSTONE
+}
+
 /// The 40 bytes that identify one of our pages on objects of a type.
 pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
     match sort_page(kind, page) {

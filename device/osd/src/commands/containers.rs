@@ -126,18 +126,16 @@ fn remove_all(device: &Device, mut from: ObjectId, partition: Option<u64>) -> Re
     }
 }
 
-/// FLUSH of one object. Whatever the scope, all of it becomes durable: more is always right.
-pub(crate) fn flush(run: &mut Run<'_>, id: ObjectId) -> Result<Done, Failure> {
+/// FLUSH of one object. Its row makes everything durable, whatever the scope: more is always right.
+pub(crate) fn flush(run: &Run<'_>, id: ObjectId) -> Result<Done, Failure> {
     user_object(run.device, id)?;
-    run.make_durable = true;
     Ok(Done::of(id))
 }
 
 /// FLUSH PARTITION and FLUSH OSD.
-pub(crate) fn flush_container(run: &mut Run<'_>, id: ObjectId) -> Result<Done, Failure> {
+pub(crate) fn flush_container(run: &Run<'_>, id: ObjectId) -> Result<Done, Failure> {
     if id != ObjectId::ROOT {
         partition_of(run.device, id)?;
     }
-    run.make_durable = true;
     Ok(Done::of(id))
 }

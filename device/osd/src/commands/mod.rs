@@ -31,6 +31,8 @@ pub(crate) struct Row {
     pub(crate) changes: bool,
     /// Attributes are set and fetched before the command's own work: the object is gone afterwards.
     pub(crate) attributes_first: bool,
+    /// GOOD promises that it survives a crash: what was revoked must not come back.
+    pub(crate) durable: bool,
     /// All it does lands in one transaction group. Not where the number of objects is without bound.
     pub(crate) grouped: bool,
     /// What it locks.
@@ -42,12 +44,13 @@ impl Row {
         cost: Cost::Blocking,
         changes: false,
         attributes_first: false,
+        durable: false,
         grouped: true,
         reach: Reach::Look,
     };
     const CHANGE: Self = Self { changes: true, reach: Reach::Change, ..Self::LOOK };
     const POPULATE: Self = Self { changes: true, reach: Reach::Populate, ..Self::LOOK };
-    const WHOLE: Self = Self { changes: true, reach: |_| Reach::Whole, ..Self::LOOK };
+    const WHOLE: Self = Self { changes: true, durable: true, reach: |_| Reach::Whole, ..Self::LOOK };
 
     const fn inline(self) -> Self {
         Self { cost: Cost::Inline, ..self }
@@ -67,11 +70,12 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
     Some(match action {
         Action::Read | Action::List => Row::LOOK.inline(),
         Action::GetAttributes => Row::LOOK.inline().attributes_first(),
-        Action::SetAttributes => Row::CHANGE.inline().attributes_first(),
+        // May have to be durable, which the CDB alone does not tell.
+        Action::SetAttributes => Row::CHANGE.attributes_first(),
         Action::Write | Action::Append | Action::Clear | Action::Punch => Row::CHANGE.inline(),
         Action::Create | Action::CreateAndWrite => Row::POPULATE.inline(),
         Action::Remove => Row::POPULATE.attributes_first(),
-        Action::Flush | Action::FlushPartition | Action::FlushOsd => Row::LOOK,
+        Action::Flush | Action::FlushPartition | Action::FlushOsd => Row { durable: true, ..Row::LOOK },
         Action::CreatePartition => Row::WHOLE,
         Action::RemovePartition => Row::WHOLE.ungrouped().attributes_first(),
         Action::FormatOsd => Row::WHOLE.ungrouped(),
@@ -113,8 +117,6 @@ pub(crate) struct Run<'a> {
     pub(crate) scattered: Option<Vec<Span>>,
     /// What LIST puts into its entries.
     pub(crate) entries: Entries<'a>,
-    /// Set by a command whose GOOD promises durability.
-    pub(crate) make_durable: bool,
 }
 
 impl Run<'_> {
