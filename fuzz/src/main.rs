@@ -14,7 +14,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use sealstone_fuzz::{Failure, INPUT_SLOW_MAX, Session, TARGETS, Target, attempt, find, hex, minimise};
 
 const USAGE: &str = "usage: sealstone-fuzz TARGET|--all [--runs N] [--seed S] [--minutes M] [--out FOLDER] [--keep-going]
-       sealstone-fuzz TARGET FILE...     runs these inputs, nothing else
+       sealstone-fuzz TARGET FILE...                   runs these inputs, nothing else
+       sealstone-fuzz TARGET --write-seeds FOLDER      writes the inputs it starts from
        sealstone-fuzz --list";
 /// Runs if neither `--runs` nor `--minutes` is given, of a target of cost 1.
 const RUNS: u64 = 1_000_000;
@@ -28,6 +29,7 @@ struct Arguments {
     seed: u64,
     minutes: Option<f64>,
     out: PathBuf,
+    write_seeds: Option<PathBuf>,
     keep_going: bool,
 }
 
@@ -40,6 +42,7 @@ fn arguments() -> Result<Option<Arguments>, String> {
         seed: clock,
         minutes: None,
         out: PathBuf::from("."),
+        write_seeds: None,
         keep_going: false,
     };
     let mut rest = std::env::args().skip(1);
@@ -52,6 +55,7 @@ fn arguments() -> Result<Option<Arguments>, String> {
             "--seed" => parsed.seed = value()?.parse().map_err(|_| "--seed needs a number")?,
             "--minutes" => parsed.minutes = Some(value()?.parse().map_err(|_| "--minutes needs a number")?),
             "--out" => parsed.out = PathBuf::from(value()?),
+            "--write-seeds" => parsed.write_seeds = Some(PathBuf::from(value()?)),
             "--keep-going" => parsed.keep_going = true,
             option if option.starts_with('-') => return Err(format!("unknown option {option}")),
             name if parsed.targets.is_empty() => {
@@ -153,6 +157,16 @@ fn replay(target: &Target, files: &[PathBuf]) -> Result<usize, String> {
     Ok(failures)
 }
 
+fn write_seeds(targets: &[&Target], folder: &Path) -> std::io::Result<usize> {
+    std::fs::create_dir_all(folder)?;
+    for target in targets {
+        for (at, seed) in (target.seeds)().iter().enumerate() {
+            std::fs::write(folder.join(format!("{}-seed-{at}", target.name)), seed)?;
+        }
+    }
+    Ok(0)
+}
+
 fn main() -> ExitCode {
     let arguments = match arguments() {
         Ok(Some(arguments)) => arguments,
@@ -165,7 +179,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let failures = if arguments.files.is_empty() {
+    let failures = if let Some(folder) = &arguments.write_seeds {
+        write_seeds(&arguments.targets, folder).map_err(|error| format!("{}: {error}", folder.display()))
+    } else if arguments.files.is_empty() {
         Ok(arguments.targets.iter().map(|target| run(target, &arguments)).sum())
     } else {
         replay(arguments.targets[0], &arguments.files)
