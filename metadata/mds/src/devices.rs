@@ -33,11 +33,16 @@ use crate::store::{MetaError, MetaStore, Transaction};
 /// Devices of one server at most.
 pub(crate) const DEVICES_MAX: usize = 4096;
 
+/// Use is written to the store when it has changed by this part of the capacity.
+const CAPACITY_STEPS: u64 = 64;
+
 type Keys = KeyHierarchy<RustCrypto>;
 
 struct Known {
     record: DeviceRecord,
     keys: Arc<Keys>,
+    /// Total and used as the store has them.
+    stored: (u64, u64),
 }
 
 /// All devices, as the store has them.
@@ -108,7 +113,8 @@ impl DeviceTable {
             let bytes = view.get(&keys::device_key(id))?.ok_or(MetaError::Damaged("device without keys"))?;
             let bytes = zeroize::Zeroizing::new(bytes);
             let keys = Keys::decode(&bytes).map_err(|_| MetaError::Damaged("device keys"))?;
-            table.insert(id, Known { record, keys: Arc::new(keys) });
+            let stored = (record.total, record.used);
+            table.insert(id, Known { record, keys: Arc::new(keys), stored });
         }
         Ok(Self(RwLock::new(table)))
     }
@@ -145,23 +151,27 @@ impl DeviceTable {
     /// The device is in the store now.
     pub(crate) fn insert(&self, id: DeviceId, record: DeviceRecord, new: &NewDevice) -> Result<()> {
         let keys = Arc::new(factory_keys(new)?);
-        self.0.write().insert(id, Known { record, keys });
+        let stored = (record.total, record.used);
+        self.0.write().insert(id, Known { record, keys, stored });
         Ok(())
     }
 
     /// The record in the store was changed to this.
     pub(crate) fn refresh(&self, id: DeviceId, record: DeviceRecord) {
         if let Some(known) = self.0.write().get_mut(&id) {
+            known.stored = (record.total, record.used);
             known.record = record;
         }
     }
 
-    /// Capacity figures change often and are learned again after a restart, so they are not written each time.
-    pub(crate) fn set_capacity(&self, id: DeviceId, total: u64, used: u64) {
-        if let Some(known) = self.0.write().get_mut(&id) {
-            known.record.total = total;
-            known.record.used = used;
-        }
+    /// Takes new figures over; says whether they differ enough from the stored ones to be written. Use changes all the
+    /// time and is learned again soon after a restart, so not every change is.
+    pub(crate) fn set_capacity(&self, id: DeviceId, total: u64, used: u64) -> bool {
+        let mut table = self.0.write();
+        let Some(known) = table.get_mut(&id) else { return false };
+        known.record.total = total;
+        known.record.used = used;
+        known.stored.0 != total || known.stored.1.abs_diff(used) > total / CAPACITY_STEPS
     }
 
     pub(crate) fn get(&self, id: DeviceId) -> Option<Device> {
@@ -320,11 +330,11 @@ fn device(id: DeviceId, record: &DeviceRecord) -> Device {
     }
 }
 
-/// Changes a device's state in the store.
-pub(crate) fn set_state(tx: &mut dyn Transaction, id: DeviceId, state: DeviceState) -> Result<DeviceRecord> {
+/// Changes a device's state and figures in the store.
+pub(crate) fn change(tx: &mut dyn Transaction, id: DeviceId, now: &Device) -> Result<DeviceRecord> {
     let mut record: DeviceRecord = load(tx, &keys::device(id))?
         .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0)))?;
-    record.state = state;
+    (record.state, record.total, record.used) = (now.state, now.total, now.used);
     save(tx, &keys::device(id), &record)?;
     Ok(record)
 }

@@ -149,7 +149,7 @@ impl Mds {
                     Some(DeviceState::Joining) => {
                         return Err(MdsError::refused(ErrorCode::Invalid, "the device is being prepared"));
                     }
-                    Some(_) => self.change_device(id, state)?,
+                    Some(_) => self.change_device(id, Some(state))?,
                 }
                 self.device_response(id)
             }

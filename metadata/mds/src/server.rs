@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use sealstone_login::{ServerId, ServerKeys, start_registration};
 use sealstone_mds_protocol::login::{SUITE_STANDARD, SessionId};
-use sealstone_mds_protocol::{DeviceId, DeviceState, Failure, Stat, UserName};
+use sealstone_mds_protocol::{DeviceId, DeviceState, ErrorCode, Failure, Stat, UserName};
 use sealstone_seal::Credential;
 
 use crate::config::Config;
@@ -250,7 +250,7 @@ impl Mds {
     /// # Errors
     /// `Store`, `Refused` if there is no such device.
     pub fn device_prepared(&self, id: DeviceId) -> Result<()> {
-        self.change_device(id, DeviceState::Active)
+        self.change_device(id, Some(DeviceState::Active))
     }
 
     /// A device told its figures; one that was thought unreachable is in use again.
@@ -258,12 +258,12 @@ impl Mds {
     /// # Errors
     /// `Store`, `Refused` if there is no such device.
     pub fn device_answered(&self, id: DeviceId, total: u64, used: u64) -> Result<()> {
-        let state = self.devices.get(id).map(|device| device.state);
-        if state == Some(DeviceState::Unreachable) {
-            self.change_device(id, DeviceState::Active)?;
+        let write = self.devices.set_capacity(id, total, used);
+        match self.devices.get(id).map(|device| device.state) {
+            Some(DeviceState::Unreachable) => self.change_device(id, Some(DeviceState::Active)),
+            _ if write => self.change_device(id, None),
+            _ => Ok(()),
         }
-        self.devices.set_capacity(id, total, used);
-        Ok(())
     }
 
     /// A device does not answer: it takes no new objects until it does.
@@ -272,17 +272,19 @@ impl Mds {
     /// `Store`, `Refused` if there is no such device.
     pub fn device_silent(&self, id: DeviceId) -> Result<()> {
         match self.devices.get(id).map(|device| device.state) {
-            Some(DeviceState::Active) => self.change_device(id, DeviceState::Unreachable),
+            Some(DeviceState::Active) => self.change_device(id, Some(DeviceState::Unreachable)),
             _ => Ok(()),
         }
     }
 
-    pub(crate) fn change_device(&self, id: DeviceId, state: DeviceState) -> Result<()> {
-        let known = self.devices.get(id);
-        let mut record = self.update(|tx| devices::set_state(tx, id, state))?;
-        if let Some(known) = known {
-            (record.total, record.used) = (known.total, known.used);
-        }
+    /// Writes a device's figures, and its new state if there is one.
+    pub(crate) fn change_device(&self, id: DeviceId, state: Option<DeviceState>) -> Result<()> {
+        let mut device = self
+            .devices
+            .get(id)
+            .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0)))?;
+        device.state = state.unwrap_or(device.state);
+        let record = self.update(|tx| devices::change(tx, id, &device))?;
         self.devices.refresh(id, record);
         Ok(())
     }

@@ -30,6 +30,12 @@ impl MemoryMeta {
         *self.commits_left.lock() = commits;
     }
 
+    /// Another store with the same contents.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        Self { state: Arc::new(Mutex::new(self.current())), ..Self::default() }
+    }
+
     /// Everything stored, for oracles.
     #[must_use]
     pub fn dump(&self) -> Vec<Pair> {

@@ -1,0 +1,142 @@
+//! Accounts and sessions by request.
+
+use sealstone_login::{ServerKeys, start_registration};
+use sealstone_mds_protocol::login::{SUITE_LIGHT, SUITE_STANDARD};
+use sealstone_mds_protocol::{ErrorCode, Request, Response};
+
+use super::world::{ADMIN, ALICE, BOB, World, path, user};
+
+/// A registration through the server; the light suite keeps the test quick.
+fn register(world: &mut World, who: [u8; 16], name: &str, admin: bool, replace: bool) -> Response {
+    let (request, started) = start_registration(&mut world.rng, &user(name), b"pw").unwrap();
+    let response = match world.ask(who, Request::UserRegisterStart { name: user(name), request }) {
+        Response::UserRegisterStart { response } => response,
+        other => return other,
+    };
+    let record = started.finish(&mut world.rng, SUITE_LIGHT, &response).unwrap();
+    world.ask(
+        who,
+        Request::UserRegisterFinish { name: user(name), record, suite: SUITE_LIGHT, admin, replace },
+    )
+}
+
+fn code(response: &Response) -> Option<ErrorCode> {
+    match response {
+        Response::Failed { failure } => Some(failure.code),
+        _ => None,
+    }
+}
+
+#[test]
+fn administrators_make_accounts_and_others_change_their_own_password_only() {
+    let mut world = World::empty();
+    assert_eq!(register(&mut world, ADMIN, "carol", false, false), Response::Done {});
+    assert_eq!(code(&register(&mut world, ADMIN, "carol", false, false)), Some(ErrorCode::Exists));
+    assert_eq!(code(&register(&mut world, ADMIN, "dave", false, true)), Some(ErrorCode::NotFound));
+    assert_eq!(code(&register(&mut world, ALICE, "carol", false, true)), Some(ErrorCode::Denied));
+    // Alice has a session but no account: she cannot give herself one.
+    assert_eq!(code(&register(&mut world, ALICE, "alice", true, false)), Some(ErrorCode::Denied));
+    assert_eq!(register(&mut world, ADMIN, "alice", false, false), Response::Done {});
+    // Her own password, and no way to become an administrator by it.
+    assert_eq!(register(&mut world, ALICE, "alice", true, true), Response::Done {});
+    let Response::Users { users, more } = world.ask(ADMIN, Request::UserList { after: None, limit: 9 })
+    else {
+        panic!("users")
+    };
+    let listed: Vec<_> = users.iter().map(|u| (u.name.as_str(), u.admin, u.enabled)).collect();
+    assert_eq!(listed, [("admin", true, true), ("alice", false, true), ("carol", false, true)]);
+    assert!(!more);
+    assert_eq!(world.refused(ALICE, Request::UserList { after: None, limit: 9 }), ErrorCode::Denied);
+}
+
+#[test]
+fn the_last_administrator_stays() {
+    let mut world = World::empty();
+    let disable = Request::UserSetEnabled { name: user("admin"), enabled: false };
+    assert_eq!(world.refused(ADMIN, disable.clone()), ErrorCode::Denied);
+    assert_eq!(world.refused(ADMIN, Request::UserRemove { name: user("admin") }), ErrorCode::Denied);
+    assert_eq!(register(&mut world, ADMIN, "second", true, false), Response::Done {});
+    assert_eq!(world.ask(ADMIN, disable), Response::Done {});
+    assert_eq!(world.refused(ADMIN, Request::WhoAmI {}), ErrorCode::NotLoggedIn, "its sessions ended");
+}
+
+#[test]
+fn a_removed_or_disabled_account_has_no_session_left_even_after_a_restart() {
+    let mut world = World::empty();
+    for name in ["alice", "bob"] {
+        register(&mut world, ADMIN, name, false, false);
+    }
+    world.ask(ADMIN, Request::UserRemove { name: user("alice") });
+    world.ask(ADMIN, Request::UserSetEnabled { name: user("bob"), enabled: false });
+    for _ in 0..2 {
+        for session in [ALICE, BOB] {
+            assert_eq!(world.refused(session, Request::Stat { path: path("/") }), ErrorCode::NotLoggedIn);
+        }
+        world.restart();
+    }
+    assert!(matches!(world.ask(ADMIN, Request::WhoAmI {}), Response::WhoAmI { admin: true, .. }));
+}
+
+#[test]
+fn sessions_end_when_idle_and_at_their_time() {
+    let mut world = World::empty();
+    let idle = world.mds.config.session_idle_ms;
+    for _ in 0..10 {
+        world.now += idle - 1;
+        assert!(matches!(world.ask(ALICE, Request::WhoAmI {}), Response::WhoAmI { .. }));
+    }
+    assert_eq!(world.refused(BOB, Request::WhoAmI {}), ErrorCode::NotLoggedIn, "idle");
+    while world.now + idle / 2 < 1_000 + world.mds.config.session_ttl_ms {
+        world.now += idle / 2;
+        assert!(matches!(world.ask(ALICE, Request::WhoAmI {}), Response::WhoAmI { .. }));
+    }
+    world.now = 1_000 + world.mds.config.session_ttl_ms;
+    assert_eq!(world.refused(ALICE, Request::WhoAmI {}), ErrorCode::NotLoggedIn, "absolute");
+    world.now += idle;
+    while world.mds.tidy(world.now).unwrap() {}
+    assert_eq!(world.disk.dump().iter().filter(|(key, _)| b"sw".contains(&key[0])).count(), 0, "swept");
+}
+
+#[test]
+fn a_user_who_logs_in_too_often_loses_the_session_used_longest_ago() {
+    let mut world = World::empty();
+    for i in 0..crate::sessions::SESSIONS_PER_USER_MAX {
+        world.now += 1;
+        let mut id = [9; 16];
+        id[..8].copy_from_slice(&(i as u64).to_be_bytes());
+        world.session(id, "alice", false);
+    }
+    world.restart();
+    assert_eq!(world.refused(ALICE, Request::WhoAmI {}), ErrorCode::NotLoggedIn);
+}
+
+#[test]
+fn requests_without_a_session_are_answered_with_hello_only() {
+    let mut world = World::empty();
+    let response = world.mds.handle(None, Request::WhoAmI {}, world.now, &mut world.rng);
+    assert_eq!(code(&response), Some(ErrorCode::NotLoggedIn));
+    let hello = |oldest, newest| Request::Hello { oldest, newest, software: Default::default() };
+    let response = world.mds.handle(None, hello(1, 9), world.now, &mut world.rng);
+    assert!(matches!(response, Response::Hello { version: 1, .. }));
+    let response = world.mds.handle(None, hello(2, 9), world.now, &mut world.rng);
+    assert_eq!(code(&response), Some(ErrorCode::Version));
+}
+
+#[test]
+fn a_registration_must_be_made_of_points_and_a_known_suite() {
+    let mut world = World::empty();
+    let start = Request::UserRegisterStart { name: user("eve"), request: [0; 32] };
+    assert_eq!(world.refused(ADMIN, start), ErrorCode::Invalid);
+    for (suite, record) in [(SUITE_STANDARD, [0; 192]), (9, valid_record(&mut world))] {
+        let finish =
+            Request::UserRegisterFinish { name: user("eve"), record, suite, admin: false, replace: false };
+        assert_eq!(world.refused(ADMIN, finish), ErrorCode::Invalid);
+    }
+}
+
+fn valid_record(world: &mut World) -> [u8; 192] {
+    let keys = ServerKeys::generate(&mut world.rng);
+    let (request, started) = start_registration(&mut world.rng, &user("eve"), b"pw").unwrap();
+    let response = keys.register(&user("eve"), &request).unwrap();
+    started.finish(&mut world.rng, SUITE_LIGHT, &response).unwrap()
+}

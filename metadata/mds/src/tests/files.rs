@@ -1,0 +1,315 @@
+//! Files from create to reap, and what their grants allow.
+
+use sealstone_crypto::RustCrypto;
+use sealstone_mds_protocol::{
+    Access, CreatedFile, DeviceState, ErrorCode, Handle, Method, ObjectRef, Request, Response,
+};
+use sealstone_osd::{CapabilityBytes, Descriptor, Generation, ObjectType, Permissions, SecurityMethod};
+use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy};
+
+use super::world::{ADMIN, ALICE, BOB, GIB, World, create, new_device, path};
+
+#[test]
+fn a_file_is_unseen_until_its_commit_and_whole_after() {
+    let mut world = World::with_devices(2);
+    let file = world.create(ALICE, "/f", Some(10));
+    assert_eq!(world.stat(ALICE, "/f"), Err(ErrorCode::NotFound));
+    let stat = world.commit(ALICE, file.intent, 10).unwrap();
+    assert_eq!((stat.inode, stat.size, stat.owner.as_str()), (file.inode, 10, "alice"));
+    assert_eq!(world.stat(BOB, "/f"), Ok(stat));
+    assert_eq!(world.commit(ALICE, file.intent, 10), Err(ErrorCode::Stale), "a create is committed once");
+}
+
+#[test]
+fn a_replaced_file_is_whole_old_or_whole_new_and_its_objects_go() {
+    let mut world = World::with_devices(1);
+    let old = world.put(ALICE, "/f", 10);
+    let new = world.create(ALICE, "/f", Some(20));
+    assert_eq!(world.stat(ALICE, "/f").unwrap().inode, old.inode);
+    let stat = world.commit(ALICE, new.intent, 20).unwrap();
+    assert_eq!((stat.inode, stat.version), (new.inode, 2));
+    assert_eq!(world.reap_all(), [], "readers have their grace");
+    world.now += world.mds.config.reap_grace_ms;
+    assert_eq!(world.reap_all(), old.layout.objects());
+    // While a grant that may create it can be alive it is removed once more after that.
+    world.now += world.mds.config.grant_lifetime_ms;
+    assert_eq!(world.reap_all(), old.layout.objects());
+    world.now += GIB;
+    assert_eq!(world.reap_all(), []);
+}
+
+#[test]
+fn an_abandoned_or_expired_create_leaves_nothing() {
+    let mut world = World::with_devices(3);
+    let given_up = world.create(ALICE, "/a", Some(10 << 20));
+    let forgotten = world.create(ALICE, "/b", None);
+    assert_eq!(world.ask(ALICE, Request::Abandon { intent: given_up.intent }), Response::Done {});
+    assert_eq!(world.commit(ALICE, given_up.intent, 1), Err(ErrorCode::Stale));
+    assert_eq!(world.reap_all(), sorted(&given_up));
+    world.now = forgotten.expires_ms;
+    assert_eq!(world.reap_all(), sorted(&given_up), "second removal");
+    world.now += 1;
+    world.session(ALICE, "alice", false);
+    assert_eq!(world.commit(ALICE, forgotten.intent, 1), Err(ErrorCode::Stale));
+    assert_eq!(world.reap_all(), sorted(&forgotten));
+    assert_eq!(world.stat(ALICE, "/b"), Err(ErrorCode::NotFound));
+}
+
+fn sorted(file: &CreatedFile) -> Vec<ObjectRef> {
+    let mut objects = file.layout.objects().to_vec();
+    objects.sort_unstable();
+    objects
+}
+
+#[test]
+fn renewing_keeps_a_slow_create_alive() {
+    let mut world = World::with_devices(1);
+    let file = world.create(ALICE, "/slow", None);
+    for _ in 0..5 {
+        world.now += world.mds.config.intent_lifetime_ms / 2;
+        let renewed = world.ask(
+            ALICE,
+            Request::RenewGrants { handle: Handle::Intent(file.intent), method: Method::AllData },
+        );
+        assert!(matches!(renewed, Response::Grants { grants } if grants.len() == file.grants.len()));
+        world.reap_all();
+    }
+    world.commit(ALICE, file.intent, 1).unwrap();
+}
+
+#[test]
+fn somebody_elses_create_is_no_create() {
+    let mut world = World::with_devices(1);
+    let file = world.create(ALICE, "/f", None);
+    assert_eq!(world.commit(BOB, file.intent, 1), Err(ErrorCode::Stale));
+    assert_eq!(world.refused(BOB, Request::Abandon { intent: file.intent }), ErrorCode::Stale);
+    let renew = Request::RenewGrants { handle: Handle::Intent(file.intent), method: Method::AllData };
+    assert_eq!(world.refused(BOB, renew), ErrorCode::Stale);
+}
+
+#[test]
+fn objects_and_inodes_are_never_numbered_twice() {
+    let mut world = World::with_devices(3);
+    let (mut objects, mut inodes) = (Vec::new(), Vec::new());
+    for i in 0..40 {
+        let file = world.create(ALICE, &format!("/f{i}"), Some(if i % 2 == 0 { 1 } else { 5 << 20 }));
+        objects.extend(file.layout.objects().iter().map(|object| object.object.object));
+        inodes.push(file.inode);
+        if i % 3 == 0 {
+            world.restart();
+        }
+    }
+    for list in [&mut objects, &mut inodes.iter().map(|inode| inode.0).collect()] {
+        let all = list.len();
+        list.sort_unstable();
+        list.dedup();
+        assert_eq!(list.len(), all);
+    }
+}
+
+fn parsed(grant: &sealstone_mds_protocol::Grant) -> sealstone_osd::Capability {
+    CapabilityBytes::new(Generation::Osd2, grant.capability.as_slice()).unwrap().parse().unwrap()
+}
+
+#[test]
+fn grants_say_exactly_what_was_asked_for_and_the_device_agrees() {
+    let mut world = World::with_devices(2);
+    let file = world.create(ALICE, "/f", Some(5 << 20));
+    world.commit(ALICE, file.intent, 5 << 20).unwrap();
+    let read =
+        world.open(BOB, Request::Open { path: path("/f"), access: Access::Read, method: Method::NoSec });
+    let rights = [
+        (
+            &file.grants,
+            Permissions::CREATE
+                .union(Permissions::WRITE)
+                .union(Permissions::GET_ATTR)
+                .union(Permissions::OBJ_MGMT),
+        ),
+        (&read.grants, Permissions::READ.union(Permissions::GET_ATTR)),
+    ];
+    let mut discriminators = Vec::new();
+    for (grants, permissions) in rights {
+        assert_eq!(grants.len(), file.layout.width());
+        for (grant, object) in grants.iter().zip(file.layout.objects()) {
+            let capability = parsed(grant);
+            assert_eq!(grant.object, *object);
+            assert_eq!(capability.permissions, permissions);
+            assert_eq!(capability.object_type, ObjectType::User);
+            let Descriptor::User { allowed, .. } = capability.descriptor else { panic!("user object") };
+            assert_eq!(allowed, object.object);
+            assert_eq!(capability.expires_ms, world.now + 300_000);
+            assert_eq!(capability.method as u8, grant.method.code());
+            discriminators.push(capability.discriminator);
+            // What a device that shares only the initial key computes.
+            let i = object.device.0 as u8 - 1;
+            let initial = InitialKey::new(new_device(i).master_key.expose()).unwrap();
+            let mut keys =
+                KeyHierarchy::<RustCrypto>::factory(Hash::Sha256, &initial, new_device(i).system_id);
+            keys.add_partition(sealstone_mds_protocol::FILE_PARTITION).unwrap();
+            let credential = Credential::issue(&keys, &AlgorithmSlots::DEFAULT, &capability).unwrap();
+            assert_eq!(credential.key.expose(), grant.key.expose());
+        }
+    }
+    assert_eq!(parsed(&read.grants[0]).method, SecurityMethod::CmdRsp, "raised to the floor");
+    assert_eq!(&parsed(&read.grants[0]).audit[..16], &BOB);
+    discriminators.sort_unstable();
+    discriminators.dedup();
+    assert_eq!(discriminators.len(), file.grants.len() + read.grants.len(), "no two credentials share a key");
+}
+
+#[test]
+fn rights_decide_who_reads_writes_and_replaces() {
+    let mut world = World::with_devices(1);
+    world.mkdir(ALICE, "/private", 0o700);
+    world.put(ALICE, "/private/f", 1);
+    world.put(ALICE, "/public", 1);
+    let open = |at: &str, access| Request::Open { path: path(at), access, method: Method::AllData };
+    assert_eq!(world.stat(BOB, "/private/f"), Err(ErrorCode::Denied));
+    assert_eq!(world.refused(BOB, open("/private/f", Access::Read)), ErrorCode::Denied);
+    assert_eq!(world.refused(BOB, create("/private/g", None)), ErrorCode::Denied);
+    let list = Request::ReadDir { path: path("/private"), after: None, limit: 9 };
+    assert_eq!(world.refused(BOB, list), ErrorCode::Denied);
+    world.open(BOB, open("/public", Access::Read));
+    assert_eq!(world.refused(BOB, open("/public", Access::Update)), ErrorCode::Denied);
+    // The root is sticky: what is Alice's stays Alice's.
+    assert_eq!(world.refused(BOB, create("/public", None)), ErrorCode::Denied);
+    assert_eq!(
+        world.refused(BOB, Request::Remove { path: path("/public"), recursive: false }),
+        ErrorCode::Denied
+    );
+    let rename = Request::Rename { from: path("/public"), to: path("/mine"), replace: false };
+    assert_eq!(world.refused(BOB, rename), ErrorCode::Denied);
+    assert_eq!(world.refused(BOB, Request::SetMode { path: path("/public"), mode: 0 }), ErrorCode::Denied);
+    assert!(world.stat(ADMIN, "/private/f").is_ok());
+    // A right taken away counts at once, for renewals too.
+    let file = world.open(BOB, open("/public", Access::Read));
+    world.ask(ALICE, Request::SetMode { path: path("/public"), mode: 0o600 });
+    let handle = Handle::File { inode: file.stat.inode, access: Access::Read };
+    assert_eq!(
+        world.refused(BOB, Request::RenewGrants { handle, method: Method::AllData }),
+        ErrorCode::Denied
+    );
+}
+
+#[test]
+fn a_handle_of_a_replaced_file_is_stale() {
+    let mut world = World::with_devices(1);
+    let old = world.put(ALICE, "/f", 1);
+    world.put(ALICE, "/f", 2);
+    let handle = Handle::File { inode: old.inode, access: Access::Read };
+    assert_eq!(
+        world.refused(ALICE, Request::RenewGrants { handle, method: Method::AllData }),
+        ErrorCode::Stale
+    );
+    let update = Request::Update { inode: old.inode, size: 1, mtime_ms: None };
+    assert_eq!(world.refused(ALICE, update), ErrorCode::Stale);
+}
+
+#[test]
+fn a_directory_removed_under_a_create_refuses_its_commit() {
+    let mut world = World::with_devices(1);
+    world.mkdir(ALICE, "/d", 0o755);
+    let file = world.create(ALICE, "/d/f", None);
+    world.ask(ALICE, Request::Rename { from: path("/d"), to: path("/e"), replace: false });
+    world.commit(ALICE, file.intent, 1).unwrap();
+    assert!(world.stat(ALICE, "/e/f").is_ok(), "a rename above does not matter");
+    let file = world.create(ALICE, "/e/g", None);
+    world.ask(ALICE, Request::Remove { path: path("/e"), recursive: true });
+    assert_eq!(world.commit(ALICE, file.intent, 1), Err(ErrorCode::NotFound));
+}
+
+#[test]
+fn large_trees_go_page_by_page_and_leave_no_object() {
+    let mut world = World::with_devices(1);
+    world.mkdir(ALICE, "/t", 0o755);
+    let mut objects: Vec<ObjectRef> = Vec::new();
+    for i in 0..700 {
+        if i % 70 == 0 {
+            world.mkdir(ALICE, &format!("/t/d{}", i / 70), 0o755);
+        }
+        objects.extend(world.put(ALICE, &format!("/t/d{}/f{i}", i / 70), 1).layout.objects());
+    }
+    let remove = || Request::Remove { path: path("/t"), recursive: true };
+    assert_eq!(
+        world.refused(ALICE, Request::Remove { path: path("/t"), recursive: false }),
+        ErrorCode::NotEmpty
+    );
+    assert_eq!(world.ask(ALICE, remove()), Response::Removed { count: 512, more: true });
+    assert_eq!(world.ask(ALICE, remove()), Response::Removed { count: 711 - 512, more: false });
+    assert_eq!(world.stat(ALICE, "/t"), Err(ErrorCode::NotFound));
+    world.now += GIB;
+    world.session(ADMIN, "admin", true);
+    let mut gone = world.reap_all();
+    gone.sort_unstable();
+    objects.sort_unstable();
+    assert_eq!(gone, objects);
+    let Response::ServerInfo { files, directories, reap_queue, .. } =
+        world.ask(ADMIN, Request::ServerInfo {})
+    else {
+        panic!("server info")
+    };
+    assert_eq!((files, directories, reap_queue), (0, 1, 0));
+}
+
+#[test]
+fn pages_of_a_directory_hold_every_name_once_in_order() {
+    let mut world = World::with_devices(1);
+    world.mkdir(ALICE, "/d", 0o755);
+    let mut names: Vec<String> = (0..300).map(|i| format!("{}{i}", "n".repeat(i % 250))).collect();
+    for name in &names {
+        world.mkdir(ALICE, &format!("/d/{name}"), 0o700);
+    }
+    names.sort();
+    for limit in [1, 7, 256, u16::MAX] {
+        let (mut seen, mut after) = (Vec::new(), None);
+        loop {
+            let request = Request::ReadDir { path: path("/d"), after: after.clone(), limit };
+            let response = world.ask(ALICE, request);
+            assert!(response.encode(1).is_ok(), "a page fits into a frame");
+            let Response::Directory { entries, more } = response else { panic!("{response:?}") };
+            seen.extend(entries.iter().map(|entry| entry.name.as_str().to_owned()));
+            after = entries.last().map(|entry| entry.name.clone());
+            if !more {
+                break;
+            }
+        }
+        assert_eq!(seen, names, "limit {limit}");
+    }
+}
+
+#[test]
+fn full_silent_and_draining_devices_take_no_new_objects() {
+    let mut world = World::with_devices(2);
+    let (first, second) = (sealstone_mds_protocol::DeviceId(1), sealstone_mds_protocol::DeviceId(2));
+    world.mds.device_silent(first).unwrap();
+    for i in 0..20 {
+        let file = world.create(ALICE, &format!("/a{i}"), Some(1));
+        assert_eq!(file.layout.objects()[0].device, second);
+    }
+    let state = Request::DeviceSetState { id: second, state: DeviceState::Draining };
+    assert_eq!(world.refused(ALICE, state.clone()), ErrorCode::Denied);
+    assert!(matches!(world.ask(ADMIN, state), Response::Device { .. }));
+    assert_eq!(world.refused(ALICE, create("/b", None)), ErrorCode::NoSpace);
+    world.mds.device_answered(first, GIB, 0).unwrap();
+    world.create(ALICE, "/b", None);
+    world.mds.device_answered(first, GIB, GIB - 1).unwrap();
+    assert_eq!(world.refused(ALICE, create("/c", None)), ErrorCode::NoSpace);
+}
+
+#[test]
+fn devices_and_their_keys_survive_a_restart_and_are_never_shown() {
+    let mut world = World::with_devices(1);
+    let file = world.put(ALICE, "/f", 1);
+    world.restart();
+    let opened =
+        world.open(ALICE, Request::Open { path: path("/f"), access: Access::Read, method: Method::AllData });
+    assert_eq!(opened.layout, file.layout);
+    let listed = world.ask(BOB, Request::DeviceList { after: None, limit: 9 });
+    let key = new_device(0).master_key;
+    let body = listed.encode(1).unwrap();
+    assert!(!body.windows(32).any(|window| window == key.expose()));
+    let twice = Request::DeviceAdd { device: new_device(0) };
+    assert_eq!(world.refused(ADMIN, twice.clone()), ErrorCode::Exists);
+    assert_eq!(world.refused(ALICE, twice), ErrorCode::Denied);
+}

@@ -1,0 +1,259 @@
+//! Connections, frame by frame.
+
+use proptest::prelude::*;
+use sealstone_login::{ChannelBinding, LoginContext, SessionKeys, start_login};
+use sealstone_mds_protocol::login::{
+    LoginChallenge, LoginError, LoginErrorCode, LoginOk, Logout, SUITE_STANDARD,
+};
+use sealstone_mds_protocol::{
+    ErrorCode, FrameHeader, HEADER_BYTES, MessageType, Request, Response, Wire, decode_message,
+    encode_message, frame,
+};
+
+use super::world::{World, user};
+use crate::{Connection, Output, Source};
+
+const CHANNEL: ChannelBinding = ChannelBinding([5; 32]);
+
+impl World {
+    fn connect(&self) -> Connection {
+        Connection::new(CHANNEL, Source::default())
+    }
+
+    fn send(&mut self, connection: &mut Connection, bytes: &[u8]) -> Output {
+        let (header, body) = bytes.split_first_chunk::<HEADER_BYTES>().unwrap();
+        let header = FrameHeader::parse(header).unwrap();
+        connection.receive(&self.mds, &header, body, self.now, &mut self.rng)
+    }
+
+    fn message(
+        &mut self,
+        connection: &mut Connection,
+        kind: MessageType,
+        sequence: u32,
+        body: &impl Wire,
+    ) -> Output {
+        self.send(connection, &encode_message(kind, sequence, body).unwrap())
+    }
+
+    fn request(&mut self, connection: &mut Connection, sequence: u32, request: &Request) -> Output {
+        self.send(connection, &frame(MessageType::Request, sequence, &request.encode(7).unwrap()).unwrap())
+    }
+
+    /// Logs in; the frame that ended it.
+    fn login(
+        &mut self,
+        connection: &mut Connection,
+        name: &str,
+        password: &[u8],
+    ) -> Result<(LoginOk, SessionKeys), LoginError> {
+        let context = LoginContext::new(&self.mds.server_id(), &CHANNEL);
+        let (start, client) =
+            start_login(&mut self.rng, SUITE_STANDARD, &user(name), password, context).unwrap();
+        let output = self.message(connection, MessageType::LoginStart, 0, &start);
+        let challenge: LoginChallenge = answer(&output, MessageType::LoginChallenge)?;
+        let finish = match client.challenge(&mut self.rng, challenge.clone()) {
+            Ok((finish, proven)) => (finish, Some(proven)),
+            // A client that does not know the password sends something anyway.
+            Err(_) => (
+                sealstone_mds_protocol::login::LoginFinish { login_id: challenge.login_id, ke3: [1; 64] },
+                None,
+            ),
+        };
+        let output = self.message(connection, MessageType::LoginFinish, 0, &finish.0);
+        let ok: LoginOk = answer(&output, MessageType::LoginOk)?;
+        let keys = finish.1.expect("only a proof is accepted").confirm(&ok).unwrap();
+        Ok((ok, keys))
+    }
+}
+
+fn answer<T: Wire>(output: &Output, kind: MessageType) -> Result<T, LoginError> {
+    let bytes = output.frame.as_ref().expect("every frame is answered");
+    let (header, body) = bytes.split_first_chunk::<HEADER_BYTES>().unwrap();
+    let header = FrameHeader::parse(header).unwrap();
+    if header.kind == MessageType::Error {
+        return Err(decode_message(body).unwrap());
+    }
+    assert_eq!(header.kind, kind);
+    Ok(decode_message(body).unwrap())
+}
+
+fn response(output: &Output) -> Response {
+    let bytes = output.frame.as_ref().expect("every request is answered");
+    let (header, body) = bytes.split_first_chunk::<HEADER_BYTES>().unwrap();
+    assert_eq!(FrameHeader::parse(header).unwrap().kind, MessageType::Response);
+    Response::decode(body).unwrap().1
+}
+
+#[test]
+fn login_request_logout() {
+    let mut world = World::empty();
+    let mut connection = world.connect();
+    let hello = Request::Hello { oldest: 1, newest: 1, software: Default::default() };
+    assert!(matches!(
+        response(&world.request(&mut connection, 0, &hello)),
+        Response::Hello { version: 1, .. }
+    ));
+    let early = world.request(&mut connection, 0, &Request::WhoAmI {});
+    assert!(
+        matches!(response(&early), Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn)
+    );
+    let (ok, _) = world.login(&mut connection, "admin", b"secret").unwrap();
+    assert_eq!(ok.roles.as_str(), "user,admin");
+    let who = response(&world.request(&mut connection, 1, &Request::WhoAmI {}));
+    assert!(matches!(who, Response::WhoAmI { admin: true, session, .. } if session == ok.session));
+    let logout = Logout { session: ok.session, flags: 0 };
+    let output = world.message(&mut connection, MessageType::Logout, 2, &logout);
+    assert!(output.close);
+    assert_eq!(answer::<Logout>(&output, MessageType::LogoutOk), Ok(logout));
+    let late = world.request(&mut connection, 3, &Request::WhoAmI {});
+    assert!(late.close);
+}
+
+#[test]
+fn a_wrong_password_and_an_unknown_user_hear_the_same() {
+    let mut world = World::empty();
+    for (name, password) in [("admin", b"wrong".as_slice()), ("nobody", b"secret")] {
+        let mut connection = world.connect();
+        let error = world.login(&mut connection, name, password).err();
+        assert_eq!(error, Some(LoginError { code: LoginErrorCode::Refused, retry_ms: 0 }));
+    }
+}
+
+#[test]
+fn guesses_are_limited_per_user_known_or_not() {
+    let mut world = World::empty();
+    for name in ["admin", "nobody"] {
+        let mut limited = None;
+        for _ in 0..7 {
+            let mut connection = world.connect();
+            match world.login(&mut connection, name, b"wrong") {
+                Err(LoginError { code: LoginErrorCode::Busy, retry_ms }) => {
+                    limited = Some(retry_ms);
+                    break;
+                }
+                Err(error) => assert_eq!(error.code, LoginErrorCode::Refused),
+                Ok(_) => panic!("logged in"),
+            }
+        }
+        assert_eq!(limited, Some(1_000), "{name}");
+    }
+}
+
+#[test]
+fn a_session_is_taken_up_on_another_connection_and_after_a_restart() {
+    let mut world = World::empty();
+    let mut connection = world.connect();
+    let (ok, keys) = world.login(&mut connection, "admin", b"secret").unwrap();
+    for restart in [false, true] {
+        if restart {
+            world.restart();
+        }
+        let mut connection = world.connect();
+        let resume = keys.resume(ok.session, &CHANNEL, [8; 16]);
+        let output = world.message(&mut connection, MessageType::Resume, 0, &resume);
+        let resumed: LoginOk = answer(&output, MessageType::LoginOk).unwrap();
+        keys.check_resumed(&resume, &CHANNEL, &resumed).unwrap();
+        let who = response(&world.request(&mut connection, 1, &Request::WhoAmI {}));
+        assert!(matches!(who, Response::WhoAmI { .. }));
+        // On another channel the proof is worth nothing.
+        let mut elsewhere = Connection::new(ChannelBinding([6; 32]), Source::default());
+        let output = world.message(&mut elsewhere, MessageType::Resume, 0, &resume);
+        let error = answer::<LoginOk>(&output, MessageType::LoginOk).unwrap_err();
+        assert_eq!(error.code, LoginErrorCode::SessionExpired);
+        assert!(output.close);
+    }
+}
+
+#[test]
+fn logging_out_on_one_connection_ends_the_session_on_all() {
+    let mut world = World::empty();
+    let (mut first, mut second) = (world.connect(), world.connect());
+    let (ok, keys) = world.login(&mut first, "admin", b"secret").unwrap();
+    let resume = keys.resume(ok.session, &CHANNEL, [8; 16]);
+    world.message(&mut second, MessageType::Resume, 0, &resume);
+    world.message(&mut first, MessageType::Logout, 1, &Logout { session: ok.session, flags: 0 });
+    let output = world.request(&mut second, 1, &Request::WhoAmI {});
+    assert!(
+        matches!(response(&output), Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn)
+    );
+    assert!(output.close);
+    let mut third = world.connect();
+    let output = world.message(&mut third, MessageType::Resume, 0, &resume);
+    assert!(answer::<LoginOk>(&output, MessageType::LoginOk).is_err());
+}
+
+#[test]
+fn a_late_proof_is_refused() {
+    let mut world = World::empty();
+    let mut connection = world.connect();
+    let context = LoginContext::new(&world.mds.server_id(), &CHANNEL);
+    let (start, client) =
+        start_login(&mut world.rng, SUITE_STANDARD, &user("admin"), b"secret", context).unwrap();
+    let output = world.message(&mut connection, MessageType::LoginStart, 0, &start);
+    let challenge = answer(&output, MessageType::LoginChallenge).unwrap();
+    let (finish, _) = client.challenge(&mut world.rng, challenge).unwrap();
+    world.now += world.mds.config.challenge_ms + 1;
+    let output = world.message(&mut connection, MessageType::LoginFinish, 0, &finish);
+    assert_eq!(answer::<LoginOk>(&output, MessageType::LoginOk).unwrap_err().code, LoginErrorCode::Timeout);
+    assert!(output.close);
+}
+
+#[test]
+fn messages_out_of_place_and_sequences_out_of_order_close_the_connection() {
+    let mut world = World::empty();
+    let logout = Logout { session: [0; 16], flags: 0 };
+    let mut connection = world.connect();
+    assert!(world.message(&mut connection, MessageType::Logout, 0, &logout).close);
+    let mut connection = world.connect();
+    assert!(world.request(&mut connection, 1, &Request::WhoAmI {}).close, "no session, no sequence");
+    for sequence in [0, 2, u32::MAX] {
+        let mut connection = world.connect();
+        world.login(&mut connection, "admin", b"secret").unwrap();
+        assert!(world.request(&mut connection, sequence, &Request::WhoAmI {}).close);
+    }
+    let mut connection = world.connect();
+    world.login(&mut connection, "admin", b"secret").unwrap();
+    assert!(!world.request(&mut connection, 1, &Request::WhoAmI {}).close);
+    assert!(world.request(&mut connection, 1, &Request::WhoAmI {}).close, "a repeat");
+}
+
+#[test]
+fn a_request_that_does_not_parse_is_answered_and_the_session_goes_on() {
+    let mut world = World::empty();
+    let mut connection = world.connect();
+    world.login(&mut connection, "admin", b"secret").unwrap();
+    let mut body = Request::WhoAmI {}.encode(7).unwrap();
+    body[8..10].copy_from_slice(&0x7FFFu16.to_be_bytes());
+    let output = world.send(&mut connection, &frame(MessageType::Request, 1, &body).unwrap());
+    assert!(matches!(response(&output), Response::Failed { failure } if failure.code == ErrorCode::Version));
+    assert!(!output.close);
+    assert!(matches!(
+        response(&world.request(&mut connection, 2, &Request::WhoAmI {})),
+        Response::WhoAmI { .. }
+    ));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn no_frame_panics_and_none_logs_anybody_in(
+        frames in prop::collection::vec((0..MessageType::ALL.len(), prop::collection::vec(any::<u8>(), 0..200)), 1..4)
+    ) {
+        let mut world = shared_world().lock();
+        let mut connection = world.connect();
+        for (kind, body) in frames {
+            let output = world.send(&mut connection, &frame(MessageType::ALL[kind], 0, &body).unwrap());
+            prop_assert!(!connection.is_active());
+            if output.close {
+                break;
+            }
+        }
+    }
+}
+
+fn shared_world() -> &'static parking_lot::Mutex<World> {
+    static WORLD: std::sync::OnceLock<parking_lot::Mutex<World>> = std::sync::OnceLock::new();
+    WORLD.get_or_init(|| parking_lot::Mutex::new(World::empty()))
+}

@@ -1,0 +1,180 @@
+//! A server on a store in memory, with sessions made without the cost of a login.
+
+use std::sync::{Arc, LazyLock};
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    CreatedFile, DeviceId, ErrorCode, FilePath, IntentId, Method, Name, NewDevice, OpenedFile, Request,
+    Response, Secret, Stat, Text, UserName,
+};
+
+use crate::records::SessionRecord;
+use crate::sessions::Sessions;
+use crate::store::MemoryMeta;
+use crate::{Config, Mds};
+
+pub(crate) const GIB: u64 = 1 << 30;
+
+pub(crate) fn path(text: &str) -> FilePath {
+    FilePath::new(text).unwrap()
+}
+
+pub(crate) fn user(name: &str) -> UserName {
+    UserName::new(name).unwrap()
+}
+
+pub(crate) struct World {
+    pub(crate) disk: MemoryMeta,
+    pub(crate) mds: Mds,
+    pub(crate) rng: StdRng,
+    pub(crate) now: u64,
+}
+
+pub(crate) const ADMIN: SessionId = [1; 16];
+pub(crate) const ALICE: SessionId = [2; 16];
+pub(crate) const BOB: SessionId = [3; 16];
+
+impl World {
+    /// An administrator, two users, no devices.
+    pub(crate) fn empty() -> Self {
+        // Setting up runs Argon2id at its full cost: once for all tests.
+        static FRESH: LazyLock<MemoryMeta> = LazyLock::new(|| {
+            let disk = MemoryMeta::new();
+            Mds::set_up(&disk, &user("admin"), b"secret", 1_000, &mut StdRng::seed_from_u64(7)).unwrap();
+            disk
+        });
+        let disk = FRESH.copy();
+        let rng = StdRng::seed_from_u64(7);
+        let mds = Mds::open(Arc::new(disk.clone()), Config::default()).unwrap();
+        let world = Self { disk, mds, rng, now: 1_000 };
+        world.session(ADMIN, "admin", true);
+        world.session(ALICE, "alice", false);
+        world.session(BOB, "bob", false);
+        world
+    }
+
+    /// The same with `devices` devices of 1 GiB in use.
+    pub(crate) fn with_devices(devices: u8) -> Self {
+        let mut world = Self::empty();
+        for i in 0..devices {
+            let id = world.add_device(i);
+            world.mds.device_answered(id, GIB, 0).unwrap();
+            world.mds.device_prepared(id).unwrap();
+        }
+        world
+    }
+
+    pub(crate) fn add_device(&mut self, i: u8) -> DeviceId {
+        let device = new_device(i);
+        match self.ask(ADMIN, Request::DeviceAdd { device }) {
+            Response::Device { device } => device.id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Opens a session as a login would.
+    pub(crate) fn session(&self, id: SessionId, name: &str, admin: bool) {
+        let record = SessionRecord {
+            user: user(name),
+            admin,
+            expires_ms: self.now + self.mds.config.session_ttl_ms,
+            last_used_ms: self.now,
+            keys: [0; 96],
+        };
+        self.mds.update(|tx| Sessions::open(tx, &id, &record)).unwrap();
+        self.mds.sessions.insert(id, record);
+    }
+
+    /// Power is lost and comes back.
+    pub(crate) fn restart(&mut self) {
+        self.disk.fail_after(None);
+        self.mds = Mds::open(Arc::new(self.disk.clone()), self.mds.config.clone()).unwrap();
+        for id in [ADMIN, ALICE, BOB] {
+            if let Some((record, _)) = self.mds.sessions.find(&self.disk, &id, u64::MAX, self.now).unwrap() {
+                self.mds.sessions.take_up(id, record, self.now);
+            }
+        }
+    }
+
+    pub(crate) fn ask(&mut self, who: SessionId, request: Request) -> Response {
+        self.mds.handle(Some(&who), request, self.now, &mut self.rng)
+    }
+
+    pub(crate) fn refused(&mut self, who: SessionId, request: Request) -> ErrorCode {
+        match self.ask(who, request) {
+            Response::Failed { failure } => failure.code,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    pub(crate) fn stat(&mut self, who: SessionId, at: &str) -> Result<Stat, ErrorCode> {
+        match self.ask(who, Request::Stat { path: path(at) }) {
+            Response::Stat { stat } => Ok(stat),
+            Response::Failed { failure } => Err(failure.code),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn mkdir(&mut self, who: SessionId, at: &str, mode: u16) {
+        let made = self.ask(who, Request::MakeDir { path: path(at), parents: false, mode });
+        assert!(matches!(made, Response::Stat { .. }), "{made:?}");
+    }
+
+    pub(crate) fn create(&mut self, who: SessionId, at: &str, size: Option<u64>) -> CreatedFile {
+        match self.ask(who, create(at, size)) {
+            Response::Created { file } => file,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn commit(&mut self, who: SessionId, intent: IntentId, size: u64) -> Result<Stat, ErrorCode> {
+        match self.ask(who, Request::Commit { intent, size, mtime_ms: None, checksum: None }) {
+            Response::Stat { stat } => Ok(stat),
+            Response::Failed { failure } => Err(failure.code),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn put(&mut self, who: SessionId, at: &str, size: u64) -> CreatedFile {
+        let file = self.create(who, at, Some(size));
+        self.commit(who, file.intent, size).unwrap();
+        file
+    }
+
+    pub(crate) fn open(&mut self, who: SessionId, request: Request) -> OpenedFile {
+        match self.ask(who, request) {
+            Response::Opened { file } => file,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Does what the shell's housekeeping does, with devices that remove everything; says what they removed.
+    pub(crate) fn reap_all(&mut self) -> Vec<sealstone_mds_protocol::ObjectRef> {
+        while self.mds.tidy(self.now).unwrap() {}
+        let mut gone = Vec::new();
+        loop {
+            let items = self.mds.next_reap(3, self.now).unwrap();
+            if items.is_empty() {
+                return gone;
+            }
+            gone.extend(items.iter().map(|item| item.object));
+            self.mds.reaped(&items, self.now).unwrap();
+        }
+    }
+}
+
+pub(crate) fn new_device(i: u8) -> NewDevice {
+    NewDevice {
+        name: Name::new(format!("osd-{i}")).unwrap(),
+        system_id: [i + 1; 20],
+        url: Text::new(format!("iscsi://127.0.0.1:326{i}/iqn.2026-11.org.sealstone:osd.{i}/0")).unwrap(),
+        capacity: 0,
+        master_key: Secret::new(vec![i + 100; 32]).unwrap(),
+    }
+}
+
+pub(crate) fn create(at: &str, size_hint: Option<u64>) -> Request {
+    Request::Create { path: path(at), size_hint, mode: 0o644, replace: true, method: Method::AllData }
+}

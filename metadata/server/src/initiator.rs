@@ -1,0 +1,122 @@
+//! Devices over iSCSI.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sealstone_initiator::{
+    Bearer, Dial, Environment, OsdClient, OsdError, OsdOptions, SystemEnvironment, TargetUrl, TcpDial,
+};
+use sealstone_mds::DeviceAddress;
+use sealstone_mds_protocol::DeviceId;
+use sealstone_osd::ObjectId;
+use sealstone_osd::attribute::root_information::{TOTAL_CAPACITY, USED_CAPACITY};
+use sealstone_seal::Credential;
+
+use crate::devices::{Capacity, DeviceError, DeviceFuture, Devices};
+
+type Dialer = dyn Fn(&TargetUrl) -> Arc<dyn Dial> + Send + Sync;
+
+/// One session per device, made when it is first needed and kept.
+pub struct InitiatorDevices {
+    sessions: Mutex<HashMap<DeviceId, (String, OsdClient)>>,
+    environment: Arc<dyn Environment>,
+    dialer: Box<Dialer>,
+}
+
+impl Default for InitiatorDevices {
+    fn default() -> Self {
+        Self::new(Arc::new(SystemEnvironment), Box::new(|url| Arc::new(TcpDial::new(url))))
+    }
+}
+
+impl InitiatorDevices {
+    /// Devices reached as `dialer` says.
+    #[must_use]
+    pub fn new(environment: Arc<dyn Environment>, dialer: Box<Dialer>) -> Self {
+        Self { sessions: Mutex::default(), environment, dialer }
+    }
+
+    fn session(&self, device: &DeviceAddress) -> Result<OsdClient, DeviceError> {
+        let mut sessions = self.sessions.lock();
+        if let Some((url, client)) = sessions.get(&device.id)
+            && *url == device.url
+        {
+            return Ok(client.clone());
+        }
+        let url: TargetUrl = device
+            .url
+            .parse()
+            .map_err(|error| DeviceError::Unreachable(format!("{}: {error}", device.url)))?;
+        let options = OsdOptions::new(&*self.environment);
+        let client = OsdClient::new((self.dialer)(&url), &url, self.environment.clone(), options);
+        sessions.insert(device.id, (device.url.clone(), client.clone()));
+        Ok(client)
+    }
+}
+
+fn bearer(credential: &Credential) -> Result<Bearer, DeviceError> {
+    Bearer::of(credential).map_err(|error| DeviceError::Refused(error.to_string()))
+}
+
+fn failed(error: OsdError) -> DeviceError {
+    match error {
+        OsdError::Session(_) | OsdError::OutcomeUnknown { .. } | OsdError::Busy | OsdError::NotReady(_) => {
+            DeviceError::Unreachable(error.to_string())
+        }
+        other => DeviceError::Refused(other.to_string()),
+    }
+}
+
+impl Devices for InitiatorDevices {
+    fn create_partition<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        partition: u64,
+        credential: Credential,
+    ) -> DeviceFuture<'a, ()> {
+        Box::pin(async move {
+            match self.session(device)?.create_partition(&bearer(&credential)?, partition).await {
+                Ok(_) | Err(OsdError::Exists) => Ok(()),
+                Err(error) => Err(failed(error)),
+            }
+        })
+    }
+
+    fn capacity<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        credential: Credential,
+    ) -> DeviceFuture<'a, Capacity> {
+        Box::pin(async move {
+            let ids = vec![TOTAL_CAPACITY, USED_CAPACITY];
+            let values = self
+                .session(device)?
+                .attributes(&bearer(&credential)?, ObjectId::ROOT, ids)
+                .await
+                .map_err(failed)?;
+            let figure = |id| {
+                let value = values.iter().find(|(found, _)| *found == id)?.1.as_ref()?;
+                Some(u64::from_be_bytes(value.as_ref().try_into().ok()?))
+            };
+            match (figure(TOTAL_CAPACITY), figure(USED_CAPACITY)) {
+                (Some(total), Some(used)) => Ok(Capacity { total, used }),
+                _ => Err(DeviceError::Refused("it does not tell its capacity".to_owned())),
+            }
+        })
+    }
+
+    fn remove<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        object: ObjectId,
+        credential: Credential,
+    ) -> DeviceFuture<'a, ()> {
+        Box::pin(async move {
+            match self.session(device)?.remove(&bearer(&credential)?, object).await {
+                Ok(()) | Err(OsdError::NotFound) => Ok(()),
+                Err(error) => Err(failed(error)),
+            }
+        })
+    }
+}

@@ -1,0 +1,273 @@
+//! A client of a few lines, a set of devices in memory, and a server in a scratch folder.
+#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "test support")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rand::rngs::OsRng;
+use rustls::ClientConfig;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use sealstone_login::{ChannelBinding, LoginContext, SessionKeys, start_login};
+use sealstone_mds::DeviceAddress;
+use sealstone_mds_protocol::login::{LoginError, LoginOk, SUITE_STANDARD};
+use sealstone_mds_protocol::{
+    FrameHeader, HEADER_BYTES, MessageType, Request, Response, Sequence, UserName, Wire, decode_message,
+    encode_message, frame,
+};
+use sealstone_mds_server::{
+    ALPN, Capacity, DeviceError, DeviceFuture, Devices, Environment, InitReport, Limits, Server, init, open,
+};
+use sealstone_osd::{ObjectId, Permissions};
+use sealstone_seal::Credential;
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Devices as maps of objects; `silent` ones do not answer.
+#[derive(Default)]
+pub struct FakeDevices {
+    pub partitions: Mutex<BTreeSet<(u32, u64)>>,
+    pub removed: Mutex<Vec<(u32, ObjectId)>>,
+    pub silent: Mutex<BTreeSet<u32>>,
+    pub urls: Mutex<BTreeMap<u32, String>>,
+}
+
+impl FakeDevices {
+    fn answer(
+        &self,
+        device: &DeviceAddress,
+        credential: &Credential,
+        needs: Permissions,
+    ) -> Result<(), DeviceError> {
+        self.urls.lock().insert(device.id.0, device.url.clone());
+        if self.silent.lock().contains(&device.id.0) {
+            return Err(DeviceError::Unreachable("silent".to_owned()));
+        }
+        let capability = credential.capability.parse().unwrap();
+        assert_eq!(capability.permissions, needs, "the server asks for no more than it needs");
+        Ok(())
+    }
+}
+
+impl Devices for FakeDevices {
+    fn create_partition<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        partition: u64,
+        credential: Credential,
+    ) -> DeviceFuture<'a, ()> {
+        Box::pin(async move {
+            self.answer(device, &credential, Permissions::CREATE)?;
+            self.partitions.lock().insert((device.id.0, partition));
+            Ok(())
+        })
+    }
+
+    fn capacity<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        credential: Credential,
+    ) -> DeviceFuture<'a, Capacity> {
+        Box::pin(async move {
+            self.answer(device, &credential, Permissions::GET_ATTR)?;
+            Ok(Capacity { total: 1 << 30, used: 1 << 20 })
+        })
+    }
+
+    fn remove<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        object: ObjectId,
+        credential: Credential,
+    ) -> DeviceFuture<'a, ()> {
+        Box::pin(async move {
+            self.answer(device, &credential, Permissions::REMOVE)?;
+            self.removed.lock().push((device.id.0, object));
+            Ok(())
+        })
+    }
+}
+
+pub struct Running {
+    pub folder: tempfile::TempDir,
+    pub report: InitReport,
+    pub server: Server,
+    pub devices: Arc<FakeDevices>,
+    pub server_id: [u8; 16],
+}
+
+pub fn admin() -> UserName {
+    UserName::new("admin").unwrap()
+}
+
+pub async fn running(limits: Limits) -> Running {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("mds");
+    let report = init(&data, &admin(), &Environment::system()).unwrap();
+    let opened = open(&data, sealstone_mds::Config { reap_grace_ms: 0, ..Default::default() }).unwrap();
+    let devices = Arc::new(FakeDevices::default());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server_id = opened.mds().server_id();
+    let server = Server::start(&opened, listener, devices.clone(), Environment::system(), limits).unwrap();
+    Running { folder, report, server, devices, server_id }
+}
+
+impl Running {
+    pub fn password(&self) -> Vec<u8> {
+        std::fs::read(&self.report.admin_secret).unwrap().trim_ascii_end().to_vec()
+    }
+
+    pub async fn connect(&self) -> Client<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(self.server.address()).await.unwrap();
+        let connector = TlsConnector::from(Arc::new(client_config(self.report.fingerprint.0)));
+        let stream = connector.connect(ServerName::try_from("x.invalid").unwrap(), stream).await.unwrap();
+        let channel = stream
+            .get_ref()
+            .1
+            .export_keying_material([0; 32], b"EXPORTER-Channel-Binding", Some(b""))
+            .unwrap();
+        Client::new(stream, ChannelBinding(channel))
+    }
+
+    pub async fn login(&self) -> Client<TlsStream<TcpStream>> {
+        let mut client = self.connect().await;
+        client.login(&self.server_id, "admin", &self.password()).await.unwrap();
+        client
+    }
+}
+
+pub struct Client<S> {
+    pub stream: S,
+    pub channel: ChannelBinding,
+    sent: Option<Sequence>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    pub fn new(stream: S, channel: ChannelBinding) -> Self {
+        Self { stream, channel, sent: None }
+    }
+
+    pub async fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.unwrap();
+        self.stream.flush().await.unwrap();
+    }
+
+    /// The next frame; `None` if the server closed.
+    pub async fn next(&mut self) -> Option<(FrameHeader, Vec<u8>)> {
+        let mut header = [0; HEADER_BYTES];
+        self.stream.read_exact(&mut header).await.ok()?;
+        let header = FrameHeader::parse(&header).unwrap();
+        let mut body = vec![0; header.body_length as usize];
+        self.stream.read_exact(&mut body).await.ok()?;
+        Some((header, body))
+    }
+
+    async fn step<T: Wire>(&mut self, kind: MessageType, body: &impl Wire) -> Result<T, LoginError> {
+        self.send(&encode_message(kind, 0, body).unwrap()).await;
+        let (header, body) = self.next().await.expect("a login step is answered");
+        if header.kind == MessageType::Error {
+            return Err(decode_message(&body).unwrap());
+        }
+        Ok(decode_message(&body).unwrap())
+    }
+
+    pub async fn login(
+        &mut self,
+        server_id: &[u8; 16],
+        name: &str,
+        password: &[u8],
+    ) -> Result<(LoginOk, SessionKeys), LoginError> {
+        let context = LoginContext::new(server_id, &self.channel);
+        let name = UserName::new(name).unwrap();
+        let (start, client) = start_login(&mut OsRng, SUITE_STANDARD, &name, password, context).unwrap();
+        let challenge: sealstone_mds_protocol::login::LoginChallenge =
+            self.step(MessageType::LoginStart, &start).await?;
+        let login_id = challenge.login_id;
+        let Ok((finish, proven)) = client.challenge(&mut OsRng, challenge) else {
+            let finish = sealstone_mds_protocol::login::LoginFinish { login_id, ke3: [3; 64] };
+            return Err(self.step::<LoginOk>(MessageType::LoginFinish, &finish).await.unwrap_err());
+        };
+        let ok: LoginOk = self.step(MessageType::LoginFinish, &finish).await?;
+        let keys = proven.confirm(&ok).unwrap();
+        self.sent = Some(Sequence::default());
+        Ok((ok, keys))
+    }
+
+    pub async fn resume(&mut self, ok: &LoginOk, keys: &SessionKeys) -> Result<(), LoginError> {
+        let resume = keys.resume(ok.session, &self.channel, [1; 16]);
+        let again: LoginOk = self.step(MessageType::Resume, &resume).await?;
+        keys.check_resumed(&resume, &self.channel, &again).unwrap();
+        self.sent = Some(Sequence::default());
+        Ok(())
+    }
+
+    pub async fn ask(&mut self, request: Request) -> Response {
+        let sequence = self.sent.as_mut().map_or(0, |sent| sent.advance().unwrap());
+        self.send(&frame(MessageType::Request, sequence, &request.encode(1).unwrap()).unwrap()).await;
+        let (header, body) = self.next().await.expect("a request is answered");
+        assert_eq!(header.kind, MessageType::Response);
+        assert_eq!(header.sequence, sequence);
+        Response::decode(&body).unwrap().1
+    }
+}
+
+#[derive(Debug)]
+struct Pin([u8; 32], Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Pin {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let found: [u8; 32] = Sha256::digest(end_entity).into();
+        if found == self.0 {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(rustls::Error::General("pin".into()))
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.1.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.1.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+pub fn client_config(pin: [u8; 32]) -> ClientConfig {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Pin(pin, provider)))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config
+}

@@ -1,0 +1,250 @@
+//! The whole server over real sockets and TLS, in one process.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use core::time::Duration;
+use std::os::unix::fs::PermissionsExt;
+
+use sealstone_mds_protocol::login::LoginErrorCode;
+use sealstone_mds_protocol::{
+    Access, BODY_MAX, DeviceState, FilePath, FrameHeader, MessageType, Method, Name, NewDevice, Request,
+    Response, Secret, Text,
+};
+use sealstone_mds_server::{Environment, Limits, SetupError, init, open, serve_stream};
+use support::{Client, admin, running};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+fn path(text: &str) -> FilePath {
+    FilePath::new(text).unwrap()
+}
+
+fn device(i: u8) -> NewDevice {
+    NewDevice {
+        name: Name::new(format!("osd{i}")).unwrap(),
+        system_id: [i; 20],
+        url: Text::new(format!("iscsi://127.0.0.1:3260/iqn.2026-11.org.sealstone:osd.{i}/0")).unwrap(),
+        capacity: 0,
+        master_key: Secret::new(vec![i; 32]).unwrap(),
+    }
+}
+
+fn quick() -> Limits {
+    Limits {
+        tidy_every: Duration::from_millis(20),
+        poll_every: Duration::from_millis(50),
+        ..Limits::default()
+    }
+}
+
+async fn until<T>(mut check: impl AsyncFnMut() -> Option<T>) -> T {
+    let wait = async {
+        loop {
+            if let Some(found) = check().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), wait).await.expect("in time")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn from_login_to_removed_objects() {
+    let running = running(quick()).await;
+    let mut client = running.login().await;
+    for i in 1..=2 {
+        assert!(matches!(
+            client.ask(Request::DeviceAdd { device: device(i) }).await,
+            Response::Device { .. }
+        ));
+    }
+    until(async || match client.ask(Request::DeviceList { after: None, limit: 9 }).await {
+        Response::Devices { devices, .. } => {
+            devices.iter().all(|d| d.state == DeviceState::Active && d.total == 1 << 30).then_some(())
+        }
+        other => panic!("{other:?}"),
+    })
+    .await;
+    assert_eq!(running.devices.partitions.lock().len(), 2);
+    client.ask(Request::MakeDir { path: path("/a/b"), parents: true, mode: 0o755 }).await;
+    let create = Request::Create {
+        path: path("/a/b/f"),
+        size_hint: Some(4 << 20),
+        mode: 0o644,
+        replace: false,
+        method: Method::AllData,
+    };
+    let Response::Created { file } = client.ask(create).await else { panic!("created") };
+    assert_eq!(file.layout.width(), 2);
+    let commit = Request::Commit { intent: file.intent, size: 4 << 20, mtime_ms: None, checksum: None };
+    assert!(matches!(client.ask(commit).await, Response::Stat { .. }));
+    let open = Request::Open { path: path("/a/b/f"), access: Access::Read, method: Method::AllData };
+    assert!(
+        matches!(client.ask(open).await, Response::Opened { file: opened } if opened.layout == file.layout)
+    );
+    assert_eq!(
+        client.ask(Request::Remove { path: path("/a"), recursive: true }).await,
+        Response::Removed { count: 3, more: false }
+    );
+    until(async || (running.devices.removed.lock().len() >= 2).then_some(())).await;
+    let removed: Vec<_> = running.devices.removed.lock().iter().map(|(_, object)| *object).collect();
+    assert!(file.layout.objects().iter().all(|object| removed.contains(&object.object)));
+    let metrics = running.server.metrics();
+    assert!(metrics.contains("sealstone_mds_requests_total{request=\"Create\"} 1"), "{metrics}");
+    assert!(metrics.contains("sealstone_mds_logins_total 1"), "{metrics}");
+    assert!(running.server.healthy());
+    running.server.shutdown().await;
+    assert!(client.next().await.is_none(), "closed at shutdown");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_devices_are_set_aside_and_taken_back() {
+    let running = running(quick()).await;
+    let mut client = running.login().await;
+    client.ask(Request::DeviceAdd { device: device(1) }).await;
+    let mut wait_for = async |wanted| {
+        until(async || match client.ask(Request::DeviceList { after: None, limit: 1 }).await {
+            Response::Devices { devices, .. } => (devices[0].state == wanted).then_some(()),
+            other => panic!("{other:?}"),
+        })
+        .await;
+    };
+    wait_for(DeviceState::Active).await;
+    running.devices.silent.lock().insert(1);
+    wait_for(DeviceState::Unreachable).await;
+    running.devices.silent.lock().clear();
+    wait_for(DeviceState::Active).await;
+    running.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_passwords_and_unknown_users_hear_the_same_over_the_wire() {
+    let running = running(quick()).await;
+    for (name, password) in [("admin", b"wrong".to_vec()), ("nobody", running.password())] {
+        let mut client = running.connect().await;
+        let error = client.login(&running.server_id, name, &password).await.err().unwrap();
+        assert_eq!((error.code, error.retry_ms), (LoginErrorCode::Refused, 0));
+        assert!(client.next().await.is_none(), "closed");
+    }
+    let mut limited = false;
+    for _ in 0..8 {
+        let mut client = running.connect().await;
+        let error = client.login(&running.server_id, "mallory", b"guess").await.err().unwrap();
+        limited |= error.code == LoginErrorCode::Busy && error.retry_ms > 0;
+    }
+    assert!(limited, "the sixth guess has to wait");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_survives_a_new_connection_but_not_another_server() {
+    let (first, second) = (running(quick()).await, running(quick()).await);
+    let mut client = first.connect().await;
+    let (ok, keys) = client.login(&first.server_id, "admin", &first.password()).await.unwrap();
+    drop(client);
+    let mut client = first.connect().await;
+    client.resume(&ok, &keys).await.unwrap();
+    assert!(matches!(client.ask(Request::WhoAmI {}).await, Response::WhoAmI { .. }));
+    let mut stranger = second.connect().await;
+    assert_eq!(stranger.resume(&ok, &keys).await.unwrap_err().code, LoginErrorCode::SessionExpired);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_frames_and_oversized_bodies_close_the_connection() {
+    let running = running(quick()).await;
+    let mut oversized =
+        FrameHeader { kind: MessageType::Request, flags: 0, body_length: 0, sequence: 0 }.encode();
+    oversized[8..12].copy_from_slice(&(BODY_MAX as u32 + 1).to_be_bytes());
+    for bytes in [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), oversized.to_vec(), vec![0xFF; 64]] {
+        let mut client = running.connect().await;
+        client.send(&bytes).await;
+        assert!(timeout(Duration::from_secs(5), client.next()).await.unwrap().is_none());
+    }
+    // The others are not disturbed.
+    assert!(matches!(running.login().await.ask(Request::WhoAmI {}).await, Response::WhoAmI { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_tcp_and_silence_are_ended() {
+    let limits = Limits { login_timeout: Duration::from_millis(300), ..quick() };
+    let running = running(limits).await;
+    let mut plain = TcpStream::connect(running.server.address()).await.unwrap();
+    let mut bytes = Vec::new();
+    let ended = timeout(Duration::from_secs(5), plain.read_to_end(&mut bytes)).await;
+    assert!(ended.is_ok() && bytes.is_empty(), "a silent handshake ends");
+    // A client that sends half a header and then nothing.
+    let mut client = running.connect().await;
+    client.send(b"OSMA\x01").await;
+    assert!(timeout(Duration::from_secs(5), client.next()).await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_many_connections_are_turned_away_and_room_comes_back() {
+    let running = running(Limits { connections_per_address_max: 2, ..quick() }).await;
+    let (first, _second) = (running.connect().await, running.connect().await);
+    let mut third = TcpStream::connect(running.server.address()).await.unwrap();
+    assert!(timeout(Duration::from_secs(5), third.read(&mut [0; 1])).await.unwrap().map_or(true, |n| n == 0));
+    drop(first);
+    until(async || running.server.metrics().contains("sealstone_mds_connections 1").then_some(())).await;
+    running.login().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_certificate_does_not_pass_the_pin() {
+    let running = running(quick()).await;
+    let config = support::client_config([0; 32]);
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+    let stream = TcpStream::connect(running.server.address()).await.unwrap();
+    let name = rustls::pki_types::ServerName::try_from("x.invalid").unwrap();
+    assert!(connector.connect(name, stream).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipe_with_a_given_binding_is_as_good_as_tls() {
+    let running = running(quick()).await;
+    let password = running.password();
+    let (server_id, folder) = (running.server_id, running.folder.path().join("mds"));
+    running.server.shutdown().await;
+    let opened = open(&folder, Default::default()).unwrap();
+    let channel = sealstone_login::ChannelBinding([4; 32]);
+    let (near, far) = tokio::io::duplex(1024);
+    let environment = Environment { inline: true, ..Environment::system() };
+    let serve =
+        serve_stream(far, channel, Default::default(), opened.mds().clone(), environment, Limits::default());
+    let served = tokio::spawn(serve);
+    let mut client = Client::new(near, channel);
+    client.login(&server_id, "admin", &password).await.unwrap();
+    assert!(matches!(client.ask(Request::WhoAmI {}).await, Response::WhoAmI { admin: true, .. }));
+    drop(client);
+    served.await.unwrap().unwrap();
+}
+
+#[test]
+fn setup_is_done_once_its_secrets_are_private_and_an_interrupted_one_is_redone() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("mds");
+    let environment = Environment::system();
+    assert!(matches!(open(&data, Default::default()), Err(SetupError::Unfinished(_))));
+    // Interrupted before its last step: files are there, the store is empty.
+    std::fs::create_dir(&data).unwrap();
+    drop(sealstone_meta::EmbeddedMeta::open(&data.join("meta.redb")).unwrap());
+    std::fs::write(data.join("admin-secret.new"), b"half").unwrap();
+    assert!(matches!(open(&data, Default::default()), Err(SetupError::Unfinished(_))));
+    let report = init(&data, &admin(), &environment).unwrap();
+    assert_eq!(open(&data, Default::default()).unwrap().fingerprint(), report.fingerprint);
+    for name in ["meta.redb", "certificate-key.der", "admin-secret"] {
+        let mode = std::fs::metadata(data.join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{name}");
+    }
+    let secret = std::fs::read_to_string(&report.admin_secret).unwrap();
+    assert!(matches!(init(&data, &admin(), &environment), Err(SetupError::AlreadySetUp(_))));
+    assert_eq!(
+        std::fs::read_to_string(&report.admin_secret).unwrap(),
+        secret,
+        "a second run changes nothing"
+    );
+    std::fs::set_permissions(data.join("certificate-key.der"), PermissionsExt::from_mode(0o644)).unwrap();
+    assert!(matches!(open(&data, Default::default()), Err(SetupError::File(_))));
+}
