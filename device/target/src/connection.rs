@@ -140,11 +140,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
                 return end;
             }
             let now = self.now_ms();
-            if let Some(due) = self.due(now) {
-                if armed.is_none_or(|armed| due < armed) {
-                    timer.as_mut().reset(Instant::now() + Duration::from_millis(due.saturating_sub(now)));
-                    armed = Some(due);
-                }
+            if let Some(due) = self.due(now)
+                && armed.is_none_or(|armed| due < armed)
+            {
+                timer.as_mut().reset(Instant::now() + Duration::from_millis(due.saturating_sub(now)));
+                armed = Some(due);
             }
             match self.wait(timer.as_mut(), armed.is_some()).await {
                 Err(error) => return End::Socket(error),

@@ -1,5 +1,7 @@
 //! libiscsi's programs judge the target. They come from Debian's `libiscsi-bin`.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
+
 mod support;
 
 use std::{process::Output, time::Duration};

@@ -1,5 +1,7 @@
 //! Hostile, clumsy and slow peers over real sockets, while others are served.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
+
 mod support;
 
 use std::{

@@ -41,6 +41,17 @@ impl Buffer {
         shared
     }
 
+    /// The vector of a buffer that was made from one, uncopied.
+    ///
+    /// # Errors
+    /// A pooled buffer comes back: its bytes stay counted until it is dropped.
+    pub fn into_vec(mut self) -> Result<Vec<u8>, Self> {
+        if self.home.is_some() {
+            return Err(self);
+        }
+        Ok(mem::take(&mut self.bytes))
+    }
+
     /// The bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {

@@ -1,5 +1,7 @@
 //! Both ends wired to each other in memory.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
+
 use std::{
     collections::{HashMap, VecDeque},
     sync::{

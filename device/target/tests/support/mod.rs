@@ -1,6 +1,7 @@
 //! A disk in memory, enough of SBC-3 for the iSCSI layer's judges; and a running target.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "support of tests, outside of test functions")]
 
 use std::{
     io::{IoSliceMut, Read as _, Write as _},

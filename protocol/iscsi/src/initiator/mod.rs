@@ -10,6 +10,8 @@
 mod full;
 mod login;
 mod session;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub use session::Connection;

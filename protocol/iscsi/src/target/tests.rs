@@ -492,7 +492,7 @@ proptest! {
         let mut bench = Bench::usual();
         for (op, flags, lun, tag, field, rest, length, ahs) in pdus {
             let mut bhs = [0; 48];
-            bhs[0] = op | opcode::IMMEDIATE * (rest[0] & 1);
+            bhs[0] = op | (opcode::IMMEDIATE * (rest[0] & 1));
             bhs[1] = flags;
             bhs[4] = if ahs == 2 { 2 } else { 0 };
             bhs[8..16].copy_from_slice(&lun);
