@@ -154,3 +154,61 @@ proptest! {
         compare(Arc::new(DiskStore::open(medium, Options::default()).unwrap()), &steps)?;
     }
 }
+
+#[test]
+fn overwriting_a_nearly_full_disk_goes_on_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let medium = Arc::new(FileMedium::open(folder.path()).unwrap());
+    let options = FormatOptions { segment: Some(16 << 20), ..FormatOptions::new(64 << 20, [1; 16]) };
+    sealstone_store::format(&*medium, &options).unwrap();
+    let store = Arc::new(DiskStore::open(medium, Options::default()).unwrap());
+    let bench = Bench::with(OsdConfig::default(), store);
+    bench.create_partition(PID);
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    let chunk = vec![7; 1 << 20];
+    let mut written = 0u64;
+    loop {
+        let extent = Extent { object: user(OID), start: written, length: 1 << 20 };
+        let answer = bench.run(Command::Write(extent), Wish::default(), &chunk);
+        if answer.status != Status::Good {
+            assert_eq!(answer.sense(), (7, 0x5507));
+            break;
+        }
+        written += 1 << 20;
+    }
+    assert!(written >= 60 << 20, "{written}");
+    for round in 0..3 {
+        for at in (0..written).step_by(1 << 20) {
+            let extent = Extent { object: user(OID), start: at, length: 1 << 20 };
+            let answer = bench.run(Command::Write(extent), Wish::default(), &chunk);
+            assert_eq!(
+                answer.status,
+                Status::Good,
+                "round {round}, byte {at} of {written}: {:?}",
+                answer.sense
+            );
+        }
+    }
+}
+
+#[test]
+fn large_overwrites_find_the_space_that_the_last_one_freed() {
+    for length in [7u64, 12, 20].map(|mib| mib << 20) {
+        let folder = tempfile::tempdir().unwrap();
+        let medium = Arc::new(FileMedium::open(folder.path()).unwrap());
+        let options = FormatOptions { segment: Some(16 << 20), ..FormatOptions::new(64 << 20, [1; 16]) };
+        sealstone_store::format(&*medium, &options).unwrap();
+        let store = Arc::new(DiskStore::open(medium, Options::default()).unwrap());
+        let bench = Bench::with(OsdConfig::default(), store);
+        bench.create_partition(PID);
+        bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+        let chunk = vec![7; usize::try_from(length).unwrap()];
+        // As many as leave room for one more: an overwrite needs its new blocks before the old ones are free.
+        let count = (64 << 20) / length - 1;
+        for at in (0..count).chain(0..count).chain(0..count) {
+            let extent = Extent { object: user(OID), start: at * length, length };
+            let answer = bench.run(Command::Write(extent), Wish::default(), &chunk);
+            assert_eq!(answer.status, Status::Good, "{at} of {count} times {length}: {:?}", answer.sense);
+        }
+    }
+}
