@@ -235,17 +235,17 @@ async fn read_part<M: Metadata, D: Devices>(
         let buffer = objects.core.buffers.take(length);
         Operation::Read { object, offset: range.start, length, buffer }
     };
-    let missing = || ClientError::DataMissing {
-        offset: objects.layout.file_offset(index, range.start).unwrap_or(range.start),
-    };
     match objects.execute(index, read).await {
         Ok(completion) if completion.data.len() == length => {
-            Ok(Part { index, offset: range.start, data: completion.data })
+            return Ok(Part { index, offset: range.start, data: completion.data });
         }
-        Ok(_) => Err(missing()),
-        Err(error) if OpenObjects::<M, D>::is_short(&error) => Err(missing()),
-        Err(error) => Err(error),
+        Err(error) if !OpenObjects::<M, D>::is_short(&error) => return Err(error),
+        Ok(_) | Err(_) => {}
     }
+    // Data goes when its file is replaced or removed; whoever reads on is told that rather than of a loss.
+    objects.check_current().await?;
+    let offset = objects.layout.file_offset(index, range.start).unwrap_or(range.start);
+    Err(ClientError::DataMissing { offset })
 }
 
 impl Group {

@@ -36,4 +36,4 @@ pub use sealstone_mds_protocol::{
 };
 pub use seam::{Devices, Metadata};
 pub use session_file::{SESSION_FILE_MAX, SavedSession};
-pub use tuning::{COMMAND_BYTES_MAX, COMMAND_BYTES_MIN, DEPTH_MAX, SMALL_FILE_MAX, Tuning};
+pub use tuning::{COMMAND_BYTES_MAX, COMMAND_BYTES_MIN, DEPTH_MAX, MEMORY_BYTES_MIN, SMALL_FILE_MAX, Tuning};

@@ -164,6 +164,15 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         Ok((bearer.ok_or(ClientError::Protocol("an object outside the layout"))?, held.generation))
     }
 
+    /// Is the file still what it was when it was opened?
+    ///
+    /// # Errors
+    /// `Refused` with `Stale` if it was replaced or removed.
+    pub(crate) async fn check_current(&self) -> Result<(), ClientError> {
+        let generation = self.bearers.lock().await.generation;
+        self.bearer(0, Some(generation)).await.map(drop)
+    }
+
     /// Is this what a device says when an object has fewer bytes than asked for?
     pub(crate) const fn is_short(error: &ClientError) -> bool {
         matches!(error, ClientError::Device { error: OsdError::ReadPastEnd { .. } | OsdError::NotFound, .. })

@@ -6,6 +6,8 @@ pub const SMALL_FILE_MAX: usize = 512 * 1024;
 pub const COMMAND_BYTES_MAX: usize = 8 << 20;
 /// The smallest command size that can be configured, bytes.
 pub const COMMAND_BYTES_MIN: usize = 4096;
+/// The least memory that can be configured, bytes: two files at their beginning.
+pub const MEMORY_BYTES_MIN: usize = 2 * SMALL_FILE_MAX;
 /// The most commands under way for one object that can be configured.
 pub const DEPTH_MAX: usize = 64;
 
@@ -30,7 +32,7 @@ impl Tuning {
     pub(crate) fn bounded(self) -> Self {
         let command_bytes = self.command_bytes.clamp(COMMAND_BYTES_MIN, COMMAND_BYTES_MAX);
         Self {
-            memory_bytes: self.memory_bytes.clamp(4 * COMMAND_BYTES_MIN, crate::BUDGET_MAX),
+            memory_bytes: self.memory_bytes.clamp(MEMORY_BYTES_MIN, crate::BUDGET_MAX),
             command_bytes: 1 << command_bytes.ilog2(),
             depth: self.depth.clamp(1, DEPTH_MAX),
         }

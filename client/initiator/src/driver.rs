@@ -146,6 +146,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         if let Some(ready) = self.ready.take() {
             let _ = ready.send(Err(error));
         }
+        // Whoever asks from here on, and whoever waits to be taken, hears that nothing was sent.
+        self.asks.close();
+        while let Ok(ask) = self.asks.try_recv() {
+            match ask {
+                Ask::Execute(order) => drop(order.reply.send(Err(SessionError::Closed))),
+                Ask::Logout(done) => self.logouts.push(done),
+                Ask::ResetLun(..) | Ask::Discover(_) => {}
+            }
+        }
         // Drop the machine first: it gives the buffers back.
         drop(self.connection);
         for (_, waiting) in self.waiting {

@@ -3,6 +3,7 @@
 mod assemble;
 mod bearer;
 mod client;
+mod commands;
 mod dial;
 mod outcome;
 mod translate;

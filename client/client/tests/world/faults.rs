@@ -1,0 +1,104 @@
+//! Streams that break or lie.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Mutex;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+
+/// What is to happen to one stream.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// It breaks when this many bytes have been written.
+    CutWrites(usize),
+    /// It breaks when this many bytes have been read.
+    CutReads(usize),
+    /// One bit of the byte read at this position is another.
+    FlipRead(usize),
+    /// Nothing comes any more when this many bytes have been read, and nobody says so.
+    StallReads(usize),
+}
+
+/// Faults that wait for streams: each new stream takes the next one.
+#[derive(Default)]
+pub struct Faults {
+    waiting: Mutex<Vec<Option<Fault>>>,
+    pub streams: Mutex<usize>,
+}
+
+impl Faults {
+    /// The next streams meet these, in order.
+    pub fn next(&self, faults: impl IntoIterator<Item = Option<Fault>>) {
+        let mut waiting = self.waiting.lock().unwrap();
+        *waiting = faults.into_iter().collect();
+        waiting.reverse();
+    }
+
+    pub fn apply(&self, inner: DuplexStream) -> Bent {
+        *self.streams.lock().unwrap() += 1;
+        let fault = self.waiting.lock().unwrap().pop().flatten();
+        Bent { inner, fault, read: 0, written: 0 }
+    }
+}
+
+/// A stream with a fault.
+pub struct Bent {
+    inner: DuplexStream,
+    fault: Option<Fault>,
+    read: usize,
+    written: usize,
+}
+
+impl AsyncRead for Bent {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some(Fault::CutReads(at)) = self.fault
+            && self.read >= at
+        {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        if let Some(Fault::StallReads(at)) = self.fault
+            && self.read >= at
+        {
+            return Poll::Pending;
+        }
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
+        let count = buf.filled().len() - before;
+        if let Some(Fault::FlipRead(at)) = self.fault
+            && (self.read..self.read + count).contains(&at)
+        {
+            let at = before + at - self.read;
+            buf.filled_mut()[at] ^= 1;
+        }
+        self.read += count;
+        polled
+    }
+}
+
+impl AsyncWrite for Bent {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if let Some(Fault::CutWrites(at)) = self.fault
+            && self.written >= at
+        {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let polled = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(count)) = polled {
+            self.written += count;
+        }
+        polled
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,383 @@
+//! A whole deployment in one process and one thread, on paused time: real devices behind real targets, the real
+//! metadata server, streams that can be cut and bent.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+
+pub mod faults;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use sealstone_client::{
+    Client, ClientError, DeviceId, DevicePool, Devices, DialFactory, Metadata, OsdOptions, Tuning, UserName,
+};
+use sealstone_device::{NoAudit, OsdConfig, OsdUnit, Parts, VolatileLease};
+use sealstone_initiator::{Bearer, Dial, Dialing, Environment, OsdClient, Stream, TargetUrl};
+use sealstone_login::ChannelBinding;
+use sealstone_mds::store::MemoryMeta;
+use sealstone_mds::{Config, Connection, Mds, Purpose, Source};
+use sealstone_mds_protocol::{
+    FrameHeader, HEADER_BYTES, MessageType, Name, NewDevice, Request, Response, Secret, Text,
+    login::SessionId,
+};
+use sealstone_scsi::lu::LogicalUnit;
+use sealstone_seal::InitialKey;
+use sealstone_store::MemoryStore;
+use sealstone_target::Target;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
+
+pub use faults::Faults;
+
+pub const GIB: u64 = 1 << 30;
+pub const START_MS: u64 = 1_800_000_000_000;
+pub const PASSWORD: &[u8] = b"correct horse";
+const BINDING: [u8; 32] = [0xB1; 32];
+
+/// Paused tokio time as wall clock; random bytes from a seed.
+pub struct Clockwork {
+    began: Instant,
+    rng: Mutex<StdRng>,
+    /// Added to the clock, milliseconds.
+    pub skew_ms: AtomicI64,
+}
+
+impl Clockwork {
+    pub fn new(seed: u64) -> Arc<Self> {
+        let rng = Mutex::new(StdRng::seed_from_u64(seed));
+        Arc::new(Self { began: Instant::now(), rng, skew_ms: AtomicI64::new(0) })
+    }
+
+    pub fn now(&self) -> u64 {
+        let elapsed = u64::try_from(self.began.elapsed().as_millis()).unwrap();
+        (START_MS + elapsed).saturating_add_signed(self.skew_ms.load(Ordering::Relaxed))
+    }
+
+    fn fill(&self, into: &mut [u8]) {
+        rand::RngCore::fill_bytes(&mut *self.rng.lock().unwrap(), into);
+    }
+}
+
+impl Environment for Clockwork {
+    fn now_ms(&self) -> u64 {
+        self.now()
+    }
+    fn fill_random(&self, into: &mut [u8]) {
+        self.fill(into);
+    }
+}
+
+/// The same for devices.
+struct DeviceClockwork(Arc<Clockwork>);
+
+impl sealstone_device::Environment for DeviceClockwork {
+    fn now_ms(&self) -> u64 {
+        self.0.now()
+    }
+    fn fill_random(&self, into: &mut [u8]) {
+        self.0.fill(into);
+    }
+}
+
+/// The deployment.
+pub struct World {
+    /// Clock of the servers.
+    pub clock: Arc<Clockwork>,
+    /// Clock of the client.
+    pub client_clock: Arc<Clockwork>,
+    pub mds: Arc<Mds>,
+    pub targets: Arc<BTreeMap<String, Target>>,
+    /// What happens to each new stream to a device.
+    pub faults: Arc<Faults>,
+    /// Frames that the metadata server answered.
+    pub answered: Arc<AtomicU64>,
+}
+
+impl World {
+    /// `devices` devices of 1 GiB, partition made, in use.
+    pub async fn new(devices: u8) -> Self {
+        Self::with(devices, Config::default()).await
+    }
+
+    pub async fn with(devices: u8, config: Config) -> Self {
+        let clock = Clockwork::new(1);
+        let mut rng = StdRng::seed_from_u64(2);
+        let store = MemoryMeta::new();
+        let admin = UserName::new("admin").unwrap();
+        Mds::set_up(&store, &admin, PASSWORD, clock.now(), &mut rng).unwrap();
+        let mds = Arc::new(Mds::open(Arc::new(store), config).unwrap());
+        let targets = (0..devices).map(|i| (iqn(i), target(i, &clock))).collect();
+        let client_clock = Clockwork::new(3);
+        let answered = Arc::default();
+        let world =
+            Self { clock, client_clock, mds, targets: Arc::new(targets), faults: Arc::default(), answered };
+        let client = world.client(Tuning::default()).await;
+        for i in 0..devices {
+            world.add_device(&client, i, &mut rng).await;
+        }
+        world
+    }
+
+    async fn add_device(&self, client: &TestClient, i: u8, rng: &mut StdRng) {
+        let device = NewDevice {
+            name: Name::new(format!("osd{i}")).unwrap(),
+            system_id: [i + 1; 20],
+            url: Text::new(url(i)).unwrap(),
+            capacity: GIB,
+            master_key: Secret::new(vec![i + 1; 32]).unwrap(),
+        };
+        let Response::Device { device } =
+            client.metadata().call(Request::DeviceAdd { device }).await.unwrap()
+        else {
+            panic!("no device")
+        };
+        self.prepare(device.id, i, rng).await;
+    }
+
+    /// What the metadata server's housekeeper does.
+    async fn prepare(&self, id: DeviceId, i: u8, rng: &mut StdRng) {
+        let credential =
+            self.mds.own_credential(id, Purpose::PreparePartition, self.clock.now(), rng).unwrap();
+        let device = self.osd(i);
+        let bearer = Bearer::of(&credential).unwrap();
+        assert_eq!(device.create_partition(&bearer, 0x1_0000).await.unwrap(), 0x1_0000);
+        self.mds.device_answered(id, GIB, 0).unwrap();
+        self.mds.device_prepared(id).unwrap();
+    }
+
+    /// A device by itself.
+    pub fn osd(&self, i: u8) -> OsdClient {
+        let url: TargetUrl = url(i).parse().unwrap();
+        let options = OsdOptions::new(&*self.client_clock);
+        OsdClient::new((self.dial())(&url), &url, self.client_clock.clone(), options)
+    }
+
+    /// A credential of the metadata server's own.
+    pub fn own(&self, i: u8, purpose: Purpose) -> Bearer {
+        let mut rng = StdRng::seed_from_u64(9);
+        let id = self.mds.devices()[usize::from(i)].0.id;
+        Bearer::of(&self.mds.own_credential(id, purpose, self.clock.now(), &mut rng).unwrap()).unwrap()
+    }
+
+    pub fn dial(&self) -> DialFactory {
+        let (targets, faults) = (self.targets.clone(), self.faults.clone());
+        Box::new(move |url| {
+            Arc::new(ToTarget { target: targets[&url.target].clone(), faults: faults.clone() })
+        })
+    }
+
+    /// A client that is logged in without the cost of a password.
+    pub async fn client(&self, tuning: Tuning) -> TestClient {
+        self.client_over(self.pool(), tuning).await
+    }
+
+    /// The same over devices of a test's own.
+    pub async fn client_over<D: Devices>(&self, devices: D, tuning: Tuning) -> Client<Direct, D> {
+        let direct = Direct::login(self).await;
+        Client::new(direct, devices, self.client_clock.clone(), Arc::default(), tuning)
+    }
+
+    pub fn pool(&self) -> DevicePool {
+        let mut options = OsdOptions::new(&*self.client_clock);
+        options.session.command_timeout = core::time::Duration::from_secs(20);
+        DevicePool::new(self.dial(), self.client_clock.clone(), options)
+    }
+}
+
+pub type TestClient = Client<Direct, DevicePool>;
+
+fn iqn(i: u8) -> String {
+    format!("iqn.2026-11.org.sealstone:osd.{i}")
+}
+
+fn url(i: u8) -> String {
+    format!("iscsi://memory:3260/{}/0", iqn(i))
+}
+
+fn target(i: u8, clock: &Arc<Clockwork>) -> Target {
+    let unit = OsdUnit::start(Parts {
+        store: Arc::new(MemoryStore::new(GIB)),
+        config: OsdConfig::default(),
+        system_id: [i + 1; 20],
+        name: format!("osd{i}"),
+        master_key: InitialKey::new(&[i + 1; 32]).unwrap(),
+        boot_epoch: 1,
+        lease_ms: 0,
+        lease: Box::new(VolatileLease),
+        environment: Arc::new(DeviceClockwork(clock.clone())),
+        audit: Arc::new(NoAudit),
+    })
+    .unwrap();
+    let unit = Arc::new(unit);
+    unit.upkeep().unwrap();
+    let kept = Arc::downgrade(&unit);
+    tokio::spawn(async move {
+        while let Some(unit) = kept.upgrade() {
+            let _ = unit.upkeep();
+            drop(unit);
+            tokio::time::sleep(core::time::Duration::from_millis(500)).await;
+        }
+    });
+    let mut config = sealstone_target::Config::new(iqn(i));
+    let began = Instant::now();
+    config.clock = sealstone_target::Clock::new(move || u64::try_from(began.elapsed().as_millis()).unwrap());
+    let unit: Arc<dyn LogicalUnit> = unit;
+    Target::new(config, vec![(0, unit)]).unwrap()
+}
+
+/// Streams in memory to a target.
+struct ToTarget {
+    target: Target,
+    faults: Arc<Faults>,
+}
+
+impl Dial for ToTarget {
+    fn dial(&self) -> Dialing<'_> {
+        Box::pin(async move {
+            let (near, far) = tokio::io::duplex(64 * 1024);
+            let target = self.target.clone();
+            tokio::spawn(async move {
+                target.serve_stream(far, "memory:3260".to_owned(), "memory:1".to_owned(), false).await;
+            });
+            Ok(Box::new(self.faults.apply(near)) as Box<dyn Stream>)
+        })
+    }
+}
+
+/// The metadata server behind a function call, its password checked without OPAQUE.
+pub struct Direct {
+    mds: Arc<Mds>,
+    clock: Arc<Clockwork>,
+    session: SessionId,
+    rng: Mutex<StdRng>,
+    /// Every request by name, in order.
+    pub calls: Mutex<Vec<&'static str>>,
+    /// Requests of this name fail once with this error instead of being asked.
+    pub lose: Mutex<Option<&'static str>>,
+}
+
+impl Direct {
+    async fn login(world: &World) -> Self {
+        // One login by password for a session id; requests then go straight to the server.
+        let mds = connect(world).await.unwrap();
+        let session = mds.ticket().session;
+        Self {
+            mds: world.mds.clone(),
+            clock: world.clock.clone(),
+            session,
+            rng: Mutex::new(StdRng::seed_from_u64(4)),
+            calls: Mutex::default(),
+            lose: Mutex::default(),
+        }
+    }
+
+    pub fn called(&self, name: &str) -> usize {
+        self.calls.lock().unwrap().iter().filter(|call| **call == name).count()
+    }
+}
+
+impl Metadata for Direct {
+    async fn call(&self, request: Request) -> Result<Response, ClientError> {
+        let name = request.name();
+        self.calls.lock().unwrap().push(name);
+        let response = {
+            let mut rng = self.rng.lock().unwrap();
+            self.mds.handle(Some(&self.session), request, self.clock.now(), &mut *rng)
+        };
+        // The answer is lost, not the request.
+        if self.lose.lock().unwrap().take_if(|lost| *lost == name).is_some() {
+            return Err(ClientError::OutcomeUnknown { request: name });
+        }
+        match response {
+            Response::Failed { failure } => Err(failure.into()),
+            response => Ok(response),
+        }
+    }
+}
+
+/// Logs in as the administrator over a stream in memory.
+pub async fn connect(world: &World) -> Result<sealstone_client::Mds, ClientError> {
+    login(world, PASSWORD).await
+}
+
+pub async fn login(world: &World, password: &[u8]) -> Result<sealstone_client::Mds, ClientError> {
+    let dial = Arc::new(ToMds::of(world));
+    let user = UserName::new("admin").unwrap();
+    let options = sealstone_client::MdsOptions::default();
+    sealstone_client::Mds::login(dial, world.client_clock.clone(), options, &user, password).await
+}
+
+/// Streams in memory to the metadata server.
+pub struct ToMds {
+    mds: Arc<Mds>,
+    clock: Arc<Clockwork>,
+    answered: Arc<AtomicU64>,
+    /// Streams break after this many answers of a session, the last one not being sent.
+    pub break_after: Arc<AtomicU64>,
+}
+
+impl ToMds {
+    pub fn of(world: &World) -> Self {
+        let break_after = Arc::new(AtomicU64::new(u64::MAX));
+        Self {
+            mds: world.mds.clone(),
+            clock: world.clock.clone(),
+            answered: world.answered.clone(),
+            break_after,
+        }
+    }
+}
+
+impl sealstone_client::MdsDial for ToMds {
+    fn dial(
+        &self,
+    ) -> core::pin::Pin<Box<dyn Future<Output = std::io::Result<sealstone_client::Channel>> + Send + '_>>
+    {
+        let (mds, clock) = (self.mds.clone(), self.clock.clone());
+        let (answered, break_after) = (self.answered.clone(), self.break_after.clone());
+        Box::pin(async move {
+            let (near, far) = tokio::io::duplex(64 * 1024);
+            tokio::spawn(serve(far, mds, clock, answered, break_after));
+            Ok((Box::new(near) as Box<dyn sealstone_client::Stream>, BINDING))
+        })
+    }
+}
+
+async fn serve(
+    mut stream: tokio::io::DuplexStream,
+    mds: Arc<Mds>,
+    clock: Arc<Clockwork>,
+    answered: Arc<AtomicU64>,
+    break_after: Arc<AtomicU64>,
+) {
+    let mut connection = Connection::new(ChannelBinding(BINDING), Source::default());
+    let mut rng = StdRng::seed_from_u64(answered.load(Ordering::Relaxed) + 77);
+    loop {
+        let mut header = [0; HEADER_BYTES];
+        if stream.read_exact(&mut header).await.is_err() {
+            return;
+        }
+        let header = FrameHeader::parse(&header).unwrap();
+        let mut body = vec![0; header.body_length as usize];
+        stream.read_exact(&mut body).await.unwrap();
+        let output = connection.receive(&mds, &header, &body, clock.now(), &mut rng);
+        if header.kind == MessageType::Request && header.sequence != 0 {
+            answered.fetch_add(1, Ordering::Relaxed);
+            if break_after.fetch_sub(1, Ordering::Relaxed) == 1 {
+                break_after.store(u64::MAX, Ordering::Relaxed);
+                return;
+            }
+        }
+        if let Some(frame) = output.frame
+            && stream.write_all(&frame).await.is_err()
+        {
+            return;
+        }
+        if output.close {
+            return;
+        }
+    }
+}

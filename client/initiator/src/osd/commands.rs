@@ -1,0 +1,200 @@
+//! The OSD commands by name, for callers that need no [`Operation`] of their own.
+
+use bytes::Bytes;
+use sealstone_osd::{AttributeId, ObjectId};
+
+use super::bearer::Bearer;
+use super::client::OsdClient;
+use crate::{Listed, Operation, OsdError};
+
+/// The typed commands.
+impl OsdClient {
+    /// CREATE PARTITION; id 0 lets the device choose. Gives the id.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`], as do all typed commands.
+    pub async fn create_partition(&self, bearer: &Bearer, partition: u64) -> Result<u64, OsdError> {
+        let done = self.execute(bearer, Operation::CreatePartition { partition }).await?;
+        Ok(done.created.map_or(partition, |created| created.partition))
+    }
+
+    /// REMOVE PARTITION, which must be empty.
+    ///
+    /// # Errors
+    /// `NotEmpty` among others.
+    pub async fn remove_partition(&self, bearer: &Bearer, partition: u64) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::RemovePartition { partition }).await.map(drop)
+    }
+
+    /// CREATE; object number 0 lets the device choose. Gives the object's id.
+    ///
+    /// # Errors
+    /// `Exists` among others.
+    pub async fn create(&self, bearer: &Bearer, object: ObjectId) -> Result<ObjectId, OsdError> {
+        let done = self.execute(bearer, Operation::Create { object }).await?;
+        Ok(done.created.unwrap_or(object))
+    }
+
+    /// CREATE AND WRITE; object number 0 lets the device choose. Gives the object's id.
+    ///
+    /// # Errors
+    /// `Exists`, `NoSpace` among others.
+    pub async fn create_and_write(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<ObjectId, OsdError> {
+        let done = self.execute(bearer, Operation::CreateAndWrite { object, offset, data }).await?;
+        Ok(done.created.unwrap_or(object))
+    }
+
+    /// WRITE.
+    ///
+    /// # Errors
+    /// `NoSpace` among others.
+    pub async fn write(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::Write { object, offset, data }).await.map(drop)
+    }
+
+    /// APPEND. Gives the offset at which the bytes begin.
+    ///
+    /// # Errors
+    /// `OutcomeUnknown` among others.
+    pub async fn append(&self, bearer: &Bearer, object: ObjectId, data: Bytes) -> Result<u64, OsdError> {
+        let done = self.execute(bearer, Operation::Append { object, data }).await?;
+        done.appended_at.ok_or(OsdError::Malformed("the device does not say where it appended"))
+    }
+
+    /// READ: exactly `length` bytes.
+    ///
+    /// # Errors
+    /// `ReadPastEnd` with what is there, among others.
+    pub async fn read(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, OsdError> {
+        let operation = Operation::Read { object, offset, length, buffer: Vec::new() };
+        Ok(self.execute(bearer, operation).await?.data)
+    }
+
+    /// CLEAR: zeroes a range.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn clear(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::Clear { object, offset, length }).await.map(drop)
+    }
+
+    /// PUNCH: takes a range out.
+    ///
+    /// # Errors
+    /// `OutcomeUnknown` among others.
+    pub async fn punch(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::Punch { object, offset, length }).await.map(drop)
+    }
+
+    /// REMOVE.
+    ///
+    /// # Errors
+    /// `NotFound`, `OutcomeUnknown` among others.
+    pub async fn remove(&self, bearer: &Bearer, object: ObjectId) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::Remove { object }).await.map(drop)
+    }
+
+    /// FLUSH: returns when the object is durable.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn flush(&self, bearer: &Bearer, object: ObjectId) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::Flush { object }).await.map(drop)
+    }
+
+    /// FLUSH PARTITION: returns when the partition and all in it is durable.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn flush_partition(&self, bearer: &Bearer, partition: u64) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::FlushPartition { partition }).await.map(drop)
+    }
+
+    /// FLUSH OSD: returns when everything is durable.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn flush_osd(&self, bearer: &Bearer) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::FlushOsd).await.map(drop)
+    }
+
+    /// LIST: ids in a partition, or of partitions with partition 0, from `from` on.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn list(
+        &self,
+        bearer: &Bearer,
+        partition: u64,
+        from: u64,
+        ids_max: usize,
+    ) -> Result<Listed, OsdError> {
+        let done = self.execute(bearer, Operation::List { partition, from, ids_max }).await?;
+        done.listed.ok_or(OsdError::Malformed("the list of ids"))
+    }
+
+    /// GET ATTRIBUTES, in the order asked for; at most 64 KiB of them.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn attributes(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        ids: Vec<AttributeId>,
+    ) -> Result<Vec<(AttributeId, Option<Bytes>)>, OsdError> {
+        let operation = Operation::GetAttributes { object, ids, length_max: 64 << 10 };
+        Ok(self.execute(bearer, operation).await?.attributes)
+    }
+
+    /// SET ATTRIBUTES.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn set_attributes(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        values: Vec<(AttributeId, Bytes)>,
+    ) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::SetAttributes { object, values }).await.map(drop)
+    }
+
+    /// FORMAT OSD: erases everything.
+    ///
+    /// # Errors
+    /// `OutcomeUnknown` among others.
+    pub async fn format(&self, bearer: &Bearer, capacity: u64) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::FormatOsd { capacity }).await.map(drop)
+    }
+}

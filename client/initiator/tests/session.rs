@@ -1,0 +1,153 @@
+//! A session with a real target over streams in memory, the logical unit being a mirror.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sealstone_initiator::{
+    Environment, Residual, ScsiRequest, Session, SessionConfig, SessionError, SystemEnvironment, discover,
+};
+use sealstone_scsi::Status;
+use sealstone_scsi::lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
+use sealstone_target::{Config, Target};
+use tokio::io::DuplexStream;
+use tokio::task::JoinSet;
+
+const NAME: &str = "iqn.2026-11.org.sealstone:osd.mirror";
+const MIRROR: u8 = 0xC0;
+const NOTHING: u8 = 0xC1;
+
+/// Gives data-out back as data-in.
+struct Mirror;
+
+impl LogicalUnit for Mirror {
+    fn cost(&self, _: &[u8]) -> Cost {
+        Cost::Inline
+    }
+    fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
+        let mut reply = match command.cdb.first() {
+            Some(&MIRROR) => ScsiReply::data(Bytes::copy_from_slice(command.data_out), command.data_in_max),
+            Some(&NOTHING) => ScsiReply::status(Status::Good),
+            _ => ScsiReply::status(Status::Busy),
+        };
+        reply.data_out_used = command.data_out.len() as u64;
+        reply
+    }
+    fn nexus_established(&self, _: NexusId, _: &str, _: bool) {}
+    fn nexus_lost(&self, _: NexusId) {}
+    fn reset(&self) {}
+}
+
+fn stream() -> DuplexStream {
+    let target = Target::new(Config::new(NAME), vec![(0, Arc::new(Mirror) as _)]).unwrap();
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    tokio::spawn(async move { target.serve_stream(far, "m:3260".to_owned(), "m:1".to_owned(), false).await });
+    near
+}
+
+fn config() -> SessionConfig {
+    SessionConfig::new(Some(NAME.to_owned()), &SystemEnvironment)
+}
+
+fn cdb(opcode: u8) -> Bytes {
+    let mut cdb = vec![0; 236];
+    cdb[0] = opcode;
+    cdb.into()
+}
+
+fn mirrored(length: usize) -> (Vec<u8>, ScsiRequest) {
+    let bytes: Vec<u8> = (0..length).map(|at| (at * 7 + length) as u8).collect();
+    let (head, tail) = bytes.split_at(length / 3);
+    let pieces = [head, tail].map(Bytes::copy_from_slice).to_vec();
+    (bytes, ScsiRequest { cdb: cdb(MIRROR), data_out: pieces, data_in_max: length, ..ScsiRequest::default() })
+}
+
+#[tokio::test]
+async fn many_commands_of_many_sizes_share_a_session() {
+    let session = Session::over(stream(), config()).await.unwrap();
+    let mut commands = JoinSet::new();
+    for round in 0..60 {
+        let session = session.clone();
+        commands.spawn(async move {
+            let (bytes, request) = mirrored([0, 1, 511, 8_192, 70_001, 600_000][round % 6] + round);
+            let response = session.execute(request).await.unwrap();
+            assert_eq!(response.status, 0);
+            assert!(response.data_in == bytes, "{round}");
+        });
+    }
+    while let Some(done) = commands.join_next().await {
+        done.unwrap();
+    }
+    session.logout().await;
+    assert!(matches!(session.execute(mirrored(1).1).await, Err(SessionError::Closed)));
+}
+
+#[tokio::test]
+async fn one_command_larger_than_the_memory_still_runs() {
+    let mut config = config();
+    config.memory_max = 64 << 10;
+    let session = Session::over(stream(), config).await.unwrap();
+    let (a, b) = tokio::join!(session.execute(mirrored(300_000).1), session.execute(mirrored(200_000).1));
+    assert_eq!((a.unwrap().data_in.len(), b.unwrap().data_in.len()), (300_000, 200_000));
+}
+
+#[tokio::test]
+async fn residuals_tell_what_was_not_moved() {
+    let session = Session::over(stream(), config()).await.unwrap();
+    let (bytes, mut request) = mirrored(5_000);
+    request.data_in_max = 6_000;
+    let more_room = session.execute(request.clone()).await.unwrap();
+    assert_eq!((more_room.data_in == bytes, more_room.read_residual), (true, Residual::Underflow(1_000)));
+    request.data_in_max = 4_000;
+    let less_room = session.execute(request).await.unwrap();
+    assert_eq!((less_room.data_in.len(), less_room.read_residual), (4_000, Residual::Overflow(1_000)));
+}
+
+#[tokio::test]
+async fn a_callers_buffer_is_the_one_that_comes_back() {
+    let session = Session::over(stream(), config()).await.unwrap();
+    let (_, mut request) = mirrored(100_000);
+    request.buffer = Vec::with_capacity(1 << 20);
+    let address = request.buffer.as_ptr();
+    let response = session.execute(request).await.unwrap();
+    assert_eq!(response.data_in.as_ptr(), address);
+}
+
+#[tokio::test]
+async fn discovery_finds_the_target() {
+    let targets = discover(stream(), config()).await.unwrap();
+    assert_eq!(targets.iter().map(|target| target.name.as_str()).collect::<Vec<_>>(), [NAME]);
+}
+
+#[tokio::test]
+async fn a_target_by_another_name_refuses_the_login() {
+    let mut config = config();
+    config.target_name = Some("iqn.2026-11.org.sealstone:osd.other".to_owned());
+    let refused = Session::over(stream(), config).await.err();
+    assert!(matches!(refused, Some(SessionError::LoginRefused { class: 2, .. })), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_never_answers_times_out_at_login() {
+    let (near, _far) = tokio::io::duplex(64 * 1024);
+    let error = Session::over(near, config()).await.err();
+    assert!(matches!(error, Some(SessionError::LoginTimeout(_))), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_fails_what_waits() {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    drop(far);
+    assert!(Session::over(near, config()).await.is_err());
+}
+
+#[tokio::test]
+async fn a_cdb_that_is_too_long_is_not_sent() {
+    let session = Session::over(stream(), config()).await.unwrap();
+    let request = ScsiRequest { cdb: vec![0x7F; 261].into(), ..ScsiRequest::default() };
+    assert!(matches!(session.execute(request).await, Err(SessionError::TooLong { actual: 261, .. })));
+    let request =
+        ScsiRequest { timeout: Some(Duration::from_secs(9)), cdb: cdb(NOTHING), ..Default::default() };
+    assert_eq!(session.execute(request).await.unwrap().status, 0);
+    assert!(SystemEnvironment.now_ms() > 1_700_000_000_000);
+}
