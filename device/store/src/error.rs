@@ -36,15 +36,15 @@ pub enum StoreError {
         /// Length of the damaged piece in bytes, up to the end of the object.
         length: u64,
     },
-    /// An index record fails its checksum; the object can only be removed or restored.
+    /// An index record fails its checksum; it, or a part of it, cannot be read.
     #[error("object {object}: its index record is damaged")]
     IndexDamaged {
         /// The object whose record is damaged.
         object: ObjectId,
     },
     /// A flush, a commit or the index failed before; nothing is written until the store is opened again. Reads
-    /// go on.
-    #[error("the store refuses writes after a failed flush; open it again")]
+    /// go on. Or the index was found damaged at open: then the store is for reading only.
+    #[error("the store refuses writes after a failure; open it again")]
     Poisoned,
     /// `flush` from inside a [`Scope`](crate::Scope) of the same thread: it would wait for itself.
     #[error("flush inside an open scope")]

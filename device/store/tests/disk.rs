@@ -213,3 +213,89 @@ fn ticks_commit_what_is_old_or_large() {
     store.tick(second(6_001)).unwrap();
     assert!(syncs() > before, "large");
 }
+
+#[test]
+fn a_full_store_takes_overwrites_in_scopes() {
+    let (_, store) = fresh(1, 4 << 20);
+    let id = ObjectId::new(1, 1);
+    store.create(id, ObjectType::User).unwrap();
+    store.write(id, 0, &vec![0; 4 << 20]).unwrap();
+    for round in 0..30 {
+        let _scope = store.begin();
+        store.write(id, (round % 3) << 20, &vec![round as u8; 1 << 20]).unwrap();
+        store.write(id, (3 << 20) + 5, &[round as u8; 100]).unwrap();
+        assert!(matches!(store.write(id, 4 << 20, b"x"), Err(StoreError::NoSpace)));
+    }
+}
+
+/// The position of some bytes in a file of the medium.
+fn find(medium: &dyn sealstone_store::Medium, name: &str, bytes: &[u8]) -> u64 {
+    let file = medium.open(name, false).unwrap();
+    let mut all = vec![0; file.length().unwrap() as usize];
+    file.read_at(0, &mut all).unwrap();
+    all.windows(bytes.len()).rposition(|window| window == bytes).unwrap() as u64
+}
+
+#[test]
+fn a_rotten_index_record_costs_one_object_only() {
+    let (medium, store) = fresh(1, 4 << 20);
+    let [sick, sound] = [1, 2].map(|object| ObjectId::new(1, object));
+    let attribute = sealstone_store::AttributeId { page: 1, number: 1 };
+    for id in [sick, sound] {
+        store.create(id, ObjectType::User).unwrap();
+        store.write(id, 0, &[1; 5000]).unwrap();
+        store.set_attribute(id, attribute, format!("the name of {id}").as_bytes()).unwrap();
+    }
+    store.flush().unwrap();
+    drop(store);
+    let place = find(&medium, "index.redb", format!("the name of {sick}").as_bytes());
+    medium.rot("index.redb", place + 5, 4);
+    let store = open(&medium).unwrap();
+    assert!(
+        matches!(store.attribute(sick, attribute), Err(StoreError::IndexDamaged { object }) if object == sick)
+    );
+    assert!(matches!(store.attributes(sick, None), Err(StoreError::IndexDamaged { .. })));
+    assert_eq!(
+        store.attribute(sound, attribute).unwrap().unwrap(),
+        format!("the name of {sound}").as_bytes()
+    );
+    assert_eq!(store.read(sick, 0, &mut [0; 5000]).unwrap(), 5000, "its data is not affected");
+    assert_eq!(store.list(ObjectId::ROOT, 10).unwrap().len(), 2);
+    // An index that is damaged anywhere is not written to.
+    assert!(matches!(store.remove(sick), Err(StoreError::Poisoned)));
+    assert!(matches!(store.write(sound, 0, b"x"), Err(StoreError::Poisoned)));
+    assert!(matches!(store.flush(), Err(StoreError::Poisoned)));
+}
+
+/// Whatever rots in the index: an error, never a panic, and never wrong bytes.
+#[test]
+fn rot_anywhere_in_the_index_is_no_panic_and_no_lie() {
+    let (medium, store) = fresh(1, 4 << 20);
+    for object in 0..40 {
+        let id = ObjectId::new(1, object);
+        store.create(id, ObjectType::User).unwrap();
+        store.write(id, 0, &[object as u8 + 1; 5000]).unwrap();
+    }
+    store.flush().unwrap();
+    drop(store);
+    let length = sealstone_store::Medium::open(&medium, "index.redb", false).unwrap().length().unwrap();
+    for seed in seeds(300) {
+        let mut random = Random::new(seed);
+        let medium = medium.fork();
+        for _ in 0..1 + random.below(20) {
+            medium.rot("index.redb", random.below(length), 1 << random.below(8));
+        }
+        let Ok(store) = open(&medium) else { continue };
+        for object in 0..40 {
+            let id = ObjectId::new(1, object);
+            let mut bytes = [0; 5000];
+            if let Ok(5000) = store.read(id, 0, &mut bytes) {
+                assert!(bytes == [object as u8 + 1; 5000], "seed {seed}: object {object}");
+            }
+            if store.remove(id).is_ok() {
+                store.create(id, ObjectType::User).unwrap();
+            }
+        }
+        let _ = store.flush();
+    }
+}

@@ -6,19 +6,25 @@
 //! object's lock); then a value found nowhere above redb is the one in redb, and may be cached.
 
 use std::collections::BTreeMap;
+use std::iter::Peekable;
 use std::ops::Bound::Included;
 use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 use redb::{Builder, Database, ReadableDatabase, TableDefinition};
+use sealstone_osd::ObjectId;
 
 use super::backend::{FrozenBackend, LiveBackend};
 use super::cache::Cache;
-use super::record::{Key, Rotten, Value, seal, store_key, unseal};
+use super::record::{
+    Key, Rotten, Value, all_attributes, all_chunks, all_objects, object_of, seal, store_key, unseal,
+};
 use super::space::Run;
 use crate::medium::MediumFile;
+use crate::store::attribute_weight;
 use crate::{FormatError, StoreError};
 
 /// The one table.
@@ -56,10 +62,98 @@ struct Layers {
     committing: Option<Arc<Overlay>>,
 }
 
+/// What a walk over the whole index found.
+#[derive(Default)]
+pub(crate) struct Survey {
+    pub(crate) objects: u64,
+    /// Records that fail their checksum, or whose object is gone.
+    pub(crate) damaged: u64,
+    /// Objects that miss chunks or attributes.
+    pub(crate) incomplete: u64,
+}
+
+/// Records by their objects, in order.
+struct Owned<'a>(Peekable<redb::Range<'a, &'static [u8; 25], &'static [u8]>>);
+
+impl<'a> Owned<'a> {
+    fn new(range: redb::Range<'a, &'static [u8; 25], &'static [u8]>) -> Self {
+        Self(range.peekable())
+    }
+
+    /// Visits what belongs to objects up to `id`; counts as damaged what is rotten or belongs to one before.
+    fn advance(
+        &mut self,
+        id: ObjectId,
+        damaged: &mut u64,
+        mut visit: impl FnMut(ObjectId, Value),
+    ) -> Result<(), redb::Error> {
+        let is_due = |entry: &Result<(redb::AccessGuard<'_, &[u8; 25]>, _), _>| {
+            entry.as_ref().is_err() || entry.as_ref().is_ok_and(|(key, _)| object_of(key.value()) <= id)
+        };
+        while let Some(entry) = self.0.next_if(is_due) {
+            let (key, value) = entry?;
+            let owner = object_of(key.value());
+            *damaged += u64::from(owner != id);
+            match Value::parse(key.value(), value.value()) {
+                Ok(value) => visit(owner, value),
+                Err(Rotten) => *damaged += u64::from(owner == id),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs the engine on a file that may hold anything: it panics on some of it.
+fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(redb::Error::Corrupted("the engine panicked over the index file".to_owned())))
+}
+
 /// redb, as opened; and after it failed, as read from a frozen copy.
 struct Engine {
-    live: Arc<Database>,
-    frozen: Option<Arc<Database>>,
+    live: Option<Arc<Held>>,
+    frozen: Option<Arc<Held>>,
+}
+
+impl Engine {
+    /// The one to read from.
+    fn reading(&self) -> Option<Arc<Held>> {
+        self.frozen.as_ref().or(self.live.as_ref()).cloned()
+    }
+}
+
+/// A redb database that may be dropped over any file: closing it writes, and may panic over a damaged one.
+struct Held(Option<Database>);
+
+impl Held {
+    fn new(database: Database) -> Self {
+        Self(Some(database))
+    }
+
+    fn get(&self) -> &Database {
+        self.0.as_ref().expect("taken by drop alone")
+    }
+
+    /// Checks all pages and the allocator's state.
+    fn check(&mut self) -> Result<(), redb::Error> {
+        let database = self.0.as_mut().expect("taken by drop alone");
+        database.check_integrity()?;
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let database = self.0.take();
+        if guarded(move || {
+            drop(database);
+            Ok(())
+        })
+        .is_err()
+        {
+            tracing::error!("closing the index failed");
+        }
+    }
 }
 
 /// The index of an open store.
@@ -103,42 +197,101 @@ impl Index {
         cache: usize,
     ) -> Result<Self, FormatError> {
         let stopped: Arc<AtomicBool> = Arc::default();
-        let backend = LiveBackend { file: file.clone(), stopped: stopped.clone() };
-        let open = || -> Result<_, redb::Error> {
-            let engine = Builder::new().set_cache_size(engine_cache).create_with_backend(backend)?;
-            let table = engine.begin_read()?.open_table(TABLE)?;
-            let value = table.get(&store_key())?.map(|value| value.value().to_vec());
-            Ok((engine, value))
+        let error = format_error("opening the index");
+        let builder = || {
+            let mut builder = Builder::new();
+            builder.set_cache_size(engine_cache);
+            builder
         };
-        let (engine, value) = open().map_err(format_error("opening the index"))?;
+        let name = |engine: &Database| -> Result<_, redb::Error> {
+            let table = engine.begin_read()?.open_table(TABLE)?;
+            Ok(table.get(&store_key())?.map(|value| value.value().to_vec()))
+        };
+        // Every page is checked here; the engine itself would trust what it reads later.
+        let live = guarded(|| {
+            let backend = LiveBackend { file: file.clone(), stopped: stopped.clone() };
+            let mut engine = Held::new(builder().create_with_backend(backend)?);
+            engine.check()?;
+            Ok(engine)
+        });
+        let (live, frozen) = match live {
+            Ok(engine) => (Some(engine), None),
+            Err(redb::Error::Io(failure)) => return Err(error(redb::Error::Io(failure))),
+            Err(failure) => {
+                // Damaged, but other pages can still be read. Writing might destroy more.
+                tracing::error!(%failure, "the index is damaged: the store opens for reading only");
+                stopped.store(true, Ordering::Release);
+                let backend = FrozenBackend::new(file.clone()).map_err(redb::Error::Io).map_err(&error)?;
+                let engine =
+                    guarded(|| Ok(Held::new(builder().create_with_backend(backend)?))).map_err(&error)?;
+                (None, Some(Arc::new(engine)))
+            }
+        };
+        let engine = Engine { live: live.map(Arc::new), frozen };
+        let value = match engine.reading() {
+            Some(reading) => guarded(|| name(reading.get())).map_err(&error)?,
+            None => None,
+        };
         if value.as_deref().map(|value| unseal(&store_key(), value)) != Some(Ok(uuid)) {
             return Err(FormatError::Foreign);
         }
-        let engine = RwLock::new(Engine { live: Arc::new(engine), frozen: None });
+        let engine = RwLock::new(engine);
         let layers = RwLock::default();
         Ok(Self { layers, cache: Cache::new(cache), engine, file, stopped, engine_cache })
     }
 
-    /// Calls `visit` with each committed record in the range.
-    pub(crate) fn visit(
+    /// Walks the whole index: claims every extent, and checks that no object misses chunks or attributes.
+    pub(crate) fn survey(
         &self,
-        range: RangeInclusive<Key>,
-        mut visit: impl FnMut(&Key, Result<Value, Rotten>) -> Result<(), FormatError>,
-    ) -> Result<(), FormatError> {
-        let error = |error: redb::Error| format_error("reading the index")(error);
-        let table = self.engine().begin_read().map_err(|e| error(e.into()))?;
-        let table = table.open_table(TABLE).map_err(|e| error(e.into()))?;
-        for entry in table.range::<&[u8; 25]>(range.start()..=range.end()).map_err(|e| error(e.into()))? {
-            let (key, value) = entry.map_err(|e| error(e.into()))?;
-            visit(key.value(), Value::parse(key.value(), value.value()))?;
+        mut claim: impl FnMut(ObjectId, Run) -> Result<(), FormatError>,
+    ) -> Result<Survey, FormatError> {
+        let mut survey = Survey::default();
+        let mut refusal = None;
+        let mut walk = |engine: &Database| -> Result<(), redb::Error> {
+            let table = engine.begin_read()?.open_table(TABLE)?;
+            let range = |(first, last): (Key, Key)| table.range::<&[u8; 25]>(&first..=&last);
+            let mut chunks = Owned::new(range(all_chunks())?);
+            let mut attributes = Owned::new(range(all_attributes())?);
+            for entry in range(all_objects())? {
+                let (key, value) = entry?;
+                let (key, id) = (*key.value(), object_of(key.value()));
+                let mut blocks = 0;
+                chunks.advance(id, &mut survey.damaged, |owner, value| {
+                    let Value::Chunk(chunk) = value else { return };
+                    for (extent, sums) in chunk.extents() {
+                        blocks += if owner == id { sums.len() as u64 } else { 0 };
+                        let run = Run { place: extent.place, count: sums.len() as u64 };
+                        refusal = refusal.take().or(claim(owner, run).err());
+                    }
+                })?;
+                let mut weight = 0;
+                attributes.advance(id, &mut survey.damaged, |owner, value| {
+                    if let (true, Value::Attribute(value)) = (owner == id, value) {
+                        weight += attribute_weight(value.len());
+                    }
+                })?;
+                survey.objects += 1;
+                match Value::parse(&key, value.value()) {
+                    Ok(Value::Object(record))
+                        if (record.blocks, record.attribute_weight) == (blocks, weight) => {}
+                    Ok(Value::Object(_)) => survey.incomplete += 1,
+                    _ => survey.damaged += 1,
+                }
+            }
+            // What is left belongs to objects whose own record is gone.
+            let end = ObjectId::new(u64::MAX, u64::MAX);
+            chunks.advance(end, &mut survey.damaged, |_, _| ())?;
+            attributes.advance(end, &mut survey.damaged, |_, _| ())
+        };
+        let result = {
+            let engine = self.engine.read().reading();
+            let walk = || walk(engine.as_ref().ok_or(redb::Error::PreviousIo)?.get());
+            guarded(walk).map_err(format_error("reading the index"))
+        };
+        match refusal {
+            Some(refusal) => Err(refusal),
+            None => result.map(|()| survey),
         }
-        Ok(())
-    }
-
-    /// The engine to read from.
-    fn engine(&self) -> Arc<Database> {
-        let engine = self.engine.read();
-        engine.frozen.as_ref().unwrap_or(&engine.live).clone()
     }
 
     /// Reads from the engine. If that fails it has failed for good: the store is stopped, and the frozen copy
@@ -148,12 +301,16 @@ impl Index {
         doing: &'static str,
         mut read: impl FnMut(&Database) -> Result<T, redb::Error>,
     ) -> Result<T, StoreError> {
-        match read(&self.engine()) {
+        let mut ask = || {
+            let engine = self.engine.read().reading().ok_or(redb::Error::PreviousIo)?;
+            guarded(|| read(engine.get()))
+        };
+        match ask() {
             Ok(found) => Ok(found),
             Err(error) => {
                 tracing::error!(%error, doing, "the index engine failed; the store refuses writes until opened again");
                 self.stop(true);
-                read(&self.engine()).map_err(store_error(doing))
+                ask().map_err(store_error(doing))
             }
         }
     }
@@ -271,8 +428,8 @@ impl Index {
             transaction.commit()?;
             Ok(())
         };
-        let engine = self.engine.read().live.clone();
-        write(&engine).map_err(store_error("committing a group"))
+        let engine = self.engine.read().live.clone().ok_or(StoreError::Poisoned)?;
+        guarded(|| write(engine.get())).map_err(store_error("committing a group"))
     }
 
     /// The committing group is in redb: what it changed may be cached, and found there.
@@ -293,8 +450,11 @@ impl Index {
         }
         let mut engine = self.engine.write();
         let backend = FrozenBackend::new(self.file.clone()).ok();
-        let open =
-            |backend| Builder::new().set_cache_size(self.engine_cache).create_with_backend(backend).ok();
+        let open = |backend| {
+            let mut builder = Builder::new();
+            builder.set_cache_size(self.engine_cache);
+            guarded(|| Ok(Held::new(builder.create_with_backend(backend)?))).ok()
+        };
         engine.frozen = backend.and_then(open).map(Arc::new);
     }
 

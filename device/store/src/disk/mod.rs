@@ -39,15 +39,14 @@ use chunk::CHUNK_BLOCKS;
 use group::Groups;
 use index::Index;
 use record::{
-    Key, ObjectRecord, Rotten, Value, all_chunks, attribute_key, attribute_of, last_object_key, object_key,
-    object_of,
+    Key, ObjectRecord, Rotten, Value, all_objects, attribute_key, attribute_of, object_key, object_of,
 };
 use segments::Segments;
-use space::{FreeMap, Run};
+use space::FreeMap;
 use stage::{Stage, Stop};
 
 use crate::medium::Medium;
-use crate::store::{attribute_budget, check_transfer, end_of};
+use crate::store::{attribute_budget, attribute_weight, check_transfer, end_of};
 use crate::{
     AttributeId, BLOCK, FormatError, MAX_LIST, MAX_OBJECT_LENGTH, ObjectStore, Scope, Space, Stat, StoreError,
 };
@@ -95,6 +94,9 @@ pub struct DiskStore {
     segments: Segments,
     space: Mutex<FreeMap>,
     objects: AtomicU64,
+    /// The index was found damaged at open: the store is for reading only, and a record that is not found may
+    /// be lost.
+    salvage: bool,
     locks: Box<[RwLock<()>]>,
     hasher: RandomState,
     groups: Groups,
@@ -133,13 +135,20 @@ impl DiskStore {
         let index = Index::open(file, &superblock.uuid, options.index_cache, options.record_cache)?;
         let mut space =
             FreeMap::new(superblock.blocks(), superblock.capacity_blocks, superblock.segment_blocks);
-        let objects = survey(&index, &mut space)?;
+        let survey = index
+            .survey(|object, run| space.claim(run).map_err(|block| FormatError::Overlap { object, block }))?;
+        if survey.damaged + survey.incomplete > 0 {
+            tracing::error!(survey.damaged, survey.incomplete, "the index is damaged: reading only");
+            index.stop(false);
+        }
+        let salvage = index.stopped().load(Ordering::Acquire);
         Ok(Self {
             groups: Groups::new(index.stopped()),
             index,
             segments,
             space: Mutex::new(space),
-            objects: AtomicU64::new(objects),
+            objects: AtomicU64::new(survey.objects),
+            salvage,
             locks: (0..LOCKS).map(|_| RwLock::new(())).collect(),
             hasher: RandomState::new(),
             options,
@@ -160,6 +169,31 @@ impl DiskStore {
             Some(Ok(Value::Object(record))) => Ok(record),
             Some(Ok(_) | Err(Rotten)) => Err(StoreError::IndexDamaged { object: id }),
         }
+    }
+
+    /// A chunk's or attribute's record was not found. In a damaged index that means little: then all others of
+    /// its kind must be there, by the object's own record. The caller holds the object's lock.
+    fn check_absence(&self, key: &Key) -> Result<(), StoreError> {
+        if !self.salvage {
+            return Ok(());
+        }
+        let id = object_of(key);
+        let record = self.record(id)?;
+        let all = |sub| [&key[..17], &u64::to_be_bytes(sub)].concat().try_into().expect("17 bytes and 8");
+        let (mut blocks, mut weight) = (0, 0);
+        for (found, value) in self.index.scan(all(0)..=all(u64::MAX), usize::MAX)? {
+            match value {
+                _ if found == *key => return Err(StoreError::IndexDamaged { object: id }),
+                Ok(Value::Chunk(chunk)) => {
+                    blocks += chunk.extents().map(|(_, sums)| sums.len() as u64).sum::<u64>()
+                }
+                Ok(Value::Attribute(value)) => weight += attribute_weight(value.len()),
+                Ok(Value::Object(_)) | Err(Rotten) => return Err(StoreError::IndexDamaged { object: id }),
+            }
+        }
+        let chunk = *key == record::chunk_key(id, record::chunk_of(key));
+        let complete = if chunk { blocks == record.blocks } else { weight == record.attribute_weight };
+        if complete { Ok(()) } else { Err(StoreError::IndexDamaged { object: id }) }
     }
 
     /// Runs one operation that changes an object; commits and tries once more if it needs freed blocks.
@@ -256,34 +290,6 @@ fn attribute_range(id: ObjectId, page: Option<u32>) -> std::ops::RangeInclusive<
     let (first, last) = page.map_or((0, u32::MAX), |page| (page, page));
     attribute_key(id, AttributeId { page: first, number: 0 })
         ..=attribute_key(id, AttributeId { page: last, number: u32::MAX })
-}
-
-/// Claims the blocks of all extents; gives the number of objects. Damaged records are left for whoever asks for
-/// their objects.
-fn survey(index: &Index, space: &mut FreeMap) -> Result<u64, FormatError> {
-    let (first, last) = all_chunks();
-    let mut damaged = 0_u64;
-    index.visit(first..=last, |key, value| {
-        let Ok(Value::Chunk(chunk)) = value else {
-            damaged += 1;
-            return Ok(());
-        };
-        for (extent, _) in chunk.extents() {
-            let run = Run { place: extent.place, count: u64::from(extent.count) };
-            space.claim(run).map_err(|block| FormatError::Overlap { object: object_of(key), block })?;
-        }
-        Ok(())
-    })?;
-    let mut objects = 0;
-    index.visit(object_key(ObjectId::ROOT)..=last_object_key(), |_, value| {
-        objects += 1;
-        damaged += u64::from(value.is_err());
-        Ok(())
-    })?;
-    if damaged > 0 {
-        tracing::error!(damaged, "index records are damaged");
-    }
-    Ok(objects)
 }
 
 impl ObjectStore for DiskStore {
@@ -390,8 +396,9 @@ impl ObjectStore for DiskStore {
     fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError> {
         let _lock = self.lock(id).read();
         self.record(id)?;
-        match self.index.get(&attribute_key(id, attribute))? {
-            None => Ok(None),
+        let key = attribute_key(id, attribute);
+        match self.index.get(&key)? {
+            None => self.check_absence(&key).map(|()| None),
             Some(Ok(Value::Attribute(value))) => Ok(Some(value.to_vec())),
             Some(Ok(_) | Err(Rotten)) => Err(StoreError::IndexDamaged { object: id }),
         }
@@ -416,6 +423,10 @@ impl ObjectStore for DiskStore {
         let _lock = self.lock(id).read();
         self.record(id)?;
         let found = self.index.scan(attribute_range(id, page), MAX_ATTRIBUTES)?;
+        if self.salvage {
+            let never_set = attribute_key(id, AttributeId { page: u32::MAX, number: u32::MAX });
+            self.check_absence(&never_set)?;
+        }
         let one = |(key, value): (Key, _)| match value {
             Ok(Value::Attribute(value)) => Ok((attribute_of(&key), value.to_vec())),
             Ok(_) | Err(Rotten) => Err(StoreError::IndexDamaged { object: id }),
@@ -424,7 +435,7 @@ impl ObjectStore for DiskStore {
     }
 
     fn list(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError> {
-        let found = self.index.scan(object_key(from)..=last_object_key(), max.min(MAX_LIST))?;
+        let found = self.index.scan(object_key(from)..=all_objects().1, max.min(MAX_LIST))?;
         let kind = |value| match value {
             Ok(Value::Object(record)) => record.kind,
             // A damaged record is listed, so that the object can be removed.

@@ -21,8 +21,9 @@ pub(crate) type Block = [u8; BLOCK as usize];
 impl DiskStore {
     /// A chunk of an object, `None` if it is a hole.
     pub(crate) fn chunk(&self, id: ObjectId, chunk: u64) -> Result<Option<Arc<Chunk>>, StoreError> {
-        match self.index.get(&chunk_key(id, chunk))? {
-            None => Ok(None),
+        let key = chunk_key(id, chunk);
+        match self.index.get(&key)? {
+            None => self.check_absence(&key).map(|()| None),
             Some(Ok(Value::Chunk(chunk))) => Ok(Some(chunk)),
             Some(Ok(_) | Err(Rotten)) => Err(StoreError::IndexDamaged { object: id }),
         }

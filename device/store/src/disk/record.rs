@@ -50,14 +50,23 @@ pub(crate) fn attribute_key(id: ObjectId, attribute: AttributeId) -> Key {
     key(Tag::Attribute, id, u64::from(attribute.page) << 32 | u64::from(attribute.number))
 }
 
-/// The last key of all objects.
-pub(crate) fn last_object_key() -> Key {
-    object_key(ObjectId::new(u64::MAX, u64::MAX))
+fn all(tag: Tag) -> (Key, Key) {
+    (key(tag, ObjectId::ROOT, 0), key(tag, ObjectId::new(u64::MAX, u64::MAX), u64::MAX))
+}
+
+/// First and last key of all objects.
+pub(crate) fn all_objects() -> (Key, Key) {
+    all(Tag::Object)
 }
 
 /// First and last key of all chunks of all objects.
 pub(crate) fn all_chunks() -> (Key, Key) {
-    (chunk_key(ObjectId::ROOT, 0), chunk_key(ObjectId::new(u64::MAX, u64::MAX), u64::MAX))
+    all(Tag::Chunk)
+}
+
+/// First and last key of all attributes of all objects.
+pub(crate) fn all_attributes() -> (Key, Key) {
+    all(Tag::Attribute)
 }
 
 fn u64_at(key: &Key, at: usize) -> u64 {

@@ -140,12 +140,12 @@ impl FreeMap {
     /// Gives back blocks that were taken, and `growth` of what objects use.
     pub(crate) fn give_back(&mut self, runs: &[Run], growth: u64) {
         self.release(runs);
-        self.used -= growth;
+        self.used = self.used.saturating_sub(growth);
     }
 
     /// Objects use so many blocks less; the blocks themselves come by [`release`](Self::release).
     pub(crate) fn shrink(&mut self, blocks: u64) {
-        self.used -= blocks;
+        self.used = self.used.saturating_sub(blocks);
     }
 
     /// Makes blocks free that a committed group freed. What comes next goes there, if it is a long run: its

@@ -162,8 +162,11 @@ impl<'a> Stage<'a> {
     /// A block's old place is not used any more. `gone`: the block becomes a hole, rather than moves.
     pub(crate) fn let_go(&mut self, slot: Slot, gone: bool) {
         if let Some(place) = slot.place() {
-            let list = if slot.born == self.open { &mut self.spared } else { &mut self.freed };
-            Run::push(list, Run { place, count: 1 });
+            if slot.born == self.open {
+                Run::push(&mut self.spared, Run { place, count: 1 });
+            } else {
+                Run::push(&mut self.freed, Run { place, count: 1 });
+            }
             self.shrunk += u64::from(gone);
         }
     }
