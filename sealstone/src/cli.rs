@@ -108,8 +108,8 @@ pub(crate) struct Up {
     /// Devices to create on first use [default: 3]; later runs use those that exist.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) osds: Option<u16>,
-    /// Address of the metadata server; devices listen on the ports below it. Port 0 takes free ports.
-    #[arg(long, default_value = "127.0.0.1:3270", value_name = "ADDR")]
+    /// Address of the metadata server; devices listen on the ports above it. Port 0 takes free ports.
+    #[arg(long, default_value = "127.0.0.1:3270", value_name = "IP:PORT")]
     pub(crate) listen: String,
     /// Capacity of each device on first use; the files are sparse.
     #[arg(long, default_value = "10G", value_parser = parse_size, value_name = "SIZE")]
@@ -166,9 +166,6 @@ Example:
         /// Folder of the server; must be empty or not exist.
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
-        /// Names and addresses that the certificate speaks for, beside localhost.
-        #[arg(long, value_name = "NAME")]
-        host: Vec<String>,
     },
     /// Run the metadata server.
     #[command(after_help = "\

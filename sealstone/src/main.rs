@@ -3,16 +3,66 @@
 //! The only place where everything meets: sockets, clocks, files and the pure parts.
 
 mod cli;
+mod command;
 mod config;
+mod daemon;
 mod failure;
 mod logging;
 mod metrics;
 mod output;
 mod secret_file;
 
-use clap::Parser;
+use std::process::ExitCode;
 
-fn main() {
-    let cli = cli::Cli::parse();
-    logging::start(cli.global.log_format, "warn");
+use clap::{CommandFactory, Parser};
+
+use crate::cli::{Cli, Command, ConfigCommand};
+use crate::command::{block_on, files, session, transfer, users};
+use crate::failure::Outcome;
+use crate::output::Output;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let output = Output::new(cli.global.json, cli.global.quiet);
+    let daemon = matches!(cli.command, Command::Up(_) | Command::Osd(_) | Command::Mds(_));
+    logging::start(cli.global.log_format, if daemon { "info" } else { "off" });
+    match run(cli, output) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output.failure(&failure);
+            failure.kind.into()
+        }
+    }
+}
+
+fn run(cli: Cli, output: Output) -> Outcome {
+    let global = &cli.global;
+    match cli.command {
+        Command::Up(arguments) => daemon::up::command(output, &arguments),
+        Command::Osd(command) => daemon::osd::command(output, command),
+        Command::Mds(command) => daemon::mds::command(global, output, command),
+        Command::User(command) => block_on(users::run(global, output, &command)),
+        Command::Login(arguments) => block_on(session::login(global, output, &arguments)),
+        Command::Logout => block_on(session::logout(global, output)),
+        Command::Whoami => block_on(session::whoami(global, output)),
+        Command::Put(arguments) => block_on(transfer::put(global, output, &arguments)),
+        Command::Get(arguments) => block_on(transfer::get(global, output, &arguments)),
+        Command::Cat(arguments) => block_on(transfer::cat(global, &arguments)),
+        Command::Ls(arguments) => block_on(files::ls(global, output, &arguments)),
+        Command::Stat(arguments) => block_on(files::stat(global, output, &arguments)),
+        Command::Mkdir(arguments) => block_on(files::mkdir(global, output, &arguments)),
+        Command::Mv(arguments) => block_on(files::mv(global, output, &arguments)),
+        Command::Rm(arguments) => block_on(files::rm(global, output, &arguments)),
+        Command::Chmod(arguments) => block_on(files::chmod(global, output, &arguments)),
+        Command::Df => block_on(files::df(global, output)),
+        Command::Config(ConfigCommand::Example { daemon }) => {
+            let text = config::example(&daemon)?;
+            output.result(&serde_json::json!({ "example": text }), || text.trim_end().to_owned())
+        }
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "sealstone", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Demo(_) => Err(failure::Failure::operation("not yet")),
+    }
 }

@@ -52,6 +52,11 @@ impl Page {
         }
     }
 
+    /// Families that another crate wrote in the same format.
+    pub(crate) fn raw(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
     /// A family of one sample without labels.
     pub(crate) fn single(&mut self, kind: Kind, name: &str, help: &str, value: u64) {
         self.family(kind, name, help, [(&[][..], value)]);

@@ -122,9 +122,53 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << factor_log2).ok_or_else(|| format!("'{text}' is more than 64 bits of bytes"))
 }
 
+/// A moment as people read it, UTC: `2026-11-20 21:50`.
+pub(crate) fn utc(ms: u64) -> String {
+    let minutes = ms / 60_000;
+    let (days, minute) = (minutes / 1440, minutes % 1440);
+    // Civil date from days since 1970-01-01, counted from 0000-03-01 so that the leap day ends a year.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", minute / 60, minute % 60)
+}
+
+/// Permission bits as `ls -l` shows them.
+pub(crate) fn mode_string(directory: bool, mode: u16) -> String {
+    let mut text = String::from(if directory { "d" } else { "-" });
+    for shift in [6, 3, 0] {
+        for (bit, letter) in [(4, 'r'), (2, 'w'), (1, 'x')] {
+            text.push(if mode >> shift & bit != 0 { letter } else { '-' });
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Known moments, leap days and the turn of a century among them.
+    #[test]
+    fn moments_read_as_dates() {
+        assert_eq!(utc(0), "1970-01-01 00:00");
+        assert_eq!(utc(951_782_400_000), "2000-02-29 00:00");
+        assert_eq!(utc(1_792_533_000_000), "2026-10-20 21:50");
+        assert_eq!(utc(4_107_542_340_000), "2100-02-28 23:59");
+        assert_eq!(utc(4_107_542_400_000), "2100-03-01 00:00");
+    }
+
+    /// The letters of `ls -l`.
+    #[test]
+    fn modes_read_as_letters() {
+        assert_eq!(mode_string(true, 0o755), "drwxr-xr-x");
+        assert_eq!(mode_string(false, 0o640), "-rw-r-----");
+    }
 
     /// What people write is what they mean, and overflow is said.
     #[test]

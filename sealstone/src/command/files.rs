@@ -1,0 +1,232 @@
+//! Names: listing, moving, removing, and how much room there is.
+
+use sealstone_client::{Client, DirEntry, FileKind, Stat};
+use serde_json::{Value, json};
+
+use crate::cli::{Chmod, Global, Ls, Mkdir, Mv, Paths, Rm};
+use crate::command::session::client;
+use crate::command::walk::{join, last_name};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, human_bytes, mode_string, utc};
+
+/// What is known of a file, for scripts.
+pub(crate) fn stat_json(path: &str, stat: &Stat) -> Value {
+    let checksum = stat.checksum.as_ref().map(|checksum| {
+        let kind = format!("{:?}", checksum.kind).to_lowercase();
+        let length = if kind == "crc32c" { 4 } else { 32 };
+        let hex: String = checksum.value[..length].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{kind}:{hex}")
+    });
+    json!({
+        "path": path, "kind": kind(stat), "size": stat.size, "mode": format!("{:04o}", stat.mode),
+        "owner": stat.owner.as_str(), "inode": stat.inode.0, "version": stat.version, "width": stat.width,
+        "mtime_ms": stat.mtime_ms, "ctime_ms": stat.ctime_ms, "created_ms": stat.created_ms, "checksum": checksum,
+    })
+}
+
+fn kind(stat: &Stat) -> &'static str {
+    match stat.kind {
+        FileKind::File => "file",
+        FileKind::Directory => "directory",
+    }
+}
+
+fn long_line(name: &str, stat: &Stat) -> String {
+    let directory = stat.kind == FileKind::Directory;
+    format!(
+        "{} {:12} {:>12} {} {name}{}",
+        mode_string(directory, stat.mode),
+        stat.owner.as_str(),
+        stat.size,
+        utc(stat.mtime_ms),
+        if directory { "/" } else { "" },
+    )
+}
+
+/// `sealstone ls`.
+pub(crate) async fn ls(global: &Global, output: Output, arguments: &Ls) -> Outcome {
+    let (client, _) = client(global)?;
+    let top = arguments.path.as_str();
+    let stat = client.stat(top).await.map_err(|error| Failure::from(error).at(top))?;
+    let found = if stat.kind == FileKind::Directory {
+        list(&client, top, arguments.recursive).await?
+    } else {
+        vec![(last_name(top).unwrap_or(top).to_owned(), stat)]
+    };
+    let value: Vec<Value> = found.iter().map(|(name, stat)| stat_json(name, stat)).collect();
+    if !output.is_json() && found.is_empty() {
+        return Ok(());
+    }
+    output.result(&value, || {
+        let lines: Vec<String> = found
+            .iter()
+            .map(|(name, stat)| {
+                if arguments.long {
+                    long_line(name, stat)
+                } else if stat.kind == FileKind::Directory {
+                    format!("{name}/")
+                } else {
+                    name.clone()
+                }
+            })
+            .collect();
+        lines.join("\n")
+    })
+}
+
+/// Entries of a directory by their paths below it; with all below them if `recursive`.
+pub(crate) async fn list(client: &Client, top: &str, recursive: bool) -> Outcome<Vec<(String, Stat)>> {
+    let mut found = Vec::new();
+    let mut waiting = vec![String::new()];
+    while let Some(below) = waiting.pop() {
+        let directory = join(top, &below);
+        let mut entries = client.list(&directory).map_err(|error| Failure::from(error).at(&directory))?;
+        let mut deeper = Vec::new();
+        while let Some(DirEntry { name, stat }) =
+            entries.next().await.map_err(|error| Failure::from(error).at(&directory))?
+        {
+            let path = if below.is_empty() { name.as_str().to_owned() } else { format!("{below}/{}", name.as_str()) };
+            if recursive && stat.kind == FileKind::Directory {
+                deeper.push(path.clone());
+            }
+            found.push((path, stat));
+        }
+        deeper.reverse();
+        waiting.append(&mut deeper);
+    }
+    Ok(found)
+}
+
+/// `sealstone stat`.
+pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> Outcome {
+    let (client, _) = client(global)?;
+    let mut values = Vec::new();
+    let mut blocks = Vec::new();
+    for path in &arguments.paths {
+        let stat = client.stat(path).await.map_err(|error| Failure::from(error).at(path))?;
+        let value = stat_json(path, &stat);
+        let mut lines = vec![
+            format!("    path  {path}"),
+            format!("    kind  {}", kind(&stat)),
+            format!("    size  {} ({})", stat.size, human_bytes(stat.size)),
+            format!("    mode  {} {:04o}", mode_string(stat.kind == FileKind::Directory, stat.mode), stat.mode),
+            format!("   owner  {}", stat.owner.as_str()),
+            format!("modified  {}", utc(stat.mtime_ms)),
+            format!(" changed  {}", utc(stat.ctime_ms)),
+            format!(" created  {}", utc(stat.created_ms)),
+        ];
+        if stat.kind == FileKind::File {
+            let objects = if stat.width == 1 { "object" } else { "objects" };
+            lines.push(format!("  layout  {} {objects}, version {}", stat.width, stat.version));
+            if let Some(checksum) = value["checksum"].as_str() {
+                lines.push(format!("checksum  {checksum}"));
+            }
+        }
+        values.push(value);
+        blocks.push(lines.join("\n"));
+    }
+    match values.as_slice() {
+        [value] => output.result(value, || blocks.concat()),
+        _ => output.result(&values, || blocks.join("\n\n")),
+    }
+}
+
+/// `sealstone mkdir`.
+pub(crate) async fn mkdir(global: &Global, output: Output, arguments: &Mkdir) -> Outcome {
+    let (client, _) = client(global)?;
+    let mut values = Vec::new();
+    for path in &arguments.paths {
+        let made = client.mkdir(path, arguments.parents, 0o755).await.map_err(|error| Failure::from(error).at(path))?;
+        values.push(stat_json(path, &made));
+    }
+    output.done(&values)
+}
+
+/// `sealstone mv`: an existing directory takes what is moved under its old name, as people expect.
+pub(crate) async fn mv(global: &Global, output: Output, arguments: &Mv) -> Outcome {
+    let (client, _) = client(global)?;
+    let to = into_directory(&client, &arguments.to, &arguments.from).await?;
+    client
+        .rename(&arguments.from, &to, !arguments.no_replace)
+        .await
+        .map_err(|error| Failure::from(error).at(format!("{} to {to}", arguments.from)))?;
+    output.done(&json!({ "from": arguments.from, "to": to }))
+}
+
+/// `path` itself, or `path/NAME` if `path` is a directory; NAME is the last one of `source`.
+pub(crate) async fn into_directory(client: &Client, path: &str, source: &str) -> Outcome<String> {
+    match client.stat(path).await {
+        Ok(stat) if stat.kind == FileKind::Directory => match last_name(source) {
+            Some(name) => Ok(join(path, name)),
+            None => Err(Failure::usage("has no name of its own").at(source)),
+        },
+        Ok(_) if path.ends_with('/') => Err(Failure::operation("not a directory").at(path)),
+        Ok(_) => Ok(path.to_owned()),
+        Err(error) if error.is_not_found() && !path.ends_with('/') => Ok(path.to_owned()),
+        Err(error) => Err(Failure::from(error).at(path)),
+    }
+}
+
+/// `sealstone rm`.
+pub(crate) async fn rm(global: &Global, output: Output, arguments: &Rm) -> Outcome {
+    let (client, _) = client(global)?;
+    let mut removed = 0;
+    for path in &arguments.paths {
+        if !arguments.recursive {
+            let stat = client.stat(path).await.map_err(|error| Failure::from(error).at(path))?;
+            if stat.kind == FileKind::Directory {
+                return Err(Failure::operation("is a directory").at(path).hint("use rm -r"));
+            }
+        }
+        removed += client.remove(path, arguments.recursive).await.map_err(|error| Failure::from(error).at(path))?;
+    }
+    output.done(&json!({ "removed": removed }))
+}
+
+/// `sealstone chmod`.
+pub(crate) async fn chmod(global: &Global, output: Output, arguments: &Chmod) -> Outcome {
+    let mode = u16::from_str_radix(&arguments.mode, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| Failure::usage("is not an octal mode such as 640").at(&arguments.mode))?;
+    let (client, _) = client(global)?;
+    let mut values = Vec::new();
+    for path in &arguments.paths {
+        let stat = client.set_mode(path, mode).await.map_err(|error| Failure::from(error).at(path))?;
+        values.push(stat_json(path, &stat));
+    }
+    output.done(&values)
+}
+
+/// `sealstone df`.
+pub(crate) async fn df(global: &Global, output: Output) -> Outcome {
+    let (client, _) = client(global)?;
+    let free = client.disk_free().await?;
+    let devices = client.device_list().await?;
+    let value = json!({
+        "total": free.total, "used": free.used, "available": free.total.saturating_sub(free.used),
+        "devices": devices.iter().map(|device| json!({
+            "id": device.id.0, "name": device.name.as_str(), "url": device.url.as_str(),
+            "state": format!("{:?}", device.state).to_lowercase(), "total": device.total, "used": device.used,
+        })).collect::<Vec<_>>(),
+    });
+    output.result(&value, || {
+        let row = |name: &str, total: u64, used: u64, state: &str| {
+            let percent = if total == 0 { 0.0 } else { used as f64 * 100.0 / total as f64 };
+            format!(
+                "{name:24} {:>12} {:>12} {:>12} {percent:>5.1}% {state}",
+                human_bytes(total),
+                human_bytes(used),
+                human_bytes(total.saturating_sub(used)),
+            )
+        };
+        let mut lines =
+            vec![format!("{:24} {:>12} {:>12} {:>12} {:>6} {}", "DEVICE", "SIZE", "USED", "AVAIL", "USE", "STATE")];
+        for device in &devices {
+            let state = format!("{:?}", device.state).to_lowercase();
+            lines.push(row(device.name.as_str(), device.total, device.used, &state));
+        }
+        lines.push(row("all", free.total, free.used, &format!("{} of {} active", free.active, free.devices)));
+        lines.join("\n")
+    })
+}

@@ -1,0 +1,47 @@
+//! What the verbs do. Each command is one function from its arguments to an [`Outcome`].
+
+pub(crate) mod files;
+pub(crate) mod session;
+pub(crate) mod transfer;
+pub(crate) mod users;
+mod walk;
+
+use std::future::Future;
+
+use sealstone_client::ClientError;
+
+use crate::failure::{Failure, Kind, Outcome, chain};
+
+/// Runs a command's future on a small runtime of its own.
+pub(crate) fn block_on<T>(future: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(16)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::from(error).at("runtime"))?;
+    let outcome = runtime.block_on(future);
+    // A read of standard input that nobody needs any more must not keep the process alive.
+    runtime.shutdown_background();
+    outcome
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let kind = match error.exit_code() {
+            2 => Kind::Usage,
+            3 => Kind::Denied,
+            4 => Kind::NotFound,
+            _ => Kind::Operation,
+        };
+        let failure = Self::new(kind, chain(&error));
+        match error {
+            ClientError::SessionOver => Self { message: "not logged in, or the session is over".into(), ..failure }
+                .hint("sealstone login NAME"),
+            ClientError::Connection(_) => failure.hint("is the metadata server running?"),
+            ClientError::SessionFile(_) => failure.hint("sealstone login NAME makes a new one"),
+            ClientError::OutcomeUnknown { .. } => failure.hint("`sealstone stat` tells what is there now"),
+            _ => failure,
+        }
+    }
+}

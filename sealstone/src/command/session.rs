@@ -1,0 +1,146 @@
+//! Logging in and out, and the session that other commands go on with.
+
+use std::io::{BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
+
+use sealstone_client::tls::Fingerprint;
+use sealstone_client::{Client, SavedSession};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::cli::{Global, Login, Password};
+use crate::config::read_bounded;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::output::Output;
+use crate::secret_file;
+
+/// Where a metadata server is and how to know it: what `up` and `mds serve` write for clients.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Cluster {
+    /// `HOST:PORT` of the metadata server.
+    pub(crate) mds: String,
+    /// `sha256:` and the fingerprint of its certificate.
+    pub(crate) pin: String,
+}
+
+impl Cluster {
+    pub(crate) fn read(path: &Path) -> Outcome<Self> {
+        toml::from_str(&read_bounded(path)?).map_err(|error| {
+            Failure::usage(error.message()).at(path.display()).hint("`up` and `mds serve` write this file")
+        })
+    }
+
+    /// The file's text.
+    pub(crate) fn text(&self) -> String {
+        let body = toml::to_string(self).expect("two strings serialise");
+        format!("# Where the metadata server is and how to know it. Not secret, but it must arrive unaltered.\n{body}")
+    }
+}
+
+/// The session file that this invocation works with.
+pub(crate) fn path(global: &Global) -> Outcome<PathBuf> {
+    if let Some(path) = &global.session {
+        return Ok(path.clone());
+    }
+    let folder = match std::env::var_os("XDG_STATE_HOME") {
+        Some(state) => PathBuf::from(state),
+        None => match std::env::var_os("HOME") {
+            Some(home) => PathBuf::from(home).join(".local/state"),
+            None => return Err(Failure::usage("neither HOME nor XDG_STATE_HOME is set").hint("use --session FILE")),
+        },
+    };
+    Ok(folder.join("sealstone").join("session.toml"))
+}
+
+/// The client of the session in the file.
+pub(crate) fn client(global: &Global) -> Outcome<(Client, SavedSession)> {
+    let path = path(global)?;
+    let saved = SavedSession::load(&path)
+        .map_err(|error| Failure::from(error).at(path.display()))?
+        .ok_or_else(|| Failure::new(Kind::Denied, "not logged in").hint("sealstone login NAME"))?;
+    Ok((Client::resume(&saved)?, saved))
+}
+
+/// A password from a file, standard input, or the terminal; asked twice when it is new.
+pub(crate) fn password(source: &Password, prompt: &str, new: bool) -> Outcome<Zeroizing<String>> {
+    let first_line = |text: &str| Zeroizing::new(text.lines().next().unwrap_or_default().to_owned());
+    let password = match &source.password_file {
+        Some(path) if path.as_os_str() == "-" => {
+            let mut line = Zeroizing::new(String::new());
+            std::io::stdin().lock().read_line(&mut line)?;
+            first_line(&line)
+        }
+        Some(path) => first_line(&secret_file::read(path)?),
+        None if !std::io::stdin().is_terminal() => {
+            return Err(Failure::usage("no terminal to ask for the password").hint("use --password-file FILE or -"));
+        }
+        None => {
+            let password = Zeroizing::new(rpassword::prompt_password(format!("{prompt}: "))?);
+            if new && *Zeroizing::new(rpassword::prompt_password("Again: ")?) != *password {
+                return Err(Failure::usage("the two passwords differ"));
+            }
+            password
+        }
+    };
+    if password.is_empty() {
+        return Err(Failure::usage("the password is empty"));
+    }
+    Ok(password)
+}
+
+/// `sealstone login`.
+pub(crate) async fn login(global: &Global, output: Output, arguments: &Login) -> Outcome {
+    let file = path(global)?;
+    let cluster = match (&arguments.cluster, &arguments.mds, &arguments.pin) {
+        (Some(path), _, _) => Cluster::read(path)?,
+        (None, Some(mds), Some(pin)) => Cluster { mds: mds.clone(), pin: pin.clone() },
+        _ => match SavedSession::load(&file) {
+            Ok(Some(saved)) => Cluster { mds: saved.server.clone(), pin: saved.fingerprint.to_string() },
+            _ => return Err(Failure::usage("which metadata server?").hint("use --cluster FILE, or --mds and --pin")),
+        },
+    };
+    let pin: Fingerprint =
+        cluster.pin.parse().map_err(|error| Failure::usage(error).at("pin").hint("sha256: and 64 hex digits"))?;
+    let password = password(&arguments.password, &format!("Password of {}", arguments.name), false)?;
+    let client = Client::connect(&cluster.mds, pin, &arguments.name, password.as_bytes()).await?;
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).map_err(|error| Failure::from(error).at(folder.display()))?;
+    }
+    client.save(&cluster.mds, pin, &file).map_err(|error| Failure::from(error).at(file.display()))?;
+    let who = client.whoami().await?;
+    let value = serde_json::json!({
+        "user": who.user.as_str(), "admin": who.admin, "mds": cluster.mds, "expires_ms": who.expires_ms,
+        "session": file,
+    });
+    output.remark(format!("logged in as {} at {}", who.user.as_str(), cluster.mds));
+    output.done(&value)
+}
+
+/// `sealstone logout`.
+pub(crate) async fn logout(global: &Global, output: Output) -> Outcome {
+    let file = path(global)?;
+    let (client, saved) = client(global)?;
+    let told = client.logout(false).await;
+    // The file goes even if the server cannot be told: whoever logs out wants it gone.
+    SavedSession::remove(&file).map_err(|error| Failure::from(error).at(file.display()))?;
+    match told {
+        Ok(()) | Err(sealstone_client::ClientError::SessionOver) => {}
+        Err(error) => return Err(Failure::from(error).at("the session file is removed, but the server was not told")),
+    }
+    output.remark(format!("logged out {}", saved.ticket.user.as_str()));
+    output.done(&serde_json::json!({ "user": saved.ticket.user.as_str() }))
+}
+
+/// `sealstone whoami`.
+pub(crate) async fn whoami(global: &Global, output: Output) -> Outcome {
+    let (client, saved) = client(global)?;
+    let who = client.whoami().await?;
+    let value = serde_json::json!({
+        "user": who.user.as_str(), "admin": who.admin, "mds": saved.server, "expires_ms": who.expires_ms,
+    });
+    output.result(&value, || {
+        let role = if who.admin { " (administrator)" } else { "" };
+        format!("{}{role} at {}, until {}", who.user.as_str(), saved.server, crate::output::utc(who.expires_ms))
+    })
+}

@@ -1,0 +1,208 @@
+//! `sealstone mds init`, `mds serve` and `mds add-osd`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sealstone_client::{Client, Metadata};
+use sealstone_mds::Config;
+use sealstone_mds_protocol::{DeviceState, Name, NewDevice, Request, Secret, Text, UserName};
+use sealstone_mds_server::{ADMIN_SECRET_FILE, Environment, Limits, Server, SetupError};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+use super::mds_devices::OverIscsi;
+use super::{Shutdown, bind, observe};
+use crate::cli::{Global, Mds};
+use crate::command::session::{self, Cluster};
+use crate::config::{self, MdsOptions};
+use crate::failure::{Failure, Kind, Outcome, chain};
+use crate::metrics::{Observed, Page};
+use crate::output::Output;
+use crate::secret_file;
+
+/// What `serve` writes for clients, in the server's folder.
+pub(crate) const CLUSTER_FILE: &str = "cluster.toml";
+/// The account that `init` makes.
+pub(crate) const ADMIN: &str = "admin";
+const LISTEN_DEFAULT: &str = "127.0.0.1:3270";
+/// How long `add-osd` waits for the device to become usable.
+const JOIN_S_MAX: u64 = 30;
+
+/// A device's initial key as `osd init` wrote it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyFile {
+    system_id: String,
+    name: String,
+    master_key: String,
+}
+
+/// Sets a server up.
+pub(crate) fn init(data: &Path) -> Outcome<PathBuf> {
+    let admin = UserName::new(ADMIN).expect("a fixed name is a name");
+    let report = sealstone_mds_server::init(data, &admin, &Environment::system()).map_err(setup_failure)?;
+    Ok(report.admin_secret)
+}
+
+fn setup_failure(error: SetupError) -> Failure {
+    let failure = Failure::operation(chain(&error));
+    match error {
+        SetupError::Unfinished(_) => Failure { kind: Kind::NotFound, ..failure }.hint("sealstone mds init --data DIR"),
+        _ => failure,
+    }
+}
+
+/// A server that serves.
+pub(crate) struct MdsDaemon {
+    pub(crate) address: SocketAddr,
+    pub(crate) cluster: PathBuf,
+    pub(crate) pin: String,
+    server: Arc<Mutex<Option<Server>>>,
+    shutdown: Shutdown,
+}
+
+/// Gone from here once the server has begun to end.
+struct Watched(Arc<Mutex<Option<Server>>>);
+
+impl Observed for Watched {
+    fn observe(&self, page: &mut Page) {
+        if let Some(server) = &*self.0.lock() {
+            page.raw(&server.metrics());
+        }
+    }
+
+    fn health(&self) -> Result<(), String> {
+        match &*self.0.lock() {
+            Some(server) if server.healthy() => Ok(()),
+            Some(_) => Err("the metadata store takes no transactions".into()),
+            None => Err("the metadata server is ending".into()),
+        }
+    }
+}
+
+impl MdsDaemon {
+    /// Opens the server in `data`, listens, and writes the cluster file.
+    pub(crate) async fn start(data: &Path, options: &MdsOptions, shutdown: Shutdown) -> Outcome<Self> {
+        let (listener, address) = bind(options.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "listen").await?;
+        let folder = data.to_owned();
+        let opened =
+            tokio::task::spawn_blocking(move || sealstone_mds_server::open(&folder, Config::default()))
+                .await
+                .map_err(Failure::operation)?
+                .map_err(setup_failure)?;
+        let mut limits = Limits::default();
+        limits.connections_max = options.connections_max.unwrap_or(limits.connections_max);
+        limits.connections_per_address_max = limits.connections_per_address_max.min(limits.connections_max);
+        let pin = format!("sha256:{}", opened.fingerprint());
+        let devices = Arc::new(OverIscsi::default());
+        let server = Server::start(&opened, listener, devices, Environment::system(), limits)?;
+        let cluster = data.join(CLUSTER_FILE);
+        let text = Cluster { mds: address.to_string(), pin: pin.clone() }.text();
+        secret_file::write(&cluster, text.as_bytes())?;
+        Ok(Self { address, cluster, pin, server: Arc::new(Mutex::new(Some(server))), shutdown })
+    }
+
+    pub(crate) fn observed(&self) -> Arc<dyn Observed> {
+        Arc::new(Watched(Arc::clone(&self.server)))
+    }
+
+    /// Serves until the shutdown, then ends in order.
+    pub(crate) async fn finish(self) -> Outcome {
+        self.shutdown.wait().await;
+        let server = self.server.lock().take();
+        if let Some(server) = server {
+            server.shutdown().await;
+        }
+        Ok(())
+    }
+}
+
+/// `sealstone mds …`.
+pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome {
+    match command {
+        Mds::Init { data } => {
+            let secret = init(&data)?;
+            let value = serde_json::json!({ "data": data, "admin": ADMIN, "admin_secret": secret });
+            output.result(&value, || {
+                format!("metadata server in {}\nadministrator {ADMIN}, password in {}", data.display(), secret.display())
+            })
+        }
+        Mds::Serve { data, config, options } => {
+            let options = options.or(config::read(config.as_ref())?);
+            super::run(serve(output, &data, &options))
+        }
+        Mds::AddOsd { url, key } => crate::command::block_on(async {
+            let (client, _) = session::client(global)?;
+            let name = add_osd(&client, &url, &key).await?;
+            output.remark(format!("{name} takes objects now"));
+            output.done(&serde_json::json!({ "name": name, "url": url }))
+        }),
+    }
+}
+
+async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
+    let shutdown = Shutdown::on_signals()?;
+    let daemon = MdsDaemon::start(data, options, shutdown.clone()).await?;
+    let (metrics, _task) = observe(options.metrics.as_deref(), daemon.observed(), &shutdown).await?;
+    let value = serde_json::json!({
+        "ready": "mds", "address": daemon.address.to_string(), "pin": daemon.pin, "cluster": daemon.cluster,
+        "metrics": metrics.map(|address| address.to_string()), "admin_secret": data.join(ADMIN_SECRET_FILE),
+    });
+    output.result(&value, || {
+        format!("ready {} {}\nclients need {}", daemon.address, daemon.pin, daemon.cluster.display())
+    })?;
+    daemon.finish().await
+}
+
+/// Hands a device over to the metadata server and waits until it takes objects.
+pub(crate) async fn add_osd(client: &Client, url: &str, key: &Path) -> Outcome<String> {
+    let text = secret_file::read(key)?;
+    // The parser's own message would quote the line, and the line may be the key.
+    let file: KeyFile =
+        toml::from_str(&text).map_err(|_| Failure::usage("is not a key file of `osd init`").at(key.display()))?;
+    let secret = Zeroizing::new(file.master_key);
+    let bytes = Zeroizing::new(unhex(&secret).ok_or_else(|| Failure::usage("the key is not hex").at(key.display()))?);
+    let system_id = unhex(&file.system_id)
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| Failure::usage("the system id is not 20 bytes of hex").at(key.display()))?;
+    url.parse::<sealstone_initiator::TargetUrl>().map_err(|error| Failure::usage(error).at(url))?;
+    let invalid = |error: sealstone_mds_protocol::WireError| Failure::usage(chain(&error));
+    let device = NewDevice {
+        name: Name::new(file.name.clone()).map_err(invalid)?,
+        system_id,
+        url: Text::new(url).map_err(invalid)?,
+        capacity: 0,
+        master_key: Secret::new(bytes.to_vec()).map_err(invalid)?,
+    };
+    client
+        .metadata()
+        .call(Request::DeviceAdd { device })
+        .await
+        .map_err(|error| Failure::from(error).at(&file.name))?;
+    let started = Instant::now();
+    loop {
+        let devices = client.device_list().await?;
+        let found = devices.iter().find(|device| device.system_id == system_id);
+        match found.map(|device| device.state) {
+            Some(DeviceState::Active) if found.is_some_and(|device| device.total > 0) => return Ok(file.name),
+            _ if started.elapsed() > Duration::from_secs(JOIN_S_MAX) => {
+                return Err(Failure::operation(format!(
+                    "{} is added, but did not become usable within {JOIN_S_MAX} s",
+                    file.name
+                ))
+                .hint("is the device running at that URL, with this key? The metadata server keeps trying"));
+            }
+            _ => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    if text.len() % 2 != 0 || !text.is_ascii() {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
+}

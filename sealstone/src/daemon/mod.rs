@@ -1,0 +1,119 @@
+//! The daemons: sockets, clocks and signals around the pure parts.
+
+mod audit_log;
+pub(crate) mod mds;
+mod mds_devices;
+pub(crate) mod osd;
+pub(crate) mod up;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::failure::{Failure, Outcome};
+use crate::metrics::{self, Observed};
+
+/// Worker threads of a daemon beyond one per core: commands that wait for the medium run on them too.
+const EXTRA_WORKERS: usize = 2;
+/// Threads for work that blocks for long: flushes, formats, logins.
+const BLOCKING_THREADS_MAX: usize = 32;
+/// Stack of each thread, in bytes; nothing here recurses deeply.
+const STACK_BYTES: usize = 1 << 20;
+
+/// Runs a daemon to its end.
+pub(crate) fn run(daemon: impl Future<Output = Outcome>) -> Outcome {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores + EXTRA_WORKERS)
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .thread_stack_size(STACK_BYTES)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::from(error).at("runtime"))?
+        .block_on(daemon)
+}
+
+/// Says once that it is time to go; a second signal ends the process at once.
+#[derive(Clone)]
+pub(crate) struct Shutdown(watch::Receiver<bool>);
+
+impl Shutdown {
+    /// Listens to SIGTERM and SIGINT.
+    pub(crate) fn on_signals() -> Outcome<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let (sender, receiver) = watch::channel(false);
+        tokio::spawn(async move {
+            tokio::select! { biased; _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            tracing::info!("asked to end; finishing what is under way");
+            let _ = sender.send(true);
+            tokio::select! { biased; _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            tracing::warn!("asked again; ending at once");
+            std::process::exit(1);
+        });
+        Ok(Self(receiver))
+    }
+
+    /// One that its owner triggers.
+    pub(crate) fn manual() -> (watch::Sender<bool>, Self) {
+        let (sender, receiver) = watch::channel(false);
+        (sender, Self(receiver))
+    }
+
+    /// Completes when it is time.
+    pub(crate) fn wait(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut receiver = self.0.clone();
+        async move {
+            // A dropped sender is a shutdown as well.
+            let _ = receiver.wait_for(|go| *go).await;
+        }
+    }
+}
+
+/// Binds a port, or says who may be in the way.
+pub(crate) async fn bind(address: &str, what: &str) -> Outcome<(TcpListener, SocketAddr)> {
+    let failure = |error: std::io::Error| {
+        let in_use = error.kind() == std::io::ErrorKind::AddrInUse;
+        let failure = Failure::operation(error).at(format!("{what} {address}"));
+        if in_use { failure.hint("another program listens there; choose another port, 0 takes a free one") } else { failure }
+    };
+    let listener = TcpListener::bind(address).await.map_err(failure)?;
+    let bound = listener.local_addr().map_err(Failure::from)?;
+    Ok((listener, bound))
+}
+
+/// Serves `/metrics` and `/healthz` if an address was given; the address it got.
+pub(crate) async fn observe(
+    address: Option<&str>,
+    observed: Arc<dyn Observed>,
+    shutdown: &Shutdown,
+) -> Outcome<(Option<SocketAddr>, Option<JoinHandle<()>>)> {
+    let Some(address) = address else { return Ok((None, None)) };
+    let (listener, bound) = bind(address, "metrics").await?;
+    let until = shutdown.wait();
+    let task = tokio::spawn(async move {
+        if let Err(error) = metrics::serve(listener, observed, until).await {
+            tracing::error!(%error, "metrics ended");
+        }
+    });
+    Ok((Some(bound), Some(task)))
+}
+
+/// Milliseconds since 1970 by this machine's clock.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Random bytes from the system; without them nothing secret can be made.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the system gives random bytes");
+    bytes
+}

@@ -1,0 +1,292 @@
+//! `sealstone osd init` and `osd serve`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealstone_device::boot::{self, BootError, NewDevice, Running};
+use sealstone_device::provision::InitialKey;
+use sealstone_device::{Environment, OsdConfig, OsdUnit};
+use sealstone_scsi::lu::LogicalUnit;
+use sealstone_store::disk::Background;
+use sealstone_store::{DiskStore, Options};
+use sealstone_target::{Config as TargetConfig, Counter, Target};
+use tokio::task::JoinHandle;
+use zeroize::Zeroizing;
+
+use super::audit_log::{AuditLog, AuditState};
+use super::{Shutdown, bind, now_ms, observe, random};
+use crate::cli::Osd;
+use crate::config::{self, OsdOptions};
+use crate::failure::{Failure, Kind, Outcome, chain};
+use crate::metrics::{Kind as Sample, Observed, Page};
+use crate::output::{Output, human_bytes};
+
+/// What every target name begins with (RFC 7143 §4.2.7.1).
+const TARGET_PREFIX: &str = "iqn.2026-11.org.sealstone:osd.";
+/// The audit log's name in the device's folder.
+pub(crate) const AUDIT_FILE: &str = "audit.jsonl";
+/// How often the nonce lease is looked after.
+const UPKEEP_EVERY: Duration = Duration::from_millis(500);
+/// How often the store looks whether a transaction group is due.
+const TICK_EVERY: Duration = Duration::from_millis(250);
+
+const LISTEN_DEFAULT: &str = "127.0.0.1:3260";
+const CONNECTIONS_DEFAULT: usize = 256;
+const BUFFER_MIB_DEFAULT: usize = 256;
+const IDLE_S_DEFAULT: u64 = 60;
+const LOGIN_S_DEFAULT: u64 = 15;
+const GROUP_S_DEFAULT: u64 = 5;
+
+/// The machine's clock and random bytes.
+struct Machine;
+
+impl Environment for Machine {
+    fn now_ms(&self) -> u64 {
+        now_ms()
+    }
+
+    fn fill_random(&self, into: &mut [u8]) {
+        getrandom::fill(into).expect("the system gives random bytes");
+    }
+}
+
+/// What a new device tells its operator.
+pub(crate) struct Made {
+    pub(crate) system_id: String,
+    pub(crate) name: String,
+    pub(crate) key: PathBuf,
+}
+
+/// Formats a device.
+pub(crate) fn init(data: &Path, capacity: u64, name: Option<&str>, key_out: Option<&Path>) -> Outcome<Made> {
+    let name = match name {
+        Some(name) => name.to_owned(),
+        None => std::path::absolute(data)
+            .ok()
+            .and_then(|path| Some(path.file_name()?.to_str()?.to_ascii_lowercase()))
+            .ok_or_else(|| Failure::usage("the folder's name is no device name").hint("use --name"))?,
+    };
+    let key = key_out.map_or_else(|| data.join("initial.key"), Path::to_owned);
+    if key.exists() {
+        return Err(Failure::operation("already exists").at(key.display()));
+    }
+    let device = NewDevice {
+        name,
+        capacity,
+        unique: random(),
+        store_uuid: random(),
+        master_key: InitialKey(Zeroizing::new(random())),
+    };
+    let made = boot::init(data, device).map_err(boot_failure)?;
+    made.write_key_out(&key).map_err(|error| Failure::operation(chain(&error)))?;
+    Ok(Made {
+        system_id: made.identity.system_id.iter().map(|byte| format!("{byte:02x}")).collect(),
+        name: made.identity.name.clone(),
+        key,
+    })
+}
+
+fn boot_failure(error: BootError) -> Failure {
+    use sealstone_device::ProvisionError as P;
+    let failure = Failure::operation(chain(&error));
+    match &error {
+        BootError::Provision(P::NotInitialised(_)) => Failure { kind: Kind::NotFound, ..failure },
+        BootError::Provision(P::KeyMode { path, .. }) => {
+            Failure { kind: Kind::Denied, ..failure }.hint(format!("chmod 600 {}", path.display()))
+        }
+        BootError::Provision(P::Name(_)) => Failure { kind: Kind::Usage, ..failure }.hint("use --name"),
+        _ => failure,
+    }
+}
+
+/// A device that serves.
+pub(crate) struct OsdDaemon {
+    pub(crate) name: String,
+    pub(crate) url: String,
+    pub(crate) address: SocketAddr,
+    pub(crate) observed: Arc<dyn Observed>,
+    unit: Arc<OsdUnit>,
+    serving: JoinHandle<std::io::Result<()>>,
+    upkeep: JoinHandle<()>,
+    background: Background,
+    shutdown: Shutdown,
+}
+
+/// What the metrics page asks.
+struct Watched {
+    name: String,
+    unit: Arc<OsdUnit>,
+    store: Arc<DiskStore>,
+    target: Target,
+    audit: Arc<AuditState>,
+}
+
+impl OsdDaemon {
+    /// Opens the device in `data` and listens.
+    pub(crate) async fn start(data: &Path, options: &OsdOptions, shutdown: Shutdown) -> Outcome<Self> {
+        let flag = |option: Option<bool>| option.unwrap_or(false);
+        let config = OsdConfig {
+            allow_osd1: flag(options.allow_osd1),
+            insecure_nosec: flag(options.insecure_nosec),
+            insecure_capkey: flag(options.insecure_capkey),
+            audit_reads: flag(options.audit_reads),
+        };
+        if config.insecure_nosec {
+            tracing::warn!("--insecure-nosec: anybody who reaches the port can read and write everything");
+        }
+        if config.insecure_capkey {
+            tracing::warn!("--insecure-capkey: CAPKEY without TLS stops neither injection nor replay");
+        }
+        // The port first: a second daemon on the same folder and port fails without having touched anything.
+        let (listener, address) = bind(options.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "listen").await?;
+        let store_options = Options {
+            group_age_max: Duration::from_secs(options.group_s_max.unwrap_or(GROUP_S_DEFAULT)),
+            ..Options::default()
+        };
+        // Checked before the log is opened, so that a wrong folder stays untouched.
+        sealstone_device::DataDir::open(data).map_err(|error| boot_failure(error.into()))?;
+        let audit = AuditLog::open(&data.join(AUDIT_FILE))?;
+        let audit_state = audit.state();
+        let folder = data.to_owned();
+        let running = tokio::task::spawn_blocking(move || {
+            boot::start(&folder, config, store_options, Arc::new(Machine), Arc::new(audit))
+        })
+        .await
+        .map_err(Failure::operation)?
+        .map_err(boot_failure)?;
+        let Running { unit, store, identity, .. } = running;
+        let background = Background::start(Arc::clone(&store), TICK_EVERY)?;
+
+        let target_name = format!("{TARGET_PREFIX}{}", identity.name);
+        let advertised = options.advertise.clone().unwrap_or_else(|| address.to_string());
+        let url = format!("iscsi://{advertised}/{target_name}/0");
+        let mut target_config = TargetConfig::new(target_name);
+        target_config.connections_max = options.connections_max.unwrap_or(CONNECTIONS_DEFAULT);
+        target_config.memory_max = options.buffer_mib_max.unwrap_or(BUFFER_MIB_DEFAULT) << 20;
+        target_config.memory_per_connection_max = target_config.memory_per_connection_max.min(target_config.memory_max);
+        target_config.protocol.ping_after_ms = options.idle_s_max.unwrap_or(IDLE_S_DEFAULT) * 1000;
+        target_config.protocol.login_timeout_ms = options.login_s_max.unwrap_or(LOGIN_S_DEFAULT) * 1000;
+        if options.advertise.is_some()
+            && let Some(entry) = target_config.protocol.targets.first_mut()
+        {
+            entry.addresses.push(advertised);
+        }
+        let target = Target::new(target_config, vec![(0, Arc::clone(&unit) as Arc<dyn LogicalUnit>)])
+            .map_err(|error| Failure::usage(error).hint("`sealstone config example osd` explains the limits"))?;
+        let observed = Arc::new(Watched {
+            name: identity.name.clone(),
+            unit: Arc::clone(&unit),
+            store,
+            target: target.clone(),
+            audit: audit_state,
+        });
+        let until = shutdown.wait();
+        let serving = tokio::spawn(async move { target.serve(listener, until).await });
+        let upkeep = tokio::spawn(keep_up(Arc::clone(&unit)));
+        Ok(Self { name: identity.name, url, address, observed, unit, serving, upkeep, background, shutdown })
+    }
+
+    /// Serves until the shutdown, then ends in order: connections, upkeep, store.
+    pub(crate) async fn finish(self) -> Outcome {
+        self.shutdown.wait().await;
+        self.serving.await.map_err(Failure::operation)?.map_err(|error| Failure::from(error).at("target"))?;
+        self.upkeep.abort();
+        let unit = self.unit;
+        tokio::task::spawn_blocking(move || {
+            let flushed = unit.shut_down();
+            drop(self.background);
+            flushed
+        })
+        .await
+        .map_err(Failure::operation)?
+        .map_err(|error| Failure::operation(chain(&error)).at("the last flush"))
+    }
+}
+
+/// Keeps the nonce lease ahead of the clock; the write is an fsync, so it runs where it may block.
+async fn keep_up(unit: Arc<OsdUnit>) {
+    let mut every = tokio::time::interval(UPKEEP_EVERY);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut complained = false;
+    loop {
+        every.tick().await;
+        let unit = Arc::clone(&unit);
+        match tokio::task::spawn_blocking(move || unit.upkeep()).await {
+            Ok(Ok(())) => complained = false,
+            Ok(Err(error)) if !complained => {
+                complained = true;
+                tracing::error!(%error, "the nonce lease cannot be kept; signed commands are refused");
+            }
+            Ok(Err(_)) => {}
+            // The runtime is ending.
+            Err(_) => return,
+        }
+    }
+}
+
+impl Observed for Watched {
+    fn observe(&self, page: &mut Page) {
+        page.raw(&self.unit.metrics().prometheus(&self.name));
+        let usage = self.unit.usage();
+        let labels = [("device", self.name.as_str())];
+        let mut one = |kind, name: &str, help: &str, value| page.family(kind, name, help, [(&labels[..], value)]);
+        one(Sample::Gauge, "sealstone_osd_capacity_bytes", "Bytes that objects may use.", usage.total);
+        one(Sample::Gauge, "sealstone_osd_used_bytes", "Bytes in use.", usage.used);
+        one(Sample::Gauge, "sealstone_osd_partitions", "Partitions.", usage.partitions as u64);
+        one(Sample::Counter, "sealstone_osd_audit_records_total", "Audit records written.", self.audit.records());
+        let counters = self.target.counters();
+        for &counter in Counter::ALL {
+            let kind = if counter.name().ends_with("_total") { Sample::Counter } else { Sample::Gauge };
+            one(kind, &format!("sealstone_iscsi_{}", counter.name()), counter.help(), counters.get(counter));
+        }
+    }
+
+    fn health(&self) -> Result<(), String> {
+        use sealstone_store::ObjectStore as _;
+        if self.audit.is_failing() {
+            return Err("the audit log cannot be written".into());
+        }
+        let space = self.store.space();
+        if space.used > space.total { Err("the store uses more than its capacity".into()) } else { Ok(()) }
+    }
+}
+
+/// `sealstone osd …`.
+pub(crate) fn command(output: Output, command: Osd) -> Outcome {
+    match command {
+        Osd::Init { data, capacity, name, key_out } => {
+            let made = init(&data, capacity, name.as_deref(), key_out.as_deref())?;
+            let value = serde_json::json!({
+                "system_id": made.system_id, "name": made.name, "key": made.key, "data": data, "capacity": capacity,
+            });
+            output.result(&value, || {
+                format!(
+                    "device {} of {} in {}\nsystem id {}\ninitial key {} (guard it: it is the device's master key)",
+                    made.name,
+                    human_bytes(capacity),
+                    data.display(),
+                    made.system_id,
+                    made.key.display(),
+                )
+            })
+        }
+        Osd::Serve { data, config, options } => {
+            let options = options.or(config::read(config.as_ref())?);
+            super::run(serve(output, &data, &options))
+        }
+    }
+}
+
+async fn serve(output: Output, data: &Path, options: &OsdOptions) -> Outcome {
+    let shutdown = Shutdown::on_signals()?;
+    let daemon = OsdDaemon::start(data, options, shutdown.clone()).await?;
+    let (metrics, _task) = observe(options.metrics.as_deref(), Arc::clone(&daemon.observed), &shutdown).await?;
+    let value = serde_json::json!({
+        "ready": "osd", "name": daemon.name, "url": daemon.url, "address": daemon.address.to_string(),
+        "metrics": metrics.map(|address| address.to_string()), "audit": data.join(AUDIT_FILE),
+    });
+    output.result(&value, || format!("ready {}", daemon.url))?;
+    daemon.finish().await
+}

@@ -1,0 +1,241 @@
+//! `sealstone up`: a metadata server and some devices in one process, created on first use.
+//!
+//! Contract: `up.toml` is written last. A folder with `up.incomplete` was interrupted while it was being made and holds
+//! nobody's data yet: it is made anew. A folder with neither is not ours and is left alone unless it is empty.
+
+use std::fs::{self, DirBuilder};
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sealstone_client::Client;
+use sealstone_mds_server::ADMIN_SECRET_FILE;
+use serde::{Deserialize, Serialize};
+
+use super::mds::{self, ADMIN, MdsDaemon};
+use super::osd::{self, AUDIT_FILE, OsdDaemon};
+use super::{Shutdown, observe};
+use crate::cli::Up;
+use crate::config::{MdsOptions, OsdOptions, read_bounded};
+use crate::failure::{Failure, Outcome};
+use crate::metrics::{Observed, Page};
+use crate::output::Output;
+use crate::secret_file;
+
+/// Layout of the folder that this version reads and writes.
+const VERSION: u32 = 1;
+const SYSTEM_FILE: &str = "up.toml";
+const MARKER_FILE: &str = "up.incomplete";
+const MDS_FOLDER: &str = "mds";
+/// Devices on first use, unless told otherwise.
+const OSDS_DEFAULT: u16 = 3;
+
+/// What the folder holds.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct System {
+    version: u32,
+    osds: Vec<Device>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Device {
+    name: String,
+    listen: String,
+}
+
+/// A running system.
+pub(crate) struct Running {
+    pub(crate) mds: MdsDaemon,
+    pub(crate) osds: Vec<OsdDaemon>,
+    pub(crate) admin_secret: PathBuf,
+    pub(crate) data: PathBuf,
+}
+
+/// Everything on one page.
+struct All(Vec<Arc<dyn Observed>>);
+
+impl Observed for All {
+    fn observe(&self, page: &mut Page) {
+        self.0.iter().for_each(|one| one.observe(page));
+    }
+
+    fn health(&self) -> Result<(), String> {
+        self.0.iter().try_for_each(|one| one.health())
+    }
+}
+
+/// `sealstone up`.
+pub(crate) fn command(output: Output, arguments: &Up) -> Outcome {
+    super::run(async {
+        let shutdown = Shutdown::on_signals()?;
+        let running = start(output, arguments, &shutdown).await?;
+        let mut pages = vec![running.mds.observed()];
+        pages.extend(running.osds.iter().map(|osd| Arc::clone(&osd.observed)));
+        let (metrics, _task) = observe(arguments.metrics.as_deref(), Arc::new(All(pages)), &shutdown).await?;
+        let value = serde_json::json!({
+            "ready": "up", "address": running.mds.address.to_string(), "pin": running.mds.pin,
+            "cluster": running.mds.cluster, "admin": ADMIN, "admin_secret": running.admin_secret,
+            "metrics": metrics.map(|address| address.to_string()),
+            "osds": running.osds.iter().map(|osd| serde_json::json!({
+                "name": osd.name, "url": osd.url, "audit": running.data.join(&osd.name).join(AUDIT_FILE),
+            })).collect::<Vec<_>>(),
+        });
+        output.result(&value, || {
+            let mut lines = vec![format!("metadata server  {}", running.mds.address)];
+            lines.extend(running.osds.iter().map(|osd| format!("device {:9} {}", osd.name, osd.url)));
+            lines.push(format!("admin's secret   {}", running.admin_secret.display()));
+            lines.push(format!(
+                "log in with      sealstone login {ADMIN} --cluster {} --password-file {}",
+                running.mds.cluster.display(),
+                running.admin_secret.display(),
+            ));
+            lines.push("ready; ^C ends it".into());
+            lines.join("\n")
+        })?;
+        running.finish().await
+    })
+}
+
+impl Running {
+    /// Serves until the shutdown; clients of the metadata server end first, then the devices.
+    pub(crate) async fn finish(self) -> Outcome {
+        let mut first = self.mds.finish().await;
+        for osd in self.osds {
+            let ended = osd.finish().await;
+            first = first.and(ended);
+        }
+        first
+    }
+}
+
+/// Starts the system in the folder, making it first if need be.
+pub(crate) async fn start(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Running> {
+    let data = arguments.data.as_path();
+    let system_file = data.join(SYSTEM_FILE);
+    if system_file.exists() {
+        let system = read_system(&system_file)?;
+        if arguments.osds.is_some_and(|osds| usize::from(osds) != system.osds.len()) {
+            return Err(Failure::usage(format!("{} holds {} devices", data.display(), system.osds.len()))
+                .hint("leave --osds out, or use another --data"));
+        }
+        return serve(arguments, &system, shutdown).await;
+    }
+    make(output, arguments, shutdown).await
+}
+
+fn read_system(path: &Path) -> Outcome<System> {
+    let text = read_bounded(path)?;
+    let table: toml::Table =
+        text.parse().map_err(|error: toml::de::Error| Failure::operation(error.message()).at(path.display()))?;
+    let found = table.get("version").and_then(toml::Value::as_integer).unwrap_or(0);
+    if found != i64::from(VERSION) {
+        return Err(Failure::operation(format!("folder of version {found}, this program reads {VERSION}"))
+            .at(path.display()));
+    }
+    toml::from_str(&text).map_err(|error| Failure::operation(error.message()).at(path.display()))
+}
+
+async fn serve(arguments: &Up, system: &System, shutdown: &Shutdown) -> Outcome<Running> {
+    let data = arguments.data.clone();
+    let mut osds = Vec::new();
+    for device in &system.osds {
+        let options = OsdOptions { listen: Some(device.listen.clone()), ..OsdOptions::default() };
+        let daemon = OsdDaemon::start(&data.join(&device.name), &options, shutdown.clone()).await;
+        osds.push(daemon.map_err(|failure| failure.at(&device.name))?);
+    }
+    let options = MdsOptions { listen: Some(arguments.listen.clone()), ..MdsOptions::default() };
+    let mds = MdsDaemon::start(&data.join(MDS_FOLDER), &options, shutdown.clone()).await;
+    let mds = mds.map_err(|failure| failure.at("metadata server"))?;
+    fs::copy(&mds.cluster, data.join(mds::CLUSTER_FILE))?;
+    let admin_secret = data.join(ADMIN_SECRET_FILE);
+    Ok(Running { mds, osds, admin_secret, data })
+}
+
+/// First use: folders, keys, devices taken over, all through the same doors as on many machines.
+async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Running> {
+    let data = arguments.data.as_path();
+    let at = |error: std::io::Error| Failure::from(error).at(data.display());
+    DirBuilder::new().recursive(true).mode(0o700).create(data).map_err(at)?;
+    let marker = data.join(MARKER_FILE);
+    if marker.exists() {
+        output.remark(format!("{} was interrupted while it was being made; making it anew", data.display()));
+        for entry in fs::read_dir(data).map_err(at)? {
+            let path = entry.map_err(at)?.path();
+            if path != marker {
+                if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }.map_err(at)?;
+            }
+        }
+    } else if fs::read_dir(data).map_err(at)?.next().is_some() {
+        return Err(Failure::operation("is not empty and holds no system").at(data.display()).hint("use another --data"));
+    }
+    secret_file::write(&marker, b"")?;
+
+    let count = arguments.osds.unwrap_or(OSDS_DEFAULT);
+    let mds_folder = data.join(MDS_FOLDER);
+    let secret = mds::init(&mds_folder)?;
+    fs::rename(&secret, data.join(ADMIN_SECRET_FILE)).map_err(at)?;
+    let mut devices = Vec::new();
+    let mut keys = Vec::new();
+    for index in 0..count {
+        let name = format!("osd{}", index + 1);
+        let made = osd::init(&data.join(&name), arguments.capacity, Some(&name), None)?;
+        keys.push(made.key);
+        devices.push(Device { name, listen: device_address(&arguments.listen, index)? });
+    }
+    let mut system = System { version: VERSION, osds: devices };
+    let running = serve(arguments, &system, shutdown).await?;
+    // Port 0 took a free port, and the metadata server remembers it: so do we.
+    for (device, daemon) in system.osds.iter_mut().zip(&running.osds) {
+        device.listen = daemon.address.to_string();
+    }
+    let client = admin_client(&running).await?;
+    for (daemon, key) in running.osds.iter().zip(&keys) {
+        mds::add_osd(&client, &daemon.url, key).await?;
+        fs::remove_file(key).map_err(at)?;
+    }
+    client.logout(true).await?;
+    let text = toml::to_string(&system).expect("strings and numbers serialise");
+    secret_file::write(&data.join(SYSTEM_FILE), text.as_bytes())?;
+    fs::remove_file(&marker).map_err(at)?;
+    Ok(running)
+}
+
+/// A client in the administrator's name.
+pub(crate) async fn admin_client(running: &Running) -> Outcome<Client> {
+    let secret = secret_file::read(&running.admin_secret)?;
+    let pin = running.mds.pin.parse().expect("our own fingerprint parses");
+    Ok(Client::connect(&running.mds.address.to_string(), pin, ADMIN, secret.trim_end().as_bytes()).await?)
+}
+
+/// Device `index` listens on the same host, `index + 1` ports above the metadata server; port 0 stays 0.
+fn device_address(listen: &str, index: u16) -> Outcome<String> {
+    let (host, port) = listen
+        .rsplit_once(':')
+        .and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)))
+        .ok_or_else(|| Failure::usage("is not HOST:PORT").at(listen))?;
+    let port = match port {
+        0 => 0,
+        port => port.checked_add(index + 1).ok_or_else(|| Failure::usage("leaves no ports for devices").at(listen))?,
+    };
+    let address = format!("{host}:{port}");
+    address.parse::<SocketAddr>().map_err(|_| Failure::usage("is not an IP address and port").at(listen))?;
+    Ok(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ports follow the metadata server's; a free one stays free to choose; nonsense is a usage error.
+    #[test]
+    fn devices_get_the_ports_above() {
+        assert_eq!(device_address("127.0.0.1:3270", 0).expect("valid"), "127.0.0.1:3271");
+        assert_eq!(device_address("127.0.0.1:0", 5).expect("valid"), "127.0.0.1:0");
+        assert_eq!(device_address("[::1]:3270", 1).expect("valid"), "[::1]:3272");
+        assert!(device_address("127.0.0.1:65535", 0).is_err());
+        assert!(device_address("localhost", 0).is_err());
+    }
+}
