@@ -98,13 +98,7 @@ impl ClientError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Refused(failure) => failure.code.exit_code(),
-            Self::Device { error, .. } => {
-                if error.is_denied() {
-                    3
-                } else {
-                    1
-                }
-            }
+            Self::Device { error, .. } if error.is_denied() => 3,
             Self::SessionOver | Self::LoginRefused => 3,
             _ => 1,
         }

@@ -1,5 +1,7 @@
 //! One device under the client: typed commands, refusals, retries.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod world;
 
 use bytes::Bytes;

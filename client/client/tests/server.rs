@@ -1,5 +1,7 @@
 //! The connection to the metadata server: login, resumption, lost answers.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod world;
 
 use std::sync::Arc;

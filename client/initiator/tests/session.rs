@@ -1,5 +1,7 @@
 //! A session with a real target over streams in memory, the logical unit being a mirror.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

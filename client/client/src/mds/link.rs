@@ -142,7 +142,9 @@ async fn read_all(mut reader: FrameReader<impl AsyncRead + Unpin>, waiters: Wait
                 Some((id, response)) => {
                     let waiter = lock(&waiters).as_mut().and_then(|waiters| waiters.remove(&id));
                     // Nobody waits any longer: the answer came after its timeout.
-                    let _ = waiter.map(|waiter| waiter.send(response));
+                    if let Some(waiter) = waiter {
+                        drop(waiter.send(response));
+                    }
                 }
                 None => break,
             },
