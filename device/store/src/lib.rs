@@ -14,7 +14,7 @@ mod memory;
 pub mod sim;
 mod store;
 
-pub use disk::{DiskStore, FormatOptions, Options, format};
+pub use disk::{Background, DiskStore, FormatOptions, Options, format};
 pub use error::{FormatError, StoreError};
 pub use medium::{FileMedium, Medium, MediumFile};
 pub use memory::MemoryStore;

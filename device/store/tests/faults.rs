@@ -138,7 +138,9 @@ fn after_a_failed_flush_writes_are_refused_and_reads_go_on() {
         store.write(id, 10_000, &[2; 10_000]).unwrap();
         // The first sync is that of the data, the second that of the index.
         medium.fault(Fault::Sync(medium.calls().syncs + failing));
+        assert!(!store.is_poisoned());
         assert!(matches!(store.flush(), Err(StoreError::Io { .. } | StoreError::Index { .. })));
+        assert!(store.is_poisoned());
         assert!(matches!(store.flush(), Err(StoreError::Poisoned)));
         assert!(matches!(store.write(id, 0, b"x"), Err(StoreError::Poisoned)));
         assert!(matches!(store.create(ObjectId::new(1, 2), ObjectType::User), Err(StoreError::Poisoned)));

@@ -116,6 +116,12 @@ impl Groups {
 }
 
 impl DiskStore {
+    /// Does the store refuse writes until it is opened again, or is it open for reading only?
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.groups.check().is_err()
+    }
+
     /// Refuses all writing from now on.
     pub(crate) fn poison(&self, engine_failed: bool) {
         tracing::error!(engine_failed, "the store is poisoned: it refuses writes until opened again");
