@@ -119,19 +119,17 @@ impl DeviceTable {
         Ok(Self(RwLock::new(table)))
     }
 
-    /// Writes a new device; call [`DeviceTable::insert`] after the commit.
+    /// Writes a new device, or the new address of a known one; call [`DeviceTable::insert`] after the commit.
     pub(crate) fn add(&self, tx: &mut dyn Transaction, new: &NewDevice) -> Result<(DeviceId, DeviceRecord)> {
+        let keys = factory_keys(new)?;
         let table = self.0.read();
+        let meets = |known: &Known| known.record.system_id == new.system_id || known.record.name == new.name;
+        if let Some((id, known)) = table.iter().find(|(_, known)| meets(known)) {
+            return moved(tx, *id, known, new, &keys);
+        }
         if table.len() >= DEVICES_MAX {
             return Err(MdsError::refused(ErrorCode::Limit, "devices"));
         }
-        if let Some(other) = table
-            .values()
-            .find(|known| known.record.system_id == new.system_id || known.record.name == new.name)
-        {
-            return Err(MdsError::refused(ErrorCode::Exists, other.record.name.as_str()));
-        }
-        let keys = factory_keys(new)?;
         let id = u32::try_from(next_number(tx, counter::DEVICE)?)
             .map_err(|_| MdsError::refused(ErrorCode::Limit, "device numbers"))?;
         let id = DeviceId(id);
@@ -148,7 +146,7 @@ impl DeviceTable {
         Ok((id, record))
     }
 
-    /// The device is in the store now.
+    /// The device is in the store as this.
     pub(crate) fn insert(&self, id: DeviceId, record: DeviceRecord, new: &NewDevice) -> Result<()> {
         let keys = Arc::new(factory_keys(new)?);
         let stored = (record.total, record.used);
@@ -328,6 +326,26 @@ fn device(id: DeviceId, record: &DeviceRecord) -> Device {
         total: record.total,
         used: record.used,
     }
+}
+
+/// A device that is known by name, system id and key has moved: its new address is written. With another key or only
+/// one of the two names it is another device.
+fn moved(
+    tx: &mut dyn Transaction,
+    id: DeviceId,
+    known: &Known,
+    new: &NewDevice,
+    keys: &Keys,
+) -> Result<(DeviceId, DeviceRecord)> {
+    let same = known.record.system_id == new.system_id
+        && known.record.name == new.name
+        && sealstone_seal::ct_eq(&known.keys.encode(), &keys.encode());
+    if !same {
+        return Err(MdsError::refused(ErrorCode::Exists, known.record.name.as_str()));
+    }
+    let record = DeviceRecord { url: new.url.clone(), ..known.record.clone() };
+    save(tx, &keys::device(id), &record)?;
+    Ok((id, record))
 }
 
 /// Changes a device's state and figures in the store.

@@ -2,6 +2,8 @@
 //!
 //! Does: check the session, dispatch, record the verdict. Contract: total: every request gets a response.
 
+use std::sync::atomic::Ordering;
+
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
     Access, CreatedFile, DeviceState, ErrorCode, Failure, FileKind, FilePath, Grant, Handle, InodeId, Layout,
@@ -320,6 +322,7 @@ impl Mds {
         who.needs_admin()?;
         let (id, record) = self.update(|tx| self.devices.add(tx, new))?;
         self.devices.insert(id, record, new)?;
+        self.devices_changed.store(true, Ordering::Release);
         self.device_response(id)
     }
 

@@ -4,6 +4,7 @@
 //! request; `handle` does.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use sealstone_login::{ServerId, ServerKeys, start_registration};
@@ -80,6 +81,7 @@ pub struct Mds {
     pub(crate) limiter: Mutex<LoginLimiter>,
     pub(crate) counters: Counters,
     sweep_at: Mutex<Option<SessionId>>,
+    pub(crate) devices_changed: AtomicBool,
 }
 
 impl Mds {
@@ -154,6 +156,7 @@ impl Mds {
             limiter: Mutex::default(),
             counters: Counters::default(),
             sweep_at: Mutex::default(),
+            devices_changed: AtomicBool::new(false),
         })
     }
 
@@ -229,6 +232,13 @@ impl Mds {
     #[must_use]
     pub fn devices(&self) -> Vec<(DeviceAddress, DeviceState)> {
         self.devices.addresses()
+    }
+
+    /// Was a device added or moved since the last call? Then it wants to be prepared.
+    #[must_use]
+    pub fn take_devices_changed(&self) -> bool {
+        // Looked at after every request, so a plain load comes first.
+        self.devices_changed.load(Ordering::Relaxed) && self.devices_changed.swap(false, Ordering::AcqRel)
     }
 
     /// A credential for one of the server's own purposes, valid for a minute.

@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::Zeroizing;
 
 use crate::environment::Environment;
+use crate::housekeeping::Housekeeper;
 use crate::limits::Limits;
 
 /// What all connections of a listener share.
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     logins: Arc<Semaphore>,
     /// True when the server is to stop.
     pub(crate) stop: watch::Receiver<bool>,
+    keeper: Option<Housekeeper>,
 }
 
 impl Shared {
@@ -36,10 +38,11 @@ impl Shared {
         environment: Environment,
         limits: Limits,
         stop: watch::Receiver<bool>,
+        keeper: Option<Housekeeper>,
     ) -> Self {
         let requests = Arc::new(Semaphore::new(limits.requests_max));
         let logins = Arc::new(Semaphore::new(limits.logins_max));
-        Self { mds, environment, limits: Arc::new(limits), requests, logins, stop }
+        Self { mds, environment, limits: Arc::new(limits), requests, logins, stop, keeper }
     }
 }
 
@@ -61,7 +64,7 @@ where
 {
     let (_keep, stop) = watch::channel(false);
     let login_by = Instant::now() + limits.login_timeout;
-    run(stream, channel, source, Shared::new(mds, environment, limits, stop), login_by).await
+    run(stream, channel, source, Shared::new(mds, environment, limits, stop, None), login_by).await
 }
 
 pub(crate) async fn run<S>(
@@ -81,6 +84,11 @@ where
         let Some((header, body)) = next_frame(&mut stream, &mut shared, idle_by).await? else { break };
         let output;
         (connection, output) = decide(connection, &shared, header, body).await?;
+        if let Some(keeper) = &shared.keeper
+            && shared.mds.take_devices_changed()
+        {
+            keeper.wake();
+        }
         if let Some(frame) = output.frame {
             let frame = Zeroizing::new(frame);
             let send = async {

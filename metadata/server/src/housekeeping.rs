@@ -10,7 +10,7 @@ use sealstone_mds::{DeviceAddress, Mds, MdsError, Purpose, ReapItem};
 use sealstone_mds_protocol::{DeviceId, DeviceState, FILE_PARTITION};
 use sealstone_seal::Credential;
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
@@ -28,13 +28,19 @@ pub struct Housekeeper {
     devices: Arc<dyn Devices>,
     environment: Environment,
     limits: Limits,
+    wake: Arc<Notify>,
 }
 
 impl Housekeeper {
     /// A keeper; [`Housekeeper::run`] does its work.
     #[must_use]
     pub fn new(mds: Arc<Mds>, devices: Arc<dyn Devices>, environment: Environment, limits: Limits) -> Self {
-        Self { mds, devices, environment, limits }
+        Self { mds, devices, environment, limits, wake: Arc::default() }
+    }
+
+    /// Has the next round of [`Housekeeper::run`] begin now.
+    pub fn wake(&self) {
+        self.wake.notify_one();
     }
 
     /// Works until told to stop.
@@ -46,6 +52,7 @@ impl Housekeeper {
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return,
+                () = self.wake.notified() => {}
                 _ = ticks.tick() => {}
             }
             let due = polled.is_none_or(|at| at.elapsed() >= self.limits.poll_every);

@@ -75,7 +75,7 @@ pub struct Server {
     mds: Arc<Mds>,
     tally: Arc<Tally>,
     stop: watch::Sender<bool>,
-    tasks: Vec<JoinHandle<()>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
     keeper: Housekeeper,
 }
 
@@ -95,12 +95,12 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let mds = opened.mds.clone();
         let keeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());
-        let shared = Shared::new(mds.clone(), environment, limits, stopped.clone());
+        let shared = Shared::new(mds.clone(), environment, limits, stopped.clone(), Some(keeper.clone()));
         let tally = Arc::new(Tally::default());
         let acceptor = TlsAcceptor::from(opened.tls.clone());
         let listen = tokio::spawn(accept(listener, acceptor, shared, tally.clone()));
         let keep = tokio::spawn(keeper.clone().run(stopped));
-        Ok(Self { address, mds, tally, stop, tasks: vec![listen, keep], keeper })
+        Ok(Self { address, mds, tally, stop, tasks: Mutex::new(vec![listen, keep]), keeper })
     }
 
     /// Where it listens.
@@ -139,10 +139,12 @@ impl Server {
         &self.keeper
     }
 
-    /// Takes no more connections, lets the others finish what they are at, and returns when all is quiet.
-    pub async fn shutdown(self) {
+    /// Takes no more connections, lets the others finish what they are at, and returns when all is quiet. A second
+    /// call returns at once.
+    pub async fn shutdown(&self) {
         let _ = self.stop.send(true);
-        for task in self.tasks {
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in tasks {
             let _ = task.await;
         }
     }

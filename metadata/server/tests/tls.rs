@@ -121,6 +121,21 @@ async fn silent_devices_are_set_aside_and_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_added_device_is_in_use_at_once_and_not_at_the_next_round() {
+    let hour = Duration::from_secs(3600);
+    let running = running(Limits { tidy_every: hour, poll_every: hour, ..Limits::default() }).await;
+    let mut client = running.login().await;
+    client.ask(Request::DeviceAdd { device: device(1) }).await;
+    until(async || match client.ask(Request::DeviceList { after: None, limit: 1 }).await {
+        Response::Devices { devices, .. } => {
+            (devices[0].state == DeviceState::Active && devices[0].total > 0).then_some(())
+        }
+        other => panic!("{other:?}"),
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_passwords_and_unknown_users_hear_the_same_over_the_wire() {
     let running = running(quick()).await;
     for (name, password) in [("admin", b"wrong".to_vec()), ("nobody", running.password())] {
@@ -207,6 +222,8 @@ async fn a_pipe_with_a_given_binding_is_as_good_as_tls() {
     let password = running.password();
     let (server_id, folder) = (running.server_id, running.folder.path().join("mds"));
     running.server.shutdown().await;
+    let folder_guard = running.folder;
+    drop(running.server);
     let opened = open(&folder, Default::default()).unwrap();
     let channel = sealstone_login::ChannelBinding([4; 32]);
     let (near, far) = tokio::io::duplex(1024);
@@ -219,6 +236,7 @@ async fn a_pipe_with_a_given_binding_is_as_good_as_tls() {
     assert!(matches!(client.ask(Request::WhoAmI {}).await, Response::WhoAmI { admin: true, .. }));
     drop(client);
     served.await.unwrap().unwrap();
+    drop(folder_guard);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use sealstone_crypto::RustCrypto;
 use sealstone_mds_protocol::{
-    Access, CreatedFile, DeviceState, ErrorCode, Handle, Method, ObjectRef, Request, Response,
+    Access, CreatedFile, DeviceId, DeviceState, ErrorCode, Handle, Method, Name, NewDevice, ObjectRef,
+    Request, Response, Secret, Text,
 };
 use sealstone_osd::{CapabilityBytes, Descriptor, Generation, ObjectType, Permissions, SecurityMethod};
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy};
@@ -281,7 +282,7 @@ fn pages_of_a_directory_hold_every_name_once_in_order() {
 #[test]
 fn full_silent_and_draining_devices_take_no_new_objects() {
     let mut world = World::with_devices(2);
-    let (first, second) = (sealstone_mds_protocol::DeviceId(1), sealstone_mds_protocol::DeviceId(2));
+    let (first, second) = (DeviceId(1), DeviceId(2));
     world.mds.device_silent(first).unwrap();
     for i in 0..20 {
         let file = world.create(ALICE, &format!("/a{i}"), Some(1));
@@ -309,7 +310,41 @@ fn devices_and_their_keys_survive_a_restart_and_are_never_shown() {
     let key = new_device(0).master_key;
     let body = listed.encode(1).unwrap();
     assert!(!body.windows(32).any(|window| window == key.expose()));
-    let twice = Request::DeviceAdd { device: new_device(0) };
-    assert_eq!(world.refused(ADMIN, twice.clone()), ErrorCode::Exists);
-    assert_eq!(world.refused(ALICE, twice), ErrorCode::Denied);
+}
+
+#[test]
+fn a_device_added_again_has_moved_and_one_with_another_key_is_refused() {
+    let mut world = World::with_devices(1);
+    let file = world.put(ALICE, "/f", 1);
+    let mut device = new_device(0);
+    device.url = Text::new("iscsi://192.0.2.9:3260/iqn.2026-11.org.sealstone:osd.0/0").unwrap();
+    let add = |device: &NewDevice| Request::DeviceAdd { device: device.clone() };
+    assert_eq!(world.refused(ALICE, add(&device)), ErrorCode::Denied);
+    for restart in [false, true] {
+        let Response::Device { device: moved } = world.ask(ADMIN, add(&device)) else { panic!("moved") };
+        assert_eq!(
+            (moved.id, moved.url, moved.state),
+            (DeviceId(1), device.url.clone(), DeviceState::Active)
+        );
+        if restart {
+            world.restart();
+        }
+        let (address, _) = world.mds.devices().pop().unwrap();
+        assert_eq!(address.url, device.url.as_str());
+    }
+    let opened =
+        world.open(ALICE, Request::Open { path: path("/f"), access: Access::Read, method: Method::AllData });
+    assert_eq!(opened.layout, file.layout);
+    let alterations: [fn(&mut NewDevice); 3] = [
+        |device| device.master_key = Secret::new(vec![9; 32]).unwrap(),
+        |device| device.system_id = [99; 20],
+        |device| device.name = Name::new("other").unwrap(),
+    ];
+    for alter in alterations {
+        let mut other = device.clone();
+        alter(&mut other);
+        assert_eq!(world.refused(ADMIN, add(&other)), ErrorCode::Exists);
+    }
+    let short = NewDevice { master_key: Secret::new(vec![1; 7]).unwrap(), system_id: [98; 20], ..device };
+    assert_eq!(world.refused(ADMIN, add(&short)), ErrorCode::Invalid);
 }
