@@ -71,6 +71,8 @@ fn passed(said: &str) -> bool {
     matches!(numbers[..], [total, ran, passed, 0, ..] if total == ran && ran == passed && ran > 0) && !skipped
 }
 
+/// Not among them: `iSCSITMF.LUNResetSimpleAsync` of 1.19 asserts its callback's result before the callback can have
+/// run, so no target passes it.
 const TESTS: &[&str] = &[
     "iSCSI.iSCSIcmdsn.iSCSICmdSnTooHigh",
     "iSCSI.iSCSIcmdsn.iSCSICmdSnTooLow",

@@ -236,7 +236,8 @@ fn wishes() -> impl Strategy<Value = Vec<Wish>> {
             read,
             wanted: wanted as u32,
             status: if bad { 2 } else { 0 },
-            sense: if bad { 18 } else { 0 },
+            // Also with GOOD: so a response integrity value travels.
+            sense: if bad || wanted % 3 == 0 { 18 } else { 0 },
             separate,
             cdb,
         }),
