@@ -10,7 +10,7 @@ use sealstone_initiator::{
 use sealstone_mds::DeviceAddress;
 use sealstone_mds_protocol::DeviceId;
 use sealstone_osd::ObjectId;
-use sealstone_osd::attribute::root_information::{TOTAL_CAPACITY, USED_CAPACITY};
+use sealstone_osd::attribute::root_information::{OSD_SYSTEM_ID, TOTAL_CAPACITY, USED_CAPACITY};
 use sealstone_seal::Credential;
 
 use crate::devices::{Capacity, DeviceError, DeviceFuture, Devices};
@@ -89,16 +89,18 @@ impl Devices for InitiatorDevices {
         credential: Credential,
     ) -> DeviceFuture<'a, Capacity> {
         Box::pin(async move {
-            let ids = vec![TOTAL_CAPACITY, USED_CAPACITY];
+            let ids = vec![OSD_SYSTEM_ID, TOTAL_CAPACITY, USED_CAPACITY];
             let values = self
                 .session(device)?
                 .attributes(&bearer(&credential)?, ObjectId::ROOT, ids)
                 .await
                 .map_err(failed)?;
-            let figure = |id| {
-                let value = values.iter().find(|(found, _)| *found == id)?.1.as_ref()?;
-                Some(u64::from_be_bytes(value.as_ref().try_into().ok()?))
-            };
+            let value = |id| values.iter().find(|(found, _)| *found == id)?.1.as_deref();
+            // The answer is signed, so it comes from whoever holds the keys; still, say it if the address is wrong.
+            if value(OSD_SYSTEM_ID) != Some(device.system_id.as_slice()) {
+                return Err(DeviceError::Refused("another device answers at this address".to_owned()));
+            }
+            let figure = |id| Some(u64::from_be_bytes(value(id)?.try_into().ok()?));
             match (figure(TOTAL_CAPACITY), figure(USED_CAPACITY)) {
                 (Some(total), Some(used)) => Ok(Capacity { total, used }),
                 _ => Err(DeviceError::Refused("it does not tell its capacity".to_owned())),
