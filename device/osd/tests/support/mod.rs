@@ -45,8 +45,11 @@ impl Environment for Fake {
 
     fn fill_random(&self, into: &mut [u8]) {
         for byte in into {
-            let next = self.counter.fetch_add(1, Ordering::SeqCst);
-            *byte = (next.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8;
+            // splitmix64
+            let mut next = self.counter.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::SeqCst);
+            next = (next ^ next >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            next = (next ^ next >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+            *byte = (next ^ next >> 31) as u8;
         }
     }
 }
