@@ -153,3 +153,143 @@ fn failed(key: SenseKey, sense: AdditionalSense, operation: &Operation) -> OsdEr
         (key, sense) => OsdError::DeviceFailed { key, sense },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::assemble::assemble;
+    use super::super::translate::draft;
+    use super::*;
+    use crate::SystemEnvironment;
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use sealstone_osd::capability::{Range, Scope};
+    use sealstone_osd::{Capability, Descriptor, ObjectId, ObjectType, Permissions, SecurityMethod};
+    use sealstone_scsi::FieldPointer;
+
+    const OBJECT: ObjectId = ObjectId::new(0x1_0000, 0x1_0000);
+
+    fn bearer(method: SecurityMethod) -> Bearer {
+        let capability = Capability {
+            generation: Generation::Osd2,
+            format: Generation::Osd2,
+            key_version: 1,
+            icv_algorithm: 1,
+            method,
+            expires_ms: 0,
+            audit: [0; 20],
+            discriminator: [7; 12],
+            object_created_ms: 0,
+            object_type: ObjectType::User,
+            permissions: Permissions::READ,
+            descriptor: Descriptor::User { scope: Scope::default(), allowed: OBJECT, range: Range::ALL },
+        };
+        Bearer::new(&capability.encode(), &[5; 32]).unwrap()
+    }
+
+    fn read() -> Operation {
+        Operation::Read { object: OBJECT, offset: 0, length: 100, buffer: Vec::new() }
+    }
+
+    fn create() -> Operation {
+        Operation::CreateAndWrite { object: OBJECT, offset: 0, data: Bytes::from_static(b"x") }
+    }
+
+    /// What is heard when somebody without the key answers.
+    fn forged(method: SecurityMethod, operation: &Operation, status: Status, sense: Option<Sense>) -> Heard {
+        let bearer = bearer(method);
+        let draft = draft(Generation::Osd2, operation).unwrap();
+        let sent = assemble(&bearer, &draft, 1_800_000_000_000, None, &SystemEnvironment).unwrap();
+        let response = ScsiResponse {
+            status: status.byte(),
+            sense: sense.map(|sense| sense.encode()).unwrap_or_default(),
+            data_in: vec![0xEE; usize::try_from(sent.signed.data_in_len).unwrap()],
+            read_residual: crate::Residual::None,
+            write_residual: crate::Residual::None,
+        };
+        hear(&bearer, &sent.signed, operation, response)
+    }
+
+    fn invalid_field(at: u16) -> Sense {
+        Sense::new(SenseKey::IllegalRequest, additional::INVALID_FIELD_IN_CDB)
+            .with_field(FieldPointer::cdb(at))
+    }
+
+    const SEALED: [SecurityMethod; 2] = [SecurityMethod::CmdRsp, SecurityMethod::AllData];
+
+    #[test]
+    fn a_success_that_nobody_signed_is_none() {
+        for method in SEALED {
+            let heard = forged(method, &read(), Status::Good, None);
+            assert!(matches!(heard, Heard::Failed(OsdError::IntegrityFailure(_))), "{heard:?}");
+        }
+    }
+
+    #[test]
+    fn unsigned_refusals_cannot_make_us_believe_things_about_data() {
+        let past_end = Sense::new(SenseKey::RecoveredError, additional::READ_PAST_END_OF_USER_OBJECT);
+        for method in SEALED {
+            for (operation, sense) in [
+                (read(), past_end.clone().with_command_specific(0)),
+                (read(), invalid_field(pointer::OBJECT)),
+                (read(), invalid_field(pointer::start(Generation::Osd2))),
+                (create(), invalid_field(pointer::OBJECT)),
+            ] {
+                let heard = forged(method, &operation, Status::CheckCondition, Some(sense));
+                assert!(matches!(heard, Heard::Failed(OsdError::IntegrityFailure(_))), "{heard:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_unsigned_clock_is_not_believed() {
+        let mut sense = Sense::new(SenseKey::IllegalRequest, additional::NONCE_TIMESTAMP_OUT_OF_RANGE);
+        sense.information = Some(1_900_000_000_000);
+        let heard = forged(SecurityMethod::CmdRsp, &read(), Status::CheckCondition, Some(sense));
+        assert!(matches!(heard, Heard::Failed(OsdError::ClockSkew { .. })), "{heard:?}");
+    }
+
+    #[test]
+    fn busy_and_attention_without_proof_say_so() {
+        let heard = forged(SecurityMethod::AllData, &read(), Status::Busy, None);
+        assert!(matches!(heard, Heard::Busy { proven: false }), "{heard:?}");
+        let attention = Sense::new(SenseKey::UnitAttention, additional::POWER_ON_OCCURRED);
+        let heard = forged(SecurityMethod::AllData, &read(), Status::CheckCondition, Some(attention));
+        assert!(matches!(heard, Heard::Attention { proven: false }), "{heard:?}");
+    }
+
+    #[test]
+    fn a_refusal_before_the_proof_is_an_access_denied() {
+        let sense = Sense::new(SenseKey::IllegalRequest, additional::INVALID_FIELD_IN_CDB);
+        let heard = forged(SecurityMethod::CmdRsp, &read(), Status::CheckCondition, Some(sense));
+        assert!(matches!(heard, Heard::Failed(OsdError::AccessDenied { field: None })), "{heard:?}");
+    }
+
+    #[test]
+    fn field_pointers_become_names() {
+        // Without check values (NOSEC) the pointers are taken at their word.
+        let heard = |operation: &Operation, at| {
+            forged(SecurityMethod::NoSec, operation, Status::CheckCondition, Some(invalid_field(at)))
+        };
+        assert!(matches!(heard(&read(), pointer::OBJECT), Heard::Failed(OsdError::NotFound)));
+        assert!(matches!(heard(&create(), pointer::OBJECT), Heard::Failed(OsdError::Exists)));
+        assert!(matches!(heard(&create(), pointer::PARTITION), Heard::Failed(OsdError::NotFound)));
+        let denied = heard(&read(), pointer::PERMISSIONS);
+        assert!(matches!(denied, Heard::Failed(OsdError::AccessDenied { field: Some(_) })));
+        let start = pointer::start(Generation::Osd2);
+        assert!(matches!(heard(&read(), start), Heard::Failed(OsdError::ReadPastEnd { .. })));
+        assert!(matches!(heard(&create(), start), Heard::Failed(OsdError::InvalidField { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_panics_and_none_is_a_success(status: u8, sense: Vec<u8>, data_in: Vec<u8>) {
+            let bearer = bearer(SecurityMethod::AllData);
+            let draft = draft(Generation::Osd2, &read()).unwrap();
+            let sent = assemble(&bearer, &draft, 1, None, &SystemEnvironment).unwrap();
+            let (read_residual, write_residual) = Default::default();
+            let response = ScsiResponse { status, sense, data_in, read_residual, write_residual };
+            let heard = hear(&bearer, &sent.signed, &read(), response);
+            prop_assert!(!matches!(heard, Heard::Done(_) | Heard::Short(..) | Heard::Skewed(_)));
+        }
+    }
+}
