@@ -14,7 +14,12 @@ use crate::workload::Direction;
 const SMALL_BYTES: usize = 16;
 
 /// Completed exchanges and the time they took.
-pub(crate) fn run(direction: Direction, bytes: usize, depth: usize, time: Duration) -> io::Result<(u64, Duration)> {
+pub(crate) fn run(
+    direction: Direction,
+    bytes: usize,
+    depth: usize,
+    time: Duration,
+) -> io::Result<(u64, Duration)> {
     let (request_bytes, reply_bytes) = match direction {
         Direction::Read => (SMALL_BYTES, bytes),
         Direction::Write => (bytes, SMALL_BYTES),

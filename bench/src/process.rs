@@ -31,7 +31,11 @@ pub(crate) fn usage(pid: u32) -> io::Result<Usage> {
             .and_then(|number| number.parse().ok())
             .unwrap_or(0)
     };
-    Ok(Usage { cpu_s: (ticks(11) + ticks(12)) / per_second, rss_kib: kib("VmRSS:"), peak_rss_kib: kib("VmHWM:") })
+    Ok(Usage {
+        cpu_s: (ticks(11) + ticks(12)) / per_second,
+        rss_kib: kib("VmRSS:"),
+        peak_rss_kib: kib("VmHWM:"),
+    })
 }
 
 /// Usage of this process.

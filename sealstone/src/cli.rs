@@ -10,7 +10,12 @@ use crate::output::parse_size;
 
 /// Secure object storage: devices that check every command, a metadata server, clients that talk straight to both.
 #[derive(Debug, Parser)]
-#[command(name = "sealstone", version, max_term_width = 110, arg_required_else_help = true, after_help = "\
+#[command(
+    name = "sealstone",
+    version,
+    max_term_width = 110,
+    arg_required_else_help = true,
+    after_help = "\
 Examples:
   sealstone demo                             see it work, and see attacks refused, in a minute
   sealstone up --data ~/sealstone            keep a small system running on this machine
@@ -18,7 +23,8 @@ Examples:
   sealstone put -r photos /photos            store a folder
   sealstone get /photos/cat.jpg -            write a file to standard output
 
-Exit codes: 0 ok, 1 the operation failed, 2 usage, 3 access denied, 4 not found.")]
+Exit codes: 0 ok, 1 the operation failed, 2 usage, 3 access denied, 4 not found."
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -431,7 +437,12 @@ mod tests {
         fn visit(command: &clap::Command) {
             for argument in command.get_arguments() {
                 let name = argument.get_id().as_str();
-                assert!(!(name.contains("password") || name.contains("secret")) || name.ends_with("file") || name == "password", "{name}");
+                assert!(
+                    !(name.contains("password") || name.contains("secret"))
+                        || name.ends_with("file")
+                        || name == "password",
+                    "{name}"
+                );
             }
             command.get_subcommands().for_each(visit);
         }

@@ -108,7 +108,11 @@ pub(crate) fn read<T: Default + for<'a> Deserialize<'a>>(path: Option<&PathBuf>)
     toml::from_str(&text).map_err(|error| {
         Failure::usage(error.message().to_owned())
             .at(match error.span() {
-                Some(span) => format!("{}:{}", path.display(), 1 + text[..span.start.min(text.len())].matches('\n').count()),
+                Some(span) => format!(
+                    "{}:{}",
+                    path.display(),
+                    1 + text[..span.start.min(text.len())].matches('\n').count()
+                ),
                 None => path.display().to_string(),
             })
             .hint("`sealstone config example` prints every key")
@@ -163,7 +167,8 @@ mod tests {
     #[test]
     fn flags_win_over_the_file() {
         let flags = OsdOptions { listen: Some("a:1".into()), ..OsdOptions::default() };
-        let file = OsdOptions { listen: Some("b:2".into()), connections_max: Some(7), ..OsdOptions::default() };
+        let file =
+            OsdOptions { listen: Some("b:2".into()), connections_max: Some(7), ..OsdOptions::default() };
         let merged = flags.or(file);
         assert_eq!((merged.listen.as_deref(), merged.connections_max), (Some("a:1"), Some(7)));
     }

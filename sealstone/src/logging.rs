@@ -26,5 +26,9 @@ pub(crate) fn start(format: LogFormat, default_filter: &str) {
     };
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(true);
     // A second start (several daemons in one process) keeps the first one's settings.
-    let _ = if json { lines.json().flatten_event(true).try_init() } else { lines.with_ansi(io::stderr().is_terminal()).try_init() };
+    let _ = if json {
+        lines.json().flatten_event(true).try_init()
+    } else {
+        lines.with_ansi(io::stderr().is_terminal()).try_init()
+    };
 }

@@ -6,6 +6,7 @@ mod cli;
 mod command;
 mod config;
 mod daemon;
+mod demo;
 mod failure;
 mod logging;
 mod metrics;
@@ -63,6 +64,6 @@ fn run(cli: Cli, output: Output) -> Outcome {
             clap_complete::generate(shell, &mut Cli::command(), "sealstone", &mut std::io::stdout());
             Ok(())
         }
-        Command::Demo(_) => Err(failure::Failure::operation("not yet")),
+        Command::Demo(arguments) => demo::command(output, &arguments),
     }
 }

@@ -57,11 +57,6 @@ impl Page {
         self.text.push_str(text);
     }
 
-    /// A family of one sample without labels.
-    pub(crate) fn single(&mut self, kind: Kind, name: &str, help: &str, value: u64) {
-        self.family(kind, name, help, [(&[][..], value)]);
-    }
-
     pub(crate) fn finish(self) -> String {
         self.text
     }
@@ -110,6 +105,9 @@ mod tests {
     fn labels_are_escaped() {
         let mut page = Page::default();
         page.family(Kind::Counter, "x_total", "Things.", [(&[("name", "a\"b\nc\\")][..], 3)]);
-        assert_eq!(page.finish(), "# HELP x_total Things.\n# TYPE x_total counter\nx_total{name=\"a\\\"b\\nc\\\\\"} 3\n");
+        assert_eq!(
+            page.finish(),
+            "# HELP x_total Things.\n# TYPE x_total counter\nx_total{name=\"a\\\"b\\nc\\\\\"} 3\n"
+        );
     }
 }

@@ -69,7 +69,9 @@ impl Output {
         } else {
             "{msg:24!} {spinner} {bytes:>10} {binary_bytes_per_sec:>12}"
         };
-        bar.set_style(ProgressStyle::with_template(template).expect("a fixed template parses").progress_chars("=> "));
+        bar.set_style(
+            ProgressStyle::with_template(template).expect("a fixed template parses").progress_chars("=> "),
+        );
         bar.set_message(what.to_owned());
         bar
     }
@@ -109,7 +111,8 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
 /// Sizes as people write them: `10G`, `256MiB`, `4096`; binary units.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().map_err(|_| format!("'{text}' is not a size such as 10G or 512MiB"))?;
+    let number: u64 =
+        text[..digits].parse().map_err(|_| format!("'{text}' is not a size such as 10G or 512MiB"))?;
     let factor_log2 = match text[digits..].trim().to_ascii_lowercase().as_str() {
         "" | "b" => 0,
         "k" | "kib" => 10,

@@ -41,7 +41,10 @@ pub(crate) fn read(path: &Path) -> Outcome<Zeroizing<String>> {
     let mut file = File::open(path).map_err(|error| at(error.into()))?;
     let metadata = file.metadata().map_err(|error| at(error.into()))?;
     if metadata.len() > BYTES_MAX {
-        return Err(at(Failure::usage(format!("{} bytes; a secret has at most {BYTES_MAX}", metadata.len()))));
+        return Err(at(Failure::usage(format!(
+            "{} bytes; a secret has at most {BYTES_MAX}",
+            metadata.len()
+        ))));
     }
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 && metadata.is_file() {

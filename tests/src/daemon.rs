@@ -31,7 +31,8 @@ impl Daemon {
     #[track_caller]
     #[must_use]
     pub fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("the daemon starts");
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("the daemon starts");
         let stdout = child.stdout.take().expect("piped");
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {

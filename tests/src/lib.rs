@@ -27,7 +27,10 @@ pub fn binary() -> &'static Path {
         let folder = test.ancestors().nth(2).expect("cargo puts tests two folders deep").to_owned();
         let target = folder.parent().expect("a profile's folder lies in the target folder");
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "-p", "sealstone", "--bin", "sealstone"]).arg("--target-dir").arg(target);
+        cargo
+            .args(["build", "--quiet", "-p", "sealstone", "--bin", "sealstone"])
+            .arg("--target-dir")
+            .arg(target);
         if folder.ends_with("release") {
             cargo.arg("--release");
         }
@@ -83,7 +86,8 @@ impl Ended {
     #[track_caller]
     #[must_use]
     pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("not JSON ({error}): {}", self.text()))
+        serde_json::from_slice(&self.stdout)
+            .unwrap_or_else(|error| panic!("not JSON ({error}): {}", self.text()))
     }
 }
 

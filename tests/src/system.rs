@@ -43,12 +43,26 @@ impl System {
         run(&["mds", "init", "--data", text(&mds)]).ok();
         system.start_mds();
         let secret = mds.join("admin-secret");
-        system.run(&["login", "admin", "--cluster", text(&system.cluster()), "--password-file", text(&secret)]).ok();
+        system
+            .run(&["login", "admin", "--cluster", text(&system.cluster()), "--password-file", text(&secret)])
+            .ok();
         for index in 0..osds {
             let name = format!("osd{index}");
             let data = system.path(&name);
             let key = system.path(&format!("{name}.key"));
-            run(&["osd", "init", "--data", text(&data), "--capacity", capacity, "--name", &name, "--key-out", text(&key)]).ok();
+            run(&[
+                "osd",
+                "init",
+                "--data",
+                text(&data),
+                "--capacity",
+                capacity,
+                "--name",
+                &name,
+                "--key-out",
+                text(&key),
+            ])
+            .ok();
             system.osds.push(Slot {
                 daemon: None,
                 address: "127.0.0.1:0".into(),
@@ -105,8 +119,15 @@ impl System {
     #[track_caller]
     pub fn start_mds(&mut self) {
         let data = self.path("mds");
-        let daemon =
-            Daemon::start(command(&["--json", "mds", "serve", "--data", text(&data), "--listen", &self.mds_address]));
+        let daemon = Daemon::start(command(&[
+            "--json",
+            "mds",
+            "serve",
+            "--data",
+            text(&data),
+            "--listen",
+            &self.mds_address,
+        ]));
         daemon.field("address").clone_into(&mut self.mds_address);
         self.mds = Some(daemon);
     }
@@ -116,7 +137,8 @@ impl System {
     pub fn start_osd(&mut self, index: usize) {
         let data = self.path(&format!("osd{index}"));
         let slot = &mut self.osds[index];
-        let mut command = command(&["--json", "osd", "serve", "--data", text(&data), "--listen", &slot.address]);
+        let mut command =
+            command(&["--json", "osd", "serve", "--data", text(&data), "--listen", &slot.address]);
         command.args(&slot.flags);
         let daemon = Daemon::start(command);
         daemon.field("address").clone_into(&mut slot.address);

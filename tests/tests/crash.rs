@@ -22,8 +22,9 @@ enum Victim {
 /// Kills `victim` when half of a large file is written, restarts it, and checks what was promised.
 fn drill(victim: Victim) {
     let mut system = System::start(2);
-    let before: Vec<(String, Vec<u8>)> =
-        (0..4).map(|index| (format!("/before-{index}"), content(index, 200_000 * usize::from(index + 1)))).collect();
+    let before: Vec<(String, Vec<u8>)> = (0..4)
+        .map(|index| (format!("/before-{index}"), content(index, 200_000 * usize::from(index + 1))))
+        .collect();
     for (path, bytes) in &before {
         run_with_input(system.command(&["put", "-", path]), bytes).ok();
     }

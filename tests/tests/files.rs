@@ -70,7 +70,11 @@ fn a_tree_comes_back_whole() {
     let back = system.path("tree-back");
     system.run(&["get", "-r", "/tree", text(&back)]).ok();
     for name in names {
-        assert_eq!(fs::read(back.join(name)).expect("there"), fs::read(tree.join(name)).expect("there"), "{name}");
+        assert_eq!(
+            fs::read(back.join(name)).expect("there"),
+            fs::read(tree.join(name)).expect("there"),
+            "{name}"
+        );
     }
     assert!(back.join("empty").is_dir());
     let listed = system.run(&["ls", "-r", "/tree"]).ok().text();
@@ -99,7 +103,10 @@ fn verbs_and_exit_codes_keep_their_contract() {
     system.run(&["rm", "/d"]).fails(1);
     system.run(&["rm", "-r", "/d"]).ok();
     system.run(&["ls", "/d"]).fails(4);
-    assert!(system.run(&["ls", "/"]).ok().text().is_empty() || !system.run(&["ls", "/"]).ok().text().contains('d'));
+    assert!(
+        system.run(&["ls", "/"]).ok().text().is_empty()
+            || !system.run(&["ls", "/"]).ok().text().contains('d')
+    );
     assert_eq!(system.run(&["no-such-verb"]).code, 2);
     let df = system.run(&["--json", "df"]).ok().json();
     assert!(df["total"].as_u64() > Some(1 << 30), "{df}");
@@ -151,6 +158,7 @@ fn a_server_with_another_certificate_is_refused() {
     let address = system.mds().field("address").to_owned();
     let pin = format!("sha256:{}", "00".repeat(32));
     let secret = system.path("mds").join("admin-secret");
-    let refused = system.run(&["login", "admin", "--mds", &address, "--pin", &pin, "--password-file", text(&secret)]);
+    let refused =
+        system.run(&["login", "admin", "--mds", &address, "--pin", &pin, "--password-file", text(&secret)]);
     assert!(refused.fails(3).stderr.contains("certificate"));
 }

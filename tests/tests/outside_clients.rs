@@ -10,7 +10,8 @@ fn tool(name: &str, arguments: &[&str]) -> String {
         .args(arguments)
         .output()
         .unwrap_or_else(|error| panic!("{name}: {error}: run scripts/setup (package libiscsi-bin)"));
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{name} {arguments:?}: {text}");
     text
 }

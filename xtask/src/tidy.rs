@@ -67,7 +67,8 @@ fn check_file(path: &Path, findings: &mut Vec<String>) {
     }
     let lines = text.lines().count();
     if lines > LINES_PER_FILE_MAX {
-        findings.push(format!("{shown}: {lines} lines; at most {LINES_PER_FILE_MAX}: look for the missing noun"));
+        findings
+            .push(format!("{shown}: {lines} lines; at most {LINES_PER_FILE_MAX}: look for the missing noun"));
     }
     let is_crate_root = path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
     if is_crate_root && !text.starts_with("//!") {
@@ -122,7 +123,9 @@ fn check_crates(members: &[(String, toml::Table)], findings: &mut Vec<String>) {
         if manifest.get("lints").and_then(|lints| lints.get("workspace")).is_none() {
             findings.push(format!("{folder}/Cargo.toml: lacks `[lints] workspace = true`"));
         }
-        let Some(dependencies) = manifest.get("dependencies").and_then(toml::Value::as_table) else { continue };
+        let Some(dependencies) = manifest.get("dependencies").and_then(toml::Value::as_table) else {
+            continue;
+        };
         for (dependency, specification) in dependencies {
             let from_workspace = specification.get("workspace").and_then(toml::Value::as_bool) == Some(true);
             if !from_workspace {
@@ -130,7 +133,8 @@ fn check_crates(members: &[(String, toml::Table)], findings: &mut Vec<String>) {
             }
             // The seal crate is above the crypto crate that implements its provider, and so on: a plain order.
             if place.get(dependency).is_some_and(|&other| other > index) {
-                findings.push(format!("{folder}/Cargo.toml: {name} uses {dependency}, which stands below it"));
+                findings
+                    .push(format!("{folder}/Cargo.toml: {name} uses {dependency}, which stands below it"));
             }
         }
         let root = Path::new(folder).join("src/lib.rs");

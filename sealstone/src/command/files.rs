@@ -85,7 +85,11 @@ pub(crate) async fn list(client: &Client, top: &str, recursive: bool) -> Outcome
         while let Some(DirEntry { name, stat }) =
             entries.next().await.map_err(|error| Failure::from(error).at(&directory))?
         {
-            let path = if below.is_empty() { name.as_str().to_owned() } else { format!("{below}/{}", name.as_str()) };
+            let path = if below.is_empty() {
+                name.as_str().to_owned()
+            } else {
+                format!("{below}/{}", name.as_str())
+            };
             if recursive && stat.kind == FileKind::Directory {
                 deeper.push(path.clone());
             }
@@ -109,7 +113,11 @@ pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> 
             format!("    path  {path}"),
             format!("    kind  {}", kind(&stat)),
             format!("    size  {} ({})", stat.size, human_bytes(stat.size)),
-            format!("    mode  {} {:04o}", mode_string(stat.kind == FileKind::Directory, stat.mode), stat.mode),
+            format!(
+                "    mode  {} {:04o}",
+                mode_string(stat.kind == FileKind::Directory, stat.mode),
+                stat.mode
+            ),
             format!("   owner  {}", stat.owner.as_str()),
             format!("modified  {}", utc(stat.mtime_ms)),
             format!(" changed  {}", utc(stat.ctime_ms)),
@@ -136,7 +144,10 @@ pub(crate) async fn mkdir(global: &Global, output: Output, arguments: &Mkdir) ->
     let (client, _) = client(global)?;
     let mut values = Vec::new();
     for path in &arguments.paths {
-        let made = client.mkdir(path, arguments.parents, 0o755).await.map_err(|error| Failure::from(error).at(path))?;
+        let made = client
+            .mkdir(path, arguments.parents, 0o755)
+            .await
+            .map_err(|error| Failure::from(error).at(path))?;
         values.push(stat_json(path, &made));
     }
     output.done(&values)
@@ -178,7 +189,8 @@ pub(crate) async fn rm(global: &Global, output: Output, arguments: &Rm) -> Outco
                 return Err(Failure::operation("is a directory").at(path).hint("use rm -r"));
             }
         }
-        removed += client.remove(path, arguments.recursive).await.map_err(|error| Failure::from(error).at(path))?;
+        removed +=
+            client.remove(path, arguments.recursive).await.map_err(|error| Failure::from(error).at(path))?;
     }
     output.done(&json!({ "removed": removed }))
 }
@@ -220,8 +232,10 @@ pub(crate) async fn df(global: &Global, output: Output) -> Outcome {
                 human_bytes(total.saturating_sub(used)),
             )
         };
-        let mut lines =
-            vec![format!("{:24} {:>12} {:>12} {:>12} {:>6} {}", "DEVICE", "SIZE", "USED", "AVAIL", "USE", "STATE")];
+        let mut lines = vec![format!(
+            "{:24} {:>12} {:>12} {:>12} {:>6} {}",
+            "DEVICE", "SIZE", "USED", "AVAIL", "USE", "STATE"
+        )];
         for device in &devices {
             let state = format!("{:?}", device.state).to_lowercase();
             lines.push(row(device.name.as_str(), device.total, device.used, &state));

@@ -4,7 +4,7 @@ pub(crate) mod files;
 pub(crate) mod session;
 pub(crate) mod transfer;
 pub(crate) mod users;
-mod walk;
+pub(crate) mod walk;
 
 use std::future::Future;
 
@@ -36,8 +36,10 @@ impl From<ClientError> for Failure {
         };
         let failure = Self::new(kind, chain(&error));
         match error {
-            ClientError::SessionOver => Self { message: "not logged in, or the session is over".into(), ..failure }
-                .hint("sealstone login NAME"),
+            ClientError::SessionOver => {
+                Self { message: "not logged in, or the session is over".into(), ..failure }
+                    .hint("sealstone login NAME")
+            }
             ClientError::Connection(_) => failure.hint("is the metadata server running?"),
             ClientError::SessionFile(_) => failure.hint("sealstone login NAME makes a new one"),
             ClientError::OutcomeUnknown { .. } => failure.hint("`sealstone stat` tells what is there now"),

@@ -34,7 +34,9 @@ impl Cluster {
     /// The file's text.
     pub(crate) fn text(&self) -> String {
         let body = toml::to_string(self).expect("two strings serialise");
-        format!("# Where the metadata server is and how to know it. Not secret, but it must arrive unaltered.\n{body}")
+        format!(
+            "# Where the metadata server is and how to know it. Not secret, but it must arrive unaltered.\n{body}"
+        )
     }
 }
 
@@ -47,7 +49,11 @@ pub(crate) fn path(global: &Global) -> Outcome<PathBuf> {
         Some(state) => PathBuf::from(state),
         None => match std::env::var_os("HOME") {
             Some(home) => PathBuf::from(home).join(".local/state"),
-            None => return Err(Failure::usage("neither HOME nor XDG_STATE_HOME is set").hint("use --session FILE")),
+            None => {
+                return Err(
+                    Failure::usage("neither HOME nor XDG_STATE_HOME is set").hint("use --session FILE")
+                );
+            }
         },
     };
     Ok(folder.join("sealstone").join("session.toml"))
@@ -73,7 +79,9 @@ pub(crate) fn password(source: &Password, prompt: &str, new: bool) -> Outcome<Ze
         }
         Some(path) => first_line(&secret_file::read(path)?),
         None if !std::io::stdin().is_terminal() => {
-            return Err(Failure::usage("no terminal to ask for the password").hint("use --password-file FILE or -"));
+            return Err(
+                Failure::usage("no terminal to ask for the password").hint("use --password-file FILE or -")
+            );
         }
         None => {
             let password = Zeroizing::new(rpassword::prompt_password(format!("{prompt}: "))?);
@@ -97,11 +105,17 @@ pub(crate) async fn login(global: &Global, output: Output, arguments: &Login) ->
         (None, Some(mds), Some(pin)) => Cluster { mds: mds.clone(), pin: pin.clone() },
         _ => match SavedSession::load(&file) {
             Ok(Some(saved)) => Cluster { mds: saved.server.clone(), pin: saved.fingerprint.to_string() },
-            _ => return Err(Failure::usage("which metadata server?").hint("use --cluster FILE, or --mds and --pin")),
+            _ => {
+                return Err(
+                    Failure::usage("which metadata server?").hint("use --cluster FILE, or --mds and --pin")
+                );
+            }
         },
     };
-    let pin: Fingerprint =
-        cluster.pin.parse().map_err(|error| Failure::usage(error).at("pin").hint("sha256: and 64 hex digits"))?;
+    let pin: Fingerprint = cluster
+        .pin
+        .parse()
+        .map_err(|error| Failure::usage(error).at("pin").hint("sha256: and 64 hex digits"))?;
     let password = password(&arguments.password, &format!("Password of {}", arguments.name), false)?;
     let client = Client::connect(&cluster.mds, pin, &arguments.name, password.as_bytes()).await?;
     if let Some(folder) = file.parent() {
@@ -126,7 +140,9 @@ pub(crate) async fn logout(global: &Global, output: Output) -> Outcome {
     SavedSession::remove(&file).map_err(|error| Failure::from(error).at(file.display()))?;
     match told {
         Ok(()) | Err(sealstone_client::ClientError::SessionOver) => {}
-        Err(error) => return Err(Failure::from(error).at("the session file is removed, but the server was not told")),
+        Err(error) => {
+            return Err(Failure::from(error).at("the session file is removed, but the server was not told"));
+        }
     }
     output.remark(format!("logged out {}", saved.ticket.user.as_str()));
     output.done(&serde_json::json!({ "user": saved.ticket.user.as_str() }))
@@ -141,6 +157,11 @@ pub(crate) async fn whoami(global: &Global, output: Output) -> Outcome {
     });
     output.result(&value, || {
         let role = if who.admin { " (administrator)" } else { "" };
-        format!("{}{role} at {}, until {}", who.user.as_str(), saved.server, crate::output::utc(who.expires_ms))
+        format!(
+            "{}{role} at {}, until {}",
+            who.user.as_str(),
+            saved.server,
+            crate::output::utc(who.expires_ms)
+        )
     })
 }

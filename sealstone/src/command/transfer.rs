@@ -67,7 +67,9 @@ impl Tally {
             human_bytes(self.bytes),
             human_bytes(rate as u64),
         ));
-        output.done(&json!({ "files": self.files, "bytes": self.bytes, "seconds": seconds, "special": special }))?;
+        output.done(
+            &json!({ "files": self.files, "bytes": self.bytes, "seconds": seconds, "special": special }),
+        )?;
         match special {
             [] => Ok(()),
             [first, rest @ ..] => Err(Failure::operation(format!(
@@ -107,7 +109,11 @@ pub(crate) async fn put(global: &Global, output: Output, arguments: &Put) -> Out
             .ok()
             .and_then(|path| Some(path.file_name()?.to_str()?.to_owned()))
             .ok_or_else(|| Failure::operation("has no name in UTF-8").at(source))?;
-        let target = if sources.len() > 1 { join(place, &name) } else { into_directory(&client, place, &name).await? };
+        let target = if sources.len() > 1 {
+            join(place, &name)
+        } else {
+            into_directory(&client, place, &name).await?
+        };
         if metadata.is_dir() {
             prepare_tree(&client, local, &target, &mut jobs, &mut special).await?;
         } else {
@@ -309,13 +315,19 @@ async fn fetch(client: &Client, job: &Job, options: GetOptions) -> Outcome<u64> 
     // What is no regular file (a pipe, /dev/null) is written to as it is.
     if fs::metadata(&job.local).is_ok_and(|metadata| !metadata.is_file()) {
         let mut file = tokio::fs::OpenOptions::new().write(true).open(&job.local).await.map_err(at)?;
-        let stat = client.get(&job.stored, &mut file, options).await.map_err(|error| Failure::from(error).at(&job.stored))?;
+        let stat = client
+            .get(&job.stored, &mut file, options)
+            .await
+            .map_err(|error| Failure::from(error).at(&job.stored))?;
         file.flush().await.map_err(at)?;
         return Ok(stat.size);
     }
     let temporary = tempfile::Builder::new().prefix(".sealstone-").tempfile_in(folder).map_err(at)?;
     let mut file = tokio::fs::File::from_std(temporary.reopen().map_err(at)?);
-    let stat = client.get(&job.stored, &mut file, options).await.map_err(|error| Failure::from(error).at(&job.stored))?;
+    let stat = client
+        .get(&job.stored, &mut file, options)
+        .await
+        .map_err(|error| Failure::from(error).at(&job.stored))?;
     file.flush().await.map_err(at)?;
     let file = file.into_std().await;
     let modified = std::time::UNIX_EPOCH + Duration::from_millis(stat.mtime_ms);
@@ -341,7 +353,9 @@ async fn to_stdout(client: &Client, path: &str, method: MethodName) -> Outcome {
     let mut stdout = standard_output()?;
     match client.get(path, &mut stdout, get_options(method, None)).await {
         Ok(_) => Ok(stdout.flush().await?),
-        Err(sealstone_client::ClientError::Sink(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(sealstone_client::ClientError::Sink(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Ok(())
+        }
         Err(error) => Err(Failure::from(error).at(path)),
     }
 }

@@ -11,14 +11,20 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
     match command {
         User::Add { name, admin, password: source } => {
             let password = password(source, &format!("Password for {name}"), true)?;
-            client.add_user(name, password.as_bytes(), *admin).await.map_err(|error| Failure::from(error).at(name))?;
+            client
+                .add_user(name, password.as_bytes(), *admin)
+                .await
+                .map_err(|error| Failure::from(error).at(name))?;
             output.remark(format!("added {name}"));
             output.done(&serde_json::json!({ "user": name, "admin": admin }))
         }
         User::Passwd { name, password: source } => {
             let name = name.as_deref().unwrap_or_else(|| saved.ticket.user.as_str());
             let password = password(source, &format!("New password for {name}"), true)?;
-            client.set_password(name, password.as_bytes()).await.map_err(|error| Failure::from(error).at(name))?;
+            client
+                .set_password(name, password.as_bytes())
+                .await
+                .map_err(|error| Failure::from(error).at(name))?;
             output.remark(format!("changed the password of {name}"));
             output.done(&serde_json::json!({ "user": name }))
         }
@@ -46,7 +52,8 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
         User::Enable { name } | User::Disable { name } => {
             let enabled = matches!(command, User::Enable { .. });
             client.set_user_enabled(name, enabled).await.map_err(|error| Failure::from(error).at(name))?;
-            output.remark(format!("{name} {}", if enabled { "may log in" } else { "may not log in any more" }));
+            output
+                .remark(format!("{name} {}", if enabled { "may log in" } else { "may not log in any more" }));
             output.done(&serde_json::json!({ "user": name, "enabled": enabled }))
         }
         User::Rm { name } => {

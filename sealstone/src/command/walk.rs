@@ -23,7 +23,9 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Directory,
-    File { bytes: u64 },
+    File {
+        bytes: u64,
+    },
     /// A link, socket, pipe or device: there is no place for it in the namespace yet.
     Special,
 }
@@ -38,7 +40,8 @@ pub(crate) fn walk(top: &Path) -> Outcome<Vec<Entry>> {
         }
         let at = |error: std::io::Error| Failure::from(error).at(path.display());
         // The top may be a link to a folder, as the user named it; below it links are not followed.
-        let metadata = if below.is_empty() { fs::metadata(&path) } else { fs::symlink_metadata(&path) }.map_err(at)?;
+        let metadata =
+            if below.is_empty() { fs::metadata(&path) } else { fs::symlink_metadata(&path) }.map_err(at)?;
         let kind = if metadata.is_dir() {
             Kind::Directory
         } else if metadata.is_file() {
@@ -92,7 +95,8 @@ mod tests {
         fs::write(folder.path().join("a"), b"").expect("written");
         std::os::unix::fs::symlink("a", folder.path().join("link")).expect("linked");
         let entries = walk(folder.path()).expect("walked");
-        let seen: Vec<(&str, Kind)> = entries.iter().map(|entry| (entry.below.as_str(), entry.kind)).collect();
+        let seen: Vec<(&str, Kind)> =
+            entries.iter().map(|entry| (entry.below.as_str(), entry.kind)).collect();
         assert_eq!(
             seen,
             [

@@ -5,15 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sealstone_client::{Client, Metadata};
+use sealstone_client::{Client, Metadata, SystemEnvironment};
+use sealstone_initiator::TcpDial;
 use sealstone_mds::Config;
 use sealstone_mds_protocol::{DeviceState, Name, NewDevice, Request, Secret, Text, UserName};
-use sealstone_mds_server::{ADMIN_SECRET_FILE, Environment, Limits, Server, SetupError};
-use parking_lot::Mutex;
+use sealstone_mds_server::{ADMIN_SECRET_FILE, Environment, InitiatorDevices, Limits, Server, SetupError};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use super::mds_devices::OverIscsi;
 use super::{Shutdown, bind, observe};
 use crate::cli::{Global, Mds};
 use crate::command::session::{self, Cluster};
@@ -50,7 +49,9 @@ pub(crate) fn init(data: &Path) -> Outcome<PathBuf> {
 fn setup_failure(error: SetupError) -> Failure {
     let failure = Failure::operation(chain(&error));
     match error {
-        SetupError::Unfinished(_) => Failure { kind: Kind::NotFound, ..failure }.hint("sealstone mds init --data DIR"),
+        SetupError::Unfinished(_) => {
+            Failure { kind: Kind::NotFound, ..failure }.hint("sealstone mds init --data DIR")
+        }
         _ => failure,
     }
 }
@@ -60,26 +61,19 @@ pub(crate) struct MdsDaemon {
     pub(crate) address: SocketAddr,
     pub(crate) cluster: PathBuf,
     pub(crate) pin: String,
-    server: Arc<Mutex<Option<Server>>>,
+    server: Arc<Server>,
     shutdown: Shutdown,
 }
 
-/// Gone from here once the server has begun to end.
-struct Watched(Arc<Mutex<Option<Server>>>);
+struct Watched(Arc<Server>);
 
 impl Observed for Watched {
     fn observe(&self, page: &mut Page) {
-        if let Some(server) = &*self.0.lock() {
-            page.raw(&server.metrics());
-        }
+        page.raw(&self.0.metrics());
     }
 
     fn health(&self) -> Result<(), String> {
-        match &*self.0.lock() {
-            Some(server) if server.healthy() => Ok(()),
-            Some(_) => Err("the metadata store takes no transactions".into()),
-            None => Err("the metadata server is ending".into()),
-        }
+        if self.0.healthy() { Ok(()) } else { Err("the metadata store takes no transactions".into()) }
     }
 }
 
@@ -97,12 +91,15 @@ impl MdsDaemon {
         limits.connections_max = options.connections_max.unwrap_or(limits.connections_max);
         limits.connections_per_address_max = limits.connections_per_address_max.min(limits.connections_max);
         let pin = format!("sha256:{}", opened.fingerprint());
-        let devices = Arc::new(OverIscsi::default());
+        let devices = Arc::new(InitiatorDevices::new(
+            Arc::new(SystemEnvironment),
+            Box::new(|url| Arc::new(TcpDial::new(url))),
+        ));
         let server = Server::start(&opened, listener, devices, Environment::system(), limits)?;
         let cluster = data.join(CLUSTER_FILE);
         let text = Cluster { mds: address.to_string(), pin: pin.clone() }.text();
         secret_file::write(&cluster, text.as_bytes())?;
-        Ok(Self { address, cluster, pin, server: Arc::new(Mutex::new(Some(server))), shutdown })
+        Ok(Self { address, cluster, pin, server: Arc::new(server), shutdown })
     }
 
     pub(crate) fn observed(&self) -> Arc<dyn Observed> {
@@ -112,10 +109,7 @@ impl MdsDaemon {
     /// Serves until the shutdown, then ends in order.
     pub(crate) async fn finish(self) -> Outcome {
         self.shutdown.wait().await;
-        let server = self.server.lock().take();
-        if let Some(server) = server {
-            server.shutdown().await;
-        }
+        self.server.shutdown().await;
         Ok(())
     }
 }
@@ -127,7 +121,11 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
             let secret = init(&data)?;
             let value = serde_json::json!({ "data": data, "admin": ADMIN, "admin_secret": secret });
             output.result(&value, || {
-                format!("metadata server in {}\nadministrator {ADMIN}, password in {}", data.display(), secret.display())
+                format!(
+                    "metadata server in {}\nadministrator {ADMIN}, password in {}",
+                    data.display(),
+                    secret.display()
+                )
             })
         }
         Mds::Serve { data, config, options } => {
@@ -161,10 +159,11 @@ async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
 pub(crate) async fn add_osd(client: &Client, url: &str, key: &Path) -> Outcome<String> {
     let text = secret_file::read(key)?;
     // The parser's own message would quote the line, and the line may be the key.
-    let file: KeyFile =
-        toml::from_str(&text).map_err(|_| Failure::usage("is not a key file of `osd init`").at(key.display()))?;
+    let file: KeyFile = toml::from_str(&text)
+        .map_err(|_| Failure::usage("is not a key file of `osd init`").at(key.display()))?;
     let secret = Zeroizing::new(file.master_key);
-    let bytes = Zeroizing::new(unhex(&secret).ok_or_else(|| Failure::usage("the key is not hex").at(key.display()))?);
+    let bytes =
+        Zeroizing::new(unhex(&secret).ok_or_else(|| Failure::usage("the key is not hex").at(key.display()))?);
     let system_id = unhex(&file.system_id)
         .and_then(|bytes| bytes.try_into().ok())
         .ok_or_else(|| Failure::usage("the system id is not 20 bytes of hex").at(key.display()))?;
@@ -201,7 +200,7 @@ pub(crate) async fn add_osd(client: &Client, url: &str, key: &Path) -> Outcome<S
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
-    if text.len() % 2 != 0 || !text.is_ascii() {
+    if !text.len().is_multiple_of(2) || !text.is_ascii() {
         return None;
     }
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()

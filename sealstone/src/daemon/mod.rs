@@ -2,7 +2,6 @@
 
 mod audit_log;
 pub(crate) mod mds;
-mod mds_devices;
 pub(crate) mod osd;
 pub(crate) mod up;
 
@@ -81,7 +80,11 @@ pub(crate) async fn bind(address: &str, what: &str) -> Outcome<(TcpListener, Soc
     let failure = |error: std::io::Error| {
         let in_use = error.kind() == std::io::ErrorKind::AddrInUse;
         let failure = Failure::operation(error).at(format!("{what} {address}"));
-        if in_use { failure.hint("another program listens there; choose another port, 0 takes a free one") } else { failure }
+        if in_use {
+            failure.hint("another program listens there; choose another port, 0 takes a free one")
+        } else {
+            failure
+        }
     };
     let listener = TcpListener::bind(address).await.map_err(failure)?;
     let bound = listener.local_addr().map_err(Failure::from)?;

@@ -165,7 +165,8 @@ impl OsdDaemon {
         let mut target_config = TargetConfig::new(target_name);
         target_config.connections_max = options.connections_max.unwrap_or(CONNECTIONS_DEFAULT);
         target_config.memory_max = options.buffer_mib_max.unwrap_or(BUFFER_MIB_DEFAULT) << 20;
-        target_config.memory_per_connection_max = target_config.memory_per_connection_max.min(target_config.memory_max);
+        target_config.memory_per_connection_max =
+            target_config.memory_per_connection_max.min(target_config.memory_max);
         target_config.protocol.ping_after_ms = options.idle_s_max.unwrap_or(IDLE_S_DEFAULT) * 1000;
         target_config.protocol.login_timeout_ms = options.login_s_max.unwrap_or(LOGIN_S_DEFAULT) * 1000;
         if options.advertise.is_some()
@@ -174,7 +175,9 @@ impl OsdDaemon {
             entry.addresses.push(advertised);
         }
         let target = Target::new(target_config, vec![(0, Arc::clone(&unit) as Arc<dyn LogicalUnit>)])
-            .map_err(|error| Failure::usage(error).hint("`sealstone config example osd` explains the limits"))?;
+            .map_err(|error| {
+                Failure::usage(error).hint("`sealstone config example osd` explains the limits")
+            })?;
         let observed = Arc::new(Watched {
             name: identity.name.clone(),
             unit: Arc::clone(&unit),
@@ -231,11 +234,17 @@ impl Observed for Watched {
         page.raw(&self.unit.metrics().prometheus(&self.name));
         let usage = self.unit.usage();
         let labels = [("device", self.name.as_str())];
-        let mut one = |kind, name: &str, help: &str, value| page.family(kind, name, help, [(&labels[..], value)]);
+        let mut one =
+            |kind, name: &str, help: &str, value| page.family(kind, name, help, [(&labels[..], value)]);
         one(Sample::Gauge, "sealstone_osd_capacity_bytes", "Bytes that objects may use.", usage.total);
         one(Sample::Gauge, "sealstone_osd_used_bytes", "Bytes in use.", usage.used);
-        one(Sample::Gauge, "sealstone_osd_partitions", "Partitions.", usage.partitions as u64);
-        one(Sample::Counter, "sealstone_osd_audit_records_total", "Audit records written.", self.audit.records());
+        one(Sample::Gauge, "sealstone_osd_partitions", "Partitions.", usage.partitions);
+        one(
+            Sample::Counter,
+            "sealstone_osd_audit_records_total",
+            "Audit records written.",
+            self.audit.records(),
+        );
         let counters = self.target.counters();
         for &counter in Counter::ALL {
             let kind = if counter.name().ends_with("_total") { Sample::Counter } else { Sample::Gauge };
@@ -247,6 +256,9 @@ impl Observed for Watched {
         use sealstone_store::ObjectStore as _;
         if self.audit.is_failing() {
             return Err("the audit log cannot be written".into());
+        }
+        if self.store.is_poisoned() {
+            return Err("the store failed to flush and refuses writes; restart the device".into());
         }
         let space = self.store.space();
         if space.used > space.total { Err("the store uses more than its capacity".into()) } else { Ok(()) }
@@ -282,7 +294,8 @@ pub(crate) fn command(output: Output, command: Osd) -> Outcome {
 async fn serve(output: Output, data: &Path, options: &OsdOptions) -> Outcome {
     let shutdown = Shutdown::on_signals()?;
     let daemon = OsdDaemon::start(data, options, shutdown.clone()).await?;
-    let (metrics, _task) = observe(options.metrics.as_deref(), Arc::clone(&daemon.observed), &shutdown).await?;
+    let (metrics, _task) =
+        observe(options.metrics.as_deref(), Arc::clone(&daemon.observed), &shutdown).await?;
     let value = serde_json::json!({
         "ready": "osd", "name": daemon.name, "url": daemon.url, "address": daemon.address.to_string(),
         "metrics": metrics.map(|address| address.to_string()), "audit": data.join(AUDIT_FILE),

@@ -128,8 +128,9 @@ pub(crate) async fn start(output: Output, arguments: &Up, shutdown: &Shutdown) -
 
 fn read_system(path: &Path) -> Outcome<System> {
     let text = read_bounded(path)?;
-    let table: toml::Table =
-        text.parse().map_err(|error: toml::de::Error| Failure::operation(error.message()).at(path.display()))?;
+    let table: toml::Table = text
+        .parse()
+        .map_err(|error: toml::de::Error| Failure::operation(error.message()).at(path.display()))?;
     let found = table.get("version").and_then(toml::Value::as_integer).unwrap_or(0);
     if found != i64::from(VERSION) {
         return Err(Failure::operation(format!("folder of version {found}, this program reads {VERSION}"))
@@ -169,7 +170,9 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
             }
         }
     } else if fs::read_dir(data).map_err(at)?.next().is_some() {
-        return Err(Failure::operation("is not empty and holds no system").at(data.display()).hint("use another --data"));
+        return Err(Failure::operation("is not empty and holds no system")
+            .at(data.display())
+            .hint("use another --data"));
     }
     secret_file::write(&marker, b"")?;
 
@@ -218,7 +221,9 @@ fn device_address(listen: &str, index: u16) -> Outcome<String> {
         .ok_or_else(|| Failure::usage("is not HOST:PORT").at(listen))?;
     let port = match port {
         0 => 0,
-        port => port.checked_add(index + 1).ok_or_else(|| Failure::usage("leaves no ports for devices").at(listen))?,
+        port => port
+            .checked_add(index + 1)
+            .ok_or_else(|| Failure::usage("leaves no ports for devices").at(listen))?,
     };
     let address = format!("{host}:{port}");
     address.parse::<SocketAddr>().map_err(|_| Failure::usage("is not an IP address and port").at(listen))?;

@@ -1,0 +1,296 @@
+//! The other half: attacks, each sent over a real iSCSI session, each with the answer it got and its audit record.
+//!
+//! The attacker has what an attacker on the network can have: genuine commands to copy, and a connection of his own.
+//! Where a genuine but useless capability is needed (expired, of another device), it is made with the device's own
+//! key from its folder: what makes those capabilities worthless must not be that they are forged.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sealstone_client::{Client, Method, SystemEnvironment};
+use sealstone_crypto::RustCrypto;
+use sealstone_initiator::{ScsiRequest, ScsiResponse, Session, SessionConfig, TargetUrl};
+use sealstone_mds_protocol::{Access, FilePath, Grant, Request, Response};
+use sealstone_osd::cdb::Extent;
+use sealstone_osd::{
+    Capability, CapabilityBytes, Cdb, Command, Descriptor, Generation, ObjectId, Permissions,
+};
+use sealstone_scsi::Sense;
+use sealstone_seal::{
+    AlgorithmSlots, CapabilityKey, Credential, Hash, InitialKey, KeyHierarchy, Signer, signer::Parts,
+};
+use serde::{Deserialize, Serialize};
+
+use super::journey::LARGE;
+use crate::daemon::osd::AUDIT_FILE;
+use crate::daemon::up::Running;
+use crate::daemon::{now_ms, random};
+use crate::failure::{Failure, Outcome};
+
+/// The name under which the attacker's session appears in the audit log.
+const ATTACKER: &str = "iqn.2026-11.org.sealstone:attacker";
+/// Bytes that each attempt tries to write.
+const BYTES: usize = 4096;
+/// How long an audit record may take to reach the file.
+const AUDIT_S_MAX: u64 = 5;
+/// Where things lie in an OSD-2 CDB (T10 OSD-2, §5.2).
+const METHOD_BYTE: usize = 80 + 2;
+const PERMISSIONS_BYTE: usize = 80 + 49;
+const STARTING_BYTE: usize = 47;
+const REQUEST_ICV: std::ops::Range<usize> = 184..216;
+
+/// One attempt and what came of it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Finding {
+    pub(super) attempt: &'static str,
+    /// `GOOD`, or sense key/code/qualifier with its name.
+    pub(super) answer: String,
+    /// The audit record's verdict and reason.
+    pub(super) audit: String,
+    /// Did it end as it must?
+    pub(super) as_expected: bool,
+}
+
+/// A command ready for the socket.
+#[derive(Clone)]
+struct Packet {
+    cdb: Vec<u8>,
+    data_out: Vec<u8>,
+}
+
+/// A device's key file, as `osd init` wrote it.
+#[derive(Deserialize)]
+struct KeyFile {
+    system_id: String,
+    master_key: String,
+}
+
+struct Attacker {
+    session: Session,
+    audit: PathBuf,
+    seen: usize,
+    findings: Vec<Finding>,
+}
+
+/// Runs them all against the device that holds the first object of the large file.
+pub(super) async fn run(client: &Client, running: &Running) -> Outcome<Vec<Finding>> {
+    use sealstone_client::Metadata as _;
+    let request = Request::Open {
+        path: FilePath::new(LARGE).expect("a fixed path is a path"),
+        access: Access::Update,
+        method: Method::AllData,
+    };
+    let Response::Opened { file } = client.metadata().call(request).await? else {
+        return Err(Failure::operation("the metadata server answered something else"));
+    };
+    let grant = file.grants.first().ok_or_else(|| Failure::operation("the large file has no object"))?;
+    let devices = client.device_list().await?;
+    let device = devices
+        .iter()
+        .find(|device| device.id == grant.object.device)
+        .ok_or_else(|| Failure::operation("the layout names an unknown device"))?;
+    let other = devices
+        .iter()
+        .find(|other| other.id != device.id)
+        .ok_or_else(|| Failure::operation("there is no second device"))?;
+    let folder = |name: &str| running.data.join(name);
+
+    let genuine = credential(grant)?;
+    let object = grant.object.object;
+    let neighbour = ObjectId::new(object.partition, object.object ^ 1);
+    let now = now_ms();
+    let expired = mint(&folder(device.name.as_str()), object, now - 1000)?;
+    let foreign = mint(&folder(other.name.as_str()), object, now + 60_000)?;
+
+    let url: TargetUrl = device.url.as_str().parse().map_err(Failure::operation)?;
+    let mut config = SessionConfig::new(None, &SystemEnvironment);
+    config.initiator_name = ATTACKER.into();
+    let session = Session::connect(&url, config).await.map_err(Failure::operation)?;
+    // The first command of a new nexus hears POWER ON; TEST UNIT READY takes that in.
+    let ready = ScsiRequest { cdb: Bytes::from_static(&[0; 6]), ..ScsiRequest::default() };
+    session.execute(ready).await.map_err(Failure::operation)?;
+    let audit = folder(device.name.as_str()).join(AUDIT_FILE);
+    let mut attacker = Attacker { session, seen: records(&audit)?.len(), audit, findings: Vec::new() };
+
+    let honest = write(&genuine, object)?;
+    attacker.attempt("a genuine write, for comparison", &honest, None).await?;
+    attacker.attempt("the same packet again (replay)", &honest, Some("5/24/06")).await?;
+    let packet = write(&genuine, object)?.flipped(STARTING_BYTE, 0x01);
+    attacker.attempt("one bit flipped in the command", &packet, Some("5/24/00")).await?;
+    let packet = write(&genuine, object)?.data_flipped(100, 0x80);
+    attacker.attempt("one bit flipped in the data", &packet, Some("5/26/0F")).await?;
+    let packet = write(&genuine, object)?.flipped(PERMISSIONS_BYTE, 0x04);
+    attacker.attempt("one bit flipped in the capability (+REMOVE)", &packet, Some("5/24/00")).await?;
+    attacker.attempt("an expired capability", &write(&expired, object)?, Some("5/24/00")).await?;
+    attacker.attempt("a capability of another device", &write(&foreign, object)?, Some("5/24/00")).await?;
+    attacker
+        .attempt("a capability for another object", &write(&genuine, neighbour)?, Some("5/24/00"))
+        .await?;
+    let packet = write(&genuine, object)?.downgraded();
+    attacker.attempt("a downgrade to NOSEC, check value zeroed", &packet, Some("5/24/00")).await?;
+    attacker.session.logout().await;
+    Ok(attacker.findings)
+}
+
+fn credential(grant: &Grant) -> Outcome<Credential> {
+    let bad = || Failure::operation("the metadata server gave an unusable grant");
+    Ok(Credential {
+        capability: CapabilityBytes::new(Generation::Osd2, grant.capability.as_slice()).ok_or_else(bad)?,
+        key: CapabilityKey::new(grant.key.expose()).ok_or_else(bad)?,
+    })
+}
+
+/// A genuine capability of the device in `folder`.
+fn mint(folder: &Path, object: ObjectId, expires_ms: u64) -> Outcome<Credential> {
+    let path = folder.join("master.key");
+    let text = crate::secret_file::read(&path)?;
+    let bad = || Failure::operation("is not a key file").at(path.display());
+    let file: KeyFile = toml::from_str(&text).map_err(|_| bad())?;
+    let system_id = unhex(&file.system_id).and_then(|bytes| bytes.try_into().ok()).ok_or_else(bad)?;
+    let initial = unhex(&file.master_key).and_then(|bytes| InitialKey::new(&bytes)).ok_or_else(bad)?;
+    let mut keys = KeyHierarchy::<RustCrypto>::factory(Hash::Sha256, &initial, system_id);
+    keys.add_partition(object.partition).map_err(Failure::operation)?;
+    let capability = Capability {
+        generation: Generation::Osd2,
+        format: Generation::Osd2,
+        key_version: 0,
+        icv_algorithm: sealstone_seal::algorithm::SLOT_HMAC_SHA256,
+        method: sealstone_osd::SecurityMethod::AllData,
+        expires_ms,
+        audit: [0xAA; 20],
+        discriminator: random(),
+        object_created_ms: 0,
+        object_type: sealstone_osd::ObjectType::User,
+        permissions: Permissions::WRITE.union(Permissions::READ),
+        descriptor: Descriptor::User {
+            scope: sealstone_osd::capability::Scope::default(),
+            allowed: object,
+            range: sealstone_osd::capability::Range::ALL,
+        },
+    };
+    Credential::issue(&keys, &AlgorithmSlots::DEFAULT, &capability).map_err(Failure::operation)
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
+}
+
+/// A signed WRITE of [`BYTES`] bytes, as it goes over the wire.
+fn write(credential: &Credential, object: ObjectId) -> Outcome<Packet> {
+    let signer =
+        Signer::<RustCrypto>::new(credential, &AlgorithmSlots::DEFAULT).map_err(Failure::operation)?;
+    let extent = Extent { object, start: 0, length: BYTES as u64 };
+    let cdb = Cdb::new(Generation::Osd2, Command::Write(extent));
+    let data = vec![0x5A; BYTES];
+    let mut parts = Parts { data: &[&data], ..Parts::default() };
+    let mut fill = |into: &mut [u8]| getrandom::fill(into).expect("the system gives random bytes");
+    let signed = signer.sign(cdb, &mut parts, now_ms(), None, &mut fill).map_err(Failure::operation)?;
+    let mut data_out = data;
+    if let Some(integrity) = &signed.integrity {
+        data_out.resize(usize::try_from(integrity.offset).unwrap_or(usize::MAX), 0);
+        data_out.extend_from_slice(integrity.as_bytes());
+    }
+    Ok(Packet { cdb: signed.cdb.to_vec(), data_out })
+}
+
+impl Packet {
+    fn flipped(mut self, byte: usize, bits: u8) -> Self {
+        self.cdb[byte] ^= bits;
+        self
+    }
+
+    fn data_flipped(mut self, byte: usize, bits: u8) -> Self {
+        self.data_out[byte] ^= bits;
+        self
+    }
+
+    /// What the ESM paper describes: take the method away, and the check value with it.
+    fn downgraded(mut self) -> Self {
+        self.cdb[METHOD_BYTE] &= 0xF0;
+        self.cdb[REQUEST_ICV].fill(0);
+        self
+    }
+}
+
+impl Attacker {
+    /// Sends the packet; `refusal` is the sense it must get, none for GOOD.
+    async fn attempt(&mut self, attempt: &'static str, packet: &Packet, refusal: Option<&str>) -> Outcome {
+        let request = ScsiRequest {
+            cdb: Bytes::from(packet.cdb.clone()),
+            data_out: vec![Bytes::from(packet.data_out.clone())],
+            ..ScsiRequest::default()
+        };
+        let response = self.session.execute(request).await.map_err(Failure::operation)?;
+        let (code, name) = answer(&response);
+        let record = self.next_record().await?;
+        let verdict = record["verdict"].as_str().unwrap_or("?").to_owned();
+        let audit = match record["reason"].as_str() {
+            Some(reason) => format!("{verdict}: {reason}"),
+            None => verdict.clone(),
+        };
+        let as_expected = match refusal {
+            None => response.status == 0 && verdict == "done",
+            Some(refusal) => response.status == 2 && code == refusal && verdict == "refused",
+        };
+        self.findings.push(Finding {
+            attempt,
+            answer: format!("{code} {name}").trim_end().to_owned(),
+            audit,
+            as_expected,
+        });
+        Ok(())
+    }
+
+    /// The audit record of the last command: the device writes it on a thread of its own.
+    async fn next_record(&mut self) -> Outcome<serde_json::Value> {
+        let started = Instant::now();
+        loop {
+            let mut found = records(&self.audit)?;
+            if found.len() > self.seen {
+                self.seen += 1;
+                return Ok(found.swap_remove(self.seen - 1));
+            }
+            if started.elapsed() > Duration::from_secs(AUDIT_S_MAX) {
+                return Err(Failure::operation("has no record of an attempt").at(self.audit.display()));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// The attacker's records in a device's audit log.
+fn records(path: &Path) -> Outcome<Vec<serde_json::Value>> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::from(error).at(path.display()))?;
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    Ok(whole
+        .lines()
+        .filter(|line| line.contains(ATTACKER))
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect())
+}
+
+fn answer(response: &ScsiResponse) -> (String, String) {
+    if response.status == 0 {
+        return ("GOOD".into(), String::new());
+    }
+    match Sense::parse(&response.sense) {
+        Ok(sense) => {
+            let code = sense.code.0;
+            let name = sense.code.to_string();
+            let name = name.split(" (").next().unwrap_or_default().replace("INTEGRITY CHECK VALUE", "ICV");
+            (format!("{:X}/{:02X}/{:02X}", sense.key as u8, code >> 8, code & 0xFF), name)
+        }
+        Err(_) => (format!("status {:02X}", response.status), String::new()),
+    }
+}
+
+/// The findings as a table.
+pub(super) fn table(findings: &[Finding]) -> String {
+    let mut lines = vec![format!("   {:44} {:38} {}", "ATTEMPT", "THE DEVICE ANSWERS", "ITS AUDIT LOG SAYS")];
+    for finding in findings {
+        let mark = if finding.as_expected { ' ' } else { '!' };
+        lines.push(format!(" {mark} {:44} {:38} {}", finding.attempt, finding.answer, finding.audit));
+    }
+    lines.join("\n")
+}

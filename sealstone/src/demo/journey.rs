@@ -1,0 +1,239 @@
+//! The honest half of the demo: a user, a tree, a large file, there and back.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use sealstone_client::{Client, GetOptions, Method, PutOptions};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use tokio::io::AsyncWrite;
+use tokio::task::JoinSet;
+use zeroize::Zeroizing;
+
+use crate::command::walk::{Entry, Kind, join};
+use crate::daemon::random;
+use crate::daemon::up::{self, Running};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, human_bytes, utc};
+
+/// The user whose files these are.
+const USER: &str = "alice";
+/// Files under way at once.
+const FILES_AT_ONCE: usize = 16;
+/// Where the large file goes.
+pub(super) const LARGE: &str = "/large";
+
+/// One way there and back.
+#[derive(Serialize)]
+pub(super) struct Leg {
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    pub(super) width: u16,
+    pub(super) put_seconds: f64,
+    pub(super) get_seconds: f64,
+}
+
+impl Leg {
+    pub(super) fn rates(&self) -> String {
+        let rate = |seconds: f64| human_bytes((self.bytes as f64 / seconds.max(1e-9)) as u64);
+        format!(
+            "put {:.2} s ({}/s, {:.0} files/s), get {:.2} s ({}/s)",
+            self.put_seconds,
+            rate(self.put_seconds),
+            self.files as f64 / self.put_seconds.max(1e-9),
+            self.get_seconds,
+            rate(self.get_seconds),
+        )
+    }
+}
+
+/// Adds the user and logs in as her; what her session looks like.
+pub(super) async fn enrol(running: &Running) -> Outcome<(Arc<Client>, String)> {
+    let admin = up::admin_client(running).await?;
+    let secret =
+        Zeroizing::new(random::<16>().map(|byte| char::from(b'a' + byte % 26)).iter().collect::<String>());
+    admin.add_user(USER, secret.as_bytes(), false).await?;
+    admin.mkdir("/home", true, 0o777).await?;
+    admin.set_mode("/", 0o777).await?;
+    admin.logout(true).await?;
+    let pin = running.mds.pin.parse().expect("our own fingerprint parses");
+    let client = Client::connect(&running.mds.address.to_string(), pin, USER, secret.as_bytes()).await?;
+    let who = client.whoami().await?;
+    let session = format!("{}, until {} UTC", who.user.as_str(), utc(who.expires_ms));
+    Ok((Arc::new(client), session))
+}
+
+/// Hashes what is written to it.
+#[derive(Default)]
+struct HashSink(Sha256);
+
+impl AsyncWrite for HashSink {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        self.0.update(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn hash_file(path: &Path) -> Outcome<[u8; 32]> {
+    let mut hash = Sha256::new();
+    let at = |error: std::io::Error| Failure::from(error).at(path.display());
+    let mut file = fs::File::open(path).map_err(at)?;
+    let mut block = vec![0; 256 << 10];
+    loop {
+        let count = file.read(&mut block).map_err(at)?;
+        if count == 0 {
+            break;
+        }
+        hash.update(&block[..count]);
+    }
+    Ok(hash.finalize().into())
+}
+
+async fn hash_stored(client: &Client, path: &str) -> Outcome<[u8; 32]> {
+    let mut sink = HashSink::default();
+    let options = GetOptions { method: Method::AllData, ..GetOptions::default() };
+    client.get(path, &mut sink, options).await.map_err(|error| Failure::from(error).at(path))?;
+    Ok(sink.0.finalize().into())
+}
+
+/// Runs all, some at once.
+async fn each<T, F>(items: Vec<T>, mut start: impl FnMut(T) -> F) -> Outcome
+where
+    F: Future<Output = Outcome> + Send + 'static,
+{
+    let mut waiting = items.into_iter();
+    let mut running = JoinSet::new();
+    loop {
+        while running.len() < FILES_AT_ONCE {
+            let Some(item) = waiting.next() else { break };
+            running.spawn(start(item));
+        }
+        match running.join_next().await {
+            None => return Ok(()),
+            Some(done) => done.map_err(Failure::operation)??,
+        }
+    }
+}
+
+/// A tree there and back.
+pub(super) async fn tree(client: &Arc<Client>, entries: Vec<Entry>, output: Output) -> Outcome<Leg> {
+    let top = "/home/tree";
+    let mut files: Vec<(PathBuf, String)> = Vec::new();
+    let mut bytes = 0;
+    let started = Instant::now();
+    for entry in entries {
+        let stored = join(top, &entry.below);
+        match entry.kind {
+            Kind::Directory => drop(client.mkdir(&stored, true, 0o755).await?),
+            Kind::File { bytes: size } => {
+                bytes += size;
+                files.push((entry.path, stored));
+            }
+            Kind::Special => {}
+        }
+    }
+    let bar = output.progress(Some(bytes), "storing the tree");
+    let put = |(local, stored): (PathBuf, String)| {
+        let (client, bar) = (Arc::clone(client), bar.clone());
+        async move {
+            let stat = client
+                .put_file(&stored, &local, PutOptions::default())
+                .await
+                .map_err(|error| Failure::from(error).at(local.display()))?;
+            bar.inc(stat.size);
+            Ok(())
+        }
+    };
+    each(files.clone(), put).await?;
+    bar.finish_and_clear();
+    let put_seconds = started.elapsed().as_secs_f64();
+
+    let mut expected = BTreeMap::new();
+    for (local, stored) in &files {
+        expected.insert(stored.clone(), hash_file(local)?);
+    }
+    let listed = crate::command::files::list(client, top, true).await?;
+    let listed = listed.iter().filter(|(_, stat)| stat.kind == sealstone_client::FileKind::File).count();
+    if listed != files.len() {
+        return Err(Failure::operation(format!("{} files were stored and {listed} are listed", files.len())));
+    }
+    let count = files.len() as u64;
+    let started = Instant::now();
+    let get = |(_, stored): (PathBuf, String)| {
+        let (client, expected) = (Arc::clone(client), expected[&stored]);
+        async move {
+            if hash_stored(&client, &stored).await? == expected {
+                Ok(())
+            } else {
+                Err(Failure::operation("came back with another SHA-256").at(stored))
+            }
+        }
+    };
+    each(files, get).await?;
+    Ok(Leg { files: count, bytes, width: 1, put_seconds, get_seconds: started.elapsed().as_secs_f64() })
+}
+
+/// One large file there and back.
+pub(super) async fn large(client: &Arc<Client>, folder: &Path, bytes: u64, output: Output) -> Outcome<Leg> {
+    let source = folder.join("large");
+    let expected = make(&source, bytes)?;
+    let bar = output.progress(Some(bytes), "storing the large file");
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let progress = bar.clone();
+    let options = PutOptions {
+        progress: Some(Box::new(move |done| progress.set_position(done))),
+        ..PutOptions::default()
+    };
+    let started = Instant::now();
+    let stat = client.put_file(LARGE, &source, options).await?;
+    let put_seconds = started.elapsed().as_secs_f64();
+    bar.finish_and_clear();
+    fs::remove_file(&source)?;
+    let started = Instant::now();
+    if hash_stored(client, LARGE).await? != expected {
+        return Err(Failure::operation("came back with another SHA-256").at(LARGE));
+    }
+    let get_seconds = started.elapsed().as_secs_f64();
+    Ok(Leg { files: 1, bytes: stat.size, width: stat.width, put_seconds, get_seconds })
+}
+
+/// A file of bytes that do not compress, and its SHA-256.
+fn make(path: &Path, bytes: u64) -> Outcome<[u8; 32]> {
+    let mut file = std::io::BufWriter::with_capacity(1 << 20, fs::File::create(path)?);
+    let mut hash = Sha256::new();
+    let mut state = u64::from_le_bytes(random()) | 1;
+    let mut block = vec![0; 64 << 10];
+    let mut left = bytes;
+    while left > 0 {
+        for word in block.chunks_exact_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            word.copy_from_slice(&state.to_ne_bytes());
+        }
+        let piece = &block[..usize::try_from(left).unwrap_or(usize::MAX).min(block.len())];
+        file.write_all(piece)?;
+        hash.update(piece);
+        left -= piece.len() as u64;
+    }
+    file.flush()?;
+    Ok(hash.finalize().into())
+}

@@ -1,0 +1,113 @@
+//! `sealstone demo`: the product in a minute, on a real system in a temporary folder.
+//!
+//! Everything here goes through the same doors as on many machines: TLS to the metadata server, iSCSI to the devices.
+
+mod attack;
+mod journey;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::cli::{Demo, Up};
+use crate::command::walk;
+use crate::daemon::up::{self, Running};
+use crate::daemon::{self, Shutdown};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, human_bytes};
+
+/// Capacity of each of the demo's devices; the files are sparse.
+const CAPACITY: u64 = 4 << 30;
+/// Devices of the demo.
+const OSDS: u16 = 3;
+/// Folders of a source tree that are made again rather than kept.
+const LEFT_OUT: [&str; 2] = ["target", ".git"];
+
+/// What the demo found, for `--json`.
+#[derive(Serialize)]
+struct Report {
+    start_seconds: f64,
+    tree: journey::Leg,
+    large: journey::Leg,
+    attacks: Vec<attack::Finding>,
+    kept: Option<PathBuf>,
+}
+
+/// `sealstone demo`.
+pub(crate) fn command(output: Output, arguments: &Demo) -> Outcome {
+    daemon::run(async {
+        let folder = tempfile::Builder::new().prefix("sealstone-demo-").tempdir()?;
+        let (stop, shutdown) = Shutdown::manual();
+        let started = std::time::Instant::now();
+        let up = Up {
+            data: folder.path().join("system"),
+            osds: Some(OSDS),
+            listen: "127.0.0.1:0".into(),
+            capacity: CAPACITY,
+            metrics: None,
+        };
+        let running = up::start(output, &up, &shutdown).await?;
+        let start_seconds = started.elapsed().as_secs_f64();
+        output.remark(format!(
+            "1. A metadata server and {OSDS} devices run in one process, created and started in {start_seconds:.1} s."
+        ));
+        let told = tell(output, arguments, &running, folder.path()).await;
+        let _ = stop.send(true);
+        let ended = running.finish().await;
+        let (tree, large, attacks) = told?;
+        ended?;
+        let survived = attacks.iter().filter(|finding| !finding.as_expected).count();
+        let kept = if arguments.keep { Some(folder.keep()) } else { None };
+        farewell(output, kept.as_deref());
+        output.done(&Report { start_seconds, tree, large, attacks, kept })?;
+        if survived > 0 {
+            return Err(Failure::operation(format!("{survived} attacks did not end as they must")));
+        }
+        Ok(())
+    })
+}
+
+async fn tell(
+    output: Output,
+    arguments: &Demo,
+    running: &Running,
+    folder: &Path,
+) -> Outcome<(journey::Leg, journey::Leg, Vec<attack::Finding>)> {
+    let (client, session) = journey::enrol(running).await?;
+    output.remark(
+        "2. The administrator added the user alice; she logged in by OPAQUE inside TLS 1.3, and the server",
+    );
+    output.remark(format!("   never saw her password. Her session: {session}."));
+
+    let entries = walk::walk(&arguments.tree)?;
+    let wanted = |below: &str| !below.split('/').any(|name| LEFT_OUT.contains(&name));
+    let entries = entries.into_iter().filter(|entry| wanted(&entry.below)).collect();
+    let tree = journey::tree(&client, entries, output).await?;
+    output.remark(format!(
+        "3. Stored {} files, {}, and read them back under ALLDATA: every SHA-256 agrees.",
+        tree.files,
+        human_bytes(tree.bytes)
+    ));
+    output.remark(format!("   {}", tree.rates()));
+    let large = journey::large(&client, folder, arguments.large, output).await?;
+    output.remark(format!(
+        "4. Stored one file of {} striped over {} devices, and read it back under ALLDATA: the SHA-256 agrees.",
+        human_bytes(large.bytes),
+        large.width,
+    ));
+    output.remark(format!("   {}", large.rates()));
+
+    output.remark("5. Now as an attacker on the network, with real packets to a real device:");
+    let attacks = attack::run(&client, running).await?;
+    if !output.is_json() {
+        output.result(&(), || attack::table(&attacks))?;
+    }
+    Ok((tree, large, attacks))
+}
+
+fn farewell(output: Output, kept: Option<&Path>) {
+    if let Some(path) = kept {
+        output.remark(format!("The folder is kept: {}", path.display()));
+    }
+    output.remark("Where to go next: docs/tutorial/first-steps.md, or `sealstone up --data ~/sealstone`.");
+}
