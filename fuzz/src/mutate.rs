@@ -6,9 +6,8 @@
 /// Inputs grow to this at the most, in bytes.
 const INPUT_BYTES_MAX: usize = 8192;
 /// Values that sit on the edges of length fields.
-const INTERESTING: [u64; 12] = [
-    0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 0x7FFF_FFFF_FFFF_FFFF, u64::MAX,
-];
+const INTERESTING: [u64; 12] =
+    [0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 0x7FFF_FFFF_FFFF_FFFF, u64::MAX];
 
 /// xorshift64*: small, good enough to spread mutations, the same everywhere.
 #[derive(Clone, Debug)]

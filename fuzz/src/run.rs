@@ -162,6 +162,7 @@ mod tests {
         run: |input| assert!(!(input.contains(&7) && input.contains(&9)), "both"),
         seeds: || vec![vec![1, 2, 3]],
         cost: 1,
+        quarantine: None,
         covers: &[],
     };
 

@@ -58,5 +58,6 @@ pub(crate) const SESSION_FILE: Target = Target {
     run: session_file,
     seeds: session_seeds,
     cost: 60,
+    quarantine: None,
     covers: &["client::SavedSession::load", "client::Fingerprint::from_str"],
 };

@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
@@ -17,9 +17,7 @@ use sealstone_osd::{
 };
 use sealstone_scsi::lu::{Buffers, LogicalUnit as _, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{SENSE_MAX, Sense, Status};
-use sealstone_seal::{
-    AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, Parts, Signer, selector,
-};
+use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, Parts, Signer, selector};
 use sealstone_store::{MemoryStore, ObjectStore};
 use zeroize::Zeroizing;
 
@@ -103,18 +101,19 @@ impl Rig {
         if !reply.sense.is_empty() {
             Sense::parse(&reply.sense).expect("sense data of our own");
         }
-        assert!(reply.status != Status::CheckCondition || !reply.sense.is_empty(), "a refusal without a reason");
+        assert!(
+            reply.status != Status::CheckCondition || !reply.sense.is_empty(),
+            "a refusal without a reason"
+        );
         reply
     }
 
     /// Makes the objects that seeds speak of, signed as the device asks.
     fn furnish(&self, signed: bool) {
-        for (cdb, data_out) in furniture() {
-            let (cdb, data_out) = if signed {
-                sign(&cdb, &data_out).expect("an honest command")
-            } else {
-                (cdb, data_out)
-            };
+        for (cdb, data_out) in furniture(if signed { SecurityMethod::AllData } else { SecurityMethod::NoSec })
+        {
+            let (cdb, data_out) =
+                if signed { sign(&cdb, &data_out).expect("an honest command") } else { (cdb, data_out) };
             let reply = self.send(&cdb, &data_out, 4096);
             assert_eq!(reply.status, Status::Good, "{:?}", Sense::parse(&reply.sense));
         }
@@ -122,10 +121,10 @@ impl Rig {
 }
 
 /// The commands that make [`OBJECT`] and its partition.
-fn furniture() -> Vec<(Vec<u8>, Vec<u8>)> {
+fn furniture(method: SecurityMethod) -> Vec<(Vec<u8>, Vec<u8>)> {
     let partition = sealstone_osd::cdb::CreatePartition { partition: OBJECT.partition };
     let extent = Extent { object: OBJECT, start: 0, length: 1000 };
-    let granted = |command| encoded(with_capability(Cdb::new(Generation::Osd2, command), SecurityMethod::AllData));
+    let granted = |command| encoded(with_capability(Cdb::new(Generation::Osd2, command), method));
     vec![
         (granted(Command::CreatePartition(partition)), Vec::new()),
         (granted(Command::CreateAndWrite(extent)), vec![7; 1000]),
@@ -146,14 +145,17 @@ fn with_capability(cdb: Cdb, method: SecurityMethod) -> Cdb {
         Generation::Osd2 => Range { start: 0, length: 0 },
     };
     let descriptor = match kind {
-        ObjectType::Root | ObjectType::Partition => Descriptor::Partition { scope, partition: object.partition },
+        ObjectType::Root | ObjectType::Partition => {
+            Descriptor::Partition { scope, partition: object.partition }
+        }
         ObjectType::Collection if cdb.generation == Generation::Osd2 => {
             Descriptor::Collection { scope, allowed: object }
         }
         ObjectType::Collection | ObjectType::User => Descriptor::User { scope, allowed: object, range },
     };
     let permissions = Permissions::ALL_OSD2;
-    let granted = Capability { object_type: kind, descriptor, permissions, ..capability(cdb.generation, method) };
+    let granted =
+        Capability { object_type: kind, descriptor, permissions, ..capability(cdb.generation, method) };
     Cdb { capability: granted.encode(), ..cdb }
 }
 
@@ -243,12 +245,18 @@ fn commands(method: SecurityMethod) -> Vec<Vec<u8>> {
                 let object = ObjectId::of_partition(OBJECT.partition);
                 Command::ListCollection(sealstone_osd::cdb::List { allocation: 1024, object, ..list })
             }
-            Command::ReadMap(map) => Command::ReadMap(sealstone_osd::cdb::ReadMap { allocation: 1024, ..map }),
+            Command::ReadMap(map) => {
+                Command::ReadMap(sealstone_osd::cdb::ReadMap { allocation: 1024, ..map })
+            }
             other => other,
         };
         let cdb = with_capability(Cdb { command: sized, ..plain }, method);
         let moves = matches!(cdb.command.row().transfer, Transfer::Out | Transfer::Both);
-        let data = if moves { vec![7; cdb.data_out_offset() as usize + 500] } else { vec![0; cdb.data_out_offset() as usize] };
+        let data = if moves {
+            vec![7; cdb.data_out_offset() as usize + 500]
+        } else {
+            vec![0; cdb.data_out_offset() as usize]
+        };
         all.push(packed(&encoded(cdb), &data, 4096));
         all.extend(with_attributes(cdb, &data));
     }
@@ -259,7 +267,8 @@ fn commands(method: SecurityMethod) -> Vec<Vec<u8>> {
 fn with_attributes(cdb: Cdb, data: &[u8]) -> Vec<Vec<u8>> {
     let generation = cdb.generation;
     let user = AttributeId::new(0x1_0000, 1);
-    let names = [user, AttributeId::new(1, AttributeId::ALL), AttributeId::new(AttributeId::ALL, AttributeId::ALL)];
+    let names =
+        [user, AttributeId::new(1, AttributeId::ALL), AttributeId::new(AttributeId::ALL, AttributeId::ALL)];
     let set = attribute::list::encode_set(generation, [(user, &b"value"[..])]);
     let get = attribute::list::encode_get(generation, &names);
     let (list_at, set_at, retrieved_at) = (1024, 2048, 4096);
@@ -279,7 +288,7 @@ fn with_attributes(cdb: Cdb, data: &[u8]) -> Vec<Vec<u8>> {
     };
     let mut formats = vec![list, page];
     if generation == Generation::Osd2 {
-        formats.push(AttributeParameters::One { id: user, length: 5, value: [b'v'; 18] });
+        formats.push(AttributeParameters::One { id: user, length: 18, value: [b'v'; 18] });
     }
     formats.into_iter().map(|attributes| packed(&encoded(Cdb { attributes, ..cdb }), &buffer, 8192)).collect()
 }
@@ -321,7 +330,8 @@ fn each(input: &mut Input<'_>, mut run: impl FnMut(&[u8], &[u8], usize)) {
         if input.is_empty() {
             break;
         }
-        let (cdb, out, data_in_max) = (usize::from(input.byte()), usize::from(input.short()), usize::from(input.short()));
+        let (cdb, out, data_in_max) =
+            (usize::from(input.byte()), usize::from(input.short()), usize::from(input.short()));
         let cdb = input.take(cdb);
         run(cdb, input.take(out), data_in_max);
     }
@@ -356,6 +366,7 @@ pub(crate) const UNIT: Target = Target {
     run: unit,
     seeds: unit_seeds,
     cost: 150,
+    quarantine: None,
     covers: &["device::OsdUnit::execute", "osd::Cdb::parse", "scsi::SpcCommand::parse"],
 };
 
@@ -389,6 +400,7 @@ pub(crate) const LOCKED_UNIT: Target = Target {
         all.chain(others()).collect()
     },
     cost: 150,
+    quarantine: None,
     covers: &["device::OsdUnit::execute"],
 };
 
@@ -434,6 +446,6 @@ pub(crate) const DIRECTORY: Target = Target {
     run: directory,
     seeds: directory_seeds,
     cost: 4000,
+    quarantine: None,
     covers: &["device::DataDir::open"],
 };
-

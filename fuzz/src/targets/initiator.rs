@@ -26,5 +26,6 @@ pub(crate) const URL: Target = Target {
         texts.map(|text| text.as_bytes().to_vec()).to_vec()
     },
     cost: 1,
+    quarantine: None,
     covers: &["initiator::TargetUrl::from_str"],
 };

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use sealstone_login::{
-    AccountRecord, ChannelBinding, ClientStarted, LoginContext, LoginFailure, ServerKeys, ServerStarted, SessionKeys,
-    SessionTerms, start_login, start_registration,
+    AccountRecord, ChannelBinding, ClientStarted, LoginContext, LoginFailure, ServerKeys, ServerStarted,
+    SessionKeys, SessionTerms, start_login, start_registration,
 };
 use sealstone_mds_protocol::login::{
     KE3_BYTES, LoginChallenge, LoginFinish, LoginOk, LoginStart, REGISTRATION_REQUEST_BYTES,
@@ -132,13 +132,21 @@ fn server(input: &[u8]) {
         }
         4 => {
             let Ok(keys) = ServerKeys::from_bytes(input.rest()) else { return };
-            assert_eq!(*ServerKeys::from_bytes(&keys.to_bytes()).expect("our own keys").to_bytes(), *keys.to_bytes());
+            assert_eq!(
+                *ServerKeys::from_bytes(&keys.to_bytes()).expect("our own keys").to_bytes(),
+                *keys.to_bytes()
+            );
             let _ = answer(&keys, None, &world.start);
         }
         _ => {
             let Ok(finish) = decode_message::<LoginFinish>(input.rest()) else { return };
-            let (_, started) = answer(&world.keys, Some(&world.account), &world.start).expect("an honest start");
-            assert_eq!(started.finish(&finish).is_ok(), finish == world.finish, "proven without the password");
+            let (_, started) =
+                answer(&world.keys, Some(&world.account), &world.start).expect("an honest start");
+            assert_eq!(
+                started.finish(&finish).is_ok(),
+                finish == world.finish,
+                "proven without the password"
+            );
         }
     }
 }
@@ -149,6 +157,7 @@ pub(crate) const SERVER: Target = Target {
     run: server,
     seeds: server_seeds,
     cost: 600,
+    quarantine: None,
     covers: &["login::ServerKeys::from_bytes", "login::AccountRecord::parse"],
 };
 
@@ -183,6 +192,7 @@ pub(crate) const CLIENT: Target = Target {
     run: client,
     seeds: client_seeds,
     cost: 20_000,
+    quarantine: None,
     covers: &["mds-protocol::frame::decode_message"],
 };
 
@@ -221,5 +231,6 @@ pub(crate) const RESUME: Target = Target {
         vec![[body(&resume), body(&ok)].concat()]
     },
     cost: 10,
+    quarantine: None,
     covers: &["login::SessionKeys::from_bytes"],
 };

@@ -1,16 +1,16 @@
 //! `sealstone-mds-protocol`: frames, login bodies, requests, responses, layouts, names.
 
 use sealstone_mds_protocol::login::{
-    KE1_BYTES, KE2_BYTES, KE3_BYTES, LoginChallenge, LoginError, LoginErrorCode, LoginFinish, LoginOk, LoginStart,
-    Logout, REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES, REGISTRATION_UPLOAD_BYTES, RegisterResponse,
-    RegisterStart, RegisterUpload, Rekey, Resume, Retry, SUITE_LIGHT,
+    KE1_BYTES, KE2_BYTES, KE3_BYTES, LoginChallenge, LoginError, LoginErrorCode, LoginFinish, LoginOk,
+    LoginStart, Logout, REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES, REGISTRATION_UPLOAD_BYTES,
+    RegisterResponse, RegisterStart, RegisterUpload, Rekey, Resume, Retry, SUITE_LIGHT,
 };
 use sealstone_mds_protocol::{
-    Access, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceId, DeviceState, DirEntry,
-    ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant, HEADER_BYTES, Handle, InodeId,
-    IntentId, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, REQUESTS, RESPONSES, Request,
-    Response, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName, Wire, Writer, decode_message,
-    frame,
+    Access, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceId, DeviceState,
+    DirEntry, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant, HEADER_BYTES,
+    Handle, InodeId, IntentId, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, REQUESTS,
+    RESPONSES, Request, Response, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName, Wire, Writer,
+    decode_message, frame,
 };
 use sealstone_osd::ObjectId;
 
@@ -145,6 +145,7 @@ pub(crate) const FRAME: Target = Target {
     run: frames,
     seeds: frame_seeds,
     cost: 1,
+    quarantine: None,
     covers: &["mds-protocol::FrameHeader::parse", "mds-protocol::frame::decode_message"],
 };
 
@@ -165,6 +166,7 @@ pub(crate) const LOGIN: Target = Target {
     run: login,
     seeds: login_seeds,
     cost: 1,
+    quarantine: None,
     covers: &["mds-protocol::frame::decode_message"],
 };
 
@@ -221,7 +223,10 @@ fn requests() -> Vec<Request> {
 
 fn request_seeds() -> Vec<Vec<u8>> {
     let all = requests();
-    assert!(REQUESTS.iter().all(|(row, _)| all.iter().any(|one| one.operation() == *row)), "a seed for each row");
+    assert!(
+        REQUESTS.iter().all(|(row, _)| all.iter().any(|one| one.operation() == *row)),
+        "a seed for each row"
+    );
     all.iter().map(encoded).collect()
 }
 
@@ -245,11 +250,13 @@ pub(crate) const REQUEST: Target = Target {
     run: request,
     seeds: request_seeds,
     cost: 1,
-    covers: &["mds-protocol::Request::decode"],
+    quarantine: None,
+    covers: &["mds-protocol::message::decode"],
 };
 
 fn objects(width: u32) -> Vec<ObjectRef> {
-    let object = |at| ObjectRef { device: DeviceId(at), object: ObjectId::new(0x1_0000, 0x1_0000 + u64::from(at)) };
+    let object =
+        |at| ObjectRef { device: DeviceId(at), object: ObjectId::new(0x1_0000, 0x1_0000 + u64::from(at)) };
     (0..width).map(object).collect()
 }
 
@@ -338,7 +345,10 @@ fn answered(response: &Response) -> Vec<u8> {
 
 fn response_seeds() -> Vec<Vec<u8>> {
     let all = responses();
-    assert!(RESPONSES.iter().all(|(row, _)| all.iter().any(|one| one.operation() == *row)), "a seed for each row");
+    assert!(
+        RESPONSES.iter().all(|(row, _)| all.iter().any(|one| one.operation() == *row)),
+        "a seed for each row"
+    );
     all.iter().map(answered).collect()
 }
 
@@ -355,7 +365,8 @@ pub(crate) const RESPONSE: Target = Target {
     run: response,
     seeds: response_seeds,
     cost: 1,
-    covers: &["mds-protocol::Response::decode"],
+    quarantine: None,
+    covers: &["mds-protocol::message::decode"],
 };
 
 fn layout_seeds() -> Vec<Vec<u8>> {
@@ -392,6 +403,7 @@ pub(crate) const LAYOUT: Target = Target {
     run: layout,
     seeds: layout_seeds,
     cost: 4,
+    quarantine: None,
     covers: &["mds-protocol::frame::decode_message"],
 };
 
@@ -427,9 +439,23 @@ pub(crate) const NAMES: Target = Target {
     about: "text as name, path and account; what is taken is canonical, and paths split and join",
     run: names,
     seeds: || {
-        let texts = ["a", "/", "/a/b/c", "/ä ö/ß", "alice", "a.b-c_d@e", "//", "/../x", ".", "..", "/a/", "\u{202e}x"];
+        let texts = [
+            "a",
+            "/",
+            "/a/b/c",
+            "/ä ö/ß",
+            "alice",
+            "a.b-c_d@e",
+            "//",
+            "/../x",
+            ".",
+            "..",
+            "/a/",
+            "\u{202e}x",
+        ];
         texts.map(|text| text.as_bytes().to_vec()).to_vec()
     },
     cost: 1,
+    quarantine: None,
     covers: &["mds-protocol::Name::new", "mds-protocol::FilePath::new", "mds-protocol::UserName::new"],
 };

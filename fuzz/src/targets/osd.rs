@@ -7,11 +7,12 @@ use sealstone_osd::master_key::{self, BothValues};
 use sealstone_osd::offset::{self, Decoded};
 use sealstone_osd::query::{Criterion, QueryList, QueryType};
 use sealstone_osd::table::{Continuation, SERVICE_ACTIONS};
+use sealstone_osd::task::{ServiceResponse, TaskResponse};
 use sealstone_osd::{
-    AttributeId, AttributeParameters, Capability, CapabilityBytes, Cdb, Command, Descriptor, Generation, ObjectId,
-    ObjectType, Permissions, SecurityMethod, capability,
+    AttributeId, AttributeParameters, Capability, CapabilityBytes, Cdb, Command, Descriptor, Generation,
+    ObjectId, ObjectType, Permissions, SecurityMethod, capability,
 };
-use sealstone_scsi::Sense;
+use sealstone_scsi::{Sense, SenseKey};
 
 use crate::Target;
 use crate::input::{GENERATIONS, Input, fitted, seed, selector};
@@ -135,6 +136,7 @@ pub(crate) const CDB: Target = Target {
     run: cdb,
     seeds: cdb_seeds,
     cost: 1,
+    quarantine: None,
     covers: &["osd::Cdb::parse", "osd::CapabilityBytes::parse"],
 };
 
@@ -178,6 +180,7 @@ pub(crate) const CAPABILITY: Target = Target {
     run: capability_bytes,
     seeds: capability_seeds,
     cost: 1,
+    quarantine: None,
     covers: &["osd::Capability::parse", "osd::CapabilityBytes::parse"],
 };
 
@@ -254,6 +257,7 @@ pub(crate) const CONTINUATION: Target = Target {
     run: continuation,
     seeds: continuation_seeds,
     cost: 4,
+    quarantine: None,
     covers: &["osd::Segment::parse"],
 };
 
@@ -281,6 +285,7 @@ pub(crate) const INTEGRITY: Target = Target {
     run: integrity,
     seeds: integrity_seeds,
     cost: 1,
+    quarantine: None,
     covers: &["osd::DataOutIntegrity::parse", "osd::DataInIntegrity::parse"],
 };
 
@@ -305,6 +310,7 @@ pub(crate) const MASTER_KEY: Target = Target {
     run: master_key,
     seeds: master_key_seeds,
     cost: 1,
+    quarantine: None,
     covers: &["osd::BothValues::parse", "osd::master_key::parse_device_value"],
 };
 
@@ -339,7 +345,36 @@ pub(crate) const OFFSET: Target = Target {
     run: offset,
     seeds: offset_seeds,
     cost: 1,
+    quarantine: None,
     covers: &["osd::offset::decode"],
+};
+
+fn task_seeds() -> Vec<Vec<u8>> {
+    use ServiceResponse::{Complete, IncorrectLun, Rejected, Succeeded};
+    let attention = TaskResponse {
+        key: SenseKey::UnitAttention,
+        attention_depth: 2,
+        code: [0x29, 0],
+        ..TaskResponse::new(Complete)
+    };
+    let plain = [Complete, Succeeded, Rejected, IncorrectLun].map(TaskResponse::new);
+    plain.iter().chain([&attention]).map(|one| one.encode().to_vec()).collect()
+}
+
+fn task(input: &[u8]) {
+    if let Some(answer) = TaskResponse::parse(input) {
+        assert_eq!(TaskResponse::parse(&answer.encode()), Some(answer));
+    }
+}
+
+pub(crate) const TASK: Target = Target {
+    name: "osd-task",
+    about: "an answer to PERFORM TASK MANAGEMENT FUNCTION; what parses encodes and parses the same",
+    run: task,
+    seeds: task_seeds,
+    cost: 1,
+    quarantine: None,
+    covers: &["osd::TaskResponse::parse"],
 };
 
 /// The selector byte before inputs of one generation.

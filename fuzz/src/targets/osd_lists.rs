@@ -149,6 +149,7 @@ pub(crate) const ATTRIBUTE_LISTS: Target = Target {
     run: lists,
     seeds: list_seeds,
     cost: 4,
+    quarantine: None,
     covers: &[
         "osd::GetNames::parse",
         "osd::Values::parse_set",
@@ -210,6 +211,7 @@ pub(crate) const ATTRIBUTE_PAGES: Target = Target {
     run: page_format,
     seeds: page_seeds,
     cost: 2,
+    quarantine: None,
     covers: &["osd::page::parse", "osd::page::parse_memberships"],
 };
 
@@ -224,7 +226,8 @@ fn listing_seeds() -> Vec<Vec<u8>> {
                 (false, End::Continued { next: 9, total: None, list_id: 0 }),
             ] {
                 let mut out = Vec::new();
-                let mut writer = ListingWriter::new(generation, listed, with_attributes, &mut out, usize::MAX);
+                let mut writer =
+                    ListingWriter::new(generation, listed, with_attributes, &mut out, usize::MAX);
                 assert!((0x1_0000..0x1_0003).all(|id| writer.push(id, &VALUES)));
                 let _ = writer.finish(true, end);
                 seeds.push(of_generation(generation, &out));
@@ -274,11 +277,13 @@ pub(crate) const LISTING: Target = Target {
     run: listing,
     seeds: listing_seeds,
     cost: 2,
+    quarantine: None,
     covers: &["osd::Listing::parse", "osd::listing::parse_matches"],
 };
 
 fn query_seeds() -> Vec<Vec<u8>> {
-    let one = |min: &'static [u8], max: &'static [u8]| Criterion { id: AttributeId::new(0x1_0003, 1), min, max };
+    let one =
+        |min: &'static [u8], max: &'static [u8]| Criterion { id: AttributeId::new(0x1_0003, 1), min, max };
     let lists = [
         QueryList { kind: QueryType::Union, criteria: vec![] },
         QueryList { kind: QueryType::Union, criteria: vec![one(b"", b"")] },
@@ -304,17 +309,20 @@ pub(crate) const QUERY: Target = Target {
     run: query,
     seeds: query_seeds,
     cost: 1,
+    quarantine: None,
     covers: &["osd::QueryList::parse"],
 };
 
 fn map_seeds() -> Vec<Vec<u8>> {
-    let stretches: Vec<Stretch> = map::split(map::WRITTEN, 0, 5 << 31).chain(map::split(map::HOLE, 7, 9)).collect();
-    [usize::MAX, 40, 8].map(|allocation| {
-        let mut out = Vec::new();
-        map::encode(&stretches, &mut out, allocation);
-        out
-    })
-    .to_vec()
+    let stretches: Vec<Stretch> =
+        map::split(map::WRITTEN, 0, 5 << 31).chain(map::split(map::HOLE, 7, 9)).collect();
+    [usize::MAX, 40, 8]
+        .map(|allocation| {
+            let mut out = Vec::new();
+            map::encode(&stretches, &mut out, allocation);
+            out
+        })
+        .to_vec()
 }
 
 fn read_map(input: &[u8]) {
@@ -336,5 +344,6 @@ pub(crate) const MAP: Target = Target {
     run: read_map,
     seeds: map_seeds,
     cost: 1,
+    quarantine: None,
     covers: &["osd::map::parse"],
 };

@@ -1,8 +1,9 @@
 //! `sealstone-scsi`: sense data, SPC commands, inquiry data.
 
-
 use sealstone_scsi::spc::{self, SpcCommand, vpd};
-use sealstone_scsi::{FieldPointer, Functions, OsdError, ResponseIcv, SENSE_MAX, Sense, SenseKey, additional};
+use sealstone_scsi::{
+    FieldPointer, Functions, OsdError, ResponseIcv, SENSE_MAX, Sense, SenseKey, additional,
+};
 
 use crate::Target;
 use crate::input::array;
@@ -52,6 +53,7 @@ pub(crate) const SENSE: Target = Target {
     run: sense,
     seeds: sense_seeds,
     cost: 1,
+    quarantine: None,
     covers: &["scsi::Sense::parse"],
 };
 
@@ -96,5 +98,11 @@ pub(crate) const SPC: Target = Target {
     run: spc_commands,
     seeds: spc_seeds,
     cost: 1,
-    covers: &["scsi::SpcCommand::parse", "scsi::vpd::content", "scsi::vpd::designations", "scsi::spc::flat_lun"],
+    quarantine: None,
+    covers: &[
+        "scsi::SpcCommand::parse",
+        "scsi::vpd::content",
+        "scsi::vpd::designations",
+        "scsi::spc::flat_lun",
+    ],
 };

@@ -7,13 +7,14 @@ use sealstone_crypto::{ParkingLot, RustCrypto};
 use sealstone_osd::cdb::{Append, Extent, GetList, Query, Segment, Target as Object};
 use sealstone_osd::continuation::{self, Piece};
 use sealstone_osd::{
-    AttributeId, AttributeParameters, Cdb, Command, Generation, ObjectId, ObjectType, SecurityMethod, attribute,
+    AttributeId, AttributeParameters, Cdb, Command, Generation, ObjectId, ObjectType, SecurityMethod,
+    attribute,
 };
 use sealstone_scsi::{Sense, SenseKey, additional};
 use sealstone_seal::icv::DataInCounts;
 use sealstone_seal::{
-    Admitted, AlgorithmSlots, Credential, Facts, Gate, GatePolicy, Hash, InitialKey, KeyHierarchy, Nexus, NonceLimits,
-    ObjectFacts, Parts, Random, Reply, Request, SecurityToken, Signed, Signer, sense,
+    Admitted, AlgorithmSlots, Credential, Facts, Gate, GatePolicy, Hash, InitialKey, KeyHierarchy, Nexus,
+    NonceLimits, ObjectFacts, Parts, Random, Reply, Request, SecurityToken, Signed, Signer, sense,
 };
 
 use super::osd::{OBJECT, capability};
@@ -66,6 +67,7 @@ pub(crate) const KEYSTORE: Target = Target {
     run: keystore,
     seeds: keystore_seeds,
     cost: 60,
+    quarantine: None,
     covers: &["seal::KeyHierarchy::decode"],
 };
 
@@ -267,7 +269,10 @@ fn the_gate(input: &[u8]) {
             "an honest command was refused"
         );
     };
-    assert!(world().commands.iter().any(|honest| *honest.signed.cdb == *wire), "a forged command was admitted");
+    assert!(
+        world().commands.iter().any(|honest| *honest.signed.cdb == *wire),
+        "a forged command was admitted"
+    );
     let _ = admitted.permit(&cdb, &facts);
     let _ = admitted.data_in_layout(&cdb);
     let _ = admitted.authenticate(&cdb, &[]);
@@ -280,6 +285,7 @@ pub(crate) const GATE: Target = Target {
     run: the_gate,
     seeds: gate_seeds,
     cost: 12,
+    quarantine: None,
     covers: &["osd::Cdb::parse", "osd::Capability::parse"],
 };
 
@@ -314,6 +320,7 @@ pub(crate) const DATA_OUT: Target = Target {
     run: data_out,
     seeds: data_out_seeds,
     cost: 12,
+    quarantine: None,
     covers: &["osd::Segment::parse"],
 };
 
@@ -384,5 +391,6 @@ pub(crate) const REPLY: Target = Target {
     run: reply,
     seeds: reply_seeds,
     cost: 6,
+    quarantine: None,
     covers: &["seal::DataInCounts::parse", "seal::sense::response_icv_field", "seal::sense::good_carrier"],
 };

@@ -17,7 +17,7 @@ use crate::input::{Input, fitted};
 const CAPACITY: u64 = 1 << 20;
 /// The table and the files of a store, as docs/design/store.md names them.
 const TABLE: TableDefinition<'static, &[u8; 25], &[u8]> = TableDefinition::new("sealstone");
-const INDEX: &str = "index.redb";
+const INDEX_FILE: &str = "index.redb";
 const SUPERBLOCK: &str = "superblock";
 const SUPERBLOCK_LEN: usize = 512;
 /// Objects that are looked at in a store that opened.
@@ -41,9 +41,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Ram {
     fn copy(&self) -> Self {
         let files = locked(&self.0);
-        let copies = files.iter().map(|(name, file)| {
-            (name.clone(), Arc::new(RamFile(Mutex::new(Arc::clone(&locked(&file.0))))))
-        });
+        let copies = files
+            .iter()
+            .map(|(name, file)| (name.clone(), Arc::new(RamFile(Mutex::new(Arc::clone(&locked(&file.0)))))));
         Self(Mutex::new(copies.collect()))
     }
 
@@ -190,7 +190,8 @@ fn base() -> &'static Base {
     static BASE: OnceLock<Base> = OnceLock::new();
     BASE.get_or_init(|| {
         let medium = Arc::new(Ram::default());
-        let wanted = FormatOptions { segment: Some(1 << 20), ..FormatOptions::new(CAPACITY, *b"0123456789abcdef") };
+        let wanted =
+            FormatOptions { segment: Some(1 << 20), ..FormatOptions::new(CAPACITY, *b"0123456789abcdef") };
         format(&*medium, &wanted).expect("an empty medium");
         let shared = Arc::clone(&medium);
         let store = DiskStore::open(shared, options()).expect("a new store");
@@ -212,7 +213,8 @@ fn base() -> &'static Base {
         let places = medium.names().into_iter().map(|name| {
             let file = medium.file(&name).expect("listed");
             let bytes = Arc::clone(&locked(&file.0));
-            let used = bytes.chunks(SECTOR).enumerate().filter(|(_, sector)| sector.iter().any(|byte| *byte != 0));
+            let used =
+                bytes.chunks(SECTOR).enumerate().filter(|(_, sector)| sector.iter().any(|byte| *byte != 0));
             (name, used.map(|(at, _)| at * SECTOR).collect())
         });
         let places = places.collect();
@@ -223,7 +225,7 @@ fn base() -> &'static Base {
 
 fn records(medium: &Ram) -> Vec<([u8; 25], Vec<u8>)> {
     let must = "a healthy index reads";
-    let file = medium.copy().file(INDEX).expect("the index");
+    let file = medium.copy().file(INDEX_FILE).expect("the index");
     let engine = Builder::new().create_with_backend(Engine(file)).expect(must);
     let table = engine.begin_read().expect(must).open_table(TABLE).expect(must);
     let all = table.iter().expect(must).map(|entry| {
@@ -254,7 +256,8 @@ fn exercise(store: &DiskStore, sound: bool) {
     let listed = store.list(ObjectId::ROOT, OBJECTS_MAX).unwrap_or_default();
     for (id, _) in &listed {
         let stat = store.stat(*id);
-        let offsets = [0, 4000, 8000, 60_000, (5 << 20) - 100, stat.map_or(0, |stat| stat.length.saturating_sub(100))];
+        let offsets =
+            [0, 4000, 8000, 60_000, (5 << 20) - 100, stat.map_or(0, |stat| stat.length.saturating_sub(100))];
         for offset in offsets {
             let Ok(count) = store.read(*id, offset, &mut buffer) else { continue };
             if sound && id.object != 0 {
@@ -290,8 +293,7 @@ fn exercise(store: &DiskStore, sound: bool) {
 }
 
 /// One change: file, kind, place, value.
-fn edit(medium: &Ram, input: &mut Input<'_>) -> Option<String> {
-    let names = medium.names();
+fn edit(medium: &Ram, names: &[String], input: &mut Input<'_>) -> Option<String> {
     let (which, kind) = (input.byte(), input.byte());
     let (sector, within, value) = (usize::from(input.short()), usize::from(input.short()), input.byte());
     let name = names.get(usize::from(which) % names.len().max(1))?;
@@ -300,6 +302,8 @@ fn edit(medium: &Ram, input: &mut Input<'_>) -> Option<String> {
     let at = places.get(sector % places.len().max(1)).copied().unwrap_or(0) + within % SECTOR;
     let file = medium.file(name)?;
     match kind % 8 {
+        // A damaged page is another target's.
+        0..=5 if name == INDEX_FILE && names.len() > 1 => return None,
         6 => {
             let _ = medium.delete(name);
         }
@@ -324,7 +328,8 @@ fn opened(input: &[u8]) {
     let medium = base().medium.copy();
     let mut sound = true;
     while !input.is_empty() {
-        let changed = edit(&medium, &mut input);
+        let names = medium.names();
+        let changed = edit(&medium, &names, &mut input);
         sound &= changed.is_none_or(|name| name.starts_with("segment-"));
     }
     let Some(store) = open(medium) else { return };
@@ -347,6 +352,34 @@ pub(crate) const OPEN: Target = Target {
         seeds
     },
     cost: 1500,
+    quarantine: None,
+    covers: &["store::DiskStore::open"],
+};
+
+fn index_pages(input: &[u8]) {
+    let mut input = Input::new(input);
+    let medium = base().medium.copy();
+    while !input.is_empty() {
+        let _ = edit(&medium, &[INDEX_FILE.to_owned()], &mut input);
+    }
+    if let Some(store) = open(medium) {
+        exercise(&store, false);
+    }
+}
+
+pub(crate) const INDEX_PAGES: Target = Target {
+    name: "store-index",
+    about: "changes to the index file (0, kind, sector, byte, value); then the store is opened and used",
+    run: index_pages,
+    seeds: || {
+        let sectors = base().places[INDEX_FILE].len() as u16;
+        let all = (0..sectors).flat_map(|sector| (0..6).map(move |kind| (sector.to_be_bytes(), kind)));
+        all.map(|([high, low], kind)| vec![0, kind, high, low, 0, 20, 0x10]).collect()
+    },
+    cost: 1500,
+    quarantine: Some(
+        "redb 4 panics on some damaged pages, and again while it unwinds, which ends the process",
+    ),
     covers: &["store::DiskStore::open"],
 };
 
@@ -371,6 +404,7 @@ pub(crate) const WHOLE_SUPERBLOCK: Target = Target {
         vec![bytes]
     },
     cost: 1500,
+    quarantine: None,
     covers: &["store::DiskStore::open"],
 };
 
@@ -385,7 +419,7 @@ fn record_seeds() -> Vec<Vec<u8>> {
 fn record(input: &[u8]) {
     let base = base();
     let medium = base.medium.copy();
-    let file = medium.file(INDEX).expect("the index");
+    let file = medium.file(INDEX_FILE).expect("the index");
     let must = "a healthy index is written";
     let engine = Builder::new().create_with_backend(Engine(file)).expect(must);
     let transaction = engine.begin_write().expect(must);
@@ -413,5 +447,6 @@ pub(crate) const RECORDS: Target = Target {
     run: record,
     seeds: record_seeds,
     cost: 2500,
+    quarantine: None,
     covers: &["store::DiskStore::open"],
 };
