@@ -21,7 +21,7 @@ impl Random {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -30,7 +30,7 @@ impl Random {
 
     /// A number below `bound` (0 for bound 0).
     pub fn below(&mut self, bound: usize) -> usize {
-        if bound == 0 { 0 } else { (self.next() % bound as u64) as usize }
+        if bound == 0 { 0 } else { (self.draw() % bound as u64) as usize }
     }
 }
 
@@ -49,7 +49,7 @@ fn step(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     let at = random.below(bytes.len());
     match random.below(9) {
         0 if !bytes.is_empty() => bytes[at] ^= 1 << random.below(8),
-        1 if !bytes.is_empty() => bytes[at] = random.next() as u8,
+        1 if !bytes.is_empty() => bytes[at] = random.draw() as u8,
         2 => bytes.truncate(at),
         3 => bytes.extend((0..random.below(64)).map(|index| (index as u8).wrapping_mul(at as u8))),
         4 if !bytes.is_empty() => {
@@ -77,7 +77,7 @@ fn step(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
             let piece = &other[from..from + random.below(other.len() - from).min(512)];
             bytes.splice(at..at, piece.iter().copied());
         }
-        _ => bytes.insert(at, random.next() as u8),
+        _ => bytes.insert(at, random.draw() as u8),
     }
 }
 

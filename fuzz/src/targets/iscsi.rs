@@ -69,7 +69,7 @@ fn policy(flags: u8) -> Policy {
     Policy {
         header_digest: digest(flag::HEADER_DIGEST),
         data_digest: digest(flag::DATA_DIGEST),
-        max_receive: 4096,
+        max_receive: 8192,
         initial_r2t: slow,
         immediate_data: !slow,
         first_burst: 4096,

@@ -239,14 +239,19 @@ fn same_bytes(given: &[u8], encoded: &[u8]) {
 
 fn request(bytes: &[u8]) {
     if let Ok((id, request)) = Request::decode(bytes) {
-        same_bytes(bytes, &request.encode(id).expect("what decodes is within the limits"));
+        let encoded = request.encode(id).expect("what decodes is within the limits");
+        // A path may come with more slashes than it keeps.
+        if encoded.len() == bytes.len() {
+            same_bytes(bytes, &encoded);
+        }
+        assert_eq!(Request::decode(&encoded).as_ref(), Ok(&(id, request.clone())));
         assert!(REQUESTS.contains(&(request.operation(), request.name())));
     }
 }
 
 pub(crate) const REQUEST: Target = Target {
     name: "mds-request",
-    about: "a request body; what decodes encodes to the same bytes",
+    about: "a request body; what decodes encodes to the same bytes but for slashes, and decodes the same",
     run: request,
     seeds: request_seeds,
     cost: 1,
@@ -428,7 +433,9 @@ fn names(input: &[u8]) {
     let short = Text::<16>::truncated(&text);
     assert!(short.as_str().len() <= 16 && text.starts_with(short.as_str()));
     one::<Name>(input);
-    one::<FilePath>(input);
+    if let Ok(path) = decode_message::<FilePath>(input) {
+        one::<FilePath>(&body(&path));
+    }
     one::<UserName>(input);
     let bare: [u8; 2] = array(input);
     one::<Text<255>>(&bare);
