@@ -115,7 +115,8 @@ pub struct ClockBehind {
     pub behind_ms: u64,
 }
 
-/// The clock to go on with after a restart: never before the persisted lease.
+/// The clock to go on with after a restart: after the persisted lease, so that a client which takes over the time that
+/// it is told is not refused for it again.
 ///
 /// # Errors
 /// [`ClockBehind`] if the machine's clock is more than [`CLOCK_BACK_MAX_MS`] behind: the device stays NOT READY.
@@ -124,7 +125,7 @@ pub const fn clock_after_restart(machine_ms: u64, lease_ms: u64) -> Result<u64, 
     if behind_ms > CLOCK_BACK_MAX_MS {
         return Err(ClockBehind { behind_ms });
     }
-    Ok(if behind_ms > 0 { lease_ms } else { machine_ms })
+    Ok(if machine_ms > lease_ms { machine_ms } else { lease_ms.saturating_add(1) })
 }
 
 /// What was seen within the window.
@@ -473,8 +474,19 @@ mod tests {
     #[test]
     fn a_clock_set_back_by_an_hour_keeps_the_device_from_starting() {
         assert_eq!(clock_after_restart(NOW - 3_600_000, NOW), Err(ClockBehind { behind_ms: 3_600_000 }));
-        assert_eq!(clock_after_restart(NOW - 60_000, NOW), Ok(NOW));
+        assert_eq!(clock_after_restart(NOW - 60_000, NOW), Ok(NOW + 1));
+        assert_eq!(clock_after_restart(NOW, NOW), Ok(NOW + 1));
         assert_eq!(clock_after_restart(NOW + 5, NOW), Ok(NOW + 5));
+    }
+
+    #[test]
+    fn a_client_that_takes_over_the_clock_after_a_restart_is_accepted() {
+        for machine in [NOW - 1_500, NOW - 1, NOW, NOW + 1] {
+            let memory = NonceMemory::<Std>::new(NonceLimits::default(), &[1; 16], NOW);
+            let clock = clock_after_restart(machine, NOW).unwrap();
+            memory.extend_lease(memory.lease_due(clock).unwrap());
+            assert_eq!(memory.admit(ALICE, &nonce(clock, 1), clock), Ok(()), "told {clock} at {machine}");
+        }
     }
 
     #[test]
