@@ -28,6 +28,9 @@ pub enum ClientError {
     /// changes something is unknown.
     #[error("no connection to the metadata server")]
     Connection(#[source] io::Error),
+    /// The other end does not hold the pinned certificate: another server, or somebody in between.
+    #[error("the server's certificate is not the pinned one")]
+    WrongCertificate,
     /// A connection broke while a request that changes something was under way; whether it was done is unknown.
     #[error("the connection broke during {request}: its outcome is unknown")]
     OutcomeUnknown {
@@ -99,7 +102,7 @@ impl ClientError {
         match self {
             Self::Refused(failure) => failure.code.exit_code(),
             Self::Device { error, .. } if error.is_denied() => 3,
-            Self::SessionOver | Self::LoginRefused => 3,
+            Self::SessionOver | Self::LoginRefused | Self::WrongCertificate => 3,
             _ => 1,
         }
     }

@@ -82,7 +82,7 @@ impl Mds {
         user: &UserName,
         password: &[u8],
     ) -> Result<Self, ClientError> {
-        let (mut stream, binding) = dial.dial().await.map_err(ClientError::Connection)?;
+        let (mut stream, binding) = dial.dial().await.map_err(not_connected)?;
         let work = async {
             let greeting = session::hello(&mut stream, &*environment).await?;
             let suite = options.suite;
@@ -170,7 +170,7 @@ impl Mds {
             return Ok(link.clone());
         }
         *held = None;
-        let (mut stream, binding) = self.dial.dial().await.map_err(ClientError::Connection)?;
+        let (mut stream, binding) = self.dial.dial().await.map_err(not_connected)?;
         let work = async {
             let greeting = session::hello(&mut stream, &*self.environment).await?;
             session::resume(&mut stream, &self.environment, binding, &greeting, &self.ticket).await?;
@@ -273,6 +273,17 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::DeviceAdd { .. }
         | Request::UserRegisterFinish { .. }
         | Request::UserRemove { .. } => false,
+    }
+}
+
+/// Why there is no channel. Another certificate will be another one next time too, and is for a person to judge.
+fn not_connected(error: std::io::Error) -> ClientError {
+    use tokio_rustls::rustls::Error as Tls;
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Tls>());
+    if matches!(inner, Some(Tls::InvalidCertificate(_))) {
+        ClientError::WrongCertificate
+    } else {
+        ClientError::Connection(error)
     }
 }
 
