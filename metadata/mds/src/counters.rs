@@ -66,31 +66,38 @@ impl Counters {
     /// Prometheus text.
     #[must_use]
     pub fn render(&self) -> String {
-        let mut text = String::from("# TYPE sealstone_mds_requests_total counter\n");
+        let mut text = String::new();
+        header(&mut text, "requests", "Requests received, by kind.");
         let value = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         for ((_, name), figure) in REQUESTS.iter().zip(&self.requests) {
             let _ = writeln!(text, "sealstone_mds_requests_total{{request=\"{name}\"}} {}", value(figure));
         }
-        text.push_str("# TYPE sealstone_mds_failures_total counter\n");
+        header(&mut text, "failures", "Requests that failed, by reason.");
         for (code, figure) in ErrorCode::ALL.iter().zip(&self.failures) {
             let _ =
                 writeln!(text, "sealstone_mds_failures_total{{code=\"{}\"}} {}", code.name(), value(figure));
         }
-        for (name, figure) in [
-            ("logins", &self.logins),
-            ("sessions_resumed", &self.resumed),
-            ("logins_refused", &self.login_refused),
-            ("logins_limited", &self.login_limited),
-            ("protocol_violations", &self.violations),
-            ("grants", &self.grants),
-            ("objects_reaped", &self.reaped),
-            ("creates_expired", &self.expired_intents),
+        for (name, help, figure) in [
+            ("logins", "Logins with a password.", &self.logins),
+            ("sessions_resumed", "Connections that went on with a session.", &self.resumed),
+            ("logins_refused", "Logins and resumptions refused.", &self.login_refused),
+            ("logins_limited", "Logins put off because of too many attempts.", &self.login_limited),
+            ("protocol_violations", "Connections closed for a protocol violation.", &self.violations),
+            ("grants", "Credentials given for objects.", &self.grants),
+            ("objects_reaped", "Objects of removed files that are gone from their devices.", &self.reaped),
+            ("creates_expired", "Creates that nobody finished.", &self.expired_intents),
         ] {
-            let _ = writeln!(text, "# TYPE sealstone_mds_{name}_total counter");
+            header(&mut text, name, help);
             let _ = writeln!(text, "sealstone_mds_{name}_total {}", value(figure));
         }
         text
     }
+}
+
+fn header(text: &mut String, name: &str, help: &str) {
+    // Writing to a String cannot fail.
+    let _ =
+        writeln!(text, "# HELP sealstone_mds_{name}_total {help}\n# TYPE sealstone_mds_{name}_total counter");
 }
 
 #[cfg(test)]

@@ -115,15 +115,26 @@ impl Server {
         let mut text = self.mds.counters().render();
         let open: usize = self.tally.open.lock().values().sum();
         let value = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
-        text.push_str(&format!(
-            "# TYPE sealstone_mds_connections gauge\nsealstone_mds_connections {open}\n\
-             # TYPE sealstone_mds_connections_accepted_total counter\nsealstone_mds_connections_accepted_total {}\n\
-             # TYPE sealstone_mds_connections_turned_away_total counter\nsealstone_mds_connections_turned_away_total {}\n\
-             # TYPE sealstone_mds_handshakes_failed_total counter\nsealstone_mds_handshakes_failed_total {}\n",
-            value(&self.tally.accepted),
-            value(&self.tally.turned_away),
-            value(&self.tally.handshakes_failed),
-        ));
+        for (name, kind, help, value) in [
+            ("connections", "gauge", "Connections open now.", open as u64),
+            ("connections_accepted_total", "counter", "Connections accepted.", value(&self.tally.accepted)),
+            (
+                "connections_turned_away_total",
+                "counter",
+                "Connections closed at once because a limit was reached.",
+                value(&self.tally.turned_away),
+            ),
+            (
+                "handshakes_failed_total",
+                "counter",
+                "TLS handshakes that failed or took too long.",
+                value(&self.tally.handshakes_failed),
+            ),
+        ] {
+            text.push_str(&format!(
+                "# HELP sealstone_mds_{name} {help}\n# TYPE sealstone_mds_{name} {kind}\nsealstone_mds_{name} {value}\n"
+            ));
+        }
         text
     }
 
