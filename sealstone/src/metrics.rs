@@ -18,10 +18,19 @@ pub(crate) enum Kind {
     Gauge,
 }
 
-/// The page under construction; families stay together because each is written in one call.
+/// The page under construction. A family is written once, with the samples of all who have some: the format forbids to
+/// take one up again, and several devices of one process share a page.
 #[derive(Default)]
 pub(crate) struct Page {
-    text: String,
+    families: Vec<Family>,
+}
+
+#[derive(Default)]
+struct Family {
+    name: String,
+    help: String,
+    kind: String,
+    samples: String,
 }
 
 impl Page {
@@ -33,32 +42,60 @@ impl Page {
         help: &str,
         samples: impl IntoIterator<Item = (&'a [(&'a str, &'a str)], u64)>,
     ) {
-        let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
+        let family = self.called(name);
+        help.clone_into(&mut family.help);
+        family.kind = match kind {
+            Kind::Counter => "counter".into(),
+            Kind::Gauge => "gauge".into(),
         };
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in samples {
-            self.text.push_str(name);
+            let text = &mut family.samples;
+            text.push_str(name);
             for (index, (label, content)) in labels.iter().enumerate() {
-                self.text.push(if index == 0 { '{' } else { ',' });
+                text.push(if index == 0 { '{' } else { ',' });
                 let content = content.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-                let _ = write!(self.text, "{label}=\"{content}\"");
+                let _ = write!(text, "{label}=\"{content}\"");
             }
             if !labels.is_empty() {
-                self.text.push('}');
+                text.push('}');
             }
-            let _ = writeln!(self.text, " {value}");
+            let _ = writeln!(text, " {value}");
         }
     }
 
     /// Families that another crate wrote in the same format.
     pub(crate) fn raw(&mut self, text: &str) {
-        self.text.push_str(text);
+        for line in text.lines() {
+            if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+                help.clone_into(&mut self.called(name).help);
+            } else if let Some((name, kind)) =
+                line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+            {
+                kind.clone_into(&mut self.called(name).kind);
+            } else if !line.is_empty() && !line.starts_with('#') {
+                let name = line.split(['{', ' ']).next().unwrap_or_default();
+                let samples = &mut self.called(name).samples;
+                samples.push_str(line);
+                samples.push('\n');
+            }
+        }
+    }
+
+    /// The family of this name, where it stands or as a new last one.
+    fn called(&mut self, name: &str) -> &mut Family {
+        let at = self.families.iter().position(|family| family.name == name).unwrap_or_else(|| {
+            self.families.push(Family { name: name.to_owned(), ..Family::default() });
+            self.families.len() - 1
+        });
+        &mut self.families[at]
     }
 
     pub(crate) fn finish(self) -> String {
-        self.text
+        let mut text = String::new();
+        for Family { name, help, kind, samples } in self.families {
+            let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{samples}");
+        }
+        text
     }
 }
 
@@ -108,6 +145,23 @@ mod tests {
         assert_eq!(
             page.finish(),
             "# HELP x_total Things.\n# TYPE x_total counter\nx_total{name=\"a\\\"b\\nc\\\\\"} 3\n"
+        );
+    }
+
+    /// However many tell of a family, it appears once, with all their samples.
+    #[test]
+    fn families_of_several_devices_are_merged() {
+        let mut page = Page::default();
+        for device in ["a", "b"] {
+            page.raw(&format!(
+                "# HELP x_total Things.\n# TYPE x_total counter\nx_total{{device=\"{device}\"}} 1\n"
+            ));
+            page.family(Kind::Gauge, "y", "Bytes.", [(&[("device", device)][..], 2)]);
+        }
+        assert_eq!(
+            page.finish(),
+            "# HELP x_total Things.\n# TYPE x_total counter\nx_total{device=\"a\"} 1\nx_total{device=\"b\"} 1\n\
+             # HELP y Bytes.\n# TYPE y gauge\ny{device=\"a\"} 2\ny{device=\"b\"} 2\n"
         );
     }
 }
