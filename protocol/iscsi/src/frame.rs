@@ -135,8 +135,11 @@ impl Receiver {
             let from = offset.saturating_add(*filled);
             let until = offset.saturating_add(length).min(buffer.len());
             let direct = until.saturating_sub(from).min(n);
-            if self.data_digest {
-                self.data_crc = (self.crc)(self.data_crc, &buffer.as_slice()[from..from + direct]);
+            // Past the end of a short destination (an echo that is cut) nothing is direct, and `from` lies outside.
+            if self.data_digest
+                && let Some(piece) = buffer.as_slice().get(from..from.saturating_add(direct))
+            {
+                self.data_crc = (self.crc)(self.data_crc, piece);
             }
             *filled += direct;
             into_spill = n - direct;

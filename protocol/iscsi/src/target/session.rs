@@ -327,6 +327,8 @@ impl Connection {
         if !matches!(self.phase, Phase::Closed) {
             self.phase = Phase::Closed;
             self.starved_since = None;
+            // Nobody waits for these answers any more, and nothing may come after the last event.
+            self.pending.clear();
             // Answers under way are still sent after a logout, in vain after a violation: drop the latter.
             if !matches!(reason, Closed::LoggedOut | Closed::Refused(_) | Closed::Violation(_)) {
                 self.out.clear();

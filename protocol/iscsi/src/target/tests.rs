@@ -461,6 +461,28 @@ fn pings_are_echoed_and_unasked_answers_are_nothing() {
     assert!(bench.say(&ping.wire()).is_empty());
 }
 
+/// A ping that is longer than its echo, in pieces, under data digests: the rest of it lands nowhere, and that is no
+/// reason to look there.
+#[test]
+fn a_long_ping_under_digests_is_cut_and_not_stumbled_over() {
+    let mut bench = Bench::new(Policy::default(), "DataDigest=CRC32C|");
+    let mut ping = pdu::Text::new(opcode::NOP_OUT | opcode::IMMEDIATE, flag::FINAL);
+    ping.tag.set(77);
+    ping.transfer.set(NO_TAG);
+    let data = [7; 3 * limits::PING_ECHO_MAX];
+    let mut wire = segment(ping.wire(), &data);
+    wire.extend_from_slice(&crate::crc32c_append(0, &data).to_le_bytes());
+    for piece in wire.chunks(1000) {
+        feed(&mut bench.target, piece);
+    }
+    assert!(closed(&mut bench.target).is_none());
+    let mut stream: Vec<u8> = Vec::new();
+    while let Some(piece) = bench.target.poll_transmit() {
+        stream.extend_from_slice(&piece);
+    }
+    assert_eq!(stream.len(), BHS_LEN + limits::PING_ECHO_MAX + 4, "a header, the echo, its digest");
+}
+
 #[test]
 fn status_numbers_are_without_gap() {
     let mut bench = Bench::usual();
