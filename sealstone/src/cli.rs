@@ -431,6 +431,22 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// A command that the reference does not name is one that nobody finds.
+    #[test]
+    fn the_reference_names_every_command() {
+        let reference = include_str!("../../docs/reference/cli.md");
+        for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "help") {
+            let nested: Vec<&clap::Command> = command.get_subcommands().collect();
+            if nested.is_empty() {
+                assert!(reference.contains(&format!("`{}`", command.get_name())), "{}", command.get_name());
+            }
+            for verb in nested.iter().filter(|verb| verb.get_name() != "help") {
+                let both = format!("`{} {}`", command.get_name(), verb.get_name());
+                assert!(reference.contains(&both), "{both}");
+            }
+        }
+    }
+
     /// No option takes a secret as its value.
     #[test]
     fn no_argument_is_a_secret() {
