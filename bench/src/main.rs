@@ -1,31 +1,113 @@
 //! Workloads and figures: what protection costs, beside what the machine can do.
+//!
+//! Does: run one device as a process of its own, drive it from here as a client does, put plain TCP beside it.
+//! Does not: judge by its exit code; aims are printed as reached or not, and the exit code is 0 either way.
+//! Contract: what is compared is measured in turns of a few dozen milliseconds, so that whatever else the machine
+//! does meets all of it alike.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod ceiling;
+mod client;
+mod contender;
+mod credential;
+mod daemon;
+mod figures;
+mod machine;
+mod measure;
 mod process;
+mod report;
+mod settings;
+mod verdicts;
 mod workload;
 
+use std::error::Error;
+use std::fs;
 use std::process::ExitCode;
-use std::time::Duration;
+
+use clap::Parser;
+use serde::Serialize;
+
+use crate::client::Client;
+use crate::daemon::{Osd, Starts};
+use crate::figures::{Figure, Memory};
+use crate::machine::Machine;
+use crate::measure::Sample;
+use crate::settings::{Command, Settings};
+use crate::verdicts::Verdict;
+
+/// Whatever went wrong, for a person to read.
+type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Workloads and figures: what protection costs, beside what the machine can do.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Everything a run found out.
+#[derive(Serialize)]
+struct Findings {
+    machine: Machine,
+    settings: Settings,
+    figures: Vec<Figure>,
+    memory: Memory,
+    starts: Starts,
+    verdicts: Vec<Verdict>,
+    /// One for each contender, workload and run.
+    samples: Vec<Sample>,
+}
 
 fn main() -> ExitCode {
-    for workload in workload::grid() {
-        let mut rates: Vec<f64> = Vec::new();
-        for _ in 0..5 {
-            match ceiling::run(workload.direction, workload.bytes, workload.depth, Duration::from_millis(200))
-            {
-                Ok((done, time)) => {
-                    rates.push(done as f64 * workload.bytes as f64 / time.as_secs_f64() / 1048576.0)
-                }
-                Err(error) => {
-                    eprintln!("sealstone-bench: {error}");
-                    return ExitCode::FAILURE;
-                }
+    let Command::Run(arguments) = Cli::parse().command;
+    match arguments.settings().and_then(|settings| run(settings, &arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let mut text = error.to_string();
+            let mut cause = error.source();
+            while let Some(error) = cause {
+                text = format!("{text}: {error}");
+                cause = error.source();
             }
+            eprintln!("sealstone-bench: {text}");
+            ExitCode::FAILURE
         }
-        println!("{workload:?} {:.0} MiB/s", workload::median(&mut rates));
     }
-    let _ = process::own();
-    ExitCode::SUCCESS
+}
+
+fn run(settings: Settings, arguments: &settings::Run) -> Outcome {
+    let mut machine = Machine::look();
+    let folder = match &arguments.folder {
+        Some(parent) => tempfile::tempdir_in(parent)?,
+        None => tempfile::tempdir()?,
+    };
+    eprintln!("starting the device and the metadata server {} times each", settings.starts);
+    let starts = daemon::measure_starts(&settings, folder.path())?;
+    let osd = Osd::new(&settings, &folder.path().join("measured"))?;
+    let client = Client::connect(&osd, &settings)?;
+    let measured = measure::all(&settings, &osd, &client)?;
+    let memory = Memory {
+        osd_idle_kib: starts.osd_idle_kib,
+        mds_idle_kib: starts.mds_idle_kib,
+        osd_peak_after_reads_kib: measured.peak_after_reads_kib,
+        osd_peak_kib: measured.peak_kib,
+    };
+    drop(client);
+    osd.stop()?;
+    machine.look_again();
+    let figures = figures::of(&measured.samples);
+    let verdicts = verdicts::of(&figures, &memory, &starts);
+    let findings =
+        Findings { machine, settings, figures, memory, starts, verdicts, samples: measured.samples };
+    if let Some(file) = &arguments.json {
+        if let Some(parent) = file.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(file, serde_json::to_vec_pretty(&findings)?)?;
+        eprintln!("all samples: {}", file.display());
+    }
+    print!("{}", report::text(&findings));
+    Ok(())
 }

@@ -12,6 +12,15 @@ pub(crate) enum Direction {
     Write,
 }
 
+impl Direction {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
 /// The order of offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -23,12 +32,32 @@ pub(crate) enum Pattern {
 }
 
 /// One cell of the table, without its method.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Workload {
     pub(crate) direction: Direction,
     pub(crate) pattern: Pattern,
     pub(crate) bytes: usize,
     pub(crate) depth: usize,
+}
+
+impl Workload {
+    /// As `read-sequential-64k-d16`.
+    pub(crate) fn name(&self) -> String {
+        let pattern = match self.pattern {
+            Pattern::Sequential => "sequential",
+            Pattern::Random => "random",
+        };
+        let size = match self.bytes {
+            bytes if bytes >= 1 << 20 => format!("{}m", bytes >> 20),
+            bytes => format!("{}k", bytes >> 10),
+        };
+        format!("{}-{pattern}-{size}-d{}", self.direction.name(), self.depth)
+    }
+
+    /// What is left of it for whoever knows no offsets.
+    pub(crate) const fn ignoring_pattern(&self) -> (Direction, usize, usize) {
+        (self.direction, self.bytes, self.depth)
+    }
 }
 
 /// Sizes of the grid.

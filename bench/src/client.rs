@@ -1,0 +1,166 @@
+//! The client: this process, with the runtime and the device handle that the real client has.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sealstone_initiator::{
+    Bearer, Operation, OsdClient, OsdError, OsdOptions, SystemEnvironment, TargetUrl, TcpDial,
+};
+use sealstone_osd::{ObjectId, SecurityMethod};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+use crate::Outcome;
+use crate::credential::Issuer;
+use crate::daemon::Osd;
+use crate::settings::Settings;
+use crate::workload::{Direction, Offsets, SIZES, Workload};
+
+/// Threads that run tasks, as many as the real client has.
+const WORKERS: usize = 2;
+/// Where the objects live.
+const PARTITION: u64 = 1 << 16;
+const READ_OBJECT: ObjectId = ObjectId::new(PARTITION, 1 << 16);
+const WRITTEN_OBJECT: ObjectId = ObjectId::new(PARTITION, (1 << 16) + 1);
+/// Bytes of one command while the objects are filled.
+const FILL_BYTES: u64 = 1 << 20;
+const METHODS: [SecurityMethod; 4] =
+    [SecurityMethod::NoSec, SecurityMethod::CapKey, SecurityMethod::CmdRsp, SecurityMethod::AllData];
+
+/// A connected client with a credential for each method and object.
+pub(crate) struct Client {
+    runtime: Runtime,
+    device: OsdClient,
+    /// In the order of [`METHODS`]: for the object that is read, and for the one that is written.
+    bearers: Vec<(Bearer, Bearer)>,
+    /// May do anything, on a device that allows it.
+    anything: Bearer,
+    payload: Bytes,
+    object_bytes: u64,
+}
+
+/// Operations done in a time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turn {
+    pub(crate) operations: u64,
+    pub(crate) time: Duration,
+}
+
+impl Client {
+    /// Connects, makes the objects and fills them.
+    pub(crate) fn connect(osd: &Osd, settings: &Settings) -> Outcome<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+        let issuer = Issuer::of(&osd.data, PARTITION)?;
+        let url: TargetUrl = osd.url.parse()?;
+        let environment = Arc::new(SystemEnvironment);
+        let options = OsdOptions::new(&*environment);
+        let device = OsdClient::new(Arc::new(TcpDial::new(&url)), &url, environment, options);
+        let anything = issuer.anything()?;
+        runtime.block_on(device.create_partition(&anything, PARTITION))?;
+        let mut bearers = Vec::new();
+        for method in METHODS {
+            bearers.push((issuer.object(READ_OBJECT, method)?, issuer.object(WRITTEN_OBJECT, method)?));
+        }
+        let largest = SIZES.into_iter().max().unwrap_or(0).max(usize::try_from(FILL_BYTES)?);
+        let mut payload = vec![0; largest];
+        getrandom::fill(&mut payload).map_err(|error| error.to_string())?;
+        let client = Self {
+            runtime,
+            device,
+            bearers,
+            anything,
+            payload: payload.into(),
+            object_bytes: settings.object_bytes,
+        };
+        for object in [READ_OBJECT, WRITTEN_OBJECT] {
+            client.fill(object)?;
+        }
+        client.flush()?;
+        Ok(client)
+    }
+
+    fn fill(&self, object: ObjectId) -> Outcome {
+        self.runtime.block_on(async {
+            self.device.create(&self.anything, object).await?;
+            for offset in (0..self.object_bytes).step_by(FILL_BYTES as usize) {
+                let data = self.payload.slice(..FILL_BYTES as usize);
+                self.device.write(&self.anything, object, offset, data).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes everything durable, so that what was written does not burden what is measured next.
+    pub(crate) fn flush(&self) -> Outcome {
+        Ok(self.runtime.block_on(self.device.flush_osd(&self.anything))?)
+    }
+
+    /// Keeps `workload.depth` commands under way for `time`, then waits for the last of them.
+    pub(crate) fn turn(
+        &self,
+        workload: &Workload,
+        method: SecurityMethod,
+        time: Duration,
+        seed: u64,
+    ) -> Outcome<Turn> {
+        let at = METHODS.iter().position(|&other| other == method).ok_or("an unknown method")?;
+        let (reader, writer) = &self.bearers[at];
+        let bearer = match workload.direction {
+            Direction::Read => reader,
+            Direction::Write => writer,
+        };
+        let offsets = Arc::new(Mutex::new(Offsets::new(workload, self.object_bytes, seed)));
+        let begin = Instant::now();
+        let operations = self.runtime.block_on(async {
+            let mut tasks = JoinSet::new();
+            for _ in 0..workload.depth {
+                let lane = Lane {
+                    device: self.device.clone(),
+                    bearer: bearer.clone(),
+                    offsets: offsets.clone(),
+                    payload: self.payload.slice(..workload.bytes),
+                    direction: workload.direction,
+                };
+                tasks.spawn(lane.run(begin + time));
+            }
+            let mut operations = 0;
+            while let Some(done) = tasks.join_next().await {
+                operations += done??;
+            }
+            Outcome::Ok(operations)
+        })?;
+        Ok(Turn { operations, time: begin.elapsed() })
+    }
+}
+
+/// One command at a time.
+struct Lane {
+    device: OsdClient,
+    bearer: Bearer,
+    offsets: Arc<Mutex<Offsets>>,
+    payload: Bytes,
+    direction: Direction,
+}
+
+impl Lane {
+    async fn run(self, until: Instant) -> Result<u64, OsdError> {
+        let mut buffer = Vec::new();
+        let mut operations = 0;
+        while Instant::now() < until {
+            let offset = self.offsets.lock().unwrap_or_else(PoisonError::into_inner).next().unwrap_or(0);
+            let operation = match self.direction {
+                Direction::Read => {
+                    Operation::Read { object: READ_OBJECT, offset, length: self.payload.len(), buffer }
+                }
+                Direction::Write => {
+                    Operation::Write { object: WRITTEN_OBJECT, offset, data: self.payload.clone() }
+                }
+            };
+            // Buffers are used again, as the real client does.
+            buffer = self.device.execute(&self.bearer, operation).await?.data;
+            operations += 1;
+        }
+        Ok(operations)
+    }
+}

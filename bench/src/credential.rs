@@ -1,0 +1,98 @@
+//! Credentials made with the device's own key, as a metadata server makes them.
+
+use std::fs;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sealstone_crypto::RustCrypto;
+use sealstone_initiator::Bearer;
+use sealstone_osd::capability::{Range, Scope};
+use sealstone_osd::{Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod};
+use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, algorithm};
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+use crate::Outcome;
+
+/// How long they are good for: longer than any run.
+const LIFETIME_MS: u64 = 24 * 3600 * 1000;
+/// Where a device keeps its initial master key.
+const KEY_FILE: &str = "master.key";
+
+#[derive(Deserialize)]
+struct KeyFile {
+    system_id: String,
+    master_key: String,
+}
+
+/// The keys of one device.
+pub(crate) struct Issuer(KeyHierarchy<RustCrypto>);
+
+impl Issuer {
+    /// Reads the key file in the device's folder; `partition` is the one that credentials will be for.
+    pub(crate) fn of(folder: &Path, partition: u64) -> Outcome<Self> {
+        let path = folder.join(KEY_FILE);
+        let bad = || format!("{} is not a key file", path.display());
+        let text = Zeroizing::new(fs::read_to_string(&path)?);
+        let file: KeyFile = toml::from_str(&text).map_err(|_| bad())?;
+        let secret = Zeroizing::new(file.master_key);
+        let system_id = unhex(&file.system_id).and_then(|bytes| bytes.try_into().ok()).ok_or_else(bad)?;
+        let initial = unhex(&secret)
+            .map(Zeroizing::new)
+            .and_then(|bytes| InitialKey::new(bytes.as_slice()))
+            .ok_or_else(bad)?;
+        let mut keys = KeyHierarchy::factory(Hash::Sha256, &initial, system_id);
+        keys.add_partition(partition).map_err(|error| error.to_string())?;
+        Ok(Self(keys))
+    }
+
+    /// Everything that can be done to a user object.
+    pub(crate) fn object(&self, object: ObjectId, method: SecurityMethod) -> Outcome<Bearer> {
+        let descriptor = Descriptor::User { scope: Scope::default(), allowed: object, range: Range::ALL };
+        let permissions = Permissions::READ.union(Permissions::WRITE).union(Permissions::CREATE);
+        self.issue(ObjectType::User, permissions, descriptor, method)
+    }
+
+    /// What only a NOSEC device allows: anything.
+    pub(crate) fn anything(&self) -> Outcome<Bearer> {
+        let object = ObjectId::new(1 << 16, 1 << 16);
+        let descriptor = Descriptor::User { scope: Scope::default(), allowed: object, range: Range::ALL };
+        self.issue(ObjectType::User, Permissions::ALL_OSD2, descriptor, SecurityMethod::NoSec)
+    }
+
+    fn issue(
+        &self,
+        object_type: ObjectType,
+        permissions: Permissions,
+        descriptor: Descriptor,
+        method: SecurityMethod,
+    ) -> Outcome<Bearer> {
+        let mut discriminator = [0; 12];
+        getrandom::fill(&mut discriminator).map_err(|error| error.to_string())?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let capability = Capability {
+            generation: Generation::Osd2,
+            format: Generation::Osd2,
+            key_version: 0,
+            icv_algorithm: algorithm::SLOT_HMAC_SHA256,
+            method,
+            expires_ms: u64::try_from(now.as_millis())? + LIFETIME_MS,
+            audit: [0xBE; 20],
+            discriminator,
+            object_created_ms: 0,
+            object_type,
+            permissions,
+            descriptor,
+        };
+        let credential = Credential::issue(&self.0, &AlgorithmSlots::DEFAULT, &capability)
+            .map_err(|error| error.to_string())?;
+        Ok(Bearer::of(&credential)?)
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
+}

@@ -1,0 +1,180 @@
+//! Daemons as processes of their own: started, heard when ready, stopped.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::Outcome;
+use crate::process::usage;
+use crate::settings::Settings;
+use crate::workload::median;
+
+/// Capacity of a device that is measured; its files are sparse.
+const CAPACITY: &str = "32G";
+/// How long a daemon may take to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often it is looked whether it has.
+const STOP_POLL: Duration = Duration::from_millis(2);
+
+/// A running daemon. Killed when dropped without [`Daemon::stop`].
+struct Daemon {
+    child: Child,
+    /// Kept open: a daemon that prints more must not die of it.
+    _stdout: BufReader<ChildStdout>,
+    /// The line it printed when ready.
+    ready: Value,
+    ready_s: f64,
+}
+
+impl Daemon {
+    /// Starts it and waits until it is ready.
+    fn start(binary: &Path, arguments: &[&str], data: &Path) -> Outcome<Self> {
+        let log = data.with_extension("log");
+        let begin = Instant::now();
+        let mut child = command(binary, arguments, data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log)?)
+            .spawn()?;
+        let mut stdout = BufReader::new(child.stdout.take().ok_or("no standard output")?);
+        let mut line = String::new();
+        stdout.read_line(&mut line)?;
+        let ready_s = begin.elapsed().as_secs_f64();
+        let Ok(ready) = serde_json::from_str(&line) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            return Err(format!("`{}` does not become ready: {said}", arguments.join(" ")).into());
+        };
+        Ok(Self { child, _stdout: stdout, ready, ready_s })
+    }
+
+    fn stop(mut self) -> Outcome {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM)?;
+        let begin = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if begin.elapsed() > STOP_TIMEOUT {
+                return Err("a daemon does not end".into());
+            }
+            thread::sleep(STOP_POLL);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn command(binary: &Path, arguments: &[&str], data: &Path) -> Command {
+    let mut command = Command::new(binary);
+    command.arg("--json").args(arguments).arg("--data").arg(data);
+    // Settings of whoever runs this must not reach the daemon.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SEALSTONE_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn init(binary: &Path, arguments: &[&str], data: &Path) -> Outcome {
+    let output = command(binary, arguments, data).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("`{}` failed: {said}", arguments.join(" ")).into())
+}
+
+const OSD_INIT: [&str; 6] = ["osd", "init", "--capacity", CAPACITY, "--name", "bench"];
+const OSD_SERVE: [&str; 6] =
+    ["osd", "serve", "--insecure-nosec", "--insecure-capkey", "--listen", "127.0.0.1:0"];
+const MDS_INIT: [&str; 2] = ["mds", "init"];
+const MDS_SERVE: [&str; 4] = ["mds", "serve", "--listen", "127.0.0.1:0"];
+
+/// The device that is measured.
+pub(crate) struct Osd {
+    daemon: Daemon,
+    /// Its folder.
+    pub(crate) data: PathBuf,
+    /// Its iSCSI address.
+    pub(crate) url: String,
+}
+
+impl Osd {
+    /// Formats a device in `data` and starts it.
+    pub(crate) fn new(settings: &Settings, data: &Path) -> Outcome<Self> {
+        init(&settings.binary, &OSD_INIT, data)?;
+        let daemon = Daemon::start(&settings.binary, &OSD_SERVE, data)?;
+        let url = daemon.ready.get("url").and_then(Value::as_str).ok_or("the device tells no address")?;
+        Ok(Self { data: data.to_owned(), url: url.to_owned(), daemon })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.daemon.child.id()
+    }
+
+    pub(crate) fn stop(self) -> Outcome {
+        self.daemon.stop()
+    }
+}
+
+/// How long daemons take to be ready, and what they need while nobody asks anything.
+#[derive(Debug, Serialize)]
+pub(crate) struct Starts {
+    /// Seconds from the start of the process to its ready line, median.
+    pub(crate) osd_ready_s: f64,
+    pub(crate) mds_ready_s: f64,
+    /// Resident memory after some idle seconds, KiB.
+    pub(crate) osd_idle_kib: u64,
+    pub(crate) mds_idle_kib: u64,
+    /// All of them, in order.
+    osd_ready_all_s: Vec<f64>,
+    mds_ready_all_s: Vec<f64>,
+}
+
+/// Starts a device and a metadata server several times; the last ones stay idle for a while.
+pub(crate) fn measure_starts(settings: &Settings, folder: &Path) -> Outcome<Starts> {
+    let (osd, mds) = (folder.join("osd"), folder.join("mds"));
+    init(&settings.binary, &OSD_INIT, &osd)?;
+    init(&settings.binary, &MDS_INIT, &mds)?;
+    let repeat = |arguments: &[&str], data: &Path| -> Outcome<(Vec<f64>, Daemon)> {
+        let mut times = Vec::new();
+        loop {
+            let daemon = Daemon::start(&settings.binary, arguments, data)?;
+            times.push(daemon.ready_s);
+            if times.len() >= settings.starts {
+                return Ok((times, daemon));
+            }
+            daemon.stop()?;
+        }
+    };
+    let (osd_times, osd) = repeat(&OSD_SERVE, &osd)?;
+    let (mds_times, mds) = repeat(&MDS_SERVE, &mds)?;
+    thread::sleep(Duration::from_secs(settings.idle_s));
+    let starts = Starts {
+        osd_ready_s: median(&mut osd_times.clone()),
+        mds_ready_s: median(&mut mds_times.clone()),
+        osd_idle_kib: usage(osd.child.id())?.rss_kib,
+        mds_idle_kib: usage(mds.child.id())?.rss_kib,
+        osd_ready_all_s: osd_times,
+        mds_ready_all_s: mds_times,
+    };
+    osd.stop()?;
+    mds.stop()?;
+    Ok(starts)
+}

@@ -1,0 +1,46 @@
+//! What the figures were measured on.
+
+use std::fs;
+
+use serde::Serialize;
+
+/// The machine, and how busy it was.
+#[derive(Debug, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+    pub(crate) memory_mib: u64,
+    pub(crate) kernel: String,
+    /// Load averages over 1, 5 and 15 minutes, before and after.
+    pub(crate) load_before: String,
+    pub(crate) load_after: String,
+}
+
+impl Machine {
+    pub(crate) fn look() -> Self {
+        let line = |path: &str, key: &str| {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            let found = text.lines().find(|line| line.starts_with(key)).and_then(|line| line.split_once(':'));
+            found.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+        };
+        let memory = line("/proc/meminfo", "MemTotal");
+        let memory_kib = memory.split(' ').next().and_then(|number| number.parse::<u64>().ok());
+        Self {
+            cpu: line("/proc/cpuinfo", "model name"),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_mib: memory_kib.unwrap_or(0) / 1024,
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            load_before: load(),
+            load_after: String::new(),
+        }
+    }
+
+    pub(crate) fn look_again(&mut self) {
+        self.load_after = load();
+    }
+}
+
+fn load() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}

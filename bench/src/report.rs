@@ -1,0 +1,79 @@
+//! The findings as text.
+
+use std::fmt::Write as _;
+
+use crate::Findings;
+use crate::contender::Contender;
+use crate::figures::Figure;
+
+/// A table, what else was measured, and the verdicts.
+pub(crate) fn text(findings: &Findings) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write(&mut text, findings);
+    text
+}
+
+fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
+    let machine = &findings.machine;
+    writeln!(
+        text,
+        "{} cores of {}, {} MiB, Linux {}; load {} before, {} after",
+        machine.cores,
+        machine.cpu,
+        machine.memory_mib,
+        machine.kernel,
+        machine.load_before,
+        machine.load_after
+    )?;
+    writeln!(
+        text,
+        "one device, one client, loopback, {} MiB object in the page cache; medians of {} runs\n",
+        findings.settings.object_bytes >> 20,
+        findings.settings.runs
+    )?;
+    writeln!(text, "{:26}{:^17} {:^26} {:^17} {:^17}", "", "NOSEC", "of NOSEC, %", "of TCP, %", "CPU s/GiB")?;
+    writeln!(
+        text,
+        "{:26}{:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "", "MiB/s", "1/s", "CAPKEY", "CMDRSP", "ALLDATA", "NOSEC", "ALLDATA", "device", "client"
+    )?;
+    for figure in &findings.figures {
+        row(text, figure)?;
+    }
+    let memory = &findings.memory;
+    let mib = |kib: u64| kib as f64 / 1024.0;
+    writeln!(
+        text,
+        "\nCPU s/GiB is for NOSEC. Device memory: {:.1} MiB idle, {:.1} MiB at most while read, {:.1} MiB at most.",
+        mib(memory.osd_idle_kib),
+        mib(memory.osd_peak_after_reads_kib),
+        mib(memory.osd_peak_kib)
+    )?;
+    writeln!(text, "Metadata server: {:.1} MiB idle.\n", mib(memory.mds_idle_kib))?;
+    for verdict in &findings.verdicts {
+        let word = if verdict.reached { "reached" } else { "not reached" };
+        writeln!(text, "{word:12} {:52} {}", verdict.aim, verdict.measured)?;
+    }
+    Ok(())
+}
+
+fn row(text: &mut String, figure: &Figure) -> std::fmt::Result {
+    let Some(nosec) = figure.of(Contender::NoSec) else { return Ok(()) };
+    let percent = |contender| figure.of(contender).map_or(f64::NAN, |result| 100.0 * result.to_nosec);
+    let alldata_to_tcp = figure.of(Contender::AllData).map_or(f64::NAN, |result| 100.0 * result.to_tcp);
+    writeln!(
+        text,
+        "{:26}{:>8.0} {:>8.0} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>8.2} {:>8.2}",
+        figure.name,
+        nosec.mib_per_s,
+        nosec.operations_per_s,
+        percent(Contender::CapKey),
+        percent(Contender::CmdRsp),
+        percent(Contender::AllData),
+        100.0 * nosec.to_tcp,
+        alldata_to_tcp,
+        nosec.device_cpu_s_per_gib,
+        nosec.client_cpu_s_per_gib
+    )
+}

@@ -1,0 +1,109 @@
+//! What a run is told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::Outcome;
+
+/// Runs of a usual and of a quick measurement.
+const RUNS: usize = 5;
+const RUNS_QUICK: usize = 3;
+/// Seconds for each contender in each workload of each run.
+const SECONDS: f64 = 0.3;
+const SECONDS_QUICK: f64 = 0.06;
+/// The longest turn of one contender before the next has its own.
+const TURN_MAX: f64 = 0.05;
+/// Starts of each daemon.
+const STARTS: usize = 5;
+const STARTS_QUICK: usize = 3;
+/// Seconds that a daemon has been idle when its memory is looked at.
+const IDLE_S: u64 = 3;
+/// Bytes of each of the two objects, one read and one written.
+const OBJECT_BYTES: u64 = 128 << 20;
+
+/// What can be asked for.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Measure one device on loopback: every method, size and depth.
+    Run(Run),
+}
+
+#[derive(Args)]
+pub(crate) struct Run {
+    /// Fewer and shorter runs: under a minute, and coarse.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Runs; figures are their medians [default: 5, quick: 3].
+    #[arg(long, value_name = "N")]
+    runs: Option<usize>,
+    /// Seconds for each method in each workload of each run [default: 0.3, quick: 0.06].
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
+    /// Write everything, raw samples included, to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// The program to measure [default: `sealstone` beside this one].
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// Where the device keeps its data while it is measured [default: the system's folder for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
+    /// Only workloads whose name contains this, as in `read-sequential-64k-d16`.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+/// The same with defaults filled in.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Settings {
+    pub(crate) binary: PathBuf,
+    pub(crate) runs: usize,
+    pub(crate) seconds: f64,
+    pub(crate) turn_s: f64,
+    pub(crate) starts: usize,
+    pub(crate) idle_s: u64,
+    pub(crate) object_bytes: u64,
+    pub(crate) only: String,
+}
+
+impl Run {
+    pub(crate) fn settings(&self) -> Outcome<Settings> {
+        let binary = match &self.binary {
+            Some(binary) => binary.clone(),
+            None => std::env::current_exe()?.with_file_name("sealstone"),
+        };
+        if !binary.is_file() {
+            return Err(format!("{} is not there; build it, or use --binary", binary.display()).into());
+        }
+        let pick = |quick, usual| if self.quick { quick } else { usual };
+        let seconds = self.seconds.unwrap_or(if self.quick { SECONDS_QUICK } else { SECONDS });
+        if !(0.001..=3600.0).contains(&seconds) {
+            return Err("--seconds is not between 0.001 and 3600".into());
+        }
+        Ok(Settings {
+            binary,
+            runs: self.runs.unwrap_or(pick(RUNS_QUICK, RUNS)).max(1),
+            seconds,
+            turn_s: seconds / (seconds / TURN_MAX).ceil(),
+            starts: pick(STARTS_QUICK, STARTS),
+            idle_s: IDLE_S,
+            object_bytes: OBJECT_BYTES,
+            only: self.only.clone().unwrap_or_default(),
+        })
+    }
+}
+
+impl Settings {
+    /// One turn.
+    pub(crate) fn turn(&self) -> Duration {
+        Duration::from_secs_f64(self.turn_s)
+    }
+
+    /// Turns of each contender in each workload of each run.
+    pub(crate) fn turns(&self) -> usize {
+        (self.seconds / self.turn_s).round() as usize
+    }
+}
