@@ -166,9 +166,7 @@ impl Server {
     fn serve(&mut self) -> bool {
         let mut moved = false;
         while let Some(event) = self.connection.poll_event() {
-            // Known: a function that waits for commands comes when they end, also behind the last event.
-            let late = matches!(event, target::Event::Management { .. });
-            assert!(!self.closed || late, "an event after the last one: {event:?}");
+            assert!(!self.closed, "an event after the last one: {event:?}");
             moved = true;
             match event {
                 target::Event::Login(login) if login.initiator.ends_with("refuse") => {
@@ -215,11 +213,9 @@ impl Server {
     /// Lets held commands end and time pass.
     fn end(&mut self) {
         for command in std::mem::take(&mut self.held) {
-            // A shell that has seen the last event answers nothing more.
-            if !self.closed {
-                self.execute(command);
-                self.settle();
-            }
+            // Also after the last event: a shell may hear of it late.
+            self.execute(command);
+            self.settle();
         }
         self.connection.memory_freed(0);
         self.settle();
