@@ -3,7 +3,7 @@
 //! Contract: everything here may be done twice or be interrupted anywhere; the store says what is left to do.
 
 use core::future::Future;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sealstone_mds::{DeviceAddress, Mds, MdsError, Purpose, ReapItem};
@@ -162,7 +162,8 @@ impl Housekeeper {
     }
 
     async fn reap_batch(&self, items: Vec<ReapItem>) -> Result<usize, MdsError> {
-        let mut by_device: HashMap<DeviceId, Vec<ReapItem>> = HashMap::new();
+        // In order, so that a simulation asks the devices in the same order every time.
+        let mut by_device: BTreeMap<DeviceId, Vec<ReapItem>> = BTreeMap::new();
         for item in items {
             by_device.entry(item.object.device).or_default().push(item);
         }
