@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sealstone_client::{Client, Method, SystemEnvironment};
+use sealstone_client::{Client, Method, PutOptions, SystemEnvironment};
 use sealstone_crypto::RustCrypto;
 use sealstone_initiator::{ScsiRequest, ScsiResponse, Session, SessionConfig, TargetUrl};
 use sealstone_mds_protocol::{Access, FilePath, Grant, Request, Response};
@@ -22,7 +22,6 @@ use sealstone_seal::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::journey::LARGE;
 use crate::daemon::osd::AUDIT_FILE;
 use crate::daemon::up::Running;
 use crate::daemon::{now_ms, random};
@@ -30,8 +29,13 @@ use crate::failure::{Failure, Outcome};
 
 /// The name under which the attacker's session appears in the audit log.
 const ATTACKER: &str = "iqn.2026-11.org.sealstone:attacker";
+/// The file that is attacked: one object on one device.
+const VICTIM: &str = "/attacked";
 /// Bytes that each attempt tries to write.
 const BYTES: usize = 4096;
+/// What the genuine write writes, and what every other attempt would leave if it came through.
+const GENUINE: u8 = 0x5A;
+const FORGED: u8 = 0x66;
 /// How long an audit record may take to reach the file.
 const AUDIT_S_MAX: u64 = 5;
 /// Where things lie in an OSD-2 CDB (T10 OSD-2, §5.2).
@@ -73,18 +77,19 @@ struct Attacker {
     findings: Vec<Finding>,
 }
 
-/// Runs them all against the device that holds the first object of the large file.
+/// Runs them all against a file made for the purpose; then looks what is in it.
 pub(super) async fn run(client: &Client, running: &Running) -> Outcome<Vec<Finding>> {
     use sealstone_client::Metadata as _;
+    client.put(VICTIM, &[0x11; 2 * BYTES][..], PutOptions::default()).await?;
     let request = Request::Open {
-        path: FilePath::new(LARGE).expect("a fixed path is a path"),
+        path: FilePath::new(VICTIM).expect("a fixed path is a path"),
         access: Access::Update,
         method: Method::AllData,
     };
     let Response::Opened { file } = client.metadata().call(request).await? else {
         return Err(Failure::operation("the metadata server answered something else"));
     };
-    let grant = file.grants.first().ok_or_else(|| Failure::operation("the large file has no object"))?;
+    let grant = file.grants.first().ok_or_else(|| Failure::operation("the file has no object"))?;
     let devices = client.device_list().await?;
     let device = devices
         .iter()
@@ -113,23 +118,36 @@ pub(super) async fn run(client: &Client, running: &Running) -> Outcome<Vec<Findi
     let audit = folder(device.name.as_str()).join(AUDIT_FILE);
     let mut attacker = Attacker { session, seen: records(&audit)?.len(), audit, findings: Vec::new() };
 
-    let honest = write(&genuine, object)?;
+    let honest = write(&genuine, object, GENUINE)?;
     attacker.attempt("a genuine write, for comparison", &honest, None).await?;
     attacker.attempt("the same packet again (replay)", &honest, Some("5/24/06")).await?;
-    let packet = write(&genuine, object)?.flipped(STARTING_BYTE, 0x01);
+    let packet = write(&genuine, object, FORGED)?.flipped(STARTING_BYTE, 0x01);
     attacker.attempt("one bit flipped in the command", &packet, Some("5/24/00")).await?;
-    let packet = write(&genuine, object)?.data_flipped(100, 0x80);
+    let packet = write(&genuine, object, FORGED)?.data_flipped(100, 0x80);
     attacker.attempt("one bit flipped in the data", &packet, Some("5/26/0F")).await?;
-    let packet = write(&genuine, object)?.flipped(PERMISSIONS_BYTE, 0x04);
+    let packet = write(&genuine, object, FORGED)?.flipped(PERMISSIONS_BYTE, 0x04);
     attacker.attempt("one bit flipped in the capability (+REMOVE)", &packet, Some("5/24/00")).await?;
-    attacker.attempt("an expired capability", &write(&expired, object)?, Some("5/24/00")).await?;
-    attacker.attempt("a capability of another device", &write(&foreign, object)?, Some("5/24/00")).await?;
+    attacker.attempt("an expired capability", &write(&expired, object, FORGED)?, Some("5/24/00")).await?;
     attacker
-        .attempt("a capability for another object", &write(&genuine, neighbour)?, Some("5/24/00"))
+        .attempt("a capability of another device", &write(&foreign, object, FORGED)?, Some("5/24/00"))
         .await?;
-    let packet = write(&genuine, object)?.downgraded();
+    attacker
+        .attempt("a capability for another object", &write(&genuine, neighbour, FORGED)?, Some("5/24/00"))
+        .await?;
+    let packet = write(&genuine, object, FORGED)?.downgraded();
     attacker.attempt("a downgrade to NOSEC, check value zeroed", &packet, Some("5/24/00")).await?;
     attacker.session.logout().await;
+
+    let held = client.open(VICTIM, Method::AllData).await?.read(0..2 * BYTES as u64).await?;
+    let intact =
+        held[..BYTES].iter().all(|&byte| byte == GENUINE) && held[BYTES..].iter().all(|&byte| byte == 0x11);
+    attacker.findings.push(Finding {
+        attempt: "what the object holds afterwards",
+        answer: if intact { "what the genuine write left, nothing else" } else { "SOMETHING ELSE" }.into(),
+        audit: String::new(),
+        as_expected: intact,
+    });
+    client.remove(VICTIM, false).await?;
     Ok(attacker.findings)
 }
 
@@ -177,12 +195,12 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 }
 
 /// A signed WRITE of [`BYTES`] bytes, as it goes over the wire.
-fn write(credential: &Credential, object: ObjectId) -> Outcome<Packet> {
+fn write(credential: &Credential, object: ObjectId, byte: u8) -> Outcome<Packet> {
     let signer =
         Signer::<RustCrypto>::new(credential, &AlgorithmSlots::DEFAULT).map_err(Failure::operation)?;
     let extent = Extent { object, start: 0, length: BYTES as u64 };
     let cdb = Cdb::new(Generation::Osd2, Command::Write(extent));
-    let data = vec![0x5A; BYTES];
+    let data = vec![byte; BYTES];
     let mut parts = Parts { data: &[&data], ..Parts::default() };
     let mut fill = |into: &mut [u8]| getrandom::fill(into).expect("the system gives random bytes");
     let signed = signer.sign(cdb, &mut parts, now_ms(), None, &mut fill).map_err(Failure::operation)?;

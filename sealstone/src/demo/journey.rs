@@ -27,7 +27,7 @@ const USER: &str = "alice";
 /// Files under way at once.
 const FILES_AT_ONCE: usize = 16;
 /// Where the large file goes.
-pub(super) const LARGE: &str = "/large";
+const LARGE: &str = "/large";
 
 /// One way there and back.
 #[derive(Serialize)]

@@ -1,0 +1,17 @@
+//! The demo is what a newcomer sees first: it must run, and every attack must end as it says.
+
+use sealstone_tests::run;
+
+/// Every attempt is refused with the sense code and the audit record it must get, and changes nothing.
+#[test]
+fn the_demo_stores_files_and_refuses_every_attack() {
+    let tree = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    let report = run(&["--json", "demo", "--tree", tree, "--large", "6M"]).ok().json();
+    let attacks = report["attacks"].as_array().expect("a list of attempts");
+    assert!(attacks.len() >= 10, "{report}");
+    for attack in attacks {
+        assert_eq!(attack["as_expected"], true, "{attack}");
+    }
+    assert_eq!(report["large"]["bytes"], 6 << 20);
+    assert!(report["tree"]["files"].as_u64() > Some(2), "{report}");
+}
