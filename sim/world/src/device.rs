@@ -1,0 +1,277 @@
+//! A machine with a device on it: the real store on a simulated disk, the real logical unit behind the real target.
+//!
+//! Does: start, lose power, be killed, keep what survives. Does not: pretend anything about the parts themselves.
+//! Contract: the disk and the nonce lease (in memory that needs no power) are all that survives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sealstone_client::{Device as DeviceRecord, DeviceId};
+use sealstone_device::{LeaseStore, NoAudit, OsdConfig, OsdUnit, Parts, ProvisionError};
+use sealstone_scsi::lu::LogicalUnit;
+use sealstone_seal::InitialKey;
+use sealstone_store::sim::{Fault, SimMedium};
+use sealstone_store::{DiskStore, FormatOptions, Options};
+use sealstone_target::{Clock, Counter, Target};
+use tokio::time::{Instant, sleep};
+
+use crate::chance::Chance;
+use crate::clock::Clockwork;
+use crate::history::History;
+use crate::network::{Host, Network};
+use crate::tasks::Tasks;
+use crate::wiretap::{Wiretap, Witnessed};
+
+/// Bytes of each device.
+pub const CAPACITY: u64 = 256 << 20;
+/// How often the nonce lease is looked after.
+const UPKEEP_EVERY: Duration = Duration::from_millis(500);
+/// How often the store looks whether a transaction group is due.
+const TICK_EVERY: Duration = Duration::from_millis(250);
+
+/// What a device writes into memory that needs no power.
+#[derive(Clone, Copy, Default)]
+struct Nvram {
+    epoch: u16,
+    lease_ms: u64,
+}
+
+struct Lease(Arc<Mutex<Nvram>>);
+
+impl LeaseStore for Lease {
+    fn persist_lease(&self, lease_ms: u64) -> Result<(), ProvisionError> {
+        self.0.lock().lease_ms = lease_ms;
+        Ok(())
+    }
+}
+
+struct Running {
+    store: Arc<DiskStore>,
+    target: Target,
+    tasks: Arc<Tasks>,
+}
+
+struct State {
+    medium: SimMedium,
+    running: Option<Running>,
+}
+
+/// The machine.
+pub struct DeviceHost {
+    /// Its place.
+    pub place: u8,
+    state: Mutex<State>,
+    nvram: Arc<Mutex<Nvram>>,
+    clock: Arc<Clockwork>,
+    options: Options,
+    network: Arc<Network>,
+    history: Arc<History>,
+    chance: Arc<Chance>,
+    wiretap: Arc<Wiretap>,
+}
+
+/// Initial master key of the device at `place`.
+#[must_use]
+pub fn master_key(place: u8) -> Vec<u8> {
+    vec![place + 1; 32]
+}
+
+/// OSD SYSTEM ID of the device at `place`.
+#[must_use]
+pub fn system_id(place: u8) -> [u8; 20] {
+    [place + 1; 20]
+}
+
+fn name(place: u8) -> String {
+    format!("iqn.2026-11.org.sealstone:osd.{place}")
+}
+
+/// Its address: the host part is its place.
+#[must_use]
+pub fn url(place: u8) -> String {
+    format!("iscsi://osd{place}:3260/{}/0", name(place))
+}
+
+/// Which device an address names.
+#[must_use]
+pub fn place_of(target: &str) -> u8 {
+    target.rsplit('.').next().and_then(|place| place.parse().ok()).unwrap_or(u8::MAX)
+}
+
+/// Which machine a device of the metadata server's list is.
+#[must_use]
+pub fn place_in(devices: &[DeviceRecord], id: DeviceId) -> Option<u8> {
+    let device = devices.iter().find(|device| device.id == id)?;
+    device.name.as_str().strip_prefix("osd")?.parse().ok()
+}
+
+impl DeviceHost {
+    /// A machine with a formatted disk, not started.
+    ///
+    /// # Panics
+    /// When an empty disk cannot be formatted.
+    #[must_use]
+    pub fn new(
+        place: u8,
+        clock: Arc<Clockwork>,
+        network: Arc<Network>,
+        history: Arc<History>,
+        chance: Arc<Chance>,
+        wiretap: Arc<Wiretap>,
+    ) -> Arc<Self> {
+        let medium = SimMedium::new(chance.range(0..=u64::MAX));
+        sealstone_store::format(&medium, &FormatOptions::new(CAPACITY, [place + 1; 16]))
+            .expect("an empty disk without faults can be formatted");
+        let options = Options {
+            record_cache: *chance.pick(&[64 << 10, 4 << 20]),
+            index_cache: *chance.pick(&[64 << 10, 4 << 20]),
+            group_bytes_max: chance.logarithmic(256 << 10..=32 << 20),
+            group_age_max: Duration::from_millis(chance.logarithmic(100..=5_000)),
+            discard_blocks_min: *chance.pick(&[1, 64, u64::MAX]),
+            ..Options::default()
+        };
+        let state = Mutex::new(State { medium, running: None });
+        Arc::new(Self {
+            place,
+            state,
+            nvram: Arc::default(),
+            clock,
+            options,
+            network,
+            history,
+            chance,
+            wiretap,
+        })
+    }
+
+    const fn host(&self) -> Host {
+        Host::Device(self.place)
+    }
+
+    /// Does it run?
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.state.lock().running.is_some()
+    }
+
+    /// Boots it, unless it runs. A device that does not boot from what a power loss left is a broken promise.
+    pub fn start(&self) {
+        let mut state = self.state.lock();
+        if state.running.is_some() {
+            return;
+        }
+        match self.boot(state.medium.clone()) {
+            Ok(running) => {
+                self.history.tell(format!("osd{} starts", self.place));
+                state.running = Some(running);
+            }
+            Err(error) => self.history.violate(format!("osd{} does not start: {error}", self.place)),
+        }
+    }
+
+    fn boot(&self, medium: SimMedium) -> Result<Running, String> {
+        let store = DiskStore::open(Arc::new(medium), self.options.clone())
+            .map_err(|error| format!("store: {error:?}"))?;
+        let store = Arc::new(store);
+        let (boot_epoch, lease_ms) = {
+            let mut nvram = self.nvram.lock();
+            nvram.epoch = nvram.epoch.checked_add(1).unwrap_or(1);
+            (nvram.epoch, nvram.lease_ms)
+        };
+        let unit = OsdUnit::start(Parts {
+            store: store.clone(),
+            config: OsdConfig::default(),
+            system_id: system_id(self.place),
+            name: format!("osd{}", self.place),
+            master_key: InitialKey::new(&master_key(self.place)).ok_or("key")?,
+            boot_epoch,
+            lease_ms,
+            lease: Box::new(Lease(self.nvram.clone())),
+            environment: self.clock.clone(),
+            audit: Arc::new(NoAudit),
+        })
+        .map_err(|error| format!("unit: {error:?}"))?;
+        let unit = Arc::new(unit);
+        let mut config = sealstone_target::Config::new(name(self.place));
+        let began = Instant::now();
+        config.clock = Clock::new(move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let witnessed = Witnessed::new(self.place, unit.clone(), self.wiretap.clone(), self.history.clone());
+        let witnessed: Arc<dyn LogicalUnit> = Arc::new(witnessed);
+        let target = Target::new(config, vec![(0, witnessed)]).map_err(|error| format!("{error:?}"))?;
+        let tasks = Tasks::new(self.history.clone());
+        tasks.spawn("a device", async move {
+            loop {
+                // A lease that cannot be kept makes the device refuse; nothing more is to be done here.
+                let _ = unit.upkeep();
+                sleep(UPKEEP_EVERY).await;
+            }
+        });
+        let ticked = store.clone();
+        tasks.spawn("a device", async move {
+            loop {
+                sleep(TICK_EVERY).await;
+                // A failure poisons the store and is told to whoever writes or flushes next.
+                let _ = ticked.tick(began.elapsed());
+            }
+        });
+        let (serving, serve_tasks) = (target.clone(), Arc::downgrade(&tasks));
+        let local = format!("osd{}:3260", self.place);
+        self.network.serve(self.host(), move |end| {
+            let (target, local) = (serving.clone(), local.clone());
+            let peer = format!("{:?}", end.peer());
+            if let Some(tasks) = serve_tasks.upgrade() {
+                tasks.spawn("a device", async move { target.serve_stream(end, local, peer, false).await });
+            }
+        });
+        Ok(Running { store, target, tasks })
+    }
+
+    /// Ends the process; with `power` the disk loses what was not synced.
+    pub fn stop(&self, power: bool) {
+        let mut state = self.state.lock();
+        if let Some(Running { target, tasks, store }) = state.running.take() {
+            tasks.end();
+            if target.counters().get(Counter::CommandsPanicked) > 0 {
+                self.history.violate(format!("osd{}: a command panicked", self.place));
+            }
+            // A process that is killed runs no destructors: what they would still write goes to another disk.
+            state.medium = state.medium.fork();
+            drop(store);
+        }
+        // A disk that died in the middle of a write has no other way back.
+        let power = power || state.medium.is_dead();
+        if power {
+            state.medium = state.medium.crash();
+        }
+        let how = if power { "loses power" } else { "is killed" };
+        self.history.tell(format!("osd{} {how}", self.place));
+        drop(state);
+        self.network.down(self.host());
+    }
+
+    /// The power fails in one of the next writes or syncs, so that they are done in part.
+    pub fn doom(&self) {
+        let state = self.state.lock();
+        let calls = state.medium.calls();
+        state.medium.fault(Fault::Power(calls.writes + calls.syncs + self.chance.range(1..=40)));
+    }
+
+    /// One of the next syncs fails.
+    pub fn fail_sync(&self) {
+        let state = self.state.lock();
+        state.medium.fault(Fault::Sync(state.medium.calls().syncs + self.chance.range(1..=3)));
+    }
+
+    /// Is its disk dead already?
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.state.lock().medium.is_dead()
+    }
+
+    /// The store, if it runs.
+    #[must_use]
+    pub fn store(&self) -> Option<Arc<DiskStore>> {
+        self.state.lock().running.as_ref().map(|running| running.store.clone())
+    }
+}

@@ -1,0 +1,140 @@
+//! What goes wrong, and when it is right again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::chance::Chance;
+use crate::device::DeviceHost;
+use crate::history::History;
+use crate::metadata::MdsHost;
+use crate::network::{Host, Network};
+
+/// The longest that a doomed disk may live on.
+const DOOM_MAX: Duration = Duration::from_secs(4);
+/// How often its machine looks whether it died.
+const DOOM_POLL: Duration = Duration::from_millis(20);
+
+/// Who brings trouble.
+#[derive(Clone)]
+pub struct Trouble {
+    /// Devices.
+    pub devices: Vec<Arc<DeviceHost>>,
+    /// The metadata server.
+    pub mds: Arc<MdsHost>,
+    /// The network.
+    pub network: Arc<Network>,
+    /// Which, where and when.
+    pub chance: Arc<Chance>,
+    /// Where it is told.
+    pub history: Arc<History>,
+}
+
+impl Trouble {
+    /// Brings so many faults, most of them one after the other. Whoever ends it early has to heal what is left.
+    pub async fn run(self, faults: u64) {
+        let mut overlapping = JoinSet::new();
+        for _ in 0..faults {
+            sleep(Duration::from_millis(self.chance.logarithmic(20..=8_000))).await;
+            let this = self.clone();
+            let strike = async move { this.strike().await };
+            // Some faults overlap.
+            if self.chance.percent(30) {
+                overlapping.spawn(strike);
+            } else {
+                strike.await;
+            }
+        }
+        while overlapping.join_next().await.is_some() {}
+    }
+
+    async fn strike(&self) {
+        let device = self.chance.pick(&self.devices);
+        match self.chance.range(0..=11) {
+            0 | 1 => self.restart(device, true).await,
+            2 => self.restart(device, false).await,
+            3 | 4 => {
+                self.history.tell(format!("osd{} is doomed", device.place));
+                device.doom();
+                self.until_dead(device).await;
+                self.restart(device, true).await;
+            }
+            5 => {
+                self.history.tell(format!("osd{}: a sync will fail", device.place));
+                device.fail_sync();
+                self.pause(4_000).await;
+                self.restart(device, true).await;
+            }
+            6 => self.restart_mds().await,
+            7 => {
+                let commits = self.chance.range(0..=4);
+                self.history.tell(format!("mds store fails after {commits} commits"));
+                self.mds.store.fail_after(Some(commits));
+                self.pause(2_000).await;
+                self.restart_mds().await;
+            }
+            8 => {
+                for _ in 0..self.chance.range(1..=6) {
+                    if let Some(ends) = self.network.cut_any() {
+                        self.history.tell(format!("cut {ends:?}"));
+                    }
+                    self.pause(300).await;
+                }
+            }
+            9 => {
+                let host = self.somebody();
+                let count = self.network.cut(host);
+                self.history.tell(format!("cut all {count} of {host:?}"));
+            }
+            10 => {
+                let host = self.somebody();
+                self.history.tell(format!("{host:?} is cut off"));
+                self.network.partition(host, true);
+                self.pause(40_000).await;
+                self.network.partition(host, false);
+                self.history.tell(format!("{host:?} is back"));
+            }
+            _ => {
+                let (host, factor) = (self.somebody(), self.chance.logarithmic(4..=1_000));
+                self.history.tell(format!("{host:?} is slow, {factor} times"));
+                self.network.slow(host, factor);
+                self.pause(20_000).await;
+                self.network.slow(host, 1);
+                self.history.tell(format!("{host:?} is quick again"));
+            }
+        }
+    }
+
+    fn somebody(&self) -> Host {
+        match self.chance.range(0..=self.devices.len() as u64) {
+            0 => Host::Mds,
+            place => Host::Device(place as u8 - 1),
+        }
+    }
+
+    async fn pause(&self, most_ms: u64) {
+        sleep(Duration::from_millis(self.chance.logarithmic(1..=most_ms))).await;
+    }
+
+    async fn until_dead(&self, device: &DeviceHost) {
+        let mut lived = Duration::ZERO;
+        while !device.is_dead() && lived < DOOM_MAX {
+            sleep(DOOM_POLL).await;
+            lived += DOOM_POLL;
+        }
+    }
+
+    async fn restart(&self, device: &DeviceHost, power: bool) {
+        device.stop(power);
+        self.pause(20_000).await;
+        device.start();
+    }
+
+    async fn restart_mds(&self) {
+        self.mds.kill();
+        self.pause(15_000).await;
+        self.mds.start();
+    }
+}

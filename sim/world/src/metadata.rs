@@ -1,0 +1,216 @@
+//! The machine of the metadata server: the real server and housekeeper over a store in memory.
+//!
+//! Contract: the store survives with exactly the transactions that were committed; nothing else does.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use sealstone_client::{Channel, MdsDial, MdsOptions, SessionTicket, UserName};
+use sealstone_initiator::{Dial, Dialing, SessionError, Stream};
+use sealstone_login::ChannelBinding;
+use sealstone_mds::store::MemoryMeta;
+use sealstone_mds::{Config, Mds, Source};
+use sealstone_mds_server::{Environment, Housekeeper, InitiatorDevices, Limits, serve_stream};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::chance::Chance;
+use crate::clock::{Clockwork, START_MS};
+use crate::device::place_of;
+use crate::history::History;
+use crate::network::{End, Host, Network};
+use crate::tasks::Tasks;
+
+const PASSWORD: &[u8] = b"correct horse battery staple";
+
+/// What the simulated secure channel of a connection exports.
+#[must_use]
+fn binding(end: &End) -> [u8; 32] {
+    let mut binding = [0xB1; 32];
+    binding[..8].copy_from_slice(&end.number().to_be_bytes());
+    binding
+}
+
+/// Ways from one host to the metadata server.
+pub struct ToMds {
+    /// The network.
+    pub network: Arc<Network>,
+    /// Who dials.
+    pub from: Host,
+}
+
+impl MdsDial for ToMds {
+    fn dial(&self) -> core::pin::Pin<Box<dyn Future<Output = std::io::Result<Channel>> + Send + '_>> {
+        Box::pin(async move {
+            let end = self.network.dial(self.from, Host::Mds).await?;
+            let binding = binding(&end);
+            Ok((Box::new(end) as Box<dyn sealstone_client::Stream>, binding))
+        })
+    }
+}
+
+/// Ways from one host to one device.
+pub struct ToDevice {
+    /// The network.
+    pub network: Arc<Network>,
+    /// Who dials.
+    pub from: Host,
+    /// Which device.
+    pub place: u8,
+}
+
+impl ToDevice {
+    /// Ways from `from` to whatever device a URL names.
+    #[must_use]
+    pub fn factory(network: Arc<Network>, from: Host) -> sealstone_client::DialFactory {
+        Box::new(move |url| Arc::new(Self { network: network.clone(), from, place: place_of(&url.target) }))
+    }
+}
+
+impl Dial for ToDevice {
+    fn dial(&self) -> Dialing<'_> {
+        Box::pin(async move {
+            let end = self.network.dial(self.from, Host::Device(self.place)).await;
+            let end = end.map_err(|error| SessionError::Unreachable(error.kind()))?;
+            Ok(Box::new(end) as Box<dyn Stream>)
+        })
+    }
+}
+
+/// A store that was set up, and an administrator's session in it: the passwords' stretching once for all worlds.
+static FRESH: LazyLock<(MemoryMeta, SessionTicket)> = LazyLock::new(|| {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime without I/O can be made").block_on(set_up())
+});
+
+/// A copy of a store that was set up, and a session in it. Not to be called from inside a runtime the first time.
+#[must_use]
+pub fn fresh() -> (MemoryMeta, SessionTicket) {
+    let (store, ticket) = &*FRESH;
+    (store.copy(), ticket.clone())
+}
+
+async fn set_up() -> (MemoryMeta, SessionTicket) {
+    let history = Arc::new(History::new(false));
+    let chance = Chance::new(0, "set up");
+    let clock = Clockwork::new(Instant::now(), 0, chance.clone());
+    let store = MemoryMeta::new();
+    let admin = UserName::new("admin").expect("a plain name");
+    Mds::set_up(&store, &admin, PASSWORD, START_MS, &mut StdRng::seed_from_u64(1))
+        .expect("an empty store can be set up");
+    let weather = crate::network::Weather {
+        latency_us: (10, 20),
+        bytes_per_ms: 1 << 20,
+        window: 1 << 16,
+        refused_percent: 0,
+        doomed_percent: 0,
+    };
+    let network = Network::new(weather, chance.clone(), history.clone());
+    let host =
+        MdsHost::new(store.clone(), Config::default(), clock.clone(), network.clone(), history, chance);
+    host.start();
+    let dial = Arc::new(ToMds { network, from: Host::Client(0) });
+    let mds = sealstone_client::Mds::login(dial, clock, MdsOptions::default(), &admin, PASSWORD).await;
+    let ticket = mds.expect("the password is right").ticket().clone();
+    host.kill();
+    (store, ticket)
+}
+
+struct Running {
+    tasks: Arc<Tasks>,
+    _stop: watch::Sender<bool>,
+}
+
+/// The machine.
+pub struct MdsHost {
+    /// What survives.
+    pub store: MemoryMeta,
+    config: Config,
+    running: Mutex<Option<Running>>,
+    clock: Arc<Clockwork>,
+    network: Arc<Network>,
+    history: Arc<History>,
+    chance: Arc<Chance>,
+}
+
+impl MdsHost {
+    /// A machine with a store that was set up, not started.
+    #[must_use]
+    pub fn new(
+        store: MemoryMeta,
+        config: Config,
+        clock: Arc<Clockwork>,
+        network: Arc<Network>,
+        history: Arc<History>,
+        chance: Arc<Chance>,
+    ) -> Arc<Self> {
+        Arc::new(Self { store, config, running: Mutex::default(), clock, network, history, chance })
+    }
+
+    /// Starts the server, unless it runs.
+    pub fn start(&self) {
+        let mut running = self.running.lock();
+        if running.is_some() {
+            return;
+        }
+        self.store.fail_after(None);
+        let mds = match Mds::open(Arc::new(self.store.clone()), self.config.clone()) {
+            Ok(mds) => Arc::new(mds),
+            Err(error) => {
+                self.history.violate(format!("the metadata server does not start: {error:?}"));
+                return;
+            }
+        };
+        self.history.tell("mds starts");
+        let (clock, chance) = (self.clock.clone(), self.chance.clone());
+        let environment = Environment {
+            now_ms: Arc::new(move || clock.now_ms()),
+            entropy: Arc::new(move || Box::new(chance.generator())),
+            inline: true,
+        };
+        let limits = Limits {
+            logins_max: 4,
+            reap_retry: Duration::from_secs(5),
+            tidy_every: Duration::from_secs(1),
+            poll_every: Duration::from_secs(5),
+            ..Limits::default()
+        };
+        let tasks = Tasks::new(self.history.clone());
+        let dialer = ToDevice::factory(self.network.clone(), Host::Mds);
+        let devices = Arc::new(InitiatorDevices::new(self.clock.clone(), dialer));
+        let keeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());
+        let (stop, stopped) = watch::channel(false);
+        tasks.spawn("the metadata server", keeper.run(stopped));
+        let serve_tasks = Arc::downgrade(&tasks);
+        self.network.serve(Host::Mds, move |end| {
+            let channel = ChannelBinding(binding(&end));
+            let serving = serve_stream(
+                end,
+                channel,
+                Source::default(),
+                mds.clone(),
+                environment.clone(),
+                limits.clone(),
+            );
+            if let Some(tasks) = serve_tasks.upgrade() {
+                tasks.spawn("the metadata server", async move {
+                    // How a connection ends is its client's business.
+                    let _ = serving.await;
+                });
+            }
+        });
+        *running = Some(Running { tasks, _stop: stop });
+    }
+
+    /// Ends the process.
+    pub fn kill(&self) {
+        if let Some(Running { tasks, .. }) = self.running.lock().take() {
+            tasks.end();
+        }
+        self.history.tell("mds is killed");
+        self.network.down(Host::Mds);
+    }
+}

@@ -1,0 +1,226 @@
+//! A network of hosts: connections that take time, break, hang and are refused.
+//!
+//! Does: bring streams of two hosts together, delay and slice their bytes, cut them, hold a host's traffic back.
+//! Does not: lose, change or reorder bytes of a living stream: TCP does not either.
+//! Contract: all it draws comes from one stream of chance, so one order of calls gives one history.
+
+mod wire;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::sleep;
+
+pub use wire::End;
+use wire::Wire;
+
+use crate::chance::Chance;
+use crate::history::History;
+
+/// How long a connection attempt waits for a host that does not answer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often it looks.
+const CONNECT_POLL: Duration = Duration::from_millis(50);
+
+/// Who is on the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Host {
+    /// The metadata server.
+    Mds,
+    /// A device, by its place.
+    Device(u8),
+    /// One life of a client process.
+    Client(u32),
+    /// Who should get nothing.
+    Attacker,
+}
+
+/// What takes a new connection on the server's side.
+type Accept = Arc<dyn Fn(End) + Send + Sync>;
+
+enum Service {
+    Up(Accept),
+    /// The machine is there, nobody listens.
+    Refusing,
+    /// The machine is not there.
+    Silent,
+}
+
+/// How the network treats everybody.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// One way, microseconds.
+    pub latency_us: (u64, u64),
+    /// Bytes for each millisecond, per connection and direction.
+    pub bytes_per_ms: u64,
+    /// Bytes under way in one direction.
+    pub window: usize,
+    /// Of a hundred connection attempts so many are refused.
+    pub refused_percent: u64,
+    /// Of a hundred connections so many break after some bytes.
+    pub doomed_percent: u64,
+}
+
+struct State {
+    services: BTreeMap<Host, Service>,
+    partitioned: BTreeSet<Host>,
+    slow: BTreeMap<Host, u64>,
+    wires: BTreeMap<u64, Weak<Wire>>,
+    next_wire: u64,
+    weather: Weather,
+}
+
+/// The network.
+pub struct Network {
+    state: Mutex<State>,
+    chance: Arc<Chance>,
+    history: Arc<History>,
+}
+
+impl Network {
+    /// A network without hosts.
+    #[must_use]
+    pub fn new(weather: Weather, chance: Arc<Chance>, history: Arc<History>) -> Arc<Self> {
+        let state = State {
+            services: BTreeMap::new(),
+            partitioned: BTreeSet::new(),
+            slow: BTreeMap::new(),
+            wires: BTreeMap::new(),
+            next_wire: 0,
+            weather,
+        };
+        Arc::new(Self { state: Mutex::new(state), chance, history })
+    }
+
+    /// From here on `host` takes connections.
+    pub fn serve(&self, host: Host, accept: impl Fn(End) + Send + Sync + 'static) {
+        self.state.lock().services.insert(host, Service::Up(Arc::new(accept)));
+    }
+
+    /// From here on it does not; its connections are gone, some of the bytes under way to others may still arrive.
+    pub fn down(&self, host: Host) {
+        let service = if self.chance.percent(50) { Service::Refusing } else { Service::Silent };
+        self.state.lock().services.insert(host, service);
+        self.cut(host);
+    }
+
+    /// Breaks all connections of a host; gives their number.
+    pub fn cut(&self, host: Host) -> usize {
+        let wires = self.wires(|wire| wire.connects(host));
+        wires.iter().for_each(|wire| wire.cut([self.chance.percent(50), self.chance.percent(50)]));
+        wires.len()
+    }
+
+    /// Breaks some connection, whosever it is; gives its ends.
+    pub fn cut_any(&self) -> Option<[Host; 2]> {
+        let wires = self.wires(|_| true);
+        if wires.is_empty() {
+            return None;
+        }
+        let wire = self.chance.pick(&wires);
+        wire.cut([self.chance.percent(50), self.chance.percent(50)]);
+        Some(wire.hosts())
+    }
+
+    /// Holds back all that goes to and comes from a host, or lets it go on.
+    pub fn partition(&self, host: Host, apart: bool) {
+        let mut state = self.state.lock();
+        if apart {
+            state.partitioned.insert(host);
+        } else {
+            state.partitioned.remove(&host);
+        }
+        let partitioned = state.partitioned.clone();
+        drop(state);
+        for wire in self.wires(|wire| wire.connects(host)) {
+            wire.freeze(wire.hosts().iter().any(|host| partitioned.contains(host)));
+        }
+    }
+
+    /// Makes all new bytes of a host take `factor` times as long; 1 is usual.
+    pub fn slow(&self, host: Host, factor: u64) {
+        self.state.lock().slow.insert(host, factor);
+        for wire in self.wires(|wire| wire.connects(host)) {
+            wire.slow(self.factor(wire.hosts()));
+        }
+    }
+
+    /// How new connections are treated from here on.
+    pub fn set_weather(&self, weather: Weather) {
+        self.state.lock().weather = weather;
+    }
+
+    /// Everything works from here on, for new and old connections.
+    pub fn calm(&self) {
+        let mut state = self.state.lock();
+        (state.weather.refused_percent, state.weather.doomed_percent) = (0, 0);
+        state.partitioned.clear();
+        state.slow.clear();
+        drop(state);
+        for wire in self.wires(|_| true) {
+            wire.reprieve();
+            wire.slow(1);
+            wire.freeze(false);
+        }
+    }
+
+    /// Connects two hosts.
+    ///
+    /// # Errors
+    /// `ConnectionRefused`, `TimedOut`.
+    pub async fn dial(self: &Arc<Self>, from: Host, to: Host) -> io::Result<End> {
+        let weather = self.state.lock().weather;
+        let trip = Duration::from_micros(self.chance.range(weather.latency_us.0..=weather.latency_us.1));
+        sleep(trip * 2).await;
+        let mut waited = Duration::ZERO;
+        let accept = loop {
+            {
+                let state = self.state.lock();
+                let apart = [from, to].iter().any(|host| state.partitioned.contains(host));
+                match state.services.get(&to) {
+                    Some(Service::Up(accept)) if !apart => break accept.clone(),
+                    Some(Service::Refusing) if !apart => {
+                        return Err(io::ErrorKind::ConnectionRefused.into());
+                    }
+                    _ => {}
+                }
+            }
+            if waited >= CONNECT_TIMEOUT {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            sleep(CONNECT_POLL).await;
+            waited += CONNECT_POLL;
+        };
+        if self.chance.percent(weather.refused_percent) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let doom = self.chance.percent(weather.doomed_percent).then(|| self.chance.logarithmic(64..=4 << 20));
+        let factor = self.factor([from, to]);
+        let number = {
+            let mut state = self.state.lock();
+            state.next_wire += 1;
+            state.next_wire
+        };
+        let wire = Wire::new(number, [from, to], weather, doom, self.chance.clone(), self.history.clone());
+        wire.slow(factor);
+        self.state.lock().wires.insert(number, Arc::downgrade(&wire));
+        self.history.note("connect", &[number]);
+        let [near, far] = wire::ends(&wire);
+        accept(far);
+        Ok(near)
+    }
+
+    fn factor(&self, hosts: [Host; 2]) -> u64 {
+        let state = self.state.lock();
+        hosts.iter().filter_map(|host| state.slow.get(host)).copied().max().unwrap_or(1)
+    }
+
+    fn wires(&self, which: impl Fn(&Wire) -> bool) -> Vec<Arc<Wire>> {
+        let mut state = self.state.lock();
+        state.wires.retain(|_, wire| wire.strong_count() > 0);
+        state.wires.values().filter_map(Weak::upgrade).filter(|wire| which(wire)).collect()
+    }
+}

@@ -1,0 +1,51 @@
+//! Tasks that die with their host.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::task::AbortHandle;
+
+use crate::history::History;
+
+/// The tasks of one life of a host.
+pub struct Tasks {
+    handles: Mutex<Vec<AbortHandle>>,
+    history: Arc<History>,
+}
+
+/// Tells when its task panics.
+struct Witness(Arc<History>, &'static str);
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.violate(format!("a task of {} panicked", self.1));
+        }
+    }
+}
+
+impl Tasks {
+    /// None yet.
+    #[must_use]
+    pub fn new(history: Arc<History>) -> Arc<Self> {
+        Arc::new(Self { handles: Mutex::default(), history })
+    }
+
+    /// Starts one; a panic in it is a broken promise.
+    pub fn spawn(&self, whose: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        let witness = Witness(self.history.clone(), whose);
+        let task = tokio::spawn(async move {
+            let _witness = witness;
+            work.await;
+        });
+        let mut handles = self.handles.lock();
+        handles.retain(|handle| !handle.is_finished());
+        handles.push(task.abort_handle());
+    }
+
+    /// Ends all of them.
+    pub fn end(&self) {
+        self.handles.lock().drain(..).for_each(|handle| handle.abort());
+    }
+}

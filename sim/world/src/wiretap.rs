@@ -1,0 +1,116 @@
+//! What an attacker on the wire has seen, and what the devices did for him.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sealstone_device::OsdUnit;
+use sealstone_scsi::Status;
+use sealstone_scsi::lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
+
+use crate::history::History;
+
+/// Commands remembered.
+const REMEMBERED_MAX: usize = 200;
+/// Of each, bytes of data-out; commands with more are not remembered.
+const DATA_MAX: usize = 64 << 10;
+/// OSD commands.
+const OSD_OPERATION_CODE: u8 = 0x7F;
+/// The iSCSI name under which the attacker logs in.
+pub const ATTACKER: &str = "iqn.2026-11.org.sealstone:attacker";
+
+/// A genuine command that was done.
+#[derive(Clone)]
+pub struct Captured {
+    /// Which device did it.
+    pub place: u8,
+    /// Its CDB, signed.
+    pub cdb: Vec<u8>,
+    /// Its data-out.
+    pub data_out: Vec<u8>,
+}
+
+/// All that was seen.
+#[derive(Default)]
+pub struct Wiretap(Mutex<VecDeque<Captured>>);
+
+impl Wiretap {
+    /// Number of commands remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// Nothing yet?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<Captured> {
+        self.0.lock().get(index).cloned()
+    }
+
+    fn put(&self, captured: Captured) {
+        let mut all = self.0.lock();
+        if all.len() == REMEMBERED_MAX {
+            all.pop_front();
+        }
+        all.push_back(captured);
+    }
+}
+
+/// A logical unit under watch. All its commands are run at once, on the connection's own task: one thread.
+pub(crate) struct Witnessed {
+    place: u8,
+    unit: Arc<OsdUnit>,
+    wiretap: Arc<Wiretap>,
+    attackers: Mutex<BTreeSet<NexusId>>,
+    history: Arc<History>,
+}
+
+impl Witnessed {
+    pub(crate) fn new(place: u8, unit: Arc<OsdUnit>, wiretap: Arc<Wiretap>, history: Arc<History>) -> Self {
+        Self { place, unit, wiretap, attackers: Mutex::default(), history }
+    }
+}
+
+impl LogicalUnit for Witnessed {
+    fn cost(&self, _: &[u8]) -> Cost {
+        Cost::Inline
+    }
+
+    fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
+        let reply = self.unit.execute(command);
+        let status = u64::from(reply.status.byte());
+        let place = u64::from(self.place);
+        self.history.note("command", &[place, command.nexus.0, status, command.data_out.len() as u64]);
+        self.history.note_bytes(command.cdb);
+        let good = reply.status == Status::Good && command.cdb.first() == Some(&OSD_OPERATION_CODE);
+        if good && self.attackers.lock().contains(&command.nexus) {
+            self.history.violate(format!("osd{} did what the attacker said", self.place));
+        } else if good && command.data_out.len() <= DATA_MAX {
+            let (cdb, data_out) = (command.cdb.to_vec(), command.data_out.to_vec());
+            self.wiretap.put(Captured { place: self.place, cdb, data_out });
+        }
+        reply
+    }
+
+    fn nexus_established(&self, nexus: NexusId, initiator: &str, secure_channel: bool) {
+        if initiator == ATTACKER {
+            self.attackers.lock().insert(nexus);
+        }
+        self.unit.nexus_established(nexus, initiator, secure_channel);
+    }
+
+    fn nexus_lost(&self, nexus: NexusId) {
+        self.attackers.lock().remove(&nexus);
+        self.unit.nexus_lost(nexus);
+    }
+
+    fn reset(&self) {
+        self.unit.reset();
+    }
+}

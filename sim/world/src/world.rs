@@ -1,0 +1,279 @@
+//! One world from its seed to its end.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sealstone_client::{Metadata, Name, SessionTicket};
+use sealstone_mds::Config;
+use sealstone_mds::store::MemoryMeta;
+use sealstone_mds_protocol::{DeviceState, NewDevice, Request, Secret, Text};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::attacker::Attacker;
+use crate::audit;
+use crate::chance::Chance;
+use crate::clock::Clockwork;
+use crate::device::{self, DeviceHost};
+use crate::faults::Trouble;
+use crate::history::History;
+use crate::metadata::{self, MdsHost};
+use crate::model::Model;
+use crate::network::{Host, Network};
+use crate::plan::Plan;
+use crate::tasks::Tasks;
+use crate::wiretap::Wiretap;
+use crate::workload::{Process, Worker, Workshop};
+
+/// How long the devices may take to be taken into use.
+const JOIN_MAX: Duration = Duration::from_secs(60);
+/// After all is up again: time for the metadata server to find its devices.
+const SETTLE: Duration = Duration::from_secs(30);
+/// Objects of removed files stay this long.
+const REAP_GRACE_MS: u64 = 3_000;
+
+/// How a world ended.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Its seed.
+    pub seed: u64,
+    /// Hash of its whole history.
+    pub hash: u64,
+    /// Events in it.
+    pub events: u64,
+    /// Simulated milliseconds.
+    pub simulated_ms: u64,
+    /// Operations of the clients.
+    pub operations: u64,
+    /// How many of them failed.
+    pub failures: u64,
+    /// Broken promises; none is as it must be.
+    pub violations: Vec<String>,
+    /// The history for people.
+    pub lines: Vec<String>,
+}
+
+impl Report {
+    /// Was every promise kept?
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.is_good() {
+            self.lines.iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        }
+        self.violations.iter().try_for_each(|what| writeln!(f, "broken: {what}"))?;
+        write!(
+            f,
+            "SEALSTONE_SEED={}: {} operations, {} of them failed; {} events in {} simulated s, hash {:016x}",
+            self.seed,
+            self.operations,
+            self.failures,
+            self.events,
+            self.simulated_ms / 1000,
+            self.hash
+        )
+    }
+}
+
+/// Runs the world of a seed, in the calling thread. Not to be called from inside an asynchronous runtime.
+///
+/// # Panics
+/// When the system gives no runtime.
+#[must_use]
+pub fn run(seed: u64) -> Report {
+    run_to(seed, false)
+}
+
+/// The same, with every delivery and every command in the lines of the report.
+///
+/// # Panics
+/// When the system gives no runtime.
+#[must_use]
+pub fn trace(seed: u64) -> Report {
+    run_to(seed, true)
+}
+
+fn run_to(seed: u64, trace: bool) -> Report {
+    let (store, ticket) = metadata::fresh();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime without I/O can be made");
+    runtime.block_on(async move {
+        let world = World::new(seed, trace, store, ticket);
+        world.live().await
+    })
+}
+
+struct World {
+    seed: u64,
+    plan: Plan,
+    history: Arc<History>,
+    network: Arc<Network>,
+    clock: Arc<Clockwork>,
+    devices: Vec<Arc<DeviceHost>>,
+    mds: Arc<MdsHost>,
+    shop: Arc<Workshop>,
+    wiretap: Arc<Wiretap>,
+}
+
+impl World {
+    fn new(seed: u64, trace: bool, store: MemoryMeta, ticket: SessionTicket) -> Self {
+        let plan = Plan::draw(seed);
+        let chance = |label: &str| Chance::new(seed, label);
+        let history = Arc::new(History::new(trace));
+        history.tell(format!("{plan:?}"));
+        let began = Instant::now();
+        let network = Network::new(plan.weather, chance("network"), history.clone());
+        let clock = Clockwork::new(began, 0, chance("mds clock"));
+        let wiretap = Arc::<Wiretap>::default();
+        let devices = (0..plan.devices)
+            .map(|place| {
+                let clock = Clockwork::new(began, 0, chance(&format!("clock of osd{place}")));
+                let chance = chance(&format!("osd{place}"));
+                DeviceHost::new(place, clock, network.clone(), history.clone(), chance, wiretap.clone())
+            })
+            .collect();
+        let config = Config {
+            grant_lifetime_ms: plan.grant_ms,
+            intent_lifetime_ms: plan.intent_ms,
+            reap_grace_ms: REAP_GRACE_MS,
+            ..Config::default()
+        };
+        let mds = MdsHost::new(store, config, clock.clone(), network.clone(), history.clone(), chance("mds"));
+        let shop = Arc::new(Workshop {
+            plan: plan.clone(),
+            model: Model::default(),
+            network: network.clone(),
+            clock: Clockwork::new(began, plan.client_skew_ms, chance("clients")),
+            ticket,
+            history: history.clone(),
+            lives: Default::default(),
+            versions: Default::default(),
+            operations: Default::default(),
+            failures: Default::default(),
+        });
+        Self { seed, plan, history, network, clock, devices, mds, shop, wiretap }
+    }
+
+    async fn live(self) -> Report {
+        self.mds.start();
+        self.devices.iter().for_each(|device| device.start());
+        let admin = self.shop.process();
+        if self.found(&admin).await.is_none() {
+            self.history.violate("the devices were not taken into use");
+            return self.report();
+        }
+        self.work().await;
+        self.heal().await;
+        self.history.tell("all is up again");
+        let auditor = self.shop.process();
+        audit::files(&self.shop, &auditor).await;
+        let listed = auditor.client.device_list().await;
+        self.network.cut(auditor.host);
+        // Every create and grant is over, and whatever is to be removed has had time for a second try.
+        sleep(Duration::from_millis(2 * (self.plan.intent_ms + self.plan.grant_ms) + REAP_GRACE_MS)).await;
+        sleep(SETTLE).await;
+        match listed {
+            Ok(listed) => audit::objects(&self.mds.store, &listed, &self.devices, &self.history),
+            Err(error) => self.history.violate(format!("the devices cannot be listed: {error:?}")),
+        }
+        self.report()
+    }
+
+    /// Adds the devices and makes the workers' folders, before anything may fail.
+    async fn found(&self, admin: &Process) -> Option<()> {
+        self.network.calm();
+        for device in &self.devices {
+            let place = device.place;
+            let device = NewDevice {
+                name: Name::new(format!("osd{place}")).ok()?,
+                system_id: device::system_id(place),
+                url: Text::new(device::url(place)).ok()?,
+                capacity: device::CAPACITY,
+                master_key: Secret::new(device::master_key(place)).ok()?,
+            };
+            admin.client.metadata().call(Request::DeviceAdd { device }).await.ok()?;
+        }
+        for worker in 0..self.plan.workers {
+            admin.client.mkdir(&format!("/c{worker}"), false, 0o755).await.ok()?;
+        }
+        let began = Instant::now();
+        while began.elapsed() < JOIN_MAX {
+            let listed = admin.client.device_list().await.ok()?;
+            if listed.iter().all(|device| device.state == DeviceState::Active) {
+                self.network.set_weather(self.plan.weather);
+                return Some(());
+            }
+            sleep(Duration::from_millis(500)).await;
+        }
+        None
+    }
+
+    /// Clients, attacker and faults, until the clients are done.
+    async fn work(&self) {
+        let chance = |label: &str| Chance::new(self.seed, label);
+        let mut workers = JoinSet::new();
+        for number in 0..self.plan.workers {
+            let worker = Worker::new(number, self.shop.clone(), chance(&format!("worker {number}")));
+            workers.spawn(worker.run());
+        }
+        let others = Tasks::new(self.history.clone());
+        let attacker = Attacker {
+            wiretap: self.wiretap.clone(),
+            devices: self.plan.devices,
+            network: self.network.clone(),
+            clock: self.clock.clone(),
+            chance: chance("attacker"),
+            history: self.history.clone(),
+        };
+        others.spawn("the attacker", attacker.run());
+        let trouble = Trouble {
+            devices: self.devices.clone(),
+            mds: self.mds.clone(),
+            network: self.network.clone(),
+            chance: chance("trouble"),
+            history: self.history.clone(),
+        };
+        others.spawn("the simulation", trouble.run(self.plan.faults));
+        while let Some(done) = workers.join_next().await {
+            if done.is_err() {
+                self.history.violate("a worker panicked");
+            }
+        }
+        others.end();
+        self.network.cut(Host::Attacker);
+    }
+
+    /// Everything loses power once more, so that what is read afterwards was durable, and starts again for good.
+    async fn heal(&self) {
+        self.history.tell("the end: power is lost everywhere");
+        self.mds.kill();
+        self.devices.iter().for_each(|device| device.stop(true));
+        sleep(Duration::from_secs(1)).await;
+        self.network.calm();
+        self.devices.iter().for_each(|device| device.start());
+        self.mds.start();
+        sleep(SETTLE).await;
+    }
+
+    fn report(&self) -> Report {
+        let (hash, events) = self.history.sum();
+        let (lines, violations) = self.history.take();
+        Report {
+            seed: self.seed,
+            hash,
+            events,
+            simulated_ms: self.history.micros() / 1000,
+            operations: self.shop.operations.load(Ordering::Relaxed),
+            failures: self.shop.failures.load(Ordering::Relaxed),
+            violations,
+            lines,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The promises, over a few dozen worlds. `SEALSTONE_SEEDS=N` runs N of them, `SEALSTONE_SEED=S` the one that failed.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use sealstone_world::run;
+
+/// Worlds run by default.
+const SEEDS: u64 = 24;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap())
+}
+
+#[test]
+fn every_world_keeps_every_promise() {
+    let seeds = match number("SEALSTONE_SEED") {
+        Some(seed) => seed..=seed,
+        None => 0..=number("SEALSTONE_SEEDS").unwrap_or(SEEDS) - 1,
+    };
+    let failed: Vec<u64> = seeds
+        .filter(|seed| {
+            let report = run(*seed);
+            assert!(report.events > 0);
+            if !report.is_good() {
+                eprintln!("{report}");
+            }
+            !report.is_good()
+        })
+        .collect();
+    assert!(failed.is_empty(), "replay each with SEALSTONE_SEED=n: {failed:?}");
+}
+
+#[test]
+fn one_seed_is_one_history() {
+    for seed in [3, 7] {
+        let (first, second) = (run(seed), run(seed));
+        let differs = first.lines.iter().zip(&second.lines).find(|(a, b)| a != b);
+        assert_eq!(differs, None, "seed {seed}");
+        assert_eq!((first.hash, first.events), (second.hash, second.events), "seed {seed}");
+        assert_ne!(first.hash, run(seed + 1).hash, "seed {seed}");
+    }
+}
