@@ -36,6 +36,17 @@ pub(crate) fn make_folder(path: &Path) -> Result<(), FileError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))
 }
 
+/// Does the folder hold anything besides files of these names?
+pub(crate) fn others(path: &Path, names: &[&str]) -> Result<bool, FileError> {
+    for entry in fs::read_dir(path).map_err(at(path))? {
+        let name = entry.map_err(at(path))?.file_name();
+        if !names.iter().any(|own| name == **own) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Writes a file under a temporary name, makes it durable and gives it its name.
 pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
     let temporary = path.with_extension("new");
@@ -52,6 +63,20 @@ pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileErro
         File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
     };
     fill().map_err(at(path))
+}
+
+/// Gives a durable file its name, durably.
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
+    let work = || {
+        fs::rename(from, to)?;
+        File::open(to.parent().unwrap_or(Path::new(".")))?.sync_all()
+    };
+    work().map_err(at(to))
+}
+
+/// Removes a file.
+pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
+    fs::remove_file(path).map_err(at(path))
 }
 
 /// Reads a file.

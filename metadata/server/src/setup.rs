@@ -1,7 +1,7 @@
 //! The data folder: made once, opened on every start.
 //!
-//! Contract: the store's own setup is the last step of [`init`] and one transaction; before it, [`open`] says
-//! `Unfinished` and [`init`] may be run again; after it, [`init`] refuses.
+//! Contract: the store gets its name as the last step of [`init`]; before it, [`open`] says `Unfinished` and [`init`]
+//! may be run again; after it, [`init`] refuses.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,12 +17,25 @@ use crate::tls::{self, Fingerprint};
 
 /// The metadata store, mode 0600: it holds the keys of the devices.
 const STORE_FILE: &str = "meta.redb";
+/// Its name until it is set up. The engine's own file is not made in one step, so a half-made one must not be taken for
+/// a store that was damaged later.
+const STORE_FILE_NEW: &str = "meta.redb.new";
 /// The server's certificate, DER; its SHA-256 is what clients pin.
 pub const CERTIFICATE_FILE: &str = "certificate.der";
 /// The certificate's key, PKCS #8, mode 0600.
 const KEY_FILE: &str = "certificate-key.der";
 /// The administrator's password, mode 0600; a line end follows it.
 pub const ADMIN_SECRET_FILE: &str = "admin-secret";
+/// What an interrupted setup may leave behind, temporary names included.
+const OWN_FILES: [&str; 7] = [
+    STORE_FILE_NEW,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    ADMIN_SECRET_FILE,
+    "certificate.new",
+    "certificate-key.new",
+    "admin-secret.new",
+];
 /// Random characters of that password: 26 of 32 letters and digits are 130 bits.
 const SECRET_CHARACTERS: usize = 26;
 
@@ -32,6 +45,9 @@ pub enum SetupError {
     /// It is set up already.
     #[error("{} is set up already", .0.display())]
     AlreadySetUp(PathBuf),
+    /// The folder has something else in it.
+    #[error("{} is not empty", .0.display())]
+    NotEmpty(PathBuf),
     /// Setup was interrupted or never begun: run it (again).
     #[error("{} is not set up, or its setup was interrupted: run init", .0.display())]
     Unfinished(PathBuf),
@@ -47,6 +63,17 @@ pub enum SetupError {
     /// The certificate or its key cannot be used.
     #[error("the TLS certificate or its key cannot be used")]
     Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl SetupError {
+    /// Is it that others may read a file that holds a secret?
+    #[must_use]
+    pub const fn is_exposed(&self) -> bool {
+        matches!(
+            self,
+            Self::File(FileError::Exposed { .. }) | Self::Store(sealstone_meta::OpenError::Exposed { .. })
+        )
+    }
 }
 
 /// What setup made.
@@ -66,8 +93,13 @@ pub struct InitReport {
 /// See [`SetupError`].
 pub fn init(folder: &Path, admin: &UserName, environment: &Environment) -> Result<InitReport, SetupError> {
     files::make_folder(folder)?;
+    let (path, unnamed) = (folder.join(STORE_FILE), folder.join(STORE_FILE_NEW));
+    let is_new = !path.exists();
+    if is_new && files::others(folder, &OWN_FILES)? {
+        return Err(SetupError::NotEmpty(folder.to_owned()));
+    }
     // Holds the file's lock until the end, so that two runs cannot mix.
-    let store = EmbeddedMeta::open(&folder.join(STORE_FILE))?;
+    let store = if is_new { begin_store(&unnamed)? } else { EmbeddedMeta::open(&path)? };
     let mut rng = (environment.entropy)();
     let secret = new_secret(&mut *rng);
     let admin_secret = folder.join(ADMIN_SECRET_FILE);
@@ -84,7 +116,22 @@ pub fn init(folder: &Path, admin: &UserName, environment: &Environment) -> Resul
         OpenError::AlreadySetUp => SetupError::AlreadySetUp(folder.to_owned()),
         other => SetupError::Contents(other),
     })?;
+    if is_new {
+        files::rename(&unnamed, &path)?;
+    }
     Ok(InitReport { admin: admin.clone(), admin_secret, fingerprint: Fingerprint::of(&certificate) })
+}
+
+/// An empty store under its first name, in the place of what an interrupted run left there.
+fn begin_store(path: &Path) -> Result<EmbeddedMeta, SetupError> {
+    if path.exists() {
+        // A run that is still under way holds the lock.
+        if let Err(error @ sealstone_meta::OpenError::InUse(_)) = EmbeddedMeta::open(path) {
+            return Err(error.into());
+        }
+        files::remove(path)?;
+    }
+    Ok(EmbeddedMeta::open(path)?)
 }
 
 fn new_secret(rng: &mut dyn sealstone_mds::Entropy) -> Zeroizing<Vec<u8>> {

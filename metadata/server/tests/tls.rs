@@ -250,6 +250,10 @@ fn setup_is_done_once_its_secrets_are_private_and_an_interrupted_one_is_redone()
     drop(sealstone_meta::EmbeddedMeta::open(&data.join("meta.redb")).unwrap());
     std::fs::write(data.join("admin-secret.new"), b"half").unwrap();
     assert!(matches!(open(&data, Default::default()), Err(SetupError::Unfinished(_))));
+    // Interrupted while the store's file was made: it has neither its form nor its name yet.
+    std::fs::remove_file(data.join("meta.redb")).unwrap();
+    std::fs::write(data.join("meta.redb.new"), [0; 4096]).unwrap();
+    assert!(matches!(open(&data, Default::default()), Err(SetupError::Unfinished(_))));
     let report = init(&data, &admin(), &environment).unwrap();
     assert_eq!(open(&data, Default::default()).unwrap().fingerprint(), report.fingerprint);
     for name in ["meta.redb", "certificate-key.der", "admin-secret"] {
@@ -264,5 +268,10 @@ fn setup_is_done_once_its_secrets_are_private_and_an_interrupted_one_is_redone()
         "a second run changes nothing"
     );
     std::fs::set_permissions(data.join("certificate-key.der"), PermissionsExt::from_mode(0o644)).unwrap();
-    assert!(matches!(open(&data, Default::default()), Err(SetupError::File(_))));
+    let exposed = open(&data, Default::default()).err().unwrap();
+    assert!(matches!(exposed, SetupError::File(_)) && exposed.is_exposed());
+    let foreign = folder.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("letter"), b"dear").unwrap();
+    assert!(matches!(init(&foreign, &admin(), &environment), Err(SetupError::NotEmpty(_))));
 }
