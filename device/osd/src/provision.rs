@@ -182,11 +182,11 @@ impl DataDir {
         make_store: impl FnOnce(&Path) -> Result<S, E>,
     ) -> Result<Result<(Self, S), E>, ProvisionError> {
         DirBuilder::new().recursive(true).mode(0o700).create(root).map_err(at(root))?;
-        if root.join(DEVICE_FILE).exists() {
-            return Err(ProvisionError::AlreadyInitialised(root.to_owned()));
-        }
         if root.join(MARKER_FILE).exists() {
             return Err(ProvisionError::Interrupted(root.to_owned()));
+        }
+        if root.join(DEVICE_FILE).exists() {
+            return Err(ProvisionError::AlreadyInitialised(root.to_owned()));
         }
         if fs::read_dir(root).map_err(at(root))?.next().is_some() {
             return Err(ProvisionError::NotEmpty(root.to_owned()));
