@@ -93,7 +93,7 @@ impl Client {
         password: &[u8],
     ) -> Result<Self, ClientError> {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
-        let user = UserName::new(user)?;
+        let user = user_name(user)?;
         let dial = Arc::new(tls(server, pin));
         let mds = Mds::login(dial, environment.clone(), MdsOptions::default(), &user, password).await?;
         Ok(Self::over_iscsi(mds, environment, Tuning::default()))
@@ -143,7 +143,7 @@ impl Client {
     /// # Errors
     /// `Refused` with `Exists` or `Denied` among others.
     pub async fn add_user(&self, name: &str, password: &[u8], admin: bool) -> Result<(), ClientError> {
-        self.core.metadata.register(&UserName::new(name)?, password, admin, false).await
+        self.core.metadata.register(&user_name(name)?, password, admin, false).await
     }
 
     /// Changes the password of an account: one's own, or anybody's for administrators. Runs Argon2id.
@@ -151,7 +151,7 @@ impl Client {
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
     pub async fn set_password(&self, name: &str, password: &[u8]) -> Result<(), ClientError> {
-        self.core.metadata.register(&UserName::new(name)?, password, false, true).await
+        self.core.metadata.register(&user_name(name)?, password, false, true).await
     }
 }
 
@@ -225,7 +225,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
     pub async fn stat(&self, path: &str) -> Result<Stat, ClientError> {
-        let answer = self.core.metadata.call(Request::Stat { path: FilePath::new(path)? }).await?;
+        let answer = self.core.metadata.call(Request::Stat { path: file_path(path)? }).await?;
         expect!(answer, Response::Stat { stat } => stat)
     }
 
@@ -234,7 +234,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// # Errors
     /// `Message` for a path that is none.
     pub fn list(&self, path: &str) -> Result<Listing<M, D>, ClientError> {
-        let path = FilePath::new(path)?;
+        let path = file_path(path)?;
         Ok(Listing { core: self.core.clone(), path, page: VecDeque::new(), after: None, more: true })
     }
 
@@ -243,7 +243,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// # Errors
     /// `Refused` with `Exists`, `NotFound` or `Denied` among others.
     pub async fn mkdir(&self, path: &str, parents: bool, mode: u16) -> Result<Stat, ClientError> {
-        let request = Request::MakeDir { path: FilePath::new(path)?, parents, mode };
+        let request = Request::MakeDir { path: file_path(path)?, parents, mode };
         expect!(self.core.metadata.call(request).await?, Response::Stat { stat } => stat)
     }
 
@@ -252,7 +252,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// # Errors
     /// `Refused` with `NotFound`, `Exists`, `Cycle` among others.
     pub async fn rename(&self, from: &str, to: &str, replace: bool) -> Result<(), ClientError> {
-        let request = Request::Rename { from: FilePath::new(from)?, to: FilePath::new(to)?, replace };
+        let request = Request::Rename { from: file_path(from)?, to: file_path(to)?, replace };
         expect!(self.core.metadata.call(request).await?, Response::Done {} | Response::Stat { .. } => ())
     }
 
@@ -261,7 +261,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// # Errors
     /// `Refused` with `NotFound`, `NotEmpty`, `Denied` among others.
     pub async fn remove(&self, path: &str, recursive: bool) -> Result<u64, ClientError> {
-        let path = FilePath::new(path)?;
+        let path = file_path(path)?;
         let mut removed = 0u64;
         for _ in 0..REMOVE_STEPS_MAX {
             let request = Request::Remove { path: path.clone(), recursive };
@@ -280,7 +280,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
     pub async fn set_mode(&self, path: &str, mode: u16) -> Result<Stat, ClientError> {
-        let request = Request::SetMode { path: FilePath::new(path)?, mode };
+        let request = Request::SetMode { path: file_path(path)?, mode };
         expect!(self.core.metadata.call(request).await?, Response::Stat { stat } => stat)
     }
 
@@ -295,7 +295,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         source: impl AsyncRead + Unpin + Send,
         options: PutOptions,
     ) -> Result<Stat, ClientError> {
-        put::put(&self.core, &FilePath::new(path)?, source, options).await
+        put::put(&self.core, &file_path(path)?, source, options).await
     }
 
     /// Stores a local file, its size and time of change included.
@@ -330,7 +330,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         sink: impl AsyncWrite + Unpin + Send,
         options: GetOptions,
     ) -> Result<Stat, ClientError> {
-        get::get(&self.core, &FilePath::new(path)?, sink, options).await
+        get::get(&self.core, &file_path(path)?, sink, options).await
     }
 
     /// Opens a file to read parts of it.
@@ -338,7 +338,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// # Errors
     /// `Refused` with `NotFound`, `Denied`, `IsADirectory` among others.
     pub async fn open(&self, path: &str, method: Method) -> Result<OpenFile<M, D>, ClientError> {
-        let (stat, objects) = get::open(&self.core, &FilePath::new(path)?, Access::Read, method).await?;
+        let (stat, objects) = get::open(&self.core, &file_path(path)?, Access::Read, method).await?;
         Ok(OpenFile { stat, objects })
     }
 
@@ -386,7 +386,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
     pub async fn set_user_enabled(&self, name: &str, enabled: bool) -> Result<(), ClientError> {
-        let request = Request::UserSetEnabled { name: UserName::new(name)?, enabled };
+        let request = Request::UserSetEnabled { name: user_name(name)?, enabled };
         expect!(self.core.metadata.call(request).await?, Response::Done {} => ())
     }
 
@@ -395,7 +395,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
     pub async fn remove_user(&self, name: &str) -> Result<(), ClientError> {
-        let request = Request::UserRemove { name: UserName::new(name)? };
+        let request = Request::UserRemove { name: user_name(name)? };
         expect!(self.core.metadata.call(request).await?, Response::Done {} => ())
     }
 }
@@ -483,4 +483,14 @@ impl<M: Metadata, D: Devices> OpenFile<M, D> {
         bytes.truncate(count);
         Ok(bytes)
     }
+}
+
+/// A path as the caller wrote it.
+fn file_path(text: &str) -> Result<FilePath, ClientError> {
+    FilePath::new(text).map_err(ClientError::Name)
+}
+
+/// An account's name as the caller wrote it.
+fn user_name(text: &str) -> Result<UserName, ClientError> {
+    UserName::new(text).map_err(ClientError::Name)
 }

@@ -55,6 +55,9 @@ pub enum ClientError {
     /// The metadata server sent bytes that make no sense here.
     #[error("the metadata server broke the protocol: {0}")]
     Protocol(&'static str),
+    /// The caller gave a path or a user name that none can have.
+    #[error("not a name that is allowed")]
+    Name(#[source] WireError),
     /// A message could not be read or written.
     #[error("malformed message")]
     Message(#[from] WireError),
@@ -101,6 +104,7 @@ impl ClientError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Refused(failure) => failure.code.exit_code(),
+            Self::Name(_) => 2,
             Self::Device { error, .. } if error.is_denied() => 3,
             Self::SessionOver | Self::LoginRefused | Self::WrongCertificate => 3,
             _ => 1,
