@@ -197,6 +197,9 @@ Example:
         /// The device's initial key file.
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
+        /// Seconds to wait until the device takes objects.
+        #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+        wait: u64,
     },
 }
 

@@ -27,8 +27,8 @@ pub(crate) const CLUSTER_FILE: &str = "cluster.toml";
 /// The account that `init` makes.
 pub(crate) const ADMIN: &str = "admin";
 const LISTEN_DEFAULT: &str = "127.0.0.1:3270";
-/// How long `add-osd` waits for the device to become usable.
-const JOIN_S_MAX: u64 = 30;
+/// How long `up` waits for a device to become usable, seconds.
+pub(crate) const JOIN_S_MAX: u64 = 30;
 
 /// A device's initial key as `osd init` wrote it.
 #[derive(Deserialize)]
@@ -49,6 +49,8 @@ pub(crate) fn init(data: &Path) -> Outcome<PathBuf> {
 fn setup_failure(error: SetupError) -> Failure {
     let failure = Failure::operation(chain(&error));
     match error {
+        // The text says which file and what to do.
+        error if error.is_exposed() => Failure { kind: Kind::Denied, ..failure },
         SetupError::Unfinished(_) => {
             Failure { kind: Kind::NotFound, ..failure }.hint("sealstone mds init --data DIR")
         }
@@ -132,9 +134,9 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
             let options = options.or(config::read(config.as_ref())?);
             super::run(serve(output, &data, &options))
         }
-        Mds::AddOsd { url, key } => crate::command::block_on(async {
+        Mds::AddOsd { url, key, wait } => crate::command::block_on(async {
             let (client, _) = session::client(global)?;
-            let name = add_osd(&client, &url, &key).await?;
+            let name = add_osd(&client, &url, &key, wait).await?;
             output.remark(format!("{name} takes objects now"));
             output.done(&serde_json::json!({ "name": name, "url": url }))
         }),
@@ -156,7 +158,7 @@ async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
 }
 
 /// Hands a device over to the metadata server and waits until it takes objects.
-pub(crate) async fn add_osd(client: &Client, url: &str, key: &Path) -> Outcome<String> {
+pub(crate) async fn add_osd(client: &Client, url: &str, key: &Path, wait_s: u64) -> Outcome<String> {
     let text = secret_file::read(key)?;
     // The parser's own message would quote the line, and the line may be the key.
     let file: KeyFile = toml::from_str(&text)
@@ -187,9 +189,9 @@ pub(crate) async fn add_osd(client: &Client, url: &str, key: &Path) -> Outcome<S
         let found = devices.iter().find(|device| device.system_id == system_id);
         match found.map(|device| device.state) {
             Some(DeviceState::Active) if found.is_some_and(|device| device.total > 0) => return Ok(file.name),
-            _ if started.elapsed() > Duration::from_secs(JOIN_S_MAX) => {
+            _ if started.elapsed() > Duration::from_secs(wait_s) => {
                 return Err(Failure::operation(format!(
-                    "{} is added, but did not become usable within {JOIN_S_MAX} s",
+                    "{} is added, but did not become usable within {wait_s} s",
                     file.name
                 ))
                 .hint("is the device running at that URL, with this key? The metadata server keeps trying"));

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Kind, Outcome};
 use crate::metrics::{self, Observed};
 
 /// Worker threads of a daemon beyond one per core: commands that wait for the medium run on them too.
@@ -78,12 +78,16 @@ impl Shutdown {
 /// Binds a port, or says who may be in the way.
 pub(crate) async fn bind(address: &str, what: &str) -> Outcome<(TcpListener, SocketAddr)> {
     let failure = |error: std::io::Error| {
-        let in_use = error.kind() == std::io::ErrorKind::AddrInUse;
+        let kind = error.kind();
         let failure = Failure::operation(error).at(format!("{what} {address}"));
-        if in_use {
-            failure.hint("another program listens there; choose another port, 0 takes a free one")
-        } else {
-            failure
+        match kind {
+            std::io::ErrorKind::AddrInUse => {
+                failure.hint("another program listens there; choose another port, 0 takes a free one")
+            }
+            std::io::ErrorKind::InvalidInput => {
+                Failure { kind: Kind::Usage, ..failure }.hint("say HOST:PORT")
+            }
+            _ => failure,
         }
     };
     let listener = TcpListener::bind(address).await.map_err(failure)?;

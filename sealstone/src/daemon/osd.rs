@@ -72,6 +72,13 @@ pub(crate) fn init(data: &Path, capacity: u64, name: Option<&str>, key_out: Opti
     if key.exists() {
         return Err(Failure::operation("already exists").at(key.display()));
     }
+    // Before the device is made: afterwards there would be a device whose key nobody was given.
+    if let Some(folder) = key_out.and_then(Path::parent)
+        && !folder.as_os_str().is_empty()
+        && !folder.is_dir()
+    {
+        return Err(Failure::new(Kind::NotFound, "no such folder").at(folder.display()));
+    }
     let device = NewDevice {
         name,
         capacity,
