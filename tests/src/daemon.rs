@@ -1,8 +1,12 @@
 //! A daemon under test.
+//!
+//! Contract: whatever a test does to a daemon, a panic in it fails the test, even where it recovered from it.
 
-use std::io::{BufRead, BufReader};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -24,6 +28,7 @@ pub enum Signal {
 pub struct Daemon {
     child: Child,
     ready: Value,
+    said: Arc<Mutex<String>>,
 }
 
 impl Daemon {
@@ -32,8 +37,18 @@ impl Daemon {
     #[must_use]
     pub fn start(mut command: Command) -> Self {
         let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("the daemon starts");
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the daemon starts");
         let stdout = child.stdout.take().expect("piped");
+        let said = Arc::new(Mutex::new(String::new()));
+        let mut stderr = child.stderr.take().expect("piped");
+        let for_reader = Arc::clone(&said);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = stderr.read(&mut bytes) {
+                let text = String::from_utf8_lossy(&bytes[..count]);
+                for_reader.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
+            }
+        });
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -45,10 +60,11 @@ impl Daemon {
         let Ok(line) = line else {
             let _ = child.kill();
             let status = child.wait();
-            panic!("no ready line within {READY_S_MAX} s; status {status:?}");
+            let said = said.lock().unwrap_or_else(PoisonError::into_inner);
+            panic!("no ready line within {READY_S_MAX} s; status {status:?}; it said: {said}");
         };
         let ready = serde_json::from_str(&line).unwrap_or_else(|error| panic!("ready line: {error}: {line}"));
-        Self { child, ready }
+        Self { child, ready, said }
     }
 
     /// A field of the ready line.
@@ -68,6 +84,27 @@ impl Daemon {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// What it wrote to standard error so far: nothing with logs off, unless it panicked.
+    #[must_use]
+    pub fn said(&self) -> String {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its memory in bytes, as the system counts it.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).expect("the daemon runs");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the kernel tells");
+        let kib: u64 = line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("a number");
+        kib << 10
+    }
+
+    /// Its open descriptors.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.id())).expect("the daemon runs").count()
     }
 
     /// Ends it and waits; the exit code, or -1 for a signal.
@@ -99,5 +136,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let said = self.said();
+        assert!(std::thread::panicking() || !said.contains("panicked"), "the daemon panicked: {said}");
     }
 }

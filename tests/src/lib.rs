@@ -7,10 +7,14 @@
 #![allow(clippy::missing_panics_doc, reason = "a harness fails by panicking, that is its purpose")]
 
 mod daemon;
+pub mod initiator;
 mod system;
+mod web;
 
 pub use daemon::{Daemon, Signal};
-pub use system::System;
+pub use initiator::Initiator;
+pub use system::{System, text};
+pub use web::get;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -52,15 +56,17 @@ pub struct Ended {
     pub stderr: String,
 }
 
-impl Ended {
-    fn new(output: Output) -> Self {
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
             stdout: output.stdout,
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
     }
+}
 
+impl Ended {
     /// Fails the test unless the command succeeded.
     #[track_caller]
     pub fn ok(self) -> Self {
@@ -73,6 +79,16 @@ impl Ended {
     pub fn fails(self, code: i32) -> Self {
         assert_eq!(self.code, code, "stdout: {} stderr: {}", self.text(), self.stderr);
         assert_eq!(self.stderr.trim_end().lines().count(), 1, "one line, got: {}", self.stderr);
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+        self
+    }
+
+    /// Fails the test unless standard error names all of these.
+    #[track_caller]
+    pub fn says(self, words: &[&str]) -> Self {
+        for word in words {
+            assert!(self.stderr.contains(word), "'{word}' is missing in: {}", self.stderr);
+        }
         self
     }
 
@@ -102,7 +118,7 @@ pub fn command(arguments: &[&str]) -> Command {
 /// Runs a command to its end.
 #[must_use]
 pub fn run(arguments: &[&str]) -> Ended {
-    Ended::new(command(arguments).output().expect("the binary starts"))
+    Ended::from(command(arguments).output().expect("the binary starts"))
 }
 
 /// Runs a prepared command to its end, with this on its standard input.
@@ -123,5 +139,5 @@ pub fn run_with_input(mut command: Command, input: &[u8]) -> Ended {
     });
     let output = child.wait_with_output().expect("the child can be waited for");
     writer.join().expect("the writer does not panic");
-    Ended::new(output)
+    Ended::from(output)
 }

@@ -15,6 +15,7 @@ pub struct System {
     folder: TempDir,
     mds: Option<Daemon>,
     mds_address: String,
+    mds_flags: Vec<String>,
     osds: Vec<Slot>,
 }
 
@@ -37,8 +38,21 @@ impl System {
     #[track_caller]
     #[must_use]
     pub fn start_with(osds: usize, capacity: &str, flags: &[&str]) -> Self {
+        Self::start_with_mds(osds, capacity, flags, &[])
+    }
+
+    /// The same with more flags for the MDS too.
+    #[track_caller]
+    #[must_use]
+    pub fn start_with_mds(osds: usize, capacity: &str, flags: &[&str], mds_flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let mut system = Self { folder, mds: None, mds_address: "127.0.0.1:0".into(), osds: Vec::new() };
+        let mut system = Self {
+            folder,
+            mds: None,
+            mds_address: "127.0.0.1:0".into(),
+            mds_flags: mds_flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            osds: Vec::new(),
+        };
         let mds = system.path("mds");
         run(&["mds", "init", "--data", text(&mds)]).ok();
         system.start_mds();
@@ -98,7 +112,7 @@ impl System {
     /// Runs such a command to its end.
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> Ended {
-        Ended::new(self.command(arguments).output().expect("the binary starts"))
+        Ended::from(self.command(arguments).output().expect("the binary starts"))
     }
 
     /// The MDS.
@@ -119,15 +133,10 @@ impl System {
     #[track_caller]
     pub fn start_mds(&mut self) {
         let data = self.path("mds");
-        let daemon = Daemon::start(command(&[
-            "--json",
-            "mds",
-            "serve",
-            "--data",
-            text(&data),
-            "--listen",
-            &self.mds_address,
-        ]));
+        let mut command =
+            command(&["--json", "mds", "serve", "--data", text(&data), "--listen", &self.mds_address]);
+        command.args(&self.mds_flags);
+        let daemon = Daemon::start(command);
         daemon.field("address").clone_into(&mut self.mds_address);
         self.mds = Some(daemon);
     }
@@ -157,6 +166,10 @@ impl System {
 }
 
 /// A path as an argument.
-fn text(path: &Path) -> &str {
+///
+/// # Panics
+/// If it is not UTF-8; temporary paths are.
+#[must_use]
+pub fn text(path: &Path) -> &str {
     path.to_str().expect("temporary paths are UTF-8")
 }

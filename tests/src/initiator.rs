@@ -1,0 +1,143 @@
+//! An iSCSI initiator that says what a test wants said, right or wrong.
+//!
+//! Does: lay out headers by hand (RFC 7143 §11), log in, send bytes. Does not: use our own protocol crate, whose
+//! mistakes it would share.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Bytes of a basic header segment.
+pub const HEADER_BYTES: usize = 48;
+/// Patience with one answer.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+
+/// One connection.
+#[derive(Debug)]
+pub struct Initiator {
+    /// The connection, for what no method says.
+    pub stream: TcpStream,
+    command_number: u32,
+}
+
+impl Initiator {
+    /// Connects, no more.
+    #[track_caller]
+    #[must_use]
+    pub fn connect(address: &str) -> Self {
+        let stream = TcpStream::connect(address).expect("the port is open");
+        stream.set_read_timeout(Some(ANSWER_MAX)).expect("a timeout can be set");
+        stream.set_nodelay(true).expect("it can be set");
+        Self { stream, command_number: 1 }
+    }
+
+    /// Connects and logs in to the target of the URL that a device prints.
+    #[track_caller]
+    #[must_use]
+    pub fn login(address: &str, url: &str, name: &str) -> Self {
+        let mut this = Self::connect(address);
+        let target = url.rsplit('/').nth(1).expect("iscsi://HOST:PORT/IQN/LUN");
+        this.send(&login(name, target));
+        let answer = this.answer().expect("a login response");
+        assert_eq!(answer[0] & 0x3F, 0x23, "opcode of a login response");
+        assert_eq!(answer[36], 0, "status class");
+        this
+    }
+
+    /// Sends bytes as they are.
+    #[track_caller]
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("the device takes it");
+    }
+
+    /// Sends bytes; a device that has closed already is fine.
+    pub fn offer(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// The next PDU, header and data; `None` if the device closed the connection.
+    ///
+    /// # Panics
+    /// If the device does neither within the patience.
+    #[track_caller]
+    pub fn answer(&mut self) -> Option<Vec<u8>> {
+        let mut pdu = vec![0; HEADER_BYTES];
+        self.fill(&mut pdu)?;
+        let length = u32::from_be_bytes([0, pdu[5], pdu[6], pdu[7]]) as usize;
+        let mut data = vec![0; length.next_multiple_of(4)];
+        self.fill(&mut data)?;
+        pdu.extend_from_slice(&data[..length]);
+        Some(pdu)
+    }
+
+    /// Waits until the device closes; what it still says goes unread.
+    #[track_caller]
+    pub fn is_closed_by_device(&mut self) {
+        while self.answer().is_some() {}
+    }
+
+    /// Asks the logical unit who it is: a command that needs no credential.
+    #[track_caller]
+    pub fn inquiry(&mut self) -> Vec<u8> {
+        let mut pdu = [0; HEADER_BYTES];
+        // SCSI command; final, read, simple.
+        (pdu[0], pdu[1]) = (0x01, 0x80 | 0x40 | 0x01);
+        pdu[16..20].copy_from_slice(&7u32.to_be_bytes());
+        pdu[20..24].copy_from_slice(&96u32.to_be_bytes());
+        pdu[24..28].copy_from_slice(&self.command_number.to_be_bytes());
+        pdu[32..38].copy_from_slice(&[0x12, 0, 0, 0, 96, 0]);
+        self.command_number += 1;
+        self.send(&pdu);
+        let answer = self.answer().expect("an answer");
+        assert_eq!(answer[0] & 0x3F, 0x25, "data-in");
+        answer[HEADER_BYTES..].to_vec()
+    }
+
+    fn fill(&mut self, into: &mut [u8]) -> Option<()> {
+        match self.stream.read_exact(into) {
+            Ok(()) => Some(()),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                panic!("the device neither answers nor closes within {ANSWER_MAX:?}")
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+/// A login request of a normal session, one step, no digests.
+#[must_use]
+pub fn login(name: &str, target: &str) -> Vec<u8> {
+    let keys = format!(
+        "InitiatorName=iqn.2026-11.org.example:{name}\0TargetName={target}\0SessionType=Normal\0\
+         HeaderDigest=None\0DataDigest=None\0"
+    );
+    // Immediate; transit from operational negotiation to full feature phase.
+    let mut pdu = header(0x43, 0x87, keys.len());
+    pdu[8] = 0x80;
+    pdu[9..12].copy_from_slice(&name.len().to_be_bytes()[5..]);
+    pdu[24..28].copy_from_slice(&1u32.to_be_bytes());
+    pdu.extend_from_slice(keys.as_bytes());
+    pdu.resize(pdu.len().next_multiple_of(4), 0);
+    pdu
+}
+
+/// A ping with `length` bytes to be sent back.
+#[must_use]
+pub fn ping(length: usize) -> Vec<u8> {
+    let mut pdu = header(0x40, 0x80, length);
+    pdu[16..20].copy_from_slice(&9u32.to_be_bytes());
+    pdu[20..24].fill(0xFF);
+    pdu[24..28].copy_from_slice(&1u32.to_be_bytes());
+    pdu.resize(HEADER_BYTES + length.next_multiple_of(4), 0x5A);
+    pdu
+}
+
+/// A header with this opcode, these flags, and so many bytes of data to follow.
+#[must_use]
+pub fn header(opcode: u8, flags: u8, length: usize) -> Vec<u8> {
+    let mut pdu = vec![0; HEADER_BYTES];
+    (pdu[0], pdu[1]) = (opcode, flags);
+    let length = u32::try_from(length).expect("a length").to_be_bytes();
+    pdu[5..8].copy_from_slice(&length[1..]);
+    pdu
+}

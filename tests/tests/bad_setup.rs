@@ -1,0 +1,355 @@
+//! Wrong folders, keys, ports and configurations stop a daemon at once, with one line that says what to do.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use sealstone_tests::{Daemon, Ended, Signal, System, command, run, text};
+use tempfile::TempDir;
+
+/// How long a daemon that must not start may take to say so.
+const REFUSAL_MAX: Duration = Duration::from_secs(15);
+
+/// Runs what must end by itself; a daemon that serves instead fails the test.
+#[track_caller]
+fn refused(arguments: &[&str]) -> Ended {
+    let mut child = command(arguments)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let start = Instant::now();
+    while child.try_wait().expect("the child can be asked").is_none() {
+        if start.elapsed() > REFUSAL_MAX {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("{arguments:?} serves instead of refusing");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ended::from(child.wait_with_output().expect("the child can be waited for"))
+}
+
+#[track_caller]
+fn serve_osd(data: &Path) -> Ended {
+    refused(&["osd", "serve", "--data", text(data), "--listen", "127.0.0.1:0"])
+}
+
+#[track_caller]
+fn serve_mds(data: &Path) -> Ended {
+    refused(&["mds", "serve", "--data", text(data), "--listen", "127.0.0.1:0"])
+}
+
+#[track_caller]
+fn new_osd(folder: &TempDir, name: &str) -> PathBuf {
+    let data = folder.path().join(name);
+    run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", name]).ok();
+    data
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its owner may");
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("temporary folder")
+}
+
+#[test]
+fn a_device_starts_with_its_own_private_key_only() {
+    let folder = folder();
+    let data = new_osd(&folder, "one");
+    let key = data.join("master.key");
+    let own = fs::read(&key).expect("there");
+
+    mode(&key, 0o640);
+    serve_osd(&data).fails(3).says(&["master.key", "0640", "chmod 600"]);
+    mode(&key, 0o600);
+
+    let other = new_osd(&folder, "other");
+    fs::copy(other.join("master.key"), &key).expect("copied");
+    serve_osd(&data).fails(1).says(&["master.key", "another device"]);
+
+    fs::write(&key, "master_key = \"5ec2e7\" trailing").expect("written");
+    let said = serve_osd(&data).fails(1).says(&["master.key", "not a key file"]);
+    assert!(!said.stderr.contains("5ec2e7"), "a damaged key file is not quoted: {}", said.stderr);
+
+    fs::remove_file(&key).expect("removed");
+    serve_osd(&data).fails(1).says(&["master.key", "missing"]);
+
+    // A key file that has the right form and another key: the device starts, but no credential of the MDS fits.
+    fs::write(&key, &own).expect("written");
+    mode(&key, 0o600);
+    let mut daemon =
+        Daemon::start(command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]));
+    assert_eq!(daemon.end(Signal::Terminate), 0);
+}
+
+#[test]
+fn a_device_is_taken_over_with_its_own_private_key_only() {
+    let system = System::start(1);
+    let data = system.path("second");
+    let key = system.path("second.key");
+    let (data, key) = (text(&data), text(&key));
+    run(&["osd", "init", "--data", data, "--capacity", "64M", "--name", "second", "--key-out", key]).ok();
+    let second =
+        Daemon::start(command(&["--json", "osd", "serve", "--data", data, "--listen", "127.0.0.1:0"]));
+    let url = second.field("url");
+    let add = |key: &str| system.run(&["mds", "add-osd", url, "--key", key]);
+
+    add(text(&system.path("no.key"))).fails(4).says(&["no.key"]);
+    mode(Path::new(key), 0o640);
+    add(key).fails(3).says(&["second.key", "640", "chmod 600"]);
+    mode(Path::new(key), 0o600);
+    let right = fs::read_to_string(key).expect("readable");
+    fs::write(key, "no key at all").expect("written");
+    let said = add(key).fails(2).says(&["second.key", "osd init"]);
+    assert!(!said.stderr.contains("no key at all"));
+    fs::write(key, right.replace("master_key = \"", "master_key = \"zz")).expect("written");
+    add(key).fails(2).says(&["second.key", "hex"]);
+    fs::write(key, &right).expect("written");
+    system.run(&["mds", "add-osd", "http://127.0.0.1/", "--key", key]).fails(2).says(&["iscsi://"]);
+    // Another device's address is not accepted for this one.
+    let first = system.osd(0).field("url").to_owned();
+    system.run(&["mds", "add-osd", &first, "--key", key, "--wait", "1"]).fails(1).says(&[
+        "second",
+        "within 1 s",
+        "is the device running at that URL, with this key?",
+    ]);
+    add(key).ok();
+    let df = system.run(&["--json", "df"]).ok().json();
+    assert_eq!(df["devices"].as_array().map(Vec::len), Some(2), "only the right one was added: {df}");
+}
+
+#[test]
+fn folders_of_another_kind_or_version_are_left_alone() {
+    let folder = folder();
+    let missing = folder.path().join("missing");
+    serve_osd(&missing).fails(4).says(&["no device", "osd init"]);
+    serve_mds(&missing).fails(4).says(&["not set up", "mds init"]);
+    assert!(!missing.exists(), "looking does not make a folder");
+    let empty = folder.path().join("empty");
+    fs::create_dir(&empty).expect("made");
+    serve_osd(&empty).fails(4);
+    serve_mds(&empty).fails(4);
+    assert_eq!(fs::read_dir(&empty).expect("there").count(), 0, "looking leaves nothing behind");
+
+    let data = new_osd(&folder, "one");
+    run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", "one", "--key-out", "k"])
+        .fails(1)
+        .says(&["already holds a device"]);
+    let file = data.join("device.toml");
+    let right = fs::read_to_string(&file).expect("there");
+    fs::write(&file, right.replace("version = 1", "version = 9")).expect("written");
+    serve_osd(&data).fails(1).says(&["device.toml", "version 9", "reads 1"]);
+    fs::write(&file, "x = [\n").expect("written");
+    serve_osd(&data).fails(1).says(&["device.toml"]);
+    fs::write(&file, &right).expect("written");
+    let boot = data.join("boot.toml");
+    fs::write(&boot, "trash").expect("written");
+    serve_osd(&data).fails(1).says(&["boot.toml"]);
+
+    let full = folder.path().join("full");
+    fs::create_dir(&full).expect("made");
+    fs::write(full.join("letter.txt"), "dear").expect("written");
+    run(&["osd", "init", "--data", text(&full), "--capacity", "64M", "--name", "x"])
+        .fails(1)
+        .says(&["not empty"]);
+    run(&["mds", "init", "--data", text(&full)]).fails(1).says(&["not empty"]);
+    refused(&["up", "--data", text(&full), "--listen", "127.0.0.1:0"])
+        .fails(1)
+        .says(&["not empty", "--data"]);
+    assert_eq!(fs::read_dir(&full).expect("there").count(), 1, "a foreign folder stays as it is");
+
+    let old = folder.path().join("old");
+    fs::create_dir(&old).expect("made");
+    fs::write(old.join("up.toml"), "version = 7\nosds = []\n").expect("written");
+    refused(&["up", "--data", text(&old), "--listen", "127.0.0.1:0"]).fails(1).says(&[
+        "up.toml",
+        "version 7",
+        "reads 1",
+    ]);
+}
+
+#[test]
+fn a_metadata_folder_of_another_version_damaged_or_exposed_is_refused() {
+    let folder = folder();
+    let data = folder.path().join("mds");
+    run(&["mds", "init", "--data", text(&data)]).ok();
+    run(&["mds", "init", "--data", text(&data)]).fails(1).says(&["set up already"]);
+    let store = data.join("meta.redb");
+    let right = fs::read(&store).expect("there");
+
+    mode(&store, 0o644);
+    serve_mds(&data).fails(3).says(&["meta.redb", "chmod 600"]);
+    mode(&store, 0o600);
+    mode(&data.join("certificate-key.der"), 0o640);
+    serve_mds(&data).fails(3).says(&["certificate-key.der", "chmod 600"]);
+    mode(&data.join("certificate-key.der"), 0o600);
+
+    // The marker of the tables' version, set as a later release would.
+    let marker = redb::TableDefinition::<&str, u64>::new("sealstone");
+    {
+        let database = redb::Database::open(&store).expect("a redb file");
+        let change = database.begin_write().expect("begun");
+        change.open_table(marker).expect("there").insert("metadata-format", 2).expect("set");
+        change.commit().expect("committed");
+    }
+    serve_mds(&data).fails(1).says(&["meta.redb", "format 2", "reads 1"]);
+
+    fs::write(&store, &right[..8192]).expect("written");
+    serve_mds(&data).fails(1).says(&["meta.redb", "damaged", "backup"]);
+    fs::write(&store, "something else").expect("written");
+    serve_mds(&data).fails(1).says(&["meta.redb", "not a metadata store"]);
+    run(&["mds", "init", "--data", text(&data)]).fails(1).says(&["not a metadata store"]);
+    fs::write(&store, &right).expect("written");
+
+    fs::rename(data.join("certificate.der"), folder.path().join("aside")).expect("moved");
+    serve_mds(&data).fails(1).says(&["certificate.der"]);
+    fs::rename(folder.path().join("aside"), data.join("certificate.der")).expect("moved");
+    let mut daemon =
+        Daemon::start(command(&["--json", "mds", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]));
+    run(&["mds", "init", "--data", text(&data)]).fails(1).says(&["in use"]);
+    assert_eq!(daemon.end(Signal::Terminate), 0, "after all that the folder is as good as new");
+}
+
+#[test]
+fn what_was_interrupted_is_told_or_begun_anew() {
+    let folder = folder();
+    // A device: the marker is there until the end.
+    let data = new_osd(&folder, "one");
+    fs::write(data.join("init.incomplete"), "").expect("written");
+    fs::remove_file(data.join("initial.key")).expect("removed");
+    serve_osd(&data).fails(1).says(&["interrupted", "osd init"]);
+    run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", "one"])
+        .fails(1)
+        .says(&["interrupted", "remove the directory"]);
+
+    // A key that cannot be written stops before there is a device.
+    let data = folder.path().join("two");
+    let nowhere = folder.path().join("nowhere/two.key");
+    run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--key-out", text(&nowhere)])
+        .fails(4)
+        .says(&["nowhere"]);
+    assert!(!data.exists());
+
+    // A metadata server: killed at any moment, init works again, and what init reported done serves.
+    for delay_ms in [3, 10, 30, 80] {
+        let data = folder.path().join(format!("mds{delay_ms}"));
+        let mut child = command(&["mds", "init", "--data", text(&data)])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("started");
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        let _ = child.kill();
+        let done = child.wait().expect("waited").success();
+        if !done && !data.join("meta.redb").exists() {
+            serve_mds(&data).fails(4).says(&["mds init"]);
+            run(&["mds", "init", "--data", text(&data)]).ok();
+        }
+        let mut daemon = Daemon::start(command(&[
+            "--json",
+            "mds",
+            "serve",
+            "--data",
+            text(&data),
+            "--listen",
+            "127.0.0.1:0",
+        ]));
+        assert_eq!(daemon.end(Signal::Terminate), 0);
+    }
+}
+
+#[test]
+fn an_interrupted_up_is_made_anew() {
+    let folder = folder();
+    let data = folder.path().join("system");
+    let arguments = [
+        "--json",
+        "up",
+        "--data",
+        text(&data),
+        "--osds",
+        "1",
+        "--capacity",
+        "64M",
+        "--listen",
+        "127.0.0.1:0",
+    ];
+    for delay_ms in [20, 150, 400] {
+        let mut child = command(&arguments)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("started");
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    let mut up = Daemon::start(command(&arguments));
+    assert_eq!(up.end(Signal::Terminate), 0);
+    assert!(!data.join("up.incomplete").exists());
+    // Two at once: the second one leaves the first alone.
+    let mut up = Daemon::start(command(&arguments));
+    refused(&arguments).fails(1);
+    assert!(up.survives(Duration::from_millis(50)));
+    refused(&["up", "--data", text(&data), "--osds", "2"]).fails(2).says(&["1 devices", "--osds"]);
+    assert_eq!(up.end(Signal::Terminate), 0);
+}
+
+#[test]
+fn an_occupied_port_is_named() {
+    let folder = folder();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("bound").to_string();
+    let osd = new_osd(&folder, "one");
+    let mds = folder.path().join("mds");
+    run(&["mds", "init", "--data", text(&mds)]).ok();
+    for (noun, data) in [("osd", &osd), ("mds", &mds)] {
+        let data = text(data);
+        refused(&[noun, "serve", "--data", data, "--listen", &address])
+            .fails(1)
+            .says(&[&address, "another port"]);
+        refused(&[noun, "serve", "--data", data, "--listen", "127.0.0.1:0", "--metrics", &address])
+            .fails(1)
+            .says(&["metrics", &address, "another port"]);
+        refused(&[noun, "serve", "--data", data, "--listen", "nonsense"])
+            .fails(2)
+            .says(&["nonsense", "HOST:PORT"]);
+    }
+}
+
+#[test]
+fn an_unknown_or_wrong_key_of_the_configuration_is_named_with_its_line() {
+    let folder = folder();
+    let config = folder.path().join("daemon.toml");
+    for noun in ["osd", "mds"] {
+        let serve = |file: &Path| refused(&[noun, "serve", "--data", "nowhere", "--config", text(file)]);
+        fs::write(&config, "listen = \"127.0.0.1:0\"\n\nconections_max = 3\n").expect("written");
+        serve(&config).fails(2).says(&["daemon.toml:3", "conections_max", "config example"]);
+        fs::write(&config, "listen = \"127.0.0.1:0\"\nconnections_max = \"many\"\n").expect("written");
+        serve(&config).fails(2).says(&["daemon.toml:2"]);
+        fs::write(&config, "listen = \n").expect("written");
+        serve(&config).fails(2).says(&["daemon.toml:1"]);
+        serve(&folder.path().join("absent.toml")).fails(4).says(&["absent.toml"]);
+        let example = run(&["config", "example", noun]).ok();
+        fs::write(&config, example.stdout).expect("written");
+        serve(&config).fails(4).says(&["nowhere"]);
+    }
+    run(&["config", "example", "cluster"]).fails(2).says(&["osd or mds"]);
+}
+
+#[test]
+fn a_second_daemon_on_the_same_folder_is_refused() {
+    let mut system = System::start(1);
+    serve_osd(&system.path("osd0")).fails(1).says(&["in use"]);
+    serve_mds(&system.path("mds")).fails(1).says(&["in use"]);
+    let put = sealstone_tests::run_with_input(system.command(&["put", "-", "/kept"]), b"kept");
+    put.ok();
+    assert_eq!(system.run(&["cat", "/kept"]).ok().stdout, b"kept");
+    assert_eq!(system.end_osd(0, Signal::Terminate), 0);
+    assert_eq!(system.end_mds(Signal::Terminate), 0);
+}

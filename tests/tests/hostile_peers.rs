@@ -1,0 +1,394 @@
+//! Whoever reaches a port can send what he likes: he is told off or cut off, and everybody else is served meanwhile.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sealstone_tests::initiator::{HEADER_BYTES, Initiator, header, login, ping};
+use sealstone_tests::{Daemon, System, run_with_input};
+
+/// Connections to a device in the flood, and threads that make them.
+const DEVICE_CONNECTIONS: usize = 10_000;
+/// And to the metadata server.
+const MDS_CONNECTIONS: usize = 3_000;
+const FLOODERS: usize = 4;
+/// A flood must be over within this; generous, because tests share two cores.
+const FLOOD_MAX: Duration = Duration::from_secs(60);
+/// Memory that a daemon may need more after it was attacked, bytes.
+const GROWTH_BYTES_MAX: u64 = 96 << 20;
+
+/// A system with one file, and the check that it is served.
+struct Served {
+    system: System,
+    content: Vec<u8>,
+}
+
+impl Served {
+    fn start(flags: &[&str]) -> Self {
+        let system = System::start_with(1, "1G", flags);
+        let content: Vec<u8> = (0..700_000u32).map(|index| (index >> 3) as u8).collect();
+        run_with_input(system.command(&["put", "-", "/file"]), &content).ok();
+        Self { system, content }
+    }
+
+    fn device(&self) -> (String, String) {
+        let osd = self.system.osd(0);
+        (osd.field("address").to_owned(), osd.field("url").to_owned())
+    }
+
+    #[track_caller]
+    fn serves_others(&self) {
+        assert!(self.system.run(&["cat", "/file"]).ok().stdout == self.content);
+        run_with_input(self.system.command(&["put", "-", "/new"]), b"new").ok();
+        for daemon in [self.system.osd(0), self.system.mds()] {
+            assert_eq!(daemon.said(), "", "a daemon complains on standard error");
+        }
+    }
+}
+
+/// Bytes that look like nothing.
+fn noise(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    (0..length)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+/// Did the other end close, or reset, within its time?
+#[track_caller]
+fn closes(stream: &mut TcpStream, within: Duration) {
+    stream.set_read_timeout(Some(within)).expect("a timeout can be set");
+    let mut rest = [0; 4096];
+    loop {
+        match stream.read(&mut rest) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                panic!("the connection is still open after {within:?}")
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+#[test]
+fn garbage_on_the_device_port_ends_that_connection_only() {
+    let served = Served::start(&["--login-s-max", "2"]);
+    let (address, url) = served.device();
+    let target = url.rsplit('/').nth(1).expect("iscsi://HOST:PORT/IQN/LUN");
+
+    // Before login: noise, another protocol, a command, a login that promises more than it sends or than is allowed.
+    for seed in 0..40 {
+        let mut peer = Initiator::connect(&address);
+        peer.offer(&noise(4000, seed));
+        let _ = peer.stream.shutdown(Shutdown::Write);
+        peer.is_closed_by_device();
+    }
+    let mut peer = Initiator::connect(&address);
+    peer.offer(b"GET / HTTP/1.1\r\nHost: device\r\nAccept: everything there is\r\n\r\n");
+    peer.is_closed_by_device();
+    let mut peer = Initiator::connect(&address);
+    peer.offer(&header(0x01, 0xC1, 0));
+    peer.is_closed_by_device();
+    let mut peer = Initiator::connect(&address);
+    peer.offer(&header(0x43, 0x87, 0xFF_FFFF));
+    peer.offer(&vec![b'x'; 100_000]);
+    peer.is_closed_by_device();
+    let mut truncated = login("short", target);
+    truncated.truncate(HEADER_BYTES + 10);
+    let mut peer = Initiator::connect(&address);
+    peer.offer(&truncated);
+    closes(&mut peer.stream, Duration::from_secs(10));
+
+    // A login that never ends, a byte at a time: cut off when its time is up, whatever trickles in.
+    let slow = login("slow", target);
+    let mut peer = Initiator::connect(&address);
+    let start = Instant::now();
+    for byte in slow.iter().take(HEADER_BYTES + 20) {
+        if peer.stream.write_all(&[*byte]).is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(60));
+    }
+    closes(&mut peer.stream, Duration::from_secs(10));
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+
+    // After login: noise, an unknown opcode, a data segment beyond what was negotiated, a header digest that was not.
+    for (index, bytes) in
+        [noise(4000, 99), header(0x3B, 0x80, 0), [header(0x01, 0xC1, 0xFF_FFFF), vec![0; 1 << 20]].concat()]
+            .iter()
+            .enumerate()
+    {
+        let mut peer = Initiator::login(&address, &url, &format!("bad{index}"));
+        assert!(peer.inquiry().len() >= 36);
+        peer.offer(bytes);
+        let _ = peer.stream.shutdown(Shutdown::Write);
+        peer.is_closed_by_device();
+    }
+    // In the middle of a PDU, gone.
+    for length in [1, 20, 47, 48, 60] {
+        let mut peer = Initiator::login(&address, &url, "gone");
+        peer.offer(&ping(100)[..length]);
+        drop(peer);
+        served.system.run(&["stat", "/file"]).ok();
+    }
+    served.serves_others();
+}
+
+/// Without a credential there is nothing to be had, in whatever form it is asked for.
+#[test]
+fn a_command_without_credential_is_refused() {
+    let served = Served::start(&[]);
+    let (address, url) = served.device();
+    // READ of OSD-2 with an empty capability: no security. The rest of the CDB travels in an additional header.
+    let mut cdb = [0u8; 236];
+    (cdb[0], cdb[7]) = (0x7F, 228);
+    cdb[8..10].copy_from_slice(&0x8885u16.to_be_bytes());
+    cdb[16..24].copy_from_slice(&0x1_0000u64.to_be_bytes());
+    cdb[24..32].copy_from_slice(&0x1_0000u64.to_be_bytes());
+    cdb[32..40].copy_from_slice(&4096u64.to_be_bytes());
+    let mut pdu = header(0x01, 0xC1, 0);
+    pdu[4] = 56;
+    pdu[16..20].copy_from_slice(&5u32.to_be_bytes());
+    pdu[20..24].copy_from_slice(&4096u32.to_be_bytes());
+    pdu[24..28].copy_from_slice(&1u32.to_be_bytes());
+    pdu[32..48].copy_from_slice(&cdb[..16]);
+    pdu.extend_from_slice(&[0, 221, 1, 0]);
+    pdu.extend_from_slice(&cdb[16..]);
+    let mut peer = Initiator::login(&address, &url, "thief");
+    peer.send(&pdu);
+    let answer = peer.answer().expect("an answer");
+    assert_eq!(answer[0] & 0x3F, 0x21, "a response, no data");
+    assert_eq!(answer[3], 0x02, "CHECK CONDITION");
+    served.serves_others();
+}
+
+/// A client that asks and never reads fills its own connection and nothing else.
+#[test]
+fn a_client_that_never_reads_hurts_itself_only() {
+    let served = Served::start(&[]);
+    let (address, url) = served.device();
+    let before = served.system.osd(0).resident_bytes();
+    let echo = ping(8000);
+    let mut greedy: Vec<Initiator> = (0..8)
+        .map(|index| {
+            let mut peer = Initiator::login(&address, &url, &format!("greedy{index:03}"));
+            peer.stream.set_write_timeout(Some(Duration::from_millis(300))).expect("it can be set");
+            let mut sent = 0;
+            // Until nothing more is taken, or far beyond what any buffer holds.
+            while sent < 64 << 20 && peer.stream.write_all(&echo).is_ok() {
+                sent += echo.len();
+            }
+            assert!(sent < 64 << 20, "the device takes pings whose answers nobody reads");
+            peer
+        })
+        .collect();
+    served.serves_others();
+    let growth = served.system.osd(0).resident_bytes().saturating_sub(before);
+    assert!(growth < GROWTH_BYTES_MAX, "{} MiB more", growth >> 20);
+    greedy.clear();
+    served.serves_others();
+}
+
+/// Opens and drops connections from several threads, with and without a few bytes.
+fn flood(address: &str, count: usize, hello: &[u8]) -> Duration {
+    let start = Instant::now();
+    let hello: Arc<[u8]> = hello.into();
+    let threads: Vec<_> = (0..FLOODERS)
+        .map(|thread| {
+            let (address, hello) = (address.to_owned(), hello.clone());
+            std::thread::spawn(move || {
+                for index in 0..count / FLOODERS {
+                    let Ok(mut stream) = TcpStream::connect(&address) else {
+                        panic!("connection {index} of thread {thread} is not taken")
+                    };
+                    let bytes = [0, hello.len() / 2, hello.len()][index % 3];
+                    let _ = stream.write_all(&hello[..bytes]);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("a flooder"));
+    start.elapsed()
+}
+
+/// Waits until a daemon has no more descriptors open than before, give or take those of its own connections.
+#[track_caller]
+fn calms_down(daemon: &Daemon, before: usize) {
+    let start = Instant::now();
+    while daemon.descriptors() > before + 4 {
+        assert!(start.elapsed() < FLOOD_MAX, "{} descriptors, {before} before", daemon.descriptors());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn ten_thousand_connections_leave_no_trace_on_a_device() {
+    let served = Served::start(&[]);
+    let (address, url) = served.device();
+    let osd = served.system.osd(0);
+    let (descriptors, memory) = (osd.descriptors(), osd.resident_bytes());
+    let target = url.rsplit('/').nth(1).expect("iscsi://HOST:PORT/IQN/LUN");
+    let took = flood(&address, DEVICE_CONNECTIONS, &login("flood", target));
+    assert!(took < FLOOD_MAX, "{took:?}");
+    calms_down(osd, descriptors);
+    let growth = osd.resident_bytes().saturating_sub(memory);
+    assert!(growth < GROWTH_BYTES_MAX, "{} MiB more", growth >> 20);
+    served.serves_others();
+}
+
+/// At the limit one more is closed at once, and a place that becomes free is free.
+#[test]
+fn the_limit_of_connections_holds() {
+    let served = Served::start(&["--connections-max", "12"]);
+    let (address, _) = served.device();
+    let mut held: Vec<TcpStream> =
+        (0..12).map(|_| TcpStream::connect(&address).expect("the port is open")).collect();
+    let start = Instant::now();
+    // The metadata server holds one place, so at the latest the last of these is turned away.
+    let mut last = TcpStream::connect(&address).expect("the system takes it");
+    closes(&mut last, Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(5));
+    held.clear();
+    std::thread::sleep(Duration::from_millis(200));
+    served.serves_others();
+}
+
+#[test]
+fn garbage_on_the_mds_port_ends_that_connection_only() {
+    let served = Served::start(&[]);
+    let address = served.system.mds().field("address").to_owned();
+    // Before TLS: noise, another protocol, a record that claims the most a record can claim and ends.
+    for seed in 0..40 {
+        let mut stream = TcpStream::connect(&address).expect("the port is open");
+        let _ = stream.write_all(&noise(3000, seed));
+        let _ = stream.shutdown(Shutdown::Write);
+        closes(&mut stream, Duration::from_secs(10));
+    }
+    for hello in [
+        &b"GET / HTTP/1.1\r\nHost: mds\r\n\r\n"[..],
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        &[0x16, 3, 1, 0xFF, 0xFF, 1, 0, 0],
+    ] {
+        let mut stream = TcpStream::connect(&address).expect("the port is open");
+        let _ = stream.write_all(hello);
+        let _ = stream.shutdown(Shutdown::Write);
+        closes(&mut stream, Duration::from_secs(10));
+    }
+    // Inside TLS: noise, a frame of the largest length, one that says it is empty over and over.
+    let mut huge = FRAME.to_vec();
+    huge[8..12].fill(0xFF);
+    let mut large = FRAME.to_vec();
+    large[8..12].copy_from_slice(&65_536u32.to_be_bytes());
+    large.extend(noise(65_536, 5));
+    for bytes in [noise(3000, 7), vec![0; 3000], vec![0xFF; 100_000], huge, large, FRAME.repeat(1000)] {
+        let mut tls = tls::connect(&address);
+        let sent = tls.write_all(&bytes).and_then(|()| tls.flush());
+        if sent.is_ok() {
+            tls.sock.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
+            let mut answer = Vec::new();
+            if let Err(error) = tls.read_to_end(&mut answer) {
+                assert!(
+                    !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+                    "the server neither answers nor closes after {} bytes",
+                    bytes.len()
+                );
+            }
+        }
+    }
+    // Slow ones, in the handshake and after it, sit there without being in anybody's way.
+    let _silent: Vec<TcpStream> =
+        (0..50).map(|_| TcpStream::connect(&address).expect("the port is open")).collect();
+    let mut slow = tls::connect(&address);
+    slow.write_all(&FRAME[..5]).and_then(|()| slow.flush()).expect("taken");
+    served.serves_others();
+}
+
+/// The header of a frame without a body: magic, version, profile, a request, flags, length, sequence.
+const FRAME: [u8; 16] = [b'O', b'S', b'M', b'A', 1, 1, 0x30, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+fn thousands_of_connections_leave_no_trace_on_the_mds() {
+    let served = Served::start(&[]);
+    let address = served.system.mds().field("address").to_owned();
+    let mds = served.system.mds();
+    let (descriptors, memory) = (mds.descriptors(), mds.resident_bytes());
+    // Begins as a ClientHello does, so that the handshake waits for the rest.
+    let took = flood(&address, MDS_CONNECTIONS, &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xFC, 3, 3, 0]);
+    assert!(took < FLOOD_MAX, "{took:?}");
+    calms_down(mds, descriptors);
+    let growth = mds.resident_bytes().saturating_sub(memory);
+    assert!(growth < GROWTH_BYTES_MAX, "{} MiB more", growth >> 20);
+    served.serves_others();
+}
+
+/// A TLS client that believes everybody: an attacker's.
+mod tls {
+    use std::net::TcpStream;
+    use std::sync::Arc;
+
+    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+    use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+    use rustls::{
+        ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
+    };
+
+    #[derive(Debug)]
+    struct Gullible;
+
+    impl ServerCertVerifier for Gullible {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, Error> {
+            Ok(ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            rustls::crypto::aws_lc_rs::default_provider()
+                .signature_verification_algorithms
+                .supported_schemes()
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn connect(address: &str) -> StreamOwned<ClientConnection, TcpStream> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("TLS 1.3 is there")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Gullible))
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"osd-mds/1".to_vec()];
+        let name = ServerName::try_from("mds.example").expect("a name");
+        let connection = ClientConnection::new(Arc::new(config), name).expect("a connection");
+        StreamOwned::new(connection, TcpStream::connect(address).expect("the port is open"))
+    }
+}
