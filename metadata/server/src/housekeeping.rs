@@ -62,16 +62,20 @@ impl Housekeeper {
                     self.poll_devices().await;
                 }
                 self.tidy().await;
-                self.reap().await;
+                self.reap().await
             };
             // A device that hangs must not hold up the shutdown.
-            tokio::select! {
+            let removed = tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return,
-                () = round => {}
-            }
+                removed = round => removed,
+            };
             if due {
                 polled = Some(Instant::now());
+            }
+            if removed > 0 {
+                // There is room again; whoever waits for it should not have to wait for the next poll as well.
+                polled = None;
             }
         }
     }
