@@ -24,6 +24,9 @@ const BLOCKING_THREADS_MAX: usize = 32;
 /// Stack of each thread, in bytes; nothing here recurses deeply.
 const STACK_BYTES: usize = 1 << 20;
 
+/// Connections that the system holds until they are accepted: a burst beyond it waits a second for its next try.
+const BACKLOG: i32 = 4096;
+
 /// Runs a daemon to its end.
 pub(crate) fn run(daemon: impl Future<Output = Outcome>) -> Outcome {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
@@ -91,6 +94,8 @@ pub(crate) async fn bind(address: &str, what: &str) -> Outcome<(TcpListener, Soc
         }
     };
     let listener = TcpListener::bind(address).await.map_err(failure)?;
+    // The runtime asks for less; the system takes the new figure for a socket that listens already.
+    rustix::net::listen(&listener, BACKLOG).map_err(|error| failure(error.into()))?;
     let bound = listener.local_addr().map_err(Failure::from)?;
     Ok((listener, bound))
 }
