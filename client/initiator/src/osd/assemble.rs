@@ -24,12 +24,14 @@ pub(crate) struct Draft {
     pub(crate) get: Vec<u8>,
     /// Room for retrieved attributes, bytes.
     pub(crate) retrieved_max: u32,
+    /// Force unit access: the answer comes when the change is durable.
+    pub(crate) durable: bool,
 }
 
 impl Draft {
     /// A command with no attributes.
     pub(crate) const fn new(command: Command, data_out: Bytes) -> Self {
-        Self { command, data_out, set: Vec::new(), get: Vec::new(), retrieved_max: 0 }
+        Self { command, data_out, set: Vec::new(), get: Vec::new(), retrieved_max: 0, durable: false }
     }
 }
 
@@ -55,6 +57,7 @@ pub(crate) fn assemble(
     let retrieved = if get.is_some() { inward.take(draft.retrieved_max as usize)? } else { None };
 
     let mut cdb = Cdb::new(generation, draft.command);
+    cdb.options.fua = draft.durable;
     let get_list = get.map(|list| GetList { list, retrieved: retrieved.unwrap_or_default() });
     cdb.attributes = AttributeParameters::List { get: get_list, set };
     let data: &[&[u8]] = if draft.data_out.is_empty() { &[] } else { &[&draft.data_out] };

@@ -64,7 +64,10 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
         Operation::Punch { object, offset, length } => {
             plain(Command::Punch(Extent { object: *object, start: *offset, length: *length }))
         }
-        Operation::Remove { object } => plain(Command::Remove(Target { object: *object })),
+        // Whoever removes an object forgets it afterwards: a device that loses power must not bring it back.
+        Operation::Remove { object } => {
+            Draft { durable: true, ..plain(Command::Remove(Target { object: *object })) }
+        }
         Operation::Flush { object } => {
             let scope = FlushScope::Everything;
             plain(Command::Flush(Flush { object: *object, scope, start: 0, length: 0 }))
@@ -183,6 +186,14 @@ mod tests {
         fn no_list_panics(data: Vec<u8>, ids_max in 0usize..100) {
             let _ = listed(&data, ids_max);
         }
+    }
+
+    #[test]
+    fn a_removal_that_is_acknowledged_is_durable() {
+        let object = ObjectId::new(0x1_0000, 0x1_0000);
+        let durable = |operation| draft(Generation::Osd2, &operation).unwrap().durable;
+        assert!(durable(Operation::Remove { object }));
+        assert!(!durable(Operation::Create { object }), "a flush comes after it");
     }
 
     #[test]
