@@ -161,7 +161,14 @@ impl DeviceHost {
         if state.running.is_some() {
             return;
         }
-        match self.boot(state.medium.clone()) {
+        let mut booted = self.boot(state.medium.clone());
+        if booted.is_err() {
+            // A fault that was meant for the life before may strike while booting: the next boot has none.
+            self.history.tell(format!("osd{} loses power while it starts", self.place));
+            state.medium = state.medium.crash();
+            booted = self.boot(state.medium.clone());
+        }
+        match booted {
             Ok(running) => {
                 self.history.tell(format!("osd{} starts", self.place));
                 state.running = Some(running);

@@ -197,7 +197,9 @@ impl Network {
         if self.chance.percent(weather.refused_percent) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
-        let doom = self.chance.percent(weather.doomed_percent).then(|| self.chance.logarithmic(64..=4 << 20));
+        // Little goes over a connection to the metadata server.
+        let most = if to == Host::Mds { 16 << 10 } else { 4 << 20 };
+        let doom = self.chance.percent(weather.doomed_percent).then(|| self.chance.logarithmic(64..=most));
         let factor = self.factor([from, to]);
         let number = {
             let mut state = self.state.lock();
