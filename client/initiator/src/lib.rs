@@ -3,7 +3,7 @@
 //! Does: [`Session`] carries raw SCSI commands over any byte stream; [`OsdClient`] carries typed OSD commands under a
 //! credential, signs, verifies, reconnects and repeats what may be repeated.
 //! Does not: know files or the metadata server; `sealstone-client` does.
-//! Truth: RFC 7143 through `sealstone-iscsi`; T10 OSD through `sealstone-osd`; design/security.md §3.
+//! Truth: RFC 7143 through `sealstone-iscsi`; T10 OSD through `sealstone-osd`; docs/design/security.md §3.
 
 mod config;
 mod driver;

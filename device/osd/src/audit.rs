@@ -2,7 +2,7 @@
 //!
 //! Does: describe one command that changed or refused something. Does not: store or format the log; a shell does.
 //! Contract: `record` is called on the thread of the command and must not wait for long.
-//! Truth: design/architecture.md section 4 (audit), design/security.md section 8 (each refusal is recorded).
+//! Truth: docs/design/architecture.md section 4 (audit), docs/design/security.md section 8 (each refusal is recorded).
 
 use core::fmt;
 

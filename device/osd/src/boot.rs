@@ -2,7 +2,7 @@
 //!
 //! Does: what `osd init` and `osd serve` share, in the right order. Does not: threads, sockets, configuration files.
 //! Contract: `start` counts the boot epoch up before anything can be answered.
-//! Truth: design/architecture.md section 5; design/security.md 3.4.
+//! Truth: docs/design/architecture.md section 5; docs/design/security.md 3.4.
 
 use std::path::Path;
 use std::sync::Arc;

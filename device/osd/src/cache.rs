@@ -5,7 +5,7 @@
 //! Contract: `forget` after a change of a cached attribute. Facts that were being read meanwhile are not kept, so
 //! readers need no lock. Times of access are kept here
 //! until they are taken away or the cache is full: a crash may lose them, nothing else.
-//! Truth: reference/t10-osd.md 3.5 (timestamps); our choice that access times are lazy is in docs/standards/osd.md.
+//! Truth: docs/design/t10-osd.md 3.5 (timestamps); our choice that access times are lazy is in docs/standards/osd.md.
 
 use std::collections::HashMap;
 

@@ -3,7 +3,7 @@
 //! Does: policies, quotas, used capacity and object counts, so that no command has to look them up.
 //! Does not: hold anything that the store does not; all of it is read again at every start.
 //! Contract: after a change of an attribute of the root or a partition, `reload_*` under that object's lock.
-//! Truth: reference/t10-osd.md 3.5 (quotas, policy/security), 4.6, 4.10.
+//! Truth: docs/design/t10-osd.md 3.5 (quotas, policy/security), 4.6, 4.10.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

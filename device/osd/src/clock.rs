@@ -2,7 +2,7 @@
 //!
 //! Does: milliseconds since 1970 that never run backwards, not even across a restart.
 //! Does not: set the machine's clock; SNTP does. Contract: [`DeviceClock::now_ms`] is safe from every thread.
-//! Truth: design/security.md 3.4 (restart).
+//! Truth: docs/design/security.md 3.4 (restart).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -2,7 +2,7 @@
 //!
 //! Does: hold the parts of one device; what needs two of them. Does not: run commands.
 //! Contract: who touches an object holds its lock (`locks`).
-//! Truth: design/architecture.md section 3 (`device/osd`).
+//! Truth: docs/design/architecture.md section 3 (`device/osd`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,7 +2,7 @@
 //!
 //! Does: the order of checks, of the command's functions, and of what the reply carries. Does not: the work itself;
 //! `commands` and `attributes` do. Contract: [`commands::run`] is called once, with the permit, after every check.
-//! Truth: design/security.md 3.3; reference/t10-osd.md 1.7, 5.2, 5.4.
+//! Truth: docs/design/security.md 3.3; docs/design/t10-osd.md 1.7, 5.2, 5.4.
 
 use bytes::Bytes;
 use sealstone_crypto::RustCrypto;

@@ -3,7 +3,7 @@
 //! Does: one variant per thing that can go wrong; status, sense key and code of each.
 //! Does not: refusals of authority; those are `sealstone_seal::Denial`.
 //! Contract: no `_` arm over our own variants: a new one must choose what it says.
-//! Truth: reference/t10-osd.md 5.3.
+//! Truth: docs/design/t10-osd.md 5.3.
 
 use sealstone_osd::AttributeId;
 use sealstone_scsi::additional::{self, AdditionalSense};

@@ -2,7 +2,7 @@
 //!
 //! Does: put `sealstone_seal` to work on this device. Does not: decide anything itself.
 //! Contract: no nonce is accepted whose time is later than the lease that was made durable.
-//! Truth: design/security.md 3.3, 3.4, 3.6, 4.4.
+//! Truth: docs/design/security.md 3.3, 3.4, 3.6, 4.4.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,7 @@
 //! and carries replies through `sealstone_scsi::lu::LogicalUnit`.
 //! Contract: one road to data. Bytes become a typed command, the gate's check gives a permit, and only the permit
 //! opens the way to a handler; every refusal has its sense data and its audit record.
-//! Truth: T10/1355-D and T10/1729-D as recorded in `docs/standards/osd.md`; design/security.md section 3.
+//! Truth: T10/1355-D and T10/1729-D as recorded in `docs/standards/osd.md`; docs/design/security.md section 3.
 
 mod attributes;
 pub mod audit;

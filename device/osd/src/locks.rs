@@ -3,7 +3,7 @@
 //! Does: order commands so that each sees an object, a partition or the device at rest.
 //! Does not: protect the store's own structures; it does that itself.
 //! Contract: always taken in this order: device, partition, object; never two of one level. So no deadlock.
-//! Truth: design/security.md 3.5: a change of the policy access tag returns after all admitted under the old one.
+//! Truth: docs/design/security.md 3.5: a change of the policy access tag returns after all admitted under the old one.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sealstone_osd::ObjectId;

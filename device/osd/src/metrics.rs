@@ -2,7 +2,7 @@
 //!
 //! Does: count commands per row of the command table and denials per name. Does not: serve them.
 //! Contract: counting never blocks on the path of a command that is not refused.
-//! Truth: design/architecture.md section 4 (metrics).
+//! Truth: docs/design/architecture.md section 4 (metrics).
 
 use core::fmt::Write as _;
 use std::collections::BTreeMap;

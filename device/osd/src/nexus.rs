@@ -3,7 +3,7 @@
 //! Does: initiator name, whether the channel is sealed, security token, pending unit attentions.
 //! Does not: sessions or connections; the target does.
 //! Contract: a nexus that was never announced gets a record at its first command, as an open channel.
-//! Truth: SPC-4 (unit attention), reference/t10-osd.md 4.4 (security token), 6.3 (attention after login).
+//! Truth: SPC-4 (unit attention), docs/design/t10-osd.md 4.4 (security token), 6.3 (attention after login).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! random bytes; they are passed in.
 //! Contract: each file is replaced as a whole (write, fsync, rename, fsync of the directory). `device.toml` is
 //! written last, so a directory without it is no device, and one with a leftover marker says that init was cut off.
-//! Truth: design/security.md 3.4 (lease), 3.7 (key files); design/architecture.md section 5 (`osd init`).
+//! Truth: docs/design/security.md 3.4 (lease), 3.7 (key files); docs/design/architecture.md section 5 (`osd init`).
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};

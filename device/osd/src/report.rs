@@ -2,7 +2,7 @@
 //!
 //! Does: keep count of the functions of a command, build sense data. Does not: sign it.
 //! Contract: a function that was neither completed nor left out has failed; exactly one can.
-//! Truth: reference/t10-osd.md 5.1, 5.2.
+//! Truth: docs/design/t10-osd.md 5.1, 5.2.
 
 use sealstone_osd::{Generation, ObjectId};
 use sealstone_scsi::additional::READ_PAST_END_OF_USER_OBJECT;

@@ -2,7 +2,7 @@
 //!
 //! Does: say who this device is. Does not: anything with objects.
 //! Contract: `answer` gives `None` for what is an OSD command or nothing at all.
-//! Truth: SPC-4; reference/t10-osd.md 6.2, 6.3.
+//! Truth: SPC-4; docs/design/t10-osd.md 6.2, 6.3.
 
 use bytes::Bytes;
 use sealstone_scsi::lu::{ScsiCommand, ScsiReply};

@@ -2,7 +2,7 @@
 //!
 //! Does: dispatch by operation code, nexus bookkeeping, audit and metrics of every OSD command.
 //! Does not: transport, sockets, clocks. Contract: [`LogicalUnit`]; commands of any thread, any order.
-//! Truth: SPC-4; reference/t10-osd.md 6.2, 6.3; design/security.md section 8 (audit of refusals).
+//! Truth: SPC-4; docs/design/t10-osd.md 6.2, 6.3; docs/design/security.md section 8 (audit of refusals).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

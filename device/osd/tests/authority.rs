@@ -1,4 +1,4 @@
-//! What must be refused is refused, with the right sense data, a record, and no change (design/security.md 8.4, 8.5).
+//! What must be refused is refused, with the right sense data, a record, and no change (docs/design/security.md 8.4, 8.5).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -2,7 +2,7 @@
 //!
 //! Does: a bucket per user, one per source, growing delays without a lock-out. Does not: read a clock.
 //! Contract: the answer does not depend on whether the user exists.
-//! Truth: design/security.md 2.4, rate limits.
+//! Truth: docs/design/security.md 2.4, rate limits.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -2,7 +2,7 @@
 //!
 //! Does: open, find, take up, end them; a copy in the store lets them outlive a restart. Does not: log in.
 //! Contract: a session that ended is found by nobody, on any connection.
-//! Truth: design/security.md 2.4; docs/standards/mds.md §4.5.
+//! Truth: docs/design/security.md 2.4; docs/standards/mds.md §4.5.
 
 use std::collections::HashMap;
 

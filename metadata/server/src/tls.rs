@@ -1,6 +1,6 @@
 //! TLS 1.3, the server's certificate, and what binds a login to its channel.
 //!
-//! Truth: RFC 8446; RFC 9266 (exporter); design/security.md 1.3, 2.4.
+//! Truth: RFC 8446; RFC 9266 (exporter); docs/design/security.md 1.3, 2.4.
 
 use core::fmt;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Integrity check value algorithms, and the slots through which a capability names one.
 //!
 //! Does: one row per algorithm. Does not: compute; [`crate::icv`] does.
-//! Truth: design/security.md 3.2 (algorithm slots); `docs/standards/security.md`.
+//! Truth: docs/design/security.md 3.2 (algorithm slots); `docs/standards/security.md`.
 
 /// A hash under HMAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! times are checked again for every command.
 //! Contract: the caller inserts only after a request check value verified, so an outsider cannot push entries out.
 //! Bounded; the least recently used of eight neighbours leaves. An entry of an old key instance is never found.
-//! Truth: design/security.md 3.5.
+//! Truth: docs/design/security.md 3.5.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -3,7 +3,7 @@
 //! Does: offset, correction, the retry rule. Does not: read a clock.
 //! Contract: only a reply whose check value verified may correct the estimate: a forged hint would make the client
 //! sign requests for a time to come, which an attacker could keep.
-//! Truth: design/security.md 2.2 (clock), 3.4 (client skew), 8.5 N13.
+//! Truth: docs/design/security.md 2.2 (clock), 3.4 (client skew), 8.5 N13.
 
 use sealstone_scsi::{Sense, additional};
 use thiserror::Error;

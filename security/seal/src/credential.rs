@@ -1,7 +1,7 @@
 //! Credentials: a capability and the key that proves its possession.
 //!
 //! Does: the capability key, and issuing. Does not: decide who gets what; the MDS does.
-//! Truth: design/security.md 3.2 (cap_key), 3.5, 3.6.
+//! Truth: docs/design/security.md 3.2 (cap_key), 3.5, 3.6.
 
 use sealstone_osd::{Capability, CapabilityBytes};
 use thiserror::Error;

@@ -4,7 +4,7 @@
 //! Data-In Buffer. Does not: look into any part.
 //! Contract: [`Authentic`] is made by [`Admitted::authenticate`] alone; a handler that takes it cannot see data that
 //! its method protects and that did not verify. Nothing may be applied before.
-//! Truth: design/security.md 3.2, 3.3 step 7, 8.6 (D1, D3); t10-osd 1.7, 1.8.
+//! Truth: docs/design/security.md 3.2, 3.3 step 7, 8.6 (D1, D3); t10-osd 1.7, 1.8.
 
 use core::ops::Range;
 

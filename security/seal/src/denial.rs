@@ -3,7 +3,7 @@
 //! Does: one variant per reason, a name for audit and metrics, sense data. Does not: decide.
 //! Contract: whoever has not proven possession of a credential hears INVALID FIELD IN CDB without a field pointer,
 //! whatever the reason; afterwards pointers tell the field. No `_` arm: a new reason must choose what is heard.
-//! Truth: design/security.md 3.3 (sense table, pointers); t10-osd 4.5, 5.3.
+//! Truth: docs/design/security.md 3.3 (sense table, pointers); t10-osd 4.5, 5.3.
 
 use sealstone_osd::capability::offset;
 use sealstone_osd::cdb::pointer;

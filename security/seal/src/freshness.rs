@@ -4,7 +4,7 @@
 //! Does not: read a clock, store the lease (the caller does), or look at anything but credential, nonce and clock.
 //! Contract: check and insert are one step. Whatever cannot be remembered is refused; nothing is ever evicted. The
 //! oldest acceptable time never goes back, even if the clock does.
-//! Truth: design/security.md 3.4.
+//! Truth: docs/design/security.md 3.4.
 //!
 //! Cost: 8 bytes a nonce at a load of 0.38 to 0.75 (up to 0.9 in a full second), kept for the window and two
 //! seconds. A second starts with [`SLOTS_START`] slots a shard and doubles, so an idle device holds nothing and a

@@ -4,7 +4,7 @@
 //! touch objects, or check what the capability allows; [`Admitted::permit`] does that, under the object's lock.
 //! Contract: whether to check follows from the device's own policy, never from a field of the CDB. Nothing enters
 //! a cache, and nothing else changes, before the check value matched.
-//! Truth: design/security.md 1.4, 3.3, 4.4; `docs/standards/security.md` maps each step to its test.
+//! Truth: docs/design/security.md 1.4, 3.3, 4.4; `docs/standards/security.md` maps each step to its test.
 
 use alloc::sync::Arc;
 

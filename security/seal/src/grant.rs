@@ -4,7 +4,7 @@
 //! integrity; only [`crate::Gate`] makes an [`Admitted`].
 //! Contract: a [`Permit`] is made by [`Admitted::permit`] alone and is what every handler of the device takes. Call
 //! it under the object's lock, so that a changed policy access tag takes effect at once.
-//! Truth: design/security.md 3.3 step 8; t10-osd 4.2, 4.5, 4.10.
+//! Truth: docs/design/security.md 3.3 step 8; t10-osd 4.2, 4.5, 4.10.
 
 use core::ops::Deref;
 

@@ -3,7 +3,7 @@
 //! Does: derive keys from factory seeds and from SET KEY seeds, invalidate what hangs below a changed key, choose
 //! the key that signs a capability. Does not: store itself; [`crate::keystore`] gives and takes bytes.
 //! Contract: device and MDS run the same functions on the same seeds, so they agree without exchanging a key.
-//! Truth: design/security.md 3.6; t10-osd 4.7, 4.8; choices in `docs/standards/security.md`.
+//! Truth: docs/design/security.md 3.6; t10-osd 4.7, 4.8; choices in `docs/standards/security.md`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -4,7 +4,7 @@
 //! Does not: find the parts in a buffer, or decide which value a method needs.
 //! Contract: every input but the CDB and the security token begins with its own domain string, and every part of
 //! variable length is preceded by its length or covered by a count.
-//! Truth: design/security.md 3.2; `docs/standards/security.md` lists the choices; vectors in
+//! Truth: docs/design/security.md 3.2; `docs/standards/security.md` lists the choices; vectors in
 //! `docs/standards/vectors/`.
 
 use alloc::vec::Vec;

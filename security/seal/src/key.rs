@@ -2,7 +2,7 @@
 //!
 //! Does: hold key bytes and wipe them. Does not: implement `Debug`, comparison or serialization of any of them.
 //! Contract: bytes leave a key only through `expose`, which is easy to find.
-//! Truth: design/security.md 3.6, 3.7.
+//! Truth: docs/design/security.md 3.6, 3.7.
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 

@@ -4,7 +4,7 @@
 //! mutexes or hash functions; they are passed in ([`provider`]).
 //! Contract: what grants something has one constructor, the check: a check value that matched gives
 //! [`Admitted`], a capability that allows gives [`Permit`], data whose check value matched gives [`Authentic`].
-//! Truth: design/security.md sections 1, 3 and 4.4; choices and tests in `docs/standards/security.md`; vectors in
+//! Truth: docs/design/security.md sections 1, 3 and 4.4; choices and tests in `docs/standards/security.md`; vectors in
 //! `docs/standards/vectors/`.
 
 #![no_std]

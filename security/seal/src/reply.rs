@@ -2,7 +2,7 @@
 //!
 //! Does: compute and place them. Does not: know what the reply says.
 //! Contract: seal what is really sent, last of all; a changed byte of status, sense or data breaks it.
-//! Truth: design/security.md 3.2.
+//! Truth: docs/design/security.md 3.2.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -2,7 +2,7 @@
 //!
 //! Does: find it, append it, take it out. Does not: interpret any other descriptor.
 //! Contract: descriptor-format sense only; any bytes are safe input.
-//! Truth: t10-osd 5.1; design/security.md 3.2 (carriers of the response ICV).
+//! Truth: t10-osd 5.1; docs/design/security.md 3.2 (carriers of the response ICV).
 
 use alloc::vec::Vec;
 use core::ops::Range;

@@ -5,7 +5,7 @@
 //! random bytes of its own.
 //! Contract: one signing is one nonce; whoever sends a command again signs it again. What [`Signer::verify`] returns
 //! is as authentic as the credential's method makes it; anything else is an error.
-//! Truth: design/security.md 3.2, 3.4; t10-osd 1.7.
+//! Truth: docs/design/security.md 3.2, 3.4; t10-osd 1.7.
 
 use sealstone_osd::cdb::{CdbBytes, EncodeError};
 use sealstone_osd::{CapabilityBytes, CapabilityError, Cdb, Generation, SecurityMethod, offset};

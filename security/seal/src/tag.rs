@@ -2,7 +2,7 @@
 //!
 //! Does: hold 20 or 32 bytes, put them into wire fields, compare in constant time.
 //! Does not: know what was authenticated. Contract: [`ct_eq`] is the only comparison of secret-derived bytes.
-//! Truth: design/security.md 1.4 rule 3, 3.2 (field width).
+//! Truth: docs/design/security.md 1.4 rule 3, 3.2 (field width).
 
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroize;

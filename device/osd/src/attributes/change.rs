@@ -4,7 +4,7 @@
 //! Does not: check permissions or read lists.
 //! Contract: [`check`] changes nothing and is called for every attribute of a command before its work begins;
 //! [`Change::set`] holds the object's lock for change. A value of no bytes removes the attribute: the default is back.
-//! Truth: reference/t10-osd.md 3.1, 3.5, 4.10; design/security.md 4.4 (floors).
+//! Truth: docs/design/t10-osd.md 3.1, 3.5, 4.10; docs/design/security.md 4.4 (floors).
 
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_store::MAX_ATTRIBUTE_LENGTH;

@@ -1,6 +1,6 @@
 //! The Current Command page: what the command that is running did.
 //!
-//! Truth: reference/t10-osd.md 3.4, 3.5 (page FFFFFFFEh).
+//! Truth: docs/design/t10-osd.md 3.4, 3.5 (page FFFFFFFEh).
 
 use sealstone_osd::{Generation, ObjectType};
 

@@ -4,7 +4,7 @@
 //! and lay out what was asked for. Does not: decide the order; `execute` does.
 //! Contract: nothing is allocated that the lists' own lengths do not bound; what does not fit the allocation length
 //! is cut off while the lengths in it stay whole.
-//! Truth: reference/t10-osd.md 1.5, 3.2–3.4; traps T3, T8, T9, T22, T27.
+//! Truth: docs/design/t10-osd.md 1.5, 3.2–3.4; traps T3, T8, T9, T22, T27.
 
 use sealstone_osd::attribute::list::{GetNames, ListError, RetrievedWriter, Values};
 use sealstone_osd::cdb::{AttributeParameters, Cdb};

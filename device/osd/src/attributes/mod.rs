@@ -1,6 +1,6 @@
 //! Attributes: what they are, how they are read, set, and laid out for the wire.
 //!
-//! Truth: reference/t10-osd.md 3; docs/standards/osd.md.
+//! Truth: docs/design/t10-osd.md 3; docs/standards/osd.md.
 
 pub(crate) mod change;
 pub(crate) mod current;

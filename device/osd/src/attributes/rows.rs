@@ -2,7 +2,7 @@
 //!
 //! Does: length, access and source of the standard attributes. Does not: compute or store them (`live`, `engine`).
 //! Contract: rows of one page stand together and ascend; a number in no row of a standard page is undefined there.
-//! Truth: reference/t10-osd.md 3.4, 3.5; docs/standards/osd.md.
+//! Truth: docs/design/t10-osd.md 3.4, 3.5; docs/standards/osd.md.
 
 use sealstone_osd::attribute;
 use sealstone_osd::{AttributeId, ObjectType};

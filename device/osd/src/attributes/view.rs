@@ -3,7 +3,7 @@
 //! Does: values by number, whole pages, everything. Does not: check permissions or lay out lists.
 //! Contract: the caller holds the object's lock. `None` is an undefined attribute; asking for one is no error,
 //! asking for a page of another type's object is.
-//! Truth: reference/t10-osd.md 3.1, 3.5.
+//! Truth: docs/design/t10-osd.md 3.1, 3.5.
 
 use std::collections::BTreeSet;
 

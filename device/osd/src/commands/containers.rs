@@ -2,7 +2,7 @@
 //!
 //! Does: partitions with their keys and inherited attributes; durability on demand.
 //! Does not: permissions. Contract: the caller holds the whole device, but for the flushes.
-//! Truth: reference/t10-osd.md 1.10, 3.5 (inheritance), 4.7 (keys of a partition).
+//! Truth: docs/design/t10-osd.md 1.10, 3.5 (inheritance), 4.7 (keys of a partition).
 
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 

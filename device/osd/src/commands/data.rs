@@ -3,7 +3,7 @@
 //! Does: check bounds and quotas, move bytes once between the store and the buffers of the transport.
 //! Does not: permissions (the permit) or attributes (the engine).
 //! Contract: the caller holds the object's lock, for change where anything changes.
-//! Truth: reference/t10-osd.md 1.8 (scatter/gather), 1.10; traps T15, T18.
+//! Truth: docs/design/t10-osd.md 1.8 (scatter/gather), 1.10; traps T15, T18.
 
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::{BLOCK, Stat};

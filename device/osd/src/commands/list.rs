@@ -3,7 +3,7 @@
 //! Does: whole entries up to the allocation length, with attributes if asked, and where to go on.
 //! Does not: bind a series of requests together; no list identifier is ever given out.
 //! Contract: the caller holds the partition's lock. Memory follows what the initiator takes, not what there is.
-//! Truth: reference/t10-osd.md 1.9; traps T6, T12, T13.
+//! Truth: docs/design/t10-osd.md 1.9; traps T6, T12, T13.
 
 use sealstone_osd::cdb::{List, pointer};
 use sealstone_osd::listing::{ALLOCATION_MIN, End, Listed, ListingWriter};

@@ -3,7 +3,7 @@
 //! Does: one row per service action of the protocol's table; one arm per command that this device runs.
 //! Does not: decide whether a command may run. A handler is reached only through [`run`], which takes the permit.
 //! Contract: an action without a row here is answered as unknown, before anything else is looked at.
-//! Truth: `sealstone_osd::table`; reference/t10-osd.md 1.2, 1.10.
+//! Truth: `sealstone_osd::table`; docs/design/t10-osd.md 1.2, 1.10.
 
 mod containers;
 pub(crate) mod data;

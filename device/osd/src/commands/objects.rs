@@ -3,7 +3,7 @@
 //! Does: choose ids, keep counts and quotas, give new objects their first attributes. Does not: permissions.
 //! Contract: the caller holds the partition's lock alone, and the object's if it has an id. A CREATE that fails
 //! half way leaves none of its objects behind.
-//! Truth: reference/t10-osd.md 1.10, 2; 4.10 (policy access tag of new objects); trap T24.
+//! Truth: docs/design/t10-osd.md 1.10, 2; 4.10 (policy access tag of new objects); trap T24.
 
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use sealstone_store::{ObjectStore, StoreError};
