@@ -17,6 +17,12 @@ pub(crate) enum Contender {
 impl Contender {
     pub(crate) const ALL: [Self; 5] = [Self::Tcp, Self::NoSec, Self::CapKey, Self::CmdRsp, Self::AllData];
 
+    /// From its name, in letters of any case.
+    pub(crate) fn parse(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|contender| contender.name().eq_ignore_ascii_case(name));
+        found.ok_or_else(|| format!("one of {}", Self::ALL.map(Self::name).join(", ")))
+    }
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",

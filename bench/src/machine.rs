@@ -11,6 +11,8 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) memory_mib: u64,
     pub(crate) kernel: String,
+    /// TCP's, which the device, the client and plain TCP all have.
+    pub(crate) congestion_control: String,
     /// Load averages over 1, 5 and 15 minutes, before and after.
     pub(crate) load_before: String,
     pub(crate) load_after: String,
@@ -29,7 +31,8 @@ impl Machine {
             cpu: line("/proc/cpuinfo", "model name"),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_mib: memory_kib.unwrap_or(0) / 1024,
-            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            kernel: setting("kernel/osrelease"),
+            congestion_control: setting("net/ipv4/tcp_congestion_control"),
             load_before: load(),
             load_after: String::new(),
         }
@@ -38,6 +41,10 @@ impl Machine {
     pub(crate) fn look_again(&mut self) {
         self.load_after = load();
     }
+}
+
+fn setting(name: &str) -> String {
+    fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default().trim().to_owned()
 }
 
 fn load() -> String {

@@ -12,6 +12,9 @@ use crate::settings::Settings;
 use crate::workload::{Direction, Pattern, Workload, grid};
 use crate::{Outcome, ceiling};
 
+/// Before each turn, this part of a turn does not count.
+const LEAD_IN: u32 = 5;
+
 /// What one contender did in one workload of one run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Sample {
@@ -78,8 +81,10 @@ fn one(
 ) -> Outcome {
     let first = samples.len();
     // Plain TCP knows no offsets: once for both patterns.
-    let contenders = Contender::ALL
-        .into_iter()
+    let contenders = settings
+        .contenders
+        .iter()
+        .copied()
         .filter(|&contender| contender != Contender::Tcp || workload.pattern == Pattern::Sequential);
     samples.extend(contenders.map(|contender| Sample {
         run,
@@ -92,18 +97,17 @@ fn one(
     }));
     let samples = &mut samples[first..];
     let count = samples.len();
-    // A short turn that does not count fills caches and buffers.
-    for sample in samples.iter() {
-        turn(client, sample, settings.turn() / 5, 1)?;
-    }
     for number in 0..settings.turns() {
         for place in 0..count {
             // Nobody is always the first, or always after the same one.
             let order = run + number;
             let index =
-                if order % 2 == 0 { place + order / 2 } else { 2 * count - place + order / 2 } % count;
+                if order.is_multiple_of(2) { place + order / 2 } else { 2 * count - place + order / 2 }
+                    % count;
             let sample = &mut samples[index];
             let seed = (run * settings.turns() + number) as u64 + 2;
+            // What the one before left behind, in caches and in TCP's mind, is not this one's merit.
+            turn(client, sample, settings.turn() / LEAD_IN, seed)?;
             let before = (usage(osd.pid())?.cpu_s, own()?.cpu_s);
             let Turn { operations, time } = turn(client, sample, settings.turn(), seed * 0x9E37_79B9)?;
             let after = (usage(osd.pid())?.cpu_s, own()?.cpu_s);

@@ -18,11 +18,12 @@ fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
     let machine = &findings.machine;
     writeln!(
         text,
-        "{} cores of {}, {} MiB, Linux {}; load {} before, {} after",
+        "{} cores of {}, {} MiB, Linux {}, {}; load {} before, {} after",
         machine.cores,
         machine.cpu,
         machine.memory_mib,
         machine.kernel,
+        machine.congestion_control,
         machine.load_before,
         machine.load_after
     )?;
@@ -53,7 +54,7 @@ fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
     writeln!(text, "Metadata server: {:.1} MiB idle.\n", mib(memory.mds_idle_kib))?;
     for verdict in &findings.verdicts {
         let word = if verdict.reached { "reached" } else { "not reached" };
-        writeln!(text, "{word:12} {:52} {}", verdict.aim, verdict.measured)?;
+        writeln!(text, "{word:12} {:62} {}", verdict.aim, verdict.measured)?;
     }
     Ok(())
 }

@@ -7,12 +7,13 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use crate::Outcome;
+use crate::contender::Contender;
 
 /// Runs of a usual and of a quick measurement.
 const RUNS: usize = 5;
 const RUNS_QUICK: usize = 3;
 /// Seconds for each contender in each workload of each run.
-const SECONDS: f64 = 0.3;
+const SECONDS: f64 = 0.25;
 const SECONDS_QUICK: f64 = 0.06;
 /// The longest turn of one contender before the next has its own.
 const TURN_MAX: f64 = 0.05;
@@ -39,7 +40,7 @@ pub(crate) struct Run {
     /// Runs; figures are their medians [default: 5, quick: 3].
     #[arg(long, value_name = "N")]
     runs: Option<usize>,
-    /// Seconds for each method in each workload of each run [default: 0.3, quick: 0.06].
+    /// Seconds for each method in each workload of each run [default: 0.25, quick: 0.06].
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
     /// Write everything, raw samples included, to this file.
@@ -54,6 +55,9 @@ pub(crate) struct Run {
     /// Only workloads whose name contains this, as in `read-sequential-64k-d16`.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Only these, as in `NOSEC,CMDRSP` [default: TCP and all four methods].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Contender::parse)]
+    contenders: Vec<Contender>,
 }
 
 /// The same with defaults filled in.
@@ -67,6 +71,7 @@ pub(crate) struct Settings {
     pub(crate) idle_s: u64,
     pub(crate) object_bytes: u64,
     pub(crate) only: String,
+    pub(crate) contenders: Vec<Contender>,
 }
 
 impl Run {
@@ -92,6 +97,10 @@ impl Run {
             idle_s: IDLE_S,
             object_bytes: OBJECT_BYTES,
             only: self.only.clone().unwrap_or_default(),
+            contenders: match &self.contenders[..] {
+                [] => Contender::ALL.to_vec(),
+                some => some.to_vec(),
+            },
         })
     }
 }

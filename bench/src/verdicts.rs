@@ -75,6 +75,8 @@ pub(crate) fn of(figures: &[Figure], memory: &Memory, starts: &Starts) -> Vec<Ve
 
 /// An aim that every one of several workloads has to reach; none if none was measured.
 fn least(aim: String, mut ratios: Vec<(f64, String)>, min: f64) -> Option<Verdict> {
+    // No ratio where the other side was not measured.
+    ratios.retain(|(ratio, _)| ratio.is_finite());
     ratios.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     let (worst, name) = ratios.first()?;
     let middle = ratios[ratios.len() / 2].0;
@@ -102,6 +104,6 @@ mod tests {
         let verdict = least("aim".into(), ratios.clone(), 0.97).unwrap();
         assert!(!verdict.reached && verdict.measured.contains("90.0 % (b)"), "{verdict:?}");
         assert!(least("aim".into(), ratios, 0.9).unwrap().reached);
-        assert!(least("aim".into(), Vec::new(), 0.9).is_none());
+        assert!(least("aim".into(), vec![(f64::NAN, "d".to_owned())], 0.9).is_none());
     }
 }
