@@ -21,6 +21,9 @@ pub enum ClientError {
         #[source]
         error: OsdError,
     },
+    /// A device restarted in the middle of a put: writes that it had acknowledged and not yet made durable may be lost.
+    #[error("device {} restarted during the transfer; nothing was stored", .0.0)]
+    Restarted(DeviceId),
     /// The metadata server names a device that it does not list.
     #[error("device {} is unknown", .0.0)]
     UnknownDevice(DeviceId),

@@ -13,6 +13,7 @@ use sealstone_initiator::Operation;
 use sealstone_mds_protocol::{
     Checksum, ChecksumKind, FILE_SIZE_MAX, FilePath, Handle, IntentId, Method, Request, Response, Stat,
 };
+use sealstone_osd::AttributeId;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::task::JoinSet;
@@ -22,6 +23,9 @@ use crate::checksum::Running;
 use crate::open::{Core, OpenObjects};
 use crate::tuning::SMALL_FILE_MAX;
 use crate::{ClientError, Devices, Metadata};
+
+/// The boot epoch as an attribute of user objects, a page of ours (docs/standards/device.md).
+const BOOT_EPOCH: AttributeId = AttributeId::new(0xF003, 1);
 
 /// How to store a file.
 pub struct PutOptions {
@@ -194,6 +198,9 @@ struct Pump<'a, M, D> {
 
 struct Lane {
     made: OnceCell<()>,
+    /// The device's boot epoch before the second write went out. What one command made is all there or not at all, and
+    /// a flush tells which; several commands are durable together only if one life of the device saw them all.
+    life: OnceCell<u16>,
     depth: Semaphore,
 }
 
@@ -204,7 +211,13 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
         Self {
             objects,
             lanes: (0..width)
-                .map(|_| Arc::new(Lane { made: OnceCell::new(), depth: Semaphore::new(depth) }))
+                .map(|_| {
+                    Arc::new(Lane {
+                        made: OnceCell::new(),
+                        life: OnceCell::new(),
+                        depth: Semaphore::new(depth),
+                    })
+                })
                 .collect(),
             batches: (0..width).map(|_| None).collect(),
             writes: JoinSet::new(),
@@ -342,6 +355,7 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
             };
             lane.made.get_or_try_init(|| make).await?;
             if !done {
+                lane.life.get_or_try_init(|| life(&objects, index)).await?;
                 objects.execute(index, || Operation::Write { object, offset, data: data.clone() }).await?;
             }
             Ok(length)
@@ -389,12 +403,29 @@ impl<'a, M: Metadata, D: Devices> Pump<'a, M, D> {
                     objects.execute(index, || Operation::Create { object }).await?;
                 }
                 objects.execute(index, || Operation::Flush { object }).await?;
-                Ok(0)
+                match lane.life.get() {
+                    Some(before) if life(&objects, index).await? != *before => {
+                        Err(ClientError::Restarted(objects.layout.objects()[index].device))
+                    }
+                    _ => Ok(0),
+                }
             });
         }
         self.settle(true).await?;
         Ok((size, self.checksum.take().map(Running::finish)))
     }
+}
+
+/// The boot epoch of the device that holds object `index`.
+async fn life<M: Metadata, D: Devices>(
+    objects: &OpenObjects<M, D>,
+    index: usize,
+) -> Result<u16, ClientError> {
+    let object = objects.layout.objects()[index].object;
+    let ask = || Operation::GetAttributes { object, ids: vec![BOOT_EPOCH], length_max: 64 };
+    let answer = objects.execute(index, ask).await?;
+    let value = answer.attributes.first().and_then(|(_, value)| value.as_deref()?.try_into().ok());
+    value.map(u16::from_be_bytes).ok_or(ClientError::Protocol("a device that does not tell its boot epoch"))
 }
 
 /// Commands end at multiples of their size in the object, so that later reads of the same size meet whole ones.

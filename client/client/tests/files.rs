@@ -4,6 +4,8 @@
 
 mod world;
 
+use std::sync::atomic::{AtomicU16, Ordering};
+
 use sealstone_client::{
     ChecksumKind, ClientError, Device, DevicePool, Devices, GetOptions, Method, OsdError, PutOptions, Tuning,
 };
@@ -128,6 +130,39 @@ async fn a_device_that_falls_silent_is_asked_again() {
         put(&client, &path, &bytes).await.unwrap();
         assert!(get(&client, &path).await.unwrap() == bytes, "{stall}");
     }
+}
+
+/// Devices that are in another life each time somebody asks.
+struct Restarting(DevicePool, AtomicU16);
+
+impl Devices for Restarting {
+    async fn execute(
+        &self,
+        device: &Device,
+        bearer: &Bearer,
+        operation: Operation,
+    ) -> Result<Completion, OsdError> {
+        let asks = matches!(operation, Operation::GetAttributes { .. });
+        let mut done = self.0.execute(device, bearer, operation).await?;
+        if asks {
+            let life = self.1.fetch_add(1, Ordering::Relaxed);
+            done.attributes[0].1 = Some(life.to_be_bytes().to_vec().into());
+        }
+        Ok(done)
+    }
+}
+
+/// A flush speaks for the writes of its own life of the device only: with a restart between, a put that believed it
+/// would lose data that it acknowledged.
+#[tokio::test(start_paused = true)]
+async fn a_device_that_restarts_in_the_middle_of_a_put_fails_it() {
+    let world = World::new(1).await;
+    let client = world.client_over(Restarting(world.pool(), AtomicU16::new(1)), small_commands()).await;
+    let many = client.put("/many", &content(3 << 20)[..], PutOptions::default()).await;
+    assert!(matches!(many, Err(ClientError::Restarted(_))), "{many:?}");
+    assert!(client.stat("/many").await.unwrap_err().is_not_found());
+    // What one command made is there whole or not at all, and the flush tells.
+    client.put("/one", &content(5000)[..], PutOptions::default()).await.unwrap();
 }
 
 /// Devices that lose the last byte of every READ and say nothing.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use sealstone_device::audit::{AuditRecord, AuditSink};
 use serde::Serialize;
@@ -21,6 +22,10 @@ use crate::failure::{Failure, Outcome};
 
 /// Records under way between commands and the writer; about 300 bytes each.
 const QUEUE_RECORDS_MAX: usize = 4096;
+
+/// Rest of the writer after each write. Whoever records meanwhile need not wake it, which would cost a command more
+/// than the record itself.
+const REST: Duration = Duration::from_millis(1);
 
 /// One line of the log.
 #[derive(Serialize)]
@@ -140,6 +145,7 @@ fn write_all(file: File, lines: &Receiver<Vec<u8>>, state: &AuditState) {
                 }
             }
         }
+        std::thread::sleep(REST);
     }
 }
 

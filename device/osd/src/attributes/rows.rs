@@ -29,6 +29,9 @@ pub(crate) const ALL: u32 = 0xFFFF_FFFF;
 const APPLICATION: u32 = 0x1_0000;
 /// Pages of ours in each range: the least security method of an object is U+F001h, 1.
 pub(crate) const SEALSTONE: u32 = 0xF001;
+/// Which life of the device an object is written in: U+F003h, 1 is the boot epoch. A client that wrote in one life and
+/// flushed in another must not believe that its writes are durable.
+pub(crate) const LIFE: u32 = 0xF003;
 /// Where the device keeps what no client may see: a reserved page.
 pub(crate) const INTERNAL: u32 = 0xEFFF_FF00;
 
@@ -266,6 +269,9 @@ rows! {
     User USER + SEALSTONE: {
         0x1..=0x1, Exactly(1), Set::Method, Stored(&[0]);
     }
+    User USER + LIFE: {
+        0x1..=0x1, Exactly(2), Set::Never, live(Live::BootEpoch);
+    }
 }
 
 /// The row of an attribute on an object of a type.
@@ -346,6 +352,7 @@ pub(crate) fn is_security_page(kind: ObjectType, page: u32) -> bool {
 pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
     match sort_page(kind, page) {
         PageKind::Own if page == base(kind) + SEALSTONE => Some(*SECURITY_FLOOR),
+        PageKind::Own if page == base(kind) + LIFE => Some(*DEVICE_LIFE),
         PageKind::Own | PageKind::Directory | PageKind::CurrentCommand => attribute::identification(page),
         PageKind::Application | PageKind::Empty | PageKind::Foreign => None,
     }
@@ -353,6 +360,7 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
 
 /// Vendor in 8 bytes, name in 32.
 const SECURITY_FLOOR: &[u8; 40] = b"SEALSTONUser Object Security Floor\0\0\0\0\0\0";
+const DEVICE_LIFE: &[u8; 40] = b"SEALSTONDevice Life\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
 #[cfg(test)]
 mod tests {
@@ -382,7 +390,9 @@ mod tests {
     /// The protocol's table and this one say the same of every attribute that both know.
     #[test]
     fn lengths_and_access_agree_with_the_protocols_table() {
-        for row in ROWS.iter().copied().flatten().filter(|row| row.page != USER + SEALSTONE) {
+        for row in
+            ROWS.iter().copied().flatten().filter(|row| ![USER + SEALSTONE, USER + LIFE].contains(&row.page))
+        {
             for number in [row.first, row.last] {
                 let standard =
                     attribute::standard(AttributeId::new(row.page, number)).expect("a standard attribute");
