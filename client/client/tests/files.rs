@@ -246,7 +246,7 @@ async fn credentials_that_expire_in_the_middle_are_renewed() {
 async fn a_clock_ten_minutes_off_is_corrected_by_the_device() {
     for skew in [-600_000, 600_000] {
         let world = World::new(1).await;
-        world.client_clock.skew_ms.store(skew, std::sync::atomic::Ordering::Relaxed);
+        world.client_clock.skew_ms.store(skew, Ordering::Relaxed);
         let client = world.client(Tuning::default()).await;
         put(&client, "/file", b"now").await.unwrap();
         assert_eq!(get(&client, "/file").await.unwrap(), b"now");
