@@ -9,6 +9,7 @@
 mod input;
 mod mutate;
 mod run;
+pub mod shape;
 mod target;
 mod targets;
 

@@ -4,7 +4,7 @@
 //! makes the same inputs from the same seed on every machine.
 
 /// Inputs grow to this at the most, in bytes.
-const INPUT_BYTES_MAX: usize = 8192;
+pub(crate) const INPUT_BYTES_MAX: usize = 8192;
 /// Values that sit on the edges of length fields.
 const INTERESTING: [u64; 12] =
     [0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 0x7FFF_FFFF_FFFF_FFFF, u64::MAX];

@@ -8,7 +8,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use crate::{Random, Target, mutate};
+use crate::{Random, Target, mutate, shape};
 
 /// One input may take this long, also in a build without optimisation on a loaded machine.
 pub const INPUT_SLOW_MAX: Duration = Duration::from_secs(20);
@@ -105,6 +105,7 @@ pub struct Session {
     random: Random,
     pool: Vec<Vec<u8>>,
     seeds: usize,
+    shape: Option<shape::Shape>,
 }
 
 impl Session {
@@ -117,7 +118,7 @@ impl Session {
             pool.push(Vec::new());
         }
         let seeds = pool.len();
-        Self { target, random: Random::new(seed), pool, seeds }
+        Self { target, random: Random::new(seed), pool, seeds, shape: shape::of(target.name) }
     }
 
     /// The inputs it starts from.
@@ -130,7 +131,11 @@ impl Session {
     pub fn next_input(&mut self) -> Vec<u8> {
         let from = self.random.below(self.pool.len());
         let other = self.random.below(self.pool.len());
-        let input = mutate(&self.pool[from], &self.pool[other], &mut self.random);
+        // Where the shape of inputs is known, two of three mutations keep it.
+        let input = match self.shape {
+            Some(shape) if self.random.below(3) > 0 => shape(&self.pool[from], &mut self.random),
+            _ => mutate(&self.pool[from], &self.pool[other], &mut self.random),
+        };
         if self.random.below(16) == 0 {
             if self.pool.len() < self.seeds + POOL_MAX {
                 self.pool.push(input.clone());

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "client")]
 use crate::targets::client;
-use crate::targets::{device, initiator, iscsi, login, mds, osd, osd_lists, scsi, seal, store};
+use crate::targets::{device, initiator, iscsi, iscsi_login, login, mds, osd, osd_lists, scsi, seal, store};
 
 /// One way from bytes of outside into the workspace.
 pub struct Target {
@@ -41,6 +41,7 @@ pub static TARGETS: &[Target] = &[
     iscsi::TARGET,
     iscsi::INITIATOR,
     iscsi::SESSION,
+    iscsi_login::LOGIN,
     mds::FRAME,
     mds::LOGIN,
     mds::REQUEST,

@@ -15,7 +15,7 @@ use sealstone_iscsi::{
 use crate::Target;
 use crate::input::{Input, seed};
 
-const NAME: &str = "iqn.2026-11.org.sealstone:osd.fuzz";
+pub(super) const NAME: &str = "iqn.2026-11.org.sealstone:osd.fuzz";
 /// Memory that the pool gives out at most, in bytes.
 const POOL_BYTES_MAX: usize = 256 * 1024;
 /// Longest data-out of one command, in bytes.
@@ -119,18 +119,18 @@ fn with_digests(mut stream: &[u8], flags: u8) -> Vec<u8> {
 }
 
 /// The target's end with a shell and a logical unit.
-struct Server {
+pub(super) struct Server {
     connection: target::Connection,
     slow: bool,
     held: Vec<target::Command>,
     seen: HashSet<TaskId>,
     closed: bool,
     pieces: usize,
-    sent: Vec<u8>,
+    pub(super) sent: Vec<u8>,
 }
 
 impl Server {
-    fn new(flags: u8) -> Self {
+    pub(super) fn new(flags: u8) -> Self {
         let entry = target::TargetEntry { name: NAME.into(), alias: Some("fuzz".into()), addresses: vec![] };
         let mut config = target::Config::new(vec![entry]);
         config.policy = policy(flags);
@@ -194,11 +194,11 @@ impl Server {
         moved
     }
 
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         while self.serve() {}
     }
 
-    fn feed(&mut self, mut wire: &[u8], most: usize, now_ms: u64) {
+    pub(super) fn feed(&mut self, mut wire: &[u8], most: usize, now_ms: u64) {
         self.settle();
         while !wire.is_empty() {
             let moved = pour(&mut wire, self.connection.rx_space(), most);
@@ -211,7 +211,7 @@ impl Server {
     }
 
     /// Lets held commands end and time pass.
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         for command in std::mem::take(&mut self.held) {
             // Also after the last event: a shell may hear of it late.
             self.execute(command);
@@ -232,17 +232,17 @@ impl Server {
 }
 
 /// The initiator's end with a caller.
-struct Caller {
+pub(super) struct Caller {
     connection: initiator::Connection,
     under_way: HashSet<TaskId>,
     logged_in: bool,
     closed: bool,
     pieces: usize,
-    sent: Vec<u8>,
+    pub(super) sent: Vec<u8>,
 }
 
 impl Caller {
-    fn new(flags: u8) -> Self {
+    pub(super) fn new(flags: u8) -> Self {
         let name = (flags & flag::DISCOVERY == 0).then(|| NAME.to_owned());
         let mut config =
             initiator::Config::new("iqn.2026-11.org.sealstone:fuzz".into(), name, [0x80, 0, 0, 1, 0, 0]);
@@ -284,7 +284,7 @@ impl Caller {
         moved
     }
 
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         while self.serve() {}
     }
 
@@ -316,7 +316,7 @@ impl Caller {
         let _ = self.connection.manage(initiator::Function::LogicalUnitReset(0));
     }
 
-    fn feed(&mut self, mut wire: &[u8], most: usize, now_ms: u64) {
+    pub(super) fn feed(&mut self, mut wire: &[u8], most: usize, now_ms: u64) {
         self.settle();
         while !wire.is_empty() {
             let moved = pour(&mut wire, self.connection.rx_space(), most);
@@ -328,7 +328,7 @@ impl Caller {
         }
     }
 
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         for _ in 0..TIMEOUTS {
             if let Some(due) = self.connection.poll_timeout() {
                 self.connection.handle_timeout(due);
@@ -363,7 +363,7 @@ fn wire(caller: &mut Caller, server: &mut Server) -> [Vec<u8>; 2] {
 }
 
 /// A pair after its login.
-fn logged_in(flags: u8) -> (Caller, Server) {
+pub(super) fn logged_in(flags: u8) -> (Caller, Server) {
     let (mut caller, mut server) = (Caller::new(flags), Server::new(flags));
     let _ = wire(&mut caller, &mut server);
     assert!(caller.logged_in && !server.closed, "the login of both ends succeeds");

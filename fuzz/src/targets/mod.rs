@@ -5,6 +5,7 @@ pub(crate) mod client;
 pub(crate) mod device;
 pub(crate) mod initiator;
 pub(crate) mod iscsi;
+pub(crate) mod iscsi_login;
 pub(crate) mod login;
 pub(crate) mod mds;
 pub(crate) mod osd;

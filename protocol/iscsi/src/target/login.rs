@@ -140,8 +140,16 @@ impl Login {
                     text::put(answers, key, "None");
                 }
                 "AuthMethod" => return Err(Refusal::Authentication),
+                // Only a target says these (§13.5, §13.8, §13.9): an answer to them would meet our own.
+                "TargetAlias" | "TargetAddress" | "TargetPortalGroupTag" => {
+                    return Err(Refusal::InitiatorError);
+                }
                 _ => match parameters::answer(&mut self.agreed, &config.policy, key, value) {
                     Some(Answer::Nothing) => {}
+                    // A declaration has no answer that could refuse it, and our own carries the same key (§13.12).
+                    Some(Answer::Reject) if key == "MaxRecvDataSegmentLength" => {
+                        return Err(Refusal::InitiatorError);
+                    }
                     Some(answer) => text::put(answers, key, answer),
                     None => text::put(answers, key, "NotUnderstood"),
                 },

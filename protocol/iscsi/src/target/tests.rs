@@ -233,6 +233,21 @@ fn unknown_keys_are_not_understood_and_login_goes_on() {
     assert!(text.contains("TargetPortalGroupTag=1\0"));
 }
 
+/// Otherwise one response would say a key twice: as an answer, and as our own declaration.
+#[test]
+fn keys_that_only_a_target_says_and_declarations_out_of_range_end_the_login() {
+    for keys in [
+        "TargetPortalGroupTag=1|",
+        "TargetAlias=a|",
+        "TargetAddress=b|",
+        "MaxRecvDataSegmentLength=16777216|",
+    ] {
+        let mut target = target(Policy::default());
+        feed(&mut target, &login(0x87, &[FIRST, keys].concat()));
+        assert_eq!(closed(&mut target), Some(Closed::Refused(Refusal::InitiatorError)), "{keys}");
+    }
+}
+
 #[test]
 fn what_is_no_login_ends_a_connection_without_a_word() {
     let mut target = target(Policy::default());
