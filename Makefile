@@ -36,6 +36,13 @@ test: setup ## Everything: the gate, purity, all tests, fuzz smoke
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	cargo test --workspace
 
+FUZZ_TARGETS ?= osd-cdb osd-capability osd-attribute-lists osd-continuation iscsi-target iscsi-login
+FUZZ_SECONDS ?= 600
+
+fuzz: setup ## Coverage-guided fuzzing of what strangers reach, ten minutes each (needs nightly)
+	@. scripts/env
+	scripts/fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
 bench: build ## The first figures, as a table and as JSON in target/bench/
 	@. scripts/env
 	cargo run --release -p sealstone-bench -- run --json target/bench/figures.json
@@ -43,4 +50,4 @@ bench: build ## The first figures, as a table and as JSON in target/bench/
 clean: ## Remove build output
 	@rm -rf target
 
-.PHONY: help setup build demo check test bench clean
+.PHONY: help setup build demo check test fuzz bench clean
