@@ -1,8 +1,12 @@
 //! What the figures were measured on.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
 
 use serde::Serialize;
+
+/// Where Linux is told how fast a sleeping core must be back; holding it open with 0 keeps all cores from sleeping.
+const WAKE_UP_LIMIT: &str = "/dev/cpu_dma_latency";
 
 /// The machine, and how busy it was.
 #[derive(Debug, Serialize)]
@@ -13,6 +17,8 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
     /// TCP's, which the device, the client and plain TCP all have.
     pub(crate) congestion_control: String,
+    /// Idle cores waited awake: what is measured is the software, not how long a core takes to wake up.
+    pub(crate) kept_awake: bool,
     /// Load averages over 1, 5 and 15 minutes, before and after.
     pub(crate) load_before: String,
     pub(crate) load_after: String,
@@ -33,6 +39,7 @@ impl Machine {
             memory_mib: memory_kib.unwrap_or(0) / 1024,
             kernel: setting("kernel/osrelease"),
             congestion_control: setting("net/ipv4/tcp_congestion_control"),
+            kept_awake: false,
             load_before: load(),
             load_after: String::new(),
         }
@@ -40,6 +47,20 @@ impl Machine {
 
     pub(crate) fn look_again(&mut self) {
         self.load_after = load();
+    }
+}
+
+/// Keeps idle cores awake until it is dropped.
+pub(crate) struct Awake {
+    _open: File,
+}
+
+impl Awake {
+    /// `None` where this process may not.
+    pub(crate) fn new() -> Option<Self> {
+        let mut file = OpenOptions::new().write(true).open(WAKE_UP_LIMIT).ok()?;
+        file.write_all(&0i32.to_ne_bytes()).ok()?;
+        Some(Self { _open: file })
     }
 }
 

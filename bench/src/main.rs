@@ -31,7 +31,7 @@ use serde::Serialize;
 use crate::client::Client;
 use crate::daemon::{Osd, Starts};
 use crate::figures::{Figure, Memory};
-use crate::machine::Machine;
+use crate::machine::{Awake, Machine};
 use crate::measure::Sample;
 use crate::settings::{Command, Settings};
 use crate::verdicts::Verdict;
@@ -87,7 +87,13 @@ fn run(settings: Settings, arguments: &settings::Run) -> Outcome {
     let starts = daemon::measure_starts(&settings, folder.path())?;
     let osd = Osd::new(&settings, &folder.path().join("measured"))?;
     let client = Client::connect(&osd, &settings)?;
+    let awake = if arguments.let_sleep { None } else { Awake::new() };
+    machine.kept_awake = awake.is_some();
+    if awake.is_none() {
+        eprintln!("idle cores sleep: at depth 1 the time to wake one is most of what is measured");
+    }
     let measured = measure::all(&settings, &osd, &client)?;
+    drop(awake);
     let memory = Memory {
         osd_idle_kib: starts.osd_idle_kib,
         mds_idle_kib: starts.mds_idle_kib,

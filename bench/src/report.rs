@@ -18,9 +18,10 @@ fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
     let machine = &findings.machine;
     writeln!(
         text,
-        "{} cores of {}, {} MiB, Linux {}, {}; load {} before, {} after",
+        "{} cores of {}, {}, {} MiB, Linux {}, {}; load {} before, {} after",
         machine.cores,
         machine.cpu,
+        if machine.kept_awake { "kept awake" } else { "free to sleep" },
         machine.memory_mib,
         machine.kernel,
         machine.congestion_control,

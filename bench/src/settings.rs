@@ -43,6 +43,9 @@ pub(crate) struct Run {
     /// Seconds for each method in each workload of each run [default: 0.25, quick: 0.06].
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
+    /// Let idle cores sleep while measuring; else they are kept awake, which takes root.
+    #[arg(long)]
+    pub(crate) let_sleep: bool,
     /// Write everything, raw samples included, to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,

@@ -2,7 +2,11 @@
 //!
 //! Does: name what nonces and expiry need. Does not: measure durations; `tokio::time` does, and can be paused.
 
+use std::cell::RefCell;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Random bytes asked of the system at once: a system call a nonce would cost as much as half its check value.
+const POOL: usize = 1024;
 
 /// A source of wall-clock time and of unpredictable bytes.
 pub trait Environment: Send + Sync {
@@ -23,7 +27,52 @@ impl Environment for SystemEnvironment {
     }
 
     fn fill_random(&self, into: &mut [u8]) {
-        // Without random bytes a nonce could repeat; the system never fails here once it has booted.
-        getrandom::fill(into).expect("the system's random source answers");
+        if into.len() > POOL {
+            return ask_system(into);
+        }
+        thread_local!(static BYTES: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; POOL], used: POOL }) });
+        BYTES.with_borrow_mut(|pool| pool.take(into));
+    }
+}
+
+/// Random bytes that nobody had yet.
+struct Pool {
+    bytes: [u8; POOL],
+    used: usize,
+}
+
+impl Pool {
+    /// Fills `into`, of at most [`POOL`] bytes. Each byte is given once and forgotten.
+    fn take(&mut self, into: &mut [u8]) {
+        if self.bytes.len() - self.used < into.len() {
+            ask_system(&mut self.bytes);
+            self.used = 0;
+        }
+        let given = &mut self.bytes[self.used..self.used + into.len()];
+        into.copy_from_slice(given);
+        given.fill(0);
+        self.used += into.len();
+    }
+}
+
+fn ask_system(into: &mut [u8]) {
+    // Without random bytes a nonce could repeat; the system never fails here once it has booted.
+    getrandom::fill(into).expect("the system's random source answers");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_random_byte_is_given_twice() {
+        let mut seen = BTreeSet::new();
+        for length in (8..200).chain([POOL - 1, POOL, POOL + 1, 4 * POOL]) {
+            let mut bytes = vec![0; length];
+            SystemEnvironment.fill_random(&mut bytes);
+            assert!(bytes.windows(8).step_by(8).all(|bytes| seen.insert(bytes.to_vec())));
+        }
     }
 }
