@@ -37,12 +37,15 @@ pub(crate) struct Accesses {
     pub(crate) data_ms: Option<u64>,
     /// Its attributes, milliseconds.
     pub(crate) attributes_ms: Option<u64>,
+    /// When objects were last added to or taken from it (partition, collection), milliseconds.
+    pub(crate) modified_ms: Option<u64>,
 }
 
 impl Accesses {
     fn merge(&mut self, newer: Self) {
         self.data_ms = newer.data_ms.or(self.data_ms);
         self.attributes_ms = newer.attributes_ms.or(self.attributes_ms);
+        self.modified_ms = newer.modified_ms.or(self.modified_ms);
     }
 }
 

@@ -10,10 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+use sealstone_osd::cdb::Isolation;
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_store::{ObjectStore, StoreError};
 
 use crate::attributes::rows::{BYPASS, INTERNAL, PARTITION, POLICY_ACCESS_TAG, ROOT, USER_OBJECT_TAG, page};
+use crate::isolation;
 
 /// Objects that one `list` of the scan at the start asks for.
 const SCAN_STEP: usize = 4096;
@@ -28,6 +30,8 @@ const BYPASS_ALL: u8 = 0x7F;
 
 /// Formatted capacity, in the internal page of the root.
 const FORMATTED_CAPACITY: AttributeId = AttributeId::new(INTERNAL, 1);
+/// What is added to the machine's clock, milliseconds, in the internal page of the root.
+const CLOCK_OFFSET: AttributeId = AttributeId::new(INTERNAL, 2);
 
 /// The attributes of the root or of a partition that commands depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +58,8 @@ pub(crate) struct Policy {
     pub(crate) capacity: u64,
     /// User objects that the partition may hold.
     pub(crate) objects: u64,
+    /// Collections that one of its user objects may be a member of.
+    pub(crate) collections_per_object: u32,
 }
 
 /// What only the root has.
@@ -66,6 +72,8 @@ pub(crate) struct RootPolicy {
     pub(crate) partitions: u64,
     /// Bytes that FORMAT OSD left usable.
     pub(crate) formatted_capacity: u64,
+    /// What a command is isolated by that does not say it.
+    pub(crate) isolation: Isolation,
 }
 
 /// One partition.
@@ -262,6 +270,21 @@ pub(crate) fn store_formatted_capacity(store: &dyn ObjectStore, capacity: u64) -
     set(store, ObjectId::ROOT, FORMATTED_CAPACITY, &capacity.to_be_bytes())
 }
 
+/// Stores what is added to the machine's clock.
+pub(crate) fn store_clock_offset(store: &dyn ObjectStore, offset_ms: i64) -> Result<(), StoreError> {
+    set(store, ObjectId::ROOT, CLOCK_OFFSET, &offset_ms.to_be_bytes())
+}
+
+/// What is added to the machine's clock; 0 until somebody set it.
+pub(crate) fn clock_offset(store: &dyn ObjectStore) -> Result<i64, StoreError> {
+    match get(store, ObjectId::ROOT, CLOCK_OFFSET) {
+        Ok(value) => Ok(value.and_then(|bytes| bytes.try_into().ok()).map_or(0, i64::from_be_bytes)),
+        // A store that has no root yet.
+        Err(StoreError::NotFound(_)) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
 /// The id after this one in LIST order.
 pub(crate) fn successor(id: ObjectId) -> Option<ObjectId> {
     match id.object.checked_add(1) {
@@ -322,6 +345,9 @@ fn read_root(store: &dyn ObjectStore, defaults: Defaults) -> Result<RootPolicy, 
         ),
         partitions: number(store, object, at(page::QUOTAS, 0x20002), UNLIMITED)?,
         formatted_capacity: number(store, object, FORMATTED_CAPACITY, UNLIMITED)?.min(store.space().total),
+        isolation: get(store, object, at(page::INFORMATION, 0x110))?
+            .and_then(|value| isolation::method(&value))
+            .unwrap_or(isolation::DEFAULT_METHOD),
     })
 }
 
@@ -350,6 +376,7 @@ fn read_policy(
         max_length: get(page::QUOTAS, 1, UNLIMITED)?,
         capacity: get(page::QUOTAS, 0x10001, UNLIMITED)?,
         objects: get(page::QUOTAS, 0x10002, UNLIMITED)?,
+        collections_per_object: low32(get(page::QUOTAS, 0x10081, UNLIMITED)?),
     })
 }
 

@@ -1,18 +1,29 @@
 //! The device's clock.
 //!
-//! Does: milliseconds since 1970 that never run backwards, not even across a restart.
-//! Does not: set the machine's clock; SNTP does. Contract: [`DeviceClock::now_ms`] is safe from every thread.
+//! Does: milliseconds since 1970 that never run backwards, not even across a restart; an adjustment that is set
+//! through the adjustable clock attribute (R+5/9). Does not: set the machine's clock; SNTP does.
+//! Contract: [`DeviceClock::now_ms`] is safe from every thread. A clock set back stands still until time has caught up,
+//! so that no nonce becomes fresh again and no credential comes back to life. An adjustment is durable before it counts:
+//! the lease must never be ahead of what the clock can reach after a restart.
 //! Truth: docs/design/security.md 3.4 (restart).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use sealstone_seal::freshness::{ClockBehind, clock_after_restart};
+use sealstone_seal::freshness::{CLOCK_BACK_MAX_MS, ClockBehind, LEASE_AHEAD_MS, clock_after_restart};
 
 use crate::environment::Surroundings;
+
+/// Furthest that one setting moves the clock ahead, milliseconds: a mistake cannot be taken back, only waited for.
+pub(crate) const AHEAD_MAX_MS: u64 = 24 * 3600 * 1000;
+/// Furthest that it can be set back, milliseconds: it stands still that long, and a restart meanwhile must not find it
+/// too far behind the lease.
+pub(crate) const BACK_MAX_MS: u64 = CLOCK_BACK_MAX_MS - 2 * LEASE_AHEAD_MS;
 
 /// A clock that only goes forward.
 pub(crate) struct DeviceClock {
     surroundings: Surroundings,
+    /// What is added to the machine's clock, milliseconds.
+    offset_ms: AtomicI64,
     /// The latest time told.
     latest_ms: AtomicU64,
     /// The machine's clock must reach this, or come within reach of it, before the device is ready.
@@ -21,8 +32,9 @@ pub(crate) struct DeviceClock {
 
 impl DeviceClock {
     /// Goes on after a restart at which nonces up to `lease_ms` had been promised.
-    pub(crate) fn new(surroundings: Surroundings, lease_ms: u64) -> Self {
-        Self { surroundings, latest_ms: AtomicU64::new(0), lease_ms }
+    pub(crate) fn new(surroundings: Surroundings, lease_ms: u64, offset_ms: i64) -> Self {
+        let offset_ms = AtomicI64::new(offset_ms);
+        Self { surroundings, offset_ms, latest_ms: AtomicU64::new(0), lease_ms }
     }
 
     /// The time.
@@ -30,9 +42,23 @@ impl DeviceClock {
     /// # Errors
     /// [`ClockBehind`]: the machine's clock was set back too far; the device is not ready until it is right again.
     pub(crate) fn now_ms(&self) -> Result<u64, ClockBehind> {
-        let now = clock_after_restart(self.surroundings.now_ms(), self.lease_ms)?;
+        let machine = self.surroundings.now_ms();
+        let adjusted = machine.saturating_add_signed(self.offset_ms.load(Ordering::Relaxed));
+        let now = clock_after_restart(adjusted, self.lease_ms)?;
         let latest = self.latest_ms.fetch_max(now, Ordering::Relaxed);
         Ok(now.max(latest))
+    }
+
+    /// The adjustment with which the clock tells `wanted_ms`, told `now_ms` now; `None`: too far either way.
+    pub(crate) fn adjustment(&self, wanted_ms: u64, now_ms: u64) -> Option<i64> {
+        let near = now_ms.saturating_sub(BACK_MAX_MS)..=now_ms.saturating_add(AHEAD_MAX_MS);
+        let offset = i128::from(wanted_ms) - i128::from(self.surroundings.now_ms());
+        i64::try_from(offset).ok().filter(|_| near.contains(&wanted_ms))
+    }
+
+    /// Goes by this adjustment from now on. It has been made durable.
+    pub(crate) fn adjust(&self, offset_ms: i64) {
+        self.offset_ms.store(offset_ms, Ordering::Relaxed);
     }
 
     /// The machine's clock as it is, for audit records while the device is not ready.

@@ -136,9 +136,14 @@ impl Device {
         let base = match (id.partition, id.object) {
             (0, 0) => ROOT,
             (_, 0) => rows::PARTITION,
-            _ => USER,
+            _ => match self.store.stat(id) {
+                Ok(stat) => rows::base(stat.kind),
+                Err(StoreError::NotFound(_)) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            },
         };
-        for (number, time) in [(2, accesses.attributes_ms), (4, accesses.data_ms)] {
+        let times = [(2, accesses.attributes_ms), (4, accesses.data_ms), (5, accesses.modified_ms)];
+        for (number, time) in times {
             let Some(ms) = time else { continue };
             let attribute = AttributeId::new(base + page::TIMESTAMPS, number);
             match catalog::set(&*self.store, id, attribute, &catalog::time(ms)) {

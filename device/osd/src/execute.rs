@@ -6,8 +6,7 @@
 
 use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
-use sealstone_osd::cdb::{Action, Cdb, Command, Timestamps, pointer};
-use sealstone_osd::continuation::Segment;
+use sealstone_osd::cdb::{Action, Cdb, Command, Isolation, Timestamps, pointer};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_scsi::lu::{ScsiCommand, ScsiReply};
 use sealstone_scsi::{Functions, Sense, Status};
@@ -19,9 +18,11 @@ use crate::attributes::rows::{self, page};
 use crate::attributes::view::View;
 use crate::cache::Accesses;
 use crate::catalog;
-use crate::commands::{self, Done, Entries, Remark, Row, Run, Span, Touch};
+use crate::commands::{self, Done, Entries, Remark, Row, Run, Touch};
+use crate::continued;
 use crate::device::Device;
 use crate::failure::Failure;
+use crate::isolation;
 use crate::locks::{Grasp, Reach};
 use crate::nexus::Nexus;
 use crate::report::{self, Progress, Refusal};
@@ -34,6 +35,7 @@ pub(crate) struct Execution<'a> {
     pub(crate) cdb: &'a Cdb,
     pub(crate) row: Row,
     pub(crate) now_ms: u64,
+    isolation: Isolation,
     progress: Progress,
     data_out_used: u64,
 }
@@ -62,7 +64,8 @@ impl<'a> Execution<'a> {
         now_ms: u64,
     ) -> Self {
         let progress = Progress::new(cdb.attributes.sets(), cdb.attributes.gets());
-        Self { device, nexus, command, cdb, row, now_ms, progress, data_out_used: 0 }
+        let isolation = Isolation::Default;
+        Self { device, nexus, command, cdb, row, now_ms, isolation, progress, data_out_used: 0 }
     }
 
     /// Runs the command to its end.
@@ -123,12 +126,14 @@ impl<'a> Execution<'a> {
     fn admitted(&mut self, admitted: &Admitted<RustCrypto>, voided: u64) -> Result<Answer, Refusal> {
         let (device, cdb) = (self.device, self.cdb);
         self.check_window(admitted)?;
+        self.isolation = isolation::check_options(cdb, device.catalog.root().isolation)?;
         engine::check_lengths(cdb)?;
+        continued::check_length(cdb)?;
         let layout = admitted.data_in_layout(cdb)?;
         check_retrieved_place(&layout)?;
         let parts = admitted.authenticate(cdb, self.command.data_out)?;
         self.data_out_used = parts.used();
-        let scattered = scatter(cdb, parts.continuation())?;
+        let continued = continued::read(cdb, parts.continuation())?;
         let wishes = Wishes::parse(cdb, &parts)?;
         self.progress.complete(Functions::VALIDATION);
 
@@ -138,7 +143,7 @@ impl<'a> Execution<'a> {
             return Err(Failure::KeysChanged.into());
         }
         let permit = admitted.permit(cdb, device)?;
-        for span in scattered.iter().flatten() {
+        for span in continued.spans.iter().flatten() {
             permit.check_range(span.at, span.length)?;
         }
         self.progress.complete(Functions::COMMAND_CAPABILITY);
@@ -159,7 +164,8 @@ impl<'a> Execution<'a> {
             now_ms: self.now_ms,
             data_out: parts.data(),
             data_in: &mut buffer[..into],
-            scattered,
+            scattered: continued.spans,
+            segment: &continued.segment,
             entries: Entries { wishes: &wishes, permit },
         };
         let done = if self.row.attributes_first {
@@ -169,9 +175,13 @@ impl<'a> Execution<'a> {
         };
         drop(scope);
         let done = done?;
+        self.note_container(&done)?;
         release(grasp);
         if self.row.durable || cdb.options.fua || wishes.sets_security(kind) {
             device.flush()?;
+        }
+        if wishes.sets_clock(kind) {
+            device.clock.adjust(catalog::clock_offset(&*device.store)?);
         }
         Ok(self.lay_out(buffer, &layout, &done, work))
     }
@@ -198,6 +208,9 @@ impl<'a> Execution<'a> {
 
     /// What the command locks: looking at an object whose attributes it sets is changing it.
     fn reach(&self, sets: bool) -> Reach {
+        if isolation::needs_the_whole(&self.cdb.command, self.isolation) {
+            return Reach::Whole;
+        }
         match (self.row.reach)(self.cdb.command.object()) {
             Reach::Look(id) if sets => Reach::Change(id),
             reach => reach,
@@ -361,11 +374,29 @@ impl<'a> Execution<'a> {
         let accesses = Accesses {
             data_ms: (touch == Touch::DataRead).then_some(self.now_ms),
             attributes_ms: self.cdb.attributes.gets().then_some(self.now_ms),
+            modified_ms: None,
         };
         if accesses != Accesses::default() && !matches!(self.cdb.command, Command::List(_)) {
             device.note(id, accesses)?;
         }
         Ok(())
+    }
+
+    /// A partition's data are what it contains: listing them is access, adding and taking away is modification.
+    fn note_container(&self, done: &Done) -> Result<(), Failure> {
+        let Some(container) = isolation::container(done.object) else { return Ok(()) };
+        let modified = matches!(done.touch, Touch::Created | Touch::Removed) && done.object != container
+            || !done.subjects.is_empty();
+        let listed = matches!(self.cdb.command, Command::List(_));
+        if !(modified || listed) || self.bypasses_timestamps(container) {
+            return Ok(());
+        }
+        let accesses = Accesses {
+            data_ms: listed.then_some(self.now_ms),
+            attributes_ms: None,
+            modified_ms: modified.then_some(self.now_ms),
+        };
+        self.device.note(container, accesses)
     }
 
     fn bypasses_timestamps(&self, id: ObjectId) -> bool {
@@ -446,24 +477,4 @@ fn check_retrieved_place(layout: &DataInLayout) -> Result<(), Failure> {
         Some(place) if place.offset < layout.data_max => Err(Failure::Field(pointer::ATTRIBUTES)),
         _ => Ok(()),
     }
-}
-
-/// The pieces of a transfer from the continuation segment.
-fn scatter(cdb: &Cdb, segment: &[u8]) -> Result<Option<Vec<Span>>, Refusal> {
-    if segment.is_empty() {
-        return Ok(None);
-    }
-    let field = || Refusal::Failed(Failure::Field(pointer::CONTINUATION));
-    let segment = Segment::parse(&cdb.command, segment).map_err(|_| field())?;
-    let (Some(pieces), Some(range)) = (segment.scatter_gather, cdb.command.range()) else { return Ok(None) };
-    let mut from = 0u64;
-    let mut spans = Vec::with_capacity(pieces.len());
-    for piece in pieces {
-        // Offsets count from STARTING BYTE.
-        let at = range.start.checked_add(piece.offset).ok_or_else(field)?;
-        at.checked_add(piece.length).ok_or(Refusal::Denied(Denial::Range))?;
-        spans.push(Span { at, from, length: piece.length });
-        from = from.checked_add(piece.length).ok_or_else(field)?;
-    }
-    Ok(Some(spans))
 }

@@ -27,6 +27,9 @@ pub(crate) enum Failure {
     /// A field of the CDB has a value it must not have.
     #[error("invalid field in CDB, byte {0}")]
     Field(u16),
+    /// The CDB continuation segment says what it must not; byte of the Data-Out Buffer.
+    #[error("invalid field in CDB continuation segment, byte {0}")]
+    Continuation(u16),
     /// This device does not know the service action, or does not implement it.
     #[error("unsupported service action")]
     UnsupportedAction,
@@ -72,7 +75,7 @@ impl Failure {
     /// A short name, for audit and logs.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Field(_) => "invalid_field_in_cdb",
+            Self::Field(_) | Self::Continuation(_) => "invalid_field_in_cdb",
             Self::UnsupportedAction => "unsupported_service_action",
             Self::ListLength => "parameter_list_length",
             Self::Parameter(_) | Self::Attribute(_) => "invalid_field_in_parameter_list",
@@ -110,6 +113,9 @@ impl Failure {
         match self {
             Self::Field(byte) => {
                 (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::Cdb(*byte)))
+            }
+            Self::Continuation(byte) => {
+                (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::DataOut(*byte)))
             }
             Self::UnsupportedAction => {
                 (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::Cdb(SERVICE_ACTION)))

@@ -15,6 +15,8 @@ use sealstone_seal::{
     ObjectFacts, Refused, Request, SecurityToken,
 };
 
+use crate::attributes::rows::{PARTITION, page};
+use crate::catalog;
 use crate::device::Device;
 use crate::environment::Surroundings;
 use crate::failure::Failure;
@@ -205,9 +207,16 @@ impl Facts for Device {
         Some(ObjectFacts { kind, created_ms: facts.created_ms, policy_access_tag: facts.tag })
     }
 
-    fn attribute_allowed(&self, _partition: u64, _access: u32, _attribute: AttributeId) -> bool {
-        // The Attributes Access page (P+4) is not kept by this device: what a capability restricts to a list in it
-        // stays refused.
-        false
+    fn attribute_allowed(&self, partition: u64, access: u32, attribute: AttributeId) -> bool {
+        let list = AttributeId::new(PARTITION + page::ATTRIBUTES_ACCESS, access);
+        let names = catalog::get(&*self.store, ObjectId::of_partition(partition), list);
+        // A list that is not there, or cannot be read, allows nothing.
+        let Ok(Some(names)) = names else { return false };
+        let number = |bytes: &[u8]| bytes.iter().fold(0u32, |sum, &byte| sum << 8 | u32::from(byte));
+        names.chunks_exact(8).any(|name| {
+            let (page, of_page) = (number(&name[..4]), number(&name[4..]));
+            let allows = |named: u32, wanted: u32| named == wanted || named == AttributeId::ALL;
+            allows(page, attribute.page) && allows(of_page, attribute.number)
+        })
     }
 }

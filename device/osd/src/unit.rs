@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use crate::audit::{AuditRecord, AuditSink, Principal, Verdict};
 use crate::cache::ObjectCache;
-use crate::catalog::{Catalog, Defaults};
+use crate::catalog::{self, Catalog, Defaults};
 use crate::clock::DeviceClock;
 use crate::commands;
 use crate::device::{Device, OsdConfig};
@@ -104,6 +104,7 @@ impl OsdUnit {
         for id in catalog.partition_ids(0, usize::MAX) {
             guard.add_partition(id).map_err(|_| StartError::Keys(id))?;
         }
+        let offset_ms = catalog::clock_offset(&*parts.store)?;
         let names = SERVICE_ACTIONS.iter().map(|row| row.name).chain([UNKNOWN]).collect();
         Ok(Self {
             device: Device {
@@ -112,7 +113,7 @@ impl OsdUnit {
                 catalog,
                 cache: ObjectCache::new(),
                 locks: Locks::new(),
-                clock: DeviceClock::new(surroundings.clone(), parts.lease_ms),
+                clock: DeviceClock::new(surroundings.clone(), parts.lease_ms, offset_ms),
                 guard,
                 system_id: parts.system_id,
                 name: parts.name,

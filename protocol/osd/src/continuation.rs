@@ -143,11 +143,28 @@ pub enum ContinuationError {
 }
 
 impl ContinuationError {
-    /// ILLEGAL REQUEST, INVALID FIELD IN CDB, pointing at CDB CONTINUATION LENGTH.
+    /// The byte of the segment, which is that of the Data-Out Buffer, where the mistake is; `None` if it is not at
+    /// one place of it.
+    #[must_use]
+    pub fn segment_byte(&self) -> Option<u16> {
+        let at = match *self {
+            Self::Format(_) => offset_of!(Header, format),
+            Self::ServiceAction(_) => offset_of!(Header, service_action),
+            Self::Descriptor { at } | Self::NotAllowed { at, .. } => at,
+            Self::Length(_) | Self::Missing | Self::Sum { .. } => return None,
+        };
+        Some(u16::try_from(at).unwrap_or(u16::MAX))
+    }
+
+    /// ILLEGAL REQUEST, INVALID FIELD IN CDB: the segment is a part of the CDB. It points into the segment, as
+    /// parameter data, or at CDB CONTINUATION LENGTH.
     #[must_use]
     pub fn sense(&self) -> Sense {
-        Sense::new(SenseKey::IllegalRequest, additional::INVALID_FIELD_IN_CDB)
-            .with_field(FieldPointer::cdb(cdb::pointer::CONTINUATION))
+        let field = match self.segment_byte() {
+            Some(byte) => FieldPointer::parameter(byte),
+            None => FieldPointer::cdb(cdb::pointer::CONTINUATION),
+        };
+        Sense::new(SenseKey::IllegalRequest, additional::INVALID_FIELD_IN_CDB).with_field(field)
     }
 }
 
@@ -416,7 +433,8 @@ mod tests {
         assert_eq!(Segment::parse(&COPY, &empty), Err(ContinuationError::Missing));
         let twice = [&wire[..], &wire[40..]].concat();
         assert_eq!(Segment::parse(&READ, &twice), Err(ContinuationError::NotAllowed { kind: 1, at: 80 }));
-        assert_eq!(with(0, 2).sense().field.map(|field| field.byte), Some(48));
+        assert_eq!(with(3, 0x86).sense().field, Some(FieldPointer::parameter(2)));
+        assert_eq!(ContinuationError::Length(47).sense().field, Some(FieldPointer::cdb(48)));
     }
 
     proptest! {

@@ -231,6 +231,8 @@ impl Verified<Capability> {
 pub const POLICY_SECURITY_PAGES: [u32; 4] = [0x9000_0005, 0x3000_0005, 0x6000_0005, 0x0000_0005];
 /// Our own page with an object's least method: POL/SEC besides (security.md 4.4).
 pub const MINIMUM_METHOD_PAGE: u32 = 0x0000_F001;
+/// Attributes Access of a partition: what capabilities may reach follows from it, so POL/SEC besides to be set.
+const ATTRIBUTES_ACCESS_PAGE: u32 = 0x3000_0004;
 /// Pages whose attributes need OBJ_MGMT besides to be set: Quotas of root, partition and user object.
 pub const QUOTAS_PAGES: [u32; 3] = [0x9000_0002, 0x3000_0002, 0x0000_0002];
 
@@ -293,12 +295,16 @@ impl Permit {
     /// # Errors
     /// [`Denial::Permission`], [`Denial::AttributesAccess`], [`Denial::BelowFloor`].
     pub fn check_set(&self, attribute: AttributeId, facts: &dyn Facts) -> Result<(), Denial> {
-        if guarded(attribute.page) && self.method == SecurityMethod::CapKey {
+        let access_list = attribute.page == ATTRIBUTES_ACCESS_PAGE;
+        if (guarded(attribute.page) || access_list) && self.method == SecurityMethod::CapKey {
             return Err(Denial::BelowFloor { method: self.method, floor: SecurityMethod::CmdRsp });
         }
-        let quotas =
-            if QUOTAS_PAGES.contains(&attribute.page) { Permissions::OBJ_MGMT } else { Permissions::NONE };
-        self.check_attribute(attribute, Permissions::SET_ATTR.union(quotas), facts)
+        let besides = match attribute.page {
+            page if QUOTAS_PAGES.contains(&page) => Permissions::OBJ_MGMT,
+            ATTRIBUTES_ACCESS_PAGE => Permissions::POL_SEC,
+            _ => Permissions::NONE,
+        };
+        self.check_attribute(attribute, Permissions::SET_ATTR.union(besides), facts)
     }
 
     fn check_attribute(

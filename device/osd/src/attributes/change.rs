@@ -14,7 +14,10 @@ use crate::catalog::{self, be};
 use crate::commands::data;
 use crate::device::Device;
 use crate::failure::Failure;
+use crate::isolation;
 
+/// Bytes of a page and a number.
+const NAME_LEN: usize = 8;
 /// Bytes of an identification, attribute 0 of a page.
 const IDENTIFICATION_LEN: usize = 40;
 
@@ -37,6 +40,9 @@ pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(
                 Set::LogicalLength => row.length.fits(value),
                 Set::Method => matches!(value, [] | [0..=3]),
                 Set::NonceLimit(most) => value.is_empty() || row.length.fits(value) && be(value) <= most,
+                Set::Isolation => value.is_empty() || isolation::method(value).is_some(),
+                Set::Names => value.len().is_multiple_of(NAME_LEN) && row.length.fits(value),
+                Set::Clock => row.length.fits(value),
             };
             if allowed { Ok(()) } else { refused }
         }
@@ -55,6 +61,11 @@ pub(crate) fn wanted_method(value: &[u8]) -> SecurityMethod {
     value.first().copied().and_then(SecurityMethod::from_nibble).unwrap_or(SecurityMethod::NoSec)
 }
 
+/// Is it the adjustable clock?
+pub(crate) fn is_clock(kind: ObjectType, id: AttributeId) -> bool {
+    rows::row(kind, id).is_some_and(|row| row.set == Set::Clock)
+}
+
 /// Changes to one object's attributes.
 pub(crate) struct Change<'a> {
     pub(crate) device: &'a Device,
@@ -69,6 +80,11 @@ impl Change<'_> {
         match rows::row(self.kind, id).map(|row| row.set) {
             Some(Set::LogicalLength) => {
                 data::resize(device, self.id, be(value))?;
+            }
+            Some(Set::Clock) => {
+                let now_ms = device.clock.now_ms().map_err(|_| Failure::ClockNotSet)?;
+                let offset = device.clock.adjustment(be(value), now_ms).ok_or(Failure::Attribute(id))?;
+                catalog::store_clock_offset(&*device.store, offset)?;
             }
             _ => {
                 // A time of access that waits in memory would hide the value set now.

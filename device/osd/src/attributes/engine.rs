@@ -14,6 +14,7 @@ use sealstone_seal::{Authentic, Facts as _, Permit};
 use super::change::{self, Change};
 use super::rows::{self, CURRENT_COMMAND, PageKind};
 use super::view::{Pair, View};
+use crate::catalog::be;
 use crate::device::Device;
 use crate::failure::{ATTRIBUTES, Failure};
 use crate::report::Refusal;
@@ -21,7 +22,7 @@ use crate::report::Refusal;
 /// Longest get-attributes list accepted, bytes: 8191 attributes.
 const GET_LIST_MAX: u32 = 64 * 1024;
 /// Longest set-attributes list or value accepted, bytes.
-const SET_LIST_MAX: u32 = 1024 * 1024;
+pub(crate) const SET_LIST_MAX: u32 = 1024 * 1024;
 /// Most bytes of retrieved attributes that are laid out, however long the allocation.
 const RETRIEVED_MAX: u32 = 4 * 1024 * 1024;
 
@@ -127,6 +128,13 @@ impl<'a> Wishes<'a> {
             if change::lowers_floor(kind, wish.id, wish.value, floor) && !possible {
                 return Err(self.blame(Failure::Attribute(wish.id)).into());
             }
+            if change::is_clock(kind, wish.id) {
+                let now_ms = device.clock.now_ms().map_err(|_| Failure::ClockNotSet)?;
+                let possible = device.clock.adjustment(be(wish.value), now_ms).is_some();
+                if !possible {
+                    return Err(self.blame(Failure::Attribute(wish.id)).into());
+                }
+            }
         }
         Ok(())
     }
@@ -157,6 +165,11 @@ impl<'a> Wishes<'a> {
     /// Does it set what a crash must not undo: tags, floors, frozen keys, nonce limits?
     pub(crate) fn sets_security(&self, kind: ObjectType) -> bool {
         self.set.iter().any(|wish| rows::is_security_page(kind, wish.id.page))
+    }
+
+    /// Does it set the adjustable clock?
+    pub(crate) fn sets_clock(&self, kind: ObjectType) -> bool {
+        self.set.iter().any(|wish| change::is_clock(kind, wish.id))
     }
 
     /// LIST_ATTR: a get list says what its entries carry; there is no place for any other wish.

@@ -8,6 +8,7 @@ use sealstone_osd::attribute;
 use sealstone_osd::{AttributeId, ObjectType};
 
 use crate::catalog::{NEWEST_NONCE_MS, OLDEST_NONCE_MS};
+use crate::isolation;
 
 /// First page of each type's range.
 pub(crate) const ROOT: u32 = 0x9000_0000;
@@ -41,6 +42,8 @@ pub(crate) mod page {
     pub(crate) const INFORMATION: u32 = 1;
     pub(crate) const QUOTAS: u32 = 2;
     pub(crate) const TIMESTAMPS: u32 = 3;
+    /// Partitions only: which attributes a capability may reach.
+    pub(crate) const ATTRIBUTES_ACCESS: u32 = 4;
     pub(crate) const SECURITY: u32 = 5;
     pub(crate) const ERROR_RECOVERY: u32 = 6;
 }
@@ -67,6 +70,12 @@ pub(crate) enum Set {
     Method,
     /// A nonce limit: so many milliseconds at most.
     NonceLimit(u64),
+    /// One of the isolation methods that the device has.
+    Isolation,
+    /// A list of page and number, 8 bytes each.
+    Names,
+    /// The adjustable clock: steps forward, or stands until time has caught up.
+    Clock,
 }
 
 /// How long a value is, bytes.
@@ -111,6 +120,7 @@ pub(crate) enum Live {
     ObjectCount,
     LogicalLength,
     DataAccessed,
+    DataModified,
     AttributesAccessed,
     DefaultMethod,
     PartitionDefaultMethod,
@@ -158,8 +168,20 @@ const UNLIMITED: &[u8] = &[0xFF; 8];
 const NO_TIME: &[u8] = &[0; 6];
 /// Longest OSD NAME or user name, bytes.
 pub(crate) const NAME_MAX: usize = 256;
+/// Most pages and numbers in one value of the Attributes Access page.
+pub(crate) const ACCESS_NAMES_MAX: usize = 1024;
 /// Largest CDB continuation segment, bytes; attribute R+1/Ah tells it.
-pub(crate) const CONTINUATION_MAX: u32 = 4096;
+pub(crate) const CONTINUATION_MAX: u32 = 64 * 1024;
+/// Largest write that neither a crash nor another command sees in part, bytes: what one transfer may be.
+const ATOMIC_DATA: u64 = 16 << 20;
+/// Bytes of attributes that one command sets wholly or not at all.
+const ATOMIC_ATTRIBUTES: u64 = super::engine::SET_LIST_MAX as u64;
+/// What used capacity grows by, bytes.
+const CAPACITY_INCREMENT: u64 = sealstone_store::BLOCK;
+/// Nothing hinders access.
+const ACCESSIBLE: &[u8] = &[0; 4];
+/// No limit to collections per object.
+const ANY_NUMBER: &[u8] = &[0xFF; 4];
 
 const fn live(live: Live) -> Source {
     Source::Live(live)
@@ -177,13 +199,24 @@ rows! {
         0xA..=0xA, Exactly(4), Set::Never, Fixed(&CONTINUATION_MAX.to_be_bytes());
         0x80..=0x80, Exactly(8), Set::Never, live(Live::TotalCapacity);
         0x81..=0x81, Exactly(8), Set::Never, live(Live::UsedCapacity);
+        0x83..=0x83, Exactly(4), Set::Never, Fixed(ACCESSIBLE);
         0xC0..=0xC0, Exactly(8), Set::Never, live(Live::PartitionCount);
         0x100..=0x100, Exactly(6), Set::Never, live(Live::Clock);
+        0x110..=0x110, Exactly(1), Set::Isolation, Stored(&[isolation::DEFAULT]);
+        0x111..=0x111, Exactly(32), Set::Never, Fixed(&isolation::SUPPORTED);
+        0x120..=0x120, Exactly(8), Set::Never, Fixed(&ATOMIC_DATA.to_be_bytes());
+        0x121..=0x121, Exactly(8), Set::Never, Fixed(&1u64.to_be_bytes());
+        0x122..=0x122, Exactly(8), Set::Never, Fixed(&ATOMIC_ATTRIBUTES.to_be_bytes());
+        0x123..=0x123, Exactly(1), Set::Never, Fixed(&[1]);
+        0x700_0001..=0x700_0001, Exactly(4), Set::Never, Fixed(&(CONTINUATION_MAX - 48).to_be_bytes());
+        0x700_0002..=0x700_0002, Exactly(4), Set::Never, Fixed(&(CONTINUATION_MAX - 48).to_be_bytes());
+        0x700_0101..=0x700_0101, Exactly(4), Set::Never, Fixed(&18u32.to_be_bytes());
+        0x700_FFEE..=0x700_FFEE, Exactly(4), Set::Never, Fixed(&(16 * 104u32).to_be_bytes());
     }
     Root ROOT + page::QUOTAS: {
         0x1..=0x1, Exactly(8), Set::Stored, Stored(UNLIMITED);
         0x10001..=0x10002, Exactly(8), Set::Stored, Stored(UNLIMITED);
-        0x10081..=0x10081, Exactly(4), Set::Stored, Stored(&[0; 4]);
+        0x10081..=0x10081, Exactly(4), Set::Stored, Stored(ANY_NUMBER);
         0x20002..=0x20002, Exactly(8), Set::Stored, Stored(UNLIMITED);
     }
     Root ROOT + page::TIMESTAMPS: {
@@ -197,7 +230,7 @@ rows! {
         0x3..=0x3, Exactly(6), Set::NonceLimit(NEWEST_NONCE_MS), live(Live::NewestNonce);
         0x6..=0x6, Exactly(1), Set::Method, live(Live::PartitionDefaultMethod);
         0x7..=0x7, Exactly(2), Set::Never, live(Live::SupportedMethods);
-        0x9..=0x9, Exactly(6), Set::Never, live(Live::Clock);
+        0x9..=0x9, Exactly(6), Set::Clock, live(Live::Clock);
         0xA..=0xA, Exactly(2), Set::Never, live(Live::BootEpoch);
         0x7FFD..=0x7FFE, Exactly(7), Set::Never, Stored(&[]);
         0x8000_0000..=0x8000_000F, Exactly(1), Set::Never, live(Live::IcvAlgorithm);
@@ -212,20 +245,26 @@ rows! {
         0x1..=0x1, Exactly(8), Set::Never, live(Live::PartitionId);
         0x9..=0x9, AtMost(NAME_MAX), Set::Stored, Stored(&[]);
         0x81..=0x81, Exactly(8), Set::Never, live(Live::UsedCapacity);
+        0x83..=0x83, Exactly(4), Set::Never, Fixed(ACCESSIBLE);
+        0x84..=0x84, Exactly(8), Set::Never, Fixed(&CAPACITY_INCREMENT.to_be_bytes());
         0xC1..=0xC1, Exactly(8), Set::Never, live(Live::ObjectCount);
+        0xD1..=0xD1, Exactly(8), Set::Never, live(Live::UsedCapacity);
     }
     Partition PARTITION + page::QUOTAS: {
         0x1..=0x1, Exactly(8), Set::Stored, Stored(UNLIMITED);
         0x10001..=0x10002, Exactly(8), Set::Stored, Stored(UNLIMITED);
-        0x10081..=0x10081, Exactly(4), Set::Stored, Stored(&[0; 4]);
+        0x10081..=0x10081, Exactly(4), Set::Stored, Stored(ANY_NUMBER);
     }
     Partition PARTITION + page::TIMESTAMPS: {
         0x1..=0x1, Exactly(6), Set::Never, Stored(NO_TIME);
         0x2..=0x2, Exactly(6), Set::Stored, live(Live::AttributesAccessed);
         0x3..=0x3, Exactly(6), Set::Stored, Stored(NO_TIME);
         0x4..=0x4, Exactly(6), Set::Stored, live(Live::DataAccessed);
-        0x5..=0x5, Exactly(6), Set::Stored, Stored(NO_TIME);
+        0x5..=0x5, Exactly(6), Set::Stored, live(Live::DataModified);
         0xFFFF_FFFE..=0xFFFF_FFFE, Exactly(1), Set::Stored, Stored(&[0]);
+    }
+    Partition PARTITION + page::ATTRIBUTES_ACCESS: {
+        0x1..=0xFFFF_FF00, AtMost(8 * ACCESS_NAMES_MAX), Set::Names, Stored(&[]);
     }
     Partition PARTITION + page::SECURITY: {
         0x1..=0x1, Exactly(1), Set::Method, live(Live::DefaultMethod);
@@ -242,12 +281,35 @@ rows! {
         0x3..=0x5, Exactly(6), Set::Never, Fixed(NO_TIME);
         0x6..=0x6, Exactly(8), Set::Never, Fixed(&[0; 8]);
     }
+    Collection COLLECTION + page::INFORMATION: {
+        0x1..=0x1, Exactly(8), Set::Never, live(Live::PartitionId);
+        0x2..=0x2, Exactly(8), Set::Never, live(Live::ObjectId);
+        0x9..=0x9, AtMost(NAME_MAX), Set::Stored, Stored(&[]);
+        0x81..=0x81, Exactly(8), Set::Never, live(Live::UsedCapacity);
+        0x83..=0x83, Exactly(4), Set::Never, Fixed(ACCESSIBLE);
+    }
+    Collection COLLECTION + page::TIMESTAMPS: {
+        0x1..=0x1, Exactly(6), Set::Never, Stored(NO_TIME);
+        0x2..=0x2, Exactly(6), Set::Stored, live(Live::AttributesAccessed);
+        0x3..=0x3, Exactly(6), Set::Stored, Stored(NO_TIME);
+        0x4..=0x4, Exactly(6), Set::Stored, live(Live::DataAccessed);
+        0x5..=0x5, Exactly(6), Set::Stored, live(Live::DataModified);
+    }
+    Collection COLLECTION + page::SECURITY: {
+        0x4000_0001..=0x4000_0001, Exactly(4), Set::Stored, Stored(&[0; 4]);
+    }
+    Collection COLLECTION + page::ERROR_RECOVERY: {
+        0x1..=0x1, Exactly(1), Set::Never, Fixed(&[0]);
+        0x3..=0x4, Exactly(6), Set::Never, Fixed(NO_TIME);
+    }
     User USER + page::INFORMATION: {
         0x1..=0x1, Exactly(8), Set::Never, live(Live::PartitionId);
         0x2..=0x2, Exactly(8), Set::Never, live(Live::ObjectId);
         0x9..=0x9, AtMost(NAME_MAX), Set::Stored, Stored(&[]);
         0x81..=0x81, Exactly(8), Set::Never, live(Live::UsedCapacity);
         0x82..=0x82, Exactly(8), Set::LogicalLength, live(Live::LogicalLength);
+        0x83..=0x83, Exactly(4), Set::Never, Fixed(ACCESSIBLE);
+        0xD1..=0xD1, Exactly(8), Set::Never, live(Live::UsedCapacity);
     }
     User USER + page::QUOTAS: {
         0x1..=0x1, Exactly(8), Set::Stored, Stored(UNLIMITED);
@@ -345,7 +407,8 @@ pub(crate) fn base(kind: ObjectType) -> u32 {
 /// Is it a page that protects something?
 pub(crate) fn is_security_page(kind: ObjectType, page: u32) -> bool {
     let base = base(kind);
-    page == base + page::SECURITY || page == base + SEALSTONE
+    let access = kind == ObjectType::Partition && page == base + page::ATTRIBUTES_ACCESS;
+    page == base + page::SECURITY || page == base + SEALSTONE || access
 }
 
 /// The 40 bytes that identify one of our pages on objects of a type.
@@ -401,12 +464,7 @@ mod tests {
                     AtMost(length) => assert!(standard.length.permits(length), "{}", standard.name),
                 }
                 let settable = standard.access == attribute::Access::Settable;
-                // The clock follows SNTP; nobody sets it through an attribute.
-                assert!(
-                    settable == (row.set != Set::Never) || standard.name.contains("clock"),
-                    "{}",
-                    standard.name
-                );
+                assert!(settable == (row.set != Set::Never), "{}", standard.name);
             }
         }
     }

@@ -16,6 +16,9 @@ use crate::catalog::{NEWEST_NONCE_MS, OLDEST_NONCE_MS, get, time};
 use crate::device::Device;
 use crate::failure::Failure;
 
+/// A run of attributes longer than this is looked up in the store.
+const RUN_MAX: u32 = 64;
+
 /// An attribute with its value.
 pub(crate) type Pair = (AttributeId, Vec<u8>);
 
@@ -64,7 +67,7 @@ impl View<'_> {
             }
             PageKind::Own => {
                 let rows = rows::page_rows(self.kind, page).unwrap_or_default();
-                self.defined(page, rows.iter().flat_map(|row| row.first..=row.last))
+                self.defined(page, self.own_numbers(page, rows)?)
             }
         }
     }
@@ -111,6 +114,21 @@ impl View<'_> {
             }
         }
         Ok(pairs)
+    }
+
+    /// Numbers of our own page that may be defined: short runs whole, of long ones those that are stored.
+    fn own_numbers(&self, page: u32, rows: &[Row]) -> Result<Vec<u32>, Failure> {
+        let is_long = |row: &&Row| row.last - row.first > RUN_MAX;
+        let mut numbers: Vec<u32> =
+            rows.iter().filter(|row| !is_long(row)).flat_map(|row| row.first..=row.last).collect();
+        if rows.iter().any(|row| is_long(&row)) {
+            let stored = self.device.store.attributes(self.id, Some(page))?.into_iter();
+            let runs =
+                |number| rows.iter().filter(is_long).any(|row| (row.first..=row.last).contains(&number));
+            numbers.extend(stored.map(|(id, _)| id.number).filter(|&number| runs(number)));
+            numbers.sort_unstable();
+        }
+        Ok(numbers)
     }
 
     /// What applications stored, on one page or on all.
@@ -177,6 +195,10 @@ impl View<'_> {
                 None => stored(&[0; 6]),
             },
             Live::AttributesAccessed => match device.cache.accesses(self.id).attributes_ms {
+                Some(ms) => Ok(Some(time(ms).to_vec())),
+                None => stored(&[0; 6]),
+            },
+            Live::DataModified => match device.cache.accesses(self.id).modified_ms {
                 Some(ms) => Ok(Some(time(ms).to_vec())),
                 None => stored(&[0; 6]),
             },

@@ -64,6 +64,9 @@ fn inherit(run: &Run<'_>, id: ObjectId) -> Result<(), Failure> {
             set(page::QUOTAS, number, &quota.to_be_bytes())?;
         }
     }
+    if root.policy.collections_per_object != u32::MAX {
+        set(page::QUOTAS, 0x10081, &root.policy.collections_per_object.to_be_bytes())?;
+    }
     Ok(())
 }
 

@@ -46,9 +46,9 @@ pub(crate) fn read(run: &mut Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Do
     let length = user_object(run.device, id)?.length;
     let mut transferred = 0u64;
     let mut wanted = 0u64;
-    for span in spans {
+    for (index, span) in spans.iter().enumerate() {
         if span.at > length {
-            return Err(Failure::Field(run.start_field()));
+            return Err(run.span_failure(index));
         }
         let available = span.length.min(length - span.at);
         transferred += available;
@@ -79,8 +79,8 @@ pub(crate) fn write(run: &Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Done,
     let stat = user_object(run.device, id)?;
     let mut growth = 0u64;
     let mut end = stat.length;
-    for span in spans {
-        let last = span.at.checked_add(span.length).ok_or(Failure::Field(run.start_field()))?;
+    for (index, span) in spans.iter().enumerate() {
+        let last = span.at.checked_add(span.length).ok_or_else(|| run.span_failure(index))?;
         end = end.max(if span.length == 0 { 0 } else { last });
         growth = growth.saturating_add(blocks_touched(span.at, span.length));
     }

@@ -11,6 +11,7 @@ mod list;
 mod objects;
 
 use sealstone_osd::cdb::{Action, Cdb, Command, pointer};
+use sealstone_osd::continuation::Segment;
 use sealstone_osd::{Generation, ObjectId};
 use sealstone_scsi::lu::Cost;
 use sealstone_seal::Permit;
@@ -18,6 +19,7 @@ use sealstone_seal::Permit;
 pub(crate) use data::Span;
 pub(crate) use list::Entries;
 
+use crate::continued;
 use crate::device::Device;
 use crate::failure::Failure;
 use crate::locks::Reach;
@@ -115,6 +117,9 @@ pub(crate) struct Run<'a> {
     pub(crate) data_in: &'a mut [u8],
     /// The scatter/gather list, if the command came with one.
     pub(crate) scattered: Option<Vec<Span>>,
+    /// The rest of the continuation segment: query list, copy source, extension capabilities.
+    #[allow(dead_code, reason = "commands that bring these descriptors read it")]
+    pub(crate) segment: &'a Segment,
     /// What LIST puts into its entries.
     pub(crate) entries: Entries<'a>,
 }
@@ -132,6 +137,14 @@ impl Run<'_> {
 
     pub(crate) const fn generation(&self) -> Generation {
         self.cdb.generation
+    }
+
+    /// A piece of the transfer is where it must not be.
+    fn span_failure(&self, index: usize) -> Failure {
+        match self.cdb.continuation_length {
+            0 => Failure::Field(self.start_field()),
+            _ => continued::piece_failure(index),
+        }
     }
 
     fn spans(&mut self, at: u64, length: u64) -> Vec<Span> {

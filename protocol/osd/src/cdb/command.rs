@@ -157,6 +157,20 @@ impl Command {
         if self.deep() { row.permissions | row.deep_permissions } else { row.permissions }
     }
 
+    /// Has it IMMED_TR: can it answer at once and go on, told of by a tracking collection?
+    #[must_use]
+    pub const fn can_be_tracked(&self) -> bool {
+        matches!(
+            self,
+            Self::Query(_)
+                | Self::RemoveMemberObjects(_)
+                | Self::GetMemberAttributes(_)
+                | Self::SetMemberAttributes(_)
+                | Self::CopyUserObjects(_)
+                | Self::CreateTrackingCollection(_)
+        )
+    }
+
     /// Bytes of command data in the Data-Out Buffer.
     #[must_use]
     pub fn data_out_len(&self) -> u64 {

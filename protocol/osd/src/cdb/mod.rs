@@ -301,9 +301,13 @@ impl Cdb {
         }
         .ok_or(length)?;
         let head = &wire.head;
+        let command = (row.read)(&wire)?;
+        if wire.asks_for_tracking() && !command.can_be_tracked() {
+            return Err(CdbError::reserved(pointer::SPECIFIC_BITS));
+        }
         Ok(Self {
             generation,
-            command: (row.read)(&wire)?,
+            command,
             options: options(&wire)?,
             timestamps: timestamps(head.timestamps)?,
             attributes: AttributeParameters::read(generation, head.specific_bits, head.attributes)?,

@@ -49,7 +49,14 @@ pub(super) fn set_object(wire: &mut Wire, id: ObjectId) {
 }
 
 fn immediate_of(wire: &Wire) -> bool {
-    wire.is_osd2() && wire.head.specific_bits & IMMEDIATE != 0
+    wire.asks_for_tracking()
+}
+
+impl Wire {
+    /// Is IMMED_TR set? OSD-1 has no such bit.
+    pub(super) const fn asks_for_tracking(&self) -> bool {
+        self.is_osd2() && self.head.specific_bits & IMMEDIATE != 0
+    }
 }
 
 fn set_flag(wire: &mut Wire, flag: u8, on: bool) {

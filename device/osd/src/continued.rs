@@ -1,0 +1,77 @@
+//! The CDB continuation segment of a command, as the device takes it.
+//!
+//! Does: bound its length, parse it, lay a scatter/gather list out as pieces of the transfer.
+//! Does not: verify it (`sealstone_seal` did), or decide what the pieces may touch (the permit does).
+//! Contract: pieces keep the order of the list. They may overlap: a write applies them in that order, so that the last
+//! one wins; a read gives each its own bytes. A piece of no bytes is no error.
+//! Truth: docs/design/t10-osd.md 1.8; trap T18.
+
+use sealstone_osd::cdb::{Cdb, pointer};
+use sealstone_osd::continuation::Segment;
+use sealstone_seal::Denial;
+
+use crate::attributes::rows::CONTINUATION_MAX;
+use crate::commands::Span;
+use crate::failure::Failure;
+use crate::report::Refusal;
+
+/// Byte of the segment where the first entry of a scatter/gather list stands: no other descriptor can precede it.
+const FIRST_PIECE: usize = 48;
+/// Bytes of one entry.
+const PIECE: usize = 16;
+
+/// What a segment brought.
+#[derive(Debug, Default)]
+pub(crate) struct Continued {
+    /// The pieces of a scatter/gather list.
+    pub(crate) spans: Option<Vec<Span>>,
+    /// All of it.
+    pub(crate) segment: Segment,
+}
+
+/// Is it shorter than attribute R+1/Ah says? Before any byte of it is looked at.
+///
+/// # Errors
+/// [`Failure::Field`] at CDB CONTINUATION LENGTH.
+pub(crate) fn check_length(cdb: &Cdb) -> Result<(), Failure> {
+    if cdb.continuation_length > CONTINUATION_MAX {
+        return Err(Failure::Field(pointer::CONTINUATION));
+    }
+    Ok(())
+}
+
+/// The mistake in entry `index` of a scatter/gather list.
+pub(crate) fn piece_failure(index: usize) -> Failure {
+    Failure::Continuation(u16::try_from(FIRST_PIECE + PIECE * index).unwrap_or(u16::MAX))
+}
+
+/// Reads a segment; no bytes is none.
+///
+/// # Errors
+/// [`Failure::Field`] at CDB CONTINUATION LENGTH, [`Failure::Continuation`] at the byte in the segment, or
+/// [`Denial::Range`] for a piece whose end no number can tell.
+pub(crate) fn read(cdb: &Cdb, bytes: &[u8]) -> Result<Continued, Refusal> {
+    if bytes.is_empty() {
+        return Ok(Continued::default());
+    }
+    let segment = Segment::parse(&cdb.command, bytes).map_err(|error| match error.segment_byte() {
+        Some(byte) => Failure::Continuation(byte),
+        None => Failure::Field(pointer::CONTINUATION),
+    })?;
+    let spans = match (&segment.scatter_gather, cdb.command.range()) {
+        (Some(pieces), Some(range)) => {
+            let mut from = 0u64;
+            let mut spans = Vec::with_capacity(pieces.len());
+            for (index, piece) in pieces.iter().enumerate() {
+                // Offsets count from STARTING BYTE.
+                let at = range.start.checked_add(piece.offset).ok_or_else(|| piece_failure(index))?;
+                at.checked_add(piece.length).ok_or(Denial::Range)?;
+                spans.push(Span { at, from, length: piece.length });
+                from = from.checked_add(piece.length).ok_or_else(|| piece_failure(index))?;
+            }
+            Some(spans)
+        }
+        _ => None,
+    };
+    Ok(Continued { spans, segment })
+}
