@@ -7,7 +7,20 @@ use sealstone_osd::{ObjectId, ObjectType};
 
 use crate::{
     AttributeId, BLOCK, MAX_ATTRIBUTE_LENGTH, MAX_OBJECT_LENGTH, MemoryStore, ObjectStore, Space, StoreError,
+    Stretch,
 };
+
+/// Asserts an error's variant.
+macro_rules! refuses {
+    ($result:expr, $error:pat) => {
+        match $result {
+            Err($error) => {}
+            other => panic!("expected {}, got {other:?}", stringify!($error)),
+        }
+    };
+}
+
+mod sharing;
 
 /// Capacity of the stores that the suite asks for, in bytes.
 const CAPACITY: u64 = 4 << 20;
@@ -17,7 +30,7 @@ const CAPACITY: u64 = 4 << 20;
 /// # Panics
 /// When a promise is broken.
 pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
-    let promises: [fn(&S); 14] = [
+    let promises: [fn(&S); 19] = [
         unknown_objects_are_not_found,
         create_and_remove_change_what_exists,
         writes_are_read_back,
@@ -32,6 +45,11 @@ pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
         limits_are_refused_and_change_nothing,
         empty_operations_change_nothing,
         scopes_nest_and_flush_is_repeatable,
+        sharing::shared_bytes_are_taken_once_and_parted_by_writing,
+        sharing::a_share_replaces_what_was_there,
+        sharing::a_comparison_tells_what_is_not_shared,
+        sharing::the_last_to_let_go_frees,
+        sharing::a_full_store_refuses_to_part_what_is_shared,
     ];
     for promise in promises {
         promise(&make(CAPACITY));
@@ -70,16 +88,6 @@ fn content<S: ObjectStore + ?Sized>(store: &S, id: ObjectId) -> Vec<u8> {
     bytes
 }
 
-/// Asserts an error's variant.
-macro_rules! refuses {
-    ($result:expr, $error:pat) => {
-        match $result {
-            Err($error) => {}
-            other => panic!("expected {}, got {other:?}", stringify!($error)),
-        }
-    };
-}
-
 fn unknown_objects_are_not_found<S: ObjectStore>(store: &S) {
     let id = user(7);
     let attribute = AttributeId { page: 1, number: 1 };
@@ -91,6 +99,10 @@ fn unknown_objects_are_not_found<S: ObjectStore>(store: &S) {
     refuses!(store.clear(id, 0, 1), StoreError::NotFound(_));
     refuses!(store.punch(id, 0, 1), StoreError::NotFound(_));
     refuses!(store.remove(id), StoreError::NotFound(_));
+    refuses!(store.share(id, id), StoreError::NotFound(_));
+    refuses!(store.share(id, user(8)), StoreError::NotFound(_));
+    refuses!(store.map(id, 0, 1), StoreError::NotFound(_));
+    refuses!(store.compare(id, id, 0, 1), StoreError::NotFound(_));
     refuses!(store.attribute(id, attribute), StoreError::NotFound(_));
     refuses!(store.set_attribute(id, attribute, &[1]), StoreError::NotFound(_));
     refuses!(store.attributes(id, None), StoreError::NotFound(_));
@@ -421,6 +433,12 @@ pub enum Op {
     Clear(u8, u64, u64),
     /// `punch` at, length.
     Punch(u8, u64, u64),
+    /// `share` from, to.
+    Share(u8, u8),
+    /// `map` from, max.
+    Map(u8, u64, usize),
+    /// `compare` with, from, max.
+    Compare(u8, u8, u64, usize),
     /// `set_attribute` number, length (0 removes), seed.
     SetAttribute(u8, u32, usize, u64),
     /// `list` from, max.
@@ -450,6 +468,11 @@ pub fn apply<S: ObjectStore + ?Sized>(store: &S, op: &Op) -> String {
         Op::Resize(o, length) => format!("{:?}", store.resize(object(o), length)),
         Op::Clear(o, at, length) => format!("{:?}", store.clear(object(o), at, length)),
         Op::Punch(o, at, length) => format!("{:?}", store.punch(object(o), at, length)),
+        Op::Share(from, to) => format!("{:?}", store.share(object(from), object(to))),
+        Op::Map(o, from, max) => format!("{:?}", store.map(object(o), from, max)),
+        Op::Compare(o, other, from, max) => {
+            format!("{:?}", store.compare(object(o), object(other), from, max))
+        }
         Op::SetAttribute(o, number, length, seed) => {
             let attribute = AttributeId { page: number % 3, number };
             format!("{:?}", store.set_attribute(object(o), attribute, &pattern(seed, length)))
@@ -473,7 +496,8 @@ pub fn snapshot<S: ObjectStore + ?Sized>(store: &S) -> Result<Vec<ObjectSnapshot
             let mut content = vec![0xEE; stat.length as usize];
             store.read(id, 0, &mut content)?;
             let attributes = store.attributes(id, None)?;
-            all.push(ObjectSnapshot { id, kind, used_bytes: stat.used_bytes, content, attributes });
+            let map = store.map(id, 0, usize::MAX)?;
+            all.push(ObjectSnapshot { id, kind, used_bytes: stat.used_bytes, content, map, attributes });
         }
         match page.last() {
             Some(&(id, _)) if page.len() == 100 => from = ObjectId::new(id.partition, id.object + 1),
@@ -483,7 +507,7 @@ pub fn snapshot<S: ObjectStore + ?Sized>(store: &S) -> Result<Vec<ObjectSnapshot
 }
 
 /// One object of a [`snapshot`].
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ObjectSnapshot {
     /// Its id.
     pub id: ObjectId,
@@ -493,6 +517,8 @@ pub struct ObjectSnapshot {
     pub used_bytes: u64,
     /// All its bytes.
     pub content: Vec<u8>,
+    /// Where it has bytes, and which are shared.
+    pub map: Vec<Stretch>,
     /// All its attributes.
     pub attributes: Vec<(AttributeId, Vec<u8>)>,
 }
@@ -532,7 +558,10 @@ pub fn random_op(random: &mut Random) -> Op {
         60..=65 => Op::Resize(object, place(random)),
         66..=73 => Op::Clear(object, place(random), length(random)),
         74..=79 => Op::Punch(object, place(random), length(random)),
-        80..=89 => {
+        80..=83 => Op::Share(object, random.below(6) as u8),
+        84 if random.below(2) == 0 => Op::Map(object, place(random), random.below(9) as usize),
+        84 => Op::Compare(object, random.below(6) as u8, place(random), random.below(9) as usize),
+        85..=89 => {
             let value = if random.below(3) == 0 { 0 } else { random.below(200) };
             Op::SetAttribute(object, random.below(12) as u32, value as usize, random.next())
         }

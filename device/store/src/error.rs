@@ -83,11 +83,13 @@ pub enum FormatError {
     #[error("a format was interrupted; format again")]
     FormatIncomplete,
     /// Written by another version of the format.
-    #[error("store format version {found}; this program knows {supported}")]
+    #[error(
+        "store format version {found}; this program knows versions up to {supported}: use a newer program"
+    )]
     Version {
         /// The version in the superblock.
         found: u32,
-        /// The version that this program reads and writes.
+        /// The newest version that this program reads; older ones it upgrades.
         supported: u32,
     },
     /// The superblock is not one of ours, or fails its checksum.
@@ -122,10 +124,10 @@ pub enum FormatError {
     /// The index belongs to another store (its uuid differs from the superblock's).
     #[error("the index belongs to another store")]
     Foreign,
-    /// Two extents claim one block, or an extent lies outside the segments.
-    #[error("object {object}: extent at block {block} overlaps another or lies outside the store")]
+    /// Two objects claim one block with different contents, or an extent lies outside the segments.
+    #[error("object {object}: extent at block {block} clashes with another or lies outside the store")]
     Overlap {
-        /// The object whose extent was read second.
+        /// The object whose extent was read later.
         object: ObjectId,
         /// The medium's block number.
         block: u64,

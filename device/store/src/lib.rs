@@ -20,5 +20,5 @@ pub use medium::{FileMedium, Medium, MediumFile};
 pub use memory::MemoryStore;
 pub use store::{
     AttributeId, BLOCK, MAX_ATTRIBUTE_LENGTH, MAX_ATTRIBUTES_PER_OBJECT, MAX_LIST, MAX_OBJECT_LENGTH,
-    MAX_TRANSFER, ObjectStore, Scope, Space, Stat,
+    MAX_STRETCHES, MAX_TRANSFER, ObjectStore, Scope, Space, Stat, Stretch, StretchKind,
 };

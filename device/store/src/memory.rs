@@ -3,31 +3,34 @@
 //! Does: everything the contract says, block for block as the disk store (holes, space, refusals).
 //! Does not: survive the process. `flush` only returns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound::{Included, Unbounded};
+use std::ops::RangeBounds;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sealstone_osd::{ObjectId, ObjectType};
 
-use crate::store::{attribute_budget, check_transfer, end_of};
-use crate::{AttributeId, BLOCK, MAX_LIST, ObjectStore, Scope, Space, Stat, StoreError};
+use crate::store::{attribute_budget, check_transfer, end_of, push_stretch};
+use crate::{
+    AttributeId, BLOCK, MAX_LIST, MAX_STRETCHES, ObjectStore, Scope, Space, Stat, StoreError, Stretch,
+    StretchKind,
+};
 
-/// One block's bytes.
-type Block = Box<[u8]>;
+/// One block's bytes; objects that share it hold one of its handles each.
+type Block = Arc<[u8]>;
 
 /// A store in memory.
 pub struct MemoryStore {
     inner: Mutex<Inner>,
 }
 
-#[derive(Clone)]
 struct Inner {
     objects: BTreeMap<ObjectId, Object>,
     used_blocks: u64,
     capacity_blocks: u64,
 }
 
-#[derive(Clone)]
 struct Object {
     kind: ObjectType,
     length: u64,
@@ -44,7 +47,8 @@ impl MemoryStore {
         Self { inner: Mutex::new(Inner { objects: BTreeMap::new(), used_blocks: 0, capacity_blocks }) }
     }
 
-    /// Runs `change` on one object and settles the space it took or gave back.
+    /// Runs `change` on one object and settles the space it took or gave back. Nothing of what it shares changes
+    /// hands, so the difference of what it has alone is that of the whole store.
     fn change<T>(
         &self,
         id: ObjectId,
@@ -53,9 +57,9 @@ impl MemoryStore {
         let mut inner = self.inner.lock();
         let free = inner.capacity_blocks - inner.used_blocks;
         let object = inner.objects.get_mut(&id).ok_or(StoreError::NotFound(id))?;
-        let before = object.blocks.len() as u64;
+        let before = object.own(..);
         let result = change(object, free);
-        let after = object.blocks.len() as u64;
+        let after = object.own(..);
         inner.used_blocks = inner.used_blocks + after - before;
         result
     }
@@ -66,12 +70,48 @@ impl MemoryStore {
 }
 
 impl Clone for MemoryStore {
+    /// A store of its own: what is shared in this one is shared in the copy, and nothing between the two.
     fn clone(&self) -> Self {
-        Self { inner: Mutex::new(self.inner.lock().clone()) }
+        let inner = self.inner.lock();
+        let mut copies: HashMap<*const u8, Block> = HashMap::new();
+        let mut copy = |block: &Block| -> Block {
+            copies.entry(block.as_ptr()).or_insert_with(|| Arc::from(&block[..])).clone()
+        };
+        let objects = inner.objects.iter().map(|(id, object)| {
+            let blocks = object.blocks.iter().map(|(at, block)| (*at, copy(block))).collect();
+            (*id, Object { blocks, attributes: object.attributes.clone(), ..*object })
+        });
+        let objects = objects.collect();
+        let (used_blocks, capacity_blocks) = (inner.used_blocks, inner.capacity_blocks);
+        drop(copies);
+        Self { inner: Mutex::new(Inner { objects, used_blocks, capacity_blocks }) }
     }
 }
 
+/// Does no other object have it?
+fn is_own(block: &Block) -> bool {
+    Arc::strong_count(block) == 1
+}
+
 impl Object {
+    /// How many blocks of a range this object has alone.
+    fn own(&self, range: impl RangeBounds<u64>) -> u64 {
+        self.blocks.range(range).filter(|(_, block)| is_own(block)).count() as u64
+    }
+
+    /// The bytes of a block that is about to be written to: those of this object alone.
+    fn bytes(&mut self, block: u64) -> &mut [u8] {
+        Arc::make_mut(self.blocks.entry(block).or_insert_with(empty_block))
+    }
+
+    /// How many blocks `zero` takes: those that it writes to in part, and that others have, too.
+    fn zero_growth(&self, offset: u64, end: u64) -> u64 {
+        let edges = [offset, end].into_iter().filter(|at| at % BLOCK != 0 && offset < end);
+        let blocks: BTreeSet<u64> = edges.map(|at| at / BLOCK).collect();
+        let shared = |block: &u64| self.blocks.get(block).is_some_and(|block| !is_own(block));
+        blocks.iter().filter(|block| shared(block)).count() as u64
+    }
+
     fn read(&self, offset: u64, into: &mut [u8]) -> usize {
         let length = self.length.saturating_sub(offset).min(into.len() as u64) as usize;
         for piece in pieces(offset, length as u64) {
@@ -86,8 +126,7 @@ impl Object {
 
     fn write(&mut self, offset: u64, data: &[u8]) {
         for piece in pieces(offset, data.len() as u64) {
-            let block = self.blocks.entry(piece.block).or_insert_with(empty_block);
-            block[piece.within..][..piece.length]
+            self.bytes(piece.block)[piece.within..][..piece.length]
                 .copy_from_slice(&data[(piece.start - offset) as usize..][..piece.length]);
         }
         self.length = self.length.max(offset + data.len() as u64);
@@ -103,27 +142,35 @@ impl Object {
         let edges =
             [(offset, end.min(offset.next_multiple_of(BLOCK))), (offset.max(end / BLOCK * BLOCK), end)];
         for (from, to) in edges {
-            if from < to
-                && let Some(block) = self.blocks.get_mut(&(from / BLOCK))
-            {
-                block[(from % BLOCK) as usize..][..(to - from) as usize].fill(0);
+            if from < to && self.blocks.contains_key(&(from / BLOCK)) {
+                self.bytes(from / BLOCK)[(from % BLOCK) as usize..][..(to - from) as usize].fill(0);
             }
         }
     }
 
-    fn resize(&mut self, length: u64) {
+    fn resize(&mut self, length: u64, free: u64) -> Result<(), StoreError> {
         if length < self.length {
-            self.zero(length, self.length.next_multiple_of(BLOCK));
+            let end = self.length.next_multiple_of(BLOCK);
+            if self.zero_growth(length, end) > free {
+                return Err(StoreError::NoSpace);
+            }
+            self.zero(length, end);
         }
         self.length = length;
+        Ok(())
     }
 
-    /// The blocks from `offset`'s on, after `gap` bytes are taken out at `offset`.
+    /// The blocks from `offset`'s on, after `gap` bytes are taken out at `offset`. Whole blocks only move.
     fn punched(&self, offset: u64, gap: u64) -> BTreeMap<u64, Block> {
+        if offset.is_multiple_of(BLOCK) && gap.is_multiple_of(BLOCK) {
+            let moved = self.blocks.range((offset + gap) / BLOCK..);
+            return moved.map(|(at, block)| (at - gap / BLOCK, block.clone())).collect();
+        }
         let mut blocks: BTreeMap<u64, Block> = BTreeMap::new();
         let mut put = |position: u64, bytes: &[u8]| {
             for piece in pieces(position, bytes.len() as u64) {
-                blocks.entry(piece.block).or_insert_with(empty_block)[piece.within..][..piece.length]
+                let block = blocks.entry(piece.block).or_insert_with(empty_block);
+                Arc::make_mut(block)[piece.within..][..piece.length]
                     .copy_from_slice(&bytes[(piece.start - position) as usize..][..piece.length]);
             }
         };
@@ -160,7 +207,7 @@ impl ObjectStore for MemoryStore {
     fn remove(&self, id: ObjectId) -> Result<(), StoreError> {
         let mut inner = self.inner.lock();
         let object = inner.objects.remove(&id).ok_or(StoreError::NotFound(id))?;
-        inner.used_blocks -= object.blocks.len() as u64;
+        inner.used_blocks -= object.own(..);
         Ok(())
     }
 
@@ -184,8 +231,7 @@ impl ObjectStore for MemoryStore {
                 return Ok(());
             }
             let touched = offset / BLOCK..end.div_ceil(BLOCK);
-            let present = object.blocks.range(touched.clone()).count() as u64;
-            if touched.end - touched.start - present > free {
+            if touched.end - touched.start - object.own(touched) > free {
                 return Err(StoreError::NoSpace);
             }
             object.write(offset, data);
@@ -194,18 +240,18 @@ impl ObjectStore for MemoryStore {
     }
 
     fn resize(&self, id: ObjectId, length: u64) -> Result<(), StoreError> {
-        self.change(id, |object, _| {
-            object.resize(end_of(length, 0)?);
-            Ok(())
-        })
+        self.change(id, |object, free| object.resize(end_of(length, 0)?, free))
     }
 
     fn clear(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError> {
-        self.change(id, |object, _| {
+        self.change(id, |object, free| {
             let end = end_of(offset, length)?;
             if length > 0 {
                 // The last block may be a partial one: past the end of the object there are only zeros.
                 let zero_to = if end >= object.length { end.next_multiple_of(BLOCK) } else { end };
+                if object.zero_growth(offset, zero_to) > free {
+                    return Err(StoreError::NoSpace);
+                }
                 object.zero(offset, zero_to);
                 object.length = object.length.max(end);
             }
@@ -220,12 +266,12 @@ impl ObjectStore for MemoryStore {
             }
             let gap = length.min(object.length - offset);
             if offset + gap == object.length {
-                object.resize(offset);
-                return Ok(());
+                return object.resize(offset, free);
             }
+            let aligned = offset.is_multiple_of(BLOCK) && gap.is_multiple_of(BLOCK);
+            let own = object.own(offset / BLOCK..);
             let moved = object.punched(offset, gap);
-            let before = object.blocks.range(offset / BLOCK..).count();
-            if moved.len().saturating_sub(before) as u64 > free {
+            if !aligned && (moved.len() as u64).saturating_sub(own) > free {
                 return Err(StoreError::NoSpace);
             }
             object.blocks.split_off(&(offset / BLOCK));
@@ -233,6 +279,80 @@ impl ObjectStore for MemoryStore {
             object.length -= gap;
             Ok(())
         })
+    }
+
+    fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError> {
+        let mut inner = self.inner.lock();
+        let source = inner.objects.get(&from).ok_or(StoreError::NotFound(from))?;
+        let (blocks, length) = (source.blocks.clone(), source.length);
+        let target = inner.objects.get_mut(&to).ok_or(StoreError::NotFound(to))?;
+        // What only the target had, and not what it had in common with the source.
+        let before = std::mem::replace(&mut target.blocks, blocks);
+        target.length = length;
+        inner.used_blocks -= before.values().filter(|block| is_own(block)).count() as u64;
+        Ok(())
+    }
+
+    fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError> {
+        self.look(id, |object| {
+            let mut map = Vec::new();
+            let mut at = offset;
+            for (index, block) in object.blocks.range(offset / BLOCK..) {
+                let (start, end) = ((index * BLOCK).max(at), ((index + 1) * BLOCK).min(object.length));
+                if start < end {
+                    push_stretch(&mut map, at, start, StretchKind::Hole);
+                    push_stretch(&mut map, start, end, StretchKind::Data { shared: !is_own(block) });
+                    at = end;
+                }
+            }
+            push_stretch(&mut map, at, object.length, StretchKind::Hole);
+            map.truncate(max.min(MAX_STRETCHES));
+            map
+        })
+    }
+
+    fn compare(
+        &self,
+        id: ObjectId,
+        other: ObjectId,
+        offset: u64,
+        max: usize,
+    ) -> Result<Vec<Stretch>, StoreError> {
+        let inner = self.inner.lock();
+        let object = |id| inner.objects.get(&id).ok_or(StoreError::NotFound(id));
+        let (one, two) = (object(id)?, object(other)?);
+        let both = one.length.min(two.length);
+        let blocks: BTreeSet<u64> = one
+            .blocks
+            .range(offset / BLOCK..)
+            .chain(two.blocks.range(offset / BLOCK..))
+            .map(|(at, _)| *at)
+            .collect();
+        let mut map = Vec::new();
+        let kind = |block: Option<&Block>| match block {
+            Some(block) => StretchKind::Data { shared: !is_own(block) },
+            None => StretchKind::Hole,
+        };
+        for at in blocks {
+            let (mine, theirs) = (one.blocks.get(&at), two.blocks.get(&at));
+            let same = mine.zip(theirs).is_some_and(|(mine, theirs)| Arc::ptr_eq(mine, theirs));
+            if !same {
+                let (start, end) = ((at * BLOCK).max(offset), ((at + 1) * BLOCK).min(both));
+                push_stretch(&mut map, start, end, kind(mine));
+            }
+        }
+        let mut at = both.max(offset);
+        for (index, block) in one.blocks.range(at / BLOCK..) {
+            let (start, end) = ((index * BLOCK).max(at), ((index + 1) * BLOCK).min(one.length));
+            if start < end {
+                push_stretch(&mut map, at, start, StretchKind::Hole);
+                push_stretch(&mut map, start, end, kind(Some(block)));
+                at = end;
+            }
+        }
+        push_stretch(&mut map, at, one.length.max(two.length), StretchKind::Hole);
+        map.truncate(max.min(MAX_STRETCHES));
+        Ok(map)
     }
 
     fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError> {
@@ -281,7 +401,7 @@ impl ObjectStore for MemoryStore {
 }
 
 fn empty_block() -> Block {
-    vec![0; BLOCK as usize].into_boxed_slice()
+    vec![0; BLOCK as usize].into()
 }
 
 /// The part of a byte range that lies in one block.

@@ -28,8 +28,43 @@ pub struct Stat {
     pub kind: ObjectType,
     /// Logical length in bytes.
     pub length: u64,
-    /// Bytes of capacity that its blocks take; holes take none.
+    /// Bytes of the blocks that it has, shared ones too; holes take none.
     pub used_bytes: u64,
+}
+
+/// Most stretches that one `map` returns; a larger `max` is cut to this.
+pub const MAX_STRETCHES: usize = 1 << 16;
+
+/// A part of an object, in a [`map`](ObjectStore::map).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Its first byte.
+    pub offset: u64,
+    /// Its length in bytes, not 0.
+    pub length: u64,
+    /// What is there.
+    pub kind: StretchKind,
+}
+
+/// What is in a part of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StretchKind {
+    /// Nothing: it reads as zeros and takes no space.
+    Hole,
+    /// Blocks.
+    Data {
+        /// Other objects refer to the same blocks: they come free only when the last of them lets go.
+        shared: bool,
+    },
+}
+
+/// Appends what lies between two offsets, to the last stretch if it goes on with the same kind.
+pub(crate) fn push_stretch(map: &mut Vec<Stretch>, from: u64, to: u64, kind: StretchKind) {
+    match map.last_mut() {
+        _ if from >= to => {}
+        Some(last) if last.kind == kind && last.offset + last.length == from => last.length += to - from,
+        _ => map.push(Stretch { offset: from, length: to - from, kind }),
+    }
 }
 
 /// What [`ObjectStore::space`] tells.
@@ -37,7 +72,7 @@ pub struct Stat {
 pub struct Space {
     /// Capacity in bytes, a multiple of [`BLOCK`].
     pub total: u64,
-    /// Bytes that all objects' blocks take.
+    /// Bytes that all objects' blocks take; blocks that several objects share are counted once.
     pub used: u64,
     /// How many objects of any kind there are.
     pub objects: u64,
@@ -101,6 +136,26 @@ pub trait ObjectStore: Send + Sync {
     /// Takes `length` bytes at `offset` out; the tail moves down and the object gets shorter. What lies
     /// beyond the end is ignored.
     fn punch(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError>;
+
+    /// Gives `to`, which must exist, the length and bytes of `from` instead of its own, without copying: both share
+    /// the blocks until one of them is written to. Attributes and kinds stay. Takes no space; a later write to a
+    /// shared block takes as much as one to a hole. An object shared with itself does not change.
+    fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError>;
+
+    /// What is where from `offset` to the end: stretches without gaps, in order, neighbours of different kinds; at
+    /// most `max` of them (and [`MAX_STRETCHES`]), so that one asks again from the end of the last one.
+    fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError>;
+
+    /// Where `id` differs from `other`, from `offset` to the end of the longer one: stretches of `id` that are not the
+    /// very same blocks there, nor holes in both; beyond its own end `id` has a hole. In order, at most `max` of them
+    /// (and [`MAX_STRETCHES`]). Reads no data, so that equal bytes in different blocks differ.
+    fn compare(
+        &self,
+        id: ObjectId,
+        other: ObjectId,
+        offset: u64,
+        max: usize,
+    ) -> Result<Vec<Stretch>, StoreError>;
 
     /// One attribute's value, `None` if it was never set.
     fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError>;

@@ -45,6 +45,13 @@ impl Chunk {
         })
     }
 
+    /// The same, with all of it counted as committed: no block of it is written in place any more.
+    pub(crate) fn settled(&self) -> Self {
+        let mut settled = self.clone();
+        settled.extents.iter_mut().for_each(|extent| extent.born = 0);
+        settled
+    }
+
     /// Memory of the tables in bytes.
     pub(crate) fn weight(&self) -> usize {
         size_of_val(&*self.extents) + size_of_val(&*self.sums)

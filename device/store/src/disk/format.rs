@@ -7,7 +7,7 @@ use std::io;
 
 use super::index::Index;
 use super::segments::{Segments, is_segment};
-use super::superblock::{LENGTH, State, Superblock};
+use super::superblock::{LENGTH, State, Superblock, VERSION};
 use crate::FormatError;
 use crate::medium::Medium;
 
@@ -82,6 +82,19 @@ pub fn format(medium: &dyn Medium, options: &FormatOptions) -> Result<(), Format
     medium.sync_names().map_err(io_error("making names durable"))?;
     superblock.state = State::Ready;
     write(&superblock).map_err(io_error("writing the superblock"))
+}
+
+/// Marks a store of an older version as one of this version. All that the older one can hold means the same in
+/// this one, so that nothing else changes; programs of the older version refuse it from then on.
+pub(crate) fn upgrade(medium: &dyn Medium, superblock: &Superblock) -> Result<(), FormatError> {
+    if superblock.version == VERSION {
+        return Ok(());
+    }
+    tracing::info!(from = superblock.version, to = VERSION, "upgrading the store's format");
+    let file = medium.open(SUPERBLOCK, false).map_err(io_error("opening the superblock"))?;
+    let newer = Superblock { version: VERSION, ..*superblock };
+    file.write_at(0, &newer.encode()).map_err(io_error("writing the superblock"))?;
+    file.sync().map_err(io_error("writing the superblock"))
 }
 
 /// The superblock of a finished store.

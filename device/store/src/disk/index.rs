@@ -19,6 +19,7 @@ use sealstone_osd::ObjectId;
 
 use super::backend::{FrozenBackend, LiveBackend};
 use super::cache::Cache;
+use super::chunk::Chunk;
 use super::record::{
     Key, Rotten, Value, all_attributes, all_chunks, all_objects, object_of, seal, store_key, unseal,
 };
@@ -292,6 +293,24 @@ impl Index {
             Some(refusal) => Err(refusal),
             None => result.map(|()| survey),
         }
+    }
+
+    /// Visits every chunk record that is sound, in key order.
+    pub(crate) fn each_chunk(&self, mut visit: impl FnMut(ObjectId, &Chunk)) -> Result<(), FormatError> {
+        let mut walk = |engine: &Database| -> Result<(), redb::Error> {
+            let table = engine.begin_read()?.open_table(TABLE)?;
+            let (first, last) = all_chunks();
+            for entry in table.range::<&[u8; 25]>(&first..=&last)? {
+                let (key, value) = entry?;
+                if let Ok(Value::Chunk(chunk)) = Value::parse(key.value(), value.value()) {
+                    visit(object_of(key.value()), &chunk);
+                }
+            }
+            Ok(())
+        };
+        let engine = self.engine.read().reading();
+        let walk = || walk(engine.as_ref().ok_or(redb::Error::PreviousIo)?.get());
+        guarded(walk).map_err(format_error("reading the index"))
     }
 
     /// Reads from the engine. If that fails it has failed for good: the store is stopped, and the frozen copy

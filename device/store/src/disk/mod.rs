@@ -5,6 +5,7 @@
 //! Contract: as the trait says; the order of writes is in `group.rs`.
 //! Truth: docs/design/store.md.
 
+mod agree;
 mod backend;
 mod background;
 mod cache;
@@ -16,6 +17,8 @@ mod punch;
 mod read;
 mod record;
 mod segments;
+mod share;
+mod shares;
 mod space;
 mod stage;
 mod superblock;
@@ -48,7 +51,8 @@ use stage::{Stage, Stop};
 use crate::medium::Medium;
 use crate::store::{attribute_budget, attribute_weight, check_transfer, end_of};
 use crate::{
-    AttributeId, BLOCK, FormatError, MAX_LIST, MAX_OBJECT_LENGTH, ObjectStore, Scope, Space, Stat, StoreError,
+    AttributeId, BLOCK, FormatError, MAX_LIST, MAX_OBJECT_LENGTH, MAX_STRETCHES, ObjectStore, Scope, Space,
+    Stat, StoreError, Stretch,
 };
 
 /// Number of object locks; objects share them by hash.
@@ -141,7 +145,11 @@ impl DiskStore {
             tracing::error!(survey.damaged, survey.incomplete, "the index is damaged: reading only");
             index.stop(false);
         }
+        agree::check(&index, space.shares())?;
         let salvage = index.stopped().load(Ordering::Acquire);
+        if !salvage {
+            format::upgrade(&*medium, &superblock)?;
+        }
         Ok(Self {
             groups: Groups::new(index.stopped()),
             index,
@@ -159,7 +167,11 @@ impl DiskStore {
     }
 
     fn lock(&self, id: ObjectId) -> &RwLock<()> {
-        &self.locks[self.hasher.hash_one(id) as usize % LOCKS]
+        &self.locks[self.lock_number(id)]
+    }
+
+    fn lock_number(&self, id: ObjectId) -> usize {
+        self.hasher.hash_one(id) as usize % LOCKS
     }
 
     /// An object's record. The caller holds its lock.
@@ -391,6 +403,28 @@ impl ObjectStore for DiskStore {
             stage.record.length = offset;
             Ok(())
         })
+    }
+
+    fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError> {
+        self.make_room();
+        self.try_share(from, to).map_err(|stop| match stop {
+            Stop::Error(error) => error,
+            Stop::Pending => StoreError::NoSpace,
+        })
+    }
+
+    fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError> {
+        self.map_of(id, offset, max.min(MAX_STRETCHES))
+    }
+
+    fn compare(
+        &self,
+        id: ObjectId,
+        other: ObjectId,
+        offset: u64,
+        max: usize,
+    ) -> Result<Vec<Stretch>, StoreError> {
+        self.differences(id, other, offset, max.min(MAX_STRETCHES))
     }
 
     fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError> {

@@ -64,7 +64,7 @@ impl Stage<'_> {
             )?;
         } else {
             let mut runs: Vec<Range<u64>> = Vec::new();
-            let mut before = 0;
+            let mut left = Vec::new();
             let new_end = (self.record.length - gap).div_ceil(BLOCK);
             self.walk(
                 first_chunk,
@@ -73,7 +73,7 @@ impl Stage<'_> {
                         builder.push(stage, block, slot);
                         return Ok(());
                     }
-                    before += 1;
+                    left.push(slot);
                     stage.let_go(slot, false);
                     for target in targets(block, offset, gap, new_end).into_iter().flatten() {
                         match runs.last_mut() {
@@ -86,7 +86,7 @@ impl Stage<'_> {
                 },
                 &mut old_chunks,
             )?;
-            self.rewrite(&runs, before, offset, gap, &mut builder)?;
+            self.rewrite(&runs, &left, offset, gap, &mut builder)?;
         }
         builder.close(self);
         for number in old_chunks {
@@ -129,18 +129,19 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Writes the blocks `runs` of the punched object, from the object as it still is.
+    /// Writes the blocks `runs` of the punched object, from the object as it still is; `left` are the old ones.
     fn rewrite(
         &mut self,
         runs: &[Range<u64>],
-        before: u64,
+        left: &[Slot],
         offset: u64,
         gap: u64,
         builder: &mut Builder,
     ) -> Result<(), Stop> {
         let after: u64 = runs.iter().map(|run| run.end - run.start).sum();
-        let mut places = self.take(after.saturating_sub(before), after, None)?.into_iter();
-        self.shrink(before.saturating_sub(after));
+        let (before, shared) = (left.len() as u64, self.shared(left));
+        let mut places = self.take(after.saturating_sub(before - shared), after, None)?.into_iter();
+        self.count(after, before);
         let length = self.record.length - gap;
         let mut left = Run { place: 0, count: 0 };
         let mut buffer = Vec::new();

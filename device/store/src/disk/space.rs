@@ -2,8 +2,11 @@
 //!
 //! Does: hand out blocks, contiguous where it can, and take them back; count what objects use.
 //! Does not: store anything. The map is rebuilt from the index at open, in time O(extents).
-//! Contract: a block is used by one owner at most; blocks freed by a group come back only when it is committed.
+//! Contract: a block is free, or in use by as many objects as refer to it; blocks freed by a group come back only
+//! when it is committed.
 //! Costs: one bit a block (32 MiB of memory for each TiB), plus 4 bytes for each 65536 blocks.
+
+use super::shares::Shares;
 
 /// Bits of one word of the map.
 const WORD: u64 = 64;
@@ -55,6 +58,22 @@ pub(crate) struct FreeMap {
     capacity: u64,
     used: u64,
     cursor: u64,
+    shares: Shares,
+}
+
+/// What one operation did to blocks, beside taking free ones.
+#[derive(Debug, Default)]
+pub(crate) struct Turnover {
+    /// Blocks that came into use, of those taken.
+    pub(crate) taken: u64,
+    /// What was claimed for them of the capacity.
+    pub(crate) reserved: u64,
+    /// References that were added to blocks in use.
+    pub(crate) gained: Vec<Run>,
+    /// References that are gone, to blocks of committed groups.
+    pub(crate) dropped: Vec<Run>,
+    /// Blocks of the open group that are not used any more; nothing else refers to them.
+    pub(crate) spared: u64,
 }
 
 impl FreeMap {
@@ -70,6 +89,7 @@ impl FreeMap {
             capacity,
             used: 0,
             cursor: 0,
+            shares: Shares::default(),
         };
         if !blocks.is_multiple_of(WORD) {
             map.words[words as usize - 1] = u64::MAX << (blocks % WORD);
@@ -79,7 +99,7 @@ impl FreeMap {
         map
     }
 
-    /// Blocks that objects use.
+    /// Blocks that objects use, each counted once.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
@@ -94,16 +114,40 @@ impl FreeMap {
         self.blocks - self.used - self.free
     }
 
-    /// Claims a run found in the index; gives the first block that is taken already or outside.
+    /// Claims a run found in the index; gives the first block that is outside. What is claimed already is shared.
     pub(crate) fn claim(&mut self, run: Run) -> Result<(), u64> {
         for place in run.place..run.place.saturating_add(run.count) {
-            if place >= self.blocks || self.is_used(place) {
+            if place >= self.blocks {
                 return Err(place);
             }
-            self.mark(place);
+            if self.is_used(place) {
+                self.shares.add(Run { place, count: 1 });
+            } else {
+                self.mark(place);
+                self.used += 1;
+            }
         }
-        self.used += run.count;
         Ok(())
+    }
+
+    /// Which blocks have more than one reference.
+    pub(crate) fn shares(&self) -> &Shares {
+        &self.shares
+    }
+
+    /// Counts what an operation did; gives the blocks of committed groups that nothing refers to any more.
+    pub(crate) fn turn_over(&mut self, turnover: &Turnover) -> Vec<Run> {
+        // Before any is removed: an object may take over blocks that it has already.
+        for &run in &turnover.gained {
+            self.shares.add(run);
+        }
+        let mut freed = Vec::new();
+        for &run in &turnover.dropped {
+            self.shares.remove(run, &mut freed);
+        }
+        let gone = turnover.spared + freed.iter().map(|run| run.count).sum::<u64>();
+        self.used = (self.used + turnover.taken).saturating_sub(turnover.reserved + gone);
+        freed
     }
 
     /// Takes `need` blocks while objects come to use `growth` more, near `hint` if that is free.
@@ -141,11 +185,6 @@ impl FreeMap {
     pub(crate) fn give_back(&mut self, runs: &[Run], growth: u64) {
         self.release(runs);
         self.used = self.used.saturating_sub(growth);
-    }
-
-    /// Objects use so many blocks less; the blocks themselves come by [`release`](Self::release).
-    pub(crate) fn shrink(&mut self, blocks: u64) {
-        self.used = self.used.saturating_sub(blocks);
     }
 
     /// Makes blocks free that a committed group freed. What comes next goes there, if it is a long run: its
@@ -296,10 +335,30 @@ mod tests {
     }
 
     #[test]
-    fn an_overlap_is_found() {
+    fn a_block_claimed_twice_is_shared_and_counted_once() {
         let mut map = FreeMap::new(100, 90, 64);
         map.claim(Run { place: 10, count: 5 }).unwrap();
-        assert_eq!(map.claim(Run { place: 8, count: 5 }), Err(10));
+        map.claim(Run { place: 8, count: 5 }).unwrap();
+        assert_eq!((map.used(), map.free()), (7, 93));
+        assert_eq!(map.shares().runs().collect::<Vec<_>>(), [Run { place: 10, count: 3 }]);
         assert_eq!(map.claim(Run { place: 98, count: 5 }), Err(100));
+    }
+
+    #[test]
+    fn a_shared_block_comes_free_with_its_last_reference() {
+        let mut map = FreeMap::new(100, 90, 64);
+        let block = Run { place: 10, count: 4 };
+        map.claim(block).unwrap();
+        let none = Turnover::default;
+        assert_eq!(map.turn_over(&Turnover { gained: vec![block], ..none() }), []);
+        // The last two are overwritten by one of the two: two blocks more are in use.
+        assert_eq!(map.take(2, 2, None).map(|runs| runs.len()), Ok(1));
+        let dropped = vec![Run { place: 12, count: 2 }];
+        assert_eq!(map.turn_over(&Turnover { taken: 2, reserved: 2, dropped, ..none() }), []);
+        assert_eq!(map.used(), 6);
+        let freed = map.turn_over(&Turnover { dropped: vec![block], ..none() });
+        assert_eq!((freed, map.used()), (vec![Run { place: 12, count: 2 }], 4));
+        let freed = map.turn_over(&Turnover { dropped: vec![Run { place: 10, count: 2 }], ..none() });
+        assert_eq!((freed, map.used()), (vec![Run { place: 10, count: 2 }], 2));
     }
 }

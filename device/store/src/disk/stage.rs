@@ -8,14 +8,15 @@
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::ops::Range;
+use std::sync::Arc;
 
 use sealstone_osd::ObjectId;
 
 use super::DiskStore;
-use super::chunk::{CHUNK_BLOCKS, Flat, Slot};
+use super::chunk::{CHUNK_BLOCKS, Chunk, Flat, Slot};
 use super::read::Block;
 use super::record::{Key, ObjectRecord, Rotten, Value, chunk_key, chunk_of, object_key};
-use super::space::{Run, Short};
+use super::space::{Run, Short, Turnover};
 use crate::{BLOCK, StoreError};
 
 /// Chunks looked up at a time when a range is walked.
@@ -57,11 +58,17 @@ pub(crate) struct Stage<'a> {
     /// Finished changes.
     pub(crate) changes: Vec<(Key, Option<Value>)>,
     taken: Vec<Run>,
+    /// What was claimed of the capacity.
+    reserved: u64,
+    /// Blocks that the object has more.
     grown: u64,
+    /// Blocks that the object has less.
     shrunk: u64,
-    /// Blocks of committed groups that are not used any more.
-    freed: Vec<Run>,
-    /// Blocks of this group that are not used any more.
+    /// Blocks in use that this object refers to from now on, too.
+    pub(crate) gained: Vec<Run>,
+    /// Blocks of committed groups that this object does not refer to any more.
+    dropped: Vec<Run>,
+    /// Blocks of this group that are not used any more. Only this object refers to them.
     spared: Vec<Run>,
     finished: bool,
 }
@@ -127,9 +134,11 @@ impl<'a> Stage<'a> {
             flats: BTreeMap::new(),
             changes: Vec::new(),
             taken: Vec::new(),
+            reserved: 0,
             grown: 0,
             shrunk: 0,
-            freed: Vec::new(),
+            gained: Vec::new(),
+            dropped: Vec::new(),
             spared: Vec::new(),
             finished: false,
         }
@@ -151,11 +160,18 @@ impl<'a> Stage<'a> {
         Ok(self.flat(block / CHUNK_BLOCKS)?.slot(block % CHUNK_BLOCKS))
     }
 
-    /// Takes blocks from the free map; they come back if the stage is dropped.
+    /// A whole chunk comes in place of what there was, which was unmapped before.
+    pub(crate) fn replace(&mut self, number: u64, chunk: Arc<Chunk>) {
+        self.flats.remove(&number);
+        self.changes.push((chunk_key(self.id, number), Some(Value::Chunk(chunk))));
+    }
+
+    /// Takes blocks from the free map; they come back if the stage is dropped. `growth`: how many more are in use
+    /// afterwards, at most.
     pub(crate) fn take(&mut self, growth: u64, need: u64, hint: Option<u64>) -> Result<Vec<Run>, Short> {
         let runs = self.store.space.lock().take(growth, need, hint)?;
         self.taken.extend_from_slice(&runs);
-        self.grown += growth;
+        self.reserved += growth;
         Ok(runs)
     }
 
@@ -165,15 +181,26 @@ impl<'a> Stage<'a> {
             if slot.born == self.open {
                 Run::push(&mut self.spared, Run { place, count: 1 });
             } else {
-                Run::push(&mut self.freed, Run { place, count: 1 });
+                Run::push(&mut self.dropped, Run { place, count: 1 });
             }
             self.shrunk += u64::from(gone);
         }
     }
 
-    /// The object comes to use so many blocks less.
-    pub(crate) fn shrink(&mut self, blocks: u64) {
-        self.shrunk += blocks;
+    /// The object has so many blocks more and so many less.
+    pub(crate) fn count(&mut self, more: u64, less: u64) {
+        self.grown += more;
+        self.shrunk += less;
+    }
+
+    /// How many of these blocks other objects refer to, too.
+    pub(crate) fn shared(&self, slots: &[Slot]) -> u64 {
+        let space = self.store.space.lock();
+        if space.shares().is_empty() {
+            return 0;
+        }
+        let shared = |slot: &&Slot| slot.place().is_some_and(|place| space.shares().contains(place));
+        slots.iter().filter(shared).count() as u64
     }
 
     /// A whole block's bytes with `data` laid over them from `within` on.
@@ -217,17 +244,24 @@ impl<'a> Stage<'a> {
 
     /// Finds a place for each block.
     fn place(&mut self, blocks: Range<u64>) -> Result<Vec<Span>, Stop> {
-        let (mut need, mut growth) = (0, 0);
+        let (mut need, mut holes) = (0, 0);
+        let mut left = Vec::new();
         for block in blocks.clone() {
             let slot = self.slot(block)?;
             need += u64::from(slot.born != self.open || slot.place().is_none());
-            growth += u64::from(slot.place().is_none());
+            holes += u64::from(slot.place().is_none());
+            if slot.born != self.open {
+                left.push(slot);
+            }
         }
+        // A block that others refer to stays when this object leaves it.
+        let growth = holes + self.shared(&left);
         let hint = match blocks.start.checked_sub(1) {
             Some(before) if need > 0 => self.slot(before)?.place().map(|place| place + 1),
             _ => None,
         };
         let mut runs = self.take(growth, need, hint)?.into_iter();
+        self.count(holes, 0);
         let mut run = Run { place: 0, count: 0 };
         let mut spans: Vec<Span> = Vec::new();
         for block in blocks {
@@ -353,10 +387,17 @@ impl<'a> Stage<'a> {
         self.record.blocks = (self.record.blocks + self.grown).saturating_sub(self.shrunk);
         let record = (!removed).then_some(Value::Object(self.record));
         self.changes.push((object_key(self.id), record));
-        self.store.index.apply(std::mem::take(&mut self.changes), &self.freed);
-        let mut space = self.store.space.lock();
-        space.shrink(self.shrunk);
-        space.release(&self.spared);
+        let total = |runs: &[Run]| runs.iter().map(|run| run.count).sum();
+        let turnover = Turnover {
+            taken: total(&self.taken),
+            reserved: self.reserved,
+            gained: std::mem::take(&mut self.gained),
+            dropped: std::mem::take(&mut self.dropped),
+            spared: total(&self.spared),
+        };
+        let freed = self.store.space.lock().turn_over(&turnover);
+        self.store.index.apply(std::mem::take(&mut self.changes), &freed);
+        self.store.space.lock().release(&self.spared);
         self.finished = true;
     }
 }
@@ -364,7 +405,7 @@ impl<'a> Stage<'a> {
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            self.store.space.lock().give_back(&self.taken, self.grown);
+            self.store.space.lock().give_back(&self.taken, self.reserved);
         }
     }
 }

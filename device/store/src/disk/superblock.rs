@@ -7,8 +7,10 @@ use crate::{BLOCK, FormatError};
 
 /// First bytes of a superblock.
 const MAGIC: &[u8; 8] = b"SEALSTOR";
-/// Version of the on-disk format that this program reads and writes.
-pub(crate) const VERSION: u32 = 1;
+/// Version of the on-disk format that this program writes. 2: blocks may be shared.
+pub(crate) const VERSION: u32 = 2;
+/// The oldest version that it reads, and upgrades when it opens a store. 1: each block has one owner.
+const VERSION_MIN: u32 = 1;
 /// Length of the superblock in bytes: one sector, so that a write of it is not torn.
 pub(crate) const LENGTH: usize = 512;
 /// Smallest capacity, in bytes.
@@ -33,6 +35,7 @@ pub(crate) enum State {
 /// What the superblock says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
+    pub(crate) version: u32,
     pub(crate) state: State,
     pub(crate) uuid: [u8; 16],
     /// Blocks that objects may use.
@@ -50,6 +53,7 @@ impl Superblock {
             return Err(FormatError::Capacity { bytes: capacity, min: MIN_CAPACITY, max: MAX_CAPACITY });
         }
         Ok(Self {
+            version: VERSION,
             state: State::Formatting,
             uuid,
             capacity_blocks: capacity / BLOCK,
@@ -81,7 +85,7 @@ impl Superblock {
             at += field.len();
         };
         put(MAGIC);
-        put(&VERSION.to_le_bytes());
+        put(&self.version.to_le_bytes());
         put(&(self.state as u32).to_le_bytes());
         put(&self.uuid);
         put(&self.capacity_blocks.to_le_bytes());
@@ -108,7 +112,7 @@ impl Superblock {
         }
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-        if u32_at(8) != VERSION {
+        if !(VERSION_MIN..=VERSION).contains(&u32_at(8)) {
             return Err(FormatError::Version { found: u32_at(8), supported: VERSION });
         }
         if u32_at(LENGTH - 4) != crate::crc::crc32c(&bytes[..LENGTH - 4]) {
@@ -117,6 +121,7 @@ impl Superblock {
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&bytes[16..32]);
         let superblock = Self {
+            version: u32_at(8),
             state: match u32_at(12) {
                 1 => State::Formatting,
                 2 => State::Ready,
@@ -153,6 +158,18 @@ mod tests {
             prop_assert_eq!(Superblock::parse(&superblock.encode()).unwrap(), superblock);
             let total: u64 = (0..superblock.segments()).take(1000).map(|s| superblock.segment_bytes(s)).sum();
             prop_assert!(superblock.segments() > 1000 || total == superblock.blocks() * BLOCK);
+        }
+
+        #[test]
+        fn the_version_before_is_read_and_others_are_refused(version in 0_u32..9) {
+            let superblock = Superblock { version, ..Superblock::new([7; 16], 1 << 30, 1 << 20).unwrap() };
+            match Superblock::parse(&superblock.encode()) {
+                Ok(parsed) => prop_assert!((1..=2).contains(&version) && parsed == superblock),
+                Err(FormatError::Version { found, supported: 2 }) => {
+                    prop_assert!(found == version && !(1..=2).contains(&version));
+                }
+                Err(error) => panic!("{error}"),
+            }
         }
 
         #[test]

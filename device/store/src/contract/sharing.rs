@@ -1,0 +1,168 @@
+//! The promises about blocks that several objects share.
+
+use sealstone_osd::ObjectType;
+
+use super::{CAPACITY, content, made, pattern, user};
+use crate::{AttributeId, BLOCK, ObjectStore, StoreError, Stretch, StretchKind};
+
+/// Bytes of the blocks that the object has alone, and that it shares, by its map.
+fn own_and_shared<S: ObjectStore>(store: &S, object: u64) -> (u64, u64) {
+    let (mut own, mut shared) = (0, 0);
+    for stretch in store.map(user(object), 0, usize::MAX).expect("map") {
+        match stretch.kind {
+            StretchKind::Data { shared: true } => shared += stretch.length,
+            StretchKind::Data { shared: false } => own += stretch.length,
+            StretchKind::Hole => {}
+        }
+    }
+    (own, shared)
+}
+
+pub(super) fn shared_bytes_are_taken_once_and_parted_by_writing<S: ObjectStore>(store: &S) {
+    let source = made(store);
+    let copy = user(0x1_0002);
+    store.create(copy, ObjectType::User).expect("create");
+    let data = pattern(1, 20 * BLOCK as usize);
+    store.write(source, 0, &data).expect("write");
+    store.resize(source, 30 * BLOCK).expect("extend with a hole");
+    store.set_attribute(source, AttributeId { page: 1, number: 1 }, b"stays").expect("set");
+    store.share(source, copy).expect("share");
+    assert_eq!(content(store, copy), content(store, source));
+    let stat = store.stat(copy).expect("stat");
+    assert_eq!((stat.length, stat.used_bytes), (30 * BLOCK, 20 * BLOCK));
+    assert_eq!(store.space().used, 20 * BLOCK, "counted once");
+    assert!(store.attributes(copy, None).expect("attributes").is_empty(), "bytes only");
+    assert_eq!(own_and_shared(store, 0x1_0002), (0, 20 * BLOCK));
+    // In the group that wrote the blocks, and after it.
+    for round in 0..2_u64 {
+        let at = round * 5 * BLOCK + 100;
+        store.write(copy, at, &[7; 50]).expect("write to the copy");
+        assert_eq!(content(store, source)[..20 * BLOCK as usize], data, "round {round}");
+        assert_eq!(content(store, copy)[at as usize..][..50], [7; 50], "round {round}");
+        assert_eq!(store.space().used, (21 + round) * BLOCK);
+        assert_eq!(own_and_shared(store, 0x1_0002), ((1 + round) * BLOCK, (19 - round) * BLOCK));
+        assert_eq!(own_and_shared(store, 0x1_0001), ((1 + round) * BLOCK, (19 - round) * BLOCK));
+        store.flush().expect("flush");
+    }
+    store.write(source, 10 * BLOCK, &pattern(2, BLOCK as usize)).expect("write to the source");
+    assert_eq!(content(store, copy)[10 * BLOCK as usize..][..100], data[10 * BLOCK as usize..][..100]);
+    // Every other way to change a part of what is shared.
+    let before = content(store, source);
+    store.clear(copy, 11 * BLOCK + 1, 10).expect("clear");
+    store.clear(copy, 12 * BLOCK, BLOCK).expect("clear a block");
+    store.punch(copy, 13 * BLOCK, BLOCK).expect("punch a block");
+    store.punch(copy, 3, 10).expect("punch");
+    store.resize(copy, 14 * BLOCK + 9).expect("cut");
+    assert_eq!(content(store, source), before);
+}
+
+pub(super) fn a_share_replaces_what_was_there<S: ObjectStore>(store: &S) {
+    let source = made(store);
+    let target = user(0x1_0002);
+    store.create(target, ObjectType::User).expect("create");
+    store.write(target, 0, &pattern(1, 300 * BLOCK as usize)).expect("write");
+    store.write(source, 2 * BLOCK, &pattern(2, BLOCK as usize)).expect("write");
+    store.flush().expect("flush");
+    store.share(source, source).expect("with itself");
+    assert_eq!(own_and_shared(store, 0x1_0001), (BLOCK, 0));
+    for round in 0..3 {
+        store.share(source, target).expect("share, and again");
+        assert_eq!(content(store, target), content(store, source), "round {round}");
+        assert_eq!(store.space().used, BLOCK, "round {round}");
+        assert_eq!(own_and_shared(store, 0x1_0002), (0, BLOCK));
+        store.flush().expect("flush");
+    }
+    let map = store.map(target, 0, usize::MAX).expect("map");
+    let (hole, data) = (StretchKind::Hole, StretchKind::Data { shared: true });
+    let stretch = |offset, length, kind| Stretch { offset, length, kind };
+    assert_eq!(map, [stretch(0, 2 * BLOCK, hole), stretch(2 * BLOCK, BLOCK, data)]);
+    assert_eq!(store.map(target, 0, 1).expect("map"), map[..1]);
+    assert_eq!(store.map(target, 2 * BLOCK + 5, 9).expect("map"), [stretch(2 * BLOCK + 5, BLOCK - 5, data)]);
+    assert_eq!(store.map(target, 3 * BLOCK, 9).expect("map"), []);
+    // An empty object is given, too.
+    let empty = user(0x1_0003);
+    store.create(empty, ObjectType::User).expect("create");
+    store.share(empty, target).expect("share nothing");
+    assert!(content(store, target).is_empty());
+    assert_eq!(own_and_shared(store, 0x1_0001), (BLOCK, 0), "alone again");
+}
+
+pub(super) fn a_comparison_tells_what_is_not_shared<S: ObjectStore>(store: &S) {
+    let one = made(store);
+    let other = user(0x1_0002);
+    store.create(other, ObjectType::User).expect("create");
+    store.write(one, 0, &pattern(1, 300 * BLOCK as usize)).expect("write");
+    store.share(one, other).expect("share");
+    let compare = |offset, max| store.compare(one, other, offset, max).expect("compare");
+    assert_eq!(compare(0, 9), []);
+    store.write(one, 5 * BLOCK + 7, b"x").expect("write");
+    store.write(other, 6 * BLOCK, b"x").expect("write to the other");
+    store.clear(one, 280 * BLOCK, BLOCK).expect("clear");
+    store.write(one, 300 * BLOCK, b"longer").expect("extend");
+    store.resize(one, 310 * BLOCK).expect("extend with a hole");
+    let stretch = |offset, length, kind| Stretch { offset, length, kind };
+    let (hole, own) = (StretchKind::Hole, StretchKind::Data { shared: false });
+    let expected = [
+        stretch(5 * BLOCK, 2 * BLOCK, own),
+        stretch(280 * BLOCK, BLOCK, hole),
+        stretch(300 * BLOCK, BLOCK, own),
+        stretch(301 * BLOCK, 9 * BLOCK, hole),
+    ];
+    assert_eq!(compare(0, 9), expected);
+    assert_eq!(compare(0, 2), expected[..2]);
+    assert_eq!(compare(6 * BLOCK + 1, 1), [stretch(6 * BLOCK + 1, BLOCK - 1, own)]);
+    assert_eq!(compare(302 * BLOCK, 9), [stretch(302 * BLOCK, 8 * BLOCK, hole)]);
+    assert_eq!(compare(310 * BLOCK, 9), []);
+    let back = store.compare(other, one, 290 * BLOCK, 9).expect("compare");
+    assert_eq!(back, [stretch(300 * BLOCK, 10 * BLOCK, hole)], "beyond its own end there is a hole");
+}
+
+pub(super) fn the_last_to_let_go_frees<S: ObjectStore>(store: &S) {
+    let first = made(store);
+    let data = pattern(3, 9 * BLOCK as usize);
+    store.write(first, 0, &data).expect("write");
+    for object in 0x1_0002..0x1_0006 {
+        store.create(user(object), ObjectType::User).expect("create");
+        store.share(user(object - 1), user(object)).expect("a copy of a copy");
+    }
+    store.flush().expect("flush");
+    assert_eq!(store.space().used, 9 * BLOCK);
+    for (object, flush) in [(0x1_0003, true), (0x1_0001, false), (0x1_0005, true), (0x1_0002, false)] {
+        store.remove(user(object)).expect("remove");
+        if flush {
+            store.flush().expect("flush");
+        }
+        assert_eq!(store.space().used, 9 * BLOCK, "others have it");
+        assert_eq!(content(store, user(0x1_0004)), data);
+    }
+    assert_eq!(own_and_shared(store, 0x1_0004), (9 * BLOCK, 0));
+    store.write(user(0x1_0004), 0, &data).expect("overwrite");
+    assert_eq!(store.space().used, 9 * BLOCK);
+    store.remove(user(0x1_0004)).expect("remove the last");
+    assert_eq!(store.space().used, 0);
+}
+
+pub(super) fn a_full_store_refuses_to_part_what_is_shared<S: ObjectStore>(store: &S) {
+    let source = made(store);
+    let copy = user(0x1_0002);
+    store.create(copy, ObjectType::User).expect("create");
+    let half = (CAPACITY / 2) as usize;
+    store.write(source, 0, &pattern(1, half)).expect("write");
+    store.share(source, copy).expect("share");
+    store.write(copy, 0, &pattern(2, half - BLOCK as usize)).expect("part all but one block");
+    let filler = user(0x1_0003);
+    store.create(filler, ObjectType::User).expect("create");
+    store.write(filler, 0, &pattern(3, BLOCK as usize)).expect("fill");
+    assert_eq!(store.space().used, CAPACITY);
+    let last = half as u64 - BLOCK;
+    for refused in [store.write(copy, last, b"x"), store.clear(copy, last, 1), store.resize(copy, last + 1)] {
+        match refused {
+            Err(StoreError::NoSpace) => {}
+            other => panic!("expected NoSpace, got {other:?}"),
+        }
+    }
+    store.share(source, filler).expect("sharing takes no space");
+    assert_eq!(store.space().used, CAPACITY - BLOCK, "the filler's block came free");
+    store.write(copy, last, b"x").expect("now there is room");
+    assert_eq!(content(store, source), pattern(1, half));
+}

@@ -1,0 +1,180 @@
+//! One object's bytes given to another without copying them, and the map of where an object has bytes.
+//!
+//! Does: let two objects refer to the same blocks; whoever writes one leaves it to the others.
+//! Contract: a block that is shared is never written in place, not even in the group that allocated it: sharing it
+//! makes it count as committed.
+//! Costs: O(chunks) of both objects; a chunk record in the group for each chunk of the source.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::RwLockWriteGuard;
+use sealstone_osd::ObjectId;
+
+use super::DiskStore;
+use super::chunk::{CHUNK_BLOCKS, Chunk, Flat};
+use super::record::{Key, Rotten, Value, chunk_key, chunk_of};
+use super::space::Run;
+use super::stage::{Stage, Stop, WALK};
+use crate::store::{Stretch, StretchKind, push_stretch};
+use crate::{BLOCK, MAX_OBJECT_LENGTH, StoreError};
+
+impl DiskStore {
+    /// The locks of two objects, in an order that all keep. They may share one.
+    fn lock_both(&self, one: ObjectId, other: ObjectId) -> [Option<RwLockWriteGuard<'_, ()>>; 2] {
+        let (first, second) = (self.lock_number(one), self.lock_number(other));
+        let (low, high) = (first.min(second), first.max(second));
+        [Some(self.locks[low].write()), (low != high).then(|| self.locks[high].write())]
+    }
+
+    /// `to` gets the bytes of `from` instead of its own.
+    pub(crate) fn try_share(&self, from: ObjectId, to: ObjectId) -> Result<(), Stop> {
+        let _inside = self.groups.gate.enter();
+        self.groups.check()?;
+        let _locks = self.lock_both(from, to);
+        let source = self.record(from)?;
+        let mut stage = Stage::new(self, to, self.record(to)?);
+        if from == to {
+            return Ok(());
+        }
+        stage.unmap(0..MAX_OBJECT_LENGTH / BLOCK)?;
+        let mut next = Some(0);
+        while let Some(first) = next {
+            let (chunks, more) = self.some_chunks(from, first)?;
+            next = more;
+            for (number, mut chunk) in chunks {
+                if chunk.extents().any(|(extent, _)| extent.born == stage.open) {
+                    chunk = Arc::new(chunk.settled());
+                    stage.changes.push((chunk_key(from, number), Some(Value::Chunk(chunk.clone()))));
+                }
+                for (extent, sums) in chunk.extents() {
+                    Run::push(&mut stage.gained, Run { place: extent.place, count: sums.len() as u64 });
+                }
+                stage.replace(number, chunk);
+            }
+        }
+        stage.count(source.blocks, 0);
+        stage.record.length = source.length;
+        stage.finish(false);
+        Ok(())
+    }
+
+    /// Up to `WALK` chunks of an object from `first` on, and where to go on.
+    fn some_chunks(
+        &self,
+        id: ObjectId,
+        first: u64,
+    ) -> Result<(Vec<(u64, Arc<Chunk>)>, Option<u64>), StoreError> {
+        let found = self.index.scan(chunk_key(id, first)..=chunk_key(id, u64::MAX), WALK)?;
+        let next = found.last().filter(|_| found.len() == WALK).map(|(key, _)| chunk_of(key) + 1);
+        let chunk = |(key, value): (Key, _)| match value {
+            Ok(Value::Chunk(chunk)) => Ok((chunk_of(&key), chunk)),
+            Ok(_) | Err(Rotten) => Err(StoreError::IndexDamaged { object: id }),
+        };
+        Ok((found.into_iter().map(chunk).collect::<Result<_, _>>()?, next))
+    }
+
+    /// What is where in an object from `offset` on: at most `max` stretches.
+    pub(crate) fn map_of(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError> {
+        let _lock = self.lock(id).read();
+        let length = self.record(id)?.length;
+        let mut map: Vec<Stretch> = Vec::new();
+        self.walk_map(&mut map, id, offset, length, max)?;
+        map.truncate(max);
+        Ok(map)
+    }
+
+    /// Appends what is where between two offsets, until there are more than `max` stretches. Gives whether it came to
+    /// the end.
+    fn walk_map(
+        &self,
+        map: &mut Vec<Stretch>,
+        id: ObjectId,
+        offset: u64,
+        end: u64,
+        max: usize,
+    ) -> Result<bool, StoreError> {
+        // Everything up to `at` is in the map.
+        let mut at = offset;
+        let mut next = Some(offset / BLOCK / CHUNK_BLOCKS);
+        while let Some(first) = next {
+            let (chunks, more) = self.some_chunks(id, first)?;
+            next = more;
+            for (number, chunk) in chunks {
+                for (extent, sums) in chunk.extents() {
+                    let base = number * CHUNK_BLOCKS + u64::from(extent.first);
+                    for (block, place) in (base..).zip(extent.place..).take(sums.len()) {
+                        let (start, stop) = ((block * BLOCK).max(at), ((block + 1) * BLOCK).min(end));
+                        if start < stop {
+                            push_stretch(map, at, start, StretchKind::Hole);
+                            push_stretch(map, start, stop, self.data_at(place));
+                            at = stop;
+                        }
+                    }
+                }
+                if map.len() > max {
+                    return Ok(false);
+                }
+            }
+        }
+        push_stretch(map, at, end, StretchKind::Hole);
+        Ok(true)
+    }
+
+    fn data_at(&self, place: u64) -> StretchKind {
+        StretchKind::Data { shared: self.space.lock().shares().contains(place) }
+    }
+
+    /// Where an object differs from another from `offset` on: at most `max` stretches.
+    pub(crate) fn differences(
+        &self,
+        id: ObjectId,
+        other: ObjectId,
+        offset: u64,
+        max: usize,
+    ) -> Result<Vec<Stretch>, StoreError> {
+        let (first, second) = (self.lock_number(id), self.lock_number(other));
+        let _low = self.locks[first.min(second)].read();
+        let _high = (first != second).then(|| self.locks[first.max(second)].read());
+        let (mine, theirs) = (self.record(id)?.length, self.record(other)?.length);
+        let both = mine.min(theirs);
+        let mut map: Vec<Stretch> = Vec::new();
+        let mut next = [Some(offset / BLOCK / CHUNK_BLOCKS); 2];
+        let mut waiting: [BTreeMap<u64, Arc<Chunk>>; 2] = Default::default();
+        loop {
+            for (side, object) in [id, other].into_iter().enumerate() {
+                if waiting[side].is_empty()
+                    && let Some(first) = next[side]
+                {
+                    let (chunks, more) = self.some_chunks(object, first)?;
+                    next[side] = more;
+                    waiting[side].extend(chunks);
+                }
+            }
+            let lowest = waiting.iter().filter_map(|chunks| chunks.keys().next().copied()).min();
+            let Some(number) = lowest else { break };
+            let flats = waiting
+                .each_mut()
+                .map(|chunks| chunks.remove(&number).map_or_else(Flat::empty, |chunk| Flat::of(&chunk)));
+            for block in 0..CHUNK_BLOCKS {
+                let places = [0, 1].map(|side| flats[side].slot(block).place());
+                let start = (number * CHUNK_BLOCKS + block) * BLOCK;
+                let (start, end) = (start.max(offset), (start + BLOCK).min(both));
+                if places[0] != places[1] && start < end {
+                    let kind = places[0].map_or(StretchKind::Hole, |place| self.data_at(place));
+                    push_stretch(&mut map, start, end, kind);
+                }
+            }
+            if map.len() > max {
+                map.truncate(max);
+                return Ok(map);
+            }
+        }
+        let tail = both.max(offset);
+        if self.walk_map(&mut map, id, tail, mine.max(tail), max)? {
+            push_stretch(&mut map, mine.max(tail), theirs, StretchKind::Hole);
+        }
+        map.truncate(max);
+        Ok(map)
+    }
+}
