@@ -271,7 +271,7 @@ impl Bench {
         self.build(command, wish, data, capability, continuation, &SecurityToken([0; 32]))
     }
 
-    fn build(
+    pub fn build(
         &self,
         command: Command,
         wish: &Wish,

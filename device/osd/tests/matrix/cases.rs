@@ -1,0 +1,650 @@
+//! The refusals: each sample with each single thing wrong, by each method.
+
+use sealstone_osd::capability::{Range, Scope};
+use sealstone_osd::cdb::{Action, pointer};
+use sealstone_osd::table::SERVICE_ACTIONS;
+use sealstone_osd::{
+    Capability, Cdb, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
+};
+
+use super::conditions::{self as condition, Condition};
+use super::samples::Sample;
+use super::support::{START_MS, Wish};
+
+/// What is done to the capability before it is signed.
+pub type Edit = Box<dyn Fn(&mut Capability)>;
+
+/// What is done to the command besides.
+pub enum Finish {
+    /// Nothing.
+    AsIs,
+    /// Bytes of the CDB are replaced, and it is signed again, as if they had been so from the start.
+    Sign(Vec<(usize, Vec<u8>)>),
+    /// Bytes of the CDB are changed by exclusive or after signing.
+    Tamper(Vec<(usize, Vec<u8>)>),
+    /// A byte of the Data-Out Buffer is changed: distance from its end.
+    DataOut(usize),
+    /// A byte of the Data-Out Buffer is changed: distance from its start.
+    DataOutFront(usize),
+    /// The last byte of the list of attributes in the Data-Out Buffer is changed.
+    List,
+    /// The Data-Out Buffer ends a byte early.
+    Short,
+    /// The Data-Out Buffer is empty.
+    Empty,
+    /// It is sent twice; the first time it is refused for want of permission.
+    Twice,
+    /// The nonce is so many milliseconds off, signed.
+    Nonce(i64),
+    /// Signed with another key.
+    Key(Key),
+    /// CAPKEY with the token of another nexus.
+    Token,
+}
+
+/// Keys that are not the one that counts.
+#[derive(Clone, Copy)]
+pub enum Key {
+    /// The same, of a device with another system id.
+    ForeignDevice,
+    /// The same, below another master key.
+    StaleMaster,
+    /// That of another level or partition.
+    WrongLevel,
+}
+
+/// Which device it is sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Device {
+    /// Takes CAPKEY.
+    Lenient,
+    /// As it comes: CMDRSP at least.
+    Strict,
+    /// The default method of root and partition is ALLDATA.
+    Raised,
+    /// Working key 0 of the partition is frozen.
+    Frozen,
+}
+
+pub struct Case {
+    pub condition: Condition,
+    /// What exactly.
+    pub what: String,
+    pub method: SecurityMethod,
+    pub device: Device,
+    pub wish: Wish,
+    pub edit: Edit,
+    pub finish: Finish,
+}
+
+pub const METHODS: [SecurityMethod; 3] =
+    [SecurityMethod::CapKey, SecurityMethod::CmdRsp, SecurityMethod::AllData];
+
+/// Commands that no method below CMDRSP may bring.
+pub fn needs_signature(sample: &Sample) -> bool {
+    matches!(
+        sample.row.action,
+        Action::SetKey
+            | Action::SetMasterKey
+            | Action::FormatOsd
+            | Action::CreatePartition
+            | Action::RemovePartition
+    )
+}
+
+/// Does the partition's working key sign it?
+fn by_partition_key(sample: &Sample) -> bool {
+    sample.command.object().partition != 0
+        && !matches!(sample.row.action, Action::SetKey | Action::CreatePartition | Action::RemovePartition)
+}
+
+/// Page of the object type that its attributes stand in.
+fn page(sample: &Sample, offset: u32) -> u32 {
+    let base = match sample.kind {
+        ObjectType::Root => 0x9000_0000,
+        ObjectType::Partition => 0x3000_0000,
+        ObjectType::Collection => 0x6000_0000,
+        ObjectType::User => 0,
+    };
+    base + offset
+}
+
+/// A descriptor as an object type has it.
+pub fn descriptor(generation: Generation, kind: ObjectType, allowed: ObjectId, scope: Scope) -> Descriptor {
+    match (kind, generation) {
+        (ObjectType::User, _) | (ObjectType::Collection, Generation::Osd1) => {
+            Descriptor::User { scope, allowed, range: Range::ALL }
+        }
+        (ObjectType::Collection, Generation::Osd2) => Descriptor::Collection { scope, allowed },
+        (ObjectType::Root | ObjectType::Partition, _) => {
+            Descriptor::Partition { scope, partition: allowed.partition }
+        }
+    }
+}
+
+/// A capability that allows the sample, and every attribute.
+pub fn full(sample: &Sample, method: SecurityMethod) -> Capability {
+    let generation = sample.generation;
+    Capability {
+        generation,
+        format: generation,
+        key_version: 0,
+        icv_algorithm: generation.select([0, 1]),
+        method,
+        expires_ms: START_MS + 3_600_000,
+        audit: *b"auditor-of-the-tests",
+        discriminator: [7; 12],
+        object_created_ms: 0,
+        object_type: sample.kind,
+        permissions: sample.command.permissions()
+            | Permissions::GET_ATTR
+            | Permissions::SET_ATTR
+            | Permissions::POL_SEC
+            | Permissions::OBJ_MGMT,
+        descriptor: descriptor(generation, sample.kind, sample.command.object(), Scope::default()),
+    }
+}
+
+fn scope_of(capability: &mut Capability) -> Option<&mut Scope> {
+    match &mut capability.descriptor {
+        Descriptor::None => None,
+        Descriptor::User { scope, .. }
+        | Descriptor::Partition { scope, .. }
+        | Descriptor::Collection { scope, .. } => Some(scope),
+    }
+}
+
+/// Collects the cases of one sample by one method.
+struct Collector<'s> {
+    sample: &'s Sample,
+    method: SecurityMethod,
+    cases: Vec<Case>,
+}
+
+impl Collector<'_> {
+    fn add(
+        &mut self,
+        condition: Condition,
+        what: impl Into<String>,
+        wish: Wish,
+        finish: Finish,
+        edit: impl Fn(&mut Capability) + 'static,
+    ) {
+        self.cases.push(Case {
+            condition,
+            what: what.into(),
+            method: self.method,
+            device: Device::Lenient,
+            wish,
+            edit: Box::new(edit),
+            finish,
+        });
+    }
+
+    fn field(
+        &mut self,
+        condition: Condition,
+        what: impl Into<String>,
+        edit: impl Fn(&mut Capability) + 'static,
+    ) {
+        self.add(condition, what, Wish::default(), Finish::AsIs, edit);
+    }
+
+    fn finish(&mut self, condition: Condition, what: impl Into<String>, finish: Finish) {
+        self.add(condition, what, Wish::default(), finish, |_| {});
+    }
+
+    fn permissions(&mut self) {
+        let sample = self.sample;
+        let needed = sample.command.permissions();
+        for (bit, name) in Permissions::NAMES.iter().filter(|(bit, _)| needed.contains(*bit)) {
+            self.field(condition::MISSING_PERMISSION, format!("without {name}"), |capability| {
+                capability.permissions = capability.permissions.without(*bit);
+            });
+        }
+        self.field(condition::MISSING_PERMISSION, "without any", |capability| {
+            capability.permissions = Permissions::NONE;
+        });
+        let all_but = |needed: Permissions| {
+            move |capability: &mut Capability| {
+                capability.permissions = (Permissions::ALL_OSD2 | Permissions::EXECUTE).without(needed);
+            }
+        };
+        self.field(condition::MISSING_PERMISSION, "with all others", all_but(needed));
+        for (what, wish, bit) in self.attributes() {
+            self.add(condition::MISSING_PERMISSION, what, wish, Finish::AsIs, move |capability| {
+                capability.permissions = capability.permissions.without(bit);
+            });
+        }
+    }
+
+    /// Attributes beside the command, and the permission without which they are refused.
+    fn attributes(&self) -> Vec<(&'static str, Wish, Permissions)> {
+        let number = if matches!(self.sample.kind, ObjectType::Root | ObjectType::Partition) {
+            1
+        } else {
+            0x4000_0001
+        };
+        let get = |offset, number| Wish::get(&[(page(self.sample, offset), number)]);
+        let set =
+            |offset, number, value: &'static [u8]| Wish::set(&[(page(self.sample, offset), number, value)]);
+        let mut all = vec![
+            ("get an attribute without GET_ATTR", get(1, 9), Permissions::GET_ATTR),
+            ("set an attribute without SET_ATTR", set(1, 9, b"name"), Permissions::SET_ATTR),
+            ("get a policy attribute without POL_SEC", get(5, number), Permissions::POL_SEC),
+            ("set a policy attribute without POL_SEC", set(5, number, &[3]), Permissions::POL_SEC),
+        ];
+        if self.sample.kind != ObjectType::Collection {
+            all.push(("set a quota without OBJ_MGMT", set(2, 1, &[9; 8]), Permissions::OBJ_MGMT));
+        }
+        // CAPKEY sets no policy attribute at all: that is another condition.
+        if self.method == SecurityMethod::CapKey {
+            all.retain(|(what, ..)| !what.starts_with("set a policy"));
+        }
+        all
+    }
+
+    fn wrong_fields(&mut self) {
+        let (sample, generation) = (self.sample, self.sample.generation);
+        let object = sample.command.object();
+        self.field(condition::EXPIRED, "a millisecond ago", |capability| {
+            capability.expires_ms = START_MS - 1
+        });
+        self.field(condition::EXPIRED, "in 1970", |capability| capability.expires_ms = 1);
+        self.field(condition::CREATED_TIME, "another", |capability| capability.object_created_ms = 1);
+        self.field(condition::POLICY_ACCESS_TAG, "another", |capability| {
+            scope_of(capability).unwrap().policy_access_tag = 0xDEAD;
+        });
+        for kind in [ObjectType::Root, ObjectType::Partition, ObjectType::Collection, ObjectType::User] {
+            if kind != sample.kind {
+                self.field(condition::OBJECT_TYPE, format!("{kind:?}"), move |capability| {
+                    capability.object_type = kind;
+                    capability.descriptor = descriptor(generation, kind, object, Scope::default());
+                });
+            }
+        }
+        self.field(condition::DESCRIPTOR_TYPE, "none", |capability| capability.descriptor = Descriptor::None);
+        let other = match sample.kind {
+            ObjectType::User | ObjectType::Collection => ObjectType::Partition,
+            ObjectType::Root | ObjectType::Partition => ObjectType::User,
+        };
+        self.field(condition::DESCRIPTOR_TYPE, format!("of {other:?}"), move |capability| {
+            capability.descriptor = descriptor(generation, other, object, Scope::default());
+        });
+        for (what, partition) in [("the next", object.partition + 1), ("all ones", u64::MAX)] {
+            let allowed = ObjectId::new(partition, object.object);
+            self.field(condition::PARTITION, what, move |capability| {
+                capability.descriptor =
+                    descriptor(generation, capability.object_type, allowed, Scope::default());
+            });
+        }
+        if matches!(sample.kind, ObjectType::User | ObjectType::Collection) {
+            for (what, number) in [("the next", object.object + 1), ("all ones", u64::MAX)] {
+                let allowed = ObjectId::new(object.partition, number);
+                self.field(condition::OBJECT, what, move |capability| {
+                    capability.descriptor =
+                        descriptor(generation, capability.object_type, allowed, Scope::default());
+                });
+            }
+        }
+        if generation == Generation::Osd2 {
+            self.osd2_fields(object);
+        }
+    }
+
+    fn osd2_fields(&mut self, object: ObjectId) {
+        self.field(condition::BOOT_EPOCH, "another", |capability| {
+            scope_of(capability).unwrap().boot_epoch = 77;
+        });
+        let restrict = |capability: &mut Capability| scope_of(capability).unwrap().attributes_access = 0x55;
+        for (what, wish) in [
+            ("get an attribute that no list names", Wish::get(&[(page(self.sample, 1), 9)])),
+            ("set an attribute that no list names", Wish::set(&[(page(self.sample, 1), 9, b"name")])),
+        ] {
+            self.add(condition::ATTRIBUTES_ACCESS, what, wish, Finish::AsIs, restrict);
+        }
+        let (Some(wanted), ObjectType::User) = (self.sample.command.range(), self.sample.kind) else {
+            return;
+        };
+        let mut ranges = vec![
+            ("one byte late", Range { start: wanted.start + 1, length: u64::MAX - wanted.start - 1 }),
+            ("elsewhere", Range { start: 1 << 40, length: 1 << 40 }),
+        ];
+        if wanted.length > 0 && wanted.length < u64::MAX {
+            ranges.push(("one byte short", Range { start: wanted.start, length: wanted.length - 1 }));
+        }
+        for (what, range) in ranges {
+            self.field(condition::RANGE, what, move |capability| {
+                capability.descriptor = Descriptor::User { scope: Scope::default(), allowed: object, range };
+            });
+        }
+    }
+
+    /// Codes that no capability has, signed as they are.
+    fn codes(&mut self) {
+        let generation = self.sample.generation;
+        let at = |offset: usize, byte: u8| Finish::Sign(vec![(80 + offset, vec![byte])]);
+        self.finish(condition::FORMAT, "of the other generation", at(0, generation.select([2, 1])));
+        for format in [0, 3, 15] {
+            self.finish(condition::CODE, format!("format {format}"), at(0, format));
+        }
+        for method in [4, 15] {
+            self.finish(condition::CODE, format!("method {method}"), at(2, method));
+        }
+        for kind in [0x00, 0x03, 0x41, 0xFF] {
+            self.finish(condition::CODE, format!("object type {kind:02X}h"), at(48, kind));
+        }
+        for descriptor in [4_u8, 15] {
+            self.finish(condition::CODE, format!("descriptor type {descriptor}"), at(55, descriptor << 4));
+        }
+        if generation == Generation::Osd1 {
+            self.finish(condition::CODE, "descriptor type 3", at(55, 0x30));
+        }
+        let empty: &[u8] = generation.select([&[1, 2, 15], &[2, 7, 15]]);
+        for slot in empty {
+            self.finish(condition::ALGORITHM, format!("slot {slot}"), at(1, *slot));
+        }
+        for byte in [3, 54] {
+            self.finish(condition::RESERVED, format!("byte {byte}"), at(byte, 1));
+        }
+        if generation == Generation::Osd2 {
+            self.finish(condition::RESERVED, "byte 66", at(66, 0x80));
+        }
+        if !matches!(self.sample.row.action, Action::SetKey | Action::SetMasterKey) {
+            for version in [1, 9, 15] {
+                self.field(condition::KEY_VERSION, format!("{version}"), move |capability| {
+                    capability.key_version = version;
+                });
+            }
+        }
+    }
+
+    /// Fields of the capability changed after signing: one bit, or to another code that there is.
+    fn tampered_capability(&mut self) {
+        let generation = self.sample.generation;
+        let mut fields: Vec<(&str, usize, u8)> = vec![
+            ("expiration time", 9, 1),
+            ("audit", 10, 1),
+            ("capability discriminator", 30, 1),
+            ("object created time", 47, 1),
+            ("object type", 48, self.other_type()),
+            // Of the permissions, one more: what an attacker wants.
+            ("permissions bit mask", 49, self.other_permission()),
+        ];
+        fields.extend(match generation {
+            Generation::Osd1 => vec![("policy access tag", 59, 1), ("allowed partition id", 67, 1)],
+            Generation::Osd2 => vec![
+                ("allowed attributes access", 59, 1),
+                ("policy access tag", 63, 1),
+                ("boot epoch", 65, 1),
+                ("allowed partition id", 79, 1),
+            ],
+        });
+        if matches!(self.sample.kind, ObjectType::User | ObjectType::Collection) {
+            fields.push(("allowed object id", generation.select([75, 87]), 1));
+        }
+        if generation == Generation::Osd2 && self.sample.kind == ObjectType::User {
+            fields.extend([("allowed range length", 95, 1), ("allowed range start", 103, 1)]);
+        }
+        for (what, at, bits) in fields {
+            self.finish(
+                condition::REQUEST_ICV,
+                format!("{what} changed after signing"),
+                Finish::Tamper(vec![(80 + at, vec![bits])]),
+            );
+        }
+        // The method: up and down, as far as the floor of the device lets it through.
+        for other in METHODS {
+            if other != self.method && !(other == SecurityMethod::CapKey && needs_signature(self.sample)) {
+                let bits = other as u8 ^ self.method as u8;
+                let direction = if other < self.method { "downgraded" } else { "raised" };
+                self.finish(
+                    condition::REQUEST_ICV,
+                    format!("method {direction} to {other} after signing"),
+                    Finish::Tamper(vec![(82, vec![bits])]),
+                );
+            }
+        }
+        let to_nosec = self.method as u8;
+        self.finish(
+            condition::BELOW_FLOOR,
+            "method downgraded to NOSEC after signing",
+            Finish::Tamper(vec![(82, vec![to_nosec])]),
+        );
+    }
+
+    fn other_type(&self) -> u8 {
+        let other =
+            if self.sample.kind == ObjectType::User { ObjectType::Partition } else { ObjectType::User };
+        self.sample.kind as u8 ^ other as u8
+    }
+
+    fn other_permission(&self) -> u8 {
+        let has = full(self.sample, self.method).permissions.bytes()[0];
+        // The highest bit that is not there; WRITE goes if all are.
+        (0..8).rev().map(|bit| 1 << bit).find(|bit| has & bit == 0).unwrap_or(0x40)
+    }
+
+    /// Fields of the CDB outside the capability changed after signing.
+    fn tampered_cdb(&mut self) {
+        let generation = self.sample.generation;
+        let length = usize::from(pointer::length(generation));
+        let mut fields: Vec<(&str, usize, Vec<u8>)> = vec![
+            ("control", 1, vec![1]),
+            ("options (DPO)", 10, vec![0x10]),
+            ("options (FUA)", 10, vec![0x08]),
+            ("timestamps control", 12, vec![0x7F]),
+            ("partition id", 23, vec![1]),
+            ("object id", 31, vec![1]),
+            ("length", length + 7, vec![1]),
+            ("starting byte", usize::from(pointer::start(generation)) + 7, vec![1]),
+            ("attribute format", 11, vec![0x10]),
+            ("attribute parameters", 55, vec![1]),
+            ("attribute parameters (last)", 79, vec![1]),
+            ("nonce (time)", usize::from(pointer::nonce(generation)) + 5, vec![1]),
+            ("nonce (chance)", usize::from(pointer::nonce(generation)) + 11, vec![1]),
+            (
+                "data-in integrity check value offset",
+                usize::from(pointer::data_in_icv_offset(generation)),
+                vec![0x40],
+            ),
+            (
+                "data-out integrity check value offset",
+                usize::from(pointer::data_out_icv_offset(generation)),
+                vec![0x40],
+            ),
+            ("check value (first byte)", usize::from(pointer::request_icv(generation)), vec![0x80]),
+            (
+                "check value (last byte)",
+                usize::from(pointer::request_icv(generation)) + generation.icv_len() - 1,
+                vec![1],
+            ),
+        ];
+        let own = self.sample.row.code(generation).unwrap();
+        let other = [Action::GetAttributes, Action::Read]
+            .map(|action| SERVICE_ACTIONS[action as usize].code(generation).unwrap())
+            .into_iter()
+            .find(|code| *code != own)
+            .unwrap();
+        fields.push(("service action", 8, (own ^ other).to_be_bytes().to_vec()));
+        for (what, at, bits) in fields {
+            self.finish(
+                condition::REQUEST_ICV,
+                format!("{what} changed after signing"),
+                Finish::Tamper(vec![(at, bits)]),
+            );
+        }
+    }
+
+    fn keys(&mut self) {
+        self.finish(condition::REQUEST_ICV, "signed for another device", Finish::Key(Key::ForeignDevice));
+        self.finish(condition::REQUEST_ICV, "signed below another master key", Finish::Key(Key::StaleMaster));
+        self.finish(
+            condition::REQUEST_ICV,
+            "signed with the key of another level",
+            Finish::Key(Key::WrongLevel),
+        );
+        let icv = usize::from(pointer::request_icv(self.sample.generation));
+        let width = self.sample.generation.icv_len();
+        if self.method == SecurityMethod::CapKey {
+            self.finish(condition::REQUEST_ICV, "security token of another nexus", Finish::Token);
+            self.finish(
+                condition::REQUEST_ICV,
+                "check value (first byte) changed",
+                Finish::Tamper(vec![(icv, vec![1])]),
+            );
+            let last = icv + width - 1;
+            self.finish(
+                condition::REQUEST_ICV,
+                "check value (last byte) changed",
+                Finish::Tamper(vec![(last, vec![1])]),
+            );
+        }
+    }
+
+    fn nonces(&mut self) {
+        let without = |capability: &mut Capability| capability.permissions = Permissions::NONE;
+        self.add(condition::REPLAYED, "sent twice", Wish::default(), Finish::Twice, without);
+        for (what, off) in [
+            ("a minute old", -60_000),
+            ("a day old", -86_400_000),
+            ("a minute ahead", 60_000),
+            ("of 1970", -(START_MS as i64)),
+        ] {
+            self.finish(condition::OUT_OF_WINDOW, what, Finish::Nonce(off));
+        }
+    }
+
+    fn data(&mut self) {
+        let generation = self.sample.generation;
+        let sets = || Wish::set(&[(page(self.sample, 1), 9, b"name")]);
+        let gets = || Wish::get(&[(page(self.sample, 1), 9)]);
+        let bytes = !self.sample.data().is_empty();
+        let front = self.sample.continuation.len();
+        let mut cases = vec![
+            (condition::DATA_OUT_ICV, "check value (last byte)", sets(), Finish::DataOut(1)),
+            (
+                condition::DATA_OUT_ICV,
+                "check value (first byte)",
+                sets(),
+                Finish::DataOut(generation.icv_len()),
+            ),
+            (condition::DATA_OUT_ICV, "a count", sets(), Finish::DataOut(generation.icv_len() + 1)),
+            (condition::DATA_OUT_ICV, "get attributes list", gets(), Finish::List),
+            (condition::DATA_OUT_ICV, "set attributes list", sets(), Finish::List),
+            (
+                condition::DATA_OUT_ICV_OFFSET,
+                "none",
+                sets(),
+                Finish::Sign(vec![(usize::from(pointer::data_out_icv_offset(generation)), vec![0xFF; 4])]),
+            ),
+            (
+                condition::DATA_IN_ICV_OFFSET,
+                "none",
+                gets(),
+                Finish::Sign(vec![(usize::from(pointer::data_in_icv_offset(generation)), vec![0xFF; 4])]),
+            ),
+            (condition::DATA_OUT_ICV_OFFSET, "behind the end of the buffer", sets(), Finish::Short),
+        ];
+        if bytes {
+            cases.push((
+                condition::DATA_OUT_ICV,
+                "command data",
+                Wish::default(),
+                Finish::DataOutFront(front),
+            ));
+        }
+        for (condition, what, wish, finish) in cases {
+            self.add(condition, what, wish, finish, |_| {});
+        }
+    }
+
+    fn missing_data(&mut self) {
+        let wish = Wish::set(&[(page(self.sample, 1), 9, b"name")]);
+        self.add(condition::DATA_OUT_LAYOUT, "empty", wish, Finish::Empty, |_| {});
+    }
+
+    fn continuation(&mut self) {
+        for (what, at) in
+            [("check value (first byte)", 8), ("check value (last byte)", 39), ("service action", 3)]
+        {
+            self.finish(condition::CONTINUATION_ICV, what, Finish::DataOutFront(at));
+        }
+        let last = self.sample.continuation.len() - 1;
+        self.finish(condition::CONTINUATION_ICV, "last byte of a descriptor", Finish::DataOutFront(last));
+    }
+}
+
+/// Everything that is wrong with one sample, one thing at a time.
+pub fn all(sample: &Sample) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for method in METHODS {
+        if method == SecurityMethod::CapKey && needs_signature(sample) {
+            continue;
+        }
+        let mut collector = Collector { sample, method, cases: Vec::new() };
+        collector.permissions();
+        collector.wrong_fields();
+        collector.codes();
+        collector.tampered_capability();
+        collector.keys();
+        if method >= SecurityMethod::CmdRsp {
+            collector.tampered_cdb();
+            collector.nonces();
+            collector.missing_data();
+            if !sample.continuation.is_empty() {
+                collector.continuation();
+            }
+        }
+        if method == SecurityMethod::AllData {
+            collector.data();
+        }
+        cases.append(&mut collector.cases);
+    }
+    let mut floor = |method, device, what: &str| {
+        cases.push(Case {
+            condition: condition::BELOW_FLOOR,
+            what: what.to_owned(),
+            method,
+            device,
+            wish: Wish::default(),
+            edit: Box::new(|_| {}),
+            finish: Finish::AsIs,
+        });
+    };
+    floor(SecurityMethod::NoSec, Device::Strict, "NOSEC where CMDRSP is asked for");
+    floor(SecurityMethod::NoSec, Device::Lenient, "NOSEC where CAPKEY is asked for");
+    floor(SecurityMethod::CapKey, Device::Strict, "CAPKEY where CMDRSP is asked for");
+    for method in [SecurityMethod::NoSec, SecurityMethod::CapKey, SecurityMethod::CmdRsp] {
+        floor(method, Device::Raised, &format!("{method} where ALLDATA is asked for"));
+    }
+    if by_partition_key(sample) {
+        for method in METHODS {
+            if method == SecurityMethod::CapKey && needs_signature(sample) {
+                continue;
+            }
+            cases.push(Case {
+                condition: condition::KEY_FROZEN,
+                what: "key 0".to_owned(),
+                method,
+                device: Device::Frozen,
+                wish: Wish::default(),
+                edit: Box::new(|_| {}),
+                finish: Finish::AsIs,
+            });
+        }
+    }
+    cases
+}
+
+/// Is the change of a CDB one that is found before the check value is? Gives what is found then.
+pub fn found_first(bytes: &[u8], canonical: bool, key_known: bool) -> Option<Condition> {
+    if Cdb::parse(bytes).is_err() {
+        return None;
+    }
+    Some(match (key_known, canonical) {
+        (false, _) => condition::KEY_UNKNOWN,
+        (true, false) => condition::RESERVED,
+        (true, true) => condition::REQUEST_ICV,
+    })
+}
