@@ -247,6 +247,9 @@ impl<'a> Execution<'a> {
     ) -> Result<(), Refusal> {
         let object = self.cdb.command.object();
         let several = matches!(self.cdb.command, Command::Create(create) if create.count > 1);
+        if let Command::Create(create) = self.cdb.command {
+            wishes.check_created(create.count)?;
+        }
         if !wishes.set.is_empty() {
             self.progress.begin(Functions::SET_CAPABILITY);
             wishes.check_set(self.device, object, kind, permit)?;
@@ -332,7 +335,7 @@ impl<'a> Execution<'a> {
             partition: object.partition,
             object: object.object,
             append_start: done.map_or(0, |done| done.append_start),
-            capacity_change: done.map_or(0, |done| done.capacity_change),
+            capacity_change: done.map_or_else(|| self.foreseen_change(), |done| done.capacity_change),
         };
         let view = |id: &ObjectId| View {
             device: self.device,
@@ -342,9 +345,26 @@ impl<'a> Execution<'a> {
             current: &current,
         };
         let views: Vec<View<'_>> = objects.iter().map(view).collect();
-        work.attributes = Some(work.wishes.retrieve_all(&views, &work.permit)?);
+        let created = matches!(self.cdb.command, Command::Create(_));
+        work.attributes = Some(match created {
+            true => work.wishes.retrieve_created(&views, &work.permit)?,
+            false => work.wishes.retrieve_all(&views, &work.permit)?,
+        });
         self.progress.complete(Functions::GET_ATTRIBUTES);
         Ok(())
+    }
+
+    /// By how much a command that takes its object away will change the used capacity, when its attributes are fetched.
+    fn foreseen_change(&self) -> i64 {
+        let object = self.cdb.command.object();
+        let freed = match self.cdb.command {
+            Command::Remove(_) => self.device.store.stat(object).map_or(0, |stat| stat.used_bytes),
+            Command::RemovePartition(_) => {
+                self.device.catalog.partition(object.partition).map_or(0, |partition| partition.used())
+            }
+            _ => 0,
+        };
+        i64::try_from(freed).map_or(i64::MIN, |freed| -freed)
     }
 
     /// Leaves the timestamps that a command leaves by itself.

@@ -36,6 +36,9 @@ pub(crate) enum Failure {
     /// A list or segment is shorter, longer or elsewhere than the CDB says.
     #[error("parameter list length error")]
     ListLength,
+    /// More than one command does at a time.
+    #[error("too much work for one command")]
+    TooMuchWork,
     /// An entry of a list must not be what it is; byte of the Data-Out Buffer.
     #[error("invalid field in parameter list, byte {0}")]
     Parameter(u16),
@@ -78,6 +81,7 @@ impl Failure {
             Self::Field(_) | Self::Continuation(_) => "invalid_field_in_cdb",
             Self::UnsupportedAction => "unsupported_service_action",
             Self::ListLength => "parameter_list_length",
+            Self::TooMuchWork => "too_much_work",
             Self::Parameter(_) | Self::Attribute(_) => "invalid_field_in_parameter_list",
             Self::NotEmpty => "partition_not_empty",
             Self::Quota(_) => "quota",
@@ -121,6 +125,7 @@ impl Failure {
                 (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::Cdb(SERVICE_ACTION)))
             }
             Self::ListLength => (IllegalRequest, additional::PARAMETER_LIST_LENGTH_ERROR, None),
+            Self::TooMuchWork => (IllegalRequest, additional::SYSTEM_RESOURCE_FAILURE, None),
             Self::Parameter(byte) => {
                 (IllegalRequest, additional::INVALID_FIELD_IN_PARAMETER_LIST, Some(Pointer::DataOut(*byte)))
             }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use sealstone_osd::cdb::{Cdb, CdbError, OPERATION_CODE, pointer};
+use sealstone_osd::cdb::{Action, Cdb, CdbError, OPERATION_CODE, pointer};
 use sealstone_osd::table::{self, SERVICE_ACTIONS};
 use sealstone_osd::{Generation, ObjectId};
 use sealstone_scsi::lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
@@ -291,15 +291,46 @@ fn service_action(cdb: &[u8]) -> Option<u16> {
 /// FUA, in byte 10 of an OSD CDB.
 const FUA: u8 = 0x08;
 
+/// Attribute lists longer than this may take a while, bytes.
+const LONG_LIST: u32 = 2048;
+/// More objects than this may take a while.
+const MANY_OBJECTS: u32 = 32;
+/// GET/SET CDBFMT of the list format, in byte 11.
+const CDBFMT_LIST: u8 = 0x30;
+/// LIST_ATTR, in byte 11.
+const LIST_ATTR: u8 = 0x40;
+
+/// Bytes of the CDB, in list format: lengths of the get list and of the set list.
+const LIST_LENGTHS: [usize; 2] = [52, 68];
+
+/// Does it bring long lists, attributes of many objects, or many objects to make? Judged by a few bytes that nothing
+/// has checked yet: a wrong guess costs time alone.
+fn is_long(cdb: &[u8], action: Action) -> bool {
+    let number =
+        |at: usize| cdb.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u32::from_be_bytes(*b));
+    let bits = cdb.get(usize::from(pointer::SPECIFIC_BITS)).copied().unwrap_or(0);
+    let lists = bits & CDBFMT_LIST == CDBFMT_LIST && LIST_LENGTHS.iter().any(|&at| number(at) > LONG_LIST);
+    lists
+        || match action {
+            // The number of objects is the upper half of the word.
+            Action::Create => [Generation::Osd1, Generation::Osd2]
+                .iter()
+                .any(|&generation| number(usize::from(pointer::length(generation))) >> 16 > MANY_OBJECTS),
+            Action::List | Action::ListCollection => bits & LIST_ATTR != 0,
+            _ => false,
+        }
+}
+
 impl LogicalUnit for OsdUnit {
     fn cost(&self, cdb: &[u8]) -> Cost {
         if cdb.first() != Some(&OPERATION_CODE) {
             return Cost::Inline;
         }
-        let row = service_action(cdb).and_then(table::find).and_then(|(row, _)| commands::row(row.action));
+        let found = service_action(cdb).and_then(table::find).map(|(row, _)| row.action);
+        let row = found.and_then(|action| Some((action, commands::row(action)?)));
         let fua = cdb.get(usize::from(pointer::OPTIONS)).is_some_and(|options| options & FUA != 0);
         match row {
-            Some(row) if !fua => row.cost,
+            Some((action, row)) if !fua && !is_long(cdb, action) => row.cost,
             Some(_) => Cost::Blocking,
             None => Cost::Inline,
         }

@@ -34,6 +34,12 @@ impl<'a> Sink<'a> {
         self.full = self.full.saturating_add(bytes.len() as u64);
     }
 
+    /// Counts bytes that would come and are known not to fit.
+    pub(crate) fn skip(&mut self, bytes: u64) {
+        debug_assert!(self.full >= self.limit as u64, "they would have been written");
+        self.full = self.full.saturating_add(bytes);
+    }
+
     /// Writes over bytes pushed before, as far as they were written.
     pub(crate) fn patch(&mut self, at: usize, bytes: &[u8]) {
         for (slot, byte) in self.out.iter_mut().skip(self.base + at).zip(bytes) {

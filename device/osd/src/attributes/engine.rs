@@ -26,6 +26,19 @@ pub(crate) const SET_LIST_MAX: u32 = 1024 * 1024;
 /// Most bytes of retrieved attributes that are laid out, however long the allocation.
 const RETRIEVED_MAX: u32 = 4 * 1024 * 1024;
 
+/// Most that one command looks through in order to answer, bytes: names may repeat, and wildcards are short.
+const WORK_MAX: u64 = 16 * 1024 * 1024;
+/// What a lookup counts besides the bytes that it finds.
+const LOOKUP_WORK: u64 = 64;
+/// What a look through all pages of an object counts.
+const PAGES_WORK: u64 = 1024 * 1024;
+/// What the name of an application's page counts: whether the page is there has to be found out.
+const PAGE_NAME_WORK: u64 = 128 * 1024;
+/// Most attributes that one CREATE sets on all its objects together, the objects themselves counted too.
+const CREATED_MAX: u64 = 1 << 18;
+/// Most bytes of values that one CREATE sets on all its objects together.
+const CREATED_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Get {
@@ -195,11 +208,43 @@ impl<'a> Wishes<'a> {
             Get::List(ids) => {
                 let mut bytes = Vec::new();
                 let mut out = RetrievedWriter::new(self.generation, &mut bytes, self.allocation);
-                each(view, ids, permit, |id, value| out.push(id, value))?;
+                each(view, ids, permit, &mut Work(WORK_MAX), |id, value| out.push(id, value))?;
                 out.finish();
                 Ok(bytes)
             }
         }
+    }
+
+    /// Is it little enough to be set on every object of a CREATE?
+    pub(crate) fn check_created(&self, count: u16) -> Result<(), Failure> {
+        let (count, set) = (u64::from(count), self.set.len() as u64);
+        let bytes: u64 = self.set.iter().map(|wish| wish.value.len() as u64).sum();
+        let possible = count * (1 + set) <= CREATED_MAX && count.saturating_mul(bytes) <= CREATED_BYTES_MAX;
+        if possible { Ok(()) } else { Err(Failure::TooMuchWork) }
+    }
+
+    /// What was asked for, laid out for objects that one CREATE made: their attributes have the same lengths, so that
+    /// those beyond the allocation need not be looked at.
+    pub(crate) fn retrieve_created(&self, views: &[View<'_>], permit: &Permit) -> Result<Vec<u8>, Failure> {
+        let (Get::List(_), [_, _, ..]) = (&self.get, views) else {
+            return views.last().map_or(Ok(Vec::new()), |view| self.retrieve(view, permit));
+        };
+        let mut bytes = Vec::new();
+        let mut out = RetrievedWriter::by_object(self.generation, &mut bytes, self.allocation);
+        let mut one = 0;
+        for (at, view) in views.iter().enumerate() {
+            if at > 0 && out.full() >= self.allocation as u64 {
+                out.skip((views.len() - at) as u64 * one);
+                break;
+            }
+            let before = out.full();
+            let pairs = self.pairs(view, permit)?;
+            let pairs: Vec<_> = pairs.iter().map(|(id, value)| (*id, value.as_slice())).collect();
+            out.push_object(view.id.object, view.kind, &pairs);
+            one = out.full() - before;
+        }
+        out.finish();
+        Ok(bytes)
     }
 
     /// What was asked for, laid out for several objects just created.
@@ -222,7 +267,7 @@ impl<'a> Wishes<'a> {
     pub(crate) fn pairs(&self, view: &View<'_>, permit: &Permit) -> Result<Vec<Pair>, Failure> {
         let mut pairs = Vec::new();
         if let Get::List(ids) = &self.get {
-            each(view, ids, permit, |id, value| pairs.push((id, value.to_vec())))?;
+            each(view, ids, permit, &mut Work(WORK_MAX), |id, value| pairs.push((id, value.to_vec())))?;
         }
         Ok(pairs)
     }
@@ -238,33 +283,75 @@ fn list_failure(error: ListError, base: u64) -> Failure {
     }
 }
 
+/// What a command may still look through, bytes.
+struct Work(u64);
+
+impl Work {
+    fn spend(&mut self, bytes: u64) -> Result<(), Failure> {
+        self.0 = self.0.checked_sub(bytes).ok_or(Failure::TooMuchWork)?;
+        Ok(())
+    }
+
+    fn lookup(&mut self, value: &[u8]) -> Result<(), Failure> {
+        self.spend(LOOKUP_WORK + value.len() as u64)
+    }
+
+    /// Before a page is looked through.
+    fn page(&mut self, kind: ObjectType, page: u32) -> Result<(), Failure> {
+        let directory = rows::sort_page(kind, page) == PageKind::Directory;
+        self.spend(if directory { PAGES_WORK } else { LOOKUP_WORK })
+    }
+}
+
 /// Calls `found` with every attribute that a list asks for, in its order; no bytes is an undefined one.
 fn each(
     view: &View<'_>,
     ids: &[AttributeId],
     permit: &Permit,
+    work: &mut Work,
     mut found: impl FnMut(AttributeId, &[u8]),
 ) -> Result<(), Failure> {
     let allowed = |id: AttributeId| permit.check_get(id, view.device).is_ok();
+    let whole = |page: u32, work: &mut Work, found: &mut dyn FnMut(AttributeId, &[u8])| {
+        work.page(view.kind, page)?;
+        for (id, value) in view.page(page)? {
+            work.lookup(&value)?;
+            found(id, &value);
+        }
+        Ok::<(), Failure>(())
+    };
     for &id in ids {
         match (id.page, id.number) {
             (rows::ALL, number) => {
+                work.spend(PAGES_WORK)?;
                 for page in view.pages()? {
-                    if !allowed(AttributeId::new(page, number)) {
+                    let name = AttributeId::new(page, number);
+                    if !allowed(name) {
                         continue;
                     }
                     if number == rows::ALL {
-                        view.page(page)?.iter().for_each(|(id, value)| found(*id, value));
-                    } else if let Some(value) = view.value(AttributeId::new(page, number))? {
-                        found(AttributeId::new(page, number), &value);
+                        whole(page, work, &mut found)?;
+                    } else if let Some(value) = one(view, name, work)? {
+                        found(name, &value);
                     }
                 }
             }
-            (page, rows::ALL) => view.page(page)?.iter().for_each(|(id, value)| found(*id, value)),
-            _ => found(id, view.value(id)?.as_deref().unwrap_or_default()),
+            (page, rows::ALL) => whole(page, work, &mut found)?,
+            _ => found(id, one(view, id, work)?.as_deref().unwrap_or_default()),
         }
     }
     Ok(())
+}
+
+fn one(view: &View<'_>, id: AttributeId, work: &mut Work) -> Result<Option<Vec<u8>>, Failure> {
+    let names = rows::sort_page(view.kind, id.page) == PageKind::Directory
+        && rows::sort_page(view.kind, id.number) == PageKind::Application;
+    if names {
+        work.spend(PAGE_NAME_WORK)?;
+    }
+    let value = view.value(id)?;
+    work.lookup(value.as_deref().unwrap_or_default())?;
+    Ok(value)
 }
 
 /// The floor that an attribute of a floor stands for now; NOSEC for any other.

@@ -98,6 +98,11 @@ pub(crate) fn format(run: &Run<'_>, capacity: u64) -> Result<Done, Failure> {
     }
     let formatting = device.begin_format();
     let used = i64::try_from(device.store.space().used).unwrap_or(i64::MAX);
+    // What a partition contains goes before it: objects that a crash leaves without one would come back to life in the
+    // next partition of that id.
+    for id in device.catalog.partition_ids(0, usize::MAX) {
+        remove_all(device, ObjectId::new(id, 1), Some(id))?;
+    }
     remove_all(device, ObjectId::of_partition(ObjectId::FIRST_ASSIGNABLE), None)?;
     for id in device.catalog.partition_ids(0, usize::MAX) {
         device.guard.remove_partition(id);

@@ -408,6 +408,17 @@ impl<'a> RetrievedWriter<'a> {
         }
     }
 
+    /// Bytes of the list so far, header included, written or not.
+    #[must_use]
+    pub const fn full(&self) -> u64 {
+        self.sink.full()
+    }
+
+    /// Counts `bytes` of entries without being given them. Only where nothing more fits.
+    pub fn skip(&mut self, bytes: u64) {
+        self.sink.skip(bytes);
+    }
+
     /// Puts the length of the whole list into the header; returns it with the header's own bytes.
     ///
     /// OSD-1 has 16 bits for it; a longer list says FFFFh.
