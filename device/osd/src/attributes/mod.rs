@@ -5,5 +5,7 @@
 pub(crate) mod change;
 pub(crate) mod current;
 pub(crate) mod engine;
+#[cfg(test)]
+mod reference;
 pub(crate) mod rows;
 pub(crate) mod view;

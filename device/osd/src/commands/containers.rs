@@ -16,6 +16,9 @@ use crate::failure::{self, Failure};
 /// Objects removed per step of REMOVE PARTITION and FORMAT OSD.
 const REMOVE_STEP: usize = 1024;
 
+/// Ids that a search for a free one looks at.
+const FREE_IDS_MAX: usize = 4096;
+
 /// CREATE PARTITION.
 pub(crate) fn create_partition(run: &Run<'_>, requested: u64) -> Result<Done, Failure> {
     let device = run.device;
@@ -26,10 +29,10 @@ pub(crate) fn create_partition(run: &Run<'_>, requested: u64) -> Result<Done, Fa
         return Err(Failure::Quota("partition count"));
     }
     let id = match requested {
-        0 => device.catalog.free_partition_id().ok_or(Failure::Quota("partition ids"))?,
+        0 => free_id(device)?,
         _ => requested,
     };
-    if device.catalog.partition(id).is_some() {
+    if device.catalog.partition(id).is_some() || has_remnants(device, id)? {
         return Err(Failure::Field(failure::PARTITION));
     }
     let object = ObjectId::of_partition(id);
@@ -46,6 +49,25 @@ pub(crate) fn create_partition(run: &Run<'_>, requested: u64) -> Result<Done, Fa
         return Err(failure);
     }
     Ok(Done { touch: Touch::Created, ..Done::of(object) })
+}
+
+/// An id that no partition has, nor anything that lost its partition.
+fn free_id(device: &Device) -> Result<u64, Failure> {
+    let none = Failure::Quota("partition ids");
+    let Some(first) = device.catalog.free_partition_id() else { return Err(none) };
+    for id in (first..).take(FREE_IDS_MAX) {
+        if device.catalog.partition(id).is_none() && !has_remnants(device, id)? {
+            return Ok(id);
+        }
+    }
+    Err(none)
+}
+
+/// Are there objects of a partition that is not there? Damage, or somebody's hand, took it; a new partition under its
+/// id would bring them back. FORMAT OSD removes them.
+fn has_remnants(device: &Device, id: u64) -> Result<bool, Failure> {
+    let found = device.store.list(ObjectId::new(id, 1), 1)?;
+    Ok(found.first().is_some_and(|(object, _)| object.partition == id))
 }
 
 /// What a new partition takes over from the root.

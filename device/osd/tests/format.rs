@@ -1,0 +1,133 @@
+//! FORMAT OSD: what others hear meanwhile, what remains, and what does not come back.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod plain;
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use plain::{Plain, create, create_partition, get_attributes, triple, values};
+use sealstone_osd::cdb::{CreatePartition, Extent, FormatOsd, List};
+use sealstone_osd::listing::Listing;
+use sealstone_osd::{AttributeId, Command, Generation, ObjectId, ObjectType};
+use sealstone_scsi::Sense;
+use sealstone_scsi::lu::NexusId;
+use sealstone_store::{MemoryStore, ObjectStore as _};
+use support::{PID, user};
+
+const OID: u64 = 0x10000;
+const OTHER: NexusId = NexusId(2);
+
+fn format(capacity: u64) -> Command {
+    Command::FormatOsd(FormatOsd { capacity })
+}
+
+fn list(object: ObjectId) -> Command {
+    Command::List(List { object, list_id: 0, allocation: 4096, initial: 0, with_attributes: false })
+}
+
+#[test]
+fn others_hear_format_in_progress_until_it_is_done() {
+    let plain = Plain::with_object(Generation::Osd2);
+    plain.bench.login(OTHER);
+    plain.good(&plain.cdb(create(0, 0xFFFF)), &[]);
+    let read = plain.cdb(Command::Read(Extent { object: user(OID), start: 0, length: 0 })).encode().unwrap();
+    let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let heard: BTreeSet<Option<(u8, u16)>> = std::thread::scope(|scope| {
+        let others = scope.spawn(|| {
+            let mut heard = BTreeSet::new();
+            while !over.load(Ordering::SeqCst) {
+                for cdb in [&[0; 6][..], &read] {
+                    let reply = plain.bench.raw(OTHER, cdb, &[], 0);
+                    heard.insert(Sense::parse(&reply.sense).ok().map(|sense| triple(&sense)));
+                }
+                begun.store(true, Ordering::SeqCst);
+            }
+            heard
+        });
+        while !begun.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        plain.good(&plain.cdb(format(0)), &[]);
+        over.store(true, Ordering::SeqCst);
+        others.join().unwrap()
+    });
+    assert!(heard.contains(&Some((2, 0x0404))), "{heard:?}");
+    // Before, while, and after it: nothing else than that, success, or an object that is gone.
+    assert!(heard.iter().all(|one| [None, Some((2, 0x0404)), Some((5, 0x2400))].contains(one)), "{heard:?}");
+    assert!(plain.bench.raw(OTHER, &[0; 6], &[], 0).sense.is_empty(), "ready again");
+}
+
+#[test]
+fn nothing_of_the_partitions_remains_and_the_root_is_as_new() {
+    for generation in [Generation::Osd1, Generation::Osd2] {
+        let plain = Plain::with_object(generation);
+        let extent = Extent { object: user(OID), start: 0, length: 5 };
+        plain.good(&plain.cdb(Command::Write(extent)), b"hello");
+        plain.set(ObjectId::ROOT, 0x9000_0001, 9, b"old name");
+        plain.set(ObjectId::ROOT, 0x9000_0002, 0x20002, &7u64.to_be_bytes());
+        plain.set(ObjectId::ROOT, 0x9001_0000, 1, b"an application's");
+        // Set and get in the same command, as mkexofs does.
+        let name = AttributeId::new(0x9000_0001, 9);
+        let used = AttributeId::new(0x9000_0001, 0x81);
+        let (cdb, out) = plain.with_lists(format(0), &[], &[(name, b"new name".to_vec())], &[name, used]);
+        let reply = plain.good(&cdb, &out);
+        let got = values(generation, plain.attributes(&cdb, &reply));
+        assert_eq!((got[0].1.as_slice(), got[1].1.as_slice()), (&b"new name"[..], &[0; 8][..]));
+        assert_eq!(plain.get(ObjectId::ROOT, 0x9000_0002, 0x20002), [0xFF; 8]);
+        assert_eq!(plain.get(ObjectId::ROOT, 0x9001_0000, 1), []);
+        assert_eq!(plain.get(ObjectId::ROOT, 0x9000_0001, 0xC0), [0; 8]);
+        let listed = plain.good(&plain.cdb(list(ObjectId::ROOT)), &[]);
+        assert_eq!(Listing::parse(generation, &listed.data_in).unwrap().ids().count(), 0);
+        assert_eq!(plain.bench.store.list(ObjectId::of_partition(1), 9).unwrap(), []);
+        // The same partition again is another one.
+        plain.good(&plain.cdb(create_partition(PID)), &[]);
+        let listed = plain.good(&plain.cdb(list(ObjectId::of_partition(PID))), &[]);
+        assert_eq!(Listing::parse(generation, &listed.data_in).unwrap().ids().count(), 0);
+    }
+}
+
+#[test]
+fn the_formatted_capacity_is_what_can_be_used() {
+    let plain = Plain::with_object(Generation::Osd2);
+    let total = u64::from_be_bytes(plain.get(ObjectId::ROOT, 0x9000_0001, 0x80).try_into().unwrap());
+    let sense = plain.sense(&plain.cdb(format(total + 1)), &[]);
+    assert_eq!((triple(&sense), sense.field.unwrap().byte), ((5, 0x2400), 32));
+    assert_eq!(plain.get(user(OID), 1, 2), OID.to_be_bytes(), "nothing was formatted");
+    plain.good(&plain.cdb(format(16384)), &[]);
+    assert_eq!(plain.get(ObjectId::ROOT, 0x9000_0001, 0x80), 16384u64.to_be_bytes());
+    plain.good(&plain.cdb(create_partition(PID)), &[]);
+    plain.good(&plain.cdb(create(OID, 1)), &[]);
+    let write = |length: u64| Command::Write(Extent { object: user(OID), start: 0, length });
+    assert_eq!(triple(&plain.sense(&plain.cdb(write(16385)), &[1; 16385])), (7, 0x5507));
+    plain.good(&plain.cdb(write(16384)), &[1; 16384]);
+    plain.good(&plain.cdb(format(0)), &[]);
+    assert_eq!(plain.get(ObjectId::ROOT, 0x9000_0001, 0x80), total.to_be_bytes());
+    // OSD-1 has the capacity elsewhere.
+    let plain = Plain { generation: Generation::Osd1, ..plain };
+    let sense = plain.sense(&plain.cdb(format(total + 1)), &[]);
+    assert_eq!(sense.field.unwrap().byte, 36);
+}
+
+/// Objects whose partition is gone, by damage or by a crash of old, never turn up in a new partition of that id.
+#[test]
+fn objects_without_a_partition_stay_out_of_new_ones() {
+    let store = Arc::new(MemoryStore::new(1 << 20));
+    store.create(user(OID), ObjectType::User).unwrap();
+    store.write(user(OID), 0, b"somebody's").unwrap();
+    let plain = Plain::on(Generation::Osd2, store);
+    let sense = plain.sense(&plain.cdb(create_partition(PID)), &[]);
+    assert_eq!((triple(&sense), sense.field.unwrap().byte), ((5, 0x2400), 16));
+    let id = AttributeId::new(0xFFFF_FFFE, 3);
+    let any = Command::CreatePartition(CreatePartition { partition: 0 });
+    let (cdb, out) = plain.with_lists(any, &[], &[], &[id]);
+    let reply = plain.good(&cdb, &out);
+    assert_eq!(values(Generation::Osd2, plain.attributes(&cdb, &reply))[0].1, (PID + 1).to_be_bytes());
+    plain.good(&plain.cdb(format(0)), &[]);
+    plain.good(&plain.cdb(create_partition(PID)), &[]);
+    let missing = plain.sense(&plain.cdb(get_attributes(user(OID))), &[]);
+    assert_eq!(triple(&missing), (5, 0x2400));
+}
