@@ -20,6 +20,7 @@ macro_rules! refuses {
     };
 }
 
+mod memberships;
 mod sharing;
 
 /// Capacity of the stores that the suite asks for, in bytes.
@@ -30,7 +31,7 @@ const CAPACITY: u64 = 4 << 20;
 /// # Panics
 /// When a promise is broken.
 pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
-    let promises: [fn(&S); 19] = [
+    let promises: [fn(&S); 23] = [
         unknown_objects_are_not_found,
         create_and_remove_change_what_exists,
         writes_are_read_back,
@@ -50,6 +51,10 @@ pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
         sharing::a_comparison_tells_what_is_not_shared,
         sharing::the_last_to_let_go_frees,
         sharing::a_full_store_refuses_to_part_what_is_shared,
+        memberships::members_and_memberships_are_one_fact,
+        memberships::only_user_objects_join_only_collections,
+        memberships::removal_ends_memberships_and_full_collections_stay,
+        memberships::members_are_listed_in_order_and_bounded,
     ];
     for promise in promises {
         promise(&make(CAPACITY));
@@ -443,6 +448,16 @@ pub enum Op {
     SetAttribute(u8, u32, usize, u64),
     /// `list` from, max.
     List(u8, usize),
+    /// `create` collection number `.0` (of a small set).
+    CreateCollection(u8),
+    /// `remove` collection `.0`.
+    RemoveCollection(u8),
+    /// `join` collection, object, slot.
+    Join(u8, u8, u32),
+    /// `leave` collection, object.
+    Leave(u8, u8),
+    /// `members` of a collection, from, max; and how many there are.
+    Members(u8, u8, usize),
     /// `flush`.
     Flush,
 }
@@ -451,6 +466,12 @@ pub enum Op {
 #[must_use]
 pub fn object(number: u8) -> ObjectId {
     ObjectId::new(0x1_0000 + u64::from(number) % 2, 0x1_0000 + u64::from(number))
+}
+
+/// The collections that [`Op`]s name.
+#[must_use]
+pub fn collection(number: u8) -> ObjectId {
+    ObjectId::new(0x1_0000 + u64::from(number) % 2, 0x2_0000 + u64::from(number))
 }
 
 /// Runs one step; gives what it answered, in a form that can be compared between stores.
@@ -479,6 +500,14 @@ pub fn apply<S: ObjectStore + ?Sized>(store: &S, op: &Op) -> String {
         }
         Op::List(o, max) => format!("{:?}", store.list(object(o), max)),
         Op::Flush => format!("{:?}", store.flush()),
+        Op::CreateCollection(c) => format!("{:?}", store.create(collection(c), ObjectType::Collection)),
+        Op::RemoveCollection(c) => format!("{:?}", store.remove(collection(c))),
+        Op::Join(c, o, slot) => format!("{:?}", store.join(collection(c), object(o).object, slot)),
+        Op::Leave(c, o) => format!("{:?}", store.leave(collection(c), object(o).object)),
+        Op::Members(c, o, max) => {
+            let count = store.member_count(collection(c));
+            format!("{count:?} {:?}", store.members(collection(c), object(o).object, max))
+        }
     }
 }
 
@@ -497,7 +526,20 @@ pub fn snapshot<S: ObjectStore + ?Sized>(store: &S) -> Result<Vec<ObjectSnapshot
             store.read(id, 0, &mut content)?;
             let attributes = store.attributes(id, None)?;
             let map = store.map(id, 0, usize::MAX)?;
-            all.push(ObjectSnapshot { id, kind, used_bytes: stat.used_bytes, content, map, attributes });
+            let (members, memberships) = match kind {
+                ObjectType::Collection => (store.members(id, 0, usize::MAX)?, Vec::new()),
+                _ => (Vec::new(), store.memberships(id)?),
+            };
+            let ties = [members, memberships];
+            all.push(ObjectSnapshot {
+                id,
+                kind,
+                used_bytes: stat.used_bytes,
+                content,
+                map,
+                attributes,
+                ties,
+            });
         }
         match page.last() {
             Some(&(id, _)) if page.len() == 100 => from = ObjectId::new(id.partition, id.object + 1),
@@ -521,13 +563,15 @@ pub struct ObjectSnapshot {
     pub map: Vec<Stretch>,
     /// All its attributes.
     pub attributes: Vec<(AttributeId, Vec<u8>)>,
+    /// Its members, and the collections that it is a member of, with the slots.
+    pub ties: [Vec<(u64, u32)>; 2],
 }
 
 impl std::fmt::Debug for ObjectSnapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (length, crc) = (self.content.len(), crate::crc::crc32c(&self.content));
         write!(f, "{}: {length} bytes, {} used, crc {crc:08x}", self.id, self.used_bytes)?;
-        write!(f, ", {} attributes", self.attributes.len())
+        write!(f, ", {} attributes, ties {:?}", self.attributes.len(), self.ties)
     }
 }
 
@@ -565,8 +609,21 @@ pub fn random_op(random: &mut Random) -> Op {
             let value = if random.below(3) == 0 { 0 } else { random.below(200) };
             Op::SetAttribute(object, random.below(12) as u32, value as usize, random.next())
         }
-        90..=92 => Op::List(object, random.below(8) as usize),
+        90..=91 => Op::List(object, random.below(8) as usize),
+        92..=96 => random_tie(random, object),
         _ => Op::Flush,
+    }
+}
+
+/// A step about collections.
+fn random_tie(random: &mut Random, object: u8) -> Op {
+    let collection = random.below(4) as u8;
+    match random.below(12) {
+        0..=2 => Op::CreateCollection(collection),
+        3 => Op::RemoveCollection(collection),
+        4..=7 => Op::Join(collection, object, random.below(5) as u32),
+        8..=9 => Op::Leave(collection, object),
+        _ => Op::Members(collection, object, random.below(4) as usize),
     }
 }
 

@@ -15,6 +15,9 @@ pub enum StoreError {
     /// There is no object of this id.
     #[error("object {0} not found")]
     NotFound(ObjectId),
+    /// `remove`: the collection still has members; let them leave first.
+    #[error("collection {0} has members")]
+    HasMembers(ObjectId),
     /// The operation would use more than the capacity. Reads, removals and overwrites still work.
     #[error("no space left in the store")]
     NoSpace,

@@ -10,6 +10,7 @@ mod crc;
 pub mod disk;
 mod error;
 pub mod medium;
+mod memberships;
 mod memory;
 pub mod sim;
 mod store;
@@ -17,6 +18,7 @@ mod store;
 pub use disk::{Background, DiskStore, FormatOptions, Options, format};
 pub use error::{FormatError, StoreError};
 pub use medium::{FileMedium, Medium, MediumFile};
+pub use memberships::{MAX_MEMBERSHIPS, Memberships};
 pub use memory::MemoryStore;
 pub use store::{
     AttributeId, BLOCK, MAX_ATTRIBUTE_LENGTH, MAX_ATTRIBUTES_PER_OBJECT, MAX_LIST, MAX_OBJECT_LENGTH,

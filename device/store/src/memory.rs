@@ -13,9 +13,16 @@ use sealstone_osd::{ObjectId, ObjectType};
 
 use crate::store::{attribute_budget, check_transfer, end_of, push_stretch};
 use crate::{
-    AttributeId, BLOCK, MAX_LIST, MAX_STRETCHES, ObjectStore, Scope, Space, Stat, StoreError, Stretch,
-    StretchKind,
+    AttributeId, BLOCK, MAX_LIST, MAX_MEMBERSHIPS, MAX_STRETCHES, Memberships, ObjectStore, Scope, Space,
+    Stat, StoreError, Stretch, StretchKind,
 };
+
+/// Members of collections, from both ends, with the slots.
+#[derive(Clone, Default)]
+struct Ties {
+    members: BTreeMap<ObjectId, BTreeMap<u64, u32>>,
+    memberships: BTreeMap<ObjectId, BTreeMap<u64, u32>>,
+}
 
 /// One block's bytes; objects that share it hold one of its handles each.
 type Block = Arc<[u8]>;
@@ -27,6 +34,7 @@ pub struct MemoryStore {
 
 struct Inner {
     objects: BTreeMap<ObjectId, Object>,
+    ties: Ties,
     used_blocks: u64,
     capacity_blocks: u64,
 }
@@ -44,7 +52,14 @@ impl MemoryStore {
     #[must_use]
     pub fn new(capacity: u64) -> Self {
         let capacity_blocks = capacity / BLOCK;
-        Self { inner: Mutex::new(Inner { objects: BTreeMap::new(), used_blocks: 0, capacity_blocks }) }
+        Self {
+            inner: Mutex::new(Inner {
+                objects: BTreeMap::new(),
+                ties: Ties::default(),
+                used_blocks: 0,
+                capacity_blocks,
+            }),
+        }
     }
 
     /// Runs `change` on one object and settles the space it took or gave back. Nothing of what it shares changes
@@ -83,8 +98,9 @@ impl Clone for MemoryStore {
         });
         let objects = objects.collect();
         let (used_blocks, capacity_blocks) = (inner.used_blocks, inner.capacity_blocks);
+        let ties = inner.ties.clone();
         drop(copies);
-        Self { inner: Mutex::new(Inner { objects, used_blocks, capacity_blocks }) }
+        Self { inner: Mutex::new(Inner { objects, ties, used_blocks, capacity_blocks }) }
     }
 }
 
@@ -200,13 +216,24 @@ impl ObjectStore for MemoryStore {
             return Err(StoreError::Exists(id));
         }
         let (blocks, attributes) = (BTreeMap::new(), BTreeMap::new());
+        if kind == ObjectType::Collection {
+            inner.ties.members.insert(id, BTreeMap::new());
+        }
         inner.objects.insert(id, Object { kind, length: 0, blocks, attributes, attribute_weight: 0 });
         Ok(())
     }
 
     fn remove(&self, id: ObjectId) -> Result<(), StoreError> {
         let mut inner = self.inner.lock();
+        if inner.ties.members.get(&id).is_some_and(|members| !members.is_empty()) {
+            return Err(StoreError::HasMembers(id));
+        }
         let object = inner.objects.remove(&id).ok_or(StoreError::NotFound(id))?;
+        inner.ties.members.remove(&id);
+        for collection in inner.ties.memberships.remove(&id).unwrap_or_default().into_keys() {
+            let collection = ObjectId::new(id.partition, collection);
+            inner.ties.members.entry(collection).or_default().remove(&id.object);
+        }
         inner.used_blocks -= object.own(..);
         Ok(())
     }
@@ -397,6 +424,72 @@ impl ObjectStore for MemoryStore {
             used: inner.used_blocks * BLOCK,
             objects: inner.objects.len() as u64,
         }
+    }
+}
+
+impl Inner {
+    fn members(&self, collection: ObjectId) -> Result<&BTreeMap<u64, u32>, StoreError> {
+        self.ties.members.get(&collection).ok_or(StoreError::NotFound(collection))
+    }
+}
+
+impl Memberships for MemoryStore {
+    fn join(&self, collection: ObjectId, member: u64, slot: u32) -> Result<bool, StoreError> {
+        let mut inner = self.inner.lock();
+        let object = ObjectId::new(collection.partition, member);
+        let is_member = inner.members(collection)?.contains_key(&member);
+        if inner.objects.get(&object).is_none_or(|found| found.kind != ObjectType::User) {
+            return Err(StoreError::NotFound(object));
+        }
+        if is_member {
+            return Ok(false);
+        }
+        let memberships = inner.ties.memberships.entry(object).or_default();
+        if memberships.len() >= MAX_MEMBERSHIPS {
+            let limit = MAX_MEMBERSHIPS as u64;
+            return Err(StoreError::TooLarge { what: "collections of one object", limit });
+        }
+        memberships.insert(collection.object, slot);
+        inner.ties.members.entry(collection).or_default().insert(member, slot);
+        Ok(true)
+    }
+
+    fn leave(&self, collection: ObjectId, member: u64) -> Result<Option<u32>, StoreError> {
+        let mut inner = self.inner.lock();
+        inner.members(collection)?;
+        let slot = inner.ties.members.entry(collection).or_default().remove(&member);
+        let object = ObjectId::new(collection.partition, member);
+        if let Some(memberships) = inner.ties.memberships.get_mut(&object) {
+            memberships.remove(&collection.object);
+        }
+        Ok(slot)
+    }
+
+    fn membership(&self, collection: ObjectId, member: u64) -> Result<Option<u32>, StoreError> {
+        let inner = self.inner.lock();
+        Ok(inner.ties.members.get(&collection).and_then(|members| members.get(&member).copied()))
+    }
+
+    fn members(&self, collection: ObjectId, from: u64, max: usize) -> Result<Vec<(u64, u32)>, StoreError> {
+        let inner = self.inner.lock();
+        let found = inner.members(collection)?.range(from..).take(max.min(MAX_LIST));
+        Ok(found.map(|(&member, &slot)| (member, slot)).collect())
+    }
+
+    fn member_count(&self, collection: ObjectId) -> Result<u64, StoreError> {
+        Ok(self.inner.lock().members(collection)?.len() as u64)
+    }
+
+    fn memberships(&self, member: ObjectId) -> Result<Vec<(u64, u32)>, StoreError> {
+        let inner = self.inner.lock();
+        inner.objects.get(&member).ok_or(StoreError::NotFound(member))?;
+        let found = inner.ties.memberships.get(&member).into_iter().flatten();
+        Ok(found.map(|(&collection, &slot)| (collection, slot)).collect())
+    }
+
+    fn collections(&self, from: ObjectId, max: usize) -> Result<Vec<ObjectId>, StoreError> {
+        let inner = self.inner.lock();
+        Ok(inner.ties.members.range(from..).take(max.min(MAX_LIST)).map(|(&id, _)| id).collect())
     }
 }
 

@@ -7,6 +7,7 @@ use sealstone_osd::{ObjectId, ObjectType};
 
 use crate::StoreError;
 use crate::disk::Inside;
+use crate::memberships::Memberships;
 
 /// Unit of allocation and of checksums, in bytes.
 pub const BLOCK: u64 = 4096;
@@ -106,14 +107,15 @@ impl<'a> Scope<'a> {
 /// Operations on one object are atomic towards each other; an `Ok` makes the change visible to all that come
 /// after. Only [`flush`](Self::flush) makes it survive power loss. An operation that fails changes nothing.
 /// Every method but `create`, `list`, `flush`, `space` and `begin` gives `NotFound` for an unknown id.
-pub trait ObjectStore: Send + Sync {
+pub trait ObjectStore: Memberships {
     /// Opens a scope (see [`Scope`]). Cheap. May first close the current group, if that is due.
     fn begin(&self) -> Scope<'_>;
 
     /// Makes an empty object. `Exists` if the id is taken, of whatever kind.
     fn create(&self, id: ObjectId, kind: ObjectType) -> Result<(), StoreError>;
 
-    /// Removes an object with its bytes and attributes. Never fails for lack of space.
+    /// Removes an object with its bytes, attributes and memberships. Never fails for lack of space; `HasMembers` for
+    /// a collection that has any.
     fn remove(&self, id: ObjectId) -> Result<(), StoreError>;
 
     /// Kind, length and space taken.

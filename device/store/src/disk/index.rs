@@ -24,6 +24,7 @@ use super::record::{
     Key, Rotten, Value, all_attributes, all_chunks, all_objects, object_of, seal, store_key, unseal,
 };
 use super::space::Run;
+use super::ties::Ties;
 use crate::medium::MediumFile;
 use crate::store::attribute_weight;
 use crate::{FormatError, StoreError};
@@ -74,19 +75,19 @@ pub(crate) struct Survey {
 }
 
 /// Records by their objects, in order.
-struct Owned<'a>(Peekable<redb::Range<'a, &'static [u8; 25], &'static [u8]>>);
+pub(crate) struct Owned<'a>(Peekable<redb::Range<'a, &'static [u8; 25], &'static [u8]>>);
 
 impl<'a> Owned<'a> {
-    fn new(range: redb::Range<'a, &'static [u8; 25], &'static [u8]>) -> Self {
+    pub(crate) fn new(range: redb::Range<'a, &'static [u8; 25], &'static [u8]>) -> Self {
         Self(range.peekable())
     }
 
     /// Visits what belongs to objects up to `id`; counts as damaged what is rotten or belongs to one before.
-    fn advance(
+    pub(crate) fn advance(
         &mut self,
         id: ObjectId,
         damaged: &mut u64,
-        mut visit: impl FnMut(ObjectId, Value),
+        mut visit: impl FnMut(&Key, Value),
     ) -> Result<(), redb::Error> {
         let is_due = |entry: &Result<(redb::AccessGuard<'_, &[u8; 25]>, _), _>| {
             entry.as_ref().is_err() || entry.as_ref().is_ok_and(|(key, _)| object_of(key.value()) <= id)
@@ -96,7 +97,7 @@ impl<'a> Owned<'a> {
             let owner = object_of(key.value());
             *damaged += u64::from(owner != id);
             match Value::parse(key.value(), value.value()) {
-                Ok(value) => visit(owner, value),
+                Ok(value) => visit(key.value(), value),
                 Err(Rotten) => *damaged += u64::from(owner == id),
             }
         }
@@ -253,11 +254,13 @@ impl Index {
             let range = |(first, last): (Key, Key)| table.range::<&[u8; 25]>(&first..=&last);
             let mut chunks = Owned::new(range(all_chunks())?);
             let mut attributes = Owned::new(range(all_attributes())?);
+            let mut ties = Ties::new(&table)?;
             for entry in range(all_objects())? {
                 let (key, value) = entry?;
                 let (key, id) = (*key.value(), object_of(key.value()));
                 let mut blocks = 0;
-                chunks.advance(id, &mut survey.damaged, |owner, value| {
+                chunks.advance(id, &mut survey.damaged, |key, value| {
+                    let owner = object_of(key);
                     let Value::Chunk(chunk) = value else { return };
                     for (extent, sums) in chunk.extents() {
                         blocks += if owner == id { sums.len() as u64 } else { 0 };
@@ -266,15 +269,17 @@ impl Index {
                     }
                 })?;
                 let mut weight = 0;
-                attributes.advance(id, &mut survey.damaged, |owner, value| {
-                    if let (true, Value::Attribute(value)) = (owner == id, value) {
+                attributes.advance(id, &mut survey.damaged, |key, value| {
+                    if let (true, Value::Attribute(value)) = (object_of(key) == id, value) {
                         weight += attribute_weight(value.len());
                     }
                 })?;
                 survey.objects += 1;
+                let tie = ties.advance(id, &mut survey.damaged)?;
                 match Value::parse(&key, value.value()) {
                     Ok(Value::Object(record))
-                        if (record.blocks, record.attribute_weight) == (blocks, weight) => {}
+                        if (record.blocks, record.attribute_weight) == (blocks, weight)
+                            && tie.fits(&record) => {}
                     Ok(Value::Object(_)) => survey.incomplete += 1,
                     _ => survey.damaged += 1,
                 }
@@ -282,7 +287,9 @@ impl Index {
             // What is left belongs to objects whose own record is gone.
             let end = ObjectId::new(u64::MAX, u64::MAX);
             chunks.advance(end, &mut survey.damaged, |_, _| ())?;
-            attributes.advance(end, &mut survey.damaged, |_, _| ())
+            attributes.advance(end, &mut survey.damaged, |_, _| ())?;
+            survey.incomplete += u64::from(!ties.finish(&mut survey.damaged)?);
+            Ok(())
         };
         let result = {
             let engine = self.engine.read().reading();

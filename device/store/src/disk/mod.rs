@@ -13,6 +13,7 @@ mod chunk;
 mod format;
 mod group;
 mod index;
+mod memberships;
 mod punch;
 mod read;
 mod record;
@@ -22,6 +23,7 @@ mod shares;
 mod space;
 mod stage;
 mod superblock;
+mod ties;
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -42,7 +44,8 @@ use chunk::CHUNK_BLOCKS;
 use group::Groups;
 use index::Index;
 use record::{
-    Key, ObjectRecord, Rotten, Value, all_objects, attribute_key, attribute_of, object_key, object_of,
+    Key, ObjectRecord, Rotten, Value, all_objects, attribute_key, attribute_of, collection_key, object_key,
+    object_of,
 };
 use segments::Segments;
 use space::FreeMap;
@@ -200,7 +203,7 @@ impl DiskStore {
                     blocks += chunk.extents().map(|(_, sums)| sums.len() as u64).sum::<u64>()
                 }
                 Ok(Value::Attribute(value)) => weight += attribute_weight(value.len()),
-                Ok(Value::Object(_)) | Err(Rotten) => return Err(StoreError::IndexDamaged { object: id }),
+                Ok(_) | Err(Rotten) => return Err(StoreError::IndexDamaged { object: id }),
             }
         }
         let chunk = *key == record::chunk_key(id, record::chunk_of(key));
@@ -246,17 +249,16 @@ impl DiskStore {
     fn try_remove(&self, id: ObjectId) -> Result<(), Stop> {
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
-        let _lock = self.lock(id).write();
+        let (_locks, memberships) = self.lock_for_removal(id)?;
         let record = match self.record(id) {
-            Err(StoreError::IndexDamaged { .. }) => {
-                ObjectRecord { kind: ObjectType::User, length: 0, blocks: 0, attribute_weight: 0 }
-            }
+            Err(StoreError::IndexDamaged { .. }) => ObjectRecord::empty(ObjectType::User),
             record => record?,
         };
         let mut stage = Stage::new(self, id, record);
         stage.unmap(0..MAX_OBJECT_LENGTH / BLOCK)?;
         let attributes = self.index.scan(attribute_range(id, None), MAX_ATTRIBUTES)?;
         stage.changes.extend(attributes.into_iter().map(|(key, _)| (key, None)));
+        stage.changes.extend(memberships);
         stage.finish(true);
         self.objects.fetch_sub(1, Ordering::Relaxed);
         Ok(())
@@ -320,8 +322,11 @@ impl ObjectStore for DiskStore {
             Err(StoreError::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
-        let record = ObjectRecord { kind, length: 0, blocks: 0, attribute_weight: 0 };
-        self.index.apply(vec![(object_key(id), Some(Value::Object(record)))], &[]);
+        let mut changes = vec![(object_key(id), Some(Value::Object(ObjectRecord::empty(kind))))];
+        if kind == ObjectType::Collection {
+            changes.push((collection_key(id), Some(Value::Count(0))));
+        }
+        self.index.apply(changes, &[]);
         self.objects.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -19,6 +19,9 @@ enum Tag {
     Object = 1,
     Chunk = 2,
     Attribute = 3,
+    Member = 4,
+    Membership = 5,
+    Collection = 6,
 }
 
 fn key(tag: Tag, id: ObjectId, sub: u64) -> Key {
@@ -50,6 +53,21 @@ pub(crate) fn attribute_key(id: ObjectId, attribute: AttributeId) -> Key {
     key(Tag::Attribute, id, u64::from(attribute.page) << 32 | u64::from(attribute.number))
 }
 
+/// One member of a collection.
+pub(crate) fn member_key(collection: ObjectId, member: u64) -> Key {
+    key(Tag::Member, collection, member)
+}
+
+/// One collection of a member.
+pub(crate) fn membership_key(member: ObjectId, collection: u64) -> Key {
+    key(Tag::Membership, member, collection)
+}
+
+/// A collection's number of members.
+pub(crate) fn collection_key(collection: ObjectId) -> Key {
+    key(Tag::Collection, collection, 0)
+}
+
 fn all(tag: Tag) -> (Key, Key) {
     (key(tag, ObjectId::ROOT, 0), key(tag, ObjectId::new(u64::MAX, u64::MAX), u64::MAX))
 }
@@ -69,6 +87,21 @@ pub(crate) fn all_attributes() -> (Key, Key) {
     all(Tag::Attribute)
 }
 
+/// First and last key of all members of all collections.
+pub(crate) fn all_members() -> (Key, Key) {
+    all(Tag::Member)
+}
+
+/// First and last key of all collections of all members.
+pub(crate) fn all_memberships() -> (Key, Key) {
+    all(Tag::Membership)
+}
+
+/// First and last key of all collections.
+pub(crate) fn all_collections() -> (Key, Key) {
+    all(Tag::Collection)
+}
+
 fn u64_at(key: &Key, at: usize) -> u64 {
     key[at..at + 8].iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
@@ -80,6 +113,11 @@ pub(crate) fn object_of(key: &Key) -> ObjectId {
 
 /// The chunk number in a chunk's key.
 pub(crate) fn chunk_of(key: &Key) -> u64 {
+    u64_at(key, 17)
+}
+
+/// The member in a member's key, the collection in a membership's.
+pub(crate) fn sub_of(key: &Key) -> u64 {
     u64_at(key, 17)
 }
 
@@ -98,6 +136,15 @@ pub(crate) struct ObjectRecord {
     pub(crate) blocks: u64,
     /// What its attributes count towards the limit, in bytes.
     pub(crate) attribute_weight: u64,
+    /// Collections that it is a member of.
+    pub(crate) memberships: u16,
+}
+
+impl ObjectRecord {
+    /// The record of a new object.
+    pub(crate) fn empty(kind: ObjectType) -> Self {
+        Self { kind, length: 0, blocks: 0, attribute_weight: 0, memberships: 0 }
+    }
 }
 
 /// A record's value. Cheap to clone.
@@ -106,6 +153,10 @@ pub(crate) enum Value {
     Object(ObjectRecord),
     Chunk(Arc<Chunk>),
     Attribute(Arc<[u8]>),
+    /// The slot of a membership, under the collection and under the member.
+    Membership(u32),
+    /// How many members a collection has.
+    Count(u64),
 }
 
 /// A record whose bytes are not what was written.
@@ -122,6 +173,7 @@ impl Value {
             Self::Object(_) => 48,
             Self::Chunk(chunk) => 64 + chunk.weight(),
             Self::Attribute(value) => 48 + value.len(),
+            Self::Membership(_) | Self::Count(_) => 16,
         }
     }
 
@@ -130,13 +182,16 @@ impl Value {
         let mut out = vec![LAYOUT];
         match self {
             Self::Object(object) => {
-                out.extend_from_slice(&[object.kind as u8, 0, 0]);
+                out.push(object.kind as u8);
+                out.extend_from_slice(&object.memberships.to_le_bytes());
                 for field in [object.length, object.blocks, object.attribute_weight] {
                     out.extend_from_slice(&field.to_le_bytes());
                 }
             }
             Self::Chunk(chunk) => chunk.encode(&mut out),
             Self::Attribute(value) => out.extend_from_slice(value),
+            Self::Membership(slot) => out.extend_from_slice(&slot.to_le_bytes()),
+            Self::Count(count) => out.extend_from_slice(&count.to_le_bytes()),
         }
         seal(key, out)
     }
@@ -161,10 +216,18 @@ impl Value {
                     _ => return Err(Rotten),
                 };
                 let (length, blocks, attribute_weight) = (field(3), field(11), field(19));
-                Ok(Self::Object(ObjectRecord { kind, length, blocks, attribute_weight }))
+                let memberships = u16::from_le_bytes([body[1], body[2]]);
+                Ok(Self::Object(ObjectRecord { kind, length, blocks, attribute_weight, memberships }))
             }
             tag if tag == Tag::Chunk as u8 => Chunk::parse(body).map(|chunk| Self::Chunk(Arc::new(chunk))),
             tag if tag == Tag::Attribute as u8 => Ok(Self::Attribute(body.into())),
+            tag if tag == Tag::Member as u8 || tag == Tag::Membership as u8 => {
+                let slot = body.try_into().map_err(|_| Rotten)?;
+                Ok(Self::Membership(u32::from_le_bytes(slot)))
+            }
+            tag if tag == Tag::Collection as u8 => {
+                Ok(Self::Count(u64::from_le_bytes(body.try_into().map_err(|_| Rotten)?)))
+            }
             _ => Err(Rotten),
         }
     }
@@ -195,7 +258,7 @@ mod tests {
         fn objects_and_attributes_round_trip(length: u64, blocks: u64, weight: u64, value: Vec<u8>) {
             let id = ObjectId::new(length, blocks);
             let object = Value::Object(ObjectRecord {
-                kind: ObjectType::Collection, length, blocks, attribute_weight: weight,
+                kind: ObjectType::Collection, length, blocks, attribute_weight: weight, memberships: weight as u16,
             });
             let key = object_key(id);
             prop_assert_eq!(Value::parse(&key, &object.encode(&key)), Ok(object.clone()));
@@ -205,10 +268,17 @@ mod tests {
             prop_assert_eq!((object_of(&key), attribute_of(&key)), (id, attribute));
             let value = Value::Attribute(value.into());
             prop_assert_eq!(Value::parse(&key, &value.encode(&key)), Ok(value));
+            for key in [member_key(id, weight), membership_key(id, weight)] {
+                let slot = Value::Membership(weight as u32);
+                prop_assert_eq!((object_of(&key), sub_of(&key)), (id, weight));
+                prop_assert_eq!(Value::parse(&key, &slot.encode(&key)), Ok(slot));
+            }
+            let key = collection_key(id);
+            prop_assert_eq!(Value::parse(&key, &Value::Count(weight).encode(&key)), Ok(Value::Count(weight)));
         }
 
         #[test]
-        fn arbitrary_records_never_panic(bytes: Vec<u8>, tag in 0_u8..5) {
+        fn arbitrary_records_never_panic(bytes: Vec<u8>, tag in 0_u8..8) {
             let mut key = chunk_key(ObjectId::ROOT, 3);
             key[0] = tag;
             let _ = Value::parse(&key, &bytes);

@@ -239,7 +239,7 @@ impl<'a> Stage<'a> {
         let source = self.source(offset, data)?;
         let blocks = offset / BLOCK..(offset + data.len() as u64).div_ceil(BLOCK);
         let spans = self.place(blocks)?;
-        self.put(&source, &spans)
+        self.put(&[(source, spans)])
     }
 
     /// Finds a place for each block.
@@ -289,9 +289,10 @@ impl<'a> Stage<'a> {
     }
 
     /// Writes the data to its places, those that can be undone first, and sets the slots.
-    fn put(&mut self, source: &Source<'_>, spans: &[Span]) -> Result<(), Stop> {
+    fn put(&mut self, pieces: &[(Source<'_>, Vec<Span>)]) -> Result<(), Stop> {
+        let all = || pieces.iter().flat_map(|(source, spans)| spans.iter().map(move |span| (source, span)));
         for in_place in [false, true] {
-            for span in spans.iter().filter(|span| span.in_place == in_place) {
+            for (source, span) in all().filter(|(_, span)| span.in_place == in_place) {
                 if let Err(error) = self.store.segments.write(span.place, &source.parts(&span.blocks)) {
                     if in_place {
                         self.store.poison(false);
@@ -301,7 +302,7 @@ impl<'a> Stage<'a> {
                 self.store.groups.wrote((span.blocks.end - span.blocks.start) * BLOCK);
             }
         }
-        for span in spans {
+        for (source, span) in all() {
             for (block, place) in span.blocks.clone().zip(span.place..) {
                 let slot = Slot::new(place, self.open, crate::crc::crc32c(source.block(block)));
                 let old = self.flat(block / CHUNK_BLOCKS)?.set(block % CHUNK_BLOCKS, slot);
@@ -321,12 +322,18 @@ impl<'a> Stage<'a> {
         } else {
             [offset..whole.start * BLOCK, whole.end * BLOCK..end]
         };
+        // All that may fail comes before the first block is written in place: that cannot be undone.
+        let zeros = [0; BLOCK as usize];
+        let mut pieces = Vec::with_capacity(2);
         for edge in edges {
-            if edge.start < edge.end && self.slot(edge.start / BLOCK)?.place().is_some() {
-                self.write(edge.start, &[0; BLOCK as usize][..(edge.end - edge.start) as usize])?;
+            let block = edge.start / BLOCK;
+            if edge.start < edge.end && self.slot(block)?.place().is_some() {
+                let source = self.source(edge.start, &zeros[..(edge.end - edge.start) as usize])?;
+                pieces.push((source, self.place(block..block + 1)?));
             }
         }
-        self.unmap(whole)
+        self.unmap(whole)?;
+        self.put(&pieces)
     }
 
     /// Makes blocks holes.
