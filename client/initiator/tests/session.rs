@@ -9,8 +9,8 @@ use bytes::Bytes;
 use sealstone_initiator::{
     Environment, Residual, ScsiRequest, Session, SessionConfig, SessionError, SystemEnvironment, discover,
 };
-use sealstone_scsi::Status;
-use sealstone_scsi::lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
+use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
+use sealstone_scsi::{AdditionalSense, Status};
 use sealstone_target::{Config, Target};
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
@@ -35,7 +35,9 @@ impl LogicalUnit for Mirror {
         reply.data_out_used = command.data_out.len() as u64;
         reply
     }
-    fn nexus_established(&self, _: NexusId, _: &str, _: bool) {}
+    fn nexus_established(&self, _: NexusId, _: &InitiatorPort<'_>) {}
+    fn attention(&self, _: NexusId, _: AdditionalSense) {}
+    fn luns_reported(&self, _: NexusId) {}
     fn nexus_lost(&self, _: NexusId) {}
     fn reset(&self) {}
 }

@@ -5,12 +5,13 @@
 //! Contract: a nexus that was never announced gets a record at its first command, as an open channel.
 //! Truth: SPC-4 (unit attention), docs/design/t10-osd.md 4.4 (security token), 6.3 (attention after login).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
-use sealstone_scsi::additional::{BUS_DEVICE_RESET_OCCURRED, POWER_ON_OR_RESET};
-use sealstone_scsi::{AdditionalSense, lu::NexusId};
+use sealstone_scsi::additional::BUS_DEVICE_RESET_OCCURRED;
+use sealstone_scsi::lu::{InitiatorPort, NexusId};
+use sealstone_scsi::{AdditionalSense, Attentions};
 
 use crate::environment::Surroundings;
 
@@ -18,8 +19,6 @@ use crate::environment::Surroundings;
 pub const TOKEN_LEN: usize = 32;
 /// Most nexuses remembered; beyond it an arbitrary one is forgotten and gets a new token and attention.
 const NEXUSES_MAX: usize = 65_536;
-/// Most unit attentions waiting on one nexus; more are merged into the ones that wait.
-const ATTENTIONS_MAX: usize = 8;
 
 /// One nexus.
 pub(crate) struct Nexus {
@@ -31,7 +30,7 @@ pub(crate) struct Nexus {
 
 struct State {
     token: [u8; TOKEN_LEN],
-    attentions: VecDeque<AdditionalSense>,
+    attentions: Attentions,
 }
 
 impl Nexus {
@@ -42,7 +41,16 @@ impl Nexus {
 
     /// Takes the oldest unit attention.
     pub(crate) fn take_attention(&self) -> Option<AdditionalSense> {
-        self.state.lock().attentions.pop_front()
+        self.state.lock().attentions.take()
+    }
+
+    /// The oldest unit attention, which stays.
+    pub(crate) fn first_attention(&self) -> Option<AdditionalSense> {
+        self.state.lock().attentions.first()
+    }
+
+    pub(crate) fn luns_reported(&self) {
+        self.state.lock().attentions.luns_reported();
     }
 }
 
@@ -58,11 +66,15 @@ impl Nexuses {
     }
 
     /// A nexus logged in: new token, and the attention every initiator expects first.
-    pub(crate) fn establish(&self, id: NexusId, initiator: &str, secure_channel: bool) -> Arc<Nexus> {
+    pub(crate) fn establish(&self, id: NexusId, port: &InitiatorPort<'_>) -> Arc<Nexus> {
         let state =
-            State { token: self.surroundings.random(), attentions: VecDeque::from([POWER_ON_OR_RESET]) };
-        let nexus =
-            Arc::new(Nexus { id, initiator: initiator.to_owned(), secure_channel, state: Mutex::new(state) });
+            State { token: self.surroundings.random(), attentions: Attentions::begin(port.attention()) };
+        let nexus = Arc::new(Nexus {
+            id,
+            initiator: port.name.to_owned(),
+            secure_channel: port.secure_channel,
+            state: Mutex::new(state),
+        });
         let mut known = self.known.write();
         if known.len() >= NEXUSES_MAX
             && let Some(&other) = known.keys().next()
@@ -79,7 +91,7 @@ impl Nexuses {
 
     pub(crate) fn get(&self, id: NexusId) -> Arc<Nexus> {
         let known = self.known.read().get(&id).cloned();
-        known.unwrap_or_else(|| self.establish(id, "", false))
+        known.unwrap_or_else(|| self.establish(id, &InitiatorPort::new("")))
     }
 
     /// LOGICAL UNIT RESET: new tokens, and every nexus hears of it.
@@ -87,11 +99,14 @@ impl Nexuses {
         for nexus in self.known.read().values() {
             let mut state = nexus.state.lock();
             state.token = self.surroundings.random();
-            if state.attentions.len() < ATTENTIONS_MAX
-                && !state.attentions.contains(&BUS_DEVICE_RESET_OCCURRED)
-            {
-                state.attentions.push_back(BUS_DEVICE_RESET_OCCURRED);
-            }
+            state.attentions.raise(BUS_DEVICE_RESET_OCCURRED);
+        }
+    }
+
+    /// A unit attention for one nexus, if it is known.
+    pub(crate) fn attention(&self, id: NexusId, code: AdditionalSense) {
+        if let Some(nexus) = self.known.read().get(&id) {
+            nexus.state.lock().attentions.raise(code);
         }
     }
 }

@@ -1,110 +1,119 @@
-//! The commands that every logical unit answers: INQUIRY, REPORT LUNS, REQUEST SENSE, TEST UNIT READY.
+//! What an OSD tells to the commands that every logical unit answers.
 //!
-//! Does: say who this device is. Does not: anything with objects.
-//! Contract: `answer` gives `None` for what is an OSD command or nothing at all.
+//! Does: say who this device is, its pages, its commands. Does not: anything with objects; the shared commands
+//! themselves, which `sealstone_scsi::primary` runs.
 //! Truth: SPC-4; docs/design/t10-osd.md 6.2, 6.3.
 
-use bytes::Bytes;
-use sealstone_scsi::lu::{ScsiCommand, ScsiReply};
-use sealstone_scsi::spc::{
-    self, DEVICE_TYPE_OSD, Identity, NOT_THERE, Select, SpcCommand, SpcError, version, vpd,
-};
-use sealstone_scsi::{Sense, SenseKey, Status, additional};
+use std::sync::LazyLock;
 
+use sealstone_osd::cdb::OPERATION_CODE;
+use sealstone_osd::table::SERVICE_ACTIONS;
+use sealstone_scsi::lu::NexusId;
+use sealstone_scsi::primary::DeviceServer;
+use sealstone_scsi::spc::mode::{self, ModeHeader, ModePage, NewPage};
+use sealstone_scsi::spc::supported::CommandRow;
+use sealstone_scsi::spc::{self, DEVICE_TYPE_OSD, Identity, version, vpd};
+use sealstone_scsi::{AdditionalSense, Sense, SenseKey, additional};
+
+use crate::commands;
 use crate::device::Device;
 use crate::failure::Failure;
 use crate::nexus::Nexus;
 use crate::report::Refusal;
 
-/// The logical unit number of the device.
-const LUN: u64 = 0;
+/// Bytes of a CDB of either generation.
+const CDB_OSD1: u16 = 200;
+const CDB_OSD2: u16 = 236;
+/// What is looked at in bytes 1 to 10 of an OSD CDB: CONTROL, ADDITIONAL CDB LENGTH, options; bytes from 11 on all are.
+const USAGE: &[u8] = &[0x04, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0x1F];
 
-/// Answers a command of SPC; an operation code that is none of them is refused.
-pub(crate) fn answer(device: &Device, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
-    let spc = match SpcCommand::parse(command.cdb) {
-        Ok(spc) => spc,
-        Err(error) => return unknown(nexus, command, error),
+/// The device as one nexus sees it.
+pub(crate) struct Server<'a> {
+    pub(crate) device: &'a Device,
+    pub(crate) nexus: &'a Nexus,
+}
+
+/// Service actions that have a handler, one row for each code.
+static OSD_2: LazyLock<Vec<CommandRow>> = LazyLock::new(|| rows(false));
+/// The same with those of OSD-1.
+static BOTH: LazyLock<Vec<CommandRow>> = LazyLock::new(|| rows(true));
+
+fn rows(osd1: bool) -> Vec<CommandRow> {
+    let row = |code: Option<u16>, length| {
+        code.map(|code| CommandRow::new(OPERATION_CODE, length, USAGE).action(code))
     };
-    if !spc.ignores_unit_attention()
-        && let Some(reply) = not_addressable(nexus, command)
-    {
-        return reply;
-    }
-    let there = command.lun == LUN;
-    let data = match spc {
-        SpcCommand::TestUnitReady => return ready(device),
-        SpcCommand::Inquiry { page: None, .. } => spc::standard_inquiry(&Identity {
-            device_type: if there { DEVICE_TYPE_OSD } else { NOT_THERE },
-            vendor: "SEALSTON",
+    let rows = SERVICE_ACTIONS.iter().filter(|row| commands::row(row.action).is_some());
+    rows.flat_map(|action| [row(action.osd1.filter(|_| osd1), CDB_OSD1), row(action.osd2, CDB_OSD2)])
+        .flatten()
+        .collect()
+}
+
+impl DeviceServer for Server<'_> {
+    fn identity(&self) -> Identity<'_> {
+        Identity {
+            device_type: DEVICE_TYPE_OSD,
+            vendor: spc::VENDOR,
             product: "SEALSTONE OSD",
             revision: "0001",
             versions: &[version::OSD, version::OSD_2, version::ISCSI, version::SPC_3],
-        }),
-        SpcCommand::Inquiry { page: Some(page), .. } => match product_data(device, nexus, page, there) {
-            Some(data) => data,
-            None => return ScsiReply::check(vpd::unsupported().encode()),
-        },
-        SpcCommand::ReportLuns { select: Select::WellKnown, .. } => spc::report_luns(&[]),
-        SpcCommand::ReportLuns { .. } => spc::report_luns(&[0]),
-        SpcCommand::RequestSense { descriptor, .. } => {
-            let sense = match nexus.take_attention() {
-                _ if !there => Sense::new(SenseKey::IllegalRequest, additional::LOGICAL_UNIT_NOT_SUPPORTED),
-                Some(attention) => Sense::new(SenseKey::UnitAttention, attention),
-                None => Sense::new(SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE),
-            };
-            if descriptor { sense.encode() } else { sense.encode_fixed() }
-        }
-    };
-    let mut data = data;
-    data.truncate(spc.allocation());
-    ScsiReply::data(Bytes::from(data), command.data_in_max)
-}
-
-/// What stands before every command that is not answered in any state: the logical unit, then unit attentions.
-pub(crate) fn not_addressable(nexus: &Nexus, command: &ScsiCommand<'_>) -> Option<ScsiReply> {
-    let sense = if command.lun == LUN {
-        Sense::new(SenseKey::UnitAttention, nexus.take_attention()?)
-    } else {
-        Sense::new(SenseKey::IllegalRequest, additional::LOGICAL_UNIT_NOT_SUPPORTED)
-    };
-    Some(ScsiReply::check(sense.encode()))
-}
-
-fn unknown(nexus: &Nexus, command: &ScsiCommand<'_>, error: SpcError) -> ScsiReply {
-    match error {
-        SpcError::OperationCode(_) => {
-            not_addressable(nexus, command).unwrap_or_else(|| ScsiReply::check(error.sense().encode()))
-        }
-        SpcError::Empty | SpcError::Length(_) | SpcError::Field { .. } => {
-            ScsiReply::check(error.sense().encode())
+            removable: false,
         }
     }
-}
 
-fn ready(device: &Device) -> ScsiReply {
-    let failure = if device.is_formatting() {
-        Failure::Formatting
-    } else if device.clock.now_ms().is_err() {
-        Failure::ClockNotSet
-    } else {
-        return ScsiReply::status(Status::Good);
-    };
-    Refusal::Failed(failure).bare_reply()
-}
+    fn pages(&self) -> &[u8] {
+        &vpd::OSD_PAGES
+    }
 
-/// A vital product data page.
-fn product_data(device: &Device, nexus: &Nexus, page: u8, there: bool) -> Option<Vec<u8>> {
-    let kind = if there { DEVICE_TYPE_OSD } else { NOT_THERE };
-    let page_of = |content: &[u8]| Some(vpd::page(kind, page, content));
-    match page {
-        vpd::SUPPORTED => page_of(&vpd::OSD_PAGES),
-        _ if !there => None,
-        vpd::SERIAL => page_of(device.serial_number().as_bytes()),
-        // The OSD SYSTEM ID is the designation descriptor itself.
-        vpd::IDENTIFICATION => page_of(&device.system_id),
-        // No source gives its contents.
-        vpd::OSD_INFORMATION => page_of(&[]),
-        vpd::SECURITY_TOKEN => page_of(&nexus.token()),
-        _ => None,
+    fn page(&self, _: NexusId, page: u8) -> Option<Vec<u8>> {
+        match page {
+            vpd::SERIAL => Some(self.device.serial_number().as_bytes().to_vec()),
+            // The OSD SYSTEM ID is the designation descriptor itself.
+            vpd::IDENTIFICATION => Some(self.device.system_id.to_vec()),
+            // No source gives its contents.
+            vpd::OSD_INFORMATION => Some(Vec::new()),
+            vpd::SECURITY_TOKEN => Some(self.nexus.token().to_vec()),
+            _ => None,
+        }
+    }
+
+    fn commands(&self) -> &[CommandRow] {
+        if self.device.config.allow_osd1 { &BOTH } else { &OSD_2 }
+    }
+
+    fn ready(&self) -> Result<(), Sense> {
+        let failure = if self.device.is_formatting() {
+            Failure::Formatting
+        } else if self.device.clock.now_ms().is_err() {
+            Failure::ClockNotSet
+        } else {
+            return Ok(());
+        };
+        let sense = Refusal::Failed(failure).sense(sealstone_osd::Generation::Osd2);
+        Err(sense.unwrap_or_else(|| Sense::new(SenseKey::NotReady, additional::LOGICAL_UNIT_NOT_READY)))
+    }
+
+    fn unit_attention(&self, _: NexusId, take: bool) -> Option<AdditionalSense> {
+        if take { self.nexus.take_attention() } else { self.nexus.first_attention() }
+    }
+
+    fn luns_reported(&self, _: NexusId) {
+        self.nexus.luns_reported();
+    }
+
+    fn descriptor_sense(&self) -> bool {
+        true
+    }
+
+    fn mode_header(&self) -> ModeHeader {
+        ModeHeader::default()
+    }
+
+    fn mode_pages(&self) -> Vec<ModePage> {
+        vec![mode::control_page(true)]
+    }
+
+    /// Nothing is changeable, so nothing comes here.
+    fn mode_select(&self, _: NexusId, _: &[NewPage]) -> Result<(), Sense> {
+        Ok(())
     }
 }

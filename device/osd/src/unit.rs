@@ -10,8 +10,8 @@ use std::sync::atomic::AtomicBool;
 use sealstone_osd::cdb::{Action, Cdb, CdbError, OPERATION_CODE, pointer};
 use sealstone_osd::table::{self, SERVICE_ACTIONS};
 use sealstone_osd::{Generation, ObjectId};
-use sealstone_scsi::lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
-use sealstone_scsi::{Sense, SenseKey};
+use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
+use sealstone_scsi::{AdditionalSense, Sense, SenseKey, primary};
 use sealstone_seal::{GatePolicy, InitialKey};
 use sealstone_store::{ObjectStore, StoreError};
 use thiserror::Error;
@@ -30,7 +30,7 @@ use crate::locks::Locks;
 use crate::metrics::{Ending, Metrics};
 use crate::nexus::{Nexus, Nexuses};
 use crate::report::Refusal;
-use crate::spc;
+use crate::spc::Server;
 
 /// Name of what is no known OSD command, in metrics and audit records.
 const UNKNOWN: &str = "UNKNOWN SERVICE ACTION";
@@ -338,14 +338,15 @@ impl LogicalUnit for OsdUnit {
 
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
         let nexus = self.nexuses.get(command.nexus);
+        let server = Server { device: &self.device, nexus: &nexus };
         if command.cdb.first() != Some(&OPERATION_CODE) {
-            return spc::answer(&self.device, &nexus, &command);
+            return primary::answer(&server, &command);
         }
-        spc::not_addressable(&nexus, &command).unwrap_or_else(|| self.osd(&nexus, &command))
+        primary::attention(&server, nexus.id).unwrap_or_else(|| self.osd(&nexus, &command))
     }
 
-    fn nexus_established(&self, nexus: NexusId, initiator: &str, secure_channel: bool) {
-        self.nexuses.establish(nexus, initiator, secure_channel);
+    fn nexus_established(&self, nexus: NexusId, port: &InitiatorPort<'_>) {
+        self.nexuses.establish(nexus, port);
     }
 
     fn nexus_lost(&self, nexus: NexusId) {
@@ -354,5 +355,13 @@ impl LogicalUnit for OsdUnit {
 
     fn reset(&self) {
         self.nexuses.reset();
+    }
+
+    fn attention(&self, nexus: NexusId, code: AdditionalSense) {
+        self.nexuses.attention(nexus, code);
+    }
+
+    fn luns_reported(&self, nexus: NexusId) {
+        self.nexuses.get(nexus).luns_reported();
     }
 }

@@ -14,7 +14,7 @@ use sealstone_osd::cdb::*;
 use sealstone_osd::table::SERVICE_ACTIONS;
 use sealstone_osd::{Capability, Command, Descriptor, Generation, ObjectId, Permissions, SecurityMethod};
 use sealstone_scsi::Status;
-use sealstone_scsi::lu::{LogicalUnit as _, NexusId};
+use sealstone_scsi::lu::{InitiatorPort, LogicalUnit as _, NexusId};
 use sealstone_seal::signer::ReplyError;
 use sealstone_store::MemoryStore;
 use support::{Bench, NEXUS, PID, START_MS, Wish, user, value};
@@ -394,7 +394,10 @@ fn capkey_is_bound_to_the_token_of_its_nexus() {
     {
         let bench = bench_with(OsdConfig { insecure_capkey, ..OsdConfig::default() });
         let nexus = NexusId(5);
-        bench.unit.nexus_established(nexus, "iqn.test:other", secure_channel);
+        bench.unit.nexus_established(
+            nexus,
+            &InitiatorPort { secure_channel, ..InitiatorPort::new("iqn.test:other") },
+        );
         let token = || {
             let page = bench.raw(nexus, &[0x12, 1, 0xB1, 0, 255, 0], &[], 255).data_in;
             assert_eq!((page[1], page.len()), (0xB1, 4 + 32));
@@ -495,7 +498,7 @@ fn the_device_says_who_it_is_and_where_it_stands() {
     assert_eq!(sealstone_scsi::Sense::parse(&unknown.sense).unwrap().code.0, 0x2000);
 
     // A nexus hears of power on first, but INQUIRY does not wait for that.
-    bench.unit.nexus_established(NexusId(9), "iqn.test:other", false);
+    bench.unit.nexus_established(NexusId(9), &InitiatorPort::new("iqn.test:other"));
     assert_eq!(bench.raw(NexusId(9), &[0x12, 0, 0, 0, 96, 0], &[], 96).status, Status::Good);
     let sense = bench.raw(NexusId(9), &[3, 1, 0, 0, 252, 0], &[], 252).data_in;
     assert_eq!(sense[1..4], [6, 0x29, 0]);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use sealstone_device::OsdConfig;
 use sealstone_osd::Cdb;
 use sealstone_scsi::Status;
-use sealstone_scsi::lu::{LogicalUnit as _, NexusId};
+use sealstone_scsi::lu::{InitiatorPort, LogicalUnit as _, NexusId};
 use sealstone_store::MemoryStore;
 use support::Bench;
 
@@ -53,7 +53,7 @@ fn the_linux_client_gets_what_it_got_from_the_other_target() {
     let config = OsdConfig { insecure_nosec: true, ..OsdConfig::default() };
     let bench = Bench::with(config, Arc::new(MemoryStore::new(16 << 20)));
     let nexus = NexusId(7);
-    bench.unit.nexus_established(nexus, "iqn.1994-05.com.redhat:exofs", false);
+    bench.unit.nexus_established(nexus, &InitiatorPort::new("iqn.1994-05.com.redhat:exofs"));
     let mut osd = 0;
     for (number, exchange) in capture().iter().enumerate() {
         let reply = bench.raw(nexus, &exchange.cdb, &exchange.data_out, exchange.data_in_max);

@@ -21,8 +21,8 @@ use sealstone_iscsi::{
     initiator::{Command, Config as Client, Connection, Event},
 };
 use sealstone_scsi::{
-    Status,
-    lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply},
+    AdditionalSense, Status,
+    lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply},
 };
 use sealstone_target::{Config, Target};
 
@@ -51,7 +51,9 @@ impl LogicalUnit for Memory {
         ScsiReply::data(command.buffers.freeze(buffer), length)
     }
 
-    fn nexus_established(&self, _: NexusId, _: &str, _: bool) {}
+    fn nexus_established(&self, _: NexusId, _: &InitiatorPort<'_>) {}
+    fn attention(&self, _: NexusId, _: AdditionalSense) {}
+    fn luns_reported(&self, _: NexusId) {}
     fn nexus_lost(&self, _: NexusId) {}
     fn reset(&self) {}
 }

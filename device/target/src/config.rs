@@ -70,7 +70,7 @@ pub enum ConfigError {
     #[error("memory per connection is less than the longest data-out")]
     Memory,
     /// A LUN that single-level addressing cannot say, or given twice.
-    #[error("LUN {0} is above 16383 or there twice")]
+    #[error("LUN {0} is above 16383, there twice, or one too many")]
     Lun(u64),
 }
 

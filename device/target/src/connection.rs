@@ -222,11 +222,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
             self.machine.admit(Sessions::tsih(shared.sessions.fresh_nexus()));
             return;
         }
-        match shared.sessions.enter(initiator.clone(), isid, self.control.clone()).await {
+        match shared.sessions.enter(initiator.clone(), isid, self.secure, self.control.clone()).await {
             Ok(entry) => {
                 let nexus = entry.nexus;
                 for unit in shared.luns.units() {
-                    unit.nexus_established(nexus, &initiator, self.secure);
+                    unit.nexus_established(nexus, &entry.port());
                 }
                 self.session = Some(Session { shared: Arc::clone(&shared), entry });
                 counters.add(Counter::Logins, 1);

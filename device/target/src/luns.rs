@@ -1,122 +1,101 @@
 //! Which logical unit a command goes to, and what is said for those that are not there (SAM-5 §4.7, SPC-4).
+//!
+//! Logical units come and go while the target serves; whoever holds one keeps it for the command at hand.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
+use parking_lot::RwLock;
 use sealstone_scsi::{
-    Status,
+    Sense, SenseKey,
+    additional::INTERNAL_TARGET_FAILURE,
     lu::{LogicalUnit, ScsiReply},
+    primary,
+    spc::{self, Select, SpcCommand},
 };
 
 use crate::ConfigError;
 
 /// Flat space addressing says 14 bits.
 const LUN_MAX: u64 = 0x3FFF;
-const INQUIRY: u8 = 0x12;
-const REQUEST_SENSE: u8 = 0x03;
-const REPORT_LUNS: u8 = 0xA0;
+/// Most logical units of one target: what REPORT LUNS tells in 16 KiB.
+const LUNS_MAX: usize = 2047;
 
-pub(crate) struct Luns(BTreeMap<u64, Arc<dyn LogicalUnit>>);
+pub(crate) struct Luns(RwLock<BTreeMap<u16, Arc<dyn LogicalUnit>>>);
 
 /// Who answers a command.
 pub(crate) enum Addressee {
     Unit(u64, Arc<dyn LogicalUnit>),
     /// The target itself already did.
     Answered(ScsiReply),
+    /// REPORT LUNS, likewise; the attention about it is no news any more.
+    Reported(ScsiReply),
 }
 
 impl Luns {
     pub(crate) fn new(units: Vec<(u64, Arc<dyn LogicalUnit>)>) -> Result<Self, ConfigError> {
-        let mut luns = BTreeMap::new();
+        let luns = Self(RwLock::default());
         for (number, unit) in units {
-            if number > LUN_MAX || luns.insert(number, unit).is_some() {
-                return Err(ConfigError::Lun(number));
-            }
+            luns.insert(number, unit)?;
         }
-        Ok(Self(luns))
+        Ok(luns)
     }
 
-    pub(crate) fn units(&self) -> impl Iterator<Item = &Arc<dyn LogicalUnit>> {
-        self.0.values()
+    /// One more logical unit.
+    pub(crate) fn insert(&self, number: u64, unit: Arc<dyn LogicalUnit>) -> Result<(), ConfigError> {
+        let mut luns = self.0.write();
+        let place = u16::try_from(number).ok().filter(|_| number <= LUN_MAX && luns.len() < LUNS_MAX);
+        match place {
+            Some(place) if !luns.contains_key(&place) => {
+                luns.insert(place, unit);
+                Ok(())
+            }
+            _ => Err(ConfigError::Lun(number)),
+        }
     }
 
-    pub(crate) fn find(&self, wire: u64) -> Option<(u64, &Arc<dyn LogicalUnit>)> {
-        let number = decode(wire)?;
-        Some((number, self.0.get(&number)?))
+    /// One less; commands that hold it end as they would.
+    pub(crate) fn remove(&self, number: u64) -> Option<Arc<dyn LogicalUnit>> {
+        self.0.write().remove(&u16::try_from(number).ok()?)
     }
 
-    pub(crate) fn address(&self, wire: u64, cdb: &[u8]) -> Addressee {
-        if cdb.first() == Some(&REPORT_LUNS) {
-            return Addressee::Answered(self.report(cdb));
+    pub(crate) fn units(&self) -> Vec<Arc<dyn LogicalUnit>> {
+        self.0.read().values().cloned().collect()
+    }
+
+    pub(crate) fn find(&self, wire: u64) -> Option<(u64, Arc<dyn LogicalUnit>)> {
+        let number = spc::flat_lun(wire.to_be_bytes())?;
+        let unit = self.0.read().get(&u16::try_from(number).ok()?).cloned()?;
+        Some((number, unit))
+    }
+
+    pub(crate) fn address(&self, wire: u64, cdb: &[u8], data_in_max: usize) -> Addressee {
+        if cdb.first() == Some(&spc::opcode::REPORT_LUNS) {
+            return self.report(cdb, data_in_max);
         }
         match self.find(wire) {
-            Some((number, unit)) => Addressee::Unit(number, Arc::clone(unit)),
-            None => Addressee::Answered(absent(cdb)),
+            Some((number, unit)) => Addressee::Unit(number, unit),
+            None => Addressee::Answered(primary::absent(cdb, data_in_max)),
         }
     }
 
-    fn report(&self, cdb: &[u8]) -> ScsiReply {
-        const WELL_KNOWN_ONLY: u8 = 1;
-        const ALL_SELECTIONS: u8 = 2;
-        let Some((&[select], &allocation)) = cdb
-            .get(2..3)
-            .and_then(|s| s.first_chunk())
-            .zip(cdb.get(6..10).and_then(|bytes| bytes.first_chunk::<4>()))
-        else {
-            return check(0x05, 0x24, 0);
+    fn report(&self, cdb: &[u8], data_in_max: usize) -> Addressee {
+        let (select, allocation) = match SpcCommand::parse(cdb) {
+            Ok(SpcCommand::ReportLuns { select, allocation }) => (select, allocation),
+            Ok(_) => return Addressee::Answered(failed()),
+            Err(error) => return Addressee::Answered(ScsiReply::check(error.sense().encode_fixed())),
         };
-        if select > ALL_SELECTIONS {
-            return check(0x05, 0x24, 0);
-        }
-        let numbers: Vec<u64> =
-            if select == WELL_KNOWN_ONLY { Vec::new() } else { self.0.keys().copied().collect() };
-        let mut data = u32::try_from(numbers.len() * 8).unwrap_or_default().to_be_bytes().to_vec();
-        data.extend_from_slice(&[0; 4]);
-        data.extend(numbers.into_iter().flat_map(|number| encode(number).to_be_bytes()));
-        data.truncate(u32::from_be_bytes(allocation) as usize);
-        ScsiReply::data(Bytes::from(data), usize::MAX)
+        let numbers: Vec<u16> =
+            if select == Select::WellKnown { Vec::new() } else { self.0.read().keys().copied().collect() };
+        let mut data = spc::report_luns(&numbers);
+        data.truncate(allocation as usize);
+        Addressee::Reported(ScsiReply::data(Bytes::from(data), data_in_max))
     }
 }
 
-/// Peripheral (bus 0) and flat space addressing of a single level.
-fn decode(wire: u64) -> Option<u64> {
-    let [high, low, rest @ ..] = wire.to_be_bytes();
-    let flat = high >> 6 == 1;
-    let peripheral = high == 0;
-    (rest == [0; 6] && (flat || peripheral)).then(|| u64::from(high & 0x3F) << 8 | u64::from(low))
-}
-
-fn encode(number: u64) -> u64 {
-    if number < 256 { number << 48 } else { (0x4000 | number) << 48 }
-}
-
-fn absent(cdb: &[u8]) -> ScsiReply {
-    match cdb.first() {
-        Some(&INQUIRY) => {
-            // Peripheral qualifier 3, no device type; SPC-4; response data format 2.
-            let mut data = [0_u8; 36];
-            data[..5].copy_from_slice(&[0x7F, 0, 6, 2, 31]);
-            let allocation =
-                cdb.get(3..5).map_or(0, |bytes| usize::from(bytes[0]) << 8 | usize::from(bytes[1]));
-            ScsiReply::data(Bytes::copy_from_slice(&data[..allocation.min(36)]), usize::MAX)
-        }
-        Some(&REQUEST_SENSE) => {
-            let allocation = cdb.get(4).map_or(0, |length| usize::from(*length));
-            let mut sense = fixed_sense(0x05, 0x25, 0);
-            sense.truncate(allocation);
-            ScsiReply::data(Bytes::from(sense), usize::MAX)
-        }
-        _ => check(0x05, 0x25, 0), // LOGICAL UNIT NOT SUPPORTED
-    }
-}
-
-fn fixed_sense(key: u8, code: u8, qualifier: u8) -> Vec<u8> {
-    vec![0x70, 0, key, 0, 0, 0, 0, 10, 0, 0, 0, 0, code, qualifier, 0, 0, 0, 0]
-}
-
-/// CHECK CONDITION said by the target itself.
-pub(crate) fn check(key: u8, code: u8, qualifier: u8) -> ScsiReply {
-    ScsiReply { status: Status::CheckCondition, ..ScsiReply::check(fixed_sense(key, code, qualifier)) }
+/// HARDWARE ERROR, INTERNAL TARGET FAILURE.
+pub(crate) fn failed() -> ScsiReply {
+    ScsiReply::check(Sense::new(SenseKey::HardwareError, INTERNAL_TARGET_FAILURE).encode_fixed())
 }
 
 #[cfg(test)]
@@ -124,26 +103,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn luns_come_back_from_their_wire_form() {
-        for number in [0, 1, 255, 256, LUN_MAX] {
-            assert_eq!(decode(encode(number)), Some(number));
+    fn absent_and_ill_formed_luns_have_no_unit() {
+        let luns = Luns::new(Vec::new()).unwrap();
+        for wire in [0, 1, 0x0100_0000_0000_0000, 0x8000_0000_0000_0000, 0xC101_0000_0000_0000] {
+            assert!(luns.find(wire).is_none(), "{wire:#x}");
         }
-        for wrong in [1, 0x0100_0000_0000_0000, 0x8000_0000_0000_0000, 0xC101_0000_0000_0000] {
-            assert_eq!(decode(wrong), None, "{wrong:#x}");
-        }
-        assert_eq!(decode(0x4000_0000_0000_0000), Some(0), "flat zero is zero");
     }
 
     #[test]
     fn short_cdbs_never_panic() {
         let luns = Luns::new(Vec::new()).unwrap();
-        for opcode in [INQUIRY, REQUEST_SENSE, REPORT_LUNS, 0] {
+        for opcode in [0x12, 0x03, 0xA0, 0] {
             for len in 0..16 {
                 let mut cdb = vec![0xFF; len];
                 if let Some(first) = cdb.first_mut() {
                     *first = opcode;
                 }
-                let _ = luns.address(0, &cdb);
+                let _ = luns.address(0, &cdb, 255);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
 
-use sealstone_scsi::lu::LogicalUnit;
+use sealstone_scsi::{additional::REPORTED_LUNS_CHANGED, lu::LogicalUnit};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
@@ -50,6 +50,31 @@ impl Target {
             leaving: watch::channel(false).0,
             config,
         })))
+    }
+
+    /// One more logical unit under this number; living sessions hear that the list has changed.
+    ///
+    /// # Errors
+    /// [`ConfigError::Lun`] if the number cannot be or is taken, or there are 2047 already.
+    pub fn attach(&self, number: u64, unit: Arc<dyn LogicalUnit>) -> Result<(), ConfigError> {
+        self.0.luns.insert(number, Arc::clone(&unit))?;
+        self.0.sessions.each(|nexus, port| unit.nexus_established(nexus, port));
+        self.luns_changed();
+        Ok(())
+    }
+
+    /// Takes a logical unit away; commands under way end as they would. False if there is none of this number.
+    pub fn detach(&self, number: u64) -> bool {
+        let Some(unit) = self.0.luns.remove(number) else { return false };
+        self.0.sessions.each(|nexus, _| unit.nexus_lost(nexus));
+        self.luns_changed();
+        true
+    }
+
+    fn luns_changed(&self) {
+        for unit in self.0.luns.units() {
+            self.0.sessions.each(|nexus, _| unit.attention(nexus, REPORTED_LUNS_CHANGED));
+        }
     }
 
     /// What happened so far.

@@ -15,7 +15,7 @@ use sealstone_osd::{
     AttributeId, AttributeParameters, Capability, Cdb, Command, Descriptor, Generation, ObjectId, ObjectType,
     Permissions, SecurityMethod, attribute, capability::Range, capability::Scope,
 };
-use sealstone_scsi::lu::{Buffers, LogicalUnit as _, NexusId, ScsiCommand, ScsiReply};
+use sealstone_scsi::lu::{Buffers, InitiatorPort, LogicalUnit as _, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{SENSE_MAX, Sense, Status};
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, Parts, Signer, selector};
 use sealstone_store::{MemoryStore, ObjectStore};
@@ -83,7 +83,7 @@ impl Rig {
             audit: Arc::new(NoAudit),
         })
         .expect("an empty store");
-        unit.nexus_established(NEXUS, "iqn.2026-11.org.sealstone:fuzz", false);
+        unit.nexus_established(NEXUS, &InitiatorPort::new("iqn.2026-11.org.sealstone:fuzz"));
         unit.upkeep().expect("a volatile lease");
         let rig = Self { unit, store };
         // The first command of a nexus hears of the power-on.

@@ -7,11 +7,38 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use crate::Status;
+use crate::{AdditionalSense, Status, additional};
 
 /// One `I_T` nexus; never reused within a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId(pub u64);
+
+/// Who is at the far end of a nexus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitiatorPort<'a> {
+    /// iSCSI name.
+    pub name: &'a str,
+    /// Initiator session identifier: with the name it is the SCSI port (RFC 7143 §4.4.3.1).
+    pub isid: [u8; 6],
+    /// The connection runs inside TLS.
+    pub secure_channel: bool,
+    /// A nexus of the same port was lost before, in this run: I_T NEXUS LOSS is what it must hear.
+    pub returns: bool,
+}
+
+impl<'a> InitiatorPort<'a> {
+    /// A port that comes for the first time, over an open channel.
+    #[must_use]
+    pub const fn new(name: &'a str) -> Self {
+        Self { name, isid: [0; 6], secure_channel: false, returns: false }
+    }
+
+    /// The unit attention that it hears first.
+    #[must_use]
+    pub const fn attention(&self) -> AdditionalSense {
+        if self.returns { additional::NEXUS_LOSS_OCCURRED } else { additional::POWER_ON_OR_RESET }
+    }
+}
 
 /// One command as the transport collected it.
 #[derive(Clone, Copy)]
@@ -96,10 +123,14 @@ pub trait LogicalUnit: Send + Sync {
     fn cost(&self, cdb: &[u8]) -> Cost;
     /// Runs one command to its end.
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply;
-    /// A nexus logged in; `secure_channel` is true inside TLS.
-    fn nexus_established(&self, nexus: NexusId, initiator: &str, secure_channel: bool);
+    /// A nexus begins.
+    fn nexus_established(&self, nexus: NexusId, port: &InitiatorPort<'_>);
     /// A nexus is gone with all its commands.
     fn nexus_lost(&self, nexus: NexusId);
-    /// LOGICAL UNIT RESET.
+    /// LOGICAL UNIT RESET, or a reset of the whole target: every nexus hears of it.
     fn reset(&self);
+    /// Something happened outside this unit that the initiator of this nexus must hear as unit attention.
+    fn attention(&self, nexus: NexusId, code: AdditionalSense);
+    /// The target answered REPORT LUNS on this nexus: an attention about changed logical units is no news any more.
+    fn luns_reported(&self, nexus: NexusId);
 }

@@ -285,13 +285,21 @@ impl Sense {
         out
     }
 
-    /// Fixed format without descriptors, for REQUEST SENSE that does not ask for them.
+    /// Fixed format: information that fits 32 bits, command specific information likewise, a field pointer; no other
+    /// descriptors.
     #[must_use]
     pub fn encode_fixed(&self) -> Vec<u8> {
         let mut out = alloc::vec![0; FIXED];
         out[0] = if self.deferred { 0x71 } else { 0x70 };
         out[2] = self.key.nibble();
+        if let Some(information) = self.information.and_then(|value| u32::try_from(value).ok()) {
+            out[0] |= VALID;
+            out[3..7].copy_from_slice(&information.to_be_bytes());
+        }
         out[7] = (FIXED - HEADER) as u8;
+        if let Some(specific) = self.command_specific.and_then(|value| u32::try_from(value).ok()) {
+            out[8..12].copy_from_slice(&specific.to_be_bytes());
+        }
         (out[12], out[13]) = (self.code.code(), self.code.qualifier());
         if let Some(field) = self.field {
             out[15] = field.flags();
@@ -324,7 +332,12 @@ impl Sense {
             Some(&[flags, high, low]) => FieldPointer::read(flags, high, low),
             _ => None,
         };
-        Ok(Self { deferred, field, ..Self::new(key, code) })
+        // Whether command specific information is meant cannot be told from zero: zero is none.
+        let number =
+            |at: usize| bytes.get(at..)?.first_chunk().map(|four| u64::from(u32::from_be_bytes(*four)));
+        let information = number(3).filter(|_| bytes[0] & VALID != 0);
+        let command_specific = number(8).filter(|value| *value != 0);
+        Ok(Self { deferred, field, information, command_specific, ..Self::new(key, code) })
     }
 
     fn parse_descriptors(deferred: bool, bytes: &[u8]) -> Result<Self, SenseError> {
@@ -468,6 +481,19 @@ mod tests {
             wire.resize(wire.len() + usize::from(length), 9);
             assert_eq!(Sense::parse(&wire).is_ok(), good, "{length}");
         }
+    }
+
+    #[test]
+    fn fixed_format_keeps_information_that_fits() {
+        let sense = Sense {
+            information: Some(0x1234),
+            ..Sense::new(SenseKey::IllegalRequest, INVALID_FIELD_IN_CDB).with_command_specific(7)
+        };
+        let wire = sense.encode_fixed();
+        assert_eq!((wire[0], &wire[3..7], wire[11]), (0xF0, &[0, 0, 0x12, 0x34][..], 7));
+        assert_eq!(Sense::parse(&wire), Ok(sense.clone()));
+        let long = Sense { information: Some(1 << 40), ..sense };
+        assert_eq!(Sense::parse(&long.encode_fixed()).map(|sense| sense.information), Ok(None));
     }
 
     #[test]

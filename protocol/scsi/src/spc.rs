@@ -1,6 +1,6 @@
-//! The SPC commands that an OSD logical unit answers (SPC-4 §6), and their parameter data.
+//! The SPC commands that every logical unit answers (SPC-4 §6), and their parameter data.
 //!
-//! Does: typed parse of the CDBs, response builders. Does not: keep unit attentions; the logical unit does.
+//! Does: typed parse of the CDBs, response builders. Does not: run them; [`primary`](crate::primary) does.
 //! Truth: `docs/standards/scsi.md`, SPC commands.
 
 use alloc::vec::Vec;
@@ -8,6 +8,11 @@ use alloc::vec::Vec;
 use thiserror::Error;
 
 use crate::{AdditionalSense, FieldPointer, Sense, SenseKey, additional};
+use mode::{ModeSelect, ModeSense, PageControl};
+use supported::Reporting;
+
+pub mod mode;
+pub mod supported;
 
 /// Operation codes of the commands.
 pub mod opcode {
@@ -17,8 +22,22 @@ pub mod opcode {
     pub const REQUEST_SENSE: u8 = 0x03;
     /// INQUIRY.
     pub const INQUIRY: u8 = 0x12;
+    /// MODE SELECT(6).
+    pub const MODE_SELECT_6: u8 = 0x15;
+    /// MODE SENSE(6).
+    pub const MODE_SENSE_6: u8 = 0x1A;
+    /// MODE SELECT(10).
+    pub const MODE_SELECT_10: u8 = 0x55;
+    /// MODE SENSE(10).
+    pub const MODE_SENSE_10: u8 = 0x5A;
     /// REPORT LUNS.
     pub const REPORT_LUNS: u8 = 0xA0;
+    /// MAINTENANCE IN, whose service actions are commands of their own.
+    pub const MAINTENANCE_IN: u8 = 0xA3;
+    /// REPORT SUPPORTED OPERATION CODES, a service action of MAINTENANCE IN.
+    pub const REPORT_OPERATION_CODES: u8 = 0x0C;
+    /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS, a service action of MAINTENANCE IN.
+    pub const REPORT_TASK_FUNCTIONS: u8 = 0x0D;
 }
 
 /// A command that every logical unit answers.
@@ -45,6 +64,31 @@ pub enum SpcCommand {
         /// SELECT REPORT: which logical units.
         select: Select,
         /// ALLOCATION LENGTH in bytes, at least 16.
+        allocation: u32,
+    },
+    /// MODE SENSE, both lengths.
+    ModeSense {
+        /// What is asked.
+        sense: ModeSense,
+        /// ALLOCATION LENGTH in bytes.
+        allocation: u16,
+    },
+    /// MODE SELECT, both lengths.
+    ModeSelect(ModeSelect),
+    /// REPORT SUPPORTED OPERATION CODES.
+    ReportOperationCodes {
+        /// Which.
+        reporting: Reporting,
+        /// RCTD: with timeouts.
+        timeouts: bool,
+        /// ALLOCATION LENGTH in bytes.
+        allocation: u32,
+    },
+    /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
+    ReportTaskFunctions {
+        /// REPD: the longer form.
+        extended: bool,
+        /// ALLOCATION LENGTH in bytes, at least 4.
         allocation: u32,
     },
 }
@@ -98,6 +142,15 @@ impl SpcError {
 const REPORT_LUNS_MIN: u32 = 16;
 /// EVPD of INQUIRY, DESC of REQUEST SENSE; the bit beside them is obsolete and must be zero.
 const BIT_0: u8 = 0x01;
+/// Fewest bytes of ALLOCATION LENGTH of REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
+const TASK_FUNCTIONS_MIN: u32 = 4;
+/// DBD and LLBAA of MODE SENSE.
+const DBD: u8 = 0x08;
+const LLBAA: u8 = 0x10;
+/// PF of MODE SELECT; without it pages would be of a vendor's own format. SP, the bit beside it, must be zero.
+const PF: u8 = 0x10;
+/// RCTD, REPD.
+const BIT_7: u8 = 0x80;
 
 impl SpcCommand {
     /// Reads a CDB; bytes after the command's own are transport padding and not looked at.
@@ -136,6 +189,25 @@ impl SpcCommand {
                 }
                 Ok(Self::ReportLuns { select, allocation })
             }
+            opcode::MODE_SENSE_6 => {
+                let &[_, flags, page, subpage, allocation, _] = cdb.first_chunk().ok_or(short)?;
+                let sense = mode_sense(false, flags & !LLBAA, page, subpage)?;
+                Ok(Self::ModeSense { sense, allocation: u16::from(allocation) })
+            }
+            opcode::MODE_SENSE_10 => {
+                let &[_, flags, page, subpage, _, _, _, high, low, _] = cdb.first_chunk().ok_or(short)?;
+                let sense = mode_sense(true, flags, page, subpage)?;
+                Ok(Self::ModeSense { sense, allocation: u16::from_be_bytes([high, low]) })
+            }
+            opcode::MODE_SELECT_6 => {
+                let &[_, flags, _, _, length, _] = cdb.first_chunk().ok_or(short)?;
+                mode_select(false, flags, u16::from(length))
+            }
+            opcode::MODE_SELECT_10 => {
+                let &[_, flags, _, _, _, _, _, high, low, _] = cdb.first_chunk().ok_or(short)?;
+                mode_select(true, flags, u16::from_be_bytes([high, low]))
+            }
+            opcode::MAINTENANCE_IN => maintenance_in(cdb.first_chunk().ok_or(short)?),
             other => Err(SpcError::OperationCode(other)),
         }
     }
@@ -147,17 +219,77 @@ impl SpcCommand {
             Self::TestUnitReady => 0,
             Self::RequestSense { allocation, .. } => allocation as usize,
             Self::Inquiry { allocation, .. } => allocation as usize,
-            Self::ReportLuns { allocation, .. } => allocation as usize,
+            Self::ReportLuns { allocation, .. }
+            | Self::ReportOperationCodes { allocation, .. }
+            | Self::ReportTaskFunctions { allocation, .. } => allocation as usize,
+            Self::ModeSense { allocation, .. } => allocation as usize,
+            Self::ModeSelect(_) => 0,
         }
     }
 
     /// Is it answered although a unit attention is pending, or the logical unit does not exist?
     #[must_use]
     pub const fn ignores_unit_attention(&self) -> bool {
-        !matches!(self, Self::TestUnitReady)
+        matches!(self, Self::Inquiry { .. } | Self::ReportLuns { .. } | Self::RequestSense { .. })
     }
 }
 
+fn mode_sense(ten: bool, flags: u8, page: u8, subpage: u8) -> Result<ModeSense, SpcError> {
+    if flags & !(DBD | LLBAA) != 0 {
+        return Err(SpcError::Field { at: 1 });
+    }
+    Ok(ModeSense {
+        ten,
+        no_block: flags & DBD != 0,
+        long_block: flags & LLBAA != 0,
+        control: match page >> 6 {
+            0 => PageControl::Current,
+            1 => PageControl::Changeable,
+            2 => PageControl::Default,
+            _ => PageControl::Saved,
+        },
+        page: page & 0x3F,
+        subpage,
+    })
+}
+
+fn mode_select(ten: bool, flags: u8, length: u16) -> Result<SpcCommand, SpcError> {
+    if flags != PF && (length > 0 || flags != 0) {
+        return Err(SpcError::Field { at: 1 });
+    }
+    Ok(SpcCommand::ModeSelect(ModeSelect { ten, length }))
+}
+
+fn maintenance_in(cdb: &[u8; 12]) -> Result<SpcCommand, SpcError> {
+    let &[_, action, options, operation, high, low, a, b, c, d, _, _] = cdb;
+    let allocation = u32::from_be_bytes([a, b, c, d]);
+    match action {
+        opcode::REPORT_OPERATION_CODES => {
+            let action = u16::from_be_bytes([high, low]);
+            let reporting = match options & !BIT_7 {
+                0 => Reporting::All,
+                1 => Reporting::Opcode(operation),
+                2 => Reporting::Action(operation, action),
+                3 => Reporting::Either(operation, action),
+                _ => return Err(SpcError::Field { at: 2 }),
+            };
+            Ok(SpcCommand::ReportOperationCodes { reporting, timeouts: options & BIT_7 != 0, allocation })
+        }
+        opcode::REPORT_TASK_FUNCTIONS => match options {
+            0 | BIT_7 if allocation >= TASK_FUNCTIONS_MIN => {
+                Ok(SpcCommand::ReportTaskFunctions { extended: options == BIT_7, allocation })
+            }
+            0 | BIT_7 => Err(SpcError::Field { at: 6 }),
+            _ => Err(SpcError::Field { at: 2 }),
+        },
+        _ => Err(SpcError::Field { at: 1 }),
+    }
+}
+
+/// T10 VENDOR IDENTIFICATION of every logical unit of this target.
+pub const VENDOR: &str = "SEALSTON";
+/// Peripheral device type of a direct access block device.
+pub const DEVICE_TYPE_BLOCK: u8 = 0x00;
 /// Peripheral device type of an OSD.
 pub const DEVICE_TYPE_OSD: u8 = 0x11;
 /// Peripheral qualifier and device type of a logical unit that is not there.
@@ -185,6 +317,8 @@ const VERSIONS_MAX: usize = 8;
 const SPC_3_VERSION: u8 = 0x05;
 /// RESPONSE DATA FORMAT, and HISUP: hierarchical LUN addressing.
 const RESPONSE_FORMAT: u8 = 0x12;
+/// RMB.
+const RMB: u8 = 0x80;
 /// CMDQUE: commands are queued.
 const CMDQUE: u8 = 0x02;
 
@@ -201,6 +335,8 @@ pub struct Identity<'a> {
     pub revision: &'a str,
     /// Version descriptors, at most 8.
     pub versions: &'a [u16],
+    /// RMB: the medium can be taken out.
+    pub removable: bool,
 }
 
 /// Copies text left-justified into a field, filled with blanks; what is not printable ASCII becomes one.
@@ -216,6 +352,7 @@ fn text(field: &mut [u8], text: &str) {
 pub fn standard_inquiry(identity: &Identity<'_>) -> Vec<u8> {
     let mut out = alloc::vec![0; STANDARD_LEN];
     out[0] = identity.device_type;
+    out[1] = if identity.removable { RMB } else { 0 };
     out[2] = SPC_3_VERSION;
     out[3] = RESPONSE_FORMAT;
     out[4] = (STANDARD_LEN - 5) as u8;
@@ -400,6 +537,7 @@ mod tests {
             product: "Object store\n",
             revision: "0.1.0",
             versions: &[version::OSD, version::OSD_2, version::ISCSI, version::SPC_3],
+            removable: false,
         };
         let data = standard_inquiry(&identity);
         assert_eq!((data.len(), data[0], data[4]), (96, 0x11, 91));

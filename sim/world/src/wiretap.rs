@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sealstone_device::OsdUnit;
+use sealstone_scsi::AdditionalSense;
 use sealstone_scsi::Status;
-use sealstone_scsi::lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
+use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 
 use crate::history::History;
 
@@ -98,11 +99,11 @@ impl LogicalUnit for Witnessed {
         reply
     }
 
-    fn nexus_established(&self, nexus: NexusId, initiator: &str, secure_channel: bool) {
-        if initiator == ATTACKER {
+    fn nexus_established(&self, nexus: NexusId, port: &InitiatorPort<'_>) {
+        if port.name == ATTACKER {
             self.attackers.lock().insert(nexus);
         }
-        self.unit.nexus_established(nexus, initiator, secure_channel);
+        self.unit.nexus_established(nexus, port);
     }
 
     fn nexus_lost(&self, nexus: NexusId) {
@@ -112,5 +113,13 @@ impl LogicalUnit for Witnessed {
 
     fn reset(&self) {
         self.unit.reset();
+    }
+
+    fn attention(&self, nexus: NexusId, code: AdditionalSense) {
+        self.unit.attention(nexus, code);
+    }
+
+    fn luns_reported(&self, nexus: NexusId) {
+        self.unit.luns_reported(nexus);
     }
 }

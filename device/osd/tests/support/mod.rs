@@ -17,7 +17,7 @@ use sealstone_osd::{
     AttributeId, Capability, Cdb, Command, Descriptor, Generation, ObjectId, ObjectType, Permissions,
     SecurityMethod, offset,
 };
-use sealstone_scsi::lu::{Buffers, LogicalUnit as _, NexusId, ScsiCommand, ScsiReply};
+use sealstone_scsi::lu::{Buffers, InitiatorPort, LogicalUnit as _, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{Sense, Status};
 use sealstone_seal::signer::{Parts as SignParts, Reply, ReplyError, Signed, Signer};
 use sealstone_seal::{
@@ -190,7 +190,7 @@ impl Bench {
     }
 
     pub fn login(&self, nexus: NexusId) {
-        self.unit.nexus_established(nexus, "iqn.test:client", false);
+        self.unit.nexus_established(nexus, &InitiatorPort::new("iqn.test:client"));
         let ready = self.raw(nexus, &[0; 6], &[], 0);
         assert_eq!(ready.status, Status::CheckCondition, "the attention comes first");
     }

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::Driver;
 use crate::{
     Counter, Counters, Share,
-    luns::{Addressee, check},
+    luns::{Addressee, failed},
     pool::CommandBuffers,
 };
 
@@ -28,8 +28,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
         counters.add(Counter::Commands, 1);
         let task = command.task;
         let Some(nexus) = self.nexus() else { return };
-        match self.shared.luns.address(command.lun, command.cdb.as_slice()) {
-            Addressee::Answered(reply) => {
+        let most = command.data_in_max as usize;
+        let addressee = self.shared.luns.address(command.lun, command.cdb.as_slice(), most);
+        if let Addressee::Reported(_) = addressee {
+            for unit in self.shared.luns.units() {
+                unit.luns_reported(nexus);
+            }
+        }
+        match addressee {
+            Addressee::Answered(reply) | Addressee::Reported(reply) => {
                 let reply = translate(reply, counters);
                 self.machine.complete(task, reply);
             }
@@ -75,7 +82,7 @@ fn run(
     // A logical unit that panics must not take the connection, nor the target, with it.
     let reply = catch_unwind(AssertUnwindSafe(|| unit.execute(command))).unwrap_or_else(|_| {
         counters.add(Counter::CommandsPanicked, 1);
-        check(0x04, 0x44, 0) // HARDWARE ERROR, INTERNAL TARGET FAILURE
+        failed()
     });
     translate(reply, counters)
 }

@@ -21,8 +21,8 @@ use sealstone_iscsi::{
     },
 };
 use sealstone_scsi::{
-    Status,
-    lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply},
+    AdditionalSense, Status,
+    lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply},
 };
 use sealstone_target::{Config, Target};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
@@ -107,7 +107,10 @@ impl LogicalUnit for Disk {
         }
     }
 
-    fn nexus_established(&self, _: NexusId, _: &str, _: bool) {
+    fn attention(&self, _: NexusId, _: AdditionalSense) {}
+    fn luns_reported(&self, _: NexusId) {}
+
+    fn nexus_established(&self, _: NexusId, _: &InitiatorPort<'_>) {
         self.nexuses.fetch_add(1, Ordering::SeqCst);
     }
 
