@@ -188,11 +188,16 @@ fn every_field_of_an_80_byte_capability_is_checked_and_pointed_at() {
         assert_eq!(answer.sense(), (5, 0x2400), "{at}");
         assert_eq!(answer.sense.unwrap().field.unwrap().byte, pointer::CAPABILITY + at);
     }
-    // An algorithm whose values have no room in 20 bytes, and a capability of the other generation.
-    for wrong in [Capability { icv_algorithm: 0, format: Generation::Osd2, ..good }] {
-        let ready = bench.ready(read, &Wish::default(), &[], &wrong);
-        assert_eq!(bench.send(&ready).status, Status::CheckCondition);
-    }
+    // A capability that claims the other generation.
+    let wrong = Capability { format: Generation::Osd2, ..good };
+    let ready = bench.ready(read, &Wish::default(), &[], &wrong);
+    assert_eq!(bench.send(&ready).status, Status::CheckCondition);
+    // An algorithm whose values have no room in 20 bytes cannot even be asked for.
+    let slot_1 = Capability { icv_algorithm: 1, ..good };
+    let mut ready = bench.ready(read, &Wish::default(), &[], &good);
+    let at = usize::from(pointer::CAPABILITY);
+    ready.cdb[at..at + 80].copy_from_slice(&slot_1.encode());
+    assert_eq!(bench.send(&ready).status, Status::CheckCondition);
 }
 
 #[test]
