@@ -305,6 +305,12 @@ pub mod version {
     pub const OSD: u16 = 0x0340;
     /// OSD-2 (T10/1729-D).
     pub const OSD_2: u16 = 0x0440;
+    /// SAM-5.
+    pub const SAM_5: u16 = 0x00A0;
+    /// SPC-4.
+    pub const SPC_4: u16 = 0x0460;
+    /// SBC-3.
+    pub const SBC_3: u16 = 0x04C0;
     /// iSCSI.
     pub const ISCSI: u16 = 0x0960;
 }

@@ -1,0 +1,326 @@
+//! Which block units a device has, kept in the store itself.
+//!
+//! Does: one user object for each unit in a partition of its own, with a record of what it is. Does not: run units.
+//! Contract: the partition lies below all ids that OSD commands can create, list or address, so that a block unit is
+//! out of their reach, and FORMAT OSD does not touch it. An object without a record is a unit whose making was cut off;
+//! it is removed at the next start. A unit is made, and removed, as a whole or not at all.
+//! Truth: docs/adr on block units; docs/standards/block.md.
+
+use sealstone_osd::{ObjectId, ObjectType};
+use sealstone_store::{AttributeId, ObjectStore, StoreError};
+use thiserror::Error;
+
+use crate::geometry::{BlockSize, Geometry, SizeError};
+
+/// The partition of block units. T10 reserves ids below 10000h, and OSD commands refuse them.
+pub const BLOCK_PARTITION: u64 = 0xB10C;
+/// Largest logical unit number of a block unit; 0 is the OSD's.
+pub const LUN_MAX: u16 = 255;
+/// Most block units of a device.
+pub const UNITS_MAX: usize = LUN_MAX as usize;
+/// Longest name of a unit, bytes.
+pub const NAME_MAX: usize = 64;
+
+const _: () = assert!(BLOCK_PARTITION < ObjectId::FIRST_ASSIGNABLE);
+
+/// Attributes of a unit's object.
+const PAGE: u32 = 0;
+const RECORD: AttributeId = AttributeId { page: PAGE, number: 1 };
+const RESERVATIONS: AttributeId = AttributeId { page: PAGE, number: 2 };
+/// Layout of the record.
+const VERSION: u8 = 1;
+const THIN: u8 = 0x01;
+const REMOVABLE: u8 = 0x02;
+/// Bytes of the record before the name.
+const FIXED: usize = 38;
+/// Bytes that are written at once to provision a unit fully.
+const FILL: usize = 1 << 20;
+
+/// Why something cannot be done with the units of a device.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CatalogError {
+    /// Not a name that a unit can have.
+    #[error("bad name {0:?}: 1 to {NAME_MAX} of a-z, 0-9, '.', '-', '_'")]
+    Name(String),
+    /// There is one of this name.
+    #[error("there is a block unit named {0} already")]
+    NameTaken(String),
+    /// No number that a block unit can have.
+    #[error("LUN {0} is none that a block unit can have (1 to {LUN_MAX})")]
+    Lun(u16),
+    /// There is one of this number.
+    #[error("LUN {0} is taken")]
+    LunTaken(u16),
+    /// All numbers are taken.
+    #[error("there are {UNITS_MAX} block units already")]
+    TooMany,
+    /// Not a size that a unit can have.
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    /// A fully provisioned unit of this size does not fit.
+    #[error("{wanted} bytes are more than the {free} that are free")]
+    NoSpace {
+        /// Bytes wanted.
+        wanted: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// There is no such unit.
+    #[error("there is no block unit named {0}")]
+    NotFound(String),
+    /// Initiators have registered or reserved it.
+    #[error("{name} is reserved or registered by {initiators} initiators")]
+    Reserved {
+        /// The unit.
+        name: String,
+        /// How many.
+        initiators: usize,
+    },
+    /// What is kept about a unit cannot be understood.
+    #[error("the record of LUN {0} is damaged")]
+    Damaged(u64),
+    /// The store failed.
+    #[error("store")]
+    Store(#[from] StoreError),
+}
+
+/// What a new unit is to be.
+#[derive(Clone, Debug)]
+pub struct NewUnit {
+    /// Its name.
+    pub name: String,
+    /// Its number; `None` takes the lowest free one.
+    pub lun: Option<u16>,
+    /// Bytes.
+    pub bytes: u64,
+    /// Bytes of a block.
+    pub block: BlockSize,
+    /// Space is taken when it is written to, and given back by UNMAP; otherwise it is all taken at once.
+    pub thin: bool,
+    /// Initiators may eject and load it.
+    pub removable: bool,
+    /// Random bytes that become its serial number.
+    pub serial: [u8; 16],
+    /// Now, milliseconds since 1970.
+    pub now_ms: u64,
+}
+
+/// What a unit is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Logical unit number.
+    pub lun: u16,
+    /// Its name.
+    pub name: String,
+    /// Block size and number of blocks.
+    pub geometry: Geometry,
+    /// Thinly provisioned.
+    pub thin: bool,
+    /// Initiators may eject and load it.
+    pub removable: bool,
+    /// Never that of another unit.
+    pub serial: [u8; 16],
+    /// When it was made, milliseconds since 1970.
+    pub created_ms: u64,
+}
+
+impl Description {
+    /// The serial number as text.
+    #[must_use]
+    pub fn serial_text(&self) -> String {
+        self.serial.iter().map(|byte| format!("{byte:02X}")).collect()
+    }
+
+    /// The object under it.
+    pub(crate) fn object(&self) -> ObjectId {
+        object_of(self.lun)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let flags = if self.thin { THIN } else { 0 } | if self.removable { REMOVABLE } else { 0 };
+        let shift = u8::try_from(self.geometry.block().shift()).expect("9 or 12");
+        let mut out = vec![VERSION, flags, shift, 0];
+        out.extend(self.lun.to_be_bytes());
+        out.extend(self.geometry.blocks().to_be_bytes());
+        out.extend(self.serial);
+        out.extend(self.created_ms.to_be_bytes());
+        out.extend_from_slice(self.name.as_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (fixed, name) = bytes.split_first_chunk::<FIXED>()?;
+        let [VERSION, flags, shift @ (9 | 12), 0, lun_high, lun_low, rest @ ..] = fixed else { return None };
+        let (blocks, rest) = rest.split_first_chunk::<8>()?;
+        let (serial, created) = rest.split_first_chunk::<16>()?;
+        let block = BlockSize::from_bytes(1 << shift)?;
+        let bytes = u64::from_be_bytes(*blocks).checked_mul(block.bytes())?;
+        let name = std::str::from_utf8(name).ok()?;
+        check_name(name).ok()?;
+        Some(Self {
+            lun: u16::from_be_bytes([*lun_high, *lun_low]),
+            name: name.to_owned(),
+            geometry: Geometry::new(block, bytes).ok()?,
+            thin: flags & THIN != 0,
+            removable: flags & REMOVABLE != 0,
+            serial: *serial,
+            created_ms: u64::from_be_bytes(created.try_into().ok()?),
+        })
+    }
+}
+
+fn object_of(lun: u16) -> ObjectId {
+    ObjectId::new(BLOCK_PARTITION, u64::from(lun))
+}
+
+fn check_name(name: &str) -> Result<(), CatalogError> {
+    let fits = !name.is_empty() && name.len() <= NAME_MAX;
+    let plain = name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-' | b'_'));
+    if fits && plain { Ok(()) } else { Err(CatalogError::Name(name.chars().take(NAME_MAX).collect())) }
+}
+
+/// The units of a store, by number. Removes what was never finished.
+pub(crate) fn load(store: &dyn ObjectStore) -> Result<Vec<Description>, CatalogError> {
+    let mut units = Vec::new();
+    for (id, _) in store.list(ObjectId::new(BLOCK_PARTITION, 1), UNITS_MAX)? {
+        if id.partition != BLOCK_PARTITION {
+            break;
+        }
+        let Some(record) = store.attribute(id, RECORD)? else {
+            tracing::warn!(lun = id.object, "a block unit was never finished: it is removed");
+            store.remove(id)?;
+            continue;
+        };
+        let unit = Description::decode(&record).filter(|unit| unit.object() == id);
+        let unit = unit.ok_or(CatalogError::Damaged(id.object))?;
+        if store.stat(id)?.length != unit.geometry.bytes() {
+            return Err(CatalogError::Damaged(id.object));
+        }
+        units.push(unit);
+    }
+    Ok(units)
+}
+
+/// Makes a unit, durably. `taken` are those that are there.
+pub(crate) fn create(
+    store: &dyn ObjectStore,
+    taken: &[Description],
+    new: NewUnit,
+) -> Result<Description, CatalogError> {
+    check_name(&new.name)?;
+    let geometry = Geometry::new(new.block, new.bytes)?;
+    if taken.iter().any(|unit| unit.name == new.name) {
+        return Err(CatalogError::NameTaken(new.name));
+    }
+    let is_taken = |lun: u16| taken.iter().any(|unit| unit.lun == lun);
+    let lun = match new.lun {
+        Some(lun) if !(1..=LUN_MAX).contains(&lun) => return Err(CatalogError::Lun(lun)),
+        Some(lun) if is_taken(lun) => return Err(CatalogError::LunTaken(lun)),
+        Some(lun) => lun,
+        None => (1..=LUN_MAX).find(|lun| !is_taken(*lun)).ok_or(CatalogError::TooMany)?,
+    };
+    let unit = Description {
+        lun,
+        name: new.name,
+        geometry,
+        thin: new.thin,
+        removable: new.removable,
+        serial: new.serial,
+        created_ms: new.now_ms,
+    };
+    let id = unit.object();
+    if unit.thin {
+        let _scope = store.begin();
+        store.create(id, ObjectType::User)?;
+        store.resize(id, geometry.bytes())?;
+        store.set_attribute(id, RECORD, &unit.encode())?;
+    } else {
+        let space = store.space();
+        let free = space.total.saturating_sub(space.used);
+        if geometry.bytes() > free {
+            return Err(CatalogError::NoSpace { wanted: geometry.bytes(), free });
+        }
+        store.create(id, ObjectType::User)?;
+        let made = provision(store, id, geometry.bytes())
+            .and_then(|()| store.set_attribute(id, RECORD, &unit.encode()));
+        if let Err(error) = made {
+            // Without its record it would be removed at the next start; its space is wanted now.
+            store.remove(id)?;
+            return Err(error.into());
+        }
+    }
+    store.flush()?;
+    Ok(unit)
+}
+
+/// Takes all the space at once.
+fn provision(store: &dyn ObjectStore, id: ObjectId, bytes: u64) -> Result<(), StoreError> {
+    let zeros = vec![0; FILL];
+    let mut at = 0;
+    while at < bytes {
+        let length = usize::try_from(bytes - at).unwrap_or(usize::MAX).min(FILL);
+        store.write(id, at, &zeros[..length])?;
+        at += length as u64;
+    }
+    Ok(())
+}
+
+/// Removes a unit, durably.
+pub(crate) fn remove(store: &dyn ObjectStore, unit: &Description) -> Result<(), StoreError> {
+    store.remove(unit.object())?;
+    store.flush()
+}
+
+/// Bytes of the store that a unit takes.
+pub(crate) fn used_bytes(store: &dyn ObjectStore, unit: &Description) -> Result<u64, StoreError> {
+    Ok(store.stat(unit.object())?.used_bytes)
+}
+
+/// Registrations that are to survive a restart; empty forgets them.
+pub(crate) fn store_reservations(
+    store: &dyn ObjectStore,
+    id: ObjectId,
+    record: &[u8],
+) -> Result<(), StoreError> {
+    store.set_attribute(id, RESERVATIONS, record)
+}
+
+/// What [`store_reservations`] stored.
+pub(crate) fn load_reservations(
+    store: &dyn ObjectStore,
+    id: ObjectId,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    store.attribute(id, RESERVATIONS)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn records_come_back(name in "[a-z0-9._-]{1,64}", lun in 1..=LUN_MAX, blocks in 1..1_u64 << 30, flags: (bool, bool, bool)) {
+            let block = if flags.0 { BlockSize::B512 } else { BlockSize::B4096 };
+            let unit = Description {
+                lun,
+                name,
+                geometry: Geometry::new(block, blocks * block.bytes()).unwrap(),
+                thin: flags.1,
+                removable: flags.2,
+                serial: [7; 16],
+                created_ms: blocks,
+            };
+            prop_assert_eq!(Description::decode(&unit.encode()), Some(unit));
+        }
+
+        #[test]
+        fn arbitrary_records_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let mut versioned = vec![VERSION, 0, 9, 0];
+            versioned.extend(&bytes);
+            let _ = (Description::decode(&bytes), Description::decode(&versioned));
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Block logical units (SBC-3) on top of user objects of the store.
+//!
+//! Does: everything between a SCSI block command and one object of the store: data, provisioning, reservations, mode
+//! pages; the catalogue of a device's block units. Does not: transport; who may log in is the target's to decide.
+//! Contract: `LogicalUnit`. GOOD to SYNCHRONIZE CACHE, or to a command with FUA, means durable; GOOD to a change of
+//! reservations with APTPL does too. What a command is refused for has changed nothing, unless it says so.
+//! Truth: SBC-3, SPC-4, SAM-5 as recorded in `docs/standards/block.md`.
+
+mod catalog;
+mod command;
+mod counters;
+mod data;
+mod failure;
+mod geometry;
+mod inquiry;
+mod maintenance;
+mod mode;
+mod nexus;
+mod provisioning;
+mod reservation;
+mod reserve;
+mod transfer;
+mod transport_id;
+mod unit;
+mod units;
+
+pub use catalog::{BLOCK_PARTITION, CatalogError, Description, LUN_MAX, NAME_MAX, NewUnit, UNITS_MAX};
+pub use counters::UnitCounters;
+pub use geometry::{BlockSize, Geometry, SizeError};
+pub use unit::BlockUnit;
+pub use units::{BlockUnits, Listed};

@@ -1,0 +1,89 @@
+//! What a block unit remembers about each I_T nexus.
+//!
+//! Does: the initiator port, waiting unit attentions. Does not: registrations, which outlive a nexus.
+//! Contract: a nexus that was never announced gets a record at its first command.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use sealstone_scsi::lu::{InitiatorPort, NexusId};
+use sealstone_scsi::{AdditionalSense, Attentions};
+
+/// Most nexuses remembered; beyond it an arbitrary one is forgotten and begins anew with its next command.
+const NEXUSES_MAX: usize = 65_536;
+
+/// A SCSI initiator port as iSCSI names it: name and session identifier (RFC 7143 §4.4.3.1).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Port {
+    pub(crate) name: String,
+    pub(crate) isid: [u8; 6],
+}
+
+/// One nexus.
+#[derive(Debug)]
+pub(crate) struct Nexus {
+    pub(crate) id: NexusId,
+    pub(crate) port: Port,
+    attentions: Mutex<Attentions>,
+}
+
+impl Nexus {
+    /// Something that the initiator must hear.
+    pub(crate) fn raise(&self, code: AdditionalSense) {
+        self.attentions.lock().raise(code);
+    }
+
+    /// The attention that is due.
+    pub(crate) fn attention(&self, take: bool) -> Option<AdditionalSense> {
+        let mut attentions = self.attentions.lock();
+        if take { attentions.take() } else { attentions.first() }
+    }
+
+    /// REPORT LUNS was answered.
+    pub(crate) fn luns_reported(&self) {
+        self.attentions.lock().luns_reported();
+    }
+}
+
+/// Every nexus of a unit.
+#[derive(Debug, Default)]
+pub(crate) struct Nexuses(RwLock<HashMap<NexusId, Arc<Nexus>>>);
+
+impl Nexuses {
+    /// A nexus logged in.
+    pub(crate) fn establish(&self, id: NexusId, port: &InitiatorPort<'_>) -> Arc<Nexus> {
+        let nexus = Arc::new(Nexus {
+            id,
+            port: Port { name: port.name.to_owned(), isid: port.isid },
+            attentions: Mutex::new(Attentions::begin(port.attention())),
+        });
+        let mut known = self.0.write();
+        if known.len() >= NEXUSES_MAX
+            && let Some(&other) = known.keys().next()
+        {
+            known.remove(&other);
+        }
+        known.insert(id, Arc::clone(&nexus));
+        nexus
+    }
+
+    pub(crate) fn lose(&self, id: NexusId) {
+        self.0.write().remove(&id);
+    }
+
+    pub(crate) fn get(&self, id: NexusId) -> Arc<Nexus> {
+        let known = self.0.read().get(&id).cloned();
+        known.unwrap_or_else(|| self.establish(id, &InitiatorPort::new("")))
+    }
+
+    /// Everybody hears of it but one.
+    pub(crate) fn raise(&self, code: AdditionalSense, except: Option<NexusId>) {
+        self.0.read().values().filter(|nexus| Some(nexus.id) != except).for_each(|nexus| nexus.raise(code));
+    }
+
+    /// The nexuses of a port hear of it.
+    pub(crate) fn tell(&self, port: &Port, code: AdditionalSense) {
+        self.0.read().values().filter(|nexus| nexus.port == *port).for_each(|nexus| nexus.raise(code));
+    }
+}

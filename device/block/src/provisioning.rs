@@ -1,0 +1,164 @@
+//! Thin provisioning: UNMAP, WRITE SAME, GET LBA STATUS (SBC-3 §4.7).
+//!
+//! Does: turn blocks into holes of the object and say where holes are. Does not: anchor blocks: a hole has no space
+//! that could be kept for it.
+//! Contract: an unmapped block reads as zeros (LBPRZ). A list of extents is checked as a whole before any is unmapped.
+
+use bytes::Bytes;
+
+use sealstone_store::StretchKind;
+
+use crate::command::{Done, Run};
+use crate::data::{PIECE, exact_data_out};
+use crate::failure::Failure;
+use crate::geometry::Extent;
+use crate::transfer::{Form, be16, be32, no_protection};
+
+/// Most bytes that one UNMAP gives back: MAXIMUM UNMAP LBA COUNT.
+pub(crate) const UNMAP_MAX: u64 = 4 << 30;
+/// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
+pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
+/// Most bytes of one WRITE SAME: MAXIMUM WRITE SAME LENGTH.
+pub(crate) const WRITE_SAME_MAX: u64 = 64 << 20;
+/// Most LBA status descriptors of one answer.
+const STATUSES_MAX: usize = 1024;
+
+/// ANCHOR, UNMAP, NDOB: byte 1 of WRITE SAME; between them what SBC-2 had for counting addresses.
+const ANCHOR: u8 = 0x10;
+const UNMAP: u8 = 0x08;
+const OBSOLETE: u8 = 0x06;
+const NDOB: u8 = 0x01;
+
+/// WRITE SAME.
+pub(crate) fn write_same(run: &Run<'_>, form: Form) -> Result<Done, Failure> {
+    let wire = run.wire();
+    no_protection(wire)?;
+    let flags = wire[1];
+    if flags & ANCHOR != 0 {
+        return Err(Failure::bit(1, 4));
+    }
+    let unmaps = flags & UNMAP != 0;
+    if unmaps && !run.unit.is_thin() {
+        return Err(Failure::bit(1, 3));
+    }
+    if flags & OBSOLETE != 0 {
+        return Err(Failure::bit(1, 2));
+    }
+    let no_data = flags & NDOB != 0;
+    if no_data && form != Form::Sixteen {
+        return Err(Failure::bit(1, 0));
+    }
+    let geometry = run.unit.geometry();
+    let blocks = form.blocks(wire);
+    // WSNZ: no number of blocks does not mean the rest of the unit.
+    if blocks == 0 || blocks > geometry.blocks_of(WRITE_SAME_MAX) {
+        return Err(Failure::field(form.length_at()));
+    }
+    let extent = geometry.extent(form.lba(wire), u64::from(blocks))?;
+    run.unit.check_writable()?;
+    let block = if no_data { &[][..] } else { exact_data_out(run, geometry.block().bytes())? };
+    let used = block.len() as u64;
+    if block.iter().all(|&byte| byte == 0) && unmaps {
+        run.unit.unmap(extent)?;
+    } else {
+        fill(run, extent, block)?;
+    }
+    Ok(Done { used, moved: (0, extent.length()), ..Done::GOOD })
+}
+
+/// Writes a block again and again; an empty one stands for zeros.
+fn fill(run: &Run<'_>, extent: Extent, block: &[u8]) -> Result<(), Failure> {
+    let length = usize::try_from(extent.length()).unwrap_or(usize::MAX).min(PIECE);
+    let mut buffer = run.command.buffers.take(length).ok_or(Failure::NoBuffer)?;
+    if block.is_empty() {
+        buffer.fill(0);
+    } else {
+        buffer.chunks_exact_mut(block.len()).for_each(|slot| slot.copy_from_slice(block));
+    }
+    let mut done = 0;
+    let mut outcome = Ok(());
+    while done < extent.length() && outcome.is_ok() {
+        let piece = usize::try_from(extent.length() - done).unwrap_or(usize::MAX).min(length);
+        outcome = run.unit.write(extent.offset() + done, &buffer[..piece]);
+        done += piece as u64;
+    }
+    drop(run.command.buffers.freeze(buffer));
+    outcome
+}
+
+/// Bytes of the header and of each descriptor of UNMAP's list.
+const LIST_HEADER: usize = 8;
+const DESCRIPTOR: usize = 16;
+
+/// UNMAP.
+pub(crate) fn unmap(run: &Run<'_>) -> Result<Done, Failure> {
+    let wire = run.wire();
+    if wire[1] & 1 != 0 {
+        return Err(Failure::bit(1, 0)); // ANCHOR
+    }
+    let length = usize::from(be16(wire, 7));
+    run.unit.check_writable()?;
+    if length == 0 {
+        return Ok(Done::GOOD);
+    }
+    let list = run.command.data_out.get(..length).ok_or(Failure::ParameterLength)?;
+    for extent in extents(run, list)? {
+        run.unit.unmap(extent)?;
+    }
+    Ok(Done { used: length as u64, ..Done::GOOD })
+}
+
+/// The extents of UNMAP's list, all of them checked.
+fn extents(run: &Run<'_>, list: &[u8]) -> Result<Vec<Extent>, Failure> {
+    let header: &[u8; LIST_HEADER] = list.first_chunk().ok_or(Failure::ParameterLength)?;
+    let described = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    // What the length says and the list has not is not there (SBC-3 §5.28: truncation is no error).
+    let described = described.min(list.len() - LIST_HEADER);
+    let descriptors = &list[LIST_HEADER..LIST_HEADER + described];
+    if descriptors.len() / DESCRIPTOR > UNMAP_DESCRIPTORS_MAX as usize {
+        return Err(Failure::parameter(2));
+    }
+    let geometry = run.unit.geometry();
+    let mut left = u64::from(geometry.blocks_of(UNMAP_MAX));
+    let mut extents = Vec::with_capacity(descriptors.len() / DESCRIPTOR);
+    for (index, descriptor) in descriptors.chunks_exact(DESCRIPTOR).enumerate() {
+        let (lba, rest) = descriptor.split_first_chunk::<8>().expect("16 bytes");
+        let blocks = u64::from(u32::from_be_bytes([rest[0], rest[1], rest[2], rest[3]]));
+        left = left
+            .checked_sub(blocks)
+            .ok_or_else(|| Failure::parameter(LIST_HEADER + index * DESCRIPTOR + 8))?;
+        extents.push(geometry.extent(u64::from_be_bytes(*lba), blocks)?);
+    }
+    Ok(extents)
+}
+
+/// PROVISIONING STATUS of a descriptor.
+const MAPPED: u8 = 0;
+const DEALLOCATED: u8 = 1;
+
+/// GET LBA STATUS: a block is deallocated if no block of the store under it is mapped.
+pub(crate) fn lba_status(run: &Run<'_>) -> Result<Done, Failure> {
+    let wire = run.wire();
+    let geometry = run.unit.geometry();
+    let first = geometry.extent(Form::Sixteen.lba(wire), 1)?;
+    let allocation = be32(wire, 10) as usize;
+    let most = (allocation.saturating_sub(LIST_HEADER) / DESCRIPTOR).clamp(1, STATUSES_MAX);
+    let shift = geometry.block().shift();
+    let mut data = vec![0; LIST_HEADER];
+    for stretch in run.unit.map(first.offset(), most)? {
+        let status = if matches!(stretch.kind, StretchKind::Hole) { DEALLOCATED } else { MAPPED };
+        let (mut lba, mut left) = (stretch.offset >> shift, stretch.length >> shift);
+        while left > 0 && data.len() < LIST_HEADER + most * DESCRIPTOR {
+            let blocks = u32::try_from(left).unwrap_or(u32::MAX);
+            data.extend(lba.to_be_bytes());
+            data.extend(blocks.to_be_bytes());
+            data.extend([status, 0, 0, 0]);
+            lba += u64::from(blocks);
+            left -= u64::from(blocks);
+        }
+    }
+    let length = u32::try_from(data.len() - 4).expect("at most 1024 descriptors");
+    data[..4].copy_from_slice(&length.to_be_bytes());
+    data.truncate(allocation);
+    Ok(Done::data(Bytes::from(data), run))
+}

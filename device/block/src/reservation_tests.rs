@@ -1,0 +1,247 @@
+//! The state machine alone; `tests/reservations.rs` sends commands.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn port(number: u8) -> Port {
+    Port { name: format!("iqn.test:{number}"), isid: [number; 6] }
+}
+
+const fn keys(own: u64, action: u64) -> Keys {
+    Keys { own, action }
+}
+
+/// Ports 1 to `count`, each registered with ten times its number.
+fn registered(count: u8) -> Reservations {
+    let mut state = Reservations::default();
+    for number in 1..=count {
+        state.register(&port(number), keys(0, u64::from(number) * 10), false, false).unwrap();
+    }
+    state
+}
+
+fn passes(state: &Reservations, number: u8, access: Access) -> bool {
+    state.check(NexusId(u64::from(number)), &port(number), access).is_ok()
+}
+
+#[test]
+fn registering_needs_the_key_that_is_there() {
+    let mut state = Reservations::default();
+    assert!(matches!(state.register(&port(1), keys(7, 8), false, false), Err(Failure::Conflict)));
+    state.register(&port(1), keys(0, 0), false, false).unwrap();
+    assert!(state.registrants.is_empty() && state.generation == 0, "nothing to register");
+    state.register(&port(1), keys(0, 8), false, false).unwrap();
+    assert!(matches!(state.register(&port(1), keys(0, 9), false, false), Err(Failure::Conflict)));
+    state.register(&port(1), keys(8, 9), false, false).unwrap();
+    state.register(&port(1), keys(0, 10), true, false).unwrap();
+    assert_eq!((state.registrant(&port(1)).unwrap().key, state.generation), (10, 3));
+    state.register(&port(1), keys(10, 0), false, false).unwrap();
+    assert_eq!((state.registrants.len(), state.generation), (0, 4));
+}
+
+#[test]
+fn registrations_are_bounded() {
+    let mut state = registered(64);
+    let refused = state.register(&port(65), keys(0, 1), false, false);
+    assert!(matches!(refused, Err(Failure::Registrations)));
+    assert_eq!(state.registrants.len(), REGISTRANTS_MAX);
+}
+
+/// Who may read and write under each type: holder 1, registrant 2, stranger 3.
+#[test]
+fn each_type_admits_whom_the_standard_says() {
+    use Kind::*;
+    let table = [
+        (WriteExclusive, [(true, true), (true, false), (true, false)]),
+        (ExclusiveAccess, [(true, true), (false, false), (false, false)]),
+        (WriteExclusiveRegistrantsOnly, [(true, true), (true, true), (true, false)]),
+        (ExclusiveAccessRegistrantsOnly, [(true, true), (true, true), (false, false)]),
+        (WriteExclusiveAllRegistrants, [(true, true), (true, true), (true, false)]),
+        (ExclusiveAccessAllRegistrants, [(true, true), (true, true), (false, false)]),
+    ];
+    for (kind, rights) in table {
+        let mut state = registered(2);
+        state.reserve(&port(1), keys(10, 0), kind).unwrap();
+        for (number, (read, write)) in (1..).zip(rights) {
+            assert_eq!(passes(&state, number, Access::Read), read, "{kind:?}: port {number} reads");
+            assert_eq!(passes(&state, number, Access::Write), write, "{kind:?}: port {number} writes");
+            assert!(passes(&state, number, Access::Any) && passes(&state, number, Access::Harmless));
+        }
+        assert_eq!(state.holds(&port(2)), kind.is_of_all());
+        assert_eq!(state.held_key(), if kind.is_of_all() { 0 } else { 10 });
+    }
+}
+
+#[test]
+fn a_reservation_is_made_once_and_released_by_its_holder_with_its_type() {
+    let mut state = registered(2);
+    let kind = Kind::WriteExclusiveRegistrantsOnly;
+    assert!(matches!(state.reserve(&port(3), keys(0, 0), kind), Err(Failure::Conflict)), "not registered");
+    assert!(matches!(state.reserve(&port(1), keys(20, 0), kind), Err(Failure::Conflict)), "wrong key");
+    state.reserve(&port(1), keys(10, 0), kind).unwrap();
+    state.reserve(&port(1), keys(10, 0), kind).unwrap();
+    assert!(matches!(state.reserve(&port(1), keys(10, 0), Kind::WriteExclusive), Err(Failure::Conflict)));
+    assert!(matches!(state.reserve(&port(2), keys(20, 0), kind), Err(Failure::Conflict)));
+    assert_eq!(state.release(&port(2), keys(20, 0), kind).unwrap(), [], "not the holder: nothing happens");
+    assert!(state.held.is_some());
+    let wrong = state.release(&port(1), keys(10, 0), Kind::WriteExclusive);
+    assert!(matches!(wrong, Err(Failure::InvalidRelease)));
+    let told = state.release(&port(1), keys(10, 0), kind).unwrap();
+    assert_eq!(told, [(port(2), additional::RESERVATIONS_RELEASED)]);
+    assert!(state.held.is_none() && state.registrants.len() == 2);
+}
+
+#[test]
+fn a_reservation_goes_with_the_registration_of_its_holder() {
+    for kind in Kind::ALL {
+        let mut state = registered(2);
+        state.reserve(&port(1), keys(10, 0), kind).unwrap();
+        let told = state.register(&port(1), keys(10, 0), false, false).unwrap();
+        assert_eq!(state.held.is_some(), kind.is_of_all(), "{kind:?}");
+        assert_eq!(told.len(), usize::from(kind.admits_registrants() && !kind.is_of_all()), "{kind:?}");
+        assert!(told.iter().all(|notice| *notice == (port(2), additional::RESERVATIONS_RELEASED)));
+        if kind.is_of_all() {
+            assert!(!passes(&state, 1, Access::Write), "who unregistered holds nothing any more");
+            state.register(&port(2), keys(20, 0), false, false).unwrap();
+            assert!(state.held.is_none(), "the last registrant took it along");
+        }
+    }
+}
+
+#[test]
+fn clearing_leaves_nothing_and_tells_all_others() {
+    let mut state = registered(3);
+    state.reserve(&port(2), keys(20, 0), Kind::ExclusiveAccess).unwrap();
+    let told = state.clear(&port(1), keys(10, 0)).unwrap();
+    let expected = [2, 3].map(|number| (port(number), additional::RESERVATIONS_PREEMPTED));
+    assert_eq!(told, expected);
+    assert!(state.registrants.is_empty() && state.held.is_none());
+}
+
+#[test]
+fn preempting_the_holder_takes_its_place() {
+    let mut state = registered(3);
+    state.reserve(&port(2), keys(20, 0), Kind::WriteExclusiveRegistrantsOnly).unwrap();
+    let told = state.preempt(&port(1), keys(10, 20), Kind::ExclusiveAccess).unwrap();
+    assert_eq!(
+        told,
+        [(port(2), additional::REGISTRATIONS_PREEMPTED), (port(3), additional::RESERVATIONS_RELEASED)]
+    );
+    assert_eq!(state.held, Some(Held { kind: Kind::ExclusiveAccess, port: port(1) }));
+    assert!(state.registrant(&port(2)).is_none() && state.registrant(&port(3)).is_some());
+    // Its own key: the type changes, the registration stays.
+    state.preempt(&port(1), keys(10, 10), Kind::WriteExclusive).unwrap();
+    assert!(state.registrant(&port(1)).is_some() && state.holds(&port(1)));
+}
+
+#[test]
+fn preempting_others_only_takes_their_registration() {
+    let mut state = registered(3);
+    state.reserve(&port(1), keys(10, 0), Kind::WriteExclusive).unwrap();
+    let told = state.preempt(&port(2), keys(20, 30), Kind::ExclusiveAccess).unwrap();
+    assert_eq!(told, [(port(3), additional::REGISTRATIONS_PREEMPTED)]);
+    assert_eq!(state.held, Some(Held { kind: Kind::WriteExclusive, port: port(1) }));
+    let nobody = state.preempt(&port(2), keys(20, 99), Kind::WriteExclusive);
+    assert!(matches!(nobody, Err(Failure::Conflict)));
+    let zero = state.preempt(&port(2), keys(20, 0), Kind::WriteExclusive);
+    assert!(matches!(zero, Err(Failure::Parameter(at)) if at.byte == 8));
+}
+
+#[test]
+fn with_all_registrants_key_zero_preempts_everybody_else() {
+    let mut state = registered(3);
+    state.reserve(&port(1), keys(10, 0), Kind::WriteExclusiveAllRegistrants).unwrap();
+    state.preempt(&port(2), keys(20, 10), Kind::ExclusiveAccess).unwrap();
+    assert_eq!(state.held.as_ref().unwrap().kind, Kind::WriteExclusiveAllRegistrants, "only one went");
+    let told = state.preempt(&port(2), keys(20, 0), Kind::ExclusiveAccess).unwrap();
+    assert_eq!(told, [(port(3), additional::REGISTRATIONS_PREEMPTED)]);
+    assert_eq!(state.held, Some(Held { kind: Kind::ExclusiveAccess, port: port(2) }));
+    assert_eq!(state.registrants.len(), 1);
+}
+
+#[test]
+fn moving_takes_the_reservation_to_another_port() {
+    let mut state = registered(1);
+    let to = port(9);
+    let nothing = state.register_and_move(&port(1), keys(10, 90), to.clone(), false);
+    assert!(matches!(nothing, Err(Failure::Field(_))), "there is none to move");
+    state.reserve(&port(1), keys(10, 0), Kind::ExclusiveAccess).unwrap();
+    assert!(state.clone().register_and_move(&port(1), keys(10, 0), to.clone(), false).is_err());
+    assert!(state.clone().register_and_move(&port(1), keys(10, 90), port(1), false).is_err());
+    state.register_and_move(&port(1), keys(10, 90), to.clone(), true).unwrap();
+    assert!(state.holds(&to) && state.registrant(&port(1)).is_none());
+    assert_eq!(state.held_key(), 90);
+}
+
+#[test]
+fn reservations_of_spc2_and_registrations_keep_out_of_each_others_way() {
+    let mut state = Reservations::default();
+    let (one, two) = (NexusId(1), NexusId(2));
+    state.reserve_legacy(one, &port(1)).unwrap();
+    assert!(matches!(state.reserve_legacy(two, &port(2)), Err(Failure::Conflict)));
+    assert!(!passes(&state, 2, Access::Read) && !passes(&state, 2, Access::Harmless));
+    assert!(passes(&state, 2, Access::Any) && passes(&state, 1, Access::Write));
+    state.release_legacy(two, &port(2)).unwrap();
+    assert_eq!(state.legacy, Some(one), "a release by another is ignored");
+    state.release_legacy(one, &port(1)).unwrap();
+    assert_eq!(state.legacy, None);
+    let mut state = registered(1);
+    state.reserve_legacy(one, &port(1)).unwrap();
+    assert_eq!(state.legacy, None, "a registrant is told GOOD and nothing is reserved");
+    assert!(matches!(state.reserve_legacy(two, &port(2)), Err(Failure::Conflict)));
+}
+
+/// One change of an arbitrary history.
+fn step(state: &mut Reservations, (action, number, own, other, kind): (u8, u8, u8, u8, usize)) {
+    let port = port(number);
+    let keys = keys(u64::from(own) * 10, u64::from(other) * 10);
+    let kind = Kind::ALL[kind];
+    let mut next = state.clone();
+    let outcome = match action {
+        0 => next.register(&port, keys, false, false),
+        1 => next.register(&port, keys, true, false),
+        2 => next.reserve(&port, keys, kind),
+        3 => next.release(&port, keys, kind),
+        4 => next.clear(&port, keys),
+        5 => next.preempt(&port, keys, kind),
+        _ => next.register_and_move(&port, keys, self::port(other), number % 2 == 0),
+    };
+    if let Ok(notices) = outcome {
+        assert!(notices.iter().all(|(told, _)| *told != port), "nobody hears of its own doing");
+        *state = next;
+    }
+}
+
+proptest! {
+    /// Whatever happens: a holder is registered, no port is there twice, and the record gives the same state back.
+    #[test]
+    fn every_history_keeps_the_state_whole(
+        steps in proptest::collection::vec((0_u8..7, 1_u8..5, 0_u8..6, 0_u8..6, 0_usize..6), 0..60),
+    ) {
+        let mut state = Reservations { durable: true, ..Reservations::default() };
+        for one in steps {
+            step(&mut state, one);
+            let mut ports: Vec<&Port> = state.registrants.iter().map(|registrant| &registrant.port).collect();
+            ports.sort();
+            prop_assert!(ports.windows(2).all(|pair| pair[0] != pair[1]));
+            prop_assert!(state.registrants.iter().all(|registrant| registrant.key != 0));
+            if state.held.is_some() {
+                prop_assert!(state.registrants.iter().any(|registrant| state.holds(&registrant.port)));
+            }
+            let again = Reservations::from_record(&state.to_record()).expect("our own record");
+            prop_assert_eq!(&again.registrants, &state.registrants);
+            prop_assert_eq!(again.held.as_ref().map(|held| held.kind), state.held.as_ref().map(|held| held.kind));
+            for number in 1..5 {
+                prop_assert_eq!(again.holds(&port(number)), state.holds(&port(number)));
+            }
+        }
+    }
+
+    #[test]
+    fn arbitrary_records_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        let mut versioned = vec![1, 1];
+        versioned.extend(&bytes);
+        let _ = (Reservations::from_record(&bytes), Reservations::from_record(&versioned));
+    }
+}

@@ -1,0 +1,78 @@
+//! iSCSI TransportID (SPC-4 §7.6.4.6): how persistent reservations name an initiator port.
+
+use crate::nexus::Port;
+
+/// FORMAT CODE 01b (name and ISID) and PROTOCOL IDENTIFIER 5 (iSCSI).
+const PORT_OF_ISCSI: u8 = 0x45;
+/// Between name and ISID.
+const SEPARATOR: &str = ",i,0x";
+/// Fewest bytes of a TransportID.
+const LENGTH_MIN: usize = 24;
+/// Longest iSCSI name (RFC 7143 §4.2.7.1), bytes.
+const NAME_MAX: usize = 223;
+
+/// The TransportID of a port.
+pub(crate) fn encode(port: &Port) -> Vec<u8> {
+    let mut out = vec![PORT_OF_ISCSI, 0, 0, 0];
+    out.extend_from_slice(port.name.as_bytes());
+    out.extend_from_slice(SEPARATOR.as_bytes());
+    for byte in port.isid {
+        out.extend_from_slice(format!("{byte:02x}").as_bytes());
+    }
+    // At least one zero ends the text; the whole is a multiple of four.
+    let length = (out.len() + 1).next_multiple_of(4).max(LENGTH_MIN);
+    out.resize(length, 0);
+    let additional = u16::try_from(length - 4).expect("a name has at most 223 bytes").to_be_bytes();
+    out[2..4].copy_from_slice(&additional);
+    out
+}
+
+/// The port that a TransportID names; `None` if it is not one of iSCSI with an ISID.
+pub(crate) fn decode(bytes: &[u8]) -> Option<Port> {
+    let [PORT_OF_ISCSI, 0, high, low, text @ ..] = bytes else { return None };
+    let length = usize::from(u16::from_be_bytes([*high, *low]));
+    if length != text.len() || !(length + 4).is_multiple_of(4) || length + 4 < LENGTH_MIN {
+        return None;
+    }
+    let end = text.iter().position(|&byte| byte == 0)?;
+    let text = std::str::from_utf8(&text[..end]).ok()?;
+    let (name, isid) = text.rsplit_once(SEPARATOR)?;
+    if name.is_empty() || name.len() > NAME_MAX || isid.len() != 12 {
+        return None;
+    }
+    let isid: [u8; 8] = u64::from_str_radix(isid, 16).ok()?.to_be_bytes();
+    let [_, _, isid @ ..] = isid;
+    Some(Port { name: name.to_owned(), isid })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_transport_id_stands_as_the_standard_lays_it_out() {
+        let port = Port { name: "iqn.x:y".into(), isid: [0, 2, 0x3D, 0, 0, 1] };
+        let wire = encode(&port);
+        assert_eq!(wire[..4], [0x45, 0, 0, 28]);
+        assert_eq!(&wire[4..28], b"iqn.x:y,i,0x00023d000001");
+        assert_eq!(wire.len(), 28 + 4, "a zero must follow");
+        assert_eq!(decode(&wire), Some(port));
+    }
+
+    proptest! {
+        #[test]
+        fn ports_come_back(name in "[a-z0-9:.,-]{1,223}", isid: [u8; 6]) {
+            let port = Port { name, isid };
+            prop_assert_eq!(decode(&encode(&port)), Some(port));
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let mut iscsi = vec![0x45, 0];
+            iscsi.extend(&bytes);
+            let _ = decode(&bytes).is_some() || decode(&iscsi).is_some();
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! One block unit: what a target shell talks to.
+//!
+//! Does: order of checks, one lock for commands and reservations, durability, counters. Does not: transport.
+//! Contract: every command runs under `gate`: beside others, or alone if it changes reservations or reads and writes in
+//! one step. So a command that was let through has ended before a change of reservations is acknowledged, and COMPARE
+//! AND WRITE is atomic. Nothing waits for the medium with the gate closed but what has to.
+//! Truth: SAM-5 §5.14, SBC-3, SPC-4; `docs/standards/block.md` (order of checks).
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use sealstone_osd::ObjectId;
+use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
+use sealstone_scsi::primary::{self, DeviceServer};
+use sealstone_scsi::spc::Identity;
+use sealstone_scsi::spc::mode::{ModeHeader, ModePage, NewPage};
+use sealstone_scsi::spc::supported::CommandRow;
+use sealstone_scsi::{AdditionalSense, Sense, Status, additional};
+use sealstone_store::{ObjectStore, StoreError, Stretch};
+
+use crate::catalog::{self, CatalogError, Description};
+use crate::command::{self, Done, Function, Row, Run, Unknown, Wait};
+use crate::counters::{Counters, UnitCounters};
+use crate::failure::Failure;
+use crate::geometry::{Extent, Geometry};
+use crate::inquiry;
+use crate::mode::Settings;
+use crate::nexus::{Nexus, Nexuses};
+use crate::reservation::{Access, Reservations};
+use crate::transfer::asks_fua;
+
+/// NACA in the CONTROL byte.
+const NACA: u8 = 0x04;
+
+/// A block unit.
+pub struct BlockUnit {
+    store: Arc<dyn ObjectStore>,
+    description: Description,
+    object: ObjectId,
+    /// iSCSI name of the target, for the unit's identification.
+    target: String,
+    gate: RwLock<Reservations>,
+    nexuses: Nexuses,
+    settings: Settings,
+    medium: Medium,
+    /// Changes made and changes known to be durable: a flush of nothing is free.
+    written: AtomicU64,
+    flushed: AtomicU64,
+    gone: AtomicBool,
+    counters: Counters,
+}
+
+impl fmt::Debug for BlockUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockUnit").field("description", &self.description).finish_non_exhaustive()
+    }
+}
+
+impl BlockUnit {
+    /// A unit that the store has, with the reservations that were to survive.
+    pub(crate) fn open(
+        store: Arc<dyn ObjectStore>,
+        description: Description,
+        target: &str,
+    ) -> Result<Self, CatalogError> {
+        let object = description.object();
+        let reservations = match catalog::load_reservations(&*store, object)? {
+            None => Reservations::default(),
+            // Whoever was kept out would get in: better nobody does.
+            Some(record) => Reservations::from_record(&record).ok_or(CatalogError::Damaged(object.object))?,
+        };
+        Ok(Self {
+            store,
+            object,
+            description,
+            target: target.to_owned(),
+            gate: RwLock::new(reservations),
+            nexuses: Nexuses::default(),
+            settings: Settings::default(),
+            medium: Medium::default(),
+            written: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            gone: AtomicBool::new(false),
+            counters: Counters::default(),
+        })
+    }
+
+    /// What the unit is.
+    #[must_use]
+    pub const fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn counters(&self) -> UnitCounters {
+        self.counters.snapshot()
+    }
+
+    /// How many initiators have registered or reserved it.
+    pub(crate) fn reserved_by(&self) -> usize {
+        let state = self.gate.read();
+        state.registrants.len() + usize::from(state.legacy.is_some())
+    }
+
+    /// From here on every command is told that there is no such unit. Returns when none is under way.
+    pub(crate) fn retire(&self) {
+        self.gone.store(true, Ordering::Release);
+        drop(self.gate.write());
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.description.name
+    }
+
+    pub(crate) fn store(&self) -> &dyn ObjectStore {
+        &*self.store
+    }
+
+    pub(crate) const fn object(&self) -> ObjectId {
+        self.object
+    }
+
+    pub(crate) const fn geometry(&self) -> &Geometry {
+        &self.description.geometry
+    }
+
+    pub(crate) const fn is_thin(&self) -> bool {
+        self.description.thin
+    }
+
+    pub(crate) const fn is_removable(&self) -> bool {
+        self.description.removable
+    }
+
+    pub(crate) const fn nexuses(&self) -> &Nexuses {
+        &self.nexuses
+    }
+
+    pub(crate) const fn medium(&self) -> &Medium {
+        &self.medium
+    }
+
+    fn check_there(&self) -> Result<(), Failure> {
+        if self.gone.load(Ordering::Acquire) { Err(Failure::Gone) } else { Ok(()) }
+    }
+
+    /// SWP keeps every change away.
+    pub(crate) fn check_writable(&self) -> Result<(), Failure> {
+        if self.settings.write_protect() { Err(Failure::WriteProtected) } else { Ok(()) }
+    }
+
+    /// Bytes of the object; all of them.
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Failure> {
+        let read = Failure::read(self.geometry().block().shift());
+        match self.store.read(self.object, offset, into) {
+            Ok(count) if count == into.len() => Ok(()),
+            // The object is as long as the unit: a shorter one was cut by somebody else.
+            Ok(_) => Err(read(StoreError::IndexDamaged { object: self.object })),
+            Err(error) => Err(read(error)),
+        }
+    }
+
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Failure> {
+        self.changed(self.store.write(self.object, offset, data))
+    }
+
+    /// Blocks become holes.
+    pub(crate) fn unmap(&self, extent: Extent) -> Result<(), Failure> {
+        self.changed(self.store.clear(self.object, extent.offset(), extent.length()))
+    }
+
+    /// What is where from an offset on.
+    pub(crate) fn map(&self, offset: u64, max: usize) -> Result<Vec<Stretch>, Failure> {
+        let read = Failure::read(self.geometry().block().shift());
+        self.store.map(self.object, offset, max).map_err(read)
+    }
+
+    fn changed(&self, outcome: Result<(), StoreError>) -> Result<(), Failure> {
+        // Counted after the fact: a flush in between covers it or does not, and is repeated then.
+        self.written.fetch_add(1, Ordering::AcqRel);
+        outcome.map_err(Failure::Write)
+    }
+
+    /// Returns when everything written before is durable.
+    pub(crate) fn flush(&self) -> Result<(), Failure> {
+        let written = self.written.load(Ordering::Acquire);
+        if self.flushed.load(Ordering::Acquire) < written {
+            self.store.flush().map_err(Failure::Write)?;
+            self.flushed.fetch_max(written, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    fn answer(&self, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
+        if self.gone.load(Ordering::Acquire) {
+            return primary::absent(command.cdb, command.data_in_max);
+        }
+        let outcome = match command::find(command.cdb, &self.description) {
+            Ok(row) => self.own(row, nexus, command),
+            Err(Unknown::Code) => return self.shared(nexus, command),
+            Err(Unknown::Action) => match primary::attention(self, nexus.id) {
+                Some(reply) => return reply,
+                None => Err(Failure::ServiceAction),
+            },
+        };
+        match outcome {
+            Ok(Answer::Attention(reply)) => reply,
+            Ok(Answer::Done(done)) => {
+                self.counters.moved(done.moved.0, done.moved.1);
+                ScsiReply {
+                    status: done.status,
+                    sense: Vec::new(),
+                    data_in: done.data_in,
+                    data_in_wanted: done.wanted,
+                    data_out_used: done.used,
+                }
+            }
+            Err(failure) => self.refused(&failure),
+        }
+    }
+
+    /// A command of the table: unit attention, then the CDB's form, reservations, medium, the command itself.
+    fn own(&self, row: &Row, nexus: &Nexus, command: &ScsiCommand<'_>) -> Result<Answer, Failure> {
+        if let Some(reply) = primary::attention(self, nexus.id) {
+            return Ok(Answer::Attention(reply));
+        }
+        let length = usize::from(row.shared.length);
+        if command.cdb.len() < length {
+            return Err(Failure::OperationCode);
+        }
+        let run = Run::new(self, nexus, command);
+        let control = row.shared.length - 1;
+        if run.wire()[usize::from(control)] & NACA != 0 {
+            return Err(Failure::bit(control, 2));
+        }
+        let access = row.access(run.wire());
+        let admit = |state: &Reservations| -> Result<(), Failure> {
+            // Again, inside the gate: the object may be another unit's by now.
+            self.check_there()?;
+            state.check(nexus.id, &nexus.port, access)?;
+            if row.medium { self.medium.check() } else { Ok(()) }
+        };
+        let done = match row.function {
+            Function::Shared(function) => {
+                let state = self.gate.read();
+                admit(&state)?;
+                function(&run)?
+            }
+            Function::Alone(function) => {
+                let state = self.gate.write();
+                admit(&state)?;
+                function(&run)?
+            }
+            Function::Report(function) => {
+                let state = self.gate.read();
+                admit(&state)?;
+                function(&run, &state)?
+            }
+            Function::Change(function) => {
+                let mut state = self.gate.write();
+                admit(&state)?;
+                function(&run, &mut state)?
+            }
+        };
+        // The gate is open again: others go on while this waits.
+        if done.flush || !self.settings.write_cache() {
+            self.flush()?;
+        }
+        Ok(Answer::Done(done))
+    }
+
+    /// A command that every device type has.
+    fn shared(&self, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
+        let access = command.cdb.first().map_or(Access::Any, |code| command::class_of_shared(*code));
+        if access == Access::Any || nexus.attention(false).is_some() {
+            return primary::answer(self, command);
+        }
+        let state = self.gate.read();
+        match state.check(nexus.id, &nexus.port, access) {
+            Ok(()) => primary::answer(self, command),
+            Err(failure) => self.refused(&failure),
+        }
+    }
+
+    fn refused(&self, failure: &Failure) -> ScsiReply {
+        if let Failure::Read(error, _) | Failure::Write(error) = failure {
+            tracing::error!(unit = self.name(), error = %error, "the store failed a block command");
+        }
+        match failure.status() {
+            Status::CheckCondition => ScsiReply {
+                data_out_used: failure.data_out_wanted(),
+                ..primary::refusal(self, &failure.sense())
+            },
+            status => ScsiReply::status(status),
+        }
+    }
+}
+
+/// What a command of the table came to, unless it failed.
+enum Answer {
+    Attention(ScsiReply),
+    Done(Done),
+}
+
+impl LogicalUnit for BlockUnit {
+    fn cost(&self, cdb: &[u8]) -> Cost {
+        use sealstone_scsi::spc::opcode::{MODE_SELECT_6, MODE_SELECT_10};
+        let waits = match command::find(cdb, &self.description) {
+            Ok(row) => match row.wait {
+                Wait::Never => false,
+                Wait::Always => true,
+                Wait::Flush => {
+                    (row.shared.length > 6 && asks_fua(cdb))
+                        || (row.access == Access::Write && !self.settings.write_cache())
+                }
+            },
+            // Turning the write cache off flushes.
+            Err(_) => matches!(cdb.first(), Some(&(MODE_SELECT_6 | MODE_SELECT_10))),
+        };
+        if waits { Cost::Blocking } else { Cost::Inline }
+    }
+
+    fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
+        let nexus = self.nexuses.get(command.nexus);
+        let reply = self.answer(&nexus, &command);
+        let good = matches!(reply.status, Status::Good | Status::ConditionMet);
+        self.counters.command(good, reply.status == Status::ReservationConflict);
+        reply
+    }
+
+    fn nexus_established(&self, nexus: NexusId, port: &InitiatorPort<'_>) {
+        self.nexuses.establish(nexus, port);
+    }
+
+    fn nexus_lost(&self, nexus: NexusId) {
+        // A reservation of SPC-2 ends with its nexus; registrations do not.
+        if self.gate.read().legacy == Some(nexus) {
+            let mut state = self.gate.write();
+            if state.legacy == Some(nexus) {
+                state.legacy = None;
+            }
+        }
+        self.medium.prevent(nexus, false);
+        self.nexuses.lose(nexus);
+    }
+
+    fn reset(&self) {
+        self.gate.write().legacy = None;
+        self.medium.reset();
+        self.settings.reset();
+        self.nexuses.raise(additional::BUS_DEVICE_RESET_OCCURRED, None);
+    }
+
+    fn attention(&self, nexus: NexusId, code: AdditionalSense) {
+        self.nexuses.get(nexus).raise(code);
+    }
+
+    fn luns_reported(&self, nexus: NexusId) {
+        self.nexuses.get(nexus).luns_reported();
+    }
+}
+
+impl DeviceServer for BlockUnit {
+    fn identity(&self) -> Identity<'_> {
+        inquiry::identity(&self.description)
+    }
+
+    fn pages(&self) -> &[u8] {
+        &inquiry::PAGES
+    }
+
+    fn page(&self, _: NexusId, page: u8) -> Option<Vec<u8>> {
+        inquiry::page(&self.description, &self.target, page)
+    }
+
+    fn commands(&self) -> &[CommandRow] {
+        command::shared_rows(&self.description)
+    }
+
+    fn ready(&self) -> Result<(), Sense> {
+        self.medium.check().map_err(|failure| failure.sense())
+    }
+
+    fn unit_attention(&self, nexus: NexusId, take: bool) -> Option<AdditionalSense> {
+        self.nexuses.get(nexus).attention(take)
+    }
+
+    fn luns_reported(&self, nexus: NexusId) {
+        self.nexuses.get(nexus).luns_reported();
+    }
+
+    fn descriptor_sense(&self) -> bool {
+        self.settings.descriptor_sense()
+    }
+
+    fn mode_header(&self) -> ModeHeader {
+        self.settings.header(self.geometry())
+    }
+
+    fn mode_pages(&self) -> Vec<ModePage> {
+        self.settings.pages()
+    }
+
+    fn mode_select(&self, nexus: NexusId, pages: &[NewPage]) -> Result<(), Sense> {
+        self.settings.select(pages);
+        // From now on nothing may be only in the cache, or change.
+        if !self.settings.write_cache() || self.settings.write_protect() {
+            self.flush().map_err(|failure| failure.sense())?;
+        }
+        self.nexuses.raise(additional::MODE_PARAMETERS_CHANGED, Some(nexus));
+        Ok(())
+    }
+}
+
+/// The medium: there or not, running or not (SBC-3 §5.20).
+#[derive(Debug, Default)]
+pub(crate) struct Medium(Mutex<MediumState>);
+
+#[derive(Debug, Default)]
+struct MediumState {
+    stopped: bool,
+    ejected: bool,
+    prevented_by: BTreeSet<NexusId>,
+}
+
+impl Medium {
+    /// Can blocks be had?
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let state = self.0.lock();
+        match (state.ejected, state.stopped) {
+            (true, _) => Err(Failure::NoMedium),
+            (false, true) => Err(Failure::Stopped),
+            (false, false) => Ok(()),
+        }
+    }
+
+    /// Starts or stops; with `load` loads or ejects.
+    pub(crate) fn start_stop(&self, start: bool, load: bool) -> Result<(), Failure> {
+        let mut state = self.0.lock();
+        match (start, load) {
+            (false, true) if !state.prevented_by.is_empty() => return Err(Failure::RemovalPrevented),
+            (false, true) => state.ejected = true,
+            (true, true) => state.ejected = false,
+            (_, false) if state.ejected => return Err(Failure::NoMedium),
+            (_, false) => {}
+        }
+        state.stopped = !start;
+        Ok(())
+    }
+
+    /// A nexus prevents removal, or allows it again.
+    pub(crate) fn prevent(&self, nexus: NexusId, prevent: bool) {
+        let mut state = self.0.lock();
+        if prevent {
+            state.prevented_by.insert(nexus);
+        } else {
+            state.prevented_by.remove(&nexus);
+        }
+    }
+
+    /// Nobody prevents removal any more; what was stopped runs.
+    fn reset(&self) {
+        let mut state = self.0.lock();
+        state.prevented_by.clear();
+        state.stopped = false;
+    }
+}

@@ -1,0 +1,112 @@
+//! All block units of a device.
+//!
+//! Does: open, make, list and remove units. Does not: offer them; the shell attaches them to its target.
+//! Contract: one of these for a store at a time: the store's lock keeps other processes away.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sealstone_store::ObjectStore;
+
+use crate::BlockUnit;
+use crate::catalog::{self, CatalogError, Description, NewUnit};
+use crate::counters::UnitCounters;
+
+/// A unit with what is known about it now.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// What it is.
+    pub description: Description,
+    /// Bytes of the store that it takes.
+    pub used_bytes: u64,
+    /// Initiators that have registered or reserved it.
+    pub reserved_by: usize,
+    /// What it did since it was opened.
+    pub counters: UnitCounters,
+}
+
+/// The block units of one store.
+pub struct BlockUnits {
+    store: Arc<dyn ObjectStore>,
+    target: String,
+    units: Mutex<BTreeMap<u16, Arc<BlockUnit>>>,
+}
+
+impl BlockUnits {
+    /// Opens those that the store has. `target` is the iSCSI name of the target that offers them.
+    ///
+    /// # Errors
+    /// [`CatalogError::Damaged`], [`CatalogError::Store`].
+    pub fn open(store: Arc<dyn ObjectStore>, target: &str) -> Result<Self, CatalogError> {
+        let mut units = BTreeMap::new();
+        for description in catalog::load(&*store)? {
+            let lun = description.lun;
+            let unit = BlockUnit::open(Arc::clone(&store), description, target)?;
+            units.insert(lun, Arc::new(unit));
+        }
+        Ok(Self { store, target: target.to_owned(), units: Mutex::new(units) })
+    }
+
+    /// The units, by number.
+    #[must_use]
+    pub fn units(&self) -> Vec<Arc<BlockUnit>> {
+        self.units.lock().values().cloned().collect()
+    }
+
+    /// Makes a unit; it is durable when this returns.
+    ///
+    /// # Errors
+    /// Each variant of [`CatalogError`] but those about removal.
+    pub fn create(&self, new: NewUnit) -> Result<Arc<BlockUnit>, CatalogError> {
+        // Held while a fully provisioned unit is written: making units is one at a time.
+        let mut units = self.units.lock();
+        let taken: Vec<Description> = units.values().map(|unit| unit.description().clone()).collect();
+        let description = catalog::create(&*self.store, &taken, new)?;
+        let lun = description.lun;
+        let unit = Arc::new(BlockUnit::open(Arc::clone(&self.store), description, &self.target)?);
+        units.insert(lun, Arc::clone(&unit));
+        Ok(unit)
+    }
+
+    /// Removes a unit with all its blocks; with `force` even if initiators have it registered or reserved. Commands
+    /// that come later hear that it is not there.
+    ///
+    /// # Errors
+    /// [`CatalogError::NotFound`], [`CatalogError::Reserved`], [`CatalogError::Store`].
+    pub fn remove(&self, name: &str, force: bool) -> Result<Description, CatalogError> {
+        let mut units = self.units.lock();
+        let found = units.values().find(|unit| unit.description().name == name).cloned();
+        let unit = found.ok_or_else(|| CatalogError::NotFound(name.to_owned()))?;
+        let initiators = unit.reserved_by();
+        if initiators > 0 && !force {
+            return Err(CatalogError::Reserved { name: name.to_owned(), initiators });
+        }
+        unit.retire();
+        catalog::remove(&*self.store, unit.description())?;
+        units.remove(&unit.description().lun);
+        Ok(unit.description().clone())
+    }
+
+    /// All units with their figures.
+    ///
+    /// # Errors
+    /// [`CatalogError::Store`].
+    pub fn list(&self) -> Result<Vec<Listed>, CatalogError> {
+        let listed = |unit: &Arc<BlockUnit>| {
+            Ok(Listed {
+                description: unit.description().clone(),
+                used_bytes: catalog::used_bytes(&*self.store, unit.description())?,
+                reserved_by: unit.reserved_by(),
+                counters: unit.counters(),
+            })
+        };
+        self.units.lock().values().map(listed).collect()
+    }
+}
+
+impl std::fmt::Debug for BlockUnits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.units.lock().values()).finish()
+    }
+}
