@@ -6,6 +6,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sealstone_seal::InitialKey;
 use sealstone_store::{DiskStore, FileMedium, FormatError, FormatOptions, Options};
@@ -14,8 +15,11 @@ use thiserror::Error;
 use crate::audit::AuditSink;
 use crate::device::OsdConfig;
 use crate::environment::Environment;
+use crate::folder::Folder;
 use crate::guard::LeaseStore;
-use crate::provision::{self, Boot, DataDir, Identity, ProvisionError};
+use crate::keyfile::KeyFile;
+use crate::keyring::KeyRecord;
+use crate::provision::{self, Boot, BootRecord, DataDir, Identity, ProvisionError};
 use crate::unit::{OsdUnit, Parts, StartError};
 
 /// Why a device could not be made or started.
@@ -82,34 +86,51 @@ pub fn start(
     environment: Arc<dyn Environment>,
     audit: Arc<dyn AuditSink>,
 ) -> Result<Running, BootError> {
-    let dir = DataDir::open(root)?;
+    let mut dir = DataDir::open(root)?;
     let store = Arc::new(DiskStore::open(Arc::new(FileMedium::open(dir.store_path())?), options)?);
     let boot = dir.begin_boot()?;
     let master_key = InitialKey::new(&*dir.master_key.0).expect("an initial key has 32 bytes");
     let identity = dir.identity.clone();
+    let folder: Arc<dyn Folder> = Arc::new(dir.folder());
+    let (file, stored) = if dir.has_key_file() {
+        let (file, stored) = KeyFile::open(folder, Arc::clone(&environment), boot.keys)?;
+        (file, Some(stored))
+    } else {
+        (KeyFile::create(folder, Arc::clone(&environment))?, None)
+    };
+    let generation = file.generation();
+    let first_start = stored.is_none();
+    let begun = BootFile { dir: dir.boot_record(), epoch: boot.epoch, keys: generation };
     let unit = OsdUnit::start(Parts {
         store: Arc::clone(&store) as Arc<dyn sealstone_store::ObjectStore>,
         config,
         system_id: identity.system_id,
         name: identity.name.clone(),
         master_key,
+        keys: KeyRecord { stored, store: Box::new(file) },
         boot_epoch: boot.epoch,
         lease_ms: boot.lease_ms,
-        lease: Box::new(BootFile { dir, epoch: boot.epoch }),
+        lease: Box::new(begun),
         environment,
         audit,
     })?;
+    if first_start {
+        // The keys are stored since a moment; before anybody can change one, a start without them must fail.
+        dir.require_key_file()?;
+    }
     Ok(Running { unit: Arc::new(unit), store, identity, boot_epoch: boot.epoch })
 }
 
-/// Keeps the lease beside the epoch.
+/// Keeps the lease beside the epoch, and the generation of the keys that were durable before it was written.
 struct BootFile {
-    dir: DataDir,
+    dir: BootRecord,
     epoch: u16,
+    keys: Arc<AtomicU64>,
 }
 
 impl LeaseStore for BootFile {
     fn persist_lease(&self, lease_ms: u64) -> Result<(), ProvisionError> {
-        self.dir.write_boot(Boot { epoch: self.epoch, lease_ms })
+        let keys = self.keys.load(Ordering::Acquire);
+        self.dir.write(Boot { epoch: self.epoch, lease_ms, keys })
     }
 }

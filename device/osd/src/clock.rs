@@ -40,11 +40,16 @@ impl DeviceClock {
     /// The time.
     ///
     /// # Errors
-    /// [`ClockBehind`]: the machine's clock was set back too far; the device is not ready until it is right again.
+    /// [`ClockBehind`]: the machine's clock was set back too far, and the device is not ready until it is right again; or
+    /// restarts in a row took the lease ahead, and it is ready in a moment.
     pub(crate) fn now_ms(&self) -> Result<u64, ClockBehind> {
         let machine = self.surroundings.now_ms();
         let adjusted = machine.saturating_add_signed(self.offset_ms.load(Ordering::Relaxed));
-        let now = clock_after_restart(adjusted, self.lease_ms)?;
+        let now = match clock_after_restart(adjusted, self.lease_ms) {
+            // Once it goes, it stands still rather than stop: whoever set it back knows why.
+            Err(ClockBehind::Settling { .. }) if self.latest_ms.load(Ordering::Relaxed) > self.lease_ms => 0,
+            other => other?,
+        };
         let latest = self.latest_ms.fetch_max(now, Ordering::Relaxed);
         Ok(now.max(latest))
     }
@@ -59,6 +64,11 @@ impl DeviceClock {
     /// Goes by this adjustment from now on. It has been made durable.
     pub(crate) fn adjust(&self, offset_ms: i64) {
         self.offset_ms.store(offset_ms, Ordering::Relaxed);
+    }
+
+    /// Time and chance as the shell gives them.
+    pub(crate) const fn surroundings(&self) -> &Surroundings {
+        &self.surroundings
     }
 
     /// The machine's clock as it is, for audit records while the device is not ready.

@@ -71,12 +71,12 @@ impl<'a> Execution<'a> {
     /// Runs the command to its end.
     pub(crate) fn finish(mut self) -> Outcome {
         self.progress.begin(Functions::VALIDATION);
-        let voided = self.device.guard.voided();
+        let version = self.device.guard.keys.version();
         let admitted =
             self.device.guard.admit(self.device, self.nexus, self.cdb, self.command.cdb, self.now_ms);
         match admitted {
             Err(refused) => self.refuse(&refused.reply, refused.denial.into()),
-            Ok(admitted) => match self.admitted(&admitted, voided) {
+            Ok(admitted) => match self.admitted(&admitted, version) {
                 Ok(answer) => self.answer(admitted.reply(), answer),
                 Err(refusal) => self.refuse(admitted.reply(), refusal),
             },
@@ -123,7 +123,7 @@ impl<'a> Execution<'a> {
     }
 
     /// Everything after the gate.
-    fn admitted(&mut self, admitted: &Admitted<RustCrypto>, voided: u64) -> Result<Answer, Refusal> {
+    fn admitted(&mut self, admitted: &Admitted<RustCrypto>, version: u64) -> Result<Answer, Refusal> {
         let (device, cdb) = (self.device, self.cdb);
         self.check_window(admitted)?;
         self.isolation = isolation::check_options(cdb, device.catalog.root().isolation)?;
@@ -139,7 +139,7 @@ impl<'a> Execution<'a> {
 
         self.progress.begin(Functions::COMMAND_CAPABILITY);
         let grasp = device.locks.reach(self.reach(!wishes.set.is_empty()));
-        if device.guard.voided() != voided {
+        if device.guard.keys.version() != version && !device.guard.still_signed(admitted.signed_by()) {
             return Err(Failure::KeysChanged.into());
         }
         let permit = admitted.permit(cdb, device)?;
@@ -167,6 +167,8 @@ impl<'a> Execution<'a> {
             scattered: continued.spans,
             segment: &continued.segment,
             entries: Entries { wishes: &wishes, permit },
+            signed: admitted.signed_by(),
+            nexus: self.nexus.id,
         };
         let done = if self.row.attributes_first {
             self.attributes_first(&mut run, &mut work)
@@ -177,6 +179,10 @@ impl<'a> Execution<'a> {
         let done = done?;
         self.note_container(&done)?;
         release(grasp);
+        if self.row.revokes {
+            // What was admitted under the old key and runs already is done before this command is answered.
+            drop(device.locks.reach(Reach::Whole));
+        }
         if self.row.durable || cdb.options.fua || wishes.sets_security(kind) {
             device.flush()?;
         }

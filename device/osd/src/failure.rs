@@ -8,7 +8,7 @@
 use sealstone_osd::AttributeId;
 use sealstone_scsi::additional::{self, AdditionalSense};
 use sealstone_scsi::{SenseKey, Status};
-use sealstone_seal::KeyError;
+use sealstone_seal::{ClockBehind, KeyError};
 use sealstone_store::StoreError;
 use thiserror::Error;
 
@@ -63,15 +63,34 @@ pub(crate) enum Failure {
     /// A key that must be there is not.
     #[error("keys")]
     Keys(#[source] KeyError),
-    /// Keys were voided while the command waited for its turn: whoever still may will try again.
+    /// The key behind the credential was changed while the command waited for its turn: sent again, it is refused for
+    /// good, or runs under the new key.
     #[error("keys changed meanwhile")]
     KeysChanged,
+    /// The keys could not be stored; they are as they were, or nobody knows until the next start.
+    #[error("key store")]
+    KeyStore,
+    /// SET MASTER KEY: another exchange is under way, or there is none to end.
+    #[error("command sequence")]
+    Sequence,
+    /// The device was restarted several times within seconds: time itself makes it ready.
+    #[error("clock settling")]
+    ClockSettling,
     /// FORMAT OSD runs.
     #[error("format in progress")]
     Formatting,
     /// What `begin_boot` and the lease are kept in failed.
     #[error("boot record")]
     BootRecord,
+}
+
+impl From<ClockBehind> for Failure {
+    fn from(behind: ClockBehind) -> Self {
+        match behind {
+            ClockBehind::Wrong { .. } => Self::ClockNotSet,
+            ClockBehind::Settling { .. } => Self::ClockSettling,
+        }
+    }
 }
 
 impl Failure {
@@ -90,6 +109,9 @@ impl Failure {
             Self::BootRecord => "boot_record",
             Self::Keys(_) => "keys",
             Self::KeysChanged => "keys_changed",
+            Self::KeyStore => "key_store",
+            Self::Sequence => "command_sequence",
+            Self::ClockSettling => "clock_settling",
             Self::Formatting => "format_in_progress",
             Self::Store(error) => match error {
                 StoreError::Exists(_) => "exists",
@@ -134,8 +156,12 @@ impl Failure {
             Self::Quota(_) => (DataProtect, additional::QUOTA_ERROR, None),
             Self::NoBuffer | Self::KeysChanged => (SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE, None),
             Self::ClockNotSet => (NotReady, MANUAL_INTERVENTION_REQUIRED, None),
+            Self::ClockSettling => (NotReady, BECOMING_READY, None),
+            Self::Sequence => (IllegalRequest, COMMAND_SEQUENCE_ERROR, None),
             Self::Formatting => (NotReady, additional::FORMAT_IN_PROGRESS, None),
-            Self::BootRecord | Self::Keys(_) => (HardwareError, additional::INTERNAL_TARGET_FAILURE, None),
+            Self::BootRecord | Self::Keys(_) | Self::KeyStore => {
+                (HardwareError, additional::INTERNAL_TARGET_FAILURE, None)
+            }
             Self::Store(error) => match error {
                 StoreError::NoSpace => (DataProtect, additional::QUOTA_ERROR, None),
                 StoreError::TooLarge { .. } => (IllegalRequest, additional::INVALID_FIELD_IN_CDB, None),
@@ -158,6 +184,11 @@ impl Failure {
 
 /// LOGICAL UNIT NOT READY, MANUAL INTERVENTION REQUIRED.
 pub(crate) const MANUAL_INTERVENTION_REQUIRED: AdditionalSense = AdditionalSense(0x0403);
+
+/// LOGICAL UNIT IS IN PROCESS OF BECOMING READY.
+pub(crate) const BECOMING_READY: AdditionalSense = AdditionalSense(0x0401);
+/// COMMAND SEQUENCE ERROR.
+const COMMAND_SEQUENCE_ERROR: AdditionalSense = AdditionalSense(0x2C00);
 
 /// Byte of the CDB: SERVICE ACTION.
 pub(crate) const SERVICE_ACTION: u16 = 8;

@@ -4,15 +4,12 @@
 //! Contract: no nonce is accepted whose time is later than the lease that was made durable.
 //! Truth: docs/design/security.md 3.3, 3.4, 3.6, 4.4.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use sealstone_crypto::{ParkingLot, RustCrypto};
 use sealstone_osd::{AttributeId, Cdb, ObjectId, ObjectType, SecurityMethod};
 use sealstone_seal::{
-    Admitted, Facts, Gate, GatePolicy, Hash, InitialKey, KeyError, KeyHierarchy, Nexus as SealNexus,
-    ObjectFacts, Refused, Request, SecurityToken,
+    Admitted, Facts, Gate, GatePolicy, KeyError, Nexus as SealNexus, ObjectFacts, Refused, Request,
+    SecurityToken, SignedBy,
 };
 
 use crate::attributes::rows::{PARTITION, page};
@@ -20,11 +17,10 @@ use crate::catalog;
 use crate::device::Device;
 use crate::environment::Surroundings;
 use crate::failure::Failure;
+use crate::keyring::Keyring;
 use crate::nexus::Nexus;
 use crate::provision::ProvisionError;
 
-/// How keys are derived on this device.
-pub(crate) const KEY_HASH: Hash = Hash::Sha256;
 /// A command renews the lease itself only when the shell's upkeep is this late, milliseconds.
 const UPKEEP_LATE_MS: u64 = 1000;
 
@@ -49,72 +45,60 @@ impl LeaseStore for VolatileLease {
 
 /// Keys, gate and lease of one device.
 pub(crate) struct Guard {
-    keys: RwLock<KeyHierarchy<RustCrypto>>,
+    pub(crate) keys: Keyring,
     gate: Gate<RustCrypto, ParkingLot>,
     lease: Mutex<Box<dyn LeaseStore>>,
-    /// Partitions that are gone while their keys are still there.
-    removed: Mutex<BTreeSet<u64>>,
-    voided: AtomicU64,
+    /// The lease that the device started with: the next start must not begin before it.
+    lease_before_ms: u64,
 }
 
 impl Guard {
     pub(crate) fn new(
         policy: GatePolicy,
-        initial: &InitialKey,
-        system_id: [u8; 20],
+        keys: Keyring,
         lease: Box<dyn LeaseStore>,
         lease_ms: u64,
         surroundings: &Surroundings,
     ) -> Self {
-        let keys = KeyHierarchy::factory(KEY_HASH, initial, system_id);
         let mut random = |into: &mut [u8]| surroundings.fill_random(into);
         Self {
-            keys: RwLock::new(keys),
+            keys,
             gate: Gate::new(policy, lease_ms, &mut random),
             lease: Mutex::new(lease),
-            removed: Mutex::new(BTreeSet::new()),
-            voided: AtomicU64::new(0),
+            lease_before_ms: lease_ms,
         }
     }
 
-    /// A partition gets its keys.
-    pub(crate) fn add_partition(&self, id: u64) -> Result<(), Failure> {
-        let mut keys = self.keys.write();
-        let mut removed = self.removed.lock();
-        let added = match keys.add_partition(id) {
-            Err(KeyError::Full) => {
-                std::mem::take(&mut *removed).into_iter().for_each(|id| keys.remove_partition(id));
-                keys.add_partition(id)
-            }
-            // The keys of a partition of that id that was removed: see `remove_partition`.
-            Err(KeyError::PartitionExists(_)) if removed.contains(&id) => Ok(()),
-            other => other,
-        };
-        removed.remove(&id);
-        added.map_err(|error| match error {
-            KeyError::PartitionExists(_) => Failure::Field(crate::failure::PARTITION),
-            KeyError::Full => Failure::Quota("partition keys"),
-            KeyError::ParentUnset | KeyError::NoPartition(_) | KeyError::Version(_) => Failure::Keys(error),
+    /// A partition gets its keys, durably: before it is in the store, so that none there is without.
+    pub(crate) fn add_partition(&self, id: u64, signed: Option<SignedBy>) -> Result<(), Failure> {
+        self.keys.change(signed, |keys| {
+            keys.add_partition(id).map_err(|error| match error {
+                KeyError::PartitionExists(_) => Failure::Field(crate::failure::PARTITION),
+                KeyError::Full => Failure::Quota("partition keys"),
+                KeyError::ParentUnset | KeyError::NoPartition(_) | KeyError::Version(_) => {
+                    Failure::Keys(error)
+                }
+            })
         })
     }
 
-    /// A partition is gone, and with it what was admitted and has not run yet.
-    ///
-    /// Its factory keys stay where they are: a partition made again under its id would get the same ones, and the
-    /// nonce memory goes by key instance, so that with a new instance old commands could be replayed.
-    pub(crate) fn remove_partition(&self, id: u64) {
-        self.removed.lock().insert(id);
-        self.voided.fetch_add(1, Ordering::SeqCst);
+    /// The key behind a credential is still set: nothing that was revoked runs, however long it waited for its turn.
+    pub(crate) fn still_signed(&self, signed: Option<SignedBy>) -> bool {
+        signed.is_none_or(|signed| signed.holds(&self.keys.read()))
     }
 
-    /// Counts how often keys were voided: what was admitted before must not run after.
-    pub(crate) fn voided(&self) -> u64 {
-        self.voided.load(Ordering::SeqCst)
+    /// The end of this start: nothing signed is accepted any more, and the lease goes back to the latest of what was
+    /// accepted and told, so that the next start has a clock that is right.
+    pub(crate) fn retire(&self, now_ms: u64) -> Result<(), ProvisionError> {
+        let lease = self.lease.lock();
+        let newest_ms = self.gate.nonces().retire();
+        lease.persist_lease(newest_ms.max(now_ms).max(self.lease_before_ms))
     }
 
     /// Keeps the lease ahead of the clock, and idle memory small. Call about twice a second.
     pub(crate) fn upkeep(&self, now_ms: u64) -> Result<(), Failure> {
         self.gate.nonces().sweep(now_ms);
+        self.keys.expire_exchange(now_ms);
         self.renew(now_ms)
     }
 

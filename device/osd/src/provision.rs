@@ -2,9 +2,11 @@
 //!
 //! Does: system id, name and capacity in `device.toml`; the initial master key in `master.key` (0600); what changes
 //! at every start (boot epoch, nonce lease) in `boot.toml`. Does not: touch the objects under `store/`, or draw
-//! random bytes; they are passed in.
+//! random bytes; they are passed in. The keys that SET KEY changes are [`crate::keyfile`]'s.
 //! Contract: each file is replaced as a whole (write, fsync, rename, fsync of the directory). `device.toml` is
 //! written last, so a directory without it is no device, and one with a leftover marker says that init was cut off.
+//! From layout version 2 on the keys are in a file of their own and must be there: `osd init` makes version 1, whose
+//! keys are those of the factory, and the first start makes version 2 of it.
 //! Truth: docs/design/security.md 3.4 (lease), 3.7 (key files); docs/design/architecture.md section 5 (`osd init`).
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -12,12 +14,17 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use sealstone_crypto::vault::VaultError;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+use crate::folder::{self, Directory};
+
 /// Layout of the data directory that this version reads and writes.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
+/// The layout of a device that was never started: its keys are not stored yet.
+const LAYOUT_WITHOUT_KEYS: u32 = 1;
 /// Bytes of a master key.
 pub const MASTER_KEY_LEN: usize = 32;
 /// Bytes of an OSD SYSTEM ID.
@@ -56,9 +63,27 @@ pub enum ProvisionError {
         /// What it says.
         found: u32,
     },
-    /// The key file is not there.
-    #[error("{0} is missing: without the master key the device cannot be opened")]
+    /// A key file is not there.
+    #[error("{0} is missing: without it the device cannot be opened")]
     KeyMissing(PathBuf),
+    /// The key file cannot be unsealed.
+    #[error("{path}: {source}")]
+    Sealed {
+        /// The key file.
+        path: PathBuf,
+        /// Why.
+        source: VaultError,
+    },
+    /// The key file is an old copy: keys in it may have been revoked since.
+    #[error("{path} is of generation {found}, and the device had stored generation {least}")]
+    KeysOld {
+        /// The key file.
+        path: PathBuf,
+        /// Its generation.
+        found: u64,
+        /// The least that it can have.
+        least: u64,
+    },
     /// The key file is readable by others than its owner.
     #[error("{path} has mode {mode:04o}, want 0600")]
     KeyMode {
@@ -140,6 +165,23 @@ pub struct Boot {
     pub epoch: u16,
     /// No request nonce with a later timestamp was ever accepted, ms since 1970.
     pub lease_ms: u64,
+    /// The key file had at least this generation.
+    #[serde(default)]
+    pub keys: u64,
+}
+
+/// The file with a device's boot record.
+#[derive(Clone, Debug)]
+pub struct BootRecord(PathBuf);
+
+impl BootRecord {
+    /// Replaces it, durably: the nonce lease moves with it.
+    ///
+    /// # Errors
+    /// [`ProvisionError::Io`].
+    pub fn write(&self, boot: Boot) -> Result<(), ProvisionError> {
+        replace(&self.0, BOOT_FILE, toml_text(&boot).as_bytes())
+    }
 }
 
 /// A device's directory, open.
@@ -150,6 +192,7 @@ pub struct DataDir {
     pub identity: Identity,
     /// Its initial master key.
     pub master_key: InitialKey,
+    version: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -191,24 +234,18 @@ impl DataDir {
         if fs::read_dir(root).map_err(at(root))?.next().is_some() {
             return Err(ProvisionError::NotEmpty(root.to_owned()));
         }
-        replace(root, MARKER_FILE, b"", 0o600)?;
+        replace(root, MARKER_FILE, b"")?;
         let store = match make_store(&root.join(STORE_DIR)) {
             Ok(store) => store,
             Err(error) => return Ok(Err(error)),
         };
-        replace(root, KEY_FILE, key_file(&identity, &master_key).as_bytes(), 0o600)?;
-        replace(root, BOOT_FILE, toml_text(&Boot { epoch: 0, lease_ms: 0 }).as_bytes(), 0o600)?;
-        let device = DeviceFile {
-            version: LAYOUT_VERSION,
-            system_id: hex(&identity.system_id),
-            name: identity.name.clone(),
-            capacity: identity.capacity,
-        };
-        replace(root, DEVICE_FILE, toml_text(&device).as_bytes(), 0o600)?;
+        replace(root, KEY_FILE, key_file(&identity, &master_key).as_bytes())?;
+        replace(root, BOOT_FILE, toml_text(&Boot { epoch: 0, lease_ms: 0, keys: 0 }).as_bytes())?;
+        write_device(root, LAYOUT_WITHOUT_KEYS, &identity)?;
         let marker = root.join(MARKER_FILE);
         fs::remove_file(&marker).map_err(at(&marker))?;
         sync_dir(root)?;
-        Ok(Ok((Self { root: root.to_owned(), identity, master_key }, store)))
+        Ok(Ok((Self { root: root.to_owned(), identity, master_key, version: LAYOUT_WITHOUT_KEYS }, store)))
     }
 
     /// Opens what [`Self::format`] made.
@@ -229,7 +266,7 @@ impl DataDir {
         // The version first: another version may have other keys.
         let table: toml::Table = text.parse().map_err(malformed(&path))?;
         let found = table.get("version").and_then(toml::Value::as_integer).unwrap_or(0);
-        if found != i64::from(LAYOUT_VERSION) {
+        if found != i64::from(LAYOUT_VERSION) && found != i64::from(LAYOUT_WITHOUT_KEYS) {
             return Err(ProvisionError::Version { path, found: u32::try_from(found).unwrap_or(0) });
         }
         let device: DeviceFile = toml::from_str(&text).map_err(malformed(&path))?;
@@ -241,13 +278,35 @@ impl DataDir {
             capacity: device.capacity,
         };
         let master_key = read_key(&root.join(KEY_FILE), &identity)?;
-        Ok(Self { root: root.to_owned(), identity, master_key })
+        Ok(Self { root: root.to_owned(), identity, master_key, version: device.version })
     }
 
     /// Where the store lives.
     #[must_use]
     pub fn store_path(&self) -> PathBuf {
         self.root.join(STORE_DIR)
+    }
+
+    /// Are the keys in a file of their own? Otherwise they are the factory's.
+    #[must_use]
+    pub const fn has_key_file(&self) -> bool {
+        self.version != LAYOUT_WITHOUT_KEYS
+    }
+
+    /// The keys are in a file of their own from now on, and a start without it fails.
+    ///
+    /// # Errors
+    /// [`ProvisionError::Io`].
+    pub fn require_key_file(&mut self) -> Result<(), ProvisionError> {
+        write_device(&self.root, LAYOUT_VERSION, &self.identity)?;
+        self.version = LAYOUT_VERSION;
+        Ok(())
+    }
+
+    /// The folder of the device's own files.
+    #[must_use]
+    pub fn folder(&self) -> Directory {
+        Directory(self.root.clone())
     }
 
     /// Begins a start of the device: counts the boot epoch up, durably.
@@ -263,12 +322,14 @@ impl DataDir {
         Ok(boot)
     }
 
-    /// Replaces the boot record, durably: the nonce lease moves ahead with it.
-    ///
-    /// # Errors
-    /// [`ProvisionError::Io`].
-    pub fn write_boot(&self, boot: Boot) -> Result<(), ProvisionError> {
-        replace(&self.root, BOOT_FILE, toml_text(&boot).as_bytes(), 0o600)
+    /// The record of this start, to be written on its own.
+    #[must_use]
+    pub fn boot_record(&self) -> BootRecord {
+        BootRecord(self.root.clone())
+    }
+
+    fn write_boot(&self, boot: Boot) -> Result<(), ProvisionError> {
+        self.boot_record().write(boot)
     }
 
     /// Writes the key file that `mds add-osd --key` reads: `system_id`, `name`, `master_key`; mode 0600.
@@ -281,6 +342,16 @@ impl DataDir {
         let text = key_file(&self.identity, &self.master_key);
         file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(at(path))
     }
+}
+
+fn write_device(root: &Path, version: u32, identity: &Identity) -> Result<(), ProvisionError> {
+    let device = DeviceFile {
+        version,
+        system_id: hex(&identity.system_id),
+        name: identity.name.clone(),
+        capacity: identity.capacity,
+    };
+    replace(root, DEVICE_FILE, toml_text(&device).as_bytes())
 }
 
 fn check_name(name: &str) -> Result<(), ProvisionError> {
@@ -329,20 +400,8 @@ fn read_key(path: &Path, identity: &Identity) -> Result<InitialKey, ProvisionErr
     Ok(InitialKey(Zeroizing::new(key)))
 }
 
-/// Writes a file so that after a crash either the old or the new content is there, whole.
-fn replace(dir: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), ProvisionError> {
-    let target = dir.join(name);
-    let fresh = dir.join(format!("{name}.new"));
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .open(&fresh)
-        .map_err(at(&fresh))?;
-    file.write_all(content).and_then(|()| file.sync_all()).map_err(at(&fresh))?;
-    fs::rename(&fresh, &target).map_err(at(&target))?;
-    sync_dir(dir)
+fn replace(dir: &Path, name: &str, content: &[u8]) -> Result<(), ProvisionError> {
+    folder::replace(&Directory(dir.to_owned()), name, content)
 }
 
 fn sync_dir(dir: &Path) -> Result<(), ProvisionError> {
@@ -375,7 +434,7 @@ fn bad(path: &Path, reason: &str) -> ProvisionError {
     ProvisionError::Malformed { path: path.to_owned(), reason: reason.to_owned() }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(bytes.len() * 2);
     for byte in bytes {
@@ -385,7 +444,7 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     if text.len() != N * 2 || !text.is_ascii() {
         return None;
     }
@@ -437,8 +496,8 @@ mod tests {
         let made = made(&dir.path().join("d"));
         assert_eq!(made.begin_boot().unwrap().epoch, 1);
         assert_eq!(made.begin_boot().unwrap().epoch, 2);
-        made.write_boot(Boot { epoch: u16::MAX, lease_ms: 9 }).unwrap();
-        assert_eq!(made.begin_boot().unwrap(), Boot { epoch: 1, lease_ms: 9 });
+        made.write_boot(Boot { epoch: u16::MAX, lease_ms: 9, keys: 4 }).unwrap();
+        assert_eq!(made.begin_boot().unwrap(), Boot { epoch: 1, lease_ms: 9, keys: 4 });
     }
 
     #[test]
@@ -466,8 +525,8 @@ mod tests {
 
         let device = root.join(DEVICE_FILE);
         let text = fs::read_to_string(&device).unwrap();
-        fs::write(&device, text.replace("version = 1", "version = 2")).unwrap();
-        assert!(matches!(DataDir::open(&root), Err(ProvisionError::Version { found: 2, .. })));
+        fs::write(&device, text.replace("version = 1", "version = 3")).unwrap();
+        assert!(matches!(DataDir::open(&root), Err(ProvisionError::Version { found: 3, .. })));
 
         fs::write(root.join(MARKER_FILE), "").unwrap();
         assert!(matches!(DataDir::open(&root), Err(ProvisionError::Interrupted(_))));

@@ -83,8 +83,8 @@ impl DeviceServer for Server<'_> {
     fn ready(&self) -> Result<(), Sense> {
         let failure = if self.device.is_formatting() {
             Failure::Formatting
-        } else if self.device.clock.now_ms().is_err() {
-            Failure::ClockNotSet
+        } else if let Err(behind) = self.device.clock.now_ms() {
+            behind.into()
         } else {
             return Ok(());
         };

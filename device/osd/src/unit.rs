@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use sealstone_osd::cdb::{Action, Cdb, CdbError, OPERATION_CODE, pointer};
+use sealstone_osd::cdb::{Action, Cdb, CdbError, Command, DhStep, OPERATION_CODE, pointer};
 use sealstone_osd::table::{self, SERVICE_ACTIONS};
 use sealstone_osd::{Generation, ObjectId};
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, primary};
-use sealstone_seal::{GatePolicy, InitialKey};
+use sealstone_seal::{ClockBehind, GatePolicy, InitialKey};
 use sealstone_store::{ObjectStore, StoreError};
 use thiserror::Error;
 
@@ -26,6 +26,7 @@ use crate::environment::{Environment, Surroundings};
 use crate::execute::{Execution, Outcome};
 use crate::failure::Failure;
 use crate::guard::{Guard, LeaseStore};
+use crate::keyring::{KeyRecord, Keyring, KeyringError};
 use crate::locks::Locks;
 use crate::metrics::{Ending, Metrics};
 use crate::nexus::{Nexus, Nexuses};
@@ -47,6 +48,8 @@ pub struct Parts {
     pub name: String,
     /// The initial master key, from which all factory keys grow.
     pub master_key: InitialKey,
+    /// The keys as they were last stored, and where they go when they change.
+    pub keys: KeyRecord,
     /// This start's number.
     pub boot_epoch: u16,
     /// The nonce lease last persisted, ms since 1970; 0 for a new device.
@@ -65,9 +68,9 @@ pub enum StartError {
     /// The store could not be read.
     #[error("store")]
     Store(#[from] StoreError),
-    /// The keys of a partition could not be made.
-    #[error("keys of partition {0:#x}")]
-    Keys(u64),
+    /// The keys.
+    #[error("keys")]
+    Keys(#[from] KeyringError),
 }
 
 /// An OSD as a logical unit.
@@ -93,17 +96,9 @@ impl OsdUnit {
             insecure_capkey: parts.config.insecure_capkey,
             ..GatePolicy::default()
         };
-        let guard = Guard::new(
-            policy,
-            &parts.master_key,
-            parts.system_id,
-            parts.lease,
-            parts.lease_ms,
-            &surroundings,
-        );
-        for id in catalog.partition_ids(0, usize::MAX) {
-            guard.add_partition(id).map_err(|_| StartError::Keys(id))?;
-        }
+        let partitions = catalog.partition_ids(0, usize::MAX);
+        let keys = Keyring::open(parts.keys, &parts.master_key, parts.system_id, &partitions)?;
+        let guard = Guard::new(policy, keys, parts.lease, parts.lease_ms, &surroundings);
         let offset_ms = catalog::clock_offset(&*parts.store)?;
         let names = SERVICE_ACTIONS.iter().map(|row| row.name).chain([UNKNOWN]).collect();
         Ok(Self {
@@ -132,15 +127,25 @@ impl OsdUnit {
     /// # Errors
     /// The lease could not be persisted, or the clock is too far behind; signed commands will be refused.
     pub fn upkeep(&self) -> Result<(), UpkeepError> {
-        let now_ms = self.device.clock.now_ms().map_err(|_| UpkeepError::Clock)?;
+        let now_ms = self.device.clock.now_ms().map_err(|behind| match behind {
+            ClockBehind::Wrong { .. } => UpkeepError::Clock,
+            ClockBehind::Settling { .. } => UpkeepError::Settling,
+        })?;
         self.device.guard.upkeep(now_ms).map_err(|_| UpkeepError::Lease)
     }
 
-    /// Makes everything durable: for an orderly end.
+    /// Makes everything durable: for an orderly end. Signed commands are refused from here on, so that the nonce lease
+    /// can be taken back to the last one accepted and the next start finds a clock that is right.
     ///
     /// # Errors
     /// [`StoreError`]; then acknowledged commands without FUA may be lost.
     pub fn shut_down(&self) -> Result<(), StoreError> {
+        // Without a clock the lease stays ahead, which is safe; so it does if it cannot be written.
+        if let Ok(now_ms) = self.device.clock.now_ms()
+            && let Err(error) = self.device.guard.retire(now_ms)
+        {
+            tracing::warn!(%error, "the nonce lease could not be taken back");
+        }
         match self.device.flush() {
             Err(Failure::Store(error)) => Err(error),
             _ => Ok(()),
@@ -175,7 +180,8 @@ impl OsdUnit {
         let early = match (row, &now_ms) {
             (None, _) => Failure::UnsupportedAction,
             (Some(_), _) if self.device.is_formatting() => Failure::Formatting,
-            (Some(_), Err(_)) => Failure::ClockNotSet,
+            (Some(_), &Err(behind)) => behind.into(),
+            (Some(_), &Ok(now_ms)) if self.ends_no_exchange(nexus, &cdb, now_ms) => Failure::Sequence,
             (Some(row), &Ok(now_ms)) => match self.device.guard.check_lease(now_ms) {
                 Ok(()) => {
                     let execution = Execution::new(&self.device, nexus, command, &cdb, row, now_ms);
@@ -189,6 +195,13 @@ impl OsdUnit {
         let outcome = refused(early);
         self.tell(nexus, &cdb, true, now_ms.unwrap_or_else(|_| self.device.clock.machine_ms()), &outcome);
         outcome.reply
+    }
+
+    /// Is it the change step of SET MASTER KEY while no exchange of this nexus waits for one? There is no key then with
+    /// which its check value could be compared, and that there is none is no secret.
+    fn ends_no_exchange(&self, nexus: &Nexus, cdb: &Cdb, now_ms: u64) -> bool {
+        matches!(cdb.command, Command::SetMasterKey(set) if set.step == DhStep::ChangeMasterKey)
+            && !self.device.guard.keys.awaits_change(nexus.id, now_ms)
     }
 
     /// A CDB that cannot be read.
@@ -268,6 +281,9 @@ pub enum UpkeepError {
     /// The machine's clock is too far behind what was promised before the restart.
     #[error("the clock is too far behind; set it")]
     Clock,
+    /// The device was restarted several times within seconds and waits for its clock.
+    #[error("the clock settles after several restarts")]
+    Settling,
     /// The lease could not be persisted.
     #[error("the nonce lease could not be persisted")]
     Lease,
@@ -351,10 +367,12 @@ impl LogicalUnit for OsdUnit {
 
     fn nexus_lost(&self, nexus: NexusId) {
         self.nexuses.lose(nexus);
+        self.device.guard.keys.lose(nexus);
     }
 
     fn reset(&self) {
         self.nexuses.reset();
+        self.device.guard.keys.reset();
     }
 
     fn attention(&self, nexus: NexusId, code: AdditionalSense) {

@@ -92,3 +92,45 @@ fn a_capacity_the_store_cannot_have_leaves_an_interrupted_init() {
     assert!(matches!(made, Err(BootError::Store(FormatError::Capacity { .. }))));
     assert!(matches!(start(&root, START_MS), Err(BootError::Provision(ProvisionError::Interrupted(_)))));
 }
+
+#[test]
+fn orderly_restarts_in_a_row_leave_the_clock_where_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("osd");
+    drop(boot::init(&root, new_device()).unwrap());
+    for restart in 0..100 {
+        let (running, _) = start(&root, START_MS + restart).unwrap();
+        running.unit.upkeep().unwrap();
+        running.unit.shut_down().unwrap();
+    }
+}
+
+#[test]
+fn the_first_start_stores_the_keys_and_no_later_one_goes_without() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("osd");
+    drop(boot::init(&root, new_device()).unwrap());
+    for _ in 0..2 {
+        drop(start(&root, START_MS).unwrap());
+        for name in ["keys.sealed", "seal.key", "boot.toml", "device.toml"] {
+            assert_eq!(std::fs::metadata(root.join(name)).unwrap().mode() & 0o777, 0o600, "{name}");
+        }
+    }
+    let failed = |root: &Path| match start(root, START_MS) {
+        Err(BootError::Provision(error)) => error,
+        other => panic!("{:?}", other.map(drop)),
+    };
+    for name in ["keys.sealed", "seal.key"] {
+        let (path, aside) = (root.join(name), root.join("aside"));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(failed(&root).to_string().contains("want 0600"), "{name}");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::rename(&path, &aside).unwrap();
+        assert!(matches!(failed(&root), ProvisionError::KeyMissing(_)), "{name}");
+        std::os::unix::fs::symlink(&aside, &path).unwrap();
+        assert!(failed(&root).to_string().contains("not a regular file"), "{name}");
+        std::fs::rename(&aside, &path).unwrap();
+    }
+    start(&root, START_MS).unwrap();
+}

@@ -8,7 +8,9 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
 use sealstone_device::provision::{self, DataDir, Identity};
-use sealstone_device::{Environment, NoAudit, OsdConfig, OsdUnit, Parts as DeviceParts, VolatileLease};
+use sealstone_device::{
+    Environment, KeyRecord, NoAudit, OsdConfig, OsdUnit, Parts as DeviceParts, VolatileLease,
+};
 use sealstone_osd::cdb::{Extent, GetList, GetPage, OPERATION_CODE, Segment, SetValue};
 use sealstone_osd::table::Transfer;
 use sealstone_osd::{
@@ -76,6 +78,7 @@ impl Rig {
             system_id: SYSTEM_ID,
             name: "fuzz".to_owned(),
             master_key: master_key(),
+            keys: KeyRecord::volatile(),
             boot_epoch: 9,
             lease_ms: 0,
             lease: Box::new(VolatileLease),

@@ -1,7 +1,7 @@
 //! The primitives behind the provider trait of seal.
 //!
-//! Does: HMAC over SHA-1 and SHA-256 from RustCrypto, midstates cached; with feature `std` also the system's random
-//! bytes and mutexes. Does not: define any format.
+//! Does: HMAC over SHA-1 and SHA-256 from RustCrypto, midstates cached; Diffie-Hellman ([`dh`]); secrets at rest
+//! ([`vault`]); with feature `std` also the system's random bytes and mutexes. Does not: define any format of the wire.
 //! Contract: a [`MacKey`] is 2 midstates; a tag costs the blocks of its message and two more, and never allocates.
 //! Truth: RFC 2104, FIPS 180-4; tests hold the vectors of RFC 2202 and RFC 4231.
 
@@ -10,9 +10,13 @@
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
+extern crate alloc;
+
+pub mod dh;
 mod mac;
 #[cfg(feature = "std")]
 mod system;
+pub mod vault;
 
 pub use mac::{MacKey, RustCrypto};
 #[cfg(feature = "std")]

@@ -1,9 +1,9 @@
 //! The credential cache: the MAC keys of credentials that proved themselves.
 //!
-//! Does: remember prepared keys by capability and key instance. Does not: remember decisions; expiry, tags and
+//! Does: remember prepared keys by capability and key identity. Does not: remember decisions; expiry, tags and
 //! times are checked again for every command.
 //! Contract: the caller inserts only after a request check value verified, so an outsider cannot push entries out.
-//! Bounded; the least recently used of eight neighbours leaves. An entry of an old key instance is never found.
+//! Bounded; the least recently used of eight neighbours leaves. An entry of a key that is not set is never found.
 //! Truth: docs/design/security.md 3.5.
 
 use alloc::boxed::Box;
@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use sealstone_osd::CapabilityBytes;
 
 use crate::freshness::CredentialId;
+use crate::hierarchy::KeyIdentity;
 use crate::icv::IcvKeys;
 use crate::provider::{Locks, Mutex, Provider};
 
@@ -25,7 +26,7 @@ const SHARDS: usize = 16;
 /// A credential that proved itself.
 pub(crate) struct Proven<P: Provider> {
     capability: CapabilityBytes,
-    instance: u64,
+    identity: KeyIdentity,
     id: CredentialId,
     /// Its MAC keys.
     pub(crate) keys: IcvKeys<P>,
@@ -34,11 +35,16 @@ pub(crate) struct Proven<P: Provider> {
 impl<P: Provider> Proven<P> {
     pub(crate) const fn new(
         capability: CapabilityBytes,
-        instance: u64,
+        identity: KeyIdentity,
         id: CredentialId,
         keys: IcvKeys<P>,
     ) -> Self {
-        Self { capability, instance, id, keys }
+        Self { capability, identity, id, keys }
+    }
+
+    /// The key that signed it.
+    pub(crate) const fn key(&self) -> KeyIdentity {
+        self.identity
     }
 
     /// Names the credential in the nonce memory.
@@ -77,11 +83,11 @@ impl<P: Provider, L: Locks> CredentialCache<P, L> {
         &self,
         id: CredentialId,
         capability: &CapabilityBytes,
-        instance: u64,
+        identity: KeyIdentity,
     ) -> Option<Arc<Proven<P>>> {
         self.set(id, |set| {
             let at = set.iter().position(|entry| {
-                entry.id == id && entry.instance == instance && entry.capability == *capability
+                entry.id == id && entry.identity == identity && entry.capability == *capability
             })?;
             set[..=at].rotate_right(1);
             set.first().cloned()
@@ -91,7 +97,7 @@ impl<P: Provider, L: Locks> CredentialCache<P, L> {
     /// Remembers a credential whose request check value has just verified.
     pub(crate) fn insert(&self, entry: Arc<Proven<P>>) {
         self.set(entry.id, |set| {
-            if set.iter().any(|other| other.id == entry.id && other.instance == entry.instance) {
+            if set.iter().any(|other| other.id == entry.id && other.identity == entry.identity) {
                 return;
             }
             set.truncate(WAYS - 1);

@@ -9,7 +9,7 @@
 use alloc::sync::Arc;
 
 use sealstone_osd::capability::offset;
-use sealstone_osd::cdb::{Action, KeyToSet};
+use sealstone_osd::cdb::{Action, DhStep, KeyToSet};
 use sealstone_osd::{Capability, Cdb, Command, Permissions, SecurityMethod};
 
 use crate::algorithm::AlgorithmSlots;
@@ -17,8 +17,8 @@ use crate::cache::{CREDENTIALS_MAX, CredentialCache, Proven};
 use crate::denial::Denial;
 use crate::facts::Facts;
 use crate::freshness::{CredentialId, NonceLimits, NonceMemory};
-use crate::grant::{Admitted, Grant, Verified};
-use crate::hierarchy::{KeyHierarchy, KeySelector};
+use crate::grant::{Admitted, Grant, SignedBy, Verified};
+use crate::hierarchy::{KeyHierarchy, KeyIdentity, KeySelector};
 use crate::icv::{IcvKeys, SecurityToken};
 use crate::keyed_hash::KeyedHash;
 use crate::nonce::Nonce;
@@ -150,7 +150,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         }
         if method == SecurityMethod::NoSec {
             // Only here because the device's own floor is NOSEC.
-            return Ok(Admitted::new(Grant::Unsecured(claimed_permissions(cdb)), ReplySeal::open()));
+            return Ok(Admitted::new(Grant::Unsecured(claimed_permissions(cdb)), None, ReplySeal::open()));
         }
         let (proven, capability) = self.prove(request)?;
         let reply = ReplySeal::sealed(Arc::clone(&proven), cdb.generation, method, Nonce(cdb.security.nonce));
@@ -161,7 +161,8 @@ impl<P: Provider, L: Locks> Gate<P, L> {
                 .map_err(|error| refuse(Denial::of_nonce(error, request.clock_ms)))?;
         }
         current(&capability, request).map_err(refuse)?;
-        Ok(Admitted::new(Grant::Proven(Verified::by_the_gate(capability)), reply))
+        let signed = SignedBy { selector: selector(&cdb.command, capability.key_version), key: proven.key() };
+        Ok(Admitted::new(Grant::Proven(Verified::by_the_gate(capability)), Some(signed), reply))
     }
 
     /// Step 3: the least method that policy accepts for this command.
@@ -198,8 +199,8 @@ impl<P: Provider, L: Locks> Gate<P, L> {
             Some(key) => (key, true),
             None => (request.keys.stand_in(), false),
         };
-        let id = self.credential_id(bytes, signing.instance());
-        let cached = self.cache.get(id, bytes, signing.instance());
+        let id = self.credential_id(bytes, signing.identity());
+        let cached = self.cache.get(id, bytes, signing.identity());
         let (proven, fresh) = match cached {
             Some(proven) => (proven, false),
             None => {
@@ -208,7 +209,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
                 }
                 let key = signing.capability_key(algorithm, bytes, request.keys.system_id());
                 let keys = IcvKeys::new(algorithm, &key, capability.method);
-                (Arc::new(Proven::new(*bytes, signing.instance(), id, keys)), true)
+                (Arc::new(Proven::new(*bytes, signing.identity(), id, keys)), true)
             }
         };
         let expected = match capability.method {
@@ -232,12 +233,12 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         Ok((proven, capability))
     }
 
-    fn credential_id(&self, capability: &[u8], instance: u64) -> CredentialId {
-        let mut input = [0; 104 + 8];
-        let (head, tail) = input.split_at_mut(8);
-        head.copy_from_slice(&instance.to_be_bytes());
+    fn credential_id(&self, capability: &[u8], key: KeyIdentity) -> CredentialId {
+        let mut input = [0; KeyIdentity::LEN + 104];
+        let (head, tail) = input.split_at_mut(KeyIdentity::LEN);
+        head.copy_from_slice(&key.0);
         tail[..capability.len()].copy_from_slice(capability);
-        CredentialId(self.hash.hash(&input[..8 + capability.len()]))
+        CredentialId(self.hash.hash(&input[..KeyIdentity::LEN + capability.len()]))
     }
 }
 
@@ -276,7 +277,10 @@ pub fn selector(command: &Command, version: u8) -> KeySelector {
             KeyToSet::Partition => KeySelector::Root,
             KeyToSet::Working(_) => KeySelector::Partition(set.partition),
         },
-        Command::SetMasterKey(_) => KeySelector::Master,
+        Command::SetMasterKey(set) => match set.step {
+            DhStep::SeedExchange => KeySelector::Master,
+            DhStep::ChangeMasterKey => KeySelector::NextMaster,
+        },
         Command::CreatePartition(_) | Command::RemovePartition(_) => {
             KeySelector::Working { partition: 0, version }
         }

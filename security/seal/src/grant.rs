@@ -16,6 +16,7 @@ use sealstone_osd::{
 
 use crate::denial::Denial;
 use crate::facts::{Facts, ObjectFacts};
+use crate::hierarchy::{KeyHierarchy, KeyIdentity, KeySelector};
 use crate::provider::Provider;
 use crate::reply::ReplySeal;
 
@@ -45,15 +46,38 @@ pub(crate) enum Grant {
     Unsecured(Permissions),
 }
 
+/// The key that signed a command's credential: which one it was, and what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignedBy {
+    pub(crate) selector: KeySelector,
+    pub(crate) key: KeyIdentity,
+}
+
+impl SignedBy {
+    /// Is that key still set in its place? Ask again under the lock under which the command runs: SET KEY may have
+    /// come between.
+    #[must_use]
+    pub fn holds<P: Provider>(&self, keys: &KeyHierarchy<P>) -> bool {
+        keys.holds(self.selector, self.key)
+    }
+}
+
 /// A command that passed the gate.
 pub struct Admitted<P: Provider> {
     grant: Grant,
+    signed: Option<SignedBy>,
     reply: ReplySeal<P>,
 }
 
 impl<P: Provider> Admitted<P> {
-    pub(crate) const fn new(grant: Grant, reply: ReplySeal<P>) -> Self {
-        Self { grant, reply }
+    pub(crate) const fn new(grant: Grant, signed: Option<SignedBy>, reply: ReplySeal<P>) -> Self {
+        Self { grant, signed, reply }
+    }
+
+    /// The key behind the credential; `None` under NOSEC.
+    #[must_use]
+    pub const fn signed_by(&self) -> Option<SignedBy> {
+        self.signed
     }
 
     /// The capability; `None` under NOSEC, where nothing in it is to be believed.

@@ -5,11 +5,12 @@
 //! Contract: device and MDS run the same functions on the same seeds, so they agree without exchanging a key.
 //! Truth: docs/design/security.md 3.6; t10-osd 4.7, 4.8; choices in `docs/standards/security.md`.
 
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 
 use sealstone_osd::{Capability, CapabilityBytes, Descriptor};
 use thiserror::Error;
+use zeroize::Zeroizing;
 
 use crate::algorithm::{Algorithm, Hash};
 use crate::key::{AuthenticationKey, CapabilityKey, GenerationKey, InitialKey, KeyIdentifier, KeyPair};
@@ -39,8 +40,10 @@ const AUTHENTICATION_BIT: u8 = 1;
 /// Which key signs a capability (t10-osd 4.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySelector {
-    /// The master authentication key: SET KEY root, SET MASTER KEY.
+    /// The master authentication key: SET KEY root, the seed exchange of SET MASTER KEY.
     Master,
+    /// The master authentication key that a seed exchange agreed on: the change step of SET MASTER KEY.
+    NextMaster,
     /// The root authentication key: SET KEY partition.
     Root,
     /// A partition's authentication key: SET KEY working.
@@ -87,19 +90,38 @@ pub enum KeyError {
     Full,
 }
 
+/// Label of the MAC that names a key.
+const LABEL_IDENTITY: &[u8] = b"sealstone key identity v1";
+
+/// Names a key by its bytes: equal keys have equal identities, on every device, before and after a restart.
+///
+/// It is the start of a MAC under the key itself, so it tells nothing about the key and nobody without the key can
+/// make one. Whatever was remembered under an identity (a nonce, a cached credential) holds for as long as a key of
+/// these very bytes signs, however often it was set in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyIdentity(pub(crate) [u8; KeyIdentity::LEN]);
+
+impl KeyIdentity {
+    /// Bytes of an identity.
+    pub const LEN: usize = 16;
+}
+
 /// An authentication key ready to sign capabilities.
 pub struct SigningKey<P: Provider> {
     pub(crate) secret: AuthenticationKey,
     sha1: P::MacKey,
     sha256: P::MacKey,
-    instance: u64,
+    identity: KeyIdentity,
 }
 
 impl<P: Provider> SigningKey<P> {
-    /// Prepares the midstates. `instance` is unique within a run: whatever was derived from another instance is void.
-    pub(crate) fn new(secret: AuthenticationKey, instance: u64) -> Self {
+    /// Prepares the midstates and the identity.
+    pub(crate) fn new(secret: AuthenticationKey) -> Self {
         let [sha1, sha256] = [Hash::Sha1, Hash::Sha256].map(|hash| P::mac_key(hash, secret.expose()));
-        Self { secret, sha1, sha256, instance }
+        let name = P::tag(&sha256, &[LABEL_IDENTITY]);
+        let mut identity = [0; KeyIdentity::LEN];
+        identity.copy_from_slice(&name.as_bytes()[..KeyIdentity::LEN]);
+        Self { secret, sha1, sha256, identity: KeyIdentity(identity) }
     }
 
     /// The capability key: MAC over capability and OSD SYSTEM ID.
@@ -117,10 +139,10 @@ impl<P: Provider> SigningKey<P> {
         CapabilityKey::from_tag(P::tag(key, &[capability, system_id]))
     }
 
-    /// Changes whenever the key is set.
+    /// Names the key by its bytes.
     #[must_use]
-    pub const fn instance(&self) -> u64 {
-        self.instance
+    pub const fn identity(&self) -> KeyIdentity {
+        self.identity
     }
 }
 
@@ -139,8 +161,14 @@ pub(crate) struct Working<P: Provider> {
 
 /// The keys of one partition.
 pub(crate) struct PartitionKeys<P: Provider> {
-    pub(crate) pair: Option<Level<P>>,
-    pub(crate) working: [Option<Box<Working<P>>>; WORKING_KEYS],
+    pub(crate) pair: Option<Arc<Level<P>>>,
+    pub(crate) working: [Option<Arc<Working<P>>>; WORKING_KEYS],
+}
+
+impl<P: Provider> Clone for PartitionKeys<P> {
+    fn clone(&self) -> Self {
+        Self { pair: self.pair.clone(), working: self.working.clone() }
+    }
 }
 
 impl<P: Provider> PartitionKeys<P> {
@@ -150,13 +178,30 @@ impl<P: Provider> PartitionKeys<P> {
 }
 
 /// All keys of one device, as the device and its MDS both hold them.
+///
+/// A clone shares the keys: it costs one reference a partition, so that a change can be made on a copy, stored, and
+/// then take the place of what it was made from.
 pub struct KeyHierarchy<P: Provider> {
     pub(crate) system_id: SystemId,
     pub(crate) hash: Hash,
-    pub(crate) master: Level<P>,
-    pub(crate) root: Option<Level<P>>,
-    pub(crate) partitions: BTreeMap<u64, PartitionKeys<P>>,
-    pub(crate) instances: u64,
+    pub(crate) master: Arc<Level<P>>,
+    /// Agreed on by a seed exchange; never stored.
+    next_master: Option<Arc<Level<P>>>,
+    pub(crate) root: Option<Arc<Level<P>>>,
+    pub(crate) partitions: BTreeMap<u64, Arc<PartitionKeys<P>>>,
+}
+
+impl<P: Provider> Clone for KeyHierarchy<P> {
+    fn clone(&self) -> Self {
+        Self {
+            system_id: self.system_id,
+            hash: self.hash,
+            master: Arc::clone(&self.master),
+            next_master: self.next_master.clone(),
+            root: self.root.clone(),
+            partitions: self.partitions.clone(),
+        }
+    }
 }
 
 /// The pair that a seed makes under a generation key.
@@ -177,12 +222,13 @@ pub fn derive_master<P: Provider>(hash: Hash, initial: &InitialKey, system_id: &
     derive_with::<P>(hash, initial.expose(), &factory_seed(LEVEL_MASTER, 0, 0), system_id)
 }
 
-fn derive_with<P: Provider>(hash: Hash, parent: &[u8], seed: &Seed, suffix: &[u8]) -> KeyPair {
+/// The two keys that a seed of any length makes; a seed without bytes counts as one zero byte.
+pub(crate) fn derive_with<P: Provider>(hash: Hash, parent: &[u8], seed: &[u8], suffix: &[u8]) -> KeyPair {
     let parent = P::mac_key(hash, parent);
+    let (last, head) = seed.split_last().map_or((0, seed), |(last, head)| (*last, head));
     let tag = |bit: u8| {
-        let mut seed = *seed;
-        seed[SEED_LEN - 1] = seed[SEED_LEN - 1] & 0xFE | bit;
-        P::tag(&parent, &[&seed, suffix])
+        let last = Zeroizing::new([last & 0xFE | bit]);
+        P::tag(&parent, &[head, &*last, suffix])
     };
     KeyPair {
         authentication: AuthenticationKey::from_tag(tag(AUTHENTICATION_BIT)),
@@ -218,17 +264,13 @@ impl<P: Provider> KeyHierarchy<P> {
     }
 
     pub(crate) fn bare(hash: Hash, system_id: SystemId, master: KeyPair) -> Self {
-        let master = Level {
-            signing: SigningKey::new(master.authentication, 0),
-            generation: master.generation,
-            identifier: None,
-        };
-        Self { system_id, hash, master, root: None, partitions: BTreeMap::new(), instances: 1 }
+        let master = level(master, None);
+        Self { system_id, hash, master, next_master: None, root: None, partitions: BTreeMap::new() }
     }
 
     fn factory_root(&mut self) {
         let pair = derive_pair::<P>(self.hash, &self.master.generation, &factory_seed(LEVEL_ROOT, 0, 0));
-        self.root = Some(self.level(pair, None));
+        self.root = Some(level(pair, None));
     }
 
     /// OSD SYSTEM ID.
@@ -248,6 +290,7 @@ impl<P: Provider> KeyHierarchy<P> {
     pub fn signing_key(&self, selector: KeySelector) -> Option<&SigningKey<P>> {
         match selector {
             KeySelector::Master => Some(&self.master.signing),
+            KeySelector::NextMaster => self.next_master.as_ref().map(|level| &level.signing),
             KeySelector::Root => self.root.as_ref().map(|level| &level.signing),
             KeySelector::Partition(partition) => {
                 self.partitions.get(&partition)?.pair.as_ref().map(|level| &level.signing)
@@ -262,8 +305,14 @@ impl<P: Provider> KeyHierarchy<P> {
         }
     }
 
+    /// Is the key that a selector names still the one with this identity?
+    #[must_use]
+    pub fn holds(&self, selector: KeySelector, identity: KeyIdentity) -> bool {
+        self.signing_key(selector).is_some_and(|key| key.identity == identity)
+    }
+
     /// A key to compute with where the right one is not set, so that both refusals cost the same work.
-    pub(crate) const fn stand_in(&self) -> &SigningKey<P> {
+    pub(crate) fn stand_in(&self) -> &SigningKey<P> {
         &self.master.signing
     }
 
@@ -273,6 +322,7 @@ impl<P: Provider> KeyHierarchy<P> {
     pub fn identifier(&self, selector: KeySelector) -> Option<KeyIdentifier> {
         match selector {
             KeySelector::Master => self.master.identifier,
+            KeySelector::NextMaster => None,
             KeySelector::Root => self.root.as_ref()?.identifier,
             KeySelector::Partition(partition) => self.partitions.get(&partition)?.pair.as_ref()?.identifier,
             KeySelector::Working { partition, version } => {
@@ -301,10 +351,30 @@ impl<P: Provider> KeyHierarchy<P> {
             &factory_seed(LEVEL_WORKING, FACTORY_KEY_VERSION, partition),
         );
         let mut keys = PartitionKeys::unset();
-        keys.pair = Some(self.level(pair, None));
-        keys.working[usize::from(FACTORY_KEY_VERSION)] = Some(self.working(working, None));
-        self.partitions.insert(partition, keys);
+        keys.pair = Some(level(pair, None));
+        keys.working[usize::from(FACTORY_KEY_VERSION)] = Some(working_key(working, None));
+        self.partitions.insert(partition, Arc::new(keys));
         Ok(())
+    }
+
+    /// A partition whose keys are not known any more: it has none until SET KEY partition gives it one.
+    ///
+    /// # Errors
+    /// [`KeyError::PartitionExists`], [`KeyError::Full`].
+    pub fn add_partition_unset(&mut self, partition: u64) -> Result<(), KeyError> {
+        if self.partitions.contains_key(&partition) {
+            return Err(KeyError::PartitionExists(partition));
+        }
+        if self.partitions.len() >= PARTITIONS_MAX {
+            return Err(KeyError::Full);
+        }
+        self.partitions.insert(partition, Arc::new(PartitionKeys::unset()));
+        Ok(())
+    }
+
+    /// The partitions that have a place for keys, zero included, ascending.
+    pub fn partitions(&self) -> impl Iterator<Item = u64> {
+        self.partitions.keys().copied()
     }
 
     /// Forgets the keys of a partition; nothing happens if there are none, or for partition zero.
@@ -314,17 +384,16 @@ impl<P: Provider> KeyHierarchy<P> {
         }
     }
 
-    /// Back to the factory's keys below the master: FORMAT OSD. All partitions but zero are gone.
+    /// FORMAT OSD: all partitions but zero are gone. The root key and the keys of partition zero stay: to go back to
+    /// the factory's would bring back to life what SET KEY revoked.
     pub fn format(&mut self) {
-        self.partitions.clear();
-        self.factory_root();
-        self.add_partition(0).expect("the root key was just set and no partition exists");
+        self.partitions.retain(|partition, _| *partition == 0);
     }
 
     /// SET KEY root. All partition and working keys become invalid.
     pub fn set_root(&mut self, seed: &Seed, identifier: KeyIdentifier) {
         let pair = derive_pair::<P>(self.hash, &self.master.generation, seed);
-        self.root = Some(self.level(pair, Some(identifier)));
+        self.root = Some(level(pair, Some(identifier)));
         self.invalidate_partitions();
     }
 
@@ -340,12 +409,9 @@ impl<P: Provider> KeyHierarchy<P> {
     ) -> Result<(), KeyError> {
         let root = self.root.as_ref().ok_or(KeyError::ParentUnset)?;
         let pair = derive_pair::<P>(self.hash, &root.generation, seed);
-        if !self.partitions.contains_key(&partition) {
-            return Err(KeyError::NoPartition(partition));
-        }
-        let mut keys = PartitionKeys::unset();
-        keys.pair = Some(self.level(pair, Some(identifier)));
-        self.partitions.insert(partition, keys);
+        let keys = self.partitions.get_mut(&partition).ok_or(KeyError::NoPartition(partition))?;
+        *keys =
+            Arc::new(PartitionKeys { pair: Some(level(pair, Some(identifier))), ..PartitionKeys::unset() });
         Ok(())
     }
 
@@ -363,42 +429,58 @@ impl<P: Provider> KeyHierarchy<P> {
         if usize::from(version) >= WORKING_KEYS {
             return Err(KeyError::Version(version));
         }
-        let keys = self.partitions.get(&partition).ok_or(KeyError::NoPartition(partition))?;
+        let keys = self.partitions.get_mut(&partition).ok_or(KeyError::NoPartition(partition))?;
         let parent = keys.pair.as_ref().ok_or(KeyError::ParentUnset)?;
         let key = derive_working::<P>(self.hash, &parent.generation, seed);
-        let working = self.working(key, Some(identifier));
-        if let Some(keys) = self.partitions.get_mut(&partition) {
-            keys.working[usize::from(version)] = Some(working);
-        }
+        Arc::make_mut(keys).working[usize::from(version)] = Some(working_key(key, Some(identifier)));
         Ok(())
     }
 
     /// SET MASTER KEY, its last step. Root, partition and working keys become invalid.
     pub fn set_master(&mut self, pair: KeyPair, identifier: KeyIdentifier) {
-        self.master = self.level(pair, Some(identifier));
+        self.put_master(level(pair, Some(identifier)));
+    }
+
+    /// SET MASTER KEY, after the seed exchange: this pair signs the change step and nothing else.
+    pub fn propose_master(&mut self, pair: KeyPair) {
+        self.next_master = Some(level(pair, None));
+    }
+
+    /// The exchange came to nothing: its keys are wiped.
+    pub fn abandon_master(&mut self) {
+        self.next_master = None;
+    }
+
+    /// SET MASTER KEY, its change step: the proposed pair becomes the master key. `false` if there is none.
+    pub fn accept_master(&mut self, identifier: KeyIdentifier) -> bool {
+        let Some(next) = self.next_master.take() else { return false };
+        let pair =
+            KeyPair { authentication: next.signing.secret.clone(), generation: next.generation.clone() };
+        self.put_master(level(pair, Some(identifier)));
+        true
+    }
+
+    fn put_master(&mut self, master: Arc<Level<P>>) {
+        self.master = master;
+        self.next_master = None;
         self.root = None;
         self.invalidate_partitions();
     }
 
     fn invalidate_partitions(&mut self) {
-        self.partitions.values_mut().for_each(|keys| *keys = PartitionKeys::unset());
+        let unset = Arc::new(PartitionKeys::unset());
+        self.partitions.values_mut().for_each(|keys| *keys = Arc::clone(&unset));
     }
+}
 
-    pub(crate) fn level(&mut self, pair: KeyPair, identifier: Option<KeyIdentifier>) -> Level<P> {
-        Level { signing: self.sign_with(pair.authentication), generation: pair.generation, identifier }
-    }
+pub(crate) fn level<P: Provider>(pair: KeyPair, identifier: Option<KeyIdentifier>) -> Arc<Level<P>> {
+    let signing = SigningKey::new(pair.authentication);
+    Arc::new(Level { signing, generation: pair.generation, identifier })
+}
 
-    pub(crate) fn working(
-        &mut self,
-        key: AuthenticationKey,
-        identifier: Option<KeyIdentifier>,
-    ) -> Box<Working<P>> {
-        Box::new(Working { signing: self.sign_with(key), identifier })
-    }
-
-    fn sign_with(&mut self, key: AuthenticationKey) -> SigningKey<P> {
-        let instance = self.instances;
-        self.instances += 1;
-        SigningKey::new(key, instance)
-    }
+pub(crate) fn working_key<P: Provider>(
+    key: AuthenticationKey,
+    identifier: Option<KeyIdentifier>,
+) -> Arc<Working<P>> {
+    Arc::new(Working { signing: SigningKey::new(key), identifier })
 }

@@ -7,13 +7,14 @@
 //! partition id 8, pair, 16 working keys. A pair is: present 1, authentication key, generation key, identifier; a
 //! working key: present 1, key, identifier; an identifier: present 1, 7 bytes. Absent things are one zero byte.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::algorithm::Hash;
-use crate::hierarchy::{KeyHierarchy, Level, PARTITIONS_MAX, PartitionKeys};
+use crate::hierarchy::{KeyHierarchy, Level, PARTITIONS_MAX, PartitionKeys, level, working_key};
 use crate::key::{AuthenticationKey, GenerationKey, KeyIdentifier, KeyPair};
 use crate::provider::Provider;
 
@@ -48,11 +49,11 @@ impl<P: Provider> KeyHierarchy<P> {
         });
         out.extend_from_slice(&self.system_id);
         write_pair(&mut out, Some(&self.master));
-        write_pair(&mut out, self.root.as_ref());
+        write_pair(&mut out, self.root.as_deref());
         out.extend_from_slice(&(self.partitions.len() as u32).to_be_bytes());
         for (id, keys) in &self.partitions {
             out.extend_from_slice(&id.to_be_bytes());
-            write_pair(&mut out, keys.pair.as_ref());
+            write_pair(&mut out, keys.pair.as_deref());
             for working in &keys.working {
                 match working {
                     Some(working) => {
@@ -83,10 +84,10 @@ impl<P: Provider> KeyHierarchy<P> {
         };
         let system_id = reader.array()?;
         let (master, identifier) = reader.pair(hash)?.ok_or(KeystoreError::Malformed)?;
-        let mut this = Self::bare(hash, system_id, master);
-        this.master.identifier = identifier;
+        let mut this = Self::bare(hash, system_id, master.clone());
+        this.master = level(master, identifier);
         if let Some((pair, identifier)) = reader.pair(hash)? {
-            this.root = Some(this.level(pair, identifier));
+            this.root = Some(level(pair, identifier));
         }
         let count = u32::from_be_bytes(reader.array()?) as usize;
         if count > PARTITIONS_MAX {
@@ -96,16 +97,16 @@ impl<P: Provider> KeyHierarchy<P> {
             let id = u64::from_be_bytes(reader.array()?);
             let mut keys = PartitionKeys::unset();
             if let Some((pair, identifier)) = reader.pair(hash)? {
-                keys.pair = Some(this.level(pair, identifier));
+                keys.pair = Some(level(pair, identifier));
             }
             for slot in &mut keys.working {
                 if reader.present()? {
                     let key = reader.key(hash, AuthenticationKey::new)?;
                     let identifier = reader.identifier()?;
-                    *slot = Some(this.working(key, identifier));
+                    *slot = Some(working_key(key, identifier));
                 }
             }
-            if this.partitions.insert(id, keys).is_some() {
+            if this.partitions.insert(id, Arc::new(keys)).is_some() {
                 return Err(KeystoreError::Malformed);
             }
         }

@@ -20,6 +20,7 @@ pub mod clock;
 pub mod credential;
 mod data;
 mod denial;
+pub mod exchange;
 mod facts;
 pub mod freshness;
 mod gate;
@@ -46,8 +47,10 @@ pub use denial::Denial;
 pub use facts::{Facts, ObjectFacts};
 pub use freshness::{ClockBehind, NonceError, NonceLimits, NonceMemory, clock_after_restart};
 pub use gate::{Gate, GatePolicy, Nexus, Refused, Request, selector};
-pub use grant::{Admitted, MINIMUM_METHOD_PAGE, Need, POLICY_SECURITY_PAGES, Permit, QUOTAS_PAGES, Verified};
-pub use hierarchy::{KeyError, KeyHierarchy, KeySelector, SystemId};
+pub use grant::{
+    Admitted, MINIMUM_METHOD_PAGE, Need, POLICY_SECURITY_PAGES, Permit, QUOTAS_PAGES, SignedBy, Verified,
+};
+pub use hierarchy::{KeyError, KeyHierarchy, KeyIdentity, KeySelector, SystemId};
 pub use icv::{IcvKeys, SecurityToken};
 pub use key::{AuthenticationKey, CapabilityKey, GenerationKey, InitialKey, KeyIdentifier, KeyPair};
 pub use nonce::Nonce;

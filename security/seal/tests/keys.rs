@@ -70,9 +70,11 @@ fn setting_a_key_voids_what_hangs_below_it_and_nothing_else() {
     keys.set_working(PARTITION, 1, &[1; 20], [1; 7]).unwrap();
     assert!(signature(&keys, working(0)).is_some() && signature(&keys, working(1)).is_some());
     assert_eq!(keys.identifier(working(1)), Some([1; 7]));
-    let instance = keys.signing_key(working(1)).unwrap().instance();
+    let identity = keys.signing_key(working(1)).unwrap().identity();
     keys.set_working(PARTITION, 1, &[1; 20], [2; 7]).unwrap();
-    assert_ne!(keys.signing_key(working(1)).unwrap().instance(), instance, "set again is another instance");
+    assert!(keys.holds(working(1), identity), "the same bytes are the same key");
+    keys.set_working(PARTITION, 1, &[2; 20], [2; 7]).unwrap();
+    assert!(!keys.holds(working(1), identity), "other bytes are another key");
 
     keys.set_partition(PARTITION, &[2; 20], [2; 7]).unwrap();
     assert!((0..16).all(|version| signature(&keys, working(version)).is_none()));
@@ -108,8 +110,98 @@ fn what_cannot_be_set_is_refused() {
     keys.remove_partition(0);
     assert!(signature(&keys, KeySelector::Partition(0)).is_some());
     keys.add_partition(PARTITION).unwrap();
+    keys.set_root(&[9; 20], [9; 7]);
+    let root = keys.signing_key(KeySelector::Root).unwrap().identity();
     keys.format();
     assert!(signature(&keys, KeySelector::Partition(PARTITION)).is_none());
+    assert_eq!(keys.partitions().collect::<Vec<_>>(), [0]);
+    assert!(keys.holds(KeySelector::Root, root), "a format brings no factory key back");
+    assert!(signature(&keys, KeySelector::Working { partition: 0, version: 0 }).is_none());
+}
+
+/// A partition made again under its id has the factory's keys again: what was remembered of them must still hold.
+#[test]
+fn equal_keys_have_equal_identities_and_a_copy_is_not_its_original() {
+    let zero = KeySelector::Working { partition: PARTITION, version: 0 };
+    let mut keys = keys();
+    let identity = keys.signing_key(zero).unwrap().identity();
+    assert_eq!(identity, common::keys().signing_key(zero).unwrap().identity());
+    keys.remove_partition(PARTITION);
+    assert!(!keys.holds(zero, identity));
+    keys.add_partition(PARTITION).unwrap();
+    assert!(keys.holds(zero, identity));
+    assert_ne!(identity, keys.signing_key(KeySelector::Partition(PARTITION)).unwrap().identity());
+
+    let mut copy = keys.clone();
+    copy.set_working(PARTITION, 0, &[1; 20], [1; 7]).unwrap();
+    copy.set_root(&[2; 20], [2; 7]);
+    assert!(keys.holds(zero, identity) && !copy.holds(zero, identity));
+}
+
+fn exchange(derivation: exchange::Derivation) -> exchange::Exchange<'static> {
+    exchange::Exchange { derivation, group: 14, client: &[1; 4], device: &[2; 4], secret: &[3; 4] }
+}
+
+#[test]
+fn a_proposed_master_key_signs_its_own_acceptance_and_nothing_else() {
+    let mut keys = keys();
+    let old = keys.signing_key(KeySelector::Master).unwrap().identity();
+    assert!(!keys.clone().accept_master([1; 7]), "nothing was proposed");
+    keys.propose_master(keys.exchanged(&exchange(exchange::Derivation::Standard)));
+    let next = keys.signing_key(KeySelector::NextMaster).unwrap().identity();
+    assert!(keys.holds(KeySelector::Master, old), "until it is accepted nothing changes");
+    let mut abandoned = keys.clone();
+    abandoned.abandon_master();
+    assert!(signature(&abandoned, KeySelector::NextMaster).is_none());
+    assert!(signature(&Keys::decode(&keys.encode()).unwrap(), KeySelector::NextMaster).is_none());
+    assert!(keys.accept_master([7; 7]));
+    assert!(keys.holds(KeySelector::Master, next));
+    assert_eq!(keys.identifier(KeySelector::Master), Some([7; 7]));
+    assert!(signature(&keys, KeySelector::Root).is_none());
+    assert!(signature(&keys, KeySelector::NextMaster).is_none());
+}
+
+#[test]
+fn every_input_of_an_exchange_changes_the_master_key() {
+    use exchange::{Derivation, Exchange, derive_exchanged};
+    let present = GenerationKey::new(&[9; 32]).unwrap();
+    let of = |present: &GenerationKey, system: &[u8; 20], exchange: &Exchange<'_>| {
+        let pair = derive_exchanged::<RustCrypto>(Hash::Sha256, present, system, exchange);
+        assert!(!ct_eq(pair.authentication.expose(), pair.generation.expose()));
+        pair.authentication.expose().to_vec()
+    };
+    let mut other = SYSTEM;
+    other[19] ^= 1;
+    for derivation in [Derivation::Standard, Derivation::Transcript] {
+        let base = exchange(derivation);
+        let mut all = vec![
+            of(&present, &SYSTEM, &base),
+            of(&GenerationKey::new(&[8; 32]).unwrap(), &SYSTEM, &base),
+            of(&present, &other, &base),
+            of(&present, &SYSTEM, &Exchange { secret: &[3, 3, 3, 5], ..base }),
+        ];
+        if derivation == Derivation::Transcript {
+            all.push(of(&present, &SYSTEM, &Exchange { client: &[1; 5], ..base }));
+            all.push(of(&present, &SYSTEM, &Exchange { device: &[2; 3], ..base }));
+            all.push(of(&present, &SYSTEM, &Exchange { group: 15, ..base }));
+        }
+        let count = all.len();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), count, "{derivation:?}");
+    }
+}
+
+/// The standard's derivation, computed by hand: MAC(generation key, secret with last bit b, OSD SYSTEM ID).
+#[test]
+fn the_standards_exchange_is_one_mac_over_secret_and_system_id() {
+    let present = GenerationKey::new(&[9; 32]).unwrap();
+    let base = exchange(exchange::Derivation::Standard);
+    let pair = exchange::derive_exchanged::<RustCrypto>(Hash::Sha256, &present, &SYSTEM, &base);
+    let mac = RustCrypto::mac_key(Hash::Sha256, present.expose());
+    for (bit, key) in [(2, pair.generation.expose()), (3, pair.authentication.expose())] {
+        assert!(ct_eq(RustCrypto::tag(&mac, &[&[3, 3, 3, bit], &SYSTEM]).as_bytes(), key));
+    }
 }
 
 /// Derivation under the same parent differs in one bit of the seed.

@@ -1,14 +1,14 @@
 //! A machine with a device on it: the real store on a simulated disk, the real logical unit behind the real target.
 //!
 //! Does: start, lose power, be killed, keep what survives. Does not: pretend anything about the parts themselves.
-//! Contract: the disk and the nonce lease (in memory that needs no power) are all that survives.
+//! Contract: the disk, the nonce lease and the keys (in memory that needs no power) are all that survives.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use sealstone_client::{Device as DeviceRecord, DeviceId};
-use sealstone_device::{LeaseStore, NoAudit, OsdConfig, OsdUnit, Parts, ProvisionError};
+use sealstone_device::{KeyRecord, KeyStore, LeaseStore, NoAudit, OsdConfig, OsdUnit, Parts, ProvisionError};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_seal::InitialKey;
 use sealstone_store::sim::{Fault, SimMedium};
@@ -31,10 +31,11 @@ const UPKEEP_EVERY: Duration = Duration::from_millis(500);
 const TICK_EVERY: Duration = Duration::from_millis(250);
 
 /// What a device writes into memory that needs no power.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Nvram {
     epoch: u16,
     lease_ms: u64,
+    keys: Option<Vec<u8>>,
 }
 
 struct Lease(Arc<Mutex<Nvram>>);
@@ -42,6 +43,15 @@ struct Lease(Arc<Mutex<Nvram>>);
 impl LeaseStore for Lease {
     fn persist_lease(&self, lease_ms: u64) -> Result<(), ProvisionError> {
         self.0.lock().lease_ms = lease_ms;
+        Ok(())
+    }
+}
+
+struct Keys(Arc<Mutex<Nvram>>);
+
+impl KeyStore for Keys {
+    fn persist_keys(&self, keys: &[u8]) -> Result<(), ProvisionError> {
+        self.0.lock().keys = Some(keys.to_vec());
         Ok(())
     }
 }
@@ -181,10 +191,10 @@ impl DeviceHost {
         let store = DiskStore::open(Arc::new(medium), self.options.clone())
             .map_err(|error| format!("store: {error:?}"))?;
         let store = Arc::new(store);
-        let (boot_epoch, lease_ms) = {
+        let (boot_epoch, lease_ms, stored) = {
             let mut nvram = self.nvram.lock();
             nvram.epoch = nvram.epoch.checked_add(1).unwrap_or(1);
-            (nvram.epoch, nvram.lease_ms)
+            (nvram.epoch, nvram.lease_ms, nvram.keys.clone().map(zeroize::Zeroizing::new))
         };
         let unit = OsdUnit::start(Parts {
             store: store.clone(),
@@ -192,6 +202,7 @@ impl DeviceHost {
             system_id: system_id(self.place),
             name: format!("osd{}", self.place),
             master_key: InitialKey::new(&master_key(self.place)).ok_or("key")?,
+            keys: KeyRecord { stored, store: Box::new(Keys(self.nvram.clone())) },
             boot_epoch,
             lease_ms,
             lease: Box::new(Lease(self.nvram.clone())),

@@ -14,7 +14,7 @@ use rand::rngs::StdRng;
 use sealstone_client::{
     Client, ClientError, DeviceId, DevicePool, Devices, DialFactory, Metadata, OsdOptions, Tuning, UserName,
 };
-use sealstone_device::{NoAudit, OsdConfig, OsdUnit, Parts, VolatileLease};
+use sealstone_device::{KeyRecord, NoAudit, OsdConfig, OsdUnit, Parts, VolatileLease};
 use sealstone_initiator::{Bearer, Dial, Dialing, Environment, OsdClient, Stream, TargetUrl};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
@@ -204,6 +204,7 @@ fn target(i: u8, clock: &Arc<Clockwork>) -> Target {
         system_id: [i + 1; 20],
         name: format!("osd{i}"),
         master_key: InitialKey::new(&[i + 1; 32]).unwrap(),
+        keys: KeyRecord::volatile(),
         boot_epoch: 1,
         lease_ms: 0,
         lease: Box::new(VolatileLease),

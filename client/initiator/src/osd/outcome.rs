@@ -13,6 +13,9 @@ use sealstone_seal::signer::{Reply, ReplyError, Signed};
 use super::bearer::Bearer;
 use crate::{Operation, OsdError, ScsiResponse};
 
+/// LOGICAL UNIT IS IN PROCESS OF BECOMING READY.
+const BECOMING_READY: AdditionalSense = AdditionalSense(0x0401);
+
 /// What an answer says.
 #[derive(Debug)]
 pub(crate) enum Heard {
@@ -101,6 +104,8 @@ fn check(generation: Generation, operation: &Operation, sense: &[u8], parts: Par
         (_, additional::NONCE_TIMESTAMP_OUT_OF_RANGE) if proven => return Heard::Skewed(sense),
         (_, additional::NONCE_TIMESTAMP_OUT_OF_RANGE) => OsdError::ClockSkew { skew_ms: 0 },
         (_, additional::NONCE_NOT_UNIQUE) => return Heard::Replayed,
+        // It was restarted a moment ago and says so before it looks at the command.
+        (SenseKey::NotReady, BECOMING_READY) => return Heard::Busy { proven },
         (SenseKey::IllegalRequest, additional::INVALID_FIELD_IN_CDB) => {
             let field = sense.field.filter(|field| field.in_cdb).map(|field| field.byte);
             refused(generation, operation, field)

@@ -130,6 +130,8 @@ pub(crate) enum Live {
     OldestNonce,
     NewestNonce,
     NonceListDepth,
+    KeyIdentifier,
+    DhGroup,
 }
 
 /// One attribute, or a run of attributes with consecutive numbers.
@@ -232,9 +234,9 @@ rows! {
         0x7..=0x7, Exactly(2), Set::Never, live(Live::SupportedMethods);
         0x9..=0x9, Exactly(6), Set::Clock, live(Live::Clock);
         0xA..=0xA, Exactly(2), Set::Never, live(Live::BootEpoch);
-        0x7FFD..=0x7FFE, Exactly(7), Set::Never, Stored(&[]);
+        0x7FFD..=0x7FFE, Exactly(7), Set::Never, live(Live::KeyIdentifier);
         0x8000_0000..=0x8000_000F, Exactly(1), Set::Never, live(Live::IcvAlgorithm);
-        0x8000_0010..=0x8000_001F, Exactly(1), Set::Never, Fixed(&[0]);
+        0x8000_0010..=0x8000_001F, Exactly(1), Set::Never, live(Live::DhGroup);
     }
     Root ROOT + page::ERROR_RECOVERY: {
         0x1..=0x2, Exactly(1), Set::Never, Fixed(&[0]);
@@ -272,8 +274,8 @@ rows! {
         0x3..=0x3, Exactly(6), Set::NonceLimit(NEWEST_NONCE_MS), live(Live::NewestNonce);
         0x4..=0x4, Exactly(2), Set::Stored, live(Live::NonceListDepth);
         0x5..=0x5, Exactly(2), Set::Stored, Stored(&[0; 2]);
-        0x7FFF..=0x7FFF, Exactly(7), Set::Never, Stored(&[]);
-        0x8000..=0x800F, Exactly(7), Set::Never, Stored(&[]);
+        0x7FFF..=0x7FFF, Exactly(7), Set::Never, live(Live::KeyIdentifier);
+        0x8000..=0x800F, Exactly(7), Set::Never, live(Live::KeyIdentifier);
         0x4000_0001..=0x4000_0002, Exactly(4), Set::Stored, Stored(&[0; 4]);
     }
     Partition PARTITION + page::ERROR_RECOVERY: {

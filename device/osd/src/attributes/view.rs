@@ -7,8 +7,10 @@
 
 use std::collections::BTreeSet;
 
+use sealstone_crypto::dh::Group;
 use sealstone_osd::attribute::{self, page as format};
 use sealstone_osd::{AttributeId, Generation, ObjectId, ObjectType};
+use sealstone_seal::KeySelector;
 
 use super::current::Current;
 use super::rows::{self, IDENTIFICATION, Live, PageKind, Row, Source, page};
@@ -219,7 +221,25 @@ impl View<'_> {
             Live::OldestNonce => stored(&time(OLDEST_NONCE_MS)),
             Live::NewestNonce => stored(&time(NEWEST_NONCE_MS)),
             Live::NonceListDepth => stored(&u16::MAX.to_be_bytes()),
+            Live::KeyIdentifier => Ok(self.key_identifier(id.number)),
+            Live::DhGroup => {
+                let slot = usize::try_from(id.number & 0xF).unwrap_or(0);
+                Ok(Some(vec![Group::ALL.get(slot).map_or(0, |group| group.code())]))
+            }
         }
+    }
+
+    /// The identifier of the key that an attribute number stands for; undefined for the factory's and for one not set.
+    fn key_identifier(&self, number: u32) -> Option<Vec<u8>> {
+        let partition = self.id.partition;
+        let selector = match number {
+            0x7FFD => KeySelector::Master,
+            0x7FFE => KeySelector::Root,
+            0x7FFF => KeySelector::Partition(partition),
+            _ => KeySelector::Working { partition, version: u8::try_from(number & 0xF).unwrap_or(0) },
+        };
+        let keys = self.device.guard.keys.read();
+        keys.identifier(selector).map(|identifier| identifier.to_vec())
     }
 
     fn partition_state<T>(&self, look: impl FnOnce(&crate::catalog::Partition) -> T) -> Result<T, Failure> {

@@ -36,16 +36,20 @@ pub(crate) fn create_partition(run: &Run<'_>, requested: u64) -> Result<Done, Fa
         return Err(Failure::Field(failure::PARTITION));
     }
     let object = ObjectId::of_partition(id);
-    device.store.create(object, ObjectType::Partition)?;
-    let made = inherit(run, object).and_then(|()| {
-        device.guard.add_partition(id)?;
-        device.catalog.add(&*device.store, id)?;
-        Ok(())
+    // Keys first: a partition in the store without keys would be one that nobody can use. Keys without a partition are
+    // dropped at the next start.
+    device.guard.add_partition(id, run.signed)?;
+    let made = device.store.create(object, ObjectType::Partition).map_err(Failure::from).and_then(|()| {
+        let made =
+            inherit(run, object).and_then(|()| Ok(device.catalog.add(&*device.store, id).map(drop)?));
+        if made.is_err() {
+            // Nothing may remain of a partition that was not acknowledged; the store says so if it cannot.
+            device.store.remove(object)?;
+        }
+        made
     });
     if let Err(failure) = made {
-        // Nothing may remain of a partition that was not acknowledged; the store says so if it cannot.
-        device.guard.remove_partition(id);
-        device.store.remove(object)?;
+        device.guard.keys.forget(|keys| keys.remove_partition(id))?;
         return Err(failure);
     }
     Ok(Done { touch: Touch::Created, ..Done::of(object) })
@@ -106,8 +110,10 @@ pub(crate) fn remove_partition(run: &Run<'_>, id: u64, with_contents: bool) -> R
     device.store.remove(object)?;
     device.catalog.retire(run.now_ms);
     device.catalog.remove(id);
-    device.guard.remove_partition(id);
     device.cache.clear();
+    // Keys last, when no crash can bring the partition back: it would come back without them.
+    device.flush()?;
+    device.guard.keys.forget(|keys| keys.remove_partition(id))?;
     Ok(Done { capacity_change: -freed, touch: Touch::Removed, ..Done::of(object) })
 }
 
@@ -126,9 +132,6 @@ pub(crate) fn format(run: &Run<'_>, capacity: u64) -> Result<Done, Failure> {
         remove_all(device, ObjectId::new(id, 1), Some(id))?;
     }
     remove_all(device, ObjectId::of_partition(ObjectId::FIRST_ASSIGNABLE), None)?;
-    for id in device.catalog.partition_ids(0, usize::MAX) {
-        device.guard.remove_partition(id);
-    }
     device.catalog.clear();
     device.cache.clear();
     device.reset_root_attributes()?;
@@ -136,6 +139,9 @@ pub(crate) fn format(run: &Run<'_>, capacity: u64) -> Result<Done, Failure> {
     catalog::store_formatted_capacity(&*device.store, usable)?;
     device.catalog.reload_root(&*device.store)?;
     device.catalog.retire(run.now_ms);
+    // As in REMOVE PARTITION. The root key and those of partition zero stay.
+    device.flush()?;
+    device.guard.keys.forget(sealstone_seal::KeyHierarchy::format)?;
     drop(formatting);
     Ok(Done { capacity_change: -used, touch: Touch::Nothing, ..Done::of(ObjectId::ROOT) })
 }

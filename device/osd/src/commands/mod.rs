@@ -7,14 +7,15 @@
 
 mod containers;
 pub(crate) mod data;
+mod keys;
 mod list;
 mod objects;
 
 use sealstone_osd::cdb::{Action, Cdb, Command, pointer};
 use sealstone_osd::continuation::Segment;
 use sealstone_osd::{Generation, ObjectId};
-use sealstone_scsi::lu::Cost;
-use sealstone_seal::Permit;
+use sealstone_scsi::lu::{Cost, NexusId};
+use sealstone_seal::{Permit, SignedBy};
 
 pub(crate) use data::Span;
 pub(crate) use list::Entries;
@@ -37,6 +38,8 @@ pub(crate) struct Row {
     pub(crate) durable: bool,
     /// All it does lands in one transaction group. Not where the number of objects is without bound.
     pub(crate) grouped: bool,
+    /// GOOD promises that nothing runs any more that a key of before allowed.
+    pub(crate) revokes: bool,
     /// What it locks.
     pub(crate) reach: fn(ObjectId) -> Reach,
 }
@@ -48,6 +51,7 @@ impl Row {
         attributes_first: false,
         durable: false,
         grouped: true,
+        revokes: false,
         reach: Reach::Look,
     };
     const CHANGE: Self = Self { changes: true, reach: Reach::Change, ..Self::LOOK };
@@ -78,6 +82,10 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
         Action::Create | Action::CreateAndWrite => Row::POPULATE.inline(),
         Action::Remove => Row::POPULATE.attributes_first(),
         Action::Flush | Action::FlushPartition | Action::FlushOsd => Row { durable: true, ..Row::LOOK },
+        // Other commands go on while the new key is being stored.
+        Action::SetKey | Action::SetMasterKey => {
+            Row { changes: true, revokes: true, ..Row::LOOK.ungrouped() }
+        }
         Action::CreatePartition => Row::WHOLE,
         Action::RemovePartition => Row::WHOLE.ungrouped().attributes_first(),
         Action::FormatOsd => Row::WHOLE.ungrouped(),
@@ -87,8 +95,6 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
         | Action::CreateCollection
         | Action::RemoveCollection
         | Action::ListCollection
-        | Action::SetKey
-        | Action::SetMasterKey
         | Action::FlushCollection
         | Action::Query
         | Action::RemoveMemberObjects
@@ -122,6 +128,10 @@ pub(crate) struct Run<'a> {
     pub(crate) segment: &'a Segment,
     /// What LIST puts into its entries.
     pub(crate) entries: Entries<'a>,
+    /// The key behind the credential.
+    pub(crate) signed: Option<SignedBy>,
+    /// Where the command came from.
+    pub(crate) nexus: NexusId,
 }
 
 impl Run<'_> {
@@ -241,6 +251,8 @@ pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
         Command::FlushPartition(flush) | Command::FlushOsd(flush) => {
             containers::flush_container(run, flush.object)
         }
+        Command::SetKey(set) => keys::set_key(run, &set),
+        Command::SetMasterKey(set) => keys::set_master_key(run, &set),
         Command::List(list) => list::list(run, &list),
         // Their work is the attributes, which are done already; the object was looked up then.
         Command::GetAttributes(target) | Command::SetAttributes(target) => Ok(Done::of(target.object)),
@@ -250,8 +262,6 @@ pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
         | Command::CreateCollection(_)
         | Command::RemoveCollection(_)
         | Command::ListCollection(_)
-        | Command::SetKey(_)
-        | Command::SetMasterKey(_)
         | Command::FlushCollection(_)
         | Command::Query(_)
         | Command::RemoveMemberObjects(_)

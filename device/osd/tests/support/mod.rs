@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use sealstone_crypto::RustCrypto;
-use sealstone_device::{AuditRecord, AuditSink, Environment, OsdConfig, OsdUnit, Parts, VolatileLease};
+use sealstone_device::{
+    AuditRecord, AuditSink, Environment, KeyRecord, OsdConfig, OsdUnit, Parts, VolatileLease,
+};
 use sealstone_osd::attribute::list::{encode_get, encode_set};
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::{AttributeParameters, GetList, GetPage, Segment, SetValue};
@@ -86,6 +88,8 @@ impl Buffers for HeapBuffers {
         Bytes::from(buffer)
     }
 }
+
+pub type Keys = KeyHierarchy<RustCrypto>;
 
 pub struct Bench {
     pub unit: OsdUnit,
@@ -167,6 +171,16 @@ impl Bench {
     }
 
     pub fn start(config: OsdConfig, store: Arc<dyn ObjectStore>, boot_epoch: u16, lease_ms: u64) -> Self {
+        Self::start_with(config, store, boot_epoch, lease_ms, KeyRecord::volatile())
+    }
+
+    pub fn start_with(
+        config: OsdConfig,
+        store: Arc<dyn ObjectStore>,
+        boot_epoch: u16,
+        lease_ms: u64,
+        keys: KeyRecord,
+    ) -> Self {
         let fake = Arc::new(Fake::default());
         fake.ms.store(START_MS, Ordering::SeqCst);
         let log = Arc::new(Log::default());
@@ -176,6 +190,7 @@ impl Bench {
             system_id: SYSTEM_ID,
             name: "bench".into(),
             master_key: InitialKey::new(&MASTER).unwrap(),
+            keys,
             boot_epoch,
             lease_ms,
             lease: Box::new(VolatileLease),
@@ -249,6 +264,22 @@ impl Bench {
         self.build(command, wish, data, capability, Vec::new(), &SecurityToken([0; 32]))
     }
 
+    /// Signed with a key of the test's choice.
+    pub fn ready_under(
+        &self,
+        command: Command,
+        wish: &Wish,
+        data: &[u8],
+        capability: &Capability,
+        key: KeySelector,
+    ) -> Ready {
+        self.build_under(command, wish, data, capability, Vec::new(), &SecurityToken([0; 32]), Some(key))
+    }
+
+    pub fn fill_random(&self, into: &mut [u8]) {
+        self.fake.fill_random(into);
+    }
+
     pub fn ready_with_token(
         &self,
         command: Command,
@@ -277,8 +308,21 @@ impl Bench {
         wish: &Wish,
         data: &[u8],
         capability: &Capability,
+        continuation: Vec<u8>,
+        token: &SecurityToken,
+    ) -> Ready {
+        self.build_under(command, wish, data, capability, continuation, token, None)
+    }
+
+    pub fn build_under(
+        &self,
+        command: Command,
+        wish: &Wish,
+        data: &[u8],
+        capability: &Capability,
         mut continuation: Vec<u8>,
         token: &SecurityToken,
+        key: Option<KeySelector>,
     ) -> Ready {
         let generation = capability.generation;
         let mut cdb = Cdb::new(generation, command);
@@ -322,12 +366,12 @@ impl Bench {
         };
         let credential = {
             let keys = self.keys.lock();
-            let selector = selector(&command, capability.key_version);
+            let selector = key.unwrap_or_else(|| selector(&command, capability.key_version));
             let issued = Credential::issue_under(&keys, &AlgorithmSlots::DEFAULT, selector, capability);
             // A partition that is not there has no keys; any key will do for what must be refused anyway.
             issued.unwrap_or_else(|_| {
-                let zero = KeySelector::Working { partition: 0, version: 0 };
-                Credential::issue_under(&keys, &AlgorithmSlots::DEFAULT, zero, capability).unwrap()
+                Credential::issue_under(&keys, &AlgorithmSlots::DEFAULT, KeySelector::Master, capability)
+                    .unwrap()
             })
         };
         let signer = Signer::new(&credential, &AlgorithmSlots::DEFAULT).unwrap();

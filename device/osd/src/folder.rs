@@ -1,0 +1,107 @@
+//! The seam to the folder that keeps a device's own small files: a directory, or the simulator.
+//!
+//! Does: name what is asked of it, and replace a file as a whole. Does not: know what is in the files.
+//! Contract: `write` returns when the content is durable; a name, when `sync` did. A file that `replace` wrote is
+//! after a crash at any step either the old or the new one, whole.
+//! Truth: docs/design/security.md 3.7 (atomic rename, fsync of the directory).
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+
+use crate::provision::ProvisionError;
+
+/// A flat folder of small private files.
+pub trait Folder: Send + Sync {
+    /// The content of a file; `None` if it is not there. Refuses one that is longer than `len_max` bytes, is not a
+    /// regular file, or can be read by others than its owner.
+    ///
+    /// # Errors
+    /// What the system said; `PermissionDenied` for a file that others may read.
+    fn read(&self, name: &str, len_max: u64) -> io::Result<Option<Vec<u8>>>;
+
+    /// Writes a file anew, with mode 0600, and makes its content durable.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn write(&self, name: &str, content: &[u8]) -> io::Result<()>;
+
+    /// Gives a file another name; what had that name is gone.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Makes names durable.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Where a file is, for messages.
+    fn path(&self, name: &str) -> PathBuf;
+}
+
+/// Replaces a file so that after a crash either the old or the new content is there, whole.
+///
+/// # Errors
+/// [`ProvisionError::Io`]: either content may be there.
+pub fn replace(folder: &dyn Folder, name: &str, content: &[u8]) -> Result<(), ProvisionError> {
+    let fresh = format!("{name}.new");
+    folder
+        .write(&fresh, content)
+        .and_then(|()| folder.rename(&fresh, name))
+        .and_then(|()| folder.sync())
+        .map_err(|source| ProvisionError::Io { path: folder.path(name), source })
+}
+
+/// A directory.
+#[derive(Clone, Debug)]
+pub struct Directory(pub PathBuf);
+
+impl Folder for Directory {
+    fn read(&self, name: &str, len_max: u64) -> io::Result<Option<Vec<u8>>> {
+        let path = self.0.join(name);
+        let meta = match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other?,
+        };
+        if !meta.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        if meta.mode() & 0o077 != 0 {
+            let mode = meta.mode() & 0o7777;
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("mode {mode:04o}, want 0600"),
+            ));
+        }
+        if meta.len() > len_max {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "longer than any file of ours"));
+        }
+        // Reserved in full, so that no copy of a secret stays behind when it grows.
+        let mut content = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0) + 1);
+        File::open(&path)?.take(len_max).read_to_end(&mut content)?;
+        Ok(Some(content))
+    }
+
+    fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        let path = self.0.join(name);
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.write_all(content)?;
+        file.sync_all()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.0.join(from), self.0.join(to))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.0)?.sync_all()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}

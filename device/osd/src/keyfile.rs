@@ -1,0 +1,127 @@
+//! The file that keeps a device's keys: `keys.sealed`, sealed under `seal.key`.
+//!
+//! Does: seal and replace, open, count generations. Does not: know what a key is for.
+//! Contract: `persist_keys` returns when the new keys are durable; after a crash at any step the old or the new keys
+//! are there, whole. A copy older than the boot record knows of is refused.
+//! Truth: docs/design/security.md 3.7; `docs/adr/0006-keys-in-a-sealed-file.md`.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sealstone_crypto::vault::{self, SECRET_LEN, VaultError};
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::environment::{Environment, Surroundings};
+use crate::folder::{Folder, replace};
+use crate::keyring::KeyStore;
+use crate::provision::{ProvisionError, hex, unhex};
+
+/// The sealed keys.
+pub const KEYS_FILE: &str = "keys.sealed";
+/// What they are sealed under: 64 hex digits.
+pub const SEAL_FILE: &str = "seal.key";
+/// The longest key file, bytes: [`sealstone_seal::hierarchy::PARTITIONS_MAX`] partitions with all their keys.
+const KEYS_LEN_MAX: u64 = 64 << 20;
+/// The longest seal file, bytes.
+const SEAL_LEN_MAX: u64 = 1024;
+
+/// The key file of one device, open.
+pub struct KeyFile {
+    folder: Arc<dyn Folder>,
+    secret: Zeroizing<[u8; SECRET_LEN]>,
+    generation: Arc<AtomicU64>,
+    surroundings: Surroundings,
+}
+
+impl KeyFile {
+    /// Opens the seal, or makes one: for a device that has no stored keys yet.
+    ///
+    /// # Errors
+    /// [`ProvisionError`].
+    pub fn create(
+        folder: Arc<dyn Folder>,
+        environment: Arc<dyn Environment>,
+    ) -> Result<Self, ProvisionError> {
+        let surroundings = Surroundings::from(environment);
+        let secret = match read_seal(&*folder)? {
+            Some(secret) => secret,
+            None => {
+                let secret = Zeroizing::new(surroundings.random());
+                let mut text = Zeroizing::new(hex(&*secret));
+                text.push('\n');
+                replace(&*folder, SEAL_FILE, text.as_bytes())?;
+                secret
+            }
+        };
+        Ok(Self { folder, secret, generation: Arc::new(AtomicU64::new(0)), surroundings })
+    }
+
+    /// Opens the key file: the keys in it, as the hierarchy encodes them. `generation_least` is what the boot record
+    /// last saw.
+    ///
+    /// # Errors
+    /// [`ProvisionError::KeyMissing`] if one of the two files is not there, [`ProvisionError::Sealed`],
+    /// [`ProvisionError::KeysOld`], and what the system says.
+    pub fn open(
+        folder: Arc<dyn Folder>,
+        environment: Arc<dyn Environment>,
+        generation_least: u64,
+    ) -> Result<(Self, Zeroizing<Vec<u8>>), ProvisionError> {
+        let missing = |name| ProvisionError::KeyMissing(folder.path(name));
+        let secret = read_seal(&*folder)?.ok_or_else(|| missing(SEAL_FILE))?;
+        let sealed = folder
+            .read(KEYS_FILE, KEYS_LEN_MAX)
+            .map_err(|source| failed(&*folder, KEYS_FILE, source))?
+            .ok_or_else(|| missing(KEYS_FILE))?;
+        let opened = vault::open(&secret, &sealed)
+            .map_err(|source: VaultError| ProvisionError::Sealed { path: folder.path(KEYS_FILE), source })?;
+        if opened.generation < generation_least {
+            return Err(ProvisionError::KeysOld {
+                path: folder.path(KEYS_FILE),
+                found: opened.generation,
+                least: generation_least,
+            });
+        }
+        let generation = Arc::new(AtomicU64::new(opened.generation));
+        let surroundings = Surroundings::from(environment);
+        Ok((Self { folder, secret, generation, surroundings }, opened.content))
+    }
+
+    /// The generation of the keys that are durable; for the boot record.
+    #[must_use]
+    pub fn generation(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.generation)
+    }
+}
+
+impl KeyStore for KeyFile {
+    fn persist_keys(&self, keys: &[u8]) -> Result<(), ProvisionError> {
+        let next = self.generation.load(Ordering::Acquire).saturating_add(1);
+        let mut random = |into: &mut [u8]| self.surroundings.fill_random(into);
+        let sealed = vault::seal(&self.secret, next, keys, &mut random);
+        replace(&*self.folder, KEYS_FILE, &sealed)?;
+        self.generation.store(next, Ordering::Release);
+        Ok(())
+    }
+}
+
+fn read_seal(folder: &dyn Folder) -> Result<Option<Zeroizing<[u8; SECRET_LEN]>>, ProvisionError> {
+    let Some(text) =
+        folder.read(SEAL_FILE, SEAL_LEN_MAX).map_err(|source| failed(folder, SEAL_FILE, source))?
+    else {
+        return Ok(None);
+    };
+    let text = Zeroizing::new(text);
+    let digits = text.strip_suffix(b"\n").unwrap_or(&text);
+    let mut secret = std::str::from_utf8(digits).ok().and_then(unhex::<SECRET_LEN>).ok_or_else(|| {
+        ProvisionError::Malformed { path: folder.path(SEAL_FILE), reason: "not 32 bytes of hex".to_owned() }
+    })?;
+    let kept = Zeroizing::new(secret);
+    secret.zeroize();
+    Ok(Some(kept))
+}
+
+fn failed(folder: &dyn Folder, name: &str, source: io::Error) -> ProvisionError {
+    ProvisionError::Io { path: folder.path(name), source }
+}

@@ -1,0 +1,285 @@
+//! The keys of a device: in memory, on stable storage, and on their way from one to the next.
+//!
+//! Does: change keys so that what was acknowledged survives, and what failed changed nothing; one SET MASTER KEY
+//! exchange at a time. Does not: check credentials; the gate does, with the keys from here.
+//! Contract: a change is made on a copy, stored, and only then takes the place of what is used. It is refused if the
+//! key that signed it was changed meanwhile. After a failed store nobody knows which keys are durable, so further
+//! changes are refused until the device is opened again; everything else goes on under the old keys.
+//! Truth: docs/design/security.md 3.6, 3.7; docs/design/t10-osd.md 4.7 to 4.9.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use sealstone_crypto::RustCrypto;
+use sealstone_scsi::lu::NexusId;
+use sealstone_seal::{Hash, InitialKey, KeyError, KeyHierarchy, SignedBy};
+use zeroize::Zeroizing;
+
+use crate::failure::Failure;
+use crate::provision::ProvisionError;
+
+/// How keys are derived on this device.
+pub(crate) const KEY_HASH: Hash = Hash::Sha256;
+
+/// All keys of a device.
+pub(crate) type Keys = KeyHierarchy<RustCrypto>;
+
+/// Where keys are kept across restarts.
+pub trait KeyStore: Send + Sync {
+    /// Makes the keys durable before returning, in place of those before. The bytes are secret.
+    ///
+    /// # Errors
+    /// Either the old or the new keys are there after a restart.
+    fn persist_keys(&self, keys: &[u8]) -> Result<(), ProvisionError>;
+}
+
+/// Forgets the keys: for tests, and for devices whose objects do not survive a restart either.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VolatileKeys;
+
+impl KeyStore for VolatileKeys {
+    fn persist_keys(&self, _: &[u8]) -> Result<(), ProvisionError> {
+        Ok(())
+    }
+}
+
+/// The keys that a device starts with, and where it keeps them.
+pub struct KeyRecord {
+    /// What was last persisted; `None` for a device that still has its factory's keys.
+    pub stored: Option<Zeroizing<Vec<u8>>>,
+    /// Where changes go.
+    pub store: Box<dyn KeyStore>,
+}
+
+impl KeyRecord {
+    /// Factory keys at every start.
+    #[must_use]
+    pub fn volatile() -> Self {
+        Self { stored: None, store: Box::new(VolatileKeys) }
+    }
+}
+
+/// A seed exchange that waits for its change step.
+pub(crate) struct Exchange {
+    pub(crate) nexus: NexusId,
+    /// It is over after this, by the device's clock, milliseconds.
+    pub(crate) until_ms: u64,
+    pub(crate) client: Vec<u8>,
+    pub(crate) device: Vec<u8>,
+}
+
+struct Keeper {
+    store: Box<dyn KeyStore>,
+    /// A store failed: what is durable is not known.
+    poisoned: bool,
+    exchange: Option<Exchange>,
+}
+
+/// Keys in use, and their keeper.
+pub(crate) struct Keyring {
+    keys: RwLock<Keys>,
+    keeper: Mutex<Keeper>,
+    /// Counts changes of the keys in use.
+    version: AtomicU64,
+}
+
+impl Keyring {
+    /// The keys of a start. `partitions` are those of the store, ascending: every one of them gets a place for keys, and
+    /// keys of others are dropped, which a CREATE or REMOVE PARTITION left behind that a crash cut off.
+    ///
+    /// # Errors
+    /// [`KeyringError`].
+    pub(crate) fn open(
+        record: KeyRecord,
+        initial: &InitialKey,
+        system_id: [u8; 20],
+        partitions: &[u64],
+    ) -> Result<Self, KeyringError> {
+        let factory = record.stored.is_none();
+        let mut keys = match &record.stored {
+            Some(stored) => Keys::decode(stored).map_err(|_| KeyringError::Damaged)?,
+            None => Keys::factory(KEY_HASH, initial, system_id),
+        };
+        if *keys.system_id() != system_id || keys.hash() != KEY_HASH {
+            return Err(KeyringError::AnotherDevice);
+        }
+        let known: Vec<u64> = keys.partitions().collect();
+        let mut changed = factory;
+        for &orphan in known.iter().filter(|id| **id != 0 && partitions.binary_search(id).is_err()) {
+            keys.remove_partition(orphan);
+            changed = true;
+        }
+        for &id in partitions.iter().filter(|id| known.binary_search(id).is_err()) {
+            // Only a device that never stored its keys has partitions without: they have their factory's. For any
+            // other it is damage, and nobody may come in by keys that may have been revoked.
+            let added = if factory { keys.add_partition(id) } else { keys.add_partition_unset(id) };
+            added.map_err(|error| KeyringError::Partition(id, error))?;
+            changed = true;
+        }
+        if changed {
+            record.store.persist_keys(&keys.encode()).map_err(KeyringError::Persist)?;
+        }
+        let keeper = Keeper { store: record.store, poisoned: false, exchange: None };
+        Ok(Self { keys: RwLock::new(keys), keeper: Mutex::new(keeper), version: AtomicU64::new(0) })
+    }
+
+    /// The keys in use.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Keys> {
+        self.keys.read()
+    }
+
+    /// Counts changes: as long as it is the same, every key is.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::SeqCst)
+    }
+
+    /// Changes keys: on a copy, then on stable storage, then in use. `signed` is the key behind the command that asks.
+    ///
+    /// # Errors
+    /// What `work` fails with, [`Failure::KeysChanged`], [`Failure::KeyStore`]; then nothing changed.
+    pub(crate) fn change(
+        &self,
+        signed: Option<SignedBy>,
+        work: impl FnOnce(&mut Keys) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        self.change_with(signed, |keys, _| work(keys))
+    }
+
+    fn change_with(
+        &self,
+        signed: Option<SignedBy>,
+        work: impl FnOnce(&mut Keys, &mut Option<Exchange>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut keeper = self.keeper.lock();
+        if keeper.poisoned {
+            return Err(Failure::KeyStore);
+        }
+        let mut next = self.keys.read().clone();
+        // Another change may have come first while this one waited.
+        if signed.is_some_and(|signed| !signed.holds(&next)) {
+            return Err(Failure::KeysChanged);
+        }
+        work(&mut next, &mut keeper.exchange)?;
+        if let Err(error) = keeper.store.persist_keys(&next.encode()) {
+            tracing::error!(%error, "the keys could not be stored; no more changes of keys until the next start");
+            keeper.poisoned = true;
+            return Err(Failure::KeyStore);
+        }
+        self.publish(next);
+        Ok(())
+    }
+
+    fn publish(&self, next: Keys) {
+        *self.keys.write() = next;
+        self.version.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Takes a partition's keys out of use at once, and from stable storage: the partition is gone there already.
+    ///
+    /// # Errors
+    /// [`Failure::KeyStore`]: the keys may come back at a restart, and are dropped then as nobody's.
+    pub(crate) fn forget(&self, work: impl FnOnce(&mut Keys)) -> Result<(), Failure> {
+        self.change(None, |keys| {
+            work(keys);
+            Ok(())
+        })
+    }
+
+    /// Begins a SET MASTER KEY exchange; `propose` gives what the change step has to bring, and proposes the pair.
+    ///
+    /// # Errors
+    /// [`Failure::Sequence`] while another one is under way, [`Failure::KeysChanged`], and what `propose` fails with.
+    pub(crate) fn begin_exchange(
+        &self,
+        signed: Option<SignedBy>,
+        now_ms: u64,
+        propose: impl FnOnce(&mut Keys) -> Result<Exchange, Failure>,
+    ) -> Result<(), Failure> {
+        let mut keeper = self.keeper.lock();
+        if keeper.exchange.as_ref().is_some_and(|exchange| now_ms <= exchange.until_ms) {
+            return Err(Failure::Sequence);
+        }
+        let mut next = self.keys.read().clone();
+        if signed.is_some_and(|signed| !signed.holds(&next)) {
+            return Err(Failure::KeysChanged);
+        }
+        keeper.exchange = Some(propose(&mut next)?);
+        // Nothing to store: a proposal does not survive a restart, and signs nothing but its own acceptance.
+        *self.keys.write() = next;
+        Ok(())
+    }
+
+    /// The change step: ends the exchange, whatever comes of it.
+    ///
+    /// # Errors
+    /// [`Failure::Sequence`] if there is no exchange of this nexus; what `check` and [`Self::change`] fail with.
+    pub(crate) fn end_exchange(
+        &self,
+        signed: Option<SignedBy>,
+        nexus: NexusId,
+        now_ms: u64,
+        identifier: [u8; 7],
+        check: impl FnOnce(&Exchange) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let changed = self.change_with(signed, |keys, exchange| {
+            let pending = exchange.take().filter(|exchange| exchange.nexus == nexus);
+            let pending = pending.filter(|exchange| now_ms <= exchange.until_ms).ok_or(Failure::Sequence)?;
+            check(&pending)?;
+            if keys.accept_master(identifier) { Ok(()) } else { Err(Failure::Sequence) }
+        });
+        if changed.is_err() {
+            self.abandon(|_| true);
+        }
+        changed
+    }
+
+    /// Is there an exchange of this nexus whose time is not over?
+    pub(crate) fn awaits_change(&self, nexus: NexusId, now_ms: u64) -> bool {
+        let keeper = self.keeper.lock();
+        keeper
+            .exchange
+            .as_ref()
+            .is_some_and(|exchange| exchange.nexus == nexus && now_ms <= exchange.until_ms)
+    }
+
+    /// Wipes an exchange whose time is over.
+    pub(crate) fn expire_exchange(&self, now_ms: u64) {
+        self.abandon(|exchange| exchange.until_ms < now_ms);
+    }
+
+    /// Wipes the exchange of a nexus that is gone.
+    pub(crate) fn lose(&self, nexus: NexusId) {
+        self.abandon(|exchange| exchange.nexus == nexus);
+    }
+
+    /// Wipes any exchange: LOGICAL UNIT RESET.
+    pub(crate) fn reset(&self) {
+        self.abandon(|_| true);
+    }
+
+    fn abandon(&self, which: impl FnOnce(&Exchange) -> bool) {
+        let mut keeper = self.keeper.lock();
+        if keeper.exchange.as_ref().is_none_or(which) {
+            keeper.exchange = None;
+            let mut keys = self.keys.write();
+            keys.abandon_master();
+        }
+    }
+}
+
+/// Why a device has no keys to start with.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyringError {
+    /// The stored bytes are no key hierarchy.
+    #[error("the stored keys are damaged")]
+    Damaged,
+    /// They are those of another device.
+    #[error("the stored keys belong to another device")]
+    AnotherDevice,
+    /// The keys of a partition could not be made.
+    #[error("keys of partition {0:#x}")]
+    Partition(u64, #[source] KeyError),
+    /// They could not be stored.
+    #[error("the keys could not be stored")]
+    Persist(#[source] ProvisionError),
+}
