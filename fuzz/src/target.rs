@@ -2,7 +2,9 @@
 
 #[cfg(feature = "client")]
 use crate::targets::client;
-use crate::targets::{device, initiator, iscsi, iscsi_login, login, mds, osd, osd_lists, scsi, seal, store};
+use crate::targets::{
+    device, initiator, iscsi, iscsi_login, login, mds, mds_connection, osd, osd_lists, scsi, seal, store,
+};
 
 /// One way from bytes of outside into the workspace.
 pub struct Target {
@@ -48,6 +50,7 @@ pub static TARGETS: &[Target] = &[
     mds::RESPONSE,
     mds::LAYOUT,
     mds::NAMES,
+    mds_connection::CONNECTION,
     login::SERVER,
     login::CLIENT,
     login::RESUME,

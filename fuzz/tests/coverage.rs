@@ -38,6 +38,7 @@ const OTHERS: &[&str] = &[
     "iscsi::initiator::Connection::received",
     "store::DiskStore::open",
     "device::OsdUnit::execute",
+    "mds::Connection::receive",
     "device::DataDir::open",
     "osd::ObjectValues::entries",
     "scsi::spc::flat_lun",

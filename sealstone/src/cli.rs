@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Deserialize;
 
 use crate::config::{MdsOptions, OsdOptions};
 use crate::logging::LogFormat;
@@ -273,7 +274,8 @@ pub(crate) struct Login {
 }
 
 /// How data travels to and from the devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum MethodName {
     /// No protection; devices refuse it unless started with --insecure-nosec.
     Nosec,

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Deserialize;
 
+use crate::cli::MethodName;
 use crate::failure::{Failure, Outcome};
 
 /// A configuration file is small; more than this is a mistake.
@@ -90,6 +91,16 @@ options! {
     metrics: String, "SEALSTONE_MDS_METRICS", "\"127.0.0.1:9270\"";
     /// Client connections at once; one more is closed at once.
     connections_max: usize, "SEALSTONE_MDS_CONNECTIONS_MAX", "1024";
+    /// Seconds from the start of a connection until its login must be over.
+    login_s_max: u64, "SEALSTONE_MDS_LOGIN_S_MAX", "30";
+    /// Seconds that a frame may take to arrive once it has begun, and an answer to be taken.
+    frame_s_max: u64, "SEALSTONE_MDS_FRAME_S_MAX", "30";
+    /// Seconds that a client may stay silent after its login.
+    idle_s_max: u64, "SEALSTONE_MDS_IDLE_S_MAX", "1800";
+    /// Weakest security method that clients are given credentials for; what they ask for is raised to it. Below cmdrsp
+    /// only devices that were started with an --insecure flag accept the commands.
+    [value_enum]
+    method_floor: MethodName, "SEALSTONE_MDS_METHOD_FLOOR", "\"cmdrsp\"";
 }
 
 /// The example file of `noun`.

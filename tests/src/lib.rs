@@ -9,6 +9,7 @@
 mod daemon;
 pub mod initiator;
 mod system;
+pub mod tls;
 mod web;
 
 pub use daemon::{Daemon, Signal};

@@ -111,13 +111,31 @@ fn a_device_is_taken_over_with_its_own_private_key_only() {
     add(key).fails(2).says(&["second.key", "hex"]);
     fs::write(key, &right).expect("written");
     system.run(&["mds", "add-osd", "http://127.0.0.1/", "--key", key]).fails(2).says(&["iscsi://"]);
-    // Another device's address is not accepted for this one.
+    // What waiting does not change is said at once, not when the wait is over: another device's address, another key.
+    let start = Instant::now();
     let first = system.osd(0).field("url").to_owned();
-    system.run(&["mds", "add-osd", &first, "--key", key, "--wait", "1"]).fails(1).says(&[
+    system.run(&["mds", "add-osd", &first, "--key", key]).fails(3).says(&[
         "second",
-        "within 1 s",
-        "is the device running at that URL, with this key?",
+        &first,
+        "does not accept this key",
+        "right URL and key file",
     ]);
+    let (head, tail) = right.split_at(right.find("master_key = \"").expect("a field") + 14);
+    let flipped = if tail.starts_with('0') { '1' } else { '0' };
+    fs::write(key, format!("{head}{flipped}{}", &tail[1..])).expect("written");
+    let said = add(key).fails(3).says(&["second", url, "does not accept this key"]);
+    assert!(!said.stderr.contains(&tail[1..20]), "no part of the key is shown");
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    // What may change is waited for.
+    let closed = first.replace(system.osd(0).field("address"), "127.0.0.1:9");
+    fs::write(key, &right).expect("written");
+    system.run(&["mds", "add-osd", &closed, "--key", key, "--wait", "3"]).fails(1).says(&[
+        "second",
+        "within 3 s",
+        "could not be reached",
+        "keeps trying",
+    ]);
+    // A wrong key that was given by mistake is put right by the right one.
     add(key).ok();
     let df = system.run(&["--json", "df"]).ok().json();
     assert_eq!(df["devices"].as_array().map(Vec::len), Some(2), "only the right one was added: {df}");

@@ -19,6 +19,6 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let mut back = Vec::new();
     client.get(remote, &mut back, GetOptions::default()).await?;
     let same = back == tokio::fs::read(local).await? && stat.size == back.len() as u64;
-    client.logout(false).await?;
+    client.logout().await?;
     Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

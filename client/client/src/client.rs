@@ -128,14 +128,14 @@ impl Client {
         SavedSession { server: server.to_owned(), fingerprint, ticket }.save(path)
     }
 
-    /// Ends the session at the server and closes the connections to devices; with `revoke` the credentials it still
-    /// has become useless at once.
+    /// Ends the session at the server and closes the connections to devices. Credentials that it was given live until
+    /// they expire, some minutes at most.
     ///
     /// # Errors
     /// `SessionOver`, `Connection`.
-    pub async fn logout(&self, revoke: bool) -> Result<(), ClientError> {
+    pub async fn logout(&self) -> Result<(), ClientError> {
         self.core.devices.close().await;
-        self.core.metadata.logout(revoke).await
+        self.core.metadata.logout().await
     }
 
     /// Adds an account (administrators). Runs Argon2id.

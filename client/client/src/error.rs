@@ -21,8 +21,8 @@ pub enum ClientError {
         #[source]
         error: OsdError,
     },
-    /// A device restarted in the middle of a put: writes that it had acknowledged and not yet made durable may be lost.
-    #[error("device {} restarted during the transfer; nothing was stored", .0.0)]
+    /// A device restarted in the middle of a put, and again each time that it was sent anew what it may have lost.
+    #[error("device {} restarts again and again; nothing was stored", .0.0)]
     Restarted(DeviceId),
     /// The metadata server names a device that it does not list.
     #[error("device {} is unknown", .0.0)]

@@ -31,8 +31,8 @@ pub use pool::{DevicePool, DialFactory};
 pub use put::PutOptions;
 pub use sealstone_initiator::{Environment, OsdError, OsdOptions, SystemEnvironment};
 pub use sealstone_mds_protocol::{
-    Checksum, ChecksumKind, Device, DeviceId, DirEntry, FileKind, FilePath, Method, Name, Stat, User,
-    UserName,
+    Checksum, ChecksumKind, Device, DeviceId, DeviceProblem, DirEntry, FileKind, FilePath, Method, Name,
+    ProblemKind, Stat, User, UserName,
 };
 pub use seam::{Devices, Metadata};
 pub use session_file::{SESSION_FILE_MAX, SavedSession};

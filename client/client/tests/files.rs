@@ -155,7 +155,7 @@ impl Devices for Restarting {
 /// A flush speaks for the writes of its own life of the device only: with a restart between, a put that believed it
 /// would lose data that it acknowledged.
 #[tokio::test(start_paused = true)]
-async fn a_device_that_restarts_in_the_middle_of_a_put_fails_it() {
+async fn a_device_that_restarts_without_end_fails_the_put() {
     let world = World::new(1).await;
     let client = world.client_over(Restarting(world.pool(), AtomicU16::new(1)), small_commands()).await;
     let many = client.put("/many", &content(3 << 20)[..], PutOptions::default()).await;

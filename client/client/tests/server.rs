@@ -25,7 +25,7 @@ async fn a_session_lives_on_over_connections_until_logout() {
     let dial = Arc::new(ToMds::of(&world));
     let second = Mds::resume(dial.clone(), world.client_clock.clone(), MdsOptions::default(), ticket.clone());
     assert!(matches!(second.call(Request::WhoAmI {}).await, Ok(Response::WhoAmI { .. })));
-    second.logout(false).await.unwrap();
+    second.logout().await.unwrap();
     let third = Mds::resume(dial, world.client_clock.clone(), MdsOptions::default(), ticket);
     assert!(matches!(third.call(Request::WhoAmI {}).await, Err(ClientError::SessionOver)));
 }

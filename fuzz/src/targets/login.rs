@@ -10,9 +10,11 @@ use sealstone_login::{
 };
 use sealstone_mds_protocol::login::{
     KE3_BYTES, LoginChallenge, LoginFinish, LoginOk, LoginStart, REGISTRATION_REQUEST_BYTES,
-    REGISTRATION_UPLOAD_BYTES, Resume, SUITE_LIGHT,
+    REGISTRATION_UPLOAD_BYTES, Resume, SUITE_LIGHT, SessionId,
 };
-use sealstone_mds_protocol::{BODY_MAX, Text, Wire, Writer, decode_message};
+use sealstone_mds_protocol::{
+    BODY_MAX, FrameHeader, HEADER_BYTES, MessageType, Text, Wire, Writer, decode_message,
+};
 
 use super::mds::user;
 use crate::Target;
@@ -20,6 +22,8 @@ use crate::input::{Input, array, seed};
 
 const CHANNEL: ChannelBinding = ChannelBinding([9; 32]);
 const PASSWORD: &[u8] = b"correct horse";
+/// The time of servers under test, milliseconds since 1970.
+pub(crate) const NOW_MS: u64 = 1_800_000_000_000;
 const LOGIN_ID: [u8; 16] = [1; 16];
 
 fn context() -> LoginContext {
@@ -92,6 +96,34 @@ fn world() -> &'static World {
         assert_eq!(*ours.to_bytes(), *session.to_bytes());
         World { keys, account, request, upload, start, challenge, finish, ok, session }
     })
+}
+
+/// Logs in on a connection of its own; the session and its keys.
+pub(crate) fn log_in(
+    mds: &sealstone_mds::Mds,
+    channel: &ChannelBinding,
+    name: &str,
+    password: &[u8],
+    suite: u16,
+    rng: &mut StdRng,
+) -> (SessionId, SessionKeys) {
+    let mut connection = sealstone_mds::Connection::new(*channel, sealstone_mds::Source::default());
+    let mut send = |kind, message: &dyn Fn(&mut Writer), rng: &mut StdRng| {
+        let mut out = Writer::new();
+        message(&mut out);
+        let body = out.finish(BODY_MAX).expect("login bodies are short");
+        let header = FrameHeader { kind, flags: 0, body_length: body.len() as u32, sequence: 0 };
+        let output = connection.receive(mds, &header, &body, NOW_MS, rng);
+        output.frame.expect("an honest message is answered")[HEADER_BYTES..].to_vec()
+    };
+    let context = LoginContext::new(&mds.server_id(), channel);
+    let (start, client) = start_login(rng, suite, &user(name), password, context).expect("a password");
+    let challenge = send(MessageType::LoginStart, &|out| start.put(out), rng);
+    let challenge = decode_message(&challenge).expect("an honest challenge");
+    let (finish, client) = client.challenge(rng, challenge).expect("the right password");
+    let ok: LoginOk =
+        decode_message(&send(MessageType::LoginFinish, &|out| finish.put(out), rng)).expect("proven");
+    (ok.session, client.confirm(&ok).expect("an honest confirmation"))
 }
 
 fn server_seeds() -> Vec<Vec<u8>> {

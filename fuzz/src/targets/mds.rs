@@ -6,11 +6,11 @@ use sealstone_mds_protocol::login::{
     RegisterResponse, RegisterStart, RegisterUpload, Rekey, Resume, Retry, SUITE_LIGHT,
 };
 use sealstone_mds_protocol::{
-    Access, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceId, DeviceState,
-    DirEntry, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant, HEADER_BYTES,
-    Handle, InodeId, IntentId, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, REQUESTS,
-    RESPONSES, Request, Response, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName, Wire, Writer,
-    decode_message, frame,
+    Access, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceId, DeviceProblem,
+    DeviceState, DirEntry, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant,
+    HEADER_BYTES, Handle, InodeId, IntentId, Layout, MessageType, Method, Name, NewDevice, ObjectRef,
+    OpenedFile, ProblemKind, REQUESTS, RESPONSES, Request, Response, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat,
+    Text, User, UserName, Wire, Writer, decode_message, frame,
 };
 use sealstone_osd::ObjectId;
 
@@ -175,7 +175,7 @@ fn encoded(request: &Request) -> Vec<u8> {
 }
 
 /// A request of every row.
-fn requests() -> Vec<Request> {
+pub(crate) fn requests() -> Vec<Request> {
     let checksum = Checksum { kind: ChecksumKind::Sha256, value: [5; 32] };
     let device = NewDevice {
         name: name("osd-1"),
@@ -287,7 +287,7 @@ fn stat() -> Stat {
 }
 
 /// A response of every row.
-fn responses() -> Vec<Response> {
+pub(crate) fn responses() -> Vec<Response> {
     let layout = layouts()[1].clone();
     let grant = Grant {
         object: objects(1)[0],
@@ -305,6 +305,7 @@ fn responses() -> Vec<Response> {
         state: DeviceState::Active,
         total: 9,
         used: 1,
+        problem: Some(DeviceProblem { kind: ProblemKind::Denied, said: text("another key") }),
     };
     let entry = DirEntry { name: name("f"), stat: stat() };
     let account = User { name: user("bob"), admin: true, enabled: true, created_ms: 1 };

@@ -8,6 +8,7 @@ pub(crate) mod iscsi;
 pub(crate) mod iscsi_login;
 pub(crate) mod login;
 pub(crate) mod mds;
+pub(crate) mod mds_connection;
 pub(crate) mod osd;
 pub(crate) mod osd_lists;
 pub(crate) mod scsi;

@@ -2,7 +2,8 @@
 //!
 //! Does: the state machine of login, session and logout; sequence numbers. Does not: sockets, clocks, TLS.
 //! Contract: call [`Connection::receive`] with one whole frame at a time and send what it returns before the next;
-//! after `close` nothing more is answered.
+//! after `close` nothing more is answered. Call [`Connection::ended`] at the end: a login that stopped half way is a
+//! failed one, and recorded.
 //! Truth: docs/standards/mds.md §4.
 
 use sealstone_login::{ChannelBinding, ServerStarted};
@@ -57,6 +58,13 @@ impl Connection {
     #[must_use]
     pub const fn is_active(&self) -> bool {
         matches!(self.phase, Phase::Active { .. })
+    }
+
+    /// The connection is gone; nothing more is received.
+    pub fn ended(self, mds: &Mds, now_ms: u64) {
+        if let Phase::Challenged { started, .. } = &self.phase {
+            mds.login_failed(self.source, started.user(), "abandoned", now_ms);
+        }
     }
 
     /// Takes one frame.
@@ -143,11 +151,16 @@ impl Connection {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> (Phase, Output) {
-        if kind != MessageType::LoginFinish {
+        let finish = match kind {
+            MessageType::LoginFinish => decode_message::<LoginFinish>(body).ok(),
+            _ => None,
+        };
+        let Some(finish) = finish else {
+            mds.login_failed(self.source, started.user(), "abandoned", now_ms);
             return violation(mds);
-        }
-        let Ok(finish) = decode_message::<LoginFinish>(body) else { return violation(mds) };
+        };
         if now_ms > until_ms {
+            mds.login_failed(self.source, started.user(), "late", now_ms);
             return refuse(LoginError { code: LoginErrorCode::Timeout, retry_ms: 0 });
         }
         match mds.login_finish(self.source, started, &finish, now_ms, rng) {

@@ -80,7 +80,11 @@ impl Counters {
         for (name, help, figure) in [
             ("logins", "Logins with a password.", &self.logins),
             ("sessions_resumed", "Connections that went on with a session.", &self.resumed),
-            ("logins_refused", "Logins and resumptions refused.", &self.login_refused),
+            (
+                "logins_refused",
+                "Logins that failed or were given up half way, and resumptions refused.",
+                &self.login_refused,
+            ),
             ("logins_limited", "Logins put off because of too many attempts.", &self.login_limited),
             ("protocol_violations", "Connections closed for a protocol violation.", &self.violations),
             ("grants", "Credentials given for objects.", &self.grants),

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use sealstone_crypto::RustCrypto;
 use sealstone_mds_protocol::{
-    CapabilityBlob, Device, DeviceId, DeviceState, ErrorCode, FILE_PARTITION, Grant, Layout, Method,
-    NewDevice, ObjectRef, Secret,
+    CapabilityBlob, Device, DeviceId, DeviceProblem, DeviceState, ErrorCode, FILE_PARTITION, Grant, Layout,
+    Method, NewDevice, ObjectRef, Secret,
 };
 use sealstone_osd::{
     Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod, capability::Range,
@@ -43,6 +43,8 @@ struct Known {
     keys: Arc<Keys>,
     /// Total and used as the store has them.
     stored: (u64, u64),
+    /// Of the last try; not stored, the next try comes soon after a restart.
+    problem: Option<DeviceProblem>,
 }
 
 /// All devices, as the store has them.
@@ -114,7 +116,7 @@ impl DeviceTable {
             let bytes = zeroize::Zeroizing::new(bytes);
             let keys = Keys::decode(&bytes).map_err(|_| MetaError::Damaged("device keys"))?;
             let stored = (record.total, record.used);
-            table.insert(id, Known { record, keys: Arc::new(keys), stored });
+            table.insert(id, Known { record, keys: Arc::new(keys), stored, problem: None });
         }
         Ok(Self(RwLock::new(table)))
     }
@@ -150,7 +152,7 @@ impl DeviceTable {
     pub(crate) fn insert(&self, id: DeviceId, record: DeviceRecord, new: &NewDevice) -> Result<()> {
         let keys = Arc::new(factory_keys(new)?);
         let stored = (record.total, record.used);
-        self.0.write().insert(id, Known { record, keys, stored });
+        self.0.write().insert(id, Known { record, keys, stored, problem: None });
         Ok(())
     }
 
@@ -169,11 +171,19 @@ impl DeviceTable {
         let Some(known) = table.get_mut(&id) else { return false };
         known.record.total = total;
         known.record.used = used;
+        known.problem = None;
         known.stored.0 != total || known.stored.1.abs_diff(used) > total / CAPACITY_STEPS
     }
 
+    /// What went wrong at the last try.
+    pub(crate) fn set_problem(&self, id: DeviceId, problem: DeviceProblem) {
+        if let Some(known) = self.0.write().get_mut(&id) {
+            known.problem = Some(problem);
+        }
+    }
+
     pub(crate) fn get(&self, id: DeviceId) -> Option<Device> {
-        self.0.read().get(&id).map(|known| device(id, &known.record))
+        self.0.read().get(&id).map(|known| device(id, known))
     }
 
     pub(crate) fn page(&self, after: Option<DeviceId>, limit: usize) -> (Vec<Device>, bool) {
@@ -181,13 +191,13 @@ impl DeviceTable {
         let from = after.map_or(Some(0), |after| after.0.checked_add(1));
         let Some(from) = from else { return (Vec::new(), false) };
         let mut rest = table.range(DeviceId(from)..);
-        let devices = rest.by_ref().take(limit).map(|(id, known)| device(*id, &known.record)).collect();
+        let devices = rest.by_ref().take(limit).map(|(id, known)| device(*id, known)).collect();
         (devices, rest.next().is_some())
     }
 
     pub(crate) fn addresses(&self) -> Vec<(DeviceAddress, DeviceState)> {
         let address = |(id, known): (&DeviceId, &Known)| {
-            let Device { id, url, system_id, state, .. } = device(*id, &known.record);
+            let Device { id, url, system_id, state, .. } = device(*id, known);
             (DeviceAddress { id, url: url.as_str().to_owned(), system_id }, state)
         };
         self.0.read().iter().map(address).collect()
@@ -316,7 +326,8 @@ fn factory_keys(new: &NewDevice) -> Result<Keys> {
     Ok(keys)
 }
 
-fn device(id: DeviceId, record: &DeviceRecord) -> Device {
+fn device(id: DeviceId, known: &Known) -> Device {
+    let record = &known.record;
     Device {
         id,
         name: record.name.clone(),
@@ -325,11 +336,13 @@ fn device(id: DeviceId, record: &DeviceRecord) -> Device {
         state: record.state,
         total: record.total,
         used: record.used,
+        problem: known.problem.clone(),
     }
 }
 
 /// A device that is known by name, system id and key has moved: its new address is written. With another key or only
-/// one of the two names it is another device.
+/// one of the two names it is another device. One that was never in use holds nothing yet, so a wrong key given for it
+/// can be put right.
 fn moved(
     tx: &mut dyn Transaction,
     id: DeviceId,
@@ -337,11 +350,14 @@ fn moved(
     new: &NewDevice,
     keys: &Keys,
 ) -> Result<(DeviceId, DeviceRecord)> {
-    let same = known.record.system_id == new.system_id
-        && known.record.name == new.name
-        && sealstone_seal::ct_eq(&known.keys.encode(), &keys.encode());
-    if !same {
+    let same_name = known.record.system_id == new.system_id && known.record.name == new.name;
+    let same_key = sealstone_seal::ct_eq(&known.keys.encode(), &keys.encode());
+    let never_used = known.record.state == DeviceState::Joining;
+    if !same_name || !(same_key || never_used) {
         return Err(MdsError::refused(ErrorCode::Exists, known.record.name.as_str()));
+    }
+    if !same_key {
+        tx.put(&keys::device_key(id), &keys.encode())?;
     }
     let record = DeviceRecord { url: new.url.clone(), ..known.record.clone() };
     save(tx, &keys::device(id), &record)?;

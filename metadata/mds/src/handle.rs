@@ -13,6 +13,7 @@ use sealstone_osd::{ObjectId, Permissions};
 
 use crate::access::Principal;
 use crate::accounts::{self, Registration};
+use crate::audit::AuditRecord;
 use crate::counters::add;
 use crate::devices::{self, CREATE_RIGHTS, READ_RIGHTS, Terms, UPDATE_RIGHTS, audit_field};
 use crate::entropy::Entropy;
@@ -41,7 +42,7 @@ impl Mds {
             request => self.principal(session, now_ms).and_then(|who| {
                 let subject = subject(&request);
                 let result = self.dispatch(&who, request, now_ms, rng);
-                audit(&who, operation, subject.as_deref(), result.as_ref().err());
+                self.record(&who, operation, subject.as_deref(), result.as_ref().err(), now_ms);
                 result
             }),
         };
@@ -53,6 +54,26 @@ impl Mds {
             }
             Response::Failed { failure }
         })
+    }
+
+    /// One record for every request that changes something, gives a right, or is denied.
+    fn record(
+        &self,
+        who: &Principal,
+        action: &str,
+        subject: Option<&str>,
+        error: Option<&MdsError>,
+        time_ms: u64,
+    ) {
+        let failure: Option<Failure> = error.map(MdsError::failure);
+        let denied = failure.as_ref().filter(|failure| failure.code == ErrorCode::Denied);
+        let subject = subject.or_else(|| denied.map(|failure| failure.subject.as_str()));
+        if subject.is_none() {
+            return;
+        }
+        let verdict = failure.as_ref().map_or("ok", |failure| failure.code.name());
+        let (user, session) = (who.user.as_str(), Some(&who.session));
+        self.audit.record(&AuditRecord { time_ms, user, session, source: None, action, subject, verdict });
     }
 
     fn hello(&self, oldest: u16, newest: u16, now_ms: u64) -> Result<Response> {
@@ -388,25 +409,6 @@ fn subject(request: &Request) -> Option<String> {
         | Request::UserRegisterFinish { name, .. }
         | Request::UserSetEnabled { name, .. }
         | Request::UserRemove { name } => user(name),
-    }
-}
-
-/// One line for every request that changes something, gives a right, or is denied.
-fn audit(who: &Principal, operation: &str, subject: Option<&str>, error: Option<&MdsError>) {
-    let failure: Option<Failure> = error.map(MdsError::failure);
-    match (subject, failure) {
-        (_, Some(failure)) if failure.code == ErrorCode::Denied => {
-            let subject = subject.unwrap_or(failure.subject.as_str());
-            tracing::warn!(target: "audit", user = %who.user, operation, subject, verdict = "denied");
-        }
-        (Some(subject), None) => {
-            tracing::info!(target: "audit", user = %who.user, operation, subject, verdict = "ok");
-        }
-        (Some(subject), Some(failure)) => {
-            let verdict = failure.code.name();
-            tracing::info!(target: "audit", user = %who.user, operation, subject, verdict);
-        }
-        (None, _) => {}
     }
 }
 

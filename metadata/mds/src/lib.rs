@@ -7,6 +7,7 @@
 //! Truth: docs/standards/mds.md; docs/design/security.md 2.4, 3.5, 3.6.
 
 pub mod access;
+pub mod audit;
 pub mod placement;
 pub mod records;
 pub mod sessions;

@@ -29,6 +29,21 @@ pub(crate) const REMEMBERED_MAX: usize = 16_384;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Source(Option<[u8; 8]>);
 
+impl core::fmt::Display for Source {
+    /// The network as people write it; nothing for a connection inside the process.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.0 {
+            None => Ok(()),
+            Some([0x20, 0x01, 0x0D, 0xB8, a, b, c, _]) => write!(f, "{a}.{b}.{c}.0/24"),
+            Some(prefix) => {
+                let mut octets = [0; 16];
+                octets[..8].copy_from_slice(&prefix);
+                write!(f, "{}/64", std::net::Ipv6Addr::from(octets))
+            }
+        }
+    }
+}
+
 impl From<IpAddr> for Source {
     fn from(address: IpAddr) -> Self {
         let mut prefix = [0; 8];

@@ -9,6 +9,7 @@ use sealstone_mds_protocol::login::{
 use sealstone_mds_protocol::{ErrorCode, Text, UserName};
 
 use crate::accounts;
+use crate::audit::AuditRecord;
 use crate::counters::add;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
@@ -50,7 +51,7 @@ impl Mds {
         }
         if let Err(wait) = self.limiter.lock().attempt(&start.user, source, now_ms) {
             add(&self.counters.login_limited, 1);
-            tracing::warn!(target: "audit", user = %start.user, verdict = "limited", "login");
+            self.audit_login(source, "login", &start.user, None, "limited", now_ms);
             return Err(busy(wait));
         }
         let account = self
@@ -79,8 +80,7 @@ impl Mds {
     ) -> std::result::Result<LoginOk, LoginError> {
         let user = started.user().clone();
         let proven = started.finish(finish).map_err(|failure| {
-            add(&self.counters.login_refused, 1);
-            tracing::warn!(target: "audit", %user, verdict = "refused", "login");
+            self.login_failed(source, &user, "refused", now_ms);
             error(match failure {
                 LoginFailure::Malformed => LoginErrorCode::Malformed,
                 _ => LoginErrorCode::Refused,
@@ -96,7 +96,10 @@ impl Mds {
             .map_err(MdsError::from)
             .and_then(|view| accounts::existing_enabled(&*view, &user))
             .map_err(store_failed)?
-            .ok_or(error(LoginErrorCode::Refused))?;
+            .ok_or_else(|| {
+                self.login_failed(source, &user, "refused", now_ms);
+                error(LoginErrorCode::Refused)
+            })?;
         let terms = SessionTerms { session, expires_ms, idle_s, roles: roles(account.admin) };
         let (ok, keys) = proven.open(terms);
         let record = SessionRecord {
@@ -114,7 +117,7 @@ impl Mds {
         self.sessions.insert(session, record);
         self.limiter.lock().succeeded(&user, source, now_ms);
         add(&self.counters.logins, 1);
-        tracing::info!(target: "audit", %user, verdict = "ok", "login");
+        self.audit_login(source, "login", &user, Some(&session), "ok", now_ms);
         Ok(ok)
     }
 
@@ -135,6 +138,7 @@ impl Mds {
         if !keys.proves(message, channel) {
             // The same answer as for no session: a session id alone tells nothing.
             add(&self.counters.login_refused, 1);
+            self.audit_login(source, "resume", &record.user, Some(&message.session), "refused", now_ms);
             return Err(expired);
         }
         let mut ok = LoginOk {
@@ -158,8 +162,37 @@ impl Mds {
         let (who, _) = self.sessions.check(session, self.config.session_idle_ms, now_ms)?;
         self.update(|tx| sessions::end(tx, session, &who.user))?;
         self.sessions.forget(&[*session]);
-        tracing::info!(target: "audit", user = %who.user, verdict = "ok", "logout");
+        self.audit.record(&AuditRecord {
+            time_ms: now_ms,
+            user: who.user.as_str(),
+            session: Some(session),
+            source: None,
+            action: "logout",
+            subject: None,
+            verdict: "ok",
+        });
         Ok(())
+    }
+
+    /// A login that was begun did not succeed. Who has the wrong password finds out from the challenge, alone: then all
+    /// that the server sees is that no proof comes.
+    pub(crate) fn login_failed(&self, source: Source, user: &UserName, verdict: &str, now_ms: u64) {
+        add(&self.counters.login_refused, 1);
+        self.audit_login(source, "login", user, None, verdict, now_ms);
+    }
+
+    fn audit_login(
+        &self,
+        source: Source,
+        action: &str,
+        user: &UserName,
+        session: Option<&SessionId>,
+        verdict: &str,
+        time_ms: u64,
+    ) {
+        let source = Some(source);
+        let user = user.as_str();
+        self.audit.record(&AuditRecord { time_ms, user, session, source, action, subject: None, verdict });
     }
 
     /// Ends all sessions of a user, in the same transaction as `change`.

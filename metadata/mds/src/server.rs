@@ -9,9 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use sealstone_login::{ServerId, ServerKeys, start_registration};
 use sealstone_mds_protocol::login::{SUITE_STANDARD, SessionId};
-use sealstone_mds_protocol::{DeviceId, DeviceState, ErrorCode, Failure, Stat, UserName};
+use sealstone_mds_protocol::{
+    DeviceId, DeviceProblem, DeviceState, ErrorCode, Failure, ProblemKind, Stat, Text, UserName,
+};
 use sealstone_seal::Credential;
 
+use crate::audit::{AuditSink, NoAudit};
 use crate::config::Config;
 use crate::counters::{Counters, add};
 use crate::devices::{self, DeviceAddress, DeviceTable, Purpose};
@@ -80,6 +83,7 @@ pub struct Mds {
     pub(crate) sessions: Sessions,
     pub(crate) limiter: Mutex<LoginLimiter>,
     pub(crate) counters: Counters,
+    pub(crate) audit: Arc<dyn AuditSink>,
     sweep_at: Mutex<Option<SessionId>>,
     pub(crate) devices_changed: AtomicBool,
 }
@@ -155,9 +159,16 @@ impl Mds {
             sessions: Sessions::default(),
             limiter: Mutex::default(),
             counters: Counters::default(),
+            audit: Arc::new(NoAudit),
             sweep_at: Mutex::default(),
             devices_changed: AtomicBool::new(false),
         })
+    }
+
+    /// Has every decision that matters recorded there; without it none is.
+    #[must_use]
+    pub fn with_audit(self, audit: Arc<dyn AuditSink>) -> Self {
+        Self { audit, ..self }
     }
 
     /// Identity of this server, part of every login.
@@ -285,6 +296,11 @@ impl Mds {
             Some(DeviceState::Active) => self.change_device(id, Some(DeviceState::Unreachable)),
             _ => Ok(()),
         }
+    }
+
+    /// What went wrong when the shell last tried to reach a device; forgotten when it answers.
+    pub fn device_failed(&self, id: DeviceId, kind: ProblemKind, said: &str) {
+        self.devices.set_problem(id, DeviceProblem { kind, said: Text::truncated(said) });
     }
 
     /// Writes a device's figures, and its new state if there is one.

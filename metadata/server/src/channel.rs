@@ -77,13 +77,34 @@ pub(crate) async fn run<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut connection = Connection::new(channel, source);
-    loop {
+    let mut connection = Some(Connection::new(channel, source));
+    let result = exchange(&mut stream, &mut connection, &mut shared, login_by).await;
+    if let Some(connection) = connection {
+        connection.ended(&shared.mds, shared.environment.now_ms());
+    }
+    result?;
+    // A clean end of TLS; a peer that is gone already does not matter.
+    let _ = timeout(Duration::from_secs(1), stream.shutdown()).await;
+    Ok(())
+}
+
+/// Frame by frame until the end. `held` is empty only while a frame is being decided.
+async fn exchange<S>(
+    stream: &mut S,
+    held: &mut Option<Connection>,
+    shared: &mut Shared,
+    login_by: Instant,
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    while let Some(connection) = held {
         let idle_by =
             if connection.is_active() { Instant::now() + shared.limits.idle_timeout } else { login_by };
-        let Some((header, body)) = next_frame(&mut stream, &mut shared, idle_by).await? else { break };
-        let output;
-        (connection, output) = decide(connection, &shared, header, body).await?;
+        let Some((header, body)) = next_frame(stream, shared, idle_by).await? else { break };
+        let Some(connection) = held.take() else { break };
+        let (connection, output) = decide(connection, shared, header, body).await?;
+        *held = Some(connection);
         if let Some(keeper) = &shared.keeper
             && shared.mds.take_devices_changed()
         {
@@ -101,8 +122,6 @@ where
             break;
         }
     }
-    // A clean end of TLS; a peer that is gone already does not matter.
-    let _ = timeout(Duration::from_secs(1), stream.shutdown()).await;
     Ok(())
 }
 

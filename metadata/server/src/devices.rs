@@ -4,6 +4,7 @@ use core::future::Future;
 use core::pin::Pin;
 
 use sealstone_mds::DeviceAddress;
+use sealstone_mds_protocol::ProblemKind;
 use sealstone_osd::ObjectId;
 use sealstone_seal::Credential;
 
@@ -22,9 +23,28 @@ pub enum DeviceError {
     /// It does not answer, or not in time.
     #[error("the device does not answer: {0}")]
     Unreachable(String),
+    /// It answers and does not accept the credential, or cannot sign its answer: it has another key.
+    #[error("the device does not accept the server's credentials: its key is another one ({0})")]
+    Denied(String),
+    /// The device at this address has another system id.
+    #[error("another device answers at this address")]
+    OtherDevice,
     /// It answers, but refuses.
     #[error("the device refuses: {0}")]
     Refused(String),
+}
+
+impl DeviceError {
+    /// By what can be done about it.
+    #[must_use]
+    pub const fn kind(&self) -> ProblemKind {
+        match self {
+            Self::Unreachable(_) => ProblemKind::Silent,
+            Self::Denied(_) => ProblemKind::Denied,
+            Self::OtherDevice => ProblemKind::OtherDevice,
+            Self::Refused(_) => ProblemKind::Failed,
+        }
+    }
 }
 
 /// An operation at a device under way.

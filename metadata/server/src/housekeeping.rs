@@ -88,7 +88,10 @@ impl Housekeeper {
             }
             match self.prepare(&device).await {
                 Ok(()) => tracing::info!(device = device.id.0, "device prepared"),
-                Err(error) => tracing::warn!(device = device.id.0, %error, "device not prepared yet"),
+                Err(error) => {
+                    tracing::warn!(device = device.id.0, %error, "device not prepared yet");
+                    self.mds.device_failed(device.id, error.kind(), &error.to_string());
+                }
             }
         }
     }
@@ -118,6 +121,7 @@ impl Housekeeper {
             polls.spawn(async move {
                 if let Err(error) = this.measure(&device).await {
                     tracing::warn!(device = device.id.0, %error, "capacity not read");
+                    this.mds.device_failed(device.id, error.kind(), &error.to_string());
                     if let Err(error) = this.blocking(|mds| mds.device_silent(device.id)) {
                         tracing::error!(device = device.id.0, %error, "device state not stored");
                     }

@@ -15,6 +15,9 @@ use sealstone_seal::Credential;
 
 use crate::devices::{Capacity, DeviceError, DeviceFuture, Devices};
 
+/// Times that a lost connection is made again for one operation: a second and a half.
+const RECONNECTS_MAX: u32 = 5;
+
 type Dialer = dyn Fn(&TargetUrl) -> Arc<dyn Dial> + Send + Sync;
 
 /// One session per device, made when it is first needed and kept.
@@ -48,7 +51,8 @@ impl InitiatorDevices {
             .url
             .parse()
             .map_err(|error| DeviceError::Unreachable(format!("{}: {error}", device.url)))?;
-        let options = OsdOptions::new(&*self.environment);
+        // Housekeeping comes round again by itself; a device that is away must not hold up the others.
+        let options = OsdOptions { reconnects_max: RECONNECTS_MAX, ..OsdOptions::new(&*self.environment) };
         let client = OsdClient::new((self.dialer)(&url), &url, self.environment.clone(), options);
         sessions.insert(device.id, (device.url.clone(), client.clone()));
         Ok(client)
@@ -63,6 +67,9 @@ fn failed(error: OsdError) -> DeviceError {
     match error {
         OsdError::Session(_) | OsdError::OutcomeUnknown { .. } | OsdError::Busy | OsdError::NotReady(_) => {
             DeviceError::Unreachable(error.to_string())
+        }
+        OsdError::AccessDenied { .. } | OsdError::KeyFrozen | OsdError::IntegrityFailure(_) => {
+            DeviceError::Denied(error.to_string())
         }
         other => DeviceError::Refused(other.to_string()),
     }
@@ -98,7 +105,7 @@ impl Devices for InitiatorDevices {
             let value = |id| values.iter().find(|(found, _)| *found == id)?.1.as_deref();
             // The answer is signed, so it comes from whoever holds the keys; still, say it if the address is wrong.
             if value(OSD_SYSTEM_ID) != Some(device.system_id.as_slice()) {
-                return Err(DeviceError::Refused("another device answers at this address".to_owned()));
+                return Err(DeviceError::OtherDevice);
             }
             let figure = |id| Some(u64::from_be_bytes(value(id)?.try_into().ok()?));
             match (figure(TOTAL_CAPACITY), figure(USED_CAPACITY)) {

@@ -24,5 +24,8 @@ pub use housekeeping::Housekeeper;
 pub use initiator::InitiatorDevices;
 pub use limits::Limits;
 pub use serve::Server;
-pub use setup::{ADMIN_SECRET_FILE, CERTIFICATE_FILE, InitReport, Opened, SetupError, init, open};
+pub use setup::{
+    ADMIN_SECRET_FILE, CERTIFICATE_FILE, InitReport, Opened, SetupError, init, is_set_up, open,
+    open_with_audit,
+};
 pub use tls::{ALPN, Fingerprint};

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sealstone_mds::audit::{AuditSink, NoAudit};
 use sealstone_mds::{Config, Mds, OpenError};
 use sealstone_mds_protocol::UserName;
 use sealstone_meta::EmbeddedMeta;
@@ -162,14 +163,32 @@ impl Opened {
     }
 }
 
-/// Opens a data folder.
+/// Is there a store in the folder? It may still prove not to be set up when it is opened.
+///
+/// # Errors
+/// `Unfinished`.
+pub fn is_set_up(folder: &Path) -> Result<(), SetupError> {
+    if folder.join(STORE_FILE).exists() { Ok(()) } else { Err(SetupError::Unfinished(folder.to_owned())) }
+}
+
+/// Opens a data folder; decisions are not recorded.
 ///
 /// # Errors
 /// See [`SetupError`].
 pub fn open(folder: &Path, config: Config) -> Result<Opened, SetupError> {
-    if !folder.join(STORE_FILE).exists() {
-        return Err(SetupError::Unfinished(folder.to_owned()));
-    }
+    open_with_audit(folder, config, Arc::new(NoAudit))
+}
+
+/// Opens a data folder; decisions are recorded in `audit`.
+///
+/// # Errors
+/// See [`SetupError`].
+pub fn open_with_audit(
+    folder: &Path,
+    config: Config,
+    audit: Arc<dyn AuditSink>,
+) -> Result<Opened, SetupError> {
+    is_set_up(folder)?;
     let store = Arc::new(EmbeddedMeta::open(&folder.join(STORE_FILE))?);
     let mds = Mds::open(store, config).map_err(|error| match error {
         OpenError::NotSetUp => SetupError::Unfinished(folder.to_owned()),
@@ -180,5 +199,5 @@ pub fn open(folder: &Path, config: Config) -> Result<Opened, SetupError> {
     let fingerprint = Fingerprint::of(&certificate);
     let tls =
         tls::server_config(certificate, &key).map_err(|error| SetupError::Certificate(Box::new(error)))?;
-    Ok(Opened { mds: Arc::new(mds), tls: Arc::new(tls), fingerprint })
+    Ok(Opened { mds: Arc::new(mds.with_audit(audit)), tls: Arc::new(tls), fingerprint })
 }

@@ -112,7 +112,8 @@ record! {
     }
 }
 
-/// Flag of [`Logout`]: make the session's outstanding credentials useless at once.
+/// Flag of [`Logout`]: make the session's outstanding credentials useless at once. No server acts on it yet: they live
+/// until they expire.
 pub const LOGOUT_REVOKE: u32 = 1;
 
 record! {

@@ -272,6 +272,31 @@ code! {
     }
 }
 
+code! {
+    /// Why a device could not be reached or taken into use when it was last tried.
+    pub enum ProblemKind: u8 as "device problem" {
+        /// It does not answer.
+        Silent = 1,
+        /// It answers and does not accept the server's credentials: its key is another one.
+        Denied = 2,
+        /// Another device answers at its address.
+        OtherDevice = 3,
+        /// It answers and fails.
+        Failed = 4,
+    }
+}
+
+record! {
+    /// What went wrong at the last try.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct DeviceProblem {
+        /// By what can be done about it.
+        pub kind: ProblemKind,
+        /// For people.
+        pub said: Text<96>,
+    }
+}
+
 record! {
     /// A device as clients see it.
     #[derive(Clone, Debug, PartialEq, Eq)]
@@ -290,6 +315,8 @@ record! {
         pub total: u64,
         /// Bytes in use.
         pub used: u64,
+        /// What went wrong when the server last tried; none if all is well or it has not tried yet.
+        pub problem: Option<DeviceProblem>,
     }
 }
 

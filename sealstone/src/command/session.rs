@@ -135,7 +135,7 @@ pub(crate) async fn login(global: &Global, output: Output, arguments: &Login) ->
 pub(crate) async fn logout(global: &Global, output: Output) -> Outcome {
     let file = path(global)?;
     let (client, saved) = client(global)?;
-    let told = client.logout(false).await;
+    let told = client.logout().await;
     // The file goes even if the server cannot be told: whoever logs out wants it gone.
     SavedSession::remove(&file).map_err(|error| Failure::from(error).at(file.display()))?;
     match told {

@@ -1,19 +1,19 @@
-//! The device's audit log: one JSON object a line, appended to `audit.jsonl` in the device's folder.
+//! The audit log of a daemon: one JSON object a line, appended to `audit.jsonl` in the daemon's folder.
 //!
-//! Does: format on the command's thread, write on a thread of its own. Does not: rotate; `logrotate` with
-//! `copytruncate` does, because the file is opened for appending.
-//! Contract: records are written in order. When the writer falls [`QUEUE_RECORDS_MAX`] behind, commands wait for it:
-//! a record is never dropped while the device serves. A disk that refuses the log shows in `/healthz`.
+//! Does: format on the caller's thread, write on a thread of its own, notice that the file was moved away and begin a
+//! new one. Does not: rotate; `logrotate`, or `mv`, does.
+//! Contract: records are written in order. When the writer falls [`QUEUE_RECORDS_MAX`] behind, whoever records waits for
+//! it: a record is never dropped while the daemon serves. A disk that refuses the log shows in `/healthz`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sealstone_device::audit::{AuditRecord, AuditSink};
 use serde::Serialize;
@@ -27,7 +27,10 @@ const QUEUE_RECORDS_MAX: usize = 4096;
 /// than the record itself.
 const REST: Duration = Duration::from_millis(1);
 
-/// One line of the log.
+/// How often the writer looks whether the file still has its name.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// One line of a device's log.
 #[derive(Serialize)]
 struct Line<'a> {
     time_ms: u64,
@@ -41,6 +44,21 @@ struct Line<'a> {
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sense: Option<String>,
+}
+
+/// One line of a metadata server's log.
+#[derive(Serialize)]
+struct Decision<'a> {
+    time_ms: u64,
+    user: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    action: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: Option<&'a str>,
+    verdict: &'a str,
 }
 
 /// What the log can say about itself.
@@ -72,18 +90,14 @@ pub(crate) struct AuditLog {
 impl AuditLog {
     /// Opens or creates the log (0600).
     pub(crate) fn open(path: &Path) -> Outcome<Self> {
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| Failure::from(error).at(path.display()))?;
+        let file = append(path).map_err(|error| Failure::from(error).at(path.display()))?;
+        let path = path.to_owned();
         let (queue, lines) = sync_channel(QUEUE_RECORDS_MAX);
         let state = Arc::new(AuditState::default());
         let for_writer = Arc::clone(&state);
         let writer = std::thread::Builder::new()
             .name("audit".into())
-            .spawn(move || write_all(file, &lines, &for_writer))
+            .spawn(move || write_all(&path, file, &lines, &for_writer))
             .map_err(Failure::from)?;
         Ok(Self { queue: Some(queue), writer: Some(writer), state })
     }
@@ -91,11 +105,39 @@ impl AuditLog {
     pub(crate) fn state(&self) -> Arc<AuditState> {
         Arc::clone(&self.state)
     }
+
+    fn write(&self, line: &impl Serialize) {
+        let mut bytes = serde_json::to_vec(line).expect("strings and numbers serialise");
+        bytes.push(b'\n');
+        if let Some(queue) = &self.queue {
+            // The writer ends only after this sender is gone.
+            let _ = queue.send(bytes);
+        }
+    }
+}
+
+fn append(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+impl sealstone_mds::audit::AuditSink for AuditLog {
+    fn record(&self, record: &sealstone_mds::audit::AuditRecord<'_>) {
+        let hex = |id: &[u8; 16]| id.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.write(&Decision {
+            time_ms: record.time_ms,
+            user: record.user,
+            session: record.session.map(hex),
+            source: record.source.map(|source| source.to_string()),
+            action: record.action,
+            subject: record.subject,
+            verdict: record.verdict,
+        });
+    }
 }
 
 impl AuditSink for AuditLog {
     fn record(&self, record: &AuditRecord<'_>) {
-        let line = Line {
+        self.write(&Line {
             time_ms: record.time_ms,
             principal: record.principal.to_string(),
             nexus: record.nexus.0,
@@ -105,13 +147,7 @@ impl AuditSink for AuditLog {
             verdict: record.verdict.name(),
             reason: record.verdict.reason(),
             sense: record.sense.map(|(key, code, qualifier)| format!("{key:X}/{code:02X}/{qualifier:02X}")),
-        };
-        let mut bytes = serde_json::to_vec(&line).expect("strings and numbers serialise");
-        bytes.push(b'\n');
-        if let Some(queue) = &self.queue {
-            // The writer ends only after this sender is gone.
-            let _ = queue.send(bytes);
-        }
+        });
     }
 }
 
@@ -124,9 +160,29 @@ impl Drop for AuditLog {
     }
 }
 
-fn write_all(file: File, lines: &Receiver<Vec<u8>>, state: &AuditState) {
+/// Does the name still lead to this file? Somebody who rotates logs gives it another one.
+fn is_there(path: &Path, file: &File) -> bool {
+    match (fs::metadata(path), file.metadata()) {
+        (Ok(named), Ok(open)) => (named.dev(), named.ino()) == (open.dev(), open.ino()),
+        // Nothing has the name: it was moved away. What cannot be asked is left as it is.
+        (Err(error), _) => error.kind() != std::io::ErrorKind::NotFound,
+        (Ok(_), Err(_)) => true,
+    }
+}
+
+fn write_all(path: &Path, file: File, lines: &Receiver<Vec<u8>>, state: &AuditState) {
     let mut out = BufWriter::with_capacity(64 << 10, file);
+    let mut looked = Instant::now();
     while let Ok(first) = lines.recv() {
+        if looked.elapsed() >= LOOK_EVERY {
+            looked = Instant::now();
+            // One that cannot be opened anew is told when the old one cannot be written either.
+            if !is_there(path, out.get_ref())
+                && let Ok(file) = append(path)
+            {
+                out = BufWriter::with_capacity(64 << 10, file);
+            }
+        }
         // Everything that is waiting goes out in one write.
         let mut outcome = out.write_all(&first);
         let mut count = 1;
@@ -156,6 +212,38 @@ mod tests {
     use sealstone_osd::ObjectId;
     use sealstone_scsi::lu::NexusId;
 
+    /// A log that was moved away is begun anew, and no record is lost over it.
+    #[test]
+    fn a_log_that_was_moved_away_is_begun_anew() {
+        use sealstone_mds::audit::AuditSink;
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("audit.jsonl");
+        let log = AuditLog::open(&path).expect("opened");
+        let record = |user: &str| {
+            let record = sealstone_mds::audit::AuditRecord {
+                time_ms: 1,
+                user,
+                session: Some(&[0xAB; 16]),
+                source: None,
+                action: "login",
+                subject: None,
+                verdict: "ok",
+            };
+            AuditSink::record(&log, &record);
+        };
+        record("before");
+        std::thread::sleep(Duration::from_millis(100));
+        let moved = folder.path().join("audit.jsonl.1");
+        fs::rename(&path, &moved).expect("renamed");
+        std::thread::sleep(LOOK_EVERY);
+        record("after");
+        drop(log);
+        let text = |path: &Path| fs::read_to_string(path).expect("readable");
+        assert!(text(&moved).contains("before") && !text(&moved).contains("after"));
+        assert!(text(&path).contains("\"user\":\"after\",\"session\":\"abababab"), "{}", text(&path));
+        assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
+    }
+
     /// Whatever was recorded before the end is in the file, in order, one JSON object a line.
     #[test]
     fn every_record_is_a_line_in_order() {
@@ -163,19 +251,22 @@ mod tests {
         let path = folder.path().join("audit.jsonl");
         let log = AuditLog::open(&path).expect("opened");
         for index in 0..10_000 {
-            log.record(&AuditRecord {
-                time_ms: index,
-                principal: Principal([7; 20]),
-                nexus: NexusId(1),
-                initiator: "iqn.2026-11.org.example:\"quoted\"",
-                action: "WRITE",
-                object: ObjectId::new(0x10000, 0x10001),
-                verdict: Verdict::Refused("replayed"),
-                sense: Some((5, 0x24, 6)),
-            });
+            AuditSink::record(
+                &log,
+                &AuditRecord {
+                    time_ms: index,
+                    principal: Principal([7; 20]),
+                    nexus: NexusId(1),
+                    initiator: "iqn.2026-11.org.example:\"quoted\"",
+                    action: "WRITE",
+                    object: ObjectId::new(0x10000, 0x10001),
+                    verdict: Verdict::Refused("replayed"),
+                    sense: Some((5, 0x24, 6)),
+                },
+            );
         }
         drop(log);
-        let text = std::fs::read_to_string(&path).expect("readable");
+        let text = fs::read_to_string(&path).expect("readable");
         assert_eq!(text.lines().count(), 10_000);
         for (index, line) in text.lines().enumerate() {
             let value: serde_json::Value = serde_json::from_str(line).expect("JSON");

@@ -8,17 +8,20 @@ use std::time::{Duration, Instant};
 use sealstone_client::{Client, Metadata, SystemEnvironment};
 use sealstone_initiator::TcpDial;
 use sealstone_mds::Config;
-use sealstone_mds_protocol::{DeviceState, Name, NewDevice, Request, Secret, Text, UserName};
+use sealstone_mds_protocol::{
+    Device, DeviceState, Method, Name, NewDevice, ProblemKind, Request, Secret, Text, UserName,
+};
 use sealstone_mds_server::{ADMIN_SECRET_FILE, Environment, InitiatorDevices, Limits, Server, SetupError};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use super::{Shutdown, bind, observe};
+use super::audit_log::{AuditLog, AuditState};
+use super::{AUDIT_FILE, Shutdown, bind, observe};
 use crate::cli::{Global, Mds};
 use crate::command::session::{self, Cluster};
 use crate::config::{self, MdsOptions};
 use crate::failure::{Failure, Kind, Outcome, chain};
-use crate::metrics::{Observed, Page};
+use crate::metrics::{Kind as Sample, Observed, Page};
 use crate::output::Output;
 use crate::secret_file;
 
@@ -64,18 +67,27 @@ pub(crate) struct MdsDaemon {
     pub(crate) cluster: PathBuf,
     pub(crate) pin: String,
     server: Arc<Server>,
+    audit: Arc<AuditState>,
     shutdown: Shutdown,
 }
 
-struct Watched(Arc<Server>);
+struct Watched {
+    server: Arc<Server>,
+    audit: Arc<AuditState>,
+}
 
 impl Observed for Watched {
     fn observe(&self, page: &mut Page) {
-        page.raw(&self.0.metrics());
+        page.raw(&self.server.metrics());
+        let (name, help) = ("sealstone_mds_audit_records_total", "Audit records written.");
+        page.family(Sample::Counter, name, help, [(&[][..], self.audit.records())]);
     }
 
     fn health(&self) -> Result<(), String> {
-        if self.0.healthy() { Ok(()) } else { Err("the metadata store takes no transactions".into()) }
+        if self.audit.is_failing() {
+            return Err("the audit log cannot be written".into());
+        }
+        if self.server.healthy() { Ok(()) } else { Err("the metadata store takes no transactions".into()) }
     }
 }
 
@@ -83,13 +95,27 @@ impl MdsDaemon {
     /// Opens the server in `data`, listens, and writes the cluster file.
     pub(crate) async fn start(data: &Path, options: &MdsOptions, shutdown: Shutdown) -> Outcome<Self> {
         let (listener, address) = bind(options.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "listen").await?;
+        let mut policy = Config::default();
+        policy.method_floor = options.method_floor.map_or(policy.method_floor, Into::into);
+        if policy.method_floor < Method::CmdRsp {
+            tracing::warn!("--method-floor: clients may have credentials whose commands anybody can alter");
+        }
+        // Checked before the log is opened, so that a wrong folder stays untouched.
+        sealstone_mds_server::is_set_up(data).map_err(setup_failure)?;
+        let audit = Arc::new(AuditLog::open(&data.join(AUDIT_FILE))?);
+        let audit_state = audit.state();
         let folder = data.to_owned();
-        let opened =
-            tokio::task::spawn_blocking(move || sealstone_mds_server::open(&folder, Config::default()))
-                .await
-                .map_err(Failure::operation)?
-                .map_err(setup_failure)?;
+        let opened = tokio::task::spawn_blocking(move || {
+            sealstone_mds_server::open_with_audit(&folder, policy, audit)
+        })
+        .await
+        .map_err(Failure::operation)?
+        .map_err(setup_failure)?;
         let mut limits = Limits::default();
+        let seconds = |given: Option<u64>, default| given.map_or(default, Duration::from_secs);
+        limits.login_timeout = seconds(options.login_s_max, limits.login_timeout);
+        limits.frame_timeout = seconds(options.frame_s_max, limits.frame_timeout);
+        limits.idle_timeout = seconds(options.idle_s_max, limits.idle_timeout);
         limits.connections_max = options.connections_max.unwrap_or(limits.connections_max);
         limits.connections_per_address_max = limits.connections_per_address_max.min(limits.connections_max);
         let pin = format!("sha256:{}", opened.fingerprint());
@@ -101,11 +127,11 @@ impl MdsDaemon {
         let cluster = data.join(CLUSTER_FILE);
         let text = Cluster { mds: address.to_string(), pin: pin.clone() }.text();
         secret_file::write(&cluster, text.as_bytes())?;
-        Ok(Self { address, cluster, pin, server: Arc::new(server), shutdown })
+        Ok(Self { address, cluster, pin, server: Arc::new(server), audit: audit_state, shutdown })
     }
 
     pub(crate) fn observed(&self) -> Arc<dyn Observed> {
-        Arc::new(Watched(Arc::clone(&self.server)))
+        Arc::new(Watched { server: Arc::clone(&self.server), audit: Arc::clone(&self.audit) })
     }
 
     /// Serves until the shutdown, then ends in order.
@@ -150,6 +176,7 @@ async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
     let value = serde_json::json!({
         "ready": "mds", "address": daemon.address.to_string(), "pin": daemon.pin, "cluster": daemon.cluster,
         "metrics": metrics.map(|address| address.to_string()), "admin_secret": data.join(ADMIN_SECRET_FILE),
+        "audit": data.join(AUDIT_FILE),
     });
     output.result(&value, || {
         format!("ready {} {}\nclients need {}", daemon.address, daemon.pin, daemon.cluster.display())
@@ -187,17 +214,42 @@ pub(crate) async fn add_osd(client: &Client, url: &str, key: &Path, wait_s: u64)
     loop {
         let devices = client.device_list().await?;
         let found = devices.iter().find(|device| device.system_id == system_id);
-        match found.map(|device| device.state) {
-            Some(DeviceState::Active) if found.is_some_and(|device| device.total > 0) => return Ok(file.name),
-            _ if started.elapsed() > Duration::from_secs(wait_s) => {
-                return Err(Failure::operation(format!(
-                    "{} is added, but did not become usable within {wait_s} s",
-                    file.name
-                ))
-                .hint("is the device running at that URL, with this key? The metadata server keeps trying"));
-            }
-            _ => tokio::time::sleep(Duration::from_millis(50)).await,
+        if let Some(outcome) = found.and_then(|device| joined(device, &file.name)) {
+            return outcome;
         }
+        if started.elapsed() > Duration::from_secs(wait_s) {
+            let why =
+                found.and_then(|device| device.problem.as_ref()).map_or("", |problem| problem.said.as_str());
+            let colon = if why.is_empty() { "" } else { ": " };
+            return Err(Failure::operation(format!(
+                "{} is added, but did not become usable within {wait_s} s{colon}{why}",
+                file.name
+            ))
+            .hint("is the device running at that URL? The metadata server keeps trying"));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Is it decided whether the device can be used? What waiting will not change is said at once.
+fn joined(device: &Device, name: &str) -> Option<Outcome<String>> {
+    if device.state == DeviceState::Active && device.total > 0 {
+        return Some(Ok(name.to_owned()));
+    }
+    let problem = device.problem.as_ref()?;
+    let failure = |failure: Failure| {
+        let failure = failure.at(name);
+        Some(Err(failure.hint("it is not in use; run add-osd again with the right URL and key file")))
+    };
+    match problem.kind {
+        ProblemKind::Denied => failure(Failure::new(
+            Kind::Denied,
+            format!("the device at {} does not accept this key", device.url.as_str()),
+        )),
+        ProblemKind::OtherDevice => {
+            failure(Failure::operation(format!("another device answers at {}", device.url.as_str())))
+        }
+        ProblemKind::Silent | ProblemKind::Failed => None,
     }
 }
 

@@ -27,6 +27,9 @@ const STACK_BYTES: usize = 1 << 20;
 /// Connections that the system holds until they are accepted: a burst beyond it waits a second for its next try.
 const BACKLOG: i32 = 4096;
 
+/// The audit log's name in a daemon's folder.
+pub(crate) const AUDIT_FILE: &str = "audit.jsonl";
+
 /// Runs a daemon to its end.
 pub(crate) fn run(daemon: impl Future<Output = Outcome>) -> Outcome {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
 use super::audit_log::{AuditLog, AuditState};
-use super::{Shutdown, bind, now_ms, observe, random};
+use super::{AUDIT_FILE, Shutdown, bind, now_ms, observe, random};
 use crate::cli::Osd;
 use crate::config::{self, OsdOptions};
 use crate::failure::{Failure, Kind, Outcome, chain};
@@ -25,8 +25,6 @@ use crate::output::{Output, human_bytes};
 
 /// What every target name begins with (RFC 7143 §4.2.7.1).
 const TARGET_PREFIX: &str = "iqn.2026-11.org.sealstone:osd.";
-/// The audit log's name in the device's folder.
-pub(crate) const AUDIT_FILE: &str = "audit.jsonl";
 /// How often the nonce lease is looked after.
 const UPKEEP_EVERY: Duration = Duration::from_millis(500);
 /// How often the store looks whether a transaction group is due.

@@ -14,8 +14,8 @@ use sealstone_mds_server::ADMIN_SECRET_FILE;
 use serde::{Deserialize, Serialize};
 
 use super::mds::{self, ADMIN, MdsDaemon};
-use super::osd::{self, AUDIT_FILE, OsdDaemon};
-use super::{Shutdown, observe};
+use super::osd::{self, OsdDaemon};
+use super::{AUDIT_FILE, Shutdown, observe};
 use crate::cli::Up;
 use crate::config::{MdsOptions, OsdOptions, read_bounded};
 use crate::failure::{Failure, Outcome};
@@ -78,7 +78,7 @@ pub(crate) fn command(output: Output, arguments: &Up) -> Outcome {
         let value = serde_json::json!({
             "ready": "up", "address": running.mds.address.to_string(), "pin": running.mds.pin,
             "cluster": running.mds.cluster, "admin": ADMIN, "admin_secret": running.admin_secret,
-            "metrics": metrics.map(|address| address.to_string()),
+            "metrics": metrics.map(|address| address.to_string()), "audit": running.data.join(MDS_FOLDER).join(AUDIT_FILE),
             "osds": running.osds.iter().map(|osd| serde_json::json!({
                 "name": osd.name, "url": osd.url, "audit": running.data.join(&osd.name).join(AUDIT_FILE),
             })).collect::<Vec<_>>(),
@@ -199,7 +199,7 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
         mds::add_osd(&client, &daemon.url, key, mds::JOIN_S_MAX).await?;
         fs::remove_file(key).map_err(at)?;
     }
-    client.logout(true).await?;
+    client.logout().await?;
     let text = toml::to_string(&system).expect("strings and numbers serialise");
     secret_file::write(&data.join(SYSTEM_FILE), text.as_bytes())?;
     fs::remove_file(&marker).map_err(at)?;

@@ -22,7 +22,7 @@ use sealstone_seal::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::osd::AUDIT_FILE;
+use crate::daemon::AUDIT_FILE;
 use crate::daemon::up::Running;
 use crate::daemon::{now_ms, random};
 use crate::failure::{Failure, Outcome};

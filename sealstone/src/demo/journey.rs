@@ -61,7 +61,7 @@ pub(super) async fn enrol(running: &Running) -> Outcome<(Arc<Client>, String)> {
     admin.add_user(USER, secret.as_bytes(), false).await?;
     admin.mkdir("/home", true, 0o777).await?;
     admin.set_mode("/", 0o777).await?;
-    admin.logout(true).await?;
+    admin.logout().await?;
     let pin = running.mds.pin.parse().expect("our own fingerprint parses");
     let client = Client::connect(&running.mds.address.to_string(), pin, USER, secret.as_bytes()).await?;
     let who = client.whoami().await?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sealstone_client::{Device, GetOptions};
+use sealstone_client::{Device, GetOptions, PutOptions};
 use sealstone_mds::records::Inode;
 use sealstone_mds::store::MemoryMeta;
 use sealstone_mds_protocol::{FILE_PARTITION, FileKind, Reader, Wire};
@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::device::{DeviceHost, place_in};
 use crate::history::History;
-use crate::model::State;
+use crate::model::{Content, State};
 use crate::workload::{Process, Workshop};
 
 /// Times that the auditor tries to read a file from a system in which nothing fails.
@@ -22,8 +22,9 @@ const TRIES: u32 = 3;
 /// Objects listed at a time.
 const PAGE: usize = 256;
 
-/// Reads every path and compares it with what it must be.
-pub async fn files(shop: &Workshop, process: &Process) {
+/// Reads every path and compares it with what it must be. What rotted is an error; wrong bytes it is never.
+pub async fn files(shop: &Workshop, process: &Process, devices: &[Arc<DeviceHost>]) {
+    let rotten = devices.iter().any(|device| device.is_rotten());
     for path in shop.model.paths() {
         let states = shop.model.states(&path);
         let mut found: Result<Option<Vec<u8>>, String> = Err(String::new());
@@ -45,6 +46,9 @@ pub async fn files(shop: &Workshop, process: &Process) {
             _ => false,
         };
         match found {
+            Err(error) if rotten && error.contains("Medium") => {
+                shop.history.tell(format!("{path} has rotted: {error}"));
+            }
             Err(error) => shop.history.violate(format!("{path}, {states:?}, cannot be read: {error}")),
             Ok(bytes) if states.iter().any(|state| fits(state, &bytes)) => {
                 let length = bytes.map_or(u64::MAX, |bytes| bytes.len() as u64);
@@ -125,6 +129,27 @@ pub fn objects(store: &MemoryMeta, listed: &[Device], devices: &[Arc<DeviceHost>
     }
 }
 
+/// Devices that were full take files again when what was on them is removed.
+pub async fn room_again(shop: &Workshop, process: &Process, reaped: Duration) {
+    for worker in 0..shop.plan.workers {
+        if let Err(error) = process.client.remove(&format!("/c{worker}"), true).await {
+            shop.history.violate(format!("/c{worker} cannot be removed: {error:?}"));
+        }
+    }
+    sleep(reaped).await;
+    let (path, content) = ("/afterwards", Content { version: u64::from(u32::MAX), length: 1 << 20 });
+    let bytes = content.bytes();
+    if let Err(error) = process.client.put(path, &bytes[..], PutOptions::default()).await {
+        shop.history.violate(format!("no room after all was removed: {error:?}"));
+        return;
+    }
+    let mut back = Vec::new();
+    match process.client.get(path, &mut back, GetOptions::default()).await {
+        Ok(_) if back == bytes => shop.history.tell("there is room again"),
+        other => shop.history.violate(format!("{path}: {:?}", other.map(|stat| stat.size))),
+    }
+}
+
 fn sound(device: &DeviceHost, must: &BTreeSet<ObjectId>, history: &History) {
     let place = device.place;
     let Some(store) = device.store() else {
@@ -160,7 +185,7 @@ fn sound(device: &DeviceHost, must: &BTreeSet<ObjectId>, history: &History) {
     }
     for id in &there {
         match store.verify(*id) {
-            Ok(damaged) if damaged.is_empty() => {}
+            Ok(damaged) if damaged.is_empty() || device.is_rotten() => {}
             other => history.violate(format!("osd{place} {id:?} is damaged: {other:?}")),
         }
     }

@@ -4,6 +4,7 @@
 //! Contract: the disk, the nonce lease and the keys (in memory that needs no power) are all that survives.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -12,7 +13,7 @@ use sealstone_device::{KeyRecord, KeyStore, LeaseStore, NoAudit, OsdConfig, OsdU
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_seal::InitialKey;
 use sealstone_store::sim::{Fault, SimMedium};
-use sealstone_store::{DiskStore, FormatOptions, Options};
+use sealstone_store::{DiskStore, FormatOptions, ObjectStore as _, Options};
 use sealstone_target::{Clock, Counter, Target};
 use tokio::time::{Instant, sleep};
 
@@ -23,8 +24,6 @@ use crate::network::{Host, Network};
 use crate::tasks::Tasks;
 use crate::wiretap::{Wiretap, Witnessed};
 
-/// Bytes of each device.
-pub const CAPACITY: u64 = 256 << 20;
 /// How often the nonce lease is looked after.
 const UPKEEP_EVERY: Duration = Duration::from_millis(500);
 /// How often the store looks whether a transaction group is due.
@@ -71,6 +70,7 @@ struct State {
 pub struct DeviceHost {
     /// Its place.
     pub place: u8,
+    rotten: AtomicBool,
     state: Mutex<State>,
     nvram: Arc<Mutex<Nvram>>,
     clock: Arc<Clockwork>,
@@ -124,6 +124,7 @@ impl DeviceHost {
     #[must_use]
     pub fn new(
         place: u8,
+        capacity: u64,
         clock: Arc<Clockwork>,
         network: Arc<Network>,
         history: Arc<History>,
@@ -131,7 +132,7 @@ impl DeviceHost {
         wiretap: Arc<Wiretap>,
     ) -> Arc<Self> {
         let medium = SimMedium::new(chance.range(0..=u64::MAX));
-        sealstone_store::format(&medium, &FormatOptions::new(CAPACITY, [place + 1; 16]))
+        sealstone_store::format(&medium, &FormatOptions::new(capacity, [place + 1; 16]))
             .expect("an empty disk without faults can be formatted");
         let options = Options {
             record_cache: *chance.pick(&[64 << 10, 4 << 20]),
@@ -144,6 +145,7 @@ impl DeviceHost {
         let state = Mutex::new(State { medium, running: None });
         Arc::new(Self {
             place,
+            rotten: AtomicBool::new(false),
             state,
             nvram: Arc::default(),
             clock,
@@ -279,6 +281,33 @@ impl DeviceHost {
     pub fn fail_sync(&self) {
         let state = self.state.lock();
         state.medium.fault(Fault::Sync(state.medium.calls().syncs + self.chance.range(1..=3)));
+    }
+
+    /// Bits flip in what is stored, in a few places about which nobody is told.
+    pub fn rot(&self) {
+        let state = self.state.lock();
+        let Some(running) = &state.running else { return };
+        let used = running.store.space().used;
+        let places = self.chance.range(1..=24);
+        for _ in 0..places {
+            // The first segment of a device of this size holds all; what is in use lies mostly at its beginning.
+            let offset = self.chance.range(0..=used.saturating_mul(2));
+            state.medium.rot("segment-00000", offset, 1 << self.chance.range(0..=7));
+        }
+        self.rotten.store(true, Ordering::Relaxed);
+        drop(state);
+        self.history.tell(format!("osd{} rots in {places} places", self.place));
+    }
+
+    /// Has it ever rotted?
+    #[must_use]
+    pub fn is_rotten(&self) -> bool {
+        self.rotten.load(Ordering::Relaxed)
+    }
+
+    /// What its disk lies on is full, or has room again.
+    pub fn limit_space(&self, bytes: u64) {
+        self.state.lock().medium.limit_space(bytes);
     }
 
     /// Is its disk dead already?

@@ -30,6 +30,8 @@ pub struct Trouble {
     pub chance: Arc<Chance>,
     /// Where it is told.
     pub history: Arc<History>,
+    /// Do disks rot?
+    pub rot: bool,
 }
 
 impl Trouble {
@@ -52,7 +54,11 @@ impl Trouble {
 
     async fn strike(&self) {
         let device = self.chance.pick(&self.devices);
-        match self.chance.range(0..=11) {
+        if self.rot && self.chance.percent(35) {
+            device.rot();
+            return;
+        }
+        match self.chance.range(0..=12) {
             0 | 1 => self.restart(device, true).await,
             2 => self.restart(device, false).await,
             3 | 4 => {
@@ -95,6 +101,14 @@ impl Trouble {
                 self.pause(40_000).await;
                 self.network.partition(host, false);
                 self.history.tell(format!("{host:?} is back"));
+            }
+            11 => {
+                let bytes = self.chance.logarithmic(256 << 10..=64 << 20);
+                self.history.tell(format!("osd{}: its disk is full above {bytes} bytes", device.place));
+                device.limit_space(bytes);
+                self.pause(10_000).await;
+                device.limit_space(u64::MAX);
+                self.restart(device, self.chance.percent(50)).await;
             }
             _ => {
                 let (host, factor) = (self.somebody(), self.chance.logarithmic(4..=1_000));

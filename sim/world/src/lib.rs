@@ -15,12 +15,16 @@
 //! - Renames, removals and listings that were acknowledged are true.
 //! - In the end devices hold the objects of the files and no others, and the metadata server's figures agree.
 //! - An attacker who replays or changes what he saw on the wire is never obeyed.
+//! - Nobody reads what its owner shut, changes what is another's, logs in with a guess or over a spliced channel, or
+//!   goes on with a session that was ended.
+//! - Blocks that rotted are errors, never bytes. A device or a disk that is full refuses and goes on; when files are
+//!   removed there is room again.
 //! - In a world without faults no operation fails.
 //!
 //! `cargo run -p sealstone-world -- --seeds 1000` hunts; a failing run prints the seed that replays it.
 //!
-//! Does not: simulate TLS and TCP (streams arrive or break; TLS is tested where it is), rot, full disks, or a clock
-//! that jumps.
+//! Does not: simulate TLS and TCP (streams arrive or break, and a login is bound to a number in the place of TLS's
+//! exporter; TLS is not pure and is tested where it is), rot of the index, or a clock that jumps.
 
 pub mod attacker;
 pub mod audit;

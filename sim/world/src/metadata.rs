@@ -13,6 +13,7 @@ use sealstone_initiator::{Dial, Dialing, SessionError, Stream};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
 use sealstone_mds::{Config, Mds, Source};
+use sealstone_mds_protocol::login::SUITE_LIGHT;
 use sealstone_mds_server::{Environment, Housekeeper, InitiatorDevices, Limits, serve_stream};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -25,6 +26,21 @@ use crate::network::{End, Host, Network};
 use crate::tasks::Tasks;
 
 const PASSWORD: &[u8] = b"correct horse battery staple";
+
+/// Accounts of every world beside the administrator; their passwords are their names with a suffix.
+pub const USERS: [&str; 3] = ["alice", "bob", "carol"];
+
+/// The password of an account of [`USERS`].
+#[must_use]
+pub fn password(user: &str) -> Vec<u8> {
+    format!("{user}'s own").into_bytes()
+}
+
+/// How clients of a world talk to the server: with the cheaper login suite, which is what is simulated least.
+#[must_use]
+pub fn options() -> MdsOptions {
+    MdsOptions { suite: SUITE_LIGHT, ..MdsOptions::default() }
+}
 
 /// What the simulated secure channel of a connection exports.
 #[must_use]
@@ -48,6 +64,20 @@ impl MdsDial for ToMds {
             let end = self.network.dial(self.from, Host::Mds).await?;
             let binding = binding(&end);
             Ok((Box::new(end) as Box<dyn sealstone_client::Stream>, binding))
+        })
+    }
+}
+
+/// Ways to the metadata server on which somebody in between holds a channel with either end and passes everything on:
+/// what the two ends export differs.
+pub struct Spliced(pub ToMds);
+
+impl MdsDial for Spliced {
+    fn dial(&self) -> core::pin::Pin<Box<dyn Future<Output = std::io::Result<Channel>> + Send + '_>> {
+        Box::pin(async move {
+            let (stream, mut binding) = self.0.dial().await?;
+            binding[31] ^= 1;
+            Ok((stream, binding))
         })
     }
 }
@@ -80,20 +110,30 @@ impl Dial for ToDevice {
     }
 }
 
-/// A store that was set up, and an administrator's session in it: the passwords' stretching once for all worlds.
-static FRESH: LazyLock<(MemoryMeta, SessionTicket)> = LazyLock::new(|| {
+/// Sessions of one world.
+#[derive(Clone)]
+pub struct Tickets {
+    /// The administrator's.
+    pub admin: SessionTicket,
+    /// One for each of [`USERS`].
+    pub users: Vec<SessionTicket>,
+}
+
+/// A store that was set up, with its accounts, and a session of each in it: the passwords' stretching once for all
+/// worlds.
+static FRESH: LazyLock<(MemoryMeta, Tickets)> = LazyLock::new(|| {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime without I/O can be made").block_on(set_up())
 });
 
-/// A copy of a store that was set up, and a session in it. Not to be called from inside a runtime the first time.
+/// A copy of a store that was set up, and the sessions in it. Not to be called from inside a runtime the first time.
 #[must_use]
-pub fn fresh() -> (MemoryMeta, SessionTicket) {
-    let (store, ticket) = &*FRESH;
-    (store.copy(), ticket.clone())
+pub fn fresh() -> (MemoryMeta, Tickets) {
+    let (store, tickets) = &*FRESH;
+    (store.copy(), tickets.clone())
 }
 
-async fn set_up() -> (MemoryMeta, SessionTicket) {
+async fn set_up() -> (MemoryMeta, Tickets) {
     let history = Arc::new(History::new(false));
     let chance = Chance::new(0, "set up");
     let clock = Clockwork::new(Instant::now(), 0, chance.clone());
@@ -113,10 +153,21 @@ async fn set_up() -> (MemoryMeta, SessionTicket) {
         MdsHost::new(store.clone(), Config::default(), clock.clone(), network.clone(), history, chance);
     host.start();
     let dial = Arc::new(ToMds { network, from: Host::Client(0) });
-    let mds = sealstone_client::Mds::login(dial, clock, MdsOptions::default(), &admin, PASSWORD).await;
-    let ticket = mds.expect("the password is right").ticket().clone();
+    let login =
+        sealstone_client::Mds::login(dial.clone(), clock.clone(), MdsOptions::default(), &admin, PASSWORD);
+    let admin = login.await.expect("the password is right").ticket().clone();
+    let registrar = sealstone_client::Mds::resume(dial.clone(), clock.clone(), options(), admin.clone());
+    let mut users = Vec::new();
+    for name in USERS {
+        let user = UserName::new(name).expect("a plain name");
+        let password = password(name);
+        registrar.register(&user, &password, false, false).await.expect("an administrator may");
+        let login =
+            sealstone_client::Mds::login(dial.clone(), clock.clone(), options(), &user, &password).await;
+        users.push(login.expect("the password is right").ticket().clone());
+    }
     host.kill();
-    (store, ticket)
+    (store, Tickets { admin, users })
 }
 
 struct Running {

@@ -5,15 +5,52 @@ use std::time::Duration;
 use sealstone_client::Tuning;
 
 use crate::chance::Chance;
+use crate::metadata::USERS;
 use crate::network::Weather;
+
+/// Workers at most.
+pub const WORKERS_MAX: usize = 4;
+/// Bytes of a device that never fills up.
+pub const PLENTY: u64 = 256 << 20;
+
+/// Whom a worker lets read what is his.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privacy {
+    /// Everybody.
+    Open,
+    /// Nobody else may enter the folder.
+    ShutFolder,
+    /// Everybody may list the folder, nobody else may read the files.
+    ShutFiles,
+}
+
+impl Privacy {
+    /// Mode of the folder and of the files in it.
+    #[must_use]
+    pub const fn modes(self) -> (u16, u16) {
+        match self {
+            Self::Open => (0o755, 0o644),
+            Self::ShutFolder => (0o700, 0o644),
+            Self::ShutFiles => (0o755, 0o600),
+        }
+    }
+}
 
 /// One world.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Devices.
     pub devices: u8,
+    /// Bytes of each device: plenty, or so few that they fill up.
+    pub capacity: u64,
+    /// Disks rot: bits flip in what devices have stored.
+    pub rot: bool,
     /// Clients at work at once.
     pub workers: u8,
+    /// Accounts that they work under.
+    pub users: u8,
+    /// For each worker, whom he lets read.
+    pub privacy: [Privacy; WORKERS_MAX],
     /// Operations of each.
     pub operations: u64,
     /// Nothing fails: then no operation may either.
@@ -59,9 +96,16 @@ impl Plan {
         };
         let skewed = chance.percent(20);
         let skew = chance.range(0..=600_000) as i64 - 300_000;
+        let privacy = [Privacy::Open, Privacy::ShutFolder, Privacy::ShutFiles];
+        // Full disks and rot fail operations, so calm worlds have neither.
+        let tight = !calm && chance.percent(20);
         Self {
             devices: chance.range(1..=4) as u8,
-            workers: chance.range(1..=4) as u8,
+            capacity: if tight { chance.range(6 << 20..=20 << 20) } else { PLENTY },
+            rot: !calm && chance.percent(25),
+            workers: chance.range(1..=WORKERS_MAX as u64) as u8,
+            users: chance.range(1..=USERS.len() as u64) as u8,
+            privacy: core::array::from_fn(|_| *chance.pick(&privacy)),
             operations: chance.range(8..=24),
             calm,
             faults: if calm { 0 } else { chance.range(2..=12) },
@@ -74,6 +118,24 @@ impl Plan {
             client_skew_ms: if skewed { skew } else { 0 },
             pause_ms: chance.logarithmic(1..=2_000),
         }
+    }
+
+    /// The account of a worker.
+    #[must_use]
+    pub const fn user_of(&self, worker: u8) -> usize {
+        (worker % self.users) as usize
+    }
+
+    /// May one worker read what another one stored?
+    #[must_use]
+    pub fn may_read(&self, reader: u8, owner: u8) -> bool {
+        self.user_of(reader) == self.user_of(owner) || self.privacy[usize::from(owner)] == Privacy::Open
+    }
+
+    /// Do devices fill up?
+    #[must_use]
+    pub const fn is_tight(&self) -> bool {
+        self.capacity < PLENTY
     }
 
     /// A size of a file: around the places where layouts and commands change, or any.

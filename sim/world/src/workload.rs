@@ -9,16 +9,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use sealstone_client::{
-    Client, ClientError, DevicePool, GetOptions, Mds, MdsOptions, Method, OsdOptions, PutOptions,
-    SessionTicket,
+    Client, ClientError, DevicePool, GetOptions, Mds, MdsOptions, Metadata, Method, OsdOptions, PutOptions,
+    SessionTicket, UserName,
 };
+use sealstone_mds_protocol::{ErrorCode, Request};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{sleep, timeout};
 
 use crate::chance::Chance;
 use crate::clock::Clockwork;
 use crate::history::History;
-use crate::metadata::{ToDevice, ToMds};
+use crate::metadata::{self, Spliced, Tickets, ToDevice, ToMds, USERS};
 use crate::model::{Content, Model};
 use crate::network::{Host, Network};
 use crate::plan::Plan;
@@ -38,8 +39,8 @@ pub struct Workshop {
     pub network: Arc<Network>,
     /// The clients' clock.
     pub clock: Arc<Clockwork>,
-    /// The session that all clients go on with.
-    pub ticket: SessionTicket,
+    /// The sessions that clients begin with.
+    pub tickets: Tickets,
     /// Where it is told.
     pub history: Arc<History>,
     /// Client processes so far.
@@ -62,19 +63,24 @@ pub struct Process {
 }
 
 impl Workshop {
-    /// Starts a client process.
+    /// Starts a client process that goes on with a session.
     #[must_use]
-    pub fn process(&self) -> Process {
-        let host = Host::Client(self.lives.fetch_add(1, Ordering::Relaxed) + 1);
+    pub fn process(&self, ticket: &SessionTicket) -> Process {
+        let host = self.next_host();
         let dial = Arc::new(ToMds { network: self.network.clone(), from: host });
-        let options = MdsOptions { answer_timeout: self.plan.answer_timeout, ..MdsOptions::default() };
-        let mds = Mds::resume(dial, self.clock.clone(), options, self.ticket.clone());
+        let options = MdsOptions { answer_timeout: self.plan.answer_timeout, ..metadata::options() };
+        let mds = Mds::resume(dial, self.clock.clone(), options, ticket.clone());
         let mut options = OsdOptions::new(&*self.clock);
         options.session.command_timeout = self.plan.command_timeout;
         let factory = ToDevice::factory(self.network.clone(), host);
         let pool = DevicePool::new(factory, self.clock.clone(), options);
         let offset = mds.clock_offset_ms();
         Process { host, client: Client::new(mds, pool, self.clock.clone(), offset, self.plan.tuning) }
+    }
+
+    /// A machine that nobody used before.
+    fn next_host(&self) -> Host {
+        Host::Client(self.lives.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     fn content(&self, length: usize) -> Content {
@@ -92,6 +98,8 @@ pub struct Worker {
     pub chance: Arc<Chance>,
     /// Its process.
     pub process: Process,
+    /// The session that its processes go on with.
+    pub ticket: SessionTicket,
     /// How often each name was given up.
     pub given_up: [u32; NAMES as usize],
 }
@@ -115,8 +123,9 @@ impl Worker {
     /// A worker with a process of its own.
     #[must_use]
     pub fn new(number: u8, shop: Arc<Workshop>, chance: Arc<Chance>) -> Self {
-        let process = shop.process();
-        Self { number, shop, chance, process, given_up: Default::default() }
+        let ticket = shop.tickets.users[shop.plan.user_of(number)].clone();
+        let process = shop.process(&ticket);
+        Self { number, shop, chance, process, ticket, given_up: Default::default() }
     }
 
     /// Works.
@@ -134,12 +143,14 @@ impl Worker {
 
     async fn step(&mut self) {
         match self.chance.range(0..=99) {
-            0..=44 => self.put().await,
-            45..=64 => self.get().await,
-            65..=74 => self.get_others().await,
-            75..=81 => self.rename().await,
-            82..=88 => self.remove().await,
-            89..=93 => self.list().await,
+            0..=40 => self.put().await,
+            41..=58 => self.get().await,
+            59..=67 => self.get_others().await,
+            68..=72 => self.trespass().await,
+            73..=78 => self.rename().await,
+            79..=84 => self.remove().await,
+            85..=88 => self.list().await,
+            89..=92 => self.log_in().await,
             _ => self.die().await,
         }
     }
@@ -187,7 +198,8 @@ impl Worker {
 
     fn put_options(&self, content: Content) -> PutOptions {
         let size = self.chance.percent(70).then_some(content.length as u64);
-        PutOptions { size, method: self.method(), ..PutOptions::default() }
+        let (_, mode) = self.shop.plan.privacy[usize::from(self.number)].modes();
+        PutOptions { size, mode, method: self.method(), ..PutOptions::default() }
     }
 
     fn source(&self, content: Content) -> Source {
@@ -248,6 +260,111 @@ impl Worker {
         self.told(&what, &result);
         if result.is_ok() && !self.shop.model.was_ever(&path, &bytes) {
             self.shop.history.violate(format!("{what} gave {} bytes that never were", bytes.len()));
+        }
+        let owner = worker_of(&path);
+        if result.is_ok() && !self.shop.plan.may_read(self.number, owner) {
+            self.shop.history.violate(format!("{what}: c{owner} lets nobody else read"));
+        }
+    }
+
+    /// Tries what only the owner of another folder may do; nothing of it may succeed.
+    async fn trespass(&mut self) {
+        let plan = &self.shop.plan;
+        let strangers: Vec<u8> =
+            (0..plan.workers).filter(|other| plan.user_of(*other) != plan.user_of(self.number)).collect();
+        if strangers.is_empty() {
+            return;
+        }
+        let owner = *self.chance.pick(&strangers);
+        let theirs = format!("/c{owner}/f{}.0", self.chance.range(0..=NAMES - 1));
+        let mine = self.name();
+        let client = &self.process.client;
+        let (what, result) = match self.chance.range(0..=4) {
+            0 => {
+                let content = self.shop.content(Plan::size(&self.chance).min(4096));
+                let put = client.put(&theirs, self.source(content), self.put_options(content)).await;
+                (format!("put {theirs} of c{owner}"), put.map(drop))
+            }
+            1 => (format!("remove {theirs} of c{owner}"), client.remove(&theirs, false).await.map(drop)),
+            2 => (format!("rename {mine} to {theirs}"), client.rename(&mine, &theirs, true).await),
+            3 => (format!("rename {theirs} to {mine}"), client.rename(&theirs, &mine, true).await),
+            _ => (format!("chmod /c{owner}"), client.set_mode(&format!("/c{owner}"), 0o777).await.map(drop)),
+        };
+        self.told(&what, &result);
+        if result.is_ok() {
+            self.shop.history.violate(format!("c{} did: {what}", self.number));
+        }
+        // A rename of something of one's own that was not there says so; all else is denied.
+        if self.shop.plan.calm
+            && !matches!(&result, Err(ClientError::Refused(failure))
+                if matches!(failure.code, ErrorCode::Denied | ErrorCode::NotFound))
+        {
+            self.shop.history.violate(format!("{what} was refused as {result:?}"));
+        }
+    }
+
+    /// Logs in anew with the password, or tries to with less than that.
+    async fn log_in(&mut self) {
+        let name = USERS[self.shop.plan.user_of(self.number)];
+        let user = UserName::new(name).expect("a plain name");
+        let host = self.shop.next_host();
+        let way = ToMds { network: self.shop.network.clone(), from: host };
+        let (clock, options) = (self.shop.clock.clone(), metadata::options());
+        match self.chance.range(0..=4) {
+            0 => {
+                let guess = Mds::login(Arc::new(way), clock, options, &user, b"a guess").await;
+                self.told(&format!("logs in as {name} with a guess"), &guess);
+                if guess.is_ok() {
+                    self.shop.history.violate(format!("a guess logs in as {name}"));
+                }
+            }
+            1 => {
+                // Somebody in between splices two channels: neither a login nor a session goes through.
+                let way = Arc::new(Spliced(way));
+                let mds =
+                    Mds::login(way.clone(), clock.clone(), options, &user, &metadata::password(name)).await;
+                self.told(&format!("logs in as {name} on a spliced channel"), &mds);
+                let resumed = Mds::resume(way, clock, options, self.ticket.clone());
+                let asked = resumed.call(Request::WhoAmI {}).await;
+                self.told(&format!("resumes as {name} on a spliced channel"), &asked);
+                if mds.is_ok() || asked.is_ok() {
+                    self.shop.history.violate(format!("a spliced channel serves {name}"));
+                }
+            }
+            _ => {
+                let password = metadata::password(name);
+                let mds = Mds::login(Arc::new(way), clock, options, &user, &password).await;
+                self.told(&format!("logs in as {name}"), &mds);
+                match mds {
+                    Ok(mds) => {
+                        let ticket = mds.ticket().clone();
+                        drop(mds);
+                        self.change_session(ticket).await;
+                    }
+                    // Guesses of others count against the name.
+                    Err(ClientError::LoginBusy { .. }) => {}
+                    Err(error) => self.excused("a login with the password", &Err::<(), _>(error)),
+                }
+            }
+        }
+        self.shop.network.cut(host);
+    }
+
+    /// Goes on with a new session; the old one, if it was ended, is worth nothing from then on.
+    async fn change_session(&mut self, ticket: SessionTicket) {
+        let old = core::mem::replace(&mut self.ticket, ticket);
+        // The first session of an account is used by all its workers.
+        let ours_alone = self.shop.tickets.users.iter().all(|shared| shared.session != old.session);
+        let ended = ours_alone && self.process.client.logout().await.is_ok();
+        self.shop.network.cut(self.process.host);
+        self.process = self.shop.process(&self.ticket);
+        if ended {
+            let late = self.shop.process(&old);
+            let asked = late.client.whoami().await;
+            if asked.is_ok() {
+                self.shop.history.violate(format!("c{}: a session lives on after its end", self.number));
+            }
+            self.shop.network.cut(late.host);
         }
     }
 
@@ -343,7 +460,7 @@ impl Worker {
         task.abort();
         let ended = task.await;
         let host = self.process.host;
-        self.process = self.shop.process();
+        self.process = self.shop.process(&self.ticket);
         self.shop.network.cut(host);
         let what = format!("dies in put {path} v{} {} B", content.version, content.length);
         match ended {
@@ -362,6 +479,11 @@ impl Worker {
             Err(_) => self.shop.history.violate(format!("{what}: the client panicked")),
         }
     }
+}
+
+/// Whose folder a path is in.
+fn worker_of(path: &str) -> u8 {
+    path.strip_prefix("/c").and_then(|rest| rest.split('/').next()?.parse().ok()).unwrap_or_default()
 }
 
 /// Bytes of a file on their way in: in pieces, perhaps slowly.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sealstone_client::{Metadata, Name, SessionTicket};
+use sealstone_client::{Metadata, Name};
 use sealstone_mds::Config;
 use sealstone_mds::store::MemoryMeta;
 use sealstone_mds_protocol::{DeviceState, NewDevice, Request, Secret, Text};
@@ -19,7 +19,7 @@ use crate::clock::Clockwork;
 use crate::device::{self, DeviceHost};
 use crate::faults::Trouble;
 use crate::history::History;
-use crate::metadata::{self, MdsHost};
+use crate::metadata::{self, MdsHost, Tickets};
 use crate::model::Model;
 use crate::network::{Host, Network};
 use crate::plan::Plan;
@@ -101,11 +101,11 @@ pub fn trace(seed: u64) -> Report {
 }
 
 fn run_to(seed: u64, trace: bool) -> Report {
-    let (store, ticket) = metadata::fresh();
+    let (store, tickets) = metadata::fresh();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime without I/O can be made");
     runtime.block_on(async move {
-        let world = World::new(seed, trace, store, ticket);
+        let world = World::new(seed, trace, store, tickets);
         world.live().await
     })
 }
@@ -123,7 +123,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, trace: bool, store: MemoryMeta, ticket: SessionTicket) -> Self {
+    fn new(seed: u64, trace: bool, store: MemoryMeta, tickets: Tickets) -> Self {
         let plan = Plan::draw(seed);
         let chance = |label: &str| Chance::new(seed, label);
         let history = Arc::new(History::new(trace));
@@ -136,7 +136,15 @@ impl World {
             .map(|place| {
                 let clock = Clockwork::new(began, 0, chance(&format!("clock of osd{place}")));
                 let chance = chance(&format!("osd{place}"));
-                DeviceHost::new(place, clock, network.clone(), history.clone(), chance, wiretap.clone())
+                DeviceHost::new(
+                    place,
+                    plan.capacity,
+                    clock,
+                    network.clone(),
+                    history.clone(),
+                    chance,
+                    wiretap.clone(),
+                )
             })
             .collect();
         let config = Config {
@@ -151,7 +159,7 @@ impl World {
             model: Model::default(),
             network: network.clone(),
             clock: Clockwork::new(began, plan.client_skew_ms, chance("clients")),
-            ticket,
+            tickets,
             history: history.clone(),
             lives: Default::default(),
             versions: Default::default(),
@@ -164,7 +172,7 @@ impl World {
     async fn live(self) -> Report {
         self.mds.start();
         self.devices.iter().for_each(|device| device.start());
-        let admin = self.shop.process();
+        let admin = self.shop.process(&self.shop.tickets.admin);
         if self.found(&admin).await.is_none() {
             self.history.violate("the devices were not taken into use");
             return self.report();
@@ -172,8 +180,8 @@ impl World {
         self.work().await;
         self.heal().await;
         self.history.tell("all is up again");
-        let auditor = self.shop.process();
-        audit::files(&self.shop, &auditor).await;
+        let auditor = self.shop.process(&self.shop.tickets.admin);
+        audit::files(&self.shop, &auditor, &self.devices).await;
         let listed = auditor.client.device_list().await;
         self.network.cut(auditor.host);
         // Every create and grant is over, and whatever is to be removed has had time for a second try.
@@ -182,6 +190,12 @@ impl World {
         match listed {
             Ok(listed) => audit::objects(&self.mds.store, &listed, &self.devices, &self.history),
             Err(error) => self.history.violate(format!("the devices cannot be listed: {error:?}")),
+        }
+        if self.plan.is_tight() {
+            let again =
+                Duration::from_millis(self.plan.intent_ms + self.plan.grant_ms + REAP_GRACE_MS) + SETTLE;
+            let auditor = self.shop.process(&self.shop.tickets.admin);
+            audit::room_again(&self.shop, &auditor, again).await;
         }
         self.report()
     }
@@ -195,13 +209,16 @@ impl World {
                 name: Name::new(format!("osd{place}")).ok()?,
                 system_id: device::system_id(place),
                 url: Text::new(device::url(place)).ok()?,
-                capacity: device::CAPACITY,
+                capacity: self.plan.capacity,
                 master_key: Secret::new(device::master_key(place)).ok()?,
             };
             admin.client.metadata().call(Request::DeviceAdd { device }).await.ok()?;
         }
         for worker in 0..self.plan.workers {
-            admin.client.mkdir(&format!("/c{worker}"), false, 0o755).await.ok()?;
+            let (mode, _) = self.plan.privacy[usize::from(worker)].modes();
+            let owner = self.shop.process(&self.shop.tickets.users[self.plan.user_of(worker)]);
+            owner.client.mkdir(&format!("/c{worker}"), false, mode).await.ok()?;
+            self.network.cut(owner.host);
         }
         let began = Instant::now();
         while began.elapsed() < JOIN_MAX {
@@ -239,6 +256,7 @@ impl World {
             network: self.network.clone(),
             chance: chance("trouble"),
             history: self.history.clone(),
+            rot: self.plan.rot,
         };
         others.spawn("the simulation", trouble.run(self.plan.faults));
         while let Some(done) = workers.join_next().await {
@@ -254,7 +272,10 @@ impl World {
     async fn heal(&self) {
         self.history.tell("the end: power is lost everywhere");
         self.mds.kill();
-        self.devices.iter().for_each(|device| device.stop(true));
+        self.devices.iter().for_each(|device| {
+            device.limit_space(u64::MAX);
+            device.stop(true);
+        });
         sleep(Duration::from_secs(1)).await;
         self.network.calm();
         self.devices.iter().for_each(|device| device.start());

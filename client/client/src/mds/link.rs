@@ -38,7 +38,8 @@ pub(crate) struct Link {
     outgoing: mpsc::Sender<Outgoing>,
     waiters: Waiters,
     next_id: Mutex<u64>,
-    alive: watch::Receiver<()>,
+    /// How it ended; the sender goes when it has.
+    end: watch::Receiver<Option<MessageType>>,
     tasks: [AbortHandle; 2],
 }
 
@@ -48,15 +49,15 @@ impl Link {
         let (reader, writer) = tokio::io::split(stream);
         let (outgoing, queue) = mpsc::channel(QUEUE);
         let waiters: Waiters = Arc::new(Mutex::new(Some(BTreeMap::new())));
-        let (life, alive) = watch::channel(());
+        let (ended, end) = watch::channel(None);
         let reading = read_all(FrameReader::new(reader), waiters.clone());
         let reading = tokio::spawn(async move {
-            reading.await;
-            drop(life);
+            let last = reading.await;
+            ended.send_replace(last);
         });
         let writing = tokio::spawn(write_all(FrameWriter::new(writer), queue, waiters.clone()));
         let tasks = [reading.abort_handle(), writing.abort_handle()];
-        Self { outgoing, waiters, next_id: Mutex::new(0), alive, tasks }
+        Self { outgoing, waiters, next_id: Mutex::new(0), end, tasks }
     }
 
     /// Is it known to be gone?
@@ -90,10 +91,12 @@ impl Link {
         let _ = self.outgoing.send(Outgoing { kind, body: Zeroizing::new(body) }).await;
     }
 
-    /// Waits until the other end has closed, or it broke.
-    pub(crate) async fn closed(&self) {
-        // The reading task never sends; it holds the other half for as long as it lives.
-        let _ = self.alive.clone().changed().await;
+    /// Waits until the other end has closed, or it broke; gives the message that announced the end, if one did.
+    pub(crate) async fn closed(&self) -> Option<MessageType> {
+        let mut end = self.end.clone();
+        // The reading task sends once, or goes without when it is aborted.
+        while end.changed().await.is_ok() {}
+        *end.borrow()
     }
 }
 
@@ -135,7 +138,9 @@ async fn write_all(
     lock(&waiters).take();
 }
 
-async fn read_all(mut reader: FrameReader<impl AsyncRead + Unpin>, waiters: Waiters) {
+/// Hands out answers until the connection ends; gives the type of the frame that ended it.
+async fn read_all(mut reader: FrameReader<impl AsyncRead + Unpin>, waiters: Waiters) -> Option<MessageType> {
+    let mut last = None;
     loop {
         match reader.read().await {
             Ok(Some(frame)) => match answer(&frame) {
@@ -146,7 +151,10 @@ async fn read_all(mut reader: FrameReader<impl AsyncRead + Unpin>, waiters: Wait
                         drop(waiter.send(response));
                     }
                 }
-                None => break,
+                None => {
+                    last = Some(frame.kind);
+                    break;
+                }
             },
             Ok(None) => break,
             Err(error) => {
@@ -156,6 +164,7 @@ async fn read_all(mut reader: FrameReader<impl AsyncRead + Unpin>, waiters: Wait
         }
     }
     lock(&waiters).take();
+    last
 }
 
 fn answer(frame: &Frame) -> Option<(u64, Response)> {

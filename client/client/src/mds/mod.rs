@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use sealstone_initiator::Environment;
 use sealstone_login::start_registration;
-use sealstone_mds_protocol::login::{LOGOUT_REVOKE, Logout, SUITE_STANDARD};
+use sealstone_mds_protocol::login::{Logout, SUITE_STANDARD};
 use sealstone_mds_protocol::{ErrorCode, MessageType, Request, Response, UserName, Wire, Writer};
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
@@ -120,21 +120,22 @@ impl Mds {
         self.clock_offset_ms.clone()
     }
 
-    /// Ends the session; with `revoke` its credentials become useless at once instead of when they expire.
+    /// Ends the session. Credentials that it was given live until they expire: the protocol has a flag to revoke them,
+    /// which no server acts on yet.
     ///
     /// # Errors
-    /// `SessionOver` if it was over already; `Connection` if the server could not be told.
-    pub async fn logout(&self, revoke: bool) -> Result<(), ClientError> {
+    /// `SessionOver` if it was over already; `Connection` if the server could not be told; `OutcomeUnknown` if it did
+    /// not confirm it.
+    pub async fn logout(&self) -> Result<(), ClientError> {
         let link = self.connected().await?;
-        let flags = if revoke { LOGOUT_REVOKE } else { 0 };
         let mut body = Writer::new();
-        Logout { session: self.ticket.session, flags }.put(&mut body);
+        Logout { session: self.ticket.session, flags: 0 }.put(&mut body);
         link.send(MessageType::Logout, body.finish(sealstone_mds_protocol::BODY_MAX)?).await;
-        within(LOGOUT_TIMEOUT, async {
-            link.closed().await;
-            Ok(())
-        })
-        .await
+        match timeout(LOGOUT_TIMEOUT, link.closed()).await {
+            Ok(Some(MessageType::LogoutOk)) => Ok(()),
+            Ok(Some(MessageType::Error)) => Err(ClientError::SessionOver),
+            _ => Err(ClientError::OutcomeUnknown { request: "Logout" }),
+        }
     }
 
     /// Sets the password of an account: a new one (administrators), or one's own with `replace`. Runs Argon2id.

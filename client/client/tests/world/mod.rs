@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 pub mod faults;
+pub mod machine;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use rand::rngs::StdRng;
 use sealstone_client::{
     Client, ClientError, DeviceId, DevicePool, Devices, DialFactory, Metadata, OsdOptions, Tuning, UserName,
 };
-use sealstone_device::{KeyRecord, NoAudit, OsdConfig, OsdUnit, Parts, VolatileLease};
+use sealstone_device::OsdConfig;
 use sealstone_initiator::{Bearer, Dial, Dialing, Environment, OsdClient, Stream, TargetUrl};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
@@ -23,14 +24,11 @@ use sealstone_mds_protocol::{
     FrameHeader, HEADER_BYTES, MessageType, Name, NewDevice, Request, Response, Secret, Text,
     login::SessionId,
 };
-use sealstone_scsi::lu::LogicalUnit;
-use sealstone_seal::InitialKey;
-use sealstone_store::MemoryStore;
-use sealstone_target::Target;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 pub use faults::Faults;
+pub use machine::Machine;
 
 pub const GIB: u64 = 1 << 30;
 pub const START_MS: u64 = 1_800_000_000_000;
@@ -89,7 +87,7 @@ pub struct World {
     /// Clock of the client.
     pub client_clock: Arc<Clockwork>,
     pub mds: Arc<Mds>,
-    pub targets: Arc<BTreeMap<String, Target>>,
+    pub machines: Arc<BTreeMap<String, Machine>>,
     /// What happens to each new stream to a device.
     pub faults: Arc<Faults>,
     /// Frames that the metadata server answered.
@@ -103,17 +101,22 @@ impl World {
     }
 
     pub async fn with(devices: u8, config: Config) -> Self {
+        Self::of(devices, config, OsdConfig::default()).await
+    }
+
+    pub async fn of(devices: u8, config: Config, device_config: OsdConfig) -> Self {
         let clock = Clockwork::new(1);
         let mut rng = StdRng::seed_from_u64(2);
         let store = MemoryMeta::new();
         let admin = UserName::new("admin").unwrap();
         Mds::set_up(&store, &admin, PASSWORD, clock.now(), &mut rng).unwrap();
         let mds = Arc::new(Mds::open(Arc::new(store), config).unwrap());
-        let targets = (0..devices).map(|i| (iqn(i), target(i, &clock))).collect();
+        let machine = |i| (iqn(i), Machine::new(i, &clock, device_config));
+        let machines = (0..devices).map(machine).collect();
         let client_clock = Clockwork::new(3);
         let answered = Arc::default();
         let world =
-            Self { clock, client_clock, mds, targets: Arc::new(targets), faults: Arc::default(), answered };
+            Self { clock, client_clock, mds, machines: Arc::new(machines), faults: Arc::default(), answered };
         let client = world.client(Tuning::default()).await;
         for i in 0..devices {
             world.add_device(&client, i, &mut rng).await;
@@ -148,6 +151,11 @@ impl World {
         self.mds.device_prepared(id).unwrap();
     }
 
+    /// The machine of a device.
+    pub fn machine(&self, i: u8) -> &Machine {
+        &self.machines[&iqn(i)]
+    }
+
     /// A device by itself.
     pub fn osd(&self, i: u8) -> OsdClient {
         let url: TargetUrl = url(i).parse().unwrap();
@@ -163,9 +171,10 @@ impl World {
     }
 
     pub fn dial(&self) -> DialFactory {
-        let (targets, faults) = (self.targets.clone(), self.faults.clone());
+        let (machines, faults) = (self.machines.clone(), self.faults.clone());
         Box::new(move |url| {
-            Arc::new(ToTarget { target: targets[&url.target].clone(), faults: faults.clone() })
+            let (machines, target) = (machines.clone(), url.target.clone());
+            Arc::new(ToTarget { machines, target, faults: faults.clone() })
         })
     }
 
@@ -197,41 +206,10 @@ fn url(i: u8) -> String {
     format!("iscsi://memory:3260/{}/0", iqn(i))
 }
 
-fn target(i: u8, clock: &Arc<Clockwork>) -> Target {
-    let unit = OsdUnit::start(Parts {
-        store: Arc::new(MemoryStore::new(GIB)),
-        config: OsdConfig::default(),
-        system_id: [i + 1; 20],
-        name: format!("osd{i}"),
-        master_key: InitialKey::new(&[i + 1; 32]).unwrap(),
-        keys: KeyRecord::volatile(),
-        boot_epoch: 1,
-        lease_ms: 0,
-        lease: Box::new(VolatileLease),
-        environment: Arc::new(DeviceClockwork(clock.clone())),
-        audit: Arc::new(NoAudit),
-    })
-    .unwrap();
-    let unit = Arc::new(unit);
-    unit.upkeep().unwrap();
-    let kept = Arc::downgrade(&unit);
-    tokio::spawn(async move {
-        while let Some(unit) = kept.upgrade() {
-            let _ = unit.upkeep();
-            drop(unit);
-            tokio::time::sleep(core::time::Duration::from_millis(500)).await;
-        }
-    });
-    let mut config = sealstone_target::Config::new(iqn(i));
-    let began = Instant::now();
-    config.clock = sealstone_target::Clock::new(move || u64::try_from(began.elapsed().as_millis()).unwrap());
-    let unit: Arc<dyn LogicalUnit> = unit;
-    Target::new(config, vec![(0, unit)]).unwrap()
-}
-
 /// Streams in memory to a target.
 struct ToTarget {
-    target: Target,
+    machines: Arc<BTreeMap<String, Machine>>,
+    target: String,
     faults: Arc<Faults>,
 }
 
@@ -239,10 +217,7 @@ impl Dial for ToTarget {
     fn dial(&self) -> Dialing<'_> {
         Box::pin(async move {
             let (near, far) = tokio::io::duplex(64 * 1024);
-            let target = self.target.clone();
-            tokio::spawn(async move {
-                target.serve_stream(far, "memory:3260".to_owned(), "memory:1".to_owned(), false).await;
-            });
+            self.machines[&self.target].serve(far);
             Ok(Box::new(self.faults.apply(near)) as Box<dyn Stream>)
         })
     }

@@ -40,7 +40,7 @@ pub struct OsdOptions {
     pub session: SessionConfig,
     /// Times that a lost connection is made again for one operation.
     pub reconnects_max: u32,
-    /// The pause before the first of them; it doubles.
+    /// The pause before the first of them; it doubles up to [`OsdOptions::RECONNECT_PAUSE_MAX`].
     pub reconnect_pause: Duration,
     /// Times that an operation is sent again to a busy device.
     pub busy_retries_max: u32,
@@ -53,13 +53,15 @@ pub struct OsdOptions {
 impl OsdOptions {
     /// The longest pause between two tries at a busy device.
     pub const BUSY_PAUSE_MAX: Duration = Duration::from_secs(1);
+    /// The longest pause between two tries to connect.
+    pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-    /// Usual values.
+    /// Usual values: a device that is away for seven seconds, as when it is restarted, costs time and no error.
     #[must_use]
     pub fn new(environment: &dyn Environment) -> Self {
         Self {
             session: SessionConfig::new(None, environment),
-            reconnects_max: 5,
+            reconnects_max: 8,
             reconnect_pause: Duration::from_millis(50),
             busy_retries_max: 10,
             busy_pause: Duration::from_millis(5),
@@ -317,7 +319,8 @@ impl OsdClient {
             return Err(error.into());
         }
         tracing::debug!(%error, attempt = patience.reconnects, "connecting to the device again");
-        sleep(self.0.options.reconnect_pause * 2u32.saturating_pow(patience.reconnects)).await;
+        let pause = self.0.options.reconnect_pause.saturating_mul(2u32.saturating_pow(patience.reconnects));
+        sleep(pause.min(OsdOptions::RECONNECT_PAUSE_MAX)).await;
         patience.reconnects += 1;
         Ok(())
     }

@@ -3,7 +3,7 @@
 use sealstone_crypto::RustCrypto;
 use sealstone_mds_protocol::{
     Access, CreatedFile, DeviceId, DeviceState, ErrorCode, Handle, Method, Name, NewDevice, ObjectRef,
-    Request, Response, Secret, Text,
+    ProblemKind, Request, Response, Secret, Text,
 };
 use sealstone_osd::{CapabilityBytes, Descriptor, Generation, ObjectType, Permissions, SecurityMethod};
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy};
@@ -347,4 +347,43 @@ fn a_device_added_again_has_moved_and_one_with_another_key_is_refused() {
     }
     let short = NewDevice { master_key: Secret::new(vec![1; 7]).unwrap(), system_id: [98; 20], ..device };
     assert_eq!(world.refused(ADMIN, add(&short)), ErrorCode::Invalid);
+}
+
+/// A device that was added with a wrong key, or at a wrong address, can be added again with the right one: until it was
+/// taken into use, nothing is on it.
+#[test]
+fn a_wrong_key_can_be_put_right_until_the_device_is_in_use() {
+    let mut world = World::with_devices(1);
+    let wrong = NewDevice { master_key: Secret::new(vec![7; 32]).unwrap(), ..new_device(1) };
+    let add = |device: &NewDevice| Request::DeviceAdd { device: device.clone() };
+    let listed = |world: &mut World| {
+        let list = Request::DeviceList { after: Some(DeviceId(1)), limit: 9 };
+        let Response::Devices { mut devices, .. } = world.ask(ADMIN, list) else { panic!("devices") };
+        devices.pop().unwrap()
+    };
+    let Response::Device { device } = world.ask(ADMIN, add(&wrong)) else { panic!("added") };
+    assert_eq!((device.state, device.problem), (DeviceState::Joining, None));
+    world.mds.device_failed(device.id, ProblemKind::Denied, "another key");
+    let problem = listed(&mut world).problem.unwrap();
+    assert_eq!((problem.kind, problem.said.as_str()), (ProblemKind::Denied, "another key"));
+    world.mds.device_failed(device.id, ProblemKind::Silent, &"x".repeat(500));
+    assert_eq!(listed(&mut world).problem.unwrap().said.as_str().len(), 96);
+
+    let right = new_device(1);
+    let Response::Device { device: again } = world.ask(ADMIN, add(&right)) else { panic!("added") };
+    assert_eq!((again.id, again.state, again.problem), (device.id, DeviceState::Joining, None));
+    world.restart();
+    assert!(matches!(world.ask(ADMIN, add(&right)), Response::Device { .. }));
+    assert_eq!(
+        world.refused(ADMIN, add(&NewDevice { system_id: [9; 20], ..right.clone() })),
+        ErrorCode::Exists
+    );
+
+    world.mds.device_prepared(device.id).unwrap();
+    world.mds.device_answered(device.id, 1 << 30, 0).unwrap();
+    assert_eq!(world.refused(ADMIN, add(&wrong)), ErrorCode::Exists);
+    assert!(
+        matches!(world.ask(ADMIN, add(&right)), Response::Device { .. }),
+        "the stored keys are the right ones"
+    );
 }

@@ -257,3 +257,41 @@ fn shared_world() -> &'static parking_lot::Mutex<World> {
     static WORLD: std::sync::OnceLock<parking_lot::Mutex<World>> = std::sync::OnceLock::new();
     WORLD.get_or_init(|| parking_lot::Mutex::new(World::empty()))
 }
+
+/// Who guesses a password learns from the challenge that he is wrong and sends no proof; the record still tells.
+#[test]
+fn a_login_that_stops_half_way_is_recorded_and_counted() {
+    #[derive(Default)]
+    struct Seen(parking_lot::Mutex<Vec<String>>);
+    impl crate::audit::AuditSink for Seen {
+        fn record(&self, record: &crate::audit::AuditRecord<'_>) {
+            self.0.lock().push(format!("{} {} {}", record.user, record.action, record.verdict));
+        }
+    }
+    let mut world = World::empty();
+    let seen = std::sync::Arc::new(Seen::default());
+    let mds = crate::Mds::open(world.mds.store.clone(), world.mds.config.clone()).unwrap();
+    world.mds = mds.with_audit(seen.clone());
+    let start = |world: &mut World, name: &str| {
+        let context = LoginContext::new(&world.mds.server_id(), &CHANNEL);
+        start_login(&mut world.rng, SUITE_STANDARD, &user(name), b"guess", context).unwrap().0
+    };
+    // Gone after the challenge.
+    let first = start(&mut world, "admin");
+    let mut connection = world.connect();
+    world.message(&mut connection, MessageType::LoginStart, 0, &first);
+    connection.ended(&world.mds, world.now);
+    // Something else after the challenge.
+    let second = start(&mut world, "nobody");
+    let mut connection = world.connect();
+    world.message(&mut connection, MessageType::LoginStart, 0, &second);
+    assert!(world.message(&mut connection, MessageType::LoginStart, 0, &second).close);
+    connection.ended(&world.mds, world.now);
+    // The right password: nothing but a login.
+    let mut connection = world.connect();
+    world.login(&mut connection, "admin", b"secret").unwrap();
+    connection.ended(&world.mds, world.now);
+    assert_eq!(*seen.0.lock(), ["admin login abandoned", "nobody login abandoned", "admin login ok"]);
+    let page = world.mds.counters().render();
+    assert!(page.contains("sealstone_mds_logins_refused_total 2\n"), "{page}");
+}

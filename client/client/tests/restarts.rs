@@ -1,0 +1,207 @@
+//! Devices lose their power in the middle of a put: it ends as if they had not, or says that it failed.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod world;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use sealstone_client::{
+    ClientError, Device, DevicePool, Devices, GetOptions, OsdError, PutOptions, Stat, Tuning,
+};
+use sealstone_initiator::{Bearer, Completion, Operation};
+use tokio::io::AsyncWriteExt;
+use world::{Direct, Machine, World};
+
+type Client = sealstone_client::Client<Direct, Cutting>;
+
+fn content(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at ^ (at >> 8) ^ (at >> 16).wrapping_mul(31)) as u8).collect()
+}
+
+/// Commands of 64 KiB and a window of 512 KiB.
+fn tuning() -> Tuning {
+    Tuning { memory_bytes: 2 << 20, command_bytes: 64 << 10, depth: 2 }
+}
+
+/// Devices whose power is cut at chosen moments; they boot again at once.
+struct Cutting {
+    pool: DevicePool,
+    machines: Arc<std::collections::BTreeMap<String, Machine>>,
+    /// Cut when the n-th of these commands was done.
+    at: Vec<(&'static str, usize)>,
+    counts: std::sync::Mutex<std::collections::BTreeMap<&'static str, usize>>,
+    cuts: Arc<AtomicUsize>,
+}
+
+impl Cutting {
+    fn new(world: &World, at: &[(&'static str, usize)]) -> Self {
+        let (pool, machines) = (world.pool(), world.machines.clone());
+        Self { pool, machines, at: at.to_vec(), counts: Default::default(), cuts: Arc::default() }
+    }
+}
+
+impl Devices for Cutting {
+    async fn execute(
+        &self,
+        device: &Device,
+        bearer: &Bearer,
+        operation: Operation,
+    ) -> Result<Completion, OsdError> {
+        let name = operation.name();
+        let result = self.pool.execute(device, bearer, operation).await;
+        let count = {
+            let mut counts = self.counts.lock().unwrap();
+            let count = counts.entry(name).or_default();
+            *count += 1;
+            *count
+        };
+        if self.at.contains(&(name, count)) {
+            let machine =
+                self.machines.iter().find(|(iqn, _)| device.url.as_str().contains(&***iqn)).unwrap().1;
+            machine.power_cut();
+            machine.boot();
+            self.cuts.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+async fn stored(client: &Client, path: &str, bytes: &[u8]) -> Result<Stat, ClientError> {
+    client.put(path, bytes, PutOptions::default()).await
+}
+
+/// Every device loses its power; what is read afterwards was durable.
+async fn survives(world: &World, devices: u8, path: &str, bytes: &[u8]) {
+    for place in 0..devices {
+        world.machine(place).power_cut();
+        world.machine(place).boot();
+    }
+    let mut back = Vec::new();
+    world.client(tuning()).await.get(path, &mut back, GetOptions::default()).await.unwrap();
+    assert!(
+        back == bytes,
+        "{} of {} bytes are right",
+        back.iter().zip(bytes).filter(|(a, b)| a == b).count(),
+        bytes.len()
+    );
+}
+
+/// At whichever command the power goes, a put of many commands ends well and what it acknowledged is durable.
+#[tokio::test(start_paused = true)]
+async fn a_put_that_loses_its_device_sends_again_what_was_lost() {
+    let bytes = content(3 << 20);
+    for cut in [
+        ("CREATE AND WRITE", 1),
+        ("WRITE", 1),
+        ("WRITE", 5),
+        ("WRITE", 30),
+        ("WRITE", 47),
+        ("GET ATTRIBUTES", 1),
+        ("GET ATTRIBUTES", 2),
+        ("FLUSH", 1),
+        ("FLUSH", 2),
+    ] {
+        let world = World::new(1).await;
+        let devices = Cutting::new(&world, &[cut]);
+        let cuts = devices.cuts.clone();
+        let client = world.client_over(devices, tuning()).await;
+        stored(&client, "/file", &bytes).await.unwrap_or_else(|error| panic!("{cut:?}: {error}"));
+        assert_eq!(cuts.load(Ordering::Relaxed), 1, "{cut:?} never came");
+        survives(&world, 1, "/file", &bytes).await;
+    }
+}
+
+/// A small file is one command: if it is lost with the power, the flush finds no object, and it is made again.
+#[tokio::test(start_paused = true)]
+async fn a_small_file_that_was_lost_before_its_flush_is_made_again() {
+    for length in [0, 1, 60_000] {
+        let world = World::new(1).await;
+        let first = if length == 0 { "CREATE" } else { "CREATE AND WRITE" };
+        let devices = Cutting::new(&world, &[(first, 1), (first, 2)]);
+        let cuts = devices.cuts.clone();
+        let client = world.client_over(devices, tuning()).await;
+        let bytes = content(length);
+        // A slice that is empty still makes an object.
+        stored(&client, "/small", &bytes).await.unwrap_or_else(|error| panic!("{length}: {error}"));
+        assert_eq!(cuts.load(Ordering::Relaxed), 2, "{length}");
+        survives(&world, 1, "/small", &bytes).await;
+    }
+}
+
+/// Several devices, several cuts, and a source that nobody can read twice.
+#[tokio::test(start_paused = true)]
+async fn a_pipe_over_several_devices_survives_many_cuts() {
+    let world = World::new(3).await;
+    let cuts: Vec<_> = (1..12).map(|n| ("WRITE", n * 9)).chain([("FLUSH", 3), ("FLUSH", 7)]).collect();
+    let devices = Cutting::new(&world, &cuts);
+    let count = devices.cuts.clone();
+    let client = world.client_over(devices, tuning()).await;
+    let bytes = content(9 << 20);
+    let (mut tap, source) = tokio::io::duplex(100 << 10);
+    let pour = async {
+        for (index, chunk) in bytes.chunks(700_001).enumerate() {
+            tap.write_all(chunk).await.unwrap();
+            if index % 4 == 3 {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+            }
+        }
+        drop(tap);
+    };
+    let (put, ()) = tokio::join!(client.put("/piped", source, PutOptions::default()), pour);
+    put.unwrap();
+    assert!(count.load(Ordering::Relaxed) >= 10, "{count:?}");
+    assert!(client.memory().peak() <= 2 << 20, "{}", client.memory().peak());
+    assert!(client.memory().try_take(2 << 20).is_some(), "a lease was not given back");
+    survives(&world, 3, "/piped", &bytes).await;
+}
+
+/// A device that is away for some seconds, as when it is restarted by its operator, costs time and nothing else.
+#[tokio::test(start_paused = true)]
+async fn a_device_that_is_away_for_seconds_costs_only_time() {
+    let world = World::new(2).await;
+    let client = world.client_over(Cutting::new(&world, &[]), tuning()).await;
+    let bytes = content(4 << 20);
+    let (mut tap, source) = tokio::io::duplex(64 << 10);
+    let pour = async {
+        tap.write_all(&bytes[..2 << 20]).await.unwrap();
+        world.machine(0).power_cut();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        world.machine(0).boot();
+        tap.write_all(&bytes[2 << 20..]).await.unwrap();
+        drop(tap);
+    };
+    let (put, ()) = tokio::join!(client.put("/away", source, PutOptions::default()), pour);
+    put.unwrap();
+    survives(&world, 2, "/away", &bytes).await;
+}
+
+/// Whoever is slow does not keep the memory from others: what he gave is proven and let go.
+#[tokio::test(start_paused = true)]
+async fn slow_sources_leave_memory_to_others() {
+    let world = World::new(2).await;
+    let client = Arc::new(world.client_over(Cutting::new(&world, &[]), tuning()).await);
+    let bytes = content(3 << 20);
+    let mut taps = Vec::new();
+    let mut puts = Vec::new();
+    for index in 0..4 {
+        let (mut tap, source) = tokio::io::duplex(64 << 10);
+        let client = client.clone();
+        let put = async move { client.put(&format!("/slow{index}"), source, PutOptions::default()).await };
+        puts.push(tokio::spawn(put));
+        tap.write_all(&bytes[..900_000]).await.unwrap();
+        taps.push(tap);
+    }
+    let quick = tokio::time::timeout(Duration::from_secs(30), stored(&client, "/quick", &bytes)).await;
+    quick.expect("the others sit on the memory").unwrap();
+    for tap in &mut taps {
+        tap.write_all(&bytes[900_000..]).await.unwrap();
+    }
+    drop(taps);
+    for (index, put) in puts.into_iter().enumerate() {
+        put.await.unwrap().unwrap();
+        survives(&world, 2, &format!("/slow{index}"), &bytes).await;
+    }
+}

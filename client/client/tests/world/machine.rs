@@ -1,0 +1,104 @@
+//! A device that can lose its power: the real store on a simulated disk.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sealstone_device::{KeyRecord, NoAudit, OsdConfig, OsdUnit, Parts, VolatileLease};
+use sealstone_scsi::lu::LogicalUnit;
+use sealstone_seal::InitialKey;
+use sealstone_store::sim::SimMedium;
+use sealstone_store::{DiskStore, FormatOptions, Options};
+use sealstone_target::Target;
+use tokio::io::DuplexStream;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::{Clockwork, DeviceClockwork, GIB, iqn};
+
+/// One device and what of it survives.
+pub struct Machine {
+    place: u8,
+    clock: Arc<Clockwork>,
+    config: OsdConfig,
+    state: Mutex<State>,
+}
+
+struct State {
+    medium: SimMedium,
+    epoch: u16,
+    life: Option<Life>,
+}
+
+struct Life {
+    target: Target,
+    tasks: Vec<AbortHandle>,
+}
+
+impl Machine {
+    /// A formatted device, running.
+    pub fn new(place: u8, clock: &Arc<Clockwork>, config: OsdConfig) -> Self {
+        let medium = SimMedium::new(u64::from(place));
+        sealstone_store::format(&medium, &FormatOptions::new(GIB, [place + 1; 16])).unwrap();
+        let state = Mutex::new(State { medium, epoch: 0, life: None });
+        let this = Self { place, clock: clock.clone(), config, state };
+        this.boot();
+        this
+    }
+
+    /// The power is cut: what was not synced is gone, and every connection. [`Machine::boot`] starts it again.
+    pub fn power_cut(&self) {
+        let mut state = self.state.lock().unwrap();
+        if let Some(life) = state.life.take() {
+            life.tasks.iter().for_each(AbortHandle::abort);
+        }
+        state.medium = state.medium.crash();
+    }
+
+    /// Starts it.
+    pub fn boot(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.epoch += 1;
+        let store = Arc::new(DiskStore::open(Arc::new(state.medium.clone()), Options::default()).unwrap());
+        let unit = OsdUnit::start(Parts {
+            store: store.clone(),
+            config: self.config,
+            system_id: [self.place + 1; 20],
+            name: format!("osd{}", self.place),
+            master_key: InitialKey::new(&[self.place + 1; 32]).unwrap(),
+            keys: KeyRecord::volatile(),
+            boot_epoch: state.epoch,
+            lease_ms: 0,
+            lease: Box::new(VolatileLease),
+            environment: Arc::new(DeviceClockwork(self.clock.clone())),
+            audit: Arc::new(NoAudit),
+        });
+        let unit = Arc::new(unit.unwrap());
+        unit.upkeep().unwrap();
+        let kept = Arc::downgrade(&unit);
+        let upkeep = tokio::spawn(async move {
+            while let Some(unit) = kept.upgrade() {
+                let _ = unit.upkeep();
+                drop(unit);
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        });
+        let mut config = sealstone_target::Config::new(iqn(self.place));
+        let began = Instant::now();
+        config.clock =
+            sealstone_target::Clock::new(move || u64::try_from(began.elapsed().as_millis()).unwrap());
+        let unit: Arc<dyn LogicalUnit> = unit;
+        let target = Target::new(config, vec![(0, unit)]).unwrap();
+        state.life = Some(Life { target, tasks: vec![upkeep.abort_handle()] });
+    }
+
+    /// Serves a connection, unless there is no power.
+    pub fn serve(&self, far: DuplexStream) {
+        let mut state = self.state.lock().unwrap();
+        let Some(life) = state.life.as_mut() else { return };
+        let target = life.target.clone();
+        let task = tokio::spawn(async move {
+            target.serve_stream(far, "memory:3260".to_owned(), "memory:1".to_owned(), false).await;
+        });
+        life.tasks.push(task.abort_handle());
+    }
+}

@@ -1,0 +1,63 @@
+//! The security method on the wire is what client, metadata server and device agree on, and never less than any of
+//! them demands.
+
+use sealstone_tests::{Ended, System, get, run_with_input};
+
+fn content() -> Vec<u8> {
+    (0..1_300_000u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+#[track_caller]
+fn there_and_back(system: &System, method: &str) {
+    let path = format!("/{method}");
+    let bytes = content();
+    run_with_input(system.command(&["put", "--method", method, "-", &path]), &bytes).ok();
+    assert!(system.run(&["cat", "--method", method, &path]).ok().stdout == bytes, "{method}");
+    // What was stored under one method is read under another.
+    assert!(system.run(&["cat", &path]).ok().stdout == bytes, "{method}");
+}
+
+/// A system in which everybody was told that weak methods are good enough.
+#[test]
+fn with_insecure_capkey_a_client_works_by_security_token() {
+    let system = System::start_with_mds(2, "1G", &["--insecure-capkey"], &["--method-floor", "capkey"]);
+    there_and_back(&system, "capkey");
+    there_and_back(&system, "cmdrsp");
+    // The metadata server's floor still holds.
+    there_and_back(&system, "nosec");
+}
+
+#[test]
+fn with_insecure_nosec_a_client_works_unprotected() {
+    let system = System::start_with_mds(1, "1G", &["--insecure-nosec"], &["--method-floor", "nosec"]);
+    for method in ["nosec", "capkey", "cmdrsp", "alldata"] {
+        there_and_back(&system, method);
+    }
+}
+
+/// A device that was not told refuses, whatever credential the metadata server gives out.
+#[test]
+fn a_device_has_a_floor_of_its_own() {
+    let system = System::start_with_mds(1, "1G", &["--metrics", "127.0.0.1:0"], &["--method-floor", "nosec"]);
+    there_and_back(&system, "cmdrsp");
+    for method in ["nosec", "capkey"] {
+        let put: Ended = run_with_input(system.command(&["put", "--method", method, "-", "/weak"]), b"weak");
+        put.fails(3).says(&["access denied"]);
+        system.run(&["cat", "--method", method, "/cmdrsp"]).fails(3).says(&["access denied"]);
+        system.run(&["stat", "/weak"]).fails(4);
+    }
+    let page = get(system.osd(0).field("metrics"), "/metrics").1;
+    assert!(page.contains("sealstone_osd_denials_total{"), "refusals are counted: {page}");
+}
+
+/// An operator may ask for more than clients do.
+#[test]
+fn a_floor_of_alldata_raises_every_request() {
+    let system = System::start_with_mds(1, "1G", &[], &["--method-floor", "alldata"]);
+    for method in ["nosec", "cmdrsp", "alldata"] {
+        there_and_back(&system, method);
+    }
+    let wrong = sealstone_tests::run(&["mds", "serve", "--data", "nowhere", "--method-floor", "rot13"]);
+    assert_eq!(wrong.code, 2, "{}", wrong.stderr);
+    assert!(wrong.stderr.contains("rot13") && wrong.stderr.contains("cmdrsp"), "{}", wrong.stderr);
+}
