@@ -15,6 +15,7 @@ use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_store::{ObjectStore, StoreError};
 
 use crate::attributes::rows::{BYPASS, INTERNAL, PARTITION, POLICY_ACCESS_TAG, ROOT, USER_OBJECT_TAG, page};
+use crate::duplicates::{self, Lineage};
 use crate::isolation;
 
 /// Objects that one `list` of the scan at the start asks for.
@@ -60,6 +61,8 @@ pub(crate) struct Policy {
     pub(crate) objects: u64,
     /// Collections that one of its user objects may be a member of.
     pub(crate) collections_per_object: u32,
+    /// Where a partition comes from.
+    pub(crate) lineage: Lineage,
 }
 
 /// What only the root has.
@@ -88,6 +91,13 @@ pub(crate) struct Partition {
 impl Partition {
     pub(crate) fn policy(&self) -> Policy {
         *self.policy.read()
+    }
+
+    /// What was counted anew, after all of its contents were replaced.
+    pub(crate) fn recount(&self, objects: u64, used: u64, next_object: u64) {
+        self.objects.store(objects, Ordering::Relaxed);
+        self.used.store(used, Ordering::Relaxed);
+        self.next_object.store(next_object.max(ObjectId::FIRST_ASSIGNABLE), Ordering::Relaxed);
     }
 
     /// Bytes that its user objects take.
@@ -143,6 +153,8 @@ pub(crate) struct Catalog {
     defaults: Defaults,
     root: RwLock<RootPolicy>,
     partitions: RwLock<BTreeMap<u64, Arc<Partition>>>,
+    /// Partitions whose contents are being made or replaced: nobody sees them.
+    unfinished: RwLock<BTreeMap<u64, Arc<Partition>>>,
     /// Latest created time of anything removed: nothing created later may have that time again.
     retired_ms: Mutex<u64>,
 }
@@ -158,6 +170,7 @@ impl Catalog {
             defaults,
             root: RwLock::new(read_root(store, defaults)?),
             partitions: RwLock::new(BTreeMap::new()),
+            unfinished: RwLock::new(BTreeMap::new()),
             retired_ms: Mutex::new(0),
         };
         let mut from = ObjectId::of_partition(ObjectId::FIRST_ASSIGNABLE);
@@ -207,14 +220,35 @@ impl Catalog {
         self.partitions.read().range(from..).take(max).map(|(&id, _)| id).collect()
     }
 
+    /// Partitions that nobody sees.
+    pub(crate) fn unfinished_ids(&self) -> Vec<u64> {
+        self.unfinished.read().keys().copied().collect()
+    }
+
+    /// Is there a partition of this id, seen or not?
+    pub(crate) fn is_taken(&self, id: u64) -> bool {
+        self.partitions.read().contains_key(&id) || self.unfinished.read().contains_key(&id)
+    }
+
+    /// Nobody sees the partition from now on, until it is published.
+    pub(crate) fn hide(&self, id: u64) {
+        let hidden = self.partitions.write().remove(&id);
+        self.unfinished.write().extend(hidden.map(|partition| (id, partition)));
+    }
+
+    /// Everybody sees the partition from now on; gives it.
+    pub(crate) fn publish(&self, id: u64) -> Option<Arc<Partition>> {
+        let partition = self.unfinished.write().remove(&id)?;
+        self.partitions.write().insert(id, Arc::clone(&partition));
+        Some(partition)
+    }
+
     /// The smallest partition id that is free and assignable.
     pub(crate) fn free_partition_id(&self) -> Option<u64> {
-        let partitions = self.partitions.read();
-        let after_last = partitions
-            .keys()
-            .next_back()
-            .map_or(Some(ObjectId::FIRST_ASSIGNABLE), |last| last.checked_add(1));
-        after_last.or_else(|| (ObjectId::FIRST_ASSIGNABLE..).find(|id| !partitions.contains_key(id)))
+        let last = |partitions: &BTreeMap<u64, _>| partitions.keys().next_back().copied();
+        let last = last(&self.partitions.read()).max(last(&self.unfinished.read()));
+        let after_last = last.map_or(Some(ObjectId::FIRST_ASSIGNABLE), |last| last.checked_add(1));
+        after_last.or_else(|| (ObjectId::FIRST_ASSIGNABLE..).find(|id| !self.is_taken(*id)))
     }
 
     /// Takes up a partition that is in the store.
@@ -226,17 +260,21 @@ impl Catalog {
             next_object: AtomicU64::new(ObjectId::FIRST_ASSIGNABLE),
             policy: RwLock::new(read_partition(store, id, self.defaults)?),
         });
-        self.partitions.write().insert(id, Arc::clone(&partition));
+        let seen = duplicates::unfinished(store, id)?.is_none();
+        let of = if seen { &self.partitions } else { &self.unfinished };
+        of.write().insert(id, Arc::clone(&partition));
         Ok(partition)
     }
 
     pub(crate) fn remove(&self, id: u64) {
         self.partitions.write().remove(&id);
+        self.unfinished.write().remove(&id);
     }
 
     /// FORMAT OSD: nothing is left.
     pub(crate) fn clear(&self) {
         self.partitions.write().clear();
+        self.unfinished.write().clear();
     }
 
     pub(crate) fn reload_root(&self, store: &dyn ObjectStore) -> Result<(), StoreError> {
@@ -246,7 +284,8 @@ impl Catalog {
     }
 
     pub(crate) fn reload_partition(&self, store: &dyn ObjectStore, id: u64) -> Result<(), StoreError> {
-        if let Some(partition) = self.partition(id) {
+        let hidden = || self.unfinished.read().get(&id).cloned();
+        if let Some(partition) = self.partition(id).or_else(hidden) {
             let fresh = read_partition(store, id, self.defaults)?;
             *partition.policy.write() = fresh;
         }
@@ -377,6 +416,7 @@ fn read_policy(
         capacity: get(page::QUOTAS, 0x10001, UNLIMITED)?,
         objects: get(page::QUOTAS, 0x10002, UNLIMITED)?,
         collections_per_object: low32(get(page::QUOTAS, 0x10081, UNLIMITED)?),
+        lineage: if object.is_root() { Lineage::default() } else { Lineage::read(store, object)? },
     })
 }
 

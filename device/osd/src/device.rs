@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use sealstone_osd::{AttributeId, ObjectId, SecurityMethod};
 use sealstone_seal::AlgorithmSlots;
 use sealstone_store::{ObjectStore, StoreError};
@@ -15,6 +16,7 @@ use crate::attributes::rows::{self, POLICY_ACCESS_TAG, ROOT, SEALSTONE, USER, pa
 use crate::cache::{Accesses, Facts, ObjectCache};
 use crate::catalog::{self, Catalog, UNLIMITED};
 use crate::clock::DeviceClock;
+use crate::contents::Contents;
 use crate::failure::Failure;
 use crate::guard::Guard;
 use crate::locks::Locks;
@@ -50,6 +52,7 @@ pub(crate) struct Device {
     pub(crate) catalog: Catalog,
     pub(crate) cache: ObjectCache,
     pub(crate) locks: Locks,
+    pub(crate) contents: Contents,
     pub(crate) clock: DeviceClock,
     pub(crate) guard: Guard,
     pub(crate) system_id: [u8; 20],
@@ -57,6 +60,8 @@ pub(crate) struct Device {
     pub(crate) boot_epoch: u16,
     pub(crate) slots: AlgorithmSlots,
     pub(crate) formatting: AtomicBool,
+    /// An OBJECT STRUCTURE CHECK runs; one at a time.
+    pub(crate) checking: Mutex<()>,
 }
 
 /// Lives as long as a FORMAT OSD runs.

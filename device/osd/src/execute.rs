@@ -19,11 +19,12 @@ use crate::attributes::view::View;
 use crate::cache::Accesses;
 use crate::catalog;
 use crate::commands::{self, Done, Entries, Remark, Row, Run, Touch};
+use crate::contents::{Claim, Taken};
 use crate::continued;
 use crate::device::Device;
 use crate::failure::Failure;
 use crate::isolation;
-use crate::locks::{Grasp, Reach};
+use crate::locks::Reach;
 use crate::nexus::Nexus;
 use crate::report::{self, Progress, Refusal};
 
@@ -138,7 +139,10 @@ impl<'a> Execution<'a> {
         self.progress.complete(Functions::VALIDATION);
 
         self.progress.begin(Functions::COMMAND_CAPABILITY);
-        let grasp = device.locks.reach(self.reach(!wishes.set.is_empty()));
+        let sets = !wishes.set.is_empty();
+        let claim = Claim::of(&cdb.command, &self.row, sets, &continued, &device.catalog);
+        let contents = device.contents.claim(claim).map_err(|Taken| Failure::Taken)?;
+        let grasp = self.reach(sets).map(|reach| device.locks.reach(reach));
         if device.guard.keys.version() != version && !device.guard.still_signed(admitted.signed_by()) {
             return Err(Failure::KeysChanged.into());
         }
@@ -148,6 +152,7 @@ impl<'a> Execution<'a> {
         }
         self.progress.complete(Functions::COMMAND_CAPABILITY);
         let kind = self.attribute_kind()?;
+        self.check_read_only(sets)?;
         self.check_attributes(&wishes, kind, &permit)?;
         if self.lists_attributes() {
             wishes.check_list()?;
@@ -169,6 +174,7 @@ impl<'a> Execution<'a> {
             entries: Entries { wishes: &wishes, permit },
             signed: admitted.signed_by(),
             nexus: self.nexus.id,
+            claim,
         };
         let done = if self.row.attributes_first {
             self.attributes_first(&mut run, &mut work)
@@ -178,7 +184,9 @@ impl<'a> Execution<'a> {
         drop(scope);
         let done = done?;
         self.note_container(&done)?;
-        release(grasp);
+        drop(grasp);
+        // No lock is held while the medium is waited for.
+        drop(contents);
         if self.row.revokes {
             // What was admitted under the old key and runs already is done before this command is answered.
             drop(device.locks.reach(Reach::Whole));
@@ -212,15 +220,32 @@ impl<'a> Execution<'a> {
         matches!(self.cdb.command, Command::List(list) if list.with_attributes)
     }
 
-    /// What the command locks: looking at an object whose attributes it sets is changing it.
-    fn reach(&self, sets: bool) -> Reach {
-        if isolation::needs_the_whole(&self.cdb.command, self.isolation) {
-            return Reach::Whole;
+    /// What the command locks: looking at an object whose attributes it sets is changing it. Nothing, if it locks by
+    /// itself, step by step.
+    fn reach(&self, sets: bool) -> Option<Reach> {
+        if self.row.steps {
+            return None;
         }
-        match (self.row.reach)(self.cdb.command.object()) {
+        if isolation::needs_the_whole(&self.cdb.command, self.isolation) {
+            return Some(Reach::Whole);
+        }
+        Some(match (self.row.reach)(self.cdb.command.object()) {
             Reach::Look(id) if sets => Reach::Change(id),
             reach => reach,
-        }
+        })
+    }
+
+    /// Nothing in a snapshot changes; the partition itself may.
+    fn check_read_only(&self, sets: bool) -> Result<(), Failure> {
+        let command = &self.cdb.command;
+        let contents = |kind: &ObjectType| matches!(kind, ObjectType::User | ObjectType::Collection);
+        let changes = (self.row.changes || sets) && command.object_types().iter().any(contents);
+        if changes && self.is_read_only(command.object()) { Err(Failure::ReadOnly) } else { Ok(()) }
+    }
+
+    fn is_read_only(&self, id: ObjectId) -> bool {
+        let partition = self.device.catalog.partition(id.partition);
+        partition.is_some_and(|partition| partition.policy().lineage.is_read_only())
     }
 
     /// The type of the object whose attributes the command reaches; it must be there, or be about to be made.
@@ -228,7 +253,9 @@ impl<'a> Execution<'a> {
         let object = self.cdb.command.object();
         match self.cdb.command {
             Command::Create(_) | Command::CreateAndWrite(_) => Ok(ObjectType::User),
-            Command::CreatePartition(_) => Ok(ObjectType::Partition),
+            Command::CreatePartition(_) | Command::CreateSnapshot(_) | Command::CreateClone(_) => {
+                Ok(ObjectType::Partition)
+            }
             Command::List(list) if list.with_attributes && object.is_root() => Ok(ObjectType::Partition),
             Command::List(list) if list.with_attributes => Ok(ObjectType::User),
             _ if object.is_root() => Ok(ObjectType::Root),
@@ -426,7 +453,7 @@ impl<'a> Execution<'a> {
     }
 
     fn bypasses_timestamps(&self, id: ObjectId) -> bool {
-        if self.cdb.timestamps == Timestamps::Bypass {
+        if self.cdb.timestamps == Timestamps::Bypass || id.object != 0 && self.is_read_only(id) {
             return true;
         }
         match self.device.catalog.partition(id.partition) {
@@ -472,11 +499,6 @@ struct Work<'w, 'l> {
     wishes: &'w Wishes<'l>,
     kind: ObjectType,
     attributes: Option<Vec<u8>>,
-}
-
-/// The lock is given back before anything waits for the medium.
-fn release(grasp: Grasp<'_>) {
-    drop(grasp);
 }
 
 /// Copies `bytes` to `at`, as far as the buffer reaches; the gap before them becomes zero. Gives the new end.

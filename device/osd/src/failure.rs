@@ -79,6 +79,12 @@ pub(crate) enum Failure {
     /// FORMAT OSD runs.
     #[error("format in progress")]
     Formatting,
+    /// Somebody duplicates or replaces the partition, or checks the structure already: it passes.
+    #[error("the partition is taken")]
+    Taken,
+    /// The partition is a snapshot: nothing in it changes.
+    #[error("a snapshot is read-only")]
+    ReadOnly,
     /// What `begin_boot` and the lease are kept in failed.
     #[error("boot record")]
     BootRecord,
@@ -113,6 +119,8 @@ impl Failure {
             Self::Sequence => "command_sequence",
             Self::ClockSettling => "clock_settling",
             Self::Formatting => "format_in_progress",
+            Self::Taken => "partition_taken",
+            Self::ReadOnly => "read_only",
             Self::Store(error) => match error {
                 StoreError::Exists(_) => "exists",
                 StoreError::NotFound(_) => "not_found",
@@ -128,7 +136,7 @@ impl Failure {
     /// BUSY for what passes by itself; CHECK CONDITION for the rest.
     pub(crate) fn status(&self) -> Status {
         match self {
-            Self::NoBuffer | Self::KeysChanged => Status::Busy,
+            Self::NoBuffer | Self::KeysChanged | Self::Taken => Status::Busy,
             _ => Status::CheckCondition,
         }
     }
@@ -154,7 +162,9 @@ impl Failure {
             Self::Attribute(_) => (IllegalRequest, additional::INVALID_FIELD_IN_PARAMETER_LIST, None),
             Self::NotEmpty => (IllegalRequest, additional::CONTAINS_USER_OBJECTS, None),
             Self::Quota(_) => (DataProtect, additional::QUOTA_ERROR, None),
-            Self::NoBuffer | Self::KeysChanged => (SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE, None),
+            Self::NoBuffer | Self::KeysChanged | Self::Taken => {
+                (SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE, None)
+            }
             Self::ClockNotSet => (NotReady, MANUAL_INTERVENTION_REQUIRED, None),
             Self::ClockSettling => (NotReady, BECOMING_READY, None),
             Self::Sequence => (IllegalRequest, COMMAND_SEQUENCE_ERROR, None),
@@ -162,6 +172,7 @@ impl Failure {
             Self::BootRecord | Self::Keys(_) | Self::KeyStore => {
                 (HardwareError, additional::INTERNAL_TARGET_FAILURE, None)
             }
+            Self::ReadOnly => (DataProtect, additional::WRITE_PROTECTED, None),
             Self::Store(error) => match error {
                 StoreError::NoSpace => (DataProtect, additional::QUOTA_ERROR, None),
                 StoreError::TooLarge { .. } => (IllegalRequest, additional::INVALID_FIELD_IN_CDB, None),

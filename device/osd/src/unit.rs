@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use parking_lot::Mutex;
 use sealstone_osd::cdb::{Action, Cdb, CdbError, Command, DhStep, OPERATION_CODE, pointer};
 use sealstone_osd::table::{self, SERVICE_ACTIONS};
 use sealstone_osd::{Generation, ObjectId};
@@ -21,6 +22,7 @@ use crate::cache::ObjectCache;
 use crate::catalog::{self, Catalog, Defaults};
 use crate::clock::DeviceClock;
 use crate::commands;
+use crate::contents::Contents;
 use crate::device::{Device, OsdConfig};
 use crate::environment::{Environment, Surroundings};
 use crate::execute::{Execution, Outcome};
@@ -96,18 +98,20 @@ impl OsdUnit {
             insecure_capkey: parts.config.insecure_capkey,
             ..GatePolicy::default()
         };
-        let partitions = catalog.partition_ids(0, usize::MAX);
+        let mut partitions = catalog.partition_ids(0, usize::MAX);
+        partitions.extend(catalog.unfinished_ids());
         let keys = Keyring::open(parts.keys, &parts.master_key, parts.system_id, &partitions)?;
         let guard = Guard::new(policy, keys, parts.lease, parts.lease_ms, &surroundings);
         let offset_ms = catalog::clock_offset(&*parts.store)?;
         let names = SERVICE_ACTIONS.iter().map(|row| row.name).chain([UNKNOWN]).collect();
-        Ok(Self {
+        let unit = Self {
             device: Device {
                 config: parts.config,
                 store: parts.store,
                 catalog,
                 cache: ObjectCache::new(),
                 locks: Locks::new(),
+                contents: Contents::new(),
                 clock: DeviceClock::new(surroundings.clone(), parts.lease_ms, offset_ms),
                 guard,
                 system_id: parts.system_id,
@@ -115,11 +119,14 @@ impl OsdUnit {
                 boot_epoch: parts.boot_epoch,
                 slots: policy.slots,
                 formatting: AtomicBool::new(false),
+                checking: Mutex::new(()),
             },
             nexuses: Nexuses::new(surroundings),
             audit: parts.audit,
             metrics: Metrics::new(names),
-        })
+        };
+        commands::finish_duplicates(&unit.device);
+        Ok(unit)
     }
 
     /// Call about twice a second: keeps the nonce lease ahead of the clock and gives unused memory back.

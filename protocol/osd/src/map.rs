@@ -33,21 +33,56 @@ pub struct Stretch {
     pub offset: u64,
 }
 
+/// ADDITIONAL LENGTH of a map whose full length is not known.
+pub const LENGTH_UNKNOWN: u64 = u64::MAX;
+
+/// Writes a map into a room that may be too short for it: whole descriptors, and the full length.
+pub struct MapWriter<'a> {
+    sink: Sink<'a>,
+    count: u64,
+    fit: u64,
+}
+
+impl<'a> MapWriter<'a> {
+    /// A map of at most `room` bytes.
+    pub fn new(out: &'a mut Vec<u8>, room: usize) -> Self {
+        let mut sink = Sink::new(out, room);
+        sink.push(&[0; HEADER]);
+        Self { sink, count: 0, fit: 0 }
+    }
+
+    /// Adds a stretch, if there is room for all of it; it counts either way.
+    pub fn push(&mut self, stretch: &Stretch) {
+        self.count += 1;
+        if self.count == self.fit + 1 && self.sink.fits(DESCRIPTOR) {
+            self.fit += 1;
+            self.sink.push(&[0, 0]);
+            self.sink.push(&stretch.kind.to_be_bytes());
+            self.sink.push(&stretch.length.to_be_bytes());
+            self.sink.push(&stretch.offset.to_be_bytes());
+        }
+    }
+
+    /// Stretches for which there was no room.
+    #[must_use]
+    pub const fn left_out(&self) -> u64 {
+        self.count - self.fit
+    }
+
+    /// Puts the full length in, or that it is not known; gives it in bytes.
+    pub fn finish(mut self, complete: bool) -> u64 {
+        let additional = self.count.saturating_mul(DESCRIPTOR as u64);
+        let told = if complete { additional } else { LENGTH_UNKNOWN };
+        self.sink.patch(0, &told.to_be_bytes());
+        told.saturating_add(HEADER as u64)
+    }
+}
+
 /// Writes a map cut to `allocation` bytes at a whole descriptor; returns its full length.
 pub fn encode(stretches: &[Stretch], out: &mut Vec<u8>, allocation: usize) -> u64 {
-    let additional = (DESCRIPTOR * stretches.len()) as u64;
-    let mut sink = Sink::new(out, allocation);
-    sink.push(&additional.to_be_bytes());
-    for stretch in stretches {
-        if !sink.fits(DESCRIPTOR) {
-            break;
-        }
-        sink.push(&[0, 0]);
-        sink.push(&stretch.kind.to_be_bytes());
-        sink.push(&stretch.length.to_be_bytes());
-        sink.push(&stretch.offset.to_be_bytes());
-    }
-    additional + HEADER as u64
+    let mut writer = MapWriter::new(out, allocation);
+    stretches.iter().for_each(|stretch| writer.push(stretch));
+    writer.finish(true)
 }
 
 /// Splits a long stretch into such as have a 32-bit length.

@@ -8,6 +8,7 @@ use sealstone_osd::attribute;
 use sealstone_osd::{AttributeId, ObjectType};
 
 use crate::catalog::{NEWEST_NONCE_MS, OLDEST_NONCE_MS};
+use crate::duplicates;
 use crate::isolation;
 
 /// First page of each type's range.
@@ -33,6 +34,8 @@ pub(crate) const SEALSTONE: u32 = 0xF001;
 /// Which life of the device an object is written in: U+F003h, 1 is the boot epoch. A client that wrote in one life and
 /// flushed in another must not believe that its writes are durable.
 pub(crate) const LIFE: u32 = 0xF003;
+/// Where a partition comes from and what was made of it: P+F004h.
+pub(crate) const DUPLICATES: u32 = 0xF004;
 /// Where the device keeps what no client may see: a reserved page.
 pub(crate) const INTERNAL: u32 = 0xEFFF_FF00;
 
@@ -239,9 +242,9 @@ rows! {
         0x8000_0010..=0x8000_001F, Exactly(1), Set::Never, live(Live::DhGroup);
     }
     Root ROOT + page::ERROR_RECOVERY: {
-        0x1..=0x2, Exactly(1), Set::Never, Fixed(&[0]);
-        0x3..=0x5, Exactly(6), Set::Never, Fixed(NO_TIME);
-        0x6..=0x6, Exactly(8), Set::Never, Fixed(&[0; 8]);
+        0x1..=0x2, Exactly(1), Set::Never, Stored(&[0]);
+        0x3..=0x5, Exactly(6), Set::Never, Stored(NO_TIME);
+        0x6..=0x6, Exactly(8), Set::Never, Stored(&[0; 8]);
     }
     Partition PARTITION + page::INFORMATION: {
         0x1..=0x1, Exactly(8), Set::Never, live(Live::PartitionId);
@@ -279,9 +282,19 @@ rows! {
         0x4000_0001..=0x4000_0002, Exactly(4), Set::Stored, Stored(&[0; 4]);
     }
     Partition PARTITION + page::ERROR_RECOVERY: {
-        0x1..=0x2, Exactly(1), Set::Never, Fixed(&[0]);
-        0x3..=0x5, Exactly(6), Set::Never, Fixed(NO_TIME);
-        0x6..=0x6, Exactly(8), Set::Never, Fixed(&[0; 8]);
+        0x1..=0x2, Exactly(1), Set::Never, Stored(&[0]);
+        0x3..=0x5, Exactly(6), Set::Never, Stored(NO_TIME);
+        0x6..=0x6, Exactly(8), Set::Never, Stored(&[0; 8]);
+    }
+    Partition PARTITION + DUPLICATES: {
+        0x1..=0x1, Exactly(1), Set::Never, Stored(&[0]);
+        0x2..=0x2, Exactly(8), Set::Never, Stored(&[]);
+        0x3..=0x3, Exactly(6), Set::Never, Stored(&[]);
+        0x4..=0x4, Exactly(1), Set::Never, Stored(&[]);
+        0x5..=0x5, Exactly(4), Set::Never, Stored(&[0; 4]);
+        0x6..=0x6, Exactly(6), Set::Never, Stored(&[]);
+        0x7..=0x8, Exactly(4), Set::Never, Stored(&[0; 4]);
+        0x9..=0xA, AtMost(8 * duplicates::CHILDREN_MAX), Set::Never, Stored(&[]);
     }
     Collection COLLECTION + page::INFORMATION: {
         0x1..=0x1, Exactly(8), Set::Never, live(Live::PartitionId);
@@ -301,8 +314,8 @@ rows! {
         0x4000_0001..=0x4000_0001, Exactly(4), Set::Stored, Stored(&[0; 4]);
     }
     Collection COLLECTION + page::ERROR_RECOVERY: {
-        0x1..=0x1, Exactly(1), Set::Never, Fixed(&[0]);
-        0x3..=0x4, Exactly(6), Set::Never, Fixed(NO_TIME);
+        0x1..=0x1, Exactly(1), Set::Never, Stored(&[0]);
+        0x3..=0x4, Exactly(6), Set::Never, Stored(NO_TIME);
     }
     User USER + page::INFORMATION: {
         0x1..=0x1, Exactly(8), Set::Never, live(Live::PartitionId);
@@ -327,8 +340,8 @@ rows! {
         0x4000_0001..=0x4000_0001, Exactly(4), Set::Stored, Stored(&[0; 4]);
     }
     User USER + page::ERROR_RECOVERY: {
-        0x1..=0x1, Exactly(1), Set::Never, Fixed(&[0]);
-        0x3..=0x4, Exactly(6), Set::Never, Fixed(NO_TIME);
+        0x1..=0x1, Exactly(1), Set::Never, Stored(&[0]);
+        0x3..=0x4, Exactly(6), Set::Never, Stored(NO_TIME);
     }
     User USER + SEALSTONE: {
         0x1..=0x1, Exactly(1), Set::Method, Stored(&[0]);
@@ -418,6 +431,7 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
     match sort_page(kind, page) {
         PageKind::Own if page == base(kind) + SEALSTONE => Some(*SECURITY_FLOOR),
         PageKind::Own if page == base(kind) + LIFE => Some(*DEVICE_LIFE),
+        PageKind::Own if page == base(kind) + DUPLICATES => Some(*PARTITION_DUPLICATES),
         PageKind::Own | PageKind::Directory | PageKind::CurrentCommand => attribute::identification(page),
         PageKind::Application | PageKind::Empty | PageKind::Foreign => None,
     }
@@ -425,6 +439,7 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
 
 /// Vendor in 8 bytes, name in 32.
 const SECURITY_FLOOR: &[u8; 40] = b"SEALSTONUser Object Security Floor\0\0\0\0\0\0";
+const PARTITION_DUPLICATES: &[u8; 40] = b"SEALSTONPartition Duplicates\0\0\0\0\0\0\0\0\0\0\0\0";
 const DEVICE_LIFE: &[u8; 40] = b"SEALSTONDevice Life\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
 #[cfg(test)]
@@ -455,8 +470,11 @@ mod tests {
     /// The protocol's table and this one say the same of every attribute that both know.
     #[test]
     fn lengths_and_access_agree_with_the_protocols_table() {
-        for row in
-            ROWS.iter().copied().flatten().filter(|row| ![USER + SEALSTONE, USER + LIFE].contains(&row.page))
+        for row in ROWS
+            .iter()
+            .copied()
+            .flatten()
+            .filter(|row| ![USER + SEALSTONE, USER + LIFE, PARTITION + DUPLICATES].contains(&row.page))
         {
             for number in [row.first, row.last] {
                 let standard =

@@ -11,6 +11,7 @@ use super::{Done, Run, Touch};
 use crate::attributes::rows::{PARTITION, page};
 use crate::catalog::{self, UNLIMITED, successor};
 use crate::device::Device;
+use crate::duplicates;
 use crate::failure::{self, Failure};
 
 /// Objects removed per step of REMOVE PARTITION and FORMAT OSD.
@@ -32,7 +33,7 @@ pub(crate) fn create_partition(run: &Run<'_>, requested: u64) -> Result<Done, Fa
         0 => free_id(device)?,
         _ => requested,
     };
-    if device.catalog.partition(id).is_some() || has_remnants(device, id)? {
+    if device.catalog.is_taken(id) || has_remnants(device, id)? {
         return Err(Failure::Field(failure::PARTITION));
     }
     let object = ObjectId::of_partition(id);
@@ -104,10 +105,15 @@ pub(crate) fn remove_partition(run: &Run<'_>, id: u64, with_contents: bool) -> R
     if partition.objects() > 0 && !with_contents {
         return Err(Failure::NotEmpty);
     }
+    duplicates::check_childless(&*device.store, object)?;
     let freed = i64::try_from(partition.used()).unwrap_or(i64::MAX);
     device.spill_accesses()?;
     remove_all(device, ObjectId::new(id, 1), Some(id))?;
-    device.store.remove(object)?;
+    {
+        let _together = device.store.begin();
+        duplicates::forget(&*device.store, object, partition.policy().lineage)?;
+        device.store.remove(object)?;
+    }
     device.catalog.retire(run.now_ms);
     device.catalog.remove(id);
     device.cache.clear();
@@ -147,7 +153,7 @@ pub(crate) fn format(run: &Run<'_>, capacity: u64) -> Result<Done, Failure> {
 }
 
 /// Removes every object from `from` on, of one partition or of all.
-fn remove_all(device: &Device, mut from: ObjectId, partition: Option<u64>) -> Result<(), Failure> {
+pub(super) fn remove_all(device: &Device, mut from: ObjectId, partition: Option<u64>) -> Result<(), Failure> {
     loop {
         let found = device.store.list(from, REMOVE_STEP)?;
         let Some(&(last, _)) = found.last() else { return Ok(()) };

@@ -5,10 +5,13 @@
 //! Contract: an action without a row here is answered as unknown, before anything else is looked at.
 //! Truth: `sealstone_osd::table`; docs/design/t10-osd.md 1.2, 1.10.
 
+mod check;
 mod containers;
 pub(crate) mod data;
+mod duplicates;
 mod keys;
 mod list;
+mod maps;
 mod objects;
 
 use sealstone_osd::cdb::{Action, Cdb, Command, pointer};
@@ -18,10 +21,13 @@ use sealstone_scsi::lu::{Cost, NexusId};
 use sealstone_seal::{Permit, SignedBy};
 
 pub(crate) use data::Span;
+pub(crate) use duplicates::finish_all as finish_duplicates;
 pub(crate) use list::Entries;
 
+use crate::contents::Claim;
 use crate::continued;
 use crate::device::Device;
+use crate::duplicates::Kind;
 use crate::failure::Failure;
 use crate::locks::Reach;
 
@@ -40,6 +46,8 @@ pub(crate) struct Row {
     pub(crate) grouped: bool,
     /// GOOD promises that nothing runs any more that a key of before allowed.
     pub(crate) revokes: bool,
+    /// It locks by itself, step by step; `reach` is what it would lock otherwise.
+    pub(crate) steps: bool,
     /// What it locks.
     pub(crate) reach: fn(ObjectId) -> Reach,
 }
@@ -52,6 +60,7 @@ impl Row {
         durable: false,
         grouped: true,
         revokes: false,
+        steps: false,
         reach: Reach::Look,
     };
     const CHANGE: Self = Self { changes: true, reach: Reach::Change, ..Self::LOOK };
@@ -68,6 +77,10 @@ impl Row {
 
     const fn ungrouped(self) -> Self {
         Self { grouped: false, ..self }
+    }
+
+    const fn in_steps(self) -> Self {
+        Self { steps: true, ..self.ungrouped() }
     }
 }
 
@@ -89,8 +102,14 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
         Action::CreatePartition => Row::WHOLE,
         Action::RemovePartition => Row::WHOLE.ungrouped().attributes_first(),
         Action::FormatOsd => Row::WHOLE.ungrouped(),
-        Action::ObjectStructureCheck
-        | Action::CopyUserObjects
+        Action::ReadMap | Action::ReadMapsAndCompare => Row::LOOK,
+        Action::ObjectStructureCheck => Row { durable: true, ..Row::LOOK.in_steps() },
+        Action::CreateClone
+        | Action::CreateSnapshot
+        | Action::RefreshSnapshotOrClone
+        | Action::RestorePartition => Row::WHOLE.in_steps(),
+        Action::DetachClone => Row::WHOLE,
+        Action::CopyUserObjects
         | Action::CreateTrackingCollection
         | Action::CreateCollection
         | Action::RemoveCollection
@@ -100,13 +119,6 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
         | Action::RemoveMemberObjects
         | Action::GetMemberAttributes
         | Action::SetMemberAttributes
-        | Action::CreateClone
-        | Action::CreateSnapshot
-        | Action::DetachClone
-        | Action::RefreshSnapshotOrClone
-        | Action::RestorePartition
-        | Action::ReadMap
-        | Action::ReadMapsAndCompare
         | Action::PerformScsi
         | Action::PerformTask => return None,
     })
@@ -132,6 +144,8 @@ pub(crate) struct Run<'a> {
     pub(crate) signed: Option<SignedBy>,
     /// Where the command came from.
     pub(crate) nexus: NexusId,
+    /// The contents that are held.
+    pub(crate) claim: Claim,
 }
 
 impl Run<'_> {
@@ -256,8 +270,15 @@ pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
         Command::List(list) => list::list(run, &list),
         // Their work is the attributes, which are done already; the object was looked up then.
         Command::GetAttributes(target) | Command::SetAttributes(target) => Ok(Done::of(target.object)),
-        Command::ObjectStructureCheck(_)
-        | Command::CopyUserObjects(_)
+        Command::ReadMap(map) => maps::read_map(run, &map),
+        Command::ReadMapsAndCompare(map) => maps::compare_maps(run, &map),
+        Command::ObjectStructureCheck(target) => check::check(run, target.object),
+        Command::CreateSnapshot(make) => duplicates::create(run, &make, Kind::Snapshot),
+        Command::CreateClone(make) => duplicates::create(run, &make, Kind::Clone),
+        Command::DetachClone(clone) => duplicates::detach(run, &clone),
+        Command::RefreshSnapshotOrClone(refresh) => duplicates::refresh(run, &refresh),
+        Command::RestorePartition(restore) => duplicates::restore(run, &restore),
+        Command::CopyUserObjects(_)
         | Command::CreateTrackingCollection(_)
         | Command::CreateCollection(_)
         | Command::RemoveCollection(_)
@@ -267,13 +288,6 @@ pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
         | Command::RemoveMemberObjects(_)
         | Command::GetMemberAttributes(_)
         | Command::SetMemberAttributes(_)
-        | Command::CreateClone(_)
-        | Command::CreateSnapshot(_)
-        | Command::DetachClone(_)
-        | Command::RefreshSnapshotOrClone(_)
-        | Command::RestorePartition(_)
-        | Command::ReadMap(_)
-        | Command::ReadMapsAndCompare(_)
         | Command::PerformScsi(_)
         | Command::PerformTask(_) => Err(Failure::UnsupportedAction),
     }

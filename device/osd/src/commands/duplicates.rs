@@ -1,0 +1,449 @@
+//! CREATE SNAPSHOT, CREATE CLONE, DETACH CLONE, REFRESH SNAPSHOT OR CLONE, RESTORE PARTITION FROM SNAPSHOT.
+//!
+//! Does: duplicate partitions object by object without copying data, and finish or undo at start what a crash
+//! interrupted. Does not: permissions. Contract: the caller holds the contents (`contents`): nothing changes in the
+//! source meanwhile. A partition under way is seen by nobody; when it is seen it is whole. A restore or a refresh brings
+//! back bytes and attributes, never authority: tags, floors and created times of the target stay as they are.
+//! Costs: O(objects, chunks, attributes) index records in groups of bounded size; no data is read or written.
+//! Truth: docs/standards/device.md, duplicates.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+
+use sealstone_osd::cdb::Duplicate;
+use sealstone_osd::{AttributeId, ObjectId, ObjectType};
+use sealstone_store::{ObjectStore, StoreError};
+
+use super::containers::remove_all;
+use super::data::partition_of;
+use super::{Done, Run, Touch};
+use crate::attributes::rows::{self, PARTITION, POLICY_ACCESS_TAG, SEALSTONE, USER, page};
+use crate::catalog::{self, successor};
+use crate::contents::Claim;
+use crate::device::Device;
+use crate::duplicates::{self, CHILDREN_MAX, DEPTH_MAX, Kind, Lineage, Unfinished};
+use crate::failure::{self, Failure};
+use crate::locks::Reach;
+
+/// Objects that one step through a partition asks for.
+const STEP: usize = 1024;
+/// Byte of the CDB: DUPLICATION METHOD.
+pub(super) const METHOD_FIELD: u16 = 14;
+/// The method that this device has: space efficient.
+const SPACE_EFFICIENT: u8 = 0x01;
+
+/// Page of the collections that an object is a member of.
+const MEMBERSHIPS: u32 = USER + 4;
+
+/// What the partition has when all of it was counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    objects: u64,
+    used: u64,
+    next_object: u64,
+}
+
+impl Totals {
+    fn count(&mut self, store: &dyn ObjectStore, id: ObjectId) -> Result<(), StoreError> {
+        self.objects += 1;
+        self.used = self.used.saturating_add(store.stat(id)?.used_bytes);
+        self.next_object = id.object.saturating_add(1);
+        Ok(())
+    }
+}
+
+/// The method that the device uses for one that is asked for: its only one for "default", "space efficient", "faster"
+/// and "do not care".
+pub(super) fn method(asked: u8) -> Result<u8, Failure> {
+    match asked {
+        0x00 | SPACE_EFFICIENT | 0xFD | 0xFF => Ok(SPACE_EFFICIENT),
+        _ => Err(Failure::Field(METHOD_FIELD)),
+    }
+}
+
+/// CREATE SNAPSHOT and CREATE CLONE.
+pub(crate) fn create(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<Done, Failure> {
+    let device = run.device;
+    device.spill_accesses()?;
+    let target = begin(run, make, kind)?;
+    let made = fill(device, make.source, target.partition, run.now_ms)
+        .and_then(|totals| finish(device, make.source, target, kind, totals));
+    if let Err(failure) = made {
+        // What cannot be undone now is undone at the next start.
+        if let Err(error) = undo(device, target) {
+            tracing::error!(%error, partition = target.partition, "a duplicate is undone at the next start");
+        }
+        return Err(failure);
+    }
+    Ok(Done { touch: Touch::Created, ..Done::of(target) })
+}
+
+/// Checks, and makes a partition that nobody sees.
+fn begin(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<ObjectId, Failure> {
+    let device = run.device;
+    let store = &*device.store;
+    let method = method(make.method)?;
+    let _whole = device.locks.reach(Reach::Whole);
+    let parent = device.catalog.partition(make.source).ok_or(Failure::Field(failure::OBJECT))?;
+    let ancestry = parent.policy().lineage;
+    if kind == Kind::Snapshot && ancestry.kind == Kind::Snapshot {
+        return Err(Failure::Field(failure::OBJECT));
+    }
+    if make.partition != 0 && make.partition < ObjectId::FIRST_ASSIGNABLE
+        || device.catalog.is_taken(make.partition)
+    {
+        return Err(Failure::Field(failure::PARTITION));
+    }
+    if device.catalog.partition_count() >= device.catalog.root().partitions {
+        return Err(Failure::Quota("partition count"));
+    }
+    let source = ObjectId::of_partition(make.source);
+    if ancestry.depth >= DEPTH_MAX {
+        return Err(Failure::Quota("branch depth"));
+    }
+    if duplicates::children(store, source, kind)?.len() >= CHILDREN_MAX {
+        return Err(Failure::Quota("duplicates of one partition"));
+    }
+    let id = match make.partition {
+        0 => device.catalog.free_partition_id().ok_or(Failure::Quota("partition ids"))?,
+        requested => requested,
+    };
+    let target = ObjectId::of_partition(id);
+    let lineage = Lineage { kind, source: make.source, depth: ancestry.depth + 1 };
+    // Keys first, as in CREATE PARTITION.
+    device.guard.add_partition(id, run.signed)?;
+    let made = {
+        let _together = store.begin();
+        store
+            .create(target, ObjectType::Partition)
+            .and_then(|()| duplicates::mark(store, id, Some(Unfinished::Made)))
+    };
+    let made = made.map_err(Failure::from).and_then(|()| {
+        inherit(device, source, target, run.now_ms)?;
+        lineage.write(store, target, method, run.now_ms)?;
+        Ok(device.catalog.add(store, id).map(drop)?)
+    });
+    if let Err(failure) = made {
+        match store.remove(target) {
+            Ok(()) | Err(StoreError::NotFound(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        device.guard.keys.forget(|keys| keys.remove_partition(id))?;
+        return Err(failure);
+    }
+    Ok(target)
+}
+
+/// A duplicate takes over the attributes of its source: its quotas and its floor too, but not its keys.
+fn inherit(device: &Device, source: ObjectId, target: ObjectId, now_ms: u64) -> Result<(), Failure> {
+    for (id, value) in device.store.attributes(source, None)? {
+        let offset = id.page.wrapping_sub(PARTITION);
+        let kept = match offset {
+            page::TIMESTAMPS => id.number == rows::BYPASS,
+            page::SECURITY => !(0x7FFF..=0x800F).contains(&id.number),
+            page::ERROR_RECOVERY | rows::DUPLICATES => false,
+            _ => id.page != rows::INTERNAL,
+        };
+        if kept {
+            device.store.set_attribute(target, id, &value)?;
+        }
+    }
+    let created = AttributeId::new(PARTITION + page::TIMESTAMPS, 1);
+    let birth = device.catalog.birth(now_ms);
+    Ok(catalog::set(&*device.store, target, created, &catalog::time(birth))?)
+}
+
+/// Gives a partition that nobody sees all that another one has.
+fn fill(device: &Device, source: u64, target: u64, now_ms: u64) -> Result<Totals, Failure> {
+    let mut totals = Totals::default();
+    let mut objects = Objects::new(&*device.store, source);
+    let birth = device.catalog.birth(now_ms);
+    while let Some(from) = objects.next()? {
+        let to = ObjectId::new(target, from.object);
+        duplicate(&*device.store, from, to, birth)?;
+        totals.count(&*device.store, to)?;
+    }
+    Ok(totals)
+}
+
+/// Makes an object that shares its bytes and has the attributes of another one, tag and floor too.
+pub(super) fn duplicate(
+    store: &dyn ObjectStore,
+    from: ObjectId,
+    to: ObjectId,
+    birth_ms: u64,
+) -> Result<(), StoreError> {
+    let _together = store.begin();
+    store.create(to, ObjectType::User)?;
+    store.share(from, to)?;
+    copy_attributes(store, from, to, |id| !is_own(id))?;
+    catalog::set(store, to, AttributeId::new(USER + page::TIMESTAMPS, 1), &catalog::time(birth_ms))
+}
+
+/// Attributes that every object has of its own: when it was made, its memberships, its damage, what the device keeps.
+fn is_own(id: AttributeId) -> bool {
+    id == AttributeId::new(USER + page::TIMESTAMPS, 1)
+        || [USER + page::ERROR_RECOVERY, MEMBERSHIPS, rows::INTERNAL].contains(&id.page)
+}
+
+/// Attributes that say who may do what.
+fn is_authority(id: AttributeId) -> bool {
+    [USER + page::SECURITY, USER + SEALSTONE].contains(&id.page)
+}
+
+/// Copies the attributes that `wanted` names.
+pub(super) fn copy_attributes(
+    store: &dyn ObjectStore,
+    from: ObjectId,
+    to: ObjectId,
+    wanted: impl Fn(AttributeId) -> bool,
+) -> Result<(), StoreError> {
+    for (id, value) in store.attributes(from, None)? {
+        if wanted(id) {
+            store.set_attribute(to, id, &value)?;
+        }
+    }
+    Ok(())
+}
+
+/// The new partition is whole: it belongs to its source, and everybody sees it.
+fn finish(device: &Device, source: u64, target: ObjectId, kind: Kind, totals: Totals) -> Result<(), Failure> {
+    let store = &*device.store;
+    let _whole = device.locks.reach(Reach::Whole);
+    {
+        let _together = store.begin();
+        duplicates::adopt(store, ObjectId::of_partition(source), kind, target.partition)?;
+        duplicates::mark(store, target.partition, None)?;
+    }
+    show(device, target.partition, totals)
+}
+
+fn show(device: &Device, id: u64, totals: Totals) -> Result<(), Failure> {
+    device.catalog.reload_partition(&*device.store, id)?;
+    if let Some(partition) = device.catalog.publish(id).or_else(|| device.catalog.partition(id)) {
+        partition.recount(totals.objects, totals.used, totals.next_object);
+    }
+    device.cache.clear();
+    Ok(())
+}
+
+/// A partition that was not finished never was.
+fn undo(device: &Device, target: ObjectId) -> Result<(), Failure> {
+    remove_all(device, ObjectId::new(target.partition, 1), Some(target.partition))?;
+    device.store.remove(target)?;
+    device.catalog.remove(target.partition);
+    device.guard.keys.forget(|keys| keys.remove_partition(target.partition))
+}
+
+/// DETACH CLONE: the clone is an original from now on, and its source may go.
+pub(crate) fn detach(run: &Run<'_>, detach: &Duplicate) -> Result<Done, Failure> {
+    let device = run.device;
+    let object = ObjectId::of_partition(detach.partition);
+    let lineage = partition_of(device, object)?.policy().lineage;
+    if lineage.kind != Kind::Clone {
+        return Err(Failure::Field(failure::PARTITION));
+    }
+    check_source(detach, lineage)?;
+    duplicates::forget(&*device.store, object, lineage)?;
+    duplicates::detach(&*device.store, object)?;
+    device.catalog.reload_partition(&*device.store, object.partition)?;
+    Ok(Done::of(object))
+}
+
+/// A source that is named must be the one there is.
+fn check_source(named: &Duplicate, lineage: Lineage) -> Result<(), Failure> {
+    if named.source != 0 && named.source != lineage.source {
+        return Err(Failure::Field(failure::OBJECT));
+    }
+    Ok(())
+}
+
+/// REFRESH SNAPSHOT OR CLONE: it is again what its source is now.
+pub(crate) fn refresh(run: &Run<'_>, refresh: &Duplicate) -> Result<Done, Failure> {
+    let lineage = partition_of(run.device, ObjectId::of_partition(refresh.partition))?.policy().lineage;
+    if lineage.kind == Kind::Original {
+        return Err(Failure::Field(failure::PARTITION));
+    }
+    check_source(refresh, lineage)?;
+    replace(run, refresh, lineage.source)
+}
+
+/// RESTORE PARTITION FROM SNAPSHOT: the partition is again what it was when its snapshot was made.
+pub(crate) fn restore(run: &Run<'_>, restore: &Duplicate) -> Result<Done, Failure> {
+    partition_of(run.device, ObjectId::of_partition(restore.partition))?;
+    let snapshot = run.device.catalog.partition(restore.source).ok_or(Failure::Field(failure::OBJECT))?;
+    let lineage = snapshot.policy().lineage;
+    if lineage.kind != Kind::Snapshot || lineage.source != restore.partition {
+        return Err(Failure::Field(failure::OBJECT));
+    }
+    replace(run, restore, restore.source)
+}
+
+/// Replaces the contents of a partition; nobody sees it meanwhile.
+fn replace(run: &Run<'_>, what: &Duplicate, source: u64) -> Result<Done, Failure> {
+    let device = run.device;
+    method(what.method)?;
+    if run.claim != Claim::Duplicate(source, Some(what.partition)) {
+        // It was detached while the command waited.
+        return Err(Failure::Taken);
+    }
+    let object = ObjectId::of_partition(what.partition);
+    let target = partition_of(device, object)?;
+    let parent = device.catalog.partition(source).ok_or(Failure::Field(failure::OBJECT))?;
+    let quotas = target.policy();
+    if parent.used() > quotas.capacity || parent.objects() > quotas.objects {
+        return Err(Failure::Quota("partition capacity or object count"));
+    }
+    device.spill_accesses()?;
+    let before = target.used();
+    duplicates::mark(&*device.store, what.partition, Some(Unfinished::Replaced(source)))?;
+    device.catalog.hide(what.partition);
+    let totals = replace_all(device, source, what.partition, run.now_ms)?;
+    let change = i64::try_from(totals.used)
+        .unwrap_or(i64::MAX)
+        .saturating_sub(i64::try_from(before).unwrap_or(i64::MAX));
+    Ok(Done { capacity_change: change, ..Done::of(object) })
+}
+
+/// Makes the contents of `target` those of `source`, and shows it. Done again after a crash it does the same.
+fn replace_all(device: &Device, source: u64, target: u64, now_ms: u64) -> Result<Totals, Failure> {
+    let store = &*device.store;
+    let (mut theirs, mut ours) = (Objects::new(store, source), Objects::new(store, target));
+    let mut totals = Totals::default();
+    loop {
+        let (from, to) = (theirs.peek()?, ours.peek()?);
+        let order = match (from, to) {
+            (None, None) => break,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(from), Some(to)) => from.object.cmp(&to.object),
+        };
+        let id = ObjectId::new(target, from.filter(|_| order.is_le()).or(to).map_or(0, |id| id.object));
+        if order.is_le() {
+            let from = ObjectId::new(source, id.object);
+            if order.is_lt() {
+                bring(device, from, id, now_ms)?
+            } else {
+                bring_up_to_date(store, from, id)?
+            }
+            totals.count(store, id)?;
+            theirs.next()?;
+        } else {
+            device.catalog.retire(device.facts(id)?.created_ms);
+            store.remove(id)?;
+        }
+        if order.is_ge() {
+            ours.next()?;
+        }
+    }
+    {
+        let _together = store.begin();
+        duplicates::set_replaced(store, ObjectId::of_partition(target), now_ms)?;
+        duplicates::mark(store, target, None)?;
+    }
+    show(device, target, totals)?;
+    Ok(totals)
+}
+
+/// An object that the target had not, or had no more: a new one, which no old capability fits.
+fn bring(device: &Device, from: ObjectId, to: ObjectId, now_ms: u64) -> Result<(), Failure> {
+    let store = &*device.store;
+    let _together = store.begin();
+    store.create(to, ObjectType::User)?;
+    store.share(from, to)?;
+    copy_attributes(store, from, to, |id| !is_own(id) && !is_authority(id))?;
+    // A floor protects: it may be brought. The tag is the one that new objects get.
+    copy_attributes(store, from, to, |id| id.page == USER + SEALSTONE)?;
+    let tag = catalog::number(store, ObjectId::of_partition(to.partition), USER_OBJECT_TAG_OF_PARTITION, 0)?;
+    if tag != 0 {
+        let tag = u32::try_from(tag).unwrap_or(u32::MAX);
+        let attribute = AttributeId::new(USER + page::SECURITY, POLICY_ACCESS_TAG);
+        catalog::set(store, to, attribute, &tag.to_be_bytes())?;
+    }
+    let birth = device.catalog.birth(now_ms);
+    Ok(catalog::set(store, to, AttributeId::new(USER + page::TIMESTAMPS, 1), &catalog::time(birth))?)
+}
+
+const USER_OBJECT_TAG_OF_PARTITION: AttributeId =
+    AttributeId::new(PARTITION + page::SECURITY, rows::USER_OBJECT_TAG);
+
+/// An object that both have: its bytes and attributes become those of the source; who may touch it does not change.
+fn bring_up_to_date(store: &dyn ObjectStore, from: ObjectId, to: ObjectId) -> Result<(), Failure> {
+    let _together = store.begin();
+    if !store.compare(from, to, 0, 1)?.is_empty() {
+        store.share(from, to)?;
+    }
+    let stays = |id: AttributeId| is_own(id) || is_authority(id);
+    let wanted: Vec<_> = store.attributes(from, None)?.into_iter().filter(|(id, _)| !stays(*id)).collect();
+    let there: Vec<_> = store.attributes(to, None)?.into_iter().filter(|(id, _)| !stays(*id)).collect();
+    for (id, _) in &there {
+        if wanted.binary_search_by_key(id, |(id, _)| *id).is_err() {
+            store.set_attribute(to, *id, &[])?;
+        }
+    }
+    for (id, value) in wanted {
+        let same = there.binary_search_by_key(&id, |(id, _)| *id).is_ok_and(|at| there[at].1 == value);
+        if !same {
+            store.set_attribute(to, id, &value)?;
+        }
+    }
+    Ok(())
+}
+
+/// The user objects of a partition, a step at a time.
+struct Objects<'a> {
+    store: &'a dyn ObjectStore,
+    partition: u64,
+    from: Option<ObjectId>,
+    found: VecDeque<ObjectId>,
+}
+
+impl<'a> Objects<'a> {
+    fn new(store: &'a dyn ObjectStore, partition: u64) -> Self {
+        Self { store, partition, from: Some(ObjectId::new(partition, 1)), found: VecDeque::new() }
+    }
+
+    fn peek(&mut self) -> Result<Option<ObjectId>, StoreError> {
+        while self.found.is_empty()
+            && let Some(from) = self.from
+        {
+            let found = self.store.list(from, STEP)?;
+            self.from = match found.last() {
+                Some(&(last, _)) if found.len() == STEP && last.partition == self.partition => {
+                    successor(last)
+                }
+                _ => None,
+            };
+            let inside = found
+                .into_iter()
+                .filter(|(id, kind)| id.partition == self.partition && *kind == ObjectType::User);
+            self.found.extend(inside.map(|(id, _)| id));
+        }
+        Ok(self.found.front().copied())
+    }
+
+    fn next(&mut self) -> Result<Option<ObjectId>, StoreError> {
+        let next = self.peek()?;
+        self.found.pop_front();
+        Ok(next)
+    }
+}
+
+/// At start: what a crash interrupted is undone, or done to its end. Where that fails the partition stays unseen, and
+/// the next start tries again.
+pub(crate) fn finish_all(device: &Device) {
+    let now_ms = device.clock.machine_ms();
+    for id in device.catalog.unfinished_ids() {
+        let done = match duplicates::unfinished(&*device.store, id) {
+            Ok(Some(Unfinished::Replaced(source))) => replace_all(device, source, id, now_ms).map(drop),
+            Ok(Some(Unfinished::Made) | None) => undo(device, ObjectId::of_partition(id)),
+            Err(error) => Err(error.into()),
+        };
+        match done {
+            Ok(()) => tracing::info!(partition = id, "an interrupted duplication was brought to its end"),
+            Err(error) => {
+                tracing::error!(%error, partition = id, "an interrupted duplication stays unfinished")
+            }
+        }
+    }
+}

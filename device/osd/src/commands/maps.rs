@@ -1,0 +1,166 @@
+//! READ MAP and READ MAPS AND COMPARE: where a user object has data, holes and damage, and where it differs from the
+//! object that it was duplicated from.
+//!
+//! Does: stretches from the store, with the damage that a structure check found and that is still there.
+//! Does not: read data, but for the few ranges known as damaged.
+//! Contract: the caller holds the object's lock. Memory follows what the initiator takes, not what there is.
+//! Truth: docs/design/t10-osd.md 1.9; what READ MAPS AND COMPARE compares is ours: docs/standards/device.md.
+
+use sealstone_osd::ObjectId;
+use sealstone_osd::cdb::{ReadMap, pointer};
+use sealstone_osd::map::{
+    ALL, ALLOCATION_MIN, DAMAGED_ATTRIBUTES, DAMAGED_DATA, HOLE, MapWriter, Stretch as Entry, WRITTEN, split,
+};
+use sealstone_store::{Stretch, StretchKind};
+
+use super::check::{self, Range};
+use super::data::{partition_of, user_object};
+use super::{Done, Run, Touch};
+use crate::device::Device;
+use crate::duplicates::Kind;
+use crate::failure::{self, Failure};
+
+/// Stretches that one step asks the store for.
+const STEP: usize = 4096;
+/// Stretches that are counted beyond those that fit; a map of more does not tell its full length.
+const COUNTED_MAX: u64 = 1 << 20;
+/// Byte of the CDB: MAP TYPE.
+const KIND_FIELD: u16 = 48;
+
+/// READ MAP.
+pub(crate) fn read_map(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Failure> {
+    let length = user_object(run.device, map.object)?.length;
+    let damage = check::known_damage(run.device, map.object)?;
+    let damaged = still_damaged(run.device, map.object, length, &damage.ranges);
+    answer(run, map, length, damage.attributes, |device, offset| {
+        let stretches = device.store.map(map.object, offset, STEP)?;
+        let next = stretches.last().filter(|_| stretches.len() == STEP).map(|last| last.offset + last.length);
+        let mut parts = Vec::with_capacity(stretches.len());
+        for stretch in stretches {
+            cut(&stretch, &damaged, &mut parts);
+        }
+        Ok((parts, next))
+    })
+}
+
+/// READ MAPS AND COMPARE: only what differs from the object of the same number in the partition that this one was
+/// duplicated from.
+pub(crate) fn compare_maps(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Failure> {
+    let length = user_object(run.device, map.object)?.length;
+    let lineage = partition_of(run.device, map.object)?.policy().lineage;
+    if lineage.kind == Kind::Original {
+        return Err(Failure::Field(failure::PARTITION));
+    }
+    let source = ObjectId::new(lineage.source, map.object.object);
+    // Whether it is there is looked up once: its partition may change meanwhile, its number stays.
+    let there = user_object(run.device, source).ok();
+    let length = there.map_or(length, |source| source.length.max(length));
+    answer(run, map, length, false, |device, offset| {
+        let stretches = match there {
+            Some(_) => device.store.compare(map.object, source, offset, STEP)?,
+            None => device.store.map(map.object, offset, STEP)?,
+        };
+        let next = stretches.last().filter(|_| stretches.len() == STEP).map(|last| last.offset + last.length);
+        Ok((stretches.iter().map(|stretch| (kind(stretch), stretch.offset, stretch.length)).collect(), next))
+    })
+}
+
+/// Type, first byte and length.
+type Part = (u16, u64, u64);
+
+/// Lays out what `step` finds from an offset on, as long as it says where to go on.
+fn answer(
+    run: &mut Run<'_>,
+    map: &ReadMap,
+    length: u64,
+    damaged_attributes: bool,
+    step: impl Fn(&Device, u64) -> Result<(Vec<Part>, Option<u64>), Failure>,
+) -> Result<Done, Failure> {
+    if ![ALL, WRITTEN, HOLE, DAMAGED_DATA, DAMAGED_ATTRIBUTES].contains(&map.kind) {
+        return Err(Failure::Field(KIND_FIELD));
+    }
+    if map.start > length {
+        return Err(Failure::Field(pointer::start(run.generation())));
+    }
+    if map.allocation == 0 {
+        return Ok(Done { touch: Touch::DataRead, ..Done::of(map.object) });
+    }
+    if map.allocation < ALLOCATION_MIN {
+        return Err(Failure::Field(run.length_field()));
+    }
+    let wanted = |kind: u16| map.kind == ALL || map.kind == kind;
+    let mut bytes = Vec::new();
+    let mut out = MapWriter::new(&mut bytes, run.data_in.len());
+    if damaged_attributes && wanted(DAMAGED_ATTRIBUTES) {
+        out.push(&Entry { kind: DAMAGED_ATTRIBUTES, length: 0, offset: 0 });
+    }
+    let mut next = Some(map.start);
+    // The last part may go on in the next step.
+    let mut pending: Option<Part> = None;
+    while let Some(offset) = next {
+        if out.left_out() > COUNTED_MAX {
+            break;
+        }
+        let (parts, more) = step(run.device, offset)?;
+        next = more;
+        for part in parts.into_iter().filter(|(kind, ..)| wanted(*kind)) {
+            match &mut pending {
+                Some(last) if last.0 == part.0 && last.1 + last.2 == part.1 => last.2 += part.2,
+                _ => flush(&mut out, pending.replace(part)),
+            }
+        }
+    }
+    flush(&mut out, pending);
+    out.finish(next.is_none());
+    run.data_in[..bytes.len()].copy_from_slice(&bytes);
+    let length = bytes.len() as u64;
+    Ok(Done { data_in: length, data_in_covered: length, touch: Touch::DataRead, ..Done::of(map.object) })
+}
+
+fn flush(out: &mut MapWriter<'_>, part: Option<Part>) {
+    if let Some((kind, offset, length)) = part {
+        split(kind, offset, length).for_each(|entry| out.push(&entry));
+    }
+}
+
+const fn kind(stretch: &Stretch) -> u16 {
+    match stretch.kind {
+        StretchKind::Hole => HOLE,
+        StretchKind::Data { .. } => WRITTEN,
+    }
+}
+
+/// Cuts what is damaged out of a stretch of data.
+fn cut(stretch: &Stretch, damaged: &[Range], parts: &mut Vec<Part>) {
+    let end = stretch.offset + stretch.length;
+    let mut at = stretch.offset;
+    let data = kind(stretch) == WRITTEN;
+    for range in damaged.iter().filter(|range| data && range.offset < end && range.end() > stretch.offset) {
+        let (from, to) = (range.offset.max(at), range.end().min(end));
+        if at < from {
+            parts.push((WRITTEN, at, from - at));
+        }
+        if from < to {
+            parts.push((DAMAGED_DATA, from, to - from));
+            at = to;
+        }
+    }
+    if at < end {
+        parts.push((kind(stretch), at, end - at));
+    }
+}
+
+/// Those of the ranges that cannot be read now: what was written anew is sound.
+fn still_damaged(device: &Device, id: ObjectId, length: u64, ranges: &[Range]) -> Vec<Range> {
+    let mut block = vec![0; if ranges.is_empty() { 0 } else { check::PIECE }];
+    let mut found = Vec::new();
+    for &range in ranges {
+        let most = range.length.min(length.saturating_sub(range.offset)).min(block.len() as u64);
+        let most = usize::try_from(most).unwrap_or(0);
+        if most > 0 && device.store.read(id, range.offset, &mut block[..most]).is_err() {
+            found.push(range);
+        }
+    }
+    found.sort_unstable_by_key(|range| range.offset);
+    found
+}

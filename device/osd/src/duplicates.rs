@@ -1,0 +1,213 @@
+//! Where a partition comes from, what was made of it, and whether that is finished.
+//!
+//! Does: read and write the attributes of page P+F004h, and the mark of a duplication under way.
+//! Does not: copy anything; `commands::duplicates` does.
+//! Contract: both ends of a lineage change in one transaction group; the mark is set in no later group than the first
+//! change of contents and cleared in no earlier group than the last.
+//! Truth: docs/standards/device.md, duplicates (the page and its numbers are ours).
+
+use sealstone_osd::{AttributeId, ObjectId};
+use sealstone_store::{ObjectStore, StoreError};
+
+use crate::attributes::rows::{DUPLICATES, INTERNAL, PARTITION};
+use crate::catalog;
+use crate::failure::Failure;
+
+/// Most snapshots, and most clones, of one partition.
+pub(crate) const CHILDREN_MAX: usize = 1024;
+/// Most generations from an original to a duplicate.
+pub(crate) const DEPTH_MAX: u32 = 16;
+
+/// Numbers in the page.
+const KIND: u32 = 1;
+const SOURCE: u32 = 2;
+const MADE: u32 = 3;
+const METHOD: u32 = 4;
+const DEPTH: u32 = 5;
+const REPLACED: u32 = 6;
+/// Number of snapshots; the one of clones follows.
+const COUNTS: u32 = 7;
+/// Ids of snapshots, 8 bytes each, ascending; those of clones follow.
+const CHILDREN: u32 = 9;
+
+/// In the internal page of a partition: what is under way, and with which source.
+const UNFINISHED: AttributeId = AttributeId::new(INTERNAL, 0x10);
+
+/// What a partition is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Nobody's duplicate.
+    #[default]
+    Original = 0,
+    /// Read-only, as its source was.
+    Snapshot = 1,
+    /// Goes its own way.
+    Clone = 2,
+}
+
+/// Where a partition comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lineage {
+    pub(crate) kind: Kind,
+    /// The partition that it was made of; 0 for an original.
+    pub(crate) source: u64,
+    /// Generations from an original.
+    pub(crate) depth: u32,
+}
+
+/// What is under way with a partition that nobody sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unfinished {
+    /// It is being made: without its end it never was.
+    Made,
+    /// Its contents are being replaced by those of another one: to be done again to the end.
+    Replaced(u64),
+}
+
+const fn at(number: u32) -> AttributeId {
+    AttributeId::new(PARTITION + DUPLICATES, number)
+}
+
+impl Lineage {
+    /// Is nothing in the partition ever changed?
+    pub(crate) const fn is_read_only(self) -> bool {
+        matches!(self.kind, Kind::Snapshot)
+    }
+
+    pub(crate) fn read(store: &dyn ObjectStore, partition: ObjectId) -> Result<Self, StoreError> {
+        let number = |id| catalog::number(store, partition, at(id), 0);
+        let kind = match number(KIND)? {
+            1 => Kind::Snapshot,
+            2 => Kind::Clone,
+            _ => Kind::Original,
+        };
+        Ok(Self { kind, source: number(SOURCE)?, depth: u32::try_from(number(DEPTH)?).unwrap_or(u32::MAX) })
+    }
+
+    /// What a duplicate made now says of itself.
+    pub(crate) fn write(
+        self,
+        store: &dyn ObjectStore,
+        partition: ObjectId,
+        method: u8,
+        now_ms: u64,
+    ) -> Result<(), StoreError> {
+        let set = |number, value: &[u8]| store.set_attribute(partition, at(number), value);
+        set(KIND, &[self.kind as u8])?;
+        set(SOURCE, &self.source.to_be_bytes())?;
+        set(MADE, &catalog::time(now_ms))?;
+        set(METHOD, &[method])?;
+        set(DEPTH, &self.depth.to_be_bytes())
+    }
+}
+
+/// Number of the list and of the count of a kind.
+fn numbers(kind: Kind) -> (u32, u32) {
+    match kind {
+        Kind::Snapshot => (CHILDREN, COUNTS),
+        Kind::Original | Kind::Clone => (CHILDREN + 1, COUNTS + 1),
+    }
+}
+
+/// Duplicates of a kind that were made of a partition, ascending.
+pub(crate) fn children(
+    store: &dyn ObjectStore,
+    partition: ObjectId,
+    kind: Kind,
+) -> Result<Vec<u64>, StoreError> {
+    let ids = catalog::get(store, partition, at(numbers(kind).0))?.unwrap_or_default();
+    Ok(ids.chunks_exact(8).map(catalog::be).collect())
+}
+
+fn set_children(
+    store: &dyn ObjectStore,
+    partition: ObjectId,
+    kind: Kind,
+    ids: &[u64],
+) -> Result<(), StoreError> {
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_be_bytes()).collect();
+    let (list, count) = numbers(kind);
+    store.set_attribute(partition, at(list), &bytes)?;
+    let number = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+    store.set_attribute(partition, at(count), &number.to_be_bytes())
+}
+
+/// A duplicate belongs to its source from now on.
+pub(crate) fn adopt(
+    store: &dyn ObjectStore,
+    source: ObjectId,
+    kind: Kind,
+    id: u64,
+) -> Result<(), StoreError> {
+    let mut ids = children(store, source, kind)?;
+    if let Err(place) = ids.binary_search(&id) {
+        ids.insert(place, id);
+    }
+    set_children(store, source, kind, &ids)
+}
+
+/// A duplicate belongs to its source no more: it is removed or detached.
+pub(crate) fn forget(
+    store: &dyn ObjectStore,
+    partition: ObjectId,
+    lineage: Lineage,
+) -> Result<(), StoreError> {
+    if lineage.kind == Kind::Original {
+        return Ok(());
+    }
+    let source = ObjectId::of_partition(lineage.source);
+    let mut ids = match children(store, source, lineage.kind) {
+        Ok(ids) => ids,
+        Err(StoreError::NotFound(_)) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    ids.retain(|id| *id != partition.partition);
+    set_children(store, source, lineage.kind, &ids)
+}
+
+/// A clone becomes an original.
+pub(crate) fn detach(store: &dyn ObjectStore, partition: ObjectId) -> Result<(), StoreError> {
+    for number in [KIND, SOURCE, METHOD, DEPTH] {
+        store.set_attribute(partition, at(number), &[])?;
+    }
+    Ok(())
+}
+
+/// A partition that others were made of stays until they are gone or detached.
+pub(crate) fn check_childless(store: &dyn ObjectStore, partition: ObjectId) -> Result<(), Failure> {
+    for kind in [Kind::Snapshot, Kind::Clone] {
+        if !children(store, partition, kind)?.is_empty() {
+            return Err(Failure::Sequence);
+        }
+    }
+    Ok(())
+}
+
+/// When contents were last replaced.
+pub(crate) fn set_replaced(
+    store: &dyn ObjectStore,
+    partition: ObjectId,
+    now_ms: u64,
+) -> Result<(), StoreError> {
+    store.set_attribute(partition, at(REPLACED), &catalog::time(now_ms))
+}
+
+/// What is under way with a partition.
+pub(crate) fn unfinished(store: &dyn ObjectStore, id: u64) -> Result<Option<Unfinished>, StoreError> {
+    let value = catalog::get(store, ObjectId::of_partition(id), UNFINISHED)?;
+    Ok(value.map(|value| match catalog::be(&value) {
+        0 => Unfinished::Made,
+        source => Unfinished::Replaced(source),
+    }))
+}
+
+/// Says what is under way, or that nothing is.
+pub(crate) fn mark(store: &dyn ObjectStore, id: u64, what: Option<Unfinished>) -> Result<(), StoreError> {
+    let value = match what {
+        None => Vec::new(),
+        Some(Unfinished::Made) => 0u64.to_be_bytes().to_vec(),
+        Some(Unfinished::Replaced(source)) => source.to_be_bytes().to_vec(),
+    };
+    store.set_attribute(ObjectId::of_partition(id), UNFINISHED, &value)
+}
