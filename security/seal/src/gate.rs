@@ -261,7 +261,16 @@ fn claimed_permissions(cdb: &Cdb) -> Permissions {
 const fn command_floor(command: &Command, insecure_nosec: bool) -> SecurityMethod {
     match command.action() {
         Action::SetKey | Action::SetMasterKey => SecurityMethod::CmdRsp,
-        Action::FormatOsd | Action::CreatePartition | Action::RemovePartition if !insecure_nosec => {
+        Action::FormatOsd
+        | Action::CreatePartition
+        | Action::RemovePartition
+        | Action::CreateSnapshot
+        | Action::CreateClone
+        | Action::DetachClone
+        | Action::RefreshSnapshotOrClone
+        | Action::RestorePartition
+            if !insecure_nosec =>
+        {
             SecurityMethod::CmdRsp
         }
         _ => SecurityMethod::NoSec,
@@ -281,9 +290,10 @@ pub fn selector(command: &Command, version: u8) -> KeySelector {
             DhStep::SeedExchange => KeySelector::Master,
             DhStep::ChangeMasterKey => KeySelector::NextMaster,
         },
-        Command::CreatePartition(_) | Command::RemovePartition(_) => {
-            KeySelector::Working { partition: 0, version }
-        }
+        Command::CreatePartition(_)
+        | Command::RemovePartition(_)
+        | Command::CreateSnapshot(_)
+        | Command::CreateClone(_) => KeySelector::Working { partition: 0, version },
         other => KeySelector::Working { partition: other.object().partition, version },
     }
 }

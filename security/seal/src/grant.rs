@@ -168,7 +168,7 @@ impl Need {
                 | Action::CreateCollection
                 | Action::CreateTrackingCollection
                 | Action::CopyUserObjects => ObjectId::of_partition(object.partition),
-                Action::CreatePartition => ObjectId::ROOT,
+                Action::CreatePartition | Action::CreateSnapshot | Action::CreateClone => ObjectId::ROOT,
                 _ => object,
             },
             permissions,

@@ -57,11 +57,11 @@ pub(crate) fn create_partition(run: &Run<'_>, requested: u64) -> Result<Done, Fa
 }
 
 /// An id that no partition has, nor anything that lost its partition.
-fn free_id(device: &Device) -> Result<u64, Failure> {
+pub(super) fn free_id(device: &Device) -> Result<u64, Failure> {
     let none = Failure::Quota("partition ids");
     let Some(first) = device.catalog.free_partition_id() else { return Err(none) };
     for id in (first..).take(FREE_IDS_MAX) {
-        if device.catalog.partition(id).is_none() && !has_remnants(device, id)? {
+        if !device.catalog.is_taken(id) && !has_remnants(device, id)? {
             return Ok(id);
         }
     }
@@ -70,7 +70,7 @@ fn free_id(device: &Device) -> Result<u64, Failure> {
 
 /// Are there objects of a partition that is not there? Damage, or somebody's hand, took it; a new partition under its
 /// id would bring them back. FORMAT OSD removes them.
-fn has_remnants(device: &Device, id: u64) -> Result<bool, Failure> {
+pub(super) fn has_remnants(device: &Device, id: u64) -> Result<bool, Failure> {
     let found = device.store.list(ObjectId::new(id, 1), 1)?;
     Ok(found.first().is_some_and(|(object, _)| object.partition == id))
 }

@@ -14,10 +14,10 @@ use sealstone_osd::cdb::Duplicate;
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use sealstone_store::{ObjectStore, StoreError};
 
-use super::containers::remove_all;
+use super::containers::{free_id, has_remnants, remove_all};
 use super::data::partition_of;
 use super::{Done, Run, Touch};
-use crate::attributes::rows::{self, PARTITION, POLICY_ACCESS_TAG, SEALSTONE, USER, page};
+use crate::attributes::rows::{self, COLLECTION, PARTITION, POLICY_ACCESS_TAG, SEALSTONE, USER, page};
 use crate::catalog::{self, successor};
 use crate::contents::Claim;
 use crate::device::Device;
@@ -105,7 +105,8 @@ fn begin(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<ObjectId, Failur
         return Err(Failure::Quota("duplicates of one partition"));
     }
     let id = match make.partition {
-        0 => device.catalog.free_partition_id().ok_or(Failure::Quota("partition ids"))?,
+        0 => free_id(device)?,
+        requested if has_remnants(device, requested)? => return Err(Failure::Field(failure::PARTITION)),
         requested => requested,
     };
     let target = ObjectId::of_partition(id);
@@ -163,7 +164,67 @@ fn fill(device: &Device, source: u64, target: u64, now_ms: u64) -> Result<Totals
         duplicate(&*device.store, from, to, birth)?;
         totals.count(&*device.store, to)?;
     }
+    duplicate_collections(device, source, target, birth)?;
     Ok(totals)
+}
+
+/// Makes the collections of `target` those of `source`, with their members, which are there.
+fn duplicate_collections(device: &Device, source: u64, target: u64, birth_ms: u64) -> Result<(), Failure> {
+    let store = &*device.store;
+    drop_collections(store, target)?;
+    let mut first = 1;
+    loop {
+        let found = collections(store, source, first)?;
+        let Some(next) = found.last().and_then(|last| last.object.checked_add(1)) else { return Ok(()) };
+        for from in found {
+            let to = ObjectId::new(target, from.object);
+            duplicate_collection(store, from, to, birth_ms)?;
+        }
+        first = next;
+    }
+}
+
+fn drop_collections(store: &dyn ObjectStore, partition: u64) -> Result<(), StoreError> {
+    while let Some(&id) = collections(store, partition, 1)?.first() {
+        loop {
+            let members = store.members(id, 0, STEP)?;
+            if members.is_empty() {
+                break;
+            }
+            for (member, _) in members {
+                store.leave(id, member)?;
+            }
+        }
+        store.remove(id)?;
+    }
+    Ok(())
+}
+
+/// Some collections of a partition, from a number on.
+fn collections(store: &dyn ObjectStore, partition: u64, first: u64) -> Result<Vec<ObjectId>, StoreError> {
+    let mut found = store.collections(ObjectId::new(partition, first), STEP)?;
+    found.retain(|id| id.partition == partition && id.object != 0);
+    Ok(found)
+}
+
+fn duplicate_collection(
+    store: &dyn ObjectStore,
+    from: ObjectId,
+    to: ObjectId,
+    birth_ms: u64,
+) -> Result<(), StoreError> {
+    store.create(to, ObjectType::Collection)?;
+    copy_attributes(store, from, to, |id| id.page != rows::INTERNAL)?;
+    catalog::set(store, to, AttributeId::new(COLLECTION + page::TIMESTAMPS, 1), &catalog::time(birth_ms))?;
+    let mut first = 0;
+    loop {
+        let members = store.members(from, first, STEP)?;
+        let Some(next) = members.last().and_then(|(last, _)| last.checked_add(1)) else { return Ok(()) };
+        for (member, slot) in members {
+            store.join(to, member, slot)?;
+        }
+        first = next;
+    }
 }
 
 /// Makes an object that shares its bytes and has the attributes of another one, tag and floor too.
@@ -229,6 +290,7 @@ fn show(device: &Device, id: u64, totals: Totals) -> Result<(), Failure> {
 
 /// A partition that was not finished never was.
 fn undo(device: &Device, target: ObjectId) -> Result<(), Failure> {
+    drop_collections(&*device.store, target.partition)?;
     remove_all(device, ObjectId::new(target.partition, 1), Some(target.partition))?;
     device.store.remove(target)?;
     device.catalog.remove(target.partition);
@@ -336,6 +398,7 @@ fn replace_all(device: &Device, source: u64, target: u64, now_ms: u64) -> Result
             ours.next()?;
         }
     }
+    duplicate_collections(device, source, target, device.catalog.birth(now_ms))?;
     {
         let _together = store.begin();
         duplicates::set_replaced(store, ObjectId::of_partition(target), now_ms)?;
