@@ -79,6 +79,14 @@ fn implemented() -> Vec<(Command, &'static [u8])> {
         (Command::CreateAndWrite(extent(user(0))), b"DATA"),
         (Command::FlushPartition(container(partition)), b""),
         (Command::FlushOsd(container(ObjectId::ROOT)), b""),
+        (Command::ObjectStructureCheck(Target { object: partition }), b""),
+        (Command::CreateSnapshot(duplicate(0, PID)), b""),
+        (Command::CreateClone(duplicate(0, PID)), b""),
+        (Command::DetachClone(duplicate(PID, 0)), b""),
+        (Command::RefreshSnapshotOrClone(duplicate(PID, 0)), b""),
+        (Command::RestorePartition(duplicate(PID, PID)), b""),
+        (Command::ReadMap(map()), b""),
+        (Command::ReadMapsAndCompare(map()), b""),
         (set_key(PID, KeyToSet::Working(2)), b""),
         (set_key(PID, KeyToSet::Partition), b""),
         (set_key(0, KeyToSet::Root), b""),
@@ -93,6 +101,14 @@ fn implemented() -> Vec<(Command, &'static [u8])> {
             &[9; 32],
         ),
     ]
+}
+
+fn duplicate(partition: u64, source: u64) -> Duplicate {
+    Duplicate { partition, source, method: 0 }
+}
+
+fn map() -> ReadMap {
+    ReadMap { object: user(OID), allocation: 64, start: 0, kind: 0 }
 }
 
 fn set_key(partition: u64, key: KeyToSet) -> Command {

@@ -185,6 +185,8 @@ const ATOMIC_ATTRIBUTES: u64 = super::engine::SET_LIST_MAX as u64;
 const CAPACITY_INCREMENT: u64 = sealstone_store::BLOCK;
 /// Nothing hinders access.
 const ACCESSIBLE: &[u8] = &[0; 4];
+/// A way to duplicate that the device has.
+const SUPPORTED: &[u8] = &[0, 0, 0, 1];
 /// No limit to collections per object.
 const ANY_NUMBER: &[u8] = &[0xFF; 4];
 
@@ -213,6 +215,13 @@ rows! {
         0x121..=0x121, Exactly(8), Set::Never, Fixed(&1u64.to_be_bytes());
         0x122..=0x122, Exactly(8), Set::Never, Fixed(&ATOMIC_ATTRIBUTES.to_be_bytes());
         0x123..=0x123, Exactly(1), Set::Never, Fixed(&[1]);
+        0x1C1..=0x1C2, Exactly(4), Set::Never, Fixed(&(duplicates::CHILDREN_MAX as u32).to_be_bytes());
+        0x1CC..=0x1CC, Exactly(4), Set::Never, Fixed(&duplicates::DEPTH_MAX.to_be_bytes());
+        0x201..=0x201, Exactly(4), Set::Never, Fixed(SUPPORTED);
+        0x2FD..=0x2FD, Exactly(4), Set::Never, Fixed(SUPPORTED);
+        0x2FF..=0x300, Exactly(4), Set::Never, Fixed(SUPPORTED);
+        0x310..=0x310, Exactly(4), Set::Never, Fixed(SUPPORTED);
+        0x311..=0x311, Exactly(1), Set::Never, Fixed(&[1]);
         0x700_0001..=0x700_0001, Exactly(4), Set::Never, Fixed(&(CONTINUATION_MAX - 48).to_be_bytes());
         0x700_0002..=0x700_0002, Exactly(4), Set::Never, Fixed(&(CONTINUATION_MAX - 48).to_be_bytes());
         0x700_0101..=0x700_0101, Exactly(4), Set::Never, Fixed(&18u32.to_be_bytes());

@@ -89,13 +89,25 @@ pub fn needs_signature(sample: &Sample) -> bool {
             | Action::FormatOsd
             | Action::CreatePartition
             | Action::RemovePartition
+            | Action::CreateSnapshot
+            | Action::CreateClone
+            | Action::DetachClone
+            | Action::RefreshSnapshotOrClone
+            | Action::RestorePartition
     )
 }
 
 /// Does the partition's working key sign it?
 fn by_partition_key(sample: &Sample) -> bool {
     sample.command.object().partition != 0
-        && !matches!(sample.row.action, Action::SetKey | Action::CreatePartition | Action::RemovePartition)
+        && !matches!(
+            sample.row.action,
+            Action::SetKey
+                | Action::CreatePartition
+                | Action::RemovePartition
+                | Action::CreateSnapshot
+                | Action::CreateClone
+        )
 }
 
 /// Page of the object type that its attributes stand in.

@@ -86,6 +86,8 @@ fn address(row: &ServiceAction, kind: ObjectType) -> ObjectId {
     match kind {
         ObjectType::Root => ObjectId::ROOT,
         ObjectType::Partition if row.name == "CREATE PARTITION" => ObjectId::of_partition(NEW_PARTITION),
+        // The second number is the source.
+        ObjectType::Partition if creates => ObjectId::new(NEW_PARTITION, PID),
         ObjectType::Partition => ObjectId::of_partition(PID),
         ObjectType::Collection if creates => ObjectId::new(PID, 0),
         ObjectType::Collection => ObjectId::new(PID, CID),
