@@ -71,14 +71,18 @@ fn keys(text: &[u8]) -> Vec<String> {
 
 fn asked(requests: &[Request<'_>]) {
     let mut server = Server::new(0);
-    let mut offered = BTreeSet::new();
+    let (mut offered, mut gathered) = (BTreeSet::new(), Vec::new());
     for (number, request) in requests.iter().enumerate() {
         let mut header = [0; HEADER];
         (header[0], header[1]) = (0x43, request.flags);
         header[8] = 0x80;
         header[19] = 9;
         header[31] = number as u8 + 1;
-        offered.extend(keys(request.text));
+        // A text may be cut anywhere, also within a key.
+        gathered.extend_from_slice(request.text);
+        if request.flags & 0x40 == 0 {
+            offered.extend(keys(&std::mem::take(&mut gathered)));
+        }
         server.feed(&framed(header, request.text), usize::MAX, 1);
     }
     server.settle();

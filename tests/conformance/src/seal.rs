@@ -1,0 +1,205 @@
+//! Keys and check values, written apart from the product (docs/standards/security.md 1 and 2).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha1::Sha1;
+use sha2::Sha256;
+
+use crate::cdb::Generation;
+
+/// How a command is protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Method {
+    /// Nothing.
+    NoSec,
+    /// The capability, over a channel that is secure by itself.
+    CapKey,
+    /// CDB, status and sense data.
+    CmdRsp,
+    /// Data and attributes too.
+    AllData,
+}
+
+pub(crate) fn sha256(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
+    parts.iter().for_each(|part| mac.update(part));
+    mac.finalize().into_bytes().to_vec()
+}
+
+fn sha1(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
+    let mut mac = Hmac::<Sha1>::new_from_slice(key).unwrap();
+    parts.iter().for_each(|part| mac.update(part));
+    mac.finalize().into_bytes().to_vec()
+}
+
+/// Which key signs a capability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signer {
+    Master,
+    Root,
+    Partition(u64),
+    Working(u64),
+}
+
+/// A generation and an authentication key.
+#[derive(Clone)]
+pub(crate) struct Pair {
+    pub(crate) generation: Vec<u8>,
+    pub(crate) authentication: Vec<u8>,
+}
+
+impl Pair {
+    pub(crate) fn derive(parent: &[u8], seed: &[u8; 20], suffix: &[u8]) -> Self {
+        let (mut even, mut odd) = (*seed, *seed);
+        even[19] &= 0xFE;
+        odd[19] |= 1;
+        Self { generation: sha256(parent, &[&even, suffix]), authentication: sha256(parent, &[&odd, suffix]) }
+    }
+}
+
+fn factory_seed(level: u8, partition: u64) -> [u8; 20] {
+    let mut seed = [0; 20];
+    seed[..9].copy_from_slice(b"sealstone");
+    seed[9] = level;
+    seed[11..19].copy_from_slice(&partition.to_be_bytes());
+    seed
+}
+
+/// The factory hierarchy of a device, from its initial key.
+#[derive(Clone)]
+pub(crate) struct Keys {
+    pub(crate) system_id: [u8; 20],
+    pub(crate) master: Pair,
+    pub(crate) root: Pair,
+}
+
+impl Keys {
+    pub(crate) fn factory(initial: &[u8], system_id: [u8; 20]) -> Self {
+        let master = Pair::derive(initial, &factory_seed(1, 0), &system_id);
+        let root = Pair::derive(&master.generation, &factory_seed(2, 0), &[]);
+        Self { system_id, master, root }
+    }
+
+    pub(crate) fn partition(&self, partition: u64) -> Pair {
+        Pair::derive(&self.root.generation, &factory_seed(3, partition), &[])
+    }
+
+    /// The authentication key of a level.
+    pub(crate) fn signing(&self, signer: Signer) -> Vec<u8> {
+        match signer {
+            Signer::Master => self.master.authentication.clone(),
+            Signer::Root => self.root.authentication.clone(),
+            Signer::Partition(partition) => self.partition(partition).authentication,
+            Signer::Working(partition) => {
+                let parent = self.partition(partition).generation;
+                Pair::derive(&parent, &factory_seed(4, partition), &[]).authentication
+            }
+        }
+    }
+}
+
+/// The keys of one credential: slot 0 is HMAC-SHA1, slot 1 HMAC-SHA256 with a key for each purpose.
+pub(crate) struct CredentialKeys {
+    generation: Generation,
+    slot: u8,
+    key: Vec<u8>,
+}
+
+impl CredentialKeys {
+    pub(crate) fn new(
+        generation: Generation,
+        slot: u8,
+        signing: &[u8],
+        capability: &[u8],
+        system_id: &[u8; 20],
+    ) -> Self {
+        let key = match slot {
+            0 => sha1(signing, &[capability, system_id]),
+            _ => sha256(signing, &[capability, system_id]),
+        };
+        Self { generation, slot, key }
+    }
+
+    fn tag(&self, label: &[u8], parts: &[&[u8]]) -> Vec<u8> {
+        let mut tag = match self.slot {
+            0 => sha1(&self.key, parts),
+            _ => sha256(&sha256(&self.key, &[label, &[1]]), parts),
+        };
+        tag.resize(self.generation.icv_len(), 0);
+        tag
+    }
+
+    pub(crate) fn request(&self, message: &[u8]) -> Vec<u8> {
+        self.tag(b"sealstone osd req v1", &[message])
+    }
+
+    pub(crate) fn continuation(&self, nonce: &[u8], segment: &[u8]) -> Vec<u8> {
+        let mut tag = self.tag(b"sealstone osd req v1", &[b"OSDCNT01", nonce, segment]);
+        tag.resize(32, 0);
+        tag
+    }
+
+    pub(crate) fn response(&self, nonce: &[u8], status: u8, sense: &[u8]) -> Vec<u8> {
+        let length = (sense.len() as u16).to_be_bytes();
+        self.tag(b"sealstone osd rsp v1", &[b"OSDRSP01", nonce, &[status], &length, sense])
+    }
+
+    pub(crate) fn data_out(&self, nonce: &[u8], set: &[u8], get: &[u8], data: &[u8]) -> Vec<u8> {
+        let counts = [data.len(), set.len(), get.len()].map(|count| (count as u64).to_be_bytes()).concat();
+        let tag = self.tag(b"sealstone osd dout v1", &[b"OSDDOU01", nonce, &counts, set, get, data]);
+        [counts, tag].concat()
+    }
+
+    pub(crate) fn data_in(&self, nonce: &[u8], data: &[u8], attributes: &[u8]) -> Vec<u8> {
+        let counts = [data.len(), attributes.len()].map(|count| (count as u64).to_be_bytes()).concat();
+        let tag = self.tag(b"sealstone osd din v1", &[b"OSDDIN01", nonce, &counts, data, attributes]);
+        [counts, tag].concat()
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// A nonce of this time that was not used before: 6 bytes of time, 6 that differ.
+pub(crate) fn nonce(time_ms: u64) -> [u8; 12] {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let process = u64::from(std::process::id());
+    let mut nonce = [0; 12];
+    nonce[..6].copy_from_slice(&time_ms.to_be_bytes()[2..]);
+    nonce[6..].copy_from_slice(&(process << 32 | count).to_be_bytes()[2..]);
+    nonce
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The vectors of the documentation, made by a third program.
+    #[test]
+    fn the_factory_hierarchy_is_that_of_the_vectors() {
+        let text = include_str!("../../../docs/standards/vectors/keys.json");
+        let system: Vec<u8> = (0..20)
+            .map(|at| {
+                if at == 0 {
+                    0xF1
+                } else if at < 5 {
+                    0
+                } else {
+                    at - 4
+                }
+            })
+            .collect();
+        let keys = Keys::factory(&[0xA5; 32], system.try_into().unwrap());
+        assert!(text.contains(&hex(&keys.root.generation)));
+        assert!(text.contains(&hex(&keys.signing(Signer::Working(0x10000)))));
+    }
+}

@@ -1,0 +1,85 @@
+//! The table of tests.
+
+use crate::device::Device;
+use crate::target::Portal;
+use crate::tests;
+
+/// What a test needs.
+#[derive(Clone, Copy)]
+pub(crate) enum Scope {
+    /// A device; runs once for each generation, by the strongest method that there are keys for.
+    Osd(fn(&mut Device)),
+    /// The same, OSD-2 only.
+    Osd2(fn(&mut Device)),
+    /// A device that there are keys for; each generation.
+    Secured(fn(&mut Device)),
+    /// A device that takes NOSEC.
+    Open(fn(&mut Device)),
+    /// A whole device that takes NOSEC and that may be formatted: only one that was started here.
+    Whole(fn(&mut Device)),
+    /// A portal: iSCSI and what any logical unit answers.
+    Iscsi(fn(&Portal)),
+}
+
+impl Scope {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Osd(_) => "OSD-1, OSD-2",
+            Self::Osd2(_) => "OSD-2",
+            Self::Secured(_) => "with keys",
+            Self::Open(_) => "NOSEC",
+            Self::Whole(_) => "NOSEC, erases",
+            Self::Iscsi(_) => "iSCSI",
+        }
+    }
+}
+
+/// One behaviour.
+pub struct Test {
+    /// What it is about.
+    pub area: &'static str,
+    /// The promise.
+    pub name: &'static str,
+    /// Where it is said.
+    pub clause: &'static str,
+    /// What it needs.
+    pub(crate) scope: Scope,
+}
+
+impl Test {
+    /// What it needs, as the list of tests names it.
+    #[must_use]
+    pub const fn runs(&self) -> &'static str {
+        self.scope.name()
+    }
+}
+
+/// Declares the tests of a file: scope, clause, function.
+macro_rules! behaviours {
+    ($area:literal; $($scope:ident $clause:literal $name:ident;)*) => {
+        pub(crate) static TESTS: &[crate::suite::Test] = &[$(crate::suite::Test {
+            area: $area,
+            name: stringify!($name),
+            clause: $clause,
+            scope: crate::suite::Scope::$scope($name),
+        }),*];
+    };
+}
+pub(crate) use behaviours;
+
+/// Every test, by area.
+pub static TESTS: &[&[Test]] = &[
+    tests::login::TESTS,
+    tests::session::TESTS,
+    tests::spc::TESTS,
+    tests::partitions::TESTS,
+    tests::objects::TESTS,
+    tests::data::TESTS,
+    tests::scatter::TESTS,
+    tests::listing::TESTS,
+    tests::attributes::TESTS,
+    tests::pages::TESTS,
+    tests::cdbs::TESTS,
+    tests::security::TESTS,
+    tests::capture::TESTS,
+];

@@ -1,0 +1,120 @@
+//! Where the device under test is, and what is known of it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use sealstone_tests::{Daemon, command, run, text};
+use tempfile::TempDir;
+
+use crate::seal::Keys;
+
+/// Address of a logical unit: `iscsi://HOST:PORT/TARGET/LUN`.
+#[derive(Clone, Debug)]
+pub(crate) struct Portal {
+    pub(crate) address: String,
+    pub(crate) target: String,
+    pub(crate) lun: u16,
+}
+
+impl Portal {
+    pub(crate) fn parse(url: &str) -> Result<Self, String> {
+        let wrong = || format!("'{url}' is not iscsi://HOST:PORT/TARGET/LUN");
+        let rest = url.strip_prefix("iscsi://").ok_or_else(wrong)?;
+        let parts: Vec<&str> = rest.split('/').collect();
+        let [authority, target, lun] = parts[..] else { return Err(wrong()) };
+        let address =
+            if authority.contains(':') { authority.to_owned() } else { format!("{authority}:3260") };
+        Ok(Self { address, target: target.to_owned(), lun: lun.parse().map_err(|_| wrong())? })
+    }
+}
+
+/// A device under test.
+pub struct Target {
+    pub(crate) name: &'static str,
+    pub(crate) portal: Portal,
+    pub(crate) keys: Option<Keys>,
+    /// Does it answer OSD-1 service actions?
+    pub(crate) osd1: bool,
+    /// Is it ours, so that nothing may be skipped?
+    pub(crate) ours: bool,
+    daemon: Option<(Daemon, TempDir)>,
+}
+
+impl Target {
+    /// The device at an address; with its key file it is used under ALLDATA, without under NOSEC.
+    ///
+    /// # Errors
+    /// What is wrong with the address or the file.
+    pub fn at(url: &str, key: Option<&Path>) -> Result<Self, String> {
+        let keys = key.map(read_keys).transpose()?;
+        Ok(Self {
+            name: "the target",
+            portal: Portal::parse(url)?,
+            keys,
+            osd1: true,
+            ours: false,
+            daemon: None,
+        })
+    }
+
+    /// The real device, started twice: secured, and open to everybody.
+    #[must_use]
+    pub fn own() -> Vec<Self> {
+        vec![
+            Self::start("secured", &["--allow-osd1"], true),
+            Self::start("open", &["--allow-osd1", "--insecure-nosec"], false),
+        ]
+    }
+
+    fn start(name: &'static str, flags: &[&str], secured: bool) -> Self {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (data, key) = (folder.path().join("data"), folder.path().join("key"));
+        let init = [
+            "osd",
+            "init",
+            "--data",
+            text(&data),
+            "--capacity",
+            "4G",
+            "--name",
+            name,
+            "--key-out",
+            text(&key),
+        ];
+        run(&init).ok();
+        let mut serve: Command =
+            command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
+        serve.args(flags);
+        let daemon = Daemon::start(serve);
+        let portal = Portal::parse(daemon.field("url")).expect("the device prints its address");
+        let keys = secured.then(|| read_keys(&key).expect("the device wrote its key"));
+        Self { name, portal, keys, osd1: true, ours: true, daemon: Some((daemon, folder)) }
+    }
+
+    /// Is the device still there, if it is one that was started here?
+    pub(crate) fn is_alive(&mut self) -> bool {
+        match &mut self.daemon {
+            Some((daemon, _)) => {
+                daemon.survives(std::time::Duration::ZERO) && !daemon.said().contains("panicked")
+            }
+            None => true,
+        }
+    }
+}
+
+/// The keys of a key file: `system_id` and `master_key` in hex.
+fn read_keys(path: &Path) -> Result<Keys, String> {
+    let file = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let field = |name: &str| {
+        let line = file.lines().find(|line| line.split('=').next().is_some_and(|key| key.trim() == name));
+        let value = line.and_then(|line| line.split('"').nth(1));
+        value.and_then(unhex).ok_or_else(|| format!("{}: no {name} in hex", path.display()))
+    };
+    let system_id = field("system_id")?.try_into().map_err(|_| "system_id: 20 bytes".to_owned())?;
+    Ok(Keys::factory(&field("master_key")?, system_id))
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
+}

@@ -1,0 +1,145 @@
+//! LIST.
+
+use crate::cdb;
+use crate::device::{Answer, Device, ILLEGAL, number};
+use crate::list;
+use crate::suite::behaviours;
+
+behaviours! { "LIST";
+    Osd "t10-osd 1.9 LIST" objects_are_listed_in_ascending_order;
+    Osd "t10-osd 1.9 LIST" partitions_are_listed_at_the_root;
+    Osd "t10-osd 1.9 LIST" a_short_list_has_whole_entries_and_tells_where_it_goes_on;
+    Osd "t10-osd 1.9 LIST" a_series_of_short_lists_is_the_whole_list;
+    Osd "t10-osd 1.9 LIST" a_list_starts_at_its_initial_id;
+    Osd "t10-osd 1.9 LIST" an_allocation_of_nothing_is_no_error;
+    Osd "t10-osd 1.9 LIST" an_allocation_below_the_header_is_refused;
+    Osd "t10-osd 1.9 LIST" a_list_identifier_that_nobody_gave_is_refused;
+    Osd "t10-osd 1.9 LIST" a_reserved_sort_order_is_refused;
+    Osd "t10-osd 1.9 LIST" the_descriptor_format_tells_what_is_listed;
+    Osd2 "t10-osd 1.9 LIST_ATTR" attributes_come_with_the_entries;
+    Osd "t10-osd 1.9 LIST" a_partition_that_is_not_there_is_not_listed;
+}
+
+fn list_of(device: &mut Device, allocation: usize, initial: u64) -> Answer {
+    let request = device.own(cdb::LIST).fetches(allocation).start(initial);
+    device.run(request).good()
+}
+
+fn ids(data: &[u8]) -> Vec<u64> {
+    data[24..].chunks_exact(8).map(number).collect()
+}
+
+fn numbered(device: &mut Device, count: u64) -> Vec<u64> {
+    let all: Vec<u64> = (0..count).map(|at| 0x2_0000 + 3 * at).collect();
+    for object in all.iter().rev() {
+        let request = device.user(cdb::CREATE, *object);
+        device.run(request).good();
+    }
+    all
+}
+
+fn objects_are_listed_in_ascending_order(device: &mut Device) {
+    let all = numbered(device, 20);
+    let data = list_of(device, 24 + 8 * 20, 0).data;
+    assert_eq!(ids(&data), all);
+    assert_eq!((number(&data[..8]), number(&data[8..16])), (16 + 8 * 20, 0), "length, and no continuation");
+}
+
+fn partitions_are_listed_at_the_root(device: &mut Device) {
+    let request = device.request(cdb::LIST).fetches(24 + 8 * 1000).start(device.partition);
+    let data = device.run(request).good().data;
+    assert_eq!(ids(&data[..32]), [device.partition]);
+    let format = data[23];
+    assert_eq!(format, if device.osd2() { 0x04 } else { format & 0x03 | 1 });
+}
+
+fn a_short_list_has_whole_entries_and_tells_where_it_goes_on(device: &mut Device) {
+    let all = numbered(device, 10);
+    let data = list_of(device, 24 + 8 * 4 + 5, 0).data;
+    let end = 24 + 8 * 4;
+    assert_eq!(ids(&data[..end.min(data.len())]), all[..4]);
+    assert_eq!(number(&data[8..16]), all[4]);
+    let told = number(&data[..8]);
+    assert!(told == 16 + 80 || told == u64::MAX, "the length of the whole list, or unknown: {told:#x}");
+}
+
+fn a_series_of_short_lists_is_the_whole_list(device: &mut Device) {
+    let all = numbered(device, 23);
+    let (mut found, mut initial) = (Vec::<u64>::new(), 0);
+    for _ in 0..12 {
+        let data = list_of(device, 24 + 8 * 5, initial).data;
+        initial = number(&data[8..16]);
+        let took = if initial == 0 { all.len() - found.len() } else { 5 };
+        found.extend(&ids(&data)[..took]);
+        if initial == 0 {
+            break;
+        }
+    }
+    assert_eq!(found, all);
+}
+
+fn a_list_starts_at_its_initial_id(device: &mut Device) {
+    let all = numbered(device, 6);
+    let data = list_of(device, 24 + 8 * 10, all[3]).data;
+    assert_eq!(number(&data[24..32]), all[3]);
+    let data = list_of(device, 24 + 8 * 10, all[3] + 1).data;
+    assert_eq!(number(&data[24..32]), all[4]);
+}
+
+fn an_allocation_of_nothing_is_no_error(device: &mut Device) {
+    numbered(device, 2);
+    assert!(list_of(device, 0, 0).data.is_empty());
+}
+
+fn an_allocation_below_the_header_is_refused(device: &mut Device) {
+    for allocation in [1, 23] {
+        let request = device.own(cdb::LIST).fetches(allocation);
+        let at = request.length_at();
+        device.run(request).invalid(at);
+    }
+}
+
+fn a_list_identifier_that_nobody_gave_is_refused(device: &mut Device) {
+    let at = device.generation.pick(32, 48);
+    let request = device.own(cdb::LIST).fetches(64).with(at, &0x1234_u32.to_be_bytes());
+    device.run(request).invalid(at);
+}
+
+fn a_reserved_sort_order_is_refused(device: &mut Device) {
+    let request = device.own(cdb::LIST).fetches(64).specific(1);
+    let answer = device.run(request).refused(ILLEGAL, 0x2400);
+    if !device.secured() {
+        answer.points_at(11);
+    }
+}
+
+fn the_descriptor_format_tells_what_is_listed(device: &mut Device) {
+    numbered(device, 1);
+    let format = list_of(device, 64, 0).data[23];
+    assert_eq!(format & device.generation.pick(0x01, 0xFC), device.generation.pick(0x00, 0x84));
+}
+
+fn attributes_come_with_the_entries(device: &mut Device) {
+    let all = numbered(device, 3);
+    for object in &all {
+        device.set(*object, 1, 9, format!("object {object:x}").as_bytes()).good();
+    }
+    let request = device.own(cdb::LIST).fetches(2048).specific(0x40).gets(&[(1, 9), (1, 2)]);
+    let data = device.run(request).good().data;
+    assert_eq!(data[23] & 0xFC, 0x88, "user objects with attributes");
+    let mut rest = &data[24..];
+    for object in &all {
+        let length = usize::from(u16::from_be_bytes([rest[14], rest[15]]));
+        assert_eq!((number(&rest[..8]), rest[8]), (*object, cdb::USER));
+        let entries = list::entries(device.generation, &rest[16..16 + length]);
+        assert_eq!(entries[0].1, format!("object {object:x}").into_bytes());
+        assert_eq!(number(&entries[1].1), *object);
+        rest = &rest[16 + length..];
+    }
+}
+
+fn a_partition_that_is_not_there_is_not_listed(device: &mut Device) {
+    let request =
+        device.request(cdb::LIST).at(cdb::PARTITION, crate::runner::free_partition(), 0).fetches(64);
+    device.run(request).refused(ILLEGAL, 0x2400);
+}

@@ -1,0 +1,15 @@
+//! The tests, a file for each area.
+
+pub(crate) mod attributes;
+pub(crate) mod capture;
+pub(crate) mod cdbs;
+pub(crate) mod data;
+pub(crate) mod listing;
+pub(crate) mod login;
+pub(crate) mod objects;
+pub(crate) mod pages;
+pub(crate) mod partitions;
+pub(crate) mod scatter;
+pub(crate) mod security;
+pub(crate) mod session;
+pub(crate) mod spc;

@@ -1,0 +1,234 @@
+//! What every logical unit answers (SPC-4), on the OSD logical unit.
+
+use crate::iscsi::{Connection, Reply};
+use crate::sense::Sense;
+use crate::suite::behaviours;
+use crate::target::Portal;
+
+behaviours! { "SPC commands";
+    Iscsi "SPC-4 6.6.2" standard_inquiry_says_osd;
+    Iscsi "SPC-4 6.6.2" inquiry_is_cut_at_its_allocation_length;
+    Iscsi "SPC-4 7.8.2" supported_pages_are_listed_in_ascending_order;
+    Iscsi "SPC-4 7.8.2" every_supported_page_can_be_had;
+    Iscsi "SPC-4 7.8.6" the_identification_page_names_the_logical_unit;
+    Iscsi "SPC-4 7.8.17" the_serial_number_page_is_printable;
+    Iscsi "t10-osd 6.2" the_security_token_differs_from_nexus_to_nexus;
+    Iscsi "SPC-4 6.6.1" an_unknown_page_is_refused;
+    Iscsi "SPC-4 6.6.1" a_page_without_evpd_is_refused;
+    Iscsi "SPC-4 6.33" report_luns_lists_the_logical_unit;
+    Iscsi "SPC-4 6.33" report_luns_needs_room_for_its_header;
+    Iscsi "SPC-4 6.39" request_sense_gives_what_there_is_to_say;
+    Iscsi "SPC-4 6.39" request_sense_gives_fixed_format_when_asked;
+    Iscsi "SPC-4 6.47" test_unit_ready_succeeds;
+    Iscsi "SAM-5 5.14" a_new_nexus_hears_a_unit_attention_once;
+    Iscsi "SAM-5 5.14" inquiry_and_report_luns_do_not_wait_for_the_attention;
+    Iscsi "SPC-4 4.3" an_unknown_operation_code_is_refused;
+    Iscsi "SAM-5 4.12" an_absent_logical_unit_answers_inquiry_as_not_there;
+    Iscsi "SAM-5 4.12" an_absent_logical_unit_refuses_commands;
+    Iscsi "SPC-4 6.35" supported_operation_codes_are_reported;
+}
+
+fn inquiry(page: Option<u8>, allocation: u16) -> [u8; 6] {
+    let [high, low] = allocation.to_be_bytes();
+    [0x12, u8::from(page.is_some()), page.unwrap_or(0), high, low, 0]
+}
+
+fn ask(connection: &mut Connection, cdb: &[u8], length: usize) -> Reply {
+    connection.command(cdb, &[], length)
+}
+
+fn page(connection: &mut Connection, page: u8) -> Vec<u8> {
+    let reply = ask(connection, &inquiry(Some(page), 512), 512);
+    assert_eq!(reply.status, 0, "page {page:#04x}: {:02x?}", reply.sense);
+    let data = reply.data_in;
+    assert_eq!(data[1], page);
+    assert_eq!(usize::from(u16::from_be_bytes([data[2], data[3]])), data.len() - 4, "page length");
+    data
+}
+
+fn illegal(reply: &Reply, code: u16) {
+    assert_eq!(reply.status, 2);
+    let sense = Sense::parse(&reply.sense);
+    assert_eq!((sense.key, sense.code), (5, code), "{sense:04x?}");
+}
+
+fn standard_inquiry_says_osd(portal: &Portal) {
+    let data = ask(&mut Connection::session(portal), &inquiry(None, 96), 96).data_in;
+    assert!(data.len() >= 36, "{} bytes", data.len());
+    assert_eq!(data[0], 0x11, "connected, object-based storage");
+    assert_eq!(data[3] & 0x0F, 2, "response data format");
+    assert_eq!(usize::from(data[4]) + 5, data.len(), "additional length");
+    assert!(data[8..36].iter().all(|byte| (0x20..0x7F).contains(byte)), "vendor, product, revision");
+}
+
+fn inquiry_is_cut_at_its_allocation_length(portal: &Portal) {
+    let mut connection = Connection::session(portal);
+    let whole = ask(&mut connection, &inquiry(None, 96), 96).data_in;
+    for allocation in [0, 5, 36] {
+        let cut = ask(&mut connection, &inquiry(None, allocation), 96).data_in;
+        assert_eq!(cut, whole[..usize::from(allocation)]);
+    }
+}
+
+fn supported_pages_are_listed_in_ascending_order(portal: &Portal) {
+    let data = page(&mut Connection::session(portal), 0);
+    let pages = &data[4..];
+    assert!(pages.windows(2).all(|pair| pair[0] < pair[1]), "{pages:02x?}");
+    assert!(pages.contains(&0x00) && pages.contains(&0x83));
+}
+
+fn every_supported_page_can_be_had(portal: &Portal) {
+    let mut connection = Connection::session(portal);
+    let pages = page(&mut connection, 0)[4..].to_vec();
+    for number in pages {
+        let data = page(&mut connection, number);
+        assert_eq!(data[0], 0x11);
+    }
+}
+
+fn the_identification_page_names_the_logical_unit(portal: &Portal) {
+    let data = page(&mut Connection::session(portal), 0x83);
+    let mut rest = &data[4..];
+    let mut of_the_unit = 0;
+    while rest.len() >= 4 {
+        let length = usize::from(rest[3]);
+        assert!(rest.len() >= 4 + length, "a whole designator");
+        of_the_unit += usize::from(rest[1] & 0x30 == 0);
+        rest = &rest[4 + length..];
+    }
+    assert!(rest.is_empty() && of_the_unit > 0);
+}
+
+fn the_serial_number_page_is_printable(portal: &Portal) {
+    let data = page(&mut Connection::session(portal), 0x80);
+    assert!(data.len() > 4 && data[4..].iter().all(|byte| (0x20..0x7F).contains(byte)));
+}
+
+fn the_security_token_differs_from_nexus_to_nexus(portal: &Portal) {
+    let (mut one, mut other) = (Connection::session(portal), Connection::session(portal));
+    let (token, again) = (page(&mut one, 0xB1), page(&mut one, 0xB1));
+    assert!(token.len() >= 4 + 16 && token == again, "one token for one nexus");
+    assert_ne!(page(&mut other, 0xB1), token);
+}
+
+fn an_unknown_page_is_refused(portal: &Portal) {
+    let reply = ask(&mut Connection::session(portal), &inquiry(Some(0x7E), 255), 255);
+    illegal(&reply, 0x2400);
+}
+
+fn a_page_without_evpd_is_refused(portal: &Portal) {
+    let reply = ask(&mut Connection::session(portal), &[0x12, 0, 0x83, 0, 255, 0], 255);
+    illegal(&reply, 0x2400);
+}
+
+fn report_luns(select: u8, allocation: u32) -> [u8; 12] {
+    let mut cdb = [0; 12];
+    (cdb[0], cdb[2]) = (0xA0, select);
+    cdb[6..10].copy_from_slice(&allocation.to_be_bytes());
+    cdb
+}
+
+fn report_luns_lists_the_logical_unit(portal: &Portal) {
+    let mut connection = Connection::session(portal);
+    let data = ask(&mut connection, &report_luns(0, 4096), 4096).data_in;
+    let length = u32::from_be_bytes(data[..4].try_into().unwrap()) as usize;
+    assert_eq!(data.len(), 8 + length);
+    let lun = connection.lun();
+    assert!(data[8..].chunks_exact(8).any(|one| one == lun), "{data:02x?}");
+}
+
+fn report_luns_needs_room_for_its_header(portal: &Portal) {
+    let reply = ask(&mut Connection::session(portal), &report_luns(0, 15), 15);
+    illegal(&reply, 0x2400);
+}
+
+fn request_sense_gives_what_there_is_to_say(portal: &Portal) {
+    let reply = ask(&mut Connection::session(portal), &[0x03, 1, 0, 0, 252, 0], 252);
+    assert_eq!(reply.status, 0);
+    let sense = Sense::parse(&reply.data_in);
+    assert_eq!((sense.key, sense.code), (0, 0), "nothing");
+}
+
+fn request_sense_gives_fixed_format_when_asked(portal: &Portal) {
+    let reply = ask(&mut Connection::session(portal), &[0x03, 0, 0, 0, 252, 0], 252);
+    assert_eq!((reply.status, reply.data_in[0] & 0x7F), (0, 0x70));
+    assert!(reply.data_in.len() >= 18);
+}
+
+fn test_unit_ready_succeeds(portal: &Portal) {
+    assert_eq!(ask(&mut Connection::session(portal), &[0; 6], 0).status, 0);
+}
+
+/// A session that has not asked anything yet.
+fn fresh(portal: &Portal) -> Connection {
+    let mut connection = Connection::open(portal);
+    connection.log_in("conformance-attention", &[]);
+    connection
+}
+
+fn a_new_nexus_hears_a_unit_attention_once(portal: &Portal) {
+    let mut connection = fresh(portal);
+    let mut heard = 0;
+    loop {
+        let reply = ask(&mut connection, &[0; 6], 0);
+        if reply.status == 0 {
+            break;
+        }
+        let sense = Sense::parse(&reply.sense);
+        assert_eq!((sense.key, sense.code >> 8), (6, 0x29), "{sense:04x?}");
+        heard += 1;
+        assert!(heard < 4);
+    }
+    assert!(heard >= 1, "power on, reset or nexus loss");
+}
+
+fn inquiry_and_report_luns_do_not_wait_for_the_attention(portal: &Portal) {
+    let mut connection = fresh(portal);
+    assert_eq!(ask(&mut connection, &inquiry(None, 96), 96).status, 0);
+    assert_eq!(ask(&mut connection, &report_luns(0, 64), 64).status, 0);
+    assert_eq!(ask(&mut connection, &[0; 6], 0).status, 2, "it is still there");
+}
+
+fn an_unknown_operation_code_is_refused(portal: &Portal) {
+    let mut connection = Connection::session(portal);
+    for code in [0x01, 0x42, 0xC0, 0xFF] {
+        let reply = ask(&mut connection, &[code, 0, 0, 0, 0, 0], 0);
+        illegal(&reply, 0x2000);
+    }
+}
+
+fn absent(portal: &Portal) -> Connection {
+    let mut connection = Connection::session(portal);
+    connection.portal.lun = 200;
+    connection
+}
+
+fn an_absent_logical_unit_answers_inquiry_as_not_there(portal: &Portal) {
+    let reply = ask(&mut absent(portal), &inquiry(None, 96), 96);
+    assert_eq!((reply.status, reply.data_in[0]), (0, 0x7F));
+}
+
+fn an_absent_logical_unit_refuses_commands(portal: &Portal) {
+    let reply = ask(&mut absent(portal), &[0; 6], 0);
+    assert_eq!(reply.status, 2);
+    // Of what type a logical unit would be that is not there, nobody knows: either format.
+    let fixed = reply.sense[0] & 0x7F == 0x70;
+    let (key, code) =
+        if fixed { (reply.sense[2], reply.sense[12]) } else { (reply.sense[1], reply.sense[2]) };
+    assert_eq!((key & 0x0F, code), (5, 0x25));
+}
+
+fn supported_operation_codes_are_reported(portal: &Portal) {
+    let mut connection = Connection::session(portal);
+    let mut cdb = [0; 12];
+    (cdb[0], cdb[1]) = (0xA3, 0x0C);
+    cdb[6..10].copy_from_slice(&4096_u32.to_be_bytes());
+    let reply = ask(&mut connection, &cdb, 4096);
+    if reply.status != 0 {
+        illegal(&reply, 0x2000);
+        crate::runner::skip("the device does not report its operation codes");
+    }
+    let length = u32::from_be_bytes(reply.data_in[..4].try_into().unwrap()) as usize;
+    assert!(length > 0 && reply.data_in.len() <= 4 + length);
+    assert!(reply.data_in[4..].chunks(8).any(|one| one[0] == 0x12), "INQUIRY among them");
+}
