@@ -54,7 +54,10 @@ pub(crate) const UNUSED: u32 = u32::MAX;
 pub(crate) struct Action(pub(crate) u16, pub(crate) u16);
 
 macro_rules! actions {
-    ($($name:ident = $osd1:literal, $osd2:literal;)*) => { $(pub(crate) const $name: Action = Action($osd1, $osd2);)* };
+    ($($name:ident = $osd1:literal, $osd2:literal;)*) => { $(
+        #[allow(dead_code, reason = "the table is whole; some commands have no test yet")]
+        pub(crate) const $name: Action = Action($osd1, $osd2);
+    )* };
 }
 
 actions! {
@@ -263,11 +266,6 @@ impl Request {
 
     pub(crate) fn patched(mut self, at: usize, bytes: &[u8]) -> Self {
         self.patches.push((at, bytes.to_vec()));
-        self
-    }
-
-    pub(crate) fn needs(mut self, permissions: u16) -> Self {
-        self.permissions |= permissions;
         self
     }
 }

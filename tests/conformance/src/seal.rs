@@ -15,6 +15,7 @@ pub(crate) enum Method {
     /// Nothing.
     NoSec,
     /// The capability, over a channel that is secure by itself.
+    #[allow(dead_code, reason = "the other codes follow from it")]
     CapKey,
     /// CDB, status and sense data.
     CmdRsp,
