@@ -7,7 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use sealstone_crypto::RustCrypto;
 use sealstone_initiator::Bearer;
 use sealstone_osd::capability::{Range, Scope};
-use sealstone_osd::{Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod};
+use sealstone_osd::{
+    Capability, Command, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
+};
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, algorithm};
 use serde::Deserialize;
 use zeroize::Zeroizing;
@@ -44,6 +46,25 @@ impl Issuer {
         let mut keys = KeyHierarchy::factory(Hash::Sha256, &initial, system_id);
         keys.add_partition(partition).map_err(|error| error.to_string())?;
         Ok(Self(keys))
+    }
+
+    /// The keys, as the factory made them.
+    pub(crate) const fn keys(&self) -> &KeyHierarchy<RustCrypto> {
+        &self.0
+    }
+
+    /// What one command needs, and to get attributes.
+    pub(crate) fn command(&self, command: &Command, method: SecurityMethod) -> Outcome<Bearer> {
+        let object = command.object();
+        let scope = Scope::default();
+        let (kind, descriptor) = match command.object_types().last() {
+            Some(ObjectType::User) => {
+                (ObjectType::User, Descriptor::User { scope, allowed: object, range: Range::ALL })
+            }
+            Some(&kind) => (kind, Descriptor::Partition { scope, partition: object.partition }),
+            None => return Err("a command of no object".into()),
+        };
+        self.issue(kind, command.permissions() | Permissions::GET_ATTR, descriptor, method)
     }
 
     /// Everything that can be done to a user object.

@@ -117,9 +117,14 @@ pub(crate) struct Osd {
 
 impl Osd {
     /// Formats a device in `data` and starts it.
-    pub(crate) fn new(settings: &Settings, data: &Path) -> Outcome<Self> {
-        init(&settings.binary, &OSD_INIT, data)?;
-        let daemon = Daemon::start(&settings.binary, &OSD_SERVE, data)?;
+    pub(crate) fn new(binary: &Path, data: &Path) -> Outcome<Self> {
+        init(binary, &OSD_INIT, data)?;
+        Self::start(binary, data)
+    }
+
+    /// Starts the device in `data`.
+    pub(crate) fn start(binary: &Path, data: &Path) -> Outcome<Self> {
+        let daemon = Daemon::start(binary, &OSD_SERVE, data)?;
         let url = daemon.ready.get("url").and_then(Value::as_str).ok_or("the device tells no address")?;
         Ok(Self { data: data.to_owned(), url: url.to_owned(), daemon })
     }

@@ -9,12 +9,16 @@
 
 mod ceiling;
 mod client;
+mod commands;
 mod contender;
 mod credential;
 mod daemon;
 mod figures;
+mod keys;
+mod latency;
 mod machine;
 mod measure;
+mod objects;
 mod process;
 mod report;
 mod settings;
@@ -61,8 +65,11 @@ struct Findings {
 }
 
 fn main() -> ExitCode {
-    let Command::Run(arguments) = Cli::parse().command;
-    match arguments.settings().and_then(|settings| run(settings, &arguments)) {
+    let outcome = match Cli::parse().command {
+        Command::Run(arguments) => arguments.settings().and_then(|settings| run(settings, &arguments)),
+        Command::Commands(arguments) => commands::run(&arguments),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let mut text = error.to_string();
@@ -85,7 +92,7 @@ fn run(settings: Settings, arguments: &settings::Run) -> Outcome {
     };
     eprintln!("starting the device and the metadata server {} times each", settings.starts);
     let starts = daemon::measure_starts(&settings, folder.path())?;
-    let osd = Osd::new(&settings, &folder.path().join("measured"))?;
+    let osd = Osd::new(&settings.binary, &folder.path().join("measured"))?;
     let client = Client::connect(&osd, &settings)?;
     let awake = if arguments.let_sleep { None } else { Awake::new() };
     machine.kept_awake = awake.is_some();

@@ -30,6 +30,56 @@ const OBJECT_BYTES: u64 = 128 << 20;
 pub(crate) enum Command {
     /// Measure one device on loopback: every method, size and depth.
     Run(Run),
+    /// Measure single commands on loopback: latency of keys, attributes, creation, lists; memory of idle connections and
+    /// cold objects.
+    Commands(Commands),
+}
+
+#[derive(Args)]
+pub(crate) struct Commands {
+    /// Times that each command is measured.
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    pub(crate) samples: usize,
+    /// Objects that are made, listed, and left cold.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub(crate) objects: u64,
+    /// Connections that are made and left idle.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub(crate) connections: usize,
+    /// Let idle cores sleep while measuring; else they are kept awake, which takes root.
+    #[arg(long)]
+    pub(crate) let_sleep: bool,
+    /// Write everything to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// The program to measure [default: `sealstone` beside this one].
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// Where a device keeps its data with the cost of making it durable [default: the system's folder for temporary
+    /// files].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
+    /// Where a device keeps its data without that cost: a file system in memory.
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) memory_folder: PathBuf,
+}
+
+impl Commands {
+    pub(crate) fn binary(&self) -> Outcome<PathBuf> {
+        program(self.binary.as_ref())
+    }
+}
+
+/// The program to measure.
+fn program(given: Option<&PathBuf>) -> Outcome<PathBuf> {
+    let binary = match given {
+        Some(binary) => binary.clone(),
+        None => std::env::current_exe()?.with_file_name("sealstone"),
+    };
+    if binary.is_file() {
+        return Ok(binary);
+    }
+    Err(format!("{} is not there; build it, or use --binary", binary.display()).into())
 }
 
 #[derive(Args)]
@@ -79,13 +129,7 @@ pub(crate) struct Settings {
 
 impl Run {
     pub(crate) fn settings(&self) -> Outcome<Settings> {
-        let binary = match &self.binary {
-            Some(binary) => binary.clone(),
-            None => std::env::current_exe()?.with_file_name("sealstone"),
-        };
-        if !binary.is_file() {
-            return Err(format!("{} is not there; build it, or use --binary", binary.display()).into());
-        }
+        let binary = program(self.binary.as_ref())?;
         let pick = |quick, usual| if self.quick { quick } else { usual };
         let seconds = self.seconds.unwrap_or(if self.quick { SECONDS_QUICK } else { SECONDS });
         if !(0.001..=3600.0).contains(&seconds) {

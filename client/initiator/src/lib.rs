@@ -9,6 +9,7 @@ mod config;
 mod driver;
 mod environment;
 mod error;
+mod manager;
 mod operation;
 mod osd;
 mod session;
@@ -17,6 +18,7 @@ mod url;
 pub use config::{INITIATOR_NAME, MEMORY_DEFAULT, QUEUE_DEPTH_DEFAULT, SessionConfig};
 pub use environment::{Environment, SystemEnvironment};
 pub use error::{OsdError, SessionError};
+pub use manager::{KeyManager, ManagerError, MasterOutcome};
 pub use operation::{
     ATTRIBUTES_LENGTH_MAX, Completion, LIST_IDS_MAX, Listed, Operation, Repeat, TRANSFER_MAX,
 };

@@ -4,6 +4,7 @@
 //! Truth: t10-osd §1.2, §1.10.
 
 use bytes::Bytes;
+use sealstone_osd::cdb::{SetKey, SetMasterKey};
 use sealstone_osd::{AttributeId, Command, ObjectId};
 
 /// The most bytes one READ or WRITE may carry.
@@ -133,7 +134,19 @@ pub enum Operation {
         /// Bytes to use; 0 is all.
         capacity: u64,
     },
-    /// Any typed command, for what has no variant of its own (SET KEY and the like). Never retried.
+    /// Sets a root, partition or working key. Sent again with the same seed it sets the same key.
+    SetKey {
+        /// Which key, from what seed.
+        set: SetKey,
+    },
+    /// A step of the exchange of a master key.
+    SetMasterKey {
+        /// Which step.
+        set: SetMasterKey,
+        /// Its parameter data.
+        data_out: Bytes,
+    },
+    /// Any typed command, for what has no variant of its own. Never retried.
     Other {
         /// The command.
         command: Command,
@@ -175,6 +188,8 @@ impl Operation {
             Self::CreatePartition { .. } => "CREATE PARTITION",
             Self::RemovePartition { .. } => "REMOVE PARTITION",
             Self::FormatOsd { .. } => "FORMAT OSD",
+            Self::SetKey { .. } => "SET KEY",
+            Self::SetMasterKey { .. } => "SET MASTER KEY",
             Self::Other { .. } => "OTHER",
         }
     }
@@ -194,7 +209,8 @@ impl Operation {
             | Self::FlushOsd
             | Self::List { .. }
             | Self::GetAttributes { .. }
-            | Self::SetAttributes { .. } => Repeat::Safe,
+            | Self::SetAttributes { .. }
+            | Self::SetKey { .. } => Repeat::Safe,
             Self::Create { object } | Self::CreateAndWrite { object, .. } if object.object != 0 => {
                 Repeat::CreateOfKnownId
             }
@@ -207,6 +223,7 @@ impl Operation {
             | Self::Remove { .. }
             | Self::RemovePartition { .. }
             | Self::FormatOsd { .. }
+            | Self::SetMasterKey { .. }
             | Self::Other { .. } => Repeat::Unsafe,
         }
     }

@@ -3,7 +3,7 @@
 //! Does: seal and replace, open, count generations. Does not: know what a key is for.
 //! Contract: `persist_keys` returns when the new keys are durable; after a crash at any step the old or the new keys
 //! are there, whole. A copy older than the boot record knows of is refused.
-//! Truth: docs/design/security.md 3.7; `docs/adr/0006-keys-in-a-sealed-file.md`.
+//! Truth: docs/design/security.md 3.7; `docs/adr/0007-keys-in-a-sealed-file.md`.
 
 use std::io;
 use std::sync::Arc;

@@ -111,6 +111,10 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
             plain(Command::RemovePartition(RemovePartition { partition: *partition, with_contents: false }))
         }
         Operation::FormatOsd { capacity } => plain(Command::FormatOsd(FormatOsd { capacity: *capacity })),
+        Operation::SetKey { set } => plain(Command::SetKey(*set)),
+        Operation::SetMasterKey { set, data_out } => {
+            Draft::new(Command::SetMasterKey(*set), data_out.clone())
+        }
         Operation::Other { command, data_out } => Draft::new(*command, data_out.clone()),
     })
 }
@@ -133,7 +137,9 @@ pub(super) fn completion(
         }
         Operation::Append { .. } => done.appended_at = Some(number(&done, APPENDED_AT)?),
         Operation::List { ids_max, .. } => done.listed = Some(listed(&data, *ids_max)?),
-        Operation::Read { .. } | Operation::Other { .. } => done.data = data,
+        Operation::Read { .. } | Operation::SetMasterKey { .. } | Operation::Other { .. } => {
+            done.data = data;
+        }
         _ => {}
     }
     Ok(done)

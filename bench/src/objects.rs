@@ -1,0 +1,254 @@
+//! Commands on objects, and the memory that connections and objects take.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sealstone_initiator::{
+    Bearer, LIST_IDS_MAX, Operation, OsdClient, OsdOptions, ScsiRequest, SystemEnvironment, TargetUrl,
+    TcpDial,
+};
+use sealstone_osd::cdb::{Create, Extent, List, Target};
+use sealstone_osd::{AttributeId, Command, ObjectId, SecurityMethod};
+use serde::Serialize;
+use tokio::runtime::Runtime;
+
+use crate::credential::Issuer;
+use crate::daemon::Osd;
+use crate::latency::Latency;
+use crate::process::usage;
+use crate::settings::Commands;
+use crate::workload::Direction;
+use crate::{Outcome, ceiling};
+
+const PARTITION: u64 = 1 << 16;
+/// Where the many objects are.
+const CROWD: u64 = PARTITION + 1;
+const OBJECT: ObjectId = ObjectId::new(PARTITION, 1 << 16);
+/// Bytes of the object that is read.
+const OBJECT_BYTES: usize = 1 << 20;
+const READ_BYTES: usize = 4096;
+/// Objects that one CREATE makes while the crowd is made.
+const CREATE_COUNT: u16 = 10_000;
+/// A daemon has been idle for so long when its memory is looked at.
+const SETTLE: Duration = Duration::from_secs(3);
+/// Commands and plain TCP take turns of this length.
+const TURN: Duration = Duration::from_millis(50);
+const METHOD: SecurityMethod = SecurityMethod::CmdRsp;
+
+/// LIST of the whole crowd.
+#[derive(Debug, Serialize)]
+pub(crate) struct Listing {
+    pub(crate) objects: u64,
+    pub(crate) seconds: f64,
+}
+
+/// 4 KiB reads at depth 1, beside plain TCP.
+#[derive(Debug, Serialize)]
+pub(crate) struct ReadBesideTcp {
+    pub(crate) tcp_us: f64,
+    pub(crate) read_us: f64,
+    /// CPU of the device for one read.
+    pub(crate) device_cpu_us: f64,
+}
+
+/// Memory of the device.
+#[derive(Debug, Serialize)]
+pub(crate) struct Held {
+    pub(crate) connections: usize,
+    pub(crate) bytes_per_idle_connection: f64,
+    pub(crate) objects: u64,
+    pub(crate) bytes_per_cold_object: f64,
+}
+
+/// Everything here.
+pub(crate) struct Measured {
+    pub(crate) rows: Vec<Latency>,
+    pub(crate) listing: Listing,
+    pub(crate) read: ReadBesideTcp,
+    pub(crate) held: Held,
+}
+
+pub(crate) fn measure(
+    runtime: &Runtime,
+    binary: &Path,
+    data: &Path,
+    arguments: &Commands,
+) -> Outcome<Measured> {
+    let osd = Osd::new(binary, data)?;
+    let issuer = Issuer::of(&osd.data, PARTITION)?;
+    let device = connect(&osd)?;
+    let anything = issuer.anything()?;
+    runtime.block_on(device.create_partition(&anything, PARTITION))?;
+    runtime.block_on(device.create_partition(&anything, CROWD))?;
+    runtime.block_on(device.create(&anything, OBJECT))?;
+    runtime.block_on(device.write(&anything, OBJECT, 0, Bytes::from(vec![0x5A; OBJECT_BYTES])))?;
+    let rows = latencies(runtime, &device, &issuer, arguments.samples)?;
+    let read = beside_tcp(runtime, &osd, &device, &issuer, arguments.samples)?;
+    thread::sleep(SETTLE);
+    let bytes_per_idle_connection = idle_connections(runtime, &osd, arguments.connections)?;
+    drop(device);
+    // A device without the crowd, started anew, is what its memory is compared with.
+    osd.stop()?;
+    let osd = Osd::start(binary, data)?;
+    thread::sleep(SETTLE);
+    let empty_kib = usage(osd.pid())?.rss_kib;
+    let device = connect(&osd)?;
+    eprintln!("making {} objects", arguments.objects);
+    make_crowd(runtime, &device, &anything, arguments.objects)?;
+    drop(device);
+    osd.stop()?;
+    let osd = Osd::start(binary, data)?;
+    thread::sleep(SETTLE);
+    let full_kib = usage(osd.pid())?.rss_kib;
+    let device = connect(&osd)?;
+    let mut crowd = Issuer::of(&osd.data, CROWD)?;
+    let listing = list(runtime, &device, &mut crowd, arguments.objects)?;
+    drop(device);
+    osd.stop()?;
+    let held = Held {
+        connections: arguments.connections,
+        bytes_per_idle_connection,
+        objects: arguments.objects,
+        bytes_per_cold_object: full_kib.saturating_sub(empty_kib) as f64 * 1024.0
+            / arguments.objects.max(1) as f64,
+    };
+    Ok(Measured { rows, listing, read, held })
+}
+
+fn connect(osd: &Osd) -> Outcome<OsdClient> {
+    let url: TargetUrl = osd.url.parse()?;
+    let environment = Arc::new(SystemEnvironment);
+    let options = OsdOptions::new(&*environment);
+    Ok(OsdClient::new(Arc::new(TcpDial::new(&url)), &url, environment, options))
+}
+
+fn latencies(
+    runtime: &Runtime,
+    device: &OsdClient,
+    issuer: &Issuer,
+    samples: usize,
+) -> Outcome<Vec<Latency>> {
+    let mut rows = Vec::new();
+    let command = Command::GetAttributes(Target { object: OBJECT });
+    let bearer = issuer.command(&command, METHOD)?;
+    let ids: Vec<_> = [0x1, 0x2, 0x81, 0x82].map(|number| AttributeId::new(1, number)).to_vec();
+    rows.push(Latency::measure("GET ATTRIBUTES", "CMDRSP; four of a user object", samples, |_| {
+        let got = runtime.block_on(device.attributes(&bearer, OBJECT, ids.clone()))?;
+        if got.len() == ids.len() { Ok(()) } else { Err("an attribute is missing".into()) }
+    })?);
+    let object = |number: usize| ObjectId::new(PARTITION, (1 << 20) + number as u64);
+    // A credential for each object, made before the clock starts.
+    let count = samples + samples.div_ceil(10) + 1;
+    let command = |number| Command::Create(Create { object: object(number), count: 1 });
+    let bearers = bearers(issuer, count, command)?;
+    rows.push(Latency::measure("CREATE", "CMDRSP; a given id", samples, |number| {
+        runtime.block_on(device.create(&bearers[number], object(number)))?;
+        Ok(())
+    })?);
+    let command = |number| Command::Remove(Target { object: object(number) });
+    let bearers = self::bearers(issuer, count, command)?;
+    rows.push(Latency::measure("REMOVE", "CMDRSP; durable later", samples / 2, |number| {
+        let operation = Operation::Other { command: command(number), data_out: Bytes::new() };
+        runtime.block_on(device.execute(&bearers[number], operation))?;
+        Ok(())
+    })?);
+    let first = samples / 2 + (samples / 2).div_ceil(20);
+    rows.push(Latency::measure("REMOVE with FUA", "CMDRSP; durable before GOOD", samples / 4, |number| {
+        Ok(runtime.block_on(device.remove(&bearers[first + number], object(first + number)))?)
+    })?);
+    Ok(rows)
+}
+
+fn bearers(issuer: &Issuer, count: usize, command: impl Fn(usize) -> Command) -> Outcome<Vec<Bearer>> {
+    (0..count).map(|number| issuer.command(&command(number), METHOD)).collect()
+}
+
+/// Reads and plain TCP in turns, so that whatever else the machine does meets both.
+fn beside_tcp(
+    runtime: &Runtime,
+    osd: &Osd,
+    device: &OsdClient,
+    issuer: &Issuer,
+    samples: usize,
+) -> Outcome<ReadBesideTcp> {
+    let extent = Extent { object: OBJECT, start: 0, length: READ_BYTES as u64 };
+    let bearer = issuer.command(&Command::Read(extent), METHOD)?;
+    let (mut tcp, mut read) = (Vec::new(), Vec::new());
+    let (mut device_cpu_s, mut buffer) = (0.0, Vec::new());
+    while read.len() < samples {
+        let (exchanges, time) = ceiling::run(Direction::Read, READ_BYTES, 1, TURN)?;
+        tcp.push(time / u32::try_from(exchanges.max(1)).unwrap_or(u32::MAX));
+        let before = usage(osd.pid())?.cpu_s;
+        let until = Instant::now() + TURN;
+        while Instant::now() < until {
+            let offset = (read.len() % (OBJECT_BYTES / READ_BYTES) * READ_BYTES) as u64;
+            let begin = Instant::now();
+            let operation = Operation::Read { object: OBJECT, offset, length: READ_BYTES, buffer };
+            buffer = runtime.block_on(device.execute(&bearer, operation))?.data;
+            read.push(begin.elapsed());
+        }
+        device_cpu_s += usage(osd.pid())?.cpu_s - before;
+    }
+    let reads = read.len() as f64;
+    Ok(ReadBesideTcp {
+        tcp_us: Latency::of("", "", tcp).median_us,
+        read_us: Latency::of("", "", read).median_us,
+        device_cpu_us: device_cpu_s * 1e6 / reads,
+    })
+}
+
+/// Resident bytes of the device for each session that is logged in and does nothing.
+fn idle_connections(runtime: &Runtime, osd: &Osd, count: usize) -> Outcome<f64> {
+    let before_kib = usage(osd.pid())?.rss_kib;
+    let mut sessions = Vec::with_capacity(count);
+    for _ in 0..count {
+        let session = connect(osd)?;
+        let ready = ScsiRequest { cdb: Bytes::from_static(&[0; 6]), ..ScsiRequest::default() };
+        runtime.block_on(session.raw(ready))?;
+        sessions.push(session);
+    }
+    thread::sleep(SETTLE);
+    let after_kib = usage(osd.pid())?.rss_kib;
+    Ok(after_kib.saturating_sub(before_kib) as f64 * 1024.0 / count.max(1) as f64)
+}
+
+fn make_crowd(runtime: &Runtime, device: &OsdClient, anything: &Bearer, objects: u64) -> Outcome {
+    let mut left = objects;
+    while left > 0 {
+        let count = u16::try_from(left).unwrap_or(u16::MAX).min(CREATE_COUNT);
+        let command = Command::Create(Create { object: ObjectId::new(CROWD, 0), count });
+        let operation = Operation::Other { command, data_out: Bytes::new() };
+        runtime.block_on(device.execute(anything, operation))?;
+        left -= u64::from(count);
+    }
+    Ok(runtime.block_on(device.flush_osd(anything))?)
+}
+
+fn list(runtime: &Runtime, device: &OsdClient, issuer: &mut Issuer, objects: u64) -> Outcome<Listing> {
+    let command = Command::List(List {
+        object: ObjectId::of_partition(CROWD),
+        list_id: 0,
+        allocation: 0,
+        initial: 0,
+        with_attributes: false,
+    });
+    let bearer = issuer.command(&command, METHOD)?;
+    let begin = Instant::now();
+    let (mut from, mut found) = (0, 0);
+    loop {
+        let page = runtime.block_on(device.list(&bearer, CROWD, from, LIST_IDS_MAX))?;
+        found += page.ids.len() as u64;
+        match page.next {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    if found != objects {
+        return Err(format!("{found} of {objects} objects are listed").into());
+    }
+    Ok(Listing { objects: found, seconds })
+}

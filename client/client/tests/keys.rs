@@ -1,0 +1,144 @@
+//! A security manager changes keys of a real device over real sessions, some of which break.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod world;
+
+use sealstone_client::OsdError;
+use sealstone_crypto::dh::Group;
+use sealstone_initiator::{Bearer, KeyManager, ManagerError, MasterOutcome};
+use sealstone_osd::capability::Scope;
+use sealstone_osd::cdb::KeyToSet;
+use sealstone_osd::{
+    AttributeId, Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
+};
+use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy};
+use world::World;
+use world::faults::Fault;
+
+const PID: u64 = 0x1_0000;
+
+fn manager(world: &World) -> KeyManager {
+    let mut keys = KeyHierarchy::factory(Hash::Sha256, &InitialKey::new(&[1; 32]).unwrap(), [1; 20]);
+    keys.add_partition(PID).unwrap();
+    KeyManager::new(world.osd(0), keys, world.client_clock.clone())
+}
+
+/// What the device says the identifiers of its keys are, asked under the manager's working keys.
+async fn identifiers(
+    world: &World,
+    manager: &KeyManager,
+    object: ObjectId,
+    ids: &[(u32, u32)],
+) -> Vec<Vec<u8>> {
+    let capability = Capability {
+        generation: Generation::Osd2,
+        format: Generation::Osd2,
+        key_version: 0,
+        icv_algorithm: 1,
+        method: SecurityMethod::AllData,
+        expires_ms: 0,
+        audit: [0; 20],
+        discriminator: [3; 12],
+        object_created_ms: 0,
+        object_type: if object.is_root() { ObjectType::Root } else { ObjectType::Partition },
+        permissions: Permissions::GET_ATTR | Permissions::POL_SEC,
+        descriptor: Descriptor::Partition { scope: Scope::default(), partition: object.partition },
+    };
+    let credential = Credential::issue(manager.keys(), &AlgorithmSlots::DEFAULT, &capability).unwrap();
+    let ids = ids.iter().map(|&(page, number)| AttributeId::new(page, number)).collect();
+    let got = world.osd(0).attributes(&Bearer::of(&credential).unwrap(), object, ids).await.unwrap();
+    got.into_iter().map(|(_, value)| value.map(|value| value.to_vec()).unwrap_or_default()).collect()
+}
+
+/// Root, partition zero and the partition of the files, from the master down.
+async fn set_all_below(manager: &mut KeyManager, fill: u8) {
+    manager.set_key(KeyToSet::Root, 0, [fill; 7]).await.unwrap();
+    for partition in [0, PID] {
+        manager.set_key(KeyToSet::Partition, partition, [fill; 7]).await.unwrap();
+        manager.set_key(KeyToSet::Working(0), partition, [fill; 7]).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_key_of_a_device_can_be_changed_and_told_by_its_identifier() {
+    let world = World::new(1).await;
+    let mut manager = manager(&world);
+    for (round, group) in (1u8..).zip(Group::ALL) {
+        manager.set_master_key(group, [round; 7]).await.unwrap();
+        set_all_below(&mut manager, 0x10 + round).await;
+        let root = [(0x9000_0005, 0x7FFD), (0x9000_0005, 0x7FFE)];
+        let told = identifiers(&world, &manager, ObjectId::ROOT, &root).await;
+        assert_eq!(told, [[round; 7], [0x10 + round; 7]], "{group:?}");
+        let below = [(0x3000_0005, 0x7FFF), (0x3000_0005, 0x8000), (0x3000_0005, 0x8001)];
+        let told = identifiers(&world, &manager, ObjectId::of_partition(PID), &below).await;
+        assert_eq!(told, [vec![0x10 + round; 7], vec![0x10 + round; 7], vec![]]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_with_other_keys_changes_nothing() {
+    let world = World::new(1).await;
+    let keys = KeyHierarchy::factory(Hash::Sha256, &InitialKey::new(&[9; 32]).unwrap(), [1; 20]);
+    let mut stranger = KeyManager::new(world.osd(0), keys, world.client_clock.clone());
+    let denied = |outcome: Result<(), ManagerError>| matches!(outcome, Err(ManagerError::Device(error)) if error.is_denied());
+    assert!(denied(stranger.set_key(KeyToSet::Root, 0, [1; 7]).await));
+    assert!(denied(stranger.set_master_key(Group::X25519, [1; 7]).await));
+    let mut manager = manager(&world);
+    manager.set_key(KeyToSet::Working(5), PID, [1; 7]).await.unwrap();
+    let no_such = manager.set_key(KeyToSet::Working(5), 0x7_7777, [1; 7]).await;
+    assert!(matches!(no_such, Err(ManagerError::Key(_))));
+}
+
+/// Whatever breaks in the middle of SET KEY: sent again it sets the same key, and both ends agree in the end.
+#[tokio::test(start_paused = true)]
+async fn set_key_over_sessions_that_break_leaves_both_ends_with_the_same_key() {
+    for cut in (200..1600).step_by(100) {
+        let world = World::new(1).await;
+        let mut manager = manager(&world);
+        world.faults.next([Some(Fault::CutReads(cut)), Some(Fault::CutWrites(cut))]);
+        manager.set_key(KeyToSet::Root, 0, [7; 7]).await.unwrap();
+        set_all_below(&mut manager, 8).await;
+        let told = identifiers(&world, &manager, ObjectId::ROOT, &[(0x9000_0005, 0x7FFE)]).await;
+        assert_eq!(told, [[8; 7]], "cut at {cut}");
+    }
+}
+
+/// A lost answer to the change step: the manager finds out which master key the device has, and goes on with that.
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_to_the_change_step_is_settled() {
+    let mut seen = Vec::new();
+    for cut in (300..1500).step_by(20) {
+        for fault in [Fault::CutReads(cut), Fault::CutWrites(cut)] {
+            let world = World::new(1).await;
+            let mut manager = manager(&world);
+            world.faults.next([Some(fault)]);
+            let outcome = manager.set_master_key(Group::X25519, [1; 7]).await;
+            match outcome {
+                Ok(()) => seen.push("done"),
+                Err(ManagerError::Device(OsdError::OutcomeUnknown { command: "SET MASTER KEY" })) => {
+                    let early = manager.set_key(KeyToSet::Root, 0, [2; 7]).await;
+                    let settled = if matches!(early, Err(ManagerError::Unsettled)) {
+                        Some(manager.settle_master(Group::X25519).await.unwrap())
+                    } else {
+                        // The first step was lost: nothing changed.
+                        early.unwrap();
+                        None
+                    };
+                    seen.push(match settled {
+                        Some(MasterOutcome::New) => "new",
+                        Some(MasterOutcome::Old) => "old",
+                        None => "not begun",
+                    });
+                }
+                Err(other) => panic!("{fault:?}: {other}"),
+            }
+            set_all_below(&mut manager, 3).await;
+            let told = identifiers(&world, &manager, ObjectId::ROOT, &[(0x9000_0005, 0x7FFE)]).await;
+            assert_eq!(told, [[3; 7]], "{fault:?}");
+        }
+    }
+    for outcome in ["done", "new", "old", "not begun"] {
+        assert!(seen.contains(&outcome), "never {outcome}: {seen:?}");
+    }
+}
