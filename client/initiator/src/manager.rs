@@ -4,8 +4,8 @@
 //! the device's. Does not: store the hierarchy or decide when to change a key; the caller does, and should store a copy
 //! from [`KeyManager::keys`] after every change.
 //! Contract: the hierarchy changes when the device acknowledged, and not before. SET KEY sent twice sets the same key, so
-//! a lost answer is asked for again. After a lost answer to the change step of SET MASTER KEY nothing is done until
-//! [`KeyManager::settle_master`] found out which of the two master keys the device has.
+//! a lost answer is asked for again. After a change step of SET MASTER KEY that was not acknowledged nothing is done
+//! until [`KeyManager::settle_master`] found out which of the two master keys the device has.
 //! Truth: t10-osd 4.7 to 4.9; docs/design/security.md 3.6.
 
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub enum ManagerError {
     /// The device's value of the exchange is unusable.
     #[error("the device's value: {0}")]
     Value(#[from] ValueError),
-    /// The answer to a change step was lost: call [`KeyManager::settle_master`] first.
+    /// A change step was not acknowledged: call [`KeyManager::settle_master`] first.
     #[error("whether the device took the last master key is not known yet")]
     Unsettled,
 }
@@ -67,7 +67,7 @@ pub struct KeyManager {
     device: OsdClient,
     keys: KeyHierarchy<RustCrypto>,
     environment: Arc<dyn Environment>,
-    /// The identifier of a proposed master key whose change step got no answer.
+    /// The identifier of a proposed master key whose change step was not acknowledged.
     unsettled: Option<KeyIdentifier>,
 }
 
@@ -136,7 +136,8 @@ impl KeyManager {
     /// SET MASTER KEY: exchanges seeds and changes the key. All keys below it become void: set the root key next.
     ///
     /// # Errors
-    /// [`ManagerError`]. If the change step got no answer, [`Self::settle_master`] has to come before anything else.
+    /// [`ManagerError`]. If it was the change step, [`Self::settle_master`] has to come before anything else, which the
+    /// others say with [`ManagerError::Unsettled`].
     pub async fn set_master_key(
         &mut self,
         group: Group,
@@ -161,18 +162,15 @@ impl KeyManager {
                 self.keys.accept_master(identifier);
                 Ok(())
             }
-            Err(ManagerError::Device(error)) if is_unknown(&error) => {
-                self.unsettled = Some(identifier);
-                Err(error.into())
-            }
             Err(error) => {
-                self.keys.abandon_master();
+                // No refusal of this step can be believed as it stands: one that is unsealed may be anybody's.
+                self.unsettled = Some(identifier);
                 Err(error)
             }
         }
     }
 
-    /// Finds out which master key the device has, after the answer to a change step was lost: it lets only the present
+    /// Finds out which master key the device has, after a change step that was not acknowledged: it lets only the present
     /// one begin an exchange. Nothing to do if nothing is open.
     ///
     /// # Errors
@@ -278,16 +276,4 @@ impl KeyManager {
         let credential = Credential::issue_under(&self.keys, &AlgorithmSlots::DEFAULT, key, &capability)?;
         Ok(Bearer::of(&credential)?)
     }
-}
-
-/// May the command have been done although no answer says so?
-const fn is_unknown(error: &OsdError) -> bool {
-    matches!(
-        error,
-        OsdError::OutcomeUnknown { .. }
-            | OsdError::Session(_)
-            | OsdError::IntegrityFailure(_)
-            | OsdError::Malformed(_)
-            | OsdError::Busy
-    )
 }

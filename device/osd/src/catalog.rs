@@ -5,7 +5,7 @@
 //! Contract: after a change of an attribute of the root or a partition, `reload_*` under that object's lock.
 //! Truth: docs/design/t10-osd.md 3.5 (quotas, policy/security), 4.6, 4.10.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,9 @@ use sealstone_osd::cdb::Isolation;
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_store::{ObjectStore, StoreError};
 
-use crate::attributes::rows::{BYPASS, INTERNAL, PARTITION, POLICY_ACCESS_TAG, ROOT, USER_OBJECT_TAG, page};
+use crate::attributes::rows::{
+    BYPASS, FROZEN_AUDITS, INTERNAL, PARTITION, POLICY_ACCESS_TAG, ROOT, USER_OBJECT_TAG, page,
+};
 use crate::duplicates::{self, Lineage};
 use crate::isolation;
 
@@ -155,6 +157,8 @@ pub(crate) struct Catalog {
     partitions: RwLock<BTreeMap<u64, Arc<Partition>>>,
     /// Partitions whose contents are being made or replaced: nobody sees them.
     unfinished: RwLock<BTreeMap<u64, Arc<Partition>>>,
+    /// Audit values whose credentials are refused.
+    frozen_audits: RwLock<BTreeSet<[u8; 20]>>,
     /// Latest created time of anything removed: nothing created later may have that time again.
     retired_ms: Mutex<u64>,
 }
@@ -171,6 +175,7 @@ impl Catalog {
             root: RwLock::new(read_root(store, defaults)?),
             partitions: RwLock::new(BTreeMap::new()),
             unfinished: RwLock::new(BTreeMap::new()),
+            frozen_audits: RwLock::new(read_frozen_audits(store)?),
             retired_ms: Mutex::new(0),
         };
         let mut from = ObjectId::of_partition(ObjectId::FIRST_ASSIGNABLE);
@@ -280,7 +285,14 @@ impl Catalog {
     pub(crate) fn reload_root(&self, store: &dyn ObjectStore) -> Result<(), StoreError> {
         let fresh = read_root(store, self.defaults)?;
         *self.root.write() = fresh;
+        let frozen = read_frozen_audits(store)?;
+        *self.frozen_audits.write() = frozen;
         Ok(())
+    }
+
+    /// Is this audit value frozen?
+    pub(crate) fn audit_frozen(&self, audit: &[u8; 20]) -> bool {
+        self.frozen_audits.read().contains(audit)
     }
 
     pub(crate) fn reload_partition(&self, store: &dyn ObjectStore, id: u64) -> Result<(), StoreError> {
@@ -388,6 +400,11 @@ fn read_root(store: &dyn ObjectStore, defaults: Defaults) -> Result<RootPolicy, 
             .and_then(|value| isolation::method(&value))
             .unwrap_or(isolation::DEFAULT_METHOD),
     })
+}
+
+fn read_frozen_audits(store: &dyn ObjectStore) -> Result<BTreeSet<[u8; 20]>, StoreError> {
+    let stored = store.attributes(ObjectId::ROOT, Some(ROOT + FROZEN_AUDITS))?;
+    Ok(stored.into_iter().filter_map(|(_, value)| value.try_into().ok()).collect())
 }
 
 fn read_partition(store: &dyn ObjectStore, id: u64, defaults: Defaults) -> Result<Policy, StoreError> {

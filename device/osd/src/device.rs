@@ -172,7 +172,7 @@ impl Device {
 
     /// FORMAT OSD: the root's attributes are as new, but for Policy/Security: a format must not lower a floor.
     pub(crate) fn reset_root_attributes(&self) -> Result<(), Failure> {
-        let keep = [ROOT + page::SECURITY, rows::INTERNAL];
+        let keep = [ROOT + page::SECURITY, ROOT + rows::FROZEN_AUDITS, rows::INTERNAL];
         for (id, _) in self.store.attributes(ObjectId::ROOT, None)? {
             if !keep.contains(&id.page) {
                 self.store.set_attribute(ObjectId::ROOT, id, &[])?;

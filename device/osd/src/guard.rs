@@ -169,9 +169,8 @@ impl Facts for Device {
         self.catalog.partition(partition).map_or(0, |partition| partition.policy().frozen_keys)
     }
 
-    fn audit_frozen(&self, _audit: &[u8; 20]) -> bool {
-        // No attribute freezes an audit value in the sources we have.
-        false
+    fn audit_frozen(&self, audit: &[u8; 20]) -> bool {
+        self.catalog.audit_frozen(audit)
     }
 
     fn object(&self, id: ObjectId) -> Option<ObjectFacts> {

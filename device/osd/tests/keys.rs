@@ -482,3 +482,36 @@ fn key_identifiers_are_read_with_pol_sec_and_never_set() {
     assert!(matches!(capability.descriptor, Descriptor::Partition { partition: PID, .. }));
     assert_eq!(AttributeId::new(0x3000_0005, 0x8000).page, 0x3000_0005);
 }
+
+/// Our own attributes: the security manager freezes the audit value of whoever is suspected, and only theirs.
+#[test]
+fn a_frozen_audit_value_is_refused_until_it_is_thawed() {
+    const PAGE: u32 = 0x9000_F005;
+    let bench = bench();
+    let command = look(PID);
+    let capability = bench.capability(&command, SecurityMethod::AllData);
+    let suspect = Capability { audit: *b"suspected of a crime", ..capability };
+    let set = |number: u32, value: &[u8]| {
+        let set = Command::SetAttributes(Target { object: ObjectId::ROOT });
+        bench.run(set, Wish::set(&[(PAGE, number, value)]), &[])
+    };
+    let ask = |capability: &Capability| bench.run_with(command, Wish::get(&[(1, 0x82)]), &[], capability);
+    ask(&suspect).good();
+    set(7, &suspect.audit).good();
+    assert_eq!(ask(&suspect).sense(), (5, 0x2404));
+    ask(&capability).good();
+    // Neither a format nor whoever lacks POL/SEC thaws it; 20 bytes or none, and no more than 64 of them.
+    bench.run(Command::FormatOsd(FormatOsd { capacity: 0 }), Wish::default(), &[]).good();
+    bench.create_partition(PID);
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    assert_eq!(ask(&suspect).sense(), (5, 0x2404));
+    assert_eq!(set(8, &[1; 19]).sense(), (5, 0x2600));
+    assert_eq!(set(65, &[1; 20]).sense(), (5, 0x2600));
+    let thaw = Command::SetAttributes(Target { object: ObjectId::ROOT });
+    let root = bench.capability(&thaw, SecurityMethod::AllData);
+    let weaker = Capability { permissions: root.permissions.without(Permissions::POL_SEC), ..root };
+    let answer = bench.run_with(thaw, Wish::set(&[(PAGE, 7, b"")]), &[], &weaker);
+    assert_eq!(answer.sense(), (5, 0x2400));
+    set(7, b"").good();
+    ask(&suspect).good();
+}

@@ -253,6 +253,8 @@ impl Verified<Capability> {
 
 /// Pages whose attributes need POL/SEC besides: Policy/Security of every object type (t10-osd 3.1, 4.2).
 pub const POLICY_SECURITY_PAGES: [u32; 4] = [0x9000_0005, 0x3000_0005, 0x6000_0005, 0x0000_0005];
+/// Our own page with frozen audit values: POL/SEC besides.
+const FROZEN_AUDITS_PAGE: u32 = 0x9000_F005;
 /// Our own page with an object's least method: POL/SEC besides (security.md 4.4).
 pub const MINIMUM_METHOD_PAGE: u32 = 0x0000_F001;
 /// Attributes Access of a partition: what capabilities may reach follows from it, so POL/SEC besides to be set.
@@ -352,5 +354,5 @@ impl Permit {
 
 /// Does POL/SEC guard the page?
 fn guarded(page: u32) -> bool {
-    POLICY_SECURITY_PAGES.contains(&page) || page == MINIMUM_METHOD_PAGE
+    POLICY_SECURITY_PAGES.contains(&page) || page == MINIMUM_METHOD_PAGE || page == FROZEN_AUDITS_PAGE
 }

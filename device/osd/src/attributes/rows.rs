@@ -36,6 +36,8 @@ pub(crate) const SEALSTONE: u32 = 0xF001;
 pub(crate) const LIFE: u32 = 0xF003;
 /// Where a partition comes from and what was made of it: P+F004h.
 pub(crate) const DUPLICATES: u32 = 0xF004;
+/// Audit values whose credentials are refused, R+F005h: number n is the n-th of them.
+pub(crate) const FROZEN_AUDITS: u32 = 0xF005;
 /// Where the device keeps what no client may see: a reserved page.
 pub(crate) const INTERNAL: u32 = 0xEFFF_FF00;
 
@@ -352,6 +354,9 @@ rows! {
         0x1..=0x1, Exactly(1), Set::Never, Stored(&[0]);
         0x3..=0x4, Exactly(6), Set::Never, Stored(NO_TIME);
     }
+    Root ROOT + FROZEN_AUDITS: {
+        0x1..=0x40, Exactly(20), Set::Stored, Stored(&[]);
+    }
     User USER + SEALSTONE: {
         0x1..=0x1, Exactly(1), Set::Method, Stored(&[0]);
     }
@@ -432,7 +437,8 @@ pub(crate) fn base(kind: ObjectType) -> u32 {
 pub(crate) fn is_security_page(kind: ObjectType, page: u32) -> bool {
     let base = base(kind);
     let access = kind == ObjectType::Partition && page == base + page::ATTRIBUTES_ACCESS;
-    page == base + page::SECURITY || page == base + SEALSTONE || access
+    let frozen = kind == ObjectType::Root && page == base + FROZEN_AUDITS;
+    page == base + page::SECURITY || page == base + SEALSTONE || access || frozen
 }
 
 /// The 40 bytes that identify one of our pages on objects of a type.
@@ -441,6 +447,7 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
         PageKind::Own if page == base(kind) + SEALSTONE => Some(*SECURITY_FLOOR),
         PageKind::Own if page == base(kind) + LIFE => Some(*DEVICE_LIFE),
         PageKind::Own if page == base(kind) + DUPLICATES => Some(*PARTITION_DUPLICATES),
+        PageKind::Own if page == ROOT + FROZEN_AUDITS => Some(*FROZEN_AUDIT_VALUES),
         PageKind::Own | PageKind::Directory | PageKind::CurrentCommand => attribute::identification(page),
         PageKind::Application | PageKind::Empty | PageKind::Foreign => None,
     }
@@ -449,6 +456,7 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
 /// Vendor in 8 bytes, name in 32.
 const SECURITY_FLOOR: &[u8; 40] = b"SEALSTONUser Object Security Floor\0\0\0\0\0\0";
 const PARTITION_DUPLICATES: &[u8; 40] = b"SEALSTONPartition Duplicates\0\0\0\0\0\0\0\0\0\0\0\0";
+const FROZEN_AUDIT_VALUES: &[u8; 40] = b"SEALSTONFrozen Audit Values\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const DEVICE_LIFE: &[u8; 40] = b"SEALSTONDevice Life\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
 #[cfg(test)]
@@ -479,12 +487,10 @@ mod tests {
     /// The protocol's table and this one say the same of every attribute that both know.
     #[test]
     fn lengths_and_access_agree_with_the_protocols_table() {
-        for row in ROWS
-            .iter()
-            .copied()
-            .flatten()
-            .filter(|row| ![USER + SEALSTONE, USER + LIFE, PARTITION + DUPLICATES].contains(&row.page))
-        {
+        for row in ROWS.iter().copied().flatten().filter(|row| {
+            let ours = [USER + SEALSTONE, USER + LIFE, PARTITION + DUPLICATES, ROOT + FROZEN_AUDITS];
+            !ours.contains(&row.page)
+        }) {
             for number in [row.first, row.last] {
                 let standard =
                     attribute::standard(AttributeId::new(row.page, number)).expect("a standard attribute");
