@@ -7,6 +7,7 @@
 //! changes are refused until the device is opened again; everything else goes on under the old keys.
 //! Truth: docs/design/security.md 3.6, 3.7; docs/design/t10-osd.md 4.7 to 4.9.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -84,8 +85,8 @@ pub(crate) struct Keyring {
 }
 
 impl Keyring {
-    /// The keys of a start. `partitions` are those of the store, ascending: every one of them gets a place for keys, and
-    /// keys of others are dropped, which a CREATE or REMOVE PARTITION left behind that a crash cut off.
+    /// The keys of a start. `partitions` are those of the store: every one of them gets a place for keys, and keys of
+    /// others are dropped, which a CREATE or REMOVE PARTITION left behind that a crash cut off.
     ///
     /// # Errors
     /// [`KeyringError`].
@@ -93,7 +94,7 @@ impl Keyring {
         record: KeyRecord,
         initial: &InitialKey,
         system_id: [u8; 20],
-        partitions: &[u64],
+        partitions: &BTreeSet<u64>,
     ) -> Result<Self, KeyringError> {
         let factory = record.stored.is_none();
         let mut keys = match &record.stored {
@@ -103,13 +104,13 @@ impl Keyring {
         if *keys.system_id() != system_id || keys.hash() != KEY_HASH {
             return Err(KeyringError::AnotherDevice);
         }
-        let known: Vec<u64> = keys.partitions().collect();
+        let known: BTreeSet<u64> = keys.partitions().collect();
         let mut changed = factory;
-        for &orphan in known.iter().filter(|id| **id != 0 && partitions.binary_search(id).is_err()) {
+        for &orphan in known.difference(partitions).filter(|id| **id != 0) {
             keys.remove_partition(orphan);
             changed = true;
         }
-        for &id in partitions.iter().filter(|id| known.binary_search(id).is_err()) {
+        for &id in partitions.difference(&known) {
             // Only a device that never stored its keys has partitions without: they have their factory's. For any
             // other it is damage, and nobody may come in by keys that may have been revoked.
             let added = if factory { keys.add_partition(id) } else { keys.add_partition_unset(id) };
@@ -282,4 +283,78 @@ pub enum KeyringError {
     /// They could not be stored.
     #[error("the keys could not be stored")]
     Persist(#[source] ProvisionError),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sealstone_seal::KeySelector;
+
+    use super::*;
+
+    const SYSTEM: [u8; 20] = [7; 20];
+
+    /// Keeps what it was given, as many times as it was given something.
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<Vec<u8>>>);
+
+    impl KeyStore for Arc<Kept> {
+        fn persist_keys(&self, keys: &[u8]) -> Result<(), ProvisionError> {
+            self.0.lock().push(keys.to_vec());
+            Ok(())
+        }
+    }
+
+    fn open(stored: Option<&[u8]>, kept: &Arc<Kept>, partitions: &[u64]) -> Keyring {
+        let record = KeyRecord {
+            stored: stored.map(|stored| Zeroizing::new(stored.to_vec())),
+            store: Box::new(Arc::clone(kept)),
+        };
+        let initial = InitialKey::new(&[1; 32]).expect("32 bytes");
+        Keyring::open(record, &initial, SYSTEM, &partitions.iter().copied().collect())
+            .expect("keys that open")
+    }
+
+    fn has_key(keyring: &Keyring, partition: u64) -> bool {
+        keyring.read().signing_key(KeySelector::Working { partition, version: 0 }).is_some()
+    }
+
+    #[test]
+    fn every_partition_of_the_store_keeps_its_keys_in_whatever_order_they_are_named() {
+        let kept = Arc::new(Kept::default());
+        // As a start names them: those that are seen, then those that are not finished.
+        let first = open(None, &kept, &[0x10000, 0x10002, 0x10005, 0x10001, 0x10003]);
+        let stored = first.read().encode();
+        let again = open(Some(&stored), &kept, &[0x10005, 0x10002, 0x10000, 0x10003, 0x10001]);
+        assert!((0x10000..0x10004).chain([0, 0x10005]).all(|partition| has_key(&again, partition)));
+        assert_eq!(kept.0.lock().len(), 1, "nothing changed, so nothing was stored");
+    }
+
+    #[test]
+    fn orphans_are_dropped_and_partitions_without_keys_get_none_that_could_have_been_revoked() {
+        let kept = Arc::new(Kept::default());
+        let stored = open(None, &kept, &[0x10000, 0x10001]).read().encode();
+        let again = open(Some(&stored), &kept, &[0x10001, 0x10002]);
+        assert!(!again.read().partitions().any(|partition| partition == 0x10000));
+        assert!(has_key(&again, 0x10001) && !has_key(&again, 0x10002));
+        let set =
+            again.change(None, |keys| keys.set_partition(0x10002, &[1; 20], [1; 7]).map_err(Failure::Keys));
+        assert!(set.is_ok(), "SET KEY partition repairs it");
+        assert_eq!(kept.0.lock().len(), 3);
+    }
+
+    #[test]
+    fn keys_of_another_device_and_bytes_that_are_no_keys_are_refused() {
+        let kept = Arc::new(Kept::default());
+        let stored = open(None, &kept, &[]).read().encode();
+        let initial = InitialKey::new(&[1; 32]).expect("32 bytes");
+        let attempt = |stored: &[u8], system| {
+            let stored = Some(Zeroizing::new(stored.to_vec()));
+            let record = KeyRecord { stored, store: Box::new(VolatileKeys) };
+            Keyring::open(record, &initial, system, &BTreeSet::new()).err()
+        };
+        assert!(matches!(attempt(&stored, [8; 20]), Some(KeyringError::AnotherDevice)));
+        assert!(matches!(attempt(&stored[1..], SYSTEM), Some(KeyringError::Damaged)));
+    }
 }

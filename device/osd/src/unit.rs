@@ -98,8 +98,8 @@ impl OsdUnit {
             insecure_capkey: parts.config.insecure_capkey,
             ..GatePolicy::default()
         };
-        let mut partitions = catalog.partition_ids(0, usize::MAX);
-        partitions.extend(catalog.unfinished_ids());
+        let seen = catalog.partition_ids(0, usize::MAX);
+        let partitions = seen.into_iter().chain(catalog.unfinished_ids()).collect();
         let keys = Keyring::open(parts.keys, &parts.master_key, parts.system_id, &partitions)?;
         let guard = Guard::new(policy, keys, parts.lease, parts.lease_ms, &surroundings);
         let offset_ms = catalog::clock_offset(&*parts.store)?;

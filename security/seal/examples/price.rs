@@ -14,6 +14,7 @@ use sealstone_osd::{
     AttributeId, Capability, Cdb, Command, Descriptor, Generation, ObjectId, ObjectType, Permissions,
     SecurityMethod,
 };
+use sealstone_seal::freshness::CredentialId;
 use sealstone_seal::*;
 
 const NOW: u64 = 1_764_000_000_000;
