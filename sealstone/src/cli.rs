@@ -57,6 +57,9 @@ pub(crate) enum Command {
     /// Devices: `init` formats one, `serve` runs its daemon.
     #[command(subcommand)]
     Osd(Osd),
+    /// Block units of a device: disks for any iSCSI initiator.
+    #[command(subcommand)]
+    Block(Block),
     /// The metadata server: `init`, `serve`, and `add-osd` to take over a device.
     #[command(subcommand)]
     Mds(Mds),
@@ -160,6 +163,57 @@ Example:
         config: Option<PathBuf>,
         #[command(flatten)]
         options: Box<OsdOptions>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Block {
+    /// Make a block unit; a device that runs offers it at once.
+    #[command(after_help = "\
+Examples:
+  sealstone block create vm1 --data /srv/osd1 --size 20G
+  sealstone block create old --data /srv/osd1 --size 1T --block-size 4096 --lun 7 --thick
+A unit is a plain disk: whoever may log in to the target may read and write it. It is offered beyond loopback only
+if the device demands CHAP, has a list of initiators, or runs with --insecure-block.")]
+    Create {
+        /// Name of the unit: 1 to 64 of a-z, 0-9, '.', '-', '_'.
+        name: String,
+        /// Folder of the device, running or not.
+        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
+        data: PathBuf,
+        /// Size, a multiple of the block size.
+        #[arg(long, value_parser = parse_size, value_name = "SIZE")]
+        size: u64,
+        /// Bytes of a block: 512 or 4096.
+        #[arg(long, default_value = "512", value_parser = parse_size, value_name = "BYTES")]
+        block_size: u64,
+        /// Logical unit number, 1 to 255 [default: the lowest free one].
+        #[arg(long, value_name = "N")]
+        lun: Option<u16>,
+        /// Take all the space now instead of when it is written to.
+        #[arg(long)]
+        thick: bool,
+        /// A removable medium: initiators may eject and load it.
+        #[arg(long)]
+        removable: bool,
+    },
+    /// List block units.
+    #[command(visible_alias = "ls")]
+    List {
+        /// Folder of the device, running or not.
+        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
+        data: PathBuf,
+    },
+    /// Remove a block unit with everything on it.
+    Rm {
+        /// Name of the unit.
+        name: String,
+        /// Folder of the device, running or not.
+        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
+        data: PathBuf,
+        /// Even if initiators have it registered or reserved.
+        #[arg(long)]
+        force: bool,
     },
 }
 

@@ -80,6 +80,10 @@ options! {
     /// Accept CAPKEY on connections without TLS, where it stops neither injection nor replay.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_capkey: bool, "SEALSTONE_OSD_INSECURE_CAPKEY", "false";
+    /// Offer block units beyond loopback although neither CHAP nor a list of initiators protects them. Anybody who
+    /// reaches the port can read and write them.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    insecure_block: bool, "SEALSTONE_OSD_INSECURE_BLOCK", "false";
 }
 
 options! {

@@ -26,6 +26,12 @@ impl Kind {
             Self::NotFound => "not_found",
         }
     }
+
+    /// The kind of a name; a name of another version is an operation that failed.
+    pub(crate) fn from_name(name: &str) -> Self {
+        let known = [Self::Usage, Self::Denied, Self::NotFound];
+        known.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Operation)
+    }
 }
 
 impl From<Kind> for ExitCode {

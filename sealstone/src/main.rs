@@ -44,6 +44,7 @@ fn run(cli: Cli, output: Output) -> Outcome {
         Command::Mds(command) => daemon::mds::command(global, output, command),
         Command::User(command) => block_on(users::run(global, output, &command)),
         Command::Login(arguments) => block_on(session::login(global, output, &arguments)),
+        Command::Block(command) => command::block::command(output, command),
         Command::Logout => block_on(session::logout(global, output)),
         Command::Whoami => block_on(session::whoami(global, output)),
         Command::Put(arguments) => block_on(transfer::put(global, output, &arguments)),

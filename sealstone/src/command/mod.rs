@@ -1,5 +1,6 @@
 //! What the verbs do. Each command is one function from its arguments to an [`Outcome`].
 
+pub(crate) mod block;
 pub(crate) mod files;
 pub(crate) mod session;
 pub(crate) mod transfer;

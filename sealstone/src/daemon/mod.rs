@@ -1,6 +1,8 @@
 //! The daemons: sockets, clocks and signals around the pure parts.
 
 mod audit_log;
+pub(crate) mod blocks;
+pub(crate) mod control;
 pub(crate) mod mds;
 pub(crate) mod osd;
 pub(crate) mod up;

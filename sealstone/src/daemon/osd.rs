@@ -10,12 +10,14 @@ use sealstone_device::provision::InitialKey;
 use sealstone_device::{Environment, OsdConfig, OsdUnit};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_store::disk::Background;
-use sealstone_store::{DiskStore, Options};
+use sealstone_store::{DiskStore, ObjectStore, Options};
 use sealstone_target::{Config as TargetConfig, Counter, Target};
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
 use super::audit_log::{AuditLog, AuditState};
+use super::blocks::{Blocks, Exposure};
+use super::control::{self, Control};
 use super::{AUDIT_FILE, Shutdown, bind, now_ms, observe, random};
 use crate::cli::Osd;
 use crate::config::{self, OsdOptions};
@@ -24,7 +26,7 @@ use crate::metrics::{Kind as Sample, Observed, Page};
 use crate::output::{Output, human_bytes};
 
 /// What every target name begins with (RFC 7143 §4.2.7.1).
-const TARGET_PREFIX: &str = "iqn.2026-11.org.sealstone:osd.";
+pub(crate) const TARGET_PREFIX: &str = "iqn.2026-11.org.sealstone:osd.";
 /// How often the nonce lease is looked after.
 const UPKEEP_EVERY: Duration = Duration::from_millis(500);
 /// How often the store looks whether a transaction group is due.
@@ -116,6 +118,7 @@ pub(crate) struct OsdDaemon {
     serving: JoinHandle<std::io::Result<()>>,
     upkeep: JoinHandle<()>,
     background: Background,
+    control: Control,
     shutdown: Shutdown,
 }
 
@@ -126,6 +129,7 @@ struct Watched {
     store: Arc<DiskStore>,
     target: Target,
     audit: Arc<AuditState>,
+    blocks: Arc<Blocks>,
 }
 
 impl OsdDaemon {
@@ -167,7 +171,7 @@ impl OsdDaemon {
         let target_name = format!("{TARGET_PREFIX}{}", identity.name);
         let advertised = options.advertise.clone().unwrap_or_else(|| address.to_string());
         let url = format!("iscsi://{advertised}/{target_name}/0");
-        let mut target_config = TargetConfig::new(target_name);
+        let mut target_config = TargetConfig::new(target_name.clone());
         target_config.connections_max = options.connections_max.unwrap_or(CONNECTIONS_DEFAULT);
         target_config.memory_max = options.buffer_mib_max.unwrap_or(BUFFER_MIB_DEFAULT) << 20;
         target_config.memory_per_connection_max =
@@ -183,8 +187,19 @@ impl OsdDaemon {
             .map_err(|error| {
                 Failure::usage(error).hint("`sealstone config example osd` explains the limits")
             })?;
+        let exposure = Exposure { address, restricted: false, insecure: flag(options.insecure_block) };
+        let portal = url.trim_end_matches("/0").to_owned();
+        let (objects, offering) = (Arc::clone(&store) as Arc<dyn ObjectStore>, target.clone());
+        let blocks = tokio::task::spawn_blocking(move || {
+            let mut blocks = Blocks::open(objects, &target_name)?;
+            blocks.offer(&offering, portal, exposure).map(|()| Arc::new(blocks))
+        })
+        .await
+        .map_err(Failure::operation)??;
+        let control = control::serve(data, Arc::clone(&blocks), &shutdown)?;
         let observed = Arc::new(Watched {
             name: identity.name.clone(),
+            blocks,
             unit: Arc::clone(&unit),
             store,
             target: target.clone(),
@@ -193,12 +208,24 @@ impl OsdDaemon {
         let until = shutdown.wait();
         let serving = tokio::spawn(async move { target.serve(listener, until).await });
         let upkeep = tokio::spawn(keep_up(Arc::clone(&unit)));
-        Ok(Self { name: identity.name, url, address, observed, unit, serving, upkeep, background, shutdown })
+        Ok(Self {
+            name: identity.name,
+            url,
+            address,
+            observed,
+            unit,
+            serving,
+            upkeep,
+            background,
+            control,
+            shutdown,
+        })
     }
 
     /// Serves until the shutdown, then ends in order: connections, upkeep, store.
     pub(crate) async fn finish(self) -> Outcome {
         self.shutdown.wait().await;
+        drop(self.control);
         self.serving.await.map_err(Failure::operation)?.map_err(|error| Failure::from(error).at("target"))?;
         self.upkeep.abort();
         let unit = self.unit;
@@ -237,6 +264,7 @@ async fn keep_up(unit: Arc<OsdUnit>) {
 impl Observed for Watched {
     fn observe(&self, page: &mut Page) {
         page.raw(&self.unit.metrics().prometheus(&self.name));
+        self.blocks.observe(&self.name, page);
         let usage = self.unit.usage();
         let labels = [("device", self.name.as_str())];
         let mut one =
@@ -258,7 +286,6 @@ impl Observed for Watched {
     }
 
     fn health(&self) -> Result<(), String> {
-        use sealstone_store::ObjectStore as _;
         if self.audit.is_failing() {
             return Err("the audit log cannot be written".into());
         }

@@ -1,0 +1,94 @@
+//! `sealstone block …`: block units of a device, whether it runs or not.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sealstone_device::{DataDir, ProvisionError};
+use sealstone_store::{DiskStore, FileMedium, FormatError, ObjectStore, Options};
+
+use crate::cli::Block;
+use crate::daemon::blocks::{Blocks, Told, Wanted};
+use crate::daemon::control::{self, Request};
+use crate::daemon::osd::TARGET_PREFIX;
+use crate::failure::{Failure, Kind, Outcome, chain};
+use crate::output::{Output, human_bytes};
+
+/// Runs one of the verbs.
+pub(crate) fn command(output: Output, command: Block) -> Outcome {
+    match command {
+        Block::Create { data, name, size, block_size, lun, thick, removable } => {
+            let wanted = Wanted { name, size, block_size, lun, thin: !thick, removable };
+            let value = perform(&data, Request::BlockCreate(wanted))?;
+            let told: Told = serde_json::from_value(value).map_err(Failure::operation)?;
+            output.result(&told, || match &told.url {
+                Some(url) => format!("block unit {} ({}) at {url}", told.name, human_bytes(told.size)),
+                None => format!(
+                    "block unit {} ({}), LUN {} of {}, once the device runs",
+                    told.name,
+                    human_bytes(told.size),
+                    told.lun,
+                    told.target
+                ),
+            })
+        }
+        Block::List { data } => {
+            let value = perform(&data, Request::BlockList)?;
+            let units: Vec<Told> = serde_json::from_value(value).map_err(Failure::operation)?;
+            output.result(&units, || table(&units))
+        }
+        Block::Rm { data, name, force } => {
+            let value = perform(&data, Request::BlockRemove { name, force })?;
+            output.done(&value)
+        }
+    }
+}
+
+fn table(units: &[Told]) -> String {
+    if units.is_empty() {
+        return "no block units".into();
+    }
+    let mut lines = vec![format!(
+        "{:>3}  {:20} {:>10} {:>10} {:>5}  {:5}  {}",
+        "LUN", "NAME", "SIZE", "USED", "BLOCK", "KIND", "URL"
+    )];
+    lines.extend(units.iter().map(|unit| {
+        format!(
+            "{:>3}  {:20} {:>10} {:>10} {:>5}  {:5}  {}",
+            unit.lun,
+            unit.name,
+            human_bytes(unit.size),
+            human_bytes(unit.used),
+            unit.block_size,
+            if unit.thin { "thin" } else { "thick" },
+            unit.url.as_deref().unwrap_or("-"),
+        )
+    }));
+    lines.join("\n")
+}
+
+/// Asks the device that runs on the folder; if none does, opens the store itself, whose lock keeps any other away.
+fn perform(data: &Path, request: Request) -> Outcome<serde_json::Value> {
+    // The folder first: a wrong one is told as such whoever runs.
+    let folder = DataDir::open(data).map_err(|error| {
+        let failure = Failure::operation(chain(&error));
+        match error {
+            ProvisionError::NotInitialised(_) => Failure { kind: Kind::NotFound, ..failure },
+            _ => failure,
+        }
+    })?;
+    if let Some(value) = control::ask(data, &request)? {
+        return Ok(value);
+    }
+    let in_use = |error: FormatError| {
+        let failure = Failure::operation(chain(&error)).at(data.display());
+        match error {
+            FormatError::InUse => failure.hint("the device is just starting or ending; try again"),
+            _ => failure,
+        }
+    };
+    let medium = FileMedium::open(folder.store_path()).map_err(in_use)?;
+    let store = DiskStore::open(Arc::new(medium), Options::default()).map_err(in_use)?;
+    let target = format!("{TARGET_PREFIX}{}", folder.identity.name);
+    let blocks = Blocks::open(Arc::new(store) as Arc<dyn ObjectStore>, &target)?;
+    control::perform(&blocks, request, false)
+}

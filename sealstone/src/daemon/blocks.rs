@@ -1,0 +1,258 @@
+//! The block units of a running device: which are offered, to whom, and what the command line may change.
+//!
+//! Contract: a block unit has no capabilities; whoever may log in may read and write it. So it is offered only where
+//! nobody can log in from elsewhere (loopback), or where the target asks who it is (CHAP, a list of initiators), or
+//! where the operator says so.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use sealstone_block::{BlockSize, BlockUnit, BlockUnits, CatalogError, Listed, NewUnit};
+use sealstone_scsi::lu::LogicalUnit;
+use sealstone_target::Target;
+use serde::{Deserialize, Serialize};
+
+use super::{now_ms, random};
+use crate::failure::{Failure, Kind, Outcome, chain};
+use crate::metrics::{Kind as Sample, Page};
+
+/// What a new unit is to be, as the command line says it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    pub(crate) name: String,
+    pub(crate) size: u64,
+    pub(crate) block_size: u64,
+    pub(crate) lun: Option<u16>,
+    pub(crate) thin: bool,
+    pub(crate) removable: bool,
+}
+
+/// A unit as `--json` tells it.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Told {
+    pub(crate) name: String,
+    pub(crate) lun: u16,
+    pub(crate) size: u64,
+    pub(crate) block_size: u64,
+    pub(crate) thin: bool,
+    pub(crate) removable: bool,
+    pub(crate) serial: String,
+    pub(crate) created_ms: u64,
+    pub(crate) used: u64,
+    pub(crate) reserved_by: u64,
+    /// iSCSI name of the target that offers it.
+    pub(crate) target: String,
+    /// For initiators; only while the device runs.
+    pub(crate) url: Option<String>,
+}
+
+/// Makes and removes units, on a store that nobody else has open.
+pub(crate) struct Blocks {
+    units: BlockUnits,
+    target_name: String,
+    /// Where initiators find the target, while it runs.
+    offered: Option<Offered>,
+}
+
+struct Offered {
+    target: Target,
+    /// `iscsi://HOST:PORT/IQN`.
+    url: String,
+}
+
+/// Who can reach the port, and whether it asks who they are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exposure {
+    pub(crate) address: SocketAddr,
+    /// CHAP is demanded, or a list of initiators set.
+    pub(crate) restricted: bool,
+    /// The operator said `--insecure-block`.
+    pub(crate) insecure: bool,
+}
+
+impl Exposure {
+    fn check(self) -> Outcome {
+        if self.restricted || self.insecure || self.address.ip().is_loopback() {
+            return Ok(());
+        }
+        Err(Failure::new(
+            Kind::Denied,
+            format!(
+                "block units have no capabilities, and anybody who reaches {} could read and write them",
+                self.address
+            ),
+        )
+        .hint("listen on loopback, demand CHAP, set a list of initiators, or say --insecure-block"))
+    }
+}
+
+impl Blocks {
+    /// The units of a store, offered by nobody yet.
+    pub(crate) fn open(store: Arc<dyn sealstone_store::ObjectStore>, target_name: &str) -> Outcome<Self> {
+        let units = BlockUnits::open(store, target_name).map_err(failure)?;
+        Ok(Self { units, target_name: target_name.to_owned(), offered: None })
+    }
+
+    /// Offers all of them on a target; `url` is `iscsi://HOST:PORT/IQN`.
+    pub(crate) fn offer(&mut self, target: &Target, url: String, exposure: Exposure) -> Outcome {
+        let units = self.units.units();
+        if units.is_empty() {
+            // What is made later is refused by the same rule.
+            self.offered = exposure.check().is_ok().then(|| Offered { target: target.clone(), url });
+            return Ok(());
+        }
+        exposure.check()?;
+        if !exposure.address.ip().is_loopback() && !exposure.restricted {
+            tracing::warn!("--insecure-block: anybody who reaches the port can read and write block units");
+        }
+        for unit in units {
+            attach(target, &unit)?;
+        }
+        self.offered = Some(Offered { target: target.clone(), url });
+        Ok(())
+    }
+
+    /// Makes a unit, and offers it if the device runs.
+    pub(crate) fn create(&self, wanted: Wanted, running: bool) -> Outcome<Told> {
+        let block = BlockSize::from_bytes(wanted.block_size).ok_or_else(|| {
+            Failure::usage(format!("a block of {} bytes", wanted.block_size)).hint("512 or 4096")
+        })?;
+        if running && self.offered.is_none() {
+            return Err(Failure::new(
+                Kind::Denied,
+                "this device listens beyond loopback and asks nobody who they are",
+            )
+            .hint("demand CHAP, set a list of initiators, or restart it with --insecure-block"));
+        }
+        let unit = self
+            .units
+            .create(NewUnit {
+                name: wanted.name,
+                lun: wanted.lun,
+                bytes: wanted.size,
+                block,
+                thin: wanted.thin,
+                removable: wanted.removable,
+                serial: random(),
+                now_ms: now_ms(),
+            })
+            .map_err(failure)?;
+        tracing::info!(unit = unit.description().name, lun = unit.description().lun, "block unit made");
+        if let Some(offered) = &self.offered {
+            attach(&offered.target, &unit)?;
+        }
+        let lun = unit.description().lun;
+        self.list()?
+            .into_iter()
+            .find(|told| told.lun == lun)
+            .ok_or_else(|| Failure::operation("the unit was removed at once"))
+    }
+
+    /// Removes a unit with all that is in it.
+    pub(crate) fn remove(&self, name: &str, force: bool) -> Outcome<u16> {
+        let gone = self.units.remove(name, force).map_err(failure)?;
+        if let Some(offered) = &self.offered {
+            offered.target.detach(u64::from(gone.lun));
+        }
+        tracing::info!(unit = gone.name, lun = gone.lun, "block unit removed");
+        Ok(gone.lun)
+    }
+
+    /// All units.
+    pub(crate) fn list(&self) -> Outcome<Vec<Told>> {
+        let told = |listed: Listed| {
+            let unit = &listed.description;
+            Told {
+                name: unit.name.clone(),
+                lun: unit.lun,
+                size: unit.geometry.bytes(),
+                block_size: unit.geometry.block().bytes(),
+                thin: unit.thin,
+                removable: unit.removable,
+                serial: unit.serial_text(),
+                created_ms: unit.created_ms,
+                used: listed.used_bytes,
+                reserved_by: listed.reserved_by as u64,
+                target: self.target_name.clone(),
+                url: self.offered.as_ref().map(|offered| format!("{}/{}", offered.url, unit.lun)),
+            }
+        };
+        Ok(self.units.list().map_err(failure)?.into_iter().map(told).collect())
+    }
+
+    /// Figures of every unit.
+    pub(crate) fn observe(&self, device: &str, page: &mut Page) {
+        let units = self.units.units();
+        let mut family = |name: &str, help: &str, figure: &dyn Fn(&BlockUnit) -> u64| {
+            for unit in &units {
+                let lun = unit.description().lun.to_string();
+                let labels = [("device", device), ("lun", &lun), ("unit", &unit.description().name)];
+                page.family(Sample::Counter, name, help, [(&labels[..], figure(unit))]);
+            }
+        };
+        family("sealstone_block_commands_total", "Commands to block units.", &|unit| {
+            unit.counters().commands
+        });
+        family("sealstone_block_failed_total", "Commands that did not end well.", &|unit| {
+            unit.counters().failed
+        });
+        family("sealstone_block_conflicts_total", "Commands refused for a reservation.", &|unit| {
+            unit.counters().conflicts
+        });
+        family("sealstone_block_read_bytes_total", "Bytes of blocks sent.", &|unit| {
+            unit.counters().read_bytes
+        });
+        family("sealstone_block_written_bytes_total", "Bytes of blocks taken.", &|unit| {
+            unit.counters().written_bytes
+        });
+    }
+}
+
+fn attach(target: &Target, unit: &Arc<BlockUnit>) -> Outcome {
+    let lun = u64::from(unit.description().lun);
+    target.attach(lun, Arc::clone(unit) as Arc<dyn LogicalUnit>).map_err(Failure::operation)
+}
+
+fn failure(error: CatalogError) -> Failure {
+    let failure = Failure::operation(chain(&error));
+    match &error {
+        CatalogError::Name(_) | CatalogError::Lun(_) | CatalogError::Size(_) => {
+            Failure { kind: Kind::Usage, ..failure }
+        }
+        CatalogError::NotFound(_) => Failure { kind: Kind::NotFound, ..failure },
+        CatalogError::Reserved { .. } => failure.hint("--force removes it all the same"),
+        CatalogError::NoSpace { .. } => {
+            failure.hint("leave --thick out to take space only when it is written to")
+        }
+        _ => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loopback, or somebody who asks, or the operator's word: nothing else lets block units out.
+    #[test]
+    fn block_units_are_offered_only_where_somebody_asks_or_nobody_comes() {
+        let exposure = |address: &str, restricted, insecure| Exposure {
+            address: address.parse().expect("an address"),
+            restricted,
+            insecure,
+        };
+        for (address, restricted, insecure, fine) in [
+            ("127.0.0.1:3260", false, false, true),
+            ("[::1]:3260", false, false, true),
+            ("0.0.0.0:3260", false, false, false),
+            ("[::]:3260", false, false, false),
+            ("10.0.0.7:3260", false, false, false),
+            ("10.0.0.7:3260", true, false, true),
+            ("10.0.0.7:3260", false, true, true),
+        ] {
+            let outcome = exposure(address, restricted, insecure).check();
+            assert_eq!(outcome.is_ok(), fine, "{address}");
+            assert!(outcome.is_ok_and(|()| true) || !fine);
+        }
+    }
+}

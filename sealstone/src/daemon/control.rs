@@ -1,0 +1,219 @@
+//! How the command line reaches a running device: a socket in the device's folder.
+//!
+//! Does: one request of one JSON line, one answer of one JSON line. Does not: listen on any network.
+//! Contract: only the owner of the folder can connect: the folder is 0700, the socket 0600, and the peer's user is
+//! checked. The store's lock is held by whoever serves the socket, so a device folder has one master at a time.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinHandle;
+
+use super::Shutdown;
+use super::blocks::{Blocks, Wanted};
+use crate::failure::{Failure, Kind, Outcome};
+
+/// The socket's name in the device's folder.
+const SOCKET: &str = "control.sock";
+/// Longest request or answer, bytes: 255 units of some 400 bytes, with room.
+const LINE_MAX: u64 = 1 << 20;
+/// Patience with a client's request.
+const REQUEST_MAX: Duration = Duration::from_secs(10);
+/// Longest path that a socket address has room for, with its zero.
+const ADDRESS_MAX: usize = 108;
+
+/// What can be asked.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Request {
+    BlockCreate(Wanted),
+    BlockList,
+    BlockRemove { name: String, force: bool },
+}
+
+/// What is answered.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Done(serde_json::Value),
+    Failed { kind: String, message: String, next_step: Option<String> },
+}
+
+/// Does what is asked, on a device that runs or one that rests.
+pub(crate) fn perform(blocks: &Blocks, request: Request, running: bool) -> Outcome<serde_json::Value> {
+    let value = match request {
+        Request::BlockCreate(wanted) => serde_json::to_value(blocks.create(wanted, running)?),
+        Request::BlockList => serde_json::to_value(blocks.list()?),
+        Request::BlockRemove { name, force } => {
+            let lun = blocks.remove(&name, force)?;
+            Ok(serde_json::json!({ "removed": name, "lun": lun }))
+        }
+    };
+    value.map_err(Failure::operation)
+}
+
+/// A path of the socket that fits an address: by way of the open folder if the direct one is too long.
+fn address(folder: &Path) -> io::Result<(PathBuf, Option<File>)> {
+    let direct = folder.join(SOCKET);
+    if direct.as_os_str().len() < ADDRESS_MAX {
+        return Ok((direct, None));
+    }
+    let open = File::open(folder)?;
+    Ok((Path::new("/proc/self/fd").join(open.as_raw_fd().to_string()).join(SOCKET), Some(open)))
+}
+
+/// A socket that is served; it goes with it.
+pub(crate) struct Control {
+    path: PathBuf,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.task.abort();
+        // A leftover does no harm: nobody answers on it, and the next device takes its place.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Serves the socket of a folder whose store we have locked.
+pub(crate) fn serve(folder: &Path, blocks: Arc<Blocks>, shutdown: &Shutdown) -> Outcome<Control> {
+    let at = |error: io::Error| Failure::from(error).at(folder.join(SOCKET).display());
+    let (path, _folder) = address(folder).map_err(at)?;
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(error)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path).map_err(at)?;
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(at)?;
+    let until = shutdown.wait();
+    let task = tokio::spawn(async move {
+        let mut until = std::pin::pin!(until);
+        loop {
+            let accepted = tokio::select! {
+                () = &mut until => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, _)) => drop(tokio::spawn(converse(stream, Arc::clone(&blocks)))),
+                Err(error) => {
+                    tracing::warn!(%error, "control socket");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    });
+    Ok(Control { path: folder.join(SOCKET), task })
+}
+
+async fn converse(mut stream: UnixStream, blocks: Arc<Blocks>) {
+    let peer = stream.peer_cred().map(|peer| peer.uid());
+    let own = rustix::process::geteuid().as_raw();
+    if !peer.is_ok_and(|peer| peer == own || peer == 0) {
+        tracing::warn!("control socket: refused another user");
+        return;
+    }
+    let (reading, mut writing) = stream.split();
+    let mut line = String::new();
+    let mut reader = tokio::io::BufReader::new(reading.take(LINE_MAX));
+    if !matches!(tokio::time::timeout(REQUEST_MAX, reader.read_line(&mut line)).await, Ok(Ok(1..))) {
+        return;
+    }
+    let answer = match serde_json::from_str::<Request>(&line) {
+        Err(error) => Err(Failure::usage(error)),
+        // Provisioning a unit fully takes as long as writing it.
+        Ok(request) => tokio::task::spawn_blocking(move || perform(&blocks, request, true))
+            .await
+            .unwrap_or_else(|error| Err(Failure::operation(error))),
+    };
+    let answer = match answer {
+        Ok(value) => Answer::Done(value),
+        Err(failure) => Answer::Failed {
+            kind: failure.kind.name().to_owned(),
+            message: failure.message,
+            next_step: failure.next_step,
+        },
+    };
+    if let Ok(mut text) = serde_json::to_vec(&answer) {
+        text.push(b'\n');
+        // Whoever asked may be gone.
+        let _ = writing.write_all(&text).await;
+    }
+}
+
+/// Asks the device that runs on a folder; `None` if none does.
+pub(crate) fn ask(folder: &Path, request: &Request) -> Outcome<Option<serde_json::Value>> {
+    let at = |error: io::Error| Failure::from(error).at(folder.join(SOCKET).display());
+    let mut stream = match address(folder).and_then(|(path, _folder)| BlockingStream::connect(path)) {
+        Ok(stream) => stream,
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => return Ok(None),
+            _ => return Err(at(error)),
+        },
+    };
+    let mut text = serde_json::to_vec(request).map_err(Failure::operation)?;
+    text.push(b'\n');
+    stream.write_all(&text).map_err(at)?;
+    let mut line = String::new();
+    BufReader::new(stream.take(LINE_MAX)).read_line(&mut line).map_err(at)?;
+    match serde_json::from_str(&line) {
+        Ok(Answer::Done(value)) => Ok(Some(value)),
+        Ok(Answer::Failed { kind, message, next_step }) => {
+            Err(Failure { kind: Kind::from_name(&kind), message, next_step })
+        }
+        Err(_) => Err(Failure::operation("the device ended in the middle of it")
+            .at(folder.display())
+            .hint("sealstone block list tells what is there")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with a long path has a socket like any other.
+    #[test]
+    fn a_long_path_still_has_an_address() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let long = folder.path().join("x".repeat(120));
+        fs::create_dir(&long).expect("made");
+        let (path, _open) = address(&long).expect("an address");
+        assert!(path.as_os_str().len() < ADDRESS_MAX);
+        let _listener = std::os::unix::net::UnixListener::bind(path).expect("binds");
+        assert!(long.join(SOCKET).exists());
+    }
+
+    /// Requests are what they say, with nothing beside.
+    #[test]
+    fn requests_come_back_and_unknown_fields_are_refused() {
+        let wanted = Wanted {
+            name: "disk".into(),
+            size: 1 << 30,
+            block_size: 512,
+            lun: Some(3),
+            thin: true,
+            removable: false,
+        };
+        for request in [
+            Request::BlockCreate(wanted),
+            Request::BlockList,
+            Request::BlockRemove { name: "disk".into(), force: true },
+        ] {
+            let text = serde_json::to_string(&request).expect("JSON");
+            let again: Request = serde_json::from_str(&text).expect("our own request");
+            assert_eq!(format!("{again:?}"), format!("{request:?}"));
+        }
+        assert!(
+            serde_json::from_str::<Request>(r#"{"block_remove":{"name":"a","force":true,"x":1}}"#).is_err()
+        );
+    }
+}
