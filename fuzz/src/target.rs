@@ -3,7 +3,8 @@
 #[cfg(feature = "client")]
 use crate::targets::client;
 use crate::targets::{
-    device, initiator, iscsi, iscsi_login, login, mds, mds_connection, osd, osd_lists, scsi, seal, store,
+    block, device, initiator, iscsi, iscsi_login, login, mds, mds_connection, osd, osd_lists, scsi, seal,
+    store,
 };
 
 /// One way from bytes of outside into the workspace.
@@ -68,6 +69,7 @@ pub static TARGETS: &[Target] = &[
     device::UNIT,
     device::LOCKED_UNIT,
     device::DIRECTORY,
+    block::UNIT,
 ];
 
 /// The target of a name.

@@ -19,6 +19,7 @@ const CRATES: &[(&str, &str)] = &[
     ("security/login", "login"),
     ("device/store", "store"),
     ("device/osd", "device"),
+    ("device/block", "block"),
     ("client/initiator", "initiator"),
     ("client/client", "client"),
 ];
@@ -30,6 +31,7 @@ const READING: &[&str] = &["parse", "decode", "from_bytes", "from_str", "content
 const EXEMPT: &[(&str, &str)] = &[
     ("osd::Permissions::from_bytes", "any five bytes are permissions"),
     ("scsi::AdditionalSense::from_bytes", "any two bytes are a code"),
+    ("block::BlockSize::from_bytes", "a number of bytes, not bytes"),
 ];
 
 /// Entry points that are named otherwise, and so cannot be found by name.
@@ -39,6 +41,7 @@ const OTHERS: &[&str] = &[
     "store::DiskStore::open",
     "device::OsdUnit::execute",
     "mds::Connection::receive",
+    "block::BlockUnit::execute",
     "device::DataDir::open",
     "osd::ObjectValues::entries",
     "scsi::spc::flat_lun",

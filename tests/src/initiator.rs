@@ -93,6 +93,42 @@ impl Initiator {
         answer[HEADER_BYTES..].to_vec()
     }
 
+    /// Sends a command to a logical unit and gives its status byte and data-in. Data-out travels with the command, so
+    /// that it may have 8 KiB.
+    ///
+    /// # Panics
+    /// If the device closes the connection instead of answering.
+    #[track_caller]
+    pub fn command(&mut self, lun: u8, cdb: &[u8], data_out: &[u8], data_in_max: u32) -> (u8, Vec<u8>) {
+        let mut pdu = header(0x01, 0x80 | 0x01, data_out.len());
+        pdu[1] |= if data_in_max > 0 { 0x40 } else { 0 } | if data_out.is_empty() { 0 } else { 0x20 };
+        pdu[9] = lun;
+        pdu[16..20].copy_from_slice(&self.command_number.to_be_bytes());
+        let expected = if data_out.is_empty() { data_in_max } else { data_out.len() as u32 };
+        pdu[20..24].copy_from_slice(&expected.to_be_bytes());
+        pdu[24..28].copy_from_slice(&self.command_number.to_be_bytes());
+        pdu[32..32 + cdb.len()].copy_from_slice(cdb);
+        pdu.extend_from_slice(data_out);
+        pdu.resize(pdu.len().next_multiple_of(4), 0);
+        self.command_number += 1;
+        self.send(&pdu);
+        let mut data_in = Vec::new();
+        loop {
+            let answer = self.answer().expect("an answer");
+            match answer[0] & 0x3F {
+                0x25 => {
+                    data_in.extend_from_slice(&answer[HEADER_BYTES..]);
+                    // The last one may carry the status.
+                    if answer[1] & 0x01 != 0 {
+                        return (answer[3], data_in);
+                    }
+                }
+                0x21 => return (answer[3], data_in),
+                other => panic!("neither data nor status: opcode {other:#04x}"),
+            }
+        }
+    }
+
     fn fill(&mut self, into: &mut [u8]) -> Option<()> {
         match self.stream.read_exact(into) {
             Ok(()) => Some(()),

@@ -112,7 +112,7 @@ pub(crate) enum Wait {
 pub(crate) struct Row {
     pub(crate) shared: CommandRow,
     pub(crate) access: Access,
-    /// Refused while there is no medium or the unit is stopped.
+    /// Refused while there is no medium.
     pub(crate) medium: bool,
     pub(crate) offer: Offer,
     pub(crate) wait: Wait,

@@ -46,9 +46,6 @@ pub(crate) enum Failure {
     /// SWP is set.
     #[error("software write protect")]
     WriteProtected,
-    /// Stopped by START STOP UNIT.
-    #[error("the unit is stopped")]
-    Stopped,
     /// Ejected.
     #[error("no medium")]
     NoMedium,
@@ -131,7 +128,6 @@ impl Failure {
             Self::InvalidRelease => illegal(additional::INVALID_RELEASE_OF_PERSISTENT_RESERVATION),
             Self::Registrations => illegal(additional::INSUFFICIENT_REGISTRATION_RESOURCES),
             Self::WriteProtected => Sense::new(DataProtect, additional::WRITE_PROTECTED),
-            Self::Stopped => Sense::new(NotReady, additional::INITIALIZING_COMMAND_REQUIRED),
             Self::NoMedium => Sense::new(NotReady, additional::MEDIUM_NOT_PRESENT),
             Self::RemovalPrevented => illegal(additional::MEDIUM_REMOVAL_PREVENTED),
             Self::Gone => illegal(additional::LOGICAL_UNIT_NOT_SUPPORTED),

@@ -6,7 +6,7 @@ use sealstone_scsi::spc::{DEVICE_TYPE_BLOCK, Identity, VENDOR, version};
 use crate::catalog::Description;
 use crate::data::{COMPARE_BLOCKS_MAX, TRANSFER_MAX};
 use crate::geometry::Geometry;
-use crate::provisioning::{UNMAP_DESCRIPTORS_MAX, UNMAP_MAX, WRITE_SAME_MAX};
+use crate::provisioning::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_MAX};
 use crate::reserve::TARGET_PORT;
 
 /// PRODUCT IDENTIFICATION.
@@ -113,7 +113,7 @@ fn limits(geometry: &Geometry, thin: bool) -> Vec<u8> {
     content.extend(blocks(TRANSFER_OPTIMAL));
     content.extend([0; 4]); // MAXIMUM PREFETCH LENGTH: no limit
     if thin {
-        content.extend(blocks(UNMAP_MAX));
+        content.extend(UNMAP_BLOCKS_MAX.to_be_bytes());
         content.extend(UNMAP_DESCRIPTORS_MAX.to_be_bytes());
         content.extend(physical.to_be_bytes());
         content.extend(ALIGNED.to_be_bytes());
@@ -170,9 +170,9 @@ mod tests {
         let at = |page_byte: usize| u32::from_be_bytes(content[page_byte - 4..page_byte].try_into().unwrap());
         assert_eq!(content[..4], [1, 255, 0, 8]);
         assert_eq!(at(8), 16 << 11, "MAXIMUM TRANSFER LENGTH");
-        assert_eq!(at(20), 4 << 21, "MAXIMUM UNMAP LBA COUNT");
+        assert_eq!(at(20), 1 << 20, "MAXIMUM UNMAP LBA COUNT");
         assert_eq!((at(24), at(28), at(32)), (256, 8, 0x8000_0000));
-        assert_eq!(at(40), 64 << 11, "MAXIMUM WRITE SAME LENGTH, low half");
+        assert_eq!(at(40), 16 << 11, "MAXIMUM WRITE SAME LENGTH, low half");
         assert_eq!(at(44), 16 << 11, "MAXIMUM ATOMIC TRANSFER LENGTH");
         let thick = limits(&unit(false).geometry, false);
         assert_eq!(thick[16..32], [0; 16]);

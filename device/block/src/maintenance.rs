@@ -45,8 +45,8 @@ pub(crate) fn capacity_16(run: &Run<'_>) -> Result<Done, Failure> {
     Ok(Done::data(Bytes::from(data), run))
 }
 
-/// START STOP UNIT. There are no power conditions; a unit that is asked for one that would only save power is as ready
-/// as before.
+/// START STOP UNIT. Nothing turns that could be stopped: a stop flushes, and the unit, which others use too, stays as
+/// ready as before. So it does in every power condition.
 pub(crate) fn start_stop(run: &Run<'_>) -> Result<Done, Failure> {
     const START: u8 = 0x01;
     const LOEJ: u8 = 0x02;
@@ -66,7 +66,9 @@ pub(crate) fn start_stop(run: &Run<'_>) -> Result<Done, Failure> {
     if !start && flags & NO_FLUSH == 0 {
         run.unit.flush()?;
     }
-    run.unit.medium().start_stop(start, load)?;
+    if load {
+        run.unit.medium().load(start)?;
+    }
     Ok(Done::GOOD)
 }
 

@@ -14,12 +14,12 @@ use crate::failure::Failure;
 use crate::geometry::Extent;
 use crate::transfer::{Form, be16, be32, no_protection};
 
-/// Most bytes that one UNMAP gives back: MAXIMUM UNMAP LBA COUNT.
-pub(crate) const UNMAP_MAX: u64 = 4 << 30;
+/// Most blocks that one UNMAP gives back: MAXIMUM UNMAP LBA COUNT.
+pub(crate) const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 /// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
 pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
 /// Most bytes of one WRITE SAME: MAXIMUM WRITE SAME LENGTH.
-pub(crate) const WRITE_SAME_MAX: u64 = 64 << 20;
+pub(crate) const WRITE_SAME_MAX: u64 = 16 << 20;
 /// Most LBA status descriptors of one answer.
 const STATUSES_MAX: usize = 1024;
 
@@ -119,7 +119,7 @@ fn extents(run: &Run<'_>, list: &[u8]) -> Result<Vec<Extent>, Failure> {
         return Err(Failure::parameter(2));
     }
     let geometry = run.unit.geometry();
-    let mut left = u64::from(geometry.blocks_of(UNMAP_MAX));
+    let mut left = u64::from(UNMAP_BLOCKS_MAX);
     let mut extents = Vec::with_capacity(descriptors.len() / DESCRIPTOR);
     for (index, descriptor) in descriptors.chunks_exact(DESCRIPTOR).enumerate() {
         let (lba, rest) = descriptor.split_first_chunk::<8>().expect("16 bytes");

@@ -416,13 +416,12 @@ impl DeviceServer for BlockUnit {
     }
 }
 
-/// The medium: there or not, running or not (SBC-3 §5.20).
+/// The medium of a removable unit: there or not (SBC-3 §5.20).
 #[derive(Debug, Default)]
 pub(crate) struct Medium(Mutex<MediumState>);
 
 #[derive(Debug, Default)]
 struct MediumState {
-    stopped: bool,
     ejected: bool,
     prevented_by: BTreeSet<NexusId>,
 }
@@ -430,25 +429,16 @@ struct MediumState {
 impl Medium {
     /// Can blocks be had?
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        let state = self.0.lock();
-        match (state.ejected, state.stopped) {
-            (true, _) => Err(Failure::NoMedium),
-            (false, true) => Err(Failure::Stopped),
-            (false, false) => Ok(()),
-        }
+        if self.0.lock().ejected { Err(Failure::NoMedium) } else { Ok(()) }
     }
 
-    /// Starts or stops; with `load` loads or ejects.
-    pub(crate) fn start_stop(&self, start: bool, load: bool) -> Result<(), Failure> {
+    /// Loads or ejects; neither while anybody prevents it.
+    pub(crate) fn load(&self, load: bool) -> Result<(), Failure> {
         let mut state = self.0.lock();
-        match (start, load) {
-            (false, true) if !state.prevented_by.is_empty() => return Err(Failure::RemovalPrevented),
-            (false, true) => state.ejected = true,
-            (true, true) => state.ejected = false,
-            (_, false) if state.ejected => return Err(Failure::NoMedium),
-            (_, false) => {}
+        if !state.prevented_by.is_empty() {
+            return Err(Failure::RemovalPrevented);
         }
-        state.stopped = !start;
+        state.ejected = !load;
         Ok(())
     }
 
@@ -462,10 +452,8 @@ impl Medium {
         }
     }
 
-    /// Nobody prevents removal any more; what was stopped runs.
+    /// Nobody prevents removal any more.
     fn reset(&self) {
-        let mut state = self.0.lock();
-        state.prevented_by.clear();
-        state.stopped = false;
+        self.0.lock().prevented_by.clear();
     }
 }

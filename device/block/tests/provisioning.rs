@@ -104,7 +104,7 @@ fn write_same_repeats_a_block_or_gives_the_space_back() {
         (&ten(0x41, 0x02, 0, 1), &block, 1),
         (&ten(0x41, 0x01, 0, 1), &[], 1),
         (&ten(0x41, 0, 0, 0), &block, 7),
-        (&sixteen(0x93, 0, 0, 1 << 18), &block, 10),
+        (&sixteen(0x93, 0, 0, 32769), &block, 10),
     ];
     for (cdb, data, byte) in refusals {
         let refusal = bench.refused(cdb, data);

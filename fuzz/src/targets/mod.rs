@@ -1,5 +1,6 @@
 //! The targets, a file for each crate or family.
 
+pub(crate) mod block;
 #[cfg(feature = "client")]
 pub(crate) mod client;
 pub(crate) mod device;

@@ -18,7 +18,7 @@ pub(crate) fn command(output: Output, command: Block) -> Outcome {
     match command {
         Block::Create { data, name, size, block_size, lun, thick, removable } => {
             let wanted = Wanted { name, size, block_size, lun, thin: !thick, removable };
-            let value = perform(&data, Request::BlockCreate(wanted))?;
+            let value = perform(&data, Request::Create(wanted))?;
             let told: Told = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&told, || match &told.url {
                 Some(url) => format!("block unit {} ({}) at {url}", told.name, human_bytes(told.size)),
@@ -32,12 +32,12 @@ pub(crate) fn command(output: Output, command: Block) -> Outcome {
             })
         }
         Block::List { data } => {
-            let value = perform(&data, Request::BlockList)?;
+            let value = perform(&data, Request::List)?;
             let units: Vec<Told> = serde_json::from_value(value).map_err(Failure::operation)?;
             output.result(&units, || table(&units))
         }
         Block::Rm { data, name, force } => {
-            let value = perform(&data, Request::BlockRemove { name, force })?;
+            let value = perform(&data, Request::Remove { name, force })?;
             output.done(&value)
         }
     }

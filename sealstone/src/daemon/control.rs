@@ -31,13 +31,13 @@ const REQUEST_MAX: Duration = Duration::from_secs(10);
 /// Longest path that a socket address has room for, with its zero.
 const ADDRESS_MAX: usize = 108;
 
-/// What can be asked.
+/// What can be asked about block units.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
-    BlockCreate(Wanted),
-    BlockList,
-    BlockRemove { name: String, force: bool },
+    Create(Wanted),
+    List,
+    Remove { name: String, force: bool },
 }
 
 /// What is answered.
@@ -51,9 +51,9 @@ enum Answer {
 /// Does what is asked, on a device that runs or one that rests.
 pub(crate) fn perform(blocks: &Blocks, request: Request, running: bool) -> Outcome<serde_json::Value> {
     let value = match request {
-        Request::BlockCreate(wanted) => serde_json::to_value(blocks.create(wanted, running)?),
-        Request::BlockList => serde_json::to_value(blocks.list()?),
-        Request::BlockRemove { name, force } => {
+        Request::Create(wanted) => serde_json::to_value(blocks.create(wanted, running)?),
+        Request::List => serde_json::to_value(blocks.list()?),
+        Request::Remove { name, force } => {
             let lun = blocks.remove(&name, force)?;
             Ok(serde_json::json!({ "removed": name, "lun": lun }))
         }
@@ -203,17 +203,13 @@ mod tests {
             thin: true,
             removable: false,
         };
-        for request in [
-            Request::BlockCreate(wanted),
-            Request::BlockList,
-            Request::BlockRemove { name: "disk".into(), force: true },
-        ] {
+        for request in
+            [Request::Create(wanted), Request::List, Request::Remove { name: "disk".into(), force: true }]
+        {
             let text = serde_json::to_string(&request).expect("JSON");
             let again: Request = serde_json::from_str(&text).expect("our own request");
             assert_eq!(format!("{again:?}"), format!("{request:?}"));
         }
-        assert!(
-            serde_json::from_str::<Request>(r#"{"block_remove":{"name":"a","force":true,"x":1}}"#).is_err()
-        );
+        assert!(serde_json::from_str::<Request>(r#"{"remove":{"name":"a","force":true,"x":1}}"#).is_err());
     }
 }

@@ -1,0 +1,214 @@
+//! What was acknowledged as durable survives power loss, on the store's simulated medium.
+
+mod support;
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use sealstone_block::{BlockSize, BlockUnits};
+use sealstone_osd::ObjectId;
+use sealstone_scsi::Status;
+use sealstone_store::sim::SimMedium;
+use sealstone_store::{DiskStore, FormatOptions, ObjectStore, Options, format};
+use support::{Bench, TARGET, disk, sixteen, ten, unmap};
+
+const BLOCKS: u64 = 64;
+/// Histories; each ends with a power failure.
+const SEEDS: u64 = 40;
+
+fn fresh(seed: u64) -> SimMedium {
+    let medium = SimMedium::new(seed);
+    format(&medium, &FormatOptions::new(8 << 20, [7; 16])).expect("formats");
+    medium
+}
+
+fn open(medium: &SimMedium) -> Arc<dyn ObjectStore> {
+    Arc::new(DiskStore::open(Arc::new(medium.clone()), Options::default()).expect("opens"))
+}
+
+/// A small generator of its own: the same numbers for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+fn stamp(lba: u64, version: u64) -> Vec<u8> {
+    let mut block = vec![0x5A; 512];
+    block[..8].copy_from_slice(&lba.to_be_bytes());
+    block[8..16].copy_from_slice(&version.to_be_bytes());
+    block[504..].copy_from_slice(&version.to_be_bytes());
+    block
+}
+
+/// The version of a block; 0 if it is unmapped. Panics if it is torn or another's.
+#[track_caller]
+fn version(lba: u64, block: &[u8]) -> u64 {
+    let version = u64::from_be_bytes(block[8..16].try_into().expect("8 bytes"));
+    assert!(
+        block == stamp(lba, version) || (version == 0 && block.iter().all(|&byte| byte == 0)),
+        "block {lba}"
+    );
+    version
+}
+
+/// Each block comes back as it was at the last flush or at some later write of it, never older, never torn.
+#[test]
+fn what_was_synchronised_survives_power_loss() {
+    for seed in 0..SEEDS {
+        let mut dice = Dice(seed);
+        let mut medium = fresh(seed);
+        let mut bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
+        // For each block what was durable last, and what was written since.
+        let mut durable = vec![0_u64; BLOCKS as usize];
+        let mut since: Vec<Vec<u64>> = vec![Vec::new(); BLOCKS as usize];
+        let mut next = 1;
+        for _life in 0..4 {
+            for _step in 0..30 {
+                let lba = dice.below(BLOCKS);
+                let count = 1 + dice.below((BLOCKS - lba).min(9));
+                let range = lba as usize..(lba + count) as usize;
+                match dice.below(8) {
+                    0 => {
+                        let (cdb, list) = unmap(&[(lba, count as u32)]);
+                        bench.put(&cdb, &list);
+                        since[range].iter_mut().for_each(|versions| versions.push(0));
+                    }
+                    1 => {
+                        bench.put(&ten(0x35, 0, 0, 0), &[]);
+                        for (durable, since) in durable.iter_mut().zip(&mut since) {
+                            *durable = since.drain(..).next_back().unwrap_or(*durable);
+                        }
+                    }
+                    kind => {
+                        let data: Vec<u8> = (lba..lba + count).flat_map(|lba| stamp(lba, next)).collect();
+                        // FUA in one of six.
+                        let flags = if kind == 2 { 0x08 } else { 0 };
+                        bench.put(&sixteen(0x8A, flags, lba, count as u32), &data);
+                        since[range.clone()].iter_mut().for_each(|versions| versions.push(next));
+                        if flags != 0 {
+                            durable[range.clone()].fill(next);
+                            since[range].iter_mut().for_each(Vec::clear);
+                        }
+                        next += 1;
+                    }
+                }
+            }
+            medium = medium.crash();
+            bench = Bench::open(open(&medium));
+            for lba in 0..BLOCKS {
+                let at = lba as usize;
+                let found = version(lba, &bench.read(lba, 1));
+                assert!(
+                    found == durable[at] || since[at].contains(&found),
+                    "seed {seed}, block {lba}: {found}"
+                );
+                durable[at] = found;
+                since[at].clear();
+            }
+        }
+    }
+}
+
+/// Making and removing a unit, and registering with APTPL, are there or not there, whole.
+#[test]
+fn units_and_durable_registrations_survive_power_loss() {
+    for seed in 0..SEEDS {
+        let medium = fresh(seed);
+        let bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, 1 << 20));
+        let mut list = [[0; 8], 9_u64.to_be_bytes(), [0; 8]].concat();
+        list[20] = 1;
+        bench.put(&[0x5F, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list);
+        let reserve = [9_u64.to_be_bytes(), [0; 8], [0; 8]].concat();
+        bench.put(&[0x5F, 1, 3, 0, 0, 0, 0, 0, 24, 0], &reserve);
+        bench.units.create(disk("second", BlockSize::B4096, 1 << 20)).expect("made");
+        let after = medium.crash();
+        let bench = Bench::open(open(&after));
+        bench.login(2);
+        assert_eq!(
+            bench.from(2, &ten(0x28, 0, 0, 1), &[], 512).status,
+            Status::ReservationConflict,
+            "{seed}"
+        );
+        assert_eq!(bench.units.list().expect("listed").len(), 2);
+        bench.units.remove("second", false).expect("removed");
+        let units = BlockUnits::open(open(&after.crash()), TARGET).expect("opens");
+        assert_eq!(units.units().len(), 1);
+    }
+}
+
+/// An object that never got its record is a unit whose making was cut off.
+#[test]
+fn a_unit_that_was_never_finished_goes_at_the_next_start() {
+    let medium = fresh(1);
+    let store = open(&medium);
+    let id = ObjectId::new(sealstone_block::BLOCK_PARTITION, 3);
+    store.create(id, sealstone_osd::ObjectType::User).expect("made");
+    store.write(id, 0, &[0; 8192]).expect("written");
+    let units = BlockUnits::open(Arc::clone(&store), TARGET).expect("opens");
+    assert!(units.units().is_empty());
+    assert_eq!(store.space().used, 0);
+}
+
+/// A change of a history: kind, first block, blocks, byte.
+type Change = (u8, u64, u64, u8);
+
+/// The same on a plain array; `None` where the command must be refused for its comparison.
+fn apply(model: &mut [u8], (kind, lba, count, byte): Change) -> bool {
+    let range = (lba * 512) as usize..((lba + count) * 512) as usize;
+    match kind {
+        0 => model[range].fill(byte),
+        1 => model[range].fill(0),
+        2 => model[range].iter_mut().for_each(|there| *there |= byte),
+        3 => {
+            let equal = model[range.clone()].iter().all(|there| *there == byte);
+            if equal {
+                model[range].fill(!byte);
+            }
+            return equal;
+        }
+        _ => model[range].fill(byte),
+    }
+    true
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is written, unmapped, repeated, compared and or-ed: the unit reads as a plain array would.
+    #[test]
+    fn the_unit_reads_as_a_plain_array(
+        changes in proptest::collection::vec((0_u8..5, 0..BLOCKS, 1_u64..16, any::<u8>()), 1..60),
+    ) {
+        let bench = Bench::with(disk("disk", BlockSize::B512, BLOCKS * 512));
+        let mut model = vec![0; (BLOCKS * 512) as usize];
+        for (kind, lba, count, byte) in changes {
+            let count = count.min(BLOCKS - lba);
+            let byte = if kind == 3 { byte % 2 } else { byte };
+            let data = vec![byte; (count * 512) as usize];
+            let length = count as u32;
+            let (cdb, data_out) = match kind {
+                0 => (sixteen(0x8A, 0, lba, length), data),
+                1 => {
+                    let (short, list) = unmap(&[(lba, length)]);
+                    let mut cdb = [0; 16];
+                    cdb[..10].copy_from_slice(&short);
+                    (cdb, list)
+                }
+                2 => (sixteen(0x8B, 0, lba, length), data),
+                3 => {
+                    let mut cdb = sixteen(0x89, 0, lba, 0);
+                    cdb[13] = count as u8;
+                    (cdb, [data.clone(), data.iter().map(|byte| !byte).collect()].concat())
+                }
+                _ => (sixteen(0x93, 0x08, lba, length), vec![byte; 512]),
+            };
+            let status = bench.send(&cdb, &data_out, 0).status;
+            prop_assert_eq!(status == Status::Good, apply(&mut model, (kind, lba, count, byte)));
+        }
+        prop_assert!(bench.read(0, BLOCKS as u32) == model);
+    }
+}
