@@ -198,19 +198,23 @@ fn libiscsi_sees_a_disk() {
 #[test]
 fn libiscsis_own_tests_pass() {
     let mut device = Device::new();
-    device.block(&["create", "disk", "--size", "64M", "--block-size", "4096"]).ok();
+    device.block(&["create", "small", "--size", "64M"]).ok();
+    device.block(&["create", "large", "--size", "64M", "--block-size", "4096"]).ok();
     device.start();
-    let url = device.url(1);
-    for family in [
-        "Read10",
-        "Write16",
-        "Verify10",
-        "OrWrite",
-        "Unmap",
-        "GetLBAStatus",
-        "ProutReserve",
-        "ReadCapacity16",
-    ] {
+    let families = [
+        ("Read10", 1),
+        ("Write16", 2),
+        ("Verify10", 1),
+        ("OrWrite", 2),
+        ("Unmap", 1),
+        ("WriteSame16", 2),
+        // Its tests take every block to be 512 bytes.
+        ("ProutReserve", 1),
+        // Its tests take the smallest part that can be unmapped to be one block.
+        ("GetLBAStatus", 2),
+    ];
+    for (family, lun) in families {
+        let url = device.url(lun);
         let said = tool("iscsi-test-cu", &["-d", "-S", "-t", &format!("SCSI.{family}"), &url]);
         let tests = said.lines().find(|line| line.trim_start().starts_with("tests")).unwrap_or_default();
         let failed = tests.split_whitespace().nth(4);

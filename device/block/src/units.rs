@@ -31,6 +31,8 @@ pub struct BlockUnits {
     store: Arc<dyn ObjectStore>,
     target: String,
     units: Mutex<BTreeMap<u16, Arc<BlockUnit>>>,
+    /// Held by whoever makes or removes a unit, which may take long; looking at them goes on.
+    changing: Mutex<()>,
 }
 
 impl BlockUnits {
@@ -45,7 +47,7 @@ impl BlockUnits {
             let unit = BlockUnit::open(Arc::clone(&store), description, target)?;
             units.insert(lun, Arc::new(unit));
         }
-        Ok(Self { store, target: target.to_owned(), units: Mutex::new(units) })
+        Ok(Self { store, target: target.to_owned(), units: Mutex::new(units), changing: Mutex::default() })
     }
 
     /// The units, by number.
@@ -59,13 +61,12 @@ impl BlockUnits {
     /// # Errors
     /// Each variant of [`CatalogError`] but those about removal.
     pub fn create(&self, new: NewUnit) -> Result<Arc<BlockUnit>, CatalogError> {
-        // Held while a fully provisioned unit is written: making units is one at a time.
-        let mut units = self.units.lock();
-        let taken: Vec<Description> = units.values().map(|unit| unit.description().clone()).collect();
+        let _changing = self.changing.lock();
+        let taken: Vec<Description> = self.units().iter().map(|unit| unit.description().clone()).collect();
         let description = catalog::create(&*self.store, &taken, new)?;
         let lun = description.lun;
         let unit = Arc::new(BlockUnit::open(Arc::clone(&self.store), description, &self.target)?);
-        units.insert(lun, Arc::clone(&unit));
+        self.units.lock().insert(lun, Arc::clone(&unit));
         Ok(unit)
     }
 
@@ -75,8 +76,8 @@ impl BlockUnits {
     /// # Errors
     /// [`CatalogError::NotFound`], [`CatalogError::Reserved`], [`CatalogError::Store`].
     pub fn remove(&self, name: &str, force: bool) -> Result<Description, CatalogError> {
-        let mut units = self.units.lock();
-        let found = units.values().find(|unit| unit.description().name == name).cloned();
+        let _changing = self.changing.lock();
+        let found = self.units().into_iter().find(|unit| unit.description().name == name);
         let unit = found.ok_or_else(|| CatalogError::NotFound(name.to_owned()))?;
         let initiators = unit.reserved_by();
         if initiators > 0 && !force {
@@ -84,7 +85,7 @@ impl BlockUnits {
         }
         unit.retire();
         catalog::remove(&*self.store, unit.description())?;
-        units.remove(&unit.description().lun);
+        self.units.lock().remove(&unit.description().lun);
         Ok(unit.description().clone())
     }
 
@@ -101,7 +102,7 @@ impl BlockUnits {
                 counters: unit.counters(),
             })
         };
-        self.units.lock().values().map(listed).collect()
+        self.units().iter().map(listed).collect()
     }
 }
 
