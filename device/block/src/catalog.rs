@@ -4,7 +4,7 @@
 //! Contract: the partition lies below all ids that OSD commands can create, list or address, so that a block unit is
 //! out of their reach, and FORMAT OSD does not touch it. An object without a record is a unit whose making was cut off;
 //! it is removed at the next start. A unit is made, and removed, as a whole or not at all.
-//! Truth: docs/adr on block units; docs/standards/block.md.
+//! Truth: docs/adr/0008-block-units-in-a-reserved-partition.md; docs/standards/block.md.
 
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::{AttributeId, ObjectStore, StoreError};
