@@ -86,6 +86,9 @@ pub(crate) struct Partition {
     pub(crate) id: u64,
     used: AtomicU64,
     objects: AtomicU64,
+    collections: AtomicU64,
+    /// Counts what came, went, joined or left, so that a series of lists can tell.
+    changes: AtomicU64,
     next_object: AtomicU64,
     policy: RwLock<Policy>,
 }
@@ -96,8 +99,10 @@ impl Partition {
     }
 
     /// What was counted anew, after all of its contents were replaced.
-    pub(crate) fn recount(&self, objects: u64, used: u64, next_object: u64) {
+    pub(crate) fn recount(&self, objects: u64, collections: u64, used: u64, next_object: u64) {
         self.objects.store(objects, Ordering::Relaxed);
+        self.collections.store(collections, Ordering::Relaxed);
+        self.note_change();
         self.used.store(used, Ordering::Relaxed);
         self.next_object.store(next_object.max(ObjectId::FIRST_ASSIGNABLE), Ordering::Relaxed);
     }
@@ -110,6 +115,39 @@ impl Partition {
     /// Its user objects.
     pub(crate) fn objects(&self) -> u64 {
         self.objects.load(Ordering::Relaxed)
+    }
+
+    /// Its collections.
+    pub(crate) fn collections(&self) -> u64 {
+        self.collections.load(Ordering::Relaxed)
+    }
+
+    /// Its user objects and collections: what the object count quota limits.
+    pub(crate) fn population(&self) -> u64 {
+        self.objects().saturating_add(self.collections())
+    }
+
+    /// A collection was created.
+    pub(crate) fn collection_created(&self, object: u64) {
+        self.collections.fetch_add(1, Ordering::Relaxed);
+        self.next_object.fetch_max(object.saturating_add(1), Ordering::Relaxed);
+        self.note_change();
+    }
+
+    /// A collection was removed.
+    pub(crate) fn collection_removed(&self) {
+        self.collections.fetch_sub(1, Ordering::Relaxed);
+        self.note_change();
+    }
+
+    /// Something came, went, joined or left.
+    pub(crate) fn note_change(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that happened since the start.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     /// Claims `bytes` of the capacity quota; `settle` gives back what was not used. `false`: they do not fit.
@@ -129,11 +167,13 @@ impl Partition {
     pub(crate) fn object_created(&self, object: u64) {
         self.objects.fetch_add(1, Ordering::Relaxed);
         self.next_object.fetch_max(object.saturating_add(1), Ordering::Relaxed);
+        self.note_change();
     }
 
     /// A user object that took `used` bytes was removed.
     pub(crate) fn object_removed(&self, used: u64) {
         self.objects.fetch_sub(1, Ordering::Relaxed);
+        self.note_change();
         self.settle(0, used, 0);
     }
 
@@ -159,6 +199,8 @@ pub(crate) struct Catalog {
     unfinished: RwLock<BTreeMap<u64, Arc<Partition>>>,
     /// Audit values whose credentials are refused.
     frozen_audits: RwLock<BTreeSet<[u8; 20]>>,
+    /// Counts partitions that came or went.
+    changes: AtomicU64,
     /// Latest created time of anything removed: nothing created later may have that time again.
     retired_ms: Mutex<u64>,
 }
@@ -176,6 +218,7 @@ impl Catalog {
             partitions: RwLock::new(BTreeMap::new()),
             unfinished: RwLock::new(BTreeMap::new()),
             frozen_audits: RwLock::new(read_frozen_audits(store)?),
+            changes: AtomicU64::new(0),
             retired_ms: Mutex::new(0),
         };
         let mut from = ObjectId::of_partition(ObjectId::FIRST_ASSIGNABLE);
@@ -191,7 +234,12 @@ impl Catalog {
                             partition.settle(0, 0, store.stat(id)?.used_bytes);
                         }
                     }
-                    ObjectType::Root | ObjectType::Collection => {}
+                    ObjectType::Collection => {
+                        if let Some(partition) = catalog.partition(id.partition) {
+                            partition.collection_created(id.object);
+                        }
+                    }
+                    ObjectType::Root => {}
                 }
             }
             let Some(next) = successor(last) else { break };
@@ -214,6 +262,11 @@ impl Catalog {
         let own = self.partition(partition).map_or(root, |partition| partition.policy());
         let oldest = own.oldest_nonce_ms.min(root.oldest_nonce_ms);
         (oldest, own.newest_nonce_ms.min(root.newest_nonce_ms))
+    }
+
+    /// How often partitions came or went since the start.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn partition_count(&self) -> u64 {
@@ -262,24 +315,29 @@ impl Catalog {
             id,
             used: AtomicU64::new(0),
             objects: AtomicU64::new(0),
+            collections: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
             next_object: AtomicU64::new(ObjectId::FIRST_ASSIGNABLE),
             policy: RwLock::new(read_partition(store, id, self.defaults)?),
         });
         let seen = duplicates::unfinished(store, id)?.is_none();
         let of = if seen { &self.partitions } else { &self.unfinished };
         of.write().insert(id, Arc::clone(&partition));
+        self.changes.fetch_add(1, Ordering::Relaxed);
         Ok(partition)
     }
 
     pub(crate) fn remove(&self, id: u64) {
         self.partitions.write().remove(&id);
         self.unfinished.write().remove(&id);
+        self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// FORMAT OSD: nothing is left.
     pub(crate) fn clear(&self) {
         self.partitions.write().clear();
         self.unfinished.write().clear();
+        self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn reload_root(&self, store: &dyn ObjectStore) -> Result<(), StoreError> {

@@ -64,6 +64,8 @@ impl Claim {
                 Some(source) => Self::Copy(source.object.partition, object.partition),
                 None => Self::Change(object.partition),
             },
+            // Its matches join a collection.
+            Command::Query(query) if query.matches != 0 => Self::Change(object.partition),
             _ if row.changes || sets => Self::Change(object.partition),
             _ => Self::Look(object.partition),
         }

@@ -12,7 +12,7 @@ use sealstone_osd::{AttributeId, ObjectId, SecurityMethod};
 use sealstone_seal::AlgorithmSlots;
 use sealstone_store::{ObjectStore, StoreError};
 
-use crate::attributes::rows::{self, POLICY_ACCESS_TAG, ROOT, SEALSTONE, USER, page};
+use crate::attributes::rows::{self, POLICY_ACCESS_TAG, ROOT, SEALSTONE, page};
 use crate::cache::{Accesses, Facts, ObjectCache};
 use crate::catalog::{self, Catalog, UNLIMITED};
 use crate::clock::DeviceClock;
@@ -20,6 +20,7 @@ use crate::contents::Contents;
 use crate::failure::Failure;
 use crate::guard::Guard;
 use crate::locks::Locks;
+use crate::tracking::Tracking;
 
 /// What an operator decides about a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +63,7 @@ pub(crate) struct Device {
     pub(crate) formatting: AtomicBool,
     /// An OBJECT STRUCTURE CHECK runs; one at a time.
     pub(crate) checking: Mutex<()>,
+    pub(crate) tracking: Tracking,
 }
 
 /// Lives as long as a FORMAT OSD runs.
@@ -99,8 +101,9 @@ impl Device {
     pub(crate) fn facts(&self, id: ObjectId) -> Result<Facts, StoreError> {
         self.cache.facts(id, || {
             let store = &*self.store;
+            let base = rows::base(store.stat(id)?.kind);
             let number = |page: u32, number: u32, default: u64| {
-                catalog::number(store, id, AttributeId::new(USER + page, number), default)
+                catalog::number(store, id, AttributeId::new(base + page, number), default)
             };
             let tag = number(page::SECURITY, POLICY_ACCESS_TAG, 0)?;
             let method = number(SEALSTONE, 1, 0)?;

@@ -11,6 +11,7 @@ use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_scsi::lu::{ScsiCommand, ScsiReply};
 use sealstone_scsi::{Functions, Sense, Status};
 use sealstone_seal::{Admitted, DataInLayout, Denial, Nonce, Permit, ReplySeal};
+use sealstone_store::Scope;
 
 use crate::attributes::current::Current;
 use crate::attributes::engine::{self, Wishes};
@@ -18,15 +19,16 @@ use crate::attributes::rows::{self, page};
 use crate::attributes::view::View;
 use crate::cache::Accesses;
 use crate::catalog;
-use crate::commands::{self, Done, Entries, Remark, Row, Run, Touch};
+use crate::commands::{self, Done, Entries, Plan, Remark, Row, Run, Steps, Touch, collections};
 use crate::contents::{Claim, Taken};
 use crate::continued;
 use crate::device::Device;
 use crate::failure::Failure;
 use crate::isolation;
-use crate::locks::Reach;
+use crate::locks::{Grasp, Reach};
 use crate::nexus::Nexus;
 use crate::report::{self, Progress, Refusal};
+use crate::tracking::{self, Job};
 
 /// A command on its way.
 pub(crate) struct Execution<'a> {
@@ -39,6 +41,8 @@ pub(crate) struct Execution<'a> {
     isolation: Isolation,
     progress: Progress,
     data_out_used: u64,
+    /// What is left to do after the status.
+    pending: Option<Plan>,
 }
 
 /// A reply, and how it came about.
@@ -66,7 +70,18 @@ impl<'a> Execution<'a> {
     ) -> Self {
         let progress = Progress::new(cdb.attributes.sets(), cdb.attributes.gets());
         let isolation = Isolation::Default;
-        Self { device, nexus, command, cdb, row, now_ms, isolation, progress, data_out_used: 0 }
+        Self {
+            device,
+            nexus,
+            command,
+            cdb,
+            row,
+            now_ms,
+            isolation,
+            progress,
+            data_out_used: 0,
+            pending: None,
+        }
     }
 
     /// Runs the command to its end.
@@ -78,10 +93,39 @@ impl<'a> Execution<'a> {
         match admitted {
             Err(refused) => self.refuse(&refused.reply, refused.denial.into()),
             Ok(admitted) => match self.admitted(&admitted, version) {
-                Ok(answer) => self.answer(admitted.reply(), answer),
-                Err(refusal) => self.refuse(admitted.reply(), refusal),
+                Ok(answer) => {
+                    let outcome = self.answer(admitted.reply(), answer);
+                    self.hand_over(admitted);
+                    outcome
+                }
+                Err(refusal) => {
+                    self.abandon(&admitted, &refusal);
+                    self.refuse(admitted.reply(), refusal)
+                }
             },
         }
+    }
+
+    /// The rest of an immediate command goes into the queue.
+    fn hand_over(&mut self, admitted: Admitted<RustCrypto>) {
+        let Some(plan) = self.pending.take() else { return };
+        self.device.tracking.push(Job {
+            cdb: *self.cdb,
+            admitted,
+            data_out: self.command.data_out.to_vec(),
+            now_ms: self.now_ms,
+            plan,
+            nexus: self.nexus.id,
+            initiator: self.nexus.initiator.clone(),
+        });
+    }
+
+    /// An immediate command was begun, and then something else of it failed.
+    fn abandon(&mut self, admitted: &Admitted<RustCrypto>, refusal: &Refusal) {
+        let Some(plan) = self.pending.take() else { return };
+        let authority = || tracking::authority(self.device, admitted, self.cdb);
+        let steps = Steps::new(self.device, false, &authority);
+        tracking::abandon(&steps, &plan, refusal.sense(self.cdb.generation).as_ref());
     }
 
     fn answer(&self, seal: &ReplySeal<RustCrypto>, answer: Answer) -> Outcome {
@@ -142,7 +186,8 @@ impl<'a> Execution<'a> {
         let sets = !wishes.set.is_empty();
         let claim = Claim::of(&cdb.command, &self.row, sets, &continued, &device.catalog);
         let contents = device.contents.claim(claim).map_err(|Taken| Failure::Taken)?;
-        let grasp = self.reach(sets).map(|reach| device.locks.reach(reach));
+        let reach = self.reach(&wishes);
+        let grasp = reach.map(|reach| device.locks.reach(reach));
         if device.guard.keys.version() != version && !device.guard.still_signed(admitted.signed_by()) {
             return Err(Failure::KeysChanged.into());
         }
@@ -158,9 +203,15 @@ impl<'a> Execution<'a> {
             wishes.check_list()?;
         }
 
+        // A command on many objects locks for itself from here on, unless everything is held for it.
+        let held = reach == Some(Reach::Whole);
+        let grasp = grasp.filter(|_| held || !self.row.stepwise);
+        let authority = || tracking::authority(device, admitted, cdb);
+        let steps = Steps::new(device, held, &authority);
+
         let mut buffer = self.buffer(&layout)?;
         let into = usize::try_from(layout.data_max).unwrap_or(usize::MAX).min(buffer.len());
-        let grouped = self.row.grouped && (self.row.changes || !wishes.set.is_empty());
+        let grouped = self.row.grouped && !self.row.stepwise && (self.row.changes || !wishes.set.is_empty());
         let scope = grouped.then(|| device.store.begin());
         let mut work = Work { admitted, permit, wishes: &wishes, kind, attributes: None };
         let mut run = Run {
@@ -168,6 +219,7 @@ impl<'a> Execution<'a> {
             cdb,
             now_ms: self.now_ms,
             data_out: parts.data(),
+            data_out_whole: self.command.data_out.len(),
             data_in: &mut buffer[..into],
             scattered: continued.spans,
             segment: &continued.segment,
@@ -175,6 +227,7 @@ impl<'a> Execution<'a> {
             signed: admitted.signed_by(),
             nexus: self.nexus.id,
             claim,
+            steps: &steps,
         };
         let done = if self.row.attributes_first {
             self.attributes_first(&mut run, &mut work)
@@ -217,12 +270,18 @@ impl<'a> Execution<'a> {
 
     /// Is it a LIST whose entries carry the attributes?
     fn lists_attributes(&self) -> bool {
-        matches!(self.cdb.command, Command::List(list) if list.with_attributes)
+        matches!(self.cdb.command, Command::List(list) | Command::ListCollection(list) if list.with_attributes)
+    }
+
+    /// Does it get or set the attributes of members, not of the object that it names?
+    fn reaches_members(&self) -> bool {
+        matches!(self.cdb.command, Command::GetMemberAttributes(_) | Command::SetMemberAttributes(_))
     }
 
     /// What the command locks: looking at an object whose attributes it sets is changing it. Nothing, if it locks by
     /// itself, step by step.
-    fn reach(&self, sets: bool) -> Option<Reach> {
+    fn reach(&self, wishes: &Wishes<'_>) -> Option<Reach> {
+        let sets = !wishes.set.is_empty();
         if self.row.steps {
             return None;
         }
@@ -230,6 +289,9 @@ impl<'a> Execution<'a> {
             return Some(Reach::Whole);
         }
         Some(match (self.row.reach)(self.cdb.command.object()) {
+            Reach::Look(id) | Reach::Change(id) if wishes.sets_memberships() && id.object != 0 => {
+                Reach::Enroll(id)
+            }
             Reach::Look(id) if sets => Reach::Change(id),
             reach => reach,
         })
@@ -256,6 +318,12 @@ impl<'a> Execution<'a> {
             Command::CreatePartition(_) | Command::CreateSnapshot(_) | Command::CreateClone(_) => {
                 Ok(ObjectType::Partition)
             }
+            Command::CreateCollection(_) | Command::CreateTrackingCollection(_) => Ok(ObjectType::Collection),
+            Command::GetMemberAttributes(_) | Command::SetMemberAttributes(_) => Ok(ObjectType::User),
+            Command::ListCollection(list) if list.with_attributes && object.is_partition() => {
+                Ok(ObjectType::Collection)
+            }
+            Command::ListCollection(list) if list.with_attributes => Ok(ObjectType::User),
             Command::List(list) if list.with_attributes && object.is_root() => Ok(ObjectType::Partition),
             Command::List(list) if list.with_attributes => Ok(ObjectType::User),
             _ if object.is_root() => Ok(ObjectType::Root),
@@ -267,7 +335,7 @@ impl<'a> Execution<'a> {
                 if self.device.catalog.partition(object.partition).is_none() {
                     return Err(Failure::Field(pointer::PARTITION).into());
                 }
-                Ok(self.device.store.stat(object)?.kind)
+                Ok(collections::object_type(self.device, object)?)
             }
         }
     }
@@ -279,7 +347,8 @@ impl<'a> Execution<'a> {
         permit: &Permit,
     ) -> Result<(), Refusal> {
         let object = self.cdb.command.object();
-        let several = matches!(self.cdb.command, Command::Create(create) if create.count > 1);
+        let several =
+            matches!(self.cdb.command, Command::Create(create) if create.count > 1) || self.reaches_members();
         if let Command::Create(create) = self.cdb.command {
             wishes.check_created(create.count)?;
         }
@@ -308,10 +377,22 @@ impl<'a> Execution<'a> {
 
     fn command_first(&mut self, run: &mut Run<'_>, work: &mut Work<'_, '_>) -> Result<Done, Refusal> {
         self.progress.begin(Functions::COMMAND);
-        let done = commands::run(run, work.permit)?;
+        let mut done = match self.row.stepwise {
+            true => commands::run_stepwise(run, work.permit)?,
+            false => commands::run(run, work.permit)?,
+        };
+        self.pending = done.plan.take();
         self.progress.complete(Functions::COMMAND);
+        let (_grasp, _scope) = self.begin_attributes(run, done.object, work)?;
         let several: Vec<ObjectId> =
             if done.subjects.is_empty() { vec![done.object] } else { done.subjects.clone() };
+        if self.reaches_members() {
+            self.progress.complete(Functions::IMPLICIT_SET);
+            self.progress.complete(Functions::SET_ATTRIBUTES);
+            work.attributes = done.attributes.take();
+            self.progress.complete(Functions::GET_ATTRIBUTES);
+            return Ok(done);
+        }
         self.timestamps(&several, work, done.touch)?;
         if !self.lists_attributes() {
             self.set(&several, work)?;
@@ -324,6 +405,7 @@ impl<'a> Execution<'a> {
 
     fn attributes_first(&mut self, run: &mut Run<'_>, work: &mut Work<'_, '_>) -> Result<Done, Refusal> {
         let object = [self.cdb.command.object()];
+        let begun = self.begin_attributes(run, object[0], work)?;
         self.timestamps(&object, work, Touch::Nothing)?;
         if self.cdb.command.action() == Action::GetAttributes {
             self.get(&object, work, None)?;
@@ -332,10 +414,30 @@ impl<'a> Execution<'a> {
             self.set(&object, work)?;
             self.get(&object, work, None)?;
         }
+        drop(begun);
         self.progress.begin(Functions::COMMAND);
-        let done = commands::run(run, work.permit)?;
+        let done = match self.row.stepwise {
+            true => commands::run_stepwise(run, work.permit)?,
+            false => commands::run(run, work.permit)?,
+        };
         self.progress.complete(Functions::COMMAND);
         Ok(done)
+    }
+
+    /// The lock and the group under which a command that locks step by step sees to the attributes of its own object.
+    fn begin_attributes<'r>(
+        &self,
+        run: &Run<'r>,
+        object: ObjectId,
+        work: &Work<'_, '_>,
+    ) -> Result<(Option<Grasp<'r>>, Option<Scope<'r>>), Refusal> {
+        if !self.row.stepwise || !self.cdb.attributes.sets() && !self.cdb.attributes.gets() {
+            return Ok((None, None));
+        }
+        let sets = !work.wishes.set.is_empty();
+        let grasp = run.steps.reach(if sets { Reach::Change(object) } else { Reach::Look(object) });
+        run.steps.authority()?;
+        Ok((grasp, sets.then(|| run.device.store.begin())))
     }
 
     fn set(&mut self, objects: &[ObjectId], work: &Work<'_, '_>) -> Result<(), Refusal> {
@@ -429,7 +531,9 @@ impl<'a> Execution<'a> {
             attributes_ms: self.cdb.attributes.gets().then_some(self.now_ms),
             modified_ms: None,
         };
-        if accesses != Accesses::default() && !matches!(self.cdb.command, Command::List(_)) {
+        if accesses != Accesses::default()
+            && !matches!(self.cdb.command, Command::List(_) | Command::ListCollection(_))
+        {
             device.note(id, accesses)?;
         }
         Ok(())

@@ -14,6 +14,7 @@ use sealstone_seal::{
 
 use crate::attributes::rows::{PARTITION, page};
 use crate::catalog;
+use crate::commands::collections;
 use crate::device::Device;
 use crate::environment::Surroundings;
 use crate::failure::Failure;
@@ -181,6 +182,15 @@ impl Facts for Device {
             let policy = self.catalog.partition(id.partition)?.policy();
             return Some(ObjectFacts {
                 kind: ObjectType::Partition,
+                created_ms: policy.created_ms,
+                policy_access_tag: policy.tag,
+            });
+        }
+        if collections::is_everything(id) {
+            // It lives and is protected as its partition is.
+            let policy = self.catalog.partition(id.partition)?.policy();
+            return Some(ObjectFacts {
+                kind: ObjectType::Collection,
                 created_ms: policy.created_ms,
                 policy_access_tag: policy.tag,
             });

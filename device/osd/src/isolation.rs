@@ -58,7 +58,13 @@ pub(crate) fn needs_the_whole(command: &Command, method: Isolation) -> bool {
 /// Does it look at objects besides the one it names?
 fn reaches_several(command: &Command) -> bool {
     match command {
-        Command::List(list) => list.with_attributes,
+        Command::List(list) | Command::ListCollection(list) => list.with_attributes,
+        Command::Query(_)
+        | Command::GetMemberAttributes(_)
+        | Command::SetMemberAttributes(_)
+        | Command::RemoveMemberObjects(_)
+        | Command::RemoveCollection(_)
+        | Command::CreateTrackingCollection(_) => true,
         _ => false,
     }
 }

@@ -32,6 +32,7 @@ pub mod provision;
 mod report;
 pub mod sim;
 mod spc;
+mod tracking;
 mod unit;
 
 pub use audit::{AuditRecord, AuditSink, NoAudit, Principal, Verdict};

@@ -2,7 +2,8 @@
 //!
 //! Does: order commands so that each sees an object, a partition or the device at rest.
 //! Does not: protect the store's own structures; it does that itself.
-//! Contract: always taken in this order: device, partition, object; never two of one level. So no deadlock.
+//! Contract: always taken in this order: device, partition, object; several of one level only at once and in the
+//! order of the stripes. So no deadlock.
 //! Truth: docs/design/security.md 3.5: a change of the policy access tag returns after all admitted under the old one.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -22,6 +23,8 @@ pub(crate) enum Reach {
     Change(ObjectId),
     /// Adds or removes a user object of this partition: ids, counts and quotas are decided under the lock.
     Populate(ObjectId),
+    /// Makes a user object a member of collections of its partition, or ends that: no collection comes or goes.
+    Enroll(ObjectId),
     /// Adds or removes partitions, or formats: nothing else runs.
     Whole,
 }
@@ -41,6 +44,7 @@ enum Held<'a> {
 
 /// Keeps what [`Locks::reach`] took; dropped innermost first.
 pub(crate) struct Grasp<'a> {
+    _objects: Vec<Held<'a>>,
     _object: Option<Held<'a>>,
     _partition: Option<Held<'a>>,
     _device: Held<'a>,
@@ -59,14 +63,27 @@ impl Locks {
     /// Waits until the command may go on.
     pub(crate) fn reach(&self, reach: Reach) -> Grasp<'_> {
         let (id, alone) = match reach {
-            Reach::Whole => return Grasp { _object: None, _partition: None, _device: alone(&self.device) },
+            Reach::Whole => {
+                return Grasp {
+                    _objects: Vec::new(),
+                    _object: None,
+                    _partition: None,
+                    _device: alone(&self.device),
+                };
+            }
             Reach::Populate(id) => {
                 let device = shared(&self.device);
                 let partition = alone_of(&self.partitions, id.partition);
                 // The object's own lock too: REMOVE must not overtake a READ under way.
                 let object = (id.object != 0).then(|| alone_of(&self.objects, mix(id)));
-                return Grasp { _object: object, _partition: Some(partition), _device: device };
+                return Grasp {
+                    _objects: Vec::new(),
+                    _object: object,
+                    _partition: Some(partition),
+                    _device: device,
+                };
             }
+            Reach::Enroll(id) => return self.several(id.partition, false, &[(id, true)]),
             Reach::Look(id) => (id, false),
             Reach::Change(id) => (id, true),
         };
@@ -74,11 +91,39 @@ impl Locks {
         if id.object == 0 {
             let lock = &self.partitions[stripe(id.partition, PARTITION_STRIPES)];
             let partition = if alone { self::alone(lock) } else { shared(lock) };
-            return Grasp { _object: None, _partition: Some(partition), _device: device };
+            return Grasp {
+                _objects: Vec::new(),
+                _object: None,
+                _partition: Some(partition),
+                _device: device,
+            };
         }
         let lock = &self.objects[stripe(mix(id), OBJECT_STRIPES)];
         let object = if alone { self::alone(lock) } else { shared(lock) };
-        Grasp { _object: Some(object), _partition: None, _device: device }
+        Grasp { _objects: Vec::new(), _object: Some(object), _partition: None, _device: device }
+    }
+
+    /// Waits until a step of a long command may go on: over a partition, alone if it adds or removes objects, and
+    /// over some of its objects, each alone or not.
+    pub(crate) fn several(&self, partition: u64, populate: bool, objects: &[(ObjectId, bool)]) -> Grasp<'_> {
+        let device = shared(&self.device);
+        let lock = &self.partitions[stripe(partition, PARTITION_STRIPES)];
+        let partition = if populate { alone(lock) } else { shared(lock) };
+        let mut stripes: Vec<(usize, bool)> =
+            objects.iter().map(|&(id, alone)| (stripe(mix(id), OBJECT_STRIPES), !alone)).collect();
+        // Of objects that fall together, one that is held alone comes first and stands for all.
+        stripes.sort_unstable();
+        stripes.dedup_by_key(|(stripe, _)| *stripe);
+        let hold = |(stripe, look): (usize, bool)| {
+            let lock = &self.objects[stripe];
+            if look { shared(lock) } else { alone(lock) }
+        };
+        Grasp {
+            _objects: stripes.into_iter().map(hold).collect(),
+            _object: None,
+            _partition: Some(partition),
+            _device: device,
+        }
     }
 }
 
@@ -109,6 +154,22 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+
+    #[test]
+    fn several_objects_are_held_once_each_and_a_change_among_them_counts() {
+        let locks = Locks::new();
+        let ids: Vec<_> = (0..4000).map(|object| ObjectId::new(0x10000, object)).collect();
+        let mut wanted: Vec<_> = ids.iter().map(|&id| (id, false)).collect();
+        wanted.push((ids[7], true));
+        let grasp = locks.several(0x10000, false, &wanted);
+        assert!(grasp._objects.len() <= OBJECT_STRIPES);
+        let lock = &locks.objects[stripe(mix(ids[7]), OBJECT_STRIPES)];
+        assert!(lock.try_read().is_none(), "held alone");
+        let others = locks.objects.iter().filter(|other| !std::ptr::eq(*other, lock));
+        assert!(others.into_iter().all(|lock| lock.try_read().is_some() && lock.try_write().is_none()));
+        drop(grasp);
+        assert!(lock.try_write().is_some());
+    }
 
     #[test]
     fn a_change_waits_for_looks_and_the_whole_waits_for_all() {

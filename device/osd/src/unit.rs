@@ -34,6 +34,7 @@ use crate::metrics::{Ending, Metrics};
 use crate::nexus::{Nexus, Nexuses};
 use crate::report::Refusal;
 use crate::spc::Server;
+use crate::tracking::Tracking;
 
 /// Name of what is no known OSD command, in metrics and audit records.
 const UNKNOWN: &str = "UNKNOWN SERVICE ACTION";
@@ -120,6 +121,7 @@ impl OsdUnit {
                 slots: policy.slots,
                 formatting: AtomicBool::new(false),
                 checking: Mutex::new(()),
+                tracking: Tracking::default(),
             },
             nexuses: Nexuses::new(surroundings),
             audit: parts.audit,
@@ -138,7 +140,43 @@ impl OsdUnit {
             ClockBehind::Wrong { .. } => UpkeepError::Clock,
             ClockBehind::Settling { .. } => UpkeepError::Settling,
         })?;
-        self.device.guard.upkeep(now_ms).map_err(|_| UpkeepError::Lease)
+        self.device.guard.upkeep(now_ms).map_err(|_| UpkeepError::Lease)?;
+        while self.work() {}
+        Ok(())
+    }
+
+    /// Runs one immediate command whose status was sent already, to its end; `false` if none waits. [`Self::upkeep`]
+    /// does so too; a shell with a thread to spare calls this more often. It locks step by step, as other commands on
+    /// many objects do.
+    pub fn work(&self) -> bool {
+        let Some(job) = self.device.tracking.pop() else { return false };
+        let Ok(_contents) = self.device.contents.claim(job.claim()) else {
+            // Its partition is being duplicated or replaced: later.
+            self.device.tracking.put_back(job);
+            return false;
+        };
+        let result = job.run(&self.device);
+        let (verdict, sense) = match &result {
+            Ok(_) => (Verdict::Done, None),
+            Err(refusal) => {
+                let verdict = match refusal {
+                    Refusal::Denied(denial) => Verdict::Refused(denial.name()),
+                    Refusal::Failed(failure) => Verdict::Failed(failure.name()),
+                };
+                (verdict, refusal.sense(job.cdb.generation))
+            }
+        };
+        self.audit.record(&AuditRecord {
+            time_ms: job.now_ms,
+            principal: principal(&job.cdb),
+            nexus: job.nexus,
+            initiator: &job.initiator,
+            action: job.cdb.command.row().name,
+            object: job.cdb.command.object(),
+            verdict,
+            sense: sense.as_ref().map(triple),
+        });
+        true
     }
 
     /// Makes everything durable: for an orderly end. Signed commands are refused from here on, so that the nonce lease
@@ -256,11 +294,9 @@ impl OsdUnit {
         if ending == Ending::Done && !changes && !self.device.config.audit_reads {
             return;
         }
-        let audit = sealstone_osd::capability::offset::AUDIT.into();
-        let principal = cdb.capability.get(audit..).and_then(|rest: &[u8]| rest.first_chunk());
         self.audit.record(&AuditRecord {
             time_ms: now_ms,
-            principal: Principal(principal.copied().unwrap_or_default()),
+            principal: principal(cdb),
             nexus: nexus.id,
             initiator: &nexus.initiator,
             action: row.name,
@@ -269,6 +305,13 @@ impl OsdUnit {
             sense: outcome.sense.as_ref().map(triple),
         });
     }
+}
+
+/// In whose name a command comes: its capability's audit field.
+fn principal(cdb: &Cdb) -> Principal {
+    let audit = sealstone_osd::capability::offset::AUDIT.into();
+    let principal = cdb.capability.get(audit..).and_then(|rest: &[u8]| rest.first_chunk());
+    Principal(principal.copied().unwrap_or_default())
 }
 
 /// Capacity of a device.

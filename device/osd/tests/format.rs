@@ -37,23 +37,26 @@ fn others_hear_format_in_progress_until_it_is_done() {
     let read = plain.cdb(Command::Read(Extent { object: user(OID), start: 0, length: 0 })).encode().unwrap();
     let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let heard: BTreeSet<Option<(u8, u16)>> = std::thread::scope(|scope| {
-        let others = scope.spawn(|| {
-            let mut heard = BTreeSet::new();
-            while !over.load(Ordering::SeqCst) {
-                for cdb in [&[0; 6][..], &read] {
+        // A READ may wait for the format to end; TEST UNIT READY, on its own thread, never does.
+        let ask = |cdb| {
+            let (plain, begun, over) = (&plain, &begun, &over);
+            move || {
+                let mut heard = BTreeSet::new();
+                while !over.load(Ordering::SeqCst) {
                     let reply = plain.bench.raw(OTHER, cdb, &[], 0);
                     heard.insert(Sense::parse(&reply.sense).ok().map(|sense| triple(&sense)));
+                    begun.store(true, Ordering::SeqCst);
                 }
-                begun.store(true, Ordering::SeqCst);
+                heard
             }
-            heard
-        });
+        };
+        let others = [&[0; 6][..], &read].map(|cdb| scope.spawn(ask(cdb)));
         while !begun.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
         plain.good(&plain.cdb(format(0)), &[]);
         over.store(true, Ordering::SeqCst);
-        others.join().unwrap()
+        others.into_iter().flat_map(|other| other.join().unwrap()).collect()
     });
     assert!(heard.contains(&Some((2, 0x0404))), "{heard:?}");
     // Before, while, and after it: nothing else than that, success, or an object that is gone.

@@ -107,8 +107,7 @@ impl<'a> ListingWriter<'a> {
             }
             return room;
         }
-        let mut entry = Vec::new();
-        push_object_entry(&mut Sink::new(&mut entry, usize::MAX), id, self.listed.object_type(), values);
+        let entry = entry_with_attributes(id, self.listed, values);
         let room = self.sink.fits(entry.len());
         if room {
             self.sink.push(&entry);
@@ -119,26 +118,71 @@ impl<'a> ListingWriter<'a> {
     /// Fills in the header; returns the bytes of the complete list, or of what is there if that is unknown.
     pub fn finish(mut self, changed: bool, end: End) -> u64 {
         let written = self.sink.full();
-        let (additional, next, list_id) = match end {
-            End::Complete => (written - AFTER_LENGTH, 0, 0),
-            End::Continued { next, total, list_id } => {
-                let known =
-                    total.filter(|_| !self.with_attributes).and_then(|count| count.checked_mul(ID as u64));
-                let all = known.and_then(|bytes| bytes.checked_add(HEADER as u64 - AFTER_LENGTH));
-                (all.unwrap_or(UNKNOWN), next, list_id)
+        let head =
+            Head { generation: self.generation, listed: self.listed, with_attributes: self.with_attributes };
+        self.sink.patch(0, &head.encode(written, changed, end));
+        match head.additional(written, end) {
+            UNKNOWN => written,
+            additional => additional.saturating_add(AFTER_LENGTH),
+        }
+    }
+}
+
+/// What the header of a list says of all its entries.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    /// Layout of the list.
+    pub generation: Generation,
+    /// What is listed.
+    pub listed: Listed,
+    /// LIST_ATTR (OSD-2).
+    pub with_attributes: bool,
+}
+
+impl Head {
+    fn carries_attributes(&self) -> bool {
+        self.with_attributes && self.generation == Generation::Osd2
+    }
+
+    fn additional(&self, written: u64, end: End) -> u64 {
+        match end {
+            End::Complete => written.saturating_sub(AFTER_LENGTH),
+            End::Continued { total, .. } => {
+                let known = total
+                    .filter(|_| !self.carries_attributes())
+                    .and_then(|count| count.checked_mul(ID as u64));
+                known.and_then(|bytes| bytes.checked_add(HEADER as u64 - AFTER_LENGTH)).unwrap_or(UNKNOWN)
             }
+        }
+    }
+
+    /// The header of a list of which `written` bytes are there, its own among them.
+    #[must_use]
+    pub fn encode(&self, written: u64, changed: bool, end: End) -> [u8; HEADER] {
+        let (next, list_id) = match end {
+            End::Complete => (0, 0),
+            End::Continued { next, list_id, .. } => (next, list_id),
         };
-        self.sink.patch(0, &additional.to_be_bytes());
-        self.sink.patch(8, &next.to_be_bytes());
-        self.sink.patch(16, &list_id.to_be_bytes());
         let kind = match self.generation {
             Generation::Osd1 if self.listed != Listed::Objects => ROOT_OR_COLLECTION,
             Generation::Osd1 => 0,
             Generation::Osd2 => (self.listed.format() + u8::from(self.with_attributes)) << 2,
         };
-        self.sink.patch(23, &[kind | if changed { CHANGED } else { 0 }]);
-        if additional == UNKNOWN { written } else { additional.saturating_add(AFTER_LENGTH) }
+        let mut out = [0; HEADER];
+        out[..8].copy_from_slice(&self.additional(written, end).to_be_bytes());
+        out[8..16].copy_from_slice(&next.to_be_bytes());
+        out[16..20].copy_from_slice(&list_id.to_be_bytes());
+        out[23] = kind | if changed { CHANGED } else { 0 };
+        out
     }
+}
+
+/// An entry of a list with LIST_ATTR.
+#[must_use]
+pub fn entry_with_attributes(id: u64, listed: Listed, values: &[(AttributeId, &[u8])]) -> Vec<u8> {
+    let mut entry = Vec::new();
+    push_object_entry(&mut Sink::new(&mut entry, usize::MAX), id, listed.object_type(), values);
+    entry
 }
 
 /// A list as it came.
@@ -203,12 +247,20 @@ impl<'a> Listing<'a> {
 /// Bytes before the ids of a QUERY's answer as we write it: the last draft's. Revisions 1 to 4 have 13.
 pub const MATCHES_HEADER: usize = 12;
 
+/// The header of a QUERY's answer with so many matches, however many of them follow.
+#[must_use]
+pub fn matches_header(count: u64) -> [u8; MATCHES_HEADER] {
+    let additional = count.saturating_mul(ID as u64).saturating_add(MATCHES_HEADER as u64 - AFTER_LENGTH);
+    let mut out = [0; MATCHES_HEADER];
+    out[..8].copy_from_slice(&additional.to_be_bytes());
+    out[11] = Listed::Objects.format() << 2;
+    out
+}
+
 /// Writes a QUERY's answer, cut to `allocation` bytes; returns its full length.
 pub fn encode_matches(ids: &[u64], out: &mut Vec<u8>, allocation: usize) -> u64 {
     let mut sink = Sink::new(out, allocation);
-    let additional = (MATCHES_HEADER as u64 - AFTER_LENGTH) + (ID * ids.len()) as u64;
-    sink.push(&additional.to_be_bytes());
-    sink.push(&[0, 0, 0, Listed::Objects.format() << 2]);
+    sink.push(&matches_header(ids.len() as u64));
     for id in ids {
         sink.push(&id.to_be_bytes());
     }

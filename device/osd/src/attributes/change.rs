@@ -9,6 +9,7 @@
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_store::MAX_ATTRIBUTE_LENGTH;
 
+use super::membership;
 use super::rows::{self, IDENTIFICATION, PageKind, Set};
 use crate::catalog::{self, be};
 use crate::commands::data;
@@ -43,6 +44,7 @@ pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(
                 Set::Isolation => value.is_empty() || isolation::method(value).is_some(),
                 Set::Names => value.len().is_multiple_of(NAME_LEN) && row.length.fits(value),
                 Set::Clock => row.length.fits(value),
+                Set::Membership => value.is_empty() || row.length.fits(value),
             };
             if allowed { Ok(()) } else { refused }
         }
@@ -78,6 +80,7 @@ impl Change<'_> {
     pub(crate) fn set(&self, id: AttributeId, value: &[u8]) -> Result<(), Failure> {
         let device = self.device;
         match rows::row(self.kind, id).map(|row| row.set) {
+            Some(Set::Membership) => membership::set(device, self.id, id, value)?,
             Some(Set::LogicalLength) => {
                 data::resize(device, self.id, be(value))?;
             }

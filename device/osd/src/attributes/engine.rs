@@ -175,6 +175,11 @@ impl<'a> Wishes<'a> {
         Ok(())
     }
 
+    /// Does it make the object a member of collections, or end that?
+    pub(crate) fn sets_memberships(&self) -> bool {
+        self.set.iter().any(|wish| wish.id.page == rows::USER + rows::page::COLLECTIONS)
+    }
+
     /// Does it set what a crash must not undo: tags, floors, frozen keys, nonce limits?
     pub(crate) fn sets_security(&self, kind: ObjectType) -> bool {
         self.set.iter().any(|wish| rows::is_security_page(kind, wish.id.page))

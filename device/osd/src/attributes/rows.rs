@@ -47,6 +47,10 @@ pub(crate) mod page {
     pub(crate) const INFORMATION: u32 = 1;
     pub(crate) const QUOTAS: u32 = 2;
     pub(crate) const TIMESTAMPS: u32 = 3;
+    /// User objects only: the collections that it is a member of.
+    pub(crate) const COLLECTIONS: u32 = 4;
+    /// Collections only: the command that it tells about.
+    pub(crate) const TRACKING: u32 = 4;
     /// Partitions only: which attributes a capability may reach.
     pub(crate) const ATTRIBUTES_ACCESS: u32 = 4;
     pub(crate) const SECURITY: u32 = 5;
@@ -79,6 +83,8 @@ pub(crate) enum Set {
     Isolation,
     /// A list of page and number, 8 bytes each.
     Names,
+    /// The collection that the object is a member of under this number.
+    Membership,
     /// The adjustable clock: steps forward, or stands until time has caught up.
     Clock,
 }
@@ -137,6 +143,9 @@ pub(crate) enum Live {
     NonceListDepth,
     KeyIdentifier,
     DhGroup,
+    CollectionType,
+    MemberCount,
+    Tracking,
 }
 
 /// One attribute, or a run of attributes with consecutive numbers.
@@ -311,6 +320,7 @@ rows! {
         0x1..=0x1, Exactly(8), Set::Never, live(Live::PartitionId);
         0x2..=0x2, Exactly(8), Set::Never, live(Live::ObjectId);
         0x9..=0x9, AtMost(NAME_MAX), Set::Stored, Stored(&[]);
+        0xA..=0xA, Exactly(1), Set::Never, live(Live::CollectionType);
         0x81..=0x81, Exactly(8), Set::Never, live(Live::UsedCapacity);
         0x83..=0x83, Exactly(4), Set::Never, Fixed(ACCESSIBLE);
     }
@@ -320,6 +330,13 @@ rows! {
         0x3..=0x3, Exactly(6), Set::Stored, Stored(NO_TIME);
         0x4..=0x4, Exactly(6), Set::Stored, live(Live::DataAccessed);
         0x5..=0x5, Exactly(6), Set::Stored, live(Live::DataModified);
+    }
+    Collection COLLECTION + page::TRACKING: {
+        0x1..=0x1, Exactly(1), Set::Never, live(Live::Tracking);
+        0x2..=0x3, Exactly(2), Set::Never, live(Live::Tracking);
+        0x4..=0x4, AtMost(252), Set::Never, live(Live::Tracking);
+        0x10..=0x10, Exactly(8), Set::Never, live(Live::MemberCount);
+        0x11..=0x13, Exactly(8), Set::Never, live(Live::Tracking);
     }
     Collection COLLECTION + page::SECURITY: {
         0x4000_0001..=0x4000_0001, Exactly(4), Set::Stored, Stored(&[0; 4]);
@@ -346,6 +363,9 @@ rows! {
         0x3..=0x3, Exactly(6), Set::Stored, Stored(NO_TIME);
         0x4..=0x4, Exactly(6), Set::Stored, live(Live::DataAccessed);
         0x5..=0x5, Exactly(6), Set::Stored, Stored(NO_TIME);
+    }
+    User USER + page::COLLECTIONS: {
+        0x1..=0xFFFF_FF00, Exactly(8), Set::Membership, Stored(&[]);
     }
     User USER + page::SECURITY: {
         0x4000_0001..=0x4000_0001, Exactly(4), Set::Stored, Stored(&[0; 4]);

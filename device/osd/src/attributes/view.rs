@@ -14,9 +14,12 @@ use sealstone_seal::KeySelector;
 
 use super::current::Current;
 use super::rows::{self, IDENTIFICATION, Live, PageKind, Row, Source, page};
-use crate::catalog::{NEWEST_NONCE_MS, OLDEST_NONCE_MS, get, time};
+use crate::catalog::{NEWEST_NONCE_MS, OLDEST_NONCE_MS, be, get, time};
+use crate::commands::Pool;
+use crate::commands::collections::{self, Kind};
 use crate::device::Device;
 use crate::failure::Failure;
+use crate::tracking;
 
 /// A run of attributes longer than this is looked up in the store.
 const RUN_MAX: u32 = 64;
@@ -48,7 +51,7 @@ impl View<'_> {
             PageKind::Empty => Ok(None),
             PageKind::CurrentCommand => Ok(self.current.value(id.number)),
             PageKind::Directory => self.page_name(id.number),
-            PageKind::Application => Ok(get(&*self.device.store, self.id, id)?),
+            PageKind::Application => Ok(self.get(id)?),
             PageKind::Own => match rows::row(self.kind, id) {
                 Some(row) => self.own(row, id),
                 None => Ok(None),
@@ -92,6 +95,9 @@ impl View<'_> {
         if rows::sort_page(self.kind, page) == PageKind::Foreign {
             return Err(Failure::Attribute(AttributeId::new(page, rows::ALL)));
         }
+        if self.kind == ObjectType::User && page == rows::USER + page::COLLECTIONS {
+            return self.memberships(allocation);
+        }
         let fields = format::layout(generation, page).map_or(&[][..], |layout| layout.fields);
         let mut values: Vec<(u32, Vec<u8>)> = Vec::with_capacity(fields.len());
         for field in fields {
@@ -103,6 +109,16 @@ impl View<'_> {
         let find = |number: u32| values.iter().find(|(n, _)| *n == number).map(|(_, value)| value.as_slice());
         let mut bytes = Vec::new();
         format::encode(generation, page, find, &mut bytes, allocation);
+        Ok(bytes)
+    }
+
+    /// The Collections page in page format.
+    fn memberships(&self, allocation: usize) -> Result<Vec<u8>, Failure> {
+        let page = rows::USER + page::COLLECTIONS;
+        let stored = self.device.store.attributes(self.id, Some(page))?;
+        let collections: Vec<u64> = stored.iter().map(|(_, value)| be(value)).collect();
+        let mut bytes = Vec::new();
+        format::encode_memberships(&collections, &mut bytes, allocation);
         Ok(bytes)
     }
 
@@ -133,8 +149,19 @@ impl View<'_> {
         Ok(numbers)
     }
 
+    /// A stored attribute; the collection that no store has, has none.
+    fn get(&self, id: AttributeId) -> Result<Option<Vec<u8>>, Failure> {
+        if collections::is_everything(self.id) {
+            return Ok(None);
+        }
+        Ok(get(&*self.device.store, self.id, id)?)
+    }
+
     /// What applications stored, on one page or on all.
     fn stored(&self, page: Option<u32>) -> Result<Vec<Pair>, Failure> {
+        if collections::is_everything(self.id) {
+            return Ok(Vec::new());
+        }
         let found = self.device.store.attributes(self.id, page)?;
         let visible = |page| rows::sort_page(self.kind, page) == PageKind::Application;
         Ok(found.into_iter().filter(|(id, _)| visible(id.page)).collect())
@@ -149,7 +176,7 @@ impl View<'_> {
             }
             PageKind::Application => {
                 let identification = AttributeId::new(page, IDENTIFICATION);
-                if let Some(value) = get(&*self.device.store, self.id, identification)? {
+                if let Some(value) = self.get(identification)? {
                     return Ok(Some(value));
                 }
                 let there = !self.stored(Some(page))?.is_empty();
@@ -162,9 +189,7 @@ impl View<'_> {
         let defined = |value: &[u8]| (!value.is_empty()).then(|| value.to_vec());
         match row.source {
             Source::Fixed(value) => Ok(defined(value)),
-            Source::Stored(default) => {
-                Ok(get(&*self.device.store, self.id, id)?.or_else(|| defined(default)))
-            }
+            Source::Stored(default) => Ok(self.get(id)?.or_else(|| defined(default))),
             Source::Live(live) => self.live(live, id),
         }
     }
@@ -173,7 +198,7 @@ impl View<'_> {
         let device = self.device;
         let be = |value: u64| Ok(Some(value.to_be_bytes().to_vec()));
         let stored = |default: &[u8]| {
-            let value = get(&*device.store, self.id, id)?;
+            let value = self.get(id)?;
             Ok(Some(value.unwrap_or_else(|| default.to_vec())))
         };
         match live {
@@ -184,13 +209,15 @@ impl View<'_> {
             Live::UsedCapacity => match self.kind {
                 ObjectType::Root => be(device.store.space().used),
                 ObjectType::Partition => be(self.partition_state(|partition| partition.used())?),
-                ObjectType::User | ObjectType::Collection => be(device.store.stat(self.id)?.used_bytes),
+                // Members keep their own bytes.
+                ObjectType::Collection => be(0),
+                ObjectType::User => be(device.store.stat(self.id)?.used_bytes),
             },
             Live::PartitionCount => be(device.catalog.partition_count()),
             Live::Clock => Ok(Some(time(self.now_ms).to_vec())),
             Live::PartitionId => be(self.id.partition),
             Live::ObjectId => be(self.id.object),
-            Live::ObjectCount => be(self.partition_state(|partition| partition.objects())?),
+            Live::ObjectCount => be(self.partition_state(|partition| partition.population())?),
             Live::LogicalLength => be(device.store.stat(self.id)?.length),
             Live::DataAccessed => match device.cache.accesses(self.id).data_ms {
                 Some(ms) => Ok(Some(time(ms).to_vec())),
@@ -220,6 +247,12 @@ impl View<'_> {
             }
             Live::OldestNonce => stored(&time(OLDEST_NONCE_MS)),
             Live::NewestNonce => stored(&time(NEWEST_NONCE_MS)),
+            Live::CollectionType => Ok(Some(vec![collections::kind(device, self.id)? as u8])),
+            Live::MemberCount => be(Pool::of(device, self.id)?.count(device)?),
+            Live::Tracking if collections::kind(device, self.id)? == Kind::Tracking => {
+                tracking::value(device, self.id, id.number)
+            }
+            Live::Tracking => Ok(None),
             Live::NonceListDepth => stored(&u16::MAX.to_be_bytes()),
             Live::KeyIdentifier => Ok(self.key_identifier(id.number)),
             Live::DhGroup => {

@@ -102,7 +102,7 @@ pub(crate) fn remove_partition(run: &Run<'_>, id: u64, with_contents: bool) -> R
     let device = run.device;
     let object = ObjectId::of_partition(id);
     let partition = partition_of(device, object)?;
-    if partition.objects() > 0 && !with_contents {
+    if partition.population() > 0 && !with_contents {
         return Err(Failure::NotEmpty);
     }
     duplicates::check_childless(&*device.store, object)?;
@@ -152,16 +152,29 @@ pub(crate) fn format(run: &Run<'_>, capacity: u64) -> Result<Done, Failure> {
     Ok(Done { capacity_change: -used, touch: Touch::Nothing, ..Done::of(ObjectId::ROOT) })
 }
 
-/// Removes every object from `from` on, of one partition or of all.
-pub(super) fn remove_all(device: &Device, mut from: ObjectId, partition: Option<u64>) -> Result<(), Failure> {
+/// Removes every object from `from` on, of one partition or of all. User objects go first, and end their memberships:
+/// then the collections are empty, and at no moment does anything name what is gone.
+pub(super) fn remove_all(device: &Device, from: ObjectId, partition: Option<u64>) -> Result<(), Failure> {
+    remove_kind(device, from, partition, |kind| kind == ObjectType::User)?;
+    remove_kind(device, from, partition, |_| true)
+}
+
+fn remove_kind(
+    device: &Device,
+    mut from: ObjectId,
+    partition: Option<u64>,
+    wanted: impl Fn(ObjectType) -> bool,
+) -> Result<(), Failure> {
     loop {
         let found = device.store.list(from, REMOVE_STEP)?;
         let Some(&(last, _)) = found.last() else { return Ok(()) };
-        for (id, _) in found {
+        for (id, kind) in found {
             if partition.is_some_and(|partition| id.partition != partition) {
                 return Ok(());
             }
-            device.store.remove(id)?;
+            if wanted(kind) {
+                device.store.remove(id)?;
+            }
         }
         let Some(next) = successor(last) else { return Ok(()) };
         from = next;

@@ -39,6 +39,7 @@ const MEMBERSHIPS: u32 = USER + 4;
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     objects: u64,
+    collections: u64,
     used: u64,
     next_object: u64,
 }
@@ -164,12 +165,18 @@ fn fill(device: &Device, source: u64, target: u64, now_ms: u64) -> Result<Totals
         duplicate(&*device.store, from, to, birth)?;
         totals.count(&*device.store, to)?;
     }
-    duplicate_collections(device, source, target, birth)?;
+    duplicate_collections(device, source, target, birth, &mut totals)?;
     Ok(totals)
 }
 
 /// Makes the collections of `target` those of `source`, with their members, which are there.
-fn duplicate_collections(device: &Device, source: u64, target: u64, birth_ms: u64) -> Result<(), Failure> {
+fn duplicate_collections(
+    device: &Device,
+    source: u64,
+    target: u64,
+    birth_ms: u64,
+    totals: &mut Totals,
+) -> Result<(), Failure> {
     let store = &*device.store;
     drop_collections(store, target)?;
     let mut first = 1;
@@ -179,6 +186,8 @@ fn duplicate_collections(device: &Device, source: u64, target: u64, birth_ms: u6
         for from in found {
             let to = ObjectId::new(target, from.object);
             duplicate_collection(store, from, to, birth_ms)?;
+            totals.collections += 1;
+            totals.next_object = totals.next_object.max(to.object.saturating_add(1));
         }
         first = next;
     }
@@ -282,7 +291,7 @@ fn finish(device: &Device, source: u64, target: ObjectId, kind: Kind, totals: To
 fn show(device: &Device, id: u64, totals: Totals) -> Result<(), Failure> {
     device.catalog.reload_partition(&*device.store, id)?;
     if let Some(partition) = device.catalog.publish(id).or_else(|| device.catalog.partition(id)) {
-        partition.recount(totals.objects, totals.used, totals.next_object);
+        partition.recount(totals.objects, totals.collections, totals.used, totals.next_object);
     }
     device.cache.clear();
     Ok(())
@@ -398,7 +407,7 @@ fn replace_all(device: &Device, source: u64, target: u64, now_ms: u64) -> Result
             ours.next()?;
         }
     }
-    duplicate_collections(device, source, target, device.catalog.birth(now_ms))?;
+    duplicate_collections(device, source, target, device.catalog.birth(now_ms), &mut totals)?;
     {
         let _together = store.begin();
         duplicates::set_replaced(store, ObjectId::of_partition(target), now_ms)?;

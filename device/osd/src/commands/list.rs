@@ -1,24 +1,33 @@
-//! LIST: partitions of the root, user objects of a partition.
+//! LIST and LIST COLLECTION: partitions, user objects, collections, members.
 //!
-//! Does: whole entries up to the allocation length, with attributes if asked, and where to go on.
-//! Does not: bind a series of requests together; no list identifier is ever given out.
-//! Contract: the caller holds the partition's lock. Memory follows what the initiator takes, not what there is.
+//! Does: whole entries up to the allocation length, with attributes if asked, and where to go on; tells whether the
+//! list changed during a series.
+//! Contract: the caller holds no lock. Entries go straight into what the initiator takes; besides that, memory is one
+//! step's. Costs: O(log n + entries), of which no step holds a lock for more than its own entries.
 //! Truth: docs/design/t10-osd.md 1.9; traps T6, T12, T13.
 
 use sealstone_osd::cdb::{List, pointer};
-use sealstone_osd::listing::{ALLOCATION_MIN, End, Listed, ListingWriter};
+use sealstone_osd::listing::{ALLOCATION_MIN, End, HEADER, Head, Listed, entry_with_attributes};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use sealstone_seal::Permit;
 
 use super::data::partition_of;
-use super::{Done, Run};
+use super::walk::Pool;
+use super::{Done, Run, collections};
 use crate::attributes::current::Current;
 use crate::attributes::engine::Wishes;
 use crate::attributes::view::View;
+use crate::device::Device;
 use crate::failure::Failure;
+use crate::locks::Reach;
+use crate::report::Refusal;
 
-/// Objects that one step through the store asks for.
+/// Ids that one step puts into a list.
 const STEP: usize = 1024;
+/// Entries with attributes that one step puts into a list.
+const STEP_WITH_ATTRIBUTES: usize = 64;
+/// Set in every list identifier; the rest is the count of changes when the series began.
+const SERIES: u32 = 0x8000_0000;
 
 /// What LIST needs to put attributes into its entries.
 #[derive(Clone, Copy)]
@@ -27,81 +36,196 @@ pub(crate) struct Entries<'a> {
     pub(crate) permit: Permit,
 }
 
+/// What is listed.
+#[derive(Clone, Copy)]
+enum Source {
+    Partitions,
+    Objects(u64),
+    Collections(u64),
+    Members(Pool),
+}
+
+impl Source {
+    fn of_list(device: &Device, list: &List) -> Result<Self, Failure> {
+        if list.object.is_root() {
+            return Ok(Self::Partitions);
+        }
+        partition_of(device, list.object)?;
+        Ok(Self::Objects(list.object.partition))
+    }
+
+    fn of_list_collection(device: &Device, list: &List) -> Result<Self, Failure> {
+        partition_of(device, list.object)?;
+        if list.object.is_partition() {
+            return Ok(Self::Collections(list.object.partition));
+        }
+        Pool::of(device, list.object).map(Self::Members)
+    }
+
+    const fn listed(self) -> Listed {
+        match self {
+            Self::Partitions => Listed::Partitions,
+            Self::Collections(_) => Listed::Collections,
+            Self::Objects(_) | Self::Members(_) => Listed::Objects,
+        }
+    }
+
+    /// How many there are, and how often that changed.
+    fn state(self, device: &Device, at: ObjectId) -> Result<(u64, u64), Failure> {
+        if let Self::Partitions = self {
+            return Ok((device.catalog.partition_count(), device.catalog.changes()));
+        }
+        let partition = partition_of(device, at)?;
+        let count = match self {
+            Self::Collections(_) => partition.collections(),
+            Self::Members(pool) => pool.count(device)?,
+            Self::Objects(_) | Self::Partitions => partition.objects(),
+        };
+        Ok((count, partition.changes()))
+    }
+
+    /// Some of them from `from` on, ascending, and where to go on.
+    fn part(self, device: &Device, from: u64, max: usize) -> Result<(Vec<u64>, Option<u64>), Failure> {
+        let store = &*device.store;
+        let next = |last: Option<u64>, full: bool| last.filter(|_| full).and_then(|last| last.checked_add(1));
+        let whole = |ids: Vec<u64>| {
+            let next = next(ids.last().copied(), ids.len() == max);
+            (ids, next)
+        };
+        let of = |partition: u64| move |id: &ObjectId| id.partition == partition;
+        match self {
+            Self::Partitions => Ok(whole(device.catalog.partition_ids(from, max))),
+            Self::Collections(partition) => {
+                let found = store.collections(ObjectId::new(partition, from), max)?;
+                Ok(whole(found.into_iter().filter(of(partition)).map(|id| id.object).collect()))
+            }
+            Self::Members(pool) if pool.kind != collections::Kind::Spontaneous => {
+                let found = store.members(pool.collection, from, max)?;
+                Ok(whole(found.into_iter().map(|(id, _)| id).collect()))
+            }
+            Self::Objects(partition) | Self::Members(Pool { collection: ObjectId { partition, .. }, .. }) => {
+                let found = store.list(ObjectId::new(partition, from.max(1)), max)?;
+                let last = found.last().map(|(id, _)| *id).filter(of(partition));
+                let next = next(last.map(|id| id.object), found.len() == max);
+                let wanted = |(id, kind): &(ObjectId, ObjectType)| {
+                    id.partition == partition && *kind == ObjectType::User
+                };
+                Ok((found.iter().filter(|one| wanted(one)).map(|(id, _)| id.object).collect(), next))
+            }
+        }
+    }
+
+    fn id(self, partition: u64, number: u64) -> (ObjectId, ObjectType) {
+        match self {
+            Self::Partitions => (ObjectId::of_partition(number), ObjectType::Partition),
+            Self::Collections(_) => (ObjectId::new(partition, number), ObjectType::Collection),
+            Self::Objects(_) | Self::Members(_) => (ObjectId::new(partition, number), ObjectType::User),
+        }
+    }
+}
+
 /// LIST.
-pub(crate) fn list(run: &mut Run<'_>, list: &List) -> Result<Done, Failure> {
+pub(crate) fn list(run: &mut Run<'_>, list: &List) -> Result<Done, Refusal> {
+    let source = Source::of_list(run.device, list)?;
+    write(run, list, source)
+}
+
+/// LIST COLLECTION: members of a collection, or the collections of a partition.
+pub(crate) fn list_collection(run: &mut Run<'_>, list: &List) -> Result<Done, Refusal> {
+    let source = Source::of_list_collection(run.device, list)?;
+    write(run, list, source)
+}
+
+fn write(run: &mut Run<'_>, list: &List, source: Source) -> Result<Done, Refusal> {
     let object = list.object;
     let generation = run.generation();
-    if list.list_id != 0 {
-        return Err(Failure::Field(pointer::list_id(generation)));
-    }
-    let total = if object.is_root() {
-        run.device.catalog.partition_count()
-    } else {
-        partition_of(run.device, object)?.objects()
-    };
+    let (total, changes) = source.state(run.device, object)?;
+    let began = series(list.list_id, changes).ok_or(Failure::Field(pointer::list_id(generation)))?;
     if list.allocation == 0 {
         return Ok(Done::of(object));
     }
     if list.allocation < ALLOCATION_MIN {
-        return Err(Failure::Field(run.length_field()));
+        return Err(Failure::Field(run.length_field()).into());
     }
-    let listed = if object.is_root() { Listed::Partitions } else { Listed::Objects };
-    let mut bytes = Vec::new();
-    let room = run.data_in.len();
-    let mut out = ListingWriter::new(generation, listed, list.with_attributes, &mut bytes, room);
-    let next = fill(run, list, &mut out)?;
-    let end = match next {
+    let into = std::mem::take(&mut run.data_in);
+    let mut end = HEADER.min(into.len());
+    let next = fill(run, list, source, into, &mut end)?;
+    let (_, changes) = source.state(run.device, object)?;
+    let changed = low(began) != low(changes);
+    // How many come before a later beginning would have to be counted; of a list that changes, nobody knows.
+    let total = (list.initial == 0 && !changed).then_some(total);
+    let ending = match next {
         None => End::Complete,
-        // How many come before a later beginning would have to be counted.
-        Some(next) => End::Continued { next, total: (list.initial == 0).then_some(total), list_id: 0 },
+        Some(next) => End::Continued { next, total, list_id: SERIES | low(began) },
     };
-    out.finish(false, end);
-    run.data_in[..bytes.len()].copy_from_slice(&bytes);
-    let length = bytes.len() as u64;
-    Ok(Done { data_in: length, data_in_covered: length, ..Done::of(object) })
+    let head = Head { generation, listed: source.listed(), with_attributes: list.with_attributes };
+    let header = head.encode(end as u64, list.list_id != 0 && changed, ending);
+    let kept = HEADER.min(into.len());
+    into[..kept].copy_from_slice(&header[..kept]);
+    Ok(Done { data_in: end as u64, data_in_covered: end as u64, ..Done::of(object) })
+}
+
+/// The count of changes when the series of a list identifier began; `None` for an identifier that was not given out.
+fn series(list_id: u32, changes: u64) -> Option<u64> {
+    let began = u64::from(list_id & !SERIES);
+    match list_id {
+        0 => Some(changes),
+        _ if list_id & SERIES != 0 && began <= changes => Some(began),
+        _ => None,
+    }
+}
+
+/// The part of a count of changes that a list identifier has room for.
+fn low(changes: u64) -> u32 {
+    (changes & u64::from(!SERIES)) as u32
 }
 
 /// Adds entries; gives the first id that found no room.
-fn fill(run: &Run<'_>, list: &List, out: &mut ListingWriter<'_>) -> Result<Option<u64>, Failure> {
-    let (device, object) = (run.device, list.object);
-    if object.is_root() {
-        for id in device.catalog.partition_ids(list.initial, usize::MAX) {
-            if !entry(run, list, out, ObjectId::of_partition(id), ObjectType::Partition)? {
-                return Ok(Some(id));
+fn fill(
+    run: &Run<'_>,
+    list: &List,
+    source: Source,
+    into: &mut [u8],
+    end: &mut usize,
+) -> Result<Option<u64>, Refusal> {
+    let device = run.device;
+    let with_attributes = list.with_attributes && run.generation() == sealstone_osd::Generation::Osd2;
+    let step = if with_attributes { STEP_WITH_ATTRIBUTES } else { STEP };
+    let mut from = Some(list.initial);
+    while let Some(first) = from {
+        let _grasp = run.steps.reach(Reach::Look(list.object));
+        run.steps.authority()?;
+        let (ids, next) = source.part(device, first, step)?;
+        for number in ids {
+            let room = if with_attributes {
+                let entry = entry(run, source, list.object.partition, number)?;
+                put(into, end, &entry)
+            } else {
+                put(into, end, &number.to_be_bytes())
+            };
+            if !room {
+                return Ok(Some(number));
             }
         }
-        return Ok(None);
+        from = next;
     }
-    let mut from = ObjectId::new(object.partition, list.initial.max(1));
-    loop {
-        let found = device.store.list(from, STEP)?;
-        for &(id, kind) in &found {
-            if id.partition != object.partition {
-                return Ok(None);
-            }
-            if kind == ObjectType::User && !entry(run, list, out, id, kind)? {
-                return Ok(Some(id.object));
-            }
+    Ok(None)
+}
+
+/// Adds an entry, if there is room for all of it.
+fn put(into: &mut [u8], end: &mut usize, entry: &[u8]) -> bool {
+    match into.get_mut(*end..*end + entry.len()) {
+        Some(place) if *end >= HEADER => {
+            place.copy_from_slice(entry);
+            *end += entry.len();
+            true
         }
-        let last = found.last().map(|(id, _)| id.object);
-        match last.and_then(|last| last.checked_add(1)) {
-            Some(next) if found.len() == STEP => from.object = next,
-            _ => return Ok(None),
-        }
+        _ => false,
     }
 }
 
-fn entry(
-    run: &Run<'_>,
-    list: &List,
-    out: &mut ListingWriter<'_>,
-    id: ObjectId,
-    kind: ObjectType,
-) -> Result<bool, Failure> {
-    let number = if kind == ObjectType::Partition { id.partition } else { id.object };
-    if !list.with_attributes {
-        return Ok(out.push(number, &[]));
-    }
+fn entry(run: &Run<'_>, source: Source, partition: u64, number: u64) -> Result<Vec<u8>, Failure> {
+    let (id, kind) = source.id(partition, number);
     let current = Current {
         generation: run.generation(),
         response_icv: Vec::new(),
@@ -112,7 +236,25 @@ fn entry(
         capacity_change: 0,
     };
     let view = View { device: run.device, id, kind, now_ms: run.now_ms, current: &current };
-    let pairs = run.entries.wishes.pairs(&view, &run.entries.permit)?;
+    let pairs = match run.entries.wishes.pairs(&view, &run.entries.permit) {
+        // It went away while it was looked at: its attributes went with it.
+        Err(Failure::Store(sealstone_store::StoreError::NotFound(_))) => Vec::new(),
+        pairs => pairs?,
+    };
     let pairs: Vec<(AttributeId, &[u8])> = pairs.iter().map(|(id, value)| (*id, value.as_slice())).collect();
-    Ok(out.push(number, &pairs))
+    Ok(entry_with_attributes(number, source.listed(), &pairs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_are_those_given_out() {
+        assert_eq!(series(0, 7), Some(7));
+        assert_eq!(series(SERIES | 5, 7), Some(5));
+        assert_eq!(series(SERIES | 8, 7), None);
+        assert_eq!(series(5, 7), None);
+        assert_eq!(low(u64::from(SERIES) + 3), 3);
+    }
 }

@@ -6,13 +6,18 @@
 //! Truth: `sealstone_osd::table`; docs/design/t10-osd.md 1.2, 1.10.
 
 mod check;
+pub(crate) mod collections;
 mod containers;
 pub(crate) mod data;
 mod duplicates;
 mod keys;
 mod list;
 mod maps;
+mod members;
+pub(crate) mod multi;
 mod objects;
+mod query;
+mod walk;
 
 use sealstone_osd::cdb::{Action, Cdb, Command, pointer};
 use sealstone_osd::continuation::Segment;
@@ -23,6 +28,8 @@ use sealstone_seal::{Permit, SignedBy};
 pub(crate) use data::Span;
 pub(crate) use duplicates::finish_all as finish_duplicates;
 pub(crate) use list::Entries;
+pub(crate) use multi::Plan;
+pub(crate) use walk::{Pool, Steps, Tally};
 
 use crate::contents::Claim;
 use crate::continued;
@@ -30,6 +37,7 @@ use crate::device::Device;
 use crate::duplicates::Kind;
 use crate::failure::Failure;
 use crate::locks::Reach;
+use crate::report::Refusal;
 
 /// What the device does with a service action.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +56,8 @@ pub(crate) struct Row {
     pub(crate) revokes: bool,
     /// It locks by itself, step by step; `reach` is what it would lock otherwise.
     pub(crate) steps: bool,
+    /// It locks for itself, step by step; the lock of its first check is given back before it begins.
+    pub(crate) stepwise: bool,
     /// What it locks.
     pub(crate) reach: fn(ObjectId) -> Reach,
 }
@@ -61,6 +71,7 @@ impl Row {
         grouped: true,
         revokes: false,
         steps: false,
+        stepwise: false,
         reach: Reach::Look,
     };
     const CHANGE: Self = Self { changes: true, reach: Reach::Change, ..Self::LOOK };
@@ -75,6 +86,10 @@ impl Row {
         Self { attributes_first: true, ..self }
     }
 
+    const fn stepwise(self) -> Self {
+        Self { stepwise: true, grouped: false, cost: Cost::Blocking, ..self }
+    }
+
     const fn ungrouped(self) -> Self {
         Self { grouped: false, ..self }
     }
@@ -87,14 +102,24 @@ impl Row {
 /// The row of a service action; `None`: this device does not implement it.
 pub(crate) const fn row(action: Action) -> Option<Row> {
     Some(match action {
-        Action::Read | Action::List => Row::LOOK.inline(),
+        Action::Read => Row::LOOK.inline(),
+        Action::List | Action::ListCollection | Action::Query | Action::GetMemberAttributes => {
+            Row::LOOK.stepwise()
+        }
+        Action::SetMemberAttributes | Action::RemoveMemberObjects | Action::CreateTrackingCollection => {
+            Row { changes: true, ..Row::LOOK }.stepwise()
+        }
+        Action::RemoveCollection => Row { changes: true, ..Row::LOOK }.stepwise().attributes_first(),
+        Action::CreateCollection => Row::POPULATE.inline(),
         Action::GetAttributes => Row::LOOK.inline().attributes_first(),
         // May have to be durable, which the CDB alone does not tell.
         Action::SetAttributes => Row::CHANGE.attributes_first(),
         Action::Write | Action::Append | Action::Clear | Action::Punch => Row::CHANGE.inline(),
         Action::Create | Action::CreateAndWrite => Row::POPULATE.inline(),
         Action::Remove => Row::POPULATE.attributes_first(),
-        Action::Flush | Action::FlushPartition | Action::FlushOsd => Row { durable: true, ..Row::LOOK },
+        Action::Flush | Action::FlushCollection | Action::FlushPartition | Action::FlushOsd => {
+            Row { durable: true, ..Row::LOOK }
+        }
         // Other commands go on while the new key is being stored.
         Action::SetKey | Action::SetMasterKey => {
             Row { changes: true, revokes: true, ..Row::LOOK.ungrouped() }
@@ -109,18 +134,7 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
         | Action::RefreshSnapshotOrClone
         | Action::RestorePartition => Row::WHOLE.in_steps(),
         Action::DetachClone => Row::WHOLE,
-        Action::CopyUserObjects
-        | Action::CreateTrackingCollection
-        | Action::CreateCollection
-        | Action::RemoveCollection
-        | Action::ListCollection
-        | Action::FlushCollection
-        | Action::Query
-        | Action::RemoveMemberObjects
-        | Action::GetMemberAttributes
-        | Action::SetMemberAttributes
-        | Action::PerformScsi
-        | Action::PerformTask => return None,
+        Action::CopyUserObjects | Action::PerformScsi | Action::PerformTask => return None,
     })
 }
 
@@ -131,12 +145,13 @@ pub(crate) struct Run<'a> {
     pub(crate) now_ms: u64,
     /// Command data from the initiator; under ALLDATA its check value has matched.
     pub(crate) data_out: &'a [u8],
+    /// Bytes of the whole Data-Out Buffer.
+    pub(crate) data_out_whole: usize,
     /// Where command data for the initiator goes, as far as it takes any; contents unspecified.
     pub(crate) data_in: &'a mut [u8],
     /// The scatter/gather list, if the command came with one.
     pub(crate) scattered: Option<Vec<Span>>,
     /// The rest of the continuation segment: query list, copy source, extension capabilities.
-    #[allow(dead_code, reason = "commands that bring these descriptors read it")]
     pub(crate) segment: &'a Segment,
     /// What LIST puts into its entries.
     pub(crate) entries: Entries<'a>,
@@ -146,6 +161,8 @@ pub(crate) struct Run<'a> {
     pub(crate) nexus: NexusId,
     /// The contents that are held.
     pub(crate) claim: Claim,
+    /// How a command on many objects takes its steps.
+    pub(crate) steps: &'a Steps<'a>,
 }
 
 impl Run<'_> {
@@ -218,6 +235,10 @@ pub(crate) struct Done {
     pub(crate) append_start: u64,
     /// Change of the used capacity, bytes.
     pub(crate) capacity_change: i64,
+    /// What was fetched from the members of a collection.
+    pub(crate) attributes: Option<Vec<u8>>,
+    /// The rest is to be done after the status was sent.
+    pub(crate) plan: Option<Plan>,
 }
 
 impl Done {
@@ -232,7 +253,19 @@ impl Done {
             touch: Touch::Nothing,
             append_start: 0,
             capacity_change: 0,
+            attributes: None,
+            plan: None,
         }
+    }
+}
+
+/// Runs a command that locks for itself. The permit is used up; each step asks whether there would be one.
+pub(crate) fn run_stepwise(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Refusal> {
+    match run.cdb.command {
+        Command::List(list) => list::list(run, &list),
+        Command::ListCollection(list) => list::list_collection(run, &list),
+        Command::RemoveCollection(remove) => collections::remove(run, remove.object, remove.force),
+        _ => multi::run(run),
     }
 }
 
@@ -267,7 +300,8 @@ pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
         }
         Command::SetKey(set) => keys::set_key(run, &set),
         Command::SetMasterKey(set) => keys::set_master_key(run, &set),
-        Command::List(list) => list::list(run, &list),
+        Command::CreateCollection(target) => collections::create(run, target.object),
+        Command::FlushCollection(flush) => collections::flush(run, flush.object),
         // Their work is the attributes, which are done already; the object was looked up then.
         Command::GetAttributes(target) | Command::SetAttributes(target) => Ok(Done::of(target.object)),
         Command::ReadMap(map) => maps::read_map(run, &map),
@@ -280,10 +314,9 @@ pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
         Command::RestorePartition(restore) => duplicates::restore(run, &restore),
         Command::CopyUserObjects(_)
         | Command::CreateTrackingCollection(_)
-        | Command::CreateCollection(_)
         | Command::RemoveCollection(_)
+        | Command::List(_)
         | Command::ListCollection(_)
-        | Command::FlushCollection(_)
         | Command::Query(_)
         | Command::RemoveMemberObjects(_)
         | Command::GetMemberAttributes(_)

@@ -40,7 +40,12 @@ pub(crate) fn create_and_write(run: &Run<'_>, requested: ObjectId, spans: &[Span
 
 /// REMOVE.
 pub(crate) fn remove(run: &Run<'_>, id: ObjectId) -> Result<Done, Failure> {
-    let device = run.device;
+    let freed = remove_object(run.device, id)?;
+    Ok(Done { capacity_change: -freed, touch: Touch::Removed, ..Done::of(id) })
+}
+
+/// Removes a user object and gives the bytes that it took. The caller holds its partition and it alone.
+pub(super) fn remove_object(device: &Device, id: ObjectId) -> Result<i64, Failure> {
     let stat = user_object(device, id)?;
     let partition = partition_of(device, id)?;
     let created_ms = device.facts(id)?.created_ms;
@@ -49,8 +54,7 @@ pub(crate) fn remove(run: &Run<'_>, id: ObjectId) -> Result<Done, Failure> {
     device.catalog.retire(created_ms);
     device.cache.forget(id);
     let _ = device.cache.take(id);
-    let freed = i64::try_from(stat.used_bytes).unwrap_or(i64::MAX);
-    Ok(Done { capacity_change: -freed, touch: Touch::Removed, ..Done::of(id) })
+    Ok(i64::try_from(stat.used_bytes).unwrap_or(i64::MAX))
 }
 
 fn make(run: &Run<'_>, requested: ObjectId, count: u16) -> Result<Vec<ObjectId>, Failure> {
@@ -59,7 +63,7 @@ fn make(run: &Run<'_>, requested: ObjectId, count: u16) -> Result<Vec<ObjectId>,
     if requested.object != 0 && requested.object < ObjectId::FIRST_ASSIGNABLE {
         return Err(Failure::Field(failure::OBJECT));
     }
-    if partition.objects().saturating_add(u64::from(count)) > partition.policy().objects {
+    if partition.population().saturating_add(u64::from(count)) > partition.policy().objects {
         return Err(Failure::Quota("object count"));
     }
     let mut created = Vec::with_capacity(usize::from(count));
@@ -81,14 +85,19 @@ fn make(run: &Run<'_>, requested: ObjectId, count: u16) -> Result<Vec<ObjectId>,
 
 /// Creates an object with the first id that is free.
 fn make_anywhere(run: &Run<'_>, partition: &Partition) -> Result<ObjectId, Failure> {
-    let store = &*run.device.store;
-    let next = ObjectId::new(partition.id, partition.next_object());
-    let free = match store.stat(next) {
-        Err(StoreError::NotFound(_)) => next,
-        _ => search(store, partition.id)?,
-    };
+    let free = free_id(run.device, partition)?;
     make_one(run, partition, free)?;
     Ok(free)
+}
+
+/// An id that no object of the partition has. The caller holds the partition alone.
+pub(super) fn free_id(device: &Device, partition: &Partition) -> Result<ObjectId, Failure> {
+    let store = &*device.store;
+    let next = ObjectId::new(partition.id, partition.next_object());
+    match store.stat(next) {
+        Err(StoreError::NotFound(_)) => Ok(next),
+        _ => search(store, partition.id),
+    }
 }
 
 /// The smallest free id, looked for from the beginning: only after somebody took the very last id.

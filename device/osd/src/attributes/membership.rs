@@ -1,0 +1,61 @@
+//! The Collections page of a user object: of which linked collections it is a member.
+//!
+//! Does: what setting one of its attributes means. Contract: attribute n names a collection exactly if the object is a
+//! member of it with slot n. The caller holds the object alone and its partition, so that no collection comes or goes.
+//! Truth: docs/design/t10-osd.md 3.5 (U+4); docs/standards/osd.md, "Collections".
+
+use sealstone_osd::{AttributeId, ObjectId};
+use sealstone_store::StoreError;
+
+use crate::catalog::{self, be};
+use crate::commands::collections::{self, Kind};
+use crate::commands::data::partition_of;
+use crate::device::Device;
+use crate::failure::Failure;
+
+/// Sets one attribute of the page: joins the collection that it names, and leaves the one that it named.
+pub(crate) fn set(device: &Device, member: ObjectId, id: AttributeId, value: &[u8]) -> Result<(), Failure> {
+    let store = &*device.store;
+    let at = |number: u64| ObjectId::new(member.partition, number);
+    let old = catalog::get(store, member, id)?.map(|value| be(&value));
+    let new = (!value.is_empty()).then(|| be(value));
+    if old == new {
+        return Ok(());
+    }
+    let partition = partition_of(device, member)?;
+    if let Some(new) = new {
+        match collections::kind(device, at(new)) {
+            Ok(Kind::Linked) => {}
+            Ok(Kind::Tracking | Kind::Spontaneous)
+            | Err(Failure::Field(_) | Failure::Store(StoreError::NotFound(_))) => {
+                return Err(Failure::Attribute(id));
+            }
+            Err(failure) => return Err(failure),
+        }
+        let quota = partition.policy().collections_per_object;
+        if old.is_none() && quota != u32::MAX {
+            let linked = store.memberships(member)?.iter().filter(|(_, slot)| *slot != 0).count();
+            if linked as u64 >= u64::from(quota) {
+                return Err(Failure::Quota("collections per object"));
+            }
+        }
+        match store.join(at(new), member.object, id.number) {
+            Ok(true) => {}
+            // A collection may appear once.
+            Ok(false) => return Err(Failure::Attribute(id)),
+            Err(StoreError::TooLarge { .. }) => return Err(Failure::Quota("collections per object")),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if let Err(error) = catalog::set(store, member, id, value) {
+        if let Some(new) = new {
+            store.leave(at(new), member.object)?;
+        }
+        return Err(error.into());
+    }
+    if let Some(old) = old {
+        store.leave(at(old), member.object)?;
+    }
+    partition.note_change();
+    Ok(())
+}

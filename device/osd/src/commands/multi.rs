@@ -1,0 +1,148 @@
+//! Commands on many objects: what is checked and begun first, and the rest, which may go on after the status.
+//!
+//! Does: split QUERY, the member commands and CREATE USER TRACKING COLLECTION into these two parts; put the rest into
+//! the queue if IMMED_TR asks for it. Does not: the work itself.
+//! Contract: whatever is wrong with the request is told before anything goes on without its initiator.
+//! Truth: docs/design/t10-osd.md 1.3, 1.9, 1.10; docs/standards/osd.md, "Collections".
+
+use std::cell::Cell;
+
+use sealstone_osd::ObjectId;
+use sealstone_osd::cdb::{Command, pointer};
+
+use super::collections::{self, Kind};
+use super::walk::{Pool, Tally};
+use super::{Done, Run, Touch, members, query};
+use crate::failure::Failure;
+use crate::report::Refusal;
+use crate::tracking;
+
+/// Longest Data-Out Buffer of an immediate command, bytes: it is kept until the command has ended.
+const DATA_OUT_MAX: usize = 2 << 20;
+
+/// What the first part found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// The object of the command.
+    pub(crate) object: ObjectId,
+    /// Whose members it goes through; `None` for none.
+    pool: Option<Pool>,
+    /// Where the matches of a QUERY go instead of the answer.
+    matches: Option<ObjectId>,
+    /// The collection that tells about it.
+    pub(crate) tracked: Option<ObjectId>,
+    immediate: bool,
+}
+
+/// Runs such a command, or its first part.
+pub(crate) fn run(run: &mut Run<'_>) -> Result<Done, Refusal> {
+    let immediate = immediate(&run.cdb.command);
+    if !immediate {
+        let plan = prepare(run)?;
+        return tracking::follow(run.steps, plan.tracked, run.generation(), |tally| {
+            perform(run, &plan, tally)
+        });
+    }
+    if run.data_out_whole > DATA_OUT_MAX {
+        return Err(Failure::ListLength.into());
+    }
+    run.device.tracking.enter_queue()?;
+    match prepare(run) {
+        Ok(plan) => {
+            let created = matches!(run.cdb.command, Command::CreateTrackingCollection(_));
+            let (touch, subjects) = match created {
+                true => (Touch::Created, vec![plan.object]),
+                false => (Touch::Nothing, Vec::new()),
+            };
+            Ok(Done { plan: Some(plan), touch, subjects, ..Done::of(plan.object) })
+        }
+        Err(refusal) => {
+            run.device.tracking.leave_queue();
+            Err(refusal)
+        }
+    }
+}
+
+/// Does the command want its status before its work is done?
+fn immediate(command: &Command) -> bool {
+    match command {
+        Command::Query(query) => query.immediate,
+        Command::CreateTrackingCollection(create) => create.immediate,
+        Command::GetMemberAttributes(members)
+        | Command::SetMemberAttributes(members)
+        | Command::RemoveMemberObjects(members) => members.immediate,
+        _ => false,
+    }
+}
+
+/// The first part.
+fn prepare(run: &Run<'_>) -> Result<Plan, Refusal> {
+    let device = run.device;
+    let command = &run.cdb.command;
+    let plan = match command {
+        Command::CreateTrackingCollection(create) => {
+            let object = collections::create_tracking(run, create)?;
+            let source = (create.source != 0)
+                .then(|| collections::second(device, create.object.partition, create.source));
+            let pool = source.transpose()?;
+            let tracked = pool.map(|_| object);
+            Plan { object, pool, matches: None, tracked, immediate: create.immediate }
+        }
+        Command::Query(query) => {
+            let pool = Pool::of(device, query.object)?;
+            let matches = query::check(run, query)?;
+            Plan {
+                object: query.object,
+                pool: Some(pool),
+                matches,
+                tracked: matches,
+                immediate: query.immediate,
+            }
+        }
+        _ => {
+            let pool = Pool::of(device, command.object())?;
+            let tracked = (pool.kind == Kind::Tracking).then_some(pool.collection);
+            let immediate = immediate(command);
+            // Without a tracking collection nobody could hear how it ended; and what is fetched needs its initiator.
+            if immediate && (tracked.is_none() || run.cdb.attributes.gets()) {
+                return Err(Failure::Field(pointer::SPECIFIC_BITS).into());
+            }
+            Plan { object: pool.collection, pool: Some(pool), matches: None, tracked, immediate }
+        }
+    };
+    if let Some(tracked) = plan.tracked {
+        let total = plan.pool.map_or(Ok(0), |pool| pool.count(device))?;
+        let action = command.row().osd2.unwrap_or_default();
+        if let Err(failure) = tracking::begin(run.steps, tracked, action, total) {
+            if matches!(command, Command::CreateTrackingCollection(_)) {
+                collections::unmake(run.steps, plan.object)?;
+            }
+            return Err(failure.into());
+        }
+    }
+    Ok(plan)
+}
+
+/// The rest.
+pub(crate) fn perform(run: &mut Run<'_>, plan: &Plan, tally: &Cell<Tally>) -> Result<Done, Refusal> {
+    let pool = plan.pool.ok_or(Failure::UnsupportedAction);
+    match run.cdb.command {
+        Command::Query(_) => query::query(run, pool?, plan.matches, tally),
+        Command::RemoveMemberObjects(_) => members::remove(run, pool?, tally),
+        Command::GetMemberAttributes(_) | Command::SetMemberAttributes(_) => {
+            members::attributes(run, pool?, tally)
+        }
+        Command::CreateTrackingCollection(_) => {
+            let filled = match plan.pool {
+                Some(source) => collections::fill_tracking(run, source, plan.object, tally),
+                None => Ok(()),
+            };
+            if let (Err(refusal), false) = (filled, plan.immediate) {
+                collections::unmake(run.steps, plan.object)?;
+                return Err(refusal);
+            }
+            Ok(Done { touch: Touch::Created, subjects: vec![plan.object], ..Done::of(plan.object) })
+        }
+        _ => Err(Failure::UnsupportedAction.into()),
+    }
+}

@@ -1,0 +1,129 @@
+//! QUERY: which members of a collection have attributes within bounds.
+//!
+//! Does: compare, answer with ids or put the matches into a tracking collection. Does not: change the members.
+//! Contract: a member that the bearer may not look at by its method matches nothing. Memory does not follow the
+//! number of members or of matches: ids go straight into what the initiator takes.
+//! Costs: O(n log n) for n members, one lookup for each criterion and member.
+//! Truth: docs/design/t10-osd.md 1.9; trap T11; docs/standards/osd.md, "Collections".
+
+use std::cell::Cell;
+
+use sealstone_osd::cdb::{Query, pointer};
+use sealstone_osd::listing::{MATCHES_HEADER, matches_header};
+use sealstone_osd::query::{QueryList, QueryType};
+use sealstone_osd::{AttributeId, ObjectId, ObjectType, Permissions, SecurityMethod};
+use sealstone_seal::Denial;
+
+use super::collections::{self, Kind, SECOND_COLLECTION};
+use super::data::partition_of;
+use super::members::{check_floor, current};
+use super::walk::{self, Hold, Pool, Tally};
+use super::{Done, Run};
+use crate::attributes::rows;
+use crate::attributes::view::View;
+use crate::failure::Failure;
+use crate::report::Refusal;
+
+/// Bytes of an id in the answer.
+const ID: usize = 8;
+
+/// Checks what the CDB and the query list say; gives the collection that matches go to.
+pub(crate) fn check(run: &Run<'_>, query: &Query) -> Result<Option<ObjectId>, Refusal> {
+    let list = parse(run)?;
+    for criterion in &list.criteria {
+        // What protects objects is not compared for whoever may not read it.
+        if rows::is_security_page(ObjectType::User, criterion.id.page) {
+            run.entries.permit.check_get(criterion.id, run.device)?;
+        }
+    }
+    match (query.allocation, query.matches) {
+        (0, 0) => Err(Failure::Field(run.length_field()).into()),
+        (_, 0) if query.immediate => Err(Failure::Field(pointer::SPECIFIC_BITS).into()),
+        (1..MATCHES_MIN, 0) => Err(Failure::Field(run.length_field()).into()),
+        (_, 0) => Ok(None),
+        (0, matches) => {
+            let pool = collections::second(run.device, query.object.partition, matches)?;
+            if pool.kind != Kind::Tracking || pool.collection == query.object {
+                return Err(Failure::Field(SECOND_COLLECTION).into());
+            }
+            // What is put into other collections is more than looking at members. NOSEC peers never send the bit.
+            let permit = &run.entries.permit;
+            if permit.method() > SecurityMethod::NoSec && !permit.allows(Permissions::M_OBJECT) {
+                return Err(Denial::Permission.into());
+            }
+            Ok(Some(pool.collection))
+        }
+        _ => Err(Failure::Field(SECOND_COLLECTION).into()),
+    }
+}
+
+const MATCHES_MIN: u64 = MATCHES_HEADER as u64;
+
+fn parse<'a>(run: &'a Run<'_>) -> Result<QueryList<'a>, Failure> {
+    let malformed = || Failure::Field(pointer::CONTINUATION);
+    let bytes = run.segment.query.as_deref().ok_or_else(malformed)?;
+    QueryList::parse(bytes).map_err(|_| malformed())
+}
+
+/// QUERY, after [`check`].
+pub(crate) fn query(
+    run: &mut Run<'_>,
+    pool: Pool,
+    matches: Option<ObjectId>,
+    tally: &Cell<Tally>,
+) -> Result<Done, Refusal> {
+    // The buffer is filled while the rest of the command is read.
+    let into = std::mem::take(&mut run.data_in);
+    let run = &*run;
+    let (device, list) = (run.device, parse(run)?);
+    let mut found = 0_u64;
+    let mut end = MATCHES_HEADER;
+    walk::walk(run.steps, pool, Hold::Look, tally, |member| {
+        if check_floor(run, member).is_err() || !is_match(run, &list, member)? {
+            return Ok(true);
+        }
+        found += 1;
+        match matches {
+            Some(collection) => {
+                device.store.join(collection, member.object, 0).map_err(Failure::from)?;
+            }
+            None => {
+                if let Some(place) = into.get_mut(end..end + ID) {
+                    place.copy_from_slice(&member.object.to_be_bytes());
+                    end += ID;
+                }
+            }
+        }
+        Ok(true)
+    })?;
+    if matches.is_some() {
+        partition_of(device, pool.collection)?.note_change();
+        return Ok(Done::of(pool.collection));
+    }
+    let header = matches_header(found);
+    let length = end.min(into.len());
+    let head = header.len().min(length);
+    into[..head].copy_from_slice(&header[..head]);
+    let length = length as u64;
+    Ok(Done { data_in: length, data_in_covered: length, ..Done::of(pool.collection) })
+}
+
+fn is_match(run: &Run<'_>, list: &QueryList<'_>, member: ObjectId) -> Result<bool, Failure> {
+    let current = current(run, member);
+    let view = View {
+        device: run.device,
+        id: member,
+        kind: ObjectType::User,
+        now_ms: run.now_ms,
+        current: &current,
+    };
+    let value = |id: AttributeId| view.value(id).map(Option::unwrap_or_default);
+    let union = list.kind == QueryType::Union;
+    for criterion in &list.criteria {
+        // The first that decides ends it.
+        if criterion.matches(&value(criterion.id)?) == union {
+            return Ok(union);
+        }
+    }
+    Ok(!union || list.criteria.is_empty())
+}

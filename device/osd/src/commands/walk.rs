@@ -1,0 +1,187 @@
+//! Going through many objects in steps, for commands on collections and for lists.
+//!
+//! Does: hold locks for one step at a time, so that others get their turn, and ask before each step whether the
+//! command may still go on. Does not: know what is done with the objects.
+//! Contract: the caller holds no lock. An object that is visited is there and is still a member; its lock is held, and
+//! that of its collection, and the command's authority was asked for under them. Memory: one step's ids.
+//! Truth: docs/design/security.md 3.5; docs/standards/osd.md, "Collections".
+
+use std::cell::Cell;
+
+use sealstone_osd::{ObjectId, ObjectType};
+use sealstone_store::StoreError;
+
+use super::collections::{self, Kind};
+use super::data::partition_of;
+use crate::device::Device;
+use crate::failure::Failure;
+use crate::locks::{Grasp, Reach};
+use crate::report::Refusal;
+
+/// Members that one step looks at.
+pub(crate) const STEP: usize = 128;
+
+/// Asks whether the command may still go on.
+pub(crate) type Authority<'a> = &'a (dyn Fn() -> Result<(), Refusal> + 'a);
+
+/// How a long command takes its steps.
+pub(crate) struct Steps<'a> {
+    pub(crate) device: &'a Device,
+    /// The whole device is held already: there are no steps for others to come between.
+    held: bool,
+    authority: Authority<'a>,
+    /// The collection that tells how far it came.
+    tracked: Cell<Option<ObjectId>>,
+}
+
+impl<'a> Steps<'a> {
+    pub(crate) fn new(device: &'a Device, held: bool, authority: Authority<'a>) -> Self {
+        Self { device, held, authority, tracked: Cell::new(None) }
+    }
+
+    /// May the command still go on? Ask under a lock.
+    pub(crate) fn authority(&self) -> Result<(), Refusal> {
+        (self.authority)()
+    }
+
+    /// Waits for a lock, unless all of them are held.
+    pub(crate) fn reach(&self, reach: Reach) -> Option<Grasp<'a>> {
+        (!self.held).then(|| self.device.locks.reach(reach))
+    }
+
+    /// Waits for the locks of several objects, unless all of them are held.
+    fn several(&self, partition: u64, populate: bool, objects: &[(ObjectId, bool)]) -> Option<Grasp<'a>> {
+        (!self.held).then(|| self.device.locks.several(partition, populate, objects))
+    }
+
+    /// This collection tells how far the command came.
+    pub(crate) fn track(&self, collection: Option<ObjectId>) {
+        self.tracked.set(collection);
+    }
+}
+
+/// The user objects that a command goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pool {
+    /// The collection.
+    pub(crate) collection: ObjectId,
+    pub(crate) kind: Kind,
+}
+
+/// What a step does to its objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// Looks at them.
+    Look,
+    /// Changes them.
+    Change,
+    /// Removes them.
+    Remove,
+}
+
+/// How far a walk came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Members visited.
+    pub(crate) processed: u64,
+    /// Members that were gone when their turn came.
+    pub(crate) missing: u64,
+}
+
+/// Some ids, ascending, and where to go on.
+struct Part {
+    ids: Vec<u64>,
+    next: Option<u64>,
+}
+
+impl Pool {
+    /// The members of a collection.
+    pub(crate) fn of(device: &Device, collection: ObjectId) -> Result<Self, Failure> {
+        Ok(Self { collection, kind: collections::kind(device, collection)? })
+    }
+
+    /// How many members there are.
+    pub(crate) fn count(self, device: &Device) -> Result<u64, Failure> {
+        match self.kind {
+            Kind::Spontaneous => Ok(partition_of(device, self.collection)?.objects()),
+            Kind::Linked | Kind::Tracking => Ok(device.store.member_count(self.collection)?),
+        }
+    }
+
+    fn part(self, device: &Device, from: u64) -> Result<Part, Failure> {
+        let partition = self.collection.partition;
+        let after = |id: u64| id.checked_add(1);
+        match self.kind {
+            Kind::Spontaneous => {
+                let found = device.store.list(ObjectId::new(partition, from.max(1)), STEP)?;
+                let inside = |id: &ObjectId| id.partition == partition;
+                let last = found.last().filter(|(id, _)| found.len() == STEP && inside(id));
+                let next = last.and_then(|(id, _)| after(id.object));
+                let wanted = |(id, kind): &(ObjectId, ObjectType)| inside(id) && *kind == ObjectType::User;
+                let ids = found.iter().filter(|one| wanted(one)).map(|(id, _)| id.object).collect();
+                Ok(Part { ids, next })
+            }
+            Kind::Linked | Kind::Tracking => {
+                let found = device.store.members(self.collection, from, STEP)?;
+                let last = found.last().filter(|_| found.len() == STEP);
+                let next = last.and_then(|(id, _)| after(*id));
+                Ok(Part { ids: found.into_iter().map(|(id, _)| id).collect(), next })
+            }
+        }
+    }
+
+    fn holds(self, device: &Device, member: u64) -> Result<bool, Failure> {
+        match self.kind {
+            Kind::Spontaneous => match device.store.stat(ObjectId::new(self.collection.partition, member)) {
+                Ok(stat) => Ok(stat.kind == ObjectType::User),
+                Err(StoreError::NotFound(_)) => Ok(false),
+                Err(error) => Err(error.into()),
+            },
+            Kind::Linked | Kind::Tracking => Ok(device.store.membership(self.collection, member)?.is_some()),
+        }
+    }
+}
+
+/// Goes through all members, ascending; `visit` ends it by giving `false`.
+pub(crate) fn walk(
+    steps: &Steps<'_>,
+    pool: Pool,
+    hold: Hold,
+    tally: &Cell<Tally>,
+    mut visit: impl FnMut(ObjectId) -> Result<bool, Refusal>,
+) -> Result<(), Refusal> {
+    let device = steps.device;
+    let partition = pool.collection.partition;
+    let mut next = Some(0);
+    while let Some(from) = next {
+        let part = {
+            let _grasp = steps.reach(Reach::Look(pool.collection));
+            pool.part(device, from)?
+        };
+        next = part.next;
+        let alone = hold != Hold::Look;
+        let mut objects = vec![(pool.collection, false)];
+        objects.extend(part.ids.iter().map(|&id| (ObjectId::new(partition, id), alone)));
+        let _grasp = steps.several(partition, hold == Hold::Remove, &objects);
+        steps.authority()?;
+        let _scope = alone.then(|| device.store.begin());
+        for id in part.ids {
+            let mut so_far = tally.get();
+            let goes_on = if pool.holds(device, id)? {
+                so_far.processed += 1;
+                visit(ObjectId::new(partition, id))?
+            } else {
+                so_far.missing += 1;
+                true
+            };
+            tally.set(so_far);
+            if !goes_on {
+                return Ok(());
+            }
+        }
+        if let Some(collection) = steps.tracked.get() {
+            device.tracking.note(collection, tally.get());
+        }
+    }
+    Ok(())
+}

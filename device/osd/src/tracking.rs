@@ -1,0 +1,303 @@
+//! Commands that a tracking collection tells about, and those that go on after their status was sent.
+//!
+//! Does: keep count of what runs, store what ended, hold the queue of immediate commands. Does not: run anything by
+//! itself; [`crate::OsdUnit::work`] is called for that.
+//! Contract: one command at a time for each collection. What is stored as begun and is not running here was cut off by
+//! a restart, and is told as ended with ABORTED COMMAND.
+//! Truth: docs/design/t10-osd.md 1.3 (IMMED_TR), 3.5 (C+4); docs/standards/osd.md, "Collections".
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+
+use parking_lot::Mutex;
+use sealstone_crypto::RustCrypto;
+use sealstone_osd::{AttributeId, Cdb, Generation, ObjectId};
+use sealstone_scsi::lu::NexusId;
+use sealstone_scsi::{Sense, SenseKey, additional};
+use sealstone_seal::Admitted;
+use sealstone_store::StoreError;
+
+use crate::attributes::engine::Wishes;
+use crate::attributes::rows::{COLLECTION, page};
+use crate::catalog;
+use crate::commands::{Done, Entries, Plan, Run, Steps, Tally, multi};
+use crate::contents::Claim;
+use crate::continued;
+use crate::device::Device;
+use crate::failure::{self, Failure};
+use crate::locks::Reach;
+use crate::report::Refusal;
+
+/// Most immediate commands that wait or run; beyond, the initiator hears BUSY.
+pub(crate) const QUEUE_MAX: usize = 16;
+
+/// Numbers of the Command Tracking page.
+pub(crate) mod number {
+    pub(crate) const PERCENT: u32 = 0x1;
+    pub(crate) const ACTIVE: u32 = 0x2;
+    pub(crate) const ENDED: u32 = 0x3;
+    pub(crate) const SENSE: u32 = 0x4;
+    pub(crate) const PROCESSED: u32 = 0x11;
+    pub(crate) const NEWER: u32 = 0x12;
+    pub(crate) const MISSING: u32 = 0x13;
+}
+
+const fn attribute(number: u32) -> AttributeId {
+    AttributeId::new(COLLECTION + page::TRACKING, number)
+}
+
+/// An immediate command whose status was sent.
+pub(crate) struct Job {
+    pub(crate) cdb: Cdb,
+    pub(crate) admitted: Admitted<RustCrypto>,
+    pub(crate) data_out: Vec<u8>,
+    pub(crate) now_ms: u64,
+    pub(crate) plan: Plan,
+    /// Who is told in the audit: the nexus that it came by, and its initiator.
+    pub(crate) nexus: NexusId,
+    pub(crate) initiator: String,
+}
+
+impl Job {
+    /// What it needs of the partition's contents while it runs.
+    pub(crate) fn claim(&self) -> Claim {
+        Claim::Change(self.cdb.command.object().partition)
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(&self, device: &Device) -> Result<Done, Refusal> {
+        let (cdb, plan) = (&self.cdb, &self.plan);
+        let authority = || authority(device, &self.admitted, cdb);
+        let steps = Steps::new(device, false, &authority);
+        let result = follow(&steps, plan.tracked, cdb.generation, |tally| {
+            let parts = self.admitted.authenticate(cdb, &self.data_out)?;
+            let continued = continued::read(cdb, parts.continuation())?;
+            let wishes = Wishes::parse(cdb, &parts)?;
+            let permit = self.admitted.permit(cdb, device)?;
+            let mut run = Run {
+                device,
+                cdb,
+                now_ms: self.now_ms,
+                data_out: parts.data(),
+                data_out_whole: self.data_out.len(),
+                data_in: &mut [],
+                scattered: None,
+                segment: &continued.segment,
+                entries: Entries { wishes: &wishes, permit },
+                signed: self.admitted.signed_by(),
+                nexus: self.nexus,
+                claim: self.claim(),
+                steps: &steps,
+            };
+            multi::perform(&mut run, plan, tally)
+        });
+        device.tracking.leave_queue();
+        result
+    }
+}
+
+/// May a command that was admitted still go on? Its key may have been replaced, or the object's tag changed.
+pub(crate) fn authority(device: &Device, admitted: &Admitted<RustCrypto>, cdb: &Cdb) -> Result<(), Refusal> {
+    if !device.guard.still_signed(admitted.signed_by()) {
+        return Err(Failure::KeysChanged.into());
+    }
+    admitted.permit(cdb, device)?;
+    Ok(())
+}
+
+/// A command under way.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    action: u16,
+    total: u64,
+    tally: Tally,
+}
+
+/// All of a device.
+#[derive(Default)]
+pub(crate) struct Tracking {
+    running: Mutex<BTreeMap<ObjectId, Running>>,
+    queue: Mutex<VecDeque<Job>>,
+    /// Immediate commands that were begun and have not ended.
+    immediate: Mutex<usize>,
+}
+
+impl Tracking {
+    /// Does a command run that this collection tells about?
+    pub(crate) fn is_active(&self, collection: ObjectId) -> bool {
+        self.running.lock().contains_key(&collection)
+    }
+
+    /// Takes a place in the queue; [`Tracking::leave_queue`] gives it back.
+    pub(crate) fn enter_queue(&self) -> Result<(), Failure> {
+        let mut immediate = self.immediate.lock();
+        if *immediate >= QUEUE_MAX {
+            return Err(Failure::NoBuffer);
+        }
+        *immediate += 1;
+        Ok(())
+    }
+
+    pub(crate) fn leave_queue(&self) {
+        let mut immediate = self.immediate.lock();
+        *immediate = immediate.saturating_sub(1);
+    }
+
+    pub(crate) fn push(&self, job: Job) {
+        self.queue.lock().push_back(job);
+    }
+
+    /// One whose turn has not come goes to the front again.
+    pub(crate) fn put_back(&self, job: Job) {
+        self.queue.lock().push_front(job);
+    }
+
+    pub(crate) fn pop(&self) -> Option<Job> {
+        self.queue.lock().pop_front()
+    }
+
+    /// How far the command came, for whoever asks meanwhile.
+    pub(crate) fn note(&self, collection: ObjectId, tally: Tally) {
+        if let Some(running) = self.running.lock().get_mut(&collection) {
+            running.tally = tally;
+        }
+    }
+}
+
+/// A command begins that a tracking collection tells about.
+pub(crate) fn begin(steps: &Steps<'_>, collection: ObjectId, action: u16, total: u64) -> Result<(), Failure> {
+    let device = steps.device;
+    let _grasp = steps.reach(Reach::Change(collection));
+    {
+        let mut running = device.tracking.running.lock();
+        if running.contains_key(&collection) {
+            return Err(Failure::Field(failure::OBJECT));
+        }
+        running.insert(collection, Running { action, total, tally: Tally::default() });
+    }
+    let _scope = device.store.begin();
+    let cleared = [number::ENDED, number::SENSE, number::PROCESSED, number::NEWER, number::MISSING]
+        .map(|n| (n, Vec::new()));
+    let stored = store(
+        device,
+        collection,
+        cleared.into_iter().chain([(number::ACTIVE, action.to_be_bytes().to_vec())]),
+    );
+    if stored.is_err() {
+        device.tracking.running.lock().remove(&collection);
+    }
+    stored
+}
+
+/// It ended.
+fn end(steps: &Steps<'_>, collection: ObjectId, tally: Tally, sense: Option<&Sense>) -> Result<(), Failure> {
+    let device = steps.device;
+    let _grasp = steps.reach(Reach::Change(collection));
+    let Some(running) = device.tracking.running.lock().remove(&collection) else { return Ok(()) };
+    let _scope = device.store.begin();
+    store(
+        device,
+        collection,
+        [
+            (number::ACTIVE, Vec::new()),
+            (number::ENDED, running.action.to_be_bytes().to_vec()),
+            (number::SENSE, sense.map(Sense::encode).unwrap_or_default()),
+            (number::PROCESSED, tally.processed.to_be_bytes().to_vec()),
+            // An id used again is no member: nothing newer is ever met.
+            (number::NEWER, 0_u64.to_be_bytes().to_vec()),
+            (number::MISSING, tally.missing.to_be_bytes().to_vec()),
+        ],
+    )
+}
+
+fn store(
+    device: &Device,
+    collection: ObjectId,
+    values: impl IntoIterator<Item = (u32, Vec<u8>)>,
+) -> Result<(), Failure> {
+    for (number, value) in values {
+        catalog::set(&*device.store, collection, attribute(number), &value)?;
+    }
+    Ok(())
+}
+
+/// One attribute of the Command Tracking page of a tracking collection; `None` is undefined.
+pub(crate) fn value(device: &Device, collection: ObjectId, wanted: u32) -> Result<Option<Vec<u8>>, Failure> {
+    let stored = |number: u32| catalog::get(&*device.store, collection, attribute(number));
+    let running = device.tracking.running.lock().get(&collection).copied();
+    let cut_off = || -> Result<Option<Vec<u8>>, Failure> { Ok(stored(number::ACTIVE)?) };
+    if let Some(Running { action, total, tally }) = running {
+        let done = tally.processed.saturating_add(tally.missing);
+        return Ok(match wanted {
+            number::PERCENT => Some(vec![percent(done, total)]),
+            number::ACTIVE => Some(action.to_be_bytes().to_vec()),
+            number::ENDED => Some(vec![0; 2]),
+            number::PROCESSED => Some(tally.processed.to_be_bytes().to_vec()),
+            number::NEWER => Some(vec![0; 8]),
+            number::MISSING => Some(tally.missing.to_be_bytes().to_vec()),
+            _ => None,
+        });
+    }
+    match wanted {
+        number::PERCENT => Ok(Some(vec![100])),
+        number::ACTIVE => Ok(Some(vec![0; 2])),
+        number::ENDED => Ok(cut_off()?.or(stored(number::ENDED)?).or(Some(vec![0; 2]))),
+        number::SENSE if cut_off()?.is_some() => {
+            let sense = Sense::new(SenseKey::AbortedCommand, additional::NO_ADDITIONAL_SENSE);
+            Ok(Some(sense.encode()))
+        }
+        number::SENSE | number::PROCESSED | number::NEWER | number::MISSING => Ok(stored(wanted)?),
+        _ => Ok(None),
+    }
+}
+
+/// 100 only when nothing is left.
+fn percent(done: u64, total: u64) -> u8 {
+    let hundredths = u128::from(done) * 100 / u128::from(total.max(1));
+    u8::try_from(hundredths).unwrap_or(u8::MAX).min(99)
+}
+
+/// A command that was begun is not gone on with.
+pub(crate) fn abandon(steps: &Steps<'_>, plan: &Plan, sense: Option<&Sense>) {
+    steps.device.tracking.leave_queue();
+    if let Some(collection) = plan.tracked
+        && let Err(error) = end(steps, collection, Tally::default(), sense)
+    {
+        tracing::warn!(%error, %collection, "the end of a command could not be stored");
+    }
+}
+
+/// Runs what is left of a command, and notes for its tracking collection how it ended.
+pub(crate) fn follow(
+    steps: &Steps<'_>,
+    collection: Option<ObjectId>,
+    generation: Generation,
+    work: impl FnOnce(&Cell<Tally>) -> Result<Done, Refusal>,
+) -> Result<Done, Refusal> {
+    let tally = Cell::new(Tally::default());
+    steps.track(collection);
+    let result = work(&tally);
+    if let Some(collection) = collection {
+        let sense = result.as_ref().err().and_then(|refusal| refusal.sense(generation));
+        match end(steps, collection, tally.get(), sense.as_ref()) {
+            // It was removed meanwhile, with its partition: then nobody asks.
+            Ok(()) | Err(Failure::Store(StoreError::NotFound(_))) => {}
+            Err(failure) if result.is_ok() => return Err(failure.into()),
+            Err(_) => {}
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_under_way_is_never_complete() {
+        assert_eq!(percent(0, 0), 0);
+        assert_eq!(percent(1, 2), 50);
+        assert_eq!(percent(7, 7), 99);
+        assert_eq!(percent(u64::MAX, 1), 99);
+    }
+}
