@@ -376,7 +376,7 @@ fn a_command_whose_right_was_taken_away_does_not_go_on() {
     set(7);
     let remove = Command::RemoveMemberObjects(Members { object: user(CID), immediate: true });
     let mut capability = bench.capability(&remove, SecurityMethod::AllData);
-    if let sealstone_osd::Descriptor::Collection { scope, .. } = &mut capability.descriptor {
+    if let Descriptor::Collection { scope, .. } = &mut capability.descriptor {
         scope.policy_access_tag = 7;
     }
     bench.run_with(remove, Wish::default(), &[], &capability).good();
