@@ -233,9 +233,8 @@ fn ids_are_shared_with_user_objects_and_reserved_ones_refused() {
     refused_at(&taken, 24);
     // Commands on user objects do not take collections, nor the other way round.
     let read = Command::Read(Extent { object: user(OID + 1), start: 0, length: 1 });
-    let mut capability = bench.capability(&read, SecurityMethod::AllData);
+    let capability = bench.capability(&read, SecurityMethod::AllData);
     assert_eq!(bench.run_with(read, Wish::default(), &[], &capability).status, Status::CheckCondition);
-    capability.object_type = ObjectType::Collection;
     refused_at(&list_part(&bench, OID, 0, 100, 0), 24);
     refused_at(&remove(&bench, OID, false), 24);
 }
