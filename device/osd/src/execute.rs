@@ -301,7 +301,8 @@ impl<'a> Execution<'a> {
     fn check_read_only(&self, sets: bool) -> Result<(), Failure> {
         let command = &self.cdb.command;
         let contents = |kind: &ObjectType| matches!(kind, ObjectType::User | ObjectType::Collection);
-        let changes = (self.row.changes || sets) && command.object_types().iter().any(contents);
+        let fills = matches!(command, Command::Query(query) if query.matches != 0);
+        let changes = (self.row.changes || sets || fills) && command.object_types().iter().any(contents);
         if changes && self.is_read_only(command.object()) { Err(Failure::ReadOnly) } else { Ok(()) }
     }
 
