@@ -163,15 +163,22 @@ impl Device {
                 2 => Signer::Root,
                 _ => Signer::Partition(request.partition),
             },
-            cdb::CREATE_PARTITION | cdb::REMOVE_PARTITION => Signer::Working(0),
+            cdb::CREATE_PARTITION | cdb::REMOVE_PARTITION | cdb::CREATE_SNAPSHOT | cdb::CREATE_CLONE => {
+                Signer::Working(0)
+            }
             _ => Signer::Working(request.partition),
         }
     }
 
     /// A command ready to be sent.
     pub(crate) fn sign(&self, request: Request) -> Shot {
-        let generation = request.generation;
         let signer = Self::signer(&request);
+        self.sign_as(request, signer)
+    }
+
+    /// The same, signed with a key of the test's choice.
+    pub(crate) fn sign_as(&self, request: Request, signer: Signer) -> Shot {
+        let generation = request.generation;
         let capability = self.capability(&request);
         let mut cdb = request.cdb.clone();
         let mut continuation = request.continuation.clone();
@@ -190,8 +197,13 @@ impl Device {
         if self.method >= Method::CmdRsp {
             let keys = self.keys.as_ref().expect("keys of a secured device");
             let slot = capability[1] & 0x0F;
-            let credential =
-                CredentialKeys::new(generation, slot, &keys.signing(signer), &capability, &keys.system_id);
+            let credential = CredentialKeys::new(
+                generation,
+                slot,
+                &keys.signing(signer, capability[1] >> 4),
+                &capability,
+                &keys.system_id,
+            );
             shot.nonce = seal::nonce(self.now_ms());
             cdb[nonce_at..nonce_at + 12].copy_from_slice(&shot.nonce);
             if !continuation.is_empty() {

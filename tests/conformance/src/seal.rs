@@ -1,5 +1,6 @@
 //! Keys and check values, written apart from the product (docs/standards/security.md 1 and 2).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -74,26 +75,45 @@ pub(crate) struct Keys {
     pub(crate) system_id: [u8; 20],
     pub(crate) master: Pair,
     pub(crate) root: Pair,
+    /// Keys that were set since, by partition, and by partition and version.
+    partitions: BTreeMap<u64, Pair>,
+    working: BTreeMap<(u64, u8), Vec<u8>>,
 }
 
 impl Keys {
     pub(crate) fn factory(initial: &[u8], system_id: [u8; 20]) -> Self {
         let master = Pair::derive(initial, &factory_seed(1, 0), &system_id);
         let root = Pair::derive(&master.generation, &factory_seed(2, 0), &[]);
-        Self { system_id, master, root }
+        Self { system_id, master, root, partitions: BTreeMap::new(), working: BTreeMap::new() }
+    }
+
+    /// Takes over a key that was set; what hung below it is void.
+    pub(crate) fn set_partition(&mut self, partition: u64, pair: Pair) {
+        self.working.retain(|(of, _), _| *of != partition);
+        self.partitions.insert(partition, pair);
+    }
+
+    pub(crate) fn set_working(&mut self, partition: u64, version: u8, key: Vec<u8>) {
+        self.working.insert((partition, version), key);
     }
 
     pub(crate) fn partition(&self, partition: u64) -> Pair {
+        if let Some(pair) = self.partitions.get(&partition) {
+            return pair.clone();
+        }
         Pair::derive(&self.root.generation, &factory_seed(3, partition), &[])
     }
 
     /// The authentication key of a level.
-    pub(crate) fn signing(&self, signer: Signer) -> Vec<u8> {
+    pub(crate) fn signing(&self, signer: Signer, version: u8) -> Vec<u8> {
         match signer {
             Signer::Master => self.master.authentication.clone(),
             Signer::Root => self.root.authentication.clone(),
             Signer::Partition(partition) => self.partition(partition).authentication,
             Signer::Working(partition) => {
+                if let Some(key) = self.working.get(&(partition, version)) {
+                    return key.clone();
+                }
                 let parent = self.partition(partition).generation;
                 Pair::derive(&parent, &factory_seed(4, partition), &[]).authentication
             }
@@ -201,6 +221,6 @@ mod tests {
             .collect();
         let keys = Keys::factory(&[0xA5; 32], system.try_into().unwrap());
         assert!(text.contains(&hex(&keys.root.generation)));
-        assert!(text.contains(&hex(&keys.signing(Signer::Working(0x10000)))));
+        assert!(text.contains(&hex(&keys.signing(Signer::Working(0x10000), 0))));
     }
 }

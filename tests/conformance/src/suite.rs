@@ -80,6 +80,10 @@ pub static TESTS: &[&[Test]] = &[
     tests::attributes::TESTS,
     tests::pages::TESTS,
     tests::cdbs::TESTS,
+    tests::collections::TESTS,
+    tests::maps::TESTS,
+    tests::duplicates::TESTS,
     tests::security::TESTS,
+    tests::keys::TESTS,
     tests::capture::TESTS,
 ];

@@ -3,9 +3,13 @@
 pub(crate) mod attributes;
 pub(crate) mod capture;
 pub(crate) mod cdbs;
+pub(crate) mod collections;
 pub(crate) mod data;
+pub(crate) mod duplicates;
+pub(crate) mod keys;
 pub(crate) mod listing;
 pub(crate) mod login;
+pub(crate) mod maps;
 pub(crate) mod objects;
 pub(crate) mod pages;
 pub(crate) mod partitions;

@@ -1,0 +1,155 @@
+//! SET KEY, on the test's own partition (t10-osd 4.7, 4.8). Keys of root and master are everybody's: not touched here.
+
+use crate::cdb::{self, PARTITION};
+use crate::device::{Answer, Device, GOOD, ILLEGAL};
+use crate::iscsi::Connection;
+use crate::seal::Pair;
+use crate::suite::behaviours;
+
+behaviours! { "Keys";
+    Secured "t10-osd 4.8" a_working_key_is_set_and_signs;
+    Secured "t10-osd 4.8" a_new_working_key_ends_the_old_one;
+    Secured "t10-osd 4.8" the_last_bit_of_a_seed_does_not_matter;
+    Secured "t10-osd 4.7" a_new_partition_key_ends_the_working_keys_below_it;
+    Secured "t10-osd 4.7" a_working_key_that_was_never_set_signs_nothing;
+    Secured "t10-osd 4.7" a_working_key_sets_no_key;
+    Secured "t10-osd 3.5 P+5/7FFFh, 8000h" key_identifiers_are_told;
+    Secured "t10-osd 4.8" a_reserved_key_to_set_is_refused;
+    Secured "security 3" keys_are_not_set_below_cmdrsp;
+    Secured "t10-osd 4.7" keys_of_one_partition_are_not_those_of_another;
+    Open "security 3" nosec_sets_no_key;
+}
+
+const WORKING: u8 = 3;
+const OF_PARTITION: u8 = 2;
+
+/// SET KEY as the table of 1.4 lays it out: version and identifier in place of an object id, the seed from byte 32.
+fn set_key(device: &Device, which: u8, version: u8, identifier: u8, seed: [u8; 20]) -> cdb::Request {
+    let mut request = device.request(cdb::SET_KEY).at(PARTITION, device.partition, 0).specific(which);
+    request.cdb[24] = version;
+    request.cdb[25..32].fill(identifier);
+    request.cdb[32..52].copy_from_slice(&seed);
+    request
+}
+
+fn set_working(device: &mut Device, version: u8, seed: [u8; 20]) {
+    let request = set_key(device, WORKING, version, seed[0], seed);
+    device.run(request).good();
+    let keys = device.keys.as_mut().unwrap();
+    let parent = keys.partition(device.partition).generation;
+    keys.set_working(device.partition, version, Pair::derive(&parent, &seed, &[]).authentication);
+}
+
+fn set_partition(device: &mut Device, seed: [u8; 20]) {
+    let request = set_key(device, OF_PARTITION, 0, seed[0], seed);
+    device.run(request).good();
+    let keys = device.keys.as_mut().unwrap();
+    let pair = Pair::derive(&keys.root.generation, &seed, &[]);
+    keys.set_partition(device.partition, pair);
+}
+
+/// A look at the object under this version of the working key.
+fn look(device: &mut Device, object: u64, version: u8) -> Answer {
+    let mut request = device.user(cdb::GET_ATTRIBUTES, object).gets(&[(1, 2)]);
+    let slot = device.generation.pick(0, 1);
+    request.capability_patches.push((1, vec![version << 4 | slot]));
+    device.run(request)
+}
+
+fn a_working_key_is_set_and_signs(device: &mut Device) {
+    let object = device.create();
+    for version in [1, 7, 15] {
+        set_working(device, version, [version + 0x40; 20]);
+        look(device, object, version).good();
+    }
+    look(device, object, 0).good();
+}
+
+fn a_new_working_key_ends_the_old_one(device: &mut Device) {
+    let object = device.create();
+    let old = device.keys.clone();
+    set_working(device, 0, [0x22; 20]);
+    look(device, object, 0).good();
+    let new = std::mem::replace(&mut device.keys, old);
+    assert_ne!(look(device, object, 0).status, GOOD, "signed with the old one");
+    device.keys = new;
+    // The same credential on another session, too.
+    device.connection = Connection::session(&device.connection.portal.clone());
+    look(device, object, 0).good();
+}
+
+fn the_last_bit_of_a_seed_does_not_matter(device: &mut Device) {
+    let object = device.create();
+    let mut seed = [0x31; 20];
+    seed[19] = 0x30;
+    set_working(device, 2, seed);
+    look(device, object, 2).good();
+}
+
+fn a_new_partition_key_ends_the_working_keys_below_it(device: &mut Device) {
+    let object = device.create();
+    let old = device.keys.clone();
+    set_partition(device, [0x51; 20]);
+    let new = std::mem::replace(&mut device.keys, old);
+    assert_ne!(look(device, object, 0).status, GOOD, "the factory's working key");
+    device.keys = new;
+    set_working(device, 0, [0x52; 20]);
+    look(device, object, 0).good();
+}
+
+fn a_working_key_that_was_never_set_signs_nothing(device: &mut Device) {
+    let object = device.create();
+    let answer = look(device, object, 9).refused(ILLEGAL, 0x2400);
+    assert_eq!(answer.sense.unwrap().field, None, "nothing proven, nothing told");
+}
+
+fn a_working_key_sets_no_key(device: &mut Device) {
+    let request = set_key(device, WORKING, 4, 4, [4; 20]);
+    // Signed as a command on the partition is, not as SET KEY is.
+    let shot = device.sign_as(request, crate::seal::Signer::Working(device.partition));
+    assert_ne!(device.send(&shot).status, GOOD);
+}
+
+fn key_identifiers_are_told(device: &mut Device) {
+    assert!(device.of_partition(0x3000_0005, 0x8003).is_empty(), "never set");
+    set_working(device, 3, [0x63; 20]);
+    assert_eq!(device.of_partition(0x3000_0005, 0x8003), [0x63; 7]);
+    set_partition(device, [0x64; 20]);
+    set_working(device, 0, [0x65; 20]);
+    assert_eq!(device.of_partition(0x3000_0005, 0x7FFF), [0x64; 7]);
+    assert!(device.of_partition(0x3000_0005, 0x8003).is_empty(), "ended by the partition's new key");
+}
+
+fn a_reserved_key_to_set_is_refused(device: &mut Device) {
+    let request = set_key(device, 0, 0, 1, [1; 20]);
+    device.run(request).refused(ILLEGAL, 0x2400);
+}
+
+fn keys_are_not_set_below_cmdrsp(device: &mut Device) {
+    let request = set_key(device, WORKING, 5, 5, [5; 20]);
+    let method = device.method;
+    device.method = crate::seal::Method::NoSec;
+    let answer = device.run(request);
+    device.method = method;
+    answer.refused(ILLEGAL, 0x2400);
+    assert!(device.of_partition(0x3000_0005, 0x8005).is_empty());
+}
+
+fn keys_of_one_partition_are_not_those_of_another(device: &mut Device) {
+    let object = device.create();
+    let other = crate::runner::free_partition();
+    let request = device.request(cdb::CREATE_PARTITION).at(PARTITION, other, 0);
+    device.run(request).good();
+    set_working(device, 0, [0x71; 20]);
+    look(device, object, 0).good();
+    // The other one still has its own.
+    let request = device.request(cdb::LIST).at(PARTITION, other, 0).fetches(64);
+    device.run(request).good();
+    let request = device.request(cdb::REMOVE_PARTITION).at(PARTITION, other, 0);
+    device.run(request).good();
+}
+
+fn nosec_sets_no_key(device: &mut Device) {
+    let request = set_key(device, WORKING, 5, 5, [5; 20]);
+    device.run(request).refused(ILLEGAL, 0x2400);
+}

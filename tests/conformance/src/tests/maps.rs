@@ -1,0 +1,112 @@
+//! READ MAP, READ MAPS AND COMPARE, OBJECT STRUCTURE CHECK.
+
+use crate::cdb;
+use crate::device::{Device, GOOD, ILLEGAL, number};
+use crate::suite::behaviours;
+
+behaviours! { "Maps and checks";
+    Osd2 "t10-osd 1.9 READ MAP" a_map_tells_data_from_holes;
+    Osd2 "t10-osd 1.9 READ MAP" a_map_of_one_kind_has_that_kind_alone;
+    Osd2 "t10-osd 1.9 READ MAP" a_map_is_cut_at_whole_descriptors_and_tells_its_length;
+    Osd2 "t10-osd 1.9 READ MAP" an_allocation_of_nothing_gives_no_map_and_no_error;
+    Osd2 "t10-osd 1.9 READ MAP" a_map_from_beyond_the_end_is_refused;
+    Osd2 "t10-osd 1.9 READ MAP" an_object_that_is_not_there_has_no_map;
+    Osd2 "t10-osd 1.10 OBJECT STRUCTURE CHECK" a_sound_partition_checks_sound;
+    Osd2 "t10-osd 1.10 OBJECT STRUCTURE CHECK" a_partition_that_is_not_there_is_not_checked;
+}
+
+const WRITTEN: u16 = 1;
+const HOLE: u16 = 2;
+const MEBIBYTE: u64 = 1 << 20;
+
+/// Type, offset and length of each descriptor, and the length that was told.
+fn map(
+    device: &mut Device,
+    object: u64,
+    allocation: usize,
+    start: u64,
+    kind: u16,
+) -> (Vec<(u16, u64, u64)>, u64) {
+    let request = device.user(cdb::READ_MAP, object).fetches(allocation).start(start);
+    let request = request.with(48, &kind.to_be_bytes());
+    let data = device.run(request).good().data;
+    let told = number(&data[..8]);
+    let there = (told as usize).min(data.len() - 8) / 16;
+    let one = |bytes: &[u8]| (number(&bytes[2..4]) as u16, number(&bytes[8..16]), number(&bytes[4..8]));
+    (data[8..8 + 16 * there].chunks_exact(16).map(one).collect(), told)
+}
+
+/// Data in the second of four mebibytes.
+fn sparse(device: &mut Device) -> u64 {
+    let object = device.create();
+    device.write(object, MEBIBYTE, &vec![7; MEBIBYTE as usize]);
+    device.set(object, 1, 0x82, &(4 * MEBIBYTE).to_be_bytes()).good();
+    object
+}
+
+fn a_map_tells_data_from_holes(device: &mut Device) {
+    let object = sparse(device);
+    let (stretches, told) = map(device, object, 4096, 0, 0);
+    assert_eq!(told, 16 * stretches.len() as u64);
+    let mut end = 0;
+    for (kind, offset, length) in &stretches {
+        assert!(*offset == end && matches!(*kind, WRITTEN | HOLE), "{stretches:x?}");
+        end = offset + length;
+    }
+    assert_eq!(end, 4 * MEBIBYTE, "the whole object");
+    let written: u64 =
+        stretches.iter().filter(|(kind, ..)| *kind == WRITTEN).map(|(.., length)| length).sum();
+    // A device may keep zeros that nobody wrote, at the edges of its blocks.
+    assert!((MEBIBYTE..2 * MEBIBYTE).contains(&written), "{stretches:x?}");
+    let covers = stretches
+        .iter()
+        .any(|(kind, at, length)| *kind == WRITTEN && *at <= MEBIBYTE && at + length >= 2 * MEBIBYTE);
+    assert!(covers, "{stretches:x?}");
+}
+
+fn a_map_of_one_kind_has_that_kind_alone(device: &mut Device) {
+    let object = sparse(device);
+    for kind in [WRITTEN, HOLE] {
+        let (stretches, _) = map(device, object, 4096, 0, kind);
+        assert!(!stretches.is_empty() && stretches.iter().all(|(one, ..)| *one == kind), "{stretches:x?}");
+    }
+}
+
+fn a_map_is_cut_at_whole_descriptors_and_tells_its_length(device: &mut Device) {
+    let object = sparse(device);
+    let (whole, full) = map(device, object, 4096, 0, 0);
+    let (cut, told) = map(device, object, 8 + 16 + 9, 0, 0);
+    assert_eq!((cut, told), (whole[..1].to_vec(), full));
+}
+
+fn an_allocation_of_nothing_gives_no_map_and_no_error(device: &mut Device) {
+    let object = sparse(device);
+    let request = device.user(cdb::READ_MAP, object).fetches(0);
+    assert!(device.run(request).good().data.is_empty());
+}
+
+fn a_map_from_beyond_the_end_is_refused(device: &mut Device) {
+    let object = sparse(device);
+    let request = device.user(cdb::READ_MAP, object).fetches(512).start(4 * MEBIBYTE + 1);
+    device.run(request).invalid(40);
+}
+
+fn an_object_that_is_not_there_has_no_map(device: &mut Device) {
+    let request = device.user(cdb::READ_MAP, 0x55_5555).fetches(512);
+    device.run(request).invalid(24);
+}
+
+fn a_sound_partition_checks_sound(device: &mut Device) {
+    device.object(b"sound");
+    let request = device.own(cdb::STRUCTURE_CHECK);
+    device.run(request).good();
+    assert_eq!(number(&device.of_partition(0x3000_0006, 1)), 0, "damage summary");
+    assert_eq!(number(&device.of_partition(0x3000_0006, 6)), 0, "damaged objects");
+}
+
+fn a_partition_that_is_not_there_is_not_checked(device: &mut Device) {
+    let nowhere = crate::runner::free_partition();
+    let request = device.request(cdb::STRUCTURE_CHECK).at(cdb::PARTITION, nowhere, 0);
+    let answer = device.run(request).refused(ILLEGAL, 0x2400);
+    assert_ne!(answer.status, GOOD);
+}
