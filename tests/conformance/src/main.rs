@@ -1,4 +1,4 @@
-//! Runs the conformance tests against a target: `sealstone-conformance [--target URL [--key FILE]] [FILTER]`.
+//! Runs the conformance tests against a target: `sealstone-conformance [--target URL [--key FILE] [--block URL]] [FILTER]`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 
@@ -8,17 +8,18 @@ use std::process::ExitCode;
 use sealstone_conformance::{Options, TESTS, Target, run};
 
 const USAGE: &str =
-    "usage: sealstone-conformance [--target iscsi://HOST:PORT/TARGET/LUN [--key FILE]] [--list] [FILTER]
-Makes and removes partitions on the target. Without --target the real device is started.";
+    "usage: sealstone-conformance [--target iscsi://HOST:PORT/TARGET/LUN [--key FILE] [--block URL]] [--list] [FILTER]
+Makes and removes partitions on the target, and overwrites the block unit if one is named. Without --target the real device is started.";
 
 fn main() -> ExitCode {
-    let (mut url, mut key) = (std::env::var("SEALSTONE_TARGET").ok(), None);
+    let (mut url, mut key, mut block) = (std::env::var("SEALSTONE_TARGET").ok(), None, None);
     let mut options = Options { verbose: true, ..Options::default() };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--target" => url = arguments.next(),
             "--key" => key = arguments.next().map(PathBuf::from),
+            "--block" => block = arguments.next(),
             "--list" => {
                 TESTS.iter().copied().flatten().for_each(|test| {
                     println!("{:24} {:14} {}: {}", test.area, test.runs(), test.clause, test.name);
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
         }
     }
     let mut targets = match &url {
-        Some(url) => match Target::at(url, key.as_deref()) {
+        Some(url) => match Target::at(url, key.as_deref(), block.as_deref()) {
             Ok(target) => vec![target],
             Err(error) => {
                 eprintln!("{error}");

@@ -125,7 +125,8 @@ fn variants(target: &Target, test: &Test) -> Vec<Option<Variant>> {
         Scope::Open(_) if !secured => vec![of(Generation::Osd2)],
         Scope::Whole(_) if !secured && target.ours => vec![of(Generation::Osd2)],
         Scope::Secured(_) | Scope::Open(_) | Scope::Whole(_) => Vec::new(),
-        Scope::Iscsi(_) => vec![None],
+        Scope::Block(_) if target.block.is_none() => Vec::new(),
+        Scope::Block(_) | Scope::Iscsi(_) => vec![None],
     }
 }
 
@@ -160,6 +161,7 @@ fn one(target: &Target, test: &Test, variant: Option<Variant>, options: &Options
 fn attempt(target: &Target, test: &Test, variant: Option<Variant>) {
     let run = match test.scope {
         Scope::Iscsi(run) => return run(&target.portal),
+        Scope::Block(run) => return run(target.block.as_ref().expect("the target has a block unit")),
         Scope::Osd(run) | Scope::Osd2(run) | Scope::Secured(run) | Scope::Open(run) | Scope::Whole(run) => {
             run
         }

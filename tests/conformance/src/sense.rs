@@ -63,3 +63,14 @@ impl Sense {
         sense
     }
 }
+
+/// Key and code of sense data of either format: block units have the fixed one, and the target itself, where no
+/// logical unit made them.
+pub(crate) fn codes(sense: &[u8]) -> (u8, u16) {
+    let [key, code, qualifier] = if sense[0] & 0x7F <= 0x71 {
+        [sense[2], sense[12], sense[13]]
+    } else {
+        [sense[1], sense[2], sense[3]]
+    };
+    (key & 0x0F, u16::from_be_bytes([code, qualifier]))
+}

@@ -9,6 +9,9 @@ use tempfile::TempDir;
 
 use crate::seal::Keys;
 
+/// Where the first block unit of a device of ours stands.
+const BLOCK_LUN: u16 = 1;
+
 /// Address of a logical unit: `iscsi://HOST:PORT/TARGET/LUN`.
 #[derive(Clone, Debug)]
 pub(crate) struct Portal {
@@ -34,6 +37,8 @@ pub struct Target {
     pub(crate) name: &'static str,
     pub(crate) portal: Portal,
     pub(crate) keys: Option<Keys>,
+    /// A block unit of it, whose data do not matter.
+    pub(crate) block: Option<Portal>,
     /// Does it answer OSD-1 service actions?
     pub(crate) osd1: bool,
     /// Is it ours, so that nothing may be skipped?
@@ -45,13 +50,15 @@ impl Target {
     /// The device at an address; with its key file it is used under ALLDATA, without under NOSEC.
     ///
     /// # Errors
-    /// What is wrong with the address or the file.
-    pub fn at(url: &str, key: Option<&Path>) -> Result<Self, String> {
+    /// What is wrong with an address or the file.
+    pub fn at(url: &str, key: Option<&Path>, block: Option<&str>) -> Result<Self, String> {
         let keys = key.map(read_keys).transpose()?;
+        let block = block.map(Portal::parse).transpose()?;
         Ok(Self {
             name: "the target",
             portal: Portal::parse(url)?,
             keys,
+            block,
             osd1: true,
             ours: false,
             daemon: None,
@@ -83,13 +90,15 @@ impl Target {
             text(&key),
         ];
         run(&init).ok();
+        run(&["block", "create", "unit", "--data", text(&data), "--size", "64M"]).ok();
         let mut serve: Command =
             command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
         serve.args(flags);
         let daemon = Daemon::start(serve);
         let portal = Portal::parse(daemon.field("url")).expect("the device prints its address");
         let keys = secured.then(|| read_keys(&key).expect("the device wrote its key"));
-        Self { name, portal, keys, osd1: true, ours: true, daemon: Some((daemon, folder)) }
+        let block = Some(Portal { lun: BLOCK_LUN, ..portal.clone() });
+        Self { name, portal, keys, block, osd1: true, ours: true, daemon: Some((daemon, folder)) }
     }
 
     /// Is the device still there, if it is one that was started here?

@@ -1,7 +1,7 @@
 //! Every behaviour on the real device: nothing fails, nothing is skipped.
 //!
-//! A harness of its own: arguments that do not begin with a dash are the filter; `SEALSTONE_TARGET` and
-//! `SEALSTONE_TARGET_KEY` name another device.
+//! A harness of its own: arguments that do not begin with a dash are the filter; `SEALSTONE_TARGET`,
+//! `SEALSTONE_TARGET_KEY` and `SEALSTONE_TARGET_BLOCK` name another device, its key file and a block unit of it.
 
 #![allow(clippy::print_stdout, reason = "a test tells its result")]
 
@@ -21,7 +21,9 @@ fn main() -> ExitCode {
     let mut targets = match std::env::var("SEALSTONE_TARGET") {
         Ok(url) => {
             let key = std::env::var_os("SEALSTONE_TARGET_KEY").map(PathBuf::from);
-            vec![Target::at(&url, key.as_deref()).unwrap_or_else(|error| panic!("{error}"))]
+            let block = std::env::var("SEALSTONE_TARGET_BLOCK").ok();
+            let target = Target::at(&url, key.as_deref(), block.as_deref());
+            vec![target.unwrap_or_else(|error| panic!("{error}"))]
         }
         Err(_) => Target::own(),
     };

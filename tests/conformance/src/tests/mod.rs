@@ -1,6 +1,7 @@
 //! The tests, a file for each area.
 
 pub(crate) mod attributes;
+pub(crate) mod block;
 pub(crate) mod capture;
 pub(crate) mod cdbs;
 pub(crate) mod collections;

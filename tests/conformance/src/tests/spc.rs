@@ -1,7 +1,7 @@
 //! What every logical unit answers (SPC-4), on the OSD logical unit.
 
 use crate::iscsi::{Connection, Reply};
-use crate::sense::Sense;
+use crate::sense::{self, Sense};
 use crate::suite::behaviours;
 use crate::target::Portal;
 
@@ -50,17 +50,6 @@ fn illegal(reply: &Reply, code: u16) {
     assert_eq!(reply.status, 2);
     let sense = Sense::parse(&reply.sense);
     assert_eq!((sense.key, sense.code), (5, code), "{sense:04x?}");
-}
-
-/// Key and code of sense data that no logical unit made, but the target: of either format.
-fn either_format(reply: &Reply) -> (u8, u16) {
-    let sense = &reply.sense;
-    let [key, code, qualifier] = if sense[0] & 0x7F == 0x70 {
-        [sense[2], sense[12], sense[13]]
-    } else {
-        [sense[1], sense[2], sense[3]]
-    };
-    (key & 0x0F, u16::from_be_bytes([code, qualifier]))
 }
 
 fn standard_inquiry_says_osd(portal: &Portal) {
@@ -151,7 +140,7 @@ fn report_luns_lists_the_logical_unit(portal: &Portal) {
 fn report_luns_needs_room_for_its_header(portal: &Portal) {
     let reply = ask(&mut Connection::session(portal), &report_luns(0, 15), 15);
     assert_eq!(reply.status, 2);
-    assert_eq!(either_format(&reply), (5, 0x2400));
+    assert_eq!(sense::codes(&reply.sense), (5, 0x2400));
 }
 
 fn request_sense_gives_what_there_is_to_say(portal: &Portal) {
@@ -223,7 +212,7 @@ fn an_absent_logical_unit_answers_inquiry_as_not_there(portal: &Portal) {
 fn an_absent_logical_unit_refuses_commands(portal: &Portal) {
     let reply = ask(&mut absent(portal), &[0; 6], 0);
     assert_eq!(reply.status, 2);
-    assert_eq!(either_format(&reply), (5, 0x2500));
+    assert_eq!(sense::codes(&reply.sense), (5, 0x2500));
 }
 
 fn supported_operation_codes_are_reported(portal: &Portal) {
