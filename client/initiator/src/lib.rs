@@ -5,6 +5,7 @@
 //! Does not: know files or the metadata server; `sealstone-client` does.
 //! Truth: RFC 7143 through `sealstone-iscsi`; T10 OSD through `sealstone-osd`; docs/design/security.md §3.
 
+mod collections;
 mod config;
 mod driver;
 mod environment;
@@ -15,6 +16,7 @@ mod osd;
 mod session;
 mod url;
 
+pub use collections::{COLLECTIONS_PAGE, EVERY_OBJECT, Member, OnCollection, Question, Within};
 pub use config::{INITIATOR_NAME, MEMORY_DEFAULT, QUEUE_DEPTH_DEFAULT, SessionConfig};
 pub use environment::{Environment, SystemEnvironment};
 pub use error::{OsdError, SessionError};

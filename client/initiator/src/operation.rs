@@ -7,6 +7,8 @@ use bytes::Bytes;
 use sealstone_osd::cdb::{SetKey, SetMasterKey};
 use sealstone_osd::{AttributeId, Command, ObjectId};
 
+use crate::collections::{Member, OnCollection};
+
 /// The most bytes one READ or WRITE may carry.
 pub const TRANSFER_MAX: usize = 16 << 20;
 /// The most bytes of attributes that one GET ATTRIBUTES may bring back.
@@ -146,6 +148,8 @@ pub enum Operation {
         /// Its parameter data.
         data_out: Bytes,
     },
+    /// Something about a collection or its members.
+    Collection(OnCollection),
     /// Any typed command, for what has no variant of its own. Never retried.
     Other {
         /// The command.
@@ -190,6 +194,7 @@ impl Operation {
             Self::FormatOsd { .. } => "FORMAT OSD",
             Self::SetKey { .. } => "SET KEY",
             Self::SetMasterKey { .. } => "SET MASTER KEY",
+            Self::Collection(what) => what.name(),
             Self::Other { .. } => "OTHER",
         }
     }
@@ -215,7 +220,12 @@ impl Operation {
                 Repeat::CreateOfKnownId
             }
             Self::CreatePartition { partition } if *partition != 0 => Repeat::CreateOfKnownId,
-            Self::Create { .. }
+            Self::Collection(what) if what.is_repeatable() => Repeat::Safe,
+            Self::Collection(OnCollection::Create { collection }) if collection.object != 0 => {
+                Repeat::CreateOfKnownId
+            }
+            Self::Collection(_)
+            | Self::Create { .. }
             | Self::CreateAndWrite { .. }
             | Self::CreatePartition { .. }
             | Self::Append { .. }
@@ -240,8 +250,12 @@ pub struct Completion {
     pub created: Option<ObjectId>,
     /// APPEND: where the bytes begin.
     pub appended_at: Option<u64>,
-    /// LIST: the ids found and where to continue.
+    /// LIST, LIST COLLECTION, QUERY: the ids found and where to continue.
     pub listed: Option<Listed>,
+    /// QUERY: how many match, also those that found no room.
+    pub matches_total: Option<u64>,
+    /// GET MEMBER ATTRIBUTES: each member, as far as there was room.
+    pub members: Vec<Member>,
 }
 
 /// A page of LIST.

@@ -17,6 +17,8 @@ use crate::{Environment, OsdError};
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     pub(crate) command: Command,
+    /// CDB continuation segment, its check value not yet made; none if empty.
+    pub(crate) continuation: Vec<u8>,
     pub(crate) data_out: Bytes,
     /// Set attributes list, encoded.
     pub(crate) set: Vec<u8>,
@@ -31,7 +33,15 @@ pub(crate) struct Draft {
 impl Draft {
     /// A command with no attributes.
     pub(crate) const fn new(command: Command, data_out: Bytes) -> Self {
-        Self { command, data_out, set: Vec::new(), get: Vec::new(), retrieved_max: 0, durable: false }
+        Self {
+            command,
+            continuation: Vec::new(),
+            data_out,
+            set: Vec::new(),
+            get: Vec::new(),
+            retrieved_max: 0,
+            durable: false,
+        }
     }
 }
 
@@ -50,7 +60,9 @@ pub(crate) fn assemble(
     environment: &dyn Environment,
 ) -> Result<Assembled, OsdError> {
     let generation = bearer.generation();
-    let mut out = Place { generation, at: draft.data_out.len() as u64 };
+    let mut continuation = draft.continuation.clone();
+    let base = (continuation.len() + draft.data_out.len()) as u64;
+    let mut out = Place { generation, at: base };
     let set = out.take(draft.set.len())?;
     let get = out.take(draft.get.len())?;
     let mut inward = Place { generation, at: draft.command.data_in_len() };
@@ -58,15 +70,20 @@ pub(crate) fn assemble(
 
     let mut cdb = Cdb::new(generation, draft.command);
     cdb.options.fua = draft.durable;
+    cdb.continuation_length = u32::try_from(continuation.len())
+        .map_err(|_| OsdError::Malformed("the command cannot be encoded"))?;
     let get_list = get.map(|list| GetList { list, retrieved: retrieved.unwrap_or_default() });
     cdb.attributes = AttributeParameters::List { get: get_list, set };
     let data: &[&[u8]] = if draft.data_out.is_empty() { &[] } else { &[&draft.data_out] };
-    let mut parts =
-        Parts { continuation: &mut [], data, set_attributes: &draft.set, get_attributes: &draft.get };
+    let mut parts = Parts {
+        continuation: &mut continuation,
+        data,
+        set_attributes: &draft.set,
+        get_attributes: &draft.get,
+    };
     let mut random = |into: &mut [u8]| environment.fill_random(into);
     let signed = bearer.signer().sign(cdb, &mut parts, time_ms, token, &mut random).map_err(unsigned)?;
 
-    let base = draft.data_out.len() as u64;
     let integrity = signed.integrity.as_ref();
     let end = integrity.map_or(out.at, |block| block.offset.saturating_add(block.as_bytes().len() as u64));
     let mut tail = vec![0; usize::try_from(end.saturating_sub(base)).unwrap_or(0)];
@@ -84,7 +101,8 @@ pub(crate) fn assemble(
     if let Some(block) = integrity {
         place(block.offset, block.as_bytes());
     }
-    let data_out = [draft.data_out.clone(), Bytes::from(tail)].into_iter().filter(|piece| !piece.is_empty());
+    let pieces = [Bytes::from(continuation), draft.data_out.clone(), Bytes::from(tail)];
+    let data_out = pieces.into_iter().filter(|piece| !piece.is_empty());
     Ok(Assembled { data_out: data_out.collect(), signed })
 }
 

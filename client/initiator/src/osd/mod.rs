@@ -3,6 +3,7 @@
 mod assemble;
 mod bearer;
 mod client;
+mod collections;
 mod commands;
 mod dial;
 mod outcome;

@@ -130,7 +130,11 @@ fn refused(generation: Generation, operation: &Operation, field: Option<u16>) ->
         return OsdError::AccessDenied { field: Some(field) };
     }
     let creates_partition = matches!(operation, Operation::CreatePartition { .. });
-    let creates = matches!(operation, Operation::Create { .. } | Operation::CreateAndWrite { .. });
+    let creates = match operation {
+        Operation::Create { .. } | Operation::CreateAndWrite { .. } => true,
+        Operation::Collection(what) => what.made().is_some(),
+        _ => false,
+    };
     match field {
         pointer::PARTITION if creates_partition => OsdError::Exists,
         pointer::OBJECT if creates => OsdError::Exists,

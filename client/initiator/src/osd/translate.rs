@@ -9,9 +9,10 @@ use sealstone_osd::cdb::{
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId};
 
 use super::assemble::Draft;
+use super::collections;
 use super::outcome::Parts;
 use crate::operation::{ATTRIBUTES_LENGTH_MAX, LIST_IDS_MAX, TRANSFER_MAX};
-use crate::{Completion, Listed, Operation, OsdError};
+use crate::{Completion, Listed, OnCollection, Operation, OsdError};
 
 /// Current Command page and the attributes of it that tell what a device chose (t10-osd §3.6).
 const CURRENT_COMMAND: u32 = 0xFFFF_FFFE;
@@ -115,6 +116,13 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
         Operation::SetMasterKey { set, data_out } => {
             Draft::new(Command::SetMasterKey(*set), data_out.clone())
         }
+        Operation::Collection(what) => match (collections::draft(generation, what)?, what.made()) {
+            (draft, Some(id)) if id.object == 0 => {
+                let Draft { get, retrieved_max, .. } = asking(draft.command, &[PARTITION, OBJECT]);
+                Draft { get, retrieved_max, ..draft }
+            }
+            (draft, _) => draft,
+        },
         Operation::Other { command, data_out } => Draft::new(*command, data_out.clone()),
     })
 }
@@ -126,6 +134,9 @@ pub(super) fn completion(
     parts: Parts,
 ) -> Result<Completion, OsdError> {
     let Parts { data, attributes } = parts;
+    if let Operation::Collection(OnCollection::GetMemberAttributes { .. }) = operation {
+        return Ok(Completion { members: collections::members(&attributes)?, ..Completion::default() });
+    }
     let mut done = Completion { attributes: retrieved(generation, &attributes)?, ..Completion::default() };
     match operation {
         Operation::Create { object } | Operation::CreateAndWrite { object, .. } if object.object == 0 => {
@@ -136,6 +147,17 @@ pub(super) fn completion(
             done.created = Some(ObjectId::of_partition(number(&done, PARTITION)?));
         }
         Operation::Append { .. } => done.appended_at = Some(number(&done, APPENDED_AT)?),
+        Operation::Collection(what) if what.made().is_some_and(|id| id.object == 0) => {
+            let partition = what.made().map_or(0, |id| id.partition);
+            done.created = Some(ObjectId::new(partition, number(&done, OBJECT)?));
+        }
+        Operation::Collection(OnCollection::Query { ids_max, .. }) => {
+            let (listed, total) = collections::matches(&data, *ids_max)?;
+            (done.listed, done.matches_total) = (Some(listed), Some(total));
+        }
+        Operation::Collection(OnCollection::List { ids_max, .. }) => {
+            done.listed = Some(listed(&data, *ids_max)?);
+        }
         Operation::List { ids_max, .. } => done.listed = Some(listed(&data, *ids_max)?),
         Operation::Read { .. } | Operation::SetMasterKey { .. } | Operation::Other { .. } => {
             done.data = data;

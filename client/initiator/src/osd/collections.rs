@@ -1,0 +1,259 @@
+//! Commands on collections: from what is meant to a command, and back; and by name.
+//!
+//! Truth: t10-osd §1.8, §1.9, §3.3.
+
+use bytes::Bytes;
+use sealstone_osd::attribute::list::{self, ObjectValues};
+use sealstone_osd::cdb::{
+    ContainerScope, CreateTracking, FlushContainer, List, Members, Query, RemoveCollection, Target,
+};
+use sealstone_osd::continuation::Segment;
+use sealstone_osd::listing::{MATCHES_HEADER, parse_matches};
+use sealstone_osd::query::{Criterion, QueryList, QueryType};
+use sealstone_osd::{AttributeId, Command, Generation, ObjectId};
+
+use super::assemble::Draft;
+use super::bearer::Bearer;
+use super::client::OsdClient;
+use crate::collections::COLLECTIONS_PAGE;
+use crate::operation::{ATTRIBUTES_LENGTH_MAX, LIST_IDS_MAX};
+use crate::{Listed, Member, OnCollection, Operation, OsdError, Question};
+
+/// Bytes before the ids of a LIST COLLECTION.
+const LIST_HEADER: usize = sealstone_osd::listing::HEADER;
+
+fn bounded(what: &'static str, actual: usize, max: usize) -> Result<(), OsdError> {
+    if actual > max { Err(OsdError::TooLong { what, actual, max }) } else { Ok(()) }
+}
+
+/// The command that is meant.
+pub(super) fn draft(generation: Generation, what: &OnCollection) -> Result<Draft, OsdError> {
+    let plain = |command| Draft::new(command, Bytes::new());
+    Ok(match what {
+        OnCollection::Create { collection } => {
+            plain(Command::CreateCollection(Target { object: *collection }))
+        }
+        OnCollection::Track { collection, source, immediate } => {
+            plain(Command::CreateTrackingCollection(CreateTracking {
+                object: *collection,
+                source: *source,
+                immediate: *immediate,
+            }))
+        }
+        OnCollection::Remove { collection, force } => {
+            let remove = RemoveCollection { object: *collection, force: *force };
+            Draft { durable: true, ..plain(Command::RemoveCollection(remove)) }
+        }
+        OnCollection::List { collection, from, ids_max } => {
+            bounded("a list", *ids_max, LIST_IDS_MAX)?;
+            plain(Command::ListCollection(List {
+                object: *collection,
+                list_id: 0,
+                allocation: (LIST_HEADER + 8 * ids_max) as u64,
+                initial: *from,
+                with_attributes: false,
+            }))
+        }
+        OnCollection::Flush { collection } => plain(Command::FlushCollection(FlushContainer {
+            object: *collection,
+            scope: ContainerScope::Everything,
+        })),
+        OnCollection::Query { collection, question, ids_max } => {
+            bounded("a list", *ids_max, LIST_IDS_MAX)?;
+            let allocation = (MATCHES_HEADER + 8 * ids_max) as u64;
+            query(Query { object: *collection, allocation, matches: 0, immediate: false }, question)?
+        }
+        OnCollection::QueryInto { collection, question, matches, immediate } => {
+            let immediate = *immediate;
+            query(Query { object: *collection, allocation: 0, matches: *matches, immediate }, question)?
+        }
+        OnCollection::GetMemberAttributes { collection, ids, length_max } => {
+            bounded("an attribute list", *length_max, ATTRIBUTES_LENGTH_MAX)?;
+            let command = Command::GetMemberAttributes(Members { object: *collection, immediate: false });
+            Draft {
+                get: list::encode_get(generation, ids),
+                retrieved_max: *length_max as u32,
+                ..plain(command)
+            }
+        }
+        OnCollection::SetMemberAttributes { collection, values, immediate } => {
+            let set = list::encode_set(generation, values.iter().map(|(id, value)| (*id, &value[..])));
+            bounded("an attribute list", set.len(), ATTRIBUTES_LENGTH_MAX)?;
+            let members = Members { object: *collection, immediate: *immediate };
+            Draft { set, ..plain(Command::SetMemberAttributes(members)) }
+        }
+        OnCollection::RemoveMembers { collection, immediate } => {
+            let members = Members { object: *collection, immediate: *immediate };
+            Draft { durable: true, ..plain(Command::RemoveMemberObjects(members)) }
+        }
+    })
+}
+
+fn query(query: Query, question: &Question) -> Result<Draft, OsdError> {
+    let criteria = question.criteria.iter();
+    let criteria = criteria.map(|one| Criterion { id: one.id, min: &one.min, max: &one.max }).collect();
+    let kind = if question.any { QueryType::Union } else { QueryType::Intersection };
+    let cannot = OsdError::Malformed("the query cannot be encoded");
+    let encoded = QueryList { kind, criteria }.encode().ok_or(cannot)?;
+    let command = Command::Query(query);
+    let segment = Segment { query: Some(encoded), ..Segment::default() };
+    let action = command.row().osd2.unwrap_or_default();
+    let cannot = OsdError::Malformed("the query cannot be encoded");
+    let continuation = segment.encode(action).ok_or(cannot)?;
+    Ok(Draft { continuation, ..Draft::new(command, Bytes::new()) })
+}
+
+/// The ids that a QUERY found, and how many there are in all.
+pub(super) fn matches(data: &[u8], ids_max: usize) -> Result<(Listed, u64), OsdError> {
+    const SHORT: OsdError = OsdError::Malformed("the answer to a query");
+    let mut ids = parse_matches(data).ok_or(SHORT)?;
+    let length: &[u8; 8] = data.first_chunk().ok_or(SHORT)?;
+    ids.truncate(ids_max);
+    if !ids.is_sorted() {
+        return Err(SHORT);
+    }
+    // 4 bytes of header are counted, in older drafts 5.
+    let total = u64::from_be_bytes(*length) / 8;
+    Ok((Listed { ids, next: None }, total))
+}
+
+/// The attributes of all members, as far as there was room; the last one may be cut.
+pub(super) fn members(attributes: &[u8]) -> Result<Vec<Member>, OsdError> {
+    if attributes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let all = ObjectValues::parse(attributes).map_err(|_| OsdError::Malformed("the members' attributes"))?;
+    let owned = |value: &[u8]| (!value.is_empty()).then(|| Bytes::copy_from_slice(value));
+    Ok(all
+        .map(|one| Member {
+            object: one.object,
+            attributes: one.values.iter().map(|(id, value)| (id, owned(value))).collect(),
+        })
+        .collect())
+}
+
+/// The commands on collections.
+impl OsdClient {
+    /// Any command on a collection.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn on_collection(
+        &self,
+        bearer: &Bearer,
+        what: OnCollection,
+    ) -> Result<crate::Completion, OsdError> {
+        self.execute(bearer, Operation::Collection(what)).await
+    }
+
+    /// CREATE COLLECTION; object number 0 lets the device choose. Gives the collection's id.
+    ///
+    /// # Errors
+    /// `Exists` among others.
+    pub async fn create_collection(
+        &self,
+        bearer: &Bearer,
+        collection: ObjectId,
+    ) -> Result<ObjectId, OsdError> {
+        let done = self.on_collection(bearer, OnCollection::Create { collection }).await?;
+        Ok(done.created.unwrap_or(collection))
+    }
+
+    /// REMOVE COLLECTION; the members stay.
+    ///
+    /// # Errors
+    /// `NotEmpty`, unless `force`, among others.
+    pub async fn remove_collection(
+        &self,
+        bearer: &Bearer,
+        collection: ObjectId,
+        force: bool,
+    ) -> Result<(), OsdError> {
+        self.on_collection(bearer, OnCollection::Remove { collection, force }).await.map(drop)
+    }
+
+    /// LIST COLLECTION: members, or with object number 0 the collections of a partition, from `from` on.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn list_collection(
+        &self,
+        bearer: &Bearer,
+        collection: ObjectId,
+        from: u64,
+        ids_max: usize,
+    ) -> Result<Listed, OsdError> {
+        let done = self.on_collection(bearer, OnCollection::List { collection, from, ids_max }).await?;
+        done.listed.ok_or(OsdError::Malformed("the list of ids"))
+    }
+
+    /// QUERY: members that match, and how many match in all.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn query(
+        &self,
+        bearer: &Bearer,
+        collection: ObjectId,
+        question: Question,
+        ids_max: usize,
+    ) -> Result<(Vec<u64>, u64), OsdError> {
+        let done = self.on_collection(bearer, OnCollection::Query { collection, question, ids_max }).await?;
+        let listed = done.listed.ok_or(OsdError::Malformed("the answer to a query"))?;
+        Ok((listed.ids, done.matches_total.unwrap_or(0)))
+    }
+
+    /// Makes `object` a member of a collection, as number `number` of its memberships; collection 0 ends the one of
+    /// that number.
+    ///
+    /// # Errors
+    /// `NoSpace` beyond the quota, among others.
+    pub async fn join(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        number: u32,
+        collection: u64,
+    ) -> Result<(), OsdError> {
+        let value = match collection {
+            0 => Bytes::new(),
+            _ => Bytes::copy_from_slice(&collection.to_be_bytes()),
+        };
+        self.set_attributes(bearer, object, vec![(AttributeId::new(COLLECTIONS_PAGE, number), value)]).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_answer_panics(data: Vec<u8>, ids_max in 0usize..100) {
+            let _ = (matches(&data, ids_max), members(&data));
+        }
+    }
+
+    #[test]
+    fn a_cut_answer_tells_how_many_match() {
+        let mut data = sealstone_osd::listing::matches_header(100).to_vec();
+        data.extend([5_u64, 7].iter().flat_map(|id| id.to_be_bytes()));
+        let (listed, total) = matches(&data, 2).unwrap();
+        assert_eq!((listed.ids, total), (vec![5, 7], 100));
+    }
+
+    #[test]
+    fn a_query_brings_its_question_in_the_continuation_segment() {
+        let collection = ObjectId::new(0x1_0000, 0x2_0000);
+        let id = AttributeId::new(0x1_0000, 1);
+        let within = crate::Within { id, min: Bytes::from_static(b"a"), max: Bytes::new() };
+        let question = Question { any: true, criteria: vec![within] };
+        let what = OnCollection::Query { collection, question, ids_max: 10 };
+        let draft = draft(Generation::Osd2, &what).unwrap();
+        let segment = Segment::parse(&draft.command, &draft.continuation).unwrap();
+        let bytes = segment.query.unwrap();
+        let list = QueryList::parse(&bytes).unwrap();
+        assert_eq!((list.kind, list.criteria[0].id, list.criteria[0].min), (QueryType::Union, id, &b"a"[..]));
+    }
+}
