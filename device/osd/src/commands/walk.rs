@@ -152,20 +152,28 @@ pub(crate) fn walk(
 ) -> Result<(), Refusal> {
     let device = steps.device;
     let partition = pool.collection.partition;
+    // What is created meanwhile is left out, so that no stream of new objects keeps a command going.
+    let last = match pool.kind {
+        Kind::Spontaneous => match partition_of(device, pool.collection)?.next_object() {
+            u64::MAX => u64::MAX,
+            next => next.saturating_sub(1),
+        },
+        Kind::Linked | Kind::Tracking => u64::MAX,
+    };
     let mut next = Some(0);
     while let Some(from) = next {
         let part = {
             let _grasp = steps.reach(Reach::Look(pool.collection));
             pool.part(device, from)?
         };
-        next = part.next;
+        next = part.next.filter(|&next| next <= last);
         let alone = hold != Hold::Look;
         let mut objects = vec![(pool.collection, false)];
         objects.extend(part.ids.iter().map(|&id| (ObjectId::new(partition, id), alone)));
         let _grasp = steps.several(partition, hold == Hold::Remove, &objects);
         steps.authority()?;
         let _scope = alone.then(|| device.store.begin());
-        for id in part.ids {
+        for id in part.ids.into_iter().filter(|&id| id <= last) {
             let mut so_far = tally.get();
             let goes_on = if pool.holds(device, id)? {
                 so_far.processed += 1;
