@@ -1,7 +1,7 @@
 //! The table of targets.
 
 #[cfg(feature = "client")]
-use crate::targets::client;
+use crate::targets::{client, client_link};
 use crate::targets::{
     block, device, initiator, iscsi, iscsi_login, login, mds, mds_connection, osd, osd_lists, scsi, seal,
     store,
@@ -66,6 +66,8 @@ pub static TARGETS: &[Target] = &[
     initiator::URL,
     #[cfg(feature = "client")]
     client::SESSION_FILE,
+    #[cfg(feature = "client")]
+    client_link::LINK,
     device::UNIT,
     device::LOCKED_UNIT,
     device::DIRECTORY,

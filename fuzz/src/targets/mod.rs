@@ -3,6 +3,8 @@
 pub(crate) mod block;
 #[cfg(feature = "client")]
 pub(crate) mod client;
+#[cfg(feature = "client")]
+pub(crate) mod client_link;
 pub(crate) mod device;
 pub(crate) mod initiator;
 pub(crate) mod iscsi;
