@@ -69,8 +69,15 @@ pub(crate) enum Command {
     /// Log in; the session is kept in a file that only you can read.
     Login(Login),
     /// End the session.
+    #[command(after_help = "\
+Example:
+  sealstone logout")]
     Logout,
     /// Who is logged in, where, until when.
+    #[command(after_help = "\
+Examples:
+  sealstone whoami
+  sealstone --json whoami")]
     Whoami,
     /// Store files.
     Put(Put),
@@ -81,6 +88,10 @@ pub(crate) enum Command {
     /// List a directory.
     Ls(Ls),
     /// Everything known about a file.
+    #[command(after_help = "\
+Examples:
+  sealstone stat /docs/report.pdf
+  sealstone --json stat /docs/report.pdf | jq -r .checksum")]
     Stat(Paths),
     /// Make directories.
     Mkdir(Mkdir),
@@ -91,11 +102,17 @@ pub(crate) enum Command {
     /// Change permission bits.
     Chmod(Chmod),
     /// Space, over all and by device.
+    #[command(after_help = "\
+Example:
+  sealstone df")]
     Df,
     /// Configuration files.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Shell completion: `source <(sealstone completion bash)`.
+    /// Shell completion.
+    #[command(after_help = "\
+Example:
+  sealstone completion bash > ~/.local/share/bash-completion/completions/sealstone")]
     Completion {
         /// Which shell.
         shell: clap_complete::Shell,
@@ -261,6 +278,11 @@ Example:
 #[derive(Debug, Subcommand)]
 pub(crate) enum User {
     /// Add an account. The password never leaves this machine: only its OPAQUE record does.
+    #[command(after_help = "\
+Examples:
+  sealstone user add alice                              asks for the password
+  sealstone user add backup --password-file backup.pw   a file of mode 0600, first line
+  sealstone user add root --admin")]
     Add {
         /// Name of the account.
         name: String,
@@ -271,9 +293,16 @@ pub(crate) enum User {
         password: Password,
     },
     /// List accounts.
+    #[command(after_help = "\
+Example:
+  sealstone user list")]
     #[command(visible_alias = "ls")]
     List,
     /// Change a password: your own, or as an administrator anybody's.
+    #[command(after_help = "\
+Examples:
+  sealstone user passwd
+  sealstone user passwd alice --password-file alice.pw")]
     Passwd {
         /// Name of the account [default: your own].
         name: Option<String>,
@@ -281,16 +310,25 @@ pub(crate) enum User {
         password: Password,
     },
     /// Let an account log in again.
+    #[command(after_help = "\
+Example:
+  sealstone user enable alice")]
     Enable {
         /// Name of the account.
         name: String,
     },
     /// Keep an account from logging in and end its sessions.
+    #[command(after_help = "\
+Example:
+  sealstone user disable alice")]
     Disable {
         /// Name of the account.
         name: String,
     },
     /// Remove an account; its files stay.
+    #[command(after_help = "\
+Example:
+  sealstone user rm alice")]
     Rm {
         /// Name of the account.
         name: String,
@@ -389,6 +427,10 @@ pub(crate) struct Get {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone cat /docs/notes.txt
+  sealstone cat /logs/monday /logs/tuesday | grep error")]
 pub(crate) struct Cat {
     /// Stored files.
     #[arg(required = true)]
@@ -398,6 +440,11 @@ pub(crate) struct Cat {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone ls -l /docs
+  sealstone ls -r /                 everything
+  sealstone --json ls /docs | jq '.[].size'")]
 pub(crate) struct Ls {
     /// Directory or file.
     #[arg(default_value = "/")]
@@ -418,6 +465,9 @@ pub(crate) struct Paths {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  sealstone mkdir -p /backup/2026/november")]
 pub(crate) struct Mkdir {
     /// Directories.
     #[arg(required = true)]
@@ -428,6 +478,10 @@ pub(crate) struct Mkdir {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone mv /draft.txt /docs/final.txt
+  sealstone mv --no-replace /draft.txt /docs")]
 pub(crate) struct Mv {
     /// What to move.
     pub(crate) from: String,
@@ -439,6 +493,10 @@ pub(crate) struct Mv {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone rm /docs/old.txt
+  sealstone rm -r /backup/2025")]
 pub(crate) struct Rm {
     /// Stored files or directories.
     #[arg(required = true)]
@@ -449,6 +507,9 @@ pub(crate) struct Rm {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Example:
+  sealstone chmod 600 /docs/private.txt")]
 pub(crate) struct Chmod {
     /// Octal mode, such as 640.
     pub(crate) mode: String,
@@ -460,6 +521,10 @@ pub(crate) struct Chmod {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Print a commented configuration file with every key.
+    #[command(after_help = "\
+Examples:
+  sealstone config example osd > osd.toml
+  sealstone config example mds > mds.toml")]
     Example {
         /// `osd` or `mds`.
         daemon: String,
@@ -467,6 +532,10 @@ pub(crate) enum ConfigCommand {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone demo
+  sealstone demo --tree ~/projects --large 1G --keep")]
 pub(crate) struct Demo {
     /// Folder to store; the current one by default.
     #[arg(long, value_name = "DIR", default_value = ".")]
@@ -502,6 +571,38 @@ mod tests {
             for verb in nested.iter().filter(|verb| verb.get_name() != "help") {
                 let both = format!("`{} {}`", command.get_name(), verb.get_name());
                 assert!(reference.contains(&both), "{both}");
+            }
+        }
+    }
+
+    /// Every command that does something has examples, and every example in a help text is a command line that is taken.
+    #[test]
+    fn every_command_has_examples_and_they_are_right() {
+        fn visit(command: &mut clap::Command, examples: &mut Vec<String>) {
+            let name = command.get_name().to_owned();
+            if name == "help" {
+                return;
+            }
+            let leaf = command.get_subcommands().all(|verb| verb.get_name() == "help");
+            let help = command.render_long_help().to_string();
+            assert!(!leaf || help.contains("Example"), "{name} has no example");
+            let lines = help.lines().filter_map(|line| line.strip_prefix("  sealstone "));
+            examples.extend(lines.map(str::to_owned));
+            command.get_subcommands_mut().for_each(|verb| visit(verb, examples));
+        }
+        let mut examples = Vec::new();
+        let mut all = Cli::command().max_term_width(1000);
+        all.build();
+        visit(&mut all, &mut examples);
+        assert!(examples.len() > 40, "{examples:?}");
+        for example in examples {
+            // What follows two blanks is a remark, what follows a pipe or `>` another matter.
+            let line = example.split("  ").next().unwrap_or_default();
+            let line = line.split(['|', '>']).next().unwrap_or_default();
+            let words = line.split_whitespace().map(|word| word.trim_matches('\''));
+            let words: Vec<&str> = core::iter::once("sealstone").chain(words).collect();
+            if let Err(error) = Cli::try_parse_from(&words) {
+                panic!("{words:?}: {error}");
             }
         }
     }

@@ -19,11 +19,22 @@ use clap::{CommandFactory, Parser};
 
 use crate::cli::{Cli, Command, ConfigCommand};
 use crate::command::{block_on, files, session, transfer, users};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Scripts that asked for JSON get it here too; help and version are no failures.
+        Err(error) if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") => {
+            let said = error.to_string();
+            let line = said.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            let failure = Failure::usage(line).hint("sealstone --help");
+            Output::new(true, true).failure(&failure);
+            return failure.kind.into();
+        }
+        Err(error) => error.exit(),
+    };
     let output = Output::new(cli.global.json, cli.global.quiet);
     let daemon = matches!(cli.command, Command::Up(_) | Command::Osd(_) | Command::Mds(_));
     logging::start(cli.global.log_format, if daemon { "info" } else { "off" });

@@ -141,6 +141,9 @@ fn with_json_every_failure_is_one_object() {
     failure(&["chmod", "999", "/x"], 2, "usage");
     failure(&["stat", &format!("/{}", "n".repeat(300))], 2, "usage");
     failure(&["stat", "no-slash/../x"], 2, "usage");
+    failure(&["no-such-verb"], 2, "usage");
+    failure(&["put", "only-one"], 2, "usage");
+    failure(&["put", "--method", "rot13", "x", "/x"], 2, "usage");
     let denied = {
         let mut command = system.command(&["--json", "ls"]);
         command.env("SEALSTONE_SESSION", system.path("none.toml"));

@@ -14,11 +14,19 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     };
     let password = std::env::var("SEALSTONE_PASSWORD")?;
     let client = Client::connect(server, pin.parse()?, user, password.as_bytes()).await?;
+    let same = there_and_back(&client, local, remote).await?;
+    client.logout().await?;
+    Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
 
+/// Did the file come back as it went?
+pub(crate) async fn there_and_back(
+    client: &Client,
+    local: &str,
+    remote: &str,
+) -> Result<bool, Box<dyn std::error::Error>> {
     let stat = client.put_file(remote, local.as_ref(), PutOptions::default()).await?;
     let mut back = Vec::new();
     client.get(remote, &mut back, GetOptions::default()).await?;
-    let same = back == tokio::fs::read(local).await? && stat.size == back.len() as u64;
-    client.logout().await?;
-    Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(back == tokio::fs::read(local).await? && stat.size == back.len() as u64)
 }

@@ -1,0 +1,75 @@
+//! What people at a terminal see and programs do not: progress bars, and logs that are text or JSON.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use sealstone_tests::{Daemon, Signal, System, binary, command, run, text};
+use serde_json::Value;
+
+/// Runs a command line on a pseudo-terminal (util-linux's `script`); what the terminal was sent.
+#[track_caller]
+fn on_a_terminal(system: &System, line: &str) -> String {
+    let line = line.replace("sealstone ", &format!("{} ", text(binary())));
+    let output = Command::new("script")
+        .args(["-qec", &line, "/dev/null"])
+        .env("SEALSTONE_SESSION", system.path("session.toml"))
+        .env("SEALSTONE_LOG", "off")
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .output()
+        .expect("script is there (package bsdutils)");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+#[test]
+fn a_terminal_shows_progress_and_a_pipe_does_not() {
+    let system = System::start(2);
+    let source = system.path("source.bin");
+    fs::write(&source, vec![5; 24 << 20]).expect("written");
+    let (source, back) = (text(&source), system.path("back.bin"));
+    let back = text(&back);
+    for (line, label) in [
+        (format!("sealstone put {source} /big"), "put big"),
+        (format!("sealstone get /big {back}"), "get big"),
+    ] {
+        let said = on_a_terminal(&system, &line);
+        assert!(said.contains(label), "a labelled bar: {said:?}");
+        assert!(said.contains("MiB") && said.contains("[="), "bytes and a bar: {said:?}");
+        let said = on_a_terminal(&system, &line.replace("sealstone ", "sealstone --quiet "));
+        assert_eq!(said.trim(), "", "quiet is quiet");
+    }
+    // Where nobody watches there is the last line only, and with --json nothing but JSON.
+    let piped = system.run(&["put", source, "/big"]).ok();
+    assert!(
+        piped.stderr.starts_with("stored 1 file, 24.0 MiB in ") && piped.stdout.is_empty(),
+        "{}",
+        piped.stderr
+    );
+    let json = system.run(&["--json", "put", source, "/big"]).ok();
+    assert_eq!((json.stderr.as_str(), json.json()["bytes"].as_u64()), ("", Some(24 << 20)));
+}
+
+#[test]
+fn logs_are_json_lines_where_nobody_watches() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let data = folder.path().join("one");
+    run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", "one"]).ok();
+    for (format, json) in [("auto", true), ("json", true), ("text", false)] {
+        let mut serve =
+            command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
+        serve.args(["--insecure-nosec", "--log-format", format]).env("SEALSTONE_LOG", "info");
+        let mut daemon = Daemon::start(serve);
+        assert_eq!(daemon.end(Signal::Terminate), 0);
+        let said = daemon.said();
+        assert!(said.contains("--insecure-nosec"), "what is insecure is said: {said}");
+        for line in said.lines() {
+            let value = serde_json::from_str::<Value>(line);
+            assert_eq!(value.is_ok(), json, "{format}: {line}");
+            if let Ok(value) = value {
+                assert!(value["level"].is_string() && value["timestamp"].is_string(), "{line}");
+            }
+        }
+    }
+}
