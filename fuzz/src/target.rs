@@ -1,11 +1,11 @@
 //! The table of targets.
 
-#[cfg(feature = "client")]
-use crate::targets::{client, client_link};
 use crate::targets::{
     block, device, initiator, iscsi, iscsi_login, login, mds, mds_connection, osd, osd_lists, scsi, seal,
     store,
 };
+#[cfg(feature = "client")]
+use crate::targets::{client, client_link};
 
 /// One way from bytes of outside into the workspace.
 pub struct Target {

@@ -215,6 +215,9 @@ if the device demands CHAP, has a list of initiators, or runs with --insecure-bl
         removable: bool,
     },
     /// List block units.
+    #[command(after_help = "\
+Example:
+  sealstone block list --data /srv/osd1")]
     #[command(visible_alias = "ls")]
     List {
         /// Folder of the device, running or not.
@@ -222,6 +225,9 @@ if the device demands CHAP, has a list of initiators, or runs with --insecure-bl
         data: PathBuf,
     },
     /// Remove a block unit with everything on it.
+    #[command(after_help = "\
+Example:
+  sealstone block rm vm1 --data /srv/osd1")]
     Rm {
         /// Name of the unit.
         name: String,
