@@ -11,6 +11,7 @@
 
 mod cdb;
 mod device;
+mod dh;
 mod iscsi;
 mod list;
 mod page;

@@ -124,7 +124,8 @@ fn variants(target: &Target, test: &Test) -> Vec<Option<Variant>> {
         Scope::Secured(_) if secured => both,
         Scope::Open(_) if !secured => vec![of(Generation::Osd2)],
         Scope::Whole(_) if !secured && target.ours => vec![of(Generation::Osd2)],
-        Scope::Secured(_) | Scope::Open(_) | Scope::Whole(_) => Vec::new(),
+        Scope::Alone(_) if secured && target.ours => vec![of(Generation::Osd2)],
+        Scope::Secured(_) | Scope::Open(_) | Scope::Whole(_) | Scope::Alone(_) => Vec::new(),
         Scope::Block(_) if target.block.is_none() => Vec::new(),
         Scope::Block(_) | Scope::Iscsi(_) => vec![None],
     }
@@ -161,6 +162,15 @@ fn one(target: &Target, test: &Test, variant: Option<Variant>, options: &Options
 fn attempt(target: &Target, test: &Test, variant: Option<Variant>) {
     let run = match test.scope {
         Scope::Iscsi(run) => return run(&target.portal),
+        Scope::Alone(run) => {
+            let own = Target::alone();
+            let session = Connection::session(&own.portal);
+            let mut device =
+                Device::new(session, Generation::Osd2, Method::AllData, own.keys.clone(), free_partition());
+            let request = device.own(cdb::CREATE_PARTITION);
+            device.run(request).good();
+            return run(&mut device);
+        }
         Scope::Block(run) => return run(target.block.as_ref().expect("the target has a block unit")),
         Scope::Osd(run) | Scope::Osd2(run) | Scope::Secured(run) | Scope::Open(run) | Scope::Whole(run) => {
             run

@@ -54,9 +54,14 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn derive(parent: &[u8], seed: &[u8; 20], suffix: &[u8]) -> Self {
-        let (mut even, mut odd) = (*seed, *seed);
-        even[19] &= 0xFE;
-        odd[19] |= 1;
+        Self::of_seed(parent, seed, suffix)
+    }
+
+    /// The same from a seed of any length.
+    pub(crate) fn of_seed(parent: &[u8], seed: &[u8], suffix: &[u8]) -> Self {
+        let (mut even, mut odd) = (seed.to_vec(), seed.to_vec());
+        even[seed.len() - 1] &= 0xFE;
+        odd[seed.len() - 1] |= 1;
         Self { generation: sha256(parent, &[&even, suffix]), authentication: sha256(parent, &[&odd, suffix]) }
     }
 }

@@ -17,6 +17,8 @@ pub(crate) enum Scope {
     Open(fn(&mut Device)),
     /// A whole device that takes NOSEC and that may be formatted: only one that was started here.
     Whole(fn(&mut Device)),
+    /// A device with keys that is started for this test alone.
+    Alone(fn(&mut Device)),
     /// A block logical unit.
     Block(fn(&Portal)),
     /// A portal: iSCSI and what any logical unit answers.
@@ -31,6 +33,7 @@ impl Scope {
             Self::Secured(_) => "with keys",
             Self::Open(_) => "NOSEC",
             Self::Whole(_) => "NOSEC, erases",
+            Self::Alone(_) => "with keys, alone",
             Self::Block(_) => "block unit",
             Self::Iscsi(_) => "iSCSI",
         }
@@ -88,6 +91,7 @@ pub static TESTS: &[&[Test]] = &[
     tests::duplicates::TESTS,
     tests::security::TESTS,
     tests::keys::TESTS,
+    tests::master::TESTS,
     tests::block::TESTS,
     tests::capture::TESTS,
 ];

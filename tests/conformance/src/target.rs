@@ -74,6 +74,11 @@ impl Target {
         ]
     }
 
+    /// A secured device more, for a test that leaves nothing as it was.
+    pub(crate) fn alone() -> Self {
+        Self::start("alone", &[], true)
+    }
+
     fn start(name: &'static str, flags: &[&str], secured: bool) -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (data, key) = (folder.path().join("data"), folder.path().join("key"));

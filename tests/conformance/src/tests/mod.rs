@@ -11,6 +11,7 @@ pub(crate) mod keys;
 pub(crate) mod listing;
 pub(crate) mod login;
 pub(crate) mod maps;
+pub(crate) mod master;
 pub(crate) mod objects;
 pub(crate) mod pages;
 pub(crate) mod partitions;
