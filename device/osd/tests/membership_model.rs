@@ -79,7 +79,9 @@ impl Model {
     }
 
     fn remove(&mut self, oid: u64) -> bool {
-        self.tracking.values_mut().for_each(|members| drop(members.remove(&oid)));
+        for members in self.tracking.values_mut() {
+            members.remove(&oid);
+        }
         self.objects.remove(&oid).is_some()
     }
 
@@ -121,7 +123,9 @@ impl Model {
             }
             Step::RemoveMembers(cid) => {
                 let members = self.members(cid);
-                members.into_iter().for_each(|oid| drop(self.remove(oid)));
+                for oid in members {
+                    self.remove(oid);
+                }
                 self.is_taken(cid)
             }
             Step::Restart => true,
