@@ -185,6 +185,10 @@ pub(crate) fn compare_and_write(run: &Run<'_>) -> Result<Done, Failure> {
     let blocks = run.wire()[13];
     let extent = run.unit.geometry().extent(Form::Sixteen.lba(run.wire()), u64::from(blocks))?;
     run.unit.check_writable()?;
+    if blocks == 0 && !run.command.data_out.is_empty() {
+        // More blocks than the field can say, most likely.
+        return Err(Failure::field(13));
+    }
     let wanted = extent.length() * 2;
     let data = exact_data_out(run, wanted)?;
     if extent.is_empty() {

@@ -193,6 +193,7 @@ fn compare_and_write_writes_only_what_it_found() {
     bench.put(&compare(100, 2), &both(&old, &new));
     assert!(bench.read(100, 2) == new);
     bench.put(&compare(100, 0), &[]);
+    assert_eq!(bench.refused(&compare(100, 0), &[0; 1024]).field, Some(FieldPointer::cdb(13)));
     for length in [512, 1023, 1025, 4096] {
         let refusal = bench.refused(&compare(100, 1), &vec![0; length]);
         assert_eq!(refusal.code, additional::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT, "{length}");
