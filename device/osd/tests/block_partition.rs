@@ -32,7 +32,8 @@ fn no_osd_command_reaches_a_block_unit() {
     ];
     for command in refused {
         let name = format!("{command:?}");
-        let answer = bench.run(command, Wish::default(), b"gotcha");
+        let data: &[u8] = if matches!(command, Command::Write(_)) { b"gotcha" } else { b"" };
+        let answer = bench.run(command, Wish::default(), data);
         assert_eq!(answer.status, Status::CheckCondition, "{name}");
     }
     let format = Command::FormatOsd(FormatOsd { capacity: 0 });
