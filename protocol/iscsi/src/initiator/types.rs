@@ -145,8 +145,12 @@ pub enum Function {
     AbortTaskSet(u64),
     /// LOGICAL UNIT RESET.
     LogicalUnitReset(u64),
+    /// CLEAR TASK SET: all commands of all sessions to the logical unit.
+    ClearTaskSet(u64),
     /// TARGET WARM RESET.
     TargetWarmReset,
+    /// TARGET COLD RESET; the target closes every connection after it.
+    TargetColdReset,
 }
 
 /// The target's answer to a task management function (RFC 7143 §11.6.1).
