@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -34,11 +34,12 @@ use sealstone_scsi::{
 use sealstone_target::Config;
 use support::{Client, NAME, Running, SLEEP};
 
-/// A unit with nothing but what every unit has, and a command that takes its time.
+/// A unit with nothing but what every unit has, and a command that ends when the test says so.
 #[derive(Default)]
 struct Plain {
     nexuses: Mutex<HashMap<NexusId, Attentions>>,
     resets: AtomicUsize,
+    release: AtomicBool,
 }
 
 impl LogicalUnit for Plain {
@@ -47,7 +48,9 @@ impl LogicalUnit for Plain {
     }
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
         if command.cdb[0] == SLEEP {
-            std::thread::sleep(std::time::Duration::from_millis(300));
+            while !self.release.load(Ordering::SeqCst) {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
             return ScsiReply::status(sealstone_scsi::Status::Good);
         }
         primary::answer(self, &command)
@@ -194,7 +197,8 @@ async fn units_come_and_go_and_their_initiators_hear_of_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_loses_commands_to_another_hears_why() {
-    let running = Running::start(Config::new(NAME), Arc::new(Plain::default())).await;
+    let unit = Arc::new(Plain::default());
+    let running = Running::start(Config::new(NAME), unit.clone()).await;
     let address = running.address;
     blocking(move || {
         let (mut first, mut second) = (Client::login(address, 1), Client::login(address, 2));
@@ -205,23 +209,22 @@ async fn who_loses_commands_to_another_hears_why() {
         assert_eq!(hears(&mut second, 0), None);
         assert_eq!(first.manage(Function::AbortTaskSet(3 << 48)), FunctionResult::NoSuchLun);
         assert_eq!(first.manage(Function::ClearTaskSet(0)), FunctionResult::Complete);
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        // It was told before the function was answered.
         assert_eq!(hears(&mut second, 0), Some(COMMANDS_CLEARED_BY_ANOTHER_INITIATOR));
         assert_eq!(first.manage(Function::ClearTaskSet(0)), FunctionResult::Complete);
-        std::thread::sleep(std::time::Duration::from_millis(50));
         assert_eq!((hears(&mut second, 0), hears(&mut first, 0)), (None, None), "nothing was lost");
         assert_eq!(first.manage(Function::LogicalUnitReset(0)), FunctionResult::Complete);
         for client in [&mut first, &mut second] {
             assert_eq!(hears(client, 0), Some(BUS_DEVICE_RESET_OCCURRED));
         }
         assert_eq!(first.manage(Function::TargetWarmReset), FunctionResult::NotAuthorized);
-        let results: Vec<_> = (0..20).map(|_| first.manage(Function::LogicalUnitReset(0))).collect();
-        assert_eq!(results.iter().filter(|result| **result == FunctionResult::Complete).count(), 13);
+        let results: Vec<_> = (0..40).map(|_| first.manage(Function::LogicalUnitReset(0))).collect();
+        assert!(results[..13].iter().all(|result| *result == FunctionResult::Complete), "{results:?}");
         assert!(
-            matches!(results[19], FunctionResult::Rejected(_)),
-            "nobody resets all day: {:?}",
-            results[19]
+            results.iter().any(|result| matches!(result, FunctionResult::Rejected(_))),
+            "nobody resets all day"
         );
+        unit.release.store(true, Ordering::SeqCst);
     })
     .await;
     running.stop().await;

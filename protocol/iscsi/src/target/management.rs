@@ -93,13 +93,16 @@ impl Connection {
     }
 
     /// Another session reset the logical unit, or cleared its task set: our commands to it end without an answer.
-    /// `None` is every logical unit. Returns how many there were.
+    /// `None` is every logical unit. Returns how many there were that had not been ended before.
     pub fn end_commands(&mut self, lun: Option<u64>) -> usize {
         let slots = self.slots_of(lun);
-        for slot in &slots {
-            self.end_one(*slot);
+        let mut ended = 0;
+        for slot in slots {
+            let before = self.tasks.get(slot).is_some_and(|task| matches!(task.state, State::Aborted));
+            ended += usize::from(!before);
+            self.end_one(slot);
         }
-        slots.len()
+        ended
     }
 
     fn can_abort(&mut self, slot: u16, lun: u64) -> bool {
