@@ -79,7 +79,7 @@ struct Findings {
 pub(crate) fn run(arguments: &Run) -> Outcome {
     let settings = Settings { object_bytes: 16 << 20, ..arguments.settings()? };
     let folder = tempfile::tempdir()?;
-    let osd = Osd::new(&settings, &folder.path().join("measured"))?;
+    let osd = Osd::new(&settings.binary, &folder.path().join("measured"))?;
     let url = osd.url.strip_prefix("iscsi://").ok_or("no iSCSI URL")?;
     let mut parts = url.split('/');
     let (address, target) =

@@ -60,8 +60,8 @@ options! {
     metrics: String, "SEALSTONE_OSD_METRICS", "\"127.0.0.1:9260\"";
     /// iSCSI connections at once; one more is closed at once.
     connections_max: usize, "SEALSTONE_OSD_CONNECTIONS_MAX", "256";
-    /// iSCSI connections at once from one address (IPv6: one /64); by default three quarters of connections_max.
-    connections_per_address_max: usize, "SEALSTONE_OSD_CONNECTIONS_PER_ADDRESS_MAX", "192";
+    /// iSCSI connections at once from one address (IPv6: one /64); by default all but a sixteenth of connections_max.
+    connections_per_address_max: usize, "SEALSTONE_OSD_CONNECTIONS_PER_ADDRESS_MAX", "240";
     /// Memory for data in flight over all connections, in MiB.
     buffer_mib_max: usize, "SEALSTONE_OSD_BUFFER_MIB_MAX", "256";
     /// Seconds that a client may stay silent before it is pinged, and again before it is dropped.

@@ -177,7 +177,8 @@ impl OsdDaemon {
         let url = format!("iscsi://{advertised}/{target_name}/0");
         let mut target_config = TargetConfig::new(target_name.clone());
         target_config.connections_max = options.connections_max.unwrap_or(CONNECTIONS_DEFAULT);
-        let fair = target_config.connections_max - target_config.connections_max / 4;
+        // A few places stay for others, whoever comes first.
+        let fair = target_config.connections_max - target_config.connections_max / 16;
         target_config.connections_per_source_max = options.connections_per_address_max.unwrap_or(fair);
         target_config.memory_max = options.buffer_mib_max.unwrap_or(BUFFER_MIB_DEFAULT) << 20;
         target_config.memory_per_connection_max =
