@@ -216,6 +216,8 @@ impl<'a> Execution<'a> {
         let mut work = Work { admitted, permit, wishes: &wishes, kind, attributes: None };
         let mut run = Run {
             device,
+            nexus: self.nexus.id,
+            origin: Some((self.nexus, self.command)),
             cdb,
             now_ms: self.now_ms,
             data_out: parts.data(),
@@ -225,7 +227,6 @@ impl<'a> Execution<'a> {
             segment: &continued.segment,
             entries: Entries { wishes: &wishes, permit },
             signed: admitted.signed_by(),
-            nexus: self.nexus.id,
             claim,
             steps: &steps,
         };
@@ -246,6 +247,9 @@ impl<'a> Execution<'a> {
         }
         if self.row.durable || cdb.options.fua || wishes.sets_security(kind) {
             device.flush()?;
+        }
+        if let Command::PerformTask(perform) = &cdb.command {
+            commands::perform::task(perform, self.nexus, self.command, &mut buffer[..into])?;
         }
         if wishes.sets_clock(kind) {
             device.clock.adjust(catalog::clock_offset(&*device.store)?);

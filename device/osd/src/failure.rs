@@ -7,7 +7,7 @@
 
 use sealstone_osd::AttributeId;
 use sealstone_scsi::additional::{self, AdditionalSense};
-use sealstone_scsi::{SenseKey, Status};
+use sealstone_scsi::{Sense, SenseKey, Status};
 use sealstone_seal::{ClockBehind, KeyError};
 use sealstone_store::StoreError;
 use thiserror::Error;
@@ -76,6 +76,12 @@ pub(crate) enum Failure {
     /// The device was restarted several times within seconds: time itself makes it ready.
     #[error("clock settling")]
     ClockSettling,
+    /// A command within this one failed: its own sense data.
+    #[error("embedded command: {0:?}")]
+    Embedded(Box<Sense>),
+    /// Tasks that were ended have not come back in time.
+    #[error("tasks have not ended")]
+    TasksUnfinished,
     /// FORMAT OSD runs.
     #[error("format in progress")]
     Formatting,
@@ -121,6 +127,8 @@ impl Failure {
             Self::Formatting => "format_in_progress",
             Self::Taken => "partition_taken",
             Self::ReadOnly => "read_only",
+            Self::Embedded(_) => "embedded_command",
+            Self::TasksUnfinished => "tasks_unfinished",
             Self::Store(error) => match error {
                 StoreError::Exists(_) => "exists",
                 StoreError::NotFound(_) => "not_found",
@@ -136,7 +144,7 @@ impl Failure {
     /// BUSY for what passes by itself; CHECK CONDITION for the rest.
     pub(crate) fn status(&self) -> Status {
         match self {
-            Self::NoBuffer | Self::KeysChanged | Self::Taken => Status::Busy,
+            Self::NoBuffer | Self::KeysChanged | Self::Taken | Self::TasksUnfinished => Status::Busy,
             _ => Status::CheckCondition,
         }
     }
@@ -162,9 +170,10 @@ impl Failure {
             Self::Attribute(_) => (IllegalRequest, additional::INVALID_FIELD_IN_PARAMETER_LIST, None),
             Self::NotEmpty => (IllegalRequest, additional::CONTAINS_USER_OBJECTS, None),
             Self::Quota(_) => (DataProtect, additional::QUOTA_ERROR, None),
-            Self::NoBuffer | Self::KeysChanged | Self::Taken => {
+            Self::NoBuffer | Self::KeysChanged | Self::Taken | Self::TasksUnfinished => {
                 (SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE, None)
             }
+            Self::Embedded(sense) => (sense.key, sense.code, None),
             Self::ClockNotSet => (NotReady, MANUAL_INTERVENTION_REQUIRED, None),
             Self::ClockSettling => (NotReady, BECOMING_READY, None),
             Self::Sequence => (IllegalRequest, COMMAND_SEQUENCE_ERROR, None),

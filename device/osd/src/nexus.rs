@@ -26,6 +26,7 @@ pub(crate) struct Nexus {
     pub(crate) initiator: String,
     pub(crate) secure_channel: bool,
     state: Mutex<State>,
+    surroundings: Surroundings,
 }
 
 struct State {
@@ -47,6 +48,11 @@ impl Nexus {
     /// The oldest unit attention, which stays.
     pub(crate) fn first_attention(&self) -> Option<AdditionalSense> {
         self.state.lock().attentions.first()
+    }
+
+    /// I_T NEXUS RESET: requests that were signed with the old token end with it.
+    pub(crate) fn renew(&self) {
+        self.state.lock().token = self.surroundings.random();
     }
 
     pub(crate) fn luns_reported(&self) {
@@ -74,6 +80,7 @@ impl Nexuses {
             initiator: port.name.to_owned(),
             secure_channel: port.secure_channel,
             state: Mutex::new(state),
+            surroundings: self.surroundings.clone(),
         });
         let mut known = self.known.write();
         if known.len() >= NEXUSES_MAX

@@ -53,6 +53,7 @@ impl Refusal {
         match self {
             Self::Denied(denial) => denial.sense(generation),
             Self::Failed(failure) if failure.status() != Status::CheckCondition => None,
+            Self::Failed(Failure::Embedded(sense)) => Some((**sense).clone()),
             Self::Failed(failure) => {
                 let (key, code, pointer) = failure.sense();
                 let sense = Sense::new(key, code);

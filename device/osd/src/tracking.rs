@@ -86,6 +86,7 @@ impl Job {
                 entries: Entries { wishes: &wishes, permit },
                 signed: self.admitted.signed_by(),
                 nexus: self.nexus,
+                origin: None,
                 claim: self.claim(),
                 steps: &steps,
             };

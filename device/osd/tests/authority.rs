@@ -89,6 +89,22 @@ fn implemented() -> Vec<(Command, &'static [u8])> {
         (Command::RestorePartition(duplicate(PID, PID)), b""),
         (Command::ReadMap(map()), b""),
         (Command::ReadMapsAndCompare(map()), b""),
+        (
+            Command::PerformScsi(PerformScsi {
+                object: ObjectId::ROOT,
+                cdb: [0x12, 0, 0, 0, 96, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            }),
+            b"",
+        ),
+        (
+            Command::PerformTask(PerformTask {
+                object: ObjectId::ROOT,
+                allocation: 8,
+                function: 0x81,
+                tag: 0,
+            }),
+            b"",
+        ),
         (set_key(PID, KeyToSet::Working(2)), b""),
         (set_key(PID, KeyToSet::Partition), b""),
         (set_key(0, KeyToSet::Root), b""),

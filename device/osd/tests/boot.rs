@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use sealstone_device::boot::{self, BootError, NewDevice};
 use sealstone_device::provision::InitialKey;
 use sealstone_device::{NoAudit, OsdConfig, ProvisionError};
-use sealstone_scsi::lu::{LogicalUnit as _, NexusId, ScsiCommand};
+use sealstone_scsi::lu::{LogicalUnit as _, NexusId, NoTasks, ScsiCommand};
 use sealstone_store::{FormatError, Options};
 use support::{Fake, HeapBuffers, START_MS};
 
@@ -60,6 +60,7 @@ fn every_start_is_a_new_epoch_and_the_lease_is_kept() {
             data_out: &[],
             data_in_max: 0,
             buffers: &HeapBuffers,
+            tasks: &NoTasks,
         };
         second.unit.execute(command)
     };

@@ -36,31 +36,35 @@ fn others_hear_format_in_progress_until_it_is_done() {
     plain.good(&plain.cdb(create(0, 0xFFFF)), &[]);
     let read = plain.cdb(Command::Read(Extent { object: user(OID), start: 0, length: 0 })).encode().unwrap();
     let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
-    let heard: BTreeSet<Option<(u8, u16)>> = std::thread::scope(|scope| {
-        // A READ may wait for the format to end; TEST UNIT READY, on its own thread, never does.
-        let ask = |cdb| {
-            let (plain, begun, over) = (&plain, &begun, &over);
-            move || {
-                let mut heard = BTreeSet::new();
-                while !over.load(Ordering::SeqCst) {
-                    let reply = plain.bench.raw(OTHER, cdb, &[], 0);
-                    heard.insert(Sense::parse(&reply.sense).ok().map(|sense| triple(&sense)));
-                    begun.store(true, Ordering::SeqCst);
+    let [told, read_told]: [BTreeSet<Option<(u8, u16)>>; 2] = std::thread::scope(|scope| {
+        let others = scope.spawn(|| {
+            let ask = |cdb: &[u8]| {
+                let reply = plain.bench.raw(OTHER, cdb, &[], 0);
+                Sense::parse(&reply.sense).ok().map(|sense| triple(&sense))
+            };
+            let mut heard = [BTreeSet::new(), BTreeSet::new()];
+            while !over.load(Ordering::SeqCst) {
+                let ready = ask(&[0; 6]);
+                heard[0].insert(ready);
+                if ready.is_some() {
+                    heard[1].insert(ask(&read));
                 }
-                heard
+                begun.store(true, Ordering::SeqCst);
             }
-        };
-        let others = [&[0; 6][..], &read].map(|cdb| scope.spawn(ask(cdb)));
+            heard
+        });
         while !begun.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
         plain.good(&plain.cdb(format(0)), &[]);
         over.store(true, Ordering::SeqCst);
-        others.into_iter().flat_map(|other| other.join().unwrap()).collect()
+        others.join().unwrap()
     });
-    assert!(heard.contains(&Some((2, 0x0404))), "{heard:?}");
-    // Before, while, and after it: nothing else than that, success, or an object that is gone.
-    assert!(heard.iter().all(|one| [None, Some((2, 0x0404)), Some((5, 0x2400))].contains(one)), "{heard:?}");
+    let in_progress = Some((2, 0x0404));
+    assert_eq!(told, BTreeSet::from([None, in_progress]));
+    assert!(read_told.contains(&in_progress), "{read_told:?}");
+    // The last one may come when it is over: the object is gone.
+    assert!(read_told.iter().all(|one| [in_progress, Some((5, 0x2400))].contains(one)), "{read_told:?}");
     assert!(plain.bench.raw(OTHER, &[0; 6], &[], 0).sense.is_empty(), "ready again");
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sealstone_block::{BLOCK_PARTITION, BlockSize, BlockUnit, BlockUnits, NewUnit};
 use sealstone_osd::ObjectId;
-use sealstone_scsi::lu::{Buffers, InitiatorPort, LogicalUnit as _, NexusId, ScsiCommand};
+use sealstone_scsi::lu::{Buffers, InitiatorPort, LogicalUnit as _, NexusId, NoTasks, ScsiCommand};
 use sealstone_scsi::{SENSE_MAX, Sense, Status};
 use sealstone_store::{MemoryStore, ObjectStore};
 
@@ -101,7 +101,15 @@ fn contents(store: &MemoryStore) -> Vec<u8> {
 }
 
 fn send(unit: &BlockUnit, nexus: NexusId, cdb: &[u8], data_out: &[u8]) -> Status {
-    let command = ScsiCommand { nexus, lun: 1, cdb, data_out, data_in_max: DATA_IN_MAX, buffers: &Plain };
+    let command = ScsiCommand {
+        nexus,
+        lun: 1,
+        cdb,
+        data_out,
+        data_in_max: DATA_IN_MAX,
+        buffers: &Plain,
+        tasks: &NoTasks,
+    };
     let _ = unit.cost(cdb);
     let reply = unit.execute(command);
     assert!(reply.data_in.len() <= DATA_IN_MAX, "more data-in than the initiator takes");

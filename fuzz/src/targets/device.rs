@@ -17,7 +17,9 @@ use sealstone_osd::{
     AttributeId, AttributeParameters, Capability, Cdb, Command, Descriptor, Generation, ObjectId, ObjectType,
     Permissions, SecurityMethod, attribute, capability::Range, capability::Scope,
 };
-use sealstone_scsi::lu::{Buffers, InitiatorPort, LogicalUnit as _, NexusId, ScsiCommand, ScsiReply};
+use sealstone_scsi::lu::{
+    Buffers, InitiatorPort, LogicalUnit as _, NexusId, NoTasks, ScsiCommand, ScsiReply,
+};
 use sealstone_scsi::{SENSE_MAX, Sense, Status};
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, Parts, Signer, selector};
 use sealstone_store::{MemoryStore, ObjectStore};
@@ -95,7 +97,15 @@ impl Rig {
     }
 
     fn send(&self, cdb: &[u8], data_out: &[u8], data_in_max: usize) -> ScsiReply {
-        let command = ScsiCommand { nexus: NEXUS, lun: 0, cdb, data_out, data_in_max, buffers: &Plain };
+        let command = ScsiCommand {
+            nexus: NEXUS,
+            lun: 0,
+            cdb,
+            data_out,
+            data_in_max,
+            buffers: &Plain,
+            tasks: &NoTasks,
+        };
         let _ = self.unit.cost(cdb);
         let reply = self.unit.execute(command);
         assert!(reply.data_in.len() <= data_in_max, "more data-in than the initiator takes");

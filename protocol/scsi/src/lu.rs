@@ -55,6 +55,8 @@ pub struct ScsiCommand<'a> {
     pub data_in_max: usize,
     /// Whence data-in buffers come.
     pub buffers: &'a dyn Buffers,
+    /// The other tasks, for a command that manages tasks.
+    pub tasks: &'a dyn Tasks,
 }
 
 /// What a logical unit answers.
@@ -106,6 +108,63 @@ pub trait Buffers: Send + Sync {
     fn take(&self, len: usize) -> Option<Vec<u8>>;
     /// Makes it sharable; it goes back to the pool when the last clone drops.
     fn freeze(&self, buffer: Vec<u8>) -> Bytes;
+}
+
+/// What a command asks of the task manager (SAM-5 §7): about tasks of its own nexus and logical unit, but for
+/// [`TaskOrder::ClearSet`] and [`TaskOrder::Reset`], which end those of every nexus, and [`TaskOrder::NexusReset`],
+/// which ends those of every logical unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskOrder {
+    /// ABORT TASK.
+    Abort {
+        /// Its tag.
+        tag: u64,
+    },
+    /// ABORT TASK SET.
+    AbortSet,
+    /// CLEAR TASK SET.
+    ClearSet,
+    /// LOGICAL UNIT RESET.
+    Reset,
+    /// I_T NEXUS RESET.
+    NexusReset,
+    /// QUERY TASK.
+    Query {
+        /// Its tag.
+        tag: u64,
+    },
+    /// QUERY TASK SET.
+    QuerySet,
+}
+
+/// What came of a [`TaskOrder`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskResult {
+    /// Done; of a query: no such task.
+    Complete,
+    /// A query found a task.
+    Succeeded,
+    /// Nobody manages tasks here.
+    Rejected,
+    /// Some of the tasks meant have not ended in time; they will never be answered.
+    Unfinished,
+}
+
+/// The other tasks, as one command reaches them. It never reaches itself.
+pub trait Tasks: Send + Sync {
+    /// Carries an order out and waits for the tasks that it ends. Only for commands of [`Cost::Blocking`], and without
+    /// holding anything that another task may wait for.
+    fn order(&self, order: TaskOrder) -> TaskResult;
+}
+
+/// There are no other tasks that could be reached.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoTasks;
+
+impl Tasks for NoTasks {
+    fn order(&self, _: TaskOrder) -> TaskResult {
+        TaskResult::Rejected
+    }
 }
 
 /// How long a command may hold the thread that runs it.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::FieldPointer;
 use crate::attention::Attentions;
-use crate::lu::Buffers;
+use crate::lu::{Buffers, NoTasks};
 use crate::spc::mode;
 
 struct NoBuffers;
@@ -40,6 +40,7 @@ impl Small {
             data_out,
             data_in_max: 1 << 16,
             buffers: &NoBuffers,
+            tasks: &NoTasks,
         };
         answer(self, &command)
     }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealstone_block::{BlockSize, BlockUnit, BlockUnits, NewUnit};
-use sealstone_scsi::lu::{Buffers, InitiatorPort, LogicalUnit as _, NexusId, ScsiCommand, ScsiReply};
+use sealstone_scsi::lu::{
+    Buffers, InitiatorPort, LogicalUnit as _, NexusId, NoTasks, ScsiCommand, ScsiReply,
+};
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, Status};
 use sealstone_store::{MemoryStore, ObjectStore};
 
@@ -98,6 +100,7 @@ impl Bench {
             data_out,
             data_in_max,
             buffers: &Heap,
+            tasks: &NoTasks,
         };
         // Never panics, whatever it says.
         let _ = self.unit.cost(&padded);

@@ -16,13 +16,14 @@ mod maps;
 mod members;
 pub(crate) mod multi;
 mod objects;
+pub(crate) mod perform;
 mod query;
 mod walk;
 
 use sealstone_osd::cdb::{Action, Cdb, Command, pointer};
 use sealstone_osd::continuation::Segment;
 use sealstone_osd::{Generation, ObjectId};
-use sealstone_scsi::lu::{Cost, NexusId};
+use sealstone_scsi::lu::{Cost, NexusId, ScsiCommand};
 use sealstone_seal::{Permit, SignedBy};
 
 pub(crate) use data::Span;
@@ -37,6 +38,7 @@ use crate::device::Device;
 use crate::duplicates::Kind;
 use crate::failure::Failure;
 use crate::locks::Reach;
+use crate::nexus::Nexus;
 use crate::report::Refusal;
 
 /// What the device does with a service action.
@@ -134,13 +136,20 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
         | Action::RefreshSnapshotOrClone
         | Action::RestorePartition => Row::WHOLE.in_steps(),
         Action::DetachClone => Row::WHOLE,
-        Action::CopyUserObjects | Action::PerformScsi | Action::PerformTask => return None,
+        Action::PerformScsi => Row { changes: true, ..Row::LOOK },
+        // The function itself comes last of all, when no lock is held.
+        Action::PerformTask => Row { changes: true, ..Row::LOOK }.attributes_first(),
+        Action::CopyUserObjects => return None,
     })
 }
 
 /// A command that may run, with all it works on.
 pub(crate) struct Run<'a> {
     pub(crate) device: &'a Device,
+    /// Where the command came from.
+    pub(crate) nexus: NexusId,
+    /// The nexus and the command as the transport brought it; `None` when its status was sent already.
+    pub(crate) origin: Option<(&'a Nexus, &'a ScsiCommand<'a>)>,
     pub(crate) cdb: &'a Cdb,
     pub(crate) now_ms: u64,
     /// Command data from the initiator; under ALLDATA its check value has matched.
@@ -157,8 +166,6 @@ pub(crate) struct Run<'a> {
     pub(crate) entries: Entries<'a>,
     /// The key behind the credential.
     pub(crate) signed: Option<SignedBy>,
-    /// Where the command came from.
-    pub(crate) nexus: NexusId,
     /// The contents that are held.
     pub(crate) claim: Claim,
     /// How a command on many objects takes its steps.
@@ -312,6 +319,8 @@ pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
         Command::DetachClone(clone) => duplicates::detach(run, &clone),
         Command::RefreshSnapshotOrClone(refresh) => duplicates::refresh(run, &refresh),
         Command::RestorePartition(restore) => duplicates::restore(run, &restore),
+        Command::PerformScsi(perform) => perform::scsi(run, &perform),
+        Command::PerformTask(perform) => perform::check_task(&perform),
         Command::CopyUserObjects(_)
         | Command::CreateTrackingCollection(_)
         | Command::RemoveCollection(_)
@@ -320,8 +329,6 @@ pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
         | Command::Query(_)
         | Command::RemoveMemberObjects(_)
         | Command::GetMemberAttributes(_)
-        | Command::SetMemberAttributes(_)
-        | Command::PerformScsi(_)
-        | Command::PerformTask(_) => Err(Failure::UnsupportedAction),
+        | Command::SetMemberAttributes(_) => Err(Failure::UnsupportedAction),
     }
 }

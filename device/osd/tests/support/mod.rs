@@ -19,7 +19,9 @@ use sealstone_osd::{
     AttributeId, Capability, Cdb, Command, Descriptor, Generation, ObjectId, ObjectType, Permissions,
     SecurityMethod, offset,
 };
-use sealstone_scsi::lu::{Buffers, InitiatorPort, LogicalUnit as _, NexusId, ScsiCommand, ScsiReply};
+use sealstone_scsi::lu::{
+    Buffers, InitiatorPort, LogicalUnit as _, NexusId, NoTasks, ScsiCommand, ScsiReply, Tasks,
+};
 use sealstone_scsi::{Sense, Status};
 use sealstone_seal::signer::{Parts as SignParts, Reply, ReplyError, Signed, Signer};
 use sealstone_seal::{
@@ -226,7 +228,26 @@ impl Bench {
     }
 
     pub fn raw(&self, nexus: NexusId, cdb: &[u8], data_out: &[u8], data_in_max: usize) -> ScsiReply {
-        self.unit.execute(ScsiCommand { nexus, lun: 0, cdb, data_out, data_in_max, buffers: &HeapBuffers })
+        self.raw_with(nexus, cdb, data_out, data_in_max, &NoTasks)
+    }
+
+    pub fn raw_with(
+        &self,
+        nexus: NexusId,
+        cdb: &[u8],
+        data_out: &[u8],
+        data_in_max: usize,
+        tasks: &dyn Tasks,
+    ) -> ScsiReply {
+        self.unit.execute(ScsiCommand {
+            nexus,
+            lun: 0,
+            cdb,
+            data_out,
+            data_in_max,
+            buffers: &HeapBuffers,
+            tasks,
+        })
     }
 
     /// A capability that allows exactly what the command needs, and every attribute.

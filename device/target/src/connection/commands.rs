@@ -11,11 +11,11 @@ use sealstone_iscsi::{
 };
 use sealstone_scsi::{
     Status,
-    lu::{Cost, LogicalUnit, NexusId, ScsiCommand, ScsiReply},
+    lu::{Cost, LogicalUnit, NexusId, NoTasks, ScsiCommand, ScsiReply, Tasks},
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::Driver;
+use super::{Driver, orders::OtherTasks};
 use crate::{
     Counter, Counters, Share,
     luns::{Addressee, failed},
@@ -27,10 +27,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
         let counters = &self.shared.counters;
         counters.add(Counter::Commands, 1);
         let task = command.task;
-        let Some(session) = &self.session else { return };
-        let (nexus, most) = (session.entry.nexus, command.data_in_max as usize);
-        let seen = session.luns.as_deref();
-        let addressee = self.shared.luns.address(command.lun, command.cdb.as_slice(), most, seen);
+        let Some(nexus) = self.nexus() else { return };
+        let most = command.data_in_max as usize;
+        let addressee = self.shared.luns.address(command.lun, command.cdb.as_slice(), most);
         if let Addressee::Reported(_) = addressee {
             for unit in self.shared.luns.units() {
                 unit.luns_reported(nexus);
@@ -43,16 +42,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
             }
             Addressee::Unit(number, unit) => match unit.cost(command.cdb.as_slice()) {
                 Cost::Inline => {
-                    let reply = run(&*unit, nexus, number, &command, &self.share, counters);
+                    let reply = run(&*unit, nexus, number, &command, &self.share, counters, &NoTasks);
                     drop(command);
                     self.machine.complete(task, reply);
                 }
                 Cost::Blocking => {
                     let (share, counters) = (Arc::clone(&self.share), Arc::clone(counters));
                     let completed = self.completed.clone();
+                    let others = OtherTasks { orders: self.orders.clone(), lun: command.lun, task };
                     self.elsewhere += 1;
                     tokio::task::spawn_blocking(move || {
-                        let reply = run(&*unit, nexus, number, &command, &share, &counters);
+                        let reply = run(&*unit, nexus, number, &command, &share, &counters, &others);
                         drop(command);
                         // Nobody listens any more only when the connection was cut off.
                         let _ = completed.send((task, reply));
@@ -70,6 +70,7 @@ fn run(
     command: &Command,
     share: &Arc<Share>,
     counters: &Counters,
+    tasks: &dyn Tasks,
 ) -> Reply {
     let buffers = CommandBuffers::new(Arc::clone(share));
     let command = ScsiCommand {
@@ -79,6 +80,7 @@ fn run(
         data_out: command.data_out.as_slice(),
         data_in_max: command.data_in_max as usize,
         buffers: &buffers,
+        tasks,
     };
     // A logical unit that panics must not take the connection, nor the target, with it.
     let reply = catch_unwind(AssertUnwindSafe(|| unit.execute(command))).unwrap_or_else(|_| {

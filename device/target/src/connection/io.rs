@@ -18,7 +18,7 @@ use tokio::{
     time::Sleep,
 };
 
-use super::{Driver, HIGH_WATER};
+use super::{Driver, HIGH_WATER, orders::Order};
 use crate::{Counter, sessions::Control};
 
 /// Pieces in one vectored write.
@@ -29,6 +29,7 @@ pub(super) enum Woke {
     Read(usize),
     Written,
     Completed(TaskId, Reply),
+    Ordered(Order),
     Control(Control),
     Timer,
     Memory,
@@ -115,6 +116,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
         let (left, machine, stream, outbox) =
             (self.left, &mut self.machine, &mut self.stream, &mut self.outbox);
         let (completions, mailbox) = (&mut self.completions, &mut self.mailbox);
+        let ordered = &mut self.ordered;
         poll_fn(|cx| {
             if !outbox.pieces.is_empty() {
                 if let Poll::Ready(written) = outbox.poll_write(stream, cx) {
@@ -128,6 +130,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
             }
             if let Poll::Ready(Some((task, reply))) = completions.poll_recv(cx) {
                 return Poll::Ready(Ok(Woke::Completed(task, reply)));
+            }
+            if let Poll::Ready(Some(order)) = ordered.poll_recv(cx) {
+                return Poll::Ready(Ok(Woke::Ordered(order)));
             }
             if let Poll::Ready(Some(control)) = mailbox.poll_recv(cx) {
                 return Poll::Ready(Ok(Woke::Control(control)));

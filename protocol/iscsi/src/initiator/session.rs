@@ -218,10 +218,8 @@ impl Connection {
         let code = match function {
             Function::AbortTask(_) => 1,
             Function::AbortTaskSet(_) => 2,
-            Function::ClearTaskSet(_) => 4,
             Function::LogicalUnitReset(_) => 5,
             Function::TargetWarmReset => 6,
-            Function::TargetColdReset => 7,
         };
         let mut pdu =
             pdu::TaskManagement::new(opcode::TASK_MANAGEMENT | opcode::IMMEDIATE, flag::FINAL | code);
@@ -236,10 +234,8 @@ impl Connection {
                     pdu.lun.set(task.command.lun);
                 }
             }
-            Function::AbortTaskSet(lun) | Function::ClearTaskSet(lun) | Function::LogicalUnitReset(lun) => {
-                pdu.lun.set(lun);
-            }
-            Function::TargetWarmReset | Function::TargetColdReset => {}
+            Function::AbortTaskSet(lun) | Function::LogicalUnitReset(lun) => pdu.lun.set(lun),
+            Function::TargetWarmReset => {}
         }
         self.control(pdu.wire(), Vec::new());
         Ok(id)

@@ -123,7 +123,7 @@ commands! {
     RestorePartition(Duplicate) = "RESTORE PARTITION FROM SNAPSHOT", 0 / 0x88AC, Optional, [Partition], OBJ_MGMT => NONE, None, Refused;
     ReadMap(ReadMap) = "READ MAP", 0 / 0x88B1, Mandatory, [User], READ => NONE, In, NotThere;
     ReadMapsAndCompare(ReadMap) = "READ MAPS AND COMPARE", 0 / 0x88B2, Optional, [User], READ => NONE, In, NotThere;
-    PerformScsi(PerformScsi) = "PERFORM SCSI COMMAND", 0x8F7E / 0x8F7C, Mandatory, [Root Partition Collection User], DEV_MGMT => NONE, None, Refused;
+    PerformScsi(PerformScsi) = "PERFORM SCSI COMMAND", 0x8F7E / 0x8F7C, Mandatory, [Root Partition Collection User], DEV_MGMT => NONE, Both, Refused;
     PerformTask(PerformTask) = "PERFORM TASK MANAGEMENT FUNCTION", 0x8F7F / 0x8F7D, Mandatory, [Root Partition Collection User], DEV_MGMT => NONE, In, Refused;
 }
 

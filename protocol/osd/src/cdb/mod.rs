@@ -166,6 +166,10 @@ pub mod pointer {
     pub const PARTITION: u16 = 16;
     /// `USER_OBJECT_ID` or `COLLECTION_ID`; key version of SET KEY.
     pub const OBJECT: u16 = 24;
+    /// The CDB that PERFORM SCSI COMMAND carries.
+    pub const EMBEDDED: u16 = 32;
+    /// The function of PERFORM TASK MANAGEMENT FUNCTION.
+    pub const TASK_FUNCTION: u16 = 39;
     /// CDB CONTINUATION LENGTH (OSD-2).
     pub const CONTINUATION: u16 = 48;
     /// Get and set attributes parameters.

@@ -2,6 +2,8 @@
 //!
 //! Truth: `docs/standards/osd.md`, command fields. Rules that need the device's state are the device's.
 
+use sealstone_scsi::spc::SpcCommand;
+
 use super::error::{CdbError, Fault};
 use super::pointer;
 use super::wire::{Generic, Wire};
@@ -461,7 +463,7 @@ impl Operands for ReadMap {
     }
 }
 
-/// PERFORM SCSI COMMAND.
+/// PERFORM SCSI COMMAND. The embedded command's data are the command data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerformScsi {
     /// The object whose capability allows it.
@@ -482,6 +484,14 @@ impl Operands for PerformScsi {
     }
     fn object(&self) -> ObjectId {
         self.object
+    }
+    /// What the embedded command says of its own data.
+    fn sizes(&self) -> (u64, u64) {
+        match SpcCommand::parse(&self.cdb) {
+            Ok(SpcCommand::ModeSelect(select)) => (select.length.into(), 0),
+            Ok(command) => (0, command.allocation() as u64),
+            Err(_) => (0, 0),
+        }
     }
 }
 

@@ -1,0 +1,121 @@
+//! PERFORM SCSI COMMAND and PERFORM TASK MANAGEMENT FUNCTION: what a capability with DEV_MGMT opens besides objects.
+//!
+//! Does: run one command of SPC inside an OSD command; order the shell to end or find tasks.
+//! Does not: run an OSD command inside another, or reach tasks itself.
+//! Contract: [`task`] waits for tasks to end, and these may wait for locks: call it without holding any.
+//! Truth: docs/design/t10-osd.md 1.4, 1.9 (from one source); docs/standards/device.md.
+
+use sealstone_osd::cdb::{OPERATION_CODE, PerformScsi, PerformTask, pointer};
+use sealstone_osd::task::{ServiceResponse, TaskFunction, TaskResponse};
+use sealstone_scsi::lu::{ScsiCommand, TaskOrder, TaskResult};
+use sealstone_scsi::{FieldPointer, Sense, SenseKey, Status, primary};
+
+use super::{Done, Run};
+use crate::failure::{self, Failure};
+use crate::nexus::Nexus;
+use crate::spc::Server;
+
+/// PERFORM SCSI COMMAND: any command that the logical unit answers besides its own. Its CHECK CONDITION is that of the
+/// whole command, with field pointers moved to where the embedded CDB stands.
+pub(crate) fn scsi(run: &mut Run<'_>, perform: &PerformScsi) -> Result<Done, Failure> {
+    if perform.cdb[0] == OPERATION_CODE {
+        return Err(Failure::Field(pointer::EMBEDDED));
+    }
+    let (nexus, command) = run.origin.ok_or(Failure::UnsupportedAction)?;
+    let server = Server { device: run.device, nexus };
+    let embedded =
+        ScsiCommand { cdb: &perform.cdb, data_out: run.data_out, data_in_max: run.data_in.len(), ..*command };
+    let reply = primary::answer(&server, &embedded);
+    if reply.status != Status::Good {
+        return Err(Failure::Embedded(Box::new(moved(&reply.sense))));
+    }
+    run.data_in[..reply.data_in.len()].copy_from_slice(&reply.data_in);
+    let length = reply.data_in_wanted;
+    Ok(Done { data_in: length, data_in_covered: length, ..Done::of(perform.object) })
+}
+
+/// Sense data of an embedded command, pointing into the CDB around it.
+fn moved(sense: &[u8]) -> Sense {
+    match Sense::parse(sense) {
+        Ok(sense) => {
+            let field = sense.field.map(|field| match field {
+                FieldPointer { in_cdb: true, byte, .. } => {
+                    FieldPointer { byte: byte.saturating_add(pointer::EMBEDDED), ..field }
+                }
+                other => other,
+            });
+            Sense { field, ..sense }
+        }
+        Err(_) => Sense::new(SenseKey::HardwareError, sealstone_scsi::additional::INTERNAL_TARGET_FAILURE),
+    }
+}
+
+/// What of PERFORM TASK MANAGEMENT FUNCTION can be wrong before anything is done.
+pub(crate) fn check_task(perform: &PerformTask) -> Result<Done, Failure> {
+    let function = function_of(perform)?;
+    // These end what others began: whoever has a credential for one object alone must not.
+    let reaches_others = matches!(function, TaskFunction::ClearTaskSet | TaskFunction::LogicalUnitReset);
+    if reaches_others && !perform.object.is_root() {
+        let field = if perform.object.partition == 0 { failure::OBJECT } else { failure::PARTITION };
+        return Err(Failure::Field(field));
+    }
+    let length = u64::from(perform.allocation).min(RESPONSE_LEN);
+    Ok(Done { data_in: length, data_in_covered: length, ..Done::of(perform.object) })
+}
+
+const RESPONSE_LEN: u64 = sealstone_osd::task::RESPONSE_LEN as u64;
+
+fn function_of(perform: &PerformTask) -> Result<TaskFunction, Failure> {
+    TaskFunction::from_byte(perform.function).ok_or(Failure::Field(pointer::TASK_FUNCTION))
+}
+
+/// PERFORM TASK MANAGEMENT FUNCTION: does it, and puts the answer at the head of the Data-In Buffer.
+pub(crate) fn task(
+    perform: &PerformTask,
+    nexus: &Nexus,
+    command: &ScsiCommand<'_>,
+    data_in: &mut [u8],
+) -> Result<(), Failure> {
+    let tag = perform.tag;
+    let order = match function_of(perform)? {
+        TaskFunction::AbortTask => Some(TaskOrder::Abort { tag }),
+        TaskFunction::AbortTaskSet => Some(TaskOrder::AbortSet),
+        TaskFunction::ClearTaskSet => Some(TaskOrder::ClearSet),
+        TaskFunction::LogicalUnitReset => Some(TaskOrder::Reset),
+        TaskFunction::NexusReset => Some(TaskOrder::NexusReset),
+        TaskFunction::QueryTask => Some(TaskOrder::Query { tag }),
+        TaskFunction::QueryTaskSet => Some(TaskOrder::QuerySet),
+        // No command ever leaves an auto contingent allegiance behind: there is none to clear.
+        TaskFunction::ClearAca => None,
+        TaskFunction::QueryUnitAttention => return put(attention(nexus), data_in),
+    };
+    let response = match order.map(|order| command.tasks.order(order)) {
+        None | Some(TaskResult::Complete) => ServiceResponse::Complete,
+        Some(TaskResult::Succeeded) => ServiceResponse::Succeeded,
+        Some(TaskResult::Rejected) => ServiceResponse::Rejected,
+        Some(TaskResult::Unfinished) => return Err(Failure::TasksUnfinished),
+    };
+    if order == Some(TaskOrder::NexusReset) && response == ServiceResponse::Complete {
+        nexus.renew();
+    }
+    put(TaskResponse::new(response), data_in)
+}
+
+/// The unit attention that waits, which stays.
+fn attention(nexus: &Nexus) -> TaskResponse {
+    match nexus.first_attention() {
+        None => TaskResponse::new(ServiceResponse::Complete),
+        Some(code) => TaskResponse {
+            key: SenseKey::UnitAttention,
+            code: [code.code(), code.qualifier()],
+            ..TaskResponse::new(ServiceResponse::Succeeded)
+        },
+    }
+}
+
+fn put(response: TaskResponse, data_in: &mut [u8]) -> Result<(), Failure> {
+    let bytes = response.encode();
+    let length = bytes.len().min(data_in.len());
+    data_in[..length].copy_from_slice(&bytes[..length]);
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! Commands that end or find other commands, through a running target.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sealstone_iscsi::initiator::Event;
+use sealstone_scsi::lu::{
+    Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply, TaskOrder, TaskResult,
+};
+use sealstone_scsi::{AdditionalSense, Status, additional::NEXUS_LOSS_OCCURRED};
+use sealstone_target::Config;
+use support::{Client, NAME, Running};
+
+/// Takes its time; counts that it has begun and ended.
+const SLOW: u8 = 0xC1;
+/// Gives the order of byte 1, about the tag of bytes 2 to 5; answers with the result in one byte.
+const ORDER: u8 = 0xC2;
+/// How long a slow command takes; byte 1 tells how many times that.
+const SLOW_TIME: Duration = Duration::from_millis(400);
+
+const ABORT: u8 = 0;
+const ABORT_SET: u8 = 1;
+const CLEAR_SET: u8 = 2;
+const RESET: u8 = 3;
+const NEXUS_RESET: u8 = 4;
+const QUERY: u8 = 5;
+const QUERY_SET: u8 = 6;
+
+const COMPLETE: u8 = 0;
+const SUCCEEDED: u8 = 1;
+
+#[derive(Default)]
+struct Unit {
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+    resets: AtomicUsize,
+    losses: AtomicUsize,
+}
+
+impl LogicalUnit for Unit {
+    fn cost(&self, cdb: &[u8]) -> Cost {
+        if matches!(cdb[0], SLOW | ORDER) { Cost::Blocking } else { Cost::Inline }
+    }
+
+    fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
+        let cdb = command.cdb;
+        match cdb[0] {
+            SLOW => {
+                self.begun.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(SLOW_TIME * u32::from(cdb[1]).max(1));
+                self.ended.fetch_add(1, Ordering::SeqCst);
+                ScsiReply::status(Status::Good)
+            }
+            ORDER => {
+                let tag = cdb[2..6].iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+                let result = command.tasks.order(match cdb[1] {
+                    ABORT => TaskOrder::Abort { tag },
+                    ABORT_SET => TaskOrder::AbortSet,
+                    CLEAR_SET => TaskOrder::ClearSet,
+                    RESET => TaskOrder::Reset,
+                    NEXUS_RESET => TaskOrder::NexusReset,
+                    QUERY => TaskOrder::Query { tag },
+                    _ => TaskOrder::QuerySet,
+                });
+                let byte = match result {
+                    TaskResult::Complete => COMPLETE,
+                    TaskResult::Succeeded => SUCCEEDED,
+                    TaskResult::Rejected => 2,
+                    TaskResult::Unfinished => 3,
+                };
+                ScsiReply::data(Bytes::copy_from_slice(&[byte]), command.data_in_max)
+            }
+            _ => ScsiReply::status(Status::Good),
+        }
+    }
+
+    fn nexus_established(&self, _: NexusId, _: &InitiatorPort<'_>) {}
+    fn nexus_lost(&self, _: NexusId) {}
+
+    fn reset(&self) {
+        self.resets.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn attention(&self, _: NexusId, code: AdditionalSense) {
+        if code == NEXUS_LOSS_OCCURRED {
+            self.losses.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn luns_reported(&self, _: NexusId) {}
+}
+
+fn order(what: u8, tag: u32) -> [u8; 6] {
+    let [a, b, c, d] = tag.to_be_bytes();
+    [ORDER, what, a, b, c, d]
+}
+
+impl Unit {
+    fn wait_begun(&self, count: usize) {
+        let begin = Instant::now();
+        while self.begun.load(Ordering::SeqCst) < count {
+            assert!(begin.elapsed() < Duration::from_secs(20), "it does not begin");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// The answer to an order while slow commands run; the slow ones are not answered if they were ended.
+fn ask(client: &mut Client, what: u8, tag: u32) -> u8 {
+    let response = client.run(&order(what, tag), &[], 1);
+    assert_eq!(response.status, 0);
+    response.data_in.as_slice()[0]
+}
+
+async fn with_target(work: impl FnOnce(Arc<Unit>, std::net::SocketAddr) + Send + 'static) {
+    let unit = Arc::new(Unit::default());
+    let running = Running::start(Config::new(NAME), Arc::clone(&unit) as Arc<dyn LogicalUnit>).await;
+    let address = running.address;
+    tokio::task::spawn_blocking(move || work(unit, address)).await.unwrap();
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_found_and_ended_by_its_tag() {
+    with_target(|unit, address| {
+        let mut client = Client::login(address, 1);
+        assert_eq!(ask(&mut client, QUERY_SET, 0), COMPLETE, "the one that asks does not count");
+        client.submit(&[SLOW, 8, 0, 0, 0, 0], &[], 0);
+        client.send();
+        unit.wait_begun(1);
+        assert_eq!(ask(&mut client, QUERY_SET, 0), SUCCEEDED);
+        // Our initiator's tags: a serial number, and a place in its table.
+        let mut tags = (0..4).flat_map(|serial| (0..128).map(move |place| serial << 16 | place));
+        let tag = tags.find(|&tag| ask(&mut client, QUERY, tag) == SUCCEEDED).expect("it has a tag");
+        assert_eq!(ask(&mut client, ABORT, 0xFFFF_0000), COMPLETE, "a task that is not there is no error");
+        assert_eq!(unit.ended.load(Ordering::SeqCst), 0);
+        assert_eq!(ask(&mut client, ABORT, tag), COMPLETE);
+        assert_eq!(unit.ended.load(Ordering::SeqCst), 1, "the answer came after the end of it");
+        assert_eq!(ask(&mut client, QUERY_SET, 0), COMPLETE);
+        // The ended command is never answered: the next answer is to the next command.
+        client.submit(&[0; 6], &[], 0);
+        let Event::Completed { outcome, .. } = client.event() else { panic!("no answer") };
+        assert_eq!(outcome.unwrap().status, 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_set_is_ended_but_for_the_command_that_asks() {
+    with_target(|unit, address| {
+        let mut client = Client::login(address, 1);
+        let mut other = Client::login(address, 2);
+        let kept = other.submit(&[SLOW, 0, 0, 0, 0, 0], &[], 0);
+        other.send();
+        for _ in 0..3 {
+            client.submit(&[SLOW, 0, 0, 0, 0, 0], &[], 0);
+        }
+        client.send();
+        unit.wait_begun(4);
+        assert_eq!(ask(&mut client, ABORT_SET, 0), COMPLETE);
+        assert!(unit.ended.load(Ordering::SeqCst) >= 3);
+        let Event::Completed { task, outcome } = other.event() else { panic!("no answer") };
+        assert_eq!((task, outcome.unwrap().status), (kept, 0), "another session's command goes on");
+        assert_eq!((unit.resets.load(Ordering::SeqCst), unit.losses.load(Ordering::SeqCst)), (0, 0));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resets_reach_every_session_and_the_unit() {
+    with_target(|unit, address| {
+        let mut client = Client::login(address, 1);
+        let mut other = Client::login(address, 2);
+        for (round, what) in [CLEAR_SET, RESET].into_iter().enumerate() {
+            other.submit(&[SLOW, 0, 0, 0, 0, 0], &[], 0);
+            other.send();
+            unit.wait_begun(round + 1);
+            assert_eq!(ask(&mut client, what, 0), COMPLETE);
+            assert_eq!(unit.resets.load(Ordering::SeqCst), round);
+            // The other's command is never answered: its next one is.
+            let next = other.submit(&[0; 6], &[], 0);
+            let Event::Completed { task, .. } = other.event() else { panic!("no answer") };
+            assert_eq!(task, next);
+        }
+        client.submit(&[SLOW, 0, 0, 0, 0, 0], &[], 0);
+        client.send();
+        unit.wait_begun(3);
+        assert_eq!(ask(&mut client, NEXUS_RESET, 0), COMPLETE);
+        assert_eq!(unit.losses.load(Ordering::SeqCst), 1);
+    })
+    .await;
+}
+
+/// Two commands that each end the other do not wait for each other for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orders_that_cross_both_come_to_an_end() {
+    with_target(|unit, address| {
+        let mut client = Client::login(address, 1);
+        client.submit(&[SLOW, 0, 0, 0, 0, 0], &[], 0);
+        client.send();
+        unit.wait_begun(1);
+        let begin = Instant::now();
+        let orders = [ABORT_SET, ABORT_SET, ABORT_SET].map(|what| client.submit(&order(what, 0), &[], 1));
+        // The last one to ask is the one that nobody ended.
+        let Event::Completed { task, outcome } = client.event() else { panic!("no answer") };
+        assert!(orders.contains(&task) && outcome.unwrap().status == 0);
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    })
+    .await;
+}
+
+/// A connection that breaks while one of its commands waits for others leaves no thread behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_connection_frees_who_waits() {
+    with_target(|unit, address| {
+        let mut client = Client::login(address, 1);
+        client.submit(&[SLOW, 0, 0, 0, 0, 0], &[], 0);
+        client.submit(&order(ABORT_SET, 0), &[], 1);
+        client.send();
+        unit.wait_begun(1);
+        drop(client);
+        let mut again = Client::login(address, 1);
+        assert_eq!(again.run(&[0; 6], &[], 0).status, 0, "the session is replaced at once");
+    })
+    .await;
+}
