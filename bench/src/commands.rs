@@ -53,8 +53,8 @@ pub(crate) fn run(arguments: &Commands) -> Outcome {
     if arguments.samples < 100 || arguments.samples > 1_000_000 {
         return Err("--samples is not between 100 and 1000000".into());
     }
-    if arguments.connections == 0 || arguments.objects == 0 {
-        return Err("--connections and --objects are at least 1".into());
+    if arguments.connections == 0 || arguments.objects == 0 || arguments.queried == 0 {
+        return Err("--connections, --objects and --queried are at least 1".into());
     }
     let binary = arguments.binary()?;
     let mut machine = Machine::look();
@@ -160,7 +160,6 @@ fn print(findings: &Findings) {
         listing.seconds,
         listing.objects as f64 / listing.seconds
     );
-    println!("QUERY: not measured here");
     println!("4 KiB read under CMDRSP: {} of device CPU\n", us(findings.read.device_cpu_us));
     for aim in &findings.aims {
         let word = if aim.reached { "reached" } else { "not reached" };

@@ -61,6 +61,9 @@ impl Issuer {
             Some(ObjectType::User) => {
                 (ObjectType::User, Descriptor::User { scope, allowed: object, range: Range::ALL })
             }
+            Some(ObjectType::Collection) => {
+                (ObjectType::Collection, Descriptor::Collection { scope, allowed: object })
+            }
             Some(&kind) => (kind, Descriptor::Partition { scope, partition: object.partition }),
             None => return Err("a command of no object".into()),
         };

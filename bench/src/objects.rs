@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sealstone_initiator::{
-    Bearer, LIST_IDS_MAX, Operation, OsdClient, OsdOptions, ScsiRequest, SystemEnvironment, TargetUrl,
-    TcpDial,
+    Bearer, EVERY_OBJECT, LIST_IDS_MAX, Operation, OsdClient, OsdError, OsdOptions, Question, ScsiRequest,
+    SystemEnvironment, TargetUrl, TcpDial, Within,
 };
-use sealstone_osd::cdb::{Create, Extent, List, Target};
+use sealstone_osd::cdb::{Create, Extent, List, Query, Target};
 use sealstone_osd::{AttributeId, Command, ObjectId, SecurityMethod};
 use serde::Serialize;
 use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
 
 use crate::credential::Issuer;
 use crate::daemon::Osd;
@@ -26,12 +27,21 @@ use crate::{Outcome, ceiling};
 const PARTITION: u64 = 1 << 16;
 /// Where the many objects are.
 const CROWD: u64 = PARTITION + 1;
+/// Where the objects are that are queried.
+const QUERIED: u64 = PARTITION + 2;
 const OBJECT: ObjectId = ObjectId::new(PARTITION, 1 << 16);
 /// Bytes of the object that is read.
 const OBJECT_BYTES: usize = 1 << 20;
 const READ_BYTES: usize = 4096;
 /// Objects that one CREATE makes while the crowd is made.
 const CREATE_COUNT: u16 = 10_000;
+/// A query is measured this much less often than a command on one object.
+const QUERIES_FEWER: usize = 100;
+/// The attribute that is queried, and between which values: so many objects match.
+const ATTRIBUTE: AttributeId = AttributeId::new(0x1_0000, 1);
+const MATCHES: core::ops::Range<u32> = 500..1500;
+/// Commands under way while attributes are set.
+const SETTERS: usize = 16;
 /// A daemon has been idle for so long when its memory is looked at.
 const SETTLE: Duration = Duration::from_secs(3);
 /// Commands and plain TCP take turns of this length.
@@ -85,7 +95,8 @@ pub(crate) fn measure(
     runtime.block_on(device.create_partition(&anything, CROWD))?;
     runtime.block_on(device.create(&anything, OBJECT))?;
     runtime.block_on(device.write(&anything, OBJECT, 0, Bytes::from(vec![0x5A; OBJECT_BYTES])))?;
-    let rows = latencies(runtime, &device, &issuer, arguments.samples)?;
+    let mut rows = latencies(runtime, &device, &issuer, arguments.samples)?;
+    rows.push(query(runtime, &device, &osd, arguments)?);
     let read = beside_tcp(runtime, &osd, &device, &issuer, arguments.samples)?;
     thread::sleep(SETTLE);
     let bytes_per_idle_connection = idle_connections(runtime, &osd, arguments.connections)?;
@@ -97,15 +108,15 @@ pub(crate) fn measure(
     let empty_kib = usage(osd.pid())?.rss_kib;
     let device = connect(&osd)?;
     eprintln!("making {} objects", arguments.objects);
-    make_crowd(runtime, &device, &anything, arguments.objects)?;
+    make_crowd(runtime, &device, &anything, CROWD, arguments.objects)?;
     drop(device);
     osd.stop()?;
     let osd = Osd::start(binary, data)?;
     thread::sleep(SETTLE);
     let full_kib = usage(osd.pid())?.rss_kib;
     let device = connect(&osd)?;
-    let mut crowd = Issuer::of(&osd.data, CROWD)?;
-    let listing = list(runtime, &device, &mut crowd, arguments.objects)?;
+    let crowd = Issuer::of(&osd.data, CROWD)?;
+    let listing = list(runtime, &device, &crowd, arguments.objects)?;
     drop(device);
     osd.stop()?;
     let held = Held {
@@ -215,11 +226,77 @@ fn idle_connections(runtime: &Runtime, osd: &Osd, count: usize) -> Outcome<f64> 
     Ok(after_kib.saturating_sub(before_kib) as f64 * 1024.0 / count.max(1) as f64)
 }
 
-fn make_crowd(runtime: &Runtime, device: &OsdClient, anything: &Bearer, objects: u64) -> Outcome {
+/// QUERY for a range of one attribute over all objects of a partition.
+fn query(runtime: &Runtime, device: &OsdClient, osd: &Osd, arguments: &Commands) -> Outcome<Latency> {
+    let issuer = Issuer::of(&osd.data, QUERIED)?;
+    let anything = issuer.anything()?;
+    runtime.block_on(device.create_partition(&anything, QUERIED))?;
+    eprintln!("making {} objects to be queried", arguments.queried);
+    make_crowd(runtime, device, &anything, QUERIED, arguments.queried)?;
+    let ids = ids(runtime, device, &anything, QUERIED)?;
+    let share = ids.len().div_ceil(SETTERS).max(1);
+    runtime.block_on(async {
+        let mut tasks = JoinSet::new();
+        for (lane, part) in ids.chunks(share).enumerate() {
+            let (device, anything, part) = (device.clone(), anything.clone(), part.to_vec());
+            tasks.spawn(async move {
+                for (at, id) in part.into_iter().enumerate() {
+                    let number = u32::try_from(lane * share + at).unwrap_or(u32::MAX);
+                    let values = vec![(ATTRIBUTE, Bytes::copy_from_slice(&number.to_be_bytes()))];
+                    device.set_attributes(&anything, ObjectId::new(QUERIED, id), values).await?;
+                }
+                Ok::<(), OsdError>(())
+            });
+        }
+        while let Some(done) = tasks.join_next().await {
+            done??;
+        }
+        Outcome::Ok(())
+    })?;
+    let collection = ObjectId::new(QUERIED, EVERY_OBJECT);
+    let command = Command::Query(Query { object: collection, allocation: 1, matches: 0, immediate: false });
+    let bearer = issuer.command(&command, METHOD)?;
+    let value = |number: u32| Bytes::copy_from_slice(&number.to_be_bytes());
+    let within = Within { id: ATTRIBUTE, min: value(MATCHES.start), max: value(MATCHES.end - 1) };
+    let question = Question { any: false, criteria: vec![within] };
+    let expected = (ids.len() as u64).min(MATCHES.end.into()).saturating_sub(MATCHES.start.into());
+    let name = format!("QUERY over {}", ids.len());
+    let note = format!("CMDRSP; a range of one attribute, {expected} match");
+    Latency::measure(&name, &note, arguments.samples.div_ceil(QUERIES_FEWER), |_| {
+        let query = device.query(&bearer, collection, question.clone(), LIST_IDS_MAX);
+        let (found, total) = runtime.block_on(query)?;
+        if total == expected && found.len() as u64 == expected {
+            Ok(())
+        } else {
+            Err(format!("{total} match where {expected} should").into())
+        }
+    })
+}
+
+/// All ids of a partition.
+fn ids(runtime: &Runtime, device: &OsdClient, bearer: &Bearer, partition: u64) -> Outcome<Vec<u64>> {
+    let (mut from, mut found) = (0, Vec::new());
+    loop {
+        let page = runtime.block_on(device.list(bearer, partition, from, LIST_IDS_MAX))?;
+        found.extend(page.ids);
+        match page.next {
+            Some(next) => from = next,
+            None => return Ok(found),
+        }
+    }
+}
+
+fn make_crowd(
+    runtime: &Runtime,
+    device: &OsdClient,
+    anything: &Bearer,
+    partition: u64,
+    objects: u64,
+) -> Outcome {
     let mut left = objects;
     while left > 0 {
         let count = u16::try_from(left).unwrap_or(u16::MAX).min(CREATE_COUNT);
-        let command = Command::Create(Create { object: ObjectId::new(CROWD, 0), count });
+        let command = Command::Create(Create { object: ObjectId::new(partition, 0), count });
         let operation = Operation::Other { command, data_out: Bytes::new() };
         runtime.block_on(device.execute(anything, operation))?;
         left -= u64::from(count);
@@ -227,7 +304,7 @@ fn make_crowd(runtime: &Runtime, device: &OsdClient, anything: &Bearer, objects:
     Ok(runtime.block_on(device.flush_osd(anything))?)
 }
 
-fn list(runtime: &Runtime, device: &OsdClient, issuer: &mut Issuer, objects: u64) -> Outcome<Listing> {
+fn list(runtime: &Runtime, device: &OsdClient, issuer: &Issuer, objects: u64) -> Outcome<Listing> {
     let command = Command::List(List {
         object: ObjectId::of_partition(CROWD),
         list_id: 0,
@@ -237,15 +314,7 @@ fn list(runtime: &Runtime, device: &OsdClient, issuer: &mut Issuer, objects: u64
     });
     let bearer = issuer.command(&command, METHOD)?;
     let begin = Instant::now();
-    let (mut from, mut found) = (0, 0);
-    loop {
-        let page = runtime.block_on(device.list(&bearer, CROWD, from, LIST_IDS_MAX))?;
-        found += page.ids.len() as u64;
-        match page.next {
-            Some(next) => from = next,
-            None => break,
-        }
-    }
+    let found = ids(runtime, device, &bearer, CROWD)?.len() as u64;
     let seconds = begin.elapsed().as_secs_f64();
     if found != objects {
         return Err(format!("{found} of {objects} objects are listed").into());

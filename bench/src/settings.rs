@@ -43,6 +43,9 @@ pub(crate) struct Commands {
     /// Objects that are made, listed, and left cold.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub(crate) objects: u64,
+    /// Objects that are queried.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub(crate) queried: u64,
     /// Connections that are made and left idle.
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub(crate) connections: usize,
