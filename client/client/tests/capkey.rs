@@ -7,15 +7,11 @@ mod world;
 
 use sealstone_client::{ClientError, GetOptions, Method, OsdError, PutOptions, Tuning};
 use sealstone_device::OsdConfig;
-use world::World;
 use world::faults::Fault;
+use world::{World, content};
 
 const INSECURE: OsdConfig =
     OsdConfig { allow_osd1: false, insecure_nosec: false, insecure_capkey: true, audit_reads: false };
-
-fn content(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at ^ (at >> 8) ^ (at >> 16).wrapping_mul(31)) as u8).collect()
-}
 
 fn weak() -> sealstone_mds::Config {
     sealstone_mds::Config { method_floor: Method::NoSec, ..Default::default() }

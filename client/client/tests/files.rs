@@ -11,12 +11,7 @@ use sealstone_client::{
 };
 use sealstone_initiator::{Bearer, Completion, Operation};
 use world::faults::Fault;
-use world::{TestClient, World};
-
-/// Bytes that differ from each other wherever they are swapped.
-fn content(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at ^ (at >> 8) ^ (at >> 16).wrapping_mul(31)) as u8).collect()
-}
+use world::{TestClient, World, content};
 
 async fn put(client: &TestClient, path: &str, bytes: &[u8]) -> Result<(), ClientError> {
     client.put(path, bytes, PutOptions::default()).await.map(drop)

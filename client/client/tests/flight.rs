@@ -12,7 +12,7 @@ use std::time::Duration;
 use sealstone_client::{Device, DeviceId, DevicePool, Devices, GetOptions, OsdError, PutOptions, Tuning};
 use sealstone_initiator::{Bearer, Completion, Operation};
 use tokio::io::AsyncWriteExt;
-use world::World;
+use world::{World, content};
 
 /// What was seen of the commands.
 #[derive(Default)]
@@ -56,10 +56,6 @@ impl Devices for Watched {
         *self.1.lock().unwrap().under_way.get_mut(&device.id).unwrap() -= 1;
         result
     }
-}
-
-fn content(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at ^ (at >> 8) ^ (at >> 16).wrapping_mul(31)) as u8).collect()
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,13 +13,9 @@ use sealstone_client::{
 };
 use sealstone_initiator::{Bearer, Completion, Operation};
 use tokio::io::AsyncWriteExt;
-use world::{Direct, Machine, World};
+use world::{Direct, Machine, World, content};
 
 type Client = sealstone_client::Client<Direct, Cutting>;
-
-fn content(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at ^ (at >> 8) ^ (at >> 16).wrapping_mul(31)) as u8).collect()
-}
 
 /// Commands of 64 KiB and a window of 512 KiB.
 fn tuning() -> Tuning {

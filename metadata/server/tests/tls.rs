@@ -195,6 +195,25 @@ async fn plain_tcp_and_silence_are_ended() {
     assert!(timeout(Duration::from_secs(5), client.next()).await.unwrap().is_none());
 }
 
+/// Silence costs the connection, half a frame too; the session goes on over another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_session_loses_its_connection_and_not_itself() {
+    let idle = Limits { idle_timeout: Duration::from_millis(300), ..quick() };
+    let frame = Limits { frame_timeout: Duration::from_millis(300), ..quick() };
+    for (limits, half) in [(idle, &b""[..]), (frame, b"OSMA\x01\x01\x30")] {
+        let running = running(limits).await;
+        let mut client = running.connect().await;
+        let (ok, keys) = client.login(&running.server_id, "admin", &running.password()).await.unwrap();
+        assert!(matches!(client.ask(Request::WhoAmI {}).await, Response::WhoAmI { .. }));
+        client.send(half).await;
+        let ended = timeout(Duration::from_secs(10), client.next()).await;
+        assert!(ended.expect("cut off in time").is_none(), "closed without a word");
+        let mut again = running.connect().await;
+        again.resume(&ok, &keys).await.unwrap();
+        assert!(matches!(again.ask(Request::WhoAmI {}).await, Response::WhoAmI { .. }));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_many_connections_are_turned_away_and_room_comes_back() {
     let running = running(Limits { connections_per_address_max: 2, ..quick() }).await;

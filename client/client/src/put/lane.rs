@@ -111,15 +111,27 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
             done = true;
             Ok::<(), ClientError>(())
         };
-        self.made.get_or_try_init(|| make).await?;
+        if let Err(error) = self.made.get_or_try_init(|| make).await {
+            // A second restart, while it was being found out whether the first one had lost the object.
+            return self.lost_or(error);
+        }
         let written = if done { Ok(()) } else { self.write_once_more(offset, data).await };
         match written {
-            Ok(()) => self.acknowledge(number),
-            // It is held; the next proof finds out and sends it again.
-            Err(error) if self.may_be_lost(&error) => self.state().lost = true,
-            Err(error) => return Err(error),
+            Ok(()) => {
+                self.acknowledge(number);
+                Ok(())
+            }
+            Err(error) => self.lost_or(error),
         }
-        Ok(())
+    }
+
+    /// An object that the device lost is no failure: what was to be sent is held, and the next proof sends it again.
+    fn lost_or(&self, error: ClientError) -> Result<(), ClientError> {
+        if self.may_be_lost(&error) {
+            self.state().lost = true;
+            return Ok(());
+        }
+        Err(error)
     }
 
     /// Returns when everything that was acknowledged before is durable, and the object exists.

@@ -30,6 +30,11 @@ use tokio::time::Instant;
 pub use faults::Faults;
 pub use machine::Machine;
 
+/// Bytes that differ from each other wherever they are swapped.
+pub fn content(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at ^ (at >> 8) ^ (at >> 16).wrapping_mul(31)) as u8).collect()
+}
+
 pub const GIB: u64 = 1 << 30;
 pub const START_MS: u64 = 1_800_000_000_000;
 pub const PASSWORD: &[u8] = b"correct horse";
