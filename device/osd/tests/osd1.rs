@@ -317,3 +317,48 @@ fn lists_of_osd1_stand_unaligned_and_at_offsets_of_256() {
     out[12..14].fill(0xFF);
     assert_eq!(triple(&plain.sense(&cdb, &out)), (5, 0x1A00));
 }
+
+/// Collections of OSD-1: one descriptor type serves user objects and collections.
+#[test]
+fn collections_and_keys_of_osd1() {
+    for method in METHODS {
+        let bench = bench(OsdConfig::default());
+        let run = |command, wish, data: &[u8]| run(&bench, command, method, wish, data);
+        let cid = 0x2_0000;
+        let collection = user(cid);
+        run(Command::CreateCollection(Target { object: collection }), Wish::default(), &[]).good();
+        let create = Command::Create(Create { object: user(OID), count: 1 });
+        run(create, Wish::set(&[(4, 1, &cid.to_be_bytes())]), &[]).good();
+        let listing = |object| {
+            Command::ListCollection(List {
+                object,
+                list_id: 0,
+                allocation: 4096,
+                initial: 0,
+                with_attributes: false,
+            })
+        };
+        let ids = |object| {
+            let answer = run(listing(object), Wish::default(), &[]).good();
+            Listing::parse(Generation::Osd1, &answer.data).unwrap().ids().collect::<Vec<u64>>()
+        };
+        assert_eq!(ids(collection), [OID]);
+        assert_eq!(ids(ObjectId::of_partition(PID)), [cid]);
+        let flush = FlushContainer { object: collection, scope: ContainerScope::Everything };
+        run(Command::FlushCollection(flush), Wish::default(), &[]).good();
+        let page = run(Command::GetAttributes(Target { object: user(OID) }), Wish::page(4), &[]).good();
+        assert_eq!(page.attributes[4..16], [&[0, 0, 0, 8][..], &cid.to_be_bytes()].concat());
+        let remove = |force| Command::RemoveCollection(RemoveCollection { object: collection, force });
+        assert_eq!(run(remove(false), Wish::default(), &[]).sense(), (5, 0x2C0A));
+        run(remove(true), Wish::default(), &[]).good();
+        assert_eq!(ids(ObjectId::of_partition(PID)), [0; 0]);
+        let key = SetKey { partition: PID, key: KeyToSet::Working(3), identifier: [9; 7], seed: [5; 20] };
+        run(Command::SetKey(key), Wish::default(), &[]).good();
+        let identifier = run(
+            Command::GetAttributes(Target { object: ObjectId::of_partition(PID) }),
+            Wish::get(&[(0x3000_0005, 0x8003)]),
+            &[],
+        );
+        assert_eq!(values(Generation::Osd1, &identifier.good().attributes)[0].1, [9; 7]);
+    }
+}
