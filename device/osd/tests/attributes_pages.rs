@@ -244,3 +244,45 @@ fn the_adjustable_clock_moves_forward_or_waits() {
     let again = Plain { bench: again, generation: Generation::Osd2 };
     assert_eq!(ms(&again.get(ObjectId::ROOT, 0x9000_0001, 0x100)), START_MS + 3_590_000);
 }
+
+#[test]
+fn a_capability_with_an_access_list_reaches_what_the_list_names() {
+    use sealstone_osd::capability::{Range, Scope};
+    use sealstone_osd::cdb::Target;
+    use sealstone_osd::{Descriptor, Permissions, SecurityMethod};
+    use support::{Bench, Wish};
+
+    let bench = Bench::with_partition();
+    bench.run(create(OID, 1), Wish::default(), &[]).good();
+    let partition = Command::SetAttributes(Target { object: ObjectId::of_partition(PID) });
+    let names: Vec<u8> = [0x1_0000, 1, 1, AttributeId::ALL].into_iter().flat_map(u32::to_be_bytes).collect();
+    let list = Wish::set(&[(0x3000_0004, 5, &names)]);
+    // What others may reach follows from it: SET_ATTR alone does not make it.
+    let mut weak = bench.capability(&partition, SecurityMethod::AllData);
+    weak.permissions = Permissions::SET_ATTR;
+    assert_eq!(bench.run_with(partition, list.clone(), &[], &weak).sense(), (5, 0x2400));
+    bench.run(partition, list, &[]).good();
+    let run = |command: Command, access: u32, wish: Wish| {
+        let mut capability = bench.capability(&command, SecurityMethod::AllData);
+        let scope = Scope { attributes_access: access, ..Scope::default() };
+        capability.descriptor = Descriptor::User { scope, allowed: user(OID), range: Range::ALL };
+        bench.run_with(command, wish, &[], &capability)
+    };
+    let (get, set) = (get_attributes(user(OID)), set_attributes(user(OID)));
+    run(set, 5, Wish::set(&[(0x1_0000, 1, b"named")])).good();
+    let named = run(get, 5, Wish::get(&[(0x1_0000, 1), (1, 2)])).good();
+    assert_eq!(support::values(&named.attributes)[0].1, b"named");
+    for (command, access, wish) in [
+        (set, 5, Wish::set(&[(0x1_0000, 2, b"x")])),
+        (get, 5, Wish::get(&[(0x1_0000, 2)])),
+        (get, 5, Wish::get(&[(0x1_0000, AttributeId::ALL)])),
+        (get, 6, Wish::get(&[(0x1_0000, 1)])),
+    ] {
+        let refused = run(command, access, wish);
+        assert_eq!(refused.sense(), (5, 0x2400));
+        assert_eq!(refused.sense.unwrap().field.unwrap().byte, 80 + 56, "ALLOWED ATTRIBUTES ACCESS");
+    }
+    // Of everything, what the list names whole.
+    let all = run(get, 5, Wish::get(&[(AttributeId::ALL, AttributeId::ALL)])).good();
+    assert!(support::values(&all.attributes).iter().all(|(id, _)| id.page == 1));
+}
