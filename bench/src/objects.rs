@@ -96,7 +96,7 @@ pub(crate) fn measure(
     runtime.block_on(device.create(&anything, OBJECT))?;
     runtime.block_on(device.write(&anything, OBJECT, 0, Bytes::from(vec![0x5A; OBJECT_BYTES])))?;
     let mut rows = latencies(runtime, &device, &issuer, arguments.samples)?;
-    rows.push(query(runtime, &device, &osd, arguments)?);
+    rows.push(query(runtime, &device, &osd, &anything, arguments)?);
     let read = beside_tcp(runtime, &osd, &device, &issuer, arguments.samples)?;
     thread::sleep(SETTLE);
     let bytes_per_idle_connection = idle_connections(runtime, &osd, arguments.connections)?;
@@ -227,13 +227,18 @@ fn idle_connections(runtime: &Runtime, osd: &Osd, count: usize) -> Outcome<f64> 
 }
 
 /// QUERY for a range of one attribute over all objects of a partition.
-fn query(runtime: &Runtime, device: &OsdClient, osd: &Osd, arguments: &Commands) -> Outcome<Latency> {
+fn query(
+    runtime: &Runtime,
+    device: &OsdClient,
+    osd: &Osd,
+    anything: &Bearer,
+    arguments: &Commands,
+) -> Outcome<Latency> {
     let issuer = Issuer::of(&osd.data, QUERIED)?;
-    let anything = issuer.anything()?;
-    runtime.block_on(device.create_partition(&anything, QUERIED))?;
+    runtime.block_on(device.create_partition(anything, QUERIED))?;
     eprintln!("making {} objects to be queried", arguments.queried);
-    make_crowd(runtime, device, &anything, QUERIED, arguments.queried)?;
-    let ids = ids(runtime, device, &anything, QUERIED)?;
+    make_crowd(runtime, device, anything, QUERIED, arguments.queried)?;
+    let ids = ids(runtime, device, anything, QUERIED)?;
     let share = ids.len().div_ceil(SETTERS).max(1);
     runtime.block_on(async {
         let mut tasks = JoinSet::new();
