@@ -13,6 +13,7 @@ mod commands;
 mod contender;
 mod credential;
 mod daemon;
+mod fairness;
 mod figures;
 mod keys;
 mod latency;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(arguments) => arguments.settings().and_then(|settings| run(settings, &arguments)),
         Command::Commands(arguments) => commands::run(&arguments),
+        Command::Fairness(arguments) => fairness::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

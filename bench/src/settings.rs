@@ -33,6 +33,8 @@ pub(crate) enum Command {
     /// Measure single commands on loopback: latency of keys, attributes, creation, lists; memory of idle connections and
     /// cold objects.
     Commands(Commands),
+    /// One honest client beside one hostile one, attack by attack, and what an idle connection needs.
+    Fairness(Run),
 }
 
 #[derive(Args)]

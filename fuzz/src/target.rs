@@ -2,7 +2,7 @@
 
 use crate::targets::{
     block, device, initiator, iscsi, iscsi_login, login, mds, mds_connection, osd, osd_lists, scsi, seal,
-    store,
+    shell, store,
 };
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link};
@@ -45,6 +45,7 @@ pub static TARGETS: &[Target] = &[
     iscsi::INITIATOR,
     iscsi::SESSION,
     iscsi_login::LOGIN,
+    shell::SHELL,
     mds::FRAME,
     mds::LOGIN,
     mds::REQUEST,

@@ -20,6 +20,7 @@ const CRATES: &[(&str, &str)] = &[
     ("device/store", "store"),
     ("device/osd", "device"),
     ("device/block", "block"),
+    ("device/target", "target"),
     ("client/initiator", "initiator"),
     ("client/client", "client"),
 ];
@@ -42,6 +43,7 @@ const OTHERS: &[&str] = &[
     "device::OsdUnit::execute",
     "mds::Connection::receive",
     "block::BlockUnit::execute",
+    "target::Target::serve_stream",
     "device::DataDir::open",
     "osd::ObjectValues::entries",
     "scsi::spc::flat_lun",

@@ -60,12 +60,22 @@ options! {
     metrics: String, "SEALSTONE_OSD_METRICS", "\"127.0.0.1:9260\"";
     /// iSCSI connections at once; one more is closed at once.
     connections_max: usize, "SEALSTONE_OSD_CONNECTIONS_MAX", "256";
+    /// iSCSI connections at once from one address (IPv6: one /64); by default all but a sixteenth of connections_max.
+    connections_per_address_max: usize, "SEALSTONE_OSD_CONNECTIONS_PER_ADDRESS_MAX", "240";
     /// Memory for data in flight over all connections, in MiB.
     buffer_mib_max: usize, "SEALSTONE_OSD_BUFFER_MIB_MAX", "256";
     /// Seconds that a client may stay silent before it is pinged, and again before it is dropped.
     idle_s_max: u64, "SEALSTONE_OSD_IDLE_S_MAX", "60";
     /// Seconds that a login may take.
     login_s_max: u64, "SEALSTONE_OSD_LOGIN_S_MAX", "15";
+    /// Seconds that one PDU may take from its first to its last byte, and that data asked for may pause.
+    pdu_s_max: u64, "SEALSTONE_OSD_PDU_S_MAX", "30";
+    /// Private file (mode 0600) that says which initiators may log in, with which CHAP secret, to which logical units.
+    /// Without it everybody may, and capabilities alone protect objects.
+    access_file: PathBuf, "SEALSTONE_OSD_ACCESS_FILE", "\"/etc/sealstone/osd1.access\"";
+    /// Let initiators reset the whole target, which ends the commands of all others.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    allow_target_reset: bool, "SEALSTONE_OSD_ALLOW_TARGET_RESET", "false";
     /// Seconds between background transaction groups: what a crash may cost of writes that nobody flushed.
     group_s_max: u64, "SEALSTONE_OSD_GROUP_S_MAX", "5";
     /// Also write an audit record for every read.

@@ -7,6 +7,8 @@ use sealstone_iscsi::{
     target::{Config as Protocol, TargetEntry},
 };
 
+use crate::Random;
+
 /// Milliseconds of a clock that never goes back.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> u64 + Send + Sync>);
@@ -53,8 +55,12 @@ pub struct Config {
     pub write_timeout_ms: u64,
     /// Seconds that initiators get to log out when the target shuts down.
     pub drain_seconds: u16,
+    /// Connections at once from one source (an IPv4 address, or an IPv6 /64); more are closed as soon as they are accepted.
+    pub connections_per_source_max: usize,
     /// Time.
     pub clock: Clock,
+    /// Chance, for CHAP challenges.
+    pub random: Random,
 }
 
 /// A configuration that cannot work.
@@ -88,7 +94,9 @@ impl Config {
             connections_max: 1024,
             write_timeout_ms: 30_000,
             drain_seconds: 5,
+            connections_per_source_max: usize::MAX,
             clock: Clock::default(),
+            random: Random::default(),
         }
     }
 

@@ -12,7 +12,7 @@ use sealstone_iscsi::{
         Closed, Connection, Event, Function, FunctionResult, LoginRequest, Refusal, Reply, SessionKind,
     },
 };
-use sealstone_scsi::lu::NexusId;
+use sealstone_scsi::{additional::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR, lu::NexusId};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{mpsc, watch},
@@ -21,14 +21,21 @@ use tokio::{
 
 use crate::{
     Counter, Share,
+    door::{Door, source},
     server::Shared,
-    sessions::{Control, Entry, Mailbox, Sessions},
+    sessions::{Control, Denied, Entry, Mailbox, Sessions, Wanted},
 };
 use io::{Outbox, Woke};
 use orders::{Order, Waiting};
 
 /// Bytes waiting to be written beyond which no further command is started: finish and send before the next.
 const HIGH_WATER: usize = 512 * 1024;
+/// Most commands of one connection that run on other threads at once; further ones wait with it.
+const ELSEWHERE_MAX: usize = 32;
+/// Work of one connection after which others get their turn: commands, each counted with its data.
+const TURN: usize = 32;
+/// Bytes of data that count as one command more.
+const TURN_BYTES: usize = 64 * 1024;
 /// How often a connection that waits for memory looks again by itself.
 const STARVED_POLL: Duration = Duration::from_millis(20);
 /// How long a connection that is over may take to write its last words.
@@ -48,8 +55,14 @@ pub(crate) async fn serve<S>(
     let _open = Open(Arc::clone(&shared));
     let share = Share::new(Arc::clone(&shared.memory), shared.config.memory_per_connection_max);
     let now = shared.config.clock.now_ms();
+    let door = Door {
+        failures: Arc::clone(&shared.failures),
+        random: shared.config.random.clone(),
+        source: source(&peer),
+    };
     let machine =
-        Connection::new(Arc::clone(&shared.protocol), Arc::clone(&share) as Arc<dyn Pool>, local, now);
+        Connection::new(Arc::clone(&shared.protocol), Arc::clone(&share) as Arc<dyn Pool>, local, now)
+            .with_doorkeeper(Arc::new(door));
     let (control, mailbox) = Sessions::mailbox();
     let (completed, completions) = mpsc::unbounded_channel();
     let (orders, ordered) = mpsc::unbounded_channel();
@@ -97,12 +110,16 @@ enum End {
     WriteTimeout,
     #[error("replaced by a new login")]
     Replaced,
+    #[error("the target was reset")]
+    Reset,
 }
 
 /// A normal session; logical units hear when it is lost, even if its task is cut off.
 struct Session {
     shared: Arc<Shared>,
     entry: Entry,
+    /// Logical units that it may see; `None`: all.
+    luns: Option<Vec<u16>>,
 }
 
 impl Drop for Session {
@@ -172,7 +189,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
                 }
                 Ok(Woke::Ordered(order)) => self.carry_out(order),
                 Ok(Woke::Control(Control::Replaced)) => return End::Replaced,
-                Ok(Woke::Control(Control::EndCommands(lun))) => self.machine.end_commands(lun),
+                Ok(Woke::Control(Control::Reset)) => return End::Reset,
+                Ok(Woke::Control(Control::EndCommands { lun, cleared })) => {
+                    let ended = self.machine.end_commands(lun);
+                    if cleared && ended > 0 {
+                        self.tell_cleared(lun);
+                    }
+                }
                 Ok(Woke::Control(Control::Leave)) => {
                     self.left = true;
                     self.machine.request_logout(self.shared.config.drain_seconds);
@@ -206,15 +229,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
 
     /// Takes events and pieces as long as there is room for answers; the end, if it came.
     async fn work(&mut self) -> Option<End> {
+        let mut done = 0;
         loop {
             self.outbox.fill(&mut self.machine, self.shared.config.clock.now_ms());
-            if self.outbox.len() >= HIGH_WATER {
+            if self.outbox.len() >= HIGH_WATER || self.elsewhere >= ELSEWHERE_MAX {
                 return None;
+            }
+            if done >= TURN {
+                // Commands that run here hold the thread: whoever sends many lets others in between.
+                done = 0;
+                tokio::task::yield_now().await;
             }
             let Some(event) = self.machine.poll_event() else { break };
             match event {
                 Event::Login(request) => self.login(request).await,
-                Event::Command(command) => self.execute(command),
+                Event::Command(command) => {
+                    done += 1 + command.data_out.len().max(command.data_in_max as usize) / TURN_BYTES;
+                    self.execute(command);
+                }
                 Event::Management { id, function } => self.manage(id, function),
                 Event::Closed(reason) => return Some(End::Protocol(reason)),
             }
@@ -228,24 +260,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
     async fn login(&mut self, request: LoginRequest) {
         let shared = Arc::clone(&self.shared);
         let counters = &shared.counters;
-        let LoginRequest { initiator, isid, kind, .. } = request;
+        let LoginRequest { initiator, isid, tsih, cid, kind, user, luns, .. } = request;
         if kind == SessionKind::Discovery {
-            counters.add(Counter::Logins, 1);
-            self.machine.admit(Sessions::tsih(shared.sessions.fresh_nexus()));
+            if tsih == 0 {
+                counters.add(Counter::Logins, 1);
+                self.machine.admit(shared.sessions.tsih());
+            } else {
+                self.machine.refuse(Refusal::NoSuchSession);
+            }
             return;
         }
-        match shared.sessions.enter(initiator.clone(), isid, self.secure, self.control.clone()).await {
+        let wanted = Wanted { initiator: initiator.clone(), isid, tsih, cid, secure: self.secure };
+        match shared.sessions.enter(wanted, self.control.clone()).await {
             Ok(entry) => {
-                let nexus = entry.nexus;
+                let (nexus, tsih) = (entry.nexus, entry.tsih);
                 for unit in shared.luns.units() {
                     unit.nexus_established(nexus, &entry.port());
                 }
-                self.session = Some(Session { shared: Arc::clone(&shared), entry });
+                self.session = Some(Session { shared: Arc::clone(&shared), entry, luns });
                 counters.add(Counter::Logins, 1);
-                tracing::info!(peer = %self.peer, %initiator, nexus = nexus.0, "session begins");
-                self.machine.admit(Sessions::tsih(nexus));
+                tracing::info!(peer = %self.peer, %initiator, user, nexus = nexus.0, "session begins");
+                self.machine.admit(tsih);
             }
-            Err(crate::sessions::Stuck) => {
+            Err(Denied::NoSuchSession) => self.machine.refuse(Refusal::NoSuchSession),
+            Err(Denied::TooManyConnections) => self.machine.refuse(Refusal::TooManyConnections),
+            Err(Denied::Stuck) => {
                 tracing::warn!(peer = %self.peer, %initiator, "the session to be replaced does not end");
                 self.machine.refuse(Refusal::OutOfResources);
             }
@@ -257,20 +296,56 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
     }
 
     fn manage(&mut self, id: TaskId, function: Function) {
-        let (lun, resets) = match function {
-            Function::ClearTaskSet(lun) => (lun, false),
-            Function::LogicalUnitReset(lun) => (lun, true),
-        };
-        let (Some(nexus), Some((_, unit))) = (self.nexus(), self.shared.luns.find(lun)) else {
-            self.machine.managed(id, FunctionResult::NoSuchLun);
-            return;
-        };
-        self.shared.counters.add(Counter::Resets, 1);
-        self.shared.sessions.end_commands(nexus, lun);
-        if resets {
-            unit.reset();
+        let result = self.managed(function).unwrap_or_else(|refused| refused);
+        self.machine.managed(id, result);
+        if function == Function::TargetColdReset && result == FunctionResult::Complete {
+            self.machine.abandon(Closed::TargetReset);
         }
-        self.machine.managed(id, FunctionResult::Complete);
+    }
+
+    fn managed(&self, function: Function) -> Result<FunctionResult, FunctionResult> {
+        let shared = &self.shared;
+        let session = self.session.as_ref().ok_or(FunctionResult::Rejected)?;
+        let nexus = session.entry.nexus;
+        let unit = |lun| shared.luns.find(lun, session.luns.as_deref()).ok_or(FunctionResult::NoSuchLun);
+        if let Function::AbortTaskSet(lun) = function {
+            return unit(lun).map(|_| FunctionResult::Complete);
+        }
+        if let Function::ClearTaskSet(lun) | Function::LogicalUnitReset(lun) = function {
+            unit(lun)?;
+        }
+        if !shared.resets.take(self.now_ms()) {
+            shared.counters.add(Counter::ResetsRefused, 1);
+            return Err(FunctionResult::Rejected);
+        }
+        shared.counters.add(Counter::Resets, 1);
+        match function {
+            Function::AbortTaskSet(_) => {}
+            Function::ClearTaskSet(lun) => shared.sessions.end_commands(nexus, Some(lun), true),
+            Function::LogicalUnitReset(lun) => {
+                shared.sessions.end_commands(nexus, Some(lun), false);
+                unit(lun)?.1.reset();
+            }
+            Function::TargetWarmReset | Function::TargetColdReset => {
+                shared.sessions.end_commands(nexus, None, false);
+                for unit in shared.luns.units() {
+                    unit.reset();
+                }
+                if function == Function::TargetColdReset {
+                    shared.sessions.reset(nexus);
+                }
+            }
+        }
+        Ok(FunctionResult::Complete)
+    }
+
+    /// Commands of ours were ended by another session's CLEAR TASK SET.
+    fn tell_cleared(&self, lun: Option<u64>) {
+        if let (Some(session), Some(lun)) = (&self.session, lun)
+            && let Some((_, unit)) = self.shared.luns.find(lun, session.luns.as_deref())
+        {
+            unit.attention(session.entry.nexus, COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
+        }
     }
 
     /// Says the last words, waits for commands that cannot be stopped, and gives everything back.
@@ -287,7 +362,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
                 counters.add(Counter::ReadTimeouts, 1);
             }
             End::WriteTimeout => counters.add(Counter::WriteTimeouts, 1),
-            End::Protocol(Closed::LoggedOut | Closed::EndOfStream) | End::Socket(_) | End::Replaced => {}
+            End::Protocol(Closed::LoggedOut | Closed::EndOfStream | Closed::TargetReset)
+            | End::Socket(_)
+            | End::Replaced
+            | End::Reset => {}
         }
         let rejects = self.machine.rejects() - self.rejects_seen;
         counters.add(Counter::Rejects, u64::from(rejects));

@@ -36,6 +36,8 @@ counters! {
     SessionsOpen = "sessions_open", "Normal sessions in full feature phase now.";
     Logins = "logins_total", "Sessions admitted, discovery included.";
     LoginsRefused = "logins_refused_total", "Logins refused.";
+    ChapFailures = "chap_failures_total", "Wrong CHAP responses.";
+    LoginsThrottled = "logins_throttled_total", "Logins refused unheard after too many wrong CHAP responses.";
     SessionsReinstated = "sessions_reinstated_total", "Sessions ended by a new login of the same initiator port.";
     Commands = "commands_total", "SCSI commands executed.";
     CommandsFailed = "commands_failed_total", "SCSI commands that ended with another status than GOOD.";
@@ -43,6 +45,7 @@ counters! {
     BytesReceived = "bytes_received_total", "Bytes read from sockets.";
     BytesSent = "bytes_sent_total", "Bytes written to sockets.";
     Resets = "resets_total", "Logical unit resets and cleared task sets.";
+    ResetsRefused = "resets_refused_total", "Resets refused because there were too many.";
     Rejects = "rejects_total", "PDUs rejected.";
     Violations = "violations_total", "Connections closed for a protocol violation.";
     LoginTimeouts = "login_timeouts_total", "Connections closed because login or logout took too long.";

@@ -1,6 +1,6 @@
 //! The iSCSI target shell: sockets, buffers, budgets around the state machine.
 //!
-//! Does: accept connections up to a limit, drive one `sealstone_iscsi::target::Connection` each, run commands on
+//! Does: accept connections up to limits, count failed logins, drive one `sealstone_iscsi::target::Connection` each, run commands on
 //! logical units, keep sessions apart, bound memory and time, count. Does not: know any SCSI command but REPORT LUNS
 //! and INQUIRY of a LUN that is not there.
 //! Contract: [`Target::serve`] returns after `shutdown`, when every connection is gone.
@@ -9,6 +9,7 @@
 mod config;
 mod connection;
 mod counters;
+mod door;
 mod luns;
 mod pool;
 mod server;
@@ -16,5 +17,6 @@ mod sessions;
 
 pub use config::{Clock, Config, ConfigError};
 pub use counters::{Counter, Counters};
+pub use door::{FAILURE_WINDOW_MS, FAILURES_MAX, Random};
 pub use pool::{Memory, Share};
 pub use server::Target;

@@ -63,34 +63,43 @@ impl Luns {
         self.0.read().values().cloned().collect()
     }
 
-    pub(crate) fn find(&self, wire: u64) -> Option<(u64, Arc<dyn LogicalUnit>)> {
+    pub(crate) fn find(&self, wire: u64, seen: Seen<'_>) -> Option<(u64, Arc<dyn LogicalUnit>)> {
         let number = spc::flat_lun(wire.to_be_bytes())?;
-        let unit = self.0.read().get(&u16::try_from(number).ok()?).cloned()?;
+        let place = u16::try_from(number).ok().filter(|place| sees(seen, *place))?;
+        let unit = self.0.read().get(&place).cloned()?;
         Some((number, unit))
     }
 
-    pub(crate) fn address(&self, wire: u64, cdb: &[u8], data_in_max: usize) -> Addressee {
+    /// `seen` are the logical units that the initiator may see; the others are not there for it.
+    pub(crate) fn address(&self, wire: u64, cdb: &[u8], data_in_max: usize, seen: Seen<'_>) -> Addressee {
         if cdb.first() == Some(&spc::opcode::REPORT_LUNS) {
-            return self.report(cdb, data_in_max);
+            return self.report(cdb, data_in_max, seen);
         }
-        match self.find(wire) {
+        match self.find(wire, seen) {
             Some((number, unit)) => Addressee::Unit(number, unit),
             None => Addressee::Answered(primary::absent(cdb, data_in_max)),
         }
     }
 
-    fn report(&self, cdb: &[u8], data_in_max: usize) -> Addressee {
+    fn report(&self, cdb: &[u8], data_in_max: usize, seen: Seen<'_>) -> Addressee {
         let (select, allocation) = match SpcCommand::parse(cdb) {
             Ok(SpcCommand::ReportLuns { select, allocation }) => (select, allocation),
             Ok(_) => return Addressee::Answered(failed()),
             Err(error) => return Addressee::Answered(ScsiReply::check(error.sense().encode_fixed())),
         };
-        let numbers: Vec<u16> =
-            if select == Select::WellKnown { Vec::new() } else { self.0.read().keys().copied().collect() };
+        let visible = |place: &u16| select != Select::WellKnown && sees(seen, *place);
+        let numbers: Vec<u16> = self.0.read().keys().copied().filter(visible).collect();
         let mut data = spc::report_luns(&numbers);
         data.truncate(allocation as usize);
         Addressee::Reported(ScsiReply::data(Bytes::from(data), data_in_max))
     }
+}
+
+/// The numbers that an initiator may see; `None`: all.
+pub(crate) type Seen<'a> = Option<&'a [u16]>;
+
+fn sees(seen: Seen<'_>, place: u16) -> bool {
+    seen.is_none_or(|seen| seen.contains(&place))
 }
 
 /// HARDWARE ERROR, INTERNAL TARGET FAILURE.
@@ -106,7 +115,7 @@ mod tests {
     fn absent_and_ill_formed_luns_have_no_unit() {
         let luns = Luns::new(Vec::new()).unwrap();
         for wire in [0, 1, 0x0100_0000_0000_0000, 0x8000_0000_0000_0000, 0xC101_0000_0000_0000] {
-            assert!(luns.find(wire).is_none(), "{wire:#x}");
+            assert!(luns.find(wire, None).is_none(), "{wire:#x}");
         }
     }
 
@@ -119,7 +128,7 @@ mod tests {
                 if let Some(first) = cdb.first_mut() {
                     *first = opcode;
                 }
-                let _ = luns.address(0, &cdb, 255);
+                let _ = luns.address(0, &cdb, 255, None);
             }
         }
     }

@@ -10,7 +10,12 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{Config, ConfigError, Counter, Counters, Memory, connection, luns::Luns, sessions::Sessions};
+use crate::{
+    Config, ConfigError, Counter, Counters, Memory, connection,
+    door::{Crowd, Failures, Place, Resets, source},
+    luns::Luns,
+    sessions::Sessions,
+};
 
 /// Pause after a failed accept: mostly descriptors have run out, and more tries at once cannot help.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -24,8 +29,17 @@ pub(crate) struct Shared {
     pub(crate) memory: Arc<Memory>,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) failures: Arc<Failures>,
+    pub(crate) resets: Resets,
+    crowd: Arc<Crowd>,
     slots: Arc<Semaphore>,
     leaving: watch::Sender<bool>,
+}
+
+/// One connection's part of both limits; free again when dropped.
+struct Slot {
+    _permit: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 /// One iSCSI target with its logical units.
@@ -45,6 +59,9 @@ impl Target {
             luns: Luns::new(units)?,
             memory: Memory::new(config.memory_max, Arc::clone(&counters)),
             sessions: Sessions::new(Arc::clone(&counters)),
+            failures: Failures::new(config.clock.clone(), Arc::clone(&counters)),
+            resets: Resets::new(),
+            crowd: Arc::default(),
             counters,
             slots: Arc::new(Semaphore::new(config.connections_max)),
             leaving: watch::channel(false).0,
@@ -113,14 +130,14 @@ impl Target {
                     continue;
                 }
             };
-            let Some(slot) = self.slot() else { continue };
+            let peer = peer.to_string();
+            let Some(slot) = self.slot(&peer) else { continue };
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
             }
             let address = stream.local_addr().unwrap_or(local).to_string();
             let target = self.clone();
-            connections
-                .spawn(async move { target.run(stream, address, peer.to_string(), false, slot).await });
+            connections.spawn(async move { target.run(stream, address, peer, false, slot).await });
         }
         drop(listener);
         self.leave();
@@ -139,7 +156,7 @@ impl Target {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        if let Some(slot) = self.slot() {
+        if let Some(slot) = self.slot(&peer) {
             self.run(stream, local, peer, secure, slot).await;
         }
     }
@@ -149,17 +166,21 @@ impl Target {
         self.0.leaving.send_replace(true);
     }
 
-    fn slot(&self) -> Option<OwnedSemaphorePermit> {
+    fn slot(&self, peer: &str) -> Option<Slot> {
         let counters = &self.0.counters;
         counters.add(Counter::ConnectionsAccepted, 1);
-        let slot = Arc::clone(&self.0.slots).try_acquire_owned().ok();
+        let place = self.0.crowd.enter(source(peer), self.0.config.connections_per_source_max);
+        let slot = place.and_then(|place| {
+            let permit = Arc::clone(&self.0.slots).try_acquire_owned().ok()?;
+            Some(Slot { _permit: permit, _place: place })
+        });
         if slot.is_none() {
             counters.add(Counter::ConnectionsRefused, 1);
         }
         slot
     }
 
-    async fn run<S>(&self, stream: S, local: String, peer: String, secure: bool, slot: OwnedSemaphorePermit)
+    async fn run<S>(&self, stream: S, local: String, peer: String, secure: bool, slot: Slot)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {

@@ -6,7 +6,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU16, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -30,8 +30,11 @@ const LOST_PORTS_MAX: usize = 4096;
 pub(crate) enum Control {
     /// A new login took over.
     Replaced,
-    /// Another session reset this logical unit (wire form of its LUN).
-    EndCommands(u64),
+    /// Another session reset this logical unit, or all (`None`); or it cleared its task set, which must be told. The LUN
+    /// is in wire form.
+    EndCommands { lun: Option<u64>, cleared: bool },
+    /// TARGET COLD RESET.
+    Reset,
     /// The target shuts down.
     Leave,
 }
@@ -43,6 +46,8 @@ type Port = (String, [u8; 6]);
 
 struct Living {
     nexus: NexusId,
+    tsih: u16,
+    cid: u16,
     secure: bool,
     control: mpsc::Sender<Control>,
     gone: watch::Receiver<()>,
@@ -52,6 +57,7 @@ pub(crate) struct Sessions {
     living: Mutex<HashMap<Port, Living>>,
     lost: Mutex<HashSet<Port>>,
     next_nexus: AtomicU64,
+    next_tsih: AtomicU16,
     counters: Arc<Counters>,
 }
 
@@ -60,6 +66,7 @@ pub(crate) struct Entry {
     sessions: Arc<Sessions>,
     port: Port,
     pub(crate) nexus: NexusId,
+    pub(crate) tsih: u16,
     /// A session of the same port was lost before.
     returns: bool,
     secure: bool,
@@ -67,9 +74,26 @@ pub(crate) struct Entry {
     _gone: watch::Sender<()>,
 }
 
-/// The session to be replaced does not end.
-#[derive(Debug)]
-pub(crate) struct Stuck;
+/// Why a login gets no session.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Denied {
+    /// The session to be replaced does not end.
+    Stuck,
+    /// A TSIH that no session of this port has.
+    NoSuchSession,
+    /// A second connection for a session.
+    TooManyConnections,
+}
+
+/// What a login says of the session that it wants (RFC 7143 §6.3.1).
+pub(crate) struct Wanted {
+    pub(crate) initiator: String,
+    pub(crate) isid: [u8; 6],
+    /// Zero for a new session.
+    pub(crate) tsih: u16,
+    pub(crate) cid: u16,
+    pub(crate) secure: bool,
+}
 
 impl Sessions {
     pub(crate) fn new(counters: Arc<Counters>) -> Arc<Self> {
@@ -77,6 +101,7 @@ impl Sessions {
             living: Mutex::default(),
             lost: Mutex::default(),
             next_nexus: AtomicU64::new(1),
+            next_tsih: AtomicU16::new(1),
             counters,
         })
     }
@@ -85,25 +110,44 @@ impl Sessions {
         mpsc::channel(MAILBOX)
     }
 
-    /// A handle for a session: not zero, and not used by one of the last 65534.
-    pub(crate) fn tsih(nexus: NexusId) -> u16 {
-        u16::try_from(nexus.0 % 0xFFFF).map_or(1, |rest| rest + 1)
+    /// A handle for a session: not zero, and of no living one.
+    pub(crate) fn tsih(&self) -> u16 {
+        self.free_tsih(&self.living.lock())
+    }
+
+    fn free_tsih(&self, living: &HashMap<Port, Living>) -> u16 {
+        // Far fewer sessions live than there are handles.
+        loop {
+            let next = self.next_tsih.fetch_add(1, Ordering::Relaxed);
+            if next != 0 && !living.values().any(|session| session.tsih == next) {
+                return next;
+            }
+        }
     }
 
     pub(crate) fn fresh_nexus(&self) -> NexusId {
         NexusId(self.next_nexus.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Registers a session, after ending the one of the same port (RFC 7143 §6.3.5).
+    /// Registers a session, after ending the one of the same port: session reinstatement, or, with its TSIH and CID,
+    /// connection reinstatement (RFC 7143 §6.3.1, §6.3.4, §6.3.5). At recovery level 0 no task outlives its connection,
+    /// so that the latter keeps the handle and nothing else.
     pub(crate) async fn enter(
         self: &Arc<Self>,
-        initiator: String,
-        isid: [u8; 6],
-        secure: bool,
+        wanted: Wanted,
         control: mpsc::Sender<Control>,
-    ) -> Result<Entry, Stuck> {
+    ) -> Result<Entry, Denied> {
+        let Wanted { initiator, isid, tsih, cid, secure } = wanted;
         let port = (initiator, isid);
         let deadline = tokio::time::Instant::now() + REPLACE_TIMEOUT;
+        let mut kept = None;
+        if tsih != 0 {
+            match self.living.lock().get(&port) {
+                Some(session) if session.tsih == tsih && session.cid == cid => kept = Some(tsih),
+                Some(session) if session.tsih == tsih => return Err(Denied::TooManyConnections),
+                _ => return Err(Denied::NoSuchSession),
+            }
+        }
         loop {
             let mut gone = {
                 let mut living = self.living.lock();
@@ -111,11 +155,12 @@ impl Sessions {
                     None => {
                         let nexus = self.fresh_nexus();
                         let (sender, gone) = watch::channel(());
-                        living.insert(port.clone(), Living { nexus, secure, control, gone });
+                        let tsih = kept.unwrap_or_else(|| self.free_tsih(&living));
+                        living.insert(port.clone(), Living { nexus, tsih, cid, secure, control, gone });
                         self.counters.add(Counter::SessionsOpen, 1);
                         let returns = self.lost.lock().contains(&port);
                         let sessions = Arc::clone(self);
-                        return Ok(Entry { sessions, port, nexus, returns, secure, _gone: sender });
+                        return Ok(Entry { sessions, port, nexus, tsih, returns, secure, _gone: sender });
                     }
                     Some(older) => {
                         // A full mailbox has a reader that does not read: it runs into the deadline.
@@ -127,7 +172,7 @@ impl Sessions {
             self.counters.add(Counter::SessionsReinstated, 1);
             // The sender is dropped without a word.
             if tokio::time::timeout_at(deadline, gone.changed()).await.is_err() {
-                return Err(Stuck);
+                return Err(Denied::Stuck);
             }
         }
     }
@@ -141,9 +186,18 @@ impl Sessions {
     }
 
     /// Tells all other sessions that the commands of a logical unit have ended.
-    pub(crate) fn end_commands(&self, except: NexusId, lun: u64) {
+    pub(crate) fn end_commands(&self, except: NexusId, lun: Option<u64>, cleared: bool) {
+        self.tell(except, Control::EndCommands { lun, cleared });
+    }
+
+    /// Tells all other sessions that the target was reset.
+    pub(crate) fn reset(&self, except: NexusId) {
+        self.tell(except, Control::Reset);
+    }
+
+    fn tell(&self, except: NexusId, what: Control) {
         for session in self.living.lock().values().filter(|session| session.nexus != except) {
-            let _ = session.control.try_send(Control::EndCommands(lun));
+            let _ = session.control.try_send(what);
         }
     }
 }
@@ -179,17 +233,14 @@ mod tests {
     async fn a_port_has_one_session_at_a_time() {
         let sessions = Sessions::new(Arc::default());
         let (control, mut mailbox) = Sessions::mailbox();
-        let first = sessions.enter("a".into(), [1; 6], false, control.clone()).await.unwrap();
-        let other = sessions.enter("a".into(), [2; 6], false, control.clone()).await.unwrap();
+        let first = sessions.enter(wanted(1, 0, 0), control.clone()).await.unwrap();
+        let other = sessions.enter(wanted(2, 0, 0), control.clone()).await.unwrap();
         assert!(mailbox.try_recv().is_err(), "another ISID is another port");
-        assert!(
-            sessions.enter("a".into(), [1; 6], false, control.clone()).await.is_err(),
-            "the first does not go"
-        );
+        assert!(sessions.enter(wanted(1, 0, 0), control.clone()).await.is_err(), "the first does not go");
         assert!(matches!(mailbox.try_recv(), Ok(Control::Replaced)));
         let waiting = tokio::spawn({
             let (sessions, control) = (Arc::clone(&sessions), control.clone());
-            async move { sessions.enter("a".into(), [1; 6], false, control).await }
+            async move { sessions.enter(wanted(1, 0, 0), control).await }
         });
         tokio::task::yield_now().await;
         let old = first.nexus;
@@ -200,10 +251,36 @@ mod tests {
         assert_eq!(sessions.counters.get(Counter::SessionsOpen), 2);
     }
 
+    fn wanted(isid: u8, tsih: u16, cid: u16) -> Wanted {
+        Wanted { initiator: "a".into(), isid: [isid; 6], tsih, cid, secure: false }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handle_joins_its_own_session_and_no_other() {
+        let sessions = Sessions::new(Arc::default());
+        let (control, mut mailbox) = Sessions::mailbox();
+        let first = sessions.enter(wanted(1, 0, 5), control.clone()).await.unwrap();
+        let tsih = first.tsih;
+        let denied =
+            async |isid, tsih, cid| sessions.enter(wanted(isid, tsih, cid), control.clone()).await.err();
+        assert_eq!(denied(1, tsih, 6).await, Some(Denied::TooManyConnections));
+        assert_eq!(denied(1, tsih + 1, 5).await, Some(Denied::NoSuchSession));
+        assert_eq!(denied(2, tsih, 5).await, Some(Denied::NoSuchSession), "another port");
+        assert!(mailbox.try_recv().is_err(), "nobody was disturbed");
+        let waiting = tokio::spawn({
+            let (sessions, control) = (Arc::clone(&sessions), control.clone());
+            async move { sessions.enter(wanted(1, tsih, 5), control).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(matches!(mailbox.try_recv(), Ok(Control::Replaced)));
+        drop(first);
+        let second = waiting.await.unwrap().unwrap();
+        assert!(second.tsih == tsih && second.port().returns, "connection reinstatement keeps the handle");
+    }
+
     #[test]
-    fn handles_are_never_zero() {
-        for nexus in [0, 1, 0xFFFE, 0xFFFF, 0x1_0000, u64::MAX] {
-            assert_ne!(Sessions::tsih(NexusId(nexus)), 0);
-        }
+    fn handles_are_never_zero_and_never_of_a_living_session() {
+        let sessions = Sessions::new(Arc::default());
+        assert!((0..70_000).all(|_| sessions.tsih() != 0));
     }
 }

@@ -16,4 +16,5 @@ pub(crate) mod osd;
 pub(crate) mod osd_lists;
 pub(crate) mod scsi;
 pub(crate) mod seal;
+pub(crate) mod shell;
 pub(crate) mod store;

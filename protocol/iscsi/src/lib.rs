@@ -1,6 +1,6 @@
 //! RFC 7143 iSCSI, both ends, as sans-I/O state machines.
 //!
-//! Does: framing, digests, login and text negotiation, full feature phase with bidirectional commands and
+//! Does: framing, digests, login with CHAP, text negotiation, full feature phase with bidirectional commands and
 //! extended CDBs, at error recovery level 0 with one connection a session.
 //! Does not: touch sockets, clocks or threads, nor know what a CDB or sense data means.
 //! Contract: see [`target::Connection`] and [`initiator::Connection`].
@@ -15,6 +15,7 @@ extern crate std;
 
 mod buffer;
 mod cdb;
+pub mod chap;
 mod digest;
 mod frame;
 mod gather;

@@ -27,8 +27,11 @@ pub const KEYS_MAX: usize = 96;
 /// Longest key name (RFC 7143 §6.1).
 pub const KEY_NAME_MAX: usize = 63;
 
-/// Longest value of a key (RFC 7143 §6.1, except large binary values, of which we know none).
+/// Longest value of a key (RFC 7143 §6.1), large binary values apart.
 pub const KEY_VALUE_MAX: usize = 255;
+
+/// Longest large binary value (CHAP challenge and response): 1024 bytes as hexadecimal, and its prefix.
+pub const KEY_BINARY_MAX: usize = 2 + 2 * crate::chap::CHALLENGE_MAX;
 
 /// Longest iSCSI name, in bytes (RFC 7143 §4.2.7.2).
 pub const NAME_MAX: usize = 223;

@@ -159,6 +159,10 @@ pub(crate) enum Key {
     DataPduInOrder,
     DataSequenceInOrder,
     ErrorRecoveryLevel,
+    TaskReporting,
+    ProtocolLevel,
+    /// IFMarker, OFMarker, IFMarkInt, OFMarkInt.
+    Obsolete,
 }
 
 struct Row {
@@ -188,7 +192,43 @@ static KEYS: &[Row] = &[
     row(Key::DataPduInOrder, "DataPDUInOrder", 0, 0),
     row(Key::DataSequenceInOrder, "DataSequenceInOrder", 0, 0),
     row(Key::ErrorRecoveryLevel, "ErrorRecoveryLevel", 0, 2),
+    row(Key::TaskReporting, "TaskReporting", 0, 0),
+    row(Key::ProtocolLevel, "iSCSIProtocolLevel", 0, 31),
+    row(Key::Obsolete, "IFMarker", 0, 0),
+    row(Key::Obsolete, "OFMarker", 0, 0),
+    row(Key::Obsolete, "IFMarkInt", 0, 0),
+    row(Key::Obsolete, "OFMarkInt", 0, 0),
 ];
+
+/// The constants that only an answer may say (§6.2).
+pub(crate) fn is_constant(value: &str) -> bool {
+    matches!(value, "NotUnderstood" | "Irrelevant" | "Reject")
+}
+
+/// Keys that say nothing in a discovery session (§13, "Irrelevant when: SessionType=Discovery").
+pub(crate) fn is_irrelevant_in_discovery(name: &str) -> bool {
+    find(name).is_some_and(|row| {
+        matches!(
+            row.key,
+            Key::MaxConnections
+                | Key::InitialR2t
+                | Key::ImmediateData
+                | Key::MaxBurst
+                | Key::FirstBurst
+                | Key::MaxOutstandingR2t
+                | Key::DataPduInOrder
+                | Key::DataSequenceInOrder
+                | Key::TaskReporting
+                | Key::ProtocolLevel
+        )
+    })
+}
+
+/// Keys that are settled at login and rejected after it.
+pub(crate) fn is_for_login(name: &str) -> bool {
+    let named = ["InitiatorName", "TargetName", "SessionType", "AuthMethod", "TargetPortalGroupTag"];
+    find(name).is_some() || named.contains(&name) || name.starts_with("CHAP_")
+}
 
 /// An answer of the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,15 +240,15 @@ pub(crate) enum Answer {
     Nothing,
     /// The value is not admissible; the key keeps its default.
     Reject,
+    /// The key says nothing in this session.
+    Irrelevant,
 }
+
+const RFC3720: &str = "RFC3720";
+const PROTOCOL_LEVEL: u32 = 1;
 
 fn find(name: &str) -> Option<&'static Row> {
     KEYS.iter().find(|row| row.name == name)
-}
-
-/// True for a name of the table.
-pub(crate) fn is_operational(name: &str) -> bool {
-    find(name).is_some()
 }
 
 /// Responder: what to say to an offered operational key; `None` if the key is not operational.
@@ -272,13 +312,21 @@ fn respond(
             number?;
             Answer::Number(0)
         }
+        // The behaviour of RFC 3720 is what we have (§13.23).
+        Key::TaskReporting => {
+            value.split(',').find(|value| *value == RFC3720).map(|_| Answer::Word(RFC3720))?
+        }
+        // RFC 7143 is level 1 (§13.24).
+        Key::ProtocolLevel => Answer::Number(number?.min(PROTOCOL_LEVEL)),
+        // §13.25: never NotUnderstood.
+        Key::Obsolete => Answer::Reject,
     })
 }
 
 /// Originator: every operational key with the value we offer.
 pub(crate) fn offers(policy: &Policy) -> Vec<(&'static str, Answer)> {
     KEYS.iter()
-        .map(|row| {
+        .filter_map(|row| {
             let value = match row.key {
                 Key::HeaderDigest => Answer::Word(policy.header_digest.offer()),
                 Key::DataDigest => Answer::Word(policy.data_digest.offer()),
@@ -293,8 +341,10 @@ pub(crate) fn offers(policy: &Policy) -> Vec<(&'static str, Answer)> {
                 Key::MaxOutstandingR2t => Answer::Number(policy.max_outstanding_r2t),
                 Key::DataPduInOrder | Key::DataSequenceInOrder => Answer::Bool(true),
                 Key::ErrorRecoveryLevel => Answer::Number(0),
+                // Defaults, and obsolete: not offered.
+                Key::TaskReporting | Key::ProtocolLevel | Key::Obsolete => return None,
             };
-            (row.name, value)
+            Some((row.name, value))
         })
         .collect()
 }
@@ -303,7 +353,7 @@ pub(crate) fn offers(policy: &Policy) -> Vec<(&'static str, Answer)> {
 /// key that is not operational.
 pub(crate) fn conclude(agreed: &mut Parameters, policy: &Policy, name: &str, value: &str) -> Option<bool> {
     let row = find(name)?;
-    if matches!(value, "NotUnderstood" | "Irrelevant" | "Reject") {
+    if is_constant(value) {
         return Some(true); // the default of §13 stays
     }
     let number = text::number(value).filter(|n| (row.range.0..=row.range.1).contains(n));
@@ -315,7 +365,7 @@ pub(crate) fn conclude(agreed: &mut Parameters, policy: &Policy, name: &str, val
         Some(Answer::Bool(b)) => text::boolean(value) == Some(b),
         Some(Answer::Word(word)) => word == value,
         Some(Answer::Nothing) => true,
-        Some(Answer::Reject) | None => false,
+        Some(Answer::Reject | Answer::Irrelevant) | None => false,
     };
     if legal {
         *agreed = result;
@@ -331,6 +381,7 @@ impl core::fmt::Display for Answer {
             Self::Word(word) => f.write_str(word),
             Self::Nothing => Ok(()),
             Self::Reject => f.write_str("Reject"),
+            Self::Irrelevant => f.write_str("Irrelevant"),
         }
     }
 }
@@ -372,10 +423,17 @@ mod tests {
             ("DataSequenceInOrder", "maybe", "Reject"),
             ("ErrorRecoveryLevel", "2", "0"),
             ("MaxRecvDataSegmentLength", "8192", ""),
+            ("TaskReporting", "FastAbort,RFC3720", "RFC3720"),
+            ("TaskReporting", "FastAbort,ResponseFence", "Reject"),
+            ("iSCSIProtocolLevel", "2", "1"),
+            ("iSCSIProtocolLevel", "0", "0"),
+            ("iSCSIProtocolLevel", "32", "Reject"),
+            ("IFMarker", "No", "Reject"),
+            ("OFMarkInt", "1~2", "Reject"),
         ] {
             assert_eq!(say(&policy, name, offer), reply, "{name}={offer}");
         }
-        assert!(!is_operational("X-com.example"));
+        assert!(!is_for_login("X-com.example") && is_for_login("CHAP_A") && is_for_login("MaxConnections"));
     }
 
     #[test]

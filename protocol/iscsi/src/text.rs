@@ -3,7 +3,7 @@
 use alloc::{string::String, vec::Vec};
 use core::fmt::Write as _;
 
-use crate::limits::{KEY_NAME_MAX, KEY_VALUE_MAX, KEYS_MAX};
+use crate::limits::{KEY_BINARY_MAX, KEY_NAME_MAX, KEY_VALUE_MAX, KEYS_MAX};
 
 /// A negotiation text that breaks the rules of §6.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,10 +20,16 @@ pub enum TextError {
     /// Longer than [`KEY_VALUE_MAX`].
     #[error("a value exceeds {KEY_VALUE_MAX} bytes")]
     LongValue,
+    /// A key twice in one negotiation.
+    #[error("a key comes twice")]
+    Twice,
     /// More than [`KEYS_MAX`] pairs.
     #[error("more than {KEYS_MAX} keys")]
     TooManyKeys,
 }
+
+/// Keys with large binary values (§6.1).
+const BINARY: [&str; 2] = ["CHAP_C", "CHAP_R"];
 
 /// The pairs of a whole negotiation text, checked.
 ///
@@ -48,7 +54,8 @@ pub(crate) fn parse_up_to(most: usize, text: &[u8]) -> Result<Vec<(&str, &str)>,
         if key.len() > KEY_NAME_MAX {
             return Err(TextError::LongKey);
         }
-        if value.len() > KEY_VALUE_MAX {
+        let most = if BINARY.contains(&key) { KEY_BINARY_MAX } else { KEY_VALUE_MAX };
+        if value.len() > most {
             return Err(TextError::LongValue);
         }
         let proper = |c: char| c.is_ascii_alphanumeric() || ".-+@_#".contains(c);

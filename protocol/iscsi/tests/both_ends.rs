@@ -527,7 +527,7 @@ fn management_answers_what_it_did() {
         (Function::AbortTask(done), FunctionResult::NoSuchTask),
         (Function::AbortTaskSet(0), FunctionResult::Complete),
         (Function::LogicalUnitReset(0), FunctionResult::Complete),
-        (Function::TargetWarmReset, FunctionResult::NotSupported),
+        (Function::TargetWarmReset, FunctionResult::NotAuthorized),
     ] {
         pair.initiator.manage(function).unwrap();
         pair.run();

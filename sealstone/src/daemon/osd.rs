@@ -15,6 +15,7 @@ use sealstone_target::{Config as TargetConfig, Counter, Target};
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
+use super::access;
 use super::audit_log::{AuditLog, AuditState};
 use super::blocks::{Blocks, Exposure};
 use super::control::{self, Control};
@@ -37,6 +38,7 @@ const CONNECTIONS_DEFAULT: usize = 256;
 const BUFFER_MIB_DEFAULT: usize = 256;
 const IDLE_S_DEFAULT: u64 = 60;
 const LOGIN_S_DEFAULT: u64 = 15;
+const PDU_S_DEFAULT: u64 = 30;
 const GROUP_S_DEFAULT: u64 = 5;
 
 /// The machine's clock and random bytes.
@@ -148,6 +150,8 @@ impl OsdDaemon {
         if config.insecure_capkey {
             tracing::warn!("--insecure-capkey: CAPKEY without TLS stops neither injection nor replay");
         }
+        // Before anything is touched: a wrong file must not open the door wider.
+        let access = options.access_file.as_deref().map(access::read).transpose()?;
         // The port first: a second daemon on the same folder and port fails without having touched anything.
         let (listener, address) = bind(options.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "listen").await?;
         let store_options = Options {
@@ -173,11 +177,19 @@ impl OsdDaemon {
         let url = format!("iscsi://{advertised}/{target_name}/0");
         let mut target_config = TargetConfig::new(target_name.clone());
         target_config.connections_max = options.connections_max.unwrap_or(CONNECTIONS_DEFAULT);
+        // A few places stay for others, whoever comes first.
+        let fair = target_config.connections_max - target_config.connections_max / 16;
+        target_config.connections_per_source_max = options.connections_per_address_max.unwrap_or(fair);
         target_config.memory_max = options.buffer_mib_max.unwrap_or(BUFFER_MIB_DEFAULT) << 20;
         target_config.memory_per_connection_max =
             target_config.memory_per_connection_max.min(target_config.memory_max);
         target_config.protocol.ping_after_ms = options.idle_s_max.unwrap_or(IDLE_S_DEFAULT) * 1000;
         target_config.protocol.login_timeout_ms = options.login_s_max.unwrap_or(LOGIN_S_DEFAULT) * 1000;
+        let pdu_ms = options.pdu_s_max.unwrap_or(PDU_S_DEFAULT).saturating_mul(1000);
+        target_config.protocol.pdu_timeout_ms = pdu_ms;
+        target_config.protocol.transfer_timeout_ms = pdu_ms;
+        target_config.protocol.access = access.map(Arc::new);
+        target_config.protocol.allow_target_reset = flag(options.allow_target_reset);
         if options.advertise.is_some()
             && let Some(entry) = target_config.protocol.targets.first_mut()
         {

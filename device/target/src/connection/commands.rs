@@ -27,9 +27,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
         let counters = &self.shared.counters;
         counters.add(Counter::Commands, 1);
         let task = command.task;
-        let Some(nexus) = self.nexus() else { return };
-        let most = command.data_in_max as usize;
-        let addressee = self.shared.luns.address(command.lun, command.cdb.as_slice(), most);
+        let Some(session) = &self.session else { return };
+        let (nexus, most) = (session.entry.nexus, command.data_in_max as usize);
+        let seen = session.luns.as_deref();
+        let addressee = self.shared.luns.address(command.lun, command.cdb.as_slice(), most, seen);
         if let Addressee::Reported(_) = addressee {
             for unit in self.shared.luns.units() {
                 unit.luns_reported(nexus);

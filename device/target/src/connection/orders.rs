@@ -92,7 +92,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
             TaskOrder::NexusReset => self.machine.end_meant(meant(None, None)),
         };
         if let (TaskOrder::ClearSet | TaskOrder::Reset, Some(nexus)) = (what, self.nexus()) {
-            self.shared.sessions.end_commands(nexus, lun);
+            self.shared.sessions.end_commands(nexus, Some(lun), matches!(what, TaskOrder::ClearSet));
         }
         self.waiting.push(Waiting { from, lun, what, tasks, answer });
         self.settle_orders();
@@ -119,7 +119,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
         match order.what {
             TaskOrder::Reset => {
                 self.shared.counters.add(Counter::Resets, 1);
-                if let Some((_, unit)) = self.shared.luns.find(order.lun) {
+                let seen = self.session.as_ref().and_then(|session| session.luns.as_deref());
+                if let Some((_, unit)) = self.shared.luns.find(order.lun, seen) {
                     unit.reset();
                 }
             }

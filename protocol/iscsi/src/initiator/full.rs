@@ -133,8 +133,10 @@ impl Tasks {
     fn tags_ended_by(&self, function: Function) -> Vec<u32> {
         let ended = |task: &&Task| match function {
             Function::AbortTask(id) => task.id == id,
-            Function::AbortTaskSet(lun) | Function::LogicalUnitReset(lun) => task.command.lun == lun,
-            Function::TargetWarmReset => true,
+            Function::AbortTaskSet(lun) | Function::ClearTaskSet(lun) | Function::LogicalUnitReset(lun) => {
+                task.command.lun == lun
+            }
+            Function::TargetWarmReset | Function::TargetColdReset => true,
         };
         self.slots.iter().flatten().filter(ended).map(|task| task.tag).collect()
     }

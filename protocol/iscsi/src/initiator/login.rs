@@ -2,9 +2,11 @@
 
 use alloc::{string::String, vec::Vec};
 
-use super::{Closed, Config, LoginRefusal, Violation};
+use super::{Chap, Closed, Config, LoginRefusal, Violation};
 use crate::{
-    Parameters, limits, parameters,
+    Parameters,
+    chap::{self, Algorithm, CHALLENGE_MIN},
+    limits, parameters,
     pdu::{self, Bhs, flag, opcode},
     text,
 };
@@ -19,7 +21,20 @@ pub(super) struct Login {
     exchanges: u32,
     /// Text of C-bit continuations so far.
     gathered: Vec<u8>,
+    proof: Proof,
     pub(super) agreed: Parameters,
+}
+
+/// How far the proofs of both ends are.
+enum Proof {
+    /// None is asked of us or of the target, or all are given.
+    Given,
+    /// CHAP was offered.
+    Offered,
+    /// CHAP_A was sent.
+    Algorithms,
+    /// Our response was sent, with our challenge if the target must prove itself.
+    Responded(Algorithm),
 }
 
 /// What to do after a login response.
@@ -34,7 +49,8 @@ impl Login {
     /// The machine, and the first request.
     pub(super) fn begin(config: &Config, cmd_sn: u32, tag: u32) -> (Self, Bhs, Vec<u8>) {
         let agreed = Parameters { max_receive: limits::LOGIN_SEGMENT_MAX, ..Parameters::default() };
-        let mut login = Self { stage: SECURITY, exchanges: 0, gathered: Vec::new(), agreed };
+        let proof = if config.chap.is_some() { Proof::Offered } else { Proof::Given };
+        let mut login = Self { stage: SECURITY, exchanges: 0, gathered: Vec::new(), proof, agreed };
         let mut keys = Vec::new();
         text::put(&mut keys, "InitiatorName", &config.initiator_name);
         if let Some(alias) = &config.initiator_alias {
@@ -46,8 +62,14 @@ impl Login {
         } else {
             text::put(&mut keys, "SessionType", "Discovery");
         }
-        text::put(&mut keys, "AuthMethod", "None");
-        let bhs = login.request(config, cmd_sn, tag, true);
+        // A target that must prove itself cannot be taken at its word.
+        let methods = match &config.chap {
+            None => "None",
+            Some(Chap { target: None, .. }) => "CHAP,None",
+            Some(Chap { target: Some(_), .. }) => "CHAP",
+        };
+        text::put(&mut keys, "AuthMethod", methods);
+        let bhs = login.request(config, cmd_sn, tag, config.chap.is_none());
         (login, bhs, keys)
     }
 
@@ -91,8 +113,14 @@ impl Login {
         }
         let gathered = core::mem::take(&mut self.gathered);
         let mut answers = self.take_keys(config, &gathered).map_err(Closed::Violation)?;
+        let proven = matches!(self.proof, Proof::Given);
         if flags & flag::TRANSIT == 0 {
-            return Ok(Next::Request(self.request(config, cmd_sn, tag, true), answers));
+            // Our response is the last word of ours, unless it is refused.
+            let transit = matches!(self.proof, Proof::Given | Proof::Responded(_));
+            return Ok(Next::Request(self.request(config, cmd_sn, tag, transit), answers));
+        }
+        if !proven {
+            return Err(Closed::Violation(Violation::Unproven));
         }
         match (self.stage, next) {
             (SECURITY, OPERATIONAL) => {
@@ -120,9 +148,12 @@ impl Login {
         let mut pairs = text::parse(gathered)?;
         // The answer to FirstBurstLength rests on this one.
         pairs.sort_by_key(|(key, _)| *key != "MaxBurstLength");
+        let chap_was_agreed = config.chap.is_some() && pairs.contains(&("AuthMethod", "CHAP"));
+        self.prove(config, &pairs, &mut answers)?;
         for (key, value) in pairs {
             match key {
-                "AuthMethod" if value != "None" => return Err(Violation::Selection),
+                "AuthMethod" if value != "None" && !chap_was_agreed => return Err(Violation::Selection),
+                key if key.starts_with("CHAP_") && config.chap.is_some() => {}
                 "AuthMethod" | "TargetPortalGroupTag" | "TargetAlias" | "TargetAddress" => {}
                 _ if self.stage == SECURITY => text::put(&mut answers, key, "NotUnderstood"),
                 _ => match parameters::conclude(&mut self.agreed, &config.policy, key, value) {
@@ -135,6 +166,72 @@ impl Login {
         }
         Ok(answers)
     }
+}
+
+impl Login {
+    /// Our steps of CHAP (§12.1.3), and the check of the target's.
+    fn prove(
+        &mut self,
+        config: &Config,
+        pairs: &[(&str, &str)],
+        answers: &mut Vec<u8>,
+    ) -> Result<(), Violation> {
+        let Some(own) = &config.chap else { return Ok(()) };
+        let value = |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
+        let need = |name: &str| value(name).ok_or(Violation::Unproven);
+        match self.proof {
+            Proof::Given => {}
+            Proof::Offered => match value("AuthMethod") {
+                // The target asks for nothing.
+                Some("None") if own.target.is_none() => self.proof = Proof::Given,
+                Some("CHAP") => {
+                    text::put(answers, "CHAP_A", chap::offer(&own.algorithms));
+                    self.proof = Proof::Algorithms;
+                }
+                Some(_) => return Err(Violation::Selection),
+                None if own.target.is_none() => {}
+                None => return Err(Violation::Unproven),
+            },
+            Proof::Algorithms => {
+                let algorithm = text::number(need("CHAP_A")?).and_then(Algorithm::of);
+                let algorithm = algorithm
+                    .filter(|algorithm| own.algorithms.contains(algorithm))
+                    .ok_or(Violation::Selection)?;
+                let identifier = chap::identifier(need("CHAP_I")?).ok_or(Violation::Unproven)?;
+                let challenge = chap::binary(need("CHAP_C")?).filter(|bytes| bytes.len() >= CHALLENGE_MIN);
+                let challenge = challenge.ok_or(Violation::Unproven)?;
+                // Our own challenge sent back would have us compute the target's response (§12.1.3).
+                if challenge == own.challenge {
+                    return Err(Violation::Unproven);
+                }
+                let response = algorithm.response(identifier, &own.account.secret, &challenge);
+                text::put(answers, "CHAP_N", &own.account.name);
+                text::put(answers, "CHAP_R", chap::hexadecimal(&response));
+                if own.target.is_some() {
+                    text::put(answers, "CHAP_I", own_identifier(own));
+                    text::put(answers, "CHAP_C", chap::hexadecimal(&own.challenge));
+                }
+                self.proof = Proof::Responded(algorithm);
+            }
+            Proof::Responded(algorithm) => {
+                if let Some(target) = &own.target {
+                    let response = chap::binary(need("CHAP_R")?).unwrap_or_default();
+                    let right =
+                        algorithm.accepts(own_identifier(own), &target.secret, &own.challenge, &response);
+                    if !right || need("CHAP_N")? != target.name {
+                        return Err(Violation::Unproven);
+                    }
+                }
+                self.proof = Proof::Given;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// CHAP_I of our challenge: as unpredictable as that is.
+const fn own_identifier(chap: &Chap) -> u8 {
+    chap.challenge[0]
 }
 
 fn refusal(response: &pdu::LoginResponse, data: &[u8]) -> LoginRefusal {

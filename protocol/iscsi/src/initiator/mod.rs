@@ -16,6 +16,6 @@ mod types;
 
 pub use session::Connection;
 pub use types::{
-    Closed, Command, Config, DiscoveredTarget, Event, Function, FunctionResult, LoginRefusal, NotSent,
+    Chap, Closed, Command, Config, DiscoveredTarget, Event, Function, FunctionResult, LoginRefusal, NotSent,
     Response, SubmitError, TaskFailure, Violation,
 };

@@ -218,8 +218,10 @@ impl Connection {
         let code = match function {
             Function::AbortTask(_) => 1,
             Function::AbortTaskSet(_) => 2,
+            Function::ClearTaskSet(_) => 4,
             Function::LogicalUnitReset(_) => 5,
             Function::TargetWarmReset => 6,
+            Function::TargetColdReset => 7,
         };
         let mut pdu =
             pdu::TaskManagement::new(opcode::TASK_MANAGEMENT | opcode::IMMEDIATE, flag::FINAL | code);
@@ -234,8 +236,10 @@ impl Connection {
                     pdu.lun.set(task.command.lun);
                 }
             }
-            Function::AbortTaskSet(lun) | Function::LogicalUnitReset(lun) => pdu.lun.set(lun),
-            Function::TargetWarmReset => {}
+            Function::AbortTaskSet(lun) | Function::ClearTaskSet(lun) | Function::LogicalUnitReset(lun) => {
+                pdu.lun.set(lun);
+            }
+            Function::TargetWarmReset | Function::TargetColdReset => {}
         }
         self.control(pdu.wire(), Vec::new());
         Ok(id)

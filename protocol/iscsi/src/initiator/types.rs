@@ -4,6 +4,7 @@ use alloc::{string::String, vec::Vec};
 
 use crate::{
     Buffer, Cdb, Crc32c, FrameError, Gather, Parameters, Policy, Residual, TaskAttribute, TaskId, TextError,
+    chap::{Account, Algorithm, CHALLENGE_LEN},
 };
 
 /// Who we are and whom we call.
@@ -29,6 +30,21 @@ pub struct Config {
     pub ping_after_ms: u64,
     /// Milliseconds until a ping must be answered.
     pub ping_timeout_ms: u64,
+    /// How we prove ourselves; `None`: we do not.
+    pub chap: Option<Chap>,
+}
+
+/// What CHAP needs of an initiator.
+#[derive(Clone, Debug)]
+pub struct Chap {
+    /// Who we are.
+    pub account: Account,
+    /// Who the target must be (mutual CHAP); `None`: its word is enough.
+    pub target: Option<Account>,
+    /// Algorithms that we offer, in our order of preference.
+    pub algorithms: Vec<Algorithm>,
+    /// Our challenge to the target: fresh unpredictable bytes for each login.
+    pub challenge: [u8; CHALLENGE_LEN],
 }
 
 impl Config {
@@ -46,6 +62,7 @@ impl Config {
             login_timeout_ms: 10_000,
             ping_after_ms: 10_000,
             ping_timeout_ms: 10_000,
+            chap: None,
         }
     }
 }
@@ -128,8 +145,12 @@ pub enum Function {
     AbortTaskSet(u64),
     /// LOGICAL UNIT RESET.
     LogicalUnitReset(u64),
+    /// CLEAR TASK SET: all commands of all sessions to the logical unit.
+    ClearTaskSet(u64),
     /// TARGET WARM RESET.
     TargetWarmReset,
+    /// TARGET COLD RESET; the target closes every connection after it.
+    TargetColdReset,
 }
 
 /// The target's answer to a task management function (RFC 7143 §11.6.1).
@@ -253,6 +274,9 @@ pub struct LoginRefusal {
 /// How the target broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
+    /// The target did not prove that it knows its CHAP secret.
+    #[error("the target did not prove who it is")]
+    Unproven,
     /// The stream cannot be followed.
     #[error(transparent)]
     Frame(#[from] FrameError),

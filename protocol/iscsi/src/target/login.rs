@@ -2,7 +2,10 @@
 
 use alloc::{string::String, vec::Vec};
 
-use super::{Config, LoginRequest, Refusal, SessionKind};
+use super::{
+    Config, Doorkeeper, LoginRequest, Refusal, SessionKind,
+    authenticate::{Authentication, ChapKeys},
+};
 use crate::{
     Parameters, limits,
     parameters::{self, Answer},
@@ -10,7 +13,7 @@ use crate::{
     text,
 };
 
-const OPERATIONAL: u8 = 1;
+pub(super) const OPERATIONAL: u8 = 1;
 const FULL_FEATURE: u8 = 3;
 
 #[derive(Default)]
@@ -22,15 +25,24 @@ pub(super) struct Login {
     gathered: Vec<u8>,
     /// Names of all keys so far: a key may come once (§6.2).
     seen: Vec<String>,
-    identity: Option<(u32, u16)>,
-    isid: [u8; 6],
+    identity: Option<Identity>,
     initiator: Option<String>,
     alias: Option<String>,
     target: Option<String>,
     discovery: bool,
     kind: Option<SessionKind>,
     declared: bool,
+    authentication: Authentication,
     agreed: Parameters,
+}
+
+/// What stays the same through all requests of a login (§11.12.5 to §11.12.8).
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    tag: u32,
+    isid: [u8; 6],
+    tsih: u16,
+    cid: u16,
 }
 
 /// What to do after a login request.
@@ -40,8 +52,21 @@ pub(super) enum Next {
     Finish(Bhs, Vec<u8>, LoginRequest),
 }
 
+/// Keys of one text that are acted upon when all of it was read.
+#[derive(Default)]
+struct Said<'a> {
+    methods: Option<&'a str>,
+    chap: ChapKeys<'a>,
+}
+
 impl Login {
-    pub(super) fn request(&mut self, config: &Config, bhs: &Bhs, data: &[u8]) -> Result<Next, Refusal> {
+    pub(super) fn request(
+        &mut self,
+        config: &Config,
+        door: Option<&dyn Doorkeeper>,
+        bhs: &Bhs,
+        data: &[u8],
+    ) -> Result<Next, Refusal> {
         let request = pdu::Login::of(bhs);
         let (stage, next) = ((request.flags >> 2) & 3, request.flags & 3);
         let transit = request.flags & flag::TRANSIT != 0;
@@ -54,7 +79,15 @@ impl Login {
         if request.version_min != 0 {
             return Err(Refusal::Version);
         }
-        self.same_login(&request)?;
+        let identity = Identity {
+            tag: request.tag.get(),
+            isid: request.isid,
+            tsih: request.tsih.get(),
+            cid: request.cid.get(),
+        };
+        if *self.identity.get_or_insert(identity) != identity {
+            return Err(Refusal::InvalidDuringLogin);
+        }
         let lawful = stage <= OPERATIONAL
             && self.stage.is_none_or(|expected| expected == stage)
             && !(transit && (continues || next <= stage || next == 2));
@@ -65,21 +98,35 @@ impl Login {
         self.gathered.extend_from_slice(data);
         let mut answer = pdu::LoginResponse::new(opcode::LOGIN_RESPONSE, stage << 2);
         answer.isid = request.isid;
+        answer.tsih = request.tsih;
         answer.tag = request.tag;
         if continues {
             return Ok(Next::Respond(answer.wire(), Vec::new()));
         }
         let gathered = core::mem::take(&mut self.gathered);
         let mut answers = Vec::new();
-        self.keys(config, &gathered, &mut answers)?;
+        let said = self.keys(config, &gathered, &mut answers)?;
         self.identify(config, &mut answers)?;
+        let wanted = self.target.as_deref().filter(|_| !self.discovery);
+        let initiator = self.initiator.as_deref().unwrap_or_default();
+        let who = (initiator, wanted);
+        let proven = self.authentication.step(
+            config,
+            door,
+            who,
+            (stage, transit),
+            said.methods,
+            &said.chap,
+            &mut answers,
+        )?;
         if stage == OPERATIONAL && !self.declared {
             self.declared = true;
             self.agreed.max_receive =
                 config.policy.max_receive.clamp(limits::BURST_MIN, limits::DATA_SEGMENT_MAX);
             text::put(&mut answers, "MaxRecvDataSegmentLength", self.agreed.max_receive);
         }
-        if !transit {
+        // The security stage ends when there is nothing more to prove, whatever the initiator wants.
+        if !transit || !proven {
             return Ok(Next::Respond(answer.wire(), answers));
         }
         answer.flags |= flag::TRANSIT | next;
@@ -87,40 +134,57 @@ impl Login {
         if next != FULL_FEATURE {
             return Ok(Next::Respond(answer.wire(), answers));
         }
+        self.finish(config, identity, answer.wire(), answers)
+    }
+
+    fn finish(
+        &mut self,
+        config: &Config,
+        identity: Identity,
+        bhs: Bhs,
+        answers: Vec<u8>,
+    ) -> Result<Next, Refusal> {
         if !config.policy.admits(&self.agreed) {
             return Err(Refusal::InitiatorError);
         }
+        let initiator = self.initiator.clone().unwrap_or_default();
+        let user = self.authentication.user();
+        let kind = self.kind.unwrap_or(SessionKind::Discovery);
+        let luns = match (&config.access, kind) {
+            (Some(access), SessionKind::Normal { target }) => {
+                let name = config.targets.get(target).map_or("", |entry| entry.name.as_str());
+                access.grant(&initiator, user.as_deref(), name).ok_or(Refusal::Authorization)?.luns.clone()
+            }
+            _ => None,
+        };
         let request = LoginRequest {
-            initiator: self.initiator.clone().unwrap_or_default(),
+            initiator,
             alias: self.alias.clone(),
-            isid: self.isid,
-            kind: self.kind.unwrap_or(SessionKind::Discovery),
+            isid: identity.isid,
+            tsih: identity.tsih,
+            cid: identity.cid,
+            kind,
+            user,
+            luns,
             parameters: self.agreed.clone(),
         };
-        Ok(Next::Finish(answer.wire(), answers, request))
+        Ok(Next::Finish(bhs, answers, request))
     }
 
-    /// Tag, ISID, CID and TSIH stay the same through a login; a TSIH names a session to join, which we have no use for.
-    fn same_login(&mut self, request: &pdu::Login) -> Result<(), Refusal> {
-        let identity = (request.tag.get(), request.cid.get());
-        match self.identity {
-            None => {
-                self.identity = Some(identity);
-                self.isid = request.isid;
-                // One connection a session (§6.3.4: recovery level 0 may refuse a second one).
-                if request.tsih.get() != 0 { Err(Refusal::TooManyConnections) } else { Ok(()) }
-            }
-            Some(first) if first == identity && self.isid == request.isid && request.tsih.get() == 0 => {
-                Ok(())
-            }
-            Some(_) => Err(Refusal::InvalidDuringLogin),
-        }
-    }
-
-    fn keys(&mut self, config: &Config, gathered: &[u8], answers: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn keys<'a>(
+        &mut self,
+        config: &Config,
+        gathered: &'a [u8],
+        answers: &mut Vec<u8>,
+    ) -> Result<Said<'a>, Refusal> {
+        let mut said = Said::default();
         let mut pairs = text::parse(gathered).map_err(|_| Refusal::InitiatorError)?;
-        // The answer to FirstBurstLength rests on this one.
-        pairs.sort_by_key(|(key, _)| *key != "MaxBurstLength");
+        // What decides about other keys comes first: the kind of session, and what FirstBurstLength rests on.
+        pairs.sort_by_key(|(key, _)| match *key {
+            "SessionType" => 0,
+            "MaxBurstLength" => 1,
+            _ => 2,
+        });
         for (key, value) in pairs {
             if self.seen.len() >= limits::KEYS_MAX || self.seen.iter().any(|seen| seen == key) {
                 return Err(Refusal::InitiatorError);
@@ -135,14 +199,16 @@ impl Login {
                     "Discovery" => self.discovery = true,
                     _ => return Err(Refusal::SessionType),
                 },
-                // The one method we have. CHAP would begin its exchange here and keep the stage.
-                "AuthMethod" if value.split(',').any(|method| method == "None") => {
-                    text::put(answers, key, "None");
-                }
-                "AuthMethod" => return Err(Refusal::Authentication),
+                "AuthMethod" => said.methods = Some(value),
+                _ if said.chap.take(key, value) => {}
                 // Only a target says these (§13.5, §13.8, §13.9): an answer to them would meet our own.
                 "TargetAlias" | "TargetAddress" | "TargetPortalGroupTag" => {
                     return Err(Refusal::InitiatorError);
+                }
+                // Full feature phase only (§13.3).
+                "SendTargets" => text::put(answers, key, Answer::Reject),
+                _ if self.discovery && parameters::is_irrelevant_in_discovery(key) => {
+                    text::put(answers, key, Answer::Irrelevant);
                 }
                 _ => match parameters::answer(&mut self.agreed, &config.policy, key, value) {
                     Some(Answer::Nothing) => {}
@@ -151,11 +217,13 @@ impl Login {
                         return Err(Refusal::InitiatorError);
                     }
                     Some(answer) => text::put(answers, key, answer),
+                    // A refusal of something that we never said is not refused in turn (§6.2).
+                    None if parameters::is_constant(value) => {}
                     None => text::put(answers, key, "NotUnderstood"),
                 },
             }
         }
-        Ok(())
+        Ok(said)
     }
 
     /// After the first whole request: who calls whom (§6.3, §13.6 and §13.9).
@@ -163,17 +231,29 @@ impl Login {
         if self.kind.is_some() {
             return Ok(());
         }
-        if self.initiator.is_none() {
-            return Err(Refusal::MissingParameter);
-        }
+        let initiator = self.initiator.as_deref().ok_or(Refusal::MissingParameter)?;
+        let allowed = |target: Option<&str>| match &config.access {
+            Some(access) if access.candidates(initiator, target).next().is_none() => {
+                Err(Refusal::Authorization)
+            }
+            _ => Ok(()),
+        };
         if self.discovery {
+            allowed(None)?;
             self.kind = Some(SessionKind::Discovery);
             return Ok(());
         }
         let wanted = self.target.as_deref().ok_or(Refusal::MissingParameter)?;
-        let target = config.targets.iter().position(|entry| entry.name == wanted).ok_or(Refusal::NotFound)?;
-        if let Some(alias) = config.targets.get(target).and_then(|entry| entry.alias.as_ref()) {
-            text::put(answers, "TargetAlias", alias);
+        let target = config
+            .targets
+            .iter()
+            .position(|entry| entry.name.eq_ignore_ascii_case(wanted))
+            .ok_or(Refusal::NotFound)?;
+        if let Some(entry) = config.targets.get(target) {
+            allowed(Some(&entry.name))?;
+            if let Some(alias) = &entry.alias {
+                text::put(answers, "TargetAlias", alias);
+            }
         }
         text::put(answers, "TargetPortalGroupTag", config.portal_group);
         self.kind = Some(SessionKind::Normal { target });
@@ -181,7 +261,8 @@ impl Login {
     }
 }
 
+/// An iSCSI name, normalised as far as ASCII goes (§4.2.7.1).
 fn name(value: &str) -> Result<String, Refusal> {
     let proper = !value.is_empty() && value.len() <= limits::NAME_MAX && !value.contains(char::is_whitespace);
-    if proper { Ok(String::from(value)) } else { Err(Refusal::InitiatorError) }
+    if proper { Ok(value.to_ascii_lowercase()) } else { Err(Refusal::InitiatorError) }
 }

@@ -11,7 +11,18 @@ use super::{Closed, Connection, Event, Function, FunctionResult, task::State};
 use crate::{
     TaskId, limits,
     pdu::{self, Bhs, flag, opcode, reason},
+    serial,
 };
+
+/// Do two LUN fields say the same? Flat space addressing of a number below 256 is the same as peripheral addressing on
+/// bus 0 (SAM-5 §4.7.7).
+const fn same_unit(one: u64, other: u64) -> bool {
+    const FLAT: u64 = 0x40 << 56;
+    const fn plain(lun: u64) -> u64 {
+        if lun >> 56 == 0x40 { lun & !FLAT } else { lun }
+    }
+    plain(one) == plain(other)
+}
 
 /// A function that waits for commands to end, or for the shell.
 pub(super) struct Pending {
@@ -27,6 +38,8 @@ impl Connection {
         const ABORT_TASK_SET: u8 = 2;
         const CLEAR_TASK_SET: u8 = 4;
         const LOGICAL_UNIT_RESET: u8 = 5;
+        const TARGET_WARM_RESET: u8 = 6;
+        const TARGET_COLD_RESET: u8 = 7;
         const TASK_REASSIGN: u8 = 8;
         const LAST_KNOWN: u8 = 8;
         if self.pending.len() >= limits::MANAGEMENT_MAX {
@@ -35,12 +48,13 @@ impl Connection {
         let (tag, lun, referenced) = (request.tag.get(), request.lun.get(), request.referenced.get());
         match request.flags & 0x7F {
             ABORT_TASK => match self.tasks.find(referenced) {
-                Some(slot) if self.can_abort(slot) => self.end(tag, &[slot], None),
-                _ => self.management_response(tag, FunctionResult::NoSuchTask),
+                Some(slot) if self.can_abort(slot, lun) => self.end(tag, &[slot], None),
+                Some(_) => self.management_response(tag, FunctionResult::NoSuchTask),
+                None => self.abort_unseen(request),
             },
             ABORT_TASK_SET => {
                 let slots = self.slots_of(Some(lun));
-                self.end(tag, &slots, None);
+                self.end(tag, &slots, Some(Function::AbortTaskSet(lun)));
             }
             CLEAR_TASK_SET => {
                 let slots = self.slots_of(Some(lun));
@@ -51,7 +65,17 @@ impl Connection {
                 self.end(tag, &slots, Some(Function::LogicalUnitReset(lun)));
             }
             TASK_REASSIGN => self.management_response(tag, FunctionResult::NoReassignment),
-            // CLEAR ACA: we never enter it. Target resets would end strangers' work: not for everyone's asking.
+            // They end strangers' work: only where the operator allows it.
+            TARGET_WARM_RESET | TARGET_COLD_RESET if !self.config.allow_target_reset => {
+                self.management_response(tag, FunctionResult::NotAuthorized);
+            }
+            function @ (TARGET_WARM_RESET | TARGET_COLD_RESET) => {
+                let slots = self.slots_of(None);
+                let warm = function == TARGET_WARM_RESET;
+                let function = if warm { Function::TargetWarmReset } else { Function::TargetColdReset };
+                self.end(tag, &slots, Some(function));
+            }
+            // CLEAR ACA: we never enter it.
             known if known <= LAST_KNOWN && known > 0 => {
                 self.management_response(tag, FunctionResult::NotSupported);
             }
@@ -69,19 +93,40 @@ impl Connection {
     }
 
     /// Another session reset the logical unit, or cleared its task set: our commands to it end without an answer.
-    pub fn end_commands(&mut self, lun: u64) {
-        for slot in self.slots_of(Some(lun)) {
+    /// `None` is every logical unit. Returns how many there were that had not been ended before.
+    pub fn end_commands(&mut self, lun: Option<u64>) -> usize {
+        let slots = self.slots_of(lun);
+        let mut ended = 0;
+        for slot in slots {
+            let before = self.tasks.get(slot).is_some_and(|task| matches!(task.state, State::Aborted));
+            ended += usize::from(!before);
             self.end_one(slot);
         }
+        ended
     }
 
-    fn can_abort(&mut self, slot: u16) -> bool {
-        self.tasks.get(slot).is_some_and(|task| !matches!(task.state, State::Replying { .. }))
+    fn can_abort(&mut self, slot: u16, lun: u64) -> bool {
+        self.tasks
+            .get(slot)
+            .is_some_and(|task| same_unit(task.lun, lun) && !matches!(task.state, State::Replying { .. }))
+    }
+
+    /// ABORT TASK for a command that never came: if its number is the next one expected, it counts as received and the
+    /// function as done (§11.6.1, b).
+    fn abort_unseen(&mut self, request: &pdu::TaskManagement) {
+        let number = request.ref_cmd_sn.get();
+        let open = serial::within(number, self.exp_cmd_sn, self.max_cmd_sn());
+        if open && number == self.exp_cmd_sn && serial::before(number, request.cmd_sn.get()) {
+            self.exp_cmd_sn = self.exp_cmd_sn.wrapping_add(1);
+            self.management_response(request.tag.get(), FunctionResult::Complete);
+        } else {
+            self.management_response(request.tag.get(), FunctionResult::NoSuchTask);
+        }
     }
 
     fn slots_of(&self, lun: Option<u64>) -> Vec<u16> {
         let ours = self.tasks.iter().filter(|(_, task)| {
-            lun.is_none_or(|lun| task.lun == lun) && !matches!(task.state, State::Replying { .. })
+            lun.is_none_or(|lun| same_unit(task.lun, lun)) && !matches!(task.state, State::Replying { .. })
         });
         ours.map(|(slot, _)| slot).collect()
     }

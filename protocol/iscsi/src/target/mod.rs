@@ -1,6 +1,6 @@
 //! One iSCSI connection (and so one session), target side.
 //!
-//! Does: login, discovery, collecting data-out, splitting data-in, status and residuals, command window, task
+//! Does: login with CHAP and access rules, discovery, collecting data-out, splitting data-in, status and residuals, command window, task
 //! management bookkeeping, pings, logout, Reject. Does not: touch sockets or clocks, execute commands, know other
 //! sessions (the shell does reinstatement and resets across sessions).
 //! Contract: fill [`Connection::rx_space`], say [`Connection::received`], drain [`Connection::poll_event`] and
@@ -9,6 +9,10 @@
 //! got something back. After [`Event::Closed`] write what is left to transmit and close the socket.
 //! Truth: RFC 7143; docs/standards/iscsi.md.
 
+mod access;
+mod authenticate;
+#[cfg(test)]
+mod chap_tests;
 mod full;
 mod login;
 mod management;
@@ -21,6 +25,7 @@ mod tests;
 mod text_phase;
 mod types;
 
+pub use access::{Access, Doorkeeper, Rule};
 pub use orders::Meant;
 pub use session::Connection;
 pub use types::{

@@ -6,7 +6,7 @@ use core::mem;
 use bytes::Bytes;
 
 use super::{
-    Closed, Config, Event, Refusal, Reply, SessionKind, Violation,
+    Closed, Config, Doorkeeper, Event, Refusal, Reply, SessionKind, Violation,
     login::{Login, Next},
     management::Pending,
     task::{State, Tasks},
@@ -60,6 +60,9 @@ pub struct Connection {
     pub(super) config: Arc<Config>,
     pub(super) pool: Arc<dyn Pool>,
     pub(super) local_address: String,
+    door: Option<Arc<dyn Doorkeeper>>,
+    /// Initiator's name and proven CHAP name, from the end of the login on.
+    pub(super) peer: (String, Option<String>),
     pub(super) phase: Phase,
     pub(super) agreed: Parameters,
     pub(super) rx: Receiver,
@@ -98,6 +101,8 @@ impl Connection {
             config,
             pool,
             local_address,
+            door: None,
+            peer: (String::new(), None),
             phase: Phase::Login(Login::default()),
             agreed: Parameters::default(),
             out: VecDeque::new(),
@@ -118,6 +123,13 @@ impl Connection {
             pings: 0,
             logout_until: None,
         }
+    }
+
+    /// With a doorkeeper; without one, logins that must prove themselves are refused as unavailable.
+    #[must_use]
+    pub fn with_doorkeeper(mut self, door: Arc<dyn Doorkeeper>) -> Self {
+        self.door = Some(door);
+        self
     }
 
     /// Where the next received bytes go: the first slice is filled before the second. Both are empty when nothing
@@ -329,8 +341,11 @@ impl Connection {
             self.starved_since = None;
             // Nobody waits for these answers any more, and nothing may come after the last event.
             self.pending.clear();
-            // Answers under way are still sent after a logout, in vain after a violation: drop the latter.
-            if !matches!(reason, Closed::LoggedOut | Closed::Refused(_) | Closed::Violation(_)) {
+            // Answers under way are still sent after a logout or a reset, in vain after a violation: drop the latter.
+            if !matches!(
+                reason,
+                Closed::LoggedOut | Closed::Refused(_) | Closed::Violation(_) | Closed::TargetReset
+            ) {
                 self.out.clear();
             }
             self.events.push_back(Event::Closed(reason));
@@ -408,10 +423,11 @@ impl Connection {
                 let request = pdu::Login::of(bhs);
                 self.exp_cmd_sn = request.cmd_sn.get();
                 self.cid = request.cid.get();
-                match login.request(&self.config, bhs, bytes_of(&destination)) {
+                match login.request(&self.config, self.door.as_deref(), bhs, bytes_of(&destination)) {
                     Ok(Next::Respond(bhs, keys)) => self.control(bhs, Bytes::from(keys), true),
                     Ok(Next::Finish(bhs, keys, request)) => {
                         let (parameters, kind) = (request.parameters.clone(), request.kind);
+                        self.peer = (request.initiator.clone(), request.user.clone());
                         self.phase = Phase::Admission { bhs, keys, parameters, kind };
                         self.events.push_back(Event::Login(request));
                     }

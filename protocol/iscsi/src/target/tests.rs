@@ -11,7 +11,7 @@ use crate::{
 
 const NAME: &str = "iqn.2026-11.org.sealstone:osd.test";
 
-struct Heap;
+pub(super) struct Heap;
 
 impl Pool for Heap {
     fn take(&self, len: usize) -> Option<Vec<u8>> {
@@ -32,7 +32,7 @@ fn target(policy: Policy) -> Connection {
     Connection::new(Arc::new(config), Arc::new(Heap), "host:3260".into(), 0)
 }
 
-fn login(flags: u8, keys: &str) -> Vec<u8> {
+pub(super) fn login(flags: u8, keys: &str) -> Vec<u8> {
     let mut pdu = pdu::Login::new(opcode::LOGIN | opcode::IMMEDIATE, flags);
     pdu.tag.set(9);
     pdu.cmd_sn.set(100);
@@ -47,7 +47,7 @@ fn segment(mut bhs: Bhs, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn feed(target: &mut Connection, mut bytes: &[u8]) {
+pub(super) fn feed(target: &mut Connection, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let space = target.rx_space();
         let mut count = 0;
@@ -65,7 +65,7 @@ fn feed(target: &mut Connection, mut bytes: &[u8]) {
 }
 
 /// All PDUs that wait to be sent, as header and data.
-fn answers(target: &mut Connection) -> Vec<(Bhs, Vec<u8>)> {
+pub(super) fn answers(target: &mut Connection) -> Vec<(Bhs, Vec<u8>)> {
     let mut stream: Vec<u8> = Vec::new();
     while let Some(piece) = target.poll_transmit() {
         stream.extend_from_slice(&piece);
@@ -80,7 +80,7 @@ fn answers(target: &mut Connection) -> Vec<(Bhs, Vec<u8>)> {
     pdus
 }
 
-fn closed(target: &mut Connection) -> Option<Closed> {
+pub(super) fn closed(target: &mut Connection) -> Option<Closed> {
     core::iter::from_fn(|| target.poll_event()).find_map(|event| match event {
         Event::Closed(reason) => Some(reason),
         _ => None,
@@ -177,9 +177,9 @@ fn each_login_that_breaks_a_rule_hears_which() {
     let mut version = login(0x87, FIRST);
     version[3] = 1;
     is(Refusal::Version, &[version]);
-    let mut joining = login(0x87, FIRST);
+    let mut joining = login(0x81, "");
     joining[15] = 1;
-    is(Refusal::TooManyConnections, &[joining]);
+    is(Refusal::InvalidDuringLogin, &[login(0x04, FIRST), joining]);
     is(Refusal::MissingParameter, &[login(0x87, "TargetName=x|")]);
     is(Refusal::MissingParameter, &[login(0x87, "InitiatorName=x|")]);
     is(Refusal::NotFound, &[login(0x87, "InitiatorName=x|TargetName=y|")]);
@@ -229,8 +229,108 @@ fn unknown_keys_are_not_understood_and_login_goes_on() {
     assert!(matches!(target.poll_event(), Some(Event::Login(_))));
     target.admit(1);
     let text = String::from_utf8(answers(&mut target)[0].1.clone()).unwrap();
-    assert!(text.contains("X-org.example.key=NotUnderstood\0") && text.contains("OFMarker=NotUnderstood\0"));
+    assert!(text.contains("X-org.example.key=NotUnderstood\0") && text.contains("OFMarker=Reject\0"));
     assert!(text.contains("TargetPortalGroupTag=1\0"));
+}
+
+#[test]
+fn every_key_of_the_standard_has_its_answer() {
+    let said = |first: &str, keys: &str| {
+        let mut target = target(Policy::default());
+        feed(&mut target, &login(0x87, &[first, keys].concat()));
+        assert_eq!(closed(&mut target), None, "{keys}");
+        target.admit(3);
+        String::from_utf8(answers(&mut target).remove(0).1).unwrap().replace('\0', "|")
+    };
+    for (keys, answer) in [
+        ("TaskReporting=RFC3720,FastAbort|", "TaskReporting=RFC3720|"),
+        ("TaskReporting=FastAbort|", "TaskReporting=Reject|"),
+        ("iSCSIProtocolLevel=31|", "iSCSIProtocolLevel=1|"),
+        ("OFMarker=No|IFMarkInt=2~4|", "OFMarker=Reject|IFMarkInt=Reject|"),
+        ("SendTargets=All|", "SendTargets=Reject|"),
+        ("X-org.example.key=1|", "X-org.example.key=NotUnderstood|"),
+        ("ErrorRecoveryLevel=2|MaxConnections=8|", "ErrorRecoveryLevel=0|MaxConnections=1|"),
+        ("DataPDUInOrder=No|DataSequenceInOrder=No|", "DataPDUInOrder=Yes|DataSequenceInOrder=Yes|"),
+    ] {
+        assert!(said(FIRST, keys).contains(answer), "{keys}: {}", said(FIRST, keys));
+    }
+    assert!(!said(FIRST, "X-a=NotUnderstood|Y-b=Irrelevant|").contains("X-a"), "no answer to an answer");
+    let discovery = "InitiatorName=iqn.x:y|SessionType=Discovery|";
+    let keys = "MaxConnections=2|InitialR2T=Yes|ImmediateData=Yes|MaxBurstLength=512|FirstBurstLength=512|\
+                MaxOutstandingR2T=1|DataPDUInOrder=Yes|DataSequenceInOrder=Yes|TaskReporting=RFC3720|iSCSIProtocolLevel=1|";
+    assert_eq!(said(discovery, keys).matches("=Irrelevant|").count(), 10);
+    assert!(
+        said(discovery, "HeaderDigest=None|ErrorRecoveryLevel=0|")
+            .contains("HeaderDigest=None|ErrorRecoveryLevel=0|")
+    );
+}
+
+#[test]
+fn a_text_request_in_full_feature_phase_may_say_a_key_once() {
+    let mut bench = Bench::usual();
+    let ask = |bench: &mut Bench, keys: &str| {
+        let mut pdu = pdu::Text::new(opcode::TEXT | opcode::IMMEDIATE, flag::FINAL);
+        pdu.tag.set(77);
+        pdu.transfer.set(NO_TAG);
+        let said = bench.say(&segment(pdu.wire(), keys.replace('|', "\0").as_bytes()));
+        (said[0].0[0], said[0].0[2], String::from_utf8_lossy(&said[0].1).replace('\0', "|"))
+    };
+    let (opcode, reason, _) = ask(&mut bench, "X-a=1|X-a=2|");
+    assert_eq!((opcode, reason), (opcode::REJECT, reason::PROTOCOL));
+    assert_eq!(ask(&mut bench, "InitiatorAlias=me|X-a=1|").2, "X-a=NotUnderstood|");
+    for key in [
+        "InitiatorName",
+        "AuthMethod",
+        "CHAP_A",
+        "MaxConnections",
+        "SessionType",
+        "OFMarker",
+        "TaskReporting",
+    ] {
+        assert_eq!(ask(&mut bench, &std::format!("{key}=1|")).2, std::format!("{key}=Reject|"));
+    }
+    assert_eq!(ask(&mut bench, "MaxRecvDataSegmentLength=600|").2, "");
+    assert_eq!(bench.target.parameters().max_send, 600);
+    assert_eq!(ask(&mut bench, "MaxRecvDataSegmentLength=1|").2, "MaxRecvDataSegmentLength=Reject|");
+}
+
+fn manage(bench: &mut Bench, function: u8, lun: u64, referenced: u32, ref_cmd_sn: u32) -> Option<u8> {
+    let mut pdu =
+        pdu::TaskManagement::new(opcode::TASK_MANAGEMENT | opcode::IMMEDIATE, flag::FINAL | function);
+    pdu.tag.set(900);
+    pdu.lun.set(lun);
+    pdu.referenced.set(referenced);
+    pdu.ref_cmd_sn.set(ref_cmd_sn);
+    pdu.cmd_sn.set(bench.cmd_sn);
+    let said = bench.say(&pdu.wire());
+    said.first().map(|(bhs, _)| pdu::TaskManagementResponse::of(bhs).response)
+}
+
+#[test]
+fn task_management_answers_as_the_standard_numbers_it() {
+    let mut bench = Bench::usual();
+    // CLEAR ACA, both target resets unless allowed, TASK REASSIGN, codes that do not exist.
+    for (function, response) in [(3, 5), (6, 6), (7, 6), (8, 4), (0, 255), (9, 255), (0x7F, 255)] {
+        assert_eq!(manage(&mut bench, function, 0, 0, 0), Some(response), "function {function}");
+    }
+    let command = bench.command(5, WRITE, 100, b"");
+    bench.say(&command);
+    assert_eq!(manage(&mut bench, 1, 1 << 48, 5, 0), Some(1), "of another logical unit");
+    assert_eq!(manage(&mut bench, 1, 0x40 << 56, 5, 0), Some(0), "flat addressing of the same");
+    assert_eq!(manage(&mut bench, 1, 0, 5, 0), Some(1), "ended");
+    // A number that was not seen yet, by a function that comes behind it.
+    let number = bench.cmd_sn;
+    bench.cmd_sn += 1;
+    assert_eq!(manage(&mut bench, 1, 0, 6, number), Some(0));
+    let command = bench.command(7, WRITE, 4, b"1234");
+    bench.say(&command);
+    assert_eq!(bench.execute().len(), 1, "no hole is left");
+    assert_eq!(manage(&mut bench, 1, 0, 6, number), Some(1), "long past");
+    assert_eq!(manage(&mut bench, 2, 3 << 48, 0, 0), None, "the shell knows its logical units");
+    let Some(Event::Management { id, function }) = bench.target.poll_event() else { panic!() };
+    assert_eq!(function, super::Function::AbortTaskSet(3 << 48));
+    bench.target.managed(id, super::FunctionResult::NoSuchLun);
+    assert_eq!(pdu::TaskManagementResponse::of(&answers(&mut bench.target)[0].0).response, 2);
 }
 
 /// Otherwise one response would say a key twice: as an answer, and as our own declaration.

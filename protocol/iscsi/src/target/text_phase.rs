@@ -72,7 +72,14 @@ impl Connection {
     }
 
     fn answer_keys(&mut self, request: &[u8], answer: &mut Vec<u8>) -> Result<(), text::TextError> {
-        for (key, value) in text::parse(request)? {
+        let pairs = text::parse(request)?;
+        // A key may come once in a negotiation (§6.2).
+        for (at, (key, _)) in pairs.iter().enumerate() {
+            if pairs[..at].iter().any(|(earlier, _)| earlier == key) {
+                return Err(text::TextError::Twice);
+            }
+        }
+        for (key, value) in pairs {
             match key {
                 "SendTargets" => self.send_targets(value, answer),
                 // The one operational key that may change in full feature phase (§13.12).
@@ -82,7 +89,10 @@ impl Connection {
                         text::put(answer, key, Answer::Reject);
                     }
                 }
-                _ if parameters::is_operational(key) => text::put(answer, key, Answer::Reject),
+                // A declaration that may come at any time (§13.7).
+                "InitiatorAlias" => {}
+                _ if parameters::is_for_login(key) => text::put(answer, key, Answer::Reject),
+                _ if parameters::is_constant(value) => {}
                 _ => text::put(answer, key, "NotUnderstood"),
             }
         }
@@ -95,11 +105,19 @@ impl Connection {
             Phase::Full(SessionKind::Normal { target }) => config.targets.get(target),
             _ => None,
         };
-        let wanted = |entry: &&TargetEntry| match (which, own) {
-            ("All", None) => true,
-            ("", Some(own)) => entry.name == own.name,
-            (name, None) => entry.name == name,
-            (name, Some(own)) => entry.name == name && name == own.name,
+        let (initiator, user) = &self.peer;
+        let seen = |entry: &TargetEntry| match &config.access {
+            Some(access) => access.grant(initiator, user.as_deref(), &entry.name).is_some(),
+            None => true,
+        };
+        let wanted = |entry: &&TargetEntry| {
+            seen(entry)
+                && match (which, own) {
+                    ("All", None) => true,
+                    ("", Some(own)) => entry.name == own.name,
+                    (name, None) => entry.name.eq_ignore_ascii_case(name),
+                    (name, Some(own)) => entry.name == own.name && own.name.eq_ignore_ascii_case(name),
+                }
         };
         if which == "All" && own.is_some() {
             // Only discovery sessions may ask for all (appendix C).

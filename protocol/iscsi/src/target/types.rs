@@ -1,7 +1,8 @@
 //! What goes into and comes out of a target's connection.
 
-use alloc::{string::String, vec::Vec};
+use alloc::{string::String, sync::Arc, vec::Vec};
 
+use super::Access;
 use crate::{Buffer, Cdb, Crc32c, FrameError, Gather, Parameters, Policy, TaskAttribute, TaskId};
 
 /// A target behind this portal.
@@ -42,6 +43,10 @@ pub struct Config {
     pub transfer_timeout_ms: u64,
     /// Milliseconds that a command waits for memory before it gets BUSY.
     pub starvation_timeout_ms: u64,
+    /// Who may log in; `None`: everybody, unproven.
+    pub access: Option<Arc<Access>>,
+    /// Initiators may reset the whole target (TARGET WARM RESET and COLD RESET).
+    pub allow_target_reset: bool,
 }
 
 impl Config {
@@ -61,6 +66,8 @@ impl Config {
             pdu_timeout_ms: 30_000,
             transfer_timeout_ms: 30_000,
             starvation_timeout_ms: 5_000,
+            access: None,
+            allow_target_reset: false,
         }
     }
 }
@@ -86,8 +93,16 @@ pub struct LoginRequest {
     pub alias: Option<String>,
     /// The initiator's part of the session identifier.
     pub isid: [u8; 6],
+    /// Zero for a new session; else the session that this connection wants to join or reinstate (§6.3.1).
+    pub tsih: u16,
+    /// The connection's number within its session.
+    pub cid: u16,
     /// What for. The same initiator, ISID and target as a living session replace that session (§6.3.5).
     pub kind: SessionKind,
+    /// CHAP name that was proven; `None` if none was asked for.
+    pub user: Option<String>,
+    /// Logical units that it may see; `None`: all.
+    pub luns: Option<Vec<u16>>,
     /// What was agreed.
     pub parameters: Parameters,
 }
@@ -193,6 +208,12 @@ pub enum Function {
     ClearTaskSet(u64),
     /// LOGICAL UNIT RESET: end all sessions' commands to this logical unit and reset it.
     LogicalUnitReset(u64),
+    /// ABORT TASK SET: done already, if there is such a logical unit.
+    AbortTaskSet(u64),
+    /// TARGET WARM RESET: end all commands and reset all logical units.
+    TargetWarmReset,
+    /// TARGET COLD RESET: the same, then close every connection.
+    TargetColdReset,
 }
 
 /// The answer to a task management function (RFC 7143 §11.6.1).
@@ -208,6 +229,8 @@ pub enum FunctionResult {
     NoReassignment,
     /// 5.
     NotSupported,
+    /// 6.
+    NotAuthorized,
     /// 255.
     Rejected,
 }
@@ -220,6 +243,7 @@ impl FunctionResult {
             Self::NoSuchLun => 2,
             Self::NoReassignment => 4,
             Self::NotSupported => 5,
+            Self::NotAuthorized => 6,
             Self::Rejected => 255,
         }
     }
@@ -268,6 +292,9 @@ pub enum Closed {
     /// Data-out that we wait for paused too long.
     #[error("data-out paused too long")]
     TransferTimeout,
+    /// TARGET COLD RESET.
+    #[error("the target was reset")]
+    TargetReset,
     /// The initiator did not log out although asked to.
     #[error("asked to log out and did not")]
     LogoutTimeout,

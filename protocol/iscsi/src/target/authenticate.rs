@@ -1,0 +1,223 @@
+//! The security stage of a login, target side: AuthMethod None and CHAP (RFC 7143 §12.1).
+//!
+//! Does: choose the method by the rules for the initiator, run CHAP, answer a mutual challenge. Does not: know stages.
+//! Contract: `step` says `true` only once everything that the rules ask for is proven.
+
+use alloc::{string::String, vec, vec::Vec};
+
+use super::{Config, Doorkeeper, Refusal, access::Access, login::OPERATIONAL};
+use crate::{
+    chap::{self, Algorithm, CHALLENGE_LEN, CHALLENGE_MIN},
+    text,
+};
+
+#[derive(Default)]
+pub(super) enum Authentication {
+    /// No method is chosen yet.
+    #[default]
+    Begin,
+    /// CHAP is; the algorithm is not.
+    Algorithm,
+    /// This challenge waits for its response.
+    Challenge { algorithm: Algorithm, identifier: u8, challenge: Vec<u8> },
+    /// Over; with this CHAP name, or none asked for.
+    Proven(Option<String>),
+}
+
+/// The CHAP keys of one text.
+#[derive(Default)]
+pub(super) struct ChapKeys<'a> {
+    algorithms: Option<&'a str>,
+    name: Option<&'a str>,
+    response: Option<&'a str>,
+    identifier: Option<&'a str>,
+    challenge: Option<&'a str>,
+}
+
+impl<'a> ChapKeys<'a> {
+    /// Keeps a key; false if it is none of CHAP's.
+    pub(super) fn take(&mut self, key: &str, value: &'a str) -> bool {
+        let place = match key {
+            "CHAP_A" => &mut self.algorithms,
+            "CHAP_N" => &mut self.name,
+            "CHAP_R" => &mut self.response,
+            "CHAP_I" => &mut self.identifier,
+            "CHAP_C" => &mut self.challenge,
+            _ => return false,
+        };
+        *place = Some(value);
+        true
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.algorithms.is_none()
+            && self.name.is_none()
+            && self.response.is_none()
+            && self.identifier.is_none()
+            && self.challenge.is_none()
+    }
+}
+
+impl Authentication {
+    /// Who was proven; `None` also while nothing is.
+    pub(super) fn user(&self) -> Option<String> {
+        match self {
+            Self::Proven(user) => user.clone(),
+            Self::Begin | Self::Algorithm | Self::Challenge { .. } => None,
+        }
+    }
+
+    /// Takes what one text said; true when the stage may end. `who` is the initiator's name and the target it wants.
+    pub(super) fn step(
+        &mut self,
+        config: &Config,
+        door: Option<&dyn Doorkeeper>,
+        who: (&str, Option<&str>),
+        (stage, transit): (u8, bool),
+        methods: Option<&str>,
+        keys: &ChapKeys<'_>,
+        answers: &mut Vec<u8>,
+    ) -> Result<bool, Refusal> {
+        let chap = match (&*self, &config.access) {
+            (Self::Algorithm | Self::Challenge { .. }, Some(access)) => Some(access),
+            _ if keys.is_empty() => None,
+            // CHAP before it was agreed, or after its end.
+            _ => return Err(Refusal::InitiatorError),
+        };
+        match chap {
+            // The exchange is not over.
+            Some(_) if stage == OPERATIONAL || methods.is_some() => Err(Refusal::InitiatorError),
+            Some(access) => self.exchange(access, door.ok_or(Refusal::Unavailable)?, who, keys, answers),
+            None => self.choose(config.access.as_deref(), who, (stage, transit), methods, answers),
+        }
+    }
+
+    fn choose(
+        &mut self,
+        access: Option<&Access>,
+        (initiator, target): (&str, Option<&str>),
+        (stage, transit): (u8, bool),
+        methods: Option<&str>,
+        answers: &mut Vec<u8>,
+    ) -> Result<bool, Refusal> {
+        if matches!(self, Self::Proven(_)) {
+            // A method once chosen stays (§6.2: a key may come once).
+            return if methods.is_some() { Err(Refusal::InitiatorError) } else { Ok(true) };
+        }
+        let (open, chap) = access.map_or((true, false), |access| {
+            let rules = access.candidates(initiator, target);
+            (
+                rules.clone().any(|rule| rule.account.is_none()),
+                rules.clone().any(|rule| rule.account.is_some()),
+            )
+        });
+        let Some(methods) = methods else {
+            // Nothing offered: the security stage was left out, or is being left (§6.3.2).
+            if stage != OPERATIONAL && !transit {
+                return Ok(false);
+            }
+            return self.unproven(open);
+        };
+        // The originator's order counts (§6.2.1).
+        let chosen = methods.split(',').find(|method| match *method {
+            "CHAP" => chap,
+            "None" => open,
+            _ => false,
+        });
+        match chosen {
+            Some("CHAP") if stage != OPERATIONAL => {
+                text::put(answers, "AuthMethod", "CHAP");
+                *self = Self::Algorithm;
+                Ok(false)
+            }
+            Some("None") => {
+                text::put(answers, "AuthMethod", "None");
+                self.unproven(open)
+            }
+            _ => Err(Refusal::Authentication),
+        }
+    }
+
+    fn unproven(&mut self, open: bool) -> Result<bool, Refusal> {
+        if !open {
+            return Err(Refusal::Authentication);
+        }
+        *self = Self::Proven(None);
+        Ok(true)
+    }
+
+    fn exchange(
+        &mut self,
+        access: &Access,
+        door: &dyn Doorkeeper,
+        who: (&str, Option<&str>),
+        keys: &ChapKeys<'_>,
+        answers: &mut Vec<u8>,
+    ) -> Result<bool, Refusal> {
+        match core::mem::take(self) {
+            Self::Algorithm => {
+                let offered = keys.algorithms.ok_or(Refusal::MissingParameter)?;
+                let algorithm = chap::pick(&access.algorithms, offered).ok_or(Refusal::Authentication)?;
+                let mut identifier = [0];
+                let mut challenge = vec![0; CHALLENGE_LEN];
+                door.random(&mut identifier);
+                door.random(&mut challenge);
+                text::put(answers, "CHAP_A", algorithm.number());
+                text::put(answers, "CHAP_I", identifier[0]);
+                text::put(answers, "CHAP_C", chap::hexadecimal(&challenge));
+                *self = Self::Challenge { algorithm, identifier: identifier[0], challenge };
+                Ok(false)
+            }
+            Self::Challenge { algorithm, identifier, challenge } => {
+                if keys.algorithms.is_some() {
+                    return Err(Refusal::InitiatorError);
+                }
+                let name = keys.name.ok_or(Refusal::MissingParameter)?;
+                let response = keys.response.ok_or(Refusal::MissingParameter)?;
+                if !door.admits() {
+                    return Err(Refusal::Authentication);
+                }
+                let accounts = access.candidates(who.0, who.1).filter_map(|rule| rule.account.as_ref());
+                // An unknown name costs the same time as a wrong response: any account will do for that.
+                let known = accounts.clone().find(|account| account.name == name);
+                let account = known.or_else(|| accounts.clone().next()).ok_or(Refusal::Authentication)?;
+                let response = chap::binary(response).unwrap_or_default();
+                let right = algorithm.accepts(identifier, &account.secret, &challenge, &response);
+                if !right || known.is_none() {
+                    door.failed();
+                    return Err(Refusal::Authentication);
+                }
+                prove(access, algorithm, &challenge, keys, answers)?;
+                *self = Self::Proven(Some(String::from(name)));
+                Ok(true)
+            }
+            Self::Begin | Self::Proven(_) => Err(Refusal::InitiatorError),
+        }
+    }
+}
+
+/// Mutual CHAP: answers the initiator's challenge, if there is one. Only after it has proven itself, so that nobody gets
+/// responses out of us by asking, and never our own challenge sent back (§12.1.3).
+fn prove(
+    access: &Access,
+    algorithm: Algorithm,
+    sent: &[u8],
+    keys: &ChapKeys<'_>,
+    answers: &mut Vec<u8>,
+) -> Result<(), Refusal> {
+    let (identifier, challenge) = match (keys.identifier, keys.challenge) {
+        (None, None) => return Ok(()),
+        (Some(identifier), Some(challenge)) => (chap::identifier(identifier), chap::binary(challenge)),
+        _ => return Err(Refusal::MissingParameter),
+    };
+    let identifier = identifier.ok_or(Refusal::InitiatorError)?;
+    let challenge = challenge.filter(|bytes| bytes.len() >= CHALLENGE_MIN).ok_or(Refusal::InitiatorError)?;
+    let own = access.own.as_ref().ok_or(Refusal::Authentication)?;
+    if challenge == sent {
+        return Err(Refusal::Authentication);
+    }
+    text::put(answers, "CHAP_N", &own.name);
+    let response = algorithm.response(identifier, &own.secret, &challenge);
+    text::put(answers, "CHAP_R", chap::hexadecimal(&response));
+    Ok(())
+}

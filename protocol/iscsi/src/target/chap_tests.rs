@@ -1,0 +1,233 @@
+//! CHAP and access rules against a target, PDU by PDU: what a proper initiator never sends.
+
+use alloc::{string::String, sync::Arc, vec, vec::Vec};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{
+    Access, Closed, Config, Connection, Doorkeeper, Event, Refusal, Rule, TargetEntry,
+    tests::{Heap, answers, closed, feed, login},
+};
+use crate::{
+    chap::{self, Account, Algorithm, Secret},
+    pdu,
+};
+
+const NAME: &str = "iqn.2026-11.org.sealstone:osd.test";
+const FIRST: &str = "InitiatorName=iqn.x:y|TargetName=iqn.2026-11.org.sealstone:osd.test|SessionType=Normal|";
+/// Security stage without and with transit, operational stage with transit.
+const STAY: u8 = 0x00;
+const GO: u8 = 0x81;
+const OPERATIONAL_GO: u8 = 0x87;
+
+#[derive(Default)]
+struct Door {
+    failures: AtomicUsize,
+    shut: bool,
+}
+
+impl Doorkeeper for Door {
+    fn random(&self, into: &mut [u8]) {
+        into.fill(0x5A);
+    }
+    fn admits(&self) -> bool {
+        !self.shut
+    }
+    fn failed(&self) {
+        self.failures.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn account(name: &str, secret: &str) -> Account {
+    Account { name: name.into(), secret: Secret::new(secret.as_bytes()).unwrap() }
+}
+
+fn access() -> Access {
+    let rule = |name: &str, account: Option<Account>, luns: Option<Vec<u16>>| Rule {
+        initiators: vec![name.into()],
+        account,
+        luns,
+        ..Rule::default()
+    };
+    let mut access = Access::new(vec![
+        rule("iqn.x:y", Some(account("ann", "a secret of ann")), Some(vec![0])),
+        rule("iqn.x:open", None, None),
+    ]);
+    access.own = Some(account("osd", "a secret of the osd"));
+    access
+}
+
+struct Bench {
+    target: Connection,
+    door: Arc<Door>,
+}
+
+impl Bench {
+    fn new(access: Access, door: Door) -> Self {
+        let mut config = Config::new(vec![TargetEntry { name: NAME.into(), alias: None, addresses: vec![] }]);
+        config.access = Some(Arc::new(access));
+        let door = Arc::new(door);
+        let target = Connection::new(Arc::new(config), Arc::new(Heap), "host:3260".into(), 0);
+        Self { target: target.with_doorkeeper(Arc::clone(&door) as Arc<dyn Doorkeeper>), door }
+    }
+
+    fn say(&mut self, flags: u8, keys: &str) -> String {
+        feed(&mut self.target, &login(flags, keys));
+        let said = answers(&mut self.target);
+        let text = said.last().map(|(_, data)| String::from_utf8(data.clone()).unwrap());
+        text.unwrap_or_default().replace('\0', "|")
+    }
+
+    /// Up to the challenge; the algorithm that the target chose.
+    fn challenged(&mut self, algorithms: &str) -> Algorithm {
+        let method = self.say(GO, &[FIRST, "AuthMethod=CHAP,None|"].concat());
+        assert!(method.contains("AuthMethod=CHAP|"), "{method}");
+        let challenge = self.say(STAY, &std::format!("CHAP_A={algorithms}|"));
+        assert!(challenge.contains(&std::format!("CHAP_I=90|CHAP_C={}|", chap::hexadecimal(&[0x5A; 32]))));
+        let number = challenge.split('|').find_map(|pair| pair.strip_prefix("CHAP_A=")).unwrap();
+        Algorithm::of(number.parse().unwrap()).unwrap()
+    }
+
+    fn refused(&mut self) -> Option<Refusal> {
+        match closed(&mut self.target) {
+            Some(Closed::Refused(why)) => Some(why),
+            None => None,
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+fn response(algorithm: Algorithm, secret: &str) -> String {
+    let secret = Secret::new(secret.as_bytes()).unwrap();
+    chap::hexadecimal(&algorithm.response(0x5A, &secret, &[0x5A; 32]))
+}
+
+fn proof(algorithm: Algorithm) -> String {
+    std::format!("CHAP_N=ann|CHAP_R={}|", response(algorithm, "a secret of ann"))
+}
+
+#[test]
+fn each_algorithm_lets_the_right_secret_in_and_the_strongest_offered_is_taken() {
+    for (offered, expected) in
+        [("5", Algorithm::Md5), ("5,7", Algorithm::Sha256), ("5,6,7,8", Algorithm::Sha3)]
+    {
+        let mut bench = Bench::new(access(), Door::default());
+        let algorithm = bench.challenged(offered);
+        assert_eq!(algorithm, expected);
+        bench.say(GO, &proof(algorithm));
+        bench.say(OPERATIONAL_GO, "");
+        let Some(Event::Login(request)) = bench.target.poll_event() else { panic!("{:?}", bench.refused()) };
+        assert_eq!((request.user.as_deref(), request.luns), (Some("ann"), Some(vec![0])));
+        assert_eq!(bench.door.failures.load(Ordering::SeqCst), 0);
+    }
+}
+
+#[test]
+fn every_wrong_proof_is_an_authentication_failure_and_counted() {
+    let wrong = response(Algorithm::Sha3, "another secret");
+    let right = response(Algorithm::Sha3, "a secret of ann");
+    for keys in [
+        std::format!("CHAP_N=ann|CHAP_R={wrong}|"),
+        std::format!("CHAP_N=bob|CHAP_R={right}|"),
+        std::format!("CHAP_N=ann|CHAP_R={}|", &right[..right.len() - 2]),
+        std::format!("CHAP_N=ann|CHAP_R={right}00|"),
+        "CHAP_N=ann|CHAP_R=0x|".into(),
+        "CHAP_N=ann|CHAP_R=nonsense|".into(),
+    ] {
+        let mut bench = Bench::new(access(), Door::default());
+        assert_eq!(bench.challenged("8"), Algorithm::Sha3);
+        bench.say(GO, &keys);
+        assert_eq!(bench.refused(), Some(Refusal::Authentication), "{keys}");
+        assert_eq!(bench.door.failures.load(Ordering::SeqCst), 1, "{keys}");
+    }
+    let mut bench = Bench::new(access(), Door { shut: true, ..Door::default() });
+    let algorithm = bench.challenged("8");
+    bench.say(GO, &proof(algorithm));
+    assert_eq!(bench.refused(), Some(Refusal::Authentication), "too many failures before");
+}
+
+#[test]
+fn the_exchange_cannot_be_left_out_reordered_or_talked_down() {
+    let refused = |steps: &[(u8, &str)]| {
+        let mut bench = Bench::new(access(), Door::default());
+        for (flags, keys) in steps {
+            bench.say(*flags, keys);
+        }
+        bench.refused()
+    };
+    let first = |keys: &str| [FIRST, keys].concat();
+    let chap = first("AuthMethod=CHAP|");
+    let authentication = Some(Refusal::Authentication);
+    assert_eq!(refused(&[(OPERATIONAL_GO, FIRST)]), authentication, "the stage left out");
+    assert_eq!(refused(&[(GO, FIRST)]), authentication, "no method");
+    assert_eq!(refused(&[(GO, &first("AuthMethod=None|"))]), authentication);
+    assert_eq!(refused(&[(GO, &first("AuthMethod=KRB5,SRP|"))]), authentication);
+    assert_eq!(refused(&[(OPERATIONAL_GO, &chap)]), authentication);
+    assert_eq!(refused(&[(STAY, &chap), (STAY, "CHAP_A=6|")]), authentication, "SHA-1 alone");
+    let missing = Some(Refusal::MissingParameter);
+    assert_eq!(refused(&[(STAY, &chap), (GO, "")]), missing);
+    assert_eq!(refused(&[(STAY, &chap), (GO, "CHAP_N=ann|CHAP_R=0x00|")]), missing, "before a challenge");
+    assert_eq!(refused(&[(STAY, &chap), (STAY, "CHAP_A=8|"), (GO, "CHAP_N=ann|")]), missing);
+    let error = Some(Refusal::InitiatorError);
+    assert_eq!(refused(&[(STAY, &first("AuthMethod=CHAP|CHAP_A=8|"))]), error, "not agreed yet");
+    assert_eq!(refused(&[(STAY, &chap), (STAY, "CHAP_A=8|"), (STAY, "CHAP_A=5|")]), error, "a key twice");
+    // Asked to go on, the target stays, and the operational stage cannot be entered by force.
+    assert_eq!(refused(&[(GO, &chap), (GO, "CHAP_A=8|"), (OPERATIONAL_GO, "")]), error);
+    let mut bench = Bench::new(access(), Door::default());
+    feed(&mut bench.target, &login(GO, &chap));
+    let (bhs, _) = answers(&mut bench.target).remove(0);
+    assert_eq!(pdu::LoginResponse::of(&bhs).flags, 0, "no transit before proof");
+}
+
+#[test]
+fn the_target_proves_itself_when_asked_but_never_with_its_own_challenge() {
+    let with = |challenge: &str| std::format!("{}CHAP_I=7|{challenge}", proof(Algorithm::Sha3));
+    let run = |access: Access, keys: &str| {
+        let mut bench = Bench::new(access, Door::default());
+        bench.challenged("8");
+        let said = bench.say(GO, keys);
+        (bench.refused(), said)
+    };
+    let (refused, said) = run(access(), &with("CHAP_C=0x0102030405060708|"));
+    let expected = Algorithm::Sha3.response(7, &access().own.unwrap().secret, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(refused, None);
+    assert!(said.contains(&std::format!("CHAP_N=osd|CHAP_R={}|", chap::hexadecimal(&expected))), "{said}");
+
+    let own = std::format!("CHAP_C={}|", chap::hexadecimal(&[0x5A; 32]));
+    assert_eq!(run(access(), &with(&own)).0, Some(Refusal::Authentication), "our challenge, reflected");
+    let mut silent = access();
+    silent.own = None;
+    assert_eq!(run(silent, &with("CHAP_C=0x0102030405060708|")).0, Some(Refusal::Authentication));
+    assert_eq!(run(access(), &with("")).0, Some(Refusal::MissingParameter), "half a challenge");
+    assert_eq!(run(access(), &with("CHAP_C=0x01|")).0, Some(Refusal::InitiatorError), "a short one");
+    let long = std::format!("CHAP_C=0x{}|", "00".repeat(1025));
+    assert_eq!(run(access(), &with(&long)).0, Some(Refusal::InitiatorError));
+    let longest = std::format!("CHAP_C=0x{}|", "00".repeat(1024));
+    assert_eq!(run(access(), &with(&longest)).0, None);
+    // A wrong proof gets no response out of us.
+    let (refused, said) = run(access(), "CHAP_N=ann|CHAP_R=0x00|CHAP_I=7|CHAP_C=0x0102030405060708|");
+    assert!(refused == Some(Refusal::Authentication) && !said.contains("CHAP_R"));
+}
+
+#[test]
+fn strangers_are_refused_and_the_open_rule_needs_no_proof() {
+    let mut bench = Bench::new(access(), Door::default());
+    bench.say(OPERATIONAL_GO, &FIRST.replace("iqn.x:y", "iqn.x:stranger"));
+    assert_eq!(bench.refused(), Some(Refusal::Authorization));
+    let mut bench = Bench::new(access(), Door::default());
+    bench.say(GO, "InitiatorName=iqn.x:stranger|SessionType=Discovery|AuthMethod=None|");
+    assert_eq!(bench.refused(), Some(Refusal::Authorization), "discovery too");
+    let mut bench = Bench::new(access(), Door::default());
+    bench.say(OPERATIONAL_GO, &FIRST.replace("iqn.x:y", "IQN.X:Open"));
+    let Some(Event::Login(request)) = bench.target.poll_event() else { panic!("{:?}", bench.refused()) };
+    assert_eq!((request.initiator.as_str(), request.user, request.luns), ("iqn.x:open", None, None));
+}
+
+#[test]
+fn without_a_doorkeeper_nobody_is_asked_for_proof_in_vain() {
+    let mut config = Config::new(vec![TargetEntry { name: NAME.into(), alias: None, addresses: vec![] }]);
+    config.access = Some(Arc::new(access()));
+    let mut target = Connection::new(Arc::new(config), Arc::new(Heap), "host:3260".into(), 0);
+    feed(&mut target, &login(STAY, &[FIRST, "AuthMethod=CHAP|"].concat()));
+    feed(&mut target, &login(STAY, "CHAP_A=8|"));
+    assert_eq!(closed(&mut target), Some(Closed::Refused(Refusal::Unavailable)));
+}

@@ -1,0 +1,188 @@
+//! CHAP with both ends: what is agreed, and who is let in.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, outside of test functions")]
+
+use std::sync::Arc;
+
+use sealstone_iscsi::{
+    Pool,
+    chap::{Account, Algorithm, Secret},
+    initiator::{self, Chap},
+    target::{self, Access, Doorkeeper, Rule},
+};
+
+const TARGET: &str = "iqn.2026-11.org.sealstone:osd.test";
+const INITIATOR: &str = "iqn.2026-11.org.sealstone:client";
+
+struct Heap;
+
+impl Pool for Heap {
+    fn take(&self, len: usize) -> Option<Vec<u8>> {
+        Some(vec![0; len])
+    }
+    fn give(&self, _: Vec<u8>) {}
+}
+
+struct Door;
+
+impl Doorkeeper for Door {
+    fn random(&self, into: &mut [u8]) {
+        into.fill(0x33);
+    }
+    fn admits(&self) -> bool {
+        true
+    }
+    fn failed(&self) {}
+}
+
+fn account(name: &str, secret: &str) -> Account {
+    Account { name: name.into(), secret: Secret::new(secret.as_bytes()).unwrap() }
+}
+
+/// How it ends for the initiator, what the target learned, and what a discovery told.
+fn meet(
+    access: Option<Access>,
+    chap: Option<Chap>,
+    discovery: bool,
+) -> (Result<(), initiator::Closed>, Option<target::LoginRequest>, Vec<String>) {
+    let entry = |name: &str| target::TargetEntry { name: name.into(), alias: None, addresses: vec![] };
+    let mut server = target::Config::new(vec![entry(TARGET), entry("iqn.2026-11.org.sealstone:osd.hidden")]);
+    server.access = access.map(Arc::new);
+    let target_name = (!discovery).then(|| TARGET.into());
+    let mut client = initiator::Config::new(INITIATOR.into(), target_name, [0x80, 0, 0, 1, 0, 0]);
+    client.chap = chap;
+    let mut initiator = initiator::Connection::new(client, 0);
+    let target = target::Connection::new(Arc::new(server), Arc::new(Heap), "127.0.0.1:3260".into(), 0);
+    let mut target = target.with_doorkeeper(Arc::new(Door));
+    let (mut result, mut learned, mut told) = (None, None, Vec::new());
+    for _ in 0..100 {
+        while let Some(piece) = initiator.poll_transmit() {
+            pour(&piece, |bytes| {
+                let taken = fill(target.rx_space(), bytes);
+                target.received(taken, 0);
+                taken
+            });
+        }
+        while let Some(event) = target.poll_event() {
+            if let target::Event::Login(request) = event {
+                learned = Some(request);
+                target.admit(1);
+            }
+        }
+        while let Some(piece) = target.poll_transmit() {
+            pour(&piece, |bytes| {
+                let taken = fill(initiator.rx_space(), bytes);
+                initiator.received(taken, 0);
+                taken
+            });
+        }
+        while let Some(event) = initiator.poll_event() {
+            match event {
+                initiator::Event::LoggedIn(_) => {
+                    result = Some(Ok(()));
+                    if discovery {
+                        initiator.send_targets("All").unwrap();
+                    }
+                }
+                initiator::Event::Closed(reason) => result = Some(Err(reason)),
+                initiator::Event::Targets(targets) => told = targets.into_iter().map(|t| t.name).collect(),
+                _ => {}
+            }
+        }
+    }
+    (result.expect("a login ends"), learned, told)
+}
+
+fn pour(mut bytes: &[u8], mut give: impl FnMut(&[u8]) -> usize) {
+    while !bytes.is_empty() {
+        let taken = give(bytes);
+        if taken == 0 {
+            return; // the other end is closed
+        }
+        bytes = &bytes[taken..];
+    }
+}
+
+fn fill(space: [&mut [u8]; 2], mut bytes: &[u8]) -> usize {
+    let before = bytes.len();
+    for slice in space {
+        let part = slice.len().min(bytes.len());
+        slice[..part].copy_from_slice(&bytes[..part]);
+        bytes = &bytes[part..];
+    }
+    before - bytes.len()
+}
+
+fn access() -> Access {
+    let mut access = Access::new(vec![Rule {
+        initiators: vec![INITIATOR.into()],
+        account: Some(account("ann", "secret of ann!")),
+        targets: vec![TARGET.into()],
+        luns: Some(vec![0, 3]),
+    }]);
+    access.own = Some(account("osd", "secret of osd!"));
+    access
+}
+
+fn chap(secret: &str, mutual: Option<&str>) -> Chap {
+    Chap {
+        account: account("ann", secret),
+        target: mutual.map(|secret| account("osd", secret)),
+        algorithms: Algorithm::ALL.to_vec(),
+        challenge: [0x77; 32],
+    }
+}
+
+#[test]
+fn both_ends_prove_themselves_with_every_algorithm() {
+    for algorithm in Algorithm::ALL {
+        for mutual in [None, Some("secret of osd!")] {
+            let mut ours = chap("secret of ann!", mutual);
+            ours.algorithms = vec![algorithm];
+            let (result, learned, _) = meet(Some(access()), Some(ours), false);
+            let learned = learned.expect("admitted");
+            assert_eq!(result, Ok(()), "{algorithm:?} {mutual:?}");
+            assert_eq!((learned.user.as_deref(), learned.luns), (Some("ann"), Some(vec![0, 3])));
+        }
+    }
+}
+
+#[test]
+fn a_wrong_secret_on_either_side_ends_the_login() {
+    let refused = |chap: Option<Chap>| match meet(Some(access()), chap, false) {
+        (Err(initiator::Closed::Refused(why)), None, _) => (why.class, why.detail),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(Some(chap("another secret", None))), (2, 1));
+    assert_eq!(refused(None), (2, 1));
+    let (result, learned, _) =
+        meet(Some(access()), Some(chap("secret of ann!", Some("not the target's"))), false);
+    assert_eq!(result, Err(initiator::Closed::Violation(initiator::Violation::Unproven)));
+    assert!(learned.is_none(), "the initiator leaves before full feature phase");
+}
+
+#[test]
+fn who_must_be_proven_to_is_not_talked_out_of_it() {
+    let (result, ..) = meet(None, Some(chap("secret of ann!", Some("secret of osd!"))), false);
+    assert!(matches!(result, Err(initiator::Closed::Refused(_))), "CHAP alone was offered: {result:?}");
+    let (result, learned, _) = meet(None, Some(chap("secret of ann!", None)), false);
+    assert_eq!((result, learned.unwrap().user), (Ok(()), None), "a target that asks for nothing");
+}
+
+#[test]
+fn our_own_challenge_sent_back_is_not_answered() {
+    let mut reflected = chap("secret of ann!", Some("secret of osd!"));
+    reflected.challenge = [0x33; 32];
+    let (result, ..) = meet(Some(access()), Some(reflected), false);
+    assert_eq!(result, Err(initiator::Closed::Violation(initiator::Violation::Unproven)));
+}
+
+#[test]
+fn discovery_tells_what_the_rules_allow() {
+    let (result, _, told) = meet(Some(access()), Some(chap("secret of ann!", None)), true);
+    assert_eq!((result, told), (Ok(()), vec![TARGET.to_owned()]));
+    let (_, _, told) = meet(None, None, true);
+    assert_eq!(told.len(), 2);
+    let (result, _, told) = meet(Some(access()), None, true);
+    assert!(matches!(result, Err(initiator::Closed::Refused(_))) && told.is_empty());
+}

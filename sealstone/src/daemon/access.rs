@@ -1,0 +1,218 @@
+//! The access file of a device: who may log in over iSCSI, with which CHAP secret, to which logical units.
+//!
+//! Does: read and check the file. Does not: authenticate; the protocol machine does.
+//! Contract: a secret comes from a private file alone, never from an argument or a variable.
+//! Truth: RFC 7143 §4.2.7 (names), §12.1.3 (secrets); docs/reference/files.md.
+
+use std::path::Path;
+
+use sealstone_iscsi::chap::{Account, Algorithm, Secret};
+use sealstone_iscsi::limits::NAME_MAX;
+use sealstone_iscsi::target::{Access, Rule};
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+use crate::failure::{Failure, Outcome};
+use crate::secret_file;
+
+/// Most entries of a file.
+const INITIATORS_MAX: usize = 1024;
+/// Longest CHAP name: what the key's value can hold.
+const USER_MAX: usize = 255;
+/// Largest logical unit number that single-level addressing can say.
+const LUN_MAX: u16 = 0x3FFF;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AccessFile {
+    algorithms: Option<Vec<String>>,
+    target: Option<Target>,
+    #[serde(default)]
+    initiator: Vec<Initiator>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Target {
+    user: String,
+    secret: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Initiator {
+    names: Vec<String>,
+    user: Option<String>,
+    secret: Option<String>,
+    luns: Option<Vec<u16>>,
+}
+
+/// Reads an access file; a file that others may read is refused.
+pub(crate) fn read(path: &Path) -> Outcome<Access> {
+    let text = secret_file::read(path)?;
+    parse(&text)
+        .map_err(|failure| failure.at(path.display()).hint("docs/reference/files.md shows an access file"))
+}
+
+fn parse(text: &str) -> Outcome<Access> {
+    // The message of a syntax error quotes no line: it could be the one with the secret.
+    let file: AccessFile = toml::from_str(text).map_err(|error| {
+        let line =
+            error.span().map_or(0, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+        Failure::usage(format!("line {line}: {}", without_values(error.message())))
+    })?;
+    if file.initiator.is_empty() || file.initiator.len() > INITIATORS_MAX {
+        return Err(Failure::usage(format!(
+            "has {} [[initiator]] entries; 1 to {INITIATORS_MAX} are needed",
+            file.initiator.len()
+        )));
+    }
+    let rules: Vec<Rule> = file.initiator.into_iter().map(rule).collect::<Outcome<_>>()?;
+    let mut access = Access::new(rules);
+    if let Some(names) = file.algorithms {
+        access.algorithms = names.iter().map(|name| algorithm(name)).collect::<Outcome<_>>()?;
+        if access.algorithms.is_empty() {
+            return Err(Failure::usage("algorithms is empty"));
+        }
+    }
+    if let Some(Target { user, secret }) = file.target {
+        let own = account(user, secret)?;
+        let mut accounts = access.rules.iter().filter_map(|rule| rule.account.as_ref());
+        // RFC 7143 §12.1.3: otherwise each direction could be answered with the other's responses.
+        if accounts.any(|account| account.secret.same(&own.secret)) {
+            return Err(Failure::usage("[target] and an [[initiator]] have the same secret"));
+        }
+        access.own = Some(own);
+    }
+    Ok(access)
+}
+
+/// What a parser says, up to the first quotation of the input.
+fn without_values(message: &str) -> &str {
+    message.split(['"', '`']).next().unwrap_or_default().trim_end_matches([' ', ':', ','])
+}
+
+fn rule(entry: Initiator) -> Outcome<Rule> {
+    let Initiator { names, user, secret, luns } = entry;
+    if names.is_empty() {
+        return Err(Failure::usage("an [[initiator]] has no names"));
+    }
+    let initiators = names.iter().map(|name| initiator_name(name)).collect::<Outcome<_>>()?;
+    let account = match (user, secret) {
+        (None, None) => None,
+        (Some(user), Some(secret)) => Some(account(user, secret)?),
+        _ => {
+            return Err(Failure::usage(format!("{} has a user or a secret, but not both", names.join(", "))));
+        }
+    };
+    if let Some(lun) = luns.iter().flatten().find(|lun| **lun > LUN_MAX) {
+        return Err(Failure::usage(format!("LUN {lun} is above {LUN_MAX}")));
+    }
+    Ok(Rule { initiators, account, targets: Vec::new(), luns })
+}
+
+fn initiator_name(name: &str) -> Outcome<String> {
+    let lower = name.to_ascii_lowercase();
+    let body = lower.strip_suffix('*').unwrap_or(&lower);
+    let kind = ["iqn.", "eui.", "naa."].iter().any(|prefix| lower.starts_with(prefix)) || lower == "*";
+    let characters = body.chars().all(|c| c.is_ascii_alphanumeric() || "-.:".contains(c) || !c.is_ascii());
+    if !kind || !characters || lower.len() > NAME_MAX {
+        let message =
+            format!("'{name}' is no iSCSI name (iqn., eui. or naa.; * at its end stands for any rest)");
+        return Err(Failure::usage(message));
+    }
+    Ok(lower)
+}
+
+fn account(user: String, secret: String) -> Outcome<Account> {
+    let secret = Zeroizing::new(secret);
+    if user.is_empty() || user.len() > USER_MAX || user.chars().any(char::is_control) {
+        return Err(Failure::usage(format!("a user has 1 to {USER_MAX} bytes and no control characters")));
+    }
+    let bytes = match secret.strip_prefix("0x") {
+        Some(digits) => hexadecimal(digits).ok_or_else(|| {
+            Failure::usage(format!("the secret of '{user}' begins with 0x but is not hexadecimal"))
+        })?,
+        None => Zeroizing::new(secret.as_bytes().to_vec()),
+    };
+    let secret =
+        Secret::new(&bytes).map_err(|error| Failure::usage(error).at(format!("the secret of '{user}'")))?;
+    Ok(Account { name: user, secret })
+}
+
+fn hexadecimal(digits: &str) -> Option<Zeroizing<Vec<u8>>> {
+    let digits = digits.as_bytes();
+    let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
+    if !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    let pairs = digits.chunks_exact(2).map(|pair| Some(nibble(pair[0])? << 4 | nibble(pair[1])?));
+    pairs.collect::<Option<Vec<u8>>>().map(Zeroizing::new)
+}
+
+fn algorithm(name: &str) -> Outcome<Algorithm> {
+    Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name).ok_or_else(|| {
+        let known: Vec<&str> = Algorithm::ALL.iter().map(|algorithm| algorithm.name()).collect();
+        Failure::usage(format!("'{name}' is no CHAP algorithm; there are {}", known.join(", ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = r#"
+algorithms = ["sha3-256", "sha256"]
+[target]
+user = "osd1"
+secret = "what the device says"
+[[initiator]]
+names = ["iqn.1994-05.com.redhat:Host1", "iqn.2026-11.org.example:*"]
+user = "host1"
+secret = "0x000102030405060708090a0b"
+luns = [0, 16383]
+[[initiator]]
+names = ["eui.02004567A425678D"]
+"#;
+
+    #[test]
+    fn a_whole_file_says_who_may_what() {
+        let access = parse(WHOLE).expect("right");
+        assert_eq!(access.algorithms, [Algorithm::Sha3, Algorithm::Sha256]);
+        assert_eq!(access.rules[0].initiators, ["iqn.1994-05.com.redhat:host1", "iqn.2026-11.org.example:*"]);
+        assert_eq!(access.rules[0].luns.as_deref(), Some(&[0, 16383][..]));
+        assert!(access.rules[1].account.is_none() && access.own.is_some());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_no_secret_with_it() {
+        let entry = |body: &str| format!("[[initiator]]\nnames = [\"iqn.a\"]\n{body}\n");
+        for (text, says) in [
+            (String::new(), "0 [[initiator]] entries"),
+            ("[[initiator]]\nnames = []".into(), "no names"),
+            ("[[initiator]]\nnames = [\"host1\"]".into(), "'host1' is no iSCSI name"),
+            ("[[initiator]]\nnames = [\"iqn.a b\"]".into(), "no iSCSI name"),
+            (entry("user = \"ann\""), "but not both"),
+            (entry("secret = \"hush hush hush\""), "but not both"),
+            (entry("user = \"ann\"\nsecret = \"hush\""), "12 to 256 bytes, this one has 4"),
+            (entry("user = \"ann\"\nsecret = \"0xhush\""), "not hexadecimal"),
+            (entry("user = \"\"\nsecret = \"hush hush hush\""), "1 to 255 bytes"),
+            (entry("luns = [16384]"), "LUN 16384"),
+            (entry("passwort = \"hush hush hush\""), "line 3"),
+            (entry("user = \"ann\"\nsecret = hush hush hush"), "line 4"),
+            (format!("algorithms = [\"sha1\"]\n{}", entry("")), "'sha1' is no CHAP algorithm"),
+            (format!("algorithms = []\n{}", entry("")), "algorithms is empty"),
+            (
+                format!(
+                    "[target]\nuser = \"o\"\nsecret = \"hush hush hush\"\n{}",
+                    entry("user = \"ann\"\nsecret = \"hush hush hush\"")
+                ),
+                "the same secret",
+            ),
+        ] {
+            let message = parse(&text).expect_err(says).message;
+            assert!(message.contains(says), "{message} / {says}");
+            assert!(!message.contains("hush"), "{message}");
+        }
+    }
+}

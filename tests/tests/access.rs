@@ -1,0 +1,189 @@
+//! Who may log in over iSCSI: CHAP accounts and access lists as libiscsi's tools meet them, and the limits on time.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use sealstone_tests::initiator::{header, login};
+use sealstone_tests::{Daemon, Ended, command, run, text};
+use tempfile::TempDir;
+
+const ACCESS: &str = r#"
+[target]
+user = "osd0"
+secret = "the device says so"
+
+[[initiator]]
+names = ["iqn.2026-11.org.example:proven"]
+user = "ann"
+secret = "ann's long secret"
+
+[[initiator]]
+names = ["iqn.2026-11.org.example:open*"]
+luns = [0]
+
+[[initiator]]
+names = ["iqn.2026-11.org.example:blind"]
+luns = [7]
+"#;
+
+/// One device with an access file.
+struct Guarded {
+    _folder: TempDir,
+    osd: Daemon,
+}
+
+impl Guarded {
+    fn start(access: &str, flags: &[&str]) -> Self {
+        let (folder, file) = prepared(access);
+        let data = folder.path().join("osd0");
+        let mut serve =
+            command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
+        serve.args(["--access-file", text(&file)]).args(flags);
+        Self { _folder: folder, osd: Daemon::start(serve) }
+    }
+
+    /// The unit's URL with this in front of its address, and this behind.
+    fn url(&self, account: &str, query: &str) -> String {
+        let plain = self.osd.field("url").strip_prefix("iscsi://").expect("an iSCSI URL");
+        format!("iscsi://{account}{plain}{query}")
+    }
+
+    fn inquiry(&self, initiator: &str, account: &str, query: &str) -> (bool, String) {
+        tool("iscsi-inq", &["-i", initiator, &self.url(account, query)])
+    }
+}
+
+/// An initialised device and its access file, private.
+fn prepared(access: &str) -> (TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let data = folder.path().join("osd0");
+    run(&["osd", "init", "--data", text(&data), "--capacity", "1G", "--name", "osd0"]).ok();
+    let file = folder.path().join("access.toml");
+    fs::write(&file, access).expect("written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("narrowed");
+    (folder, file)
+}
+
+/// Runs a tool of libiscsi; a missing one is a failure with the remedy, not a skip.
+fn tool(name: &str, arguments: &[&str]) -> (bool, String) {
+    let Output { status, stdout, stderr } = Command::new(name)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{name}: {error}: run scripts/setup (package libiscsi-bin)"));
+    let said = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    // Some versions report a failure on standard error alone.
+    (status.success() && !said.to_lowercase().contains("fail"), said)
+}
+
+const PROVEN: &str = "iqn.2026-11.org.example:proven";
+
+/// libiscsi knows MD5 alone, so it stands for old initiators here.
+#[test]
+fn chap_lets_the_right_secret_in_and_no_other() {
+    let guarded = Guarded::start(ACCESS, &[]);
+    let (ok, said) = guarded.inquiry(PROVEN, "ann%ann's long secret@", "");
+    assert!(ok && said.contains("SEALSTON"), "{said}");
+    let mutual = "?target_user=osd0&target_password=the device says so";
+    let (ok, said) = guarded.inquiry(PROVEN, "ann%ann's long secret@", mutual);
+    assert!(ok && said.contains("SEALSTON"), "mutual: {said}");
+    for (initiator, account, query) in [
+        (PROVEN, "ann%some other secret@", ""),
+        (PROVEN, "bob%ann's long secret@", ""),
+        (PROVEN, "", ""),
+        ("iqn.2026-11.org.example:stranger", "ann%ann's long secret@", ""),
+        ("iqn.2026-11.org.example:stranger", "", ""),
+        (PROVEN, "ann%ann's long secret@", "?target_user=osd0&target_password=not what it says"),
+    ] {
+        let (ok, said) = guarded.inquiry(initiator, account, query);
+        assert!(!ok && !said.contains("SEALSTON"), "{initiator} {account} {query}: {said}");
+    }
+    let (ok, said) = guarded.inquiry("iqn.2026-11.org.example:open-1", "", "");
+    assert!(ok, "no proof is asked of these: {said}");
+}
+
+#[test]
+fn discovery_and_lists_of_units_show_what_the_rules_allow() {
+    let guarded = Guarded::start(ACCESS, &[]);
+    let address = guarded.osd.field("address");
+    let list = |initiator: &str, account: &str| {
+        tool("iscsi-ls", &["-s", "-i", initiator, &format!("iscsi://{account}{address}")])
+    };
+    let (ok, said) = list(PROVEN, "ann%ann's long secret@");
+    assert!(ok && said.contains("osd.osd0") && said.contains("Lun:0"), "{said}");
+    let (ok, said) = list(PROVEN, "");
+    assert!(!ok && !said.contains("osd.osd0"), "{said}");
+    let (ok, said) = list("iqn.2026-11.org.example:stranger", "");
+    assert!(!ok && !said.contains("osd.osd0"), "{said}");
+    let (_, said) = list("iqn.2026-11.org.example:blind", "");
+    assert!(said.contains("osd.osd0") && !said.contains("Lun:0"), "its only unit is not there: {said}");
+    let (ok, said) = guarded.inquiry("iqn.2026-11.org.example:blind", "", "");
+    assert!(!ok || !said.contains("SEALSTONE OSD"), "a unit that is not shown is not there: {said}");
+}
+
+#[test]
+fn too_many_wrong_secrets_shut_the_door_for_the_right_one_too() {
+    let guarded = Guarded::start(ACCESS, &[]);
+    for _ in 0..10 {
+        assert!(!guarded.inquiry(PROVEN, "ann%some other secret@", "").0);
+    }
+    assert!(!guarded.inquiry(PROVEN, "ann%ann's long secret@", "").0, "for a while");
+    assert!(guarded.inquiry("iqn.2026-11.org.example:open", "", "").0, "who proves nothing is not meant");
+}
+
+#[test]
+fn an_access_file_that_others_read_or_that_is_wrong_stops_the_daemon() {
+    let (folder, file) = prepared(ACCESS);
+    let data = folder.path().join("osd0");
+    let serve = || {
+        let mut command = command(&["osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
+        command.args(["--access-file", text(&file)]);
+        Ended::from(command.output().expect("the binary starts"))
+    };
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("widened");
+    serve().fails(3).says(&["640", "chmod 600"]);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("narrowed");
+    fs::write(&file, ACCESS.replace("ann's long secret", "short")).expect("written");
+    serve().fails(2).says(&["12 to 256 bytes", "access.toml"]);
+    fs::write(&file, ACCESS.replace("ann's long secret", "the device says so")).expect("written");
+    serve().fails(2).says(&["the same secret"]);
+    fs::write(&file, "[[initiator]]\nnames = [\"iqn.a\"]\nsecrets = \"hush hush hush\"\n").expect("written");
+    serve().fails(2).says(&["line 3"]);
+    fs::remove_file(&file).expect("removed");
+    serve().fails(4).says(&["access.toml"]);
+}
+
+/// A PDU that begins and does not end, byte by byte, in a session that is otherwise right.
+#[test]
+fn a_pdu_that_does_not_end_ends_its_connection_in_the_configured_time() {
+    let guarded = Guarded::start(ACCESS.trim_start(), &["--pdu-s-max", "1"]);
+    let url = guarded.osd.field("url");
+    let target = url.rsplit('/').nth(1).expect("iscsi://HOST:PORT/IQN/LUN");
+    let mut stream = TcpStream::connect(guarded.osd.field("address")).expect("the port is open");
+    stream.write_all(&login("open-slow", target)).expect("taken");
+    let mut answer = [0; 48];
+    stream.read_exact(&mut answer).expect("a login response");
+    assert_eq!((answer[0], answer[36]), (0x23, 0), "logged in");
+    let start = Instant::now();
+    let half = &header(0x40, 0x80, 4096)[..20];
+    stream.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout can be set");
+    stream.write_all(half).expect("taken");
+    let ended = loop {
+        // Still alive, one byte at a time; reading tells the end.
+        let written = stream.write_all(&[0]);
+        let mut rest = [0; 4096];
+        match stream.read(&mut rest) {
+            Ok(0) => break start.elapsed(),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && written.is_ok() => {}
+            Err(_) => break start.elapsed(),
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "the connection is still open");
+    };
+    assert!(ended >= Duration::from_millis(900), "not before its time: {ended:?}");
+    let (ok, said) = guarded.inquiry("iqn.2026-11.org.example:open", "", "");
+    assert!(ok, "others are served: {said}");
+}
