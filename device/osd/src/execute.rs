@@ -24,10 +24,12 @@ use crate::contents::{Claim, Taken};
 use crate::continued;
 use crate::device::Device;
 use crate::failure::Failure;
+use crate::guard::Came;
 use crate::isolation;
 use crate::locks::{Grasp, Reach};
 use crate::nexus::Nexus;
 use crate::report::{self, Progress, Refusal};
+use crate::source;
 use crate::tracking::{self, Job};
 
 /// A command on its way.
@@ -187,7 +189,13 @@ impl<'a> Execution<'a> {
         let claim = Claim::of(&cdb.command, &self.row, sets, &continued, &device.catalog);
         let contents = device.contents.claim(claim).map_err(|Taken| Failure::Taken)?;
         let reach = self.reach(&wishes);
-        let grasp = reach.map(|reach| device.locks.reach(reach));
+        let grasp = match (&continued.segment.copy_source, reach) {
+            // The source of a copy is held too, so that its bytes and attributes are those of one moment.
+            (Some(source), Some(Reach::Populate(to))) => {
+                Some(device.locks.several(to.partition, true, &[(to, true), (source.object, false)]))
+            }
+            _ => reach.map(|reach| device.locks.reach(reach)),
+        };
         if device.guard.keys.version() != version && !device.guard.still_signed(admitted.signed_by()) {
             return Err(Failure::KeysChanged.into());
         }
@@ -195,6 +203,8 @@ impl<'a> Execution<'a> {
         for span in continued.spans.iter().flatten() {
             permit.check_range(span.at, span.length)?;
         }
+        let came = Came { nexus: self.nexus, cdb, bytes: self.command.cdb, now_ms: self.now_ms };
+        source::check(device, &came, admitted, &permit, &continued)?;
         self.progress.complete(Functions::COMMAND_CAPABILITY);
         let kind = self.attribute_kind()?;
         self.check_read_only(sets)?;
@@ -319,7 +329,9 @@ impl<'a> Execution<'a> {
     fn attribute_kind(&self) -> Result<ObjectType, Refusal> {
         let object = self.cdb.command.object();
         match self.cdb.command {
-            Command::Create(_) | Command::CreateAndWrite(_) => Ok(ObjectType::User),
+            Command::Create(_) | Command::CreateAndWrite(_) | Command::CopyUserObjects(_) => {
+                Ok(ObjectType::User)
+            }
             Command::CreatePartition(_) | Command::CreateSnapshot(_) | Command::CreateClone(_) => {
                 Ok(ObjectType::Partition)
             }

@@ -88,6 +88,9 @@ pub(crate) enum Failure {
     /// Somebody duplicates or replaces the partition, or checks the structure already: it passes.
     #[error("the partition is taken")]
     Taken,
+    /// The object's bytes or attributes are not what a condition says; the first byte of the object that is not.
+    #[error("miscompare at byte {0}")]
+    Miscompare(u64),
     /// The partition is a snapshot: nothing in it changes.
     #[error("a snapshot is read-only")]
     ReadOnly,
@@ -129,6 +132,7 @@ impl Failure {
             Self::ReadOnly => "read_only",
             Self::Embedded(_) => "embedded_command",
             Self::TasksUnfinished => "tasks_unfinished",
+            Self::Miscompare(_) => "miscompare",
             Self::Store(error) => match error {
                 StoreError::Exists(_) => "exists",
                 StoreError::NotFound(_) => "not_found",
@@ -181,6 +185,7 @@ impl Failure {
             Self::BootRecord | Self::Keys(_) | Self::KeyStore => {
                 (HardwareError, additional::INTERNAL_TARGET_FAILURE, None)
             }
+            Self::Miscompare(_) => (SenseKey::Miscompare, additional::MISCOMPARE_DURING_VERIFY, None),
             Self::ReadOnly => (DataProtect, additional::WRITE_PROTECTED, None),
             Self::Store(error) => match error {
                 StoreError::NoSpace => (DataProtect, additional::QUOTA_ERROR, None),

@@ -6,10 +6,10 @@
 
 use parking_lot::Mutex;
 use sealstone_crypto::{ParkingLot, RustCrypto};
-use sealstone_osd::{AttributeId, Cdb, ObjectId, ObjectType, SecurityMethod};
+use sealstone_osd::{AttributeId, Capability, CapabilityBytes, Cdb, ObjectId, ObjectType, SecurityMethod};
 use sealstone_seal::{
-    Admitted, Facts, Gate, GatePolicy, KeyError, Nexus as SealNexus, ObjectFacts, Refused, Request,
-    SecurityToken, SignedBy,
+    Admitted, Denial, Facts, Gate, GatePolicy, KeyError, Nexus as SealNexus, ObjectFacts, Refused, Request,
+    SecurityToken, SignedBy, Verified,
 };
 
 use crate::attributes::rows::{PARTITION, page};
@@ -143,6 +143,38 @@ impl Guard {
             keys: &keys,
             facts: device,
         })
+    }
+}
+
+/// A command as it came, for the checks that follow its admission.
+pub(crate) struct Came<'a> {
+    pub(crate) nexus: &'a Nexus,
+    pub(crate) cdb: &'a Cdb,
+    pub(crate) bytes: &'a [u8],
+    pub(crate) now_ms: u64,
+}
+
+impl Guard {
+    /// Checks an extension capability that an admitted command brings along.
+    pub(crate) fn extend(
+        &self,
+        device: &Device,
+        came: &Came<'_>,
+        capability: &CapabilityBytes,
+        proof: &[u8],
+    ) -> Result<Verified<Capability>, Denial> {
+        let token = Some(SecurityToken(came.nexus.token()));
+        let seal_nexus = SealNexus { token, secure_channel: came.nexus.secure_channel };
+        let request = Request {
+            cdb: came.cdb,
+            bytes: came.bytes,
+            nexus: &seal_nexus,
+            clock_ms: came.now_ms,
+            boot_epoch: device.boot_epoch,
+            keys: &self.keys.read(),
+            facts: device,
+        };
+        self.gate.extend(&request, capability, proof)
     }
 }
 

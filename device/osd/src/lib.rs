@@ -31,6 +31,7 @@ mod nexus;
 pub mod provision;
 mod report;
 pub mod sim;
+mod source;
 mod spc;
 mod tracking;
 mod unit;

@@ -64,6 +64,7 @@ impl Refusal {
                 };
                 Some(match failure {
                     Failure::Attribute(id) => sense.with_attribute(id.page, id.number),
+                    Failure::Miscompare(byte) => Sense { information: Some(*byte), ..sense },
                     _ => sense,
                 })
             }

@@ -186,7 +186,8 @@ fn every_row_needs_each_of_its_permissions() {
 fn what_is_not_implemented_is_an_unknown_service_action() {
     let bench = bench();
     let known = implemented().into_iter().map(|(command, _)| command.action());
-    let known: Vec<_> = known.chain([Action::Query]).collect();
+    // These bring a segment, and so are not among the samples.
+    let known: Vec<_> = known.chain([Action::Query, Action::CopyUserObjects, Action::Rewrite]).collect();
     for row in SERVICE_ACTIONS.iter().filter(|row| !known.contains(&row.action)) {
         for fill in [0x00, 0xFF] {
             let mut cdb = [fill; 236];

@@ -6,6 +6,7 @@ use sealstone_osd::integrity::{DataInIntegrity, DataOutIntegrity};
 use sealstone_osd::master_key::{self, BothValues};
 use sealstone_osd::offset::{self, Decoded};
 use sealstone_osd::query::{Criterion, QueryList, QueryType};
+use sealstone_osd::rewrite::{RewriteAction, RewriteOperation};
 use sealstone_osd::table::{Continuation, SERVICE_ACTIONS};
 use sealstone_osd::task::{ServiceResponse, TaskResponse};
 use sealstone_osd::{
@@ -38,7 +39,11 @@ pub(crate) fn cdbs() -> Vec<Cdb> {
         if row.objects.contains(&ObjectType::User) || row.objects.contains(&ObjectType::Collection) {
             put(pointer::OBJECT, &OBJECT.object.to_be_bytes());
         }
-        if matches!(row.continuation, Continuation::Query | Continuation::CopySource) {
+        if row.name == "REWRITE" {
+            put(pointer::length(generation) + 4, &30_u32.to_be_bytes());
+        }
+        if matches!(row.continuation, Continuation::Query | Continuation::CopySource | Continuation::Rewrite)
+        {
             put(pointer::CONTINUATION, &72_u32.to_be_bytes());
         }
         put(pointer::data_in_icv_offset(generation), &[0xFF; 8]);
@@ -210,6 +215,16 @@ fn continuation_seeds() -> Vec<Vec<u8>> {
             Continuation::CopySource => continuation::Segment {
                 copy_source: Some(source),
                 extensions: extensions.clone(),
+                proofs: vec![[9; 32]; extensions.len()],
+                ..Default::default()
+            },
+            Continuation::Rewrite => continuation::Segment {
+                rewrite: vec![RewriteOperation {
+                    action: RewriteAction::Copy(3),
+                    offset: 0,
+                    length: 8,
+                    operand: 0,
+                }],
                 ..Default::default()
             },
             Continuation::NotThere | Continuation::Refused => continuation::Segment::default(),

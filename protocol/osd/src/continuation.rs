@@ -14,6 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::bytes::{u8_at, u64_at};
 use crate::cdb::{self, Command};
+use crate::rewrite::{self, OPERATION_LEN, OPERATIONS_MAX, RewriteOperation};
 use crate::table::Continuation;
 use crate::{CapabilityBytes, Generation, ObjectId};
 
@@ -68,6 +69,10 @@ pub struct Segment {
     pub copy_source: Option<CopySource>,
     /// Extension capabilities (FFEEh).
     pub extensions: Vec<CapabilityBytes>,
+    /// Proofs that the bearer holds the keys of the extension capabilities (FF11h, ours), in their order.
+    pub proofs: Vec<[u8; PROOF_LEN]>,
+    /// Operations (FF10h, ours) of REWRITE.
+    pub rewrite: Vec<RewriteOperation>,
 }
 
 /// One entry of a scatter/gather list.
@@ -97,7 +102,13 @@ const SCATTER_GATHER: u16 = 0x0001;
 const QUERY_LIST: u16 = 0x0002;
 const COPY_SOURCE: u16 = 0x0101;
 const EXTENSION: u16 = 0xFFEE;
+/// Ours.
+const REWRITE: u16 = 0xFF10;
+const PROOFS: u16 = 0xFF11;
 const NO_MORE: u16 = 0x0000;
+
+/// Bytes of a proof: a request integrity check value.
+pub const PROOF_LEN: usize = 32;
 
 /// Bytes of a scatter/gather entry, and of a copy source.
 const PIECE_LEN: usize = 16;
@@ -225,6 +236,8 @@ impl Segment {
             QUERY_LIST => self.query.is_some(),
             COPY_SOURCE => self.copy_source.is_some(),
             EXTENSION => !self.extensions.is_empty(),
+            REWRITE => !self.rewrite.is_empty(),
+            PROOFS => !self.proofs.is_empty(),
             _ => true,
         };
         if repeated || !allowed(command, kind) {
@@ -235,6 +248,8 @@ impl Segment {
             QUERY_LIST if pad == 0 => self.query = Some(data.to_vec()),
             COPY_SOURCE => self.copy_source = Some(CopySource::read(data).ok_or(malformed)?),
             EXTENSION => self.extensions = extensions(data).ok_or(malformed)?,
+            PROOFS => self.proofs = proofs(data).ok_or(malformed)?,
+            REWRITE => self.rewrite = operations(command, data, at + size_of::<DescriptorHeader>())?,
             _ => return Err(malformed),
         }
         Ok(Some(at + size_of::<DescriptorHeader>() + whole))
@@ -245,6 +260,7 @@ impl Segment {
         let missing = match command.row().continuation {
             Continuation::Query => self.query.is_none(),
             Continuation::CopySource => self.copy_source.is_none(),
+            Continuation::Rewrite => self.rewrite.is_empty(),
             Continuation::ScatterGather | Continuation::Refused | Continuation::NotThere => false,
         };
         if missing {
@@ -300,6 +316,20 @@ impl Segment {
             let data: Vec<u8> = self.extensions.iter().flat_map(|one| one.iter().copied()).collect();
             push(&mut out, EXTENSION, &data)?;
         }
+        if !self.rewrite.is_empty() {
+            if self.rewrite.len() > OPERATIONS_MAX {
+                return None;
+            }
+            let data: Vec<u8> = self.rewrite.iter().flat_map(RewriteOperation::write).collect();
+            push(&mut out, REWRITE, &data)?;
+        }
+        // The last one, so that who signs finds its place.
+        if !self.proofs.is_empty() {
+            if self.proofs.len() > EXTENSION_MAX {
+                return None;
+            }
+            push(&mut out, PROOFS, &self.proofs.concat())?;
+        }
         if out.len() < SEGMENT_MIN as usize {
             push(&mut out, NO_MORE, &[])?;
         }
@@ -312,8 +342,11 @@ fn allowed(command: &Command, kind: u16) -> bool {
     match (command.row().continuation, kind) {
         (Continuation::ScatterGather, SCATTER_GATHER)
         | (Continuation::Query, QUERY_LIST)
-        | (Continuation::CopySource, COPY_SOURCE | EXTENSION) => true,
-        (Continuation::Query, EXTENSION) => matches!(command, Command::Query(query) if query.matches != 0),
+        | (Continuation::CopySource, COPY_SOURCE | EXTENSION | PROOFS)
+        | (Continuation::Rewrite, REWRITE) => true,
+        (Continuation::Query, EXTENSION | PROOFS) => {
+            matches!(command, Command::Query(query) if query.matches != 0)
+        }
         _ => false,
     }
 }
@@ -325,6 +358,29 @@ fn pieces(data: &[u8], pad: usize) -> Option<Vec<Piece>> {
     data.chunks_exact(PIECE_LEN)
         .map(|entry| Some(Piece { offset: u64_at(entry, 0)?, length: u64_at(entry, 8)? }))
         .collect()
+}
+
+/// Operations whose first byte is byte `base` of the segment.
+fn operations(
+    command: &Command,
+    data: &[u8],
+    base: usize,
+) -> Result<Vec<RewriteOperation>, ContinuationError> {
+    let range = command.range().map_or(0, |range| range.length);
+    let wrong = |number: usize| ContinuationError::Descriptor { at: base + number * OPERATION_LEN };
+    let operations = rewrite::read(data, range, command.data_out_len()).map_err(wrong)?;
+    // A condition must be told in the CDB, where its permission is asked for.
+    let conditional = matches!(command, Command::Rewrite(rewrite) if rewrite.conditional);
+    match operations.iter().position(|operation| operation.action.is_condition() && !conditional) {
+        Some(number) => Err(wrong(number)),
+        None => Ok(operations),
+    }
+}
+
+fn proofs(data: &[u8]) -> Option<Vec<[u8; PROOF_LEN]>> {
+    let (proofs, rest) = data.as_chunks::<PROOF_LEN>();
+    let fits = rest.is_empty() && !proofs.is_empty() && proofs.len() <= EXTENSION_MAX;
+    fits.then(|| proofs.to_vec())
 }
 
 fn extensions(data: &[u8]) -> Option<Vec<CapabilityBytes>> {
@@ -399,8 +455,13 @@ mod tests {
     fn every_descriptor_reads_back_where_it_belongs() {
         let source = CopySource { object: OBJECT, attributes: true, freeze: true, time: 5 };
         let extensions = std::vec![CapabilityBytes::absent(Generation::Osd2); 2];
-        let copy =
-            Segment { copy_source: Some(source), extensions: extensions.clone(), ..Segment::default() };
+        let proofs = std::vec![[1; 32], [2; 32]];
+        let copy = Segment {
+            copy_source: Some(source),
+            extensions: extensions.clone(),
+            proofs,
+            ..Segment::default()
+        };
         let wire = copy.encode(0x8893).unwrap();
         assert_eq!(wire[43], 6); // 18 bytes and 6 of padding
         assert_eq!(Segment::parse(&COPY, &wire), Ok(copy));
@@ -411,6 +472,45 @@ mod tests {
         assert_eq!(Segment::parse(&ask(7), &wire), Ok(query));
         let kind = EXTENSION;
         assert_eq!(Segment::parse(&ask(0), &wire), Err(ContinuationError::NotAllowed { kind, at: 56 }));
+    }
+
+    #[test]
+    fn operations_of_a_rewrite_are_checked_against_its_range_and_operands() {
+        use crate::AttributeId;
+        use crate::cdb::{Rewrite, RewriteReturn};
+        use crate::rewrite::RewriteAction;
+        let rewrite = |length, operands, conditional| {
+            let returns = RewriteReturn::Nothing;
+            Command::Rewrite(Rewrite {
+                object: OBJECT,
+                start: 9,
+                length,
+                operands,
+                returns,
+                conditional,
+                extend: false,
+            })
+        };
+        let version = RewriteAction::CompareAttribute(AttributeId::new(0x1_0000, 1));
+        let operations = std::vec![
+            RewriteOperation { action: version, offset: 0, length: 4, operand: 8 },
+            RewriteOperation { action: RewriteAction::Replace, offset: 2, length: 8, operand: 0 },
+        ];
+        let segment = Segment { rewrite: operations, ..Segment::default() };
+        let wire = segment.encode(0x8F90).unwrap();
+        assert_eq!(wire.len(), 40 + 8 + 64);
+        assert_eq!(Segment::parse(&rewrite(10, 12, true), &wire), Ok(segment));
+        let at = |number: usize| Err(ContinuationError::Descriptor { at: 48 + 32 * number });
+        assert_eq!(
+            Segment::parse(&rewrite(10, 12, false), &wire),
+            at(0),
+            "a condition that the CDB does not tell"
+        );
+        assert_eq!(Segment::parse(&rewrite(9, 12, true), &wire), at(1), "beyond the range");
+        assert_eq!(Segment::parse(&rewrite(10, 11, true), &wire), at(0), "beyond the operands");
+        assert_eq!(Segment::parse(&READ, &wire).unwrap_err(), ContinuationError::ServiceAction(0x8F90));
+        let empty = Segment::default().encode(0x8F90).unwrap();
+        assert_eq!(Segment::parse(&rewrite(10, 12, true), &empty), Err(ContinuationError::Missing));
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub mod master_key;
 pub mod offset;
 mod permissions;
 pub mod query;
+pub mod rewrite;
 mod sink;
 pub mod table;
 pub mod task;

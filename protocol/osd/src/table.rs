@@ -83,6 +83,8 @@ pub enum Continuation {
     Query,
     /// Exactly one copy source.
     CopySource,
+    /// Exactly one list of operations.
+    Rewrite,
 }
 
 /// The row of a code, with the generation that the code belongs to.
@@ -118,7 +120,7 @@ mod tests {
     fn the_generation_follows_from_the_code_as_the_standard_lays_them_out() {
         for row in SERVICE_ACTIONS {
             let osd1 = |code: u16| matches!(code, 0x8801..=0x887F | 0x8F7E | 0x8F7F);
-            let osd2 = |code: u16| matches!(code, 0x8880..=0x88FF | 0x8F7C | 0x8F7D);
+            let osd2 = |code: u16| matches!(code, 0x8880..=0x88FF | 0x8F7C | 0x8F7D | 0x8F90);
             assert!(row.osd1.is_none_or(osd1) && row.osd2.is_some_and(osd2), "{}", row.name);
             let same = row.osd1.zip(row.osd2).is_none_or(|(one, two)| one + 0x80 == two || two + 2 == one);
             assert!(same, "{}", row.name);
@@ -128,7 +130,7 @@ mod tests {
     #[test]
     fn no_row_goes_without_a_permission() {
         assert!(SERVICE_ACTIONS.iter().all(|row| !row.permissions.is_empty() && !row.objects.is_empty()));
-        assert_eq!(SERVICE_ACTIONS.len(), 39);
+        assert_eq!(SERVICE_ACTIONS.len(), 40);
     }
 
     #[test]

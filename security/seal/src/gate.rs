@@ -300,7 +300,15 @@ pub fn selector(command: &Command, version: u8) -> KeySelector {
 
 /// The part of step 8 that needs no object: key and audit value not frozen, not expired, this start of the device.
 fn current<P: Provider>(capability: &Capability, request: &Request<'_, P>) -> Result<(), Denial> {
-    let selector = selector(&request.cdb.command, capability.key_version);
+    current_under(capability, selector(&request.cdb.command, capability.key_version), request)
+}
+
+/// The same for a capability that a given key signed.
+pub(crate) fn current_under<P: Provider>(
+    capability: &Capability,
+    selector: KeySelector,
+    request: &Request<'_, P>,
+) -> Result<(), Denial> {
     if let KeySelector::Working { partition, version } = selector
         && request.facts.frozen_keys(partition) >> version & 1 != 0
     {

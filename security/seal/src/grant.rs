@@ -10,6 +10,7 @@ use core::ops::Deref;
 
 use sealstone_osd::capability::Range;
 use sealstone_osd::cdb::Action;
+use sealstone_osd::table::Continuation;
 use sealstone_osd::{
     AttributeId, Capability, Cdb, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
 };
@@ -173,7 +174,8 @@ impl Need {
             },
             permissions,
             range: command.range(),
-            scattered: cdb.continuation_length != 0,
+            scattered: cdb.continuation_length != 0
+                && command.row().continuation == Continuation::ScatterGather,
         }
     }
 }

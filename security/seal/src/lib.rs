@@ -21,6 +21,7 @@ pub mod credential;
 mod data;
 mod denial;
 pub mod exchange;
+mod extension;
 mod facts;
 pub mod freshness;
 mod gate;

@@ -8,6 +8,7 @@
 //! Truth: docs/design/security.md 3.2, 3.4; t10-osd 1.7.
 
 use sealstone_osd::cdb::{CdbBytes, EncodeError};
+use sealstone_osd::continuation::PROOF_LEN;
 use sealstone_osd::{CapabilityBytes, CapabilityError, Cdb, Generation, SecurityMethod, offset};
 use sealstone_scsi::{SenseKey, Status};
 use thiserror::Error;
@@ -173,8 +174,25 @@ impl<P: Provider> Signer<P> {
     /// See [`SignError`].
     pub fn sign(
         &self,
+        cdb: Cdb,
+        parts: &mut Parts<'_>,
+        time_ms: u64,
+        token: Option<&SecurityToken>,
+        random: &mut dyn Random,
+    ) -> Result<Signed, SignError> {
+        self.sign_extended(cdb, parts, &[], time_ms, token, random)
+    }
+
+    /// As [`Signer::sign`], with proofs for the extension capabilities in the continuation segment: the last
+    /// 32 bytes of it for each, in their order, are written here.
+    ///
+    /// # Errors
+    /// See [`SignError`].
+    pub fn sign_extended(
+        &self,
         mut cdb: Cdb,
         parts: &mut Parts<'_>,
+        extensions: &[&Self],
         time_ms: u64,
         token: Option<&SecurityToken>,
         random: &mut dyn Random,
@@ -202,6 +220,21 @@ impl<P: Provider> Signer<P> {
         let data_in_icv = if seals_data && inward > 0 { Some(place(inward)?) } else { None };
         cdb.security.data_in_icv_offset = data_in_icv;
         let mut bytes = cdb.encode()?;
+        for (number, extension) in extensions.iter().rev().enumerate() {
+            let end = parts.continuation.len().checked_sub(number * PROOF_LEN).ok_or(SignError::Parts)?;
+            let start = end.checked_sub(PROOF_LEN).ok_or(SignError::Parts)?;
+            let field = parts.continuation.get_mut(start..end).ok_or(SignError::Parts)?;
+            let proof = match extension.method {
+                SecurityMethod::NoSec => continue,
+                SecurityMethod::CapKey => Some(extension.keys.token(token.ok_or(SignError::NoToken)?)),
+                SecurityMethod::CmdRsp | SecurityMethod::AllData => {
+                    extension.keys.request(generation, &bytes)
+                }
+            };
+            if !proof.is_some_and(|proof| proof.place(field)) {
+                return Err(SignError::Parts);
+            }
+        }
         if self.method >= SecurityMethod::CmdRsp {
             self.seal_continuation(&nonce, parts.continuation)?;
         }

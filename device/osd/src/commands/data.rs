@@ -138,7 +138,7 @@ pub(crate) fn resize(device: &Device, id: ObjectId, length: u64) -> Result<i64, 
 }
 
 /// Runs a change under the quotas and settles what it took.
-fn change(
+pub(super) fn change(
     run: &Run<'_>,
     id: ObjectId,
     stat: Stat,
@@ -190,7 +190,7 @@ fn exact_growth(stat: Stat, end: u64, growth: u64) -> u64 {
 }
 
 /// Bytes of the blocks that a range lies in.
-fn blocks_touched(at: u64, length: u64) -> u64 {
+pub(super) fn blocks_touched(at: u64, length: u64) -> u64 {
     if length == 0 {
         return 0;
     }

@@ -251,13 +251,13 @@ pub(super) fn duplicate(
 }
 
 /// Attributes that every object has of its own: when it was made, its memberships, its damage, what the device keeps.
-fn is_own(id: AttributeId) -> bool {
+pub(super) fn is_own(id: AttributeId) -> bool {
     id == AttributeId::new(USER + page::TIMESTAMPS, 1)
         || [USER + page::ERROR_RECOVERY, MEMBERSHIPS, rows::INTERNAL].contains(&id.page)
 }
 
 /// Attributes that say who may do what.
-fn is_authority(id: AttributeId) -> bool {
+pub(super) fn is_authority(id: AttributeId) -> bool {
     [USER + page::SECURITY, USER + SEALSTONE].contains(&id.page)
 }
 

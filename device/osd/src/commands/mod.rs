@@ -8,6 +8,7 @@
 mod check;
 pub(crate) mod collections;
 mod containers;
+mod copies;
 pub(crate) mod data;
 mod duplicates;
 mod keys;
@@ -18,6 +19,7 @@ pub(crate) mod multi;
 mod objects;
 pub(crate) mod perform;
 mod query;
+mod rewrite;
 mod walk;
 
 use sealstone_osd::cdb::{Action, Cdb, Command, pointer};
@@ -139,7 +141,8 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
         Action::PerformScsi => Row { changes: true, ..Row::LOOK },
         // The function itself comes last of all, when no lock is held.
         Action::PerformTask => Row { changes: true, ..Row::LOOK }.attributes_first(),
-        Action::CopyUserObjects => return None,
+        Action::CopyUserObjects => Row::POPULATE,
+        Action::Rewrite => Row::CHANGE,
     })
 }
 
@@ -321,8 +324,9 @@ pub(crate) fn run(run: &mut Run<'_>, _permit: Permit) -> Result<Done, Failure> {
         Command::RestorePartition(restore) => duplicates::restore(run, &restore),
         Command::PerformScsi(perform) => perform::scsi(run, &perform),
         Command::PerformTask(perform) => perform::check_task(&perform),
-        Command::CopyUserObjects(_)
-        | Command::CreateTrackingCollection(_)
+        Command::CopyUserObjects(copy) => copies::copy(run, &copy),
+        Command::Rewrite(rewrite) => rewrite::rewrite(run, &rewrite),
+        Command::CreateTrackingCollection(_)
         | Command::RemoveCollection(_)
         | Command::List(_)
         | Command::ListCollection(_)

@@ -57,7 +57,7 @@ pub(super) fn remove_object(device: &Device, id: ObjectId) -> Result<i64, Failur
     Ok(i64::try_from(stat.used_bytes).unwrap_or(i64::MAX))
 }
 
-fn make(run: &Run<'_>, requested: ObjectId, count: u16) -> Result<Vec<ObjectId>, Failure> {
+pub(super) fn make(run: &Run<'_>, requested: ObjectId, count: u16) -> Result<Vec<ObjectId>, Failure> {
     let device = run.device;
     let partition = partition_of(device, requested)?;
     if requested.object != 0 && requested.object < ObjectId::FIRST_ASSIGNABLE {
@@ -147,7 +147,7 @@ fn first_attributes(run: &Run<'_>, partition: &Partition, id: ObjectId) -> Resul
 }
 
 /// Takes back what a failed command created.
-fn unmake(device: &Device, created: &[ObjectId]) {
+pub(super) fn unmake(device: &Device, created: &[ObjectId]) {
     for &id in created {
         let used = device.store.stat(id).map_or(0, |stat| stat.used_bytes);
         if device.store.remove(id).is_ok()

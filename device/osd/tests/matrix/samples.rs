@@ -2,13 +2,18 @@
 //!
 //! Made from the row alone, on the wire, so that a new row is in the matrix without anybody's doing.
 
+use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::{OPERATION_CODE, pointer};
 use sealstone_osd::continuation::{CopySource, Piece, Segment};
 use sealstone_osd::query::{Criterion, QueryList, QueryType};
+use sealstone_osd::rewrite::{RewriteAction, RewriteOperation};
 use sealstone_osd::table::{Continuation, SERVICE_ACTIONS, ServiceAction, Transfer};
-use sealstone_osd::{AttributeId, Cdb, Command, Generation, ObjectId, ObjectType};
+use sealstone_osd::{
+    AttributeId, Capability, Cdb, Command, Descriptor, Generation, ObjectId, ObjectType, Permissions,
+    SecurityMethod,
+};
 
-use super::support::PID;
+use super::support::{PID, SIGN_HERE};
 
 pub const GENERATIONS: [Generation; 2] = [Generation::Osd1, Generation::Osd2];
 /// The user object and the collection that every bench has.
@@ -124,6 +129,8 @@ fn sample(
         Transfer::None if matches!(row.name, "CLEAR" | "PUNCH") => DATA.len() as u64,
         Transfer::None | Transfer::Both => 0,
     };
+    // REWRITE has two lengths of four bytes: operands, and the range.
+    let length = if row.name == "REWRITE" { DATA.len() as u64 * (1 << 32 | 1) } else { length };
     if length > 0 {
         put(pointer::length(generation), &length.to_be_bytes());
     }
@@ -134,6 +141,28 @@ fn sample(
     let command =
         Cdb::parse(&wire).unwrap_or_else(|error| panic!("{} {generation}: {error}", row.name)).command;
     Sample { row, generation, kind, note, command, continuation }
+}
+
+/// A capability to read the source of a copy.
+fn reading() -> Capability {
+    Capability {
+        generation: Generation::Osd2,
+        format: Generation::Osd2,
+        key_version: 0,
+        icv_algorithm: 1,
+        method: SecurityMethod::AllData,
+        expires_ms: 0,
+        audit: *b"auditor-of-the-tests",
+        discriminator: [7; 12],
+        object_created_ms: 0,
+        object_type: ObjectType::User,
+        permissions: Permissions::READ,
+        descriptor: Descriptor::User {
+            scope: Scope::default(),
+            allowed: ObjectId::new(PID, OID),
+            range: Range::ALL,
+        },
+    }
 }
 
 fn segment(row: &ServiceAction, generation: Generation, scattered: bool) -> Vec<u8> {
@@ -153,7 +182,17 @@ fn segment(row: &ServiceAction, generation: Generation, scattered: bool) -> Vec<
         Continuation::CopySource => {
             let source =
                 CopySource { object: ObjectId::new(PID, OID), attributes: false, freeze: false, time: 0 };
-            Segment { copy_source: Some(source), ..Segment::default() }
+            let (extensions, proofs) = (vec![reading().encode()], vec![SIGN_HERE]);
+            Segment { copy_source: Some(source), extensions, proofs, ..Segment::default() }
+        }
+        Continuation::Rewrite => {
+            let operation = RewriteOperation {
+                action: RewriteAction::Replace,
+                offset: 0,
+                length: DATA.len() as u32,
+                operand: 0,
+            };
+            Segment { rewrite: vec![operation], ..Segment::default() }
         }
         _ => return Vec::new(),
     };

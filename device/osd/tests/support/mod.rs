@@ -15,6 +15,7 @@ use sealstone_device::{
 use sealstone_osd::attribute::list::{encode_get, encode_set};
 use sealstone_osd::capability::{Range, Scope};
 use sealstone_osd::cdb::{AttributeParameters, GetList, GetPage, Segment, SetValue};
+use sealstone_osd::continuation::Segment as Continuation;
 use sealstone_osd::{
     AttributeId, Capability, Cdb, Command, Descriptor, Generation, ObjectId, ObjectType, Permissions,
     SecurityMethod, offset,
@@ -92,6 +93,9 @@ impl Buffers for HeapBuffers {
 }
 
 pub type Keys = KeyHierarchy<RustCrypto>;
+
+/// A proof that is to be made when the command is signed.
+pub const SIGN_HERE: [u8; 32] = [0xEE; 32];
 
 pub struct Bench {
     pub unit: OsdUnit,
@@ -335,6 +339,13 @@ impl Bench {
         self.build_under(command, wish, data, capability, continuation, token, None)
     }
 
+    /// Signs as the holder of a capability of its own.
+    pub fn signer(&self, capability: &Capability) -> Signer<RustCrypto> {
+        let keys = self.keys.lock();
+        let credential = Credential::issue(&keys, &AlgorithmSlots::DEFAULT, capability).unwrap();
+        Signer::new(&credential, &AlgorithmSlots::DEFAULT).unwrap()
+    }
+
     pub fn build_under(
         &self,
         command: Command,
@@ -396,6 +407,12 @@ impl Bench {
             })
         };
         let signer = Signer::new(&credential, &AlgorithmSlots::DEFAULT).unwrap();
+        let held: Vec<Capability> = match Continuation::parse(&command, &continuation) {
+            Ok(segment) if segment.proofs.contains(&SIGN_HERE) => {
+                segment.extensions.iter().map(|bytes| bytes.parse().unwrap()).collect()
+            }
+            _ => Vec::new(),
+        };
         let pieces = [data];
         let mut parts = SignParts {
             continuation: &mut continuation,
@@ -405,7 +422,10 @@ impl Bench {
         };
         let mut random = |into: &mut [u8]| self.fake.fill_random(into);
         let now = self.fake.now_ms();
-        let signed = signer.sign(cdb, &mut parts, now, Some(token), &mut random).unwrap();
+        let extensions: Vec<_> = held.iter().map(|one| self.signer(one)).collect();
+        let extensions: Vec<_> = extensions.iter().collect();
+        let signed =
+            signer.sign_extended(cdb, &mut parts, &extensions, now, Some(token), &mut random).unwrap();
         let mut data_out = continuation;
         data_out.extend_from_slice(data);
         let attributes = Cdb::parse(&signed.cdb).unwrap().attributes;

@@ -6,6 +6,7 @@ use super::operands::{
     Append, CopyObjects, Create, CreatePartition, CreateTracking, Duplicate, Extent, FormatOsd, List,
     Members, Operands, PerformScsi, PerformTask, Query, ReadMap, RemoveCollection, RemovePartition, Target,
 };
+use super::rewrite::Rewrite;
 use super::wire::Wire;
 use crate::capability::Range;
 use crate::table::{Continuation, ServiceAction, Support, Transfer};
@@ -77,6 +78,10 @@ macro_rules! commands {
                 match self { $(Self::$variant(operands) => operands.deep(),)* }
             }
 
+            fn besides(&self) -> Permissions {
+                match self { $(Self::$variant(operands) => operands.besides(),)* }
+            }
+
             fn sizes(&self) -> (u64, u64) {
                 match self { $(Self::$variant(operands) => operands.sizes(),)* }
             }
@@ -125,6 +130,7 @@ commands! {
     ReadMapsAndCompare(ReadMap) = "READ MAPS AND COMPARE", 0 / 0x88B2, Optional, [User], READ => NONE, In, NotThere;
     PerformScsi(PerformScsi) = "PERFORM SCSI COMMAND", 0x8F7E / 0x8F7C, Mandatory, [Root Partition Collection User], DEV_MGMT => NONE, Both, Refused;
     PerformTask(PerformTask) = "PERFORM TASK MANAGEMENT FUNCTION", 0x8F7F / 0x8F7D, Mandatory, [Root Partition Collection User], DEV_MGMT => NONE, In, Refused;
+    Rewrite(Rewrite) = "REWRITE", 0 / 0x8F90, Optional, [User], WRITE => READ, Both, Rewrite;
 }
 
 impl Command {
@@ -154,7 +160,8 @@ impl Command {
     #[must_use]
     pub fn permissions(&self) -> Permissions {
         let row = self.row();
-        if self.deep() { row.permissions | row.deep_permissions } else { row.permissions }
+        let needed = row.permissions | self.besides();
+        if self.deep() { needed | row.deep_permissions } else { needed }
     }
 
     /// Has it IMMED_TR: can it answer at once and go on, told of by a tracking collection?

@@ -12,6 +12,7 @@ mod error;
 mod flush;
 mod keys;
 mod operands;
+mod rewrite;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -32,6 +33,7 @@ pub use operands::{
     Append, CopyObjects, Create, CreatePartition, CreateTracking, Duplicate, Extent, FormatOsd, List,
     Members, PerformScsi, PerformTask, Query, ReadMap, RemoveCollection, RemovePartition, Target,
 };
+pub use rewrite::{Rewrite, RewriteReturn};
 pub(crate) use wire::Wire;
 
 use crate::continuation::{SEGMENT_MIN, SEGMENT_UNIT};
@@ -401,7 +403,7 @@ fn continuation_length(wire: &Wire, kind: Continuation) -> Result<u32, CdbError>
         return Ok(0);
     }
     match (wire.generic().tail, kind) {
-        (0, Continuation::Query | Continuation::CopySource) => wrong,
+        (0, Continuation::Query | Continuation::CopySource | Continuation::Rewrite) => wrong,
         (0, _) => Ok(0),
         (_, Continuation::Refused | Continuation::NotThere) => wrong,
         (length, _) if length < SEGMENT_MIN || !length.is_multiple_of(SEGMENT_UNIT) => wrong,

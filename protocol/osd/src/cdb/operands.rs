@@ -8,7 +8,7 @@ use super::error::{CdbError, Fault};
 use super::pointer;
 use super::wire::{Generic, Wire};
 use crate::capability::Range;
-use crate::{Generation, ObjectId};
+use crate::{Generation, ObjectId, Permissions};
 
 /// One shape of operands.
 pub(crate) trait Operands: Sized {
@@ -27,6 +27,10 @@ pub(crate) trait Operands: Sized {
     /// Does it act on everything beneath the object too?
     fn deep(&self) -> bool {
         false
+    }
+    /// Permissions that these operands need besides those of the row.
+    fn besides(&self) -> Permissions {
+        Permissions::NONE
     }
 }
 

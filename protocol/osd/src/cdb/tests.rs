@@ -80,6 +80,45 @@ fn seeds_map_types_and_list_ids_are_no_continuation_lengths() {
     assert_eq!(sized(0x88A0, &[0, 0, 0, 0]), 48);
 }
 
+#[test]
+fn a_rewrite_says_its_range_its_operands_and_what_comes_back() {
+    let fields = [PID, OID, (11, &[0x36][..]), (34, &[1, 0, 0, 0, 2, 0]), (47, &[7]), (51, &[48])];
+    let expected = Rewrite {
+        object: OBJECT,
+        start: 7,
+        length: 512,
+        operands: 256,
+        returns: RewriteReturn::Nothing,
+        conditional: true,
+        extend: true,
+    };
+    let rewrite = command(Osd2, 0x8F90, &fields);
+    assert_eq!(rewrite, Command::Rewrite(expected));
+    assert_eq!((rewrite.data_out_len(), rewrite.data_in_len()), (256, 0));
+    let bits = |bits: u8| {
+        let fields = [PID, OID, (11, &[0x30 | bits][..]), (38, &[2, 0]), (51, &[48])];
+        command(Osd2, 0x8F90, &fields)
+    };
+    use crate::Permissions;
+    let read_write = Permissions::READ | Permissions::WRITE;
+    assert_eq!((bits(0).data_in_len(), bits(1).data_in_len(), bits(8).data_in_len()), (0, 512, 32));
+    assert_eq!((bits(0).permissions(), bits(4).permissions()), (Permissions::WRITE, Permissions::WRITE));
+    assert_eq!((bits(1).permissions(), bits(8).permissions()), (read_write, read_write));
+    assert_eq!(bits(2).permissions(), read_write | Permissions::REWRITE_CONDITIONAL);
+    let refused = |at: usize, bytes: &[u8]| {
+        let mut cdb = blank(Osd2, 0x8F90);
+        put(&mut cdb, 38, &[2, 0]);
+        put(&mut cdb, 51, &[48]);
+        put(&mut cdb, at, bytes);
+        Cdb::parse(&cdb).unwrap_err().field_pointer()
+    };
+    assert_eq!(refused(11, &[0x39]), 11, "bytes or digest");
+    assert_eq!(refused(38, &[0, 0]), 36, "no range");
+    assert_eq!(refused(36, &[1, 0, 0, 1]), 36, "too long a range");
+    assert_eq!(refused(32, &[1, 0, 0, 1]), 32, "too many operands");
+    assert_eq!(refused(51, &[0]), 48, "no operations");
+}
+
 /// T7: OSD-1 has FLUSH SCOPE in byte 10, OSD-2 in byte 11; doubt flushes everything.
 #[test]
 fn a_doubtful_flush_takes_everything() {

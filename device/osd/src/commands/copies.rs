@@ -1,0 +1,86 @@
+//! COPY USER OBJECTS: a new user object with the bytes, and if asked the attributes, of another one.
+//!
+//! Does: share the blocks of the source (nothing is copied), under the quotas of the destination.
+//! Does not: permissions: the extension capability for the source was checked before (`source`).
+//! Contract: the copy is what the source was at one moment, so that FREEZE and TIME OF DUPLICATION have nothing to add.
+//! Attributes that say who may do what are not copied: the copy gets those of a new object.
+//! Truth: docs/design/t10-osd.md 1.8 (copy source); docs/standards/device.md.
+
+use sealstone_osd::ObjectId;
+use sealstone_osd::cdb::{CopyObjects, pointer};
+
+use super::data::{partition_of, user_object};
+use super::duplicates::{copy_attributes, is_authority, is_own, method};
+use super::objects::{make, unmake};
+use super::{Done, Run, Touch};
+use crate::failure::{self, Failure};
+
+/// TIME OF DUPLICATION: the default, and do not care. Ours is the moment of the copy.
+const TIMES: [u8; 2] = [0x0, 0xF];
+
+/// COPY USER OBJECTS.
+pub(crate) fn copy(run: &Run<'_>, copy: &CopyObjects) -> Result<Done, Failure> {
+    let device = run.device;
+    let elsewhere = || Failure::Field(pointer::CONTINUATION);
+    let source = run.segment.copy_source.ok_or_else(elsewhere)?;
+    method(copy.method)?;
+    if copy.immediate {
+        return Err(Failure::Field(pointer::SPECIFIC_BITS));
+    }
+    if !TIMES.contains(&source.time) {
+        return Err(elsewhere());
+    }
+    let from = source.object;
+    if from == copy.object {
+        return Err(Failure::Field(failure::OBJECT));
+    }
+    let stat = match partition_of(device, from).and_then(|_| user_object(device, from)) {
+        // It is named in the segment, not in the CDB.
+        Err(Failure::Field(_)) => return Err(elsewhere()),
+        Err(Failure::Store(sealstone_store::StoreError::NotFound(_))) => return Err(elsewhere()),
+        stat => stat?,
+    };
+    let created = make(run, copy.object, 1)?;
+    let to = created.last().copied().unwrap_or(copy.object);
+    match fill(run, from, to, stat.length, stat.used_bytes, source.attributes) {
+        Ok(()) => Ok(Done {
+            subjects: created,
+            touch: Touch::DataModified,
+            capacity_change: i64::try_from(stat.used_bytes).unwrap_or(i64::MAX),
+            ..Done::of(to)
+        }),
+        Err(failure) => {
+            unmake(device, &created);
+            Err(failure)
+        }
+    }
+}
+
+fn fill(
+    run: &Run<'_>,
+    from: ObjectId,
+    to: ObjectId,
+    length: u64,
+    used: u64,
+    attributes: bool,
+) -> Result<(), Failure> {
+    let device = run.device;
+    let store = &*device.store;
+    if length > device.facts(to)?.max_length {
+        return Err(Failure::Quota("maximum object length"));
+    }
+    let partition = partition_of(device, to)?;
+    if !partition.reserve(used) {
+        return Err(Failure::Quota("partition capacity"));
+    }
+    let shared = store.share(from, to);
+    let after = store.stat(to).map_or(0, |stat| stat.used_bytes);
+    partition.settle(used, 0, after);
+    shared?;
+    if attributes {
+        device.store_accesses_of(from)?;
+        copy_attributes(store, from, to, |id| !is_own(id) && !is_authority(id))?;
+        device.cache.forget(to);
+    }
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! REWRITE: read-modify-write of a range of a user object in one command, under conditions if wanted.
+//!
+//! Does: run the operations in their order on a private copy of the range, and write what they touched at once.
+//! Does not: check which permissions they need; `execute` does, before anything is read.
+//! Contract: all or nothing, towards other commands (the object's lock), failures (one write of the store) and a crash
+//! (one transaction group, the attributes of the command included).
+//! Truth: docs/design/security.md 4.7; docs/standards/osd.md, REWRITE.
+
+use std::ops::Range;
+
+use sealstone_osd::cdb::{Rewrite, RewriteReturn};
+use sealstone_osd::rewrite::{RewriteAction, RewriteOperation};
+use sealstone_osd::{AttributeId, ObjectId, ObjectType};
+use sha2::{Digest as _, Sha256};
+
+use super::data::{blocks_touched, change, user_object};
+use super::{Done, Run, Touch};
+use crate::attributes::current::Current;
+use crate::attributes::view::View;
+use crate::failure::Failure;
+
+/// REWRITE.
+pub(crate) fn rewrite(run: &mut Run<'_>, rewrite: &Rewrite) -> Result<Done, Failure> {
+    let object = rewrite.object;
+    let stat = user_object(run.device, object)?;
+    let length = usize::try_from(rewrite.length).unwrap_or(usize::MAX);
+    let end =
+        rewrite.start.checked_add(u64::from(rewrite.length)).ok_or(Failure::Field(run.start_field()))?;
+    if end > stat.length && !rewrite.extend {
+        return Err(Failure::Field(run.start_field()));
+    }
+    let mut old = vec![0; length];
+    let there = if rewrite.start < stat.length {
+        run.device.store.read(object, rewrite.start, &mut old)?
+    } else {
+        0
+    };
+    let mut bytes = old.clone();
+    let mut touched: Option<Range<usize>> = None;
+    for operation in &run.segment.rewrite {
+        let place = operate(run, rewrite, operation, &mut bytes)?;
+        touched = match (touched, place) {
+            (Some(all), Some(more)) => Some(all.start.min(more.start)..all.end.max(more.end)),
+            (all, more) => all.or(more),
+        };
+    }
+    let done = match touched {
+        None => Done { touch: Touch::DataRead, ..Done::of(object) },
+        Some(touched) => {
+            let at = rewrite.start + touched.start as u64;
+            let data = &bytes[touched];
+            let end = stat.length.max(at + data.len() as u64);
+            let growth = blocks_touched(at, data.len() as u64);
+            change(run, object, stat, end, growth, |device| Ok(device.store.write(object, at, data)?))?
+        }
+    };
+    let digest;
+    let answer: &[u8] = match rewrite.returns {
+        RewriteReturn::Nothing => &[],
+        RewriteReturn::Old => &old[..there],
+        RewriteReturn::Digest => {
+            digest = Sha256::digest(&old[..there]);
+            &digest
+        }
+    };
+    let room = answer.len().min(run.data_in.len());
+    run.data_in[..room].copy_from_slice(&answer[..room]);
+    Ok(Done { data_in: answer.len() as u64, data_in_covered: answer.len() as u64, ..done })
+}
+
+/// Runs one operation; gives the bytes of the range that it changed.
+fn operate(
+    run: &Run<'_>,
+    rewrite: &Rewrite,
+    operation: &RewriteOperation,
+    bytes: &mut [u8],
+) -> Result<Option<Range<usize>>, Failure> {
+    // The parser saw to it that all of this is within range and operands.
+    let number = |value: u64| usize::try_from(value).map_err(|_| Failure::ListLength);
+    let start = number(operation.offset)?;
+    let place = start..start + number(operation.length.into())?;
+    let operand = number(operation.operand)?;
+    let operand =
+        run.data_out.get(operand..operand + number(operation.operand_len())?).ok_or(Failure::ListLength)?;
+    let mut combine = |with: fn(u8, u8) -> u8| {
+        for (byte, operand) in bytes[place.clone()].iter_mut().zip(operand) {
+            *byte = with(*byte, *operand);
+        }
+    };
+    match operation.action {
+        RewriteAction::Replace => combine(|_, new| new),
+        RewriteAction::Xor => combine(|old, new| old ^ new),
+        RewriteAction::And => combine(|old, new| old & new),
+        RewriteAction::Or => combine(|old, new| old | new),
+        RewriteAction::Add(width) => {
+            let width = usize::from(width);
+            for (number, more) in
+                bytes[place.clone()].chunks_exact_mut(width).zip(operand.chunks_exact(width))
+            {
+                add(number, more);
+            }
+        }
+        RewriteAction::Fill(width) => {
+            bytes[place.clone()]
+                .chunks_exact_mut(usize::from(width))
+                .for_each(|part| part.copy_from_slice(operand));
+        }
+        RewriteAction::Copy(from) => {
+            let from = number(from)?;
+            bytes.copy_within(from..from + place.len(), start);
+        }
+        RewriteAction::Compare => {
+            let differs = bytes[place].iter().zip(operand).position(|(is, wanted)| is != wanted);
+            return match differs {
+                None => Ok(None),
+                Some(at) => Err(Failure::Miscompare(rewrite.start + operation.offset + at as u64)),
+            };
+        }
+        RewriteAction::CompareDigest => {
+            if Sha256::digest(&bytes[place])[..] != *operand {
+                return Err(Failure::Miscompare(rewrite.start + operation.offset));
+            }
+            return Ok(None);
+        }
+        RewriteAction::CompareAttribute(id) => {
+            if attribute(run, rewrite.object, id)? != operand {
+                return Err(Failure::Miscompare(rewrite.start));
+            }
+            return Ok(None);
+        }
+    }
+    Ok((!place.is_empty()).then_some(place))
+}
+
+/// Adds little-endian numbers of one width.
+fn add(number: &mut [u8], more: &[u8]) {
+    let mut carry = 0_u16;
+    for (byte, more) in number.iter_mut().zip(more) {
+        let sum = u16::from(*byte) + u16::from(*more) + carry;
+        *byte = (sum & 0xFF) as u8;
+        carry = sum >> 8;
+    }
+}
+
+/// An attribute's value as it is now; no bytes if it is undefined.
+fn attribute(run: &Run<'_>, id: ObjectId, attribute: AttributeId) -> Result<Vec<u8>, Failure> {
+    let current = Current {
+        generation: run.generation(),
+        response_icv: Vec::new(),
+        kind: ObjectType::User,
+        partition: id.partition,
+        object: id.object,
+        append_start: 0,
+        capacity_change: 0,
+    };
+    let view = View { device: run.device, id, kind: ObjectType::User, now_ms: run.now_ms, current: &current };
+    Ok(view.value(attribute)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_carried_out_of_a_number_is_lost() {
+        let mut number = [0xFF, 0xFF];
+        add(&mut number, &[2, 0]);
+        assert_eq!(number, [1, 0]);
+        let mut number = 0x0102_0304_u32.to_le_bytes();
+        add(&mut number, &0xFF_u32.to_le_bytes());
+        assert_eq!(u32::from_le_bytes(number), 0x0102_0403);
+    }
+}

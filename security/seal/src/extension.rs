@@ -1,0 +1,76 @@
+//! Further capabilities that a command brings along, each proven like the first one.
+//!
+//! Does: check an extension capability of a continuation segment. Does not: decide which one a command needs.
+//! Contract: the proof is the request check value of the same CDB under the extension's own capability key (under CAPKEY
+//! that of the nexus's token). The CDB carries the nonce and the first capability, so a proof serves one command of one
+//! bearer; it is never a request check value, since a CDB that carries the extension as its capability is another one.
+//! Truth: docs/standards/security.md, extension capabilities (the standard's text was not at hand: ours).
+
+use sealstone_osd::{Capability, CapabilityBytes, SecurityMethod};
+
+use crate::denial::Denial;
+use crate::gate::{Gate, Request, current_under};
+use crate::grant::Verified;
+use crate::hierarchy::KeySelector;
+use crate::icv::IcvKeys;
+use crate::provider::{Locks, Provider};
+
+impl<P: Provider, L: Locks> Gate<P, L> {
+    /// Checks one extension capability of a command that [`Gate::admit`] let in.
+    ///
+    /// # Errors
+    /// [`Denial`]; the reply is sealed with the keys of the first capability, which was proven.
+    pub fn extend(
+        &self,
+        request: &Request<'_, P>,
+        bytes: &CapabilityBytes,
+        proof: &[u8],
+    ) -> Result<Verified<Capability>, Denial> {
+        let cdb = request.cdb;
+        let generation = cdb.generation;
+        let capability = bytes.parse().map_err(Denial::Capability)?;
+        if capability.format != generation || bytes.generation() != generation {
+            return Err(Denial::Format);
+        }
+        if capability.encode() != *bytes {
+            return Err(Denial::Reserved);
+        }
+        let method = capability.method;
+        let floor = capability
+            .descriptor
+            .allowed()
+            .map_or(SecurityMethod::AllData, |object| request.facts.floor(object));
+        // Both sign this command: the weaker of them counts.
+        let first = cdb.capability.parse().map_or(SecurityMethod::NoSec, |first| first.method);
+        if method.min(first) < floor || method == SecurityMethod::NoSec {
+            return Err(Denial::BelowFloor { method: method.min(first), floor });
+        }
+        let slot = capability.icv_algorithm;
+        let algorithm = self
+            .policy()
+            .slots
+            .get(slot)
+            .filter(|algorithm| algorithm.hash().tag_len() <= generation.icv_len())
+            .ok_or(Denial::Algorithm(slot))?;
+        let selector = KeySelector::of_capability(&capability);
+        // An unset key costs the same work as a wrong proof.
+        let (signing, known) = match request.keys.signing_key(selector) {
+            Some(key) => (key, true),
+            None => (request.keys.stand_in(), false),
+        };
+        let key = signing.capability_key(algorithm, bytes, request.keys.system_id());
+        let keys = IcvKeys::<P>::new(algorithm, &key, method);
+        let expected = if method >= SecurityMethod::CmdRsp {
+            let wire = request.bytes.get(..generation.cdb_len()).unwrap_or(&[]);
+            keys.request(generation, wire).ok_or(Denial::RequestIcv)?
+        } else {
+            keys.token(request.nexus.token.as_ref().ok_or(Denial::NoToken)?)
+        };
+        let field = proof.get(..generation.icv_len()).unwrap_or(&[]);
+        if !expected.matches(field) || !known {
+            return Err(if known { Denial::RequestIcv } else { Denial::KeyUnknown });
+        }
+        current_under(&capability, selector, request)?;
+        Ok(Verified::by_the_gate(capability))
+    }
+}
