@@ -22,7 +22,7 @@ pub use environment::{Environment, SystemEnvironment};
 pub use error::{OsdError, SessionError};
 pub use manager::{KeyManager, ManagerError, MasterOutcome};
 pub use operation::{
-    ATTRIBUTES_LENGTH_MAX, Completion, LIST_IDS_MAX, Listed, Operation, Repeat, TRANSFER_MAX,
+    ATTRIBUTES_LENGTH_MAX, Completion, LIST_IDS_MAX, Listed, Operation, Repeat, STRETCHES_MAX, TRANSFER_MAX,
 };
 pub use osd::{Bearer, BearerError, CONNECT_TIMEOUT, Dial, Dialing, OsdClient, OsdOptions, Stream, TcpDial};
 pub use sealstone_iscsi::initiator::{DiscoveredTarget, FunctionResult};

@@ -4,9 +4,12 @@
 //! Truth: t10-osd §1.2, §1.10.
 
 use bytes::Bytes;
-use sealstone_osd::cdb::{SetKey, SetMasterKey};
+use sealstone_osd::cdb::{Rewrite, SetKey, SetMasterKey};
+use sealstone_osd::map::Stretch;
+use sealstone_osd::rewrite::RewriteOperation;
 use sealstone_osd::{AttributeId, Command, ObjectId};
 
+use crate::Bearer;
 use crate::collections::{Member, OnCollection};
 
 /// The most bytes one READ or WRITE may carry.
@@ -15,6 +18,8 @@ pub const TRANSFER_MAX: usize = 16 << 20;
 pub const ATTRIBUTES_LENGTH_MAX: usize = 256 << 10;
 /// The most ids that one LIST may bring back.
 pub const LIST_IDS_MAX: usize = 8192;
+/// The most stretches that one READ MAP may bring back.
+pub const STRETCHES_MAX: usize = 16384;
 
 /// What a device is to do.
 #[derive(Clone, Debug)]
@@ -150,6 +155,74 @@ pub enum Operation {
     },
     /// Something about a collection or its members.
     Collection(OnCollection),
+    /// Makes a user object that has the bytes of another one, without moving them; object number 0 lets the device
+    /// choose one.
+    Copy {
+        /// The object wanted.
+        object: ObjectId,
+        /// The object to copy.
+        source: ObjectId,
+        /// Its attributes too.
+        attributes: bool,
+        /// The right to read the source.
+        reading: Bearer,
+    },
+    /// Makes a read-only copy of a partition; id 0 lets the device choose one.
+    CreateSnapshot {
+        /// The id wanted.
+        partition: u64,
+        /// The partition to copy.
+        source: u64,
+    },
+    /// Makes a copy of a partition that goes its own way; id 0 lets the device choose one.
+    CreateClone {
+        /// The id wanted.
+        partition: u64,
+        /// The partition to copy.
+        source: u64,
+    },
+    /// Makes a clone a partition of its own.
+    DetachClone {
+        /// The clone.
+        partition: u64,
+    },
+    /// Makes a snapshot or clone again what its source is.
+    Refresh {
+        /// The snapshot or clone.
+        partition: u64,
+    },
+    /// Makes a partition again what it was when its snapshot was made.
+    Restore {
+        /// The partition.
+        partition: u64,
+        /// One of its snapshots.
+        snapshot: u64,
+    },
+    /// Tells where an object has data, holes and damage.
+    ReadMap {
+        /// The object.
+        object: ObjectId,
+        /// The first byte wanted.
+        from: u64,
+        /// As many stretches at most, up to [`STRETCHES_MAX`].
+        stretches_max: usize,
+        /// Only where it differs from the object that it was duplicated from.
+        compare: bool,
+    },
+    /// Checks all data and records of a partition, or of the device.
+    CheckStructure {
+        /// Partition or root.
+        object: ObjectId,
+    },
+    /// Reads, changes and writes a range of an object in one command.
+    Rewrite {
+        /// What, where, and what comes back; `operands` is filled in.
+        rewrite: Rewrite,
+        /// What is done, each with its operand.
+        operations: Vec<(RewriteOperation, Bytes)>,
+        /// Attributes set together with it.
+        values: Vec<(AttributeId, Bytes)>,
+    },
     /// Any typed command, for what has no variant of its own. Never retried.
     Other {
         /// The command.
@@ -195,6 +268,16 @@ impl Operation {
             Self::SetKey { .. } => "SET KEY",
             Self::SetMasterKey { .. } => "SET MASTER KEY",
             Self::Collection(what) => what.name(),
+            Self::Copy { .. } => "COPY USER OBJECTS",
+            Self::CreateSnapshot { .. } => "CREATE SNAPSHOT",
+            Self::CreateClone { .. } => "CREATE CLONE",
+            Self::DetachClone { .. } => "DETACH CLONE",
+            Self::Refresh { .. } => "REFRESH SNAPSHOT OR CLONE",
+            Self::Restore { .. } => "RESTORE PARTITION FROM SNAPSHOT",
+            Self::ReadMap { compare: false, .. } => "READ MAP",
+            Self::ReadMap { compare: true, .. } => "READ MAPS AND COMPARE",
+            Self::CheckStructure { .. } => "OBJECT STRUCTURE CHECK",
+            Self::Rewrite { .. } => "REWRITE",
             Self::Other { .. } => "OTHER",
         }
     }
@@ -215,7 +298,9 @@ impl Operation {
             | Self::List { .. }
             | Self::GetAttributes { .. }
             | Self::SetAttributes { .. }
-            | Self::SetKey { .. } => Repeat::Safe,
+            | Self::SetKey { .. }
+            | Self::ReadMap { .. }
+            | Self::CheckStructure { .. } => Repeat::Safe,
             Self::Create { object } | Self::CreateAndWrite { object, .. } if object.object != 0 => {
                 Repeat::CreateOfKnownId
             }
@@ -234,6 +319,14 @@ impl Operation {
             | Self::RemovePartition { .. }
             | Self::FormatOsd { .. }
             | Self::SetMasterKey { .. }
+            // A second one would find what the first one made, and not know whether it did.
+            | Self::Copy { .. }
+            | Self::CreateSnapshot { .. }
+            | Self::CreateClone { .. }
+            | Self::DetachClone { .. }
+            | Self::Refresh { .. }
+            | Self::Restore { .. }
+            | Self::Rewrite { .. }
             | Self::Other { .. } => Repeat::Unsafe,
         }
     }
@@ -256,6 +349,8 @@ pub struct Completion {
     pub matches_total: Option<u64>,
     /// GET MEMBER ATTRIBUTES: each member, as far as there was room.
     pub members: Vec<Member>,
+    /// READ MAP and READ MAPS AND COMPARE: what is where.
+    pub map: Vec<Stretch>,
 }
 
 /// A page of LIST.

@@ -28,6 +28,8 @@ pub(crate) struct Draft {
     pub(crate) retrieved_max: u32,
     /// Force unit access: the answer comes when the change is durable.
     pub(crate) durable: bool,
+    /// Whose capabilities are in the segment; room for their proofs is at its end.
+    pub(crate) extensions: Vec<Bearer>,
 }
 
 impl Draft {
@@ -41,6 +43,7 @@ impl Draft {
             get: Vec::new(),
             retrieved_max: 0,
             durable: false,
+            extensions: Vec::new(),
         }
     }
 }
@@ -82,7 +85,11 @@ pub(crate) fn assemble(
         get_attributes: &draft.get,
     };
     let mut random = |into: &mut [u8]| environment.fill_random(into);
-    let signed = bearer.signer().sign(cdb, &mut parts, time_ms, token, &mut random).map_err(unsigned)?;
+    let extensions: Vec<_> = draft.extensions.iter().map(Bearer::signer).collect();
+    let signed = bearer
+        .signer()
+        .sign_extended(cdb, &mut parts, &extensions, time_ms, token, &mut random)
+        .map_err(unsigned)?;
 
     let integrity = signed.integrity.as_ref();
     let end = integrity.map_or(out.at, |block| block.offset.saturating_add(block.as_bytes().len() as u64));

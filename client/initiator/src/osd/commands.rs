@@ -1,10 +1,14 @@
 //! The OSD commands by name, for callers that need no [`Operation`] of their own.
 
 use bytes::Bytes;
+use sealstone_osd::cdb::Rewrite;
+use sealstone_osd::map::Stretch;
+use sealstone_osd::rewrite::RewriteOperation;
 use sealstone_osd::{AttributeId, ObjectId};
 
 use super::bearer::Bearer;
 use super::client::OsdClient;
+use crate::operation::STRETCHES_MAX;
 use crate::{Listed, Operation, OsdError};
 
 /// The typed commands.
@@ -196,5 +200,114 @@ impl OsdClient {
     /// `OutcomeUnknown` among others.
     pub async fn format(&self, bearer: &Bearer, capacity: u64) -> Result<(), OsdError> {
         self.execute(bearer, Operation::FormatOsd { capacity }).await.map(drop)
+    }
+
+    /// COPY USER OBJECTS: gives the copy's id. `reading` is the right to read the source.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound`, `NoSpace`, `OutcomeUnknown` among others.
+    pub async fn copy(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        source: ObjectId,
+        attributes: bool,
+        reading: &Bearer,
+    ) -> Result<ObjectId, OsdError> {
+        let operation = Operation::Copy { object, source, attributes, reading: reading.clone() };
+        Ok(self.execute(bearer, operation).await?.created.unwrap_or(object))
+    }
+
+    /// CREATE SNAPSHOT; id 0 lets the device choose. Gives the id.
+    ///
+    /// # Errors
+    /// `OutcomeUnknown` among others, as do all commands on snapshots and clones.
+    pub async fn create_snapshot(
+        &self,
+        bearer: &Bearer,
+        partition: u64,
+        source: u64,
+    ) -> Result<u64, OsdError> {
+        let done = self.execute(bearer, Operation::CreateSnapshot { partition, source }).await?;
+        Ok(done.created.map_or(partition, |created| created.partition))
+    }
+
+    /// CREATE CLONE; id 0 lets the device choose. Gives the id.
+    ///
+    /// # Errors
+    /// As [`OsdClient::create_snapshot`].
+    pub async fn create_clone(&self, bearer: &Bearer, partition: u64, source: u64) -> Result<u64, OsdError> {
+        let done = self.execute(bearer, Operation::CreateClone { partition, source }).await?;
+        Ok(done.created.map_or(partition, |created| created.partition))
+    }
+
+    /// DETACH CLONE.
+    ///
+    /// # Errors
+    /// As [`OsdClient::create_snapshot`].
+    pub async fn detach_clone(&self, bearer: &Bearer, partition: u64) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::DetachClone { partition }).await.map(drop)
+    }
+
+    /// REFRESH SNAPSHOT OR CLONE.
+    ///
+    /// # Errors
+    /// As [`OsdClient::create_snapshot`].
+    pub async fn refresh(&self, bearer: &Bearer, partition: u64) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::Refresh { partition }).await.map(drop)
+    }
+
+    /// RESTORE PARTITION FROM SNAPSHOT.
+    ///
+    /// # Errors
+    /// As [`OsdClient::create_snapshot`].
+    pub async fn restore(&self, bearer: &Bearer, partition: u64, snapshot: u64) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::Restore { partition, snapshot }).await.map(drop)
+    }
+
+    /// READ MAP: what is where from a byte on; ask again from the end of the last stretch.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn map(&self, bearer: &Bearer, object: ObjectId, from: u64) -> Result<Vec<Stretch>, OsdError> {
+        let stretches_max = STRETCHES_MAX;
+        let operation = Operation::ReadMap { object, from, stretches_max, compare: false };
+        Ok(self.execute(bearer, operation).await?.map)
+    }
+
+    /// READ MAPS AND COMPARE: where an object differs from the one that it was duplicated from.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn differences(
+        &self,
+        bearer: &Bearer,
+        object: ObjectId,
+        from: u64,
+    ) -> Result<Vec<Stretch>, OsdError> {
+        let operation = Operation::ReadMap { object, from, stretches_max: STRETCHES_MAX, compare: true };
+        Ok(self.execute(bearer, operation).await?.map)
+    }
+
+    /// OBJECT STRUCTURE CHECK; what it finds is in the Error Recovery attributes.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn check_structure(&self, bearer: &Bearer, object: ObjectId) -> Result<(), OsdError> {
+        self.execute(bearer, Operation::CheckStructure { object }).await.map(drop)
+    }
+
+    /// REWRITE: gives what it was asked to return.
+    ///
+    /// # Errors
+    /// `OutcomeUnknown` among others; a condition that fails is a refusal with MISCOMPARE.
+    pub async fn rewrite(
+        &self,
+        bearer: &Bearer,
+        rewrite: Rewrite,
+        operations: Vec<(RewriteOperation, Bytes)>,
+        values: Vec<(AttributeId, Bytes)>,
+    ) -> Result<Vec<u8>, OsdError> {
+        Ok(self.execute(bearer, Operation::Rewrite { rewrite, operations, values }).await?.data)
     }
 }

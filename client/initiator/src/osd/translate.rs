@@ -3,15 +3,18 @@
 use bytes::Bytes;
 use sealstone_osd::attribute::list::{self, Values};
 use sealstone_osd::cdb::{
-    Append, ContainerScope, Create, CreatePartition, Extent, Flush, FlushContainer, FlushScope, FormatOsd,
-    List, RemovePartition, Target,
+    Append, ContainerScope, CopyObjects, Create, CreatePartition, Duplicate, Extent, Flush, FlushContainer,
+    FlushScope, FormatOsd, List, ReadMap, RemovePartition, Rewrite, Target,
 };
+use sealstone_osd::continuation::{CopySource, PROOF_LEN, Segment as ContinuationSegment};
+use sealstone_osd::map;
+use sealstone_osd::rewrite::RewriteOperation;
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId};
 
 use super::assemble::Draft;
 use super::collections;
 use super::outcome::Parts;
-use crate::operation::{ATTRIBUTES_LENGTH_MAX, LIST_IDS_MAX, TRANSFER_MAX};
+use crate::operation::{ATTRIBUTES_LENGTH_MAX, LIST_IDS_MAX, STRETCHES_MAX, TRANSFER_MAX};
 use crate::{Completion, Listed, OnCollection, Operation, OsdError};
 
 /// Current Command page and the attributes of it that tell what a device chose (t10-osd §3.6).
@@ -123,8 +126,75 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
             }
             (draft, _) => draft,
         },
+        Operation::Copy { object, source, attributes, reading } => {
+            let command =
+                Command::CopyUserObjects(CopyObjects { object: *object, method: 0, immediate: false });
+            let source = CopySource { object: *source, attributes: *attributes, freeze: false, time: 0 };
+            let segment = ContinuationSegment {
+                copy_source: Some(source),
+                extensions: vec![reading.capability().encode()],
+                proofs: vec![[0; PROOF_LEN]],
+                ..ContinuationSegment::default()
+            };
+            let draft =
+                if object.object == 0 { asking(command, &[PARTITION, OBJECT]) } else { plain(command) };
+            Draft { continuation: encoded(&segment, command)?, extensions: vec![reading.clone()], ..draft }
+        }
+        Operation::CreateSnapshot { partition, source } => {
+            let command = Command::CreateSnapshot(duplicate(*partition, *source));
+            if *partition == 0 { asking(command, &[PARTITION]) } else { plain(command) }
+        }
+        Operation::CreateClone { partition, source } => {
+            let command = Command::CreateClone(duplicate(*partition, *source));
+            if *partition == 0 { asking(command, &[PARTITION]) } else { plain(command) }
+        }
+        Operation::DetachClone { partition } => plain(Command::DetachClone(duplicate(*partition, 0))),
+        Operation::Refresh { partition } => plain(Command::RefreshSnapshotOrClone(duplicate(*partition, 0))),
+        Operation::Restore { partition, snapshot } => {
+            plain(Command::RestorePartition(duplicate(*partition, *snapshot)))
+        }
+        Operation::ReadMap { object, from, stretches_max, compare } => {
+            bounded("a map", *stretches_max, STRETCHES_MAX)?;
+            let allocation = map::ALLOCATION_MIN.max((8 + 16 * stretches_max) as u64);
+            let map = ReadMap { object: *object, allocation, start: *from, kind: map::ALL };
+            plain(if *compare { Command::ReadMapsAndCompare(map) } else { Command::ReadMap(map) })
+        }
+        Operation::CheckStructure { object } => {
+            plain(Command::ObjectStructureCheck(Target { object: *object }))
+        }
+        Operation::Rewrite { rewrite, operations, values } => {
+            let mut data = Vec::new();
+            let mut placed = Vec::with_capacity(operations.len());
+            for (operation, operand) in operations {
+                placed.push(RewriteOperation { operand: data.len() as u64, ..*operation });
+                data.extend_from_slice(operand);
+            }
+            bounded("the operands", data.len(), TRANSFER_MAX)?;
+            let command = Command::Rewrite(Rewrite { operands: data.len() as u32, ..*rewrite });
+            let segment = ContinuationSegment { rewrite: placed, ..ContinuationSegment::default() };
+            let set = match values.is_empty() {
+                true => Vec::new(),
+                false => list::encode_set(generation, values.iter().map(|(id, value)| (*id, &value[..]))),
+            };
+            bounded("an attribute list", set.len(), ATTRIBUTES_LENGTH_MAX)?;
+            let continuation = encoded(&segment, command)?;
+            Draft { continuation, set, ..Draft::new(command, data.into()) }
+        }
         Operation::Other { command, data_out } => Draft::new(*command, data_out.clone()),
     })
+}
+
+fn duplicate(partition: u64, source: u64) -> Duplicate {
+    Duplicate { partition, source, method: 0 }
+}
+
+/// A segment as it goes out, which the device could read.
+fn encoded(segment: &ContinuationSegment, command: Command) -> Result<Vec<u8>, OsdError> {
+    let wrong = OsdError::Malformed("the command cannot be encoded");
+    let bytes = command.row().osd2.and_then(|action| segment.encode(action)).ok_or(wrong)?;
+    ContinuationSegment::parse(&command, &bytes)
+        .map_err(|_| OsdError::Malformed("an operation that leaves its range or operands"))?;
+    Ok(bytes)
 }
 
 /// What the caller gets from a verified answer.
@@ -143,7 +213,16 @@ pub(super) fn completion(
             let number = number(&done, OBJECT)?;
             done.created = Some(ObjectId::new(object.partition, number));
         }
-        Operation::CreatePartition { partition: 0 } => {
+        Operation::Copy { object, .. } if object.object == 0 => {
+            let number = number(&done, OBJECT)?;
+            done.created = Some(ObjectId::new(object.partition, number));
+        }
+        Operation::ReadMap { .. } => {
+            done.map = map::parse(&data).map(|(map, _)| map).ok_or(OsdError::Malformed("the map"))?;
+        }
+        Operation::CreateSnapshot { partition: 0, .. }
+        | Operation::CreateClone { partition: 0, .. }
+        | Operation::CreatePartition { partition: 0 } => {
             done.created = Some(ObjectId::of_partition(number(&done, PARTITION)?));
         }
         Operation::Append { .. } => done.appended_at = Some(number(&done, APPENDED_AT)?),
@@ -159,7 +238,10 @@ pub(super) fn completion(
             done.listed = Some(listed(&data, *ids_max)?);
         }
         Operation::List { ids_max, .. } => done.listed = Some(listed(&data, *ids_max)?),
-        Operation::Read { .. } | Operation::SetMasterKey { .. } | Operation::Other { .. } => {
+        Operation::Read { .. }
+        | Operation::SetMasterKey { .. }
+        | Operation::Rewrite { .. }
+        | Operation::Other { .. } => {
             done.data = data;
         }
         _ => {}
