@@ -11,8 +11,7 @@ use std::cell::Cell;
 use sealstone_osd::cdb::{Query, pointer};
 use sealstone_osd::listing::{MATCHES_HEADER, matches_header};
 use sealstone_osd::query::{QueryList, QueryType};
-use sealstone_osd::{AttributeId, ObjectId, ObjectType, Permissions, SecurityMethod};
-use sealstone_seal::Denial;
+use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 
 use super::collections::{self, Kind, SECOND_COLLECTION};
 use super::data::partition_of;
@@ -45,11 +44,6 @@ pub(crate) fn check(run: &Run<'_>, query: &Query) -> Result<Option<ObjectId>, Re
             let pool = collections::second(run.device, query.object.partition, matches)?;
             if pool.kind != Kind::Tracking || pool.collection == query.object {
                 return Err(Failure::Field(SECOND_COLLECTION).into());
-            }
-            // What is put into other collections is more than looking at members. NOSEC peers never send the bit.
-            let permit = &run.entries.permit;
-            if permit.method() > SecurityMethod::NoSec && !permit.allows(Permissions::M_OBJECT) {
-                return Err(Denial::Permission.into());
             }
             Ok(Some(pool.collection))
         }

@@ -24,7 +24,7 @@ pub(crate) trait Operands: Sized {
     fn range(&self) -> Option<Range> {
         None
     }
-    /// Does it act on everything beneath the object too?
+    /// Does it act on more than the object: on everything beneath it, or on another collection?
     fn deep(&self) -> bool {
         false
     }
@@ -197,6 +197,10 @@ impl Operands for CreateTracking {
     fn object(&self) -> ObjectId {
         self.object
     }
+    /// It takes over the members of another collection.
+    fn deep(&self) -> bool {
+        self.source != 0
+    }
 }
 
 /// REMOVE COLLECTION.
@@ -358,6 +362,10 @@ impl Operands for Query {
     }
     fn object(&self) -> ObjectId {
         self.object
+    }
+    /// Its matches join another collection.
+    fn deep(&self) -> bool {
+        self.matches != 0
     }
     fn sizes(&self) -> (u64, u64) {
         (0, self.allocation)
