@@ -1,5 +1,9 @@
 //! Block units through the real binary: the command line, initiators that we did not write, SIGKILL.
 
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -151,6 +155,39 @@ fn what_cannot_be_is_refused_in_one_line() {
     let second = run(&["osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
     second.fails(1).says(&["in use"]);
     assert_eq!(device.block(&["list"]).ok().json().as_array().map(Vec::len), Some(2));
+}
+
+/// The socket in the folder is for one request; whatever else comes is refused or dropped, and the device goes on.
+#[test]
+fn the_control_socket_bears_anything() {
+    let mut device = Device::new();
+    device.start();
+    let path = device.data().join("control.sock");
+    assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+    let say = |bytes: &[u8]| {
+        let mut stream = UnixStream::connect(&path).expect("connects");
+        // It may hang up before it has heard all.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    for (request, answer) in [
+        ("nonsense\n", "usage"),
+        ("{\"format\":{}}\n", "usage"),
+        ("{\"create\":{\"name\":\"a\"}}\n", "usage"),
+        ("{\"remove\":{\"name\":\"a\",\"force\":true,\"more\":1}}\n", "usage"),
+        ("{\"remove\":{\"name\":\"a\",\"force\":true}}\n", "not_found"),
+        ("\"list\"\n", "done"),
+        ("", ""),
+    ] {
+        let said = say(request.as_bytes());
+        assert!(said.contains(answer), "{request}: {said}");
+    }
+    assert!(!say(&vec![b'['; 3 << 20]).contains("done"), "longer than any request");
+    let _held = UnixStream::connect(&path).expect("connects");
+    assert_eq!(device.block(&["list"]).ok().json().as_array().map(Vec::len), Some(0));
 }
 
 /// A unit has no capabilities, so it is not let out where anybody may come.
