@@ -1,5 +1,6 @@
 //! Block units through the real binary: the command line, initiators that we did not write, SIGKILL.
 
+use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt as _;
@@ -208,6 +209,17 @@ fn units_are_offered_beyond_loopback_only_on_the_operators_word() {
     let daemon = Daemon::start(command(&[&["--json"], &serve[..], &["--insecure-block"]].concat()));
     device.block(&["create", "disk", "--size", "1M"]).ok();
     drop(daemon);
+    // With somebody to ask who comes, it needs no such word.
+    let access = device.folder.path().join("access.toml");
+    let write = |names: &str| {
+        std::fs::write(&access, format!("[[initiator]]\nnames = [\"{names}\"]\n")).expect("written");
+        std::fs::set_permissions(&access, Permissions::from_mode(0o600)).expect("private");
+    };
+    let guarded = [&serve[..], &["--access-file", text(&access)]].concat();
+    write("iqn.*");
+    run(&guarded).fails(3).says(&["block units"]);
+    write("iqn.2026-11.org.example:vm1");
+    drop(Daemon::start(command(&[&["--json"], &guarded[..]].concat())));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sealstone_block::{BlockSize, BlockUnit, BlockUnits, CatalogError, Listed, NewUnit};
+use sealstone_iscsi::target::{Access, Rule};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_target::Target;
 use serde::{Deserialize, Serialize};
@@ -69,6 +70,22 @@ pub(crate) struct Exposure {
     pub(crate) restricted: bool,
     /// The operator said `--insecure-block`.
     pub(crate) insecure: bool,
+}
+
+/// Does an access file keep strangers from block units? It does if every rule that lets somebody at them names whom, or
+/// demands CHAP.
+pub(crate) fn keeps_strangers_out(access: Option<&Access>) -> bool {
+    /// What every iSCSI name begins with (RFC 7143 §4.2.7.3): a pattern that says no more means everybody.
+    const KINDS: [&str; 3] = ["iqn.", "eui.", "naa."];
+    let is_everybody = |name: &String| {
+        name.strip_suffix('*').is_some_and(|prefix| KINDS.iter().any(|kind| kind.starts_with(prefix)))
+    };
+    let is_closed = |rule: &Rule| {
+        rule.account.is_some()
+            || rule.luns.as_ref().is_some_and(|luns| luns.iter().all(|lun| *lun == 0))
+            || !rule.initiators.iter().any(is_everybody)
+    };
+    access.is_some_and(|access| access.rules.iter().all(is_closed))
 }
 
 impl Exposure {
@@ -232,6 +249,22 @@ fn failure(error: CatalogError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A rule for everybody without CHAP keeps nobody out, unless it leads to the OSD alone.
+    #[test]
+    fn an_access_file_counts_if_it_asks_who_comes() {
+        let rule = |name: &str, luns: Option<Vec<u16>>| Rule {
+            initiators: vec![name.to_owned()],
+            luns,
+            ..Rule::default()
+        };
+        let asks = |rules: Vec<Rule>| keeps_strangers_out(Some(&Access::new(rules)));
+        assert!(!keeps_strangers_out(None));
+        assert!(asks(vec![rule("iqn.x:a", None), rule("iqn.x:b*", Some(vec![1]))]));
+        assert!(!asks(vec![rule("iqn.x:a", None), rule("*", None)]));
+        assert!(!asks(vec![rule("*", Some(vec![0, 1]))]) && !asks(vec![rule("iqn.*", None)]));
+        assert!(asks(vec![rule("*", Some(vec![0])), rule("iqn.x:a", None)]));
+    }
 
     /// Loopback, or somebody who asks, or the operator's word: nothing else lets block units out.
     #[test]

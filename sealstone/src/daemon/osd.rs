@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use super::access;
 use super::audit_log::{AuditLog, AuditState};
-use super::blocks::{Blocks, Exposure};
+use super::blocks::{self, Blocks, Exposure};
 use super::control::{self, Control};
 use super::{AUDIT_FILE, Shutdown, bind, now_ms, observe, random};
 use crate::cli::Osd;
@@ -188,6 +188,7 @@ impl OsdDaemon {
         let pdu_ms = options.pdu_s_max.unwrap_or(PDU_S_DEFAULT).saturating_mul(1000);
         target_config.protocol.pdu_timeout_ms = pdu_ms;
         target_config.protocol.transfer_timeout_ms = pdu_ms;
+        let restricted = blocks::keeps_strangers_out(access.as_ref());
         target_config.protocol.access = access.map(Arc::new);
         target_config.protocol.allow_target_reset = flag(options.allow_target_reset);
         if options.advertise.is_some()
@@ -199,7 +200,7 @@ impl OsdDaemon {
             .map_err(|error| {
                 Failure::usage(error).hint("`sealstone config example osd` explains the limits")
             })?;
-        let exposure = Exposure { address, restricted: false, insecure: flag(options.insecure_block) };
+        let exposure = Exposure { address, restricted, insecure: flag(options.insecure_block) };
         let portal = url.trim_end_matches("/0").to_owned();
         let (objects, offering) = (Arc::clone(&store) as Arc<dyn ObjectStore>, target.clone());
         let blocks = tokio::task::spawn_blocking(move || {
