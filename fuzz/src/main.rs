@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sealstone_fuzz::{Failure, INPUT_SLOW_MAX, Session, TARGETS, Target, attempt, find, hex, minimise};
+use sealstone_fuzz::{Failure, INPUT_SLOW_MAX, Session, TARGETS, Target, attempt, find, hex, kept, minimise};
 
 const USAGE: &str =
     "usage: sealstone-fuzz TARGET|--all [--runs N] [--seed S] [--minutes M] [--out FOLDER] [--keep-going]
@@ -166,7 +166,7 @@ fn replay(target: &Target, files: &[PathBuf]) -> Result<usize, String> {
 fn write_seeds(targets: &[&Target], folder: &Path) -> std::io::Result<usize> {
     std::fs::create_dir_all(folder)?;
     for target in targets {
-        for (at, seed) in (target.seeds)().iter().enumerate() {
+        for (at, seed) in (target.seeds)().iter().chain(&kept(target)).enumerate() {
             std::fs::write(folder.join(format!("{}-seed-{at}", target.name)), seed)?;
         }
     }

@@ -8,7 +8,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use crate::{Random, Target, mutate, shape};
+use crate::{Random, Target, mutate, shape, unhex};
 
 /// One input may take this long, also in a build without optimisation on a loaded machine.
 pub const INPUT_SLOW_MAX: Duration = Duration::from_secs(20);
@@ -99,6 +99,20 @@ pub fn minimise(target: &Target, input: &[u8]) -> Vec<u8> {
     best
 }
 
+/// The inputs that longer runs left behind: what together reaches everything that they reached, a hexadecimal line
+/// each in `corpus/TARGET.inputs`. None if there is no such file.
+///
+/// # Panics
+/// If a line of the file is not hexadecimal.
+#[must_use]
+pub fn kept(target: &Target) -> Vec<Vec<u8>> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let text = std::fs::read_to_string(folder.join(format!("{}.inputs", target.name))).unwrap_or_default();
+    text.lines()
+        .map(|line| unhex(line).unwrap_or_else(|| panic!("{}.inputs: not hexadecimal: {line}", target.name)))
+        .collect()
+}
+
 /// A run of one target over mutations of its seeds.
 pub struct Session {
     target: &'static Target,
@@ -113,6 +127,7 @@ impl Session {
     #[must_use]
     pub fn new(target: &'static Target, seed: u64, more: Vec<Vec<u8>>) -> Self {
         let mut pool = (target.seeds)();
+        pool.extend(kept(target));
         pool.extend(more);
         if pool.is_empty() {
             pool.push(Vec::new());

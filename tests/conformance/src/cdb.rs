@@ -98,6 +98,7 @@ actions! {
     RESTORE = 0, 0x88AC;
     READ_MAP = 0, 0x88B1;
     READ_MAPS_AND_COMPARE = 0, 0x88B2;
+    REWRITE = 0, 0x8F90;
     PERFORM_SCSI = 0x8F7E, 0x8F7C;
     PERFORM_TASK = 0x8F7F, 0x8F7D;
 }
@@ -131,6 +132,8 @@ pub(crate) struct Request {
     pub(crate) continuation: Vec<u8>,
     /// Changes of the CDB after everything else was laid out, before it is signed.
     pub(crate) patches: Vec<(usize, Vec<u8>)>,
+    /// A user object of the same partition that a further capability allows to read, attributes too.
+    pub(crate) source: Option<u64>,
     /// Further permissions for the capability, first two bytes.
     pub(crate) permissions: u16,
     /// Changes of the capability before it is signed.
@@ -165,6 +168,7 @@ impl Request {
             allocation: 4096,
             continuation: Vec::new(),
             patches: Vec::new(),
+            source: None,
             permissions: 0,
             capability_patches: Vec::new(),
         }
@@ -275,14 +279,17 @@ pub(crate) fn segment(action: Action, descriptors: &[(u16, Vec<u8>)]) -> Vec<u8>
     let mut out = vec![0; 40];
     out[0] = 1;
     out[2..4].copy_from_slice(&action.1.to_be_bytes());
-    for (kind, data) in descriptors {
-        let pad = (8 - data.len() % 8) % 8;
-        out.extend_from_slice(&kind.to_be_bytes());
-        out.extend_from_slice(&[0, pad as u8]);
-        out.extend_from_slice(&(data.len() as u32).to_be_bytes());
-        out.extend_from_slice(data);
-        out.resize(out.len() + pad, 0);
-    }
+    descriptors.iter().for_each(|(kind, data)| out.extend(descriptor(*kind, data)));
+    out
+}
+
+/// One descriptor of a segment.
+pub(crate) fn descriptor(kind: u16, data: &[u8]) -> Vec<u8> {
+    let pad = (8 - data.len() % 8) % 8;
+    let mut out = [kind.to_be_bytes(), [0, pad as u8]].concat();
+    out.extend_from_slice(&(data.len() as u32).to_be_bytes());
+    out.extend_from_slice(data);
+    out.resize(out.len() + pad, 0);
     out
 }
 

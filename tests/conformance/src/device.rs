@@ -177,8 +177,16 @@ impl Device {
     }
 
     /// The same, signed with a key of the test's choice.
-    pub(crate) fn sign_as(&self, request: Request, signer: Signer) -> Shot {
+    pub(crate) fn sign_as(&self, mut request: Request, signer: Signer) -> Shot {
         let generation = request.generation;
+        let further = request.source.filter(|_| self.secured()).map(|object| {
+            let of_source = self.request(cdb::READ).user(request.partition, object);
+            let further = self.capability(&of_source);
+            // FFEEh: the capability; FF11h: room for its proof, at the end.
+            request.continuation.extend(cdb::descriptor(0xFFEE, &further));
+            request.continuation.extend(cdb::descriptor(0xFF11, &[0; 32]));
+            further
+        });
         let capability = self.capability(&request);
         let mut cdb = request.cdb.clone();
         let mut continuation = request.continuation.clone();
@@ -206,11 +214,6 @@ impl Device {
             );
             shot.nonce = seal::nonce(self.now_ms());
             cdb[nonce_at..nonce_at + 12].copy_from_slice(&shot.nonce);
-            if !continuation.is_empty() {
-                let tag = credential.continuation(&shot.nonce, &continuation);
-                continuation[8..40].copy_from_slice(&tag);
-                data_out[..continuation.len()].copy_from_slice(&continuation);
-            }
             if self.method == Method::AllData {
                 let layout = &shot.layout;
                 if data_out.len() > continuation.len() {
@@ -226,6 +229,19 @@ impl Device {
                     shot.data_in_icv = Some(at);
                     data_in_max = at + 16 + generation.icv_len();
                 }
+            }
+            if let Some(further) = &further {
+                // Proven by the request check value of the same CDB, whose own one is still zero.
+                let signing = keys.signing(Signer::Working(request.partition), further[1] >> 4);
+                let holder =
+                    CredentialKeys::new(generation, further[1] & 0x0F, &signing, further, &keys.system_id);
+                let end = continuation.len();
+                continuation[end - 32..].copy_from_slice(&holder.request(&cdb));
+            }
+            if !continuation.is_empty() {
+                let tag = credential.continuation(&shot.nonce, &continuation);
+                continuation[8..40].copy_from_slice(&tag);
+                data_out[..continuation.len()].copy_from_slice(&continuation);
             }
             let tag = credential.request(&cdb);
             cdb[icv..nonce_at].copy_from_slice(&tag);
@@ -433,7 +449,7 @@ fn permissions(action: Action) -> u16 {
     const GBL_REM: u16 = 0x0004;
     match action {
         cdb::LIST | cdb::READ | cdb::LIST_COLLECTION | cdb::READ_MAP | cdb::READ_MAPS_AND_COMPARE => READ,
-        cdb::WRITE | cdb::PUNCH | cdb::CLEAR => WRITE,
+        cdb::WRITE | cdb::PUNCH | cdb::CLEAR | cdb::REWRITE => WRITE,
         cdb::APPEND => APPEND,
         cdb::CREATE_AND_WRITE | cdb::COPY => CREATE | WRITE,
         cdb::CREATE

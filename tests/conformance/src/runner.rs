@@ -119,6 +119,10 @@ fn variants(target: &Target, test: &Test) -> Vec<Option<Variant>> {
         vec![of(Generation::Osd2)]
     };
     match test.scope {
+        // To whom it asks for accounts, nothing else is said.
+        Scope::Guarded(_) if target.guarded => vec![None],
+        Scope::Guarded(_) => Vec::new(),
+        _ if target.guarded => Vec::new(),
         Scope::Osd(_) => both,
         Scope::Osd2(_) => vec![of(Generation::Osd2)],
         Scope::Secured(_) if secured => both,
@@ -161,7 +165,7 @@ fn one(target: &Target, test: &Test, variant: Option<Variant>, options: &Options
 
 fn attempt(target: &Target, test: &Test, variant: Option<Variant>) {
     let run = match test.scope {
-        Scope::Iscsi(run) => return run(&target.portal),
+        Scope::Iscsi(run) | Scope::Guarded(run) => return run(&target.portal),
         Scope::Alone(run) => {
             let own = Target::alone();
             let session = Connection::session(&own.portal);

@@ -185,6 +185,42 @@ impl CredentialKeys {
     }
 }
 
+/// MD5 (RFC 1321), for CHAP as old initiators have it.
+pub(crate) fn md5(message: &[u8]) -> [u8; 16] {
+    const SHIFTS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
+    let mut padded = message.to_vec();
+    padded.push(0x80);
+    padded.resize((padded.len() + 8).next_multiple_of(64) - 8, 0);
+    padded.extend_from_slice(&(8 * message.len() as u64).to_le_bytes());
+    let mut state = [0x6745_2301_u32, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476];
+    for block in padded.chunks_exact(64) {
+        let words: Vec<u32> =
+            block.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect();
+        let [mut a, mut b, mut c, mut d] = state;
+        for step in 0..64 {
+            let (mixed, word) = match step / 16 {
+                0 => (b & c | !b & d, step),
+                1 => (d & b | !d & c, (5 * step + 1) % 16),
+                2 => (b ^ c ^ d, (3 * step + 5) % 16),
+                _ => (c ^ (b | !d), 7 * step % 16),
+            };
+            let sine = ((step as f64 + 1.0).sin().abs() * 4_294_967_296.0) as u32;
+            let sum = a.wrapping_add(mixed).wrapping_add(words[word]).wrapping_add(sine);
+            let next = b.wrapping_add(sum.rotate_left(SHIFTS[step / 16][step % 4]));
+            (a, b, c, d) = (d, next, b, c);
+        }
+        for (one, more) in state.iter_mut().zip([a, b, c, d]) {
+            *one = one.wrapping_add(more);
+        }
+    }
+    let mut digest = [0; 16];
+    digest
+        .chunks_exact_mut(4)
+        .zip(state)
+        .for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_le_bytes()));
+    digest
+}
+
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
@@ -207,6 +243,13 @@ mod tests {
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn md5_gives_the_vectors_of_its_rfc() {
+        assert_eq!(hex(&md5(b"")), "d41d8cd98f00b204e9800998ecf8427e");
+        assert_eq!(hex(&md5(b"message digest")), "f96b697d7cb7938d525a2f31aaf161d0");
+        assert_eq!(hex(&md5(&b"1234567890".repeat(8))), "57edf4a22be3c955ac49da2e2107b67a");
     }
 
     /// The vectors of the documentation, made by a third program.

@@ -19,6 +19,8 @@ pub(crate) enum Scope {
     Whole(fn(&mut Device)),
     /// A device with keys that is started for this test alone.
     Alone(fn(&mut Device)),
+    /// A portal that asks for CHAP: only one that was started here.
+    Guarded(fn(&Portal)),
     /// A block logical unit.
     Block(fn(&Portal)),
     /// A portal: iSCSI and what any logical unit answers.
@@ -34,6 +36,7 @@ impl Scope {
             Self::Open(_) => "NOSEC",
             Self::Whole(_) => "NOSEC, erases",
             Self::Alone(_) => "with keys, alone",
+            Self::Guarded(_) => "with accounts",
             Self::Block(_) => "block unit",
             Self::Iscsi(_) => "iSCSI",
         }
@@ -76,6 +79,7 @@ pub(crate) use behaviours;
 /// Every test, by area.
 pub static TESTS: &[&[Test]] = &[
     tests::login::TESTS,
+    tests::chap::TESTS,
     tests::session::TESTS,
     tests::spc::TESTS,
     tests::partitions::TESTS,
@@ -89,6 +93,8 @@ pub static TESTS: &[&[Test]] = &[
     tests::collections::TESTS,
     tests::maps::TESTS,
     tests::duplicates::TESTS,
+    tests::rewrite::TESTS,
+    tests::perform::TESTS,
     tests::security::TESTS,
     tests::keys::TESTS,
     tests::master::TESTS,

@@ -1,6 +1,7 @@
 //! Where the device under test is, and what is known of it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -8,6 +9,13 @@ use sealstone_tests::{Daemon, command, run, text};
 use tempfile::TempDir;
 
 use crate::seal::Keys;
+
+/// Names of initiators, behind `iqn.2026-11.org.example:`, that a guarded device knows: with an account, and without.
+pub(crate) const PROVEN_NAME: &str = "proven";
+pub(crate) const OPEN_NAME: &str = "open";
+/// User and secret of the one with an account, and of the device itself.
+pub(crate) const ACCOUNT: (&str, &str) = ("ann", "ann's long secret");
+pub(crate) const OWN_ACCOUNT: (&str, &str) = ("device", "the device says so");
 
 /// Where the first block unit of a device of ours stands.
 const BLOCK_LUN: u16 = 1;
@@ -41,6 +49,8 @@ pub struct Target {
     pub(crate) block: Option<Portal>,
     /// Does it answer OSD-1 service actions?
     pub(crate) osd1: bool,
+    /// Does it ask for accounts?
+    pub(crate) guarded: bool,
     /// Is it ours, so that nothing may be skipped?
     pub(crate) ours: bool,
     daemon: Option<(Daemon, TempDir)>,
@@ -60,6 +70,7 @@ impl Target {
             keys,
             block,
             osd1: true,
+            guarded: false,
             ours: false,
             daemon: None,
         })
@@ -71,6 +82,7 @@ impl Target {
         vec![
             Self::start("secured", &["--allow-osd1"], true),
             Self::start("open", &["--allow-osd1", "--insecure-nosec"], false),
+            Self::guarded(),
         ]
     }
 
@@ -79,8 +91,27 @@ impl Target {
         Self::start("alone", &[], true)
     }
 
-    fn start(name: &'static str, flags: &[&str], secured: bool) -> Self {
+    /// A device with an access file.
+    fn guarded() -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("access");
+        let access = format!(
+            "[target]\nuser = \"{}\"\nsecret = \"{}\"\n\n\
+             [[initiator]]\nnames = [\"iqn.2026-11.org.example:{PROVEN_NAME}\"]\nuser = \"{}\"\nsecret = \"{}\"\n\n\
+             [[initiator]]\nnames = [\"iqn.2026-11.org.example:{OPEN_NAME}\"]\n",
+            OWN_ACCOUNT.0, OWN_ACCOUNT.1, ACCOUNT.0, ACCOUNT.1
+        );
+        fs::write(&file, access).expect("the file can be written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("its owner may");
+        let flags = ["--access-file", text(&file)];
+        Self { guarded: true, ..Self::start_in(folder, "guarded", &flags, false) }
+    }
+
+    fn start(name: &'static str, flags: &[&str], secured: bool) -> Self {
+        Self::start_in(tempfile::tempdir().expect("temporary folder"), name, flags, secured)
+    }
+
+    fn start_in(folder: TempDir, name: &'static str, flags: &[&str], secured: bool) -> Self {
         let (data, key) = (folder.path().join("data"), folder.path().join("key"));
         let init = [
             "osd",
@@ -103,7 +134,16 @@ impl Target {
         let portal = Portal::parse(daemon.field("url")).expect("the device prints its address");
         let keys = secured.then(|| read_keys(&key).expect("the device wrote its key"));
         let block = Some(Portal { lun: BLOCK_LUN, ..portal.clone() });
-        Self { name, portal, keys, block, osd1: true, ours: true, daemon: Some((daemon, folder)) }
+        Self {
+            name,
+            portal,
+            keys,
+            block,
+            osd1: true,
+            guarded: false,
+            ours: true,
+            daemon: Some((daemon, folder)),
+        }
     }
 
     /// Is the device still there, if it is one that was started here?

@@ -2,7 +2,7 @@
 
 use crate::cdb::{self, PARTITION, segment};
 use crate::device::{Answer, Device, GOOD, ILLEGAL};
-use crate::runner::{free_partition, skip};
+use crate::runner::free_partition;
 use crate::suite::behaviours;
 
 behaviours! { "Snapshots, clones, copies";
@@ -175,11 +175,9 @@ fn source(partition: u64, object: u64, attributes: bool) -> Vec<u8> {
 
 fn copy(device: &mut Device, object: u64, attributes: bool) -> Answer {
     let segment = segment(cdb::COPY, &[(0x0101, source(device.partition, object, attributes))]);
-    let request = device.user(cdb::COPY, 0x0A_0000).continues(segment);
-    if device.secured() {
-        // A secured device wants a capability of the source, too, which stands in an extension of the segment.
-        skip("a copy under a method needs an extension capability");
-    }
+    let mut request = device.user(cdb::COPY, 0x0A_0000).continues(segment);
+    // A secured device wants a capability of the source, too, which stands in an extension of the segment.
+    request.source = Some(object);
     device.run(request)
 }
 

@@ -1,0 +1,76 @@
+//! PERFORM SCSI COMMAND and PERFORM TASK MANAGEMENT FUNCTION (t10-osd 1.4, 1.9).
+
+use crate::cdb;
+use crate::device::{Answer, Device, ILLEGAL};
+use crate::suite::behaviours;
+
+behaviours! { "Performed commands and functions";
+    Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_embedded_inquiry_answers_as_the_plain_one;
+    Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_embedded_unknown_command_is_refused;
+    Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_embedded_test_unit_ready_succeeds;
+    Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" a_task_that_is_not_there_is_told;
+    Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" the_logical_unit_is_reset_at_the_root;
+    Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" an_unknown_function_is_rejected;
+}
+
+fn embedded(device: &Device, cdb: &[u8], data_in: usize) -> cdb::Request {
+    let mut request = device.request(cdb::PERFORM_SCSI);
+    request.cdb[32..32 + cdb.len()].copy_from_slice(cdb);
+    request.data_in = data_in;
+    request
+}
+
+fn an_embedded_inquiry_answers_as_the_plain_one(device: &mut Device) {
+    let inquiry = [0x12, 0, 0, 0, 96, 0];
+    let plain = device.connection.command(&inquiry, &[], 96).data_in;
+    let request = embedded(device, &inquiry, 96);
+    assert_eq!(device.run(request).good().data[..36], plain[..36]);
+}
+
+fn an_embedded_unknown_command_is_refused(device: &mut Device) {
+    let request = embedded(device, &[0xEE, 0, 0, 0, 0, 0], 0);
+    let answer = device.run(request);
+    if answer.is_not_there() {
+        answer.good();
+        return;
+    }
+    assert_eq!(answer.sense.expect("refused").key, ILLEGAL);
+}
+
+fn an_embedded_test_unit_ready_succeeds(device: &mut Device) {
+    let request = embedded(device, &[0; 6], 0);
+    device.run(request).good();
+}
+
+/// The service response of a task management function.
+fn function(device: &mut Device, code: u8, tag: u64) -> Answer {
+    let mut request = device.request(cdb::PERFORM_TASK);
+    request.cdb[32..34].copy_from_slice(&8_u16.to_be_bytes());
+    request.cdb[39] = code;
+    request.cdb[40..48].copy_from_slice(&tag.to_be_bytes());
+    request.data_in = 8;
+    device.run(request)
+}
+
+fn a_task_that_is_not_there_is_told(device: &mut Device) {
+    // QUERY TASK: function complete, the task is not there.
+    let data = function(device, 0x80, 0x7777_7777).good().data;
+    assert_eq!((&data[..2], data[4]), (&[0, 6][..], 0x00));
+}
+
+fn the_logical_unit_is_reset_at_the_root(device: &mut Device) {
+    let data = function(device, 0x08, 0).good().data;
+    assert_eq!(data[4], 0x00, "complete");
+}
+
+fn an_unknown_function_is_rejected(device: &mut Device) {
+    let answer = function(device, 0x33, 0);
+    if answer.is_not_there() {
+        answer.good();
+        return;
+    }
+    match &answer.sense {
+        Some(sense) => assert_eq!(sense.key, ILLEGAL),
+        None => assert_eq!(answer.data[4], 0x08, "rejected"),
+    }
+}
