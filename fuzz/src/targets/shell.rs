@@ -27,8 +27,8 @@ const STEPS_MAX: usize = 200;
 const SEGMENT_MAX: usize = 600;
 /// Bytes that a stream holds.
 const STREAM: usize = 16 << 10;
-/// How long everything may take to be over, in simulated time.
-const END: Duration = Duration::from_secs(600);
+/// How long everything may take to be over, in simulated time: far more than all steps can sleep or wait.
+const END: Duration = Duration::from_secs(200_000);
 /// Longest data-in that the unit answers with, in bytes.
 const DATA_IN_MAX: usize = 8 << 10;
 
