@@ -54,12 +54,6 @@ pub(crate) fn read(path: &Path) -> Outcome<Access> {
         .map_err(|failure| failure.at(path.display()).hint("docs/reference/files.md shows an access file"))
 }
 
-/// Does it keep anybody out? A rule for every name that asks for no proof lets all in.
-pub(crate) fn restricts(access: &Access) -> bool {
-    let open = |rule: &Rule| rule.account.is_none() && rule.initiators.iter().any(|name| name == "*");
-    !access.rules.iter().any(open)
-}
-
 fn parse(text: &str) -> Outcome<Access> {
     // The message of a syntax error quotes no line: it could be the one with the secret.
     let file: AccessFile = toml::from_str(text).map_err(|error| {
@@ -188,14 +182,6 @@ names = ["eui.02004567A425678D"]
         assert_eq!(access.rules[0].initiators, ["iqn.1994-05.com.redhat:host1", "iqn.2026-11.org.example:*"]);
         assert_eq!(access.rules[0].luns.as_deref(), Some(&[0, 16383][..]));
         assert!(access.rules[1].account.is_none() && access.own.is_some());
-    }
-
-    #[test]
-    fn a_rule_for_everybody_without_proof_restricts_nobody() {
-        assert!(restricts(&parse(WHOLE).expect("right")));
-        let open = parse("[[initiator]]\nnames = [\"*\"]").expect("right");
-        let proven = "[[initiator]]\nnames = [\"*\"]\nuser = \"a\"\nsecret = \"twelve bytes\"";
-        assert!(!restricts(&open) && restricts(&parse(proven).expect("right")));
     }
 
     #[test]

@@ -152,7 +152,6 @@ impl OsdDaemon {
         }
         // Before anything is touched: a wrong file must not open the door wider.
         let access = options.access_file.as_deref().map(access::read).transpose()?;
-        let restricted = access.as_ref().is_some_and(access::restricts);
         // The port first: a second daemon on the same folder and port fails without having touched anything.
         let (listener, address) = bind(options.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "listen").await?;
         let store_options = Options {
