@@ -178,6 +178,10 @@ fn copy(device: &mut Device, object: u64, attributes: bool) -> Answer {
     let mut request = device.user(cdb::COPY, 0x0A_0000).continues(segment);
     // A secured device wants a capability of the source, too, which stands in an extension of the segment.
     request.source = Some(object);
+    if !device.secured() {
+        // Without security the bits of the one capability stand for it.
+        request.permissions = 0x8000;
+    }
     device.run(request)
 }
 
