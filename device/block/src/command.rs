@@ -103,7 +103,7 @@ pub(crate) enum Wait {
     Never,
     /// A flush, if FUA is set, or if the write cache is off and it writes.
     Flush,
-    /// The work itself.
+    /// The work itself, or those that have to end before it may begin.
     Always,
 }
 
@@ -198,13 +198,15 @@ pub(crate) static ROWS: &[Row] = &[
         Access::Own,
         Function::Change(reserve::reserve_legacy),
     )
-    .any_time(),
+    .any_time()
+    .waits(Wait::Always),
     row(
         CommandRow::new(0x17, 6, &[0x1F, 0, 0, 0, 0x04]),
         Access::Own,
         Function::Change(reserve::release_legacy),
     )
-    .any_time(),
+    .any_time()
+    .waits(Wait::Always),
     row(
         CommandRow::new(START_STOP, 6, &[0x01, 0, 0x0F, 0xF7, 0x04]),
         Access::Write,
@@ -217,7 +219,8 @@ pub(crate) static ROWS: &[Row] = &[
         Access::Write,
         Function::Shared(maintenance::diagnose),
     )
-    .any_time(),
+    .any_time()
+    .waits(Wait::Always),
     row(
         CommandRow::new(PREVENT_ALLOW, 6, &[0, 0, 0, 0x03, 0x04]),
         Access::Write,
@@ -357,7 +360,8 @@ pub(crate) static ROWS: &[Row] = &[
         Access::Read,
         Function::Shared(provisioning::lba_status),
     )
-    .thin(),
+    .thin()
+    .waits(Wait::Always),
     row(CommandRow::new(0xA8, 12, TWELVE), Access::Read, Function::Shared(forms!(data::read, Twelve)))
         .waits(Wait::Flush),
     row(CommandRow::new(0xAA, 12, TWELVE), Access::Write, Function::Shared(forms!(data::write, Twelve)))

@@ -42,7 +42,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Port> {
     }
     let isid: [u8; 8] = u64::from_str_radix(isid, 16).ok()?.to_be_bytes();
     let [_, _, isid @ ..] = isid;
-    Some(Port { name: name.to_owned(), isid })
+    // Sessions know names in lower case (RFC 7143 §4.2.7.1): in any other, the port would be nobody's.
+    Some(Port { name: name.to_ascii_lowercase(), isid })
 }
 
 #[cfg(test)]
@@ -58,7 +59,10 @@ mod tests {
         assert_eq!(wire[..4], [0x45, 0, 0, 28]);
         assert_eq!(&wire[4..28], b"iqn.x:y,i,0x00023d000001");
         assert_eq!(wire.len(), 28 + 4, "a zero must follow");
-        assert_eq!(decode(&wire), Some(port));
+        assert_eq!(decode(&wire).as_ref(), Some(&port));
+        let mut shouted = wire;
+        shouted[4..11].make_ascii_uppercase();
+        assert_eq!(decode(&shouted), Some(port), "names are compared in lower case");
     }
 
     proptest! {

@@ -321,7 +321,9 @@ impl LogicalUnit for BlockUnit {
             // Turning the write cache off flushes.
             Err(_) => matches!(cdb.first(), Some(&(MODE_SELECT_6 | MODE_SELECT_10))),
         };
-        if waits { Cost::Blocking } else { Cost::Inline }
+        // Whoever has the unit alone, or waits to have it, may do so for long: who waits for him must not hold a thread
+        // that other sessions and units are served by.
+        if waits || self.gate.is_locked_exclusive() { Cost::Blocking } else { Cost::Inline }
     }
 
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
@@ -455,5 +457,36 @@ impl Medium {
     /// Nobody prevents removal any more.
     fn reset(&self) {
         self.0.lock().prevented_by.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sealstone_store::MemoryStore;
+
+    use super::*;
+    use crate::{BlockSize, BlockUnits, NewUnit};
+
+    /// Else one initiator that keeps a unit busy would hold the threads of all other sessions.
+    #[test]
+    fn whoever_has_to_wait_for_the_unit_does_so_elsewhere() {
+        let units = BlockUnits::open(Arc::new(MemoryStore::new(64 << 20)), "iqn.x:y").unwrap();
+        let new = NewUnit {
+            name: "disk".into(),
+            lun: None,
+            bytes: 1 << 20,
+            block: BlockSize::B512,
+            thin: true,
+            removable: false,
+            serial: [1; 16],
+            now_ms: 0,
+        };
+        let unit = units.create(new).unwrap();
+        let (read, reserve) = ([0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], [0x16, 0, 0, 0, 0, 0]);
+        assert_eq!((unit.cost(&read), unit.cost(&reserve)), (Cost::Inline, Cost::Blocking));
+        let alone = unit.gate.write();
+        assert_eq!(unit.cost(&read), Cost::Blocking);
+        drop(alone);
+        assert_eq!(unit.cost(&read), Cost::Inline);
     }
 }

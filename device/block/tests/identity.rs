@@ -164,7 +164,13 @@ fn what_waits_for_the_medium_runs_where_it_may_wait() {
     for cdb in [&ten(0x28, 0, 0, 1)[..], &ten(0x2A, 0, 0, 1), &[0x0A, 8, 0, 0, 1, 0], &[0; 6], &[]] {
         assert_eq!(cost(cdb), Cost::Inline, "{cdb:02x?}");
     }
-    for cdb in [&ten(0x28, 8, 0, 1)[..], &ten(0x2A, 8, 0, 1), &ten(0x35, 0, 0, 0), &ten(0x42, 0, 0, 0)] {
+    for cdb in [
+        &ten(0x28, 8, 0, 1)[..],
+        &ten(0x2A, 8, 0, 1),
+        &ten(0x35, 0, 0, 0),
+        &ten(0x42, 0, 0, 0),
+        &[0x1D, 4, 0, 0, 0, 0],
+    ] {
         assert_eq!(cost(cdb), Cost::Blocking, "{cdb:02x?}");
     }
     // Without a write cache every write waits.

@@ -270,7 +270,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
             }
             return;
         }
-        let wanted = Wanted { initiator: initiator.clone(), isid, tsih, cid, secure: self.secure };
+        let (name, secure) = (initiator.clone(), self.secure);
+        let wanted = Wanted { initiator: name, user: user.clone(), isid, tsih, cid, secure };
         match shared.sessions.enter(wanted, self.control.clone()).await {
             Ok(entry) => {
                 let (nexus, tsih) = (entry.nexus, entry.tsih);
@@ -284,6 +285,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
             }
             Err(Denied::NoSuchSession) => self.machine.refuse(Refusal::NoSuchSession),
             Err(Denied::TooManyConnections) => self.machine.refuse(Refusal::TooManyConnections),
+            Err(Denied::OfAnother) => {
+                tracing::warn!(peer = %self.peer, %initiator, user, "a session of another account is not replaced");
+                self.machine.refuse(Refusal::Authorization);
+            }
             Err(Denied::Stuck) => {
                 tracing::warn!(peer = %self.peer, %initiator, "the session to be replaced does not end");
                 self.machine.refuse(Refusal::OutOfResources);

@@ -45,6 +45,8 @@ pub(crate) type Mailbox = mpsc::Receiver<Control>;
 type Port = (String, [u8; 6]);
 
 struct Living {
+    /// CHAP name that was proven.
+    user: Option<String>,
     nexus: NexusId,
     tsih: u16,
     cid: u16,
@@ -83,11 +85,15 @@ pub(crate) enum Denied {
     NoSuchSession,
     /// A second connection for a session.
     TooManyConnections,
+    /// The session to be replaced belongs to another account.
+    OfAnother,
 }
 
 /// What a login says of the session that it wants (RFC 7143 §6.3.1).
 pub(crate) struct Wanted {
     pub(crate) initiator: String,
+    /// CHAP name that was proven.
+    pub(crate) user: Option<String>,
     pub(crate) isid: [u8; 6],
     /// Zero for a new session.
     pub(crate) tsih: u16,
@@ -137,7 +143,7 @@ impl Sessions {
         wanted: Wanted,
         control: mpsc::Sender<Control>,
     ) -> Result<Entry, Denied> {
-        let Wanted { initiator, isid, tsih, cid, secure } = wanted;
+        let Wanted { initiator, user, isid, tsih, cid, secure } = wanted;
         let port = (initiator, isid);
         let deadline = tokio::time::Instant::now() + REPLACE_TIMEOUT;
         let mut kept = None;
@@ -156,12 +162,15 @@ impl Sessions {
                         let nexus = self.fresh_nexus();
                         let (sender, gone) = watch::channel(());
                         let tsih = kept.unwrap_or_else(|| self.free_tsih(&living));
-                        living.insert(port.clone(), Living { nexus, tsih, cid, secure, control, gone });
+                        let session = Living { user, nexus, tsih, cid, secure, control, gone };
+                        living.insert(port.clone(), session);
                         self.counters.add(Counter::SessionsOpen, 1);
                         let returns = self.lost.lock().contains(&port);
                         let sessions = Arc::clone(self);
                         return Ok(Entry { sessions, port, nexus, tsih, returns, secure, _gone: sender });
                     }
+                    // Names are said, accounts are proven: nobody ends the session of another by saying its name.
+                    Some(older) if older.user != user => return Err(Denied::OfAnother),
                     Some(older) => {
                         // A full mailbox has a reader that does not read: it runs into the deadline.
                         let _ = older.control.try_send(Control::Replaced);
@@ -252,7 +261,7 @@ mod tests {
     }
 
     fn wanted(isid: u8, tsih: u16, cid: u16) -> Wanted {
-        Wanted { initiator: "a".into(), isid: [isid; 6], tsih, cid, secure: false }
+        Wanted { initiator: "a".into(), user: None, isid: [isid; 6], tsih, cid, secure: false }
     }
 
     #[tokio::test(start_paused = true)]
@@ -276,6 +285,20 @@ mod tests {
         drop(first);
         let second = waiting.await.unwrap().unwrap();
         assert!(second.tsih == tsih && second.port().returns, "connection reinstatement keeps the handle");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_does_not_replace_the_session_of_another() {
+        let sessions = Sessions::new(Arc::default());
+        let (control, mut mailbox) = Sessions::mailbox();
+        let of = |user: Option<&str>| Wanted { user: user.map(str::to_owned), ..wanted(1, 0, 0) };
+        let first = sessions.enter(of(Some("ann")), control.clone()).await.unwrap();
+        for user in [None, Some("bob")] {
+            assert_eq!(sessions.enter(of(user), control.clone()).await.err(), Some(Denied::OfAnother));
+        }
+        assert!(mailbox.try_recv().is_err(), "nobody was disturbed");
+        drop(first);
+        assert!(sessions.enter(of(Some("bob")), control).await.is_ok(), "it is over");
     }
 
     #[test]
