@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use parking_lot::Mutex;
 use sealstone_crypto::RustCrypto;
-use sealstone_osd::{AttributeId, Cdb, Generation, ObjectId};
+use sealstone_osd::{AttributeId, Cdb, Generation, ObjectId, ObjectType};
 use sealstone_scsi::lu::NexusId;
 use sealstone_scsi::{Sense, SenseKey, additional};
 use sealstone_seal::Admitted;
@@ -90,7 +90,12 @@ impl Job {
                 claim: self.claim(),
                 steps: &steps,
             };
-            multi::perform(&mut run, plan, tally)
+            let done = multi::perform(&mut run, plan, tally)?;
+            // As a command that is not immediate: before anybody is told that it ended.
+            if cdb.options.fua || wishes.sets_security(ObjectType::User) {
+                device.flush()?;
+            }
+            Ok(done)
         });
         device.tracking.leave_queue();
         result

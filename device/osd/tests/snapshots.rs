@@ -292,6 +292,46 @@ fn collections_come_along_with_their_members() {
     assert!(bench.store.stat(id(PID, 0x11001)).is_err());
 }
 
+#[test]
+fn a_restore_brings_no_tag_of_a_collection_back_and_every_membership_with_its_attribute() {
+    let bench = bench();
+    let (tag, born) = (AttributeId::new(0x6000_0005, 0x4000_0001), AttributeId::new(0x6000_0003, 1));
+    let membership = AttributeId::new(4, 1);
+    let [kept, removed] = [id(PID, 0x11000), id(PID, 0x11001)];
+    for collection in [kept, removed] {
+        bench.store.create(collection, ObjectType::Collection).unwrap();
+        bench.store.set_attribute(collection, tag, &[0, 0, 0, 1]).unwrap();
+        bench.store.set_attribute(collection, born, &[0, 0, 0, 0, 0, 9]).unwrap();
+    }
+    bench.store.join(kept, OID, 1).unwrap();
+    bench.store.set_attribute(id(PID, OID), membership, &kept.object.to_be_bytes()).unwrap();
+    make(&bench, Command::CreateSnapshot(duplicate(SNAP, PID)));
+    let named = |partition| bench.store.attribute(id(partition, OID), membership).unwrap();
+    assert_eq!(named(SNAP), Some(kept.object.to_be_bytes().to_vec()));
+    bench.store.leave(kept, OID).unwrap();
+    bench.store.set_attribute(id(PID, OID), membership, &[]).unwrap();
+    bench.store.set_attribute(kept, tag, &[0, 0, 0, 2]).unwrap();
+    bench.store.remove(removed).unwrap();
+    run(&bench, Command::RestorePartition(duplicate(PID, SNAP))).good();
+    let value = |collection, attribute| bench.store.attribute(collection, attribute).unwrap();
+    assert_eq!(value(kept, tag), Some(vec![0, 0, 0, 2]), "what was revoked stays revoked");
+    assert_eq!(value(kept, born), Some(vec![0, 0, 0, 0, 0, 9]));
+    assert_eq!(value(removed, tag), None);
+    assert_ne!(value(removed, born), Some(vec![0, 0, 0, 0, 0, 9]));
+    assert_eq!(bench.store.members(kept, 0, 9).unwrap(), [(OID, 1)]);
+    assert_eq!(named(PID), Some(kept.object.to_be_bytes().to_vec()));
+}
+
+#[test]
+fn a_restore_brings_a_user_object_back_whose_number_a_collection_took() {
+    let bench = bench();
+    make(&bench, Command::CreateSnapshot(duplicate(SNAP, PID)));
+    run(&bench, Command::Remove(Target { object: id(PID, OID + 1) })).good();
+    bench.store.create(id(PID, OID + 1), ObjectType::Collection).unwrap();
+    run(&bench, Command::RestorePartition(duplicate(PID, SNAP))).good();
+    assert_eq!(read(&bench, id(PID, OID + 1), 5).good().data, [2; 5]);
+}
+
 /// A device on a simulated disk.
 fn on_disk(seed: u64) -> SimMedium {
     let medium = SimMedium::new(seed);

@@ -15,6 +15,8 @@ pub const OPERATIONS_MAX: usize = 1024;
 pub const OPERATION_LEN: usize = 32;
 /// Longest range, and most bytes of operands.
 pub const RANGE_MAX: u32 = 16 << 20;
+/// Most bytes that the operations of one command touch or look at together: the object is held meanwhile.
+pub const OPERATED_MAX: u64 = 64 << 20;
 /// Bytes of a digest: SHA-256.
 pub const DIGEST_LEN: u32 = 32;
 
@@ -173,7 +175,8 @@ impl RewriteOperation {
 /// Reads the operations of a command on a range of `range` bytes with `operands` bytes of command data.
 ///
 /// # Errors
-/// The number of the first operation that cannot be: an unknown one, one that leaves the range or the operands.
+/// The number of the first operation that cannot be: an unknown one, one that leaves the range or the operands, one with
+/// which they touch more than [`OPERATED_MAX`] bytes together.
 pub(crate) fn read(data: &[u8], range: u64, operands: u64) -> Result<Vec<RewriteOperation>, usize> {
     if data.is_empty()
         || !data.len().is_multiple_of(OPERATION_LEN)
@@ -181,8 +184,12 @@ pub(crate) fn read(data: &[u8], range: u64, operands: u64) -> Result<Vec<Rewrite
     {
         return Err(0);
     }
+    let mut left = OPERATED_MAX;
     let read = |(number, entry): (usize, &[u8])| {
-        RewriteOperation::read(entry).filter(|operation| operation.fits(range, operands)).ok_or(number)
+        let operation = RewriteOperation::read(entry).filter(|operation| operation.fits(range, operands));
+        let operation = operation.ok_or(number)?;
+        left = left.checked_sub(operation.length.into()).ok_or(number)?;
+        Ok(operation)
     };
     data.chunks_exact(OPERATION_LEN).enumerate().map(read).collect()
 }
@@ -209,6 +216,15 @@ mod tests {
                 AttributeId::new(page >> 1, number >> 1)
             )),
         ]
+    }
+
+    #[test]
+    fn operations_on_more_bytes_together_than_a_command_may_hold_an_object_for_are_refused() {
+        let whole =
+            RewriteOperation { action: RewriteAction::Fill(8), offset: 0, length: RANGE_MAX, operand: 0 };
+        let encoded = |count: usize| -> Vec<u8> { whole.write().repeat(count) };
+        assert_eq!(read(&encoded(4), RANGE_MAX.into(), 8).map(|all| all.len()), Ok(4));
+        assert_eq!(read(&encoded(5), RANGE_MAX.into(), 8), Err(4));
     }
 
     proptest! {

@@ -39,7 +39,9 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         let floor = capability
             .descriptor
             .allowed()
-            .map_or(SecurityMethod::AllData, |object| request.facts.floor(object));
+            .map_or(SecurityMethod::AllData, |object| request.facts.floor(object))
+            // Its proof can be sniffed where that of a first capability could be.
+            .max(self.nexus_floor(request.nexus));
         // Both sign this command: the weaker of them counts.
         let first = cdb.capability.parse().map_or(SecurityMethod::NoSec, |first| first.method);
         if method.min(first) < floor || method == SecurityMethod::NoSec {

@@ -168,14 +168,19 @@ impl<P: Provider, L: Locks> Gate<P, L> {
     /// Step 3: the least method that policy accepts for this command.
     fn floor(&self, request: &Request<'_, P>) -> SecurityMethod {
         let command = &request.cdb.command;
-        let nexus = match (request.nexus.secure_channel, self.policy.insecure_nosec) {
+        let attributes = request.facts.floor(command.object());
+        let nexus = self.nexus_floor(request.nexus);
+        nexus.max(attributes).max(command_floor(command, self.policy.insecure_nosec))
+    }
+
+    /// The least method that policy accepts through this nexus.
+    pub(crate) const fn nexus_floor(&self, nexus: &Nexus) -> SecurityMethod {
+        match (nexus.secure_channel, self.policy.insecure_nosec) {
             (_, true) => SecurityMethod::NoSec,
             (true, false) => SecurityMethod::CapKey,
             (false, false) if self.policy.insecure_capkey => SecurityMethod::CapKey,
             (false, false) => SecurityMethod::CmdRsp,
-        };
-        let attributes = request.facts.floor(command.object());
-        nexus.max(attributes).max(command_floor(command, self.policy.insecure_nosec))
+        }
     }
 
     /// Steps 2 and 5: capability shape, algorithm, key, check value.

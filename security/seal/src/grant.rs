@@ -317,6 +317,20 @@ impl Permit {
         self.check_attribute(attribute, Permissions::GET_ATTR, facts)
     }
 
+    /// May this attribute be compared with bounds, by a command that needs no right to retrieve any? The access list of
+    /// the capability binds it all the same: comparing tells what a value is.
+    ///
+    /// # Errors
+    /// [`Denial::AttributesAccess`].
+    pub fn check_compared(&self, attribute: AttributeId, facts: &dyn Facts) -> Result<(), Denial> {
+        if self.attributes_access != 0
+            && !facts.attribute_allowed(self.object.partition, self.attributes_access, attribute)
+        {
+            return Err(Denial::AttributesAccess);
+        }
+        Ok(())
+    }
+
     /// May this attribute be set? Ask for all of a list before anything is changed. Policy pages are not set by
     /// CAPKEY, which protects no list; by NOSEC only where the administrator wants no security at all.
     ///
@@ -345,12 +359,7 @@ impl Permit {
         if !self.allows(needed) {
             return Err(Denial::Permission);
         }
-        if self.attributes_access != 0
-            && !facts.attribute_allowed(self.object.partition, self.attributes_access, attribute)
-        {
-            return Err(Denial::AttributesAccess);
-        }
-        Ok(())
+        self.check_compared(attribute, facts)
     }
 }
 

@@ -10,7 +10,7 @@ use sealstone_osd::ObjectId;
 use sealstone_osd::cdb::{CopyObjects, pointer};
 
 use super::data::{partition_of, user_object};
-use super::duplicates::{copy_attributes, is_authority, is_own, method};
+use super::duplicates::{MEMBERSHIPS, copy_attributes, is_authority, is_own, method};
 use super::objects::{make, unmake};
 use super::{Done, Run, Touch};
 use crate::failure::{self, Failure};
@@ -79,7 +79,7 @@ fn fill(
     shared?;
     if attributes {
         device.store_accesses_of(from)?;
-        copy_attributes(store, from, to, |id| !is_own(id) && !is_authority(id))?;
+        copy_attributes(store, from, to, |id| !is_own(id) && !is_authority(id) && id.page != MEMBERSHIPS)?;
         device.cache.forget(to);
     }
     Ok(())

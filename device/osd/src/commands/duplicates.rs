@@ -33,7 +33,9 @@ pub(super) const METHOD_FIELD: u16 = 14;
 const SPACE_EFFICIENT: u8 = 0x01;
 
 /// Page of the collections that an object is a member of.
-const MEMBERSHIPS: u32 = USER + 4;
+pub(super) const MEMBERSHIPS: u32 = USER + 4;
+/// Page of a collection that says who may do what.
+const COLLECTION_TAG: u32 = COLLECTION + page::SECURITY;
 
 /// What the partition has when all of it was counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -165,27 +167,28 @@ fn fill(device: &Device, source: u64, target: u64, now_ms: u64) -> Result<Totals
         duplicate(&*device.store, from, to, birth)?;
         totals.count(&*device.store, to)?;
     }
-    duplicate_collections(device, source, target, birth, &mut totals)?;
+    duplicate_collections(device, source, target, birth, true, &mut totals)?;
     Ok(totals)
 }
 
-/// Makes the collections of `target` those of `source`, with their members, which are there.
+/// Makes the collections of `target` those of `source`, with their members, which are there. Those that `target` has
+/// already are empty.
 fn duplicate_collections(
     device: &Device,
     source: u64,
     target: u64,
     birth_ms: u64,
+    tags: bool,
     totals: &mut Totals,
 ) -> Result<(), Failure> {
     let store = &*device.store;
-    drop_collections(store, target)?;
     let mut first = 1;
     loop {
         let found = collections(store, source, first)?;
         let Some(next) = found.last().and_then(|last| last.object.checked_add(1)) else { return Ok(()) };
         for from in found {
             let to = ObjectId::new(target, from.object);
-            duplicate_collection(store, from, to, birth_ms)?;
+            duplicate_collection(store, from, to, birth_ms, tags)?;
             totals.collections += 1;
             totals.next_object = totals.next_object.max(to.object.saturating_add(1));
         }
@@ -193,20 +196,43 @@ fn duplicate_collections(
     }
 }
 
-fn drop_collections(store: &dyn ObjectStore, partition: u64) -> Result<(), StoreError> {
-    while let Some(&id) = collections(store, partition, 1)?.first() {
-        loop {
-            let members = store.members(id, 0, STEP)?;
-            if members.is_empty() {
-                break;
+/// Empties the collections of a partition, and removes those that do not stay.
+fn clear_collections(
+    device: &Device,
+    partition: u64,
+    stays: impl Fn(u64) -> Result<bool, StoreError>,
+) -> Result<(), Failure> {
+    let store = &*device.store;
+    let mut first = 1;
+    loop {
+        let found = collections(store, partition, first)?;
+        let Some(next) = found.last().and_then(|last| last.object.checked_add(1)) else { return Ok(()) };
+        for id in found {
+            loop {
+                let members = store.members(id, 0, STEP)?;
+                if members.is_empty() {
+                    break;
+                }
+                for (member, _) in members {
+                    store.leave(id, member)?;
+                }
             }
-            for (member, _) in members {
-                store.leave(id, member)?;
+            if !stays(id.object)? {
+                device.catalog.retire(device.facts(id)?.created_ms);
+                store.remove(id)?;
             }
         }
-        store.remove(id)?;
+        first = next;
     }
-    Ok(())
+}
+
+/// Is there a collection?
+fn is_collection(store: &dyn ObjectStore, id: ObjectId) -> Result<bool, StoreError> {
+    match store.stat(id) {
+        Ok(stat) => Ok(stat.kind == ObjectType::Collection),
+        Err(StoreError::NotFound(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Some collections of a partition, from a number on.
@@ -221,10 +247,19 @@ fn duplicate_collection(
     from: ObjectId,
     to: ObjectId,
     birth_ms: u64,
+    tags: bool,
 ) -> Result<(), StoreError> {
-    store.create(to, ObjectType::Collection)?;
-    copy_attributes(store, from, to, |id| id.page != rows::INTERNAL)?;
-    catalog::set(store, to, AttributeId::new(COLLECTION + page::TIMESTAMPS, 1), &catalog::time(birth_ms))?;
+    let born = AttributeId::new(COLLECTION + page::TIMESTAMPS, 1);
+    if is_collection(store, to)? {
+        take_over(store, from, to, |id| id == born || [COLLECTION_TAG, rows::INTERNAL].contains(&id.page))?;
+    } else {
+        let _together = store.begin();
+        store.create(to, ObjectType::Collection)?;
+        // A tag of before must not come back; in a new partition it is the source's.
+        let wanted = |id: AttributeId| id.page != rows::INTERNAL && (tags || id.page != COLLECTION_TAG);
+        copy_attributes(store, from, to, wanted)?;
+        catalog::set(store, to, born, &catalog::time(birth_ms))?;
+    }
     let mut first = 0;
     loop {
         let members = store.members(from, first, STEP)?;
@@ -250,10 +285,10 @@ pub(super) fn duplicate(
     catalog::set(store, to, AttributeId::new(USER + page::TIMESTAMPS, 1), &catalog::time(birth_ms))
 }
 
-/// Attributes that every object has of its own: when it was made, its memberships, its damage, what the device keeps.
+/// Attributes that every object has of its own: when it was made, its damage, what the device keeps.
 pub(super) fn is_own(id: AttributeId) -> bool {
     id == AttributeId::new(USER + page::TIMESTAMPS, 1)
-        || [USER + page::ERROR_RECOVERY, MEMBERSHIPS, rows::INTERNAL].contains(&id.page)
+        || [USER + page::ERROR_RECOVERY, rows::INTERNAL].contains(&id.page)
 }
 
 /// Attributes that say who may do what.
@@ -299,7 +334,7 @@ fn show(device: &Device, id: u64, totals: Totals) -> Result<(), Failure> {
 
 /// A partition that was not finished never was.
 fn undo(device: &Device, target: ObjectId) -> Result<(), Failure> {
-    drop_collections(&*device.store, target.partition)?;
+    clear_collections(device, target.partition, |_| Ok(false))?;
     remove_all(device, ObjectId::new(target.partition, 1), Some(target.partition))?;
     device.store.remove(target)?;
     device.catalog.remove(target.partition);
@@ -379,6 +414,8 @@ fn replace(run: &Run<'_>, what: &Duplicate, source: u64) -> Result<Done, Failure
 /// Makes the contents of `target` those of `source`, and shows it. Done again after a crash it does the same.
 fn replace_all(device: &Device, source: u64, target: u64, now_ms: u64) -> Result<Totals, Failure> {
     let store = &*device.store;
+    // First, so that an id that is a user object's again is free.
+    clear_collections(device, target, |id| is_collection(store, ObjectId::new(source, id)))?;
     let (mut theirs, mut ours) = (Objects::new(store, source), Objects::new(store, target));
     let mut totals = Totals::default();
     loop {
@@ -407,7 +444,7 @@ fn replace_all(device: &Device, source: u64, target: u64, now_ms: u64) -> Result
             ours.next()?;
         }
     }
-    duplicate_collections(device, source, target, device.catalog.birth(now_ms), &mut totals)?;
+    duplicate_collections(device, source, target, device.catalog.birth(now_ms), false, &mut totals)?;
     {
         let _together = store.begin();
         duplicates::set_replaced(store, ObjectId::of_partition(target), now_ms)?;
@@ -445,7 +482,16 @@ fn bring_up_to_date(store: &dyn ObjectStore, from: ObjectId, to: ObjectId) -> Re
     if !store.compare(from, to, 0, 1)?.is_empty() {
         store.share(from, to)?;
     }
-    let stays = |id: AttributeId| is_own(id) || is_authority(id);
+    Ok(take_over(store, from, to, |id| is_own(id) || is_authority(id))?)
+}
+
+/// Makes attributes those of another object, but for those that stay as they are.
+fn take_over(
+    store: &dyn ObjectStore,
+    from: ObjectId,
+    to: ObjectId,
+    stays: impl Fn(AttributeId) -> bool,
+) -> Result<(), StoreError> {
     let wanted: Vec<_> = store.attributes(from, None)?.into_iter().filter(|(id, _)| !stays(*id)).collect();
     let there: Vec<_> = store.attributes(to, None)?.into_iter().filter(|(id, _)| !stays(*id)).collect();
     for (id, _) in &there {

@@ -13,7 +13,7 @@ use sealstone_seal::Permit;
 
 use super::data::partition_of;
 use super::walk::Pool;
-use super::{Done, Run, collections};
+use super::{Done, Run, collections, members};
 use crate::attributes::current::Current;
 use crate::attributes::engine::Wishes;
 use crate::attributes::view::View;
@@ -226,6 +226,10 @@ fn put(into: &mut [u8], end: &mut usize, entry: &[u8]) -> bool {
 
 fn entry(run: &Run<'_>, source: Source, partition: u64, number: u64) -> Result<Vec<u8>, Failure> {
     let (id, kind) = source.id(partition, number);
+    if members::check_floor(run, id).is_err() {
+        // It is there; what it holds is told by its method or a stronger one.
+        return Ok(entry_with_attributes(number, source.listed(), &[]));
+    }
     let current = Current {
         generation: run.generation(),
         response_icv: Vec::new(),

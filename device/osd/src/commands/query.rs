@@ -30,6 +30,7 @@ const ID: usize = 8;
 pub(crate) fn check(run: &Run<'_>, query: &Query) -> Result<Option<ObjectId>, Refusal> {
     let list = parse(run)?;
     for criterion in &list.criteria {
+        run.entries.permit.check_compared(criterion.id, run.device)?;
         // What protects objects is not compared for whoever may not read it.
         if rows::is_security_page(ObjectType::User, criterion.id.page) {
             run.entries.permit.check_get(criterion.id, run.device)?;
