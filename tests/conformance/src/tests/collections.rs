@@ -48,7 +48,9 @@ fn collection(device: &mut Device) -> u64 {
 }
 
 fn tracking(device: &mut Device, source: u64) -> u64 {
-    let request = on(device, cdb::CREATE_TRACKING, 0).start(source).gets(&[(0xFFFF_FFFE, 4)]);
+    let mut request = on(device, cdb::CREATE_TRACKING, 0).start(source).gets(&[(0xFFFF_FFFE, 4)]);
+    // READ, for the source.
+    request.permissions = 0x8000;
     device.run(request).good().number()
 }
 
