@@ -161,7 +161,7 @@ fn folders_of_another_kind_or_version_are_left_alone() {
     let file = data.join("device.toml");
     let right = fs::read_to_string(&file).expect("there");
     fs::write(&file, right.replace("version = 1", "version = 9")).expect("written");
-    serve_osd(&data).fails(1).says(&["device.toml", "version 9", "reads 1"]);
+    serve_osd(&data).fails(1).says(&["device.toml", "version 9", "reads 2"]);
     fs::write(&file, "x = [\n").expect("written");
     serve_osd(&data).fails(1).says(&["device.toml"]);
     fs::write(&file, &right).expect("written");

@@ -27,7 +27,7 @@ fn on_a_terminal(system: &System, line: &str) -> String {
 fn a_terminal_shows_progress_and_a_pipe_does_not() {
     let system = System::start(2);
     let source = system.path("source.bin");
-    fs::write(&source, vec![5; 24 << 20]).expect("written");
+    fs::write(&source, vec![5; 128 << 20]).expect("written");
     let (source, back) = (text(&source), system.path("back.bin"));
     let back = text(&back);
     for (line, label) in [
@@ -43,12 +43,12 @@ fn a_terminal_shows_progress_and_a_pipe_does_not() {
     // Where nobody watches there is the last line only, and with --json nothing but JSON.
     let piped = system.run(&["put", source, "/big"]).ok();
     assert!(
-        piped.stderr.starts_with("stored 1 file, 24.0 MiB in ") && piped.stdout.is_empty(),
+        piped.stderr.starts_with("stored 1 file, 128.0 MiB in ") && piped.stdout.is_empty(),
         "{}",
         piped.stderr
     );
     let json = system.run(&["--json", "put", source, "/big"]).ok();
-    assert_eq!((json.stderr.as_str(), json.json()["bytes"].as_u64()), ("", Some(24 << 20)));
+    assert_eq!((json.stderr.as_str(), json.json()["bytes"].as_u64()), ("", Some(128 << 20)));
 }
 
 #[test]

@@ -29,6 +29,10 @@ fn cdb_of(code: u16, object: ObjectId) -> Option<Cdb> {
     if matches!(code, 0x88A0 | 0x8893) {
         bytes[48..52].copy_from_slice(&48_u32.to_be_bytes());
     }
+    if matches!(code, 0x8F90) {
+        // A range without a byte is none.
+        bytes[39] = 1;
+    }
     bytes[228..].fill(0xFF);
     Cdb::parse(&bytes).ok()
 }
