@@ -15,6 +15,7 @@ const CRATES: &[(&str, &str)] = &[
     ("protocol/osd", "osd"),
     ("protocol/iscsi", "iscsi"),
     ("protocol/mds", "mds-protocol"),
+    ("security/digest", "digest"),
     ("security/seal", "seal"),
     ("security/login", "login"),
     ("device/store", "store"),
@@ -32,6 +33,7 @@ const READING: &[&str] = &["parse", "decode", "from_bytes", "from_str", "content
 const EXEMPT: &[(&str, &str)] = &[
     ("osd::Permissions::from_bytes", "any five bytes are permissions"),
     ("scsi::AdditionalSense::from_bytes", "any two bytes are a code"),
+    ("digest::LtHash::from_bytes", "any 2048 bytes are a sum"),
     ("block::BlockSize::from_bytes", "a number of bytes, not bytes"),
 ];
 

@@ -11,6 +11,7 @@ pub(crate) const PURE_CRATES: &[&str] = &[
     "sealstone-osd",
     "sealstone-iscsi",
     "sealstone-mds-protocol",
+    "sealstone-digest",
     "sealstone-seal",
     "sealstone-login",
     "sealstone-crypto",

@@ -1,0 +1,91 @@
+//! The digest of an attribute page.
+//!
+//! Does: hash a page's attributes in the order of their numbers, each with its length, so that no two pages look alike.
+//! Truth: docs/design/security.md 5.1 ("attribute digest") and 5.4; the record that is hashed is our choice.
+
+use alloc::vec::Vec;
+
+use blake3::Hasher;
+
+use crate::cost::Plain;
+use crate::{Profile, Value, sha1};
+
+/// Separates digests of pages from all other BLAKE3 uses.
+const CONTEXT: &str = "sealstone attribute page v1";
+
+/// The digest of a page under way: page number (4 bytes), then for each attribute its number (4), length (4) and value.
+pub struct AttributePage(State);
+
+enum State {
+    Blake3(Hasher),
+    /// The paper's hash, over the record as a whole.
+    Sha1(Vec<u8>),
+}
+
+impl AttributePage {
+    /// Starts a page.
+    #[must_use]
+    pub fn new(profile: Profile, page: u32) -> Self {
+        let mut state = Self(match profile {
+            Profile::Blake3 | Profile::LtHash => State::Blake3(Hasher::new_derive_key(CONTEXT)),
+            Profile::Sha1 | Profile::AdHash128 | Profile::AdHash256 => State::Sha1(Vec::new()),
+        });
+        state.update(&page.to_be_bytes());
+        state
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match &mut self.0 {
+            State::Blake3(hasher) => {
+                hasher.update(bytes);
+            }
+            State::Sha1(record) => record.extend_from_slice(bytes),
+        }
+    }
+
+    /// The next attribute, by ascending numbers.
+    pub fn push(&mut self, number: u32, value: &[u8]) {
+        self.update(&number.to_be_bytes());
+        self.update(&(value.len() as u32).to_be_bytes());
+        self.update(value);
+    }
+
+    /// The digest.
+    #[must_use]
+    pub fn finish(self) -> Value {
+        match self.0 {
+            State::Blake3(hasher) => (*hasher.finalize().as_bytes()).into(),
+            State::Sha1(record) => sha1::digest(&mut Plain, &[&record]).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(profile: Profile, page: u32, attributes: &[(u32, &[u8])]) -> Value {
+        let mut digest = AttributePage::new(profile, page);
+        attributes.iter().for_each(|(number, value)| digest.push(*number, value));
+        digest.finish()
+    }
+
+    #[test]
+    fn pages_that_differ_in_anything_have_other_digests() {
+        for profile in Profile::ALL {
+            let pages: [(u32, &[(u32, &[u8])]); 7] = [
+                (1, &[]),
+                (2, &[]),
+                (1, &[(1, b"ab")]),
+                (1, &[(2, b"ab")]),
+                (1, &[(1, b"a"), (2, b"b")]),
+                (1, &[(1, b""), (2, b"ab")]),
+                (1, &[(1, b"ab"), (2, b"")]),
+            ];
+            for (index, (number, attributes)) in pages.iter().enumerate() {
+                let value = page(profile, *number, attributes);
+                assert!(pages[..index].iter().all(|(other, list)| page(profile, *other, list) != value));
+            }
+        }
+    }
+}
