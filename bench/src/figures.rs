@@ -1,4 +1,11 @@
-//! From samples to figures: medians over runs, ratios within each run.
+//! From samples to figures: medians over turns, ratios within each round.
+//!
+//! A round is one turn of each contender, in an order of its own, within a fraction of a second: what slows the machine
+//! down meanwhile slows all of them down. The median of the ratios of many rounds comes with its 95 % interval, by
+//! order statistics, which assumes nothing about how the ratios are spread but that rounds do not depend on one
+//! another. Two figures whose intervals overlap may well be the same.
+
+use std::collections::HashMap;
 
 use serde::Serialize;
 
@@ -10,19 +17,48 @@ use crate::workload::{Workload, grid, median};
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Result {
     pub(crate) contender: Contender,
-    /// Median over runs.
+    /// Median over turns.
     pub(crate) mib_per_s: f64,
     pub(crate) operations_per_s: f64,
-    /// Median over runs of the ratio to NOSEC in the same run.
-    pub(crate) to_nosec: f64,
-    /// Median over runs of the ratio to plain TCP in the same run.
-    pub(crate) to_tcp: f64,
+    /// The ratio of the rate to that of NOSEC in the same round.
+    pub(crate) to_nosec: Ratio,
+    /// The ratio of the rate to that of plain TCP in the same round.
+    pub(crate) to_tcp: Ratio,
     /// Bytes per CPU second of device and client together, as part of those of NOSEC, over all runs. Other programs
     /// on the machine move it less than they move the rates.
     pub(crate) to_nosec_by_cpu: f64,
     /// CPU seconds per GiB, over all runs.
     pub(crate) device_cpu_s_per_gib: f64,
     pub(crate) client_cpu_s_per_gib: f64,
+}
+
+/// A ratio of two contenders over many rounds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Ratio {
+    /// Rounds that both took part in.
+    pub(crate) rounds: usize,
+    pub(crate) median: f64,
+    /// Half of the rounds lie between these.
+    pub(crate) quartiles: [f64; 2],
+    /// The median of ever so many rounds would lie between these, with 95 % probability.
+    pub(crate) interval: [f64; 2],
+}
+
+impl Ratio {
+    fn of(mut ratios: Vec<f64>) -> Self {
+        ratios.sort_by(f64::total_cmp);
+        let rounds = ratios.len();
+        let at = |place: f64| ratios.get(place as usize).copied().unwrap_or(f64::NAN);
+        let last = rounds.saturating_sub(1) as f64;
+        // The number of ratios below the true median is binomial with p = 1/2.
+        let outside = ((rounds as f64 - 1.96 * (rounds as f64).sqrt()) / 2.0).floor().max(0.0);
+        Self {
+            rounds,
+            quartiles: [at((last / 4.0).floor()), at((last * 0.75).ceil())],
+            interval: [at(outside), at(last - outside)],
+            median: median(&mut ratios),
+        }
+    }
 }
 
 /// One workload.
@@ -79,13 +115,11 @@ fn result(samples: &[Sample], workload: &Workload, contender: Contender) -> Opti
         return None;
     }
     let ratio_to = |other: Contender| {
-        let mut ratios: Vec<f64> = own
-            .iter()
-            .filter_map(|sample| {
-                Some(sample.rate() / of(other).find(|other| other.run == sample.run)?.rate())
-            })
-            .collect();
-        median(&mut ratios)
+        let others: HashMap<(usize, usize), f64> =
+            of(other).map(|sample| ((sample.run, sample.round), sample.rate())).collect();
+        let pairs =
+            own.iter().filter_map(|sample| Some(sample.rate() / others.get(&(sample.run, sample.round))?));
+        Ratio::of(pairs.collect())
     };
     let mib_per_s = median(&mut own.iter().map(|sample| sample.rate()).collect::<Vec<_>>());
     let gib = own.iter().map(|sample| sample.mib()).sum::<f64>() / 1024.0;
@@ -111,12 +145,13 @@ fn result(samples: &[Sample], workload: &Workload, contender: Contender) -> Opti
 mod tests {
     use super::*;
 
-    /// A machine that is slow in one run is slow for all of them: ratios do not see it.
+    /// A machine that is slow in one round is slow for all of them: ratios do not see it.
     #[test]
-    fn ratios_are_taken_within_a_run() {
+    fn ratios_are_taken_within_a_round() {
         let workload = grid().next().unwrap();
-        let sample = |run, contender, operations| Sample {
-            run,
+        let sample = |round, contender, operations| Sample {
+            run: 0,
+            round,
             contender,
             workload,
             operations,
@@ -125,16 +160,31 @@ mod tests {
             client_cpu_s: 0.25,
         };
         let mut samples = Vec::new();
-        for (run, operations) in [(0, 1000), (1, 500), (2, 100)] {
-            samples.push(sample(run, Contender::Tcp, operations * 4));
-            samples.push(sample(run, Contender::NoSec, operations * 2));
-            samples.push(sample(run, Contender::AllData, operations));
+        for (round, operations) in [(0, 1000), (1, 500), (2, 100)] {
+            samples.push(sample(round, Contender::Tcp, operations * 4));
+            samples.push(sample(round, Contender::NoSec, operations * 2));
+            samples.push(sample(round, Contender::AllData, operations));
         }
         let figures = of(&samples);
         assert!((figures[0].of(Contender::AllData).unwrap().to_nosec_by_cpu - 0.5).abs() < 1e-9);
         assert_eq!(figures.len(), 2, "plain TCP stands for both patterns");
         let result = figures[0].of(Contender::AllData).unwrap();
-        assert!((result.to_nosec - 0.5).abs() < 1e-9 && (result.to_tcp - 0.25).abs() < 1e-9);
+        assert!((result.to_nosec.median - 0.5).abs() < 1e-9 && (result.to_tcp.median - 0.25).abs() < 1e-9);
+        assert_eq!((result.to_nosec.rounds, result.to_nosec.interval), (3, [0.5, 0.5]));
         assert!((result.operations_per_s - 500.0).abs() < 1e-6);
+    }
+
+    /// More rounds tell more.
+    #[test]
+    fn an_interval_narrows_with_rounds_and_holds_the_median() {
+        let ratio =
+            |rounds: u32| Ratio::of((0..rounds).map(|at| f64::from(at) / f64::from(rounds - 1)).collect());
+        let (few, many) = (ratio(9), ratio(401));
+        let width = |ratio: &Ratio| ratio.interval[1] - ratio.interval[0];
+        assert!(width(&many) < width(&few) / 4.0, "{few:?} {many:?}");
+        assert!(many.interval[0] < 0.5 && many.interval[1] > 0.5);
+        assert!((many.quartiles[0] - 0.25).abs() < 0.01 && (many.quartiles[1] - 0.75).abs() < 0.01);
+        assert!(Ratio::of(Vec::new()).median.is_nan());
+        assert_eq!(ratio(2).interval, [0.0, 1.0]);
     }
 }

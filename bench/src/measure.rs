@@ -15,10 +15,12 @@ use crate::{Outcome, ceiling};
 /// Before each turn, this part of a turn does not count.
 const LEAD_IN: u32 = 5;
 
-/// What one contender did in one workload of one run.
+/// What one contender did in one turn.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Sample {
     pub(crate) run: usize,
+    /// Which of the rounds of this run: a round has one turn of each contender.
+    pub(crate) round: usize,
     pub(crate) contender: Contender,
     #[serde(flatten)]
     pub(crate) workload: Workload,
@@ -58,7 +60,7 @@ pub(crate) fn all(settings: &Settings, osd: &Osd, client: &Client) -> Outcome<Me
         for run in 0..settings.runs {
             let begin = Instant::now();
             for workload in grid().filter(|workload| workload.direction == direction) {
-                if workload.name().contains(&settings.only) {
+                if settings.wants(&workload) {
                     one(settings, osd, client, run, &workload, &mut samples)?;
                 }
             }
@@ -79,44 +81,34 @@ fn one(
     workload: &Workload,
     samples: &mut Vec<Sample>,
 ) -> Outcome {
-    let first = samples.len();
     // Plain TCP knows no offsets: once for both patterns.
-    let contenders = settings
+    let mut order: Vec<Contender> = settings
         .contenders
         .iter()
         .copied()
-        .filter(|&contender| contender != Contender::Tcp || workload.pattern == Pattern::Sequential);
-    samples.extend(contenders.map(|contender| Sample {
-        run,
-        contender,
-        workload: *workload,
-        operations: 0,
-        seconds: 0.0,
-        device_cpu_s: 0.0,
-        client_cpu_s: 0.0,
-    }));
-    let samples = &mut samples[first..];
-    let count = samples.len();
-    for number in 0..settings.turns() {
-        for place in 0..count {
-            // Nobody is always the first, or always after the same one.
-            let order = run + number;
-            let index =
-                if order.is_multiple_of(2) { place + order / 2 } else { 2 * count - place + order / 2 }
-                    % count;
-            let sample = &mut samples[index];
-            let seed = (run * settings.turns() + number) as u64 + 2;
+        .filter(|&contender| contender != Contender::Tcp || workload.pattern == Pattern::Sequential)
+        .collect();
+    for round in 0..settings.turns() {
+        let seed = (run * settings.turns() + round) as u64 + 2;
+        // Nobody is always the first, or always after the same one.
+        shuffle(&mut order, seed);
+        for &contender in &order {
             // What the one before left behind, in caches and in TCP's mind, is not this one's merit.
-            turn(client, sample, settings.turn() / LEAD_IN, seed)?;
+            turn(client, contender, workload, settings.turn() / LEAD_IN, seed)?;
             let before = (usage(osd.pid())?.cpu_s, own()?.cpu_s);
-            let Turn { operations, time } = turn(client, sample, settings.turn(), seed * 0x9E37_79B9)?;
+            let done = turn(client, contender, workload, settings.turn(), seed * 0x9E37_79B9)?;
             let after = (usage(osd.pid())?.cpu_s, own()?.cpu_s);
-            sample.operations += operations;
-            sample.seconds += time.as_secs_f64();
-            if sample.contender != Contender::Tcp {
-                sample.device_cpu_s += after.0 - before.0;
-            }
-            sample.client_cpu_s += after.1 - before.1;
+            let device_cpu_s = if contender == Contender::Tcp { 0.0 } else { after.0 - before.0 };
+            samples.push(Sample {
+                run,
+                round,
+                contender,
+                workload: *workload,
+                operations: done.operations,
+                seconds: done.time.as_secs_f64(),
+                device_cpu_s,
+                client_cpu_s: after.1 - before.1,
+            });
         }
     }
     if workload.direction == Direction::Write {
@@ -125,13 +117,49 @@ fn one(
     Ok(())
 }
 
-fn turn(client: &Client, sample: &Sample, time: Duration, seed: u64) -> Outcome<Turn> {
-    let workload = &sample.workload;
-    match sample.contender.method() {
+fn turn(
+    client: &Client,
+    contender: Contender,
+    workload: &Workload,
+    time: Duration,
+    seed: u64,
+) -> Outcome<Turn> {
+    match contender.method() {
         Some(method) => client.turn(workload, method, time, seed),
         None => {
             let (operations, time) = ceiling::run(workload.direction, workload.bytes, workload.depth, time)?;
             Ok(Turn { operations, time })
         }
+    }
+}
+
+/// Fisher and Yates, with chance of its own for each seed, so that a run can be repeated.
+fn shuffle<T>(items: &mut [T], seed: u64) {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    for last in (1..items.len()).rev() {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        let drawn = state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32;
+        items.swap(last, drawn as usize % (last + 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each contender comes about equally often after each other one, and in each place.
+    #[test]
+    fn no_order_is_preferred() {
+        let mut places = [[0; 5]; 5];
+        let mut order = [0, 1, 2, 3, 4];
+        for seed in 2..2002 {
+            shuffle(&mut order, seed);
+            for (place, &who) in order.iter().enumerate() {
+                places[who][place] += 1;
+            }
+        }
+        assert!(places.iter().flatten().all(|count| (300..500).contains(count)), "{places:?}");
     }
 }

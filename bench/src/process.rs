@@ -7,7 +7,8 @@ use std::process;
 /// CPU seconds and memory of one process at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
-    /// User and system time since its start, seconds.
+    /// User and system time of its threads since they began, seconds, to the nanosecond. That of threads that ended is
+    /// not in it.
     pub(crate) cpu_s: f64,
     /// Resident memory now, KiB.
     pub(crate) rss_kib: u64,
@@ -17,11 +18,12 @@ pub(crate) struct Usage {
 
 /// Usage of process `pid`.
 pub(crate) fn usage(pid: u32) -> io::Result<Usage> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The command name may hold anything; the fields of interest stand after its closing parenthesis.
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
-    let per_second = rustix::param::clock_ticks_per_second() as f64;
+    let mut nanoseconds = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end while it is looked at.
+        let stat = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+        nanoseconds += stat.split(' ').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
+    }
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let kib = |key: &str| {
         status
@@ -31,11 +33,7 @@ pub(crate) fn usage(pid: u32) -> io::Result<Usage> {
             .and_then(|number| number.parse().ok())
             .unwrap_or(0)
     };
-    Ok(Usage {
-        cpu_s: (ticks(11) + ticks(12)) / per_second,
-        rss_kib: kib("VmRSS:"),
-        peak_rss_kib: kib("VmHWM:"),
-    })
+    Ok(Usage { cpu_s: nanoseconds as f64 / 1e9, rss_kib: kib("VmRSS:"), peak_rss_kib: kib("VmHWM:") })
 }
 
 /// Usage of this process.

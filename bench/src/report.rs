@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::Findings;
 use crate::contender::Contender;
-use crate::figures::Figure;
+use crate::figures::{Figure, Ratio};
 
 /// A table, what else was measured, and the verdicts.
 pub(crate) fn text(findings: &Findings) -> String {
@@ -30,14 +30,15 @@ fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
     )?;
     writeln!(
         text,
-        "one device, one client, loopback, {} MiB object in the page cache; medians of {} runs\n",
+        "one device, one client, loopback, {} MiB object in the page cache; medians of {} rounds, in brackets their \
+         95 % intervals\n",
         findings.settings.object_bytes >> 20,
-        findings.settings.runs
+        findings.settings.runs * findings.settings.turns()
     )?;
-    writeln!(text, "{:26}{:^17} {:^26} {:^17} {:^17}", "", "NOSEC", "of NOSEC, %", "of TCP, %", "CPU s/GiB")?;
+    writeln!(text, "{:26}{:^17} {:^48} {:^32} {:^13}", "", "NOSEC", "of NOSEC, %", "of TCP, %", "CPU s/GiB")?;
     writeln!(
         text,
-        "{:26}{:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "{:26}{:>8} {:>8} {:>16}{:>16}{:>16} {:>16}{:>16} {:>6} {:>6}",
         "", "MiB/s", "1/s", "CAPKEY", "CMDRSP", "ALLDATA", "NOSEC", "ALLDATA", "device", "client"
     )?;
     for figure in &findings.figures {
@@ -62,20 +63,30 @@ fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
 
 fn row(text: &mut String, figure: &Figure) -> std::fmt::Result {
     let Some(nosec) = figure.of(Contender::NoSec) else { return Ok(()) };
-    let percent = |contender| figure.of(contender).map_or(f64::NAN, |result| 100.0 * result.to_nosec);
-    let alldata_to_tcp = figure.of(Contender::AllData).map_or(f64::NAN, |result| 100.0 * result.to_tcp);
+    let to_nosec = |contender| percent(figure.of(contender).map(|result| &result.to_nosec));
+    let to_tcp = |contender| percent(figure.of(contender).map(|result| &result.to_tcp));
     writeln!(
         text,
-        "{:26}{:>8.0} {:>8.0} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>8.2} {:>8.2}",
+        "{:26}{:>8.0} {:>8.0} {:>16}{:>16}{:>16} {:>16}{:>16} {:>6.2} {:>6.2}",
         figure.name,
         nosec.mib_per_s,
         nosec.operations_per_s,
-        percent(Contender::CapKey),
-        percent(Contender::CmdRsp),
-        percent(Contender::AllData),
-        100.0 * nosec.to_tcp,
-        alldata_to_tcp,
+        to_nosec(Contender::CapKey),
+        to_nosec(Contender::CmdRsp),
+        to_nosec(Contender::AllData),
+        to_tcp(Contender::NoSec),
+        to_tcp(Contender::AllData),
         nosec.device_cpu_s_per_gib,
         nosec.client_cpu_s_per_gib
     )
+}
+
+/// As `98.2 (97-99)`: median and interval in percent.
+fn percent(ratio: Option<&Ratio>) -> String {
+    match ratio {
+        Some(Ratio { rounds: 1.., median, interval: [low, high], .. }) => {
+            format!("{:.1} ({:.0}-{:.0})", 100.0 * median, 100.0 * low, 100.0 * high)
+        }
+        _ => "-".to_owned(),
+    }
 }

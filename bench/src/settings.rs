@@ -8,12 +8,13 @@ use serde::Serialize;
 
 use crate::Outcome;
 use crate::contender::Contender;
+use crate::workload::Workload;
 
 /// Runs of a usual and of a quick measurement.
 const RUNS: usize = 5;
 const RUNS_QUICK: usize = 3;
 /// Seconds for each contender in each workload of each run.
-const SECONDS: f64 = 0.25;
+const SECONDS: f64 = 0.4;
 const SECONDS_QUICK: f64 = 0.06;
 /// The longest turn of one contender before the next has its own.
 const TURN_MAX: f64 = 0.05;
@@ -95,7 +96,7 @@ pub(crate) struct Run {
     /// Runs; figures are their medians [default: 5, quick: 3].
     #[arg(long, value_name = "N")]
     runs: Option<usize>,
-    /// Seconds for each method in each workload of each run [default: 0.25, quick: 0.06].
+    /// Seconds for each method in each workload of each run [default: 0.4, quick: 0.06].
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
     /// Let idle cores sleep while measuring; else they are kept awake, which takes root.
@@ -110,7 +111,10 @@ pub(crate) struct Run {
     /// Where the device keeps its data while it is measured [default: the system's folder for temporary files].
     #[arg(long, value_name = "DIR")]
     pub(crate) folder: Option<PathBuf>,
-    /// Only workloads whose name contains this, as in `read-sequential-64k-d16`.
+    /// Starts of each daemon [default: 5, quick: 3].
+    #[arg(long, value_name = "N")]
+    starts: Option<usize>,
+    /// Only workloads whose name contains this, as in `read-sequential-64k`; `$` stands for the end of the name.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Only these, as in `NOSEC,CMDRSP` [default: TCP and all four methods].
@@ -145,7 +149,7 @@ impl Run {
             runs: self.runs.unwrap_or(pick(RUNS_QUICK, RUNS)).max(1),
             seconds,
             turn_s: seconds / (seconds / TURN_MAX).ceil(),
-            starts: pick(STARTS_QUICK, STARTS),
+            starts: self.starts.unwrap_or(pick(STARTS_QUICK, STARTS)).max(1),
             idle_s: IDLE_S,
             object_bytes: OBJECT_BYTES,
             only: self.only.clone().unwrap_or_default(),
@@ -161,6 +165,11 @@ impl Settings {
     /// One turn.
     pub(crate) fn turn(&self) -> Duration {
         Duration::from_secs_f64(self.turn_s)
+    }
+
+    /// Is this workload asked for?
+    pub(crate) fn wants(&self, workload: &Workload) -> bool {
+        format!("{}$", workload.name()).contains(&self.only)
     }
 
     /// Turns of each contender in each workload of each run.
