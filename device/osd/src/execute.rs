@@ -10,7 +10,8 @@ use sealstone_osd::cdb::{Action, Cdb, Command, Isolation, Timestamps, pointer};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_scsi::lu::{ScsiCommand, ScsiReply};
 use sealstone_scsi::{Functions, Sense, Status};
-use sealstone_seal::{Admitted, DataInLayout, Denial, Nonce, Permit, ReplySeal};
+use sealstone_seal::cover::Place;
+use sealstone_seal::{Admitted, DataInLayout, Denial, Nonce, Permit, ReplySeal, Stored};
 use sealstone_store::Scope;
 
 use crate::attributes::current::Current;
@@ -384,7 +385,7 @@ impl<'a> Execution<'a> {
 
     /// A buffer for all that goes in, as far as the initiator takes any.
     fn buffer(&self, layout: &DataInLayout) -> Result<Vec<u8>, Refusal> {
-        let length = usize::try_from(span_of(self.cdb, layout)).unwrap_or(usize::MAX);
+        let length = usize::try_from(span_of(layout)).unwrap_or(usize::MAX);
         let length = length.min(self.command.data_in_max);
         if length == 0 {
             return Ok(Vec::new());
@@ -603,7 +604,10 @@ impl<'a> Execution<'a> {
                 clip(place.offset.saturating_add(attributes.len() as u64)).saturating_sub(clip(place.offset))
             });
             let sent = &attributes[..taken.min(attributes.len())];
-            let block = work.admitted.reply().data_in(&[&buffer[..covered]], sent).unwrap_or_default();
+            let stored =
+                Stored { place: Place { object_length: done.object_length, generation: 0 }, covered: None };
+            let reply = work.admitted.reply();
+            let block = reply.data_in_of(&[&buffer[..covered]], sent, Some(&stored)).unwrap_or_default();
             wanted = wanted.max(at.saturating_add(block.len() as u64));
             filled = put(&mut buffer, filled, at, &block);
         }
@@ -634,9 +638,9 @@ fn put(buffer: &mut [u8], filled: usize, at: u64, bytes: &[u8]) -> usize {
 }
 
 /// Bytes from the start of the Data-In Buffer to the end of the last thing that may stand in it.
-fn span_of(cdb: &Cdb, layout: &DataInLayout) -> u64 {
+fn span_of(layout: &DataInLayout) -> u64 {
     let attributes = layout.attributes.map_or(0, |place| place.end());
-    let integrity = layout.integrity.map_or(0, |at| at.saturating_add(16 + cdb.generation.icv_len() as u64));
+    let integrity = layout.integrity.map_or(0, |at| at.saturating_add(layout.integrity_len));
     layout.data_max.max(attributes).max(integrity)
 }
 

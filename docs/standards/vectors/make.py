@@ -11,8 +11,10 @@ import json
 import pathlib
 import struct
 
+import make_digests as digests
+
 HERE = pathlib.Path(__file__).parent
-HASHES = {"01": "sha1", "f0": "sha256", "f1": "sha256"}
+HASHES = {"01": "sha1", "f0": "sha256", "f1": "sha256", "f3": "sha256", "f4": "sha1", "f5": "sha1"}
 LABELS = {
     "request": b"sealstone osd req v1",
     "response": b"sealstone osd rsp v1",
@@ -33,8 +35,8 @@ def mac(hash_name, key, *parts):
 
 
 def purpose_key(code, cap_key, purpose):
-    """F1h: HKDF-Expand (RFC 5869) to 32 bytes, one block. Otherwise one key for everything."""
-    return mac("sha256", cap_key, LABELS[purpose], b"\x01") if code == "f1" else cap_key
+    """F1h, F3h: HKDF-Expand (RFC 5869) to 32 bytes, one block. Otherwise one key for everything."""
+    return mac("sha256", cap_key, LABELS[purpose], b"\x01") if code in ("f1", "f3") else cap_key
 
 
 def capability(generation, slot, method, key_version=0):
@@ -74,6 +76,40 @@ def cdb(generation, cap, nonce, write, continuation=0):
     out[icv + sizes["icv"] : icv + sizes["icv"] + 12] = nonce
     out[-8:] = b"\xff" * 8
     return bytes(out)
+
+
+# Hash and MAC, by code: profile of the digests, its number and that of the digest of lists in the header, unit.
+COVERS = {"f3": ("blake3", 4, 4, 16384), "f4": ("sha1", 1, 1, 8192), "f5": ("adhash256", 3, 1, 8192)}
+
+
+def list_digest(code, part):
+    if COVERS[code][2] == 1:
+        return hashlib.sha1(part).digest()
+    return digests.words(digests.subtree(digests.IV, part, 0, 0, True))
+
+
+def cover(code, start, data, object_length):
+    """One value for each unit that the data touch; `whole` where they are all that the object has of it."""
+    profile, _, _, unit = COVERS[code]
+    values, at = [], start
+    while at < start + len(data):
+        first = at - at % unit
+        stop = min(first + unit, start + len(data))
+        part = "whole" if at == first and stop == min(first + unit, object_length) else "edge"
+        values.append(digests.value(profile, part, at, data[at - start : stop - start]))
+        at = stop
+    return values
+
+
+def hash_and_mac(code, key, inward, start, data, object_length, set_list, get_list):
+    """Digest values and check value. Outward the end of the object is not known."""
+    _, number, list_number, unit = COVERS[code]
+    values = cover(code, start or 0, data, object_length if inward else 2**64 - 1)
+    header = b"OSDHM\0" + bytes([1, number, 1 if inward else 2, list_number, 0, 0]) + NONCE
+    header += struct.pack(">QQQQ", PARTITION, OBJECT, start or 0, len(data))
+    header += struct.pack(">QQIIQQ", object_length if inward else 0, 0, unit, len(values), len(set_list), len(get_list))
+    lists = [list_digest(code, part) for part in (set_list, get_list) if part]
+    return values, mac(HASHES[code], key, header, *values, *lists)
 
 
 def field(tag, generation):
@@ -214,5 +250,44 @@ def credentials_and_messages():
     store("continuations.json", "CDB continuation segments with their check value in bytes 8 to 39.", continuations)
 
 
+def covers():
+    vectors = []
+    content = lambda start, length: bytes((7 * at + at // 251) % 256 for at in range(start, start + length))
+    set_list, get_list, retrieved = b"set attributes list", b"get attributes list.", b"retrieved attributes"
+    for generation, slot, code in ((2, 2, "f3"), (2, 3, "f4"), (2, 4, "f5"), (1, 3, "f4"), (1, 4, "f5")):
+        hash_name = HASHES[code]
+        cap = capability(generation, slot, "ALLDATA")
+        cap_key = mac(hash_name, b"\x0b" * hashlib.new(hash_name).digest_size, cap, SYSTEM_ID)
+        # start, length, end of the object: nothing, an edge, whole units, both, a short last unit, and no range at all.
+        for start, length, object_length in (
+            (0, 0, 0),
+            (5000, 100, 20000),
+            (0, 32768, 40000),
+            (5000, 12000, 20000),
+            (16384, 3616, 20000),
+            (None, 5000, 5000),
+        ):
+            data = content(start or 0, length)
+            common = {"generation": generation, "slot": slot, "algorithm": code, "method": "ALLDATA"}
+            common |= {"capability_key": cap_key, "nonce": NONCE, "partition": PARTITION, "object": OBJECT}
+            common |= {"start": start, "data_len": length, "object_length": object_length}
+            key = purpose_key(code, cap_key, "data_in")
+            values, tag = hash_and_mac(code, key, True, start, data, object_length, b"", retrieved)
+            inward = struct.pack(">QQQQ", length, len(retrieved), object_length, 0) + field(tag, generation)
+            common |= {"retrieved_attributes": retrieved, "values_in": values, "data_in_integrity": inward}
+            key = purpose_key(code, cap_key, "data_out")
+            values, tag = hash_and_mac(code, key, False, start, data, object_length, set_list, get_list)
+            out = struct.pack(">QQQ", length, len(set_list), len(get_list)) + field(tag, generation)
+            common |= {"set_attributes": set_list, "get_attributes": get_list}
+            vectors.append({**common, "values_out": values, "data_out_integrity": out})
+    store(
+        "covers.json",
+        "Hash and MAC: digest values of data and integrity information over them. Byte i of the object is "
+        "7 * i + floor(i / 251) mod 256; start null: the data are no range of the object, and begin at 0.",
+        vectors,
+    )
+
+
+covers()
 keys()
 credentials_and_messages()

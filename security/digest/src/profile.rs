@@ -200,6 +200,15 @@ impl Profile {
         self.edge_with(&mut Plain, offset, bytes)
     }
 
+    /// The digest of a list of attributes on the wire: SHA-1 in the paper's profiles, else BLAKE3.
+    #[must_use]
+    pub fn list(self, bytes: &[u8]) -> Value {
+        match self {
+            Self::Sha1 | Self::AdHash128 | Self::AdHash256 => sha1::digest(&mut Plain, &[bytes]).into(),
+            Self::Blake3 | Self::LtHash => (*blake3::hash(bytes).as_bytes()).into(),
+        }
+    }
+
     /// As [`edge`](Self::edge), with SHA-1's compressions done by `engine`.
     pub fn edge_with(self, engine: &mut impl Compress, offset: u64, bytes: &[u8]) -> Value {
         let within = (offset % self.unit_bytes()) as usize;

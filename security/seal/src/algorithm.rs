@@ -1,7 +1,10 @@
 //! Integrity check value algorithms, and the slots through which a capability names one.
 //!
-//! Does: one row per algorithm. Does not: compute; [`crate::icv`] does.
+//! Does: one row per algorithm; the slots of a device, and the one that a new credential names. Does not: compute; [`crate::icv`] does.
 //! Truth: docs/design/security.md 3.2 (algorithm slots); `docs/standards/security.md`.
+
+use sealstone_digest::Profile;
+use sealstone_osd::{Generation, SecurityMethod};
 
 /// A hash under HMAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +33,15 @@ pub enum Algorithm {
     HmacSha1,
     /// HMAC-SHA256 with one key for everything: for the pinned vectors; in no slot by default.
     HmacSha256,
-    /// HMAC-SHA256 with one key per purpose: our default.
+    /// HMAC-SHA256 with one key per purpose: our default below ALLDATA.
     HmacSha256Split,
+    /// The same keys; data are covered through BLAKE3 values of their units: our default of ALLDATA.
+    UnitsBlake3,
+    /// HMAC-SHA1; data are covered through SHA-1 digests of their units (HierMAC).
+    UnitsSha1,
+    /// HMAC-SHA1; data are covered through incremental digests of their units (AdHash over SHA-1). Broken: whoever is
+    /// on the wire exchanges a block for one of his own making. For reproducing a paper.
+    UnitsAdHash,
 }
 
 /// One row of [`ALGORITHMS`].
@@ -47,6 +57,10 @@ pub struct AlgorithmRow {
     pub hash: Hash,
     /// Has each purpose its own key?
     pub split: bool,
+    /// What stands for data under ALLDATA; `None`: the MAC is over all their bytes.
+    pub digest: Option<Profile>,
+    /// Known to be broken: in no slot unless an administrator puts it there.
+    pub broken: bool,
 }
 
 /// Every algorithm this crate computes.
@@ -57,6 +71,8 @@ pub static ALGORITHMS: &[AlgorithmRow] = &[
         name: "HMAC-SHA1",
         hash: Hash::Sha1,
         split: false,
+        digest: None,
+        broken: false,
     },
     AlgorithmRow {
         algorithm: Algorithm::HmacSha256,
@@ -64,6 +80,8 @@ pub static ALGORITHMS: &[AlgorithmRow] = &[
         name: "HMAC-SHA256, one key",
         hash: Hash::Sha256,
         split: false,
+        digest: None,
+        broken: false,
     },
     AlgorithmRow {
         algorithm: Algorithm::HmacSha256Split,
@@ -71,6 +89,35 @@ pub static ALGORITHMS: &[AlgorithmRow] = &[
         name: "HMAC-SHA256, key per purpose",
         hash: Hash::Sha256,
         split: true,
+        digest: None,
+        broken: false,
+    },
+    AlgorithmRow {
+        algorithm: Algorithm::UnitsBlake3,
+        code: 0xF3,
+        name: "HMAC-SHA256, key per purpose, over BLAKE3 units",
+        hash: Hash::Sha256,
+        split: true,
+        digest: Some(Profile::Blake3),
+        broken: false,
+    },
+    AlgorithmRow {
+        algorithm: Algorithm::UnitsSha1,
+        code: 0xF4,
+        name: "HMAC-SHA1 over SHA-1 units (HierMAC)",
+        hash: Hash::Sha1,
+        split: false,
+        digest: Some(Profile::Sha1),
+        broken: false,
+    },
+    AlgorithmRow {
+        algorithm: Algorithm::UnitsAdHash,
+        code: 0xF5,
+        name: "HMAC-SHA1 over AdHash units, broken",
+        hash: Hash::Sha1,
+        split: false,
+        digest: Some(Profile::AdHash256),
+        broken: true,
     },
 ];
 
@@ -82,6 +129,9 @@ impl Algorithm {
             Self::HmacSha1 => &ALGORITHMS[0],
             Self::HmacSha256 => &ALGORITHMS[1],
             Self::HmacSha256Split => &ALGORITHMS[2],
+            Self::UnitsBlake3 => &ALGORITHMS[3],
+            Self::UnitsSha1 => &ALGORITHMS[4],
+            Self::UnitsAdHash => &ALGORITHMS[5],
         }
     }
 
@@ -108,6 +158,12 @@ impl Algorithm {
     pub const fn is_split(self) -> bool {
         self.row().split
     }
+
+    /// What stands for data under ALLDATA; `None`: the MAC is over all their bytes.
+    #[must_use]
+    pub const fn digest(self) -> Option<Profile> {
+        self.row().digest
+    }
 }
 
 /// Number of slots; the capability's nibble indexes them.
@@ -115,18 +171,42 @@ pub const SLOTS: usize = 16;
 
 /// The slot of HMAC-SHA1 in [`AlgorithmSlots::DEFAULT`].
 pub const SLOT_HMAC_SHA1: u8 = 0;
-/// The slot of HMAC-SHA256 with a key per purpose in [`AlgorithmSlots::DEFAULT`]: what new credentials use.
+/// The slot of HMAC-SHA256 with a key per purpose in [`AlgorithmSlots::DEFAULT`]: what new credentials below ALLDATA use.
 pub const SLOT_HMAC_SHA256: u8 = 1;
+/// The slot of BLAKE3 units in [`AlgorithmSlots::DEFAULT`]: what new credentials of ALLDATA use.
+pub const SLOT_UNITS_BLAKE3: u8 = 2;
+/// The slot of SHA-1 units in [`AlgorithmSlots::DEFAULT`].
+pub const SLOT_UNITS_SHA1: u8 = 3;
+/// The slot of AdHash units in [`AlgorithmSlots::WITH_BROKEN`]; empty otherwise.
+pub const SLOT_UNITS_ADHASH: u8 = 4;
+
+/// The slot that a new credential names: the best algorithm for its generation and method.
+#[must_use]
+pub const fn preferred_slot(generation: Generation, method: SecurityMethod) -> u8 {
+    match (generation, method) {
+        (Generation::Osd2, SecurityMethod::AllData) => SLOT_UNITS_BLAKE3,
+        (Generation::Osd2, _) => SLOT_HMAC_SHA256,
+        (Generation::Osd1, SecurityMethod::AllData) => SLOT_UNITS_SHA1,
+        (Generation::Osd1, _) => SLOT_HMAC_SHA1,
+    }
+}
 
 /// Which algorithm each slot of a device holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlgorithmSlots([Option<Algorithm>; SLOTS]);
 
 impl AlgorithmSlots {
-    /// Slot 0 HMAC-SHA1, slot 1 HMAC-SHA256 with a key per purpose, the rest empty.
+    /// Slot 0 HMAC-SHA1, slot 1 HMAC-SHA256 with a key per purpose, slot 2 the same over BLAKE3 units, slot 3 HMAC-SHA1
+    /// over SHA-1 units, the rest empty.
     pub const DEFAULT: Self = Self::EMPTY
         .with(SLOT_HMAC_SHA1, Some(Algorithm::HmacSha1))
-        .with(SLOT_HMAC_SHA256, Some(Algorithm::HmacSha256Split));
+        .with(SLOT_HMAC_SHA256, Some(Algorithm::HmacSha256Split))
+        .with(SLOT_UNITS_BLAKE3, Some(Algorithm::UnitsBlake3))
+        .with(SLOT_UNITS_SHA1, Some(Algorithm::UnitsSha1));
+
+    /// [`Self::DEFAULT`], and what is known to be broken: slot 4 HMAC-SHA1 over AdHash units. For an administrator who
+    /// asked for it, at either end.
+    pub const WITH_BROKEN: Self = Self::DEFAULT.with(SLOT_UNITS_ADHASH, Some(Algorithm::UnitsAdHash));
 
     /// All slots empty.
     pub const EMPTY: Self = Self([None; SLOTS]);
@@ -173,7 +253,27 @@ mod tests {
     #[test]
     fn the_default_slots_are_those_of_the_design() {
         let codes = AlgorithmSlots::DEFAULT.codes();
-        assert_eq!(codes[..2], [0x01, 0xF1]);
-        assert_eq!(codes[2..], [0; 14]);
+        assert_eq!(codes[..4], [0x01, 0xF1, 0xF3, 0xF4]);
+        assert_eq!(codes[4..], [0; 12]);
+    }
+
+    #[test]
+    fn what_is_broken_is_in_no_slot_by_default() {
+        let slots = |slots: AlgorithmSlots| (0..16).filter_map(move |slot| slots.get(slot));
+        assert!(slots(AlgorithmSlots::DEFAULT).all(|algorithm| !algorithm.row().broken));
+        let broken: std::vec::Vec<_> =
+            slots(AlgorithmSlots::WITH_BROKEN).filter(|algorithm| algorithm.row().broken).collect();
+        assert_eq!(broken, [Algorithm::UnitsAdHash]);
+    }
+
+    #[test]
+    fn the_preferred_slot_has_an_algorithm_whose_tags_fit() {
+        for generation in [Generation::Osd1, Generation::Osd2] {
+            for method in SecurityMethod::ALL {
+                let algorithm = AlgorithmSlots::DEFAULT.get(preferred_slot(generation, method)).unwrap();
+                assert!(algorithm.hash().tag_len() <= generation.icv_len());
+                assert_eq!(algorithm.digest().is_some(), method == SecurityMethod::AllData);
+            }
+        }
     }
 }

@@ -8,23 +8,26 @@
 
 use core::ops::Range;
 
+use sealstone_digest::{Covered, Direction};
 use sealstone_osd::cdb::Segment;
 use sealstone_osd::{Cdb, SecurityMethod};
 
+use crate::cover::{self, Origin, Place};
 use crate::denial::Denial;
 use crate::grant::Admitted;
-use crate::icv::{DataInCounts, DataOutCounts};
+use crate::icv::DataOutCounts;
 use crate::layout::CONTINUATION_ICV;
 use crate::provider::Provider;
 
 /// The parts of a Data-Out Buffer, as authentic as the command's method makes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authentic<'a> {
     continuation: &'a [u8],
     data: &'a [u8],
     set: &'a [u8],
     get: &'a [u8],
     used: u64,
+    covered: Option<Covered>,
 }
 
 impl<'a> Authentic<'a> {
@@ -57,6 +60,13 @@ impl<'a> Authentic<'a> {
     pub const fn used(&self) -> u64 {
         self.used
     }
+
+    /// The digest values of the command data, which its check value was verified over: what a store keeps of whole
+    /// units need not be computed again. `None` if the algorithm covers bytes, or the data are no range of the object.
+    #[must_use]
+    pub const fn covered(&self) -> Option<&Covered> {
+        self.covered.as_ref()
+    }
 }
 
 /// Where the parts of a Data-In Buffer go.
@@ -68,6 +78,8 @@ pub struct DataInLayout {
     pub attributes: Option<Segment>,
     /// Where integrity information goes; `None` if the method has none or nothing goes in.
     pub integrity: Option<u64>,
+    /// Bytes of integrity information; 0 without.
+    pub integrity_len: u64,
 }
 
 impl<P: Provider> Admitted<P> {
@@ -86,6 +98,7 @@ impl<P: Provider> Admitted<P> {
             set: cut(&parts.set)?,
             get: cut(&parts.get)?,
             used: parts.end(),
+            covered: None,
         };
         let Some((proven, nonce)) = self.reply().keys() else { return Ok(authentic) };
         let method = self.reply().method();
@@ -102,14 +115,29 @@ impl<P: Provider> Admitted<P> {
             return Ok(authentic);
         }
         let start = cdb.security.data_out_icv_offset.ok_or(Denial::DataOutIcvOffset)?;
+        let keys = &proven.keys;
         let end = start.checked_add((DataOutCounts::LEN + width) as u64).ok_or(Denial::DataOutIcvOffset)?;
         let block = slice(data_out, &(start..end))
             .filter(|_| !parts.overlap(&(start..end)))
             .ok_or(Denial::DataOutIcvOffset)?;
-        let counts = DataOutCounts::of(authentic.set, authentic.get, &[authentic.data]);
-        let tag = proven.keys.data_out(nonce, authentic.set, authentic.get, &[authentic.data]);
+        let data = [authentic.data];
+        let counts = DataOutCounts::of(authentic.set, authentic.get, &data);
         let (claimed, icv) = block.split_at(DataOutCounts::LEN);
-        if claimed != counts.encode() || !tag.matches(icv) {
+        if claimed != counts.encode() {
+            return Err(Denial::DataOutIcv);
+        }
+        let tag = match keys.digest() {
+            None => keys.data_out(nonce, authentic.set, authentic.get, &data),
+            Some(profile) => {
+                let origin = Origin::of(cdb);
+                let covered = origin.cover_out(profile, authentic.data);
+                let lists = [authentic.set, authentic.get];
+                let tag = cover::tag(keys, Direction::Out, nonce, &origin, Place::NONE, &covered, lists);
+                authentic.covered = origin.start.is_some().then_some(covered);
+                tag
+            }
+        };
+        if !tag.matches(icv) {
             return Err(Denial::DataOutIcv);
         }
         authentic.used = authentic.used.max(end);
@@ -123,18 +151,19 @@ impl<P: Provider> Admitted<P> {
     pub fn data_in_layout(&self, cdb: &Cdb) -> Result<DataInLayout, Denial> {
         let data_max = cdb.command.data_in_len();
         let attributes = cdb.attributes.retrieved_segment().filter(|segment| segment.length > 0);
-        let mut layout = DataInLayout { data_max, attributes, integrity: None };
+        let mut layout = DataInLayout { data_max, attributes, integrity: None, integrity_len: 0 };
         if !self.reply().seals_data() || data_max == 0 && attributes.is_none() {
             return Ok(layout);
         }
         let start = cdb.security.data_in_icv_offset.ok_or(Denial::DataInIcvOffset)?;
-        let len = (DataInCounts::LEN + cdb.generation.icv_len()) as u64;
+        let len = self.reply().data_in_len() as u64;
         let place = start..start.checked_add(len).ok_or(Denial::DataInIcvOffset)?;
         let retrieved = attributes.map_or(0..0, |segment| segment.offset..segment.end());
         if overlap(&place, &(0..data_max)) || overlap(&place, &retrieved) {
             return Err(Denial::DataInIcvOffset);
         }
         layout.integrity = Some(start);
+        layout.integrity_len = len;
         Ok(layout)
     }
 }

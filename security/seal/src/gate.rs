@@ -14,6 +14,7 @@ use sealstone_osd::{Capability, Cdb, Command, Permissions, SecurityMethod};
 
 use crate::algorithm::AlgorithmSlots;
 use crate::cache::{CREDENTIALS_MAX, CredentialCache, Proven};
+use crate::cover::Origin;
 use crate::denial::Denial;
 use crate::facts::Facts;
 use crate::freshness::{CredentialId, NonceLimits, NonceMemory};
@@ -153,11 +154,12 @@ impl<P: Provider, L: Locks> Gate<P, L> {
             return Ok(Admitted::new(Grant::Unsecured(claimed_permissions(cdb)), None, ReplySeal::open()));
         }
         let (proven, capability) = self.prove(request)?;
-        let reply = ReplySeal::sealed(Arc::clone(&proven), cdb.generation, method, Nonce(cdb.security.nonce));
+        let nonce = Nonce(cdb.security.nonce);
+        let reply = ReplySeal::sealed(Arc::clone(&proven), cdb.generation, method, nonce, Origin::of(cdb));
         let refuse = |denial| Refused { denial, reply: reply.clone() };
         if method >= SecurityMethod::CmdRsp {
             self.nonces
-                .admit(proven.id(), &Nonce(cdb.security.nonce), request.clock_ms)
+                .admit(proven.id(), &nonce, request.clock_ms)
                 .map_err(|error| refuse(Denial::of_nonce(error, request.clock_ms)))?;
         }
         current(&capability, request).map_err(refuse)?;

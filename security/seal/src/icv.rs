@@ -1,7 +1,8 @@
 //! Integrity check values of one credential: what each one covers, byte for byte.
 //!
 //! Does: the MAC input of requests, responses, data and continuation segments; one function each.
-//! Does not: find the parts in a buffer, or decide which value a method needs.
+//! Does not: find the parts in a buffer, or decide which value a method needs; [`crate::cover`] has data under an
+//! algorithm that covers digests.
 //! Contract: every input but the CDB and the security token begins with its own domain string, and every part of
 //! variable length is preceded by its length or covered by a count.
 //! Truth: docs/design/security.md 3.2; `docs/standards/security.md` lists the choices; vectors in
@@ -9,6 +10,7 @@
 
 use alloc::vec::Vec;
 
+use sealstone_digest::Profile;
 use sealstone_osd::{Generation, SecurityMethod};
 use zeroize::Zeroize as _;
 
@@ -71,6 +73,7 @@ pub fn purpose_key<P: Provider>(capability_key: &P::MacKey, purpose: Purpose) ->
 
 /// The MAC keys of one capability key, midstates computed; only those that its method needs.
 pub struct IcvKeys<P: Provider> {
+    algorithm: Algorithm,
     request: P::MacKey,
     response: Option<P::MacKey>,
     data: Option<DataKeys<P>>,
@@ -87,7 +90,7 @@ impl<P: Provider> IcvKeys<P> {
     pub fn new(algorithm: Algorithm, key: &CapabilityKey, method: SecurityMethod) -> Self {
         let capability_key = P::mac_key(algorithm.hash(), key.expose());
         if !algorithm.is_split() {
-            return Self { request: capability_key, response: None, data: None };
+            return Self { algorithm, request: capability_key, response: None, data: None };
         }
         let derive = |purpose| {
             let mut tag = purpose_key::<P>(&capability_key, purpose);
@@ -96,11 +99,24 @@ impl<P: Provider> IcvKeys<P> {
             key
         };
         Self {
+            algorithm,
             request: derive(Purpose::Request),
             response: (method >= SecurityMethod::CmdRsp).then(|| derive(Purpose::Response)),
             data: (method >= SecurityMethod::AllData)
                 .then(|| DataKeys { inward: derive(Purpose::DataIn), outward: derive(Purpose::DataOut) }),
         }
+    }
+
+    /// The algorithm that they are for.
+    #[must_use]
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// What stands for data in check values of data; `None`: their bytes.
+    #[must_use]
+    pub const fn digest(&self) -> Option<Profile> {
+        self.algorithm.digest()
     }
 
     /// A method's missing key can only meet a caller that asks for a value this method does not have; the request
@@ -157,6 +173,11 @@ impl<P: Provider> IcvKeys<P> {
     pub fn data_in(&self, nonce: &Nonce, data: &[&[u8]], attributes: &[u8]) -> Tag {
         let counts = DataInCounts { data: total(data), attributes: attributes.len() as u64 }.encode();
         self.over(Purpose::DataIn, &[DOMAIN_DATA_IN, &nonce.0, &counts], data, attributes)
+    }
+
+    /// ALLDATA over digests: what [`crate::cover`] puts together.
+    pub(crate) fn over_digests(&self, purpose: Purpose, parts: &[&[u8]]) -> Tag {
+        P::tag(self.key(purpose), parts)
     }
 
     /// CMDRSP and ALLDATA: a CDB continuation segment, its ICV field (bytes 8 to 39) taken as zero. The nonce
@@ -263,6 +284,6 @@ impl DataInCounts {
     }
 }
 
-fn total(pieces: &[&[u8]]) -> u64 {
+pub(crate) fn total(pieces: &[&[u8]]) -> u64 {
     pieces.iter().map(|piece| piece.len() as u64).sum()
 }

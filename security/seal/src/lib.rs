@@ -1,7 +1,7 @@
 //! Keys, capabilities, integrity check values, nonces and the permit: the OSD security model.
 //!
 //! Does: everything that decides whether a command may run, at both ends. Does not: sockets, clocks, random bytes,
-//! mutexes or hash functions; they are passed in ([`provider`]).
+//! mutexes or MACs; they are passed in ([`provider`]). Digests of data are those of `sealstone-digest`.
 //! Contract: what grants something has one constructor, the check: a check value that matched gives
 //! [`Admitted`], a capability that allows gives [`Permit`], data whose check value matched gives [`Authentic`].
 //! Truth: docs/design/security.md sections 1, 3 and 4.4; choices and tests in `docs/standards/security.md`; vectors in
@@ -17,6 +17,7 @@ extern crate std;
 pub mod algorithm;
 mod cache;
 pub mod clock;
+pub mod cover;
 pub mod credential;
 mod data;
 mod denial;
@@ -56,6 +57,6 @@ pub use icv::{IcvKeys, SecurityToken};
 pub use key::{AuthenticationKey, CapabilityKey, GenerationKey, InitialKey, KeyIdentifier, KeyPair};
 pub use nonce::Nonce;
 pub use provider::{Locks, Mutex, Provider, Random};
-pub use reply::ReplySeal;
+pub use reply::{ReplySeal, Stored};
 pub use signer::{Checked, Integrity, Parts, Reply, ReplyError, SignError, Signed, Signer};
 pub use tag::{TAG_MAX, Tag, ct_eq};

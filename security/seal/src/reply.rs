@@ -2,16 +2,18 @@
 //!
 //! Does: compute and place them. Does not: know what the reply says.
 //! Contract: seal what is really sent, last of all; a changed byte of status, sense or data breaks it.
-//! Truth: docs/design/security.md 3.2.
+//! Truth: docs/design/security.md 3.2, 5.1, 5.4.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use sealstone_digest::{Cover, Covered, Direction, Profile};
 use sealstone_osd::{Generation, SecurityMethod};
 
 use crate::Tag;
 use crate::cache::Proven;
-use crate::icv::DataInCounts;
+use crate::cover::{self, Origin, Place, gather};
+use crate::icv::{DataInCounts, total};
 use crate::nonce::Nonce;
 use crate::provider::Provider;
 use crate::sense;
@@ -27,6 +29,16 @@ struct Sealed<P: Provider> {
     generation: Generation,
     method: SecurityMethod,
     nonce: Nonce,
+    origin: Origin,
+}
+
+/// What a device knows of an object whose bytes it sends. Looked at only by algorithms that cover digests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored<'a> {
+    /// Its length when they were read, and its generation.
+    pub place: Place,
+    /// The digests of the bytes sent, as far as they are stored; `None`: compute them from the bytes.
+    pub covered: Option<&'a Covered>,
 }
 
 impl<P: Provider> Clone for ReplySeal<P> {
@@ -46,8 +58,9 @@ impl<P: Provider> ReplySeal<P> {
         generation: Generation,
         method: SecurityMethod,
         nonce: Nonce,
+        origin: Origin,
     ) -> Self {
-        Self(Some(Sealed { proven, generation, method, nonce }))
+        Self(Some(Sealed { proven, generation, method, nonce, origin }))
     }
 
     /// The method of the command; NOSEC if nothing was proven.
@@ -88,22 +101,91 @@ impl<P: Provider> ReplySeal<P> {
         field(sealed.generation, &sealed.proven.keys.response(&sealed.nonce, GOOD, &[]))
     }
 
-    /// Data-in integrity information for the command data and the retrieved attributes that are sent: 36 or 48
-    /// bytes for the place that the CDB names. `None` under the weaker methods.
+    /// What stands for the data that go to the client in their check value, and where they begin in the object: a
+    /// device may have the values. `None` if the check value covers bytes, or the data are no range of an object.
+    #[must_use]
+    pub fn digest(&self) -> Option<(Profile, u64)> {
+        let sealed = self.0.as_ref().filter(|sealed| sealed.method >= SecurityMethod::AllData)?;
+        sealed.proven.keys.digest().zip(sealed.origin.start)
+    }
+
+    /// Bytes of data-in integrity information; 0 under the weaker methods.
+    pub(crate) fn data_in_len(&self) -> usize {
+        let sealed = self.0.as_ref().filter(|sealed| sealed.method >= SecurityMethod::AllData);
+        sealed.map_or(0, |sealed| {
+            let place = if sealed.proven.keys.digest().is_some() { Place::LEN } else { 0 };
+            DataInCounts::LEN + place + sealed.generation.icv_len()
+        })
+    }
+
+    /// Data-in integrity information for the command data and the retrieved attributes that are sent, for the place that
+    /// the CDB names; the object is taken to end where the data end. `None` under the weaker methods.
     #[must_use]
     pub fn data_in(&self, data: &[&[u8]], attributes: &[u8]) -> Option<Vec<u8>> {
+        self.data_in_of(data, attributes, None)
+    }
+
+    /// The same, with what the device knows of the object that the data are a range of.
+    #[must_use]
+    pub fn data_in_of(
+        &self,
+        data: &[&[u8]],
+        attributes: &[u8],
+        stored: Option<&Stored<'_>>,
+    ) -> Option<Vec<u8>> {
         let sealed = self.0.as_ref().filter(|sealed| sealed.method >= SecurityMethod::AllData)?;
-        let tag = sealed.proven.keys.data_in(&sealed.nonce, data, attributes);
-        let count = data.iter().map(|piece| piece.len() as u64).sum();
-        let counts = DataInCounts { data: count, attributes: attributes.len() as u64 };
-        let mut block = Vec::with_capacity(DataInCounts::LEN + sealed.generation.icv_len());
+        let counts = DataInCounts { data: total(data), attributes: attributes.len() as u64 };
+        let mut block = Vec::with_capacity(self.data_in_len());
         block.extend_from_slice(&counts.encode());
+        let tag = match sealed.proven.keys.digest() {
+            None => sealed.proven.keys.data_in(&sealed.nonce, data, attributes),
+            Some(profile) => {
+                let (place, tag) = sealed.over_digests(profile, data, attributes, stored);
+                block.extend_from_slice(&place.encode());
+                tag
+            }
+        };
         block.extend_from_slice(&field(sealed.generation, &tag)?);
         Some(block)
     }
 
     fn responding(&self) -> Option<&Sealed<P>> {
         self.0.as_ref().filter(|sealed| sealed.method >= SecurityMethod::CmdRsp)
+    }
+}
+
+impl<P: Provider> Sealed<P> {
+    /// Place and check value. A cover that is not one of these bytes, in the digest of the algorithm, is not used.
+    fn over_digests(
+        &self,
+        profile: Profile,
+        data: &[&[u8]],
+        attributes: &[u8],
+        stored: Option<&Stored<'_>>,
+    ) -> (Place, Tag) {
+        let computed;
+        let (place, covered) = match (stored, self.origin.start) {
+            (Some(stored), Some(start)) => {
+                let place = stored.place.reaching(start.saturating_add(total(data)));
+                let cover = Cover::new(profile, start, total(data), place.object_length);
+                match stored.covered.filter(|covered| *covered.cover() == cover) {
+                    Some(covered) => (place, covered),
+                    None => {
+                        computed = Covered::of(cover, &gather(data));
+                        (place, &computed)
+                    }
+                }
+            }
+            _ => {
+                let place = Place::NONE.reaching(self.origin.start.unwrap_or(0).saturating_add(total(data)));
+                let start = self.origin.start.unwrap_or(0);
+                computed =
+                    Covered::of(Cover::new(profile, start, total(data), place.object_length), &gather(data));
+                (place, &computed)
+            }
+        };
+        let (keys, lists) = (&self.proven.keys, [&[], attributes]);
+        (place, cover::tag(keys, Direction::In, &self.nonce, &self.origin, place, covered, lists))
     }
 }
 

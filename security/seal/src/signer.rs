@@ -7,13 +7,16 @@
 //! is as authentic as the credential's method makes it; anything else is an error.
 //! Truth: docs/design/security.md 3.2, 3.4; t10-osd 1.7.
 
+use sealstone_digest::{Cover, Covered, Direction, Profile};
 use sealstone_osd::cdb::{CdbBytes, EncodeError};
 use sealstone_osd::continuation::PROOF_LEN;
 use sealstone_osd::{CapabilityBytes, CapabilityError, Cdb, Generation, SecurityMethod, offset};
 use sealstone_scsi::{SenseKey, Status};
 use thiserror::Error;
 
-use crate::algorithm::AlgorithmSlots;
+use crate::Tag;
+use crate::algorithm::{Algorithm, AlgorithmSlots};
+use crate::cover::{self, Origin, Place, gather};
 use crate::credential::Credential;
 use crate::icv::{DataInCounts, DataOutCounts, IcvKeys, SecurityToken};
 use crate::layout::CONTINUATION_ICV;
@@ -21,7 +24,7 @@ use crate::nonce::Nonce;
 use crate::provider::{Provider, Random};
 use crate::sense;
 
-/// Most bytes of integrity information.
+/// Most bytes of integrity information of data-out.
 pub const INTEGRITY_MAX: usize = DataOutCounts::LEN + Generation::Osd2.icv_len();
 
 /// A credential ready to sign: its MAC keys prepared. Keep it as long as the credential.
@@ -57,6 +60,7 @@ pub struct Signed {
     data_max: u64,
     attributes: (u64, u64),
     data_in_icv: Option<u64>,
+    origin: Origin,
 }
 
 /// Integrity information to put into the Data-Out Buffer, zeros before it up to the end of the last part.
@@ -160,6 +164,12 @@ impl<P: Provider> Signer<P> {
         })
     }
 
+    /// The algorithm of the credential's slot: replies are verified by this one and by no other.
+    #[must_use]
+    pub const fn algorithm(&self) -> Algorithm {
+        self.keys.algorithm()
+    }
+
     /// The credential's method.
     #[must_use]
     pub const fn method(&self) -> SecurityMethod {
@@ -212,7 +222,7 @@ impl<P: Provider> Signer<P> {
         let inward = data_max.max(if retrieved.length > 0 { retrieved.end() } else { 0 });
         let seals_data = self.method >= SecurityMethod::AllData;
         let integrity = if seals_data && last > u64::from(cdb.continuation_length) {
-            Some(self.integrity(generation, place(last)?, &nonce, parts))
+            Some(self.integrity(&cdb, place(last)?, &nonce, parts))
         } else {
             None
         };
@@ -246,7 +256,7 @@ impl<P: Provider> Signer<P> {
         if let Some(tag) = tag {
             bytes.set_request_icv(tag.as_bytes());
         }
-        let block = (DataInCounts::LEN + generation.icv_len()) as u64;
+        let block = (self.data_in_head() + generation.icv_len()) as u64;
         Ok(Signed {
             cdb: bytes,
             integrity,
@@ -255,7 +265,13 @@ impl<P: Provider> Signer<P> {
             data_max,
             attributes: (retrieved.offset, u64::from(retrieved.length)),
             data_in_icv,
+            origin: Origin::of(&cdb),
         })
+    }
+
+    /// Bytes of data-in integrity information before its check value.
+    fn data_in_head(&self) -> usize {
+        DataInCounts::LEN + if self.keys.digest().is_some() { Place::LEN } else { 0 }
     }
 
     /// Zero where the method has none.
@@ -268,14 +284,23 @@ impl<P: Provider> Signer<P> {
         Nonce::new(time_ms, chance)
     }
 
-    fn integrity(&self, generation: Generation, offset: u64, nonce: &Nonce, parts: &Parts<'_>) -> Integrity {
+    fn integrity(&self, cdb: &Cdb, offset: u64, nonce: &Nonce, parts: &Parts<'_>) -> Integrity {
         let (set, get) = (parts.set_attributes, parts.get_attributes);
         let mut block = [0; INTEGRITY_MAX];
         let (counts, icv) = block.split_at_mut(DataOutCounts::LEN);
         counts.copy_from_slice(&DataOutCounts::of(set, get, parts.data).encode());
-        let placed = self.keys.data_out(nonce, set, get, parts.data).place(&mut icv[..generation.icv_len()]);
+        let tag = match self.keys.digest() {
+            None => self.keys.data_out(nonce, set, get, parts.data),
+            Some(profile) => {
+                let origin = Origin::of(cdb);
+                let covered = origin.cover_out(profile, &gather(parts.data));
+                cover::tag(&self.keys, Direction::Out, nonce, &origin, Place::NONE, &covered, [set, get])
+            }
+        };
+        let width = cdb.generation.icv_len();
+        let placed = tag.place(&mut icv[..width]);
         debug_assert!(placed, "an algorithm whose tags do not fit makes no signer");
-        Integrity { offset, block, len: (DataOutCounts::LEN + generation.icv_len()) as u8 }
+        Integrity { offset, block, len: (DataOutCounts::LEN + width) as u8 }
     }
 
     fn seal_continuation(&self, nonce: &Nonce, segment: &mut [u8]) -> Result<(), SignError> {
@@ -305,20 +330,47 @@ impl<P: Provider> Signer<P> {
         if !carries_data(reply) {
             return Ok(Checked { data: &[], attributes: &[] });
         }
-        let width = self.capability.generation().icv_len();
-        let block = exactly(reply.data_in, place, (DataInCounts::LEN + width) as u64);
-        let block = block.ok_or(ReplyError::DataInMissing)?;
+        let (width, head) = (self.capability.generation().icv_len(), self.data_in_head());
+        let block = exactly(reply.data_in, place, (head + width) as u64).ok_or(ReplyError::DataInMissing)?;
         let counts = DataInCounts::parse(block).ok_or(ReplyError::DataInMissing)?;
         if counts.data > signed.data_max || counts.attributes > allocation {
             return Err(ReplyError::DataInIcv);
         }
         let data = exactly(reply.data_in, 0, counts.data).ok_or(ReplyError::DataInIcv)?;
         let attributes = exactly(reply.data_in, at, counts.attributes).ok_or(ReplyError::DataInIcv)?;
-        let tag = self.keys.data_in(&signed.nonce, &[data], attributes);
-        if !tag.matches(&block[DataInCounts::LEN..]) {
+        let tag = match self.keys.digest() {
+            None => self.keys.data_in(&signed.nonce, &[data], attributes),
+            Some(profile) => self
+                .over_digests(profile, signed, &block[DataInCounts::LEN..head], data, attributes)
+                .ok_or(ReplyError::DataInIcv)?,
+        };
+        if !tag.matches(&block[head..]) {
             return Err(ReplyError::DataInIcv);
         }
         Ok(Checked { data, attributes })
+    }
+
+    /// What the check value of data-in must be; `None` if what the reply tells about the object cannot be.
+    fn over_digests(
+        &self,
+        profile: Profile,
+        signed: &Signed,
+        place: &[u8],
+        data: &[u8],
+        attributes: &[u8],
+    ) -> Option<Tag> {
+        let place = Place::parse(place)?;
+        let (origin, moved) = (&signed.origin, data.len() as u64);
+        let start = origin.start.unwrap_or(0);
+        let end = start.checked_add(moved)?;
+        // Fewer bytes than were asked for is what there is up to the end of the object, and nothing else.
+        let to_the_end = origin.start.is_none() || moved < signed.data_max;
+        if end > place.object_length || to_the_end && end != place.object_length {
+            return None;
+        }
+        let covered = Covered::of(Cover::new(profile, start, moved, place.object_length), data);
+        let lists = [&[], attributes];
+        Some(cover::tag(&self.keys, Direction::In, &signed.nonce, origin, place, &covered, lists))
     }
 
     fn verify_response(&self, signed: &Signed, reply: &Reply<'_>) -> Result<(), ReplyError> {

@@ -10,7 +10,8 @@ use std::path::Path;
 
 use common::*;
 use sealstone_crypto::RustCrypto;
-use sealstone_osd::{CapabilityBytes, Cdb, Generation, SecurityMethod};
+use sealstone_digest::{Cover, Covered, Direction, Profile};
+use sealstone_osd::{CapabilityBytes, Cdb, Generation, ObjectId, SecurityMethod};
 use sealstone_seal::hierarchy::{derive_master, derive_pair, derive_working, factory_seed};
 use sealstone_seal::icv::{LABELS, Purpose, purpose_key};
 use sealstone_seal::layout::{CONTINUATION_ICV, SecurityFields};
@@ -151,6 +152,47 @@ fn data() {
     }
 }
 
+/// Bytes of the object that the vectors of digests are about.
+fn object_bytes(start: u64, length: u64) -> Vec<u8> {
+    (start..start + length).map(|at| (7 * at + at / 251) as u8).collect()
+}
+
+fn values_of(vector: &Value, field: &str) -> Vec<u8> {
+    vector[field].as_array().unwrap().iter().flat_map(hex).collect()
+}
+
+#[test]
+fn covers() {
+    for vector in vectors("covers.json", 5 * 6) {
+        let (keys, generation, nonce) = (icv_keys(&vector), generation(&vector), nonce(&vector));
+        let profile = keys.digest().unwrap();
+        let number = |field: &str| vector[field].as_u64().unwrap();
+        let object = ObjectId::new(number("partition"), number("object"));
+        let origin = cover::Origin { object, start: vector["start"].as_u64() };
+        let start = origin.start.unwrap_or(0);
+        let content = object_bytes(start, number("data_len"));
+        let length = content.len() as u64;
+        let (set, get) = (hex(&vector["set_attributes"]), hex(&vector["get_attributes"]));
+        let retrieved = hex(&vector["retrieved_attributes"]);
+
+        let place = cover::Place { object_length: number("object_length"), generation: 0 };
+        let inward = Covered::of(Cover::new(profile, start, length, place.object_length), &content);
+        assert_eq!(inward.to_bytes(), values_of(&vector, "values_in"), "{profile:?}");
+        let tag = cover::tag(&keys, Direction::In, &nonce, &origin, place, &inward, [&[], &retrieved]);
+        let counts = icv::DataInCounts { data: length, attributes: retrieved.len() as u64 };
+        let block = [&counts.encode()[..], &place.encode(), &placed(tag, generation)].concat();
+        assert_eq!(block, hex(&vector["data_in_integrity"]), "{profile:?}");
+
+        let outward = Covered::of(Cover::of_write(profile, start, length), &content);
+        assert_eq!(outward.to_bytes(), values_of(&vector, "values_out"), "{profile:?}");
+        let none = cover::Place::NONE;
+        let tag = cover::tag(&keys, Direction::Out, &nonce, &origin, none, &outward, [&set, &get]);
+        let counts = icv::DataOutCounts::of(&set, &get, &[&content]);
+        let block = [&counts.encode()[..], &placed(tag, generation)].concat();
+        assert_eq!(block, hex(&vector["data_out_integrity"]), "{profile:?}");
+    }
+}
+
 #[test]
 fn continuation_segments() {
     for vector in vectors("continuations.json", 3 * 2) {
@@ -232,6 +274,13 @@ fn the_designs_own_vectors() {
         sha1.request(Generation::Osd1, &hex(&one["cdb"])).unwrap().as_bytes(),
         hex(&one["cmdrsp_icv"])
     );
+    // HierMAC (security.md 5.1): three digests, of the end of a block, of a whole one and of the head of a third.
+    let units = keys(one, "cap_key", Algorithm::UnitsSha1, SecurityMethod::AllData);
+    let covered = Covered::of(Cover::new(Profile::Sha1, 5000, 12_000, 20_000), &object_bytes(5000, 12_000));
+    let origin = cover::Origin { object: OBJECT, start: Some(5000) };
+    let place = cover::Place { object_length: 20_000, generation: 0 };
+    let icv = cover::tag(&units, Direction::In, &nonce(one), &origin, place, &covered, [&[], &[]]);
+    assert!(icv.as_bytes().starts_with(&[0x5B, 0x25, 0xBD, 0x3B]) && icv.as_bytes().ends_with(&[0x44, 0x92]));
     let good = sha1.response(&nonce(one), 0, &[]);
     assert_eq!(good.as_bytes(), hex(&one["cmdrsp_response_icv_good"]));
     let sha256 = keys(two, "cap_key", Algorithm::HmacSha256, SecurityMethod::CmdRsp);

@@ -64,7 +64,14 @@ pub(crate) fn read(run: &mut Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Do
     let end = spans.last().map_or(0, |span| span.from.saturating_add(span.length));
     // What is covered by the data-in check value: up to the last byte that came from the object.
     let covered = if spans.len() <= 1 { transferred } else { end };
-    Ok(Done { data_in: end, data_in_covered: covered, remark, touch: Touch::DataRead, ..Done::of(id) })
+    Ok(Done {
+        data_in: end,
+        data_in_covered: covered,
+        object_length: length,
+        remark,
+        touch: Touch::DataRead,
+        ..Done::of(id)
+    })
 }
 
 /// The part of a buffer that a piece goes to, as far as the buffer reaches.

@@ -239,6 +239,8 @@ pub(crate) struct Done {
     pub(crate) data_in: u64,
     /// Those of them that the data-in check value covers.
     pub(crate) data_in_covered: u64,
+    /// The length of the object that they are a range of, 0 if they are none.
+    pub(crate) object_length: u64,
     pub(crate) remark: Option<Remark>,
     pub(crate) touch: Touch,
     /// Where APPEND began.
@@ -259,6 +261,7 @@ impl Done {
             subjects: Vec::new(),
             data_in: 0,
             data_in_covered: 0,
+            object_length: 0,
             remark: None,
             touch: Touch::Nothing,
             append_start: 0,

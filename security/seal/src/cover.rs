@@ -1,0 +1,174 @@
+//! Hash and MAC: check values over digests of data, not over their bytes.
+//!
+//! Does: put header, digests and lists together, at both ends alike. Does not: hash, or keep digests;
+//! `sealstone-digest` and the stores do.
+//! Contract: the header has a fixed length and holds all counts, so that the MAC's input is self-delimiting; it binds
+//! the digests to command, object, place in the object, direction, and what is known of the object's end.
+//! Truth: docs/design/security.md 5.1, 5.4; `docs/standards/security.md`, "Hash and MAC".
+
+use alloc::borrow::Cow;
+
+use sealstone_digest::{Cover, Covered, Direction, Profile, RangeHeader};
+use sealstone_osd::{Cdb, Command, ObjectId};
+
+use crate::Tag;
+use crate::icv::{IcvKeys, Purpose};
+use crate::nonce::Nonce;
+use crate::provider::Provider;
+
+/// What a command's data are, as its CDB alone tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The object of the CDB.
+    pub object: ObjectId,
+    /// Where in the object the data begin, bytes; `None` if they are not one range of it: lists, what is appended, the
+    /// pieces of a scatter/gather list, operands, a range that ends beyond the last byte that has a number. Such data
+    /// are covered as if they were an object of their own.
+    pub start: Option<u64>,
+}
+
+impl Origin {
+    /// That of a command.
+    #[must_use]
+    pub fn of(cdb: &Cdb) -> Self {
+        let start = match cdb.command {
+            Command::Read(extent) | Command::Write(extent) | Command::CreateAndWrite(extent)
+                if cdb.continuation_length == 0 =>
+            {
+                extent.start.checked_add(extent.length).map(|_| extent.start)
+            }
+            _ => None,
+        };
+        Self { object: cdb.command.object(), start }
+    }
+
+    /// The digests of data that a client sends: it does not know where the object ends.
+    pub(crate) fn cover_out(&self, profile: Profile, data: &[u8]) -> Covered {
+        let length = data.len() as u64;
+        // `of` saw the length that the CDB has; the data have the same.
+        Covered::of(Cover::of_write(profile, self.start.unwrap_or(0), length), data)
+    }
+}
+
+/// What a device tells about an object beside the counts: 16 bytes in the integrity information of data-in, between
+/// counts and check value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Where the object ends, bytes: a last unit that ends there is whole. Of data that are no range of an object, their
+    /// length. Outward 0.
+    pub object_length: u64,
+    /// The object's generation, where a device counts them; else 0.
+    pub generation: u64,
+}
+
+impl Place {
+    /// Bytes in data-in integrity information.
+    pub const LEN: usize = 16;
+    /// Outward: nothing is known of the object.
+    pub const NONE: Self = Self { object_length: 0, generation: 0 };
+
+    /// As it stands there.
+    #[must_use]
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut wire = [0; Self::LEN];
+        wire[..8].copy_from_slice(&self.object_length.to_be_bytes());
+        wire[8..].copy_from_slice(&self.generation.to_be_bytes());
+        wire
+    }
+
+    /// From the first 16 bytes; `None` if there are fewer.
+    #[must_use]
+    pub fn parse(wire: &[u8]) -> Option<Self> {
+        let (words, _) = wire.as_chunks::<8>();
+        let &[length, generation, ..] = words else { return None };
+        Some(Self { object_length: u64::from_be_bytes(length), generation: u64::from_be_bytes(generation) })
+    }
+
+    /// The same of an object that has at least so many bytes.
+    pub(crate) fn reaching(self, end: u64) -> Self {
+        Self { object_length: self.object_length.max(end), ..self }
+    }
+}
+
+/// The check value: the MAC of the header, of the digests, and of the digests of those lists that have a byte: outward
+/// the set and the get attributes list, inward (nothing and) the retrieved attributes.
+#[must_use]
+pub fn tag<P: Provider>(
+    keys: &IcvKeys<P>,
+    direction: Direction,
+    nonce: &Nonce,
+    origin: &Origin,
+    place: Place,
+    covered: &Covered,
+    lists: [&[u8]; 2],
+) -> Tag {
+    let profile = covered.cover().profile();
+    let range = covered.cover().range();
+    let header = RangeHeader {
+        profile,
+        direction,
+        nonce: nonce.0,
+        partition: origin.object.partition,
+        object: origin.object.object,
+        start: origin.start.unwrap_or(0),
+        moved: range.end - range.start,
+        object_length: place.object_length,
+        generation: place.generation,
+        digests: u32::try_from(covered.values().len()).unwrap_or(u32::MAX),
+        set_attributes: lists[0].len() as u64,
+        get_attributes: lists[1].len() as u64,
+    };
+    let digests = lists.map(|list| (!list.is_empty()).then(|| profile.list(list)));
+    let [set, get] = digests.each_ref().map(|digest| digest.as_ref().map_or(&[][..], AsRef::as_ref));
+    let purpose = match direction {
+        Direction::In => Purpose::DataIn,
+        Direction::Out => Purpose::DataOut,
+    };
+    keys.over_digests(purpose, &[&header.encode(), &covered.to_bytes(), set, get])
+}
+
+/// Data as one run of bytes. Several pieces are copied: nobody has them in the way of large transfers.
+pub(crate) fn gather<'a>(pieces: &[&'a [u8]]) -> Cow<'a, [u8]> {
+    match pieces {
+        [] => Cow::Borrowed(&[]),
+        [one] => Cow::Borrowed(one),
+        several => Cow::Owned(several.concat()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+    use sealstone_osd::Generation;
+    use sealstone_osd::cdb::{Append, Extent};
+
+    #[test]
+    fn only_one_range_of_an_object_has_a_place() {
+        let object = ObjectId::new(0x1_0000, 0x1_0001);
+        let extent = Extent { object, start: 77, length: 5 };
+        let start = |command, continuation_length| {
+            Origin::of(&Cdb { continuation_length, ..Cdb::new(Generation::Osd2, command) }).start
+        };
+        assert_eq!(start(Command::Read(extent), 0), Some(77));
+        assert_eq!(start(Command::Write(extent), 0), Some(77));
+        assert_eq!(start(Command::CreateAndWrite(extent), 0), Some(77));
+        assert_eq!(start(Command::Read(extent), 56), None);
+        let beyond = Extent { start: u64::MAX, ..extent };
+        assert_eq!(start(Command::Write(beyond), 0), None);
+        assert_eq!(start(Command::Append(Append { object, length: 5 }), 0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn places_come_back(object_length: u64, generation: u64, wire: Vec<u8>) {
+            let place = Place { object_length, generation };
+            prop_assert_eq!(Place::parse(&place.encode()), Some(place));
+            match Place::parse(&wire) {
+                Some(place) => prop_assert_eq!(&place.encode()[..], &wire[..Place::LEN]),
+                None => prop_assert!(wire.len() < Place::LEN),
+            }
+        }
+    }
+}
