@@ -152,14 +152,21 @@ pub(crate) enum Osd {
     #[command(after_help = "\
 Example:
   sealstone osd init --data /srv/osd1 --capacity 1T --name osd1 --key-out osd1.key
+  sealstone osd init --data /srv/osd2 --device /dev/disk/by-id/nvme-example
 The key file is what `sealstone mds add-osd` wants; guard it, and delete it once the device is added.")]
     Init {
         /// Folder of the device; must be empty or not exist.
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
-        /// Capacity; the files are sparse.
-        #[arg(long, value_parser = parse_size, value_name = "SIZE")]
-        capacity: u64,
+        /// Capacity; the files are sparse. With --device all that the device can take, if left out.
+        #[arg(long, value_parser = parse_size, value_name = "SIZE", required_unless_present = "device")]
+        capacity: Option<u64>,
+        /// Keep objects on this block device instead of in files; it must be blank and not in use.
+        #[arg(long, value_name = "PATH")]
+        device: Option<PathBuf>,
+        /// Overwrite whatever the block device carries.
+        #[arg(long, requires = "device")]
+        force: bool,
         /// Name of the device, part of its iSCSI name [default: the folder's name].
         #[arg(long)]
         name: Option<String>,

@@ -4,12 +4,15 @@
 //! Contract: `start` counts the boot epoch up before anything can be answered.
 //! Truth: docs/design/architecture.md section 5; docs/design/security.md 3.4.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sealstone_seal::InitialKey;
-use sealstone_store::{DiskStore, FileMedium, FormatError, FormatOptions, Options};
+use sealstone_store::{
+    DiskStore, FileMedium, FormatError, FormatOptions, MIN_CAPACITY, Options, bind_device, open_place,
+    survey_device,
+};
 use thiserror::Error;
 
 use crate::audit::AuditSink;
@@ -42,6 +45,9 @@ pub struct NewDevice {
     pub name: String,
     /// Bytes that objects may use.
     pub capacity: u64,
+    /// The block device that the store is to be on, and whether to overwrite what it carries; else files in the
+    /// directory.
+    pub raw: Option<(PathBuf, bool)>,
     /// Random: the unique part of the OSD SYSTEM ID.
     pub unique: [u8; 12],
     /// Random: the store's own id.
@@ -57,8 +63,20 @@ pub struct NewDevice {
 pub fn init(root: &Path, device: NewDevice) -> Result<DataDir, BootError> {
     let identity = Identity::new(&device.name, device.capacity, device.unique)?;
     let options = FormatOptions::new(device.capacity, device.store_uuid);
-    let made = DataDir::format(root, identity, device.master_key, |store| {
-        sealstone_store::format(&FileMedium::open(store)?, &options)
+    if let Some((path, overwrite)) = &device.raw {
+        // Before the directory is begun: a device that is refused leaves nothing to clear away.
+        let max = survey_device(path, *overwrite)?;
+        if device.capacity > max {
+            let (bytes, min) = (device.capacity, MIN_CAPACITY);
+            return Err(FormatError::Capacity { bytes, min, max }.into());
+        }
+    }
+    let made = DataDir::format(root, identity, device.master_key, |store| match &device.raw {
+        Some((path, overwrite)) => {
+            let medium = bind_device(store, path, device.store_uuid, *overwrite)?;
+            sealstone_store::format(&medium, &options)
+        }
+        None => sealstone_store::format(&FileMedium::open(store)?, &options),
     })?;
     Ok(made?.0)
 }
@@ -87,7 +105,7 @@ pub fn start(
     audit: Arc<dyn AuditSink>,
 ) -> Result<Running, BootError> {
     let mut dir = DataDir::open(root)?;
-    let store = Arc::new(DiskStore::open(Arc::new(FileMedium::open(dir.store_path())?), options)?);
+    let store = Arc::new(DiskStore::open(open_place(dir.store_path())?, options)?);
     let boot = dir.begin_boot()?;
     let master_key = InitialKey::new(&*dir.master_key.0).expect("an initial key has 32 bytes");
     let identity = dir.identity.clone();

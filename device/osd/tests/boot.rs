@@ -19,6 +19,7 @@ fn new_device() -> NewDevice {
     NewDevice {
         name: "osd-1".into(),
         capacity: 64 << 20,
+        raw: None,
         unique: [3; 12],
         store_uuid: [4; 16],
         master_key: InitialKey(zeroize::Zeroizing::new(support::MASTER)),
@@ -134,4 +135,27 @@ fn the_first_start_stores_the_keys_and_no_later_one_goes_without() {
         std::fs::rename(&aside, &path).unwrap();
     }
     start(&root, START_MS).unwrap();
+}
+
+#[test]
+fn a_device_on_a_raw_device_starts_again_and_finds_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, raw) = (dir.path().join("osd"), dir.path().join("raw"));
+    std::fs::File::create(&raw).unwrap().set_len(160 << 20).unwrap();
+    let device = |capacity, force| NewDevice { capacity, raw: Some((raw.clone(), force)), ..new_device() };
+    let large = boot::init(&root, device(160 << 20, false));
+    assert!(matches!(large, Err(BootError::Store(FormatError::Capacity { max, .. })) if max > 128 << 20));
+    assert!(!root.exists(), "a refusal leaves nothing behind");
+    drop(boot::init(&root, device(64 << 20, false)).unwrap());
+    for epoch in 1..3 {
+        let (running, _) = start(&root, START_MS).unwrap();
+        assert_eq!(running.boot_epoch, epoch);
+        assert_eq!(running.unit.usage().total, 64 << 20);
+        let again = start(&root, START_MS);
+        assert!(matches!(again, Err(BootError::Store(FormatError::InUse))));
+        running.unit.shut_down().unwrap();
+    }
+    assert!(!root.join("store/segment-00000").exists());
+    std::fs::File::options().write(true).open(&raw).unwrap().set_len(100 << 20).unwrap();
+    assert!(matches!(start(&root, START_MS), Err(BootError::Store(FormatError::DeviceShrunk { .. }))));
 }

@@ -135,9 +135,46 @@ pub enum FormatError {
         /// The medium's block number.
         block: u64,
     },
-    /// Another process has this store open.
+    /// Another process has this store open, or the device is mounted.
     #[error("the store is in use by another process")]
     InUse,
+    /// The path of a device leads to something that is neither a block device nor a regular file.
+    #[error("neither a block device nor a regular file")]
+    NotADevice,
+    /// The device's sectors cannot hold a store's blocks.
+    #[error("the device has sectors of {bytes} bytes; a store needs a power of two from 512 to 4096")]
+    Sectors {
+        /// Length of its logical sector in bytes.
+        bytes: u32,
+    },
+    /// The device has no room for a store.
+    #[error("the device has {bytes} bytes; a store needs {min}")]
+    DeviceTooSmall {
+        /// Its length in bytes.
+        bytes: u64,
+        /// The least length in bytes.
+        min: u64,
+    },
+    /// The device is shorter than when it was formatted.
+    #[error("the device has {found} bytes, and had {expected} when it was formatted")]
+    DeviceShrunk {
+        /// Its length in bytes.
+        found: u64,
+        /// Its length in its label.
+        expected: u64,
+    },
+    /// The device to be formatted carries something, and overwriting it was not asked for.
+    #[error("the device carries {what}")]
+    Occupied {
+        /// What it looks like, e.g. "a GPT partition table".
+        what: &'static str,
+    },
+    /// The device's label or its table of regions is not sound.
+    #[error("the device's label is damaged: {0}")]
+    Label(&'static str),
+    /// The device is labelled, but as another one than the folder's.
+    #[error("the device belongs to another store: its label has another uuid")]
+    OtherDevice,
     /// The medium failed.
     #[error("medium: {doing}")]
     Io {

@@ -15,9 +15,12 @@ mod memory;
 pub mod sim;
 mod store;
 
-pub use disk::{Background, DiskStore, FormatOptions, Options, format};
+pub use disk::{Background, DiskStore, FormatOptions, MIN_CAPACITY, Options, format};
 pub use error::{FormatError, StoreError};
-pub use medium::{FileMedium, Medium, MediumFile};
+pub use medium::{
+    BlockDevice, DEVICE_MIN, DeviceMedium, FileMedium, Medium, MediumFile, bind_device, open_place,
+    survey_device,
+};
 pub use memberships::{MAX_MEMBERSHIPS, Memberships};
 pub use memory::MemoryStore;
 pub use store::{

@@ -6,7 +6,7 @@ mod support;
 use sealstone_store::contract::{self, Op, Random};
 use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{MemoryStore, ObjectStore, StoreError};
-use support::{fresh, open, seeds};
+use support::{Fresh, MEDIA, fresh, fresh_device, open, seeds};
 
 const CAPACITY: u64 = 6 << 20;
 
@@ -88,30 +88,33 @@ impl World {
 
 #[test]
 fn flushed_data_and_whole_groups_survive_every_crash() {
-    for seed in seeds(60) {
-        let (medium, store) = fresh(seed, CAPACITY);
-        drop(store);
-        let mut world = World {
-            random: Random::new(seed),
-            medium,
-            durable: MemoryStore::new(CAPACITY),
-            since: Vec::new(),
-        };
-        for _ in 0..6 {
-            let calls = world.medium.calls();
-            let soon = [20, 200, 2000][world.random.below(3) as usize];
-            let when = calls.writes + calls.syncs + 1 + world.random.below(soon);
-            world.medium.fault(Fault::Power(when));
-            world.work(120);
-            world.crash(seed);
-        }
+    seeds(60).into_iter().for_each(|seed| crash_six_times(seed, fresh));
+}
+
+#[test]
+fn flushed_data_and_whole_groups_survive_every_crash_of_a_raw_device() {
+    seeds(25).into_iter().for_each(|seed| crash_six_times(seed, fresh_device));
+}
+
+fn crash_six_times(seed: u64, fresh: Fresh) {
+    let (medium, store) = fresh(seed, CAPACITY);
+    drop(store);
+    let mut world =
+        World { random: Random::new(seed), medium, durable: MemoryStore::new(CAPACITY), since: Vec::new() };
+    for _ in 0..6 {
+        let calls = world.medium.calls();
+        let soon = [20, 200, 2000][world.random.below(3) as usize];
+        let when = calls.writes + calls.syncs + 1 + world.random.below(soon);
+        world.medium.fault(Fault::Power(when));
+        world.work(120);
+        world.crash(seed);
     }
 }
 
 /// The power fails in each single write and sync of a short workload.
 #[test]
 fn every_crash_point_of_a_short_workload_is_survived() {
-    for seed in seeds(2) {
+    for (seed, fresh) in seeds(2).into_iter().flat_map(|seed| MEDIA.map(|fresh| (seed, fresh))) {
         let mut point = 1;
         loop {
             let (medium, store) = fresh(seed, CAPACITY);

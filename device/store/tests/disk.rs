@@ -9,8 +9,11 @@ use std::thread;
 use proptest::prelude::*;
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::{self, Op, Random};
-use sealstone_store::{BLOCK, DiskStore, FileMedium, ObjectStore, Options, StoreError, format};
-use support::{format_options, fresh, open, options, seeds};
+use sealstone_store::{
+    BLOCK, BlockDevice, DEVICE_MIN, DeviceMedium, DiskStore, FileMedium, ObjectStore, Options, StoreError,
+    format,
+};
+use support::{format_options, fresh, fresh_device, open, options, seeds};
 
 #[test]
 fn the_simulated_disk_keeps_the_contract() {
@@ -30,11 +33,31 @@ fn real_files_keep_the_contract() {
 }
 
 #[test]
+fn a_simulated_raw_device_keeps_the_contract() {
+    contract::contract(|capacity| fresh_device(1, capacity).1);
+}
+
+#[test]
+fn a_file_as_raw_device_keeps_the_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    let number = std::cell::Cell::new(0);
+    contract::contract(|capacity| {
+        number.set(number.get() + 1);
+        let path = folder.path().join(number.get().to_string());
+        std::fs::File::create(&path).unwrap().set_len(2 * DEVICE_MIN + capacity).unwrap();
+        let device = Arc::new(BlockDevice::open(&path).unwrap());
+        let medium = DeviceMedium::format(device, [7; 16], false).unwrap();
+        format(&medium, &format_options(capacity)).unwrap();
+        DiskStore::open(Arc::new(medium), options()).unwrap()
+    });
+}
+
+#[test]
 fn any_history_is_that_of_the_model() {
     for seed in seeds(30) {
         let mut random = Random::new(seed);
         let ops: Vec<Op> = (0..300).map(|_| contract::random_op(&mut random)).collect();
-        let (medium, store) = fresh(seed, 4 << 20);
+        let (medium, store) = if seed % 5 == 0 { fresh_device(seed, 4 << 20) } else { fresh(seed, 4 << 20) };
         println!("seed {seed}");
         contract::model(&store, &ops);
         // And after a clean reopen it is all still there.

@@ -6,11 +6,12 @@ mod support;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::Random;
-use sealstone_store::{DiskStore, FileMedium, FormatError, ObjectStore, StoreError, format};
+use sealstone_store::{
+    DEVICE_MIN, DiskStore, FileMedium, FormatError, ObjectStore, StoreError, bind_device, format, open_place,
+};
 use support::{format_options, options};
 
 const FOLDER: &str = "SEALSTONE_KILL_FOLDER";
@@ -32,7 +33,7 @@ fn content(round: u64, number: u64) -> Vec<u8> {
 }
 
 fn open(folder: &Path) -> DiskStore {
-    DiskStore::open(Arc::new(FileMedium::open(folder).unwrap()), options()).unwrap()
+    DiskStore::open(open_place(folder).unwrap(), options()).unwrap()
 }
 
 /// The round that all objects are in, checked byte for byte.
@@ -80,11 +81,25 @@ fn child() {
 #[test]
 fn what_was_acknowledged_survives_sigkill() {
     let folder = tempfile::tempdir().unwrap();
+    format(&FileMedium::open(folder.path()).unwrap(), &format_options(8 << 20)).unwrap();
+    kill_again_and_again(folder.path());
+}
+
+/// On a file that stands in for a block device.
+#[test]
+fn what_was_acknowledged_survives_sigkill_on_a_raw_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = folder.path().join("raw");
+    std::fs::File::create(&device).unwrap().set_len(2 * DEVICE_MIN).unwrap();
+    let medium = bind_device(folder.path(), &device, [7; 16], false).unwrap();
+    format(&medium, &format_options(8 << 20)).unwrap();
+    drop(medium);
+    kill_again_and_again(folder.path());
+}
+
+fn kill_again_and_again(folder: &Path) {
     {
-        let medium = FileMedium::open(folder.path()).unwrap();
-        format(&medium, &format_options(8 << 20)).unwrap();
-        drop(medium);
-        let store = open(folder.path());
+        let store = open(folder);
         for number in 0..OBJECTS {
             store.create(object(number), ObjectType::User).unwrap();
         }
@@ -94,7 +109,7 @@ fn what_was_acknowledged_survives_sigkill() {
     for _ in 0..6 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["child", "--exact", "--nocapture"])
-            .env(FOLDER, folder.path())
+            .env(FOLDER, folder)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -110,10 +125,7 @@ fn what_was_acknowledged_survives_sigkill() {
                 count += 1;
             }
         }
-        assert!(
-            matches!(FileMedium::open(folder.path()), Err(FormatError::InUse)),
-            "two daemons, one folder"
-        );
+        assert!(matches!(open_place(folder), Err(FormatError::InUse)), "two daemons, one folder");
         // Somewhere in the next round or two.
         std::thread::sleep(std::time::Duration::from_micros(random.below(3_000)));
         child.kill().unwrap();
@@ -123,7 +135,7 @@ fn what_was_acknowledged_survives_sigkill() {
                 acknowledged = round;
             }
         }
-        let found = round_of(&open(folder.path()));
+        let found = round_of(&open(folder));
         assert!(found == acknowledged || found == acknowledged + 1, "round {found} after {acknowledged}");
     }
 }

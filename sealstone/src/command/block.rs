@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sealstone_device::{DataDir, ProvisionError};
-use sealstone_store::{DiskStore, FileMedium, FormatError, ObjectStore, Options};
+use sealstone_store::{DiskStore, FormatError, ObjectStore, Options, open_place};
 
 use crate::cli::Block;
 use crate::daemon::blocks::{Blocks, Told, Wanted};
@@ -86,8 +86,8 @@ fn perform(data: &Path, request: Request) -> Outcome<serde_json::Value> {
             _ => failure,
         }
     };
-    let medium = FileMedium::open(folder.store_path()).map_err(in_use)?;
-    let store = DiskStore::open(Arc::new(medium), Options::default()).map_err(in_use)?;
+    let medium = open_place(folder.store_path()).map_err(in_use)?;
+    let store = DiskStore::open(medium, Options::default()).map_err(in_use)?;
     let target = format!("{TARGET_PREFIX}{}", folder.identity.name);
     let blocks = Blocks::open(Arc::new(store) as Arc<dyn ObjectStore>, &target)?;
     control::perform(&blocks, request, false)

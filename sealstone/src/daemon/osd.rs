@@ -10,7 +10,7 @@ use sealstone_device::provision::InitialKey;
 use sealstone_device::{Environment, OsdConfig, OsdUnit};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_store::disk::Background;
-use sealstone_store::{DiskStore, ObjectStore, Options};
+use sealstone_store::{DiskStore, FormatError, ObjectStore, Options, survey_device};
 use sealstone_target::{Config as TargetConfig, Counter, Target};
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
@@ -56,13 +56,22 @@ impl Environment for Machine {
 
 /// What a new device tells its operator.
 pub(crate) struct Made {
+    pub(crate) capacity: u64,
     pub(crate) system_id: String,
     pub(crate) name: String,
     pub(crate) key: PathBuf,
 }
 
+/// Where a new device keeps its objects.
+pub(crate) enum Place {
+    /// In files that hold so many bytes of them.
+    Files(u64),
+    /// On a block device: path, bytes (or as many as fit), and whether to overwrite what is there.
+    Raw { path: PathBuf, capacity: Option<u64>, force: bool },
+}
+
 /// Formats a device.
-pub(crate) fn init(data: &Path, capacity: u64, name: Option<&str>, key_out: Option<&Path>) -> Outcome<Made> {
+pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Option<&Path>) -> Outcome<Made> {
     let name = match name {
         Some(name) => name.to_owned(),
         None => std::path::absolute(data)
@@ -81,9 +90,18 @@ pub(crate) fn init(data: &Path, capacity: u64, name: Option<&str>, key_out: Opti
     {
         return Err(Failure::new(Kind::NotFound, "no such folder").at(folder.display()));
     }
+    let (capacity, raw) = match place {
+        Place::Files(capacity) => (capacity, None),
+        Place::Raw { path, capacity, force } => {
+            let refused = |error| boot_failure(BootError::Store(error)).at(path.display());
+            let max = survey_device(&path, force).map_err(refused)?;
+            (capacity.unwrap_or(max), Some((path, force)))
+        }
+    };
     let device = NewDevice {
         name,
         capacity,
+        raw,
         unique: random(),
         store_uuid: random(),
         master_key: InitialKey(Zeroizing::new(random())),
@@ -91,6 +109,7 @@ pub(crate) fn init(data: &Path, capacity: u64, name: Option<&str>, key_out: Opti
     let made = boot::init(data, device).map_err(boot_failure)?;
     made.write_key_out(&key).map_err(|error| Failure::operation(chain(&error)))?;
     Ok(Made {
+        capacity,
         system_id: made.identity.system_id.iter().map(|byte| format!("{byte:02x}")).collect(),
         name: made.identity.name.clone(),
         key,
@@ -106,6 +125,9 @@ fn boot_failure(error: BootError) -> Failure {
             Failure { kind: Kind::Denied, ..failure }.hint(format!("chmod 600 {}", path.display()))
         }
         BootError::Provision(P::Name(_)) => Failure { kind: Kind::Usage, ..failure }.hint("use --name"),
+        BootError::Store(FormatError::Occupied { .. } | FormatError::AlreadyFormatted) => {
+            failure.hint("--force overwrites it")
+        }
         _ => failure,
     }
 }
@@ -313,8 +335,14 @@ impl Observed for Watched {
 /// `sealstone osd …`.
 pub(crate) fn command(output: Output, command: Osd) -> Outcome {
     match command {
-        Osd::Init { data, capacity, name, key_out } => {
-            let made = init(&data, capacity, name.as_deref(), key_out.as_deref())?;
+        Osd::Init { data, capacity, device, force, name, key_out } => {
+            let place = match (device, capacity) {
+                (Some(path), capacity) => Place::Raw { path, capacity, force },
+                (None, Some(capacity)) => Place::Files(capacity),
+                (None, None) => return Err(Failure::usage("a device in files needs --capacity")),
+            };
+            let made = init(&data, place, name.as_deref(), key_out.as_deref())?;
+            let capacity = made.capacity;
             let value = serde_json::json!({
                 "system_id": made.system_id, "name": made.name, "key": made.key, "data": data, "capacity": capacity,
             });

@@ -184,7 +184,7 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
     let mut keys = Vec::new();
     for index in 0..count {
         let name = format!("osd{}", index + 1);
-        let made = osd::init(&data.join(&name), arguments.capacity, Some(&name), None)?;
+        let made = osd::init(&data.join(&name), osd::Place::Files(arguments.capacity), Some(&name), None)?;
         keys.push(made.key);
         devices.push(Device { name, listen: device_address(&arguments.listen, index)? });
     }

@@ -39,6 +39,7 @@ pub use format::{FormatOptions, format};
 pub use superblock::{MAX_CAPACITY, MIN_CAPACITY};
 
 pub(crate) use group::Inside;
+pub(crate) use superblock::reserve_of;
 
 use chunk::CHUNK_BLOCKS;
 use group::Groups;

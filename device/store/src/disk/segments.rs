@@ -36,7 +36,8 @@ impl Segments {
     pub(crate) fn format(medium: &dyn Medium, superblock: &Superblock) -> io::Result<()> {
         for segment in 0..superblock.segments() {
             let file = medium.open(&name(segment), true)?;
-            file.set_len(superblock.segment_bytes(segment))?;
+            // No block is read before it was written.
+            file.reserve(superblock.segment_bytes(segment))?;
             file.sync()?;
         }
         Ok(())

@@ -23,6 +23,11 @@ const MIN_SEGMENT: u64 = 1 << 20;
 /// capacity, but not less than the first nor more than the second number of bytes.
 const RESERVE: (u64, u64) = (4 << 20, 256 << 20);
 
+/// Bytes kept back beside a capacity.
+pub(crate) fn reserve_of(capacity: u64) -> u64 {
+    (capacity / 16).clamp(RESERVE.0, RESERVE.1)
+}
+
 /// Is the format finished?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -57,7 +62,7 @@ impl Superblock {
             state: State::Formatting,
             uuid,
             capacity_blocks: capacity / BLOCK,
-            reserve_blocks: (capacity / 16).clamp(RESERVE.0, RESERVE.1) / BLOCK,
+            reserve_blocks: reserve_of(capacity) / BLOCK,
             segment_blocks: segment.max(MIN_SEGMENT) / BLOCK,
         })
     }

@@ -46,7 +46,7 @@ impl FileMedium {
 
 impl Medium for FileMedium {
     fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>> {
-        Ok(Arc::new(RealFile(open(&self.folder.join(name), create)?)))
+        Ok(Arc::new(RealFile::new(open(&self.folder.join(name), create)?)))
     }
 
     fn delete(&self, name: &str) -> io::Result<()> {
@@ -75,7 +75,14 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
 }
 
 /// One real file.
-struct RealFile(File);
+#[derive(Debug)]
+pub(super) struct RealFile(File);
+
+impl RealFile {
+    pub(super) fn new(file: File) -> Self {
+        Self(file)
+    }
+}
 
 impl MediumFile for RealFile {
     fn length(&self) -> io::Result<u64> {

@@ -1,16 +1,20 @@
-//! The seam to whatever keeps the files of a store: a folder, or the simulator.
+//! The seam to whatever keeps the files of a store: a folder, a raw device, or the simulator.
 //!
 //! Does: name exactly what the store asks of a disk, and what it may rely on after a power loss.
 //! Contract: a byte is durable when a `sync` of its file that began after its write returned `Ok`; a name, when
 //! `sync_names` did. Until then a write may be lost, kept, or torn at 512-byte sectors, in any order. After a
 //! failed `sync` nothing is known about what was pending, and a later `sync` says nothing about it.
 
+mod device;
 mod file;
+mod place;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
+pub use device::{BlockDevice, DEVICE_MIN, DeviceMedium};
 pub use file::FileMedium;
+pub use place::{bind_device, open_place, survey_device};
 
 /// A flat folder of named files.
 pub trait Medium: Send + Sync {
@@ -35,6 +39,12 @@ pub trait MediumFile: Send + Sync {
 
     /// Sets the length; new bytes are zero and take no space.
     fn set_len(&self, length: u64) -> io::Result<()>;
+
+    /// As `set_len`, but new bytes may read as anything until they are written: where zeros would have to be
+    /// written, nobody waits for that.
+    fn reserve(&self, length: u64) -> io::Result<()> {
+        self.set_len(length)
+    }
 
     /// Fills `into` from `offset`. `UnexpectedEof` if the file ends before.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;

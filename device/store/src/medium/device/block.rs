@@ -1,0 +1,148 @@
+//! A block device, or a file that stands in for one, as the bytes below a [`DeviceMedium`](super::DeviceMedium).
+//!
+//! Does: take it for this process alone (O_EXCL keeps mounts and other openers of a block device away, flock a second
+//! daemon), check its sectors, read, write, sync, discard. Does not: create or resize it.
+
+use std::fs::OpenOptions;
+use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, OFlags, flock, ioctl_blksszget};
+use rustix::io::Errno;
+
+use super::super::MediumFile;
+use super::super::file::RealFile;
+use crate::{BLOCK, FormatError};
+
+/// A device, held exclusively while this lives.
+#[derive(Debug)]
+pub struct BlockDevice {
+    file: RealFile,
+    length: u64,
+}
+
+impl BlockDevice {
+    /// Takes a block device or a regular file.
+    ///
+    /// # Errors
+    /// `InUse` if it is mounted or another process has it; `NotADevice`, `Sectors`, `Io`.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, FormatError> {
+        let path = path.as_ref();
+        let failed = |doing| move |source| FormatError::Io { doing, source };
+        let kind = std::fs::metadata(path).map_err(failed("looking at the device"))?.file_type();
+        if !kind.is_block_device() && !kind.is_file() {
+            return Err(FormatError::NotADevice);
+        }
+        // Without O_CREAT, O_EXCL on a block device means that nobody else holds it so, a mount included; on a
+        // regular file it means nothing.
+        let exclusive = if kind.is_block_device() { OFlags::EXCL.bits() as i32 } else { 0 };
+        let mut file = match OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
+                return Err(FormatError::InUse);
+            }
+            file => file.map_err(failed("opening the device"))?,
+        };
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(FormatError::InUse),
+            Err(error) => return Err(failed("locking the device")(error.into())),
+        }
+        if kind.is_block_device() {
+            let sector =
+                ioctl_blksszget(&file).map_err(|error| failed("asking for sectors")(error.into()))?;
+            check_sector(sector)?;
+        }
+        // The end of a block device is where seeking to the end leads.
+        let length = file.seek(SeekFrom::End(0)).map_err(failed("reading the device's length"))?;
+        Ok(Self { file: RealFile::new(file), length })
+    }
+}
+
+/// A block is written as whole sectors.
+fn check_sector(bytes: u32) -> Result<(), FormatError> {
+    let fits = bytes >= 512 && u64::from(bytes) <= BLOCK && BLOCK.is_multiple_of(u64::from(bytes));
+    if fits { Ok(()) } else { Err(FormatError::Sectors { bytes }) }
+}
+
+impl MediumFile for BlockDevice {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.length)
+    }
+
+    fn set_len(&self, _length: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check(offset, data.len() as u64)?;
+        self.file.write_at(offset, data)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.check(offset, length)?;
+        // On a block device a punched hole is a discard whose bytes read as zeros (BLKZEROOUT that may unmap).
+        self.file.discard(offset, length)
+    }
+
+    fn read_vectored_at(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        self.file.read_vectored_at(offset, into)
+    }
+
+    fn write_vectored_at(&self, offset: u64, data: &[IoSlice<'_>]) -> io::Result<()> {
+        self.check(offset, data.iter().map(|part| part.len() as u64).sum())?;
+        self.file.write_vectored_at(offset, data)
+    }
+}
+
+impl BlockDevice {
+    /// A file that stands in for a device does not grow.
+    fn check(&self, offset: u64, length: u64) -> io::Result<()> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.length => Ok(()),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn sectors_larger_than_a_block_are_refused() {
+        for bytes in [512, 1024, 2048, 4096] {
+            check_sector(bytes).unwrap();
+        }
+        for bytes in [0, 256, 520, 3000, 8192, 65536] {
+            assert!(
+                matches!(check_sector(bytes), Err(FormatError::Sectors { bytes: told }) if told == bytes)
+            );
+        }
+    }
+
+    #[test]
+    fn only_devices_and_files_are_taken_and_by_one_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(BlockDevice::open(folder.path()), Err(FormatError::NotADevice)));
+        assert!(matches!(BlockDevice::open("/dev/null"), Err(FormatError::NotADevice)));
+        let path = folder.path().join("device");
+        assert!(matches!(BlockDevice::open(&path), Err(FormatError::Io { .. })), "it is not made");
+        File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let device = BlockDevice::open(&path).unwrap();
+        assert!(matches!(BlockDevice::open(&path), Err(FormatError::InUse)));
+        assert_eq!(device.length().unwrap(), 1 << 20);
+        assert_eq!(device.write_at((1 << 20) - 1, b"xy").unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(device.length().unwrap(), 1 << 20, "it does not grow");
+    }
+}

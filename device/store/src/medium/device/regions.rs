@@ -1,0 +1,240 @@
+//! The regions of a raw device: who has which units.
+//!
+//! Does: give and take units, remember which ones a crash could still bring back to an old owner.
+//! Does not: read or write the device. Costs: O(regions) an allocation; they are few, and so are allocations.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::label::{Entry, Extent, NAME_MAX, REGIONS_MAX, UNIT};
+
+/// One region, with the number of its last change.
+#[derive(Clone, Debug)]
+pub(super) struct Region {
+    pub(super) entry: Entry,
+    pub(super) changed: u64,
+}
+
+/// All regions. Changes are numbered; the table on the device holds all up to one of them.
+#[derive(Debug, Default)]
+pub(super) struct Regions {
+    units: u64,
+    regions: BTreeMap<u64, Region>,
+    names: BTreeMap<String, u64>,
+    next: u64,
+    changes: u64,
+    /// Units given up by a change; another owner may have them when a table with that change is durable.
+    leaving: Vec<(u64, Extent)>,
+}
+
+/// A stretch of the device, and how many bytes of the caller's it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) at: u64,
+    pub(super) length: u64,
+}
+
+impl Regions {
+    pub(super) fn new(units: u64, entries: Vec<Entry>) -> Self {
+        let mut regions = Self { units, ..Self::default() };
+        for entry in entries {
+            regions.insert(entry);
+        }
+        regions
+    }
+
+    fn insert(&mut self, entry: Entry) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.names.insert(entry.name.clone(), id);
+        self.regions.insert(id, Region { entry, changed: self.changes });
+        id
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<u64> {
+        self.names.get(name).copied()
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+        self.names.keys()
+    }
+
+    pub(super) fn entries(&self) -> impl ExactSizeIterator<Item = &Entry> {
+        self.regions.values().map(|region| &region.entry)
+    }
+
+    /// A region by its number; `NotFound` if it was deleted.
+    pub(super) fn get(&self, id: u64) -> io::Result<&Region> {
+        self.regions.get(&id).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// The number of the last change.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    pub(super) fn create(&mut self, name: &str) -> io::Result<u64> {
+        if !(1..=NAME_MAX).contains(&name.len()) || self.regions.len() == REGIONS_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.changes += 1;
+        Ok(self.insert(Entry { name: name.to_owned(), length: 0, extents: Vec::new() }))
+    }
+
+    pub(super) fn delete(&mut self, name: &str) -> io::Result<()> {
+        let id = self.names.remove(name).ok_or(io::ErrorKind::NotFound)?;
+        let region = self.regions.remove(&id).ok_or(io::ErrorKind::NotFound)?;
+        self.changes += 1;
+        self.leaving.extend(region.entry.extents.into_iter().map(|extent| (self.changes, extent)));
+        Ok(())
+    }
+
+    /// Sets a region's length. `StorageFull` if there are not enough units; whether some are just leaving, says
+    /// [`is_leaving`](Self::is_leaving).
+    pub(super) fn set_length(&mut self, id: u64, length: u64) -> io::Result<()> {
+        let region = self.get(id)?;
+        let had: u64 = region.entry.extents.iter().map(|extent| u64::from(extent.count)).sum();
+        let wanted = length.div_ceil(UNIT);
+        let more = match wanted.checked_sub(had) {
+            Some(0) | None => Vec::new(),
+            Some(more) => self.find_units(region.entry.extents.last().copied(), more)?,
+        };
+        self.changes += 1;
+        let change = self.changes;
+        let region = self.regions.get_mut(&id).ok_or(io::ErrorKind::NotFound)?;
+        region.changed = change;
+        region.entry.length = length;
+        for extent in more {
+            match region.entry.extents.last_mut() {
+                Some(last) if last.end() == u64::from(extent.first) => last.count += extent.count,
+                _ => region.entry.extents.push(extent),
+            }
+        }
+        let mut surplus = had.saturating_sub(wanted);
+        while surplus > 0
+            && let Some(last) = region.entry.extents.pop()
+        {
+            let cut = u64::from(last.count).min(surplus) as u32;
+            let kept = last.count - cut;
+            self.leaving.push((change, Extent { first: last.first + kept, count: cut }));
+            if kept > 0 {
+                region.entry.extents.push(Extent { first: last.first, count: kept });
+            }
+            surplus -= u64::from(cut);
+        }
+        Ok(())
+    }
+
+    /// Are there units that come free with the next durable table?
+    pub(super) fn is_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// A table with all changes up to `change` is durable.
+    pub(super) fn settle(&mut self, change: u64) {
+        self.leaving.retain(|(left, _)| *left > change);
+    }
+
+    /// Free units, in order.
+    fn gaps(&self) -> Vec<Extent> {
+        let owned = self.regions.values().flat_map(|region| region.entry.extents.iter().copied());
+        let mut taken: Vec<Extent> = owned.chain(self.leaving.iter().map(|(_, extent)| *extent)).collect();
+        taken.sort_unstable();
+        let mut gaps = Vec::new();
+        let mut at = 1;
+        let end = Extent { first: self.units.min(u64::from(u32::MAX)) as u32, count: 0 };
+        for extent in taken.into_iter().chain([end]) {
+            if extent.first > at {
+                gaps.push(Extent { first: at, count: extent.first - at });
+            }
+            at = at.max(extent.end().min(u64::from(u32::MAX)) as u32);
+        }
+        gaps
+    }
+
+    /// Units for a region, behind its last ones if these are free, else together if they fit anywhere.
+    fn find_units(&self, last: Option<Extent>, more: u64) -> io::Result<Vec<Extent>> {
+        let mut gaps = self.gaps();
+        let free: u64 = gaps.iter().map(|gap| u64::from(gap.count)).sum();
+        let more = u32::try_from(more).ok().filter(|_| more <= free).ok_or(io::ErrorKind::StorageFull)?;
+        let behind = gaps.iter().position(|gap| last.is_some_and(|last| u64::from(gap.first) == last.end()));
+        let fitting = gaps.iter().position(|gap| gap.count >= more);
+        if let Some(first) = behind.or(fitting) {
+            let gap = gaps.remove(first);
+            gaps.insert(0, gap);
+        }
+        let mut left = more;
+        let mut found = Vec::new();
+        for gap in gaps {
+            if left == 0 {
+                break;
+            }
+            let count = gap.count.min(left);
+            found.push(Extent { first: gap.first, count });
+            left -= count;
+        }
+        Ok(found)
+    }
+}
+
+/// Where bytes of a region lie, in order. The range lies within its extents.
+pub(super) fn pieces(extents: &[Extent], offset: u64, length: u64) -> Vec<Piece> {
+    let mut pieces = Vec::with_capacity(1);
+    let (mut offset, mut left) = (offset, length);
+    for extent in extents {
+        let size = u64::from(extent.count) * UNIT;
+        if offset >= size {
+            offset -= size;
+            continue;
+        }
+        if left == 0 {
+            break;
+        }
+        let length = left.min(size - offset);
+        pieces.push(Piece { at: u64::from(extent.first) * UNIT + offset, length });
+        left -= length;
+        offset = 0;
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::label::is_sound;
+    use super::*;
+
+    #[test]
+    fn units_of_a_deleted_region_come_back_with_the_next_table() {
+        let mut regions = Regions::new(5, Vec::new());
+        let one = regions.create("one").unwrap();
+        regions.set_length(one, 3 * UNIT).unwrap();
+        regions.delete("one").unwrap();
+        let two = regions.create("two").unwrap();
+        regions.set_length(two, 1).unwrap();
+        assert_eq!(regions.set_length(two, 2 * UNIT).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert!(regions.is_leaving());
+        assert_eq!(regions.get(two).unwrap().entry.length, 1, "a refusal changes nothing");
+        regions.settle(regions.changes());
+        regions.set_length(two, 4 * UNIT).unwrap();
+        assert!(is_sound(&regions.entries().cloned().collect::<Vec<_>>(), 5));
+        assert!(regions.get(one).is_err());
+    }
+
+    #[test]
+    fn a_region_grows_in_place_and_shrinks_from_its_end() {
+        let mut regions = Regions::new(100, Vec::new());
+        let (one, two) = (regions.create("one").unwrap(), regions.create("two").unwrap());
+        regions.set_length(one, 2 * UNIT).unwrap();
+        regions.set_length(one, 4 * UNIT).unwrap();
+        regions.set_length(two, UNIT).unwrap();
+        regions.set_length(one, 6 * UNIT).unwrap();
+        let extents = regions.get(one).unwrap().entry.extents.clone();
+        assert_eq!(extents, [Extent { first: 1, count: 4 }, Extent { first: 6, count: 2 }]);
+        let across = pieces(&extents, 4 * UNIT - 10, 30);
+        assert_eq!(across, [Piece { at: 5 * UNIT - 10, length: 10 }, Piece { at: 6 * UNIT, length: 20 }]);
+        regions.set_length(one, 3 * UNIT + 1).unwrap();
+        assert_eq!(regions.get(one).unwrap().entry.extents, [Extent { first: 1, count: 4 }]);
+        regions.set_length(one, UNIT).unwrap();
+        assert_eq!(regions.get(one).unwrap().entry.extents, [Extent { first: 1, count: 1 }]);
+    }
+}

@@ -1,0 +1,149 @@
+//! Where a store's bytes are: in its folder, or on the device that the folder names.
+//!
+//! Does: tie a folder to a labelled device, and open whichever it is. The tie is a symbolic link `device`, so that an
+//! operator sees it and can point it to where the device is found now, and a file `device.uuid` with the label's
+//! uuid, so that it cannot lead to another store's device unnoticed.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{BlockDevice, DeviceMedium, FileMedium, Medium, MediumFile};
+use crate::FormatError;
+
+/// The symbolic link to the device.
+const LINK: &str = "device";
+/// The file with the uuid in its label, 32 hexadecimal digits.
+const UUID: &str = "device.uuid";
+
+fn failed(doing: &'static str) -> impl Fn(io::Error) -> FormatError {
+    move |source| FormatError::Io { doing, source }
+}
+
+/// Looks at a device without changing it; gives the largest capacity of a store on it, in bytes.
+///
+/// # Errors
+/// Those that [`bind_device`] would answer.
+pub fn survey_device(device: impl AsRef<Path>, overwrite: bool) -> Result<u64, FormatError> {
+    DeviceMedium::survey(&BlockDevice::open(device)?, overwrite)
+}
+
+/// Labels a device and ties the folder to it; gives the device, still without a store.
+///
+/// # Errors
+/// `AlreadyFormatted` if the folder names a device or, unless `overwrite`, the device has a label; else as
+/// [`BlockDevice::open`] and [`DeviceMedium::format`].
+pub fn bind_device(
+    folder: impl AsRef<Path>,
+    device: impl AsRef<Path>,
+    uuid: [u8; 16],
+    overwrite: bool,
+) -> Result<DeviceMedium, FormatError> {
+    let (folder, path) = (folder.as_ref(), device.as_ref());
+    let _held = FileMedium::open(folder)?;
+    if fs::symlink_metadata(folder.join(LINK)).is_ok() {
+        return Err(FormatError::AlreadyFormatted);
+    }
+    // The path as given: /dev/disk/by-id/… stays true where /dev/sdX does not.
+    let path = std::path::absolute(path).map_err(failed("finding the device"))?;
+    let medium = DeviceMedium::format(Arc::new(BlockDevice::open(&path)?), uuid, overwrite)?;
+    let tie = || -> io::Result<()> {
+        let mut file =
+            File::options().write(true).create(true).truncate(true).mode(0o600).open(folder.join(UUID))?;
+        writeln!(file, "{}", hex(&uuid))?;
+        file.sync_all()?;
+        std::os::unix::fs::symlink(&path, folder.join(LINK))?;
+        File::open(folder)?.sync_all()
+    };
+    tie().map_err(failed("naming the device"))?;
+    Ok(medium)
+}
+
+/// Opens the medium of a store's folder: the folder itself, or the device that it names.
+///
+/// # Errors
+/// As [`FileMedium::open`]; for a device as [`BlockDevice::open`] and [`DeviceMedium::open`], and `OtherDevice`.
+pub fn open_place(folder: impl AsRef<Path>) -> Result<Arc<dyn Medium>, FormatError> {
+    let folder = folder.as_ref();
+    let files = FileMedium::open(folder)?;
+    let link = folder.join(LINK);
+    if fs::symlink_metadata(&link).is_err() {
+        return Ok(Arc::new(files));
+    }
+    let device = DeviceMedium::open(Arc::new(BlockDevice::open(&link)?))?;
+    let expected = fs::read_to_string(folder.join(UUID)).map_err(failed("reading the device's uuid"))?;
+    if expected.trim_end() != hex(&device.uuid()) {
+        return Err(FormatError::OtherDevice);
+    }
+    Ok(Arc::new(Tied { device, _folder: files }))
+}
+
+fn hex(uuid: &[u8; 16]) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A device, with the lock of the folder that names it.
+struct Tied {
+    device: DeviceMedium,
+    _folder: FileMedium,
+}
+
+impl Medium for Tied {
+    fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>> {
+        self.device.open(name, create)
+    }
+
+    fn delete(&self, name: &str) -> io::Result<()> {
+        self.device.delete(name)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.device.list()
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.device.sync_names()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(folder: &Path, name: &str) -> std::path::PathBuf {
+        let path = folder.join(name);
+        File::create(&path).unwrap().set_len(super::super::DEVICE_MIN).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_folder_leads_to_its_own_device_and_to_no_other() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (one, other) = (device(scratch.path(), "one"), device(scratch.path(), "other"));
+        let folder = scratch.path().join("store");
+        bind_device(&folder, &one, [1; 16], false).unwrap().open("x", true).unwrap().sync().unwrap();
+        assert!(matches!(bind_device(&folder, &other, [1; 16], false), Err(FormatError::AlreadyFormatted)));
+        assert_eq!(open_place(&folder).unwrap().list().unwrap(), ["x"]);
+        let held = open_place(&folder).unwrap();
+        assert!(matches!(open_place(&folder), Err(FormatError::InUse)), "the folder is held");
+        let elsewhere = scratch.path().join("elsewhere");
+        let again = bind_device(&elsewhere, &one, [2; 16], true);
+        assert!(matches!(again, Err(FormatError::InUse)), "the device is held, whichever folder names it");
+        drop(held);
+        drop(bind_device(&elsewhere, &other, [2; 16], false).unwrap());
+        fs::remove_file(folder.join(LINK)).unwrap();
+        std::os::unix::fs::symlink(&other, folder.join(LINK)).unwrap();
+        assert!(matches!(open_place(&folder), Err(FormatError::OtherDevice)));
+        fs::remove_file(&other).unwrap();
+        assert!(matches!(open_place(&folder), Err(FormatError::Io { .. })), "a device that is not there");
+    }
+
+    #[test]
+    fn a_folder_without_a_device_is_the_medium_itself() {
+        let scratch = tempfile::tempdir().unwrap();
+        open_place(scratch.path()).unwrap().open("x", true).unwrap();
+        assert!(scratch.path().join("x").is_file());
+    }
+}
