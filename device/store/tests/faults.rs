@@ -9,7 +9,7 @@ use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::{self, Op, Random};
 use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{DiskStore, FormatError, MemoryStore, ObjectStore, StoreError, format};
-use support::{Fresh, format_options, fresh, fresh_device, open, options, seeds};
+use support::{Fresh, MEDIA, format_options, fresh, open, options, seeds};
 
 const CAPACITY: u64 = 6 << 20;
 
@@ -117,22 +117,15 @@ fn calls_of(past: &Past) -> [u64; 3] {
 
 #[test]
 fn every_single_fault_is_an_error_or_harmless() {
-    seeds(1).into_iter().for_each(|seed| fail_each_call(seed, fresh));
-}
-
-#[test]
-fn every_single_fault_of_a_raw_device_is_an_error_or_harmless() {
-    seeds(1).into_iter().for_each(|seed| fail_each_call(seed, fresh_device));
-}
-
-fn fail_each_call(seed: u64, fresh: Fresh) {
-    let past = past(seed, fresh);
-    let [reads, writes, syncs] = calls_of(&past);
-    println!("seed {seed}: {reads} reads, {writes} writes, {syncs} syncs");
-    (1..=reads).for_each(|n| survive(&past, Fault::Read(n), n % 8 == 0));
-    for crash in [false, true] {
-        (1..=writes).for_each(|n| survive(&past, Fault::Write(n), crash));
-        (1..=syncs).for_each(|n| survive(&past, Fault::Sync(n), crash));
+    for (seed, fresh) in seeds(1).into_iter().flat_map(|seed| MEDIA.map(|fresh| (seed, fresh))) {
+        let past = past(seed, fresh);
+        let [reads, writes, syncs] = calls_of(&past);
+        println!("seed {seed}: {reads} reads, {writes} writes, {syncs} syncs");
+        (1..=reads).for_each(|n| survive(&past, Fault::Read(n), n % 8 == 0));
+        for crash in [false, true] {
+            (1..=writes).for_each(|n| survive(&past, Fault::Write(n), crash));
+            (1..=syncs).for_each(|n| survive(&past, Fault::Sync(n), crash));
+        }
     }
 }
 
