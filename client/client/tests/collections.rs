@@ -90,8 +90,23 @@ async fn collections_are_made_joined_listed_queried_and_removed() {
     let cut = device.query(&on(EVERY_OBJECT), everything, question(false, &[], &[3]), 1).await.unwrap();
     assert_eq!(cut, (vec![PID], 4), "one found room, four match");
     let tracked = object(0x9_0000);
-    let track = OnCollection::Track { collection: tracked, source: chosen.object, immediate: false };
-    device.on_collection(&on(tracked.object), track).await.unwrap();
+    let track = |reading| OnCollection::Track {
+        collection: tracked,
+        source: chosen.object,
+        reading,
+        immediate: false,
+    };
+    let unproven = device.on_collection(&on(tracked.object), track(None)).await;
+    assert!(unproven.is_err(), "the source needs a right of its own");
+    device.on_collection(&on(tracked.object), track(Some(owner.clone()))).await.unwrap();
+    let into = OnCollection::QueryInto {
+        collection: everything,
+        question: question(true, &[2], &[2]),
+        matches: tracked.object,
+        filling: Some(on(tracked.object)),
+        immediate: false,
+    };
+    device.on_collection(&on(EVERY_OBJECT), into).await.unwrap();
     let values = vec![(AttributeId::new(0x1_0000, 2), Bytes::from_static(b"all"))];
     let set = OnCollection::SetMemberAttributes { collection: chosen, values, immediate: false };
     device.on_collection(&owner, set).await.unwrap();

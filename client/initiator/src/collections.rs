@@ -6,6 +6,8 @@
 use bytes::Bytes;
 use sealstone_osd::{AttributeId, ObjectId};
 
+use crate::Bearer;
+
 /// The collection of every partition that holds all of its user objects, and that nobody makes or removes.
 pub const EVERY_OBJECT: u64 = 0x1082;
 /// Page of a user object's attributes that name the collections that it is a member of.
@@ -26,6 +28,8 @@ pub enum OnCollection {
         collection: ObjectId,
         /// The other one's object number; 0 for an empty collection.
         source: u64,
+        /// READ on the other one; without security, or without a source, nobody asks for it.
+        reading: Option<Bearer>,
         /// Answer at once; the collection tells when it is complete.
         immediate: bool,
     },
@@ -67,6 +71,8 @@ pub enum OnCollection {
         question: Question,
         /// Number of the tracking collection, in the same partition.
         matches: u64,
+        /// M_OBJECT on the tracking collection; without security nobody asks for it.
+        filling: Option<Bearer>,
         /// Answer at once; the tracking collection tells the progress.
         immediate: bool,
     },

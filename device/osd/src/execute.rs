@@ -30,7 +30,7 @@ use crate::isolation;
 use crate::locks::{Grasp, Reach};
 use crate::nexus::Nexus;
 use crate::report::{self, Progress, Refusal};
-use crate::source;
+use crate::source::{self, Further};
 use crate::tracking::{self, Job};
 
 /// A command on its way.
@@ -46,6 +46,8 @@ pub(crate) struct Execution<'a> {
     data_out_used: u64,
     /// What is left to do after the status.
     pending: Option<Plan>,
+    /// The right to a second object, for what is left to do.
+    further: Option<Further>,
 }
 
 /// A reply, and how it came about.
@@ -84,6 +86,7 @@ impl<'a> Execution<'a> {
             progress,
             data_out_used: 0,
             pending: None,
+            further: None,
         }
     }
 
@@ -115,6 +118,7 @@ impl<'a> Execution<'a> {
         self.device.tracking.push(Job {
             cdb: *self.cdb,
             admitted,
+            further: self.further,
             data_out: self.command.data_out.to_vec(),
             now_ms: self.now_ms,
             plan,
@@ -126,7 +130,7 @@ impl<'a> Execution<'a> {
     /// An immediate command was begun, and then something else of it failed.
     fn abandon(&mut self, admitted: &Admitted<RustCrypto>, refusal: &Refusal) {
         let Some(plan) = self.pending.take() else { return };
-        let authority = || tracking::authority(self.device, admitted, self.cdb);
+        let authority = || tracking::authority(self.device, admitted, None, self.cdb);
         let steps = Steps::new(self.device, false, &authority);
         tracking::abandon(&steps, &plan, refusal.sense(self.cdb.generation).as_ref());
     }
@@ -147,10 +151,7 @@ impl<'a> Execution<'a> {
 
     fn refuse(&self, seal: &ReplySeal<RustCrypto>, refusal: Refusal) -> Outcome {
         let status = refusal.status();
-        let proven = match &refusal {
-            Refusal::Denied(denial) => denial.is_proven(),
-            Refusal::Failed(_) => true,
-        };
+        let proven = refusal.denial().is_none_or(Denial::is_proven);
         // Nothing more than the bare refusal to whoever has not proven a credential.
         let sense = refusal.sense(self.cdb.generation).map(|sense| {
             if proven { sense.with_osd(self.progress.error(self.cdb.command.object())) } else { sense }
@@ -201,11 +202,17 @@ impl<'a> Execution<'a> {
             return Err(Failure::KeysChanged.into());
         }
         let permit = admitted.permit(cdb, device)?;
-        for span in continued.spans.iter().flatten() {
-            permit.check_range(span.at, span.length)?;
+        match (&continued.spans, cdb.command.range()) {
+            (Some(spans), _) => {
+                spans.iter().try_for_each(|span| permit.check_range(span.at, span.length))?;
+            }
+            // A segment that brings no list: the bytes are those that the CDB names.
+            (None, Some(range)) => permit.check_range(range.start, range.length)?,
+            (None, None) => {}
         }
         let came = Came { nexus: self.nexus, cdb, bytes: self.command.cdb, now_ms: self.now_ms };
-        source::check(device, &came, admitted, &permit, &continued)?;
+        let further = source::check(device, &came, admitted, &permit, &continued)?;
+        self.further = further;
         self.progress.complete(Functions::COMMAND_CAPABILITY);
         let kind = self.attribute_kind()?;
         self.check_read_only(sets)?;
@@ -217,7 +224,7 @@ impl<'a> Execution<'a> {
         // A command on many objects locks for itself from here on, unless everything is held for it.
         let held = reach == Some(Reach::Whole);
         let grasp = grasp.filter(|_| held || !self.row.stepwise);
-        let authority = || tracking::authority(device, admitted, cdb);
+        let authority = || tracking::authority(device, admitted, further.as_ref(), cdb);
         let steps = Steps::new(device, held, &authority);
 
         let mut buffer = self.buffer(&layout)?;

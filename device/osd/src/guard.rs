@@ -6,10 +6,10 @@
 
 use parking_lot::Mutex;
 use sealstone_crypto::{ParkingLot, RustCrypto};
-use sealstone_osd::{AttributeId, Capability, CapabilityBytes, Cdb, ObjectId, ObjectType, SecurityMethod};
+use sealstone_osd::{AttributeId, CapabilityBytes, Cdb, ObjectId, ObjectType, SecurityMethod};
 use sealstone_seal::{
-    Admitted, Denial, Facts, Gate, GatePolicy, KeyError, Nexus as SealNexus, ObjectFacts, Refused, Request,
-    SecurityToken, SignedBy, Verified,
+    Admitted, Denial, Extended, Facts, Gate, GatePolicy, KeyError, Nexus as SealNexus, ObjectFacts, Refused,
+    Request, SecurityToken, SignedBy,
 };
 
 use crate::attributes::rows::{PARTITION, page};
@@ -162,7 +162,7 @@ impl Guard {
         came: &Came<'_>,
         capability: &CapabilityBytes,
         proof: &[u8],
-    ) -> Result<Verified<Capability>, Denial> {
+    ) -> Result<Extended, Denial> {
         let token = Some(SecurityToken(came.nexus.token()));
         let seal_nexus = SealNexus { token, secure_channel: came.nexus.secure_channel };
         let request = Request {

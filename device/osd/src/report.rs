@@ -4,6 +4,7 @@
 //! Contract: a function that was neither completed nor left out has failed; exactly one can.
 //! Truth: docs/design/t10-osd.md 5.1, 5.2.
 
+use sealstone_osd::cdb::pointer;
 use sealstone_osd::{Generation, ObjectId};
 use sealstone_scsi::additional::READ_PAST_END_OF_USER_OBJECT;
 use sealstone_scsi::lu::ScsiReply;
@@ -18,6 +19,8 @@ use crate::failure::{Failure, Pointer};
 pub(crate) enum Refusal {
     /// Authority was missing.
     Denied(Denial),
+    /// Authority over a further object was missing: what an extension capability has to bring.
+    Further(Denial),
     /// Anything else.
     Failed(Failure),
 }
@@ -41,9 +44,17 @@ impl From<sealstone_store::StoreError> for Refusal {
 }
 
 impl Refusal {
+    /// The authority that was missing, if that was it.
+    pub(crate) const fn denial(&self) -> Option<&Denial> {
+        match self {
+            Self::Denied(denial) | Self::Further(denial) => Some(denial),
+            Self::Failed(_) => None,
+        }
+    }
+
     pub(crate) fn status(&self) -> Status {
         match self {
-            Self::Denied(denial) => denial.status(),
+            Self::Denied(denial) | Self::Further(denial) => denial.status(),
             Self::Failed(failure) => failure.status(),
         }
     }
@@ -52,6 +63,11 @@ impl Refusal {
     pub(crate) fn sense(&self, generation: Generation) -> Option<Sense> {
         match self {
             Self::Denied(denial) => denial.sense(generation),
+            // The field is one of the extension capability, which stands in the continuation segment.
+            Self::Further(denial) => denial.sense(generation).map(|sense| Sense {
+                field: sense.field.map(|_| FieldPointer::cdb(pointer::CONTINUATION)),
+                ..sense
+            }),
             Self::Failed(failure) if failure.status() != Status::CheckCondition => None,
             Self::Failed(Failure::Embedded(sense)) => Some((**sense).clone()),
             Self::Failed(failure) => {

@@ -1,21 +1,41 @@
-//! What a command does beyond the object that its capability is about: the source of a copy, the operations of REWRITE.
+//! What a command does beyond the object that its capability is about: the source of a copy, the second collection of a
+//! QUERY or of CREATE USER TRACKING COLLECTION, the operations of REWRITE.
 //!
 //! Does: ask for the rights that only the continuation segment tells. Does not: run anything.
-//! Contract: called under the command's locks, after its own permit, before anything is done.
+//! Contract: called under the command's locks, after its own permit, before anything is done; what comes back is asked
+//! again, under the lock of the further object, before each step of a command that goes on.
 //! Truth: docs/standards/security.md, extension capabilities; docs/design/security.md 4.7.
 
 use sealstone_crypto::RustCrypto;
 use sealstone_osd::capability::Range;
 use sealstone_osd::cdb::{Command, pointer};
 use sealstone_osd::rewrite::RewriteAction;
-use sealstone_osd::{Generation, ObjectType, Permissions};
-use sealstone_seal::{Admitted, Denial, Need, Permit};
+use sealstone_osd::{Generation, ObjectId, ObjectType, Permissions};
+use sealstone_seal::{Admitted, Denial, Extended, NOT_ENFORCED_WITHOUT_SECURITY, Need, Permit};
 
 use crate::continued::Continued;
 use crate::device::Device;
 use crate::failure::Failure;
 use crate::guard::Came;
 use crate::report::Refusal;
+
+/// What a command may do to a further object, by an extension capability.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Further {
+    extended: Extended,
+    need: Need,
+}
+
+impl Further {
+    /// May it still?
+    pub(crate) fn check(&self, device: &Device) -> Result<(), Refusal> {
+        if !device.guard.still_signed(Some(self.extended.signed_by())) {
+            return Err(Failure::KeysChanged.into());
+        }
+        self.extended.permit(&self.need, device).map_err(Refusal::Further)?;
+        Ok(())
+    }
+}
 
 /// Checks what the segment asks for besides.
 pub(crate) fn check(
@@ -24,50 +44,78 @@ pub(crate) fn check(
     admitted: &Admitted<RustCrypto>,
     permit: &Permit,
     continued: &Continued,
-) -> Result<(), Refusal> {
-    match came.cdb.command {
-        Command::CopyUserObjects(_) => check_copy(device, came, admitted, permit, continued),
-        Command::Rewrite(_) => check_rewrite(device, permit, continued),
-        _ => Ok(()),
-    }
+) -> Result<Option<Further>, Refusal> {
+    let need = match came.cdb.command {
+        Command::Rewrite(_) => return check_rewrite(device, permit, continued).map(|()| None),
+        Command::CopyUserObjects(_) => copied(continued)?,
+        // Whoever fills a collection changes what others find in it.
+        Command::Query(query) if query.matches != 0 => {
+            collection(query.object.partition, query.matches, Permissions::M_OBJECT)
+        }
+        Command::CreateTrackingCollection(create) if create.source != 0 => {
+            collection(create.object.partition, create.source, Permissions::READ)
+        }
+        _ => return Ok(None),
+    };
+    extended(device, came, admitted, permit, continued, need)
 }
 
-/// The source of a copy is read: its own capability must grant that, proven like the first one.
-fn check_copy(
-    device: &Device,
-    came: &Came<'_>,
-    admitted: &Admitted<RustCrypto>,
-    permit: &Permit,
-    continued: &Continued,
-) -> Result<(), Refusal> {
-    let segment = &continued.segment;
-    let source = segment.copy_source.ok_or(Failure::Field(pointer::CONTINUATION))?;
+/// The source of a copy is read, all of it: a capability for some bytes of the object is not enough.
+fn copied(continued: &Continued) -> Result<Need, Refusal> {
+    let source = continued.segment.copy_source.ok_or(Failure::Field(pointer::CONTINUATION))?;
     let permissions =
         if source.attributes { Permissions::READ | Permissions::GET_ATTR } else { Permissions::READ };
-    if admitted.capability().is_none() {
-        // NOSEC: nothing is proven anyway.
-        return if permit.allows(permissions) { Ok(()) } else { Err(Denial::Permission.into()) };
-    }
-    let ([capability], [proof]) = (&segment.extensions[..], &segment.proofs[..]) else {
-        return Err(if segment.extensions.is_empty() {
-            Denial::Permission.into()
-        } else {
-            Failure::Field(pointer::CONTINUATION).into()
-        });
-    };
-    let verified = device.guard.extend(device, came, capability, proof)?;
-    let need = Need {
+    Ok(Need {
         generation: Generation::Osd2,
         object: source.object,
         types: &[ObjectType::User],
         subject: source.object,
         permissions,
-        // All of it: a capability for some bytes of the object is not enough.
         range: Some(Range { start: 0, length: u64::MAX }),
-        scattered: true,
+        scattered: false,
+    })
+}
+
+/// A second collection of the same partition.
+fn collection(partition: u64, number: u64, permissions: Permissions) -> Need {
+    let object = ObjectId::new(partition, number);
+    Need {
+        generation: Generation::Osd2,
+        object,
+        types: &[ObjectType::Collection],
+        subject: object,
+        permissions,
+        range: None,
+        scattered: false,
+    }
+}
+
+/// The right to a further object has a capability of its own, proven like the first one.
+fn extended(
+    device: &Device,
+    came: &Came<'_>,
+    admitted: &Admitted<RustCrypto>,
+    permit: &Permit,
+    continued: &Continued,
+    need: Need,
+) -> Result<Option<Further>, Refusal> {
+    if admitted.capability().is_none() {
+        // NOSEC: nothing is proven anyway.
+        let asked = need.permissions.without(NOT_ENFORCED_WITHOUT_SECURITY);
+        return if permit.allows(asked) { Ok(None) } else { Err(Denial::Permission.into()) };
+    }
+    let segment = &continued.segment;
+    let ([capability], [proof]) = (&segment.extensions[..], &segment.proofs[..]) else {
+        return Err(if segment.extensions.is_empty() {
+            Refusal::Further(Denial::Permission)
+        } else {
+            Failure::Field(pointer::CONTINUATION).into()
+        });
     };
-    verified.permit(&need, device)?;
-    Ok(())
+    let extended = device.guard.extend(device, came, capability, proof).map_err(Refusal::Further)?;
+    let further = Further { extended, need };
+    further.check(device)?;
+    Ok(Some(further))
 }
 
 /// Operations that tell or move what is there need READ; those that look at an attribute, the right to it.

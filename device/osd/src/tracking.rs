@@ -27,6 +27,7 @@ use crate::device::Device;
 use crate::failure::{self, Failure};
 use crate::locks::Reach;
 use crate::report::Refusal;
+use crate::source::Further;
 
 /// Most immediate commands that wait or run; beyond, the initiator hears BUSY.
 pub(crate) const QUEUE_MAX: usize = 16;
@@ -50,6 +51,8 @@ const fn attribute(number: u32) -> AttributeId {
 pub(crate) struct Job {
     pub(crate) cdb: Cdb,
     pub(crate) admitted: Admitted<RustCrypto>,
+    /// The right to a second collection.
+    pub(crate) further: Option<Further>,
     pub(crate) data_out: Vec<u8>,
     pub(crate) now_ms: u64,
     pub(crate) plan: Plan,
@@ -67,7 +70,7 @@ impl Job {
     /// Runs it to its end.
     pub(crate) fn run(&self, device: &Device) -> Result<Done, Refusal> {
         let (cdb, plan) = (&self.cdb, &self.plan);
-        let authority = || authority(device, &self.admitted, cdb);
+        let authority = || authority(device, &self.admitted, self.further.as_ref(), cdb);
         let steps = Steps::new(device, false, &authority);
         let result = follow(&steps, plan.tracked, cdb.generation, |tally| {
             let parts = self.admitted.authenticate(cdb, &self.data_out)?;
@@ -102,13 +105,18 @@ impl Job {
     }
 }
 
-/// May a command that was admitted still go on? Its key may have been replaced, or the object's tag changed.
-pub(crate) fn authority(device: &Device, admitted: &Admitted<RustCrypto>, cdb: &Cdb) -> Result<(), Refusal> {
+/// May a command that was admitted still go on? A key of it may have been replaced, or the tag of an object changed.
+pub(crate) fn authority(
+    device: &Device,
+    admitted: &Admitted<RustCrypto>,
+    further: Option<&Further>,
+    cdb: &Cdb,
+) -> Result<(), Refusal> {
     if !device.guard.still_signed(admitted.signed_by()) {
         return Err(Failure::KeysChanged.into());
     }
     admitted.permit(cdb, device)?;
-    Ok(())
+    further.map_or(Ok(()), |further| further.check(device))
 }
 
 /// A command under way.

@@ -160,7 +160,7 @@ impl OsdUnit {
             Ok(_) => (Verdict::Done, None),
             Err(refusal) => {
                 let verdict = match refusal {
-                    Refusal::Denied(denial) => Verdict::Refused(denial.name()),
+                    Refusal::Denied(denial) | Refusal::Further(denial) => Verdict::Refused(denial.name()),
                     Refusal::Failed(failure) => Verdict::Failed(failure.name()),
                 };
                 (verdict, refusal.sense(job.cdb.generation))
@@ -283,7 +283,7 @@ impl OsdUnit {
     fn tell(&self, nexus: &Nexus, cdb: &Cdb, changes: bool, now_ms: u64, outcome: &Outcome) {
         let (ending, verdict) = match &outcome.refusal {
             None => (Ending::Done, Verdict::Done),
-            Some(Refusal::Denied(denial)) => {
+            Some(Refusal::Denied(denial) | Refusal::Further(denial)) => {
                 (Ending::Refused(denial.name()), Verdict::Refused(denial.name()))
             }
             Some(Refusal::Failed(failure)) => (Ending::Failed, Verdict::Failed(failure.name())),

@@ -45,7 +45,7 @@ fn collection(bench: &Bench, cid: u64) {
 
 fn tracking(bench: &Bench, cid: u64, source: u64) -> Answer {
     let create = CreateTracking { object: user(cid), source, immediate: false };
-    run(bench, Command::CreateTrackingCollection(create), Wish::default())
+    bench.track(create)
 }
 
 /// Sets attribute `number` of the Collections page.

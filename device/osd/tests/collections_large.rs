@@ -107,7 +107,7 @@ fn others_get_their_turn_while_many_objects_are_gone_through() {
         });
         let begun = Instant::now();
         let create = CreateTracking { object: user(CID), source: EVERYTHING, immediate: false };
-        bench.run(Command::CreateTrackingCollection(create), Wish::default(), &[]).good();
+        bench.track(create).good();
         query(&bench, 1 << 16);
         let whole = begun.elapsed();
         over.store(true, Ordering::SeqCst);

@@ -296,6 +296,56 @@ fn scattered_pieces_land_where_the_list_says() {
     assert_eq!(send(Command::Read(extent(user(OID), 1, 5)), &[]).data, b"YZabc");
 }
 
+/// A capability for some bytes serves a list whose pieces all lie within them, and no other.
+#[test]
+fn every_piece_of_a_list_lies_within_the_range_of_the_capability() {
+    use sealstone_osd::capability::{Range, Scope};
+    use sealstone_osd::continuation::{Piece, Segment};
+    let bench = Bench::with_partition();
+    create(&bench, OID);
+    write(&bench, OID, 0, &[b'.'; 64]);
+    let send = |command: Command, data: &[u8], pieces: Option<&[(u64, u64)]>| {
+        let mut capability = bench.capability(&command, sealstone_osd::SecurityMethod::AllData);
+        let range = Range { start: 16, length: 16 };
+        capability.descriptor =
+            sealstone_osd::Descriptor::User { scope: Scope::default(), allowed: user(OID), range };
+        let list =
+            |pieces: &[(u64, u64)]| pieces.iter().map(|&(offset, length)| Piece { offset, length }).collect();
+        let segment = Segment { scatter_gather: pieces.map(list), ..Segment::default() };
+        let bytes = segment.encode(command.row().osd2.unwrap()).unwrap();
+        let data = &data[..usize::try_from(command.data_out_len()).unwrap()];
+        let ready = bench.ready_scattered(command, &Wish::default(), data, &capability, bytes);
+        bench.verify(&ready, &bench.send(&ready)).unwrap()
+    };
+    let read = |start, length| Command::Read(extent(user(OID), start, length));
+    let written = |start, length| Command::Write(extent(user(OID), start, length));
+    // The first byte, the last one, both, and the end of the range without a byte.
+    for pieces in [&[(16, 4)][..], &[(28, 4)], &[(31, 1), (16, 3)], &[(16, 4), (32, 0)]] {
+        assert_eq!(send(read(0, 4), &[], Some(pieces)).good().data, b"....", "{pieces:?}");
+    }
+    send(written(0, 4), b"abcd", Some(&[(16, 2), (30, 2)])).good();
+    // Offsets count from STARTING BYTE.
+    assert_eq!(send(read(14, 4), &[], Some(&[(2, 2), (16, 2)])).good().data, b"abcd");
+    let before = bench.state_hash();
+    let outside: [(Command, Option<&[(u64, u64)]>); 7] = [
+        (written(0, 4), Some(&[(15, 4)])),
+        (written(0, 4), Some(&[(29, 4)])),
+        (written(0, 4), Some(&[(16, 3), (32, 1)])),
+        (written(0, 4), Some(&[(15, 1), (16, 3)])),
+        (written(0, 4), Some(&[(16, 4), (33, 0)])),
+        (written(1, 4), Some(&[(15, 3), (31, 1)])),
+        // A segment that brings no list: the CDB's own bytes count.
+        (written(15, 4), None),
+    ];
+    for (command, pieces) in outside {
+        let answer = send(command, b"EVIL", pieces);
+        assert_eq!(answer.sense(), (5, 0x2400), "{pieces:?}");
+        assert_eq!(answer.sense.unwrap().field.unwrap().byte, 168, "ALLOWED RANGE LENGTH");
+        assert_eq!(bench.state_hash(), before, "{pieces:?}");
+    }
+    send(written(16, 4), b"good", None).good();
+}
+
 #[test]
 fn objects_survive_a_restart_and_counts_are_right() {
     let bench = Bench::with_partition();

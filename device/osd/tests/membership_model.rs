@@ -157,7 +157,7 @@ fn send(bench: &Bench, step: &Step) -> bool {
         Step::Track(cid, source) => {
             let source = source.map_or(EVERYTHING, |source| CID + source);
             let create = CreateTracking { object: user(CID + cid), source, immediate: false };
-            run(bench, Command::CreateTrackingCollection(create), none())
+            bench.track(create)
         }
         Step::RemoveCollection(cid, force) => {
             let remove = RemoveCollection { object: user(CID + cid), force };

@@ -16,7 +16,7 @@ use sealstone_osd::query::{Criterion, QueryList, QueryType};
 use sealstone_osd::{AttributeId, Command, Descriptor, ObjectId, ObjectType, Permissions, SecurityMethod};
 use sealstone_scsi::{Sense, Status};
 use sealstone_store::MemoryStore;
-use support::{Answer, Bench, PID, Wish, user, value};
+use support::{Answer, Bench, PID, SIGN_HERE, Wish, user, value};
 
 const OID: u64 = 0x10000;
 const CID: u64 = 0x20000;
@@ -49,7 +49,7 @@ fn graded(bench: &Bench, count: u8) {
 
 fn tracking(bench: &Bench, cid: u64, source: u64) {
     let create = CreateTracking { object: user(cid), source, immediate: false };
-    bench.run(Command::CreateTrackingCollection(create), Wish::default(), &[]).good();
+    bench.track(create).good();
 }
 
 fn collection(bench: &Bench, cid: u64, members: impl IntoIterator<Item = u64>) {
@@ -78,11 +78,35 @@ fn send(
 ) -> Answer {
     let command = Command::Query(query);
     let mut capability = bench.capability(&command, SecurityMethod::AllData);
-    capability.permissions = capability.permissions | Permissions::M_OBJECT;
     change(&mut capability);
-    let segment = Continuation { query: Some(list.to_vec()), ..Continuation::default() };
-    let continuation = segment.encode(0x88A0).unwrap();
-    let ready = bench.ready_scattered(command, &Wish::default(), &[], &capability, continuation);
+    let further = (query.matches != 0).then(|| second(bench, query.matches, Permissions::M_OBJECT));
+    send_with(bench, command, Some(list), further.as_slice(), &capability)
+}
+
+/// A capability for a second collection.
+fn second(bench: &Bench, cid: u64, permissions: Permissions) -> sealstone_osd::Capability {
+    let command = Command::RemoveCollection(RemoveCollection { object: user(cid), force: false });
+    sealstone_osd::Capability { permissions, ..bench.capability(&command, SecurityMethod::AllData) }
+}
+
+fn send_with(
+    bench: &Bench,
+    command: Command,
+    list: Option<&[u8]>,
+    further: &[sealstone_osd::Capability],
+    capability: &sealstone_osd::Capability,
+) -> Answer {
+    let segment = Continuation {
+        query: list.map(<[u8]>::to_vec),
+        extensions: further.iter().map(sealstone_osd::Capability::encode).collect(),
+        proofs: vec![SIGN_HERE; further.len()],
+        ..Continuation::default()
+    };
+    let continuation = match (list, further) {
+        (None, []) => Vec::new(),
+        _ => segment.encode(command.row().osd2.unwrap()).unwrap(),
+    };
+    let ready = bench.ready_scattered(command, &Wish::default(), &[], capability, continuation);
     let reply = bench.send(&ready);
     bench.verify(&ready, &reply).unwrap()
 }
@@ -195,12 +219,96 @@ fn what_is_wrong_with_a_query_is_told_by_its_field() {
         move |one: &mut sealstone_osd::Capability| one.permissions = one.permissions.without(bit)
     };
     refused_at(&send(&bench, ask(CID), &list, less(Permissions::QUERY)), 129);
-    refused_at(&send(&bench, into(CID + 1), &list, less(Permissions::M_OBJECT)), 129);
     let tag = Criterion { id: AttributeId::new(5, 0x4000_0001), min: &[], max: &[9; 4] };
     let list = QueryList { kind: QueryType::Union, criteria: vec![tag] }.encode().unwrap();
     refused_at(&send(&bench, ask(CID), &list, less(Permissions::POL_SEC)), 129);
     send(&bench, ask(CID), &list, |_| ()).good();
     assert_eq!(members(&bench, CID + 1), [0; 0]);
+}
+
+/// Whatever the capability of the command allows of the one collection, the other one asks for its own.
+#[test]
+fn a_second_collection_is_reached_only_by_who_holds_a_capability_of_it() {
+    let bench = Bench::with_partition();
+    graded(&bench, 3);
+    collection(&bench, CID, [OID, OID + 1]);
+    tracking(&bench, CID + 1, 0);
+    let list = QueryList { kind: QueryType::Union, criteria: Vec::new() }.encode().unwrap();
+    let fill = Command::Query(Query { allocation: 0, matches: CID + 1, ..ask(CID) });
+    let take = CreateTracking { object: user(CID + 2), source: CID, immediate: false };
+    let take = Command::CreateTrackingCollection(take);
+    let before = bench.state_hash();
+    for (command, list, cid, right) in
+        [(fill, Some(list.as_slice()), CID + 1, Permissions::M_OBJECT), (take, None, CID, Permissions::READ)]
+    {
+        let mut first = bench.capability(&command, SecurityMethod::AllData);
+        first.permissions = Permissions::ALL_OSD2;
+        let sound = second(&bench, cid, right);
+        let refused = |further: &[sealstone_osd::Capability], pointer: Option<u16>| {
+            let answer = send_with(&bench, command, list, further, &first);
+            assert_eq!(answer.sense(), (5, 0x2400), "{further:?}");
+            let heard = answer.sense.unwrap().field.map(|field| field.byte);
+            assert_eq!(heard, pointer, "{further:?}");
+            assert_eq!(bench.state_hash(), before);
+        };
+        let is = |allowed, scope| sealstone_osd::Capability {
+            descriptor: Descriptor::Collection { scope, allowed },
+            ..sound
+        };
+        let unrestricted = Scope::default();
+        refused(&[], Some(48));
+        refused(&[sound, sound], Some(48));
+        let other = Permissions::ALL_OSD2.without(right);
+        refused(&[sealstone_osd::Capability { permissions: other, ..sound }], Some(48));
+        refused(&[is(user(CID + 7), unrestricted)], Some(48));
+        refused(&[is(ObjectId::new(PID, OID), unrestricted)], Some(48));
+        refused(&[is(user(cid), Scope { policy_access_tag: 9, ..unrestricted })], Some(48));
+        refused(&[is(user(cid), Scope { boot_epoch: 9, ..unrestricted })], Some(48));
+        refused(&[sealstone_osd::Capability { object_created_ms: 9, ..sound }], Some(48));
+        refused(&[sealstone_osd::Capability { expires_ms: 1, ..sound }], Some(48));
+        refused(&[sealstone_osd::Capability { object_type: ObjectType::User, ..sound }], Some(48));
+        // What proves nothing tells nothing.
+        refused(&[sealstone_osd::Capability { key_version: 3, ..sound }], None);
+        refused(&[sealstone_osd::Capability { method: SecurityMethod::NoSec, ..sound }], None);
+        refused(&[sealstone_osd::Capability { method: SecurityMethod::CapKey, ..sound }], None);
+        send_with(&bench, command, list, &[sound], &first).good();
+        if cid == CID + 1 {
+            for member in members(&bench, cid) {
+                bench.store.leave(user(cid), member).unwrap();
+            }
+            for number in 1..=0x13 {
+                bench.store.set_attribute(user(cid), AttributeId::new(TRACKING, number), &[]).unwrap();
+            }
+        }
+    }
+    assert_eq!(members(&bench, CID + 2), [OID, OID + 1]);
+}
+
+/// The right to the second collection is asked for again before each step.
+#[test]
+fn a_second_collection_whose_tag_changes_is_filled_no_further() {
+    let bench = Bench::with_partition();
+    graded(&bench, 3);
+    tracking(&bench, CID, 0);
+    let set = |tag: u32| {
+        let command = Command::SetAttributes(Target { object: user(CID) });
+        run(&bench, command, Wish::set(&[(0x6000_0005, 0x4000_0001, &tag.to_be_bytes())])).good()
+    };
+    set(7);
+    let list = QueryList { kind: QueryType::Union, criteria: Vec::new() }.encode().unwrap();
+    let fill = Query { allocation: 0, matches: CID, immediate: true, ..ask(EVERYTHING) };
+    let fill = Command::Query(fill);
+    let first = bench.capability(&fill, SecurityMethod::AllData);
+    let mut further = second(&bench, CID, Permissions::M_OBJECT);
+    if let Descriptor::Collection { scope, .. } = &mut further.descriptor {
+        scope.policy_access_tag = 7;
+    }
+    send_with(&bench, fill, Some(&list), &[further], &first).good();
+    set(8);
+    assert!(bench.unit.work());
+    assert_eq!(members(&bench, CID), [0; 0]);
+    let sense = Sense::parse(&page(&bench, CID, 4)).unwrap();
+    assert_eq!((sense.key.nibble(), sense.code.0), (5, 0x2400));
 }
 
 #[test]
@@ -324,7 +432,7 @@ fn an_immediate_command_goes_on_after_its_status_and_is_tracked() {
     bench.unit.upkeep().unwrap();
     assert_eq!((members(&bench, CID).len(), page(&bench, CID, 0x11)), (0, 50_u64.to_be_bytes().to_vec()));
     let create = CreateTracking { object: user(CID + 1), source: EVERYTHING, immediate: true };
-    bench.run(Command::CreateTrackingCollection(create), Wish::default(), &[]).good();
+    bench.track(create).good();
     assert_eq!(members(&bench, CID + 1), [0; 0]);
     bench.unit.upkeep().unwrap();
     assert_eq!(members(&bench, CID + 1).len(), 100);
@@ -344,7 +452,7 @@ fn immediate_commands_need_something_that_tells_how_they_ended() {
     let get = Command::GetMemberAttributes(immediate(CID + 1));
     refused_at(&bench.run(get, Wish::get(&[(1, 2)]), &[]), 11);
     let nothing = CreateTracking { object: user(CID + 2), source: 0, immediate: true };
-    refused_at(&bench.run(Command::CreateTrackingCollection(nothing), Wish::default(), &[]), 40);
+    refused_at(&bench.track(nothing), 40);
     assert!(!bench.unit.work(), "nothing waits");
 }
 
@@ -354,14 +462,14 @@ fn the_queue_of_immediate_commands_is_bounded() {
     graded(&bench, 1);
     for place in 0..17 {
         let create = CreateTracking { object: user(CID + place), source: EVERYTHING, immediate: true };
-        let answer = bench.run(Command::CreateTrackingCollection(create), Wish::default(), &[]);
+        let answer = bench.track(create);
         assert_eq!(answer.status == Status::Good, place < 16, "{place}: {:?}", answer.status);
     }
     bench.unit.upkeep().unwrap();
     assert_eq!(members(&bench, CID + 15), [OID]);
     assert!(bench.store.stat(user(CID + 16)).is_err());
     let create = CreateTracking { object: user(CID + 16), source: EVERYTHING, immediate: true };
-    bench.run(Command::CreateTrackingCollection(create), Wish::default(), &[]).good();
+    bench.track(create).good();
 }
 
 #[test]
@@ -403,7 +511,7 @@ fn a_restart_ends_what_was_under_way() {
     bench.create_partition(PID);
     graded(&bench, 3);
     let create = CreateTracking { object: user(CID), source: EVERYTHING, immediate: true };
-    bench.run(Command::CreateTrackingCollection(create), Wish::default(), &[]).good();
+    bench.track(create).good();
     drop(bench);
     let bench = Bench::start(OsdConfig::default(), store, 2, 0);
     bench.keys.lock().add_partition(PID).unwrap();

@@ -212,6 +212,11 @@ fn continuation_seeds() -> Vec<Vec<u8>> {
                 extensions: extensions.clone(),
                 ..Default::default()
             },
+            Continuation::Extensions => continuation::Segment {
+                extensions: extensions.clone(),
+                proofs: vec![[7; 32]; extensions.len()],
+                ..Default::default()
+            },
             Continuation::CopySource => continuation::Segment {
                 copy_source: Some(source),
                 extensions: extensions.clone(),
@@ -241,6 +246,10 @@ fn with_length(command: Command, length: u64) -> Command {
         Command::Read(extent) => Command::Read(sealstone_osd::cdb::Extent { length, ..extent }),
         Command::Write(extent) => Command::Write(sealstone_osd::cdb::Extent { length, ..extent }),
         Command::Query(query) => Command::Query(sealstone_osd::cdb::Query { matches: length, ..query }),
+        Command::CreateTrackingCollection(create) => {
+            let create = sealstone_osd::cdb::CreateTracking { source: length, ..create };
+            Command::CreateTrackingCollection(create)
+        }
         other => other,
     }
 }

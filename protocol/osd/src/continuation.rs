@@ -261,7 +261,10 @@ impl Segment {
             Continuation::Query => self.query.is_none(),
             Continuation::CopySource => self.copy_source.is_none(),
             Continuation::Rewrite => self.rewrite.is_empty(),
-            Continuation::ScatterGather | Continuation::Refused | Continuation::NotThere => false,
+            Continuation::ScatterGather
+            | Continuation::Extensions
+            | Continuation::Refused
+            | Continuation::NotThere => false,
         };
         if missing {
             return Err(ContinuationError::Missing);
@@ -347,6 +350,9 @@ fn allowed(command: &Command, kind: u16) -> bool {
         (Continuation::Query, EXTENSION | PROOFS) => {
             matches!(command, Command::Query(query) if query.matches != 0)
         }
+        (Continuation::Extensions, EXTENSION | PROOFS) => {
+            matches!(command, Command::CreateTrackingCollection(create) if create.source != 0)
+        }
         _ => false,
     }
 }
@@ -431,7 +437,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cdb::{CopyObjects, Extent, Query};
+    use crate::cdb::{CopyObjects, CreateTracking, Extent, Query};
 
     const OBJECT: ObjectId = ObjectId::new(0x1_0000, 0x1_0001);
     const READ: Command = Command::Read(Extent { object: OBJECT, start: 0, length: 30 });
@@ -472,6 +478,14 @@ mod tests {
         assert_eq!(Segment::parse(&ask(7), &wire), Ok(query));
         let kind = EXTENSION;
         assert_eq!(Segment::parse(&ask(0), &wire), Err(ContinuationError::NotAllowed { kind, at: 56 }));
+        let track = |source| {
+            Command::CreateTrackingCollection(CreateTracking { object: OBJECT, source, immediate: false })
+        };
+        let extensions = std::vec![CapabilityBytes::absent(Generation::Osd2)];
+        let one = Segment { extensions, proofs: std::vec![[1; 32]], ..Segment::default() };
+        let wire = one.encode(0x8894).unwrap();
+        assert_eq!(Segment::parse(&track(7), &wire), Ok(one));
+        assert_eq!(Segment::parse(&track(0), &wire), Err(ContinuationError::NotAllowed { kind, at: 40 }));
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub enum Continuation {
     Refused,
     /// At most one scatter/gather list.
     ScatterGather,
+    /// Extension capabilities, if it names a second object.
+    Extensions,
     /// Exactly one query list.
     Query,
     /// Exactly one copy source.

@@ -9,11 +9,36 @@
 use sealstone_osd::{Capability, CapabilityBytes, SecurityMethod};
 
 use crate::denial::Denial;
+use crate::facts::Facts;
 use crate::gate::{Gate, Request, current_under};
-use crate::grant::Verified;
+use crate::grant::{Need, Permit, SignedBy, Verified};
 use crate::hierarchy::KeySelector;
 use crate::icv::IcvKeys;
 use crate::provider::{Locks, Provider};
+
+/// An extension capability whose proof matched, and the key behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extended {
+    capability: Verified<Capability>,
+    signed: SignedBy,
+}
+
+impl Extended {
+    /// Compares with what the command wants of the further object. Ask again before each step of a long command, under
+    /// that object's lock.
+    ///
+    /// # Errors
+    /// [`Denial`].
+    pub fn permit(&self, need: &Need, facts: &dyn Facts) -> Result<Permit, Denial> {
+        self.capability.permit(need, facts)
+    }
+
+    /// The key that signed it: what [`SignedBy::holds`] says of it counts as for the first capability's.
+    #[must_use]
+    pub const fn signed_by(&self) -> SignedBy {
+        self.signed
+    }
+}
 
 impl<P: Provider, L: Locks> Gate<P, L> {
     /// Checks one extension capability of a command that [`Gate::admit`] let in.
@@ -25,7 +50,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         request: &Request<'_, P>,
         bytes: &CapabilityBytes,
         proof: &[u8],
-    ) -> Result<Verified<Capability>, Denial> {
+    ) -> Result<Extended, Denial> {
         let cdb = request.cdb;
         let generation = cdb.generation;
         let capability = bytes.parse().map_err(Denial::Capability)?;
@@ -73,6 +98,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
             return Err(if known { Denial::RequestIcv } else { Denial::KeyUnknown });
         }
         current_under(&capability, selector, request)?;
-        Ok(Verified::by_the_gate(capability))
+        let signed = SignedBy { selector, key: signing.identity() };
+        Ok(Extended { capability: Verified::by_the_gate(capability), signed })
     }
 }

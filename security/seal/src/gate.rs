@@ -300,7 +300,9 @@ pub fn selector(command: &Command, version: u8) -> KeySelector {
         Command::CreatePartition(_)
         | Command::RemovePartition(_)
         | Command::CreateSnapshot(_)
-        | Command::CreateClone(_) => KeySelector::Working { partition: 0, version },
+        | Command::CreateClone(_)
+        // It reads the source as it is now, as making a new duplicate would.
+        | Command::RefreshSnapshotOrClone(_) => KeySelector::Working { partition: 0, version },
         other => KeySelector::Working { partition: other.object().partition, version },
     }
 }

@@ -124,7 +124,7 @@ impl<P: Provider> Admitted<P> {
 }
 
 /// OSD-2's own permission bits: open-osd never sends them, so NOSEC does not ask for them.
-const NOT_ENFORCED_WITHOUT_SECURITY: Permissions =
+pub const NOT_ENFORCED_WITHOUT_SECURITY: Permissions =
     Permissions::M_OBJECT.union(Permissions::QUERY).union(Permissions::GBL_REM);
 
 /// What a command wants, from its row and its operands.
@@ -142,7 +142,7 @@ pub struct Need {
     pub permissions: Permissions,
     /// The bytes it touches; `None` for a command that touches none.
     pub range: Option<Range>,
-    /// Do the bytes follow from a scatter/gather list instead?
+    /// Do the bytes follow from a scatter/gather list instead? Then ask for each piece with [`Permit::check_range`].
     pub scattered: bool,
 }
 
@@ -232,11 +232,8 @@ impl Verified<Capability> {
             attributes_access: scope.attributes_access,
         };
         match need.range {
-            // Where a list says which bytes, a capability for some bytes of the object is not enough.
-            Some(_) if need.scattered && !range.permits(0, u64::MAX) => return Err(Denial::Range),
-            Some(_) if need.scattered => {}
-            Some(wanted) => permit.check_range(wanted.start, wanted.length)?,
-            None => {}
+            Some(wanted) if !need.scattered => permit.check_range(wanted.start, wanted.length)?,
+            Some(_) | None => {}
         }
         if !permit.allows(need.permissions) {
             return Err(Denial::Permission);

@@ -46,11 +46,13 @@ pub use clock::{Advice, DeviceClock, Retry};
 pub use credential::{Credential, IssueError};
 pub use data::{Authentic, DataInLayout};
 pub use denial::Denial;
+pub use extension::Extended;
 pub use facts::{Facts, ObjectFacts};
 pub use freshness::{ClockBehind, NonceError, NonceLimits, NonceMemory, clock_after_restart};
 pub use gate::{Gate, GatePolicy, Nexus, Refused, Request, selector};
 pub use grant::{
-    Admitted, MINIMUM_METHOD_PAGE, Need, POLICY_SECURITY_PAGES, Permit, QUOTAS_PAGES, SignedBy, Verified,
+    Admitted, MINIMUM_METHOD_PAGE, NOT_ENFORCED_WITHOUT_SECURITY, Need, POLICY_SECURITY_PAGES, Permit,
+    QUOTAS_PAGES, SignedBy, Verified,
 };
 pub use hierarchy::{KeyError, KeyHierarchy, KeyIdentity, KeySelector, SystemId};
 pub use icv::{IcvKeys, SecurityToken};

@@ -186,7 +186,7 @@ fn allowed_attributes_access_restricts_to_its_list() {
 }
 
 #[test]
-fn a_range_restricts_every_byte_and_forbids_scatter_gather() {
+fn a_range_restricts_every_byte_and_every_piece() {
     let device = Device::new();
     let mut chance = random();
     let ranged = |start, length| Capability {
@@ -202,8 +202,13 @@ fn a_range_restricts_every_byte_and_forbids_scatter_gather() {
     assert_eq!(permit_all.check_range(4096, 4097), Err(Denial::Range));
     assert_eq!(permit_all.check_range(u64::MAX, 2), Err(Denial::Range));
     let scattered = Cdb { continuation_length: 56, ..read(Generation::Osd2) };
-    assert_eq!(permit(&device, scattered, &ranged(0, 8192), &mut chance), Err(Denial::Range));
-    assert!(permit(&device, scattered, &ranged(0, 0), &mut chance).is_ok());
+    let pieces = permit(&device, scattered, &ranged(100, 50), &mut chance).unwrap();
+    for (start, length) in [(100, 50), (149, 1), (150, 0)] {
+        assert_eq!(pieces.check_range(start, length), Ok(()));
+    }
+    for (start, length) in [(99, 1), (150, 1), (100, 51), (0, 0), (151, 0)] {
+        assert_eq!(pieces.check_range(start, length), Err(Denial::Range), "{start} {length}");
+    }
 }
 
 /// A new object has no tag yet: its partition's counts.

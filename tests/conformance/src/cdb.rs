@@ -132,8 +132,8 @@ pub(crate) struct Request {
     pub(crate) continuation: Vec<u8>,
     /// Changes of the CDB after everything else was laid out, before it is signed.
     pub(crate) patches: Vec<(usize, Vec<u8>)>,
-    /// A user object of the same partition that a further capability allows to read, attributes too.
-    pub(crate) source: Option<u64>,
+    /// An object of the same partition, its type, and what a further capability allows of it: first two bytes.
+    pub(crate) further: Option<(u8, u64, u16)>,
     /// Further permissions for the capability, first two bytes.
     pub(crate) permissions: u16,
     /// Changes of the capability before it is signed.
@@ -168,7 +168,7 @@ impl Request {
             allocation: 4096,
             continuation: Vec::new(),
             patches: Vec::new(),
-            source: None,
+            further: None,
             permissions: 0,
             capability_patches: Vec::new(),
         }

@@ -129,6 +129,15 @@ impl Device {
         self.request(action).at(cdb::PARTITION, self.partition, 0)
     }
 
+    /// A further object that the request reaches: type, id, permissions. A secured device wants a capability of it in an
+    /// extension of the continuation segment; without security the bits of the one capability stand for it.
+    pub(crate) fn reaches(&self, request: &mut Request, further: (u8, u64, u16)) {
+        request.further = Some(further);
+        if !self.secured() {
+            request.permissions |= further.2;
+        }
+    }
+
     pub(crate) fn osd2(&self) -> bool {
         self.generation == Generation::Osd2
     }
@@ -163,9 +172,11 @@ impl Device {
                 2 => Signer::Root,
                 _ => Signer::Partition(request.partition),
             },
-            cdb::CREATE_PARTITION | cdb::REMOVE_PARTITION | cdb::CREATE_SNAPSHOT | cdb::CREATE_CLONE => {
-                Signer::Working(0)
-            }
+            cdb::CREATE_PARTITION
+            | cdb::REMOVE_PARTITION
+            | cdb::CREATE_SNAPSHOT
+            | cdb::CREATE_CLONE
+            | cdb::REFRESH => Signer::Working(0),
             _ => Signer::Working(request.partition),
         }
     }
@@ -179,9 +190,13 @@ impl Device {
     /// The same, signed with a key of the test's choice.
     pub(crate) fn sign_as(&self, mut request: Request, signer: Signer) -> Shot {
         let generation = request.generation;
-        let further = request.source.filter(|_| self.secured()).map(|object| {
-            let of_source = self.request(cdb::READ).user(request.partition, object);
-            let further = self.capability(&of_source);
+        let further = request.further.filter(|_| self.secured()).map(|(kind, object, permissions)| {
+            let mut of_it = self.request(cdb::GET_ATTRIBUTES).at(kind, request.partition, object);
+            of_it.permissions = permissions;
+            let further = self.capability(&of_it);
+            if request.continuation.is_empty() {
+                request.continuation = cdb::segment(request.action, &[]);
+            }
             // FFEEh: the capability; FF11h: room for its proof, at the end.
             request.continuation.extend(cdb::descriptor(0xFFEE, &further));
             request.continuation.extend(cdb::descriptor(0xFF11, &[0; 32]));

@@ -7,7 +7,7 @@ use sealstone_osd::attribute::list::{self, ObjectValues};
 use sealstone_osd::cdb::{
     ContainerScope, CreateTracking, FlushContainer, List, Members, Query, RemoveCollection, Target,
 };
-use sealstone_osd::continuation::Segment;
+use sealstone_osd::continuation::{PROOF_LEN, Segment};
 use sealstone_osd::listing::{MATCHES_HEADER, parse_matches};
 use sealstone_osd::query::{Criterion, QueryList, QueryType};
 use sealstone_osd::{AttributeId, Command, Generation, ObjectId};
@@ -33,12 +33,16 @@ pub(super) fn draft(generation: Generation, what: &OnCollection) -> Result<Draft
         OnCollection::Create { collection } => {
             plain(Command::CreateCollection(Target { object: *collection }))
         }
-        OnCollection::Track { collection, source, immediate } => {
-            plain(Command::CreateTrackingCollection(CreateTracking {
+        OnCollection::Track { collection, source, reading, immediate } => {
+            let command = Command::CreateTrackingCollection(CreateTracking {
                 object: *collection,
                 source: *source,
                 immediate: *immediate,
-            }))
+            });
+            match reading {
+                Some(reading) if *source != 0 => continued(command, Segment::default(), Some(reading))?,
+                _ => plain(command),
+            }
         }
         OnCollection::Remove { collection, force } => {
             let remove = RemoveCollection { object: *collection, force: *force };
@@ -61,11 +65,12 @@ pub(super) fn draft(generation: Generation, what: &OnCollection) -> Result<Draft
         OnCollection::Query { collection, question, ids_max } => {
             bounded("a list", *ids_max, LIST_IDS_MAX)?;
             let allocation = (MATCHES_HEADER + 8 * ids_max) as u64;
-            query(Query { object: *collection, allocation, matches: 0, immediate: false }, question)?
+            query(Query { object: *collection, allocation, matches: 0, immediate: false }, question, None)?
         }
-        OnCollection::QueryInto { collection, question, matches, immediate } => {
+        OnCollection::QueryInto { collection, question, matches, filling, immediate } => {
             let immediate = *immediate;
-            query(Query { object: *collection, allocation: 0, matches: *matches, immediate }, question)?
+            let into = Query { object: *collection, allocation: 0, matches: *matches, immediate };
+            query(into, question, filling.as_ref())?
         }
         OnCollection::GetMemberAttributes { collection, ids, length_max } => {
             bounded("an attribute list", *length_max, ATTRIBUTES_LENGTH_MAX)?;
@@ -89,18 +94,25 @@ pub(super) fn draft(generation: Generation, what: &OnCollection) -> Result<Draft
     })
 }
 
-fn query(query: Query, question: &Question) -> Result<Draft, OsdError> {
+fn query(query: Query, question: &Question, filling: Option<&Bearer>) -> Result<Draft, OsdError> {
     let criteria = question.criteria.iter();
     let criteria = criteria.map(|one| Criterion { id: one.id, min: &one.min, max: &one.max }).collect();
     let kind = if question.any { QueryType::Union } else { QueryType::Intersection };
     let cannot = OsdError::Malformed("the query cannot be encoded");
     let encoded = QueryList { kind, criteria }.encode().ok_or(cannot)?;
-    let command = Command::Query(query);
-    let segment = Segment { query: Some(encoded), ..Segment::default() };
-    let action = command.row().osd2.unwrap_or_default();
-    let cannot = OsdError::Malformed("the query cannot be encoded");
-    let continuation = segment.encode(action).ok_or(cannot)?;
-    Ok(Draft { continuation, ..Draft::new(command, Bytes::new()) })
+    continued(Command::Query(query), Segment { query: Some(encoded), ..Segment::default() }, filling)
+}
+
+/// A command with its continuation segment, and in it the capability for a second collection.
+fn continued(command: Command, mut segment: Segment, further: Option<&Bearer>) -> Result<Draft, OsdError> {
+    if let Some(further) = further {
+        segment.extensions = vec![further.capability().encode()];
+        segment.proofs = vec![[0; PROOF_LEN]];
+    }
+    let cannot = OsdError::Malformed("the command cannot be encoded");
+    let continuation = segment.encode(command.row().osd2.unwrap_or_default()).ok_or(cannot)?;
+    let extensions = further.cloned().into_iter().collect();
+    Ok(Draft { continuation, extensions, ..Draft::new(command, Bytes::new()) })
 }
 
 /// The ids that a QUERY found, and how many there are in all.

@@ -170,6 +170,8 @@ pub(crate) fn walk(
         let alone = hold != Hold::Look;
         let mut objects = vec![(pool.collection, false)];
         objects.extend(part.ids.iter().map(|&id| (ObjectId::new(partition, id), alone)));
+        // The collection that is filled: the right to it is asked for under its lock too.
+        objects.extend(steps.tracked.get().map(|filled| (filled, false)));
         let _grasp = steps.several(partition, hold == Hold::Remove, &objects);
         steps.authority()?;
         let _scope = alone.then(|| device.store.begin());

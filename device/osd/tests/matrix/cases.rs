@@ -74,7 +74,21 @@ pub struct Case {
     pub device: Device,
     pub wish: Wish,
     pub edit: Edit,
+    /// What is done to the extension capability before it is proven.
+    pub further: Further,
     pub finish: Finish,
+}
+
+/// What is done to the extension capability of a command that reaches a further object.
+pub enum Further {
+    /// Nothing.
+    Sound,
+    /// It is changed before it is proven.
+    Changed(Edit),
+    /// It comes with a proof that is none.
+    Unproven,
+    /// It does not come.
+    Missing,
 }
 
 pub const METHODS: [SecurityMethod; 3] =
@@ -107,6 +121,7 @@ fn by_partition_key(sample: &Sample) -> bool {
                 | Action::RemovePartition
                 | Action::CreateSnapshot
                 | Action::CreateClone
+                | Action::RefreshSnapshotOrClone
         )
 }
 
@@ -189,8 +204,89 @@ impl Collector<'_> {
             device: Device::Lenient,
             wish,
             edit: Box::new(edit),
+            further: Further::Sound,
             finish,
         });
+    }
+
+    /// The right to the further object, with each single thing wrong.
+    fn further(&mut self, sound: Capability) {
+        let mut add = |condition, what: &str, further| {
+            self.cases.push(Case {
+                condition,
+                what: format!("extension: {what}"),
+                method: self.method,
+                device: Device::Lenient,
+                wish: Wish::default(),
+                edit: Box::new(|_| {}),
+                further,
+                finish: Finish::AsIs,
+            });
+        };
+        add(condition::FURTHER_PERMISSION, "none", Further::Missing);
+        add(condition::FURTHER_ICV, "proof of nobody", Further::Unproven);
+        let mut edit = |condition, what: &str, edit: Edit| add(condition, what, Further::Changed(edit));
+        let allowed = sound.descriptor.allowed().unwrap();
+        let descriptor = move |allowed, scope| match sound.descriptor {
+            Descriptor::Collection { .. } => Descriptor::Collection { scope, allowed },
+            _ => Descriptor::User { scope, allowed, range: Range::ALL },
+        };
+        let scope = Scope::default();
+        let needed = sound.permissions;
+        edit(
+            condition::FURTHER_PERMISSION,
+            "without any",
+            Box::new(|one| one.permissions = Permissions::NONE),
+        );
+        edit(
+            condition::FURTHER_PERMISSION,
+            "with all others",
+            Box::new(move |one| one.permissions = Permissions::ALL_OSD2.without(needed)),
+        );
+        for (what, other) in [
+            ("the next", ObjectId::new(allowed.partition, allowed.object + 1)),
+            ("all ones", ObjectId::new(allowed.partition, u64::MAX)),
+        ] {
+            let edited = descriptor(other, scope);
+            edit(condition::FURTHER_OBJECT, what, Box::new(move |one| one.descriptor = edited));
+        }
+        let kind = match sound.object_type {
+            ObjectType::User => ObjectType::Collection,
+            _ => ObjectType::User,
+        };
+        edit(
+            condition::FURTHER_OBJECT_TYPE,
+            "another",
+            Box::new(move |one| {
+                one.object_type = kind;
+                one.descriptor = self::descriptor(Generation::Osd2, kind, allowed, scope);
+            }),
+        );
+        // Of a partition: it is signed as one of partition 10000h is, and says something else of itself.
+        edit(
+            condition::FURTHER_DESCRIPTOR_TYPE,
+            "of a partition",
+            Box::new(move |one| {
+                one.descriptor = Descriptor::Partition { scope, partition: allowed.partition };
+            }),
+        );
+        edit(condition::FURTHER_EXPIRED, "in 1970", Box::new(|one| one.expires_ms = 1));
+        edit(condition::FURTHER_CREATED_TIME, "another", Box::new(|one| one.object_created_ms = 1));
+        let tagged = descriptor(allowed, Scope { policy_access_tag: 0xDEAD, ..scope });
+        edit(condition::FURTHER_TAG, "another", Box::new(move |one| one.descriptor = tagged));
+        let booted = descriptor(allowed, Scope { boot_epoch: 77, ..scope });
+        edit(condition::FURTHER_BOOT_EPOCH, "another", Box::new(move |one| one.descriptor = booted));
+        edit(condition::FURTHER_KEY_UNKNOWN, "key version 9", Box::new(|one| one.key_version = 9));
+        edit(condition::FURTHER_BELOW_FLOOR, "NOSEC", Box::new(|one| one.method = SecurityMethod::NoSec));
+        if sound.object_type == ObjectType::User {
+            for (what, range) in [
+                ("one byte late", Range { start: 1, length: u64::MAX - 1 }),
+                ("one byte short", Range { start: 0, length: u64::MAX - 1 }),
+            ] {
+                let ranged = Descriptor::User { scope, allowed, range };
+                edit(condition::FURTHER_RANGE, what, Box::new(move |one| one.descriptor = ranged));
+            }
+        }
     }
 
     fn field(
@@ -600,6 +696,9 @@ pub fn all(sample: &Sample) -> Vec<Case> {
         collector.codes();
         collector.tampered_capability();
         collector.keys();
+        if let Some(further) = sample.further {
+            collector.further(further);
+        }
         if method >= SecurityMethod::CmdRsp {
             collector.tampered_cdb();
             collector.nonces();
@@ -621,6 +720,7 @@ pub fn all(sample: &Sample) -> Vec<Case> {
             device,
             wish: Wish::default(),
             edit: Box::new(|_| {}),
+            further: Further::Sound,
             finish: Finish::AsIs,
         });
     };
@@ -642,6 +742,7 @@ pub fn all(sample: &Sample) -> Vec<Case> {
                 device: Device::Frozen,
                 wish: Wish::default(),
                 edit: Box::new(|_| {}),
+                further: Further::Sound,
                 finish: Finish::AsIs,
             });
         }

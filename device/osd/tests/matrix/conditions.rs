@@ -14,19 +14,45 @@ pub struct Condition {
     pub pointer: [u16; 2],
     /// Had the sender proven possession of a credential? Then the reply is sealed and tells functions.
     pub proven: bool,
+    /// Is it about an extension capability? Then the first one was proven whatever this one is, and the reply is sealed.
+    pub further: bool,
 }
 
 const fn unproven(name: &'static str, reason: &'static str) -> Condition {
-    Condition { name, reason, code: 0x2400, pointer: [0, 0], proven: false }
+    Condition { name, reason, code: 0x2400, pointer: [0, 0], proven: false, further: false }
 }
 
 const fn at(name: &'static str, reason: &'static str, pointer: [u16; 2]) -> Condition {
-    Condition { name, reason, code: 0x2400, pointer, proven: true }
+    Condition { name, reason, code: 0x2400, pointer, proven: true, further: false }
 }
 
 const fn coded(name: &'static str, reason: &'static str, code: u16) -> Condition {
-    Condition { name, reason, code, pointer: [0, 0], proven: true }
+    Condition { name, reason, code, pointer: [0, 0], proven: true, further: false }
 }
+
+/// About an extension capability: the pointer is CDB CONTINUATION LENGTH, where its segment is told.
+const fn further(name: &'static str, reason: &'static str) -> Condition {
+    Condition { name, reason, code: 0x2400, pointer: [0, 48], proven: true, further: true }
+}
+
+/// The same, of one that nobody proved.
+const fn further_unproven(name: &'static str, reason: &'static str) -> Condition {
+    Condition { pointer: [0, 0], proven: false, ..further(name, reason) }
+}
+
+pub const FURTHER_PERMISSION: Condition = further("extension: permission missing", "permission");
+pub const FURTHER_OBJECT: Condition = further("extension: allowed object id", "object");
+pub const FURTHER_OBJECT_TYPE: Condition = further("extension: object type", "object_type");
+pub const FURTHER_DESCRIPTOR_TYPE: Condition = further("extension: descriptor type", "descriptor_type");
+pub const FURTHER_EXPIRED: Condition = further("extension: expired", "expired");
+pub const FURTHER_CREATED_TIME: Condition = further("extension: object created time", "created_time");
+pub const FURTHER_TAG: Condition = further("extension: policy access tag", "policy_access_tag");
+pub const FURTHER_BOOT_EPOCH: Condition = further("extension: boot epoch", "boot_epoch");
+pub const FURTHER_RANGE: Condition = further("extension: allowed range", "range");
+pub const FURTHER_ICV: Condition = further_unproven("extension: proof", "request_icv");
+pub const FURTHER_KEY_UNKNOWN: Condition = further_unproven("extension: key version", "key_unknown");
+pub const FURTHER_BELOW_FLOOR: Condition =
+    further_unproven("extension: method below the floor", "below_floor");
 
 pub const MISSING_PERMISSION: Condition = at("permission missing", "permission", [129, 129]);
 pub const EXPIRED: Condition = at("expired", "expired", [84, 84]);

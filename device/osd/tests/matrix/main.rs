@@ -177,7 +177,7 @@ fn fire(bench: &Bench, case: &Case, shot: &Shot, expected: &Condition) -> Result
     if told != expected.proven || sense.osd.is_some() != expected.proven {
         return Err(format!("error identification {:?}", sense.osd));
     }
-    let sealed = expected.proven && case.method >= SecurityMethod::CmdRsp;
+    let sealed = (expected.proven || expected.further) && case.method >= SecurityMethod::CmdRsp;
     if sense.response_icv.is_some() != sealed {
         return Err(format!("sealed: {}", sense.response_icv.is_some()));
     }

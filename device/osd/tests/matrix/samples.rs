@@ -19,6 +19,8 @@ pub const GENERATIONS: [Generation; 2] = [Generation::Osd1, Generation::Osd2];
 /// The user object and the collection that every bench has.
 pub const OID: u64 = 0x1_0001;
 pub const CID: u64 = 0x1_0002;
+/// A second collection, which no bench has: what is asked for first is the right to it.
+const OTHER_CID: u64 = 0x1_0003;
 /// A partition that no bench has.
 const NEW_PARTITION: u64 = 0x1_0007;
 /// Bytes of data of commands that bring some.
@@ -36,11 +38,21 @@ pub struct Sample {
     pub note: &'static str,
     pub command: Command,
     pub continuation: Vec<u8>,
+    /// What it needs of a further object: the extension capability that the segment brings.
+    pub further: Option<Capability>,
 }
 
 impl Sample {
     pub fn data(&self) -> &'static [u8] {
         &DATA[..usize::try_from(self.command.data_out_len()).unwrap()]
+    }
+
+    /// The segment with another extension capability and proof, or with none.
+    pub fn continuation_with(&self, further: Option<&Capability>, proof: [u8; 32]) -> Vec<u8> {
+        let segment = Segment::parse(&self.command, &self.continuation).unwrap();
+        let extensions = further.map(Capability::encode).into_iter().collect();
+        let proofs = further.map(|_| proof).into_iter().collect();
+        Segment { extensions, proofs, ..segment }.encode(self.row.osd2.unwrap()).unwrap()
     }
 
     /// As the matrix names it.
@@ -82,9 +94,15 @@ fn variants(row: &'static ServiceAction, generation: Generation, kind: ObjectTyp
             }
             vec![plain, sample(row, generation, kind, 0, "scatter/gather", true)]
         }
+        ("QUERY", _) => vec![one(0, ""), one(0, INTO_ANOTHER)],
+        ("CREATE USER TRACKING COLLECTION", _) => vec![one(0, ""), one(0, OF_ANOTHER)],
         _ => vec![one(0, "")],
     }
 }
+
+/// Samples of commands that name a second collection.
+const INTO_ANOTHER: &str = "into another";
+const OF_ANOTHER: &str = "of another";
 
 fn address(row: &ServiceAction, kind: ObjectType) -> ObjectId {
     let creates = row.name.starts_with("CREATE");
@@ -109,7 +127,8 @@ fn sample(
     note: &'static str,
     scattered: bool,
 ) -> Sample {
-    let continuation = segment(row, generation, scattered);
+    let further = further(row, generation, note);
+    let continuation = segment(row, generation, scattered, further.as_ref());
     let mut wire = vec![0; generation.cdb_len()];
     let mut put = |at: u16, bytes: &[u8]| {
         wire[usize::from(at)..usize::from(at) + bytes.len()].copy_from_slice(bytes);
@@ -129,6 +148,11 @@ fn sample(
         Transfer::None if matches!(row.name, "CLEAR" | "PUNCH") => DATA.len() as u64,
         Transfer::None | Transfer::Both => 0,
     };
+    // The allocation length is 0 where the matches go into a collection.
+    let length = if note == INTO_ANOTHER { 0 } else { length };
+    if [INTO_ANOTHER, OF_ANOTHER].contains(&note) {
+        put(pointer::start(generation), &OTHER_CID.to_be_bytes());
+    }
     // REWRITE has two lengths of four bytes: operands, and the range.
     let length = if row.name == "REWRITE" { DATA.len() as u64 * (1 << 32 | 1) } else { length };
     if length > 0 {
@@ -140,12 +164,23 @@ fn sample(
     put(pointer::data_in_icv_offset(generation), &[0xFF; 8]);
     let command =
         Cdb::parse(&wire).unwrap_or_else(|error| panic!("{} {generation}: {error}", row.name)).command;
-    Sample { row, generation, kind, note, command, continuation }
+    Sample { row, generation, kind, note, command, continuation, further }
 }
 
-/// A capability to read the source of a copy.
-fn reading() -> Capability {
-    Capability {
+/// What a command needs of a further object: to read the source of a copy or the other collection, or to fill it.
+fn further(row: &ServiceAction, generation: Generation, note: &str) -> Option<Capability> {
+    let scope = Scope::default();
+    let collection = Descriptor::Collection { scope, allowed: ObjectId::new(PID, OTHER_CID) };
+    let (object_type, permissions, descriptor) = match note {
+        INTO_ANOTHER => (ObjectType::Collection, Permissions::M_OBJECT, collection),
+        OF_ANOTHER => (ObjectType::Collection, Permissions::READ, collection),
+        _ if row.name == "COPY USER OBJECTS" => {
+            let (allowed, range) = (ObjectId::new(PID, OID), Range::ALL);
+            (ObjectType::User, Permissions::READ, Descriptor::User { scope, allowed, range })
+        }
+        _ => return None,
+    };
+    (generation == Generation::Osd2).then_some(Capability {
         generation: Generation::Osd2,
         format: Generation::Osd2,
         key_version: 0,
@@ -155,20 +190,23 @@ fn reading() -> Capability {
         audit: *b"auditor-of-the-tests",
         discriminator: [7; 12],
         object_created_ms: 0,
-        object_type: ObjectType::User,
-        permissions: Permissions::READ,
-        descriptor: Descriptor::User {
-            scope: Scope::default(),
-            allowed: ObjectId::new(PID, OID),
-            range: Range::ALL,
-        },
-    }
+        object_type,
+        permissions,
+        descriptor,
+    })
 }
 
-fn segment(row: &ServiceAction, generation: Generation, scattered: bool) -> Vec<u8> {
+fn segment(
+    row: &ServiceAction,
+    generation: Generation,
+    scattered: bool,
+    further: Option<&Capability>,
+) -> Vec<u8> {
     if generation == Generation::Osd1 {
         return Vec::new();
     }
+    let extensions: Vec<_> = further.map(Capability::encode).into_iter().collect();
+    let proofs = vec![SIGN_HERE; extensions.len()];
     let segment = match row.continuation {
         Continuation::ScatterGather if scattered => {
             let half = |offset| Piece { offset, length: DATA.len() as u64 / 2 };
@@ -177,12 +215,11 @@ fn segment(row: &ServiceAction, generation: Generation, scattered: bool) -> Vec<
         Continuation::Query => {
             let criterion = Criterion { id: AttributeId::new(1, 9), min: b"a", max: b"z" };
             let list = QueryList { kind: QueryType::Union, criteria: vec![criterion] };
-            Segment { query: list.encode(), ..Segment::default() }
+            Segment { query: list.encode(), extensions, proofs, ..Segment::default() }
         }
         Continuation::CopySource => {
             let source =
                 CopySource { object: ObjectId::new(PID, OID), attributes: false, freeze: false, time: 0 };
-            let (extensions, proofs) = (vec![reading().encode()], vec![SIGN_HERE]);
             Segment { copy_source: Some(source), extensions, proofs, ..Segment::default() }
         }
         Continuation::Rewrite => {
@@ -194,6 +231,7 @@ fn segment(row: &ServiceAction, generation: Generation, scattered: bool) -> Vec<
             };
             Segment { rewrite: vec![operation], ..Segment::default() }
         }
+        Continuation::Extensions if further.is_some() => Segment { extensions, proofs, ..Segment::default() },
         _ => return Vec::new(),
     };
     segment.encode(row.osd2.unwrap()).unwrap()

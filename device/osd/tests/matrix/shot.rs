@@ -7,10 +7,10 @@ use sealstone_seal::{
     Algorithm, AlgorithmSlots, Hash, IcvKeys, InitialKey, KeyHierarchy, KeySelector, SecurityToken, selector,
 };
 
-use super::cases::{Case, Finish, Key, found_first, full};
+use super::cases::{Case, Finish, Further, Key, found_first, full};
 use super::conditions::{self as condition, Condition};
 use super::samples::Sample;
-use super::support::{Bench, MASTER, PID, Ready, SYSTEM_ID};
+use super::support::{Bench, MASTER, PID, Ready, SIGN_HERE, SYSTEM_ID};
 
 /// Bytes ready to be sent.
 pub struct Shot {
@@ -32,7 +32,7 @@ pub fn build(bench: &Bench, token: SecurityToken, sample: &Sample, case: &Case) 
         &case.wish,
         sample.data(),
         &capability,
-        sample.continuation.clone(),
+        continuation(sample, &case.further),
         &used,
     );
     let mut cdb = ready.cdb.clone();
@@ -82,6 +82,19 @@ pub fn build(bench: &Bench, token: SecurityToken, sample: &Sample, case: &Case) 
     }
     let data_in_max = ready.data_in_max;
     Some(Shot { cdb, data_out, data_in_max, expected, ready: genuine.then_some(ready) })
+}
+
+/// The continuation segment, with the extension capability that the case wants.
+fn continuation(sample: &Sample, further: &Further) -> Vec<u8> {
+    match (further, sample.further) {
+        (Further::Sound, _) | (_, None) => sample.continuation.clone(),
+        (Further::Changed(edit), Some(mut capability)) => {
+            edit(&mut capability);
+            sample.continuation_with(Some(&capability), SIGN_HERE)
+        }
+        (Further::Unproven, Some(capability)) => sample.continuation_with(Some(&capability), [0x11; 32]),
+        (Further::Missing, Some(_)) => sample.continuation_with(None, SIGN_HERE),
+    }
 }
 
 /// The key that has to sign a CDB.

@@ -231,6 +231,27 @@ impl Bench {
         keys.add_partition(pid).unwrap();
     }
 
+    /// CREATE USER TRACKING COLLECTION with all the rights that it needs, on the source too.
+    #[track_caller]
+    pub fn track(&self, create: sealstone_osd::cdb::CreateTracking) -> Answer {
+        let command = Command::CreateTrackingCollection(create);
+        let capability = self.capability(&command, SecurityMethod::AllData);
+        let source = ObjectId::new(create.object.partition, create.source);
+        let reading = Capability {
+            permissions: Permissions::READ,
+            descriptor: Descriptor::Collection { scope: Scope::default(), allowed: source },
+            ..capability
+        };
+        let segment = Continuation {
+            extensions: vec![reading.encode()],
+            proofs: vec![SIGN_HERE],
+            ..Continuation::default()
+        };
+        let continuation = if create.source == 0 { Vec::new() } else { segment.encode(0x8894).unwrap() };
+        let ready = self.ready_scattered(command, &Wish::default(), &[], &capability, continuation);
+        self.finish(&ready)
+    }
+
     pub fn raw(&self, nexus: NexusId, cdb: &[u8], data_out: &[u8], data_in_max: usize) -> ScsiReply {
         self.raw_with(nexus, cdb, data_out, data_in_max, &NoTasks)
     }
@@ -342,7 +363,11 @@ impl Bench {
     /// Signs as the holder of a capability of its own.
     pub fn signer(&self, capability: &Capability) -> Signer<RustCrypto> {
         let keys = self.keys.lock();
-        let credential = Credential::issue(&keys, &AlgorithmSlots::DEFAULT, capability).unwrap();
+        let issued = Credential::issue(&keys, &AlgorithmSlots::DEFAULT, capability);
+        // Where there is no such key, any will do for what must be refused anyway.
+        let credential = issued.unwrap_or_else(|_| {
+            Credential::issue_under(&keys, &AlgorithmSlots::DEFAULT, KeySelector::Master, capability).unwrap()
+        });
         Signer::new(&credential, &AlgorithmSlots::DEFAULT).unwrap()
     }
 
@@ -461,9 +486,14 @@ impl Bench {
     /// Signs, sends, verifies.
     #[track_caller]
     pub fn run_with(&self, command: Command, wish: Wish, data: &[u8], capability: &Capability) -> Answer {
-        let ready = self.ready(command, &wish, data, capability);
-        let reply = self.send(&ready);
-        self.verify(&ready, &reply).unwrap_or_else(|error| {
+        self.finish(&self.ready(command, &wish, data, capability))
+    }
+
+    /// Sends, and verifies what is sealed.
+    #[track_caller]
+    fn finish(&self, ready: &Ready) -> Answer {
+        let reply = self.send(ready);
+        self.verify(ready, &reply).unwrap_or_else(|error| {
             assert!(matches!(error, ReplyError::Unsealed(_)), "{error}: {reply:?}");
             Answer {
                 status: reply.status,

@@ -108,7 +108,7 @@ commands! {
     SetAttributes(Target) = "SET ATTRIBUTES", 0x880F / 0x888F, Mandatory, [Root Partition Collection User], SET_ATTR => NONE, None, Refused;
     CreateAndWrite(Extent) = "CREATE AND WRITE", 0x8812 / 0x8892, Mandatory, [User], CREATE | WRITE => NONE, Out, ScatterGather;
     CopyUserObjects(CopyObjects) = "COPY USER OBJECTS", 0 / 0x8893, Optional, [User], CREATE | WRITE => NONE, None, CopySource;
-    CreateTrackingCollection(CreateTracking) = "CREATE USER TRACKING COLLECTION", 0 / 0x8894, Collections, [Collection], CREATE => READ, None, Refused;
+    CreateTrackingCollection(CreateTracking) = "CREATE USER TRACKING COLLECTION", 0 / 0x8894, Collections, [Collection], CREATE => NONE, None, Extensions;
     CreateCollection(Target) = "CREATE COLLECTION", 0x8815 / 0x8895, Collections, [Collection], CREATE => NONE, None, Refused;
     RemoveCollection(RemoveCollection) = "REMOVE COLLECTION", 0x8816 / 0x8896, Collections, [Collection], REMOVE => NONE, None, Refused;
     ListCollection(List) = "LIST COLLECTION", 0x8817 / 0x8897, Collections, [Collection Partition], READ => NONE, In, NotThere;
@@ -117,7 +117,7 @@ commands! {
     FlushCollection(FlushContainer) = "FLUSH COLLECTION", 0x881A / 0x889A, Collections, [Collection], OBJ_MGMT => NONE, None, Refused;
     FlushPartition(FlushContainer) = "FLUSH PARTITION", 0x881B / 0x889B, Mandatory, [Partition], OBJ_MGMT => NONE, None, Refused;
     FlushOsd(FlushContainer) = "FLUSH OSD", 0x881C / 0x889C, Mandatory, [Root], OBJ_MGMT => NONE, None, Refused;
-    Query(Query) = "QUERY", 0 / 0x88A0, Collections, [Collection], QUERY => M_OBJECT, In, Query;
+    Query(Query) = "QUERY", 0 / 0x88A0, Collections, [Collection], QUERY => NONE, In, Query;
     RemoveMemberObjects(Members) = "REMOVE MEMBER OBJECTS", 0 / 0x88A1, Collections, [Collection], M_OBJECT | REMOVE => NONE, None, Refused;
     GetMemberAttributes(Members) = "GET MEMBER ATTRIBUTES", 0 / 0x88A2, Collections, [Collection], M_OBJECT | GET_ATTR => NONE, None, Refused;
     SetMemberAttributes(Members) = "SET MEMBER ATTRIBUTES", 0 / 0x88A3, Collections, [Collection], M_OBJECT | SET_ATTR => NONE, None, Refused;

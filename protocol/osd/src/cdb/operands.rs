@@ -197,10 +197,6 @@ impl Operands for CreateTracking {
     fn object(&self) -> ObjectId {
         self.object
     }
-    /// It takes over the members of another collection.
-    fn deep(&self) -> bool {
-        self.source != 0
-    }
 }
 
 /// REMOVE COLLECTION.
@@ -362,10 +358,6 @@ impl Operands for Query {
     }
     fn object(&self) -> ObjectId {
         self.object
-    }
-    /// Its matches join another collection.
-    fn deep(&self) -> bool {
-        self.matches != 0
     }
     fn sizes(&self) -> (u64, u64) {
         (0, self.allocation)

@@ -33,6 +33,7 @@ behaviours! { "Collections and QUERY";
     Osd2 "t10-osd 1.9 QUERY" an_answer_is_cut_at_whole_ids_and_tells_its_length;
     Osd2 "t10-osd 1.9 QUERY" matches_go_into_a_tracking_collection;
     Osd2 "t10-osd 1.9 QUERY" a_query_without_its_list_is_refused;
+    Secured "security: extension capabilities" a_second_collection_needs_a_right_of_its_own;
 }
 
 const GRADE: (u32, u32) = (0x1_0000, 1);
@@ -49,8 +50,10 @@ fn collection(device: &mut Device) -> u64 {
 
 fn tracking(device: &mut Device, source: u64) -> u64 {
     let mut request = on(device, cdb::CREATE_TRACKING, 0).start(source).gets(&[(0xFFFF_FFFE, 4)]);
-    // READ, for the source.
-    request.permissions = 0x8000;
+    if source != 0 {
+        // READ, for the source.
+        device.reaches(&mut request, (COLLECTION, source, 0x8000));
+    }
     device.run(request).good().number()
 }
 
@@ -286,8 +289,10 @@ fn criteria(kind: u8, all: &[((u32, u32), &[u8], &[u8])]) -> Vec<u8> {
 fn query(device: &mut Device, id: u64, allocation: usize, into: u64, list: Vec<u8>) -> Answer {
     let request = on(device, cdb::QUERY, id).fetches(allocation).start(into);
     let mut request = request.continues(segment(cdb::QUERY, &[(2, list)]));
-    // M_OBJECT besides, for matches that go into a collection.
-    request.permissions = 0x0010;
+    if into != 0 {
+        // M_OBJECT, for matches that go into a collection.
+        device.reaches(&mut request, (COLLECTION, into, 0x0010));
+    }
     device.run(request)
 }
 
@@ -345,6 +350,31 @@ fn matches_go_into_a_tracking_collection(device: &mut Device) {
     let (from, into) = (tracking(device, id), tracking(device, 0));
     query(device, from, 0, into, criteria(UNION, &[(GRADE, &[3], &[])])).good();
     assert_eq!(members(device, into), objects[3..]);
+}
+
+/// All the rights there are, on the one collection that the capability of the command names, are not enough.
+fn a_second_collection_needs_a_right_of_its_own(device: &mut Device) {
+    let (id, _) = graded(device, 2);
+    let (from, into) = (tracking(device, id), tracking(device, 0));
+    let list = || segment(cdb::QUERY, &[(2, criteria(UNION, &[]))]);
+    let ask = |device: &Device| on(device, cdb::QUERY, from).start(into).continues(list());
+    let track = |device: &Device| on(device, cdb::CREATE_TRACKING, 0).start(from);
+    let everything = 0xFFFC;
+    for mut request in [ask(device), track(device)] {
+        request.permissions = everything;
+        device.run(request).refused(ILLEGAL, 0x2400);
+    }
+    for (mut request, object) in [(ask(device), into), (track(device), from)] {
+        // Every right but the one that counts, and that right on another collection.
+        let needed = if object == into { 0x0010 } else { 0x8000 };
+        let mut elsewhere = request.clone();
+        request.permissions = everything;
+        request.further = Some((COLLECTION, object, everything & !needed));
+        device.run(request).refused(ILLEGAL, 0x2400);
+        elsewhere.further = Some((COLLECTION, id, everything));
+        device.run(elsewhere).refused(ILLEGAL, 0x2400);
+    }
+    assert!(members(device, into).is_empty());
 }
 
 fn a_query_without_its_list_is_refused(device: &mut Device) {

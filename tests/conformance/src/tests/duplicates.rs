@@ -177,11 +177,7 @@ fn copy(device: &mut Device, object: u64, attributes: bool) -> Answer {
     let segment = segment(cdb::COPY, &[(0x0101, source(device.partition, object, attributes))]);
     let mut request = device.user(cdb::COPY, 0x0A_0000).continues(segment);
     // A secured device wants a capability of the source, too, which stands in an extension of the segment.
-    request.source = Some(object);
-    if !device.secured() {
-        // Without security the bits of the one capability stand for it.
-        request.permissions = 0x8000;
-    }
+    device.reaches(&mut request, (cdb::USER, object, 0x8000));
     device.run(request)
 }
 
