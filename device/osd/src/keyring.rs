@@ -107,7 +107,8 @@ impl Keyring {
         let known: BTreeSet<u64> = keys.partitions().collect();
         let mut changed = factory;
         for &orphan in known.difference(partitions).filter(|id| **id != 0) {
-            keys.remove_partition(orphan);
+            // Retired, if it was REMOVE PARTITION that was cut off.
+            keys.forget_partition(orphan);
             changed = true;
         }
         for &id in partitions.difference(&known) {

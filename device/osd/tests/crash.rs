@@ -251,14 +251,16 @@ fn power_lost_at_any_step_of_the_key_file_leaves_old_or_new_keys() {
     for change in CHANGES {
         for seed in 0..4 {
             let prepared = prepared(seed);
-            for step in 1..=4 {
+            // A removal says first that the ids will have no factory keys again.
+            let stores = if matches!(change, Change::RemovePartition | Change::Format) { 2 } else { 1 };
+            for step in 1..=3 * stores + 1 {
                 let mut media = prepared.fork();
                 let bench = media.boot();
                 manager(&bench);
                 let before = bench.keys.lock().clone();
                 media.folder.fault(Some(Fault::Power(media.folder.calls() + step)));
                 let (acknowledged, after) = change.send(&bench);
-                assert_eq!(acknowledged, step > 3, "{change:?}: three calls store a key file");
+                assert_eq!(acknowledged, step > 3 * stores, "{change:?}: three calls store a key file");
                 check(&format!("{change:?} seed {seed} step {step}"), &media, acknowledged, &before, &after);
             }
         }
@@ -285,6 +287,40 @@ fn power_lost_at_any_step_of_the_store_leaves_partitions_with_their_keys() {
             }
         }
     }
+}
+
+/// Whatever a crash left of a removal: where the partition is gone, its factory keys are too.
+#[test]
+fn a_removal_that_was_cut_off_gives_no_factory_keys_back() {
+    let mut gone = 0;
+    for change in [Change::RemovePartition, Change::Format] {
+        let prepared = prepared(5);
+        for (of_disk, step) in (1..60).map(|step| (true, step)).chain((1..=6).map(|step| (false, step))) {
+            let mut media = prepared.fork();
+            let bench = media.boot();
+            manager(&bench);
+            if of_disk {
+                let calls = media.disk.calls();
+                media.disk.fault(DiskFault::Power(calls.writes + calls.syncs + step));
+            } else {
+                media.folder.fault(Some(Fault::Power(media.folder.calls() + step)));
+            }
+            change.send(&bench);
+            drop(bench);
+            let again = media.crash().boot();
+            if partitions(&again).contains(&PID) {
+                continue;
+            }
+            gone += 1;
+            let create = Command::CreatePartition(CreatePartition { partition: PID });
+            again.run(create, Wish::default(), &[]).good();
+            again.keys.lock().add_partition(PID).unwrap();
+            let look = Command::GetAttributes(Target { object: ObjectId::of_partition(PID) });
+            let answer = again.run(look, Wish::get(&[]), &[]);
+            assert_eq!(answer.sense(), (5, 0x2400), "{change:?} {of_disk} {step}");
+        }
+    }
+    assert!(gone > 10, "{gone}");
 }
 
 #[test]

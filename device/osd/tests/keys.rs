@@ -416,7 +416,7 @@ fn nothing_runs_under_a_key_that_was_replaced() {
 }
 
 #[test]
-fn a_removed_and_made_again_partition_has_its_factory_keys_and_hears_no_old_command() {
+fn a_partition_made_again_has_no_keys_and_nothing_of_before_fits() {
     let bench = bench();
     let write = Command::Write(Extent { object: user(OID), start: 0, length: 4 });
     let capability = bench.capability(&write, SecurityMethod::CmdRsp);
@@ -425,10 +425,30 @@ fn a_removed_and_made_again_partition_has_its_factory_keys_and_hears_no_old_comm
     let remove = Command::RemovePartition(RemovePartition { partition: PID, with_contents: true });
     bench.run(remove, Wish::default(), &[]).good();
     assert!(!enters(&bench, PID, 0), "no partition, no key");
-    bench.create_partition(PID);
+    let factory = bench.keys.lock().clone();
+    let create = Command::CreatePartition(CreatePartition { partition: PID });
+    bench.run(create, Wish::default(), &[]).good();
+    let old = bench.ready(write, &Wish::default(), b"once", &capability);
+    for stale in [&ready, &old] {
+        assert_eq!(bench.send(stale).sense[1..4], [5, 0x24, 0]);
+    }
+    assert!(!enters(&bench, PID, 0), "the factory's keys are not there");
+    bench.renew_keys(PID);
     bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
-    assert_eq!(bench.send(&ready).sense[1..4], [5, 0x24, 6], "the nonce is remembered by the key's bytes");
     assert!(enters(&bench, PID, 0));
+    let renewed = std::mem::replace(&mut *bench.keys.lock(), factory);
+    assert!(!enters(&bench, PID, 0));
+    *bench.keys.lock() = renewed;
+    // A clone under an id of before has none either, and FORMAT OSD forgets no id.
+    bench.run(Command::FormatOsd(FormatOsd { capacity: 0 }), Wish::default(), &[]).good();
+    for partition in [PID, OTHER_PID] {
+        bench.run(Command::CreatePartition(CreatePartition { partition }), Wish::default(), &[]).good();
+        assert!(!enters(&bench, partition, 0));
+    }
+    bench.run(Command::CreatePartition(CreatePartition { partition: PID + 99 }), Wish::default(), &[]).good();
+    bench.keys.lock().add_partition(PID + 99).unwrap();
+    let look = Command::GetAttributes(Target { object: ObjectId::of_partition(PID + 99) });
+    bench.run(look, Wish::default(), &[]).good();
 }
 
 #[test]

@@ -7,6 +7,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use sealstone_osd::{Capability, CapabilityBytes, Descriptor};
 use thiserror::Error;
@@ -15,6 +16,7 @@ use zeroize::Zeroizing;
 use crate::algorithm::{Algorithm, Hash};
 use crate::key::{AuthenticationKey, CapabilityKey, GenerationKey, InitialKey, KeyIdentifier, KeyPair};
 use crate::provider::Provider;
+use crate::retired::Retired;
 
 /// Bytes of a SET KEY seed, in both generations.
 pub const SEED_LEN: usize = 20;
@@ -189,6 +191,8 @@ pub struct KeyHierarchy<P: Provider> {
     next_master: Option<Arc<Level<P>>>,
     pub(crate) root: Option<Arc<Level<P>>>,
     pub(crate) partitions: BTreeMap<u64, Arc<PartitionKeys<P>>>,
+    /// Ids that had keys under the present root key.
+    pub(crate) retired: Arc<Retired>,
 }
 
 impl<P: Provider> Clone for KeyHierarchy<P> {
@@ -200,6 +204,7 @@ impl<P: Provider> Clone for KeyHierarchy<P> {
             next_master: self.next_master.clone(),
             root: self.root.clone(),
             partitions: self.partitions.clone(),
+            retired: Arc::clone(&self.retired),
         }
     }
 }
@@ -265,7 +270,8 @@ impl<P: Provider> KeyHierarchy<P> {
 
     pub(crate) fn bare(hash: Hash, system_id: SystemId, master: KeyPair) -> Self {
         let master = level(master, None);
-        Self { system_id, hash, master, next_master: None, root: None, partitions: BTreeMap::new() }
+        let (partitions, retired) = (BTreeMap::new(), Arc::default());
+        Self { system_id, hash, master, next_master: None, root: None, partitions, retired }
     }
 
     fn factory_root(&mut self) {
@@ -331,7 +337,9 @@ impl<P: Provider> KeyHierarchy<P> {
         }
     }
 
-    /// A new partition: factory partition pair and working key 0, under the present root key.
+    /// A new partition: factory partition pair and working key 0, under the present root key. One whose id had keys
+    /// under that root key before has none until SET KEY partition: the factory's would bring old credentials back to
+    /// life, and whoever knew them would know them again.
     ///
     /// # Errors
     /// [`KeyError::ParentUnset`], [`KeyError::PartitionExists`], [`KeyError::Full`].
@@ -343,6 +351,9 @@ impl<P: Provider> KeyHierarchy<P> {
             return Err(KeyError::Full);
         }
         let root = self.root.as_ref().ok_or(KeyError::ParentUnset)?;
+        if self.retired.contains(partition) {
+            return self.add_partition_unset(partition);
+        }
         let pair =
             derive_pair::<P>(self.hash, &root.generation, &factory_seed(LEVEL_PARTITION, 0, partition));
         let working = derive_working::<P>(
@@ -377,8 +388,34 @@ impl<P: Provider> KeyHierarchy<P> {
         self.partitions.keys().copied()
     }
 
-    /// Forgets the keys of a partition; nothing happens if there are none, or for partition zero.
+    /// REMOVE PARTITION begins: the keys stay for as long as the partition is there, but one that is made under its id
+    /// later does not get the factory's. Nothing happens if there are no keys, or for partition zero.
+    pub fn retire_partition(&mut self, partition: u64) {
+        if partition != 0 && self.partitions.contains_key(&partition) {
+            Arc::make_mut(&mut self.retired).insert(partition);
+        }
+    }
+
+    /// FORMAT OSD begins: as [`Self::retire_partition`], of all partitions but zero.
+    pub fn retire_all(&mut self) {
+        let ids: Vec<u64> = self.partitions.keys().copied().filter(|id| *id != 0).collect();
+        ids.into_iter().for_each(|id| self.retire_partition(id));
+    }
+
+    /// Does a new partition of this id start without keys?
+    #[must_use]
+    pub fn is_retired(&self, partition: u64) -> bool {
+        self.retired.contains(partition)
+    }
+
+    /// Forgets the keys of a partition for good; nothing happens if there are none, or for partition zero.
     pub fn remove_partition(&mut self, partition: u64) {
+        self.retire_partition(partition);
+        self.forget_partition(partition);
+    }
+
+    /// Forgets the keys of a partition that never was: nobody can have used them. If it was retired, it stays so.
+    pub fn forget_partition(&mut self, partition: u64) {
         if partition != 0 {
             self.partitions.remove(&partition);
         }
@@ -387,6 +424,7 @@ impl<P: Provider> KeyHierarchy<P> {
     /// FORMAT OSD: all partitions but zero are gone. The root key and the keys of partition zero stay: to go back to
     /// the factory's would bring back to life what SET KEY revoked.
     pub fn format(&mut self) {
+        self.retire_all();
         self.partitions.retain(|partition, _| *partition == 0);
     }
 
@@ -467,7 +505,9 @@ impl<P: Provider> KeyHierarchy<P> {
         self.invalidate_partitions();
     }
 
+    /// A new root key: nothing that was ever derived below the old one can be derived again.
     fn invalidate_partitions(&mut self) {
+        self.retired = Arc::default();
         let unset = Arc::new(PartitionKeys::unset());
         self.partitions.values_mut().for_each(|keys| *keys = Arc::clone(&unset));
     }

@@ -3,9 +3,12 @@
 //! Does: encode and decode. Does not: encrypt; whoever stores the bytes protects them.
 //! Contract: the bytes are secret and wiped when dropped; `decode(encode(h))` signs exactly as `h` does.
 //!
-//! Layout: `"OSDKH01\0"`, hash (1 SHA-1, 2 SHA-256), system id 20, master, root, number of partitions 4, then each:
-//! partition id 8, pair, 16 working keys. A pair is: present 1, authentication key, generation key, identifier; a
-//! working key: present 1, key, identifier; an identifier: present 1, 7 bytes. Absent things are one zero byte.
+//! Layout: `"OSDKH02\0"`, hash (1 SHA-1, 2 SHA-256), system id 20, master, root, number of partitions 4, then each:
+//! partition id 8, pair, 16 working keys; number of stretches of retired partition ids 4, then each: first 8, last 8. A
+//! pair is: present 1, authentication key, generation key, identifier; a working key: present 1, key, identifier; an
+//! identifier: present 1, 7 bytes. Absent things are one zero byte. `"OSDKH01\0"` ends before the stretches.
+//!
+//! Costs: O(partitions + retired stretches) to encode and to decode; see docs/standards/security.md, section 5.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,8 +20,11 @@ use crate::algorithm::Hash;
 use crate::hierarchy::{KeyHierarchy, Level, PARTITIONS_MAX, PartitionKeys, level, working_key};
 use crate::key::{AuthenticationKey, GenerationKey, KeyIdentifier, KeyPair};
 use crate::provider::Provider;
+use crate::retired::{RETIRED_STRETCHES_MAX, Retired};
 
-const MAGIC: &[u8; 8] = b"OSDKH01\0";
+const MAGIC: &[u8; 8] = b"OSDKH02\0";
+/// The layout before there were retired partitions: it ends after the partitions.
+const MAGIC_WITHOUT_RETIRED: &[u8; 8] = b"OSDKH01\0";
 
 /// Why bytes are no key hierarchy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -41,7 +47,9 @@ impl<P: Provider> KeyHierarchy<P> {
         // Reserved in full, so that no reallocation leaves a copy behind.
         let pair = 10 + 2 * self.hash.tag_len();
         let partition = 8 + pair + 16 * (9 + self.hash.tag_len());
-        let mut out = Zeroizing::new(Vec::with_capacity(64 + 2 * pair + partition * self.partitions.len()));
+        let retired = 4 + 16 * RETIRED_STRETCHES_MAX;
+        let room = 64 + 2 * pair + partition * self.partitions.len() + retired;
+        let mut out = Zeroizing::new(Vec::with_capacity(room));
         out.extend_from_slice(MAGIC);
         out.push(match self.hash {
             Hash::Sha1 => 1,
@@ -65,6 +73,11 @@ impl<P: Provider> KeyHierarchy<P> {
                 }
             }
         }
+        out.extend_from_slice(&(self.retired.stretches().count() as u32).to_be_bytes());
+        for (first, last) in self.retired.stretches() {
+            out.extend_from_slice(&first.to_be_bytes());
+            out.extend_from_slice(&last.to_be_bytes());
+        }
         out
     }
 
@@ -74,9 +87,11 @@ impl<P: Provider> KeyHierarchy<P> {
     /// See [`KeystoreError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, KeystoreError> {
         let mut reader = Reader { rest: bytes };
-        if reader.array::<8>() != Ok(*MAGIC) {
-            return Err(KeystoreError::Magic);
-        }
+        let has_retired = match &reader.array::<8>() {
+            Ok(magic) if magic == MAGIC => true,
+            Ok(magic) if magic == MAGIC_WITHOUT_RETIRED => false,
+            _ => return Err(KeystoreError::Magic),
+        };
         let hash = match reader.byte()? {
             1 => Hash::Sha1,
             2 => Hash::Sha256,
@@ -109,6 +124,19 @@ impl<P: Provider> KeyHierarchy<P> {
             if this.partitions.insert(id, Arc::new(keys)).is_some() {
                 return Err(KeystoreError::Malformed);
             }
+        }
+        if has_retired {
+            let count = u32::from_be_bytes(reader.array()?) as usize;
+            if count > RETIRED_STRETCHES_MAX {
+                return Err(KeystoreError::Malformed);
+            }
+            let mut stretches = Vec::with_capacity(count);
+            for _ in 0..count {
+                let first = u64::from_be_bytes(reader.array()?);
+                stretches.push((first, u64::from_be_bytes(reader.array()?)));
+            }
+            let retired = Retired::from_stretches(stretches.into_iter()).ok_or(KeystoreError::Malformed)?;
+            this.retired = Arc::new(retired);
         }
         if reader.rest.is_empty() { Ok(this) } else { Err(KeystoreError::Malformed) }
     }

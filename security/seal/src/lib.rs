@@ -36,6 +36,7 @@ pub mod layout;
 pub mod nonce;
 pub mod provider;
 mod reply;
+mod retired;
 pub mod sense;
 pub mod signer;
 mod tag;
@@ -60,5 +61,6 @@ pub use key::{AuthenticationKey, CapabilityKey, GenerationKey, InitialKey, KeyId
 pub use nonce::Nonce;
 pub use provider::{Locks, Mutex, Provider, Random};
 pub use reply::{ReplySeal, Stored};
+pub use retired::RETIRED_STRETCHES_MAX;
 pub use signer::{Checked, Integrity, Parts, Reply, ReplyError, SignError, Signed, Signer};
 pub use tag::{TAG_MAX, Tag, ct_eq};

@@ -119,14 +119,59 @@ fn what_cannot_be_set_is_refused() {
     assert!(signature(&keys, KeySelector::Working { partition: 0, version: 0 }).is_none());
 }
 
-/// A partition made again under its id has the factory's keys again: what was remembered of them must still hold.
+/// The factory's keys follow from the id alone: who knew them would know them again, and old credentials would fit.
+#[test]
+fn a_partition_made_again_has_no_keys_until_they_are_set() {
+    let zero = KeySelector::Working { partition: PARTITION, version: 0 };
+    let has_keys = |keys: &KeyHierarchy<_>, partition| {
+        signature(keys, KeySelector::Partition(partition)).is_some()
+            || signature(keys, KeySelector::Working { partition, version: 0 }).is_some()
+    };
+    let mut keys = keys();
+    keys.retire_partition(PARTITION);
+    assert!(has_keys(&keys, PARTITION), "it is still there");
+    keys.remove_partition(PARTITION);
+    keys.add_partition(PARTITION).unwrap();
+    assert!(!has_keys(&keys, PARTITION));
+    keys.set_partition(PARTITION, &[7; 20], [7; 7]).unwrap();
+    keys.set_working(PARTITION, 0, &[8; 20], [8; 7]).unwrap();
+    assert!(has_keys(&keys, PARTITION));
+    assert_ne!(signature(&keys, zero), signature(&common::keys(), zero));
+    // What never was leaves nothing behind.
+    keys.add_partition(PARTITION + 9).unwrap();
+    keys.forget_partition(PARTITION + 9);
+    keys.add_partition(PARTITION + 9).unwrap();
+    assert!(has_keys(&keys, PARTITION + 9));
+    keys.format();
+    for partition in [PARTITION, PARTITION + 9] {
+        keys.add_partition(partition).unwrap();
+        assert!(!has_keys(&keys, partition), "after a format");
+    }
+    // It is stored with the keys; and a store of before knows of none.
+    let mut again = KeyHierarchy::<RustCrypto>::decode(&keys.encode()).unwrap();
+    again.remove_partition(PARTITION);
+    again.add_partition(PARTITION).unwrap();
+    assert!(!has_keys(&again, PARTITION));
+    let fresh = common::keys().encode();
+    let mut old = b"OSDKH01\0".to_vec();
+    old.extend_from_slice(&fresh[8..fresh.len() - 4]);
+    let mut old = KeyHierarchy::<RustCrypto>::decode(&old).unwrap();
+    assert!(has_keys(&old, PARTITION) && !old.is_retired(PARTITION));
+    // Below a new root key the factory's are new ones too.
+    old.remove_partition(PARTITION);
+    old.set_root(&[5; 20], [5; 7]);
+    old.add_partition(PARTITION).unwrap();
+    assert!(has_keys(&old, PARTITION));
+    assert_ne!(signature(&old, zero), signature(&common::keys(), zero));
+}
+
 #[test]
 fn equal_keys_have_equal_identities_and_a_copy_is_not_its_original() {
     let zero = KeySelector::Working { partition: PARTITION, version: 0 };
     let mut keys = keys();
     let identity = keys.signing_key(zero).unwrap().identity();
     assert_eq!(identity, common::keys().signing_key(zero).unwrap().identity());
-    keys.remove_partition(PARTITION);
+    keys.forget_partition(PARTITION);
     assert!(!keys.holds(zero, identity));
     keys.add_partition(PARTITION).unwrap();
     assert!(keys.holds(zero, identity));

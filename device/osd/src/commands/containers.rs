@@ -50,7 +50,7 @@ pub(crate) fn create_partition(run: &Run<'_>, requested: u64) -> Result<Done, Fa
         made
     });
     if let Err(failure) = made {
-        device.guard.keys.forget(|keys| keys.remove_partition(id))?;
+        device.guard.keys.forget(|keys| keys.forget_partition(id))?;
         return Err(failure);
     }
     Ok(Done { touch: Touch::Created, ..Done::of(object) })
@@ -107,6 +107,11 @@ pub(crate) fn remove_partition(run: &Run<'_>, id: u64, with_contents: bool) -> R
     }
     duplicates::check_childless(&*device.store, object)?;
     let freed = i64::try_from(partition.used()).unwrap_or(i64::MAX);
+    // Durable before anything goes: from the crash after which it is gone on, its id has no factory keys any more.
+    device.guard.keys.change(run.signed, |keys| {
+        keys.retire_partition(id);
+        Ok(())
+    })?;
     device.spill_accesses()?;
     remove_all(device, ObjectId::new(id, 1), Some(id))?;
     {
@@ -130,6 +135,10 @@ pub(crate) fn format(run: &Run<'_>, capacity: u64) -> Result<Done, Failure> {
     if capacity > total {
         return Err(Failure::Field(run.length_field()));
     }
+    device.guard.keys.change(run.signed, |keys| {
+        keys.retire_all();
+        Ok(())
+    })?;
     let formatting = device.begin_format();
     let used = i64::try_from(device.store.space().used).unwrap_or(i64::MAX);
     // What a partition contains goes before it: objects that a crash leaves without one would come back to life in the

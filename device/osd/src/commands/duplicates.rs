@@ -132,7 +132,7 @@ fn begin(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<ObjectId, Failur
             Ok(()) | Err(StoreError::NotFound(_)) => {}
             Err(error) => return Err(error.into()),
         }
-        device.guard.keys.forget(|keys| keys.remove_partition(id))?;
+        device.guard.keys.forget(|keys| keys.forget_partition(id))?;
         return Err(failure);
     }
     Ok(target)
@@ -338,7 +338,7 @@ fn undo(device: &Device, target: ObjectId) -> Result<(), Failure> {
     remove_all(device, ObjectId::new(target.partition, 1), Some(target.partition))?;
     device.store.remove(target)?;
     device.catalog.remove(target.partition);
-    device.guard.keys.forget(|keys| keys.remove_partition(target.partition))
+    device.guard.keys.forget(|keys| keys.forget_partition(target.partition))
 }
 
 /// DETACH CLONE: the clone is an original from now on, and its source may go.

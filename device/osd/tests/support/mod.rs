@@ -229,6 +229,22 @@ impl Bench {
         let mut keys = self.keys.lock();
         keys.remove_partition(pid);
         keys.add_partition(pid).unwrap();
+        let retired = keys.is_retired(pid);
+        drop(keys);
+        if retired {
+            self.renew_keys(pid);
+        }
+    }
+
+    /// A partition made again has no keys: it gets a pair and working key 0.
+    pub fn renew_keys(&self, pid: u64) {
+        use sealstone_osd::cdb::{KeyToSet, SetKey};
+        let set =
+            |key| Command::SetKey(SetKey { partition: pid, key, identifier: [0xA1; 7], seed: [0xA1; 20] });
+        self.run(set(KeyToSet::Partition), Wish::default(), &[]).good();
+        self.keys.lock().set_partition(pid, &[0xA1; 20], [0xA1; 7]).unwrap();
+        self.run(set(KeyToSet::Working(0)), Wish::default(), &[]).good();
+        self.keys.lock().set_working(pid, 0, &[0xA1; 20], [0xA1; 7]).unwrap();
     }
 
     /// CREATE USER TRACKING COLLECTION with all the rights that it needs, on the source too.

@@ -354,6 +354,9 @@ fn matches_go_into_a_tracking_collection(device: &mut Device) {
 
 /// All the rights there are, on the one collection that the capability of the command names, are not enough.
 fn a_second_collection_needs_a_right_of_its_own(device: &mut Device) {
+    if !device.osd2() {
+        return;
+    }
     let (id, _) = graded(device, 2);
     let (from, into) = (tracking(device, id), tracking(device, 0));
     let list = || segment(cdb::QUERY, &[(2, criteria(UNION, &[]))]);

@@ -1,0 +1,124 @@
+//! Partition ids that once had keys: a partition that is made again under one of them does not start from the factory's.
+//!
+//! Does: remember ids in bounded space. Does not: hold keys.
+//! Contract: what was remembered stays so; when space runs out, more ids count as remembered than were, never fewer.
+//! Truth: docs/standards/security.md, section 2 (retired partitions): ours.
+
+use alloc::collections::BTreeMap;
+
+/// Most stretches of neighbouring ids that are told apart; 16 bytes each where keys are stored.
+pub const RETIRED_STRETCHES_MAX: usize = 1024;
+
+/// A set of ids as stretches: first and last, none touching the next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Retired(BTreeMap<u64, u64>);
+
+impl Retired {
+    pub(crate) fn contains(&self, id: u64) -> bool {
+        self.0.range(..=id).next_back().is_some_and(|(_, &last)| id <= last)
+    }
+
+    /// Remembers an id. O(log n), and O(n) once there are as many stretches as may be.
+    pub(crate) fn insert(&mut self, id: u64) {
+        if self.contains(id) {
+            return;
+        }
+        let (mut first, mut last) = (id, id);
+        let before = self.0.range(..id).next_back().map(|(&first, &last)| (first, last));
+        if let Some((start, end)) = before
+            && end.checked_add(1) == Some(id)
+        {
+            first = start;
+        }
+        if let Some(end) = id.checked_add(1).and_then(|next| self.0.remove(&next)) {
+            last = end;
+        }
+        self.0.insert(first, last);
+        if self.0.len() > RETIRED_STRETCHES_MAX {
+            self.join_nearest();
+        }
+    }
+
+    /// The two stretches with the least between them become one, with what lies between.
+    fn join_nearest(&mut self) {
+        let gap = |(&(_, last), &(first, _)): (&(u64, u64), &(u64, u64))| first - last;
+        let all: alloc::vec::Vec<(u64, u64)> = self.stretches().collect();
+        let pairs = all.iter().zip(all.iter().skip(1));
+        if let Some((one, other)) = pairs.min_by_key(|pair| gap(*pair)) {
+            self.0.remove(&other.0);
+            self.0.insert(one.0, other.1);
+        }
+    }
+
+    /// First and last id of each stretch, ascending.
+    pub(crate) fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0.iter().map(|(&first, &last)| (first, last))
+    }
+
+    /// From stored stretches; `None` unless they are ascending, apart from each other and no more than may be.
+    pub(crate) fn from_stretches(stretches: impl Iterator<Item = (u64, u64)>) -> Option<Self> {
+        let mut this = Self::default();
+        let mut after = None;
+        for (first, last) in stretches {
+            let apart = after.is_none_or(|after: u64| after.checked_add(1).is_some_and(|next| next < first));
+            if first > last || !apart || this.0.len() >= RETIRED_STRETCHES_MAX {
+                return None;
+            }
+            this.0.insert(first, last);
+            after = Some(last);
+        }
+        Some(this)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn neighbours_are_one_stretch_and_numbers_end_where_they_end() {
+        let mut retired = Retired::default();
+        for id in [5, 7, 6, u64::MAX, u64::MAX - 1, 0] {
+            retired.insert(id);
+        }
+        let all: Vec<_> = retired.stretches().collect();
+        assert_eq!(all, [(0, 0), (5, 7), (u64::MAX - 1, u64::MAX)]);
+    }
+
+    #[test]
+    fn what_was_retired_stays_so_when_space_runs_out() {
+        let mut retired = Retired::default();
+        let ids: Vec<u64> = (0..5000_u64).map(|n| n * n * 3 + 0x10000).collect();
+        ids.iter().for_each(|&id| retired.insert(id));
+        assert_eq!(retired.stretches().count(), RETIRED_STRETCHES_MAX);
+        assert!(ids.iter().all(|&id| retired.contains(id)));
+        // The far ones, which have the most room between them, are still told apart.
+        assert!(!retired.contains(ids[4999] - 1));
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_set_and_reads_back(ids in proptest::collection::vec(0_u64..80, 0..60)) {
+            let mut retired = Retired::default();
+            ids.iter().for_each(|&id| retired.insert(id));
+            let set: BTreeSet<u64> = ids.into_iter().collect();
+            for id in 0..90 {
+                prop_assert_eq!(retired.contains(id), set.contains(&id));
+            }
+            prop_assert_eq!(Retired::from_stretches(retired.stretches()), Some(retired));
+        }
+    }
+
+    #[test]
+    fn stretches_that_touch_or_go_back_are_refused() {
+        for bad in
+            [&[(2, 1)][..], &[(1, 2), (3, 4)], &[(1, 2), (2, 4)], &[(5, 6), (1, 2)], &[(1, u64::MAX), (0, 0)]]
+        {
+            assert_eq!(Retired::from_stretches(bad.iter().copied()), None, "{bad:?}");
+        }
+    }
+}
