@@ -17,9 +17,11 @@ use crate::cache::{Accesses, Facts, ObjectCache};
 use crate::catalog::{self, Catalog, UNLIMITED};
 use crate::clock::DeviceClock;
 use crate::contents::Contents;
+use crate::damage::{Book, Examiner};
 use crate::failure::Failure;
 use crate::guard::Guard;
 use crate::locks::Locks;
+use crate::scrub::Scrub;
 use crate::tracking::Tracking;
 
 /// What an operator decides about a device.
@@ -63,6 +65,10 @@ pub(crate) struct Device {
     pub(crate) formatting: AtomicBool,
     /// An OBJECT STRUCTURE CHECK runs; one at a time.
     pub(crate) checking: Mutex<()>,
+    /// The objects that are known to be damaged.
+    pub(crate) damaged: Book,
+    /// The walk that looks for them.
+    pub(crate) scrub: Scrub,
     pub(crate) tracking: Tracking,
 }
 
@@ -76,6 +82,11 @@ impl Drop for Formatting<'_> {
 }
 
 impl Device {
+    /// Reads objects under their locks.
+    pub(crate) fn examiner(&self) -> Examiner<'_> {
+        Examiner { store: &*self.store, locks: Some(&self.locks) }
+    }
+
     /// The unique part of the system id, as hex.
     pub(crate) fn serial_number(&self) -> String {
         self.system_id[8..].iter().map(|byte| format!("{byte:02X}")).collect()

@@ -23,6 +23,7 @@ use crate::catalog::{self, Catalog, Defaults};
 use crate::clock::DeviceClock;
 use crate::commands;
 use crate::contents::Contents;
+use crate::damage::Book;
 use crate::device::{Device, OsdConfig};
 use crate::environment::{Environment, Surroundings};
 use crate::execute::{Execution, Outcome};
@@ -33,6 +34,7 @@ use crate::locks::Locks;
 use crate::metrics::{Ending, Metrics};
 use crate::nexus::{Nexus, Nexuses};
 use crate::report::Refusal;
+use crate::scrub::Scrub;
 use crate::spc::Server;
 use crate::tracking::Tracking;
 
@@ -78,9 +80,9 @@ pub enum StartError {
 
 /// An OSD as a logical unit.
 pub struct OsdUnit {
-    device: Device,
+    pub(crate) device: Device,
     nexuses: Nexuses,
-    audit: Arc<dyn AuditSink>,
+    pub(crate) audit: Arc<dyn AuditSink>,
     metrics: Metrics,
 }
 
@@ -104,6 +106,8 @@ impl OsdUnit {
         let keys = Keyring::open(parts.keys, &parts.master_key, parts.system_id, &partitions)?;
         let guard = Guard::new(policy, keys, parts.lease, parts.lease_ms, &surroundings);
         let offset_ms = catalog::clock_offset(&*parts.store)?;
+        let damaged = Book::load(&*parts.store);
+        let scrub = Scrub::load(&*parts.store);
         let names = SERVICE_ACTIONS.iter().map(|row| row.name).chain([UNKNOWN]).collect();
         let unit = Self {
             device: Device {
@@ -121,6 +125,8 @@ impl OsdUnit {
                 slots: policy.slots,
                 formatting: AtomicBool::new(false),
                 checking: Mutex::new(()),
+                damaged,
+                scrub,
                 tracking: Tracking::default(),
             },
             nexuses: Nexuses::new(surroundings),
@@ -191,6 +197,7 @@ impl OsdUnit {
         {
             tracing::warn!(%error, "the nonce lease could not be taken back");
         }
+        self.scrub_save();
         match self.device.flush() {
             Err(Failure::Store(error)) => Err(error),
             _ => Ok(()),
@@ -288,6 +295,7 @@ impl OsdUnit {
             }
             Some(Refusal::Failed(failure)) => (Ending::Failed, Verdict::Failed(failure.name())),
         };
+        self.suspect(&cdb.command, changes, outcome);
         let row = cdb.command.row();
         let reply = &outcome.reply;
         self.metrics.count(row.action as usize, ending, reply.data_out_used, reply.data_in.len() as u64);

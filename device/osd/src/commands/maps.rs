@@ -13,9 +13,9 @@ use sealstone_osd::map::{
 };
 use sealstone_store::{Stretch, StretchKind};
 
-use super::check::{self, Range};
 use super::data::{partition_of, user_object};
 use super::{Done, Run, Touch};
+use crate::damage::{self, PIECE, Range};
 use crate::device::Device;
 use crate::duplicates::Kind;
 use crate::failure::{self, Failure};
@@ -30,7 +30,7 @@ const KIND_FIELD: u16 = 48;
 /// READ MAP.
 pub(crate) fn read_map(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Failure> {
     let length = user_object(run.device, map.object)?.length;
-    let damage = check::known_damage(run.device, map.object)?;
+    let damage = damage::known(&*run.device.store, map.object)?;
     let damaged = still_damaged(run.device, map.object, length, &damage.ranges);
     answer(run, map, length, damage.attributes, |device, offset| {
         let stretches = device.store.map(map.object, offset, STEP)?;
@@ -152,7 +152,7 @@ fn cut(stretch: &Stretch, damaged: &[Range], parts: &mut Vec<Part>) {
 
 /// Those of the ranges that cannot be read now: what was written anew is sound.
 fn still_damaged(device: &Device, id: ObjectId, length: u64, ranges: &[Range]) -> Vec<Range> {
-    let mut block = vec![0; if ranges.is_empty() { 0 } else { check::PIECE }];
+    let mut block = vec![0; if ranges.is_empty() { 0 } else { PIECE }];
     let mut found = Vec::new();
     for &range in ranges {
         let most = range.length.min(length.saturating_sub(range.offset)).min(block.len() as u64);

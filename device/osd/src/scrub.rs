@@ -1,0 +1,525 @@
+//! The scrub: a slow walk over all objects that reads each of them against its checksums.
+//!
+//! Does: one small step at a time, over and over; keep where it is in the internal page of the root, so that it goes on
+//! there after a restart; look at once at what a command stumbled over, and again at what was written anew.
+//! Does not: make threads, wait or choose its pace: the shell that calls [`OsdUnit::scrub_step`] does.
+//! Contract: a step reads at most 1 MiB under one object's lock. What it finds is in the Error Recovery attributes, in the
+//! audit log (action `SCRUB`) and in [`OsdUnit::damaged`] when the step returns.
+//! Truth: docs/standards/device.md; docs/how-to/check-and-repair.md.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use sealstone_osd::{AttributeId, Command, ObjectId, ObjectType};
+use sealstone_scsi::lu::NexusId;
+use sealstone_store::{BLOCK, ObjectStore, StoreError};
+
+use crate::attributes::rows::INTERNAL;
+use crate::audit::{AuditRecord, Principal, Verdict};
+use crate::catalog::{self, successor};
+use crate::contents::Claim;
+use crate::damage::{self, Damage, Examination, Examiner, PIECE, Range, Step};
+use crate::device::Device;
+use crate::execute::Outcome;
+use crate::failure::Failure;
+use crate::report::Refusal;
+use crate::unit::OsdUnit;
+
+/// The name under which its findings are in the audit log.
+const ACTION: &str = "SCRUB";
+/// Sense of a finding: MEDIUM ERROR, UNRECOVERED READ ERROR.
+const SENSE: (u8, u8, u8) = (3, 0x11, 0);
+/// Objects that it asks the store for at a time.
+const LIST_STEP: usize = 256;
+/// Most objects that wait to be looked at out of turn; more are left to the walk.
+const SUSPECTS_MAX: usize = 4096;
+/// How often it notes where it is, ms.
+const SAVE_EVERY_MS: u64 = 5_000;
+/// How often it looks again at all that is known as damaged: other roads than commands may have written it anew.
+const RECHECK_EVERY_MS: u64 = 30_000;
+/// Where it is.
+const WALK: AttributeId = AttributeId::new(INTERNAL, 0x22);
+/// First byte of that attribute: its layout.
+const LAYOUT: u8 = 1;
+
+/// Why an object is looked at out of turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Suspicion {
+    /// It is known as damaged and may have been written anew.
+    Known,
+    /// This byte could not be read.
+    Byte(u64),
+    /// Something of it could not be read.
+    Whole,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScrubStep {
+    /// Nothing is to be done.
+    Idle,
+    /// It read so many bytes, and there may be more to do.
+    Worked {
+        /// Bytes read.
+        bytes: u64,
+    },
+    /// A pass over all objects ended with this step.
+    Ended,
+}
+
+/// What can be told of the scrub. Times are ms since 1970, 0 for never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubState {
+    /// A pass is under way.
+    pub running: bool,
+    /// When the pass under way, or the last one, began.
+    pub began_ms: u64,
+    /// When a pass last came to its end.
+    pub ended_ms: u64,
+    /// Objects that this pass has read.
+    pub objects: u64,
+    /// Objects that there are.
+    pub objects_total: u64,
+    /// Bytes that this pass has read; blocks that objects share are read once for each.
+    pub bytes: u64,
+    /// Bytes in use.
+    pub bytes_total: u64,
+    /// Objects known as damaged.
+    pub damaged: u64,
+    /// There are more of them than the device lists.
+    pub more_damaged: bool,
+    /// Bytes read since the start of the device, over all passes.
+    pub bytes_since_start: u64,
+    /// Objects read since the start of the device, over all passes.
+    pub objects_since_start: u64,
+    /// Passes that ended since the start of the device.
+    pub passes_since_start: u64,
+}
+
+#[derive(Default)]
+struct Walk {
+    running: bool,
+    began_ms: u64,
+    ended_ms: u64,
+    objects: u64,
+    bytes: u64,
+    /// Objects from here on were not listed yet.
+    from: Option<ObjectId>,
+    /// Listed, not begun.
+    queue: VecDeque<ObjectId>,
+    /// Begun.
+    now: Option<Examination>,
+    /// Looked at out of turn, begun.
+    aside: Option<Examination>,
+    /// After a restart in the middle of an object: it and its first byte that was not read.
+    resume: Option<(ObjectId, u64)>,
+    saved_ms: u64,
+    rechecked_ms: u64,
+    buffer: Vec<u8>,
+}
+
+/// The scrub of one device.
+pub(crate) struct Scrub {
+    walk: Mutex<Walk>,
+    suspects: Mutex<BTreeMap<ObjectId, Suspicion>>,
+    bytes: AtomicU64,
+    objects: AtomicU64,
+    passes: AtomicU64,
+}
+
+impl Scrub {
+    /// Where it was before the restart.
+    pub(crate) fn load(store: &dyn ObjectStore) -> Self {
+        let stored = store.attribute(ObjectId::ROOT, WALK).ok().flatten().unwrap_or_default();
+        Self {
+            walk: Mutex::new(Walk::decode(&stored).unwrap_or_default()),
+            suspects: Mutex::new(BTreeMap::new()),
+            bytes: AtomicU64::new(0),
+            objects: AtomicU64::new(0),
+            passes: AtomicU64::new(0),
+        }
+    }
+
+    fn suspect(&self, id: ObjectId, why: Suspicion) {
+        let mut suspects = self.suspects.lock();
+        if suspects.len() < SUSPECTS_MAX || suspects.contains_key(&id) {
+            let known = suspects.entry(id).or_insert(why);
+            *known = match (*known, why) {
+                // Two different bytes of it: all of it.
+                (Suspicion::Byte(a), Suspicion::Byte(b)) if a != b => Suspicion::Whole,
+                (known, why) => known.max(why),
+            };
+        }
+    }
+}
+
+impl Walk {
+    fn encode(&self) -> Vec<u8> {
+        let (at, offset) = self.position();
+        let numbers = [
+            self.began_ms,
+            self.ended_ms,
+            self.objects,
+            self.bytes,
+            at.unwrap_or(ObjectId::ROOT).partition,
+            at.unwrap_or(ObjectId::ROOT).object,
+            offset,
+        ];
+        let mut bytes = vec![LAYOUT, u8::from(self.running)];
+        bytes.extend(numbers.into_iter().flat_map(u64::to_be_bytes));
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let [LAYOUT, running, numbers @ ..] = bytes else { return None };
+        let numbers: Vec<u64> = numbers.chunks_exact(8).map(catalog::be).collect();
+        let &[began_ms, ended_ms, objects, bytes, partition, object, offset] = &*numbers else { return None };
+        let at = ObjectId::new(partition, object);
+        Some(Self {
+            running: *running != 0,
+            began_ms,
+            ended_ms,
+            objects,
+            bytes,
+            from: Some(at),
+            resume: (offset > 0).then_some((at, offset)),
+            ..Self::default()
+        })
+    }
+
+    /// The object to go on with, and its byte.
+    fn position(&self) -> (Option<ObjectId>, u64) {
+        match (&self.now, &self.resume) {
+            (Some(now), _) => (Some(now.id), now.at),
+            (None, Some((id, offset))) => (Some(*id), *offset),
+            (None, None) => (self.queue.front().copied().or(self.from), 0),
+        }
+    }
+
+    /// From the first object.
+    fn begin(&mut self, now_ms: u64) {
+        let keep = (self.ended_ms, self.rechecked_ms, core::mem::take(&mut self.buffer));
+        *self = Self { running: true, began_ms: now_ms, from: Some(ObjectId::ROOT), ..Self::default() };
+        (self.ended_ms, self.rechecked_ms, self.buffer) = keep;
+    }
+
+    /// The object to be read now; `None`: there is no other.
+    fn next(&mut self, examiner: Examiner<'_>) -> Result<Option<Examination>, StoreError> {
+        if let Some(now) = self.now.take() {
+            return Ok(Some(now));
+        }
+        if self.queue.is_empty()
+            && let Some(from) = self.from
+        {
+            let listed = examiner.store.list(from, LIST_STEP)?;
+            let whole = listed.len() == LIST_STEP;
+            self.from = listed.last().filter(|_| whole).and_then(|(last, _)| successor(*last));
+            self.queue.extend(listed.into_iter().map(|(id, _)| id));
+        }
+        let Some(id) = self.queue.pop_front() else { return Ok(None) };
+        let mut examination = examiner.begin(id);
+        if let Some((half, offset)) = self.resume.take()
+            && half == id
+        {
+            // What was found of its first half was noted then.
+            examination.at = offset;
+            examination.found = damage::known(examiner.store, id).unwrap_or_default();
+            examination.found.ranges.retain(|range| range.offset < offset);
+        }
+        Ok(Some(examination))
+    }
+}
+
+impl OsdUnit {
+    /// Begins a pass over all objects, if none is under way.
+    ///
+    /// # Errors
+    /// [`StoreError`]: that it began could not be noted; then it is not under way.
+    pub fn scrub_begin(&self) -> Result<(), StoreError> {
+        let mut walk = self.device.scrub.walk.lock();
+        if !walk.running {
+            walk.begin(self.device.clock.machine_ms());
+            self.device.damaged.forget_more();
+            save(&self.device, &mut walk)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the pass that is under way where it is. The next one begins anew.
+    ///
+    /// # Errors
+    /// [`StoreError`]: that it ended could not be noted; after a restart it would go on.
+    pub fn scrub_stop(&self) -> Result<(), StoreError> {
+        let mut walk = self.device.scrub.walk.lock();
+        walk.running = false;
+        (walk.now, walk.aside) = (None, None);
+        save(&self.device, &mut walk)
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn scrub_state(&self) -> ScrubState {
+        let space = self.device.store.space();
+        let (damaged, more_damaged) = self.device.damaged.count();
+        let scrub = &self.device.scrub;
+        let since_start = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let walk = scrub.walk.lock();
+        ScrubState {
+            running: walk.running,
+            began_ms: walk.began_ms,
+            ended_ms: walk.ended_ms,
+            objects: walk.objects,
+            objects_total: space.objects,
+            bytes: walk.bytes,
+            bytes_total: space.used,
+            damaged,
+            more_damaged,
+            bytes_since_start: since_start(&scrub.bytes),
+            objects_since_start: since_start(&scrub.objects),
+            passes_since_start: since_start(&scrub.passes),
+        }
+    }
+
+    /// The objects that are known as damaged, in order; at most 4000.
+    #[must_use]
+    pub fn damaged(&self) -> Vec<(ObjectId, Damage)> {
+        self.device.damaged.all()
+    }
+
+    /// One step: first what commands stumbled over, then the pass that is under way. Call it again as long as it works,
+    /// at the pace that is wanted; and about twice a second in any case.
+    ///
+    /// # Errors
+    /// [`StoreError`] of a store that failed as a whole. What is damaged is no error.
+    pub fn scrub_step(&self) -> Result<ScrubStep, StoreError> {
+        let device = &self.device;
+        let mut walk = device.scrub.walk.lock();
+        let walk = &mut *walk;
+        if walk.buffer.is_empty() {
+            walk.buffer = vec![0; PIECE];
+        }
+        let now_ms = device.clock.machine_ms();
+        if now_ms.abs_diff(walk.rechecked_ms) >= RECHECK_EVERY_MS {
+            walk.rechecked_ms = now_ms;
+            if !device.damaged.is_empty() {
+                device
+                    .damaged
+                    .all()
+                    .into_iter()
+                    .for_each(|(id, _)| device.scrub.suspect(id, Suspicion::Known));
+            }
+        }
+        let outcome = match self.look_at_suspect(walk, now_ms) {
+            Ok(None) if walk.running => self.advance(walk, now_ms),
+            Ok(None) => Ok(ScrubStep::Idle),
+            Ok(Some(bytes)) => Ok(ScrubStep::Worked { bytes }),
+            Err(error) => Err(error),
+        };
+        self.tell_news(now_ms);
+        outcome
+    }
+
+    /// Notes where the pass is: for an orderly end.
+    pub(crate) fn scrub_save(&self) {
+        let mut walk = self.device.scrub.walk.lock();
+        if walk.running
+            && let Err(error) = save(&self.device, &mut walk)
+        {
+            tracing::warn!(%error, "where the scrub is could not be noted; it goes on where it last was");
+        }
+    }
+
+    /// A command was answered: did it stumble over damage, or change something that is damaged?
+    pub(crate) fn suspect(&self, command: &Command, changes: bool, outcome: &Outcome) {
+        let scrub = &self.device.scrub;
+        match &outcome.refusal {
+            Some(Refusal::Failed(Failure::Store(StoreError::Damaged { object, offset, .. }))) => {
+                scrub.suspect(*object, Suspicion::Byte(*offset));
+            }
+            Some(Refusal::Failed(Failure::Store(StoreError::IndexDamaged { object }))) => {
+                scrub.suspect(*object, Suspicion::Whole);
+            }
+            Some(Refusal::Failed(Failure::Store(StoreError::Io { .. }))) => {
+                scrub.suspect(command.object(), Suspicion::Whole);
+            }
+            Some(_) => {}
+            None if changes && !self.device.damaged.is_empty() => {
+                let object = command.object();
+                let members = command.row().objects.contains(&ObjectType::Collection);
+                let touched = self.device.damaged.touched_by(object, members);
+                touched.into_iter().for_each(|id| scrub.suspect(id, Suspicion::Known));
+            }
+            None => {}
+        }
+    }
+
+    /// Looks at one object out of turn; gives the bytes read, `None` if none waits.
+    fn look_at_suspect(&self, walk: &mut Walk, now_ms: u64) -> Result<Option<u64>, StoreError> {
+        let device = &self.device;
+        let examiner = device.examiner();
+        if let Some(mut aside) = walk.aside.take() {
+            let (bytes, found) = match examiner.step(&mut aside, &mut walk.buffer)? {
+                Step::More(read) => {
+                    walk.aside = Some(aside);
+                    return Ok(Some(read));
+                }
+                Step::End(read) => (read, aside.found),
+                Step::Gone => (0, Damage::default()),
+            };
+            if !self.settle(walk, aside.id, &found, now_ms)? {
+                device.scrub.suspect(aside.id, Suspicion::Whole);
+            }
+            return Ok(Some(bytes));
+        }
+        let Some((id, why)) = device.scrub.suspects.lock().pop_first() else { return Ok(None) };
+        let mut doubted = match damage::known(&*device.store, id) {
+            Err(StoreError::NotFound(_)) => Damage::default(),
+            other => other?,
+        };
+        let mut bytes = doubted.bytes();
+        match why {
+            Suspicion::Known => {}
+            Suspicion::Byte(at) => {
+                let block = Range { offset: at - at % BLOCK, length: BLOCK };
+                bytes += BLOCK;
+                if !doubted.ranges.iter().any(|range| range.offset <= at && at < range.end()) {
+                    doubted.ranges.push(block);
+                    doubted.ranges.sort_unstable_by_key(|range| range.offset);
+                }
+            }
+            Suspicion::Whole => {
+                walk.aside = Some(examiner.begin(id));
+                return Ok(Some(0));
+            }
+        }
+        if !self.settle(walk, id, &doubted, now_ms)? {
+            device.scrub.suspect(id, why);
+            return Ok(None);
+        }
+        device.scrub.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Some(bytes))
+    }
+
+    /// The next piece of the pass.
+    fn advance(&self, walk: &mut Walk, now_ms: u64) -> Result<ScrubStep, StoreError> {
+        let device = &self.device;
+        let examiner = device.examiner();
+        let Some(mut now) = walk.next(examiner)? else {
+            (walk.running, walk.ended_ms) = (false, now_ms);
+            device.scrub.passes.fetch_add(1, Ordering::Relaxed);
+            let (damaged, _) = device.damaged.count();
+            tracing::info!(walk.objects, walk.bytes, damaged, "a scrub ended");
+            save(device, walk)?;
+            return Ok(ScrubStep::Ended);
+        };
+        let bytes = match examiner.step(&mut now, &mut walk.buffer)? {
+            Step::More(read) => {
+                walk.now = Some(now);
+                read
+            }
+            Step::End(read) => {
+                if self.settle(walk, now.id, &now.found, now_ms)? {
+                    walk.objects += 1;
+                    device.scrub.objects.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    // Its partition is being duplicated: noted later.
+                    walk.now = Some(now);
+                }
+                read
+            }
+            Step::Gone => {
+                self.settle(walk, now.id, &Damage::default(), now_ms)?;
+                0
+            }
+        };
+        walk.bytes += bytes;
+        device.scrub.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if now_ms.abs_diff(walk.saved_ms) >= SAVE_EVERY_MS {
+            if let Some(now) = walk.now.clone().filter(|now| !now.found.is_none()) {
+                let mut found = now.found;
+                let known = damage::known(&*device.store, now.id).unwrap_or_default();
+                found.ranges.extend(known.ranges.into_iter().filter(|range| range.offset >= now.at));
+                found.attributes |= known.attributes;
+                self.settle(walk, now.id, &found, now_ms)?;
+            }
+            save(device, walk)?;
+        }
+        Ok(ScrubStep::Worked { bytes })
+    }
+
+    /// Notes a finding; `false`: not now, somebody works on all of the partition.
+    fn settle(&self, walk: &mut Walk, id: ObjectId, found: &Damage, now_ms: u64) -> Result<bool, StoreError> {
+        let device = &self.device;
+        let Ok(_contents) = device.contents.claim(Claim::Change(id.partition)) else { return Ok(false) };
+        device.damaged.settle(device.examiner(), id, found, &mut walk.buffer, now_ms)?;
+        Ok(true)
+    }
+
+    /// Log and audit hear what changed.
+    fn tell_news(&self, now_ms: u64) {
+        while let Some(news) = self.device.damaged.news() {
+            let damaged = !news.damage.is_none();
+            if damaged {
+                let ranges: Vec<String> = news
+                    .damage
+                    .ranges
+                    .iter()
+                    .map(|range| format!("{}+{}", range.offset, range.length))
+                    .collect();
+                let ranges = ranges.join(",");
+                let (object, records) = (news.id, news.damage.attributes);
+                tracing::error!(%object, bytes = ranges, records, "damaged on the medium; write it anew");
+            } else {
+                tracing::info!(object = %news.id, "sound again");
+            }
+            self.audit.record(&AuditRecord {
+                time_ms: now_ms,
+                principal: Principal([0; 20]),
+                nexus: NexusId(0),
+                initiator: "",
+                action: ACTION,
+                object: news.id,
+                verdict: if damaged { Verdict::Failed("damaged") } else { Verdict::Done },
+                sense: damaged.then_some(SENSE),
+            });
+        }
+    }
+}
+
+/// Notes where the walk is. A store that refuses writes keeps where it last was.
+fn save(device: &Device, walk: &mut Walk) -> Result<(), StoreError> {
+    walk.saved_ms = device.clock.machine_ms();
+    match device.store.set_attribute(ObjectId::ROOT, WALK, &walk.encode()) {
+        Err(StoreError::Poisoned) => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a walk is comes back as it was; what is no walk is none.
+    #[test]
+    fn a_walk_is_found_again_where_it_was() {
+        let id = ObjectId::new(0x10000, 0x10007);
+        let walk = Walk {
+            running: true,
+            began_ms: 5,
+            ended_ms: 3,
+            objects: 9,
+            bytes: 77,
+            now: Some(Examination { id, at: 4096, found: Damage::default() }),
+            ..Walk::default()
+        };
+        let again = Walk::decode(&walk.encode()).unwrap();
+        assert_eq!((again.running, again.began_ms, again.ended_ms), (true, 5, 3));
+        assert_eq!((again.objects, again.bytes), (9, 77));
+        assert_eq!((again.from, again.resume), (Some(id), Some((id, 4096))));
+        assert_eq!(again.position(), (Some(id), 4096));
+        for wrong in [&b""[..], b"\x02", &walk.encode()[1..], &walk.encode()[..50]] {
+            assert!(Walk::decode(wrong).is_none());
+        }
+    }
+}

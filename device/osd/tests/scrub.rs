@@ -1,0 +1,265 @@
+//! The scrub of a running device, and the check of one that rests: rot is found, told once, remembered over a restart, and
+//! forgotten when it was written anew.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sealstone_device::inspect::inspect;
+use sealstone_device::{Damage, OsdConfig, Range, ScrubStep};
+use sealstone_osd::cdb::*;
+use sealstone_osd::{Command, ObjectId, ObjectType};
+use sealstone_store::sim::SimMedium;
+use sealstone_store::{BLOCK, DiskStore, FormatOptions, ObjectStore, Options, format};
+use support::{Answer, Bench, PID, START_MS, Wish, user, value};
+
+const OID: u64 = 0x10000;
+/// How often the walk notes where it is.
+const SAVE_EVERY_MS: u64 = 5_000;
+
+struct Disk {
+    medium: SimMedium,
+    starts: u16,
+}
+
+impl Disk {
+    fn new() -> Self {
+        let medium = SimMedium::new(1);
+        format(&medium, &FormatOptions { segment: Some(8 << 20), ..FormatOptions::new(16 << 20, [7; 16]) })
+            .unwrap();
+        Self { medium, starts: 0 }
+    }
+
+    fn store(&self) -> Arc<dyn ObjectStore> {
+        Arc::new(DiskStore::open(Arc::new(self.medium.clone()), Options::default()).unwrap())
+    }
+
+    fn start(&mut self) -> Bench {
+        self.starts += 1;
+        let lease_ms = if self.starts == 1 { 0 } else { START_MS - 1 };
+        let bench = Bench::start(OsdConfig::default(), self.store(), self.starts, lease_ms);
+        if self.starts == 1 {
+            bench.create_partition(PID);
+        } else {
+            bench.keys.lock().add_partition(PID).unwrap();
+        }
+        bench
+    }
+
+    /// The first data ever written lies at the start of the first segment.
+    fn rot(&self, block: u64) {
+        self.medium.rot("segment-00000", block * BLOCK + 100, 0x10);
+    }
+}
+
+fn run(bench: &Bench, command: Command) -> Answer {
+    bench.run(command, Wish::default(), &[])
+}
+
+fn write(bench: &Bench, oid: u64, start: u64, data: &[u8]) {
+    let extent = Extent { object: user(oid), start, length: data.len() as u64 };
+    bench.run(Command::Write(extent), Wish::default(), data).good();
+}
+
+fn make(bench: &Bench, oid: u64, blocks: u64) {
+    run(bench, Command::Create(Create { object: user(oid), count: 1 })).good();
+    write(bench, oid, 0, &vec![oid as u8; (blocks * BLOCK) as usize]);
+}
+
+fn get(bench: &Bench, object: ObjectId, page: u32, number: u32) -> Vec<u8> {
+    let command = Command::GetAttributes(Target { object });
+    value(&bench.run(command, Wish::get(&[(page, number)]), &[]).good().attributes)
+}
+
+/// Until nothing is left to do; gives the bytes read.
+fn scrub(bench: &Bench) -> u64 {
+    let mut bytes = 0;
+    loop {
+        match bench.unit.scrub_step().unwrap() {
+            ScrubStep::Worked { bytes: read } => bytes += read,
+            ScrubStep::Ended => {}
+            ScrubStep::Idle => return bytes,
+        }
+    }
+}
+
+fn blocks(first: u64, count: u64) -> Damage {
+    Damage { ranges: vec![Range { offset: first * BLOCK, length: count * BLOCK }], attributes: false }
+}
+
+/// What the audit log says about scrubs.
+fn told(bench: &Bench) -> Vec<String> {
+    let log = bench.log.0.lock();
+    log.iter().filter(|line| line.contains("SCRUB")).cloned().collect()
+}
+
+#[test]
+fn a_scrub_finds_rot_tells_it_once_and_takes_it_back_when_it_was_written_anew() {
+    let mut disk = Disk::new();
+    let bench = disk.start();
+    for oid in [OID, OID + 1] {
+        make(&bench, oid, 10);
+    }
+    bench.unit.scrub_begin().unwrap();
+    assert_eq!(scrub(&bench), 20 * BLOCK);
+    let state = bench.unit.scrub_state();
+    assert!(!state.running && state.damaged == 0 && state.ended_ms == START_MS, "{state:?}");
+    assert_eq!((state.objects, state.objects_total, state.bytes), (4, 4, 20 * BLOCK), "{state:?}");
+    assert_eq!(told(&bench), [""; 0]);
+
+    disk.rot(5);
+    disk.rot(6);
+    for _ in 0..2 {
+        bench.unit.scrub_begin().unwrap();
+        scrub(&bench);
+    }
+    assert_eq!(bench.unit.damaged(), [(user(OID), blocks(5, 2))]);
+    assert_eq!(bench.unit.scrub_state().damaged, 1);
+    assert_eq!(get(&bench, user(OID), 6, 1), [1]);
+    assert_eq!(get(&bench, ObjectId::of_partition(PID), 0x3000_0006, 6), 1u64.to_be_bytes());
+    assert_eq!(get(&bench, ObjectId::ROOT, 0x9000_0006, 6), 1u64.to_be_bytes());
+    let lines = told(&bench);
+    assert_eq!(lines.len(), 1, "told once: {lines:?}");
+    assert!(lines[0].contains("failed Some(\"damaged\") Some((3, 17, 0))"), "{lines:?}");
+
+    // A part of a damaged block cannot be written; the whole block can, and is sound then without another pass.
+    let part = Command::Write(Extent { object: user(OID), start: 5 * BLOCK, length: 10 });
+    assert_eq!(bench.run(part, Wish::default(), &[0; 10]).sense(), (3, 0x1100));
+    write(&bench, OID, 5 * BLOCK, &[8; BLOCK as usize]);
+    scrub(&bench);
+    assert_eq!(bench.unit.damaged(), [(user(OID), blocks(6, 1))]);
+    write(&bench, OID, 6 * BLOCK, &[8; BLOCK as usize]);
+    scrub(&bench);
+    assert_eq!(bench.unit.damaged(), []);
+    assert_eq!(get(&bench, user(OID), 6, 1), [0]);
+    assert_eq!(get(&bench, ObjectId::of_partition(PID), 0x3000_0006, 6), [0; 8]);
+    assert_eq!(get(&bench, ObjectId::ROOT, 0x9000_0006, 6), [0; 8]);
+    assert!(told(&bench).last().unwrap().contains("done"), "{:?}", told(&bench));
+}
+
+#[test]
+fn what_a_read_stumbled_over_is_noted_without_a_pass() {
+    let mut disk = Disk::new();
+    let bench = disk.start();
+    make(&bench, OID, 10);
+    disk.rot(7);
+    let read = Command::Read(Extent { object: user(OID), start: 0, length: 10 * BLOCK });
+    assert_eq!(run(&bench, read).sense(), (3, 0x1100));
+    scrub(&bench);
+    assert_eq!(bench.unit.damaged(), [(user(OID), blocks(7, 1))]);
+    assert!(!bench.unit.scrub_state().running);
+    // What is removed is not damaged any more.
+    run(&bench, Command::Remove(Target { object: user(OID) })).good();
+    scrub(&bench);
+    assert_eq!(bench.unit.damaged(), []);
+    assert_eq!(get(&bench, ObjectId::of_partition(PID), 0x3000_0006, 2), [0]);
+}
+
+#[test]
+fn a_restart_forgets_no_damage_and_goes_on_where_the_pass_was() {
+    let mut disk = Disk::new();
+    let bench = disk.start();
+    make(&bench, OID, 1024);
+    make(&bench, OID + 1, 512);
+    disk.rot(3);
+    disk.rot(1000);
+    bench.unit.scrub_begin().unwrap();
+    let mut before = 0;
+    // Root, partition, and two pieces of the first object; then it is noted where it is.
+    while before < 2 * (1 << 20) {
+        let ScrubStep::Worked { bytes } = bench.unit.scrub_step().unwrap() else { panic!("ended early") };
+        before += bytes;
+    }
+    bench.fake.ms.fetch_add(SAVE_EVERY_MS, Ordering::SeqCst);
+    let ScrubStep::Worked { bytes } = bench.unit.scrub_step().unwrap() else { panic!("ended early") };
+    before += bytes;
+    assert_eq!(bench.unit.damaged(), [(user(OID), blocks(3, 1))], "half an object is noted too");
+    bench.store.flush().unwrap();
+    drop(bench);
+
+    let bench = disk.start();
+    let state = bench.unit.scrub_state();
+    assert!(state.running && state.bytes == before, "{state:?}");
+    assert_eq!(bench.unit.damaged(), [(user(OID), blocks(3, 1))]);
+    assert_eq!(before + scrub(&bench), 1537 * BLOCK, "nothing is read twice but the damaged block");
+    let both = Damage { ranges: vec![blocks(3, 1).ranges[0], blocks(1000, 1).ranges[0]], attributes: false };
+    assert_eq!(bench.unit.damaged(), [(user(OID), both)]);
+    let state = bench.unit.scrub_state();
+    assert!(!state.running && state.bytes == 1536 * BLOCK && state.objects == 4, "{state:?}");
+}
+
+#[test]
+fn a_pass_that_is_stopped_stays_stopped_over_a_restart() {
+    let mut disk = Disk::new();
+    let bench = disk.start();
+    make(&bench, OID, 1024);
+    bench.unit.scrub_begin().unwrap();
+    for _ in 0..3 {
+        bench.unit.scrub_step().unwrap();
+    }
+    bench.unit.scrub_stop().unwrap();
+    assert_eq!(scrub(&bench), 0);
+    bench.store.flush().unwrap();
+    drop(bench);
+    let bench = disk.start();
+    assert!(!bench.unit.scrub_state().running);
+    bench.unit.scrub_begin().unwrap();
+    assert_eq!(scrub(&bench), 1024 * BLOCK, "the next one begins anew");
+}
+
+#[test]
+fn a_scrub_and_writers_never_call_sound_bytes_damaged() {
+    let bench = Bench::with_partition();
+    make(&bench, OID, 1024);
+    make(&bench, OID + 1, 16);
+    std::thread::scope(|scope| {
+        let scrubbing = scope.spawn(|| {
+            for _ in 0..20 {
+                bench.unit.scrub_begin().unwrap();
+                scrub(&bench);
+            }
+        });
+        let mut round = 0u64;
+        while !scrubbing.is_finished() {
+            write(&bench, OID, round % 1000 * BLOCK + 17, b"in the middle of it");
+            let punch = Extent { object: user(OID + 1), start: 0, length: 1 };
+            run(&bench, Command::Punch(punch)).good();
+            write(&bench, OID + 1, 15 * BLOCK, &[1; 4096]);
+            round += 1;
+        }
+        scrubbing.join().unwrap();
+    });
+    assert_eq!(bench.unit.damaged(), []);
+}
+
+#[test]
+fn a_device_that_rests_is_checked_without_keys_and_told_what_was_found() {
+    let mut disk = Disk::new();
+    let bench = disk.start();
+    make(&bench, OID, 10);
+    make(&bench, OID + 1, 10);
+    bench.store.flush().unwrap();
+    drop(bench);
+    disk.rot(12);
+    let store = disk.store();
+    let found = inspect(&*store, None, |_| {}).unwrap();
+    assert_eq!((found.objects, found.bytes, found.damaged, found.noted), (4, 20 * BLOCK, 1, 0));
+    assert_eq!((found.findings[0].id, found.findings[0].kind), (user(OID + 1), ObjectType::User));
+    assert_eq!(found.findings[0].damage, blocks(2, 1));
+    let again = inspect(&*store, None, |_| {}).unwrap();
+    assert_eq!(again, found, "looking changes nothing");
+    let noted = inspect(&*store, Some(START_MS), |_| {}).unwrap();
+    assert_eq!((noted.noted, noted.findings), (1, found.findings));
+    assert_eq!(inspect(&*store, Some(START_MS), |_| {}).unwrap().noted, 0, "noted once");
+    drop(store);
+
+    let bench = disk.start();
+    assert_eq!(bench.unit.damaged(), [(user(OID + 1), blocks(2, 1))]);
+    assert_eq!(get(&bench, user(OID + 1), 6, 1), [1]);
+    write(&bench, OID + 1, 0, &[9; 10 * BLOCK as usize]);
+    scrub(&bench);
+    assert_eq!(bench.unit.damaged(), []);
+}
