@@ -54,9 +54,11 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     /// Run a metadata server and devices in one process; created on first use.
     Up(Up),
-    /// Devices: `init` formats one, `serve` runs its daemon.
+    /// Devices: `init` formats one, `serve` runs its daemon, `check` reads one that rests.
     #[command(subcommand)]
     Osd(Osd),
+    /// Have a running device read everything against its checksums, and show what is damaged.
+    Scrub(Scrub),
     /// Block units of a device: disks for any iSCSI initiator.
     #[command(subcommand)]
     Block(Block),
@@ -188,6 +190,48 @@ Example:
         #[command(flatten)]
         options: Box<OsdOptions>,
     },
+    /// Read everything of a device that does not run against its checksums; exit code 1 if anything is damaged.
+    #[command(after_help = "\
+Examples:
+  sealstone osd check --data /srv/osd1
+  sealstone osd check --data /srv/osd1 --repair
+  sealstone --json osd check --data /srv/osd1 | jq '.findings[].object'
+Nothing is written without --repair. Damaged bytes come back only from a good copy: put the file again once the
+device runs, or bring the folder back from a backup.")]
+    Check {
+        /// Folder of the device; it must not run.
+        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
+        data: PathBuf,
+        /// Note on the objects what is damaged, and take back what was noted and is sound again.
+        #[arg(long)]
+        repair: bool,
+    },
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone scrub --data /srv/osd1           begin (or join) a scrub and follow it to its end
+  sealstone scrub osd2 --data ~/sealstone    one device of `sealstone up`; without a name all of them
+  sealstone scrub --data /srv/osd1 --show    how far it is, and what is damaged
+  sealstone scrub --data /srv/osd1 --stop    not now; the next one begins when it is due
+  sealstone --json scrub --data /srv/osd1 --show | jq '.[].damaged'
+Exit code 1 if anything is damaged. What is written anew is sound again, without another scrub.")]
+pub(crate) struct Scrub {
+    /// Name of a device in the folder of `sealstone up`.
+    pub(crate) device: Option<String>,
+    /// Folder of the device, or of `sealstone up`; the device must run.
+    #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
+    pub(crate) data: PathBuf,
+    /// Only show how it stands.
+    #[arg(long, conflicts_with = "stop")]
+    pub(crate) show: bool,
+    /// End the scrub that is under way.
+    #[arg(long)]
+    pub(crate) stop: bool,
+    /// Begin it and do not wait for its end.
+    #[arg(long, conflicts_with_all = ["show", "stop"])]
+    pub(crate) no_wait: bool,
 }
 
 #[derive(Debug, Subcommand)]

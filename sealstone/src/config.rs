@@ -78,6 +78,11 @@ options! {
     allow_target_reset: bool, "SEALSTONE_OSD_ALLOW_TARGET_RESET", "false";
     /// Seconds between background transaction groups: what a crash may cost of writes that nobody flushed.
     group_s_max: u64, "SEALSTONE_OSD_GROUP_S_MAX", "5";
+    /// Hours between the beginnings of two scrubs, which read everything against its checksums; 0: only when asked.
+    scrub_interval_h: u64, "SEALSTONE_OSD_SCRUB_INTERVAL_H", "168";
+    /// Rate of a scrub in MiB a second, at most; while commands come it goes slower.
+    [value_parser = clap::value_parser!(u64).range(1..)]
+    scrub_mib_s_max: u64, "SEALSTONE_OSD_SCRUB_MIB_S_MAX", "32";
     /// Also write an audit record for every read.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     audit_reads: bool, "SEALSTONE_OSD_AUDIT_READS", "false";

@@ -36,7 +36,10 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     let output = Output::new(cli.global.json, cli.global.quiet);
-    let daemon = matches!(cli.command, Command::Up(_) | Command::Osd(_) | Command::Mds(_));
+    let daemon = match &cli.command {
+        Command::Osd(command) => !matches!(command, cli::Osd::Check { .. }),
+        command => matches!(command, Command::Up(_) | Command::Mds(_)),
+    };
     logging::start(cli.global.log_format, if daemon { "info" } else { "off" });
     match run(cli, output) {
         Ok(()) => ExitCode::SUCCESS,
@@ -56,6 +59,7 @@ fn run(cli: Cli, output: Output) -> Outcome {
         Command::User(command) => block_on(users::run(global, output, &command)),
         Command::Login(arguments) => block_on(session::login(global, output, &arguments)),
         Command::Block(command) => command::block::command(output, command),
+        Command::Scrub(arguments) => command::scrub::command(output, &arguments),
         Command::Logout => block_on(session::logout(global, output)),
         Command::Whoami => block_on(session::whoami(global, output)),
         Command::Put(arguments) => block_on(transfer::put(global, output, &arguments)),

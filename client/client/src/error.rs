@@ -4,6 +4,7 @@ use std::io;
 
 use sealstone_initiator::OsdError;
 use sealstone_mds_protocol::{DeviceId, ErrorCode, Failure, WireError};
+use sealstone_osd::ObjectId;
 
 /// Why a client operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,19 @@ pub enum ClientError {
         /// Which.
         device: DeviceId,
         /// How.
+        #[source]
+        error: OsdError,
+    },
+    /// A device cannot read what it stored: its medium gives other bytes, or none.
+    #[error("object {object} on device {name} is damaged: {error}")]
+    Damaged {
+        /// Which device.
+        device: DeviceId,
+        /// Its name.
+        name: String,
+        /// Which object of the file.
+        object: ObjectId,
+        /// What the device says.
         #[source]
         error: OsdError,
     },

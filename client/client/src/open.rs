@@ -146,7 +146,15 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             }
             other => other,
         }
-        .map_err(|error| ClientError::Device { device: device.id, error })
+        .map_err(|error| match (error, self.layout.objects().get(index)) {
+            (error @ OsdError::Medium(_), Some(place)) => ClientError::Damaged {
+                device: device.id,
+                name: device.name.as_str().to_owned(),
+                object: place.object,
+                error,
+            },
+            (error, _) => ClientError::Device { device: device.id, error },
+        })
     }
 
     /// The credential of object `index`, renewed if it is about to expire or is of the generation `refused`.

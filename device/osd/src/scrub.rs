@@ -409,7 +409,7 @@ impl OsdUnit {
             (walk.running, walk.ended_ms) = (false, now_ms);
             device.scrub.passes.fetch_add(1, Ordering::Relaxed);
             let (damaged, _) = device.damaged.count();
-            tracing::info!(walk.objects, walk.bytes, damaged, "a scrub ended");
+            tracing::info!(objects = walk.objects, bytes = walk.bytes, damaged, "a scrub ended");
             save(device, walk)?;
             return Ok(ScrubStep::Ended);
         };
@@ -471,7 +471,7 @@ impl OsdUnit {
                 let (object, records) = (news.id, news.damage.attributes);
                 tracing::error!(%object, bytes = ranges, records, "damaged on the medium; write it anew");
             } else {
-                tracing::info!(object = %news.id, "sound again");
+                tracing::info!(object = %news.id, "damaged no more: written anew, or removed");
             }
             self.audit.record(&AuditRecord {
                 time_ms: now_ms,

@@ -8,8 +8,8 @@ use sealstone_store::{DiskStore, FormatError, ObjectStore, Options, open_place};
 
 use crate::cli::Block;
 use crate::daemon::blocks::{Blocks, Told, Wanted};
-use crate::daemon::control::{self, Request};
-use crate::daemon::osd::TARGET_PREFIX;
+use crate::daemon::control::{self, Request, Served};
+use crate::daemon::osd::{TARGET_PREFIX, store_failure};
 use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::output::{Output, human_bytes};
 
@@ -79,16 +79,16 @@ fn perform(data: &Path, request: Request) -> Outcome<serde_json::Value> {
     if let Some(value) = control::ask(data, &request)? {
         return Ok(value);
     }
-    let in_use = |error: FormatError| {
-        let failure = Failure::operation(chain(&error)).at(data.display());
-        match error {
-            FormatError::InUse => failure.hint("the device is just starting or ending; try again"),
-            _ => failure,
-        }
+    let closed = |error: FormatError| match error {
+        // A device that serves would have answered.
+        FormatError::InUse => Failure::operation(chain(&error))
+            .at(data.display())
+            .hint("the device is just starting or ending; try again"),
+        error => store_failure(error, data),
     };
-    let medium = open_place(folder.store_path()).map_err(in_use)?;
-    let store = DiskStore::open(medium, Options::default()).map_err(in_use)?;
+    let medium = open_place(folder.store_path()).map_err(closed)?;
+    let store = DiskStore::open(medium, Options::default()).map_err(closed)?;
     let target = format!("{TARGET_PREFIX}{}", folder.identity.name);
     let blocks = Blocks::open(Arc::new(store) as Arc<dyn ObjectStore>, &target)?;
-    control::perform(&blocks, request, false)
+    control::perform(&Served { blocks: Arc::new(blocks), scrubber: None }, request)
 }

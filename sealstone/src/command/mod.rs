@@ -1,7 +1,9 @@
 //! What the verbs do. Each command is one function from its arguments to an [`Outcome`].
 
 pub(crate) mod block;
+pub(crate) mod check;
 pub(crate) mod files;
+pub(crate) mod scrub;
 pub(crate) mod session;
 pub(crate) mod transfer;
 pub(crate) mod users;
@@ -46,6 +48,9 @@ impl From<ClientError> for Failure {
             ),
             ClientError::Connection(_) => failure.hint("is the metadata server running?"),
             ClientError::SessionFile(_) => failure.hint("sealstone login NAME makes a new one"),
+            ClientError::Damaged { .. } => failure.hint(
+                "put the file again from a good copy, or `rm` it; `sealstone scrub` on the device tells what else is damaged",
+            ),
             ClientError::OutcomeUnknown { .. } => failure.hint("`sealstone stat` tells what is there now"),
             _ => failure,
         }

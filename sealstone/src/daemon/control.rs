@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::Shutdown;
 use super::blocks::{Blocks, Wanted};
+use super::scrub::{Asked, Scrubber};
 use crate::failure::{Failure, Kind, Outcome};
 
 /// The socket's name in the device's folder.
@@ -31,13 +32,21 @@ const REQUEST_MAX: Duration = Duration::from_secs(10);
 /// Longest path that a socket address has room for, with its zero.
 const ADDRESS_MAX: usize = 108;
 
-/// What can be asked about block units.
+/// What can be asked: about block units, and about the scrub of a device that runs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
     Create(Wanted),
     List,
     Remove { name: String, force: bool },
+    Scrub(Asked),
+}
+
+/// Who answers.
+pub(crate) struct Served {
+    pub(crate) blocks: Arc<Blocks>,
+    /// Only while the device runs.
+    pub(crate) scrubber: Option<Arc<Scrubber>>,
 }
 
 /// What is answered.
@@ -49,14 +58,19 @@ enum Answer {
 }
 
 /// Does what is asked, on a device that runs or one that rests.
-pub(crate) fn perform(blocks: &Blocks, request: Request, running: bool) -> Outcome<serde_json::Value> {
+pub(crate) fn perform(served: &Served, request: Request) -> Outcome<serde_json::Value> {
+    let blocks = &served.blocks;
     let value = match request {
-        Request::Create(wanted) => serde_json::to_value(blocks.create(wanted, running)?),
+        Request::Create(wanted) => serde_json::to_value(blocks.create(wanted, served.scrubber.is_some())?),
         Request::List => serde_json::to_value(blocks.list()?),
         Request::Remove { name, force } => {
             let lun = blocks.remove(&name, force)?;
             Ok(serde_json::json!({ "removed": name, "lun": lun }))
         }
+        Request::Scrub(asked) => match &served.scrubber {
+            Some(scrubber) => serde_json::to_value(scrubber.perform(asked)?),
+            None => return Err(Failure::operation("the device does not run")),
+        },
     };
     value.map_err(Failure::operation)
 }
@@ -86,7 +100,7 @@ impl Drop for Control {
 }
 
 /// Serves the socket of a folder whose store we have locked.
-pub(crate) fn serve(folder: &Path, blocks: Arc<Blocks>, shutdown: &Shutdown) -> Outcome<Control> {
+pub(crate) fn serve(folder: &Path, served: Served, shutdown: &Shutdown) -> Outcome<Control> {
     let at = |error: io::Error| Failure::from(error).at(folder.join(SOCKET).display());
     let (path, _folder) = address(folder).map_err(at)?;
     match fs::remove_file(&path) {
@@ -95,7 +109,7 @@ pub(crate) fn serve(folder: &Path, blocks: Arc<Blocks>, shutdown: &Shutdown) -> 
     }
     let listener = UnixListener::bind(&path).map_err(at)?;
     fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(at)?;
-    let until = shutdown.wait();
+    let (until, served) = (shutdown.wait(), Arc::new(served));
     let task = tokio::spawn(async move {
         let mut until = std::pin::pin!(until);
         loop {
@@ -104,7 +118,7 @@ pub(crate) fn serve(folder: &Path, blocks: Arc<Blocks>, shutdown: &Shutdown) -> 
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, _)) => drop(tokio::spawn(converse(stream, Arc::clone(&blocks)))),
+                Ok((stream, _)) => drop(tokio::spawn(converse(stream, Arc::clone(&served)))),
                 Err(error) => {
                     tracing::warn!(%error, "control socket");
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -115,7 +129,7 @@ pub(crate) fn serve(folder: &Path, blocks: Arc<Blocks>, shutdown: &Shutdown) -> 
     Ok(Control { path: folder.join(SOCKET), task })
 }
 
-async fn converse(mut stream: UnixStream, blocks: Arc<Blocks>) {
+async fn converse(mut stream: UnixStream, served: Arc<Served>) {
     let peer = stream.peer_cred().map(|peer| peer.uid());
     let own = rustix::process::geteuid().as_raw();
     if !peer.is_ok_and(|peer| peer == own || peer == 0) {
@@ -131,7 +145,7 @@ async fn converse(mut stream: UnixStream, blocks: Arc<Blocks>) {
     let answer = match serde_json::from_str::<Request>(&line) {
         Err(error) => Err(Failure::usage(error)),
         // Provisioning a unit fully takes as long as writing it.
-        Ok(request) => tokio::task::spawn_blocking(move || perform(&blocks, request, true))
+        Ok(request) => tokio::task::spawn_blocking(move || perform(&served, request))
             .await
             .unwrap_or_else(|error| Err(Failure::operation(error))),
     };
@@ -172,7 +186,7 @@ pub(crate) fn ask(folder: &Path, request: &Request) -> Outcome<Option<serde_json
         }
         Err(_) => Err(Failure::operation("the device ended in the middle of it")
             .at(folder.display())
-            .hint("sealstone block list tells what is there")),
+            .hint("start it again and ask again")),
     }
 }
 
@@ -203,9 +217,12 @@ mod tests {
             thin: true,
             removable: false,
         };
-        for request in
-            [Request::Create(wanted), Request::List, Request::Remove { name: "disk".into(), force: true }]
-        {
+        for request in [
+            Request::Create(wanted),
+            Request::List,
+            Request::Remove { name: "disk".into(), force: true },
+            Request::Scrub(Asked::Begin),
+        ] {
             let text = serde_json::to_string(&request).expect("JSON");
             let again: Request = serde_json::from_str(&text).expect("our own request");
             assert_eq!(format!("{again:?}"), format!("{request:?}"));

@@ -6,6 +6,7 @@ pub(crate) mod blocks;
 pub(crate) mod control;
 pub(crate) mod mds;
 pub(crate) mod osd;
+pub(crate) mod scrub;
 pub(crate) mod up;
 
 use std::future::Future;

@@ -18,7 +18,8 @@ use zeroize::Zeroizing;
 use super::access;
 use super::audit_log::{AuditLog, AuditState};
 use super::blocks::{self, Blocks, Exposure};
-use super::control::{self, Control};
+use super::control::{self, Control, Served};
+use super::scrub::{self, Scrubber};
 use super::{AUDIT_FILE, Shutdown, bind, now_ms, observe, random};
 use crate::cli::Osd;
 use crate::config::{self, OsdOptions};
@@ -106,7 +107,7 @@ pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Optio
         store_uuid: random(),
         master_key: InitialKey(Zeroizing::new(random())),
     };
-    let made = boot::init(data, device).map_err(boot_failure)?;
+    let made = boot::init(data, device).map_err(|error| boot_failure(error, data))?;
     made.write_key_out(&key).map_err(|error| Failure::operation(chain(&error)))?;
     Ok(Made {
         capacity,
@@ -116,17 +117,64 @@ pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Optio
     })
 }
 
-fn boot_failure(error: BootError) -> Failure {
+fn boot_failure(error: BootError, data: &Path) -> Failure {
     use sealstone_device::ProvisionError as P;
+    let error = match error {
+        BootError::Store(error) => return store_failure(error, data),
+        other => other,
+    };
     let failure = Failure::operation(chain(&error));
     match &error {
         BootError::Provision(P::NotInitialised(_)) => Failure { kind: Kind::NotFound, ..failure },
         BootError::Provision(P::KeyMode { path, .. }) => {
             Failure { kind: Kind::Denied, ..failure }.hint(format!("chmod 600 {}", path.display()))
         }
+        BootError::Provision(P::Io { path, source }) => medium_hint(failure, source, path),
         BootError::Provision(P::Name(_)) => Failure { kind: Kind::Usage, ..failure }.hint("use --name"),
-        BootError::Store(FormatError::Occupied { .. } | FormatError::AlreadyFormatted) => {
-            failure.hint("--force overwrites it")
+        _ => failure,
+    }
+}
+
+/// Why a device's store cannot be opened, and what to do about it.
+pub(crate) fn store_failure(error: FormatError, data: &Path) -> Failure {
+    let place = data.join("store");
+    let failure = Failure::operation(chain(&error)).at(place.display());
+    let check = format!("sealstone osd check --data {}", data.display());
+    match &error {
+        FormatError::InUse => failure.hint(format!(
+            "another process has the device open: stop it first, or ask it: sealstone scrub --data {}",
+            data.display()
+        )),
+        FormatError::Occupied { .. } | FormatError::AlreadyFormatted => failure.hint("--force overwrites it"),
+        FormatError::NotFormatted => failure.hint(
+            "its superblock is not there: bring the folder back from a copy, or make a new device with \
+             `sealstone osd init`",
+        ),
+        FormatError::Missing { name } | FormatError::Truncated { name, .. } => failure.hint(format!(
+            "bring {name} back from a copy of this folder; without it put the files of this device again on others"
+        )),
+        FormatError::Superblock(_) | FormatError::Foreign => {
+            failure.hint("bring the folder back from a copy, all files of one moment")
+        }
+        FormatError::Index { .. } | FormatError::Overlap { .. } => {
+            failure.hint(format!("the index is damaged; `{check}` tells what can be read"))
+        }
+        FormatError::Io { source, .. } => medium_hint(failure, source, &place),
+        _ => failure,
+    }
+}
+
+/// What to do about an error of the file system.
+fn medium_hint(failure: Failure, error: &std::io::Error, place: &Path) -> Failure {
+    use std::io::ErrorKind as E;
+    match error.kind() {
+        E::PermissionDenied => Failure { kind: Kind::Denied, ..failure }
+            .hint(format!("{} must be the daemon's own and writable", place.display())),
+        E::ReadOnlyFilesystem => {
+            failure.hint("the file system is mounted for reading only: mount it for writing")
+        }
+        E::StorageFull | E::QuotaExceeded => {
+            failure.hint("free some space on this file system and start again")
         }
         _ => failure,
     }
@@ -143,6 +191,7 @@ pub(crate) struct OsdDaemon {
     upkeep: JoinHandle<()>,
     background: Background,
     control: Control,
+    scrubber: Arc<Scrubber>,
     shutdown: Shutdown,
 }
 
@@ -154,6 +203,7 @@ struct Watched {
     target: Target,
     audit: Arc<AuditState>,
     blocks: Arc<Blocks>,
+    scrubber: Arc<Scrubber>,
 }
 
 impl OsdDaemon {
@@ -181,7 +231,7 @@ impl OsdDaemon {
             ..Options::default()
         };
         // Checked before the log is opened, so that a wrong folder stays untouched.
-        sealstone_device::DataDir::open(data).map_err(|error| boot_failure(error.into()))?;
+        sealstone_device::DataDir::open(data).map_err(|error| boot_failure(error.into(), data))?;
         let audit = AuditLog::open(&data.join(AUDIT_FILE))?;
         let audit_state = audit.state();
         let folder = data.to_owned();
@@ -190,7 +240,7 @@ impl OsdDaemon {
         })
         .await
         .map_err(Failure::operation)?
-        .map_err(boot_failure)?;
+        .map_err(|error| boot_failure(error, data))?;
         let Running { unit, store, identity, .. } = running;
         let background = Background::start(Arc::clone(&store), TICK_EVERY)?;
 
@@ -231,7 +281,14 @@ impl OsdDaemon {
         })
         .await
         .map_err(Failure::operation)??;
-        let control = control::serve(data, Arc::clone(&blocks), &shutdown)?;
+        let interval_h = options.scrub_interval_h.unwrap_or(scrub::INTERVAL_H_DEFAULT);
+        let settings = scrub::Settings {
+            interval: (interval_h > 0).then(|| Duration::from_secs(interval_h.saturating_mul(3600))),
+            bytes_per_s: options.scrub_mib_s_max.unwrap_or(scrub::MIB_S_DEFAULT).saturating_mul(1 << 20),
+        };
+        let scrubber = Arc::new(Scrubber::start(identity.name.clone(), Arc::clone(&unit), settings)?);
+        let served = Served { blocks: Arc::clone(&blocks), scrubber: Some(Arc::clone(&scrubber)) };
+        let control = control::serve(data, served, &shutdown)?;
         let observed = Arc::new(Watched {
             name: identity.name.clone(),
             blocks,
@@ -239,6 +296,7 @@ impl OsdDaemon {
             store,
             target: target.clone(),
             audit: audit_state,
+            scrubber: Arc::clone(&scrubber),
         });
         let until = shutdown.wait();
         let serving = tokio::spawn(async move { target.serve(listener, until).await });
@@ -253,6 +311,7 @@ impl OsdDaemon {
             upkeep,
             background,
             control,
+            scrubber,
             shutdown,
         })
     }
@@ -263,8 +322,9 @@ impl OsdDaemon {
         drop(self.control);
         self.serving.await.map_err(Failure::operation)?.map_err(|error| Failure::from(error).at("target"))?;
         self.upkeep.abort();
-        let unit = self.unit;
+        let (unit, scrubber) = (self.unit, self.scrubber);
         tokio::task::spawn_blocking(move || {
+            scrubber.end();
             let flushed = unit.shut_down();
             drop(self.background);
             flushed
@@ -300,6 +360,7 @@ impl Observed for Watched {
     fn observe(&self, page: &mut Page) {
         page.raw(&self.unit.metrics().prometheus(&self.name));
         self.blocks.observe(&self.name, page);
+        self.scrubber.observe(page);
         let usage = self.unit.usage();
         let labels = [("device", self.name.as_str())];
         let mut one =
@@ -357,6 +418,7 @@ pub(crate) fn command(output: Output, command: Osd) -> Outcome {
                 )
             })
         }
+        Osd::Check { data, repair } => crate::command::check::check(output, &data, repair),
         Osd::Serve { data, config, options } => {
             let options = options.or(config::read(config.as_ref())?);
             super::run(serve(output, &data, &options))

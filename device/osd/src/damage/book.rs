@@ -135,8 +135,12 @@ impl Book {
             };
             match stat {
                 None => {
-                    let had = self.note(store, id, None)?;
-                    if had { Settled::Gone } else { Settled::Same }
+                    if self.note(store, id, None)? {
+                        self.tell(News { id, damage: Damage::default() });
+                        Settled::Gone
+                    } else {
+                        Settled::Same
+                    }
                 }
                 Some((kind, length)) => {
                     let mut sure = examiner.confirm(id, length, doubted, buffer)?;

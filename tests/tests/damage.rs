@@ -1,0 +1,197 @@
+//! Rot on a device's disk, as its operator and its users see it: never wrong bytes, precise errors, and the way back.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use sealstone_tests::{Signal, System, command, run, run_with_input, text};
+
+/// Bytes of the file that rots; not a multiple of a block, so that its last block is a short one.
+const LENGTH: usize = 300_000;
+
+fn content(seed: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index as u32).wrapping_mul(2_654_435_761).to_le_bytes()[2] ^ seed).collect()
+}
+
+/// Flips one bit of `content` where a segment file of the device holds its byte `at`.
+#[track_caller]
+fn rot(store: &Path, content: &[u8], at: usize) {
+    let block = &content[at / 4096 * 4096..(at / 4096 * 4096 + 4096).min(content.len())];
+    for entry in fs::read_dir(store).expect("the store's folder") {
+        let path = entry.expect("an entry").path();
+        if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("segment-")) {
+            continue;
+        }
+        let file = OpenOptions::new().read(true).write(true).open(&path).expect("a segment");
+        let mut found = vec![0; block.len()];
+        for place in (0..file.metadata().expect("its length").len().min(64 << 20)).step_by(4096) {
+            if file.read_exact_at(&mut found, place).is_ok() && found == block {
+                let byte = found[at % 4096] ^ 0x04;
+                file.write_all_at(&[byte], place + (at % 4096) as u64).expect("written");
+                return;
+            }
+        }
+    }
+    panic!("no segment holds byte {at}");
+}
+
+fn audited(system: &System) -> Vec<serde_json::Value> {
+    let log = fs::read_to_string(system.path("osd0/audit.jsonl")).expect("the audit log");
+    let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    lines.filter(|line| line["action"] == "SCRUB").collect()
+}
+
+#[test]
+fn a_flipped_bit_is_an_error_that_names_file_and_object_and_putting_the_file_again_cures_it() {
+    let mut system = System::start_with(1, "256M", &["--metrics", "127.0.0.1:0"]);
+    let (rotten, sound) = (content(1, LENGTH), content(2, LENGTH));
+    run_with_input(system.command(&["put", "-", "/rotten"]), &rotten).ok();
+    run_with_input(system.command(&["put", "-", "/sound"]), &sound).ok();
+    let data = system.path("osd0");
+    let data = text(&data);
+    let running = run(&["osd", "check", "--data", data]).fails(1);
+    running.says(&["in use", "sealstone scrub --data"]);
+
+    assert_eq!(system.end_osd(0, Signal::Terminate), 0);
+    let clean = run(&["--json", "osd", "check", "--data", data]).ok().json();
+    assert_eq!(
+        (clean["damaged"].as_u64(), clean["index_damaged"].as_bool()),
+        (Some(0), Some(false)),
+        "{clean}"
+    );
+    assert!(clean["bytes"].as_u64() >= Some(2 * LENGTH as u64), "{clean}");
+    rot(&system.path("osd0/store"), &rotten, 100_000);
+    // At rest: the object, its kind, and which bytes; nothing is written.
+    let found = run(&["--json", "osd", "check", "--data", data]);
+    assert_eq!(found.code, 1);
+    let value = found.json();
+    assert_eq!(value["damaged"], 1, "{value}");
+    let finding = &value["findings"][0];
+    let object = finding["object"].as_str().expect("an id").to_owned();
+    assert_eq!(finding["kind"], "user");
+    assert_eq!(finding["ranges"], serde_json::json!([{ "offset": 98_304, "length": 4096 }]), "{finding}");
+    let said = run(&["osd", "check", "--data", data]);
+    assert!(said.clone().text().contains(&format!("user object {object}: bytes damaged: 4096 at 98304")));
+    said.fails(1).says(&["1 object is damaged", "put it again"]);
+
+    // In use: no wrong byte, and one line that says which file, where, and what to do.
+    system.start_osd(0);
+    let refused = system.run(&["get", "/rotten", "-"]);
+    assert!(rotten.starts_with(&refused.stdout), "bytes before the damage, no others");
+    refused.fails(1).says(&["/rotten", "osd0", &object, "put the file again"]);
+    assert!(system.run(&["cat", "/sound"]).ok().stdout == sound);
+
+    // The scrub finds it again, and says so in the log, the metrics and its answer.
+    let scrub = run(&["--json", "scrub", "--data", data]);
+    assert_eq!(scrub.code, 1, "{}", scrub.stderr);
+    let told = &scrub.json()[0];
+    assert_eq!((told["damaged"].as_u64(), told["running"].as_bool()), (Some(1), Some(false)), "{told}");
+    assert_eq!(told["findings"][0]["object"], object.as_str());
+    assert_eq!(told["findings"][0]["ranges"], finding["ranges"]);
+    let (_, page) = sealstone_tests::get(system.osd(0).field("metrics"), "/metrics");
+    assert!(page.contains("sealstone_osd_damaged_objects{device=\"osd0\"} 1"), "{page}");
+    assert!(page.contains("sealstone_osd_scrub_passes_total{device=\"osd0\"} 1"), "{page}");
+    let records = audited(&system);
+    assert_eq!(records.len(), 1, "told once, though found twice: {records:?}");
+    assert_eq!((&records[0]["object"], &records[0]["reason"]), (&object.as_str().into(), &"damaged".into()));
+
+    // It is remembered over a restart, before anything was read again.
+    assert_eq!(system.end_osd(0, Signal::Terminate), 0);
+    system.start_osd(0);
+    run(&["scrub", "--data", data, "--show"]).fails(1).says(&["1 object is damaged"]);
+
+    // Put again it is a new object; the damaged one goes, and with it the damage.
+    run_with_input(system.command(&["put", "-", "/rotten"]), &rotten).ok();
+    assert!(system.run(&["cat", "/rotten"]).ok().stdout == rotten);
+    let start = std::time::Instant::now();
+    while run(&["scrub", "--data", data, "--show"]).code != 0 {
+        assert!(start.elapsed().as_secs() < 120, "the replaced object is still there");
+        std::thread::sleep(std::time::Duration::from_millis(500));
+    }
+    let clean = run(&["--json", "scrub", "--data", data]).ok().json();
+    assert_eq!(clean[0]["damaged"], 0, "{clean}");
+    assert_eq!(system.end_osd(0, Signal::Terminate), 0);
+    run(&["osd", "check", "--data", data]).ok();
+    assert!(audited(&system).last().is_some_and(|line| line["verdict"] == "done"));
+}
+
+#[test]
+fn what_a_check_notes_the_device_knows_when_it_starts() {
+    let mut system = System::start_with(1, "256M", &[]);
+    let file = content(3, LENGTH);
+    run_with_input(system.command(&["put", "-", "/file"]), &file).ok();
+    assert_eq!(system.end_osd(0, Signal::Terminate), 0);
+    let data = system.path("osd0");
+    let data = text(&data);
+    rot(&system.path("osd0/store"), &file, 5);
+    let noted = run(&["--json", "osd", "check", "--repair", "--data", data]);
+    assert_eq!((noted.code, noted.json()["noted"].as_u64()), (1, Some(1)));
+    system.start_osd(0);
+    run(&["scrub", "--data", data, "--show"]).fails(1).says(&["damaged"]);
+}
+
+/// A device whose store cannot be opened says what is wrong with which file, and what to do; and it changes nothing.
+#[test]
+fn a_store_that_cannot_be_opened_says_which_file_and_what_to_do() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let data = folder.path().join("osd");
+    let data_text = text(&data);
+    run(&["osd", "init", "--data", data_text, "--capacity", "64M", "--name", "osd"]).ok();
+    let serve = || run(&["osd", "serve", "--data", data_text, "--listen", "127.0.0.1:0"]);
+    let store = data.join("store");
+
+    let segment = store.join("segment-00000");
+    let aside = folder.path().join("aside");
+    fs::rename(&segment, &aside).expect("moved");
+    serve().fails(1).says(&["segment-00000", "missing", "bring"]);
+    fs::rename(&aside, &segment).expect("moved back");
+
+    let length = fs::metadata(&segment).expect("there").len();
+    let file = OpenOptions::new().write(true).open(&segment).expect("a segment");
+    file.set_len(length / 2).expect("cut");
+    serve().fails(1).says(&["segment-00000", &length.to_string()]);
+    file.set_len(length).expect("sparse again");
+
+    let index = store.join("index.redb");
+    let whole = fs::read(&index).expect("the index");
+    fs::write(&index, &whole[..whole.len() / 2]).expect("cut");
+    serve().fails(1).says(&["index"]);
+    fs::write(&index, b"").expect("cut");
+    serve().fails(1).says(&["index.redb"]);
+    fs::write(&index, &whole).expect("whole again");
+
+    let superblock = store.join("superblock");
+    let first = fs::read(&superblock).expect("the superblock");
+    let mut wrong = first.clone();
+    wrong[40] ^= 1;
+    fs::write(&superblock, &wrong).expect("written");
+    serve().fails(1).says(&["superblock"]);
+    fs::write(&superblock, &first).expect("written");
+
+    // With everything back in place it is as it was.
+    let checked = run(&["--json", "osd", "check", "--data", data_text]).ok().json();
+    assert_eq!(checked["damaged"], 0, "{checked}");
+    let mut daemon = sealstone_tests::Daemon::start(command(&[
+        "--json",
+        "osd",
+        "serve",
+        "--data",
+        data_text,
+        "--listen",
+        "127.0.0.1:0",
+    ]));
+    assert_eq!(daemon.end(Signal::Terminate), 0);
+}
+
+#[test]
+fn a_scrub_is_asked_for_where_a_device_runs() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let data = folder.path().join("osd");
+    run(&["scrub", "--data", text(folder.path())]).fails(4).says(&["holds no device"]);
+    run(&["scrub", "--data", text(&data)]).fails(4);
+    run(&["osd", "check", "--data", text(&data)]).fails(4);
+    run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", "osd"]).ok();
+    run(&["scrub", "--data", text(&data)]).fails(1).says(&["no device runs", "sealstone osd check"]);
+    run(&["scrub", "other", "--data", text(folder.path())]).fails(4).says(&["other"]);
+    run(&["--json", "scrub", "--data", text(&data), "--show", "--stop"]).fails(2).says(&["--stop"]);
+}
