@@ -94,7 +94,7 @@ pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Optio
     let (capacity, raw) = match place {
         Place::Files(capacity) => (capacity, None),
         Place::Raw { path, capacity, force } => {
-            let refused = |error| boot_failure(BootError::Store(error)).at(path.display());
+            let refused = |error| store_hint(error, data).at(path.display());
             let max = survey_device(&path, force).map_err(refused)?;
             (capacity.unwrap_or(max), Some((path, force)))
         }
@@ -137,8 +137,12 @@ fn boot_failure(error: BootError, data: &Path) -> Failure {
 
 /// Why a device's store cannot be opened, and what to do about it.
 pub(crate) fn store_failure(error: FormatError, data: &Path) -> Failure {
+    store_hint(error, data).at(data.join("store").display())
+}
+
+fn store_hint(error: FormatError, data: &Path) -> Failure {
     let place = data.join("store");
-    let failure = Failure::operation(chain(&error)).at(place.display());
+    let failure = Failure::operation(chain(&error));
     let check = format!("sealstone osd check --data {}", data.display());
     match &error {
         FormatError::InUse => failure.hint(format!(
