@@ -45,6 +45,9 @@ pub(crate) struct Global {
     /// The session file [default: $XDG_STATE_HOME/sealstone/session.toml].
     #[arg(long, global = true, env = "SEALSTONE_SESSION", value_name = "FILE")]
     pub(crate) session: Option<PathBuf>,
+    /// Private file (mode 0600) with our CHAP accounts, for devices that ask who logs in.
+    #[arg(long, global = true, env = "SEALSTONE_CHAP_FILE", value_name = "FILE")]
+    pub(crate) chap_file: Option<PathBuf>,
     /// How log lines look. `SEALSTONE_LOG` takes a filter such as `info,sealstone_device=debug`.
     #[arg(long, global = true, env = "SEALSTONE_LOG_FORMAT", default_value = "auto")]
     pub(crate) log_format: LogFormat,

@@ -62,6 +62,11 @@ options! {
     connections_max: usize, "SEALSTONE_OSD_CONNECTIONS_MAX", "256";
     /// iSCSI connections at once from one address (IPv6: one /64); by default all but a sixteenth of connections_max.
     connections_per_address_max: usize, "SEALSTONE_OSD_CONNECTIONS_PER_ADDRESS_MAX", "240";
+    /// iSCSI connections a second from one address that are taken, after four times as many at once; faster ones are
+    /// reset at once.
+    connects_per_address_s_max: u32, "SEALSTONE_OSD_CONNECTS_PER_ADDRESS_S_MAX", "128";
+    /// iSCSI connections at once from one address whose login is not over.
+    logins_per_address_max: usize, "SEALSTONE_OSD_LOGINS_PER_ADDRESS_MAX", "64";
     /// Memory for data in flight over all connections, in MiB.
     buffer_mib_max: usize, "SEALSTONE_OSD_BUFFER_MIB_MAX", "256";
     /// Seconds that a client may stay silent before it is pinged, and again before it is dropped.
@@ -116,6 +121,8 @@ options! {
     frame_s_max: u64, "SEALSTONE_MDS_FRAME_S_MAX", "30";
     /// Seconds that a client may stay silent after its login.
     idle_s_max: u64, "SEALSTONE_MDS_IDLE_S_MAX", "1800";
+    /// Private file (mode 0600) with the server's CHAP accounts, for devices that ask who logs in; read at each login.
+    chap_file: PathBuf, "SEALSTONE_MDS_CHAP_FILE", "\"/etc/sealstone/mds.chap\"";
     /// Weakest security method that clients are given credentials for; what they ask for is raised to it. Below cmdrsp
     /// only devices that were started with an --insecure flag accept the commands.
     [value_enum]

@@ -2,6 +2,7 @@
 //!
 //! The only place where everything meets: sockets, clocks, files and the pure parts.
 
+mod chap_file;
 mod cli;
 mod command;
 mod config;

@@ -37,14 +37,16 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Outcome {
 
 /// Reads a secret; a file that others may read is refused, because it no longer is one.
 pub(crate) fn read(path: &Path) -> Outcome<Zeroizing<String>> {
+    read_up_to(path, BYTES_MAX)
+}
+
+/// The same of at most so many bytes.
+pub(crate) fn read_up_to(path: &Path, bytes_max: u64) -> Outcome<Zeroizing<String>> {
     let at = |failure: Failure| failure.at(path.display());
     let mut file = File::open(path).map_err(|error| at(error.into()))?;
     let metadata = file.metadata().map_err(|error| at(error.into()))?;
-    if metadata.len() > BYTES_MAX {
-        return Err(at(Failure::usage(format!(
-            "{} bytes; a secret has at most {BYTES_MAX}",
-            metadata.len()
-        ))));
+    if metadata.len() > bytes_max {
+        return Err(at(Failure::usage(format!("{} bytes; at most {bytes_max} are read", metadata.len()))));
     }
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 && metadata.is_file() {

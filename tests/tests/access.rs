@@ -12,6 +12,8 @@ use sealstone_tests::{Daemon, Ended, command, run, text};
 use tempfile::TempDir;
 
 const ACCESS: &str = r#"
+algorithms = ["sha256", "md5"]
+
 [target]
 user = "osd0"
 secret = "the device says so"

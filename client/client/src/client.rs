@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
-use sealstone_initiator::{Environment, OsdOptions, SystemEnvironment};
+use sealstone_initiator::{Environment, OsdOptions, Proofs, SystemEnvironment};
 use sealstone_mds_protocol::{
     Access, Device, DirEntry, FileKind, FilePath, Method, Name, PAGE_MAX, Request, Response, Stat, User,
     UserName,
@@ -92,11 +92,25 @@ impl Client {
         user: &str,
         password: &[u8],
     ) -> Result<Self, ClientError> {
+        Self::connect_proving(server, pin, user, password, Proofs::default()).await
+    }
+
+    /// [`Client::connect`], with what we prove to devices that ask who logs in.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn connect_proving(
+        server: &str,
+        pin: Fingerprint,
+        user: &str,
+        password: &[u8],
+        proofs: Proofs,
+    ) -> Result<Self, ClientError> {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
         let user = user_name(user)?;
         let dial = Arc::new(tls(server, pin));
         let mds = Mds::login(dial, environment.clone(), MdsOptions::default(), &user, password).await?;
-        Ok(Self::over_iscsi(mds, environment, Tuning::default()))
+        Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), proofs))
     }
 
     /// Goes on with a session from a file; connects at the first request.
@@ -104,16 +118,36 @@ impl Client {
     /// # Errors
     /// None today; the session may turn out to be over at the first request.
     pub fn resume(saved: &SavedSession) -> Result<Self, ClientError> {
+        Self::resume_proving(saved, Proofs::default())
+    }
+
+    /// [`Client::resume`], with what we prove to devices that ask who logs in.
+    ///
+    /// # Errors
+    /// As [`Client::resume`].
+    pub fn resume_proving(saved: &SavedSession, proofs: Proofs) -> Result<Self, ClientError> {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
         let dial = Arc::new(tls(&saved.server, saved.fingerprint));
         let mds = Mds::resume(dial, environment.clone(), MdsOptions::default(), saved.ticket.clone());
-        Ok(Self::over_iscsi(mds, environment, Tuning::default()))
+        Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), proofs))
     }
 
     /// With any way to the metadata server; the devices are reached by iSCSI over TCP.
     #[must_use]
     pub fn over_iscsi(mds: Mds, environment: Arc<dyn Environment>, tuning: Tuning) -> Self {
-        let options = OsdOptions::new(&*environment);
+        Self::over_iscsi_proving(mds, environment, tuning, Proofs::default())
+    }
+
+    /// [`Client::over_iscsi`], with what we prove to devices that ask who logs in.
+    #[must_use]
+    pub fn over_iscsi_proving(
+        mds: Mds,
+        environment: Arc<dyn Environment>,
+        tuning: Tuning,
+        proofs: Proofs,
+    ) -> Self {
+        let mut options = OsdOptions::new(&*environment);
+        options.session.proofs = proofs;
         let devices = DevicePool::tcp(environment.clone(), options);
         let offset = mds.clock_offset_ms();
         Self::new(mds, devices, environment, offset, tuning)

@@ -29,7 +29,9 @@ pub use mds::{Channel, Mds, MdsDial, MdsOptions, SessionTicket, Stream, TlsDial}
 pub use open::RENEW_BEFORE_MS;
 pub use pool::{DevicePool, DialFactory};
 pub use put::PutOptions;
-pub use sealstone_initiator::{Environment, OsdError, OsdOptions, SystemEnvironment};
+pub use sealstone_initiator::{
+    Environment, OsdError, OsdOptions, Proof, ProofError, Proofs, SystemEnvironment, chap,
+};
 pub use sealstone_mds_protocol::{
     Checksum, ChecksumKind, Device, DeviceId, DeviceProblem, DirEntry, FileKind, FilePath, Method, Name,
     ProblemKind, Stat, User, UserName,

@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use sealstone_iscsi::{DigestChoice, Policy};
 
-use crate::Environment;
+use crate::proof::Proof;
+use crate::{Environment, Proofs};
 
 /// Commands under way in one session by default.
 pub const QUEUE_DEPTH_DEFAULT: u16 = 64;
@@ -22,6 +23,8 @@ pub struct SessionConfig {
     pub target_name: Option<String>,
     /// Tells our sessions with one target apart: the same value takes the place of the older session.
     pub isid: [u8; 6],
+    /// How we prove ourselves to targets, and they to us.
+    pub proofs: Proofs,
     /// CRC32C over headers: refused, offered, or demanded.
     pub header_digest: DigestChoice,
     /// CRC32C over data: refused, offered, or demanded.
@@ -54,6 +57,7 @@ impl SessionConfig {
             initiator_name: INITIATOR_NAME.to_owned(),
             target_name,
             isid,
+            proofs: Proofs::default(),
             header_digest: DigestChoice::default(),
             data_digest: DigestChoice::default(),
             queue_depth: QUEUE_DEPTH_DEFAULT,
@@ -66,7 +70,7 @@ impl SessionConfig {
         }
     }
 
-    pub(crate) fn machine(&self) -> sealstone_iscsi::initiator::Config {
+    pub(crate) fn machine(&self, proof: Option<Proof>) -> sealstone_iscsi::initiator::Config {
         let mut config = sealstone_iscsi::initiator::Config::new(
             self.initiator_name.clone(),
             self.target_name.clone(),
@@ -75,6 +79,7 @@ impl SessionConfig {
         config.policy =
             Policy { header_digest: self.header_digest, data_digest: self.data_digest, ..Policy::default() };
         config.crc32c = crc32c::crc32c_append;
+        config.chap = proof.map(Proof::machine);
         config.queue_depth = self.queue_depth;
         config.login_timeout_ms = milliseconds(self.login_timeout);
         config.ping_after_ms = milliseconds(self.ping_after);

@@ -15,12 +15,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::{Buf, Bytes};
 use sealstone_iscsi::initiator::{
     Closed, Command, Connection, DiscoveredTarget, Event, Function, FunctionResult, Response, TaskFailure,
+    Violation,
 };
 use sealstone_iscsi::{Buffer, Cdb, Gather, Pool, TaskAttribute, TaskId};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 
+use crate::proof::Proof;
 use crate::{ScsiResponse, SessionConfig, SessionError};
 
 /// Pieces in one vectored write at most.
@@ -114,12 +116,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     pub(crate) fn new(
         stream: S,
         config: &SessionConfig,
+        proof: Option<Proof>,
         asks: mpsc::Receiver<Ask>,
         ready: oneshot::Sender<Result<(), SessionError>>,
     ) -> Self {
         Self {
             stream,
-            connection: Connection::new(config.machine(), 0),
+            connection: Connection::new(config.machine(proof), 0),
             config: config.clone(),
             asks,
             ready: Some(ready),
@@ -181,6 +184,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
                 SessionError::LoginRefused { class: refusal.class, detail: refusal.detail }
             }
             End::Closed(Closed::LoginTimeout) => SessionError::LoginTimeout(self.config.login_timeout),
+            End::Closed(Closed::Violation(Violation::Unproven)) => SessionError::TargetUnproven,
             End::Closed(Closed::Violation(violation)) => SessionError::Protocol(violation.to_string()),
             End::Closed(Closed::LoggedOut) => SessionError::Closed,
             End::Closed(_) | End::AbortTimeout => SessionError::NexusLost,

@@ -5,6 +5,8 @@ use std::io;
 
 use sealstone_scsi::{AdditionalSense, SenseKey, Status};
 
+use crate::ProofError;
+
 /// Why a session could not be made, or a command not be carried to its status.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -20,6 +22,12 @@ pub enum SessionError {
         /// Status detail.
         detail: u8,
     },
+    /// The target did not prove who it is, or only claimed to have asked for our proof: somebody else may be in its place.
+    #[error("the target did not prove who it is")]
+    TargetUnproven,
+    /// There is no telling how to prove ourselves.
+    #[error("no proof for the target: {0}")]
+    Proof(#[from] ProofError),
     /// The login took longer than configured.
     #[error("the login took longer than {0:?}")]
     LoginTimeout(Duration),
@@ -48,6 +56,14 @@ pub enum SessionError {
         /// Bytes allowed.
         max: usize,
     },
+}
+
+impl SessionError {
+    /// Does one end not believe the other? RFC 7143 §11.13.5: 0201h and 0202h.
+    #[must_use]
+    pub const fn is_denied(&self) -> bool {
+        matches!(self, Self::LoginRefused { class: 2, detail: 1 | 2 } | Self::TargetUnproven | Self::Proof(_))
+    }
 }
 
 impl From<io::Error> for SessionError {
@@ -170,5 +186,6 @@ impl OsdError {
     #[must_use]
     pub const fn is_denied(&self) -> bool {
         matches!(self, Self::AccessDenied { .. } | Self::KeyFrozen)
+            || matches!(self, Self::Session(error) if error.is_denied())
     }
 }

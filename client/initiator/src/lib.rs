@@ -13,6 +13,7 @@ mod error;
 mod manager;
 mod operation;
 mod osd;
+mod proof;
 mod session;
 mod url;
 
@@ -25,6 +26,8 @@ pub use operation::{
     ATTRIBUTES_LENGTH_MAX, Completion, LIST_IDS_MAX, Listed, Operation, Repeat, STRETCHES_MAX, TRANSFER_MAX,
 };
 pub use osd::{Bearer, BearerError, CONNECT_TIMEOUT, Dial, Dialing, OsdClient, OsdOptions, Stream, TcpDial};
+pub use proof::{Proof, ProofError, Proofs};
+pub use sealstone_iscsi::chap;
 pub use sealstone_iscsi::initiator::{DiscoveredTarget, FunctionResult};
 pub use sealstone_iscsi::{DigestChoice, Residual};
 pub use session::{ScsiRequest, ScsiResponse, Session, discover};

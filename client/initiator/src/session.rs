@@ -79,7 +79,7 @@ impl Session {
     /// Connects over TCP to the target of `url` and logs in; `config.target_name` is taken from `url`.
     ///
     /// # Errors
-    /// `Unreachable`, `LoginRefused`, `LoginTimeout`, `Protocol`.
+    /// As [`Session::over`].
     pub async fn connect(url: &TargetUrl, mut config: SessionConfig) -> Result<Self, SessionError> {
         config.target_name = Some(url.target.clone());
         let stream = tcp(&url.authority(), config.login_timeout).await?;
@@ -89,14 +89,18 @@ impl Session {
     /// Logs in over a connected stream.
     ///
     /// # Errors
-    /// `Unreachable` if the stream breaks, `LoginRefused`, `LoginTimeout`, `Protocol`.
+    /// `Unreachable` if the stream breaks, `LoginRefused`, `LoginTimeout`, `Protocol`; `Proof` if
+    /// [`SessionConfig::proofs`] fails, `TargetUnproven` if the target must prove itself and does not.
     pub async fn over<S>(stream: S, config: SessionConfig) -> Result<Self, SessionError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
+        // Discovery has no target whose account it could be; there our name has to do.
+        let proof =
+            config.target_name.as_deref().map(|target| config.proofs.for_target(target)).transpose()?;
         let (asks, queue) = mpsc::channel(QUEUE);
         let (ready, logged_in) = oneshot::channel();
-        tokio::spawn(Driver::new(stream, &config, queue, ready).run());
+        tokio::spawn(Driver::new(stream, &config, proof.flatten(), queue, ready).run());
         logged_in.await.map_err(|_| SessionError::NexusLost)??;
         let memory_units = units(config.memory_max.max(MEMORY_UNIT));
         let memory = Arc::new(Semaphore::new(memory_units as usize));

@@ -75,11 +75,16 @@ impl Done {
     }
 }
 
+/// Between two pieces of a long command.
+pub(crate) type Between<'a> = &'a mut dyn FnMut() -> Result<(), Failure>;
+
 /// The function of a command, and how much of the unit it needs for itself.
 #[derive(Clone, Copy)]
 pub(crate) enum Function {
     /// Beside others.
     Shared(fn(&Run<'_>) -> Result<Done, Failure>),
+    /// Beside others, piece by piece: what it is handed lets others in between, and says whether it may go on.
+    Pieces(fn(&Run<'_>, Between<'_>) -> Result<Done, Failure>),
     /// Alone: nobody reads or writes meanwhile.
     Alone(fn(&Run<'_>) -> Result<Done, Failure>),
     /// Looks at reservations.
@@ -188,6 +193,13 @@ macro_rules! forms {
     };
 }
 
+/// The same for a function that works piece by piece.
+macro_rules! pieces {
+    ($function:path, $form:ident) => {
+        |run, between| $function(run, Form::$form, between)
+    };
+}
+
 /// Every command of a block unit's own, by code.
 pub(crate) static ROWS: &[Row] = &[
     row(CommandRow::new(0x08, 6, SIX), Access::Read, Function::Shared(forms!(data::read, Six))),
@@ -239,10 +251,10 @@ pub(crate) static ROWS: &[Row] = &[
     row(
         CommandRow::new(0x2E, 10, VERIFY_TEN),
         Access::Write,
-        Function::Shared(forms!(data::write_and_verify, Ten)),
+        Function::Pieces(pieces!(data::write_and_verify, Ten)),
     )
     .waits(Wait::Always),
-    row(CommandRow::new(0x2F, 10, VERIFY_TEN), Access::Read, Function::Shared(forms!(data::verify, Ten)))
+    row(CommandRow::new(0x2F, 10, VERIFY_TEN), Access::Read, Function::Pieces(pieces!(data::verify, Ten)))
         .waits(Wait::Always),
     row(CommandRow::new(0x34, 10, CACHE_TEN), Access::Read, Function::Shared(forms!(data::prefetch, Ten))),
     row(
@@ -265,7 +277,7 @@ pub(crate) static ROWS: &[Row] = &[
     row(
         CommandRow::new(0x42, 10, &[0x01, 0, 0, 0, 0, 0x3F, 0xFF, 0xFF, 0x04]),
         Access::Write,
-        Function::Shared(provisioning::unmap),
+        Function::Pieces(provisioning::unmap),
     )
     .thin()
     .waits(Wait::Always),
@@ -300,13 +312,13 @@ pub(crate) static ROWS: &[Row] = &[
     row(
         CommandRow::new(0x8E, 16, VERIFY_SIXTEEN),
         Access::Write,
-        Function::Shared(forms!(data::write_and_verify, Sixteen)),
+        Function::Pieces(pieces!(data::write_and_verify, Sixteen)),
     )
     .waits(Wait::Always),
     row(
         CommandRow::new(0x8F, 16, VERIFY_SIXTEEN),
         Access::Read,
-        Function::Shared(forms!(data::verify, Sixteen)),
+        Function::Pieces(pieces!(data::verify, Sixteen)),
     )
     .waits(Wait::Always),
     row(
@@ -369,13 +381,13 @@ pub(crate) static ROWS: &[Row] = &[
     row(
         CommandRow::new(0xAE, 12, VERIFY_TWELVE),
         Access::Write,
-        Function::Shared(forms!(data::write_and_verify, Twelve)),
+        Function::Pieces(pieces!(data::write_and_verify, Twelve)),
     )
     .waits(Wait::Always),
     row(
         CommandRow::new(0xAF, 12, VERIFY_TWELVE),
         Access::Read,
-        Function::Shared(forms!(data::verify, Twelve)),
+        Function::Pieces(pieces!(data::verify, Twelve)),
     )
     .waits(Wait::Always),
     row(

@@ -7,15 +7,15 @@
 
 use bytes::Bytes;
 
-use crate::command::{Done, Run};
+use crate::command::{Between, Done, Run};
 use crate::failure::Failure;
 use crate::geometry::Extent;
 use crate::transfer::{Form, Transfer, be16, no_protection};
 
 /// Most bytes of one transfer: MAXIMUM TRANSFER LENGTH, and the longest data-out that the target collects.
 pub(crate) const TRANSFER_MAX: u64 = 16 << 20;
-/// Most bytes of one VERIFY that compares nothing, or PRE-FETCH.
-pub(crate) const VERIFY_MAX: u64 = 1 << 30;
+/// Most bytes of one VERIFY without data-out of its length: what a medium reads in about a second.
+pub(crate) const VERIFY_MAX: u64 = 128 << 20;
 /// Most blocks of COMPARE AND WRITE: what its length field can say.
 pub(crate) const COMPARE_BLOCKS_MAX: u8 = 255;
 /// Bytes that are looked at in one piece where there is no buffer of the initiator's.
@@ -98,7 +98,7 @@ pub(crate) fn write_atomic(run: &Run<'_>) -> Result<Done, Failure> {
 }
 
 /// WRITE AND VERIFY: written, durable, read back.
-pub(crate) fn write_and_verify(run: &Run<'_>, form: Form) -> Result<Done, Failure> {
+pub(crate) fn write_and_verify(run: &Run<'_>, form: Form, between: Between<'_>) -> Result<Done, Failure> {
     let check = byte_check(run);
     if check > 1 {
         return Err(Failure::bit(1, 2));
@@ -108,12 +108,12 @@ pub(crate) fn write_and_verify(run: &Run<'_>, form: Form) -> Result<Done, Failur
     let done = put(run, extent, false)?;
     run.unit.flush()?;
     let expected = if check == 1 { Expected::Data(data_out(run, extent)?) } else { Expected::Anything };
-    look_through(run, extent, expected)?;
+    look_through(run, extent, expected, between)?;
     Ok(done)
 }
 
 /// VERIFY.
-pub(crate) fn verify(run: &Run<'_>, form: Form) -> Result<Done, Failure> {
+pub(crate) fn verify(run: &Run<'_>, form: Form, between: Between<'_>) -> Result<Done, Failure> {
     let geometry = run.unit.geometry();
     let check = byte_check(run);
     let max = match check {
@@ -138,7 +138,7 @@ pub(crate) fn verify(run: &Run<'_>, form: Form) -> Result<Done, Failure> {
         Expected::Anything => 0,
         Expected::Data(data) | Expected::Block(data) => data.len() as u64,
     };
-    look_through(run, extent, expected)?;
+    look_through(run, extent, expected, between)?;
     Ok(Done { used, ..Done::GOOD })
 }
 
@@ -154,9 +154,17 @@ enum Expected<'a> {
 }
 
 /// Reads an extent piece by piece and compares.
-fn look_through(run: &Run<'_>, extent: Extent, expected: Expected<'_>) -> Result<(), Failure> {
+fn look_through(
+    run: &Run<'_>,
+    extent: Extent,
+    expected: Expected<'_>,
+    between: Between<'_>,
+) -> Result<(), Failure> {
     let mut done = 0;
     while done < extent.length() {
+        if done > 0 {
+            between()?;
+        }
         let length = usize::try_from(extent.length() - done).unwrap_or(usize::MAX).min(PIECE);
         let mut buffer = run.command.buffers.take(length).ok_or(Failure::NoBuffer)?;
         let read = run.unit.read(extent.offset() + done, &mut buffer);

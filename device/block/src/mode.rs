@@ -56,11 +56,21 @@ impl Settings {
         self.write_cache.load(Ordering::Acquire)
     }
 
+    /// D_SENSE, SWP and WCE.
+    pub(crate) fn values(&self) -> [bool; 3] {
+        [self.descriptor_sense(), self.write_protect(), self.write_cache()]
+    }
+
+    /// All of them anew.
+    pub(crate) fn take(&self, [descriptor_sense, write_protect, write_cache]: [bool; 3]) {
+        self.descriptor_sense.store(descriptor_sense, Ordering::Release);
+        self.write_protect.store(write_protect, Ordering::Release);
+        self.write_cache.store(write_cache, Ordering::Release);
+    }
+
     /// As after power on.
     pub(crate) fn reset(&self) {
-        self.descriptor_sense.store(false, Ordering::Release);
-        self.write_protect.store(false, Ordering::Release);
-        self.write_cache.store(true, Ordering::Release);
+        self.take([false, false, true]);
     }
 
     /// Takes pages over that were checked against their changeable bits.

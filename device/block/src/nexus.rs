@@ -13,11 +13,21 @@ use sealstone_scsi::{AdditionalSense, Attentions};
 /// Most nexuses remembered; beyond it an arbitrary one is forgotten and begins anew with its next command.
 const NEXUSES_MAX: usize = 65_536;
 
-/// A SCSI initiator port as iSCSI names it: name and session identifier (RFC 7143 §4.4.3.1).
+/// A SCSI initiator port as iSCSI names it, name and session identifier (RFC 7143 §4.4.3.1), and the account that it
+/// proved: names are said, so what a port owns is not handed to another account that says the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Port {
     pub(crate) name: String,
     pub(crate) isid: [u8; 6],
+    /// CHAP name; `None` where none was asked for.
+    pub(crate) account: Option<String>,
+}
+
+impl Port {
+    /// Do both have the same name and session identifier, whoever said them?
+    pub(crate) fn is_named_as(&self, other: &Self) -> bool {
+        self.name == other.name && self.isid == other.isid
+    }
 }
 
 /// One nexus.
@@ -55,7 +65,11 @@ impl Nexuses {
     pub(crate) fn establish(&self, id: NexusId, port: &InitiatorPort<'_>) -> Arc<Nexus> {
         let nexus = Arc::new(Nexus {
             id,
-            port: Port { name: port.name.to_owned(), isid: port.isid },
+            port: Port {
+                name: port.name.to_owned(),
+                isid: port.isid,
+                account: port.account.map(str::to_owned),
+            },
             attentions: Mutex::new(Attentions::begin(port.attention())),
         });
         let mut known = self.0.write();
@@ -80,6 +94,11 @@ impl Nexuses {
     /// Everybody hears of it but one.
     pub(crate) fn raise(&self, code: AdditionalSense, except: Option<NexusId>) {
         self.0.read().values().filter(|nexus| Some(nexus.id) != except).for_each(|nexus| nexus.raise(code));
+    }
+
+    /// The port that is logged in under the name and session identifier of this one.
+    pub(crate) fn named_as(&self, port: &Port) -> Option<Port> {
+        self.0.read().values().map(|nexus| &nexus.port).find(|known| known.is_named_as(port)).cloned()
     }
 
     /// The nexuses of a port hear of it.

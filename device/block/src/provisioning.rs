@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use sealstone_store::StretchKind;
 
-use crate::command::{Done, Run};
+use crate::command::{Between, Done, Run};
 use crate::data::{PIECE, exact_data_out};
 use crate::failure::Failure;
 use crate::geometry::Extent;
@@ -91,7 +91,7 @@ const LIST_HEADER: usize = 8;
 const DESCRIPTOR: usize = 16;
 
 /// UNMAP.
-pub(crate) fn unmap(run: &Run<'_>) -> Result<Done, Failure> {
+pub(crate) fn unmap(run: &Run<'_>, between: Between<'_>) -> Result<Done, Failure> {
     let wire = run.wire();
     if wire[1] & 1 != 0 {
         return Err(Failure::bit(1, 0)); // ANCHOR
@@ -102,7 +102,10 @@ pub(crate) fn unmap(run: &Run<'_>) -> Result<Done, Failure> {
         return Ok(Done::GOOD);
     }
     let list = run.command.data_out.get(..length).ok_or(Failure::ParameterLength)?;
-    for extent in extents(run, list)? {
+    for (index, extent) in extents(run, list)?.into_iter().enumerate() {
+        if index > 0 {
+            between()?;
+        }
         run.unit.unmap(extent)?;
     }
     Ok(Done { used: length as u64, ..Done::GOOD })

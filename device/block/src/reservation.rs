@@ -6,6 +6,9 @@
 //! notify; nobody is notified of what was not taken over.
 //! Truth: SPC-4 §5.13 and tables of commands allowed in the presence of reservations; `docs/standards/block.md`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use sealstone_scsi::lu::NexusId;
 use sealstone_scsi::{AdditionalSense, additional};
 
@@ -95,6 +98,42 @@ pub(crate) struct Held {
 /// Whom to tell what, once a change counts.
 pub(crate) type Notices = Vec<(Port, AdditionalSense)>;
 
+/// Who holds the reservation of SPC-2. Clones are one: it ends with a reset or with its nexus, and neither may have to
+/// wait for whoever has the unit to itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Legacy(Arc<AtomicU64>);
+
+/// No nexus has this number.
+const NOBODY: u64 = 0;
+
+impl Legacy {
+    pub(crate) fn holder(&self) -> Option<NexusId> {
+        Some(NexusId(self.0.load(Ordering::Acquire))).filter(|nexus| nexus.0 != NOBODY)
+    }
+
+    fn set(&self, nexus: NexusId) {
+        self.0.store(nexus.0, Ordering::Release);
+    }
+
+    /// It ends, if this one has it.
+    pub(crate) fn end(&self, nexus: NexusId) {
+        // Another's stays.
+        let _ = self.0.compare_exchange(nexus.0, NOBODY, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    pub(crate) fn clear(&self) {
+        self.0.store(NOBODY, Ordering::Release);
+    }
+}
+
+impl PartialEq for Legacy {
+    fn eq(&self, other: &Self) -> bool {
+        self.holder() == other.holder()
+    }
+}
+
+impl Eq for Legacy {}
+
 /// Everything reserved and registered on a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reservations {
@@ -105,7 +144,7 @@ pub(crate) struct Reservations {
     /// Registrations and reservation survive power loss (APTPL was set last).
     pub(crate) durable: bool,
     /// RESERVE of SPC-2.
-    pub(crate) legacy: Option<NexusId>,
+    pub(crate) legacy: Legacy,
 }
 
 /// Fields that most actions of PERSISTENT RESERVE OUT have.
@@ -147,7 +186,7 @@ impl Reservations {
         if matches!(access, Access::Any | Access::Own) {
             return Ok(());
         }
-        if self.legacy.is_some_and(|holder| holder != nexus) {
+        if self.legacy.holder().is_some_and(|holder| holder != nexus) {
             return Err(Failure::Conflict);
         }
         let Some(held) = &self.held else { return Ok(()) };
@@ -339,27 +378,25 @@ impl Reservations {
     }
 
     /// RESERVE(6): beside registrations it does nothing for a registrant and conflicts for others (CRH).
-    pub(crate) fn reserve_legacy(&mut self, nexus: NexusId, port: &Port) -> Result<(), Failure> {
+    pub(crate) fn reserve_legacy(&self, nexus: NexusId, port: &Port) -> Result<(), Failure> {
         if !self.registrants.is_empty() {
             return if self.registrant(port).is_some() { Ok(()) } else { Err(Failure::Conflict) };
         }
-        match self.legacy {
+        match self.legacy.holder() {
             Some(holder) if holder != nexus => Err(Failure::Conflict),
             _ => {
-                self.legacy = Some(nexus);
+                self.legacy.set(nexus);
                 Ok(())
             }
         }
     }
 
     /// RELEASE(6): of another's reservation it is ignored.
-    pub(crate) fn release_legacy(&mut self, nexus: NexusId, port: &Port) -> Result<(), Failure> {
+    pub(crate) fn release_legacy(&self, nexus: NexusId, port: &Port) -> Result<(), Failure> {
         if !self.registrants.is_empty() {
             return if self.registrant(port).is_some() { Ok(()) } else { Err(Failure::Conflict) };
         }
-        if self.legacy == Some(nexus) {
-            self.legacy = None;
-        }
+        self.legacy.end(nexus);
         Ok(())
     }
 }
@@ -368,7 +405,9 @@ impl Reservations {
 mod record {
     use super::{Held, Kind, Port, Registrant, Reservations};
 
-    const VERSION: u8 = 1;
+    /// The first had no accounts.
+    const WITHOUT_ACCOUNTS: u8 = 1;
+    const VERSION: u8 = 2;
     const NOBODY: u16 = u16::MAX;
 
     /// The state as bytes.
@@ -388,21 +427,32 @@ mod record {
             let name = port.name.as_bytes();
             out.push(u8::try_from(name.len()).expect("an iSCSI name has at most 223 bytes"));
             out.extend_from_slice(name);
+            let account = port.account.as_deref().unwrap_or_default().as_bytes();
+            out.push(u8::try_from(account.len()).expect("a CHAP name has at most 255 bytes"));
+            out.extend_from_slice(account);
         }
         out
     }
 
     /// The state of such bytes; `None` if they are none.
     pub(super) fn decode(bytes: &[u8]) -> Option<Reservations> {
-        let [VERSION, kind, high, low, rest @ ..] = bytes else { return None };
+        let [version @ (WITHOUT_ACCOUNTS | VERSION), kind, high, low, rest @ ..] = bytes else { return None };
         let mut rest = rest;
         let mut registrants = Vec::new();
         while !rest.is_empty() {
             let (fixed, tail) = rest.split_first_chunk::<16>()?;
             let (key, tail_of_fixed) = fixed.split_first_chunk::<8>()?;
             let &[a, b, c, d, e, f, all_ports, length] = tail_of_fixed.first_chunk::<8>()?;
-            let (name, next) = tail.split_at_checked(usize::from(length))?;
-            let port = Port { name: std::str::from_utf8(name).ok()?.to_owned(), isid: [a, b, c, d, e, f] };
+            let (name, mut next) = tail.split_at_checked(usize::from(length))?;
+            let mut account = None;
+            if *version == VERSION {
+                let (&length, tail) = next.split_first()?;
+                let (bytes, after) = tail.split_at_checked(usize::from(length))?;
+                account = Some(std::str::from_utf8(bytes).ok()?.to_owned()).filter(|name| !name.is_empty());
+                next = after;
+            }
+            let name = std::str::from_utf8(name).ok()?.to_owned();
+            let port = Port { name, isid: [a, b, c, d, e, f], account };
             registrants.push(Registrant { port, key: u64::from_be_bytes(*key), all_ports: all_ports != 0 });
             rest = next;
         }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn port(number: u8) -> Port {
-    Port { name: format!("iqn.test:{number}"), isid: [number; 6] }
+    Port { name: format!("iqn.test:{number}"), isid: [number; 6], account: None }
 }
 
 const fn keys(own: u64, action: u64) -> Keys {
@@ -176,19 +176,19 @@ fn moving_takes_the_reservation_to_another_port() {
 
 #[test]
 fn reservations_of_spc2_and_registrations_keep_out_of_each_others_way() {
-    let mut state = Reservations::default();
+    let state = Reservations::default();
     let (one, two) = (NexusId(1), NexusId(2));
     state.reserve_legacy(one, &port(1)).unwrap();
     assert!(matches!(state.reserve_legacy(two, &port(2)), Err(Failure::Conflict)));
     assert!(!passes(&state, 2, Access::Read) && !passes(&state, 2, Access::Harmless));
     assert!(passes(&state, 2, Access::Any) && passes(&state, 1, Access::Write));
     state.release_legacy(two, &port(2)).unwrap();
-    assert_eq!(state.legacy, Some(one), "a release by another is ignored");
+    assert_eq!(state.legacy.holder(), Some(one), "a release by another is ignored");
     state.release_legacy(one, &port(1)).unwrap();
-    assert_eq!(state.legacy, None);
-    let mut state = registered(1);
+    assert_eq!(state.legacy.holder(), None);
+    let state = registered(1);
     state.reserve_legacy(one, &port(1)).unwrap();
-    assert_eq!(state.legacy, None, "a registrant is told GOOD and nothing is reserved");
+    assert_eq!(state.legacy.holder(), None, "a registrant is told GOOD and nothing is reserved");
     assert!(matches!(state.reserve_legacy(two, &port(2)), Err(Failure::Conflict)));
 }
 
@@ -244,4 +244,27 @@ proptest! {
         versioned.extend(&bytes);
         let _ = (Reservations::from_record(&bytes), Reservations::from_record(&versioned));
     }
+}
+
+/// A record of the first version, which had no accounts, is still read; whoever came without account is known again.
+#[test]
+fn records_keep_accounts_and_older_ones_are_read() {
+    let mut state = Reservations { durable: true, ..Reservations::default() };
+    let ann = Port { account: Some("ann".into()), ..port(1) };
+    for port in [&ann, &port(2)] {
+        state.register(port, Keys { own: 0, action: 7 }, false, false).unwrap();
+    }
+    let record = state.to_record();
+    let back = Reservations::from_record(&record).unwrap();
+    assert_eq!(back.registrants, state.registrants);
+    assert!(
+        back.registrant(&ann).is_some() && back.registrant(&port(1)).is_none(),
+        "a name is not an account"
+    );
+    for cut in 5..record.len() {
+        let _ = Reservations::from_record(&record[..cut]);
+    }
+    let name = b"iqn.test:2";
+    let old = [&[1, 0, 0xFF, 0xFF][..], &7_u64.to_be_bytes(), &[2; 6], &[0, 10], name].concat();
+    assert!(Reservations::from_record(&old).unwrap().registrant(&port(2)).is_some());
 }

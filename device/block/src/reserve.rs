@@ -9,6 +9,7 @@ use bytes::Bytes;
 use crate::catalog;
 use crate::command::{Done, Run};
 use crate::failure::Failure;
+use crate::nexus::Port;
 use crate::reservation::{Keys, Kind, Notices, Reservations};
 use crate::transfer::{be16, be32};
 use crate::transport_id;
@@ -48,7 +49,7 @@ const UNREG: u8 = 0x02;
 
 /// PERSISTENT RESERVE IN, of any action.
 pub(crate) fn report(run: &Run<'_>, state: &Reservations) -> Result<Done, Failure> {
-    if state.legacy.is_some() {
+    if state.legacy.holder().is_some() {
         return Err(Failure::Conflict);
     }
     let mut data = match run.action() {
@@ -109,7 +110,7 @@ fn full_status(state: &Reservations) -> Vec<u8> {
 
 /// PERSISTENT RESERVE OUT, of any action.
 pub(crate) fn change(run: &Run<'_>, state: &mut Reservations) -> Result<Done, Failure> {
-    if state.legacy.is_some() {
+    if state.legacy.holder().is_some() {
         return Err(Failure::Conflict);
     }
     let action = run.action();
@@ -186,7 +187,19 @@ fn register_and_move(
         return Err(Failure::parameter(18));
     }
     let to = transport_id::decode(id).ok_or(Failure::parameter(LIST_LENGTH))?;
+    let to = owner(run, next, to).ok_or(Failure::parameter(LIST_LENGTH))?;
     next.register_and_move(&run.nexus.port, keys, to, fixed[17] & UNREG != 0)
+}
+
+/// The port that a TransportID means: whoever is logged in or registered under it. Where accounts count, a name alone is
+/// nobody: whoever logs in under it next would have the reservation.
+fn owner(run: &Run<'_>, state: &Reservations, named: Port) -> Option<Port> {
+    let registered = || {
+        let ports = state.registrants.iter().map(|registrant| &registrant.port);
+        ports.into_iter().find(|port| port.is_named_as(&named)).cloned()
+    };
+    let known = run.unit.nexuses().named_as(&named).or_else(registered);
+    known.or_else(|| run.nexus.port.account.is_none().then_some(named))
 }
 
 /// Makes the change durable if it, or what it replaces, has to be.

@@ -27,7 +27,7 @@ pub(crate) fn encode(port: &Port) -> Vec<u8> {
     out
 }
 
-/// The port that a TransportID names; `None` if it is not one of iSCSI with an ISID.
+/// The port that a TransportID names, of no account: it cannot say one; `None` if it is not one of iSCSI with an ISID.
 pub(crate) fn decode(bytes: &[u8]) -> Option<Port> {
     let [PORT_OF_ISCSI, 0, high, low, text @ ..] = bytes else { return None };
     let length = usize::from(u16::from_be_bytes([*high, *low]));
@@ -43,7 +43,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Port> {
     let isid: [u8; 8] = u64::from_str_radix(isid, 16).ok()?.to_be_bytes();
     let [_, _, isid @ ..] = isid;
     // Sessions know names in lower case (RFC 7143 §4.2.7.1): in any other, the port would be nobody's.
-    Some(Port { name: name.to_ascii_lowercase(), isid })
+    Some(Port { name: name.to_ascii_lowercase(), isid, account: None })
 }
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_transport_id_stands_as_the_standard_lays_it_out() {
-        let port = Port { name: "iqn.x:y".into(), isid: [0, 2, 0x3D, 0, 0, 1] };
+        let port = Port { name: "iqn.x:y".into(), isid: [0, 2, 0x3D, 0, 0, 1], account: None };
         let wire = encode(&port);
         assert_eq!(wire[..4], [0x45, 0, 0, 28]);
         assert_eq!(&wire[4..28], b"iqn.x:y,i,0x00023d000001");
@@ -68,7 +68,7 @@ mod tests {
     proptest! {
         #[test]
         fn ports_come_back(name in "[a-z0-9:.,-]{1,223}", isid: [u8; 6]) {
-            let port = Port { name, isid };
+            let port = Port { name, isid, account: None };
             prop_assert_eq!(decode(&encode(&port)), Some(port));
         }
 

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use sealstone_osd::ObjectId;
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::primary::{self, DeviceServer};
@@ -29,7 +29,7 @@ use crate::geometry::{Extent, Geometry};
 use crate::inquiry;
 use crate::mode::Settings;
 use crate::nexus::{Nexus, Nexuses};
-use crate::reservation::{Access, Reservations};
+use crate::reservation::{Access, Legacy, Reservations};
 use crate::transfer::asks_fua;
 
 /// NACA in the CONTROL byte.
@@ -43,8 +43,12 @@ pub struct BlockUnit {
     /// iSCSI name of the target, for the unit's identification.
     target: String,
     gate: RwLock<Reservations>,
+    /// The same as in the reservations.
+    legacy: Legacy,
     nexuses: Nexuses,
     settings: Settings,
+    /// Held by MODE SELECT.
+    selecting: Mutex<()>,
     medium: Medium,
     /// Changes made and changes known to be durable: a flush of nothing is free.
     written: AtomicU64,
@@ -77,9 +81,11 @@ impl BlockUnit {
             object,
             description,
             target: target.to_owned(),
+            legacy: reservations.legacy.clone(),
             gate: RwLock::new(reservations),
             nexuses: Nexuses::default(),
             settings: Settings::default(),
+            selecting: Mutex::default(),
             medium: Medium::default(),
             written: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
@@ -103,13 +109,18 @@ impl BlockUnit {
     /// How many initiators have registered or reserved it.
     pub(crate) fn reserved_by(&self) -> usize {
         let state = self.gate.read();
-        state.registrants.len() + usize::from(state.legacy.is_some())
+        state.registrants.len() + usize::from(self.legacy.holder().is_some())
     }
 
     /// From here on every command is told that there is no such unit. Returns when none is under way.
     pub(crate) fn retire(&self) {
         self.gone.store(true, Ordering::Release);
         drop(self.gate.write());
+    }
+
+    /// It could not be removed: everything is as before.
+    pub(crate) fn reinstate(&self) {
+        self.gone.store(false, Ordering::Release);
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -238,17 +249,21 @@ impl BlockUnit {
             return Err(Failure::bit(control, 2));
         }
         let access = row.access(run.wire());
-        let admit = |state: &Reservations| -> Result<(), Failure> {
-            // Again, inside the gate: the object may be another unit's by now.
-            self.check_there()?;
-            state.check(nexus.id, &nexus.port, access)?;
-            if row.medium { self.medium.check() } else { Ok(()) }
-        };
+        let admit = |state: &Reservations| self.admit(row, nexus, access, state);
         let done = match row.function {
             Function::Shared(function) => {
                 let state = self.gate.read();
                 admit(&state)?;
                 function(&run)?
+            }
+            Function::Pieces(function) => {
+                let mut state = self.gate.read();
+                admit(&state)?;
+                function(&run, &mut || {
+                    // Whoever wants the unit to himself has it between two pieces; what holds then holds for the next.
+                    RwLockReadGuard::bump(&mut state);
+                    admit(&state)
+                })?
             }
             Function::Alone(function) => {
                 let state = self.gate.write();
@@ -271,6 +286,14 @@ impl BlockUnit {
             self.flush()?;
         }
         Ok(Answer::Done(done))
+    }
+
+    /// May a command begin, or go on?
+    fn admit(&self, row: &Row, nexus: &Nexus, access: Access, state: &Reservations) -> Result<(), Failure> {
+        // Again, inside the gate: the object may be another unit's by now.
+        self.check_there()?;
+        state.check(nexus.id, &nexus.port, access)?;
+        if row.medium { self.medium.check() } else { Ok(()) }
     }
 
     /// A command that every device type has.
@@ -340,18 +363,13 @@ impl LogicalUnit for BlockUnit {
 
     fn nexus_lost(&self, nexus: NexusId) {
         // A reservation of SPC-2 ends with its nexus; registrations do not.
-        if self.gate.read().legacy == Some(nexus) {
-            let mut state = self.gate.write();
-            if state.legacy == Some(nexus) {
-                state.legacy = None;
-            }
-        }
+        self.legacy.end(nexus);
         self.medium.prevent(nexus, false);
         self.nexuses.lose(nexus);
     }
 
     fn reset(&self) {
-        self.gate.write().legacy = None;
+        self.legacy.clear();
         self.medium.reset();
         self.settings.reset();
         self.nexuses.raise(additional::BUS_DEVICE_RESET_OCCURRED, None);
@@ -408,10 +426,15 @@ impl DeviceServer for BlockUnit {
     }
 
     fn mode_select(&self, nexus: NexusId, pages: &[NewPage]) -> Result<(), Sense> {
+        let _selecting = self.selecting.lock();
+        let before = self.settings.values();
         self.settings.select(pages);
-        // From now on nothing may be only in the cache, or change.
-        if !self.settings.write_cache() || self.settings.write_protect() {
-            self.flush().map_err(|failure| failure.sense())?;
+        // From now on nothing may be only in the cache, or change: if that cannot be had, nothing was selected.
+        if (!self.settings.write_cache() || self.settings.write_protect())
+            && let Err(failure) = self.flush()
+        {
+            self.settings.take(before);
+            return Err(failure.sense());
         }
         self.nexuses.raise(additional::MODE_PARAMETERS_CHANGED, Some(nexus));
         Ok(())

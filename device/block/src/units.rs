@@ -84,7 +84,12 @@ impl BlockUnits {
             return Err(CatalogError::Reserved { name: name.to_owned(), initiators });
         }
         unit.retire();
-        catalog::remove(&*self.store, unit.description())?;
+        if let Err(error) = catalog::remove(&*self.store, unit.description()) {
+            // The object may be gone from memory and not from the medium, if the flush failed. Then the store is poisoned
+            // and says so to every command; else the unit goes on.
+            unit.reinstate();
+            return Err(error.into());
+        }
         self.units.lock().remove(&unit.description().lun);
         Ok(unit.description().clone())
     }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use sealstone_block::{BlockSize, BlockUnits};
 use sealstone_osd::ObjectId;
 use sealstone_scsi::Status;
-use sealstone_store::sim::SimMedium;
+use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{DiskStore, FormatOptions, ObjectStore, Options, format};
 use support::{Bench, TARGET, disk, sixteen, ten, unmap};
 
@@ -138,6 +138,62 @@ fn units_and_durable_registrations_survive_power_loss() {
         let units = BlockUnits::open(open(&after.crash()), TARGET).expect("opens");
         assert_eq!(units.units().len(), 1);
     }
+}
+
+/// FUA, of a write or of a read of what was written, has it on the medium; DPO makes no difference.
+#[test]
+fn forced_access_reaches_the_medium_and_dpo_changes_nothing() {
+    const FUA: u8 = 0x08;
+    const DPO: u8 = 0x10;
+    for (write, read, survives) in [
+        (0, 0, false),
+        (DPO, DPO, false),
+        (FUA, 0, true),
+        (FUA | DPO, 0, true),
+        (0, FUA, true),
+        (DPO, FUA | DPO, true),
+    ] {
+        for form in 0..3 {
+            let medium = fresh(u64::from(write) << 8 | u64::from(read));
+            let bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
+            bench.put(&ten(0x35, 0, 0, 0), &[]);
+            let cdb = |code: [u8; 3], flags: u8| match form {
+                0 => ten(code[0], flags, 5, 1).to_vec(),
+                1 => [&[code[1], flags, 0, 0, 0, 5, 0, 0, 0, 1, 0, 0][..]].concat(),
+                _ => sixteen(code[2], flags, 5, 1).to_vec(),
+            };
+            bench.put(&cdb([0x2A, 0xAA, 0x8A], write), &stamp(5, 1));
+            assert_eq!(bench.get(&cdb([0x28, 0xA8, 0x88], read)), stamp(5, 1));
+            let found = version(5, &Bench::open(open(&medium.crash())).read(5, 1));
+            assert_eq!(found, u64::from(survives), "write {write:#x}, read {read:#x}, form {form}");
+        }
+    }
+}
+
+/// WCE 0 promises that nothing is in the cache only: where that cannot be had it stays 1.
+#[test]
+fn a_write_cache_that_cannot_be_emptied_stays_on() {
+    let medium = fresh(1);
+    let bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
+    bench.write(1, &stamp(1, 1));
+    medium.fault(Fault::Sync(medium.calls().syncs + 1));
+    let mut select = [0, 0, 0, 0, 0x08, 18].to_vec();
+    select.extend([0; 18]);
+    bench.refused(&[0x15, 0x10, 0, 0, 24, 0], &select);
+    let page = bench.get(&[0x1A, 0x08, 0x08, 0, 255, 0]);
+    assert_eq!(page[4 + 2] & 0x04, 0x04, "WCE as before");
+}
+
+/// A removal that failed took nothing away.
+#[test]
+fn a_unit_that_could_not_be_removed_is_there() {
+    let medium = fresh(1);
+    let bench = Bench::on(open(&medium), disk("disk", BlockSize::B512, BLOCKS * 512));
+    bench.write(1, &stamp(1, 1));
+    medium.fault(Fault::Sync(medium.calls().syncs + 1));
+    assert!(bench.units.remove("disk", true).is_err());
+    assert_eq!(bench.get(&[0x12, 0, 0, 0, 96, 0])[0], 0, "a disk, and not an absent unit");
+    assert_eq!(bench.units.units().len(), 1);
 }
 
 /// An object that never got its record is a unit whose making was cut off.

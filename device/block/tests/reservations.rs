@@ -3,9 +3,11 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 
 use sealstone_block::BlockSize;
-use sealstone_scsi::lu::{LogicalUnit as _, NexusId};
+use sealstone_scsi::lu::{Buffers, LogicalUnit as _, NexusId, NoTasks, ScsiCommand};
 use sealstone_scsi::{AdditionalSense, Sense, Status, additional};
 use sealstone_store::MemoryStore;
 use support::{Bench, CAPACITY, disk, sense, sixteen, ten};
@@ -262,6 +264,86 @@ fn a_reservation_moves_to_a_port_named_by_its_transport_id() {
     let writes = |nexus| bench.from(nexus, &ten(0x2A, 0, 0, 1), &[1; 512], 0).status;
     assert_eq!((writes(1), writes(2)), (Status::ReservationConflict, Status::Good));
     assert_eq!(report(&bench, 0)[8..], 0xB_u64.to_be_bytes(), "the old one unregistered");
+}
+
+/// Names are said, accounts are proven: who only says the name of a port does not get what it registered.
+#[test]
+fn what_a_port_registered_belongs_to_its_account() {
+    let bench = bench();
+    bench.login_as(7, 7, Some("ann"));
+    assert_eq!(out(&bench, 7, REGISTER, 0, 0, 0xA, 0), Status::Good);
+    assert_eq!(out(&bench, 7, RESERVE, 3, 0xA, 0, 0), Status::Good);
+    bench.unit.nexus_lost(NexusId(7));
+    let reads = |nexus| bench.from(nexus, &ten(0x28, 0, 0, 1), &[], 512).status;
+    for (nexus, account) in [(8, None), (9, Some("bob"))] {
+        bench.login_as(nexus, 7, account);
+        assert_eq!(reads(nexus), Status::ReservationConflict, "{account:?}");
+        assert_eq!(out(&bench, nexus, RELEASE, 3, 0xA, 0, 0), Status::ReservationConflict, "{account:?}");
+        bench.unit.nexus_lost(NexusId(nexus));
+    }
+    bench.login_as(10, 7, Some("ann"));
+    assert_eq!(reads(10), Status::Good);
+
+    // A TransportID names no account: it means whoever is there, or nobody.
+    let moves = |number: u8| {
+        let mut id = format!("E\0\0\x1Ciqn.test:{number},i,0x{number:012x}\0").into_bytes();
+        id.resize(32, 0);
+        let mut list = [0xA_u64.to_be_bytes(), 0xB_u64.to_be_bytes(), [0, 0, 0, 1, 0, 0, 0, 32]].concat();
+        list.extend(&id);
+        bench.from(10, &[0x5F, REGISTER_AND_MOVE, 0, 0, 0, 0, 0, 0, list.len() as u8, 0], &list, 0)
+    };
+    assert_eq!(sense(&moves(6)).field.unwrap().byte, 24, "a port that nobody has");
+    bench.login_as(11, 5, Some("eve"));
+    assert_eq!(moves(5).status, Status::Good);
+    assert_eq!((reads(11), reads(10)), (Status::Good, Status::ReservationConflict));
+}
+
+/// A long command gives whoever changes reservations his turn, and ends when it may not go on.
+#[test]
+fn a_long_command_is_ended_by_a_reservation_in_between() {
+    struct Slow<'a> {
+        bench: &'a Bench,
+        pieces: AtomicUsize,
+        reserver: Sender<()>,
+    }
+    impl Buffers for Slow<'_> {
+        fn take(&self, len: usize) -> Option<Vec<u8>> {
+            if self.pieces.fetch_add(1, Ordering::SeqCst) == 0 {
+                self.reserver.send(()).unwrap();
+            }
+            // Time for the other thread to come to the gate.
+            std::thread::sleep(std::time::Duration::from_millis(40));
+            assert_eq!(self.bench.unit.description().lun, 1);
+            Some(vec![0; len])
+        }
+        fn freeze(&self, buffer: Vec<u8>) -> bytes::Bytes {
+            buffer.into()
+        }
+    }
+    const PIECES: u32 = 100;
+    let bench = Bench::with(disk("disk", BlockSize::B4096, u64::from(PIECES) << 20));
+    bench.login(2);
+    assert_eq!(out(&bench, 2, REGISTER, 0, 0, 0xA, 0), Status::Good);
+    let (reserver, asked) = channel();
+    std::thread::scope(|scope| {
+        let bench = &bench;
+        scope.spawn(move || {
+            asked.recv().unwrap();
+            assert_eq!(out(bench, 2, RESERVE, 3, 0xA, 0, 0), Status::Good);
+        });
+        let slow = Slow { bench, pieces: AtomicUsize::new(0), reserver };
+        let command = ScsiCommand {
+            nexus: NexusId(1),
+            lun: 1,
+            cdb: &sixteen(0x8F, 0, 0, PIECES << 8),
+            data_out: &[],
+            data_in_max: 0,
+            buffers: &slow,
+            tasks: &NoTasks,
+        };
+        assert_eq!(bench.unit.execute(command).status, Status::ReservationConflict);
+        assert!(slow.pieces.load(Ordering::SeqCst) < PIECES as usize);
+    });
 }
 
 /// Once PREEMPT is acknowledged, no write of the preempted nexus can come after it.

@@ -7,7 +7,7 @@ use sealstone_iscsi::{
     target::{Config as Protocol, TargetEntry},
 };
 
-use crate::Random;
+use crate::{Random, Rate, Watch};
 
 /// Milliseconds of a clock that never goes back.
 #[derive(Clone)]
@@ -57,10 +57,16 @@ pub struct Config {
     pub drain_seconds: u16,
     /// Connections at once from one source (an IPv4 address, or an IPv6 /64); more are closed as soon as they are accepted.
     pub connections_per_source_max: usize,
+    /// Connections of one source whose login is not over; more are closed as soon as they are accepted.
+    pub logins_per_source_max: usize,
+    /// How fast connections of one source may come; faster ones are reset as soon as they are accepted.
+    pub arrivals_per_source: Rate,
     /// Time.
     pub clock: Clock,
     /// Chance, for CHAP challenges.
     pub random: Random,
+    /// Who hears of what was refused.
+    pub watch: Watch,
 }
 
 /// A configuration that cannot work.
@@ -95,8 +101,11 @@ impl Config {
             write_timeout_ms: 30_000,
             drain_seconds: 5,
             connections_per_source_max: usize::MAX,
+            logins_per_source_max: usize::MAX,
+            arrivals_per_source: Rate::UNBOUNDED,
             clock: Clock::default(),
             random: Random::default(),
+            watch: Watch::default(),
         }
     }
 

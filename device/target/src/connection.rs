@@ -21,9 +21,10 @@ use tokio::{
 
 use crate::{
     Counter, Share,
-    door::{Door, source},
-    server::Shared,
-    sessions::{Control, Denied, Entry, Mailbox, Sessions, Wanted},
+    door::Door,
+    mailbox::{self, Mailbox},
+    server::{Shared, Slot},
+    sessions::{Control, Denied, Entry, Wanted},
 };
 use io::{Outbox, Woke};
 use orders::{Order, Waiting};
@@ -48,6 +49,7 @@ pub(crate) async fn serve<S>(
     peer: String,
     secure: bool,
     leaving: watch::Receiver<bool>,
+    slot: Slot,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
@@ -58,12 +60,12 @@ pub(crate) async fn serve<S>(
     let door = Door {
         failures: Arc::clone(&shared.failures),
         random: shared.config.random.clone(),
-        source: source(&peer),
+        source: slot.place.source().to_owned(),
     };
     let machine =
         Connection::new(Arc::clone(&shared.protocol), Arc::clone(&share) as Arc<dyn Pool>, local, now)
             .with_doorkeeper(Arc::new(door));
-    let (control, mailbox) = Sessions::mailbox();
+    let (control, mailbox) = mailbox::mailbox();
     let (completed, completions) = mpsc::unbounded_channel();
     let (orders, ordered) = mpsc::unbounded_channel();
     let mut driver = Driver {
@@ -73,6 +75,7 @@ pub(crate) async fn serve<S>(
         stream,
         outbox: Outbox::default(),
         peer,
+        slot,
         secure,
         session: None,
         control,
@@ -84,6 +87,7 @@ pub(crate) async fn serve<S>(
         orders,
         ordered,
         waiting: Vec::new(),
+        held: Vec::new(),
         elsewhere: 0,
         rejects_seen: 0,
     };
@@ -117,15 +121,23 @@ enum End {
 /// A normal session; logical units hear when it is lost, even if its task is cut off.
 struct Session {
     shared: Arc<Shared>,
-    entry: Entry,
+    entry: Arc<Entry>,
     /// Logical units that it may see; `None`: all.
     luns: Option<Vec<u16>>,
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        for unit in self.shared.luns.units() {
-            unit.nexus_lost(self.entry.nexus);
+        let (units, entry) = (self.shared.luns.units(), Arc::clone(&self.entry));
+        // A unit may have something of the nexus's to wait for, and this thread serves others. Whoever takes the session's
+        // place waits until the entry is gone, and so hears nothing of this one.
+        let tell = move || {
+            units.iter().for_each(|unit| unit.nexus_lost(entry.nexus));
+            drop(entry);
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(tell)),
+            Err(_) => tell(),
         }
     }
 }
@@ -137,9 +149,11 @@ struct Driver<S> {
     stream: S,
     outbox: Outbox,
     peer: String,
+    /// Its part of the limits; given back when it drops.
+    slot: Slot,
     secure: bool,
     session: Option<Session>,
-    control: mpsc::Sender<Control>,
+    control: mailbox::Sender,
     mailbox: Mailbox,
     leaving: watch::Receiver<bool>,
     left: bool,
@@ -149,6 +163,8 @@ struct Driver<S> {
     orders: mpsc::UnboundedSender<Order>,
     ordered: mpsc::UnboundedReceiver<Order>,
     waiting: Vec<Waiting>,
+    /// Replies of those that wait.
+    held: Vec<(TaskId, Reply)>,
     /// Commands that run on another thread.
     elsewhere: usize,
     rejects_seen: u32,
@@ -184,8 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
                 }
                 Ok(Woke::Completed(task, reply)) => {
                     self.elsewhere -= 1;
-                    self.machine.complete(task, reply);
-                    self.has_ended(task);
+                    self.has_come_back(task, reply);
                 }
                 Ok(Woke::Ordered(order)) => self.carry_out(order),
                 Ok(Woke::Control(Control::Replaced)) => return End::Replaced,
@@ -264,6 +279,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
         if kind == SessionKind::Discovery {
             if tsih == 0 {
                 counters.add(Counter::Logins, 1);
+                self.slot.place.logged_in();
                 self.machine.admit(shared.sessions.tsih());
             } else {
                 self.machine.refuse(Refusal::NoSuchSession);
@@ -278,9 +294,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
                 for unit in shared.luns.units() {
                     unit.nexus_established(nexus, &entry.port());
                 }
-                self.session = Some(Session { shared: Arc::clone(&shared), entry, luns });
+                self.session = Some(Session { shared: Arc::clone(&shared), entry: Arc::new(entry), luns });
                 counters.add(Counter::Logins, 1);
                 tracing::info!(peer = %self.peer, %initiator, user, nexus = nexus.0, "session begins");
+                self.slot.place.logged_in();
                 self.machine.admit(tsih);
             }
             Err(Denied::NoSuchSession) => self.machine.refuse(Refusal::NoSuchSession),
@@ -321,6 +338,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
         }
         if !shared.resets.take(self.now_ms()) {
             shared.counters.add(Counter::ResetsRefused, 1);
+            let name = session.entry.port().name;
+            shared.refusals.add(self.slot.place.source(), name, "manage", "too-many-resets");
             return Err(FunctionResult::Rejected);
         }
         shared.counters.add(Counter::Resets, 1);
@@ -358,7 +377,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
         let counters = &self.shared.counters;
         match end {
             End::Protocol(Closed::Violation(_)) => counters.add(Counter::Violations, 1),
-            End::Protocol(Closed::Refused(_)) => counters.add(Counter::LoginsRefused, 1),
+            End::Protocol(Closed::Refused(why)) => {
+                counters.add(Counter::LoginsRefused, 1);
+                let (source, initiator) = (self.slot.place.source(), self.machine.initiator());
+                self.shared.refusals.add(source, initiator, "login", why.name());
+            }
             End::Protocol(Closed::LoginTimeout | Closed::LogoutTimeout) => {
                 counters.add(Counter::LoginTimeouts, 1);
             }
@@ -386,6 +409,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
         self.ordered.close();
         while self.ordered.try_recv().is_ok() {}
         self.waiting.clear();
+        self.held.clear();
         // Commands that run elsewhere cannot be stopped; the nexus is lost only after them.
         while self.elsewhere > 0 && self.completions.recv().await.is_some() {
             self.elsewhere -= 1;

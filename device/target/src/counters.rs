@@ -32,6 +32,9 @@ macro_rules! counters {
 counters! {
     ConnectionsAccepted = "connections_accepted_total", "Connections accepted.";
     ConnectionsRefused = "connections_refused_total", "Connections closed at once because the limit was reached.";
+    ConnectionsCrowded = "connections_crowded_total", "Connections closed at once because their address has too many.";
+    ConnectionsThrottled = "connections_throttled_total", "Connections reset at once because their address comes too often.";
+    LoginsCrowded = "logins_crowded_total", "Connections closed at once because too many logins of their address are under way.";
     ConnectionsOpen = "connections_open", "Connections open now.";
     SessionsOpen = "sessions_open", "Normal sessions in full feature phase now.";
     Logins = "logins_total", "Sessions admitted, discovery included.";

@@ -1,15 +1,9 @@
-//! Who may knock how often: CHAP failures and connections, by where they come from.
+//! Who may knock how often: CHAP failures, by where they come from, and resets.
 //!
 //! Does: count by source address. Does not: know secrets; the protocol machine does.
-//! Contract: a source is an IPv4 address or an IPv6 /64, so that one host cannot have many; what is remembered is
-//! bounded.
+//! Contract: what is remembered is bounded.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use parking_lot::Mutex;
 use sealstone_iscsi::target::Doorkeeper;
@@ -45,18 +39,6 @@ impl Default for Random {
 impl fmt::Debug for Random {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Random")
-    }
-}
-
-/// Whence a connection comes, from its `address:port`; what is no such address counts as it stands.
-pub(crate) fn source(peer: &str) -> String {
-    match peer.parse::<SocketAddr>().map(|address| address.ip().to_canonical()) {
-        Ok(IpAddr::V4(address)) => address.to_string(),
-        Ok(IpAddr::V6(address)) => {
-            let [a, b, c, d, ..] = address.segments();
-            format!("{a:x}:{b:x}:{c:x}:{d:x}::/64")
-        }
-        Err(_) => peer.to_owned(),
     }
 }
 
@@ -132,41 +114,6 @@ impl Doorkeeper for Door {
     }
 }
 
-/// Open connections by source.
-#[derive(Default)]
-pub(crate) struct Crowd(Mutex<HashMap<String, usize>>);
-
-/// One connection's place in the crowd; free again when dropped.
-pub(crate) struct Place {
-    crowd: Arc<Crowd>,
-    source: String,
-}
-
-impl Crowd {
-    /// A place, unless the source has `most` already.
-    pub(crate) fn enter(self: &Arc<Self>, source: String, most: usize) -> Option<Place> {
-        let mut open = self.0.lock();
-        let count = open.entry(source.clone()).or_insert(0);
-        if *count >= most {
-            return None;
-        }
-        *count += 1;
-        Some(Place { crowd: Arc::clone(self), source })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self.crowd.0.lock();
-        if let Some(count) = open.get_mut(&self.source) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.source);
-            }
-        }
-    }
-}
-
 /// Resets that reach beyond their own session: a few at once, then one in [`RESET_EVERY_MS`], so that nobody can keep
 /// ending the others' commands.
 pub(crate) struct Resets(Mutex<(u32, u64)>);
@@ -202,15 +149,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_an_address_or_a_network_of_one_host() {
-        assert_eq!(source("10.0.0.1:3000"), source("10.0.0.1:4000"));
-        assert_eq!(source("[::ffff:10.0.0.1]:1"), source("10.0.0.1:1"));
-        assert_eq!(source("[2001:db8:1:2::3]:1"), source("[2001:db8:1:2:ffff::4]:2"));
-        assert_ne!(source("[2001:db8:1:2::3]:1"), source("[2001:db8:1:3::3]:1"));
-        assert_eq!(source("a client"), "a client");
-    }
-
-    #[test]
     fn failures_shut_the_door_for_a_while_and_for_their_source_only() {
         let now = Arc::new(AtomicU64::new(5));
         let time = Arc::clone(&now);
@@ -229,19 +167,6 @@ mod tests {
             failures.failed(&n.to_string());
         }
         assert!(failures.by_source.lock().len() <= SOURCES_MAX);
-    }
-
-    #[test]
-    fn a_crowd_has_so_many_places_for_each_source() {
-        let crowd = Arc::new(Crowd::default());
-        let first = crowd.enter("a".into(), 2).unwrap();
-        let _second = crowd.enter("a".into(), 2).unwrap();
-        assert!(crowd.enter("a".into(), 2).is_none());
-        let other = crowd.enter("b".into(), 2).unwrap();
-        drop(first);
-        assert!(crowd.enter("a".into(), 2).is_some());
-        drop(other);
-        assert!(!crowd.0.lock().contains_key("b"), "nothing is remembered of who left");
     }
 
     #[test]

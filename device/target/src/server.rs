@@ -11,16 +11,24 @@ use tokio::{
 };
 
 use crate::{
-    Config, ConfigError, Counter, Counters, Memory, connection,
-    door::{Crowd, Failures, Place, Resets, source},
+    Config, ConfigError, Counter, Counters, Memory,
+    arrivals::{Arrivals, Limits, Place, Turned, source},
+    connection,
+    door::{Failures, Resets},
     luns::Luns,
     sessions::Sessions,
+    watch::{EVERY_MS, Refusals},
 };
 
 /// Pause after a failed accept: mostly descriptors have run out, and more tries at once cannot help.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How much longer than its drain time a connection may take before its task is ended.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
+/// Connections that came too fast and are reset in a row, before the others get the thread for [`TURNED_PAUSE`]: whoever
+/// knocks without end costs a small part of one core. Meanwhile the system keeps up to 1024 that wait.
+const TURNED_MAX: u32 = 16;
+/// The pause; timers count in milliseconds.
+const TURNED_PAUSE: Duration = Duration::from_millis(1);
 
 pub(crate) struct Shared {
     pub(crate) config: Config,
@@ -31,15 +39,16 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) failures: Arc<Failures>,
     pub(crate) resets: Resets,
-    crowd: Arc<Crowd>,
+    pub(crate) refusals: Refusals,
+    arrivals: Arc<Arrivals>,
     slots: Arc<Semaphore>,
     leaving: watch::Sender<bool>,
 }
 
 /// One connection's part of both limits; free again when dropped.
-struct Slot {
+pub(crate) struct Slot {
     _permit: OwnedSemaphorePermit,
-    _place: Place,
+    pub(crate) place: Place,
 }
 
 /// One iSCSI target with its logical units.
@@ -54,6 +63,11 @@ impl Target {
     pub fn new(config: Config, units: Vec<(u64, Arc<dyn LogicalUnit>)>) -> Result<Self, ConfigError> {
         config.check()?;
         let counters = Arc::new(Counters::default());
+        let limits = Limits {
+            open_max: config.connections_per_source_max,
+            logins_max: config.logins_per_source_max,
+            rate: config.arrivals_per_source,
+        };
         Ok(Self(Arc::new(Shared {
             protocol: Arc::new(config.protocol.clone()),
             luns: Luns::new(units)?,
@@ -61,7 +75,8 @@ impl Target {
             sessions: Sessions::new(Arc::clone(&counters)),
             failures: Failures::new(config.clock.clone(), Arc::clone(&counters)),
             resets: Resets::new(),
-            crowd: Arc::default(),
+            refusals: Refusals::new(config.watch.clone(), config.clock.clone()),
+            arrivals: Arrivals::new(limits, config.clock.clone()),
             counters,
             slots: Arc::new(Semaphore::new(config.connections_max)),
             leaving: watch::channel(false).0,
@@ -115,11 +130,17 @@ impl Target {
         let local = listener.local_addr()?;
         let mut connections = JoinSet::new();
         let mut shutdown = pin!(shutdown);
+        let mut tell = tokio::time::interval(Duration::from_millis(EVERY_MS));
+        let mut turned = 0;
         loop {
             let accepted = tokio::select! {
                 biased;
                 () = &mut shutdown => break,
                 Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+                _ = tell.tick() => {
+                    self.0.refusals.flush(false);
+                    continue;
+                }
                 accepted = listener.accept() => accepted,
             };
             let (stream, peer) = match accepted {
@@ -131,7 +152,22 @@ impl Target {
                 }
             };
             let peer = peer.to_string();
-            let Some(slot) = self.slot(&peer) else { continue };
+            let slot = match self.slot(&peer) {
+                Ok(slot) => slot,
+                Err(Turned::TooFast) => {
+                    // A reset leaves nothing behind on this side, where an orderly end would wait for a minute.
+                    let _ = stream.set_zero_linger();
+                    drop(stream);
+                    turned += 1;
+                    if turned >= TURNED_MAX {
+                        turned = 0;
+                        tokio::time::sleep(TURNED_PAUSE).await;
+                    }
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            turned = 0;
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
             }
@@ -147,6 +183,7 @@ impl Target {
             tracing::warn!("connections did not end in time and were cut off");
             connections.shutdown().await;
         }
+        self.0.refusals.flush(true);
         Ok(())
     }
 
@@ -156,7 +193,7 @@ impl Target {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        if let Some(slot) = self.slot(&peer) {
+        if let Ok(slot) = self.slot(&peer) {
             self.run(stream, local, peer, secure, slot).await;
         }
     }
@@ -166,16 +203,17 @@ impl Target {
         self.0.leaving.send_replace(true);
     }
 
-    fn slot(&self, peer: &str) -> Option<Slot> {
+    fn slot(&self, peer: &str) -> Result<Slot, Turned> {
         let counters = &self.0.counters;
         counters.add(Counter::ConnectionsAccepted, 1);
-        let place = self.0.crowd.enter(source(peer), self.0.config.connections_per_source_max);
-        let slot = place.and_then(|place| {
-            let permit = Arc::clone(&self.0.slots).try_acquire_owned().ok()?;
-            Some(Slot { _permit: permit, _place: place })
+        let source = source(peer);
+        let slot = self.0.arrivals.enter(source.clone()).and_then(|place| {
+            let permit = Arc::clone(&self.0.slots).try_acquire_owned().map_err(|_| Turned::Full)?;
+            Ok(Slot { _permit: permit, place })
         });
-        if slot.is_none() {
-            counters.add(Counter::ConnectionsRefused, 1);
+        if let Err(turned) = &slot {
+            counters.add(turned.counter(), 1);
+            self.0.refusals.add(&source, "", "connect", turned.reason());
         }
         slot
     }
@@ -185,7 +223,6 @@ impl Target {
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
         let leaving = self.0.leaving.subscribe();
-        connection::serve(Arc::clone(&self.0), stream, local, peer, secure, leaving).await;
-        drop(slot);
+        connection::serve(Arc::clone(&self.0), stream, local, peer, secure, leaving, slot).await;
     }
 }

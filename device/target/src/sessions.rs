@@ -13,20 +13,17 @@ use std::{
 
 use parking_lot::Mutex;
 use sealstone_scsi::lu::{InitiatorPort, NexusId};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use crate::{Counter, Counters};
+use crate::{Counter, Counters, mailbox::Sender};
 
 /// How long a login waits for the session that it replaces to be gone.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Messages that may wait for a connection's task; one that does not take them is closed instead.
-const MAILBOX: usize = 64;
-
 /// Most initiator ports whose lost session is remembered; more of them hear POWER ON instead of NEXUS LOSS.
 const LOST_PORTS_MAX: usize = 4096;
 
 /// What one connection is told by others.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
     /// A new login took over.
     Replaced,
@@ -39,8 +36,6 @@ pub(crate) enum Control {
     Leave,
 }
 
-pub(crate) type Mailbox = mpsc::Receiver<Control>;
-
 /// The initiator port of a session: name and ISID.
 type Port = (String, [u8; 6]);
 
@@ -51,7 +46,7 @@ struct Living {
     tsih: u16,
     cid: u16,
     secure: bool,
-    control: mpsc::Sender<Control>,
+    control: Sender,
     gone: watch::Receiver<()>,
 }
 
@@ -67,6 +62,8 @@ pub(crate) struct Sessions {
 pub(crate) struct Entry {
     sessions: Arc<Sessions>,
     port: Port,
+    /// CHAP name that was proven.
+    user: Option<String>,
     pub(crate) nexus: NexusId,
     pub(crate) tsih: u16,
     /// A session of the same port was lost before.
@@ -112,10 +109,6 @@ impl Sessions {
         })
     }
 
-    pub(crate) fn mailbox() -> (mpsc::Sender<Control>, Mailbox) {
-        mpsc::channel(MAILBOX)
-    }
-
     /// A handle for a session: not zero, and of no living one.
     pub(crate) fn tsih(&self) -> u16 {
         self.free_tsih(&self.living.lock())
@@ -138,11 +131,7 @@ impl Sessions {
     /// Registers a session, after ending the one of the same port: session reinstatement, or, with its TSIH and CID,
     /// connection reinstatement (RFC 7143 §6.3.1, §6.3.4, §6.3.5). At recovery level 0 no task outlives its connection,
     /// so that the latter keeps the handle and nothing else.
-    pub(crate) async fn enter(
-        self: &Arc<Self>,
-        wanted: Wanted,
-        control: mpsc::Sender<Control>,
-    ) -> Result<Entry, Denied> {
+    pub(crate) async fn enter(self: &Arc<Self>, wanted: Wanted, control: Sender) -> Result<Entry, Denied> {
         let Wanted { initiator, user, isid, tsih, cid, secure } = wanted;
         let port = (initiator, isid);
         let deadline = tokio::time::Instant::now() + REPLACE_TIMEOUT;
@@ -162,18 +151,26 @@ impl Sessions {
                         let nexus = self.fresh_nexus();
                         let (sender, gone) = watch::channel(());
                         let tsih = kept.unwrap_or_else(|| self.free_tsih(&living));
-                        let session = Living { user, nexus, tsih, cid, secure, control, gone };
+                        let session = Living { user: user.clone(), nexus, tsih, cid, secure, control, gone };
                         living.insert(port.clone(), session);
                         self.counters.add(Counter::SessionsOpen, 1);
                         let returns = self.lost.lock().contains(&port);
                         let sessions = Arc::clone(self);
-                        return Ok(Entry { sessions, port, nexus, tsih, returns, secure, _gone: sender });
+                        return Ok(Entry {
+                            sessions,
+                            port,
+                            user,
+                            nexus,
+                            tsih,
+                            returns,
+                            secure,
+                            _gone: sender,
+                        });
                     }
                     // Names are said, accounts are proven: nobody ends the session of another by saying its name.
                     Some(older) if older.user != user => return Err(Denied::OfAnother),
                     Some(older) => {
-                        // A full mailbox has a reader that does not read: it runs into the deadline.
-                        let _ = older.control.try_send(Control::Replaced);
+                        older.control.send(Control::Replaced);
                         older.gone.clone()
                     }
                 }
@@ -189,7 +186,13 @@ impl Sessions {
     /// Every living session, as logical units know it.
     pub(crate) fn each(&self, mut tell: impl FnMut(NexusId, &InitiatorPort<'_>)) {
         for ((name, isid), session) in &*self.living.lock() {
-            let port = InitiatorPort { name, isid: *isid, secure_channel: session.secure, returns: false };
+            let port = InitiatorPort {
+                name,
+                isid: *isid,
+                account: session.user.as_deref(),
+                secure_channel: session.secure,
+                returns: false,
+            };
             tell(session.nexus, &port);
         }
     }
@@ -206,7 +209,7 @@ impl Sessions {
 
     fn tell(&self, except: NexusId, what: Control) {
         for session in self.living.lock().values().filter(|session| session.nexus != except) {
-            let _ = session.control.try_send(what);
+            session.control.send(what);
         }
     }
 }
@@ -215,7 +218,8 @@ impl Entry {
     /// What logical units are told of it.
     pub(crate) fn port(&self) -> InitiatorPort<'_> {
         let (name, isid) = &self.port;
-        InitiatorPort { name, isid: *isid, secure_channel: self.secure, returns: self.returns }
+        let account = self.user.as_deref();
+        InitiatorPort { name, isid: *isid, account, secure_channel: self.secure, returns: self.returns }
     }
 }
 
@@ -237,16 +241,17 @@ impl Drop for Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mailbox::mailbox;
 
     #[tokio::test(start_paused = true)]
     async fn a_port_has_one_session_at_a_time() {
         let sessions = Sessions::new(Arc::default());
-        let (control, mut mailbox) = Sessions::mailbox();
+        let (control, letters) = mailbox();
         let first = sessions.enter(wanted(1, 0, 0), control.clone()).await.unwrap();
         let other = sessions.enter(wanted(2, 0, 0), control.clone()).await.unwrap();
-        assert!(mailbox.try_recv().is_err(), "another ISID is another port");
+        assert!(letters.try_recv().is_none(), "another ISID is another port");
         assert!(sessions.enter(wanted(1, 0, 0), control.clone()).await.is_err(), "the first does not go");
-        assert!(matches!(mailbox.try_recv(), Ok(Control::Replaced)));
+        assert!(letters.try_recv() == Some(Control::Replaced));
         let waiting = tokio::spawn({
             let (sessions, control) = (Arc::clone(&sessions), control.clone());
             async move { sessions.enter(wanted(1, 0, 0), control).await }
@@ -267,7 +272,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_handle_joins_its_own_session_and_no_other() {
         let sessions = Sessions::new(Arc::default());
-        let (control, mut mailbox) = Sessions::mailbox();
+        let (control, letters) = mailbox();
         let first = sessions.enter(wanted(1, 0, 5), control.clone()).await.unwrap();
         let tsih = first.tsih;
         let denied =
@@ -275,13 +280,13 @@ mod tests {
         assert_eq!(denied(1, tsih, 6).await, Some(Denied::TooManyConnections));
         assert_eq!(denied(1, tsih + 1, 5).await, Some(Denied::NoSuchSession));
         assert_eq!(denied(2, tsih, 5).await, Some(Denied::NoSuchSession), "another port");
-        assert!(mailbox.try_recv().is_err(), "nobody was disturbed");
+        assert!(letters.try_recv().is_none(), "nobody was disturbed");
         let waiting = tokio::spawn({
             let (sessions, control) = (Arc::clone(&sessions), control.clone());
             async move { sessions.enter(wanted(1, tsih, 5), control).await }
         });
         tokio::task::yield_now().await;
-        assert!(matches!(mailbox.try_recv(), Ok(Control::Replaced)));
+        assert!(letters.try_recv() == Some(Control::Replaced));
         drop(first);
         let second = waiting.await.unwrap().unwrap();
         assert!(second.tsih == tsih && second.port().returns, "connection reinstatement keeps the handle");
@@ -290,13 +295,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_account_does_not_replace_the_session_of_another() {
         let sessions = Sessions::new(Arc::default());
-        let (control, mut mailbox) = Sessions::mailbox();
+        let (control, letters) = mailbox();
         let of = |user: Option<&str>| Wanted { user: user.map(str::to_owned), ..wanted(1, 0, 0) };
         let first = sessions.enter(of(Some("ann")), control.clone()).await.unwrap();
         for user in [None, Some("bob")] {
             assert_eq!(sessions.enter(of(user), control.clone()).await.err(), Some(Denied::OfAnother));
         }
-        assert!(mailbox.try_recv().is_err(), "nobody was disturbed");
+        assert!(letters.try_recv().is_none(), "nobody was disturbed");
         drop(first);
         assert!(sessions.enter(of(Some("bob")), control).await.is_ok(), "it is over");
     }

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sealstone_iscsi::initiator::Event;
+use sealstone_scsi::additional::{COMMANDS_CLEARED_BY_ANOTHER_INITIATOR, NEXUS_LOSS_OCCURRED};
 use sealstone_scsi::lu::{
     Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply, TaskOrder, TaskResult,
 };
-use sealstone_scsi::{AdditionalSense, Status, additional::NEXUS_LOSS_OCCURRED};
+use sealstone_scsi::{AdditionalSense, Status};
 use sealstone_target::Config;
 use support::{Client, NAME, Running};
 
@@ -41,6 +42,7 @@ struct Unit {
     ended: AtomicUsize,
     resets: AtomicUsize,
     losses: AtomicUsize,
+    cleared: AtomicUsize,
 }
 
 impl LogicalUnit for Unit {
@@ -90,6 +92,9 @@ impl LogicalUnit for Unit {
     fn attention(&self, _: NexusId, code: AdditionalSense) {
         if code == NEXUS_LOSS_OCCURRED {
             self.losses.fetch_add(1, Ordering::SeqCst);
+        }
+        if code == COMMANDS_CLEARED_BY_ANOTHER_INITIATOR {
+            self.cleared.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -187,12 +192,62 @@ async fn resets_reach_every_session_and_the_unit() {
             let next = other.submit(&[0; 6], &[], 0);
             let Event::Completed { task, .. } = other.event() else { panic!("no answer") };
             assert_eq!(task, next);
+            assert_eq!(
+                unit.cleared.load(Ordering::SeqCst),
+                1,
+                "CLEAR TASK SET is told, a reset tells itself"
+            );
         }
         client.submit(&[SLOW, 0, 0, 0, 0, 0], &[], 0);
         client.send();
         unit.wait_begun(3);
         assert_eq!(ask(&mut client, NEXUS_RESET, 0), COMPLETE);
         assert_eq!(unit.losses.load(Ordering::SeqCst), 1);
+    })
+    .await;
+}
+
+/// However many wait for others, none of them holds a thread that somebody else needs.
+#[test]
+fn orders_that_wait_hold_no_thread() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).max_blocking_threads(4).enable_all();
+    runtime.build().unwrap().block_on(async {
+        let unit = Arc::new(Unit::default());
+        let running = Running::start(Config::new(NAME), Arc::clone(&unit) as Arc<dyn LogicalUnit>).await;
+        let (address, known) = (running.address, Arc::clone(&unit));
+        let clients = std::thread::spawn(move || {
+            let mut client = Client::login(address, 1);
+            client.submit(&[SLOW, 20, 0, 0, 0, 0], &[], 0);
+            client.send();
+            known.wait_begun(1);
+            for _ in 0..16 {
+                client.submit(&order(ABORT_SET, 0), &[], 1);
+            }
+            client.send();
+            let mut other = Client::login(address, 2);
+            for _ in 0..4 {
+                assert_eq!(other.run(&[SLOW, 0, 0, 0, 0, 0], &[], 0).status, 0);
+            }
+            assert_eq!(known.ended.load(Ordering::SeqCst), 4, "the first one's long command still runs");
+            client
+        });
+        let client = tokio::task::spawn_blocking(|| clients.join().unwrap()).await.unwrap();
+        drop(client);
+        running.stop().await;
+    });
+}
+
+/// Resets by a command are as few as those by a task management function.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resets_by_commands_are_few() {
+    with_target(|unit, address| {
+        let mut client = Client::login(address, 1);
+        let results: Vec<u8> = (0..40).map(|_| ask(&mut client, RESET, 0)).collect();
+        let done = results.iter().filter(|result| **result == COMPLETE).count();
+        assert_eq!(done, unit.resets.load(Ordering::SeqCst));
+        assert!((16..30).contains(&done), "{results:?}");
+        assert!(results.iter().all(|result| matches!(*result, COMPLETE | 2)), "{results:?}");
     })
     .await;
 }

@@ -16,7 +16,7 @@ use std::{
 
 use sealstone_iscsi::initiator::{Closed, Event, Function, FunctionResult};
 use sealstone_scsi::lu::Cost;
-use sealstone_target::{Config, Counter};
+use sealstone_target::{Config, Counter, Rate, Refused, Watch, Watcher};
 use support::{Client, Disk, NAME, PANIC, Running, SLEEP};
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -79,6 +79,91 @@ async fn ten_thousand_connections_disturb_nobody() {
     assert!(counters.get(Counter::ConnectionsAccepted) > 9_000);
     eventually("all are gone", || counters.get(Counter::ConnectionsOpen) == 0).await;
     assert_eq!(running.target.memory().used(), 0);
+    running.stop().await;
+}
+
+/// A connection from another address of this machine.
+async fn from(source: &str, to: std::net::SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = tokio::net::TcpSocket::new_v4()?;
+    socket.bind(format!("{source}:0").parse().unwrap())?;
+    let stream = socket.connect(to).await?.into_std()?;
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+#[derive(Default)]
+struct Heard(std::sync::Mutex<Vec<(String, &'static str, &'static str, u64)>>);
+
+impl Watcher for Heard {
+    fn refused(&self, refused: &Refused<'_>) {
+        let record = (refused.source.to_owned(), refused.action, refused.reason, refused.count);
+        self.0.lock().unwrap().push(record);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_from_one_address_shuts_out_no_other() {
+    const FLOOD: u64 = 2000;
+    let heard = Arc::new(Heard::default());
+    let mut config = quick();
+    config.arrivals_per_source = Rate { burst: 20, per_second: 1 };
+    config.watch = Watch::by(heard.clone());
+    let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
+    let address = running.address;
+    let worker = blocking(move || Client::login(address, 9)).await;
+    for n in 0..FLOOD {
+        // One that is reset before it was seen is one that was turned away.
+        if let Ok(mut stream) = from("127.0.0.2", address).await {
+            let _ = stream.write_all(&[0x43; 48][..n as usize % 48]);
+        }
+    }
+    let counters = Arc::clone(running.target.counters());
+    eventually("the target has seen all of them", || counters.get(Counter::ConnectionsAccepted) == FLOOD + 1)
+        .await;
+    assert!(counters.get(Counter::ConnectionsThrottled) > FLOOD / 2);
+    blocking(move || {
+        let mut worker = worker;
+        worker.check(1);
+        for port in 0..10 {
+            Client::login(address, port).check(port);
+        }
+    })
+    .await;
+    running.stop().await;
+    let heard = heard.0.lock().unwrap();
+    let throttled = heard.iter().filter(|(.., reason, _)| *reason == "too-fast");
+    assert!(throttled.clone().all(|(source, action, ..)| source == "127.0.0.2" && *action == "connect"));
+    assert_eq!(
+        throttled.clone().map(|(.., count)| count).sum::<u64>(),
+        counters.get(Counter::ConnectionsThrottled)
+    );
+    assert!(throttled.count() < 20, "a flood makes few records");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logins_of_one_address_that_do_not_end_are_few() {
+    let mut config = quick();
+    config.protocol.login_timeout_ms = 20_000;
+    config.logins_per_source_max = 5;
+    let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
+    let address = running.address;
+    let counters = Arc::clone(running.target.counters());
+    let mut silent = Vec::new();
+    for _ in 0..5 {
+        silent.push(from("127.0.0.2", address).await.unwrap());
+    }
+    eventually("all five are in", || counters.get(Counter::ConnectionsOpen) == 5).await;
+    let mut sixth = from("127.0.0.2", address).await.unwrap();
+    blocking(move || {
+        sixth.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        assert_eq!(sixth.read(&mut [0]).unwrap(), 0, "closed");
+        // More than five, as long as each login ends.
+        let mut clients: Vec<Client> = (0..8).map(|port| Client::login(address, port)).collect();
+        clients.iter_mut().for_each(|client| client.check(1));
+    })
+    .await;
+    assert_eq!(counters.get(Counter::LoginsCrowded), 1);
+    drop(silent);
     running.stop().await;
 }
 

@@ -26,6 +26,9 @@ pub enum DeviceError {
     /// It answers and does not accept the credential, or cannot sign its answer: it has another key.
     #[error("the device does not accept the server's credentials: its key is another one ({0})")]
     Denied(String),
+    /// It does not let us log in, or does not prove who it is.
+    #[error("no session with the device: {0}")]
+    NotAdmitted(String),
     /// The device at this address has another system id.
     #[error("another device answers at this address")]
     OtherDevice,
@@ -41,6 +44,7 @@ impl DeviceError {
         match self {
             Self::Unreachable(_) => ProblemKind::Silent,
             Self::Denied(_) => ProblemKind::Denied,
+            Self::NotAdmitted(_) => ProblemKind::NotAdmitted,
             Self::OtherDevice => ProblemKind::OtherDevice,
             Self::Refused(_) => ProblemKind::Failed,
         }

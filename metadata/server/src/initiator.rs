@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sealstone_initiator::{
-    Bearer, Dial, Environment, OsdClient, OsdError, OsdOptions, SystemEnvironment, TargetUrl, TcpDial,
+    Bearer, Dial, Environment, OsdClient, OsdError, OsdOptions, Proofs, SystemEnvironment, TargetUrl, TcpDial,
 };
 use sealstone_mds::DeviceAddress;
 use sealstone_mds_protocol::DeviceId;
@@ -25,6 +25,7 @@ pub struct InitiatorDevices {
     sessions: Mutex<HashMap<DeviceId, (String, OsdClient)>>,
     environment: Arc<dyn Environment>,
     dialer: Box<Dialer>,
+    proofs: Proofs,
 }
 
 impl Default for InitiatorDevices {
@@ -37,7 +38,14 @@ impl InitiatorDevices {
     /// Devices reached as `dialer` says.
     #[must_use]
     pub fn new(environment: Arc<dyn Environment>, dialer: Box<Dialer>) -> Self {
-        Self { sessions: Mutex::default(), environment, dialer }
+        Self { sessions: Mutex::default(), environment, dialer, proofs: Proofs::default() }
+    }
+
+    /// Proves itself to devices that ask who logs in.
+    #[must_use]
+    pub fn proving(mut self, proofs: Proofs) -> Self {
+        self.proofs = proofs;
+        self
     }
 
     fn session(&self, device: &DeviceAddress) -> Result<OsdClient, DeviceError> {
@@ -52,7 +60,9 @@ impl InitiatorDevices {
             .parse()
             .map_err(|error| DeviceError::Unreachable(format!("{}: {error}", device.url)))?;
         // Housekeeping comes round again by itself; a device that is away must not hold up the others.
-        let options = OsdOptions { reconnects_max: RECONNECTS_MAX, ..OsdOptions::new(&*self.environment) };
+        let mut options =
+            OsdOptions { reconnects_max: RECONNECTS_MAX, ..OsdOptions::new(&*self.environment) };
+        options.session.proofs = self.proofs.clone();
         let client = OsdClient::new((self.dialer)(&url), &url, self.environment.clone(), options);
         sessions.insert(device.id, (device.url.clone(), client.clone()));
         Ok(client)
@@ -65,6 +75,7 @@ fn bearer(credential: &Credential) -> Result<Bearer, DeviceError> {
 
 fn failed(error: OsdError) -> DeviceError {
     match error {
+        OsdError::Session(ref session) if session.is_denied() => DeviceError::NotAdmitted(error.to_string()),
         OsdError::Session(_) | OsdError::OutcomeUnknown { .. } | OsdError::Busy | OsdError::NotReady(_) => {
             DeviceError::Unreachable(error.to_string())
         }

@@ -38,8 +38,11 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All, the strongest first.
-    pub const ALL: [Self; 3] = [Self::Sha3, Self::Sha256, Self::Md5];
+    /// All, in our order of preference.
+    pub const ALL: [Self; 3] = [Self::Sha256, Self::Sha3, Self::Md5];
+    /// What is taken and offered unless somebody names others. MD5 is not among them, although RFC 7143 §12.1.3 has every
+    /// initiator offer it: nobody needs it but old peers, and whoever has one says so.
+    pub const DEFAULT: [Self; 2] = [Self::Sha256, Self::Sha3];
 
     /// Its number in `CHAP_A`.
     #[must_use]
@@ -271,12 +274,13 @@ mod tests {
 
     #[test]
     fn our_preference_counts_among_what_is_offered() {
-        assert_eq!(pick(&Algorithm::ALL, "5,6,7,8"), Some(Algorithm::Sha3));
+        assert_eq!(pick(&Algorithm::ALL, "5,6,8,7"), Some(Algorithm::Sha256));
+        assert_eq!(pick(&Algorithm::DEFAULT, "5"), None);
         assert_eq!(pick(&Algorithm::ALL, "5,0x7"), Some(Algorithm::Sha256));
         assert_eq!(pick(&Algorithm::ALL, "5"), Some(Algorithm::Md5));
         assert_eq!(pick(&[Algorithm::Sha256], "5,8"), None);
         assert_eq!(pick(&Algorithm::ALL, ",x,"), None);
-        assert_eq!(offer(&Algorithm::ALL), "8,7,5");
+        assert_eq!(offer(&Algorithm::ALL), "7,8,5");
     }
 
     #[test]

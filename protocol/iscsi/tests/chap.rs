@@ -121,6 +121,7 @@ fn access() -> Access {
         luns: Some(vec![0, 3]),
     }]);
     access.own = Some(account("osd", "secret of osd!"));
+    access.algorithms = Algorithm::ALL.to_vec();
     access
 }
 

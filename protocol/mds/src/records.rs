@@ -283,6 +283,8 @@ code! {
         OtherDevice = 3,
         /// It answers and fails.
         Failed = 4,
+        /// It does not let the server log in, or does not prove who it is.
+        NotAdmitted = 5,
     }
 }
 

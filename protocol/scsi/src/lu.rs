@@ -20,6 +20,9 @@ pub struct InitiatorPort<'a> {
     pub name: &'a str,
     /// Initiator session identifier: with the name it is the SCSI port (RFC 7143 §4.4.3.1).
     pub isid: [u8; 6],
+    /// The account that was proven when it logged in, if any: a name is said, an account is proven, so what a port owns
+    /// belongs to both.
+    pub account: Option<&'a str>,
     /// The connection runs inside TLS.
     pub secure_channel: bool,
     /// A nexus of the same port was lost before, in this run: I_T NEXUS LOSS is what it must hear.
@@ -30,7 +33,7 @@ impl<'a> InitiatorPort<'a> {
     /// A port that comes for the first time, over an open channel.
     #[must_use]
     pub const fn new(name: &'a str) -> Self {
-        Self { name, isid: [0; 6], secure_channel: false, returns: false }
+        Self { name, isid: [0; 6], account: None, secure_channel: false, returns: false }
     }
 
     /// The unit attention that it hears first.
@@ -144,16 +147,17 @@ pub enum TaskResult {
     Complete,
     /// A query found a task.
     Succeeded,
-    /// Nobody manages tasks here.
+    /// Nobody manages tasks here, or there were too many resets of late.
     Rejected,
-    /// Some of the tasks meant have not ended in time; they will never be answered.
+    /// The command that gave the order was ended itself; it will never be answered.
     Unfinished,
 }
 
 /// The other tasks, as one command reaches them. It never reaches itself.
 pub trait Tasks: Send + Sync {
-    /// Carries an order out and waits for the tasks that it ends. Only for commands of [`Cost::Blocking`], and without
-    /// holding anything that another task may wait for.
+    /// Carries an order out. The tasks that it ends have not ended when this returns: the shell holds the reply of the
+    /// command back until they have, so that no thread waits for them. Only for commands of [`Cost::Blocking`], and
+    /// without holding anything that another task may wait for.
     fn order(&self, order: TaskOrder) -> TaskResult;
 }
 

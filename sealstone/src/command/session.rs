@@ -8,6 +8,7 @@ use sealstone_client::{Client, SavedSession};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use crate::chap_file;
 use crate::cli::{Global, Login, Password};
 use crate::config::read_bounded;
 use crate::failure::{Failure, Kind, Outcome};
@@ -65,7 +66,8 @@ pub(crate) fn client(global: &Global) -> Outcome<(Client, SavedSession)> {
     let saved = SavedSession::load(&path)
         .map_err(|error| Failure::from(error).at(path.display()))?
         .ok_or_else(|| Failure::new(Kind::Denied, "not logged in").hint("sealstone login NAME"))?;
-    Ok((Client::resume(&saved)?, saved))
+    let proofs = chap_file::proofs(global.chap_file.as_ref())?;
+    Ok((Client::resume_proving(&saved, proofs)?, saved))
 }
 
 /// A password from a file, standard input, or the terminal; asked twice when it is new.

@@ -17,6 +17,8 @@ use crate::secret_file;
 
 /// Most entries of a file.
 const INITIATORS_MAX: usize = 1024;
+/// Most bytes of a file of accounts: a kibibyte for each entry.
+pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Longest CHAP name: what the key's value can hold.
 const USER_MAX: usize = 255;
 /// Largest logical unit number that single-level addressing can say.
@@ -49,18 +51,13 @@ struct Initiator {
 
 /// Reads an access file; a file that others may read is refused.
 pub(crate) fn read(path: &Path) -> Outcome<Access> {
-    let text = secret_file::read(path)?;
+    let text = secret_file::read_up_to(path, FILE_BYTES_MAX)?;
     parse(&text)
         .map_err(|failure| failure.at(path.display()).hint("docs/reference/files.md shows an access file"))
 }
 
 fn parse(text: &str) -> Outcome<Access> {
-    // The message of a syntax error quotes no line: it could be the one with the secret.
-    let file: AccessFile = toml::from_str(text).map_err(|error| {
-        let line =
-            error.span().map_or(0, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
-        Failure::usage(format!("line {line}: {}", without_values(error.message())))
-    })?;
+    let file: AccessFile = parse_toml(text)?;
     if file.initiator.is_empty() || file.initiator.len() > INITIATORS_MAX {
         return Err(Failure::usage(format!(
             "has {} [[initiator]] entries; 1 to {INITIATORS_MAX} are needed",
@@ -69,12 +66,7 @@ fn parse(text: &str) -> Outcome<Access> {
     }
     let rules: Vec<Rule> = file.initiator.into_iter().map(rule).collect::<Outcome<_>>()?;
     let mut access = Access::new(rules);
-    if let Some(names) = file.algorithms {
-        access.algorithms = names.iter().map(|name| algorithm(name)).collect::<Outcome<_>>()?;
-        if access.algorithms.is_empty() {
-            return Err(Failure::usage("algorithms is empty"));
-        }
-    }
+    access.algorithms = algorithms(file.algorithms)?;
     if let Some(Target { user, secret }) = file.target {
         let own = account(user, secret)?;
         let mut accounts = access.rules.iter().filter_map(|rule| rule.account.as_ref());
@@ -87,6 +79,32 @@ fn parse(text: &str) -> Outcome<Access> {
     Ok(access)
 }
 
+/// Reads a file of secrets. The message of a syntax error quotes no line: it could be the one with the secret.
+pub(crate) fn parse_toml<T: for<'a> Deserialize<'a>>(text: &str) -> Outcome<T> {
+    toml::from_str(text).map_err(|error| {
+        let line =
+            error.span().map_or(0, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+        let message = error.message();
+        // The name of a key that is missing is ours, and no value.
+        let said = if message.starts_with("missing field") { message } else { without_values(message) };
+        Failure::usage(format!("line {line}: {said}"))
+    })
+}
+
+/// CHAP algorithms by their names, or the default.
+pub(crate) fn algorithms(names: Option<Vec<String>>) -> Outcome<Vec<Algorithm>> {
+    let Some(names) = names else { return Ok(Algorithm::DEFAULT.to_vec()) };
+    if names.is_empty() {
+        return Err(Failure::usage("algorithms is empty"));
+    }
+    names.iter().map(|name| algorithm(name)).collect()
+}
+
+/// Is this pattern for that name, both in lower case?
+pub(crate) fn is_meant(pattern: &str, name: &str) -> bool {
+    pattern.strip_suffix('*').map_or_else(|| pattern == name, |prefix| name.starts_with(prefix))
+}
+
 /// What a parser says, up to the first quotation of the input.
 fn without_values(message: &str) -> &str {
     message.split(['"', '`']).next().unwrap_or_default().trim_end_matches([' ', ':', ','])
@@ -97,7 +115,7 @@ fn rule(entry: Initiator) -> Outcome<Rule> {
     if names.is_empty() {
         return Err(Failure::usage("an [[initiator]] has no names"));
     }
-    let initiators = names.iter().map(|name| initiator_name(name)).collect::<Outcome<_>>()?;
+    let initiators = names.iter().map(|name| iscsi_name(name)).collect::<Outcome<_>>()?;
     let account = match (user, secret) {
         (None, None) => None,
         (Some(user), Some(secret)) => Some(account(user, secret)?),
@@ -111,7 +129,8 @@ fn rule(entry: Initiator) -> Outcome<Rule> {
     Ok(Rule { initiators, account, targets: Vec::new(), luns })
 }
 
-fn initiator_name(name: &str) -> Outcome<String> {
+/// An iSCSI name in lower case, or a pattern.
+pub(crate) fn iscsi_name(name: &str) -> Outcome<String> {
     let lower = name.to_ascii_lowercase();
     let body = lower.strip_suffix('*').unwrap_or(&lower);
     let kind = ["iqn.", "eui.", "naa."].iter().any(|prefix| lower.starts_with(prefix)) || lower == "*";
@@ -124,7 +143,8 @@ fn initiator_name(name: &str) -> Outcome<String> {
     Ok(lower)
 }
 
-fn account(user: String, secret: String) -> Outcome<Account> {
+/// A name with its secret, both as a file says them.
+pub(crate) fn account(user: String, secret: String) -> Outcome<Account> {
     let secret = Zeroizing::new(secret);
     if user.is_empty() || user.len() > USER_MAX || user.chars().any(char::is_control) {
         return Err(Failure::usage(format!("a user has 1 to {USER_MAX} bytes and no control characters")));
@@ -182,6 +202,35 @@ names = ["eui.02004567A425678D"]
         assert_eq!(access.rules[0].initiators, ["iqn.1994-05.com.redhat:host1", "iqn.2026-11.org.example:*"]);
         assert_eq!(access.rules[0].luns.as_deref(), Some(&[0, 16383][..]));
         assert!(access.rules[1].account.is_none() && access.own.is_some());
+    }
+
+    #[test]
+    fn md5_is_taken_only_if_it_is_named() {
+        let entry = "[[initiator]]\nnames = [\"iqn.a\"]\n";
+        assert_eq!(parse(entry).expect("right").algorithms, [Algorithm::Sha256, Algorithm::Sha3]);
+        let named = format!("algorithms = [\"sha256\", \"md5\"]\n{entry}");
+        assert_eq!(parse(&named).expect("right").algorithms, [Algorithm::Sha256, Algorithm::Md5]);
+    }
+
+    /// What the number of entries allows, the size of the file does not forbid.
+    #[test]
+    fn a_full_file_is_read() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("access");
+        let entries = |count: usize| -> String {
+            let entry = |n| {
+                format!(
+                    "[[initiator]]\nnames = [\"iqn.2026-11.org.example:a-rather-long-name.host-{n}\"]\nuser = \"host-{n}\"\nsecret = \"0x{n:064x}\"\n"
+                )
+            };
+            (0..count).map(entry).collect()
+        };
+        for (count, right) in [(INITIATORS_MAX, true), (INITIATORS_MAX + 1, false)] {
+            std::fs::write(&path, entries(count)).expect("written");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("narrowed");
+            assert_eq!(read(&path).is_ok(), right, "{count}");
+        }
     }
 
     #[test]

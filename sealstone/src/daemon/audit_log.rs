@@ -16,8 +16,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sealstone_device::audit::{AuditRecord, AuditSink};
+use sealstone_target::{Refused, Watcher};
 use serde::Serialize;
 
+use super::now_ms;
 use crate::failure::{Failure, Outcome};
 
 /// Records under way between commands and the writer; about 300 bytes each.
@@ -44,6 +46,18 @@ struct Line<'a> {
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sense: Option<String>,
+}
+
+/// One line of a device's log about whoever was turned away before there was a command.
+#[derive(Serialize)]
+struct Turned<'a> {
+    time_ms: u64,
+    source: &'a str,
+    initiator: &'a str,
+    action: &'a str,
+    verdict: &'a str,
+    reason: &'a str,
+    count: u64,
 }
 
 /// One line of a metadata server's log.
@@ -147,6 +161,20 @@ impl AuditSink for AuditLog {
             verdict: record.verdict.name(),
             reason: record.verdict.reason(),
             sense: record.sense.map(|(key, code, qualifier)| format!("{key:X}/{code:02X}/{qualifier:02X}")),
+        });
+    }
+}
+
+impl Watcher for AuditLog {
+    fn refused(&self, refused: &Refused<'_>) {
+        self.write(&Turned {
+            time_ms: now_ms(),
+            source: refused.source,
+            initiator: refused.initiator,
+            action: refused.action,
+            verdict: "refused",
+            reason: refused.reason,
+            count: refused.count,
         });
     }
 }

@@ -17,6 +17,7 @@ use zeroize::Zeroizing;
 
 use super::audit_log::{AuditLog, AuditState};
 use super::{AUDIT_FILE, Shutdown, bind, observe};
+use crate::chap_file;
 use crate::cli::{Global, Mds};
 use crate::command::session::{self, Cluster};
 use crate::config::{self, MdsOptions};
@@ -94,6 +95,7 @@ impl Observed for Watched {
 impl MdsDaemon {
     /// Opens the server in `data`, listens, and writes the cluster file.
     pub(crate) async fn start(data: &Path, options: &MdsOptions, shutdown: Shutdown) -> Outcome<Self> {
+        let proofs = chap_file::proofs(options.chap_file.as_ref())?;
         let (listener, address) = bind(options.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "listen").await?;
         let mut policy = Config::default();
         policy.method_floor = options.method_floor.map_or(policy.method_floor, Into::into);
@@ -119,10 +121,9 @@ impl MdsDaemon {
         limits.connections_max = options.connections_max.unwrap_or(limits.connections_max);
         limits.connections_per_address_max = limits.connections_per_address_max.min(limits.connections_max);
         let pin = format!("sha256:{}", opened.fingerprint());
-        let devices = Arc::new(InitiatorDevices::new(
-            Arc::new(SystemEnvironment),
-            Box::new(|url| Arc::new(TcpDial::new(url))),
-        ));
+        let dial = Box::new(|url: &_| Arc::new(TcpDial::new(url)) as Arc<dyn sealstone_initiator::Dial>);
+        let devices = InitiatorDevices::new(Arc::new(SystemEnvironment), dial).proving(proofs);
+        let devices = Arc::new(devices);
         let server = Server::start(&opened, listener, devices, Environment::system(), limits)?;
         let cluster = data.join(CLUSTER_FILE);
         let text = Cluster { mds: address.to_string(), pin: pin.clone() }.text();
@@ -246,6 +247,16 @@ fn joined(device: &Device, name: &str) -> Option<Outcome<String>> {
             Kind::Denied,
             format!("the device at {} does not accept this key", device.url.as_str()),
         )),
+        ProblemKind::NotAdmitted => Some(Err(Failure::new(
+            Kind::Denied,
+            format!(
+                "the device at {} does not let the metadata server log in: {}",
+                device.url.as_str(),
+                problem.said
+            ),
+        )
+        .at(name)
+        .hint("the device's access file and the server's --chap-file must fit; then run add-osd again"))),
         ProblemKind::OtherDevice => {
             failure(Failure::operation(format!("another device answers at {}", device.url.as_str())))
         }

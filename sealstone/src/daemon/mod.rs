@@ -1,6 +1,6 @@
 //! The daemons: sockets, clocks and signals around the pure parts.
 
-mod access;
+pub(crate) mod access;
 mod audit_log;
 pub(crate) mod blocks;
 pub(crate) mod control;

@@ -11,7 +11,7 @@ use sealstone_device::{Environment, OsdConfig, OsdUnit};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_store::disk::Background;
 use sealstone_store::{DiskStore, FormatError, ObjectStore, Options, survey_device};
-use sealstone_target::{Config as TargetConfig, Counter, Target};
+use sealstone_target::{Config as TargetConfig, Counter, Rate, Target, Watch};
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
@@ -36,6 +36,10 @@ const TICK_EVERY: Duration = Duration::from_millis(250);
 
 const LISTEN_DEFAULT: &str = "127.0.0.1:3260";
 const CONNECTIONS_DEFAULT: usize = 256;
+const CONNECTS_S_DEFAULT: u32 = 128;
+/// Connections of one address that may come at once, as a multiple of those in a second.
+const CONNECTS_BURST: u32 = 4;
+const LOGINS_DEFAULT: usize = 64;
 const BUFFER_MIB_DEFAULT: usize = 256;
 const IDLE_S_DEFAULT: u64 = 60;
 const LOGIN_S_DEFAULT: u64 = 15;
@@ -238,9 +242,11 @@ impl OsdDaemon {
         sealstone_device::DataDir::open(data).map_err(|error| boot_failure(error.into(), data))?;
         let audit = AuditLog::open(&data.join(AUDIT_FILE))?;
         let audit_state = audit.state();
+        let audit = Arc::new(audit);
+        let watch = Watch::by(Arc::clone(&audit) as Arc<dyn sealstone_target::Watcher>);
         let folder = data.to_owned();
         let running = tokio::task::spawn_blocking(move || {
-            boot::start(&folder, config, store_options, Arc::new(Machine), Arc::new(audit))
+            boot::start(&folder, config, store_options, Arc::new(Machine), audit)
         })
         .await
         .map_err(Failure::operation)?
@@ -256,6 +262,11 @@ impl OsdDaemon {
         // A few places stay for others, whoever comes first.
         let fair = target_config.connections_max - target_config.connections_max / 16;
         target_config.connections_per_source_max = options.connections_per_address_max.unwrap_or(fair);
+        let per_second = options.connects_per_address_s_max.unwrap_or(CONNECTS_S_DEFAULT);
+        let burst = per_second.saturating_mul(CONNECTS_BURST);
+        target_config.arrivals_per_source = Rate { burst, per_second };
+        target_config.logins_per_source_max = options.logins_per_address_max.unwrap_or(LOGINS_DEFAULT);
+        target_config.watch = watch;
         target_config.memory_max = options.buffer_mib_max.unwrap_or(BUFFER_MIB_DEFAULT) << 20;
         target_config.memory_per_connection_max =
             target_config.memory_per_connection_max.min(target_config.memory_max);

@@ -96,7 +96,7 @@ impl Target {
         let folder = tempfile::tempdir().expect("temporary folder");
         let file = folder.path().join("access");
         let access = format!(
-            "[target]\nuser = \"{}\"\nsecret = \"{}\"\n\n\
+            "algorithms = [\"sha256\", \"md5\"]\n\n[target]\nuser = \"{}\"\nsecret = \"{}\"\n\n\
              [[initiator]]\nnames = [\"iqn.2026-11.org.example:{PROVEN_NAME}\"]\nuser = \"{}\"\nsecret = \"{}\"\n\n\
              [[initiator]]\nnames = [\"iqn.2026-11.org.example:{OPEN_NAME}\"]\n",
             OWN_ACCOUNT.0, OWN_ACCOUNT.1, ACCOUNT.0, ACCOUNT.1

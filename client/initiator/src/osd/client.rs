@@ -361,4 +361,5 @@ fn doubt(operation: &Operation, proven: bool, patience: &mut Patience) -> Result
 const fn is_final(error: &SessionError) -> bool {
     matches!(error, SessionError::LoginRefused { class, .. } if *class == 2)
         || matches!(error, SessionError::Protocol(_) | SessionError::TooLong { .. })
+        || matches!(error, SessionError::TargetUnproven | SessionError::Proof(_))
 }

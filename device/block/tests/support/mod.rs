@@ -89,6 +89,16 @@ impl Bench {
         assert_eq!(sense(&first).key, SenseKey::UnitAttention);
     }
 
+    /// Logs a nexus in as a port that says another's name, with an account.
+    pub(crate) fn login_as(&self, nexus: u64, says: u64, account: Option<&str>) {
+        let name = format!("iqn.test:{says}");
+        let isid = [0, 0, 0, 0, 0, says as u8];
+        let port = InitiatorPort { isid, account, ..InitiatorPort::new(&name) };
+        self.unit.nexus_established(NexusId(nexus), &port);
+        let first = self.from(nexus, &[0; 6], &[], 0);
+        assert_eq!(sense(&first).key, SenseKey::UnitAttention);
+    }
+
     /// Sends a command from a nexus.
     pub(crate) fn from(&self, nexus: u64, cdb: &[u8], data_out: &[u8], data_in_max: usize) -> ScsiReply {
         let mut padded = cdb.to_vec();

@@ -134,7 +134,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
             if let Poll::Ready(Some(order)) = ordered.poll_recv(cx) {
                 return Poll::Ready(Ok(Woke::Ordered(order)));
             }
-            if let Poll::Ready(Some(control)) = mailbox.poll_recv(cx) {
+            if let Poll::Ready(control) = mailbox.poll_recv(cx) {
                 return Poll::Ready(Ok(Woke::Control(control)));
             }
             if !left && leave.as_mut().poll(cx).is_ready() {

@@ -1,14 +1,17 @@
 //! Orders that one command gives about others: the way from a command's thread to its connection's task and back.
 //!
-//! Does: end or find this session's commands, tell other sessions, wait until what was ended has ended.
-//! Does not: stop a command that a logical unit executes; nothing can.
-//! Contract: the thread waits at most [`WAIT_MAX`]; a command that waits here itself is not waited for, so that two
-//! that end each other both return.
+//! Does: end or find this session's commands, tell other sessions, hold the reply of whoever gave the order back until
+//! what it ended has ended. Does not: stop a command that a logical unit executes; nothing can.
+//! Contract: no thread waits for another command: it waits for the connection's task alone, at most [`ANSWER_MAX`]. A
+//! command whose reply is held is not waited for, so that two that end each other both return.
 //! Truth: SAM-5 §7; `sealstone_scsi::lu::Tasks`.
 
 use std::{sync::mpsc as blocking, time::Duration};
 
-use sealstone_iscsi::{TaskId, target::Meant};
+use sealstone_iscsi::{
+    TaskId,
+    target::{Meant, Reply},
+};
 use sealstone_scsi::{
     additional::NEXUS_LOSS_OCCURRED,
     lu::{TaskOrder, TaskResult, Tasks},
@@ -21,8 +24,8 @@ use tokio::{
 use super::Driver;
 use crate::Counter;
 
-/// Longest that a command waits for others that it ended.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+/// Longest that a command's thread waits for its connection's task to take an order.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// What a command's thread wants of its connection.
 pub(super) struct Order {
@@ -39,7 +42,6 @@ pub(super) struct Waiting {
     lun: u64,
     what: TaskOrder,
     tasks: Vec<TaskId>,
-    answer: blocking::SyncSender<TaskResult>,
 }
 
 /// The other tasks, for the command of one task.
@@ -57,7 +59,7 @@ impl Tasks for OtherTasks {
             return TaskResult::Unfinished;
         }
         // The sender is dropped without a word when the connection is over.
-        result.recv_timeout(WAIT_MAX).unwrap_or(TaskResult::Unfinished)
+        result.recv_timeout(ANSWER_MAX).unwrap_or(TaskResult::Unfinished)
     }
 }
 
@@ -69,6 +71,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
             // Whoever was ended ends nobody: of commands that end each other, the first one is answered.
             let _ = answer.send(TaskResult::Unfinished);
             return;
+        }
+        if matches!(what, TaskOrder::ClearSet | TaskOrder::Reset) {
+            // These reach other sessions, by whatever road they come.
+            if !self.shared.resets.take(self.now_ms()) {
+                self.shared.counters.add(Counter::ResetsRefused, 1);
+                let _ = answer.send(TaskResult::Rejected);
+                return;
+            }
+            self.shared.counters.add(Counter::Resets, 1);
         }
         let meant = |lun, tag| Meant { lun, tag, except: from };
         // Initiator task tags have 32 bits: a longer one names no task.
@@ -94,37 +105,46 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
         if let (TaskOrder::ClearSet | TaskOrder::Reset, Some(nexus)) = (what, self.nexus()) {
             self.shared.sessions.end_commands(nexus, Some(lun), matches!(what, TaskOrder::ClearSet));
         }
-        self.waiting.push(Waiting { from, lun, what, tasks, answer });
+        self.waiting.push(Waiting { from, lun, what, tasks });
+        let _ = answer.send(TaskResult::Complete);
         self.settle_orders();
     }
 
     /// A command's thread has come back.
-    pub(super) fn has_ended(&mut self, task: TaskId) {
+    pub(super) fn has_come_back(&mut self, task: TaskId, reply: Reply) {
+        if self.waiting.iter().any(|waiting| waiting.from == task) {
+            self.held.push((task, reply));
+        } else {
+            self.machine.complete(task, reply);
+        }
         for waiting in &mut self.waiting {
             waiting.tasks.retain(|&other| other != task);
         }
         self.settle_orders();
     }
 
-    /// Answers every order that waits for nothing more than for others that wait.
+    /// Concludes every order that waits for nothing more than for others that wait, and lets their replies go.
     fn settle_orders(&mut self) {
         let waiting: Vec<TaskId> = self.waiting.iter().map(|waiting| waiting.from).collect();
         let is_over = |order: &mut Waiting| order.tasks.iter().all(|task| waiting.contains(task));
         for order in self.waiting.extract_if(.., is_over).collect::<Vec<_>>() {
             self.conclude(&order);
         }
+        let waiting = &self.waiting;
+        let is_free = |held: &mut (TaskId, Reply)| !waiting.iter().any(|waiting| waiting.from == held.0);
+        for (task, reply) in self.held.extract_if(.., is_free).collect::<Vec<_>>() {
+            self.machine.complete(task, reply);
+        }
     }
 
     fn conclude(&self, order: &Waiting) {
         match order.what {
             TaskOrder::Reset => {
-                self.shared.counters.add(Counter::Resets, 1);
                 let seen = self.session.as_ref().and_then(|session| session.luns.as_deref());
                 if let Some((_, unit)) = self.shared.luns.find(order.lun, seen) {
                     unit.reset();
                 }
             }
-            TaskOrder::ClearSet => self.shared.counters.add(Counter::Resets, 1),
             TaskOrder::NexusReset => {
                 for (unit, nexus) in self.shared.luns.units().iter().zip(std::iter::repeat(self.nexus())) {
                     if let Some(nexus) = nexus {
@@ -134,6 +154,5 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
             }
             _ => {}
         }
-        let _ = order.answer.send(TaskResult::Complete);
     }
 }

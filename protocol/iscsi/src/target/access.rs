@@ -48,10 +48,10 @@ impl Rule {
 }
 
 impl Access {
-    /// Rules with every algorithm, and nothing proven of us.
+    /// Rules with [`Algorithm::DEFAULT`], and nothing proven of us.
     #[must_use]
     pub fn new(rules: Vec<Rule>) -> Self {
-        Self { rules, algorithms: Algorithm::ALL.to_vec(), own: None }
+        Self { rules, algorithms: Algorithm::DEFAULT.to_vec(), own: None }
     }
 
     /// The rules for an initiator that says this name, towards a target or any.

@@ -53,6 +53,7 @@ fn access() -> Access {
         rule("iqn.x:open", None, None),
     ]);
     access.own = Some(account("osd", "a secret of the osd"));
+    access.algorithms = Algorithm::ALL.to_vec();
     access
 }
 
@@ -106,9 +107,9 @@ fn proof(algorithm: Algorithm) -> String {
 }
 
 #[test]
-fn each_algorithm_lets_the_right_secret_in_and_the_strongest_offered_is_taken() {
+fn each_algorithm_lets_the_right_secret_in_and_the_preferred_one_offered_is_taken() {
     for (offered, expected) in
-        [("5", Algorithm::Md5), ("5,7", Algorithm::Sha256), ("5,6,7,8", Algorithm::Sha3)]
+        [("5", Algorithm::Md5), ("5,8", Algorithm::Sha3), ("5,6,8,7", Algorithm::Sha256)]
     {
         let mut bench = Bench::new(access(), Door::default());
         let algorithm = bench.challenged(offered);
@@ -119,6 +120,26 @@ fn each_algorithm_lets_the_right_secret_in_and_the_strongest_offered_is_taken() 
         assert_eq!((request.user.as_deref(), request.luns), (Some("ann"), Some(vec![0])));
         assert_eq!(bench.door.failures.load(Ordering::SeqCst), 0);
     }
+}
+
+#[test]
+fn md5_is_for_whoever_asks_for_it() {
+    let rules = Access::new(access().rules);
+    for (offered, refused) in [("5", Some(Refusal::Authentication)), ("5,7", None)] {
+        let mut bench = Bench::new(rules.clone(), Door::default());
+        bench.say(GO, &[FIRST, "AuthMethod=CHAP|"].concat());
+        bench.say(STAY, &std::format!("CHAP_A={offered}|"));
+        assert_eq!(bench.refused(), refused, "{offered}");
+    }
+}
+
+/// Which account counts depends on the target: nobody leaves it out of the question afterwards.
+#[test]
+fn the_kind_of_session_is_said_first_or_not_at_all() {
+    let mut bench = Bench::new(access(), Door::default());
+    bench.say(GO, &[FIRST, "AuthMethod=CHAP|"].concat().replace("SessionType=Normal|", ""));
+    bench.say(STAY, "CHAP_A=7|SessionType=Discovery|");
+    assert_eq!(bench.refused(), Some(Refusal::InitiatorError));
 }
 
 #[test]

@@ -60,6 +60,11 @@ struct Said<'a> {
 }
 
 impl Login {
+    /// The name that the initiator said.
+    pub(super) fn initiator(&self) -> &str {
+        self.initiator.as_deref().unwrap_or_default()
+    }
+
     pub(super) fn request(
         &mut self,
         config: &Config,
@@ -194,6 +199,8 @@ impl Login {
                 "InitiatorName" => self.initiator = Some(name(value)?),
                 "InitiatorAlias" => self.alias = Some(String::from(value)),
                 "TargetName" => self.target = Some(name(value)?),
+                // Which rules count is settled by the first request.
+                "SessionType" if self.kind.is_some() => return Err(Refusal::InitiatorError),
                 "SessionType" => match value {
                     "Normal" => self.discovery = false,
                     "Discovery" => self.discovery = true,

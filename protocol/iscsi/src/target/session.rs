@@ -431,12 +431,21 @@ impl Connection {
                         self.phase = Phase::Admission { bhs, keys, parameters, kind };
                         self.events.push_back(Event::Login(request));
                     }
-                    Err(why) => self.refuse_login(request.isid, request.tag.get(), why),
+                    Err(why) => {
+                        self.peer.0 = String::from(login.initiator());
+                        self.refuse_login(request.isid, request.tag.get(), why);
+                    }
                 }
                 Ok(())
             }
             Phase::Admission { .. } | Phase::Closed => Ok(()),
         }
+    }
+
+    /// The initiator's name as it said it; empty before it did.
+    #[must_use]
+    pub fn initiator(&self) -> &str {
+        &self.peer.0
     }
 
     fn refuse_login(&mut self, isid: [u8; 6], tag: u32, why: Refusal) {

@@ -149,6 +149,25 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// A short name, for an audit log.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InitiatorError => "initiator-error",
+            Self::Authentication => "authentication",
+            Self::Authorization => "authorization",
+            Self::NotFound => "no-such-target",
+            Self::Version => "version",
+            Self::TooManyConnections => "too-many-connections",
+            Self::MissingParameter => "missing-parameter",
+            Self::SessionType => "session-type",
+            Self::NoSuchSession => "no-such-session",
+            Self::InvalidDuringLogin => "invalid-during-login",
+            Self::Unavailable => "unavailable",
+            Self::OutOfResources => "out-of-resources",
+        }
+    }
+
     pub(super) const fn status(self) -> (u8, u8) {
         match self {
             Self::InitiatorError => (2, 0x00),

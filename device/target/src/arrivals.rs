@@ -1,0 +1,294 @@
+//! Who may come in: connections, by where they come from.
+//!
+//! Does: count open connections and logins under way of each source, and how fast it comes; say who is turned away and
+//! why. Does not: accept or close; `server` does.
+//! Contract: a source is what [`source`] says. What is remembered is bounded: a source that holds nothing and whose
+//! bucket is full again is forgotten, and of [`SOURCES_MAX`] the fullest makes room.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use crate::{Clock, Counter};
+
+/// Most sources that are remembered.
+const SOURCES_MAX: usize = 4096;
+/// One connection in the bucket's own unit, so that it fills by whole numbers each millisecond.
+const ONE: u64 = 1000;
+
+/// How fast connections of one source may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Connections at once.
+    pub burst: u32,
+    /// And so many a second from then on.
+    pub per_second: u32,
+}
+
+impl Rate {
+    /// No bound.
+    pub const UNBOUNDED: Self = Self { burst: u32::MAX, per_second: u32::MAX };
+}
+
+/// Limits of one source.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Connections at once.
+    pub(crate) open_max: usize,
+    /// Of these, connections whose login is not over.
+    pub(crate) logins_max: usize,
+    pub(crate) rate: Rate,
+}
+
+/// Why a connection is turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turned {
+    /// The target has as many connections as it may.
+    Full,
+    /// Its source has.
+    Crowded,
+    /// Too many logins of its source are under way.
+    Logins,
+    /// Its source comes too often.
+    TooFast,
+}
+
+impl Turned {
+    pub(crate) const fn counter(self) -> Counter {
+        match self {
+            Self::Full => Counter::ConnectionsRefused,
+            Self::Crowded => Counter::ConnectionsCrowded,
+            Self::Logins => Counter::LoginsCrowded,
+            Self::TooFast => Counter::ConnectionsThrottled,
+        }
+    }
+
+    /// For the audit log.
+    pub(crate) const fn reason(self) -> &'static str {
+        match self {
+            Self::Full => "connections",
+            Self::Crowded => "connections-of-address",
+            Self::Logins => "logins-of-address",
+            Self::TooFast => "too-fast",
+        }
+    }
+}
+
+/// Whence a connection comes, from its `address:port`: an IPv4 address or an IPv6 /64, so that one host cannot be many;
+/// what is no such address counts as it stands.
+pub(crate) fn source(peer: &str) -> String {
+    match peer.parse::<SocketAddr>().map(|address| address.ip().to_canonical()) {
+        Ok(IpAddr::V4(address)) => address.to_string(),
+        Ok(IpAddr::V6(address)) => {
+            let [a, b, c, d, ..] = address.segments();
+            format!("{a:x}:{b:x}:{c:x}:{d:x}::/64")
+        }
+        Err(_) => peer.to_owned(),
+    }
+}
+
+/// One source.
+#[derive(Clone, Copy)]
+struct Here {
+    open: usize,
+    logins: usize,
+    /// Thousandths of connections that may come at once.
+    tokens: u64,
+    /// Until when `tokens` is counted.
+    at_ms: u64,
+}
+
+impl Here {
+    fn refill(&mut self, rate: Rate, now_ms: u64) {
+        let passed = now_ms.saturating_sub(self.at_ms);
+        let more = passed.saturating_mul(u64::from(rate.per_second));
+        self.tokens = self.tokens.saturating_add(more).min(full(rate));
+        self.at_ms = now_ms;
+    }
+
+    fn is_forgotten(&self, rate: Rate) -> bool {
+        self.open == 0 && self.tokens >= full(rate)
+    }
+}
+
+fn full(rate: Rate) -> u64 {
+    u64::from(rate.burst) * ONE
+}
+
+/// Everybody who is here, by source.
+pub(crate) struct Arrivals {
+    limits: Limits,
+    clock: Clock,
+    here: Mutex<HashMap<String, Here>>,
+}
+
+/// One connection's place; free again when dropped.
+pub(crate) struct Place {
+    arrivals: Arc<Arrivals>,
+    source: String,
+    logging_in: bool,
+}
+
+impl Arrivals {
+    pub(crate) fn new(limits: Limits, clock: Clock) -> Arc<Self> {
+        Arc::new(Self { limits, clock, here: Mutex::default() })
+    }
+
+    /// A place for one more connection of this source, or why there is none. Whoever is turned away uses up nothing.
+    pub(crate) fn enter(self: &Arc<Self>, source: String) -> Result<Place, Turned> {
+        let Limits { open_max, logins_max, rate } = self.limits;
+        let now_ms = self.clock.now_ms();
+        let mut here = self.here.lock();
+        if here.len() >= SOURCES_MAX && !here.contains_key(&source) {
+            make_room(&mut here, rate, now_ms);
+        }
+        let fresh = Here { open: 0, logins: 0, tokens: full(rate), at_ms: now_ms };
+        let one = here.entry(source.clone()).or_insert(fresh);
+        one.refill(rate, now_ms);
+        if one.tokens < ONE {
+            return Err(Turned::TooFast);
+        }
+        if one.open >= open_max {
+            return Err(Turned::Crowded);
+        }
+        if one.logins >= logins_max {
+            return Err(Turned::Logins);
+        }
+        if rate != Rate::UNBOUNDED {
+            one.tokens -= ONE;
+        }
+        one.open += 1;
+        one.logins += 1;
+        Ok(Place { arrivals: Arc::clone(self), source, logging_in: true })
+    }
+}
+
+/// Forgets whoever has nothing here; if that is nobody, the one among those without a connection that has the most left.
+/// Whoever has a connection stays: there are at most as many as the target has connections.
+fn make_room(here: &mut HashMap<String, Here>, rate: Rate, now_ms: u64) {
+    here.retain(|_, one| {
+        one.refill(rate, now_ms);
+        !one.is_forgotten(rate)
+    });
+    if here.len() < SOURCES_MAX {
+        return;
+    }
+    let idle = here.iter().filter(|(_, one)| one.open == 0);
+    if let Some(fullest) = idle.max_by_key(|(_, one)| one.tokens).map(|(source, _)| source.clone()) {
+        here.remove(&fullest);
+    }
+}
+
+impl Place {
+    /// The login is over, and well.
+    pub(crate) fn logged_in(&mut self) {
+        if std::mem::take(&mut self.logging_in)
+            && let Some(one) = self.arrivals.here.lock().get_mut(&self.source)
+        {
+            one.logins -= 1;
+        }
+    }
+
+    /// Where the connection comes from.
+    pub(crate) fn source(&self) -> &str {
+        &self.source
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.logged_in();
+        let rate = self.arrivals.limits.rate;
+        let now_ms = self.arrivals.clock.now_ms();
+        let mut here = self.arrivals.here.lock();
+        if let Some(one) = here.get_mut(&self.source) {
+            one.open -= 1;
+            one.refill(rate, now_ms);
+            if one.is_forgotten(rate) {
+                here.remove(&self.source);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    fn arrivals(open_max: usize, logins_max: usize, rate: Rate) -> (Arc<AtomicU64>, Arc<Arrivals>) {
+        let now = Arc::new(AtomicU64::new(5));
+        let time = Arc::clone(&now);
+        let clock = Clock::new(move || time.load(Ordering::SeqCst));
+        (now, Arrivals::new(Limits { open_max, logins_max, rate }, clock))
+    }
+
+    #[test]
+    fn a_source_is_an_address_or_a_network_of_one_host() {
+        assert_eq!(source("10.0.0.1:3000"), source("10.0.0.1:4000"));
+        assert_eq!(source("[::ffff:10.0.0.1]:1"), source("10.0.0.1:1"));
+        assert_eq!(source("[2001:db8:1:2::3]:1"), source("[2001:db8:1:2:ffff::4]:2"));
+        assert_ne!(source("[2001:db8:1:2::3]:1"), source("[2001:db8:1:3::3]:1"));
+        assert_eq!(source("a client"), "a client");
+    }
+
+    #[test]
+    fn a_source_has_so_many_places_and_others_have_theirs() {
+        let (_, arrivals) = arrivals(2, 9, Rate::UNBOUNDED);
+        let first = arrivals.enter("a".into()).unwrap();
+        let _second = arrivals.enter("a".into()).unwrap();
+        assert_eq!(arrivals.enter("a".into()).err(), Some(Turned::Crowded));
+        let other = arrivals.enter("b".into()).unwrap();
+        drop(first);
+        assert!(arrivals.enter("a".into()).is_ok());
+        drop(other);
+        assert!(!arrivals.here.lock().contains_key("b"), "nothing is remembered of who left");
+    }
+
+    #[test]
+    fn logins_under_way_are_fewer_than_connections() {
+        let (_, arrivals) = arrivals(9, 2, Rate::UNBOUNDED);
+        let mut first = arrivals.enter("a".into()).unwrap();
+        let second = arrivals.enter("a".into()).unwrap();
+        assert_eq!(arrivals.enter("a".into()).err(), Some(Turned::Logins));
+        assert!(arrivals.enter("b".into()).is_ok());
+        first.logged_in();
+        first.logged_in();
+        let third = arrivals.enter("a".into()).unwrap();
+        assert_eq!(arrivals.enter("a".into()).err(), Some(Turned::Logins));
+        drop(second);
+        drop((arrivals.enter("a".into()).unwrap(), first, third));
+        assert!(arrivals.here.lock().is_empty());
+    }
+
+    #[test]
+    fn a_burst_and_then_so_many_a_second() {
+        let (now, arrivals) = arrivals(usize::MAX, usize::MAX, Rate { burst: 3, per_second: 2 });
+        let come = |source: &str| arrivals.enter(source.into()).map(drop);
+        assert!((0..3).all(|_| come("a").is_ok()));
+        assert_eq!((come("a"), come("b")), (Err(Turned::TooFast), Ok(())));
+        now.store(5 + 499, Ordering::SeqCst);
+        assert_eq!(come("a"), Err(Turned::TooFast));
+        now.store(5 + 500, Ordering::SeqCst);
+        assert_eq!((come("a"), come("a")), (Ok(()), Err(Turned::TooFast)));
+        now.store(u64::MAX, Ordering::SeqCst);
+        assert_eq!((0..100).filter(|_| come("a").is_ok()).count(), 3, "no more than the burst is saved up");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_who_is_here_is_not_forgotten() {
+        let (_, arrivals) = arrivals(1, usize::MAX, Rate { burst: 2, per_second: 0 });
+        let here = arrivals.enter("here".into()).unwrap();
+        for n in 0..2 * SOURCES_MAX {
+            assert!(arrivals.enter(n.to_string()).is_ok());
+        }
+        assert!(arrivals.here.lock().len() <= SOURCES_MAX);
+        assert_eq!(arrivals.enter("here".into()).err(), Some(Turned::Crowded));
+        drop(here);
+    }
+}
