@@ -127,14 +127,9 @@ pub enum FormatError {
     /// The index belongs to another store (its uuid differs from the superblock's).
     #[error("the index belongs to another store")]
     Foreign,
-    /// Two objects claim one block with different contents, or an extent lies outside the segments.
-    #[error("object {object}: extent at block {block} clashes with another or lies outside the store")]
-    Overlap {
-        /// The object whose extent was read later.
-        object: ObjectId,
-        /// The medium's block number.
-        block: u64,
-    },
+    /// No record of the index can be read: no object can be found. The data files are untouched.
+    #[error("the index is damaged at its root: no object can be found")]
+    IndexLost,
     /// Another process has this store open, or the device is mounted.
     #[error("the store is in use by another process")]
     InUse,

@@ -7,6 +7,7 @@
 
 pub mod contract;
 mod crc;
+mod damage;
 pub mod disk;
 mod error;
 pub mod medium;
@@ -15,7 +16,10 @@ mod memory;
 pub mod sim;
 mod store;
 
-pub use disk::{Background, DiskStore, FormatOptions, MIN_CAPACITY, Options, format};
+pub use damage::{Damage, DamageKind, Health, MAX_DAMAGE, StoreFault};
+pub use disk::{
+    Background, DiskStore, FormatOptions, MIN_CAPACITY, Options, Scrub, ScrubProgress, ScrubStep, format,
+};
 pub use error::{FormatError, StoreError};
 pub use medium::{
     BlockDevice, DEVICE_MIN, DeviceMedium, FileMedium, Medium, MediumFile, bind_device, open_place,

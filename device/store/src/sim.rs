@@ -5,7 +5,7 @@
 //! Contract: one seed and one sequence of calls give one history.
 //! Truth: the promises in [`Medium`], kept to the letter and not a bit better.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
@@ -60,6 +60,8 @@ struct State {
     faults: Vec<Fault>,
     dead: bool,
     space: u64,
+    /// Sectors that cannot be read: name of the file and number.
+    bad: BTreeSet<(String, u64)>,
 }
 
 /// One file's bytes, by sector.
@@ -88,6 +90,7 @@ impl SimMedium {
             faults: Vec::new(),
             dead: false,
             space: u64::MAX,
+            bad: BTreeSet::new(),
         })
     }
 
@@ -136,7 +139,7 @@ impl SimMedium {
         let mut names = BTreeMap::new();
         let candidates: Vec<(String, [Option<usize>; 2])> = {
             let both = state.names.keys().chain(state.durable_names.keys());
-            let both: std::collections::BTreeSet<&String> = both.collect();
+            let both: BTreeSet<&String> = both.collect();
             both.into_iter()
                 .map(|name| {
                     (name.clone(), [&state.durable_names, &state.names].map(|m| m.get(name).copied()))
@@ -153,7 +156,13 @@ impl SimMedium {
         let durable_names = names.clone();
         let (random, space) = (Random::new(seed), state.space);
         let (calls, faults) = (Calls::default(), Vec::new());
-        Self::with(State { random, nodes, names, durable_names, calls, faults, dead: false, space })
+        let bad = state.bad.clone();
+        Self::with(State { random, nodes, names, durable_names, calls, faults, dead: false, space, bad })
+    }
+
+    /// From now on every read of this sector gives EIO, until it is written again, as disks do.
+    pub fn spoil(&self, name: &str, offset: u64) {
+        self.state.lock().bad.insert((name.to_owned(), offset / SECTOR));
     }
 
     /// Flips bits of a byte in place, durably, as rot does. Does nothing if there is no such file.
@@ -334,6 +343,11 @@ impl State {
         }
     }
 
+    fn is_bad(&self, node: usize, offset: u64, length: usize) -> bool {
+        let touched = offset / SECTOR..(offset + length as u64).div_ceil(SECTOR);
+        self.bad.iter().any(|(name, sector)| touched.contains(sector) && self.names.get(name) == Some(&node))
+    }
+
     fn sectors(&self) -> u64 {
         self.names.values().map(|&node| self.nodes[node].current.len() as u64).sum()
     }
@@ -406,6 +420,9 @@ impl MediumFile for SimFile {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let mut state = self.medium.state.lock();
         state.read_fate()?;
+        if state.is_bad(self.node, offset, into.len()) {
+            return Err(State::eio());
+        }
         let node = &state.nodes[self.node];
         if offset.checked_add(into.len() as u64).is_none_or(|end| end > node.length) {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -426,6 +443,11 @@ impl MediumFile for SimFile {
         let fate = state.write_fate()?;
         if state.space != u64::MAX && state.sectors() * SECTOR + data.len() as u64 > state.space {
             return Err(io::ErrorKind::StorageFull.into());
+        }
+        if matches!(fate, Fate::Good) {
+            let touched = offset / SECTOR..(offset + data.len() as u64).div_ceil(SECTOR);
+            let State { bad, names, .. } = state;
+            bad.retain(|(name, sector)| !touched.contains(sector) || names.get(name) != Some(&self.node));
         }
         let node = &mut state.nodes[self.node];
         let good = matches!(fate, Fate::Good);

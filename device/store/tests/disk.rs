@@ -251,45 +251,6 @@ fn a_full_store_takes_overwrites_in_scopes() {
     }
 }
 
-/// The position of some bytes in a file of the medium.
-fn find(medium: &dyn sealstone_store::Medium, name: &str, bytes: &[u8]) -> u64 {
-    let file = medium.open(name, false).unwrap();
-    let mut all = vec![0; file.length().unwrap() as usize];
-    file.read_at(0, &mut all).unwrap();
-    all.windows(bytes.len()).rposition(|window| window == bytes).unwrap() as u64
-}
-
-#[test]
-fn a_rotten_index_record_costs_one_object_only() {
-    let (medium, store) = fresh(1, 4 << 20);
-    let [sick, sound] = [1, 2].map(|object| ObjectId::new(1, object));
-    let attribute = sealstone_store::AttributeId { page: 1, number: 1 };
-    for id in [sick, sound] {
-        store.create(id, ObjectType::User).unwrap();
-        store.write(id, 0, &[1; 5000]).unwrap();
-        store.set_attribute(id, attribute, format!("the name of {id}").as_bytes()).unwrap();
-    }
-    store.flush().unwrap();
-    drop(store);
-    let place = find(&medium, "index.redb", format!("the name of {sick}").as_bytes());
-    medium.rot("index.redb", place + 5, 4);
-    let store = open(&medium).unwrap();
-    assert!(
-        matches!(store.attribute(sick, attribute), Err(StoreError::IndexDamaged { object }) if object == sick)
-    );
-    assert!(matches!(store.attributes(sick, None), Err(StoreError::IndexDamaged { .. })));
-    assert_eq!(
-        store.attribute(sound, attribute).unwrap().unwrap(),
-        format!("the name of {sound}").as_bytes()
-    );
-    assert_eq!(store.read(sick, 0, &mut [0; 5000]).unwrap(), 5000, "its data is not affected");
-    assert_eq!(store.list(ObjectId::ROOT, 10).unwrap().len(), 2);
-    // An index that is damaged anywhere is not written to.
-    assert!(matches!(store.remove(sick), Err(StoreError::Poisoned)));
-    assert!(matches!(store.write(sound, 0, b"x"), Err(StoreError::Poisoned)));
-    assert!(matches!(store.flush(), Err(StoreError::Poisoned)));
-}
-
 /// Whatever rots in the index: an error, never a panic, and never wrong bytes.
 #[test]
 fn rot_anywhere_in_the_index_is_no_panic_and_no_lie() {

@@ -377,9 +377,7 @@ pub(crate) const INDEX_PAGES: Target = Target {
         all.map(|([high, low], kind)| vec![0, kind, high, low, 0, 20, 0x10]).collect()
     },
     cost: 1500,
-    quarantine: Some(
-        "redb 4 panics on some damaged pages, and again while it unwinds, which ends the process",
-    ),
+    quarantine: None,
     covers: &["store::DiskStore::open"],
 };
 

@@ -7,10 +7,10 @@
 
 use sealstone_osd::ObjectId;
 
-use super::index::Index;
+use super::record::{Value, all_chunks, object_of};
 use super::shares::Shares;
 use super::space::Run;
-use crate::FormatError;
+use super::tree::{Cursor, Reader, Step};
 
 /// Shared blocks looked at in one walk.
 const WINDOW_BLOCKS: u64 = 16 << 20;
@@ -58,29 +58,28 @@ fn pieces(run: Run) -> impl Iterator<Item = Run> {
     })
 }
 
-/// Checks all shared blocks.
-///
-/// # Errors
-/// `Overlap` with the first block that is known by two checksums; `Index`.
-pub(crate) fn check(index: &Index, shares: &Shares) -> Result<(), FormatError> {
+/// Checks all shared blocks; gives the objects that know one by another checksum than some object before.
+pub(crate) fn check(reader: &Reader, shares: &Shares) -> Vec<ObjectId> {
+    let mut clashes = Vec::new();
     let mut runs = shares.runs().flat_map(pieces).peekable();
     while runs.peek().is_some() {
         let mut window = Window::default();
         while let Some(run) = runs.next_if(|run| window.sums.len() as u64 + run.count <= WINDOW_BLOCKS) {
             window.push(run);
         }
-        let mut clash: Option<(ObjectId, u64)> = None;
-        index.each_chunk(|object, chunk| {
-            for (extent, sums) in chunk.extents() {
-                let block = window.meet(extent.place, sums);
-                clash = clash.or(block.map(|block| (object, block)));
+        let (first, last) = all_chunks();
+        let mut cursor = Cursor::new(reader, first, last);
+        while let Some(step) = cursor.current() {
+            if let Step::Record(key, value) = step
+                && let Ok(Value::Chunk(chunk)) = Value::parse(key, value)
+                && chunk.extents().any(|(extent, sums)| window.meet(extent.place, sums).is_some())
+            {
+                clashes.push(object_of(key));
             }
-        })?;
-        if let Some((object, block)) = clash {
-            return Err(FormatError::Overlap { object, block });
+            cursor.pass();
         }
     }
-    Ok(())
+    clashes
 }
 
 #[cfg(test)]

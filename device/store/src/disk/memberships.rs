@@ -228,7 +228,7 @@ impl Memberships for DiskStore {
     }
 
     fn collections(&self, from: ObjectId, max: usize) -> Result<Vec<ObjectId>, StoreError> {
-        let found = self.index.scan(collection_key(from)..=all_collections().1, max.min(MAX_LIST))?;
+        let found = self.index.scan_known(collection_key(from)..=all_collections().1, max.min(MAX_LIST))?;
         Ok(found.into_iter().map(|(key, _)| object_of(&key)).collect())
     }
 }

@@ -9,6 +9,7 @@ mod agree;
 mod backend;
 mod background;
 mod cache;
+mod check;
 mod chunk;
 mod format;
 mod group;
@@ -23,7 +24,9 @@ mod shares;
 mod space;
 mod stage;
 mod superblock;
+mod survey;
 mod ties;
+mod tree;
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -35,13 +38,13 @@ use parking_lot::{Mutex, RwLock};
 use sealstone_osd::{ObjectId, ObjectType};
 
 pub use background::Background;
+pub use check::{Scrub, ScrubProgress, ScrubStep};
 pub use format::{FormatOptions, format};
 pub use superblock::{MAX_CAPACITY, MIN_CAPACITY};
 
 pub(crate) use group::Inside;
 pub(crate) use superblock::reserve_of;
 
-use chunk::CHUNK_BLOCKS;
 use group::Groups;
 use index::Index;
 use record::{
@@ -49,9 +52,12 @@ use record::{
     object_of,
 };
 use segments::Segments;
-use space::FreeMap;
+use space::{FreeMap, Run};
 use stage::{Stage, Stop};
+use survey::Claim;
+use tree::Proof;
 
+use crate::damage::{Damage, DamageBook, DamageKind, StoreFault};
 use crate::medium::Medium;
 use crate::store::{attribute_budget, attribute_weight, check_transfer, end_of};
 use crate::{
@@ -102,9 +108,13 @@ pub struct DiskStore {
     segments: Segments,
     space: Mutex<FreeMap>,
     objects: AtomicU64,
-    /// The index was found damaged at open: the store is for reading only, and a record that is not found may
+    /// Records were found to disagree at open: the store is for reading only, and a record that is not found may
     /// be lost.
     salvage: bool,
+    /// What of the store itself was found damaged at open.
+    faults: Vec<StoreFault>,
+    /// What of objects is known to be damaged.
+    book: Mutex<DamageBook>,
     locks: Box<[RwLock<()>]>,
     hasher: RandomState,
     groups: Groups,
@@ -129,7 +139,8 @@ impl DiskStore {
     /// All of [`FormatError`] but those of `format` alone.
     pub fn open(medium: Arc<dyn Medium>, options: Options) -> Result<Self, FormatError> {
         let superblock = format::find(&*medium)?;
-        let segments = Segments::open(&*medium, &superblock)?;
+        let (segments, mut faults) = Segments::open(&*medium, &superblock)?;
+        let whole = faults.iter().all(|fault| matches!(fault, StoreFault::UnknownFile { .. }));
         let missing = || FormatError::Missing { name: format::INDEX.to_owned() };
         let io = |source| FormatError::Io { doing: "opening the index", source };
         let file = match medium.open(format::INDEX, false) {
@@ -140,18 +151,48 @@ impl DiskStore {
         if file.length().map_err(io)? == 0 {
             return Err(FormatError::Truncated { name: format::INDEX.to_owned(), found: 0, expected: 1 });
         }
-        let index = Index::open(file, &superblock.uuid, options.index_cache, options.record_cache)?;
+        let proof = Proof::take(file, index::NAME).map_err(io)?;
+        match proof.reader.get(&record::store_key()) {
+            _ if !proof.has_table => return Err(FormatError::Foreign),
+            Ok(name) => {
+                let name = name.as_deref().map(|name| record::unseal(&record::store_key(), name));
+                if name != Some(Ok(&superblock.uuid)) {
+                    return Err(FormatError::Foreign);
+                }
+            }
+            Err(tree::Lost::ALL) => return Err(FormatError::IndexLost),
+            // Its page is damaged; all that can be known of the rest may still be.
+            Err(_) => {}
+        }
         let mut space =
             FreeMap::new(superblock.blocks(), superblock.capacity_blocks, superblock.segment_blocks);
-        let survey = index
-            .survey(|object, run| space.claim(run).map_err(|block| FormatError::Overlap { object, block }))?;
-        if survey.damaged + survey.incomplete > 0 {
-            tracing::error!(survey.damaged, survey.incomplete, "the index is damaged: reading only");
-            index.stop(false);
+        let mut survey = survey::survey(&proof.reader, |run: Run| match space.claim(run) {
+            Err(_) => Claim::Outside,
+            Ok(()) if segments.has(run) => Claim::Taken,
+            Ok(()) => Claim::Unreadable,
+        });
+        for object in agree::check(&proof.reader, space.shares()) {
+            survey.damage.add(Damage::whole(object, DamageKind::Map));
+            survey.inconsistent += 1;
         }
-        agree::check(&index, space.shares())?;
-        let salvage = index.stopped().load(Ordering::Acquire);
-        if !salvage {
+        faults.append(&mut survey.faults);
+        if survey.inconsistent > 0 {
+            faults.push(StoreFault::Inconsistent { records: survey.inconsistent });
+        }
+        if proof.lost_commit {
+            faults.push(StoreFault::LostCommit);
+        }
+        if proof.reader.damaged() > 0 {
+            faults.push(StoreFault::IndexPages { pages: proof.reader.damaged() });
+        }
+        // A missing file is more often left behind than lost: what is written meanwhile would part the two for good.
+        let writable = whole && proof.is_sound() && survey.inconsistent == 0;
+        if !writable {
+            tracing::error!(?faults, "the store is damaged: it opens for reading only");
+        }
+        let incomplete = survey.damage.incomplete();
+        let index = Index::open(proof, writable, incomplete, options.index_cache, options.record_cache)?;
+        if writable {
             format::upgrade(&*medium, &superblock)?;
         }
         Ok(Self {
@@ -160,7 +201,9 @@ impl DiskStore {
             segments,
             space: Mutex::new(space),
             objects: AtomicU64::new(survey.objects),
-            salvage,
+            salvage: survey.inconsistent > 0,
+            faults,
+            book: Mutex::new(survey.damage),
             locks: (0..LOCKS).map(|_| RwLock::new(())).collect(),
             hasher: RandomState::new(),
             options,
@@ -226,10 +269,9 @@ impl DiskStore {
             }
             result => result,
         }
-        .map_err(|stop| match stop {
-            Stop::Error(error) => error,
-            Stop::Pending => StoreError::NoSpace,
-        })
+        .map_err(stop_error)?;
+        self.changed(id);
+        Ok(())
     }
 
     fn try_change(
@@ -264,39 +306,12 @@ impl DiskStore {
         self.objects.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }
+}
 
-    /// Reads and checks every byte and record of an object; gives the damaged blocks as (offset, length).
-    /// For scrubbing; other operations on the object wait only for 1 MiB at a time.
-    ///
-    /// # Errors
-    /// `NotFound`, `IndexDamaged`, `Io`.
-    pub fn verify(&self, id: ObjectId) -> Result<Vec<(u64, u64)>, StoreError> {
-        let mut damaged = Vec::new();
-        let mut next = Some(0);
-        while let Some(from) = next {
-            let _lock = self.lock(id).read();
-            let length = self.record(id)?.length;
-            let range = record::chunk_key(id, from)..=record::chunk_key(id, u64::MAX);
-            next = None;
-            if let Some((key, _)) = self.index.scan(range, 1)?.pop() {
-                let base = record::chunk_of(&key) * CHUNK_BLOCKS * BLOCK;
-                let end = length.min(base + CHUNK_BLOCKS * BLOCK);
-                let mut buffer = vec![0; end.saturating_sub(base) as usize];
-                let mut at = base;
-                while at < end {
-                    match self.read_range(id, at, &mut buffer[(at - base) as usize..]) {
-                        Ok(()) => break,
-                        Err(StoreError::Damaged { offset, .. }) => {
-                            damaged.push((offset, BLOCK.min(length - offset)));
-                            at = offset + BLOCK;
-                        }
-                        Err(error) => return Err(error),
-                    }
-                }
-                next = Some(record::chunk_of(&key) + 1);
-            }
-        }
-        Ok(damaged)
+fn stop_error(stop: Stop) -> StoreError {
+    match stop {
+        Stop::Error(error) => error,
+        Stop::Pending => StoreError::NoSpace,
     }
 }
 
@@ -334,10 +349,9 @@ impl ObjectStore for DiskStore {
 
     fn remove(&self, id: ObjectId) -> Result<(), StoreError> {
         self.make_room();
-        self.try_remove(id).map_err(|stop| match stop {
-            Stop::Error(error) => error,
-            Stop::Pending => StoreError::NoSpace,
-        })
+        self.try_remove(id).map_err(stop_error)?;
+        self.changed(id);
+        Ok(())
     }
 
     fn stat(&self, id: ObjectId) -> Result<Stat, StoreError> {
@@ -413,10 +427,9 @@ impl ObjectStore for DiskStore {
 
     fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError> {
         self.make_room();
-        self.try_share(from, to).map_err(|stop| match stop {
-            Stop::Error(error) => error,
-            Stop::Pending => StoreError::NoSpace,
-        })
+        self.try_share(from, to).map_err(stop_error)?;
+        self.changed(to);
+        Ok(())
     }
 
     fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError> {
@@ -449,7 +462,17 @@ impl ObjectStore for DiskStore {
         self.change(id, |stage| {
             let old = match self.index.get(&key)? {
                 Some(Ok(Value::Attribute(old))) => old.len(),
-                _ => 0,
+                // How long it was is not known: the others are counted anew.
+                Some(_) => {
+                    let all = self.index.scan(attribute_range(id, None), MAX_ATTRIBUTES)?;
+                    let weight = |(_, value): &index::Found| match value {
+                        Ok(Value::Attribute(value)) => attribute_weight(value.len()),
+                        _ => 0,
+                    };
+                    stage.record.attribute_weight = all.iter().map(weight).sum();
+                    0
+                }
+                None => 0,
             };
             stage.record.attribute_weight =
                 attribute_budget(stage.record.attribute_weight, old, value.len())?;
@@ -475,7 +498,7 @@ impl ObjectStore for DiskStore {
     }
 
     fn list(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError> {
-        let found = self.index.scan(object_key(from)..=all_objects().1, max.min(MAX_LIST))?;
+        let found = self.index.scan_known(object_key(from)..=all_objects().1, max.min(MAX_LIST))?;
         let kind = |value| match value {
             Ok(Value::Object(record)) => record.kind,
             // A damaged record is listed, so that the object can be removed.

@@ -3,7 +3,7 @@
 //! Does: one call to the medium for each extent (up to a slice that stays in the CPU's cache), no copies but of
 //! partial blocks. Contract: the caller holds the object's lock; bytes given are the bytes written, or `Damaged`.
 
-use std::io::IoSliceMut;
+use std::io::{ErrorKind, IoSliceMut};
 use std::sync::Arc;
 
 use sealstone_osd::ObjectId;
@@ -11,10 +11,11 @@ use sealstone_osd::ObjectId;
 use super::DiskStore;
 use super::chunk::{CHUNK_BLOCKS, Chunk};
 use super::record::{Rotten, Value, chunk_key};
+use crate::damage::{Damage, DamageKind};
 use crate::{BLOCK, StoreError};
 
 /// Blocks read and checked at a time: what fits the CPU's second-level cache, so that the checksum finds it there.
-const SLICE_BLOCKS: u64 = 64;
+pub(crate) const SLICE_BLOCKS: u64 = 64;
 /// A block's buffer.
 pub(crate) type Block = [u8; BLOCK as usize];
 
@@ -48,7 +49,7 @@ impl DiskStore {
                     into[(at - offset) as usize..(from - offset) as usize].fill(0);
                     let target = &mut into[(from - offset) as usize..(to - offset) as usize];
                     self.read_extent(extent.place, sums, from - start, target)
-                        .map_err(|fail| fail.of(id, start))?;
+                        .map_err(|fail| self.bad_read(fail, id, start))?;
                     at = to;
                 }
             }
@@ -66,6 +67,26 @@ impl DiskStore {
             let slice_end = (from / BLOCK + SLICE_BLOCKS) * BLOCK;
             let length = ((slice_end - from) as usize).min(into.len());
             let (part, rest) = into.split_at_mut(length);
+            match self.read_slice(place, sums, from, part) {
+                // Which block is it? The others may be read.
+                Err(BadRead::Io(..)) if part.len() > BLOCK as usize => {
+                    self.read_by_blocks(place, sums, from, part)?;
+                }
+                result => result?,
+            }
+            from += length as u64;
+            into = rest;
+        }
+        Ok(())
+    }
+
+    /// As `read_extent`, block by block.
+    fn read_by_blocks(&self, place: u64, sums: &[u32], from: u64, into: &mut [u8]) -> Result<(), BadRead> {
+        let mut from = from;
+        let mut into = into;
+        while !into.is_empty() {
+            let length = ((BLOCK - from % BLOCK) as usize).min(into.len());
+            let (part, rest) = into.split_at_mut(length);
             self.read_slice(place, sums, from, part)?;
             from += length as u64;
             into = rest;
@@ -74,16 +95,23 @@ impl DiskStore {
     }
 
     /// As `read_extent`, in one call to the medium.
-    fn read_slice(&self, place: u64, sums: &[u32], from: u64, into: &mut [u8]) -> Result<(), BadRead> {
+    pub(crate) fn read_slice(
+        &self,
+        place: u64,
+        sums: &[u32],
+        from: u64,
+        into: &mut [u8],
+    ) -> Result<(), BadRead> {
         let to = from + into.len() as u64;
         let first = from / BLOCK;
         let lead = (from % BLOCK) as usize;
         let trail = (to % BLOCK) as usize;
+        let io = |error| BadRead::Io(error, first);
         let check = |block: u64, bytes: &[u8]| {
             if crate::crc::crc32c(bytes) == sums[block as usize] { Ok(()) } else { Err(BadRead::Sum(block)) }
         };
         if lead == 0 && trail == 0 {
-            self.segments.read(place + first, &mut [IoSliceMut::new(into)]).map_err(BadRead::Io)?;
+            self.segments.read(place + first, &mut [IoSliceMut::new(into)]).map_err(io)?;
             return into
                 .chunks_exact(BLOCK as usize)
                 .zip(first..)
@@ -92,7 +120,7 @@ impl DiskStore {
         let mut head: Block = [0; BLOCK as usize];
         let last = to / BLOCK;
         if first == last {
-            self.segments.read(place + first, &mut [IoSliceMut::new(&mut head)]).map_err(BadRead::Io)?;
+            self.segments.read(place + first, &mut [IoSliceMut::new(&mut head)]).map_err(io)?;
             check(first, &head)?;
             into.copy_from_slice(&head[lead..trail]);
             return Ok(());
@@ -107,7 +135,7 @@ impl DiskStore {
                 IoSliceMut::new(middle),
                 IoSliceMut::new(if trail == 0 { &mut [] } else { &mut tail }),
             ];
-            self.segments.read(place + first, &mut parts).map_err(BadRead::Io)?;
+            self.segments.read(place + first, &mut parts).map_err(io)?;
         }
         if lead != 0 {
             check(first, &head)?;
@@ -134,26 +162,32 @@ impl DiskStore {
         sum: u32,
     ) -> Result<Block, StoreError> {
         let mut bytes: Block = [0; BLOCK as usize];
-        self.read_slice(place, &[sum], 0, &mut bytes).map_err(|fail| fail.of(id, block * BLOCK))?;
+        self.read_slice(place, &[sum], 0, &mut bytes)
+            .map_err(|fail| self.bad_read(fail, id, block * BLOCK))?;
         Ok(bytes)
+    }
+
+    /// The error for an extent that starts at `start` of object `id`. It is remembered.
+    fn bad_read(&self, fail: BadRead, object: ObjectId, start: u64) -> StoreError {
+        let (kind, block, source) = match fail {
+            BadRead::Sum(block) => (DamageKind::Data, block, None),
+            BadRead::Io(source, block) => (DamageKind::Unreadable, block, Some(source)),
+        };
+        let (offset, length) = (start + block * BLOCK, BLOCK);
+        self.note(Damage { object, kind, offset, length });
+        // A file that is not there, or too short, is not so for a moment.
+        let gone = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::UnexpectedEof);
+        match source {
+            Some(source) if !gone(source.kind()) => StoreError::Io { doing: "reading data", source },
+            _ => StoreError::Damaged { object, offset, length },
+        }
     }
 }
 
 /// Why an extent could not be read.
-enum BadRead {
-    Io(std::io::Error),
+pub(crate) enum BadRead {
+    /// The medium failed at this block of the extent.
+    Io(std::io::Error, u64),
     /// The checksum of this block of the extent is wrong.
     Sum(u64),
-}
-
-impl BadRead {
-    /// The error for an extent that starts at `start` of object `id`.
-    fn of(self, id: ObjectId, start: u64) -> StoreError {
-        match self {
-            Self::Io(source) => StoreError::Io { doing: "reading data", source },
-            Self::Sum(block) => {
-                StoreError::Damaged { object: id, offset: start + block * BLOCK, length: BLOCK }
-            }
-        }
-    }
 }

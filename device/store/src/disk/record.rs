@@ -43,6 +43,11 @@ pub(crate) fn object_key(id: ObjectId) -> Key {
     key(Tag::Object, id, 0)
 }
 
+/// Is it the key of an object's own record?
+pub(crate) fn is_object(key: &Key) -> bool {
+    key[0] == Tag::Object as u8
+}
+
 /// One chunk of an object.
 pub(crate) fn chunk_key(id: ObjectId, chunk: u64) -> Key {
     key(Tag::Chunk, id, chunk)

@@ -3,18 +3,34 @@
 //! Does: find the file of a block; read, write, discard; remember which files wait for a sync.
 //! Does not: know what the blocks mean.
 
+use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::space::Run;
 use super::superblock::Superblock;
+use crate::damage::StoreFault;
 use crate::medium::{Medium, MediumFile};
 use crate::{BLOCK, FormatError};
 
+/// One segment file.
+struct Segment {
+    /// `None`: it is missing.
+    file: Option<Arc<dyn MediumFile>>,
+    /// Its length in blocks, as far as the store asks for it.
+    blocks: u64,
+}
+
+impl Segment {
+    fn file(&self) -> io::Result<&dyn MediumFile> {
+        self.file.as_deref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
 /// All segments of a store.
 pub(crate) struct Segments {
-    files: Vec<Arc<dyn MediumFile>>,
+    files: Vec<Segment>,
     /// Which were written since the last group was closed.
     dirty: Vec<AtomicBool>,
     /// Blocks of each file but the last.
@@ -43,26 +59,42 @@ impl Segments {
         Ok(())
     }
 
-    /// Opens them, checking that all are there in full.
-    pub(crate) fn open(medium: &dyn Medium, superblock: &Superblock) -> Result<Self, FormatError> {
+    /// Opens them; says which are missing or short, and which are there that should not be.
+    pub(crate) fn open(
+        medium: &dyn Medium,
+        superblock: &Superblock,
+    ) -> Result<(Self, Vec<StoreFault>), FormatError> {
         let mut files = Vec::new();
+        let mut faults = Vec::new();
         for segment in 0..superblock.segments() {
             let name = name(segment);
             let io = |source| FormatError::Io { doing: "opening a segment", source };
             let file = match medium.open(&name, false) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Err(FormatError::Missing { name });
+                    faults.push(StoreFault::MissingFile { name });
+                    files.push(Segment { file: None, blocks: 0 });
+                    continue;
                 }
                 file => file.map_err(io)?,
             };
             let (found, expected) = (file.length().map_err(io)?, superblock.segment_bytes(segment));
             if found < expected {
-                return Err(FormatError::Truncated { name, found, expected });
+                faults.push(StoreFault::ShortFile { name, found, expected });
             }
-            files.push(file);
+            files.push(Segment { file: Some(file), blocks: found.min(expected) / BLOCK });
         }
+        let listed = medium.list().map_err(|source| FormatError::Io { doing: "listing files", source })?;
+        let known: HashSet<String> = (0..superblock.segments()).map(name).collect();
+        let unknown = listed.into_iter().filter(|name| is_segment(name) && !known.contains(name));
+        faults.extend(unknown.map(|name| StoreFault::UnknownFile { name }));
         let dirty = files.iter().map(|_| AtomicBool::new(false)).collect();
-        Ok(Self { files, dirty, blocks_each: superblock.segment_blocks })
+        Ok((Self { files, dirty, blocks_each: superblock.segment_blocks }, faults))
+    }
+
+    /// Are these blocks, all in one segment, there to be read?
+    pub(crate) fn has(&self, run: Run) -> bool {
+        let segment = self.files.get((run.place / self.blocks_each) as usize);
+        segment.is_some_and(|segment| run.place % self.blocks_each + run.count <= segment.blocks)
     }
 
     fn locate(&self, place: u64) -> (usize, u64) {
@@ -73,8 +105,8 @@ impl Segments {
     pub(crate) fn read(&self, place: u64, into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
         let (segment, offset) = self.locate(place);
         match into {
-            [only] => self.files[segment].read_at(offset, only),
-            many => self.files[segment].read_vectored_at(offset, many),
+            [only] => self.files[segment].file()?.read_at(offset, only),
+            many => self.files[segment].file()?.read_vectored_at(offset, many),
         }
     }
 
@@ -83,8 +115,8 @@ impl Segments {
         let (segment, offset) = self.locate(place);
         self.dirty[segment].store(true, Ordering::Release);
         match data {
-            [only] => self.files[segment].write_at(offset, only),
-            many => self.files[segment].write_vectored_at(offset, many),
+            [only] => self.files[segment].file()?.write_at(offset, only),
+            many => self.files[segment].file()?.write_vectored_at(offset, many),
         }
     }
 
@@ -95,7 +127,7 @@ impl Segments {
 
     /// Makes what was written to these files durable.
     pub(crate) fn sync(&self, segments: &[usize]) -> io::Result<()> {
-        segments.iter().try_for_each(|&segment| self.files[segment].sync())
+        segments.iter().try_for_each(|&segment| self.files[segment].file()?.sync())
     }
 
     /// Lets the medium have the blocks' space back. Runs may cross segments here.
@@ -104,7 +136,7 @@ impl Segments {
         while place < end {
             let (segment, offset) = self.locate(place);
             let stop = end.min((segment as u64 + 1) * self.blocks_each);
-            self.files[segment].discard(offset, (stop - place) * BLOCK)?;
+            self.files[segment].file()?.discard(offset, (stop - place) * BLOCK)?;
             place = stop;
         }
         Ok(())

@@ -74,6 +74,24 @@ impl DiskStore {
         Ok((found.into_iter().map(chunk).collect::<Result<_, _>>()?, next))
     }
 
+    /// Blocks of an object that are mapped by records which can be read. The caller holds its lock.
+    pub(crate) fn sound_blocks(&self, id: ObjectId) -> Result<u64, StoreError> {
+        let (mut blocks, mut from) = (0, 0);
+        loop {
+            let found = self.index.scan(chunk_key(id, from)..=chunk_key(id, u64::MAX), WALK)?;
+            let chunks = found.iter().filter_map(|(_, value)| match value {
+                Ok(Value::Chunk(chunk)) => Some(chunk),
+                _ => None,
+            });
+            blocks +=
+                chunks.flat_map(|chunk| chunk.extents()).map(|(_, sums)| sums.len() as u64).sum::<u64>();
+            match found.last() {
+                Some((key, _)) if found.len() == WALK => from = chunk_of(key) + 1,
+                _ => return Ok(blocks),
+            }
+        }
+    }
+
     /// What is where in an object from `offset` on: at most `max` stretches.
     pub(crate) fn map_of(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError> {
         let _lock = self.lock(id).read();

@@ -373,7 +373,11 @@ impl<'a> Stage<'a> {
             (None, Ok(Value::Chunk(chunk))) => Flat::of(&chunk),
             // What a rotten record maps is unknown; it can be dropped as a whole. Its blocks come free at the
             // next open.
-            (None, _) if all => Flat::empty(),
+            (None, _) if all => {
+                // How many blocks it had is not known: the others are counted anew.
+                self.record.blocks = self.store.sound_blocks(self.id)?;
+                Flat::empty()
+            }
             (None, _) => return Err(StoreError::IndexDamaged { object: self.id }.into()),
         };
         for block in inner {

@@ -6,13 +6,13 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use redb::ReadOnlyTable;
 use sealstone_osd::{ObjectId, ObjectType};
 
-use super::index::Owned;
 use super::record::{
     Key, ObjectRecord, Value, all_collections, all_members, all_memberships, object_of, sub_of,
 };
+use super::survey::Owned;
+use super::tree::Reader;
 
 /// The three kinds of records, walked side by side.
 pub(crate) struct Ties<'a> {
@@ -21,6 +21,8 @@ pub(crate) struct Ties<'a> {
     counts: Owned<'a>,
     hasher: RandomState,
     balance: u64,
+    /// A record was rotten: the balance says nothing.
+    rotten: bool,
 }
 
 /// What the walk found of one object.
@@ -30,61 +32,81 @@ pub(crate) struct Tie {
     memberships: u64,
     /// The number of members that it says it has.
     said: Option<u64>,
+    rotten: bool,
 }
 
 impl Tie {
     /// Is it what the object's record asks for?
     pub(crate) fn fits(&self, record: &ObjectRecord) -> bool {
         let said = (record.kind == ObjectType::Collection).then_some(self.members);
-        self.said == said
+        !self.rotten
+            && self.said == said
             && self.memberships == u64::from(record.memberships)
             && (self.members == 0 || said.is_some())
+    }
+
+    /// Was a record of it rotten?
+    pub(crate) fn is_rotten(&self) -> bool {
+        self.rotten
     }
 }
 
 impl<'a> Ties<'a> {
-    pub(crate) fn new(
-        table: &'a ReadOnlyTable<&'static [u8; 25], &'static [u8]>,
-    ) -> Result<Self, redb::Error> {
-        let range = |(first, last): (Key, Key)| table.range::<&[u8; 25]>(&first..=&last);
-        Ok(Self {
-            members: Owned::new(range(all_members())?),
-            memberships: Owned::new(range(all_memberships())?),
-            counts: Owned::new(range(all_collections())?),
+    pub(crate) fn new(reader: &'a Reader) -> Self {
+        Self {
+            members: Owned::new(reader, all_members()),
+            memberships: Owned::new(reader, all_memberships()),
+            counts: Owned::new(reader, all_collections()),
             hasher: RandomState::new(),
             balance: 0,
-        })
+            rotten: false,
+        }
     }
 
     /// Goes on to an object.
-    pub(crate) fn advance(&mut self, id: ObjectId, damaged: &mut u64) -> Result<Tie, redb::Error> {
+    pub(crate) fn advance(&mut self, id: ObjectId) -> Tie {
         let mut tie = Tie::default();
-        let (hasher, balance) = (&self.hasher, &mut self.balance);
-        self.members.advance(id, damaged, |key, value| {
-            let Value::Membership(slot) = value else { return };
+        let (hasher, balance, rotten) = (&self.hasher, &mut self.balance, &mut self.rotten);
+        self.members.advance(id, |key, value| {
             let collection = object_of(key);
+            let Ok(Value::Membership(slot)) = value else {
+                *rotten = true;
+                tie.rotten |= collection == id;
+                return;
+            };
             tie.members += u64::from(collection == id);
             let fact = (collection.partition, collection.object, sub_of(key), slot);
             *balance = balance.wrapping_add(hasher.hash_one(fact));
-        })?;
-        self.memberships.advance(id, damaged, |key, value| {
-            let Value::Membership(slot) = value else { return };
+        });
+        self.memberships.advance(id, |key, value| {
             let member = object_of(key);
+            let Ok(Value::Membership(slot)) = value else {
+                *rotten = true;
+                tie.rotten |= member == id;
+                return;
+            };
             tie.memberships += u64::from(member == id);
             let fact = (member.partition, sub_of(key), member.object, slot);
             *balance = balance.wrapping_sub(hasher.hash_one(fact));
-        })?;
-        self.counts.advance(id, damaged, |key, value| {
-            if let (true, Value::Count(count)) = (object_of(key) == id, value) {
-                tie.said = Some(count);
-            }
-        })?;
-        Ok(tie)
+        });
+        self.counts.advance(id, |key, value| match value {
+            Ok(Value::Count(count)) if object_of(key) == id => tie.said = Some(count),
+            Ok(Value::Count(_)) => {}
+            _ => tie.rotten |= object_of(key) == id,
+        });
+        tie
     }
 
-    /// After the last object: does every membership stand on both sides?
-    pub(crate) fn finish(mut self, damaged: &mut u64) -> Result<bool, redb::Error> {
-        self.advance(ObjectId::new(u64::MAX, u64::MAX), damaged)?;
-        Ok(self.balance == 0)
+    /// May records of these ranges (members, memberships, count) be lost?
+    pub(crate) fn misses(&self, members: (&Key, &Key), memberships: (&Key, &Key), count: &Key) -> bool {
+        self.members.misses(members.0, members.1)
+            || self.memberships.misses(memberships.0, memberships.1)
+            || self.counts.misses(count, count)
+    }
+
+    /// After the last object: does every membership stand on both sides, or is it known why not?
+    pub(crate) fn finish(self) -> bool {
+        let lost = self.members.has_lost() || self.memberships.has_lost();
+        self.balance == 0 || self.rotten || lost
     }
 }

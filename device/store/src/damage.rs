@@ -1,0 +1,201 @@
+//! What is damaged: the words for it.
+//!
+//! Does: name the object, the kind and the bytes; keep what is known, with a bound. Does not: look for damage;
+//! [`DiskStore`](crate::DiskStore) does when it opens, reads and scrubs.
+
+use std::collections::{BTreeMap, HashSet};
+
+use sealstone_osd::ObjectId;
+
+/// Most pieces of damage that are kept. What is beyond is still refused when it is read.
+pub const MAX_DAMAGE: usize = 65536;
+
+/// What of an object is damaged.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DamageKind {
+    /// Bytes fail their checksum.
+    Data,
+    /// The medium gives an error for these bytes, or the file that they lie in is missing or too short.
+    Unreadable,
+    /// The record is lost that says where these bytes lie.
+    Map,
+    /// The object's own record is lost: its length and kind are unknown. Offset and length are 0.
+    Record,
+    /// Some of its attributes are lost. Offset and length are 0.
+    Attributes,
+    /// What it is a member of, or who its members are, is in doubt. Offset and length are 0.
+    Memberships,
+}
+
+/// One piece of damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Damage {
+    /// Whose.
+    pub object: ObjectId,
+    /// Of what kind.
+    pub kind: DamageKind,
+    /// First damaged byte of the object.
+    pub offset: u64,
+    /// Number of damaged bytes.
+    pub length: u64,
+}
+
+impl Damage {
+    /// Damage of the whole object's `kind`.
+    pub(crate) fn whole(object: ObjectId, kind: DamageKind) -> Self {
+        Self { object, kind, offset: 0, length: 0 }
+    }
+}
+
+/// What of the store itself is damaged. Found when it is opened.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreFault {
+    /// A segment file is not there.
+    MissingFile {
+        /// Its name on the medium.
+        name: String,
+    },
+    /// A segment file has less than its length.
+    ShortFile {
+        /// Its name on the medium.
+        name: String,
+        /// Its length in bytes.
+        found: u64,
+        /// What it should be, in bytes.
+        expected: u64,
+    },
+    /// A segment file that does not belong to the store. It is left alone.
+    UnknownFile {
+        /// Its name on the medium.
+        name: String,
+    },
+    /// One of the two copies of the superblock was damaged; it was written anew.
+    Superblock,
+    /// Pages of the index fail their checksum or cannot be read.
+    IndexPages {
+        /// How many were met; a page may be met more than once.
+        pages: u64,
+    },
+    /// The index's last commit may be lost: its place in the header is damaged, and so is the copy.
+    LostCommit,
+    /// Objects with ids from `from` to `to` may be lost without a trace.
+    LostObjects {
+        /// The lowest id.
+        from: ObjectId,
+        /// The highest id.
+        to: ObjectId,
+    },
+    /// Records that disagree although their pages are sound: no medium does that.
+    Inconsistent {
+        /// How many.
+        records: u64,
+    },
+}
+
+/// What is known to be damaged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Does the store refuse changes until it is opened again, or mended?
+    pub read_only: bool,
+    /// Of the store itself.
+    pub faults: Vec<StoreFault>,
+    /// Of objects, in order of their ids.
+    pub damage: Vec<Damage>,
+    /// Is there more than is kept ([`MAX_DAMAGE`])?
+    pub more: bool,
+}
+
+impl Health {
+    /// Is nothing damaged?
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.faults.is_empty() && self.damage.is_empty()
+    }
+}
+
+/// The damage that is known, by object.
+#[derive(Debug, Default)]
+pub(crate) struct DamageBook {
+    objects: BTreeMap<ObjectId, Vec<Damage>>,
+    count: usize,
+    more: bool,
+}
+
+impl DamageBook {
+    /// Adds a piece. Bytes that are known already, or follow on known ones, make no second piece.
+    pub(crate) fn add(&mut self, new: Damage) {
+        if self.count >= MAX_DAMAGE {
+            self.more = true;
+            return;
+        }
+        let pieces = self.objects.entry(new.object).or_default();
+        let end = new.offset + new.length;
+        let touching =
+            |old: &Damage| old.kind == new.kind && new.offset <= old.offset + old.length && old.offset <= end;
+        match pieces.iter_mut().find(|old| touching(old)) {
+            Some(old) => {
+                let last = end.max(old.offset + old.length);
+                old.offset = old.offset.min(new.offset);
+                old.length = last - old.offset;
+            }
+            None => {
+                pieces.push(new);
+                pieces.sort_unstable();
+                self.count += 1;
+            }
+        }
+    }
+
+    /// What is known of an object.
+    pub(crate) fn of(&self, id: ObjectId) -> Vec<Damage> {
+        self.objects.get(&id).cloned().unwrap_or_default()
+    }
+
+    /// Puts what was found of an object in place of what was known.
+    pub(crate) fn replace(&mut self, id: ObjectId, found: impl IntoIterator<Item = Damage>) {
+        self.count -= self.objects.remove(&id).map_or(0, |old| old.len());
+        found.into_iter().for_each(|damage| self.add(damage));
+    }
+
+    /// The objects that miss records, if all of them are known.
+    pub(crate) fn incomplete(&self) -> Option<HashSet<ObjectId>> {
+        let missing = |damage: &&Damage| !matches!(damage.kind, DamageKind::Data | DamageKind::Unreadable);
+        let all = || self.objects.values().flatten().filter(missing).map(|damage| damage.object).collect();
+        (!self.more).then(all)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(crate) fn all(&self) -> (Vec<Damage>, bool) {
+        (self.objects.values().flatten().copied().collect(), self.more)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_that_touch_are_one_and_there_is_a_bound() {
+        let mut book = DamageBook::default();
+        let id = |number| ObjectId::new(1, number);
+        let piece = |object, offset, kind| Damage { object, kind, offset, length: 4096 };
+        book.add(piece(id(1), 4096, DamageKind::Data));
+        book.add(piece(id(1), 0, DamageKind::Data));
+        book.add(piece(id(1), 0, DamageKind::Data));
+        book.add(piece(id(1), 0, DamageKind::Map));
+        let whole = Damage { length: 8192, ..piece(id(1), 0, DamageKind::Data) };
+        assert_eq!(book.of(id(1)), [whole, piece(id(1), 0, DamageKind::Map)]);
+        book.replace(id(1), []);
+        assert!(book.is_empty());
+        for number in 0..=MAX_DAMAGE as u64 {
+            book.add(piece(id(number), 0, DamageKind::Data));
+        }
+        let (all, more) = book.all();
+        assert_eq!((all.len(), more), (MAX_DAMAGE, true));
+    }
+}

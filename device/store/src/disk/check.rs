@@ -1,0 +1,327 @@
+//! What is damaged: what opening found, what reads met, and a walk that looks for more.
+//!
+//! Does: keep the book of damage true: reads and scrubs add to it, changes and scrubs take out what is mended.
+//! Does not: pace itself; the caller does, since the store reads no clock. [`Background`](super::Background) may.
+//! Contract: what the walk calls sound was read and checked, data and records. Objects made behind it are not seen.
+//! Costs: one read of every block for each object that has it; an object's lock for a piece of 1 MiB at a time.
+
+use sealstone_osd::ObjectId;
+
+use super::chunk::{CHUNK_BLOCKS, Chunk};
+use super::read::{BadRead, SLICE_BLOCKS};
+use super::record::{Rotten, Value, all_objects, chunk_key, chunk_of, object_key, object_of};
+use super::{DiskStore, MAX_ATTRIBUTES, attribute_range};
+use crate::damage::{Damage, DamageKind, Health};
+use crate::{BLOCK, StoreError};
+
+/// Bytes of an object under one chunk record.
+const CHUNK: u64 = CHUNK_BLOCKS * BLOCK;
+/// What looking at an object's records counts, in bytes.
+const RECORDS: u64 = 4096;
+/// Lost records of one object that are looked at one by one.
+const LOST_MAX: u32 = 64;
+
+/// Where a walk over the store is.
+#[derive(Clone, Debug)]
+pub struct Scrub {
+    next: ObjectId,
+    chunk: u64,
+    /// Of the object that is under way.
+    found: Vec<Damage>,
+    lost: u32,
+    objects: u64,
+    bytes: u64,
+    damaged: u64,
+}
+
+impl Scrub {
+    /// From the beginning.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::from(ObjectId::ROOT)
+    }
+
+    /// From an object on.
+    #[must_use]
+    pub fn from(next: ObjectId) -> Self {
+        Self { next, chunk: 0, found: Vec::new(), lost: 0, objects: 0, bytes: 0, damaged: 0 }
+    }
+
+    /// The object that comes next, or is under way. A walk may go on from there after a restart.
+    #[must_use]
+    pub fn next(&self) -> ObjectId {
+        self.next
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn progress(&self, store: &DiskStore) -> ScrubProgress {
+        let space = crate::ObjectStore::space(store);
+        let Self { objects, bytes, damaged, .. } = *self;
+        ScrubProgress { objects, objects_total: space.objects, bytes, bytes_total: space.used, damaged }
+    }
+}
+
+impl Default for Scrub {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How far a walk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrubProgress {
+    /// Objects that were checked.
+    pub objects: u64,
+    /// Objects of the store, now.
+    pub objects_total: u64,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Bytes in use, now. More are read where objects share blocks.
+    pub bytes_total: u64,
+    /// Pieces of damage that were found.
+    pub damaged: u64,
+}
+
+/// What one step of a walk found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScrubStep {
+    /// Bytes that were read, records with 4096 for each object.
+    pub bytes: u64,
+    /// Damage of the objects that were finished.
+    pub damage: Vec<Damage>,
+    /// Is the walk at its end?
+    pub done: bool,
+}
+
+impl DiskStore {
+    /// What is known to be damaged: from opening, and from every read, scrub and change since. Reads nothing.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let (damage, more) = self.book.lock().all();
+        Health { read_only: self.is_poisoned(), faults: self.faults.clone(), damage, more }
+    }
+
+    /// What is known to be damaged of one object. Reads nothing.
+    #[must_use]
+    pub fn damage_of(&self, id: ObjectId) -> Vec<Damage> {
+        self.book.lock().of(id)
+    }
+
+    /// Remembers what a read met.
+    pub(crate) fn note(&self, damage: Damage) {
+        self.book.lock().add(damage);
+    }
+
+    /// An object was changed: what was damaged of it may be sound, or gone.
+    pub(crate) fn changed(&self, id: ObjectId) {
+        let known = self.book.lock().of(id);
+        if known.is_empty() {
+            return;
+        }
+        let left: Vec<Damage> = known.iter().flat_map(|damage| self.still(damage)).collect();
+        self.book.lock().replace(id, left);
+    }
+
+    /// What is left of a piece of damage.
+    fn still(&self, damage: &Damage) -> Vec<Damage> {
+        let id = damage.object;
+        let _lock = self.lock(id).read();
+        let length = match self.record(id) {
+            Ok(record) => record.length,
+            Err(StoreError::NotFound(_)) => return Vec::new(),
+            Err(_) => return vec![*damage],
+        };
+        let end = length.min(damage.offset + damage.length);
+        let mut left = Vec::new();
+        match damage.kind {
+            DamageKind::Record => {}
+            DamageKind::Memberships => left.push(*damage),
+            DamageKind::Attributes => {
+                let all = self.index.scan(attribute_range(id, None), MAX_ATTRIBUTES);
+                let sound = all.is_ok_and(|all| all.iter().all(|(_, value)| value.is_ok()));
+                left.extend((!sound).then_some(*damage));
+            }
+            DamageKind::Map => {
+                let chunks = damage.offset / CHUNK..end.div_ceil(CHUNK);
+                let lost = chunks.into_iter().filter(|&number| self.chunk(id, number).is_err());
+                left.extend(lost.map(|number| {
+                    let offset = number * CHUNK;
+                    Damage { offset, length: CHUNK.min(length - offset), ..*damage }
+                }));
+            }
+            DamageKind::Data | DamageKind::Unreadable => {
+                let mut block = [0; BLOCK as usize];
+                for offset in (damage.offset / BLOCK * BLOCK..end).step_by(BLOCK as usize) {
+                    let bytes = &mut block[..BLOCK.min(length - offset) as usize];
+                    if self.read_range(id, offset, bytes).is_err() {
+                        left.push(Damage { offset, length: bytes.len() as u64, ..*damage });
+                    }
+                }
+            }
+        }
+        left
+    }
+
+    /// Checks about `bytes_max` more bytes, and at least one piece of 1 MiB.
+    ///
+    /// # Errors
+    /// `Index` if the index cannot be read at all. Damage is no error.
+    pub fn scrub(&self, walk: &mut Scrub, bytes_max: u64) -> Result<ScrubStep, StoreError> {
+        let mut step = ScrubStep { bytes: 0, damage: Vec::new(), done: false };
+        loop {
+            let found = self.index.scan_known(object_key(walk.next)..=all_objects().1, 1)?;
+            let Some(id) = found.first().map(|(key, _)| object_of(key)) else {
+                step.done = true;
+                break;
+            };
+            if id != walk.next {
+                *walk = Self::fresh(walk, id);
+            }
+            let (bytes, more) = self.scrub_some(id, walk)?;
+            step.bytes += bytes;
+            walk.bytes += bytes;
+            if !more {
+                step.bytes += RECORDS;
+                self.finish_scrub(id, walk, &mut step);
+                match id.object.checked_add(1).map(|object| ObjectId::new(id.partition, object)) {
+                    Some(next) => *walk = Self::fresh(walk, next),
+                    None => match id.partition.checked_add(1) {
+                        Some(partition) => *walk = Self::fresh(walk, ObjectId::new(partition, 0)),
+                        None => step.done = true,
+                    },
+                }
+            }
+            if step.done || step.bytes >= bytes_max {
+                break;
+            }
+        }
+        walk.damaged += step.damage.len() as u64;
+        Ok(step)
+    }
+
+    fn fresh(walk: &Scrub, next: ObjectId) -> Scrub {
+        let Scrub { objects, bytes, damaged, .. } = *walk;
+        Scrub { objects, bytes, damaged, ..Scrub::from(next) }
+    }
+
+    /// The object was looked at: what was found takes the place of what was known.
+    fn finish_scrub(&self, id: ObjectId, walk: &mut Scrub, step: &mut ScrubStep) {
+        walk.objects += 1;
+        let mut book = self.book.lock();
+        // What only opening can tell stays.
+        let kept = book.of(id).into_iter().filter(|damage| match damage.kind {
+            DamageKind::Memberships => true,
+            DamageKind::Map | DamageKind::Attributes | DamageKind::Record => self.is_poisoned(),
+            DamageKind::Data | DamageKind::Unreadable => false,
+        });
+        let found: Vec<Damage> = kept.chain(walk.found.drain(..)).collect();
+        book.replace(id, found);
+        step.damage.extend(book.of(id));
+    }
+
+    /// Looks at the next chunk of an object, or at what else it has. Gives bytes read, and whether there is more.
+    fn scrub_some(&self, id: ObjectId, walk: &mut Scrub) -> Result<(u64, bool), StoreError> {
+        let _lock = self.lock(id).read();
+        let length = match self.record(id) {
+            Ok(record) => record.length,
+            // Removed meanwhile.
+            Err(StoreError::NotFound(_)) => return Ok((0, false)),
+            Err(StoreError::IndexDamaged { .. }) => {
+                walk.found.push(Damage::whole(id, DamageKind::Record));
+                u64::MAX
+            }
+            Err(error) => return Err(error),
+        };
+        let range = chunk_key(id, walk.chunk)..=chunk_key(id, u64::MAX);
+        if let Some((key, value)) = self.index.scan(range, 1)?.pop() {
+            let number = chunk_of(&key).max(walk.chunk);
+            let offset = number.saturating_mul(CHUNK).min(length);
+            let (bytes, end) = match value {
+                Ok(Value::Chunk(chunk)) => {
+                    (self.scrub_chunk(id, offset, &chunk, length, walk), offset + CHUNK)
+                }
+                _ => {
+                    walk.lost += 1;
+                    let end = if walk.lost < LOST_MAX { offset.saturating_add(CHUNK) } else { u64::MAX };
+                    (0, end)
+                }
+            };
+            if bytes == 0 && offset < length {
+                let length = end.min(length) - offset;
+                walk.found.push(Damage { object: id, kind: DamageKind::Map, offset, length });
+            }
+            walk.chunk = end / CHUNK;
+            if end < length {
+                return Ok((bytes, true));
+            }
+        }
+        let attributes = self.index.scan(attribute_range(id, None), MAX_ATTRIBUTES)?;
+        if attributes.iter().any(|(_, value)| matches!(value, Err(Rotten))) {
+            walk.found.push(Damage::whole(id, DamageKind::Attributes));
+        }
+        Ok((0, false))
+    }
+
+    /// Reads and checks all blocks of a chunk that begins at `base` of an object. Gives the bytes read.
+    fn scrub_chunk(&self, id: ObjectId, base: u64, chunk: &Chunk, length: u64, walk: &mut Scrub) -> u64 {
+        let mut buffer = vec![0; (SLICE_BLOCKS * BLOCK) as usize];
+        let mut bytes = 0;
+        for (extent, sums) in chunk.extents() {
+            let start = base + u64::from(extent.first) * BLOCK;
+            for (slice, sums) in sums.chunks(SLICE_BLOCKS as usize).enumerate() {
+                let first = slice as u64 * SLICE_BLOCKS;
+                let into = &mut buffer[..sums.len() * BLOCK as usize];
+                bytes += into.len() as u64;
+                if self.read_slice(extent.place + first, sums, 0, into).is_ok() {
+                    continue;
+                }
+                for (at, sum) in (first..).zip(sums) {
+                    let block = &mut into[..BLOCK as usize];
+                    let kind = match self.read_slice(extent.place + at, &[*sum], 0, block) {
+                        Ok(()) => continue,
+                        Err(BadRead::Sum(_)) => DamageKind::Data,
+                        Err(BadRead::Io(..)) => DamageKind::Unreadable,
+                    };
+                    let offset = start + at * BLOCK;
+                    // A block that lies behind the object's end is nobody's.
+                    if offset < length {
+                        let length = BLOCK.min(length - offset);
+                        walk.found.push(Damage { object: id, kind, offset, length });
+                    }
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Reads and checks every byte and record of an object; gives the damaged blocks as (offset, length).
+    /// For scrubbing; other operations on the object wait only for 1 MiB at a time.
+    ///
+    /// # Errors
+    /// `NotFound`, `IndexDamaged`, `Io`.
+    pub fn verify(&self, id: ObjectId) -> Result<Vec<(u64, u64)>, StoreError> {
+        {
+            let _lock = self.lock(id).read();
+            self.record(id)?;
+        }
+        let mut walk = Scrub::from(id);
+        while self.scrub_some(id, &mut walk)?.1 {}
+        let mut blocks = Vec::new();
+        for damage in &walk.found {
+            match damage.kind {
+                DamageKind::Data | DamageKind::Unreadable => blocks.push((damage.offset, damage.length)),
+                _ => return Err(StoreError::IndexDamaged { object: id }),
+            }
+        }
+        let mut step = ScrubStep { bytes: 0, damage: Vec::new(), done: false };
+        self.finish_scrub(id, &mut walk, &mut step);
+        Ok(blocks)
+    }
+
+    /// Is there any damage that is known?
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        !self.faults.is_empty() || !self.book.lock().is_empty() || self.salvage
+    }
+}

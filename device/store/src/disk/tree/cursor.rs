@@ -1,0 +1,124 @@
+//! A walk over the records of a tree in key order, that says which keys it could not see.
+
+use std::sync::Arc;
+
+use super::reader::Reader;
+use super::{Node, PageRef};
+use crate::disk::record::Key;
+
+/// Levels of a tree at most; none has a tenth of that.
+const DEPTH_MAX: usize = 64;
+
+/// Keys whose records cannot be read: those above `after` up to `through`; `None` is no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    pub(crate) after: Option<Key>,
+    pub(crate) through: Option<Key>,
+}
+
+impl Lost {
+    /// All keys.
+    pub(crate) const ALL: Self = Self { after: None, through: None };
+
+    /// May a key of `first..=last` be among them?
+    pub(crate) fn meets(&self, first: &Key, last: &Key) -> bool {
+        self.after.is_none_or(|after| after < *last) && self.through.is_none_or(|through| through >= *first)
+    }
+}
+
+/// What the cursor stands on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step<'a> {
+    Record(&'a Key, &'a [u8]),
+    Lost(Lost),
+}
+
+struct Level {
+    node: Arc<Node>,
+    at: usize,
+    /// Its keys.
+    keys: Lost,
+}
+
+/// The walk.
+pub(crate) struct Cursor<'a> {
+    reader: &'a Reader,
+    stack: Vec<Level>,
+    first: Key,
+    last: Key,
+    lost: Option<Lost>,
+}
+
+impl<'a> Cursor<'a> {
+    /// Over `first..=last` of a tree.
+    pub(crate) fn new(reader: &'a Reader, first: Key, last: Key) -> Self {
+        let mut cursor = Self { reader, stack: Vec::new(), first, last, lost: None };
+        match reader.records() {
+            Ok(Some(root)) => cursor.enter(root, Lost::ALL),
+            Ok(None) => {}
+            Err(lost) => cursor.lost = Some(lost),
+        }
+        cursor
+    }
+
+    fn enter(&mut self, page: PageRef, keys: Lost) {
+        let node = if self.stack.len() < DEPTH_MAX { self.reader.load_record_page(page) } else { None };
+        match node {
+            Some(node) => {
+                let at = node.position(&self.first);
+                self.stack.push(Level { node, at, keys });
+            }
+            None => self.lost = Some(keys).filter(|keys| keys.meets(&self.first, &self.last)),
+        }
+    }
+
+    /// Goes to where there is something, if there is.
+    fn settle(&mut self) {
+        while self.lost.is_none()
+            && let Some(level) = self.stack.last_mut()
+        {
+            let at = level.at;
+            if level.node.leaf {
+                match level.node.key(at) {
+                    Some(key) if key <= &self.last[..] => return,
+                    Some(_) => self.stack.clear(),
+                    None => drop(self.stack.pop()),
+                }
+                continue;
+            }
+            let Some(child) = level.node.child(at) else {
+                self.stack.pop();
+                continue;
+            };
+            level.at += 1;
+            let bound = |at: usize| level.node.key(at).and_then(|key| key.first_chunk().copied());
+            let after = at.checked_sub(1).and_then(bound).or(level.keys.after);
+            let keys = Lost { after, through: bound(at).or(level.keys.through) };
+            if keys.after.is_some_and(|after| after >= self.last) {
+                self.stack.clear();
+            } else {
+                self.enter(child, keys);
+            }
+        }
+    }
+
+    /// What it stands on; `None` at the end.
+    pub(crate) fn current(&mut self) -> Option<Step<'_>> {
+        self.settle();
+        if let Some(lost) = self.lost {
+            return Some(Step::Lost(lost));
+        }
+        let level = self.stack.last()?;
+        let key = level.node.key(level.at)?.first_chunk()?;
+        Some(Step::Record(key, level.node.value(level.at)?))
+    }
+
+    /// Goes on from what it stands on.
+    pub(crate) fn pass(&mut self) {
+        if self.lost.take().is_none()
+            && let Some(level) = self.stack.last_mut()
+        {
+            level.at += 1;
+        }
+    }
+}

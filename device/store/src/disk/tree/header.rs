@@ -1,0 +1,162 @@
+//! The first sectors of the engine's file: its header with two commit slots, and our copy of it.
+//!
+//! Does: find the commits that the file may hold; make the header that the engine is given.
+//! Contract: the header lies in one sector, so that it is not torn; a slot whose checksum is wrong is rotten.
+
+use super::super::superblock::LENGTH as SECTOR;
+use super::{PageRef, REGION_PAGES, UNIT, number, sum_of};
+
+/// Length of the engine's header in bytes.
+pub(crate) const HEADER: usize = 320;
+/// Where our copy of the last acknowledged header lies, in the part of the first page that the engine never touches.
+pub(crate) const COPY_AT: u64 = SECTOR as u64;
+/// Length of the copy's sector.
+pub(crate) const COPY: usize = SECTOR;
+const COPY_MAGIC: &[u8; 8] = b"SEALCOPY";
+const MAGIC: [u8; 9] = *b"redb\x1A\x0A\xA9\x0D\x0A";
+const GOD: usize = 9;
+const PRIMARY: u8 = 1;
+const RECOVERY: u8 = 2;
+const TWO_PHASE: u8 = 4;
+const SLOTS: [usize; 2] = [64, 192];
+const SLOT: usize = 128;
+/// Version of the engine's file format.
+const FORMAT: u8 = 3;
+
+/// One commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) id: u64,
+    /// The tree of our table's name.
+    pub(crate) user: Option<PageRef>,
+    /// The tree of the engine's own tables.
+    pub(crate) system: Option<PageRef>,
+    bytes: [u8; SLOT],
+}
+
+impl Slot {
+    fn parse(bytes: &[u8; SLOT]) -> Option<Self> {
+        let sum = u128::from_le_bytes(number(bytes, SLOT - 16)?);
+        if bytes[0] != FORMAT || sum_of(&bytes[..SLOT - 16]) != sum {
+            return None;
+        }
+        let root = |there: u8, at| if there == 0 { None } else { PageRef::parse(bytes, at) };
+        let id = u64::from_le_bytes(number(bytes, 104)?);
+        Some(Self { id, user: root(bytes[1], 8), system: root(bytes[2], 40), bytes: *bytes })
+    }
+
+    /// As [`parse`](Self::parse), of a slot in which one bit may be wrong.
+    fn mend(bytes: &[u8; SLOT]) -> Option<Self> {
+        Self::parse(bytes).or_else(|| {
+            (0..SLOT * 8).find_map(|bit| {
+                let mut bytes = *bytes;
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                Self::parse(&bytes)
+            })
+        })
+    }
+
+    /// The same commit without the engine's own tables: it makes them anew when it recovers.
+    fn without_system(mut self) -> Self {
+        self.bytes[2] = 0;
+        self.bytes[40..72].fill(0);
+        let sum = sum_of(&self.bytes[..SLOT - 16]);
+        self.bytes[SLOT - 16..].copy_from_slice(&sum.to_le_bytes());
+        self.system = None;
+        self
+    }
+}
+
+/// A header of the engine, whatever its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header(pub(crate) [u8; HEADER]);
+
+impl Header {
+    fn slot(&self, at: usize) -> Option<Slot> {
+        Slot::mend(self.0[SLOTS[at]..].first_chunk()?)
+    }
+
+    /// The commit that the header calls the current one.
+    pub(crate) fn primary(&self) -> Option<Slot> {
+        self.slot(usize::from(self.0[GOD] & PRIMARY))
+    }
+
+    /// Both commits, as far as they can be read, the newest first.
+    pub(crate) fn commits(&self) -> Vec<Slot> {
+        let mut slots: Vec<Slot> = (0..2).filter_map(|at| self.slot(at)).collect();
+        slots.sort_by_key(|slot| std::cmp::Reverse(slot.id));
+        slots.dedup_by_key(|slot| slot.id);
+        slots
+    }
+
+    /// Is there a slot that cannot be read? No crash does that.
+    pub(crate) fn has_lost_slot(&self) -> bool {
+        (0..2).any(|at| self.slot(at).is_none())
+    }
+
+    /// Pages of all regions but the last, and of that, for a file of this length.
+    fn layout(length: u64) -> [u8; 8] {
+        let pages = (length / UNIT).saturating_sub(1);
+        let (full, rest) = ((pages / REGION_PAGES) as u32, (pages % REGION_PAGES) as u32);
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&full.to_le_bytes());
+        bytes[4..].copy_from_slice(&rest.to_le_bytes());
+        bytes
+    }
+
+    /// Everything but flags, layout and slots, which never changes.
+    fn frame() -> Self {
+        let mut bytes = [0; HEADER];
+        bytes[..9].copy_from_slice(&MAGIC);
+        bytes[12..16].copy_from_slice(&(UNIT as u32).to_le_bytes());
+        bytes[20..24].copy_from_slice(&(REGION_PAGES as u32).to_le_bytes());
+        Self(bytes)
+    }
+
+    /// Did the engine close this file, of `length` bytes, after `commit` and leave it in order?
+    pub(crate) fn is_closed_after(&self, commit: &Slot, length: u64) -> bool {
+        let flags = self.0[GOD] & !PRIMARY;
+        let mut bare = self.clone();
+        bare.0[GOD] = 0;
+        bare.0[24..32].fill(0);
+        bare.0[SLOTS[0]..].fill(0);
+        let whole =
+            (0..2).all(|at| self.0[SLOTS[at]..].first_chunk().is_some_and(|s| Slot::parse(s).is_some()));
+        flags == TWO_PHASE
+            && whole
+            && bare == Self::frame()
+            && self.0[24..32] == Self::layout(length)
+            && self.primary().is_some_and(|slot| slot.id == commit.id)
+    }
+
+    /// The header that makes the engine recover from `commit` alone, in a file of `length` bytes. `system`: its own
+    /// tables are sound.
+    pub(crate) fn to_recover(commit: &Slot, system: bool, length: u64) -> Self {
+        let commit = if system { *commit } else { commit.without_system() };
+        let mut header = Self::frame();
+        header.0[GOD] = RECOVERY;
+        header.0[24..32].copy_from_slice(&Self::layout(length));
+        for at in SLOTS {
+            header.0[at..at + SLOT].copy_from_slice(&commit.bytes);
+        }
+        header
+    }
+
+    /// Our copy: magic (8), the header (320), zeros, CRC32C (4).
+    pub(crate) fn to_copy(&self) -> [u8; COPY] {
+        let mut bytes = [0; COPY];
+        bytes[..8].copy_from_slice(COPY_MAGIC);
+        bytes[8..8 + HEADER].copy_from_slice(&self.0);
+        let crc = crate::crc::crc32c(&bytes[..COPY - 4]);
+        bytes[COPY - 4..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// What [`to_copy`](Self::to_copy) wrote.
+    pub(crate) fn of_copy(bytes: &[u8; COPY]) -> Option<Self> {
+        let crc = u32::from_le_bytes(number(bytes, COPY - 4)?);
+        let sound = bytes.starts_with(COPY_MAGIC) && crate::crc::crc32c(&bytes[..COPY - 4]) == crc;
+        let header = bytes[8..].first_chunk()?;
+        sound.then_some(Self(*header))
+    }
+}

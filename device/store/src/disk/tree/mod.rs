@@ -1,0 +1,220 @@
+//! The index engine's file, read and proved without the engine.
+//!
+//! Does: parse the header, the commit slots and the nodes of redb's trees; check each page against the checksum that
+//! its parent holds (XXH3-128); mend a page in which one bit is wrong. Does not: write, or trust a byte unchecked.
+//! Contract: no bytes make it panic, loop or allocate more than the file has.
+//! Truth: redb's docs/design.md, "File format" (version 3); docs/design/store.md, "The engine's file".
+
+mod cursor;
+mod header;
+mod proof;
+mod reader;
+
+pub(crate) use cursor::{Cursor, Lost, Step};
+pub(crate) use header::{COPY_AT, HEADER, Header};
+pub(crate) use proof::Proof;
+pub(crate) use reader::Reader;
+
+use twox_hash::XxHash3_128;
+
+/// The engine's page in bytes; larger pages are powers of two of it.
+pub(crate) const UNIT: u64 = 4096;
+/// Pages of one region; the engine's constant for pages of 4 KiB.
+const REGION_PAGES: u64 = 1 << 20;
+/// Largest page: a region.
+const ORDER_MAX: u64 = 20;
+/// Longest page in which a wrong bit is looked for: the search costs 8 hashes a byte.
+const MENDABLE: u64 = 2 * UNIT;
+
+fn sum_of(bytes: &[u8]) -> u128 {
+    XxHash3_128::oneshot(bytes)
+}
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+/// A page by its number, and the checksum that it must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct PageRef {
+    number: u64,
+    sum: u128,
+}
+
+impl PageRef {
+    /// As it stands in a slot or a table's definition: number (8), checksum (16).
+    fn parse(bytes: &[u8], at: usize) -> Option<Self> {
+        let (page, sum) = (number(bytes, at)?, number(bytes, at + 8)?);
+        Some(Self { number: u64::from_le_bytes(page), sum: u128::from_le_bytes(sum) })
+    }
+
+    /// First byte and length in the file. Bits that mean nothing are ignored, as the engine does.
+    fn place(self) -> Option<(u64, u64)> {
+        let order = self.number >> 59;
+        if order > ORDER_MAX {
+            return None;
+        }
+        let index = self.number & (0xF_FFFF >> order);
+        let region = self.number >> 20 & 0xF_FFFF;
+        let length = UNIT << order;
+        Some((UNIT + region * REGION_PAGES * UNIT + index * length, length))
+    }
+}
+
+/// Widths of a tree's keys and values in bytes; `None` is any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    key: Option<u32>,
+    value: Option<u32>,
+}
+
+impl Shape {
+    /// Trees of tables: names to definitions.
+    const TABLES: Self = Self { key: None, value: None };
+    /// Our own table.
+    const RECORDS: Self = Self { key: Some(25), value: None };
+}
+
+/// A sound page of a tree.
+#[derive(Debug)]
+pub(crate) struct Node {
+    bytes: Box<[u8]>,
+    leaf: bool,
+    /// Entries of a leaf; keys of a branch, which has one child more.
+    count: usize,
+    /// Where the tables of offsets end and the keys begin.
+    keys: usize,
+    shape: Shape,
+}
+
+impl Node {
+    /// Length of a page's contents, by what it says of itself; what lies behind is not covered by its checksum.
+    fn extent(bytes: &[u8], shape: Shape) -> Option<(bool, usize, usize, usize)> {
+        let count = usize::from(u16::from_le_bytes(number(bytes, 2)?));
+        let last = count.checked_sub(1)?;
+        let end_at = |table: usize| Some(u32::from_le_bytes(number(bytes, table + 4 * last)?) as usize);
+        let tables = |fixed: Option<u32>| if fixed.is_none() { 4 * count } else { 0 };
+        let (leaf, keys, end) = match bytes[0] {
+            1 => {
+                let keys = 4 + tables(shape.key) + tables(shape.value);
+                let end = match (shape.key, shape.value) {
+                    (Some(key), Some(value)) => keys + (key as usize + value as usize).checked_mul(count)?,
+                    (_, None) => end_at(4 + tables(shape.key))?,
+                    (None, Some(value)) => end_at(4)?.checked_add((value as usize).checked_mul(count)?)?,
+                };
+                (true, keys, end)
+            }
+            2 => {
+                let keys = 8 + 24 * (count + 1) + tables(shape.key);
+                let end = match shape.key {
+                    Some(key) => keys + (key as usize).checked_mul(count)?,
+                    None => end_at(keys - 4 * count)?,
+                };
+                (false, keys, end)
+            }
+            _ => return None,
+        };
+        (keys <= end && end <= bytes.len()).then_some((leaf, count, keys, end))
+    }
+
+    /// Has this page's contents the checksum?
+    fn is_sound(bytes: &[u8], shape: Shape, sum: u128) -> bool {
+        Self::extent(bytes, shape).is_some_and(|(_, _, _, end)| sum_of(&bytes[..end]) == sum)
+    }
+
+    /// Looks for the one bit that is wrong. The checksum has 128 bits: it is the right one, or there is none.
+    fn mend(bytes: &mut [u8], shape: Shape, sum: u128) -> bool {
+        if bytes.len() as u64 > MENDABLE {
+            return false;
+        }
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            if Self::is_sound(bytes, shape, sum) {
+                return true;
+            }
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        false
+    }
+
+    /// A page whose checksum was found right.
+    fn parse(bytes: Box<[u8]>, shape: Shape) -> Option<Self> {
+        let (leaf, count, keys, _) = Self::extent(&bytes, shape)?;
+        let node = Self { bytes, leaf, count, keys, shape };
+        let all = (0..count).all(|at| node.key(at).is_some() && (!leaf || node.value(at).is_some()));
+        (all && (leaf || node.child(count).is_some())).then_some(node)
+    }
+
+    fn offset(&self, table: usize, at: usize) -> Option<usize> {
+        Some(u32::from_le_bytes(number(&self.bytes, table + 4 * at)?) as usize)
+    }
+
+    fn key_end(&self, at: usize) -> Option<usize> {
+        match self.shape.key {
+            Some(width) => Some(self.keys + width as usize * (at + 1)),
+            None if self.leaf => self.offset(4, at),
+            None => self.offset(8 + 24 * (self.count + 1), at),
+        }
+    }
+
+    /// The key of an entry, or the greatest one that the child of this number may hold.
+    fn key(&self, at: usize) -> Option<&[u8]> {
+        if at >= self.count {
+            return None;
+        }
+        let start = if at == 0 { self.keys } else { self.key_end(at - 1)? };
+        self.bytes.get(start..self.key_end(at)?)
+    }
+
+    fn value_end(&self, at: usize) -> Option<usize> {
+        match self.shape.value {
+            Some(width) => Some(self.key_end(self.count - 1)? + width as usize * (at + 1)),
+            None => self.offset(4 + if self.shape.key.is_none() { 4 * self.count } else { 0 }, at),
+        }
+    }
+
+    fn value(&self, at: usize) -> Option<&[u8]> {
+        if at >= self.count {
+            return None;
+        }
+        let start = if at == 0 { self.key_end(self.count - 1)? } else { self.value_end(at - 1)? };
+        self.bytes.get(start..self.value_end(at)?)
+    }
+
+    fn child(&self, at: usize) -> Option<PageRef> {
+        if self.leaf || at > self.count {
+            return None;
+        }
+        let sum = u128::from_le_bytes(number(&self.bytes, 8 + 16 * at)?);
+        let number = u64::from_le_bytes(number(&self.bytes, 8 + 16 * (self.count + 1) + 8 * at)?);
+        Some(PageRef { number, sum })
+    }
+
+    /// The first entry, or the first child that may hold one, whose key is not below `key`.
+    fn position(&self, key: &[u8]) -> usize {
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low.midpoint(high);
+            if self.key(middle).is_some_and(|found| found < key) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+}
+
+/// What the definition of a table says: where it is and how wide its keys and values are.
+fn definition(bytes: &[u8]) -> Option<(Option<PageRef>, Shape)> {
+    let width = |at: usize| -> Option<Option<u32>> {
+        let width = u32::from_le_bytes(number(bytes, at + 1)?);
+        Some((bytes.get(at)? != &0).then_some(width))
+    };
+    // Type 3: a table of one value for each key, the only type we use.
+    if bytes.first() != Some(&3) {
+        return None;
+    }
+    let root = if bytes.get(9)? == &0 { None } else { Some(PageRef::parse(bytes, 10)?) };
+    Some((root, Shape { key: width(42)?, value: width(47)? }))
+}

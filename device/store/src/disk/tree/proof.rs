@@ -1,0 +1,114 @@
+//! Which commit the file holds, and what of it is sound: found before the engine sees the file.
+//!
+//! Does: tell a commit that a crash cut short from one that rotted; make the engine start from pages that were all
+//! checked. Does not: change the file, but for pages and headers that had one wrong bit.
+//!
+//! The engine writes a commit's pages and its slot, then syncs once. After a crash the newest slot may so name a tree
+//! that is not all there, and the slot before it is the last commit. The same is seen if a page of the last commit
+//! rots. Our copy of the header tells them apart: it is written after the sync, so that what it names was whole.
+
+use std::io;
+use std::sync::Arc;
+
+use super::header::{COPY, COPY_AT, HEADER, Header, Slot};
+use super::{PageRef, Reader, UNIT};
+use crate::disk::backend::Sums;
+use crate::medium::MediumFile;
+
+/// What is known of the file.
+pub(crate) struct Proof {
+    /// Reads the commit that counts.
+    pub(crate) reader: Reader,
+    pub(crate) file: Arc<dyn MediumFile>,
+    /// Checksums of all pages seen.
+    pub(crate) sums: Arc<Sums>,
+    /// What the engine is to be given as the file's header.
+    pub(crate) header: Header,
+    /// Is there a slot that rotted, and no copy of it? Then the last commit may be lost.
+    pub(crate) lost_commit: bool,
+    /// Is our table there, or at least in doubt?
+    pub(crate) has_table: bool,
+}
+
+/// Fills `into` as far as the file reaches and can be read.
+fn read_some(file: &dyn MediumFile, length: u64, offset: u64, into: &mut [u8]) {
+    let there = length.saturating_sub(offset).min(into.len() as u64) as usize;
+    let into = &mut into[..there];
+    // Once more: what fails for good fails again. What cannot be read counts as rotten.
+    let read = file.read_at(offset, into).or_else(|_| file.read_at(offset, into));
+    if let Err(error) = read {
+        tracing::warn!(%error, offset, "the index's header cannot be read");
+        into.fill(0);
+    }
+}
+
+fn bad_pages(reader: &Reader, root: Option<PageRef>) -> Vec<PageRef> {
+    let mut bad = Vec::new();
+    reader.prove(root, &mut bad);
+    bad
+}
+
+impl Proof {
+    /// Reads what it must. Most pages are read when the records are.
+    ///
+    /// # Errors
+    /// When the file's length cannot be had.
+    pub(crate) fn take(file: Arc<dyn MediumFile>, table: &str) -> io::Result<Self> {
+        let length = file.length()?;
+        let (mut header, mut copy) = ([0; HEADER], [0; COPY]);
+        read_some(&*file, length, 0, &mut header);
+        read_some(&*file, length, COPY_AT, &mut copy);
+        let (header, copy) = (Header(header), Header::of_copy(&copy));
+        let mut commits = header.commits();
+        for commit in copy.iter().flat_map(Header::commits) {
+            if commits.iter().all(|known| known.id != commit.id) {
+                commits.push(commit);
+            }
+        }
+        commits.sort_by_key(|slot| std::cmp::Reverse(slot.id));
+        let acknowledged = copy.as_ref().and_then(Header::primary).map(|slot| slot.id);
+        let lost_commit = header.has_lost_slot() && acknowledged.is_none();
+        let sums = Arc::new(Sums::default());
+        let mut reader = Reader::new(file.clone(), length, Some(sums.clone()));
+        let closed = commits.first().is_some_and(|commit| header.is_closed_after(commit, length));
+        let chosen = if closed { commits.first() } else { choose(&reader, &commits, acknowledged) };
+        let Some(chosen) = chosen else {
+            return Ok(Self { reader, file, sums, header, lost_commit: true, has_table: true });
+        };
+        let has_table = reader.find_table(chosen.user, table);
+        let system = bad_pages(&reader, chosen.system).is_empty();
+        if !system {
+            tracing::warn!("the index engine's own tables are damaged; they are made anew");
+        }
+        let header = if closed && system { header } else { Header::to_recover(chosen, system, length) };
+        Ok(Self { reader, file, sums, header, lost_commit, has_table })
+    }
+
+    /// After all records were read: is all of it sound, so that the engine may have the file?
+    pub(crate) fn is_sound(&self) -> bool {
+        !self.lost_commit && self.reader.damaged() == 0
+    }
+
+    /// Length of the file in whole pages.
+    pub(crate) fn whole_length(length: u64) -> u64 {
+        length / UNIT * UNIT
+    }
+}
+
+/// The commit that counts, of a file that the engine did not close.
+fn choose<'a>(reader: &Reader, commits: &'a [Slot], acknowledged: Option<u64>) -> Option<&'a Slot> {
+    let newest = commits.first()?;
+    let Some(older) = commits.get(1) else { return Some(newest) };
+    if acknowledged.is_some_and(|id| id >= newest.id) {
+        return Some(newest);
+    }
+    let bad = bad_pages(reader, newest.user);
+    if bad.is_empty() {
+        return Some(newest);
+    }
+    // What is bad in the older tree, too, was there before: that is rot. The rest the crash cut off.
+    let before = bad_pages(reader, older.user);
+    let torn = bad.iter().any(|page| !before.contains(page));
+    tracing::info!(torn, newest = newest.id, older = older.id, "the last commit is not whole");
+    Some(if torn { older } else { newest })
+}

@@ -1,0 +1,184 @@
+//! Pages by number and checksum, and the table that holds our records.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::cursor::{Cursor, Lost, Step};
+use super::{MENDABLE, Node, PageRef, Shape, definition};
+use crate::disk::backend::Sums;
+use crate::disk::record::Key;
+use crate::medium::MediumFile;
+
+/// Levels of the trees of tables at most.
+const TABLES_DEPTH_MAX: usize = 16;
+/// Damaged pages that are listed, at most.
+const LISTED: usize = 1024;
+/// Damaged pages in which the wrong bit is looked for, at most: each costs some 30 ms. More is no rot of single bits.
+const TRIED: usize = 64;
+
+/// Reads the trees of one commit.
+pub(crate) struct Reader {
+    file: Arc<dyn MediumFile>,
+    length: u64,
+    /// The root of our table; `Ok(None)` if it is empty.
+    records: Result<Option<PageRef>, Lost>,
+    /// Told of every page found sound.
+    sums: Option<Arc<Sums>>,
+    /// Pages whose checksum was wrong; with a node, if one bit was.
+    mended: Mutex<HashMap<PageRef, Option<Arc<Node>>>>,
+    damaged: AtomicU64,
+}
+
+impl Reader {
+    /// Of a file of `length` bytes, with no table yet.
+    pub(crate) fn new(file: Arc<dyn MediumFile>, length: u64, sums: Option<Arc<Sums>>) -> Self {
+        let mended = Mutex::default();
+        Self { file, length, records: Err(Lost::ALL), sums, mended, damaged: AtomicU64::new(0) }
+    }
+
+    /// Finds our table in the tree of tables. Gives false if there is none for sure.
+    pub(crate) fn find_table(&mut self, tables: Option<PageRef>, name: &str) -> bool {
+        let mut found = None;
+        let mut lost = false;
+        if let Some(tables) = tables {
+            self.each_table(
+                tables,
+                &mut |key, value| {
+                    if key == name.as_bytes() {
+                        found = definition(value);
+                    }
+                },
+                &mut lost,
+                0,
+            );
+        }
+        self.records = match found {
+            Some((root, Shape::RECORDS)) => Ok(root),
+            _ => Err(Lost::ALL),
+        };
+        self.damaged.fetch_add(u64::from(lost), Ordering::Relaxed);
+        self.records.is_ok() || lost
+    }
+
+    fn each_table(&self, page: PageRef, visit: &mut dyn FnMut(&[u8], &[u8]), lost: &mut bool, depth: usize) {
+        let node = self.try_load(page, Shape::TABLES).filter(|_| depth < TABLES_DEPTH_MAX);
+        let Some(node) = node else {
+            *lost = true;
+            return;
+        };
+        for at in 0..node.count {
+            if let (Some(key), Some(value)) = (node.key(at), node.value(at).filter(|_| node.leaf)) {
+                visit(key, value);
+            }
+        }
+        for child in (0..=node.count).filter_map(|at| node.child(at)) {
+            self.each_table(child, visit, lost, depth + 1);
+        }
+    }
+
+    /// Reads all pages of a tree of tables and of those tables; adds what is damaged to `bad`.
+    pub(crate) fn prove(&self, tables: Option<PageRef>, bad: &mut Vec<PageRef>) {
+        let mut roots = Vec::new();
+        let mut lost = false;
+        let Some(tables) = tables else { return };
+        self.each_table(
+            tables,
+            &mut |_, value| match definition(value) {
+                Some((root, shape)) => roots.extend(root.map(|root| (root, shape))),
+                None => roots.push((tables, Shape::RECORDS)),
+            },
+            &mut lost,
+            0,
+        );
+        if lost {
+            bad.push(tables);
+        }
+        while let Some((page, shape)) = roots.pop() {
+            match self.try_load(page, shape) {
+                Some(node) => {
+                    roots
+                        .extend((0..=node.count).filter_map(|at| node.child(at)).map(|child| (child, shape)));
+                }
+                None if bad.len() < LISTED => bad.push(page),
+                None => return,
+            }
+        }
+    }
+
+    pub(super) fn records(&self) -> Result<Option<PageRef>, Lost> {
+        self.records
+    }
+
+    /// A page of our table, if it is sound; else it is counted.
+    pub(super) fn load_record_page(&self, page: PageRef) -> Option<Arc<Node>> {
+        let loaded = self.try_load(page, Shape::RECORDS);
+        if loaded.is_none() {
+            self.damaged.fetch_add(1, Ordering::Relaxed);
+        }
+        loaded
+    }
+
+    /// A page, if it is sound or can be mended.
+    fn try_load(&self, page: PageRef, shape: Shape) -> Option<Arc<Node>> {
+        let (offset, length) = page.place()?;
+        if offset.checked_add(length)? > self.length {
+            return None;
+        }
+        let mut bytes = vec![0; length as usize].into_boxed_slice();
+        // Once more: what fails for good fails again.
+        self.file.read_at(offset, &mut bytes).or_else(|_| self.file.read_at(offset, &mut bytes)).ok()?;
+        let sound = Node::is_sound(&bytes, shape, page.sum);
+        if !sound {
+            let mut mended = self.mended.lock();
+            if let Some(known) = mended.get(&page) {
+                return known.clone();
+            }
+            if length > MENDABLE || mended.len() >= TRIED {
+                return None;
+            }
+            if !Node::mend(&mut bytes, shape, page.sum) {
+                mended.insert(page, None);
+                return None;
+            }
+            tracing::warn!(offset, "a page of the index had one wrong bit");
+        }
+        if let Some(sums) = &self.sums {
+            sums.learn(offset, &bytes);
+        }
+        let node = Arc::new(Node::parse(bytes, shape)?);
+        if !sound {
+            self.mended.lock().insert(page, Some(node.clone()));
+        }
+        Some(node)
+    }
+
+    /// Writes the pages that had a wrong bit as they should be.
+    pub(crate) fn write_mended(&self) -> io::Result<()> {
+        let mended = std::mem::take(&mut *self.mended.lock());
+        let mended = mended.iter().filter_map(|(page, node)| Some((page.place()?, node.as_ref()?)));
+        let mut any = false;
+        for ((offset, _), node) in mended {
+            self.file.write_at(offset, &node.bytes)?;
+            any = true;
+        }
+        if any { self.file.sync() } else { Ok(()) }
+    }
+
+    /// How often a page could not be read so far.
+    pub(crate) fn damaged(&self) -> u64 {
+        self.damaged.load(Ordering::Relaxed)
+    }
+
+    /// A record's bytes, `None` if there is none for sure.
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Lost> {
+        match Cursor::new(self, *key, *key).current() {
+            None => Ok(None),
+            Some(Step::Record(_, value)) => Ok(Some(value.to_vec())),
+            Some(Step::Lost(lost)) => Err(lost),
+        }
+    }
+}

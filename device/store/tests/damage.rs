@@ -1,0 +1,405 @@
+//! Rot, bad sectors, lost and short files: all is there, or it is said what is not; no byte is ever wrong.
+#![allow(clippy::unwrap_used)] // helpers of tests, too
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use sealstone_osd::{ObjectId, ObjectType};
+use sealstone_store::contract::Random;
+use sealstone_store::sim::SimMedium;
+use sealstone_store::{
+    AttributeId, BLOCK, Damage, DamageKind, DiskStore, FormatError, Medium, Memberships, ObjectStore, Scrub,
+    StoreError, StoreFault,
+};
+use support::{fresh, open, seeds};
+
+const INDEX: &str = "index.redb";
+const OBJECTS: u64 = 60;
+const PAGE: u64 = 4096;
+const NAME: AttributeId = AttributeId { page: 1, number: 1 };
+
+fn id(object: u64) -> ObjectId {
+    ObjectId::new(1, object)
+}
+
+fn content(object: u64, round: u8) -> Vec<u8> {
+    vec![object as u8 ^ round; 5000 + object as usize]
+}
+
+fn name(object: u64, round: u8) -> Vec<u8> {
+    [format!("the name of {object} in {round}").as_bytes(), &[round; 150]].concat()
+}
+
+fn fill(store: &DiskStore, round: u8) {
+    for object in 0..OBJECTS {
+        store.write(id(object), 0, &content(object, round)).unwrap();
+        store.set_attribute(id(object), NAME, &name(object, round)).unwrap();
+    }
+    store.flush().unwrap();
+}
+
+/// A store whose index has some dozen pages, with everything in the state of the second round; still open.
+fn filled() -> (SimMedium, DiskStore) {
+    let (medium, store) = fresh(1, 4 << 20);
+    for object in 0..OBJECTS {
+        store.create(id(object), ObjectType::User).unwrap();
+    }
+    store.create(id(1000), ObjectType::Collection).unwrap();
+    for object in 0..OBJECTS {
+        store.join(id(1000), object, 1).unwrap();
+    }
+    fill(&store, 1);
+    fill(&store, 2);
+    (medium, store)
+}
+
+fn bytes(medium: &SimMedium, name: &str) -> Vec<u8> {
+    let file = medium.open(name, false).unwrap();
+    let mut bytes = vec![0; file.length().unwrap() as usize];
+    file.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Where the pages lie that hold anything.
+fn pages(medium: &SimMedium) -> Vec<u64> {
+    let bytes = bytes(medium, INDEX);
+    let used = bytes.chunks(PAGE as usize).enumerate().filter(|(_, page)| page.iter().any(|&byte| byte != 0));
+    used.map(|(at, _)| at as u64 * PAGE).collect()
+}
+
+/// Everything is there, and the store works.
+fn all_is_well(store: &DiskStore, what: &str) {
+    assert!(!store.is_poisoned(), "{what}: {:?}", store.health());
+    assert!(store.health().damage.is_empty(), "{what}: {:?}", store.health());
+    assert_eq!(lost(store, what), BTreeSet::new(), "{what}");
+    store.set_attribute(id(0), AttributeId { page: 2, number: 1 }, b"new").unwrap();
+    store.flush().unwrap();
+}
+
+/// The objects of which something cannot be had. What can is right.
+fn lost(store: &DiskStore, what: &str) -> BTreeSet<ObjectId> {
+    let mut lost = BTreeSet::new();
+    for object in 0..OBJECTS {
+        let id = id(object);
+        let mut buffer = vec![0; 6000];
+        match store.read(id, 0, &mut buffer) {
+            Ok(count) => {
+                assert!(buffer[..count] == content(object, 2), "{what}: object {object}: wrong bytes")
+            }
+            Err(_) => drop(lost.insert(id)),
+        }
+        match store.attribute(id, NAME) {
+            Ok(value) => assert_eq!(value, Some(name(object, 2)), "{what}: object {object}: wrong attribute"),
+            Err(_) => drop(lost.insert(id)),
+        }
+        if store.attributes(id, None).is_err() || store.memberships(id).is_err() {
+            lost.insert(id);
+        }
+    }
+    lost
+}
+
+/// The store opens and names exactly the objects that it cannot give, or says that it cannot find any.
+fn is_said_precisely(medium: &SimMedium, what: &str) {
+    let store = match open(medium) {
+        Ok(store) => store,
+        Err(FormatError::IndexLost) => return,
+        Err(error) => panic!("{what}: {error}"),
+    };
+    let lost = lost(&store, what);
+    let health = store.health();
+    let named: BTreeSet<ObjectId> =
+        health.damage.iter().map(|damage| damage.object).filter(|id| id.object < OBJECTS).collect();
+    let maybe = |id: &ObjectId| {
+        health
+            .faults
+            .iter()
+            .any(|fault| matches!(fault, StoreFault::LostObjects { from, to } if from <= id && id <= to))
+    };
+    for id in &lost {
+        assert!(named.contains(id) || maybe(id), "{what}: {id} is lost and not named: {health:?}");
+    }
+    for id in &named {
+        assert!(lost.contains(id), "{what}: {id} is named and sound: {health:?}");
+    }
+    assert_eq!(health.read_only, !lost.is_empty() || !health.faults.is_empty(), "{what}: {health:?}");
+    if health.read_only {
+        assert!(matches!(store.write(id(0), 0, b"x"), Err(StoreError::Poisoned)), "{what}");
+        assert!(matches!(store.flush(), Err(StoreError::Poisoned)), "{what}");
+    } else {
+        all_is_well(&store, what);
+    }
+}
+
+/// How a page goes bad.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    Bits,
+    Sector,
+    Zero,
+    Other,
+    Unreadable,
+}
+
+const HARMS: [Harm; 5] = [Harm::Bits, Harm::Sector, Harm::Zero, Harm::Other, Harm::Unreadable];
+
+fn harm(medium: &SimMedium, page: u64, harm: Harm, random: &mut Random) {
+    let bytes = bytes(medium, INDEX);
+    let here = &bytes[page as usize..(page + PAGE) as usize];
+    match harm {
+        Harm::Bits => {
+            let at = random.below(PAGE - 1);
+            medium.rot(INDEX, page + at, 0x41);
+            medium.rot(INDEX, page + at + 1, 0x80);
+        }
+        Harm::Sector => (512..1024).for_each(|at| medium.rot(INDEX, page + at, random.next() as u8)),
+        Harm::Zero => (0..PAGE).for_each(|at| medium.rot(INDEX, page + at, here[at as usize])),
+        Harm::Other => {
+            let other = &bytes[PAGE as usize..2 * PAGE as usize];
+            (0..PAGE).for_each(|at| medium.rot(INDEX, page + at, here[at as usize] ^ other[at as usize]));
+        }
+        Harm::Unreadable => medium.spoil(INDEX, page + 512 * random.below(8)),
+    }
+}
+
+/// Closed in order, or killed: both ways each page of the index goes bad in each way.
+#[test]
+fn a_bad_page_of_the_index_costs_what_is_said_and_no_older_state_comes_back() {
+    let (medium, store) = filled();
+    let killed = medium.fork();
+    drop(store);
+    for seed in seeds(1) {
+        let mut random = Random::new(seed);
+        for (medium, how) in [(&medium, "closed"), (&killed, "killed")] {
+            // The header's page has tests of its own.
+            for page in pages(medium).into_iter().filter(|&page| page > 0) {
+                for kind in HARMS {
+                    let medium = medium.fork();
+                    harm(&medium, page, kind, &mut random);
+                    is_said_precisely(&medium, &format!("seed {seed}, {how}, page {page}, {kind:?}"));
+                }
+            }
+        }
+    }
+}
+
+/// One wrong bit is found and put right, wherever it is in the index.
+#[test]
+fn a_flipped_bit_anywhere_in_the_index_costs_nothing() {
+    let (medium, store) = filled();
+    let killed = medium.fork();
+    drop(store);
+    for seed in seeds(1) {
+        let mut random = Random::new(seed);
+        for (medium, how) in [(&medium, "closed"), (&killed, "killed")] {
+            for page in pages(medium) {
+                let some = [0, 1, 2, 3, 8, PAGE - 1].map(Some).into_iter().chain([None; 4]);
+                for at in some {
+                    let at = at.unwrap_or_else(|| random.below(PAGE));
+                    let medium = medium.fork();
+                    let bit = random.below(8);
+                    medium.rot(INDEX, page + at, 1 << bit);
+                    let what = format!("seed {seed}, {how}, byte {}, bit {bit}", page + at);
+                    all_is_well(&open(&medium).unwrap_or_else(|error| panic!("{what}: {error}")), &what);
+                    all_is_well(&open(&medium).unwrap(), &what);
+                }
+            }
+        }
+    }
+}
+
+/// The header of the engine and our copy of it, bit by bit.
+#[test]
+fn a_flipped_bit_in_the_header_of_the_index_costs_nothing() {
+    let (medium, store) = filled();
+    let killed = medium.fork();
+    drop(store);
+    for (medium, how) in [(&medium, "closed"), (&killed, "killed")] {
+        for byte in (0..320).chain((512..1024).step_by(7)) {
+            let medium = medium.fork();
+            let bit = byte % 8;
+            medium.rot(INDEX, byte, 1 << bit);
+            let what = format!("{how}, byte {byte}, bit {bit}");
+            let store = open(&medium).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(!store.is_poisoned(), "{what}: {:?}", store.health());
+            let mut buffer = vec![0; 6000];
+            for object in [0, 7, OBJECTS - 1] {
+                let count = store.read(id(object), 0, &mut buffer).unwrap();
+                assert!(buffer[..count] == content(object, 2), "{what}: object {object}");
+            }
+            store.create(id(2000), ObjectType::User).unwrap();
+            store.flush().unwrap();
+            drop(store);
+            assert_eq!(open(&medium).unwrap().stat(id(2000)).unwrap().length, 0, "{what}");
+        }
+    }
+}
+
+/// A whole sector of the header goes: the copy stands in for it.
+#[test]
+fn the_header_of_the_index_may_be_lost() {
+    let (medium, store) = filled();
+    let killed = medium.fork();
+    drop(store);
+    for (medium, how) in [(&medium, "closed"), (&killed, "killed")] {
+        for sector in [0, 512] {
+            let medium = medium.fork();
+            let there = bytes(&medium, INDEX);
+            (sector..sector + 512).for_each(|at| medium.rot(INDEX, at, there[at as usize] ^ 0x5A));
+            all_is_well(&open(&medium).unwrap(), how);
+        }
+        let medium = medium.fork();
+        medium.spoil(INDEX, 0);
+        medium.spoil(INDEX, 512);
+        assert!(matches!(open(&medium), Err(FormatError::IndexLost)), "{how}: both are lost");
+    }
+}
+
+/// Pages go bad under an open store: errors and a store that stops writing, no panic, no wrong byte.
+#[test]
+fn rot_of_the_index_under_an_open_store_is_an_error() {
+    for seed in seeds(2) {
+        let mut random = Random::new(seed);
+        let (medium, store) = filled();
+        let all = pages(&medium);
+        drop(store);
+        for page in all {
+            for kind in [Harm::Bits, Harm::Zero, Harm::Other, Harm::Unreadable] {
+                let medium = medium.fork();
+                let store = open(&medium).unwrap();
+                harm(&medium, page, kind, &mut random);
+                let what = format!("seed {seed}, page {page}, {kind:?}");
+                let lost = lost(&store, &what);
+                assert!(lost.is_empty() || store.is_poisoned(), "{what}: {lost:?}");
+                for object in 0..OBJECTS {
+                    let _ = store.set_attribute(id(object), NAME, &name(object, 3));
+                }
+                let flushed = store.flush().is_ok();
+                drop(store);
+                // What comes back is the second round or, if the flush said so, the third.
+                let Ok(store) = open(&medium) else { continue };
+                for object in 0..OBJECTS {
+                    let Ok(value) = store.attribute(id(object), NAME) else { continue };
+                    let rounds = if flushed { [3, 3] } else { [2, 3] };
+                    assert!(
+                        rounds.iter().any(|&round| value == Some(name(object, round))),
+                        "{what}: {object}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_missing_segment_costs_the_objects_in_it_and_says_which() {
+    for how in ["missing", "short", "zeroed", "bad sectors"] {
+        let (medium, store) = fresh(1, 4 << 20);
+        for object in 0..OBJECTS {
+            store.create(id(object), ObjectType::User).unwrap();
+            store.write(id(object), 0, &vec![object as u8; 40_000]).unwrap();
+        }
+        store.flush().unwrap();
+        drop(store);
+        let file = medium.open("segment-00001", false).unwrap();
+        match how {
+            "missing" => medium.delete("segment-00001").unwrap(),
+            "short" => file.set_len(500_000).unwrap(),
+            "zeroed" => {
+                file.set_len(0).unwrap();
+                file.set_len(1 << 20).unwrap();
+            }
+            _ => (0..1 << 20).step_by(512).for_each(|at| medium.spoil("segment-00001", at)),
+        }
+        let store = open(&medium).unwrap();
+        let mut lost = Vec::new();
+        for object in 0..OBJECTS {
+            let mut bytes = vec![0; 40_000];
+            match store.read(id(object), 0, &mut bytes) {
+                Ok(count) => assert!(count == 40_000 && bytes.iter().all(|&byte| byte == object as u8)),
+                Err(StoreError::Damaged { .. } | StoreError::Io { .. }) => lost.push(id(object)),
+                Err(error) => panic!("{how}: {error}"),
+            }
+        }
+        assert!(!lost.is_empty() && lost.len() < OBJECTS as usize / 2, "{how}: {lost:?}");
+        let gone = matches!(how, "missing" | "short");
+        assert_eq!(store.is_poisoned(), gone, "{how}");
+        let store = open(&medium).unwrap();
+        if gone {
+            let named: BTreeSet<ObjectId> =
+                store.health().damage.iter().map(|damage| damage.object).collect();
+            assert_eq!(named.into_iter().collect::<Vec<_>>(), lost, "{how}: opening says it");
+        }
+        let mut walk = Scrub::new();
+        let mut found = Vec::new();
+        loop {
+            let step = store.scrub(&mut walk, 1 << 20).unwrap();
+            found.extend(step.damage);
+            if step.done {
+                break;
+            }
+        }
+        let progress = walk.progress(&store);
+        assert_eq!((progress.objects, progress.objects_total), (OBJECTS, OBJECTS), "{how}");
+        assert_eq!(found, store.health().damage, "{how}");
+        let named: BTreeSet<ObjectId> = found.iter().map(|damage| damage.object).collect();
+        assert_eq!(named.into_iter().collect::<Vec<_>>(), lost, "{how}: scrubbing says it");
+        let kind = if how == "zeroed" { DamageKind::Data } else { DamageKind::Unreadable };
+        assert!(found.iter().all(|damage| damage.kind == kind && damage.length > 0), "{how}: {found:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_ours_is_said_and_left_alone() {
+    let (medium, store) = filled();
+    drop(store);
+    medium.open("segment-00077", true).unwrap().write_at(0, b"x").unwrap();
+    let store = open(&medium).unwrap();
+    assert_eq!(store.health().faults, [StoreFault::UnknownFile { name: "segment-00077".into() }]);
+    assert!(!store.health().read_only);
+    all_is_well(&store, "a file more");
+}
+
+/// Damage of data stays with its object; who writes the block whole, cuts it off or removes the object has mended it.
+#[test]
+fn damage_of_data_is_confined_and_mended_by_writing() {
+    let (medium, store) = fresh(1, 4 << 20);
+    let [sick, sound] = [id(1), id(2)];
+    for id in [sick, sound] {
+        store.create(id, ObjectType::User).unwrap();
+        store.write(id, 0, &[7; 100_000]).unwrap();
+    }
+    store.flush().unwrap();
+    for block in [3, 5, 6, 20, 24] {
+        medium.rot("segment-00000", block * BLOCK + 100, 0x10);
+    }
+    let data = |offset, length| Damage { object: sick, kind: DamageKind::Data, offset, length };
+    assert!(store.health().is_sound(), "nobody looked yet");
+    assert!(store.read(sick, 0, &mut [0; 20_000]).is_err());
+    assert_eq!(store.damage_of(sick), [data(3 * BLOCK, BLOCK)]);
+    let blocks = [(3, 1), (5, 1), (6, 1), (20, 1), (24, 1)];
+    let last = 100_000 - 24 * BLOCK;
+    let expected: Vec<_> =
+        blocks.map(|(block, _)| (block * BLOCK, if block == 24 { last } else { BLOCK })).into();
+    assert_eq!(store.verify(sick).unwrap(), expected);
+    let merged =
+        [data(3 * BLOCK, BLOCK), data(5 * BLOCK, 2 * BLOCK), data(20 * BLOCK, BLOCK), data(24 * BLOCK, last)];
+    assert_eq!(store.damage_of(sick), merged);
+    assert!(store.verify(sound).unwrap().is_empty());
+    assert!(!store.is_poisoned());
+    store.write(sound, 0, &[8; 50_000]).unwrap();
+    // Half a block would give the other half a good checksum.
+    assert!(matches!(store.write(sick, 5 * BLOCK + 1, b"x"), Err(StoreError::Damaged { .. })));
+    store.write(sick, 5 * BLOCK, &[9; BLOCK as usize]).unwrap();
+    assert_eq!(store.damage_of(sick)[1], data(6 * BLOCK, BLOCK));
+    store.clear(sick, 6 * BLOCK, BLOCK).unwrap();
+    store.resize(sick, 20 * BLOCK).unwrap();
+    assert_eq!(store.damage_of(sick), [data(3 * BLOCK, BLOCK)]);
+    store.flush().unwrap();
+    assert!(store.is_damaged());
+    store.remove(sick).unwrap();
+    assert!(store.health().is_sound());
+    drop(store);
+    assert!(open(&medium).unwrap().health().is_sound());
+}
