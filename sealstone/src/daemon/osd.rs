@@ -164,7 +164,7 @@ fn store_hint(error: FormatError, data: &Path) -> Failure {
         FormatError::Superblock(_) | FormatError::Foreign => {
             failure.hint("bring the folder back from a copy, all files of one moment")
         }
-        FormatError::Index { .. } | FormatError::Overlap { .. } => {
+        FormatError::Index { .. } | FormatError::IndexLost => {
             failure.hint(format!("the index is damaged; `{check}` tells what can be read"))
         }
         FormatError::Io { source, .. } => medium_hint(failure, source, &place),
