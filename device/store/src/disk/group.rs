@@ -2,14 +2,15 @@
 //!
 //! Does: let operations in; close a group only when none is under way; share one commit among all that wait.
 //! Order of a commit: segments are synced, then the index commits, then the freed blocks may be used again.
+//! Who waits reads a clock, to wait for others not too long; one thread alone never does.
 //! Contract: when one step fails the store is poisoned, and nothing is written until it is opened again.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 use super::DiskStore;
 use crate::StoreError;
@@ -69,6 +70,41 @@ impl Drop for Inside<'_> {
     }
 }
 
+/// A leader waits for those who came with the last commits, at most for this part of the time that one takes,
+const GATHER_PART: u32 = 8;
+/// and at most so long.
+const GATHER_MAX: Duration = Duration::from_millis(2);
+
+/// Threads that wait for a commit.
+#[derive(Default)]
+struct Line {
+    /// How many, the one who leads among them.
+    waiting: usize,
+    /// Somebody leads.
+    led: bool,
+    /// How many waited when the last commit ended: those that it served, and those who came meanwhile.
+    last: usize,
+    /// How long that one took.
+    took: Duration,
+}
+
+/// Leading a commit; when it ends, however it does, the others go on.
+struct Leading<'a> {
+    groups: &'a Groups,
+    since: Instant,
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        let mut line = self.groups.line.lock();
+        line.led = false;
+        (line.last, line.took) = (line.waiting, self.since.elapsed());
+        line.waiting -= 1;
+        drop(line);
+        self.groups.ended.notify_all();
+    }
+}
+
 /// The state of the groups of a store.
 pub(crate) struct Groups {
     pub(crate) gate: Gate,
@@ -76,8 +112,12 @@ pub(crate) struct Groups {
     open: AtomicU64,
     /// Number of the last committed group.
     committed: AtomicU64,
-    /// Held by whoever commits.
-    leader: Mutex<()>,
+    /// Those who wait for a commit, and who makes it.
+    line: Mutex<Line>,
+    /// A commit ended: who waited for it goes, and one of the others leads.
+    ended: Condvar,
+    /// Somebody joined the line.
+    joined: Condvar,
     /// Shared with the index, which may fail by itself.
     poisoned: Arc<AtomicBool>,
     /// Bytes of data written in the open group.
@@ -92,7 +132,9 @@ impl Groups {
             gate: Gate::new(),
             open: AtomicU64::new(1),
             committed: AtomicU64::new(0),
-            leader: Mutex::new(()),
+            line: Mutex::default(),
+            ended: Condvar::new(),
+            joined: Condvar::new(),
             poisoned,
             written: AtomicU64::new(0),
             dirty_since: Mutex::new(None),
@@ -147,12 +189,41 @@ impl DiskStore {
         if committed() {
             return Ok(());
         }
-        let _leader = self.groups.leader.lock();
-        if committed() {
-            return Ok(());
+        let mut line = self.groups.line.lock();
+        line.waiting += 1;
+        self.groups.joined.notify_one();
+        let outcome = loop {
+            if committed() {
+                break Some(Ok(()));
+            }
+            if let Err(error) = self.groups.check() {
+                break Some(Err(error));
+            }
+            if !line.led {
+                break None;
+            }
+            self.groups.ended.wait(&mut line);
+        };
+        if let Some(outcome) = outcome {
+            line.waiting -= 1;
+            return outcome;
         }
-        self.groups.check()?;
+        line.led = true;
+        self.gather(&mut line);
+        drop(line);
+        let _leading = Leading { groups: &self.groups, since: Instant::now() };
         self.commit_open()
+    }
+
+    /// Those whom the last commit served are likely to come again at once: a leader who did not wait for them would
+    /// commit for himself alone, and they would wait for two commits. Alone, nobody waits.
+    fn gather(&self, line: &mut parking_lot::MutexGuard<'_, Line>) {
+        let expected = line.last;
+        if line.waiting >= expected {
+            return;
+        }
+        let until = Instant::now() + GATHER_MAX.min(line.took / GATHER_PART);
+        while line.waiting < expected && !self.groups.joined.wait_until(line, until).timed_out() {}
     }
 
     /// Closes the open group and commits it. The caller leads.
