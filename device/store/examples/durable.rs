@@ -121,7 +121,6 @@ fn sequential(store: &DiskStore, folder: &Path, rounds: usize) -> Result<String,
             for part in 0..SEQUENTIAL / PIECE as u64 {
                 store.write(id, part * PIECE as u64, &data)?;
             }
-            let wrote = start.elapsed();
             store.flush()?;
             let our = start.elapsed().as_secs_f64();
             if !overwrite {
@@ -132,16 +131,8 @@ fn sequential(store: &DiskStore, folder: &Path, rounds: usize) -> Result<String,
             for part in 0..SEQUENTIAL / PIECE as u64 {
                 file.write_all_at(&data, part * PIECE as u64)?;
             }
-            let plain_wrote = start.elapsed();
             file.sync_data()?;
             let their = start.elapsed().as_secs_f64();
-            if std::env::var_os("DETAIL").is_some() {
-                eprintln!(
-                    "{name}: store {wrote:?} + {:?}, plain {plain_wrote:?} + {:?}",
-                    our - wrote.as_secs_f64(),
-                    their - plain_wrote.as_secs_f64()
-                );
-            }
             if !overwrite && round > 0 {
                 store.remove(id)?;
                 store.flush()?;
