@@ -100,6 +100,13 @@ options! {
     /// Accept CAPKEY on connections without TLS, where it stops neither injection nor replay.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_capkey: bool, "SEALSTONE_OSD_INSECURE_CAPKEY", "false";
+    /// Accept check values over AdHash digests (slot 4, code F5h), to reproduce a paper's figures. Broken: whoever is on
+    /// the wire exchanges data for his own. On a loopback address alone.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    insecure_adhash: bool, "SEALSTONE_OSD_INSECURE_ADHASH", "false";
+    /// Let insecure_adhash be used beyond loopback.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    i_accept_insecure: bool, "SEALSTONE_OSD_I_ACCEPT_INSECURE", "false";
     /// Offer block units beyond loopback although neither CHAP nor a list of initiators protects them. Anybody who
     /// reaches the port can read and write them.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]

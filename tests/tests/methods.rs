@@ -61,3 +61,29 @@ fn a_floor_of_alldata_raises_every_request() {
     assert_eq!(wrong.code, 2, "{}", wrong.stderr);
     assert!(wrong.stderr.contains("rot13") && wrong.stderr.contains("cmdrsp"), "{}", wrong.stderr);
 }
+
+/// What a paper has and an attack broke: only where somebody asked for it, and beyond loopback only who says so twice.
+#[test]
+fn what_is_broken_is_served_on_loopback_alone() {
+    let refused = sealstone_tests::run(&[
+        "osd",
+        "serve",
+        "--data",
+        "nowhere",
+        "--insecure-adhash",
+        "--listen",
+        "0.0.0.0:0",
+    ]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("--i-accept-insecure"), "{}", refused.stderr);
+    let gauge = |system: &System| {
+        let page = get(system.osd(0).field("metrics"), "/metrics").1;
+        let line = page.lines().find(|line| line.starts_with("sealstone_osd_insecure_profile{")).unwrap();
+        assert!(line.contains("mechanism=\"adhash\""), "{line}");
+        line.ends_with(" 1")
+    };
+    let metrics = ["--metrics", "127.0.0.1:0"];
+    assert!(!gauge(&System::start_with_mds(1, "1G", &metrics, &[])));
+    let with = [&metrics[..], &["--insecure-adhash"]].concat();
+    assert!(gauge(&System::start_with_mds(1, "1G", &with, &[])));
+}

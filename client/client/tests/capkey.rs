@@ -10,8 +10,13 @@ use sealstone_device::OsdConfig;
 use world::faults::Fault;
 use world::{World, content};
 
-const INSECURE: OsdConfig =
-    OsdConfig { allow_osd1: false, insecure_nosec: false, insecure_capkey: true, audit_reads: false };
+const INSECURE: OsdConfig = OsdConfig {
+    allow_osd1: false,
+    insecure_nosec: false,
+    insecure_capkey: true,
+    insecure_adhash: false,
+    audit_reads: false,
+};
 
 fn weak() -> sealstone_mds::Config {
     sealstone_mds::Config { method_floor: Method::NoSec, ..Default::default() }

@@ -30,7 +30,7 @@ fn bearer(world: &World, object_type: ObjectType, allowed: ObjectId) -> Bearer {
         generation: Generation::Osd2,
         format: Generation::Osd2,
         key_version: 0,
-        icv_algorithm: 1,
+        icv_algorithm: sealstone_seal::algorithm::SLOT_UNITS_BLAKE3,
         method: SecurityMethod::AllData,
         expires_ms: world.clock.now() + 3_600_000,
         audit: [7; 20],

@@ -34,7 +34,7 @@ fn bearer(object: ObjectId, partition_zero: bool) -> Bearer {
         generation: Generation::Osd2,
         format: Generation::Osd2,
         key_version: 0,
-        icv_algorithm: 1,
+        icv_algorithm: sealstone_seal::algorithm::SLOT_UNITS_BLAKE3,
         method: SecurityMethod::AllData,
         expires_ms: 0,
         audit: [0; 20],

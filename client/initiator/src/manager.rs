@@ -17,7 +17,7 @@ use sealstone_osd::capability::Scope;
 use sealstone_osd::cdb::{DhStep, KeyIdentifier, KeyToSet, SetKey, SetMasterKey};
 use sealstone_osd::master_key::{BothValues, parse_device_value};
 use sealstone_osd::{Capability, Command, Descriptor, Generation, ObjectType, Permissions, SecurityMethod};
-use sealstone_seal::algorithm::SLOT_HMAC_SHA256;
+use sealstone_seal::algorithm::preferred_slot;
 use sealstone_seal::exchange::Exchange;
 use sealstone_seal::{AlgorithmSlots, Credential, IssueError, KeyError, KeyHierarchy, KeySelector, selector};
 use thiserror::Error;
@@ -261,7 +261,7 @@ impl KeyManager {
             generation: Generation::Osd2,
             format: Generation::Osd2,
             key_version: 0,
-            icv_algorithm: SLOT_HMAC_SHA256,
+            icv_algorithm: preferred_slot(Generation::Osd2, SecurityMethod::AllData),
             // The values of an exchange must not be changed on their way.
             method: SecurityMethod::AllData,
             // The key of this credential is known to nobody else, and its nonce is good for seconds.

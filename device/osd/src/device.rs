@@ -33,6 +33,8 @@ pub struct OsdConfig {
     pub insecure_nosec: bool,
     /// CAPKEY is enough on channels that are not sealed. Insecure.
     pub insecure_capkey: bool,
+    /// Check values over AdHash digests are accepted: slot 4 has F5h. Broken (security.md 5.2).
+    pub insecure_adhash: bool,
     /// Audit commands that only read, too.
     pub audit_reads: bool,
 }

@@ -13,7 +13,7 @@ use sealstone_osd::table::{self, SERVICE_ACTIONS};
 use sealstone_osd::{Generation, ObjectId};
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, primary};
-use sealstone_seal::{ClockBehind, GatePolicy, InitialKey};
+use sealstone_seal::{AlgorithmSlots, ClockBehind, GatePolicy, InitialKey};
 use sealstone_store::{ObjectStore, StoreError};
 use thiserror::Error;
 
@@ -99,6 +99,10 @@ impl OsdUnit {
         let policy = GatePolicy {
             insecure_nosec: parts.config.insecure_nosec,
             insecure_capkey: parts.config.insecure_capkey,
+            slots: match parts.config.insecure_adhash {
+                true => AlgorithmSlots::WITH_BROKEN,
+                false => AlgorithmSlots::DEFAULT,
+            },
             ..GatePolicy::default()
         };
         let seen = catalog.partition_ids(0, usize::MAX);

@@ -554,7 +554,7 @@ fn refusals_and_changes_leave_records_and_counts() {
     );
     let metrics = bench.unit.metrics();
     let counts: std::collections::BTreeMap<_, _> = metrics.commands().collect();
-    assert_eq!((counts["WRITE"].received, counts["WRITE"].refused, counts["READ"].bytes_in), (3, 1, 56));
+    assert_eq!((counts["WRITE"].received, counts["WRITE"].refused, counts["READ"].bytes_in), (3, 1, 72));
     assert_eq!(metrics.denials()["permission"], 1);
 
     let audited = bench_with(OsdConfig { audit_reads: true, ..OsdConfig::default() });

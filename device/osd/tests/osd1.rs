@@ -20,6 +20,7 @@ use sealstone_osd::{
 };
 use sealstone_scsi::Status;
 use sealstone_seal::SecurityToken;
+use sealstone_seal::algorithm::{SLOT_HMAC_SHA1, SLOT_UNITS_SHA1};
 use sealstone_store::MemoryStore;
 use support::{Answer, Bench, NEXUS, PID, Wish, user};
 
@@ -202,7 +203,17 @@ fn every_field_of_an_80_byte_capability_is_checked_and_pointed_at() {
 
 #[test]
 fn check_values_of_osd1_protect_commands_data_and_replies() {
+    for slot in [SLOT_HMAC_SHA1, SLOT_UNITS_SHA1] {
+        protects_commands_data_and_replies(slot);
+    }
+}
+
+fn protects_commands_data_and_replies(slot: u8) {
     let bench = bench(OsdConfig::default());
+    let capability = |bench: &Bench, command: &Command, method| Capability {
+        icv_algorithm: slot,
+        ..capability(bench, command, method)
+    };
     let create = Command::Create(Create { object: user(OID), count: 1 });
     run(&bench, create, SecurityMethod::AllData, Wish::default(), &[]).good();
     let write = Command::Write(extent(0, 8));

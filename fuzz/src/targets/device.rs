@@ -185,7 +185,7 @@ fn keys() -> &'static KeyHierarchy<RustCrypto> {
 fn sign(cdb: &[u8], data_out: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let cdb = Cdb::parse(cdb).ok()?;
     let granted = cdb.capability.parse().ok()?;
-    let slots = &AlgorithmSlots::DEFAULT;
+    let slots = &AlgorithmSlots::WITH_BROKEN;
     let credential =
         Credential::issue_under(keys(), slots, selector(&cdb.command, granted.key_version), &granted).ok()?;
     let signer = Signer::<RustCrypto>::new(&credential, slots).ok()?;
@@ -357,8 +357,9 @@ fn unit(input: &[u8]) {
     let rig = Rig::new(OsdConfig {
         allow_osd1: true,
         insecure_nosec: !signed,
-        insecure_capkey: false,
+        insecure_adhash: true,
         audit_reads: true,
+        ..OsdConfig::default()
     });
     if flags & flag::NO_OBJECTS == 0 {
         rig.furnish(signed);

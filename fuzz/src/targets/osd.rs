@@ -14,6 +14,7 @@ use sealstone_osd::{
     ObjectId, ObjectType, Permissions, SecurityMethod, capability,
 };
 use sealstone_scsi::{Sense, SenseKey};
+use sealstone_seal::algorithm::preferred_slot;
 
 use crate::Target;
 use crate::input::{GENERATIONS, Input, fitted, seed, selector};
@@ -62,7 +63,7 @@ pub(crate) fn capability(generation: Generation, method: SecurityMethod) -> Capa
         generation,
         format: generation,
         key_version: 0,
-        icv_algorithm: generation.select([0, 1]),
+        icv_algorithm: preferred_slot(generation, method),
         method,
         expires_ms: 0,
         audit: *b"fuzz fuzz fuzz fuzz ",

@@ -7,10 +7,11 @@ use sealstone_crypto::{ParkingLot, RustCrypto};
 use sealstone_osd::cdb::{Append, Extent, GetList, Query, Segment, Target as Object};
 use sealstone_osd::continuation::{self, Piece};
 use sealstone_osd::{
-    AttributeId, AttributeParameters, Cdb, Command, Generation, ObjectId, ObjectType, SecurityMethod,
-    attribute,
+    AttributeId, AttributeParameters, Capability, Cdb, Command, Generation, ObjectId, ObjectType,
+    SecurityMethod, attribute,
 };
 use sealstone_scsi::{Sense, SenseKey, additional};
+use sealstone_seal::cover::Place;
 use sealstone_seal::icv::DataInCounts;
 use sealstone_seal::{
     Admitted, AlgorithmSlots, Credential, Facts, Gate, GatePolicy, Hash, InitialKey, KeyHierarchy, Nexus,
@@ -200,10 +201,18 @@ fn drafts(generation: Generation) -> Vec<(Cdb, Draft)> {
     all
 }
 
+/// What both ends have in their slots: all algorithms.
+const SLOTS: AlgorithmSlots = AlgorithmSlots::WITH_BROKEN;
+
+/// Signs by the algorithm of a slot.
+fn signer_by(keys: &Keys, generation: Generation, method: SecurityMethod, slot: u8) -> Signer<RustCrypto> {
+    let capability = Capability { icv_algorithm: slot, ..capability(generation, method) };
+    let credential = Credential::issue(keys, &SLOTS, &capability).expect("the working key is set");
+    Signer::new(&credential, &SLOTS).expect("a slot with an algorithm")
+}
+
 fn signer(keys: &Keys, generation: Generation, method: SecurityMethod) -> Signer<RustCrypto> {
-    let credential = Credential::issue(keys, &AlgorithmSlots::DEFAULT, &capability(generation, method))
-        .expect("the working key is set");
-    Signer::new(&credential, &AlgorithmSlots::DEFAULT).expect("a default slot")
+    signer_by(keys, generation, method, generation.select([0, 1]))
 }
 
 fn world() -> &'static World {
@@ -229,13 +238,29 @@ fn world() -> &'static World {
                 }
             }
         }
+        // Data covered by digests, in every digest.
+        let slots = |generation: Generation| generation.select([&[3, 4][..], &[2, 3, 4]]);
+        for (generation, slot) in GENERATIONS.iter().flat_map(|of| slots(*of).iter().map(|slot| (*of, *slot)))
+        {
+            for (cdb, draft) in drafts(generation) {
+                let signer = signer_by(&keys, generation, SecurityMethod::AllData, slot);
+                let (signed, data_out) = draft.sign(&signer, cdb, &mut random);
+                let cdb = Cdb::parse(&signed.cdb).expect("our own CDB");
+                commands.push(Honest { cdb, signed, data_out, signer });
+            }
+        }
+        assert!(commands.len() <= 256, "a byte names each");
         World { keys, commands, weak }
     })
 }
 
 fn gate() -> Door {
     let nonces = NonceLimits { slots_per_second: 64, shards: 1, ..NonceLimits::default() };
-    let gate = Door::new(GatePolicy { credentials: 64, nonces, ..GatePolicy::default() }, 0, &mut counter());
+    let gate = Door::new(
+        GatePolicy { slots: SLOTS, credentials: 64, nonces, ..GatePolicy::default() },
+        0,
+        &mut counter(),
+    );
     gate.nonces().extend_lease(u64::MAX);
     gate
 }
@@ -371,7 +396,7 @@ fn reply(input: &[u8]) {
     if let Some(field) = sense::response_icv_field(sense) {
         assert!(sense.get(field).is_some());
     }
-    let _ = (sense::good_carrier(sense), DataInCounts::parse(data_in));
+    let _ = (sense::good_carrier(sense), DataInCounts::parse(data_in), Place::parse(data_in));
     let Ok(checked) = honest.signer.verify(&honest.signed, &Reply { status, sense, data_in }) else { return };
     let (_, genuine_sense, genuine_data) = reply_to(honest, status == 0);
     assert!(matches!(status, 0 | 2), "a forged status was believed");
@@ -392,5 +417,10 @@ pub(crate) const REPLY: Target = Target {
     seeds: reply_seeds,
     cost: 6,
     quarantine: None,
-    covers: &["seal::DataInCounts::parse", "seal::sense::response_icv_field", "seal::sense::good_carrier"],
+    covers: &[
+        "seal::DataInCounts::parse",
+        "seal::Place::parse",
+        "seal::sense::response_icv_field",
+        "seal::sense::good_carrier",
+    ],
 };

@@ -18,7 +18,7 @@ use sealstone_osd::{
     Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod, capability::Range,
     capability::Scope,
 };
-use sealstone_seal::algorithm::SLOT_HMAC_SHA256;
+use sealstone_seal::algorithm::preferred_slot;
 use sealstone_seal::hierarchy::FACTORY_KEY_VERSION;
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, KeySelector};
 
@@ -297,7 +297,7 @@ fn capability(
         generation: Generation::Osd2,
         format: Generation::Osd2,
         key_version: FACTORY_KEY_VERSION,
-        icv_algorithm: SLOT_HMAC_SHA256,
+        icv_algorithm: preferred_slot(Generation::Osd2, security_method(terms.method)),
         method: security_method(terms.method),
         expires_ms: terms.expires_ms,
         audit: terms.audit,

@@ -212,6 +212,7 @@ struct Watched {
     audit: Arc<AuditState>,
     blocks: Arc<Blocks>,
     scrubber: Arc<Scrubber>,
+    insecure_adhash: bool,
 }
 
 impl OsdDaemon {
@@ -222,6 +223,7 @@ impl OsdDaemon {
             allow_osd1: flag(options.allow_osd1),
             insecure_nosec: flag(options.insecure_nosec),
             insecure_capkey: flag(options.insecure_capkey),
+            insecure_adhash: flag(options.insecure_adhash),
             audit_reads: flag(options.audit_reads),
         };
         if config.insecure_nosec {
@@ -230,10 +232,18 @@ impl OsdDaemon {
         if config.insecure_capkey {
             tracing::warn!("--insecure-capkey: CAPKEY without TLS stops neither injection nor replay");
         }
+        if config.insecure_adhash {
+            tracing::warn!("--insecure-adhash: data under algorithm F5h can be exchanged on the wire");
+        }
         // Before anything is touched: a wrong file must not open the door wider.
         let access = options.access_file.as_deref().map(access::read).transpose()?;
         // The port first: a second daemon on the same folder and port fails without having touched anything.
         let (listener, address) = bind(options.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "listen").await?;
+        if config.insecure_adhash && !address.ip().is_loopback() && !flag(options.i_accept_insecure) {
+            return Err(Failure::usage("--insecure-adhash is for loopback addresses")
+                .at(format!("listen {address}"))
+                .hint("F5h protects nothing; --i-accept-insecure serves it nevertheless"));
+        }
         let store_options = Options {
             group_age_max: Duration::from_secs(options.group_s_max.unwrap_or(GROUP_S_DEFAULT)),
             ..Options::default()
@@ -306,6 +316,7 @@ impl OsdDaemon {
         let control = control::serve(data, served, &shutdown)?;
         let observed = Arc::new(Watched {
             name: identity.name.clone(),
+            insecure_adhash: config.insecure_adhash,
             blocks,
             unit: Arc::clone(&unit),
             store,
@@ -378,6 +389,14 @@ impl Observed for Watched {
         self.scrubber.observe(page);
         let usage = self.unit.usage();
         let labels = [("device", self.name.as_str())];
+        let mechanism = [("device", self.name.as_str()), ("mechanism", "adhash")];
+        let insecure = [(&mechanism[..], u64::from(self.insecure_adhash))];
+        page.family(
+            Sample::Gauge,
+            "sealstone_osd_insecure_profile",
+            "Mechanisms that are known to be broken and were switched on.",
+            insecure,
+        );
         let mut one =
             |kind, name: &str, help: &str, value| page.family(kind, name, help, [(&labels[..], value)]);
         one(Sample::Gauge, "sealstone_osd_capacity_bytes", "Bytes that objects may use.", usage.total);

@@ -14,7 +14,7 @@ use sealstone_initiator::{ScsiRequest, ScsiResponse, Session, SessionConfig, Tar
 use sealstone_mds_protocol::{Access, FilePath, Grant, Request, Response};
 use sealstone_osd::cdb::Extent;
 use sealstone_osd::{
-    Capability, CapabilityBytes, Cdb, Command, Descriptor, Generation, ObjectId, Permissions,
+    Capability, CapabilityBytes, Cdb, Command, Descriptor, Generation, ObjectId, Permissions, SecurityMethod,
 };
 use sealstone_scsi::Sense;
 use sealstone_seal::{
@@ -173,8 +173,8 @@ fn mint(folder: &Path, object: ObjectId, expires_ms: u64) -> Outcome<Credential>
         generation: Generation::Osd2,
         format: Generation::Osd2,
         key_version: 0,
-        icv_algorithm: sealstone_seal::algorithm::SLOT_HMAC_SHA256,
-        method: sealstone_osd::SecurityMethod::AllData,
+        icv_algorithm: sealstone_seal::algorithm::preferred_slot(Generation::Osd2, SecurityMethod::AllData),
+        method: SecurityMethod::AllData,
         expires_ms,
         audit: [0xAA; 20],
         discriminator: random(),

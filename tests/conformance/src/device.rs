@@ -4,7 +4,7 @@ use crate::cdb::{self, Action, Generation, Get, Request, UNUSED};
 use crate::iscsi::{Connection, Reply};
 use crate::list::{self, Attribute};
 use crate::runner::skip;
-use crate::seal::{self, CredentialKeys, Keys, Method, Signer};
+use crate::seal::{self, CredentialKeys, Keys, Method, Origin, Signer};
 use crate::sense::Sense;
 
 pub(crate) const GOOD: u8 = 0x00;
@@ -101,6 +101,8 @@ pub(crate) struct Device {
     pub(crate) keys: Option<Keys>,
     /// The partition that the test may work in.
     pub(crate) partition: u64,
+    /// The algorithm slot of ALLDATA, if not the one that a client would take.
+    pub(crate) slot: Option<u8>,
     clock_offset_ms: i64,
 }
 
@@ -112,7 +114,7 @@ impl Device {
         keys: Option<Keys>,
         partition: u64,
     ) -> Self {
-        Self { connection, generation, method, keys, partition, clock_offset_ms: 0 }
+        Self { connection, generation, method, keys, partition, slot: None, clock_offset_ms: 0 }
     }
 
     pub(crate) fn request(&self, action: Action) -> Request {
@@ -217,6 +219,7 @@ impl Device {
         let mut data_in_max = layout.data_in;
         cdb[nonce_at + 12..nonce_at + 20].fill(0xFF);
         let mut shot = Shot { layout, nonce: [0; 12], keys: None, ..Shot::default() };
+        shot.origin = origin(&request, &cdb);
         if self.method >= Method::CmdRsp {
             let keys = self.keys.as_ref().expect("keys of a secured device");
             let slot = capability[1] & 0x0F;
@@ -234,7 +237,9 @@ impl Device {
                 if data_out.len() > continuation.len() {
                     let at = data_out.len().next_multiple_of(generation.unit());
                     cdb[nonce_at + 16..nonce_at + 20].copy_from_slice(&generation.offset(at).to_be_bytes());
-                    let block = credential.data_out(&shot.nonce, &layout.set, &layout.get, &request.data);
+                    let origin = Origin { inward: false, ..shot.origin };
+                    let (set, get) = (&layout.set, &layout.get);
+                    let block = credential.data_out(&shot.nonce, &origin, set, get, &request.data);
                     data_out.resize(at, 0);
                     data_out.extend_from_slice(&block);
                 }
@@ -242,7 +247,7 @@ impl Device {
                     let at = layout.data_in.next_multiple_of(generation.unit());
                     cdb[nonce_at + 12..nonce_at + 16].copy_from_slice(&generation.offset(at).to_be_bytes());
                     shot.data_in_icv = Some(at);
-                    data_in_max = at + 16 + generation.icv_len();
+                    data_in_max = at + credential.data_in_len();
                 }
             }
             if let Some(further) = &further {
@@ -270,7 +275,11 @@ impl Device {
         let generation = request.generation;
         let mut capability = vec![0; generation.capability_len()];
         capability[0] = generation.pick(1, 2);
-        capability[1] = generation.pick(0, 1);
+        capability[1] = match (self.method, self.slot) {
+            (Method::AllData, Some(slot)) => slot,
+            (Method::AllData, None) => generation.pick(3, 2),
+            _ => generation.pick(0, 1),
+        };
         capability[2] = self.method as u8;
         capability[10..30].copy_from_slice(b"conformance of tests");
         capability[48] = request.kind;
@@ -328,7 +337,7 @@ impl Device {
                 let (data, attributes) = (count(0), count(8));
                 let data = reply.data_in[..data].to_vec();
                 let attributes = reply.data_in[place..place + attributes].to_vec();
-                let whole = keys.data_in(&shot.nonce, &data, &attributes);
+                let whole = keys.data_in(&shot.nonce, &shot.origin, block, &data, &attributes);
                 assert_eq!(block[..whole.len()], whole, "data-in check value");
                 (data, attributes)
             }
@@ -356,6 +365,17 @@ pub(crate) struct Shot {
     layout: Layout,
     keys: Option<CredentialKeys>,
     data_in_icv: Option<usize>,
+    origin: Origin,
+}
+
+/// What the data of a request are a range of, as its CDB says.
+fn origin(request: &Request, cdb: &[u8]) -> Origin {
+    let number = |at: usize| number(&cdb[at..at + 8]);
+    let extent = [cdb::READ, cdb::WRITE, cdb::CREATE_AND_WRITE].contains(&request.action);
+    let start = request.generation.pick(44, 40);
+    let fits = number(start).checked_add(number(start - 8)).is_some();
+    let start = (extent && request.continuation.is_empty() && fits).then(|| number(start));
+    Origin { inward: true, partition: request.partition, object: request.object, start }
 }
 
 /// Where everything stands in the two buffers (t10-osd 1.7).

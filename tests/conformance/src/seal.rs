@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use sha1::Sha1;
+use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
 
 use crate::cdb::Generation;
@@ -126,7 +126,69 @@ impl Keys {
     }
 }
 
-/// The keys of one credential: slot 0 is HMAC-SHA1, slot 1 HMAC-SHA256 with a key for each purpose.
+/// What the data of a command are a range of, and which way they go.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Origin {
+    pub(crate) inward: bool,
+    pub(crate) partition: u64,
+    pub(crate) object: u64,
+    /// First byte in the object; none if they are no range of one.
+    pub(crate) start: Option<u64>,
+}
+
+/// How a slot covers data: numbers of the profile and of the digest of lists, bytes of a unit.
+#[derive(Clone, Copy)]
+struct Units {
+    profile: u8,
+    lists: u8,
+    bytes: u64,
+}
+
+impl Units {
+    fn of_slot(slot: u8) -> Option<Self> {
+        match slot {
+            2 => Some(Self { profile: 4, lists: 4, bytes: 16 << 10 }),
+            3 => Some(Self { profile: 1, lists: 1, bytes: 8 << 10 }),
+            _ => None,
+        }
+    }
+
+    fn list(self, bytes: &[u8]) -> Vec<u8> {
+        match self.lists {
+            1 => Sha1::digest(bytes).to_vec(),
+            _ => blake3::hash(bytes).as_bytes().to_vec(),
+        }
+    }
+
+    /// The value of each unit that the data touch, one after the other.
+    fn values(self, start: u64, data: &[u8], object_length: u64) -> Vec<Vec<u8>> {
+        let (mut values, mut at, end) = (Vec::new(), start, start + data.len() as u64);
+        while at < end {
+            let first = at - at % self.bytes;
+            let stop = (first + self.bytes).min(end);
+            let whole = at == first && stop == (first + self.bytes).min(object_length);
+            let bytes = &data[(at - start) as usize..(stop - start) as usize];
+            values.push(match (self.profile, whole) {
+                (1, _) => Sha1::digest(bytes).to_vec(),
+                (_, true) => {
+                    use blake3::hazmat::HasherExt as _;
+                    let mut tree = blake3::Hasher::new();
+                    tree.set_input_offset(at).update(bytes);
+                    tree.finalize_non_root().to_vec()
+                }
+                (_, false) => {
+                    let input = [bytes, &at.to_be_bytes()].concat();
+                    blake3::derive_key("osd range edge v1", &input).to_vec()
+                }
+            });
+            at = stop;
+        }
+        values
+    }
+}
+
+/// The keys of one credential: slot 0 is HMAC-SHA1, slot 1 HMAC-SHA256 with a key for each purpose, slot 2 the same over
+/// BLAKE3 units, slot 3 HMAC-SHA1 over SHA-1 units.
 pub(crate) struct CredentialKeys {
     generation: Generation,
     slot: u8,
@@ -142,7 +204,7 @@ impl CredentialKeys {
         system_id: &[u8; 20],
     ) -> Self {
         let key = match slot {
-            0 => sha1(signing, &[capability, system_id]),
+            0 | 3 => sha1(signing, &[capability, system_id]),
             _ => sha256(signing, &[capability, system_id]),
         };
         Self { generation, slot, key }
@@ -150,7 +212,7 @@ impl CredentialKeys {
 
     fn tag(&self, label: &[u8], parts: &[&[u8]]) -> Vec<u8> {
         let mut tag = match self.slot {
-            0 => sha1(&self.key, parts),
+            0 | 3 => sha1(&self.key, parts),
             _ => sha256(&sha256(&self.key, &[label, &[1]]), parts),
         };
         tag.resize(self.generation.icv_len(), 0);
@@ -172,14 +234,72 @@ impl CredentialKeys {
         self.tag(b"sealstone osd rsp v1", &[b"OSDRSP01", nonce, &[status], &length, sense])
     }
 
-    pub(crate) fn data_out(&self, nonce: &[u8], set: &[u8], get: &[u8], data: &[u8]) -> Vec<u8> {
+    /// Bytes of data-in integrity information.
+    pub(crate) fn data_in_len(&self) -> usize {
+        16 + if Units::of_slot(self.slot).is_some() { 16 } else { 0 } + self.generation.icv_len()
+    }
+
+    /// The check value over digests of data and lists.
+    fn over_units(
+        &self,
+        units: Units,
+        nonce: &[u8],
+        origin: &Origin,
+        data: &[u8],
+        lists: [&[u8]; 2],
+        (object_length, generation): (u64, u64),
+    ) -> Vec<u8> {
+        let start = origin.start.unwrap_or(0);
+        let values = units.values(start, data, if origin.inward { object_length } else { u64::MAX });
+        let mut header = b"OSDHM\0\x01".to_vec();
+        header.extend([units.profile, if origin.inward { 1 } else { 2 }, units.lists, 0, 0]);
+        header.extend_from_slice(nonce);
+        for word in [origin.partition, origin.object, start, data.len() as u64, object_length, generation] {
+            header.extend(word.to_be_bytes());
+        }
+        header.extend((units.bytes as u32).to_be_bytes());
+        header.extend((values.len() as u32).to_be_bytes());
+        lists.iter().for_each(|list| header.extend((list.len() as u64).to_be_bytes()));
+        assert_eq!(header.len(), 96, "the header's length");
+        let lists = lists.iter().filter(|list| !list.is_empty()).map(|list| units.list(list));
+        let all: Vec<u8> = [header].into_iter().chain(values).chain(lists).flatten().collect();
+        self.tag(if origin.inward { b"sealstone osd din v1" } else { b"sealstone osd dout v1" }, &[&all])
+    }
+
+    pub(crate) fn data_out(
+        &self,
+        nonce: &[u8],
+        origin: &Origin,
+        set: &[u8],
+        get: &[u8],
+        data: &[u8],
+    ) -> Vec<u8> {
         let counts = [data.len(), set.len(), get.len()].map(|count| (count as u64).to_be_bytes()).concat();
+        if let Some(units) = Units::of_slot(self.slot) {
+            let tag = self.over_units(units, nonce, origin, data, [set, get], (0, 0));
+            return [counts, tag].concat();
+        }
         let tag = self.tag(b"sealstone osd dout v1", &[b"OSDDOU01", nonce, &counts, set, get, data]);
         [counts, tag].concat()
     }
 
-    pub(crate) fn data_in(&self, nonce: &[u8], data: &[u8], attributes: &[u8]) -> Vec<u8> {
+    /// `told` is the integrity information as it came: what it says of the object is taken from there.
+    pub(crate) fn data_in(
+        &self,
+        nonce: &[u8],
+        origin: &Origin,
+        told: &[u8],
+        data: &[u8],
+        attributes: &[u8],
+    ) -> Vec<u8> {
         let counts = [data.len(), attributes.len()].map(|count| (count as u64).to_be_bytes()).concat();
+        if let Some(units) = Units::of_slot(self.slot) {
+            let word = |at: usize| u64::from_be_bytes(told[at..at + 8].try_into().unwrap());
+            let place = (word(16), word(24));
+            assert!(place.0 >= origin.start.unwrap_or(0) + data.len() as u64, "data within the object");
+            let tag = self.over_units(units, nonce, origin, data, [&[], attributes], place);
+            return [counts, told[16..32].to_vec(), tag].concat();
+        }
         let tag = self.tag(b"sealstone osd din v1", &[b"OSDDIN01", nonce, &counts, data, attributes]);
         [counts, tag].concat()
     }

@@ -174,6 +174,7 @@ mod tests {
     use sealstone_osd::capability::{Range, Scope};
     use sealstone_osd::{Capability, Descriptor, ObjectId, ObjectType, Permissions, SecurityMethod};
     use sealstone_scsi::FieldPointer;
+    use sealstone_seal::algorithm::preferred_slot;
 
     const OBJECT: ObjectId = ObjectId::new(0x1_0000, 0x1_0000);
 
@@ -182,7 +183,7 @@ mod tests {
             generation: Generation::Osd2,
             format: Generation::Osd2,
             key_version: 1,
-            icv_algorithm: 1,
+            icv_algorithm: preferred_slot(Generation::Osd2, method),
             method,
             expires_ms: 0,
             audit: [0; 20],

@@ -7,6 +7,8 @@ use sealstone_osd::{
     Capability, Cdb, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
 };
 
+use sealstone_seal::algorithm::preferred_slot;
+
 use super::conditions::{self as condition, Condition};
 use super::samples::Sample;
 use super::support::{START_MS, Wish};
@@ -156,7 +158,7 @@ pub fn full(sample: &Sample, method: SecurityMethod) -> Capability {
         generation,
         format: generation,
         key_version: 0,
-        icv_algorithm: generation.select([0, 1]),
+        icv_algorithm: preferred_slot(generation, method),
         method,
         expires_ms: START_MS + 3_600_000,
         audit: *b"auditor-of-the-tests",
@@ -448,7 +450,7 @@ impl Collector<'_> {
         if generation == Generation::Osd1 {
             self.finish(condition::CODE, "descriptor type 3", at(55, 0x30));
         }
-        let empty: &[u8] = generation.select([&[1, 2, 15], &[2, 7, 15]]);
+        let empty: &[u8] = generation.select([&[1, 2, 4, 15], &[4, 7, 15]]);
         for slot in empty {
             self.finish(condition::ALGORITHM, format!("slot {slot}"), at(1, *slot));
         }

@@ -24,6 +24,7 @@ use sealstone_scsi::lu::{
     Buffers, InitiatorPort, LogicalUnit as _, NexusId, NoTasks, ScsiCommand, ScsiReply, Tasks,
 };
 use sealstone_scsi::{Sense, Status};
+use sealstone_seal::algorithm::preferred_slot;
 use sealstone_seal::signer::{Parts as SignParts, Reply, ReplyError, Signed, Signer};
 use sealstone_seal::{
     AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, KeySelector, SecurityToken, selector,
@@ -300,7 +301,7 @@ impl Bench {
             generation: Generation::Osd2,
             format: Generation::Osd2,
             key_version: 0,
-            icv_algorithm: 1,
+            icv_algorithm: preferred_slot(Generation::Osd2, method),
             method,
             expires_ms: START_MS + 3_600_000,
             audit: *b"auditor-of-the-tests",

@@ -253,6 +253,9 @@ fn supported_algorithms_are_told(device: &mut Device) {
         skip("the device tells no algorithms");
     }
     assert_eq!(codes[0], [0x01], "slot 0 is HMAC-SHA1");
+    if !codes[2].is_empty() {
+        assert_eq!(codes[1..4].concat(), [0xF1, 0xF3, 0xF4], "the algorithms of this project");
+    }
     assert!(codes.iter().all(|code| code.len() <= 1));
 }
 

@@ -28,6 +28,7 @@ behaviours! { "Security";
     Secured "t10-osd 5.3 2405" a_frozen_key_is_refused;
     Secured "security 3" floors_cannot_be_lowered;
     Secured "t10-osd 1.7" a_missing_data_out_check_value_is_refused;
+    Secured "security 1" data_are_protected_by_the_algorithm_of_each_slot;
     Open "t10-osd T2" nosec_takes_what_open_osd_sends;
     Open "t10-osd 4.2" nosec_still_asks_for_permissions;
 }
@@ -263,6 +264,29 @@ fn a_missing_data_out_check_value_is_refused(device: &mut Device) {
     assert_eq!((sense.key, sense.code), (ILLEGAL, INVALID_FIELD));
     assert_eq!(sense.field, Some((true, device.generation.pick(196, 232))));
     device.holds(object, b"untouched");
+}
+
+/// Ranges of every kind, out and in; and what was changed on the way out is refused.
+fn data_are_protected_by_the_algorithm_of_each_slot(device: &mut Device) {
+    let slots: &[u8] = device.generation.pick(&[0, 3][..], &[0, 1, 2, 3]);
+    let content: Vec<u8> = (0..50_000_u32).map(|at| (at * 7 + at / 251) as u8).collect();
+    for slot in slots {
+        device.slot = Some(*slot);
+        let object = device.object(&content);
+        for (start, length) in [(0, 50_000), (16_384, 16_384), (5000, 12_000), (32_768, 17_232), (49_999, 1)]
+        {
+            device.write(object, start as u64, &content[start..start + length]);
+            let request = device.user(cdb::READ, object).start(start as u64).fetches(length);
+            assert_eq!(device.run(request).good().data, &content[start..start + length], "slot {slot}");
+        }
+        let request = device.user(cdb::WRITE, object).start(8192).sends(&content[..20_000]);
+        let mut shot = device.sign(request);
+        shot.data_out[19_999] ^= 1;
+        let sense = sensed(device, &shot);
+        assert_eq!((sense.key, sense.code), (ILLEGAL, 0x260F), "slot {slot}");
+        device.holds(object, &content);
+    }
+    device.slot = None;
 }
 
 fn nosec_takes_what_open_osd_sends(device: &mut Device) {
