@@ -18,11 +18,12 @@ use sealstone_iscsi::initiator::{
     Violation,
 };
 use sealstone_iscsi::{Buffer, Cdb, Gather, Pool, TaskAttribute, TaskId};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 
 use crate::proof::Proof;
+use crate::receive::poll_receive;
 use crate::{ScsiResponse, SessionConfig, SessionError};
 
 /// Pieces in one vectored write at most.
@@ -112,7 +113,7 @@ pub(crate) struct Driver<S> {
     timer: Pin<Box<Sleep>>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
     pub(crate) fn new(
         stream: S,
         config: &SessionConfig,
@@ -279,20 +280,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     /// Reads once; true if bytes moved.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        let now_ms = self.now_ms();
         let [first, second] = self.connection.rx_space();
-        let space = if first.is_empty() { second } else { first };
-        if space.is_empty() {
+        if first.is_empty() && second.is_empty() {
             return Ok(false);
         }
-        let mut buffer = ReadBuf::new(space);
-        match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+        match poll_receive(&mut self.stream, cx, [first, second]) {
             Poll::Pending => Ok(false),
             Poll::Ready(Err(error)) => Err(error),
-            Poll::Ready(Ok(())) => {
-                match buffer.filled().len() {
+            Poll::Ready(Ok(count)) => {
+                match count {
                     0 => self.connection.end_of_stream(),
-                    count => self.connection.received(count, now_ms),
+                    count => {
+                        let now_ms = self.now_ms();
+                        self.connection.received(count, now_ms);
+                    }
                 }
                 Ok(true)
             }
@@ -426,12 +427,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         let protocol = self.connection.poll_timeout().map(|due| self.began + Duration::from_millis(due));
         let commands = self.deadlines.first().map(|(due, _)| *due);
         let Some(due) = protocol.into_iter().chain(commands).min() else { return Poll::Pending };
-        if self.timer.deadline() != due {
+        // Deadlines move on with every command and every byte. A timer that is too early costs one look when it comes;
+        // one that is set anew each time costs more than that for every command.
+        if self.timer.is_elapsed() || due < self.timer.deadline() {
             self.timer.as_mut().reset(due);
         }
-        if self.timer.as_mut().poll(cx).is_pending() {
-            return Poll::Pending;
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if due <= Instant::now() {
+                return self.timed_out();
+            }
+            self.timer.as_mut().reset(due);
         }
+        Poll::Pending
+    }
+
+    /// Does what is due.
+    fn timed_out(&mut self) -> Poll<Option<End>> {
         let now_ms = self.now_ms();
         self.connection.handle_timeout(now_ms);
         while let Some((due, task)) = self.deadlines.first().copied() {

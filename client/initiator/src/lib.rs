@@ -14,6 +14,7 @@ mod manager;
 mod operation;
 mod osd;
 mod proof;
+mod receive;
 mod session;
 mod url;
 

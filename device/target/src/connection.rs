@@ -3,6 +3,7 @@
 mod commands;
 mod io;
 mod orders;
+mod receive;
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,7 +52,7 @@ pub(crate) async fn serve<S>(
     leaving: watch::Receiver<bool>,
     slot: Slot,
 ) where
-    S: AsyncRead + AsyncWrite + Unpin + Send,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     shared.counters.add(Counter::ConnectionsOpen, 1);
     let _open = Open(Arc::clone(&shared));
@@ -170,7 +171,7 @@ struct Driver<S> {
     rejects_seen: u32,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
     fn now_ms(&self) -> u64 {
         self.shared.config.clock.now_ms()
     }
@@ -178,6 +179,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
     async fn run(&mut self) -> End {
         let mut timer = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         let mut armed: Option<u64> = None;
+        let mut leaving = self.leaving.clone();
+        let mut leave = std::pin::pin!(async move {
+            // An error means that the target is gone, which it cannot be before us.
+            let _ = leaving.wait_for(|leaving| *leaving).await;
+        });
         loop {
             if let Some(end) = self.work().await {
                 return end;
@@ -189,7 +195,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
                 timer.as_mut().reset(Instant::now() + Duration::from_millis(due.saturating_sub(now)));
                 armed = Some(due);
             }
-            match self.wait(timer.as_mut(), armed.is_some()).await {
+            match self.wait(timer.as_mut(), armed.is_some(), leave.as_mut()).await {
                 Err(error) => return End::Socket(error),
                 Ok(Woke::Written) => {}
                 Ok(Woke::Read(0)) => self.machine.end_of_stream(),

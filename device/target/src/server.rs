@@ -191,7 +191,7 @@ impl Target {
     /// the address that discovery tells.
     pub async fn serve_stream<S>(&self, stream: S, local: String, peer: String, secure: bool)
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         if let Ok(slot) = self.slot(&peer) {
             self.run(stream, local, peer, secure, slot).await;
@@ -220,7 +220,7 @@ impl Target {
 
     async fn run<S>(&self, stream: S, local: String, peer: String, secure: bool, slot: Slot)
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let leaving = self.0.leaving.subscribe();
         connection::serve(Arc::clone(&self.0), stream, local, peer, secure, leaving, slot).await;

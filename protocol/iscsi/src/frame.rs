@@ -14,10 +14,11 @@ use crate::{
     pdu::{self, BHS_LEN, Bhs},
 };
 
-/// Direct reads behind which little spill space is offered, so that few bytes of the next segment need copying.
+/// Segments this long are worth bringing straight to their destination: little spill space is offered behind them, and
+/// before the next one that is expected, so that few of its bytes need copying.
 const DIRECT_LARGE: usize = 16 * 1024;
-/// Spill offered behind a large direct read: some headers.
-const SPILL_BEHIND_DIRECT: usize = 512;
+/// Spill offered beside large segments: some headers.
+const SPILL_BESIDE_DIRECT: usize = 512;
 const DIGEST_LEN: usize = 4;
 
 /// The stream cannot be followed any more.
@@ -63,6 +64,11 @@ enum State {
     },
 }
 
+/// How much of the free spill space is offered.
+fn spill_room(free: usize, beside_direct: bool) -> usize {
+    if beside_direct { free.min(SPILL_BESIDE_DIRECT) } else { free }
+}
+
 pub(crate) struct Receiver {
     spill: Vec<u8>,
     start: usize,
@@ -70,6 +76,9 @@ pub(crate) struct Receiver {
     bhs: Bhs,
     ahs: Vec<u8>,
     state: State,
+    /// A large segment came lately: the next is expected, and headers are read by themselves. Ends when such a read is
+    /// full of something else.
+    expects_large: bool,
     data_crc: u32,
     crc: Crc32c,
     header_digest: bool,
@@ -85,6 +94,7 @@ impl Receiver {
             bhs: [0; BHS_LEN],
             ahs: Vec::new(),
             state: State::Header,
+            expects_large: false,
             data_crc: 0,
             crc,
             header_digest: false,
@@ -117,12 +127,9 @@ impl Receiver {
             }
             _ => &mut [],
         };
-        let mut spill = &mut self.spill[self.end..];
-        if direct.len() >= DIRECT_LARGE {
-            let room = spill.len().min(SPILL_BEHIND_DIRECT);
-            spill = &mut spill[..room];
-        }
-        [direct, spill]
+        let beside = direct.len() >= DIRECT_LARGE || direct.is_empty() && self.expects_large;
+        let room = spill_room(self.spill.len() - self.end, beside);
+        [direct, &mut self.spill[self.end..self.end + room]]
     }
 
     /// `n` bytes were put into [`Self::space`].
@@ -143,6 +150,9 @@ impl Receiver {
             }
             *filled += direct;
             into_spill = n - direct;
+        }
+        if into_spill == n && n >= spill_room(self.spill.len() - self.end, true) {
+            self.expects_large = false;
         }
         self.end = (self.end + into_spill).min(self.spill.len());
     }
@@ -167,6 +177,8 @@ impl Receiver {
     /// After [`Step::Header`]: sends the data segment there.
     pub(crate) fn accept(&mut self, destination: Destination) {
         self.data_crc = 0;
+        self.expects_large |=
+            matches!(destination, Destination::Into(..)) && self.data_length() >= DIRECT_LARGE;
         self.state = State::Data { destination, filled: 0 };
     }
 
@@ -245,5 +257,82 @@ impl Receiver {
             digest == 0 || digest::wire((self.crc)(self.data_crc, &trailer[..padding])) == trailer[padding..];
         self.start += padding + digest;
         Some(intact)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    /// Feeds a stream as a socket that has all of it would; counts reads, and bytes that went through the spill.
+    fn feed(receiver: &mut Receiver, mut stream: &[u8]) -> (usize, usize, usize) {
+        let (mut reads, mut spilled, mut pdus) = (0, 0, 0);
+        while !stream.is_empty() {
+            let [first, second] = receiver.space();
+            let direct = first.len().min(stream.len());
+            first[..direct].copy_from_slice(&stream[..direct]);
+            let rest = second.len().min(stream.len() - direct);
+            second[..rest].copy_from_slice(&stream[direct..direct + rest]);
+            stream = &stream[direct + rest..];
+            receiver.received(direct + rest);
+            (reads, spilled) = (reads + 1, spilled + rest);
+            loop {
+                match receiver.step() {
+                    Step::Starved => break,
+                    Step::Header => {
+                        let length = pdu::data_length(receiver.bhs()) as usize;
+                        receiver.accept(Destination::Into(Buffer::from(vec![0; length]), 0));
+                    }
+                    Step::Pdu { destination, intact } => {
+                        let Destination::Into(buffer, _) = destination else { panic!("it was kept") };
+                        assert!(intact && buffer.as_slice().iter().all(|byte| *byte == 7));
+                        pdus += 1;
+                    }
+                    Step::Broken(error) => panic!("{error}"),
+                }
+            }
+        }
+        (reads, spilled, pdus)
+    }
+
+    fn stream(lengths: &[usize]) -> Vec<u8> {
+        let mut stream = Vec::new();
+        for &length in lengths {
+            let mut bhs = [0; BHS_LEN];
+            bhs[5..8].copy_from_slice(&u32::try_from(length).unwrap().to_be_bytes()[1..]);
+            stream.extend_from_slice(&bhs);
+            stream.resize(stream.len() + length, 7);
+            stream.resize(stream.len() + pdu::padding(length), 0);
+        }
+        stream
+    }
+
+    #[test]
+    fn large_segments_in_a_row_are_not_copied() {
+        let mut receiver = Receiver::new(|crc, _| crc);
+        let (_, spilled, pdus) = feed(&mut receiver, &stream(&[65536; 20]));
+        assert_eq!(pdus, 20);
+        // The first is met unprepared, the others bring some headers along.
+        assert!(spilled <= limits::SPILL + 20 * SPILL_BESIDE_DIRECT, "{spilled}");
+    }
+
+    #[test]
+    fn a_header_behind_a_large_segment_takes_no_read_of_its_own() {
+        let mut receiver = Receiver::new(|crc, _| crc);
+        feed(&mut receiver, &stream(&[65536, 44]));
+        let (reads, ..) = feed(&mut receiver, &stream(&[65536, 44]));
+        assert_eq!(reads, 2, "one finds the header, one the rest");
+    }
+
+    #[test]
+    fn small_segments_after_large_ones_come_many_at_a_time_again() {
+        let mut receiver = Receiver::new(|crc, _| crc);
+        feed(&mut receiver, &stream(&[65536]));
+        let small = stream(&[200; 500]);
+        let (reads, _, pdus) = feed(&mut receiver, &small);
+        assert_eq!(pdus, 500);
+        assert!(reads <= small.len() / limits::SPILL * 2 + 3, "{reads}");
     }
 }

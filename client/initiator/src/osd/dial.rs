@@ -1,5 +1,6 @@
 //! Ways to reach a device: TCP, or whatever a simulation supplies.
 
+use core::any::Any;
 use core::future::Future;
 use core::pin::Pin;
 use core::time::Duration;
@@ -13,8 +14,16 @@ use crate::{SessionError, TargetUrl};
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes both ways.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    /// What it really is: a TCP socket can do more than any stream.
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
 
 /// A connection under way.
 pub type Dialing<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Stream>, SessionError>> + Send + 'a>>;

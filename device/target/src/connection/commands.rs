@@ -22,7 +22,7 @@ use crate::{
     pool::CommandBuffers,
 };
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
     pub(super) fn execute(&mut self, command: Command) {
         let counters = &self.shared.counters;
         counters.add(Counter::Commands, 1);

@@ -14,11 +14,11 @@ use sealstone_iscsi::{
     target::{Connection, Reply},
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     time::Sleep,
 };
 
-use super::{Driver, HIGH_WATER, orders::Order};
+use super::{Driver, HIGH_WATER, orders::Order, receive::poll_receive};
 use crate::{Counter, sessions::Control};
 
 /// Pieces in one vectored write.
@@ -40,7 +40,7 @@ pub(super) enum Woke {
 pub(super) struct Outbox {
     pieces: VecDeque<Bytes>,
     bytes: usize,
-    /// Since when the first piece is the first.
+    /// Since when the first piece is the first; of no meaning while there is none.
     since: u64,
     unflushed: bool,
 }
@@ -102,17 +102,17 @@ impl Outbox {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
     /// Waits for the first thing that can be done.
-    pub(super) async fn wait(&mut self, mut timer: Pin<&mut Sleep>, armed: bool) -> io::Result<Woke> {
+    pub(super) async fn wait(
+        &mut self,
+        mut timer: Pin<&mut Sleep>,
+        armed: bool,
+        mut leave: Pin<&mut impl Future<Output = ()>>,
+    ) -> io::Result<Woke> {
         let shared = std::sync::Arc::clone(&self.shared);
         let mut freed = std::pin::pin!(shared.memory.freed.notified());
         let starved = self.machine.is_starved();
-        let leaving = &mut self.leaving;
-        let mut leave = std::pin::pin!(async {
-            // An error means that the target is gone, which it cannot be before us.
-            let _ = leaving.wait_for(|leaving| *leaving).await;
-        });
         let (left, machine, stream, outbox) =
             (self.left, &mut self.machine, &mut self.stream, &mut self.outbox);
         let (completions, mailbox) = (&mut self.completions, &mut self.mailbox);
@@ -122,7 +122,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
                 if let Poll::Ready(written) = outbox.poll_write(stream, cx) {
                     let count = written?;
                     shared.counters.add(Counter::BytesSent, count as u64);
-                    outbox.written(count, shared.config.clock.now_ms());
+                    let now = if count < outbox.bytes { shared.config.clock.now_ms() } else { 0 };
+                    outbox.written(count, now);
                     return Poll::Ready(Ok(Woke::Written));
                 }
             } else if outbox.unflushed && Pin::new(&mut *stream).poll_flush(cx)?.is_ready() {
@@ -146,14 +147,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
             if starved && freed.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Ok(Woke::Memory));
             }
-            let [direct, spill] = machine.rx_space();
-            let place = if direct.is_empty() { spill } else { direct };
-            if !place.is_empty() {
-                let mut place = ReadBuf::new(place);
-                ready!(Pin::new(&mut *stream).poll_read(cx, &mut place))?;
-                return Poll::Ready(Ok(Woke::Read(place.filled().len())));
+            let places = machine.rx_space();
+            if places.iter().all(|place| place.is_empty()) {
+                return Poll::Pending;
             }
-            Poll::Pending
+            let count = ready!(poll_receive(&mut *stream, cx, places))?;
+            Poll::Ready(Ok(Woke::Read(count)))
         })
         .await
     }

@@ -63,7 +63,7 @@ impl Tasks for OtherTasks {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Driver<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
     /// Carries an order out, or begins to.
     pub(super) fn carry_out(&mut self, order: Order) {
         let Order { what, lun, from, answer } = order;
