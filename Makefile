@@ -43,6 +43,12 @@ fuzz: setup ## Coverage-guided fuzzing of what strangers reach, ten minutes each
 	@. scripts/env
 	scripts/fuzz --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
+TORTURE_SECONDS ?= 120
+
+torture: build ## Kill real daemons under load, again and again, and compare what comes back
+	@. scripts/env
+	cargo run --release -q -p sealstone-torture -- --seconds $(TORTURE_SECONDS)
+
 bench: build ## The first figures, as a table and as JSON in target/bench/
 	@. scripts/env
 	cargo run --release -p sealstone-bench -- run --json target/bench/figures.json
@@ -50,4 +56,4 @@ bench: build ## The first figures, as a table and as JSON in target/bench/
 clean: ## Remove build output
 	@rm -rf target
 
-.PHONY: help setup build demo check test fuzz bench clean
+.PHONY: help setup build demo check test fuzz torture bench clean

@@ -5,11 +5,13 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use crate::Ended;
 
 /// How long a daemon may take until it is ready; generous, because tests share two cores.
 const READY_S_MAX: u64 = 30;
@@ -35,14 +37,28 @@ impl Daemon {
     /// Starts the daemon and waits for its ready line (run it with `--json`).
     #[track_caller]
     #[must_use]
-    pub fn start(mut command: Command) -> Self {
+    pub fn start(command: Command) -> Self {
+        match Self::try_start(command) {
+            Ok(daemon) => daemon,
+            Err(ended) => {
+                panic!("it ended with {} instead of being ready; it said: {}", ended.code, ended.stderr)
+            }
+        }
+    }
+
+    /// The same, where it may also end instead.
+    ///
+    /// # Errors
+    /// It ended; how.
+    #[track_caller]
+    pub fn try_start(mut command: Command) -> Result<Self, Ended> {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the daemon starts");
         let stdout = child.stdout.take().expect("piped");
         let said = Arc::new(Mutex::new(String::new()));
         let mut stderr = child.stderr.take().expect("piped");
         let for_reader = Arc::clone(&said);
-        std::thread::spawn(move || {
+        let listener = std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = stderr.read(&mut bytes) {
                 let text = String::from_utf8_lossy(&bytes[..count]);
@@ -56,15 +72,23 @@ impl Daemon {
                 let _ = sender.send(line);
             }
         });
-        let line = receiver.recv_timeout(Duration::from_secs(READY_S_MAX));
-        let Ok(line) = line else {
-            let _ = child.kill();
-            let status = child.wait();
-            let said = said.lock().unwrap_or_else(PoisonError::into_inner);
-            panic!("no ready line within {READY_S_MAX} s; status {status:?}; it said: {said}");
+        let heard = || said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let line = match receiver.recv_timeout(Duration::from_secs(READY_S_MAX)) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => {
+                // Without standard output it has ended, or is about to.
+                let status = child.wait().expect("the child can be waited for");
+                let _ = listener.join();
+                return Err(Ended { code: status.code().unwrap_or(-1), stdout: Vec::new(), stderr: heard() });
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let _ = child.kill();
+                let status = child.wait();
+                panic!("no ready line within {READY_S_MAX} s; status {status:?}; it said: {}", heard());
+            }
         };
         let ready = serde_json::from_str(&line).unwrap_or_else(|error| panic!("ready line: {error}: {line}"));
-        Self { child, ready, said }
+        Ok(Self { child, ready, said })
     }
 
     /// A field of the ready line.

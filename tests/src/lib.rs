@@ -27,9 +27,12 @@ use serde_json::Value;
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
-        // target/debug/deps/some_test-… → target/debug
-        let test = std::env::current_exe().expect("a running test has a path");
-        let folder = test.ancestors().nth(2).expect("cargo puts tests two folders deep").to_owned();
+        // target/debug/deps/some_test-… or target/debug/some-program → target/debug
+        let this = std::env::current_exe().expect("a running program has a path");
+        let mut folder = this.parent().expect("it lies in a folder").to_owned();
+        if folder.ends_with("deps") {
+            folder.pop();
+        }
         let target = folder.parent().expect("a profile's folder lies in the target folder");
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo

@@ -142,13 +142,35 @@ impl OsdClient {
     /// # Errors
     /// Any [`OsdError`]. What may be repeated without changing the outcome has been repeated within the limits of
     /// [`OsdOptions`].
-    pub async fn execute(&self, bearer: &Bearer, mut operation: Operation) -> Result<Completion, OsdError> {
+    pub async fn execute(&self, bearer: &Bearer, operation: Operation) -> Result<Completion, OsdError> {
+        self.carry(bearer, operation, false).await
+    }
+
+    /// Runs one operation with FUA: what it changed is durable when the answer comes.
+    ///
+    /// # Errors
+    /// As [`OsdClient::execute`].
+    pub async fn execute_durably(
+        &self,
+        bearer: &Bearer,
+        operation: Operation,
+    ) -> Result<Completion, OsdError> {
+        self.carry(bearer, operation, true).await
+    }
+
+    async fn carry(
+        &self,
+        bearer: &Bearer,
+        mut operation: Operation,
+        durable: bool,
+    ) -> Result<Completion, OsdError> {
         let mut patience = Patience::default();
         let mut buffer = match &mut operation {
             Operation::Read { buffer, .. } => core::mem::take(buffer),
             _ => Vec::new(),
         };
         let mut draft = draft(bearer.generation(), &operation)?;
+        draft.durable |= durable;
         loop {
             let nexus = self.nexus(bearer, &mut patience).await?;
             let now_ms = self.0.environment.now_ms();
@@ -182,6 +204,7 @@ impl OsdClient {
                         Operation::CreateAndWrite { object, offset, data } => {
                             operation = Operation::Write { object, offset, data };
                             draft = super::translate::draft(bearer.generation(), &operation)?;
+                            draft.durable |= durable;
                         }
                         _ => return Ok(Completion::default()),
                     }

@@ -1,0 +1,366 @@
+//! One device on a folder of its own, its lives and its deaths.
+//!
+//! Does: make it, start it, have workers use it, kill it at a moment of the seed's choice, kill it again while it comes
+//! back, and look what is left. Does not: judge; the workers' oracle does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use sealstone_initiator::{OsdClient, OsdOptions, SystemEnvironment, TargetUrl, TcpDial};
+use sealstone_osd::SecurityMethod;
+use sealstone_tests::{Daemon, Ended, Signal, command, run, text};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::Report;
+use crate::keys::Issuer;
+use crate::worker::{Life, Tally, Worker};
+
+/// Partition of the first worker.
+const PARTITION: u64 = 0x10000;
+/// Shortest and longest life under load, milliseconds.
+const LIFE_MS: (u64, u64) = (30, 1000);
+/// Busy answers that a client sits out: a device that restarts many times in seconds waits for its clock.
+const BUSY_MAX: u32 = 60;
+/// Given back when a full file system keeps the device from starting.
+const BALLAST_BYTES: usize = 2 << 20;
+/// Longest that workers may take to notice that their device is gone.
+const AFTER_DEATH_MAX: Duration = Duration::from_secs(60);
+
+/// Where a device lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// Room for everything.
+    Roomy,
+    /// A capacity that the workers use up.
+    Full,
+    /// A file system that is smaller than the capacity.
+    Tight,
+}
+
+impl Ground {
+    /// Its name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Roomy => "roomy",
+            Self::Full => "full",
+            Self::Tight => "full file system",
+        }
+    }
+
+    const fn capacity(self) -> &'static str {
+        match self {
+            Self::Roomy | Self::Tight => "256M",
+            Self::Full => "1M",
+        }
+    }
+}
+
+/// A mounted tmpfs; unmounted when dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(place: PathBuf, size: &str) -> Option<Self> {
+        fs::create_dir(&place).ok()?;
+        let options = std::ffi::CString::new(format!("size={size}")).ok()?;
+        mount("tmpfs", &place, "tmpfs", MountFlags::empty(), options.as_c_str()).ok()?;
+        Some(Self(place))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // The folder goes with its temporary parent; a mount that stays would keep it.
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+/// The device and those who use it.
+pub struct Rig {
+    ground: Ground,
+    data: PathBuf,
+    ballast: Option<PathBuf>,
+    address: String,
+    url: Option<String>,
+    issuer: Arc<Issuer>,
+    workers: Vec<Worker>,
+    acknowledged: Arc<Vec<AtomicU64>>,
+    durable: Arc<Vec<AtomicU64>>,
+    random: StdRng,
+    // Unmounted before the folder goes.
+    _mounted: Option<Mounted>,
+    folder: Option<TempDir>,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self._mounted = None;
+    }
+}
+
+impl Rig {
+    /// A new device; `None` if its ground cannot be had here.
+    #[must_use]
+    pub fn new(ground: Ground, workers: usize, seed: u64) -> Option<Self> {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mounted = match ground {
+            Ground::Tight => Some(Mounted::new(folder.path().join("tight"), "14M")?),
+            Ground::Roomy | Ground::Full => None,
+        };
+        let place = mounted.as_ref().map_or_else(|| folder.path().to_owned(), |mounted| mounted.0.clone());
+        let (data, key) = (place.join("osd"), folder.path().join("osd.key"));
+        let made = ["--capacity", ground.capacity(), "--name", "osd", "--key-out", text(&key)];
+        run(&[&["osd", "init", "--data", text(&data)], &made[..]].concat()).ok();
+        let partitions = (0..workers as u64).map(|number| PARTITION + number);
+        let zeros = || Arc::new((0..workers).map(|_| AtomicU64::new(0)).collect());
+        Some(Self {
+            ground,
+            ballast: mounted.as_ref().map(|mounted| mounted.0.join("ballast")),
+            data,
+            address: "127.0.0.1:0".into(),
+            url: None,
+            issuer: Arc::new(Issuer::of(&key, partitions)),
+            workers: (0..workers).map(|n| Worker::new(n, PARTITION + n as u64, seed)).collect(),
+            acknowledged: zeros(),
+            durable: zeros(),
+            random: StdRng::seed_from_u64(seed),
+            _mounted: mounted,
+            folder: Some(folder),
+        })
+    }
+
+    /// Keeps the folder for whoever wants to look at it.
+    #[must_use]
+    pub fn keep(&mut self) -> Option<PathBuf> {
+        if self._mounted.is_some() {
+            return None;
+        }
+        self.folder.take().map(TempDir::keep)
+    }
+
+    fn serve(&mut self) -> std::process::Command {
+        let group_s = if self.random.gen_bool(0.5) { "1" } else { "5" };
+        let mut serve =
+            command(&["--json", "osd", "serve", "--data", text(&self.data), "--listen", &self.address]);
+        serve.args(["--insecure-nosec", "--insecure-capkey", "--group-s-max", group_s]);
+        // A scrub beside everything else; it must not mind either.
+        serve.args(["--scrub-mib-s-max", "64"]);
+        serve
+    }
+
+    /// Kills it some times while it comes back, then lets it.
+    fn start(&mut self, report: &mut Report) -> Result<Daemon, String> {
+        if self.url.is_some() {
+            for _ in 0..self.random.gen_range(0..3) {
+                let mut child = self
+                    .serve()
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .map_err(|error| format!("the daemon does not start: {error}"))?;
+                std::thread::sleep(Duration::from_millis(self.random.gen_range(0..120)));
+                let _ = child.kill();
+                child.wait().map_err(|error| error.to_string())?;
+                report.kills_at_start += 1;
+            }
+        }
+        let daemon = match Daemon::try_start(self.serve()) {
+            Ok(daemon) => daemon,
+            Err(ended) => self.start_with_room(ended)?,
+        };
+        daemon.field("address").clone_into(&mut self.address);
+        self.url = Some(daemon.field("url").to_owned());
+        Ok(daemon)
+    }
+
+    /// A device on a full file system may say that it cannot start; with some room it must.
+    fn start_with_room(&mut self, ended: Ended) -> Result<Daemon, String> {
+        let said = ended.stderr.trim_end();
+        let Some(ballast) = self.ballast.clone() else {
+            return Err(format!("the device does not start again: {said}"));
+        };
+        if ended.code != 1 || said.lines().count() != 1 || !said.contains("space") {
+            return Err(format!("on a full file system it ends with {}: {said}", ended.code));
+        }
+        let _ = fs::remove_file(ballast);
+        Daemon::try_start(self.serve())
+            .map_err(|ended| format!("with room again it does not start: {}", ended.stderr.trim_end()))
+    }
+
+    fn clients(&self) -> Vec<OsdClient> {
+        let url: TargetUrl = self.url.as_deref().expect("it was started").parse().expect("its own URL");
+        let environment = Arc::new(SystemEnvironment);
+        let mut options = OsdOptions::new(&*environment);
+        options.reconnects_max = 0;
+        options.busy_retries_max = BUSY_MAX;
+        let client = |_: &Worker| {
+            let mut options = options.clone();
+            // A session of its own for each.
+            options.session = sealstone_initiator::SessionConfig::new(None, &*environment);
+            OsdClient::new(Arc::new(TcpDial::new(&url)), &url, environment.clone(), options)
+        };
+        self.workers.iter().map(client).collect()
+    }
+
+    /// Lives and deaths until the time is over.
+    ///
+    /// # Errors
+    /// A promise was broken; which, and how.
+    pub fn torture(
+        &mut self,
+        runtime: &Runtime,
+        until: Instant,
+        tally: &Arc<Tally>,
+        report: &mut Report,
+    ) -> Result<(), String> {
+        if let Some(ballast) = &self.ballast {
+            fs::write(ballast, vec![7; BALLAST_BYTES]).map_err(|error| error.to_string())?;
+        }
+        let mut clean = false;
+        for life in 0.. {
+            let mut daemon = self.start(report)?;
+            let clients = self.clients();
+            if life == 0 {
+                runtime.block_on(self.make_partitions(&clients[0]))?;
+            }
+            self.workers.iter_mut().for_each(|worker| worker.switch(life));
+            let killed = Arc::new(AtomicBool::new(false));
+            self.verify(runtime, &clients, &killed, tally, clean)?;
+            report.lives += 1;
+            if Instant::now() >= until {
+                return self.farewell(daemon, report);
+            }
+            if self.random.gen_bool(0.3) {
+                let scrub = run(&["scrub", "--data", text(&self.data), "--no-wait"]);
+                if scrub.code != 0 && self.ground != Ground::Tight {
+                    return Err(format!("scrub: {}", scrub.stderr));
+                }
+            }
+            let time = Duration::from_millis(self.random.gen_range(LIFE_MS.0..LIFE_MS.1));
+            clean = self.random.gen_bool(0.1);
+            let signal = if clean { Signal::Terminate } else { Signal::Kill };
+            let sick = self.ground == Ground::Tight;
+            let outcome = runtime.block_on(async {
+                let mut tasks = tokio::task::JoinSet::new();
+                for (mut worker, client) in self.workers.drain(..).zip(clients) {
+                    let (killed, tally) = (Arc::clone(&killed), Arc::clone(tally));
+                    let (issuer, acknowledged) = (Arc::clone(&self.issuer), Arc::clone(&self.acknowledged));
+                    let durable = Arc::clone(&self.durable);
+                    tasks.spawn(async move {
+                        let life = Life {
+                            killed: &killed,
+                            sick,
+                            issuer: &issuer,
+                            acknowledged: &acknowledged,
+                            durable: &durable,
+                            tally: &tally,
+                        };
+                        let outcome = worker.live(&client, &life).await;
+                        (worker, outcome)
+                    });
+                }
+                tokio::time::sleep(time).await;
+                killed.store(true, Ordering::SeqCst);
+                let code = daemon.end(signal);
+                let mut first = Ok(code);
+                let ended = async {
+                    while let Some(ended) = tasks.join_next().await {
+                        let (worker, outcome) = ended.expect("a worker does not panic");
+                        self.workers.push(worker);
+                        if let Err(error) = outcome {
+                            first = Err(error);
+                        }
+                    }
+                };
+                match tokio::time::timeout(AFTER_DEATH_MAX, ended).await {
+                    Ok(()) => first,
+                    Err(_) => Err("a client does not notice that its device is gone".into()),
+                }
+            });
+            self.workers.sort_by_key(Worker::number);
+            let code = outcome?;
+            report.kills += u64::from(!clean);
+            // What a worker had under way when the device was told to end may be done or not.
+            if clean && code != 0 && !sick {
+                return Err(format!("an orderly end has exit code {code}: {}", daemon.said()));
+            }
+            clean &= code == 0;
+            drop(daemon);
+            if self.random.gen_bool(0.2) {
+                self.check(report)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn make_partitions(&self, client: &OsdClient) -> Result<(), String> {
+        for number in 0..self.workers.len() as u64 {
+            let bearer =
+                self.issuer.object(sealstone_osd::ObjectId::new(PARTITION, PARTITION), SecurityMethod::NoSec);
+            client
+                .create_partition(&bearer, PARTITION + number)
+                .await
+                .map_err(|error| format!("CREATE PARTITION: {error:?}"))?;
+        }
+        // CREATE PARTITION is durable.
+        Ok(())
+    }
+
+    fn verify(
+        &mut self,
+        runtime: &Runtime,
+        clients: &[OsdClient],
+        killed: &AtomicBool,
+        tally: &Tally,
+        clean: bool,
+    ) -> Result<(), String> {
+        let life = Life {
+            killed,
+            sick: false,
+            issuer: &self.issuer,
+            acknowledged: &self.acknowledged,
+            durable: &self.durable,
+            tally,
+        };
+        for (worker, client) in self.workers.iter_mut().zip(clients) {
+            runtime.block_on(worker.verify(client, &life, clean))?;
+        }
+        Ok(())
+    }
+
+    /// Everything at rest is sound.
+    fn check(&self, report: &mut Report) -> Result<(), String> {
+        let checked = run(&["--json", "osd", "check", "--data", text(&self.data)]);
+        if checked.code != 0 && self.ground == Ground::Tight && checked.stderr.contains("space") {
+            // It has to repair its index first, and has no room to.
+            return Ok(());
+        }
+        if checked.code != 0 {
+            return Err(format!("osd check: {} {}", checked.text().trim_end(), checked.stderr.trim_end()));
+        }
+        report.checks += 1;
+        Ok(())
+    }
+
+    fn farewell(&mut self, mut daemon: Daemon, report: &mut Report) -> Result<(), String> {
+        let code = daemon.end(Signal::Terminate);
+        if code != 0 && self.ground != Ground::Tight {
+            return Err(format!("the last end has exit code {code}: {}", daemon.said()));
+        }
+        self.check(report)
+    }
+
+    /// Where the device is.
+    #[must_use]
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+}

@@ -1,0 +1,110 @@
+//! `make torture`: kills real daemons for as long as it is told to.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sealstone_torture::{Wish, run};
+
+const USAGE: &str = "usage: sealstone-torture [--seconds N] [--seed S] [--workers N] [--device-only] [--json]
+  --seconds N     how long (120)
+  --seed S        the seed of every choice (random; SEALSTONE_SEED=S is the same)
+  --workers N     clients of a device at once (5)
+  --device-only   no metadata server
+  --json          the summary as one line of JSON
+Exit code 1 and the seed if a promise was broken. A full file system is made with a tmpfs, which takes root.";
+
+/// What the command line says.
+struct Arguments {
+    wish: Wish,
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let Some(Arguments { wish, json }) = arguments(std::env::args().skip(1)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    // Built before the time runs.
+    sealstone_tests::binary();
+    let bar = ProgressBar::new(wish.time.as_secs());
+    if json || !std::io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar.set_style(
+        ProgressStyle::with_template("{msg:20!} [{bar:40}] {pos:>4}/{len} s")
+            .expect("a fixed template parses")
+            .progress_chars("=> "),
+    );
+    let began = Instant::now();
+    let ticking = bar.clone();
+    std::thread::spawn(move || {
+        while !ticking.is_finished() {
+            ticking.set_position(began.elapsed().as_secs().min(wish.time.as_secs()));
+            std::thread::sleep(Duration::from_millis(250));
+        }
+    });
+    let outcome = run(&wish, |what| bar.set_message(what));
+    bar.finish_and_clear();
+    match outcome {
+        Ok(report) => {
+            if json {
+                println!("{}", serde_json::to_string(&report).expect("numbers serialise"));
+            } else {
+                println!(
+                    "{} kills and {} during starts, {} lives; {} steps acknowledged, {} of them durable, {} refused \
+                     for want of space; {} objects compared after restarts, {} checks at rest; {} files put in {} \
+                     rounds of a system; seed {}, {:.0} s",
+                    report.kills,
+                    report.kills_at_start,
+                    report.lives,
+                    report.steps,
+                    report.durable,
+                    report.refused,
+                    report.compared,
+                    report.checks,
+                    report.puts,
+                    report.rounds,
+                    report.seed,
+                    report.seconds,
+                );
+                report.left_out.iter().for_each(|what| println!("left out, since it takes root: {what}"));
+            }
+            ExitCode::SUCCESS
+        }
+        Err(violation) => {
+            eprintln!("torture: {}: {}", violation.place, violation.what);
+            if let Some(folder) = violation.folder {
+                eprintln!("the folder is kept: {}", folder.display());
+            }
+            eprintln!("seed {}: SEALSTONE_SEED={} make torture", wish.seed, wish.seed);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn arguments(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
+    let seed = match std::env::var("SEALSTONE_SEED") {
+        Ok(seed) => seed.parse().ok()?,
+        Err(_) => rand::random(),
+    };
+    let wish = Wish { seed, time: Duration::from_secs(120), workers: 5, system: true };
+    let mut all = Arguments { wish, json: false };
+    while let Some(word) = words.next() {
+        let mut number = || words.next()?.parse::<u64>().ok();
+        match word.as_str() {
+            "--seconds" => all.wish.time = Duration::from_secs(number()?),
+            "--seed" => all.wish.seed = number()?,
+            "--workers" => {
+                all.wish.workers = usize::try_from(number()?).ok().filter(|n| (1..=64).contains(n))?
+            }
+            "--device-only" => all.wish.system = false,
+            "--json" => all.json = true,
+            _ => return None,
+        }
+    }
+    Some(all)
+}

@@ -1,0 +1,22 @@
+//! A short one, for every run of the tests; `make torture` is the long one.
+
+use std::time::Duration;
+
+use sealstone_torture::{Wish, run};
+
+/// How long, about; the last round of each part goes to its end.
+const TIME: Duration = Duration::from_secs(24);
+
+#[test]
+fn killed_daemons_keep_their_promises() {
+    let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(rand::random);
+    let wish = Wish { seed, time: TIME, workers: 4, system: true };
+    let report = run(&wish, |_| {}).unwrap_or_else(|violation| {
+        panic!(
+            "{}: {} (SEALSTONE_SEED={seed}; folder kept: {:?})",
+            violation.place, violation.what, violation.folder
+        )
+    });
+    assert!(report.kills > 0 && report.steps > 0 && report.durable > 0 && report.compared > 0, "{report:?}");
+}
