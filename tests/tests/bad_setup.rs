@@ -371,3 +371,30 @@ fn a_second_daemon_on_the_same_folder_is_refused() {
     assert_eq!(system.end_osd(0, Signal::Terminate), 0);
     assert_eq!(system.end_mds(Signal::Terminate), 0);
 }
+
+/// CRC32C, bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc: u32, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| crc >> 1 ^ if crc & 1 == 0 { 0 } else { 0x82F6_3B78 })
+    })
+}
+
+/// A store that a newer program wrote is refused with both versions, and not touched.
+#[test]
+fn a_store_of_a_newer_format_is_refused_and_left_as_it_is() {
+    let folder = folder();
+    let data = new_osd(&folder, "newer");
+    let path = data.join("store/superblock");
+    let mut bytes = fs::read(&path).expect("there");
+    // docs/design/store.md, "Superblock": two copies, the version at 8, the checksum of the first 508 bytes behind them.
+    for copy in bytes.chunks_mut(4096) {
+        copy[8] = 9;
+        let crc = crc32c(&copy[..508]);
+        copy[508..512].copy_from_slice(&crc.to_le_bytes());
+    }
+    fs::write(&path, &bytes).expect("written");
+    let index = fs::read(data.join("store/index.redb")).expect("there");
+    serve_osd(&data).fails(1).says(&["format version 9", "up to 3", "newer program"]);
+    assert!(fs::read(&path).expect("there") == bytes, "the superblock is as it was");
+    assert!(fs::read(data.join("store/index.redb")).expect("there") == index, "so is the index");
+}

@@ -44,6 +44,8 @@ pub enum Fault {
     Read(u64),
     /// The n-th write gives EIO after a random part of it was done.
     Write(u64),
+    /// The n-th write gives ENOSPC after a random part of it was done.
+    Full(u64),
     /// The n-th sync gives EIO; of what was pending a random part is durable, and no later sync helps the rest.
     Sync(u64),
     /// The power fails in the n-th write or sync (both counted together).
@@ -118,6 +120,14 @@ impl SimMedium {
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.state.lock().dead
+    }
+
+    /// Another disk in this state, whose luck is another one's: to try many futures of one past.
+    #[must_use]
+    pub fn fork_with(&self, seed: u64) -> Self {
+        let mut state = self.state.lock().clone();
+        state.random = Random::new(seed);
+        Self::with(state)
     }
 
     /// Another disk in exactly this state, faults and all: to try several futures of one past.
@@ -274,11 +284,22 @@ fn zeros() -> Arc<[u8; SECTOR as usize]> {
     Arc::new([0; SECTOR as usize])
 }
 
+impl Fate {
+    fn error(&self) -> io::Error {
+        match self {
+            Self::Full => io::ErrorKind::StorageFull.into(),
+            _ => State::eio(),
+        }
+    }
+}
+
 /// How a call goes.
 enum Fate {
     Good,
     /// Fails with EIO, half done.
     Bad,
+    /// Fails with ENOSPC, half done.
+    Full,
     /// The power fails, half done.
     Last,
 }
@@ -301,6 +322,7 @@ impl State {
                 self.dead = true;
                 Ok(Fate::Last)
             }
+            Fault::Full(_) => Ok(Fate::Full),
             _ => Ok(Fate::Bad),
         }
     }
@@ -316,7 +338,8 @@ impl State {
     fn write_fate(&mut self) -> io::Result<Fate> {
         self.calls.writes += 1;
         self.fate(|fault, calls| {
-            *fault == Fault::Write(calls.writes) || *fault == Fault::Power(calls.writes + calls.syncs)
+            [Fault::Write(calls.writes), Fault::Full(calls.writes), Fault::Power(calls.writes + calls.syncs)]
+                .contains(fault)
         })
     }
 
@@ -334,11 +357,11 @@ impl State {
                 change(self);
                 Ok(())
             }
-            Fate::Bad | Fate::Last => {
+            bad => {
                 if self.random.below(2) == 0 {
                     change(self);
                 }
-                Err(Self::eio())
+                Err(bad.error())
             }
         }
     }
@@ -395,7 +418,7 @@ impl Medium for SimMedium {
                 state.durable_names = state.names.clone();
                 Ok(())
             }
-            Fate::Bad | Fate::Last => Err(State::eio()),
+            bad => Err(bad.error()),
         }
     }
 }
@@ -462,7 +485,7 @@ impl MediumFile for SimFile {
         if reached > node.length {
             node.set_length(reached);
         }
-        if good { Ok(()) } else { Err(State::eio()) }
+        if good { Ok(()) } else { Err(fate.error()) }
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -475,7 +498,7 @@ impl MediumFile for SimFile {
                 node.make_durable();
                 Ok(())
             }
-            Fate::Bad => {
+            Fate::Bad | Fate::Full => {
                 node.half_durable(&mut state.random);
                 Err(State::eio())
             }

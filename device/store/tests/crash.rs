@@ -244,3 +244,25 @@ fn a_scope_is_atomic_when_others_flush() {
         }
     }
 }
+
+/// Many lives that are short: a few operations, the power fails somewhere, and again.
+#[test]
+fn thousands_of_short_lives_lose_nothing_that_was_flushed() {
+    let start = MEDIA.map(|fresh| {
+        let (medium, store) = fresh(1, CAPACITY);
+        drop(store);
+        medium
+    });
+    for seed in seeds(2000) {
+        let random = Random::new(seed ^ 0x5EED);
+        let medium = start[seed as usize % start.len()].fork_with(seed);
+        let mut world = World { random, medium, durable: MemoryStore::new(CAPACITY), since: Vec::new() };
+        for _ in 0..2 {
+            let calls = world.medium.calls();
+            let when = calls.writes + calls.syncs + 1 + world.random.below(60);
+            world.medium.fault(Fault::Power(when));
+            world.work(12);
+            world.crash(seed);
+        }
+    }
+}

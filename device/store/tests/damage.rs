@@ -9,8 +9,8 @@ use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::Random;
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{
-    AttributeId, BLOCK, Damage, DamageKind, DiskStore, FormatError, Medium, Memberships, ObjectStore, Scrub,
-    StoreError, StoreFault,
+    AttributeId, BLOCK, Background, Damage, DamageKind, DiskStore, FormatError, Medium, MediumFile,
+    Memberships, ObjectStore, Scrub, StoreError, StoreFault,
 };
 use support::{fresh, open, seeds};
 
@@ -402,4 +402,138 @@ fn damage_of_data_is_confined_and_mended_by_writing() {
     assert!(store.health().is_sound());
     drop(store);
     assert!(open(&medium).unwrap().health().is_sound());
+}
+
+/// The engine on the simulated disk, to write records that no store would write.
+struct Engine(std::sync::Arc<dyn MediumFile>);
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Engine")
+    }
+}
+
+impl redb::StorageBackend for Engine {
+    fn len(&self) -> std::io::Result<u64> {
+        self.0.length()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.0.read_at(offset, out)
+    }
+    fn set_len(&self, length: u64) -> std::io::Result<()> {
+        self.0.set_len(length)
+    }
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.0.sync()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.0.write_at(offset, data)
+    }
+}
+
+/// Spoils the record of a tag and an object, on a page that is sound afterwards; or takes it away.
+fn spoil_record(medium: &SimMedium, tag: u8, object: u64, sub: u64, gone: bool) {
+    const TABLE: redb::TableDefinition<'static, &[u8; 25], &[u8]> = redb::TableDefinition::new("sealstone");
+    let mut key = [0; 25];
+    key[0] = tag;
+    key[1..9].copy_from_slice(&1_u64.to_be_bytes());
+    key[9..17].copy_from_slice(&object.to_be_bytes());
+    key[17..].copy_from_slice(&sub.to_be_bytes());
+    let engine =
+        redb::Builder::new().create_with_backend(Engine(medium.open(INDEX, false).unwrap())).unwrap();
+    let transaction = engine.begin_write().unwrap();
+    {
+        let mut table = transaction.open_table(TABLE).unwrap();
+        let mut value = table.remove(&key).unwrap().unwrap().value().to_vec();
+        if !gone {
+            value[1] ^= 4;
+            table.insert(&key, &value[..]).unwrap();
+        }
+    }
+    transaction.commit().unwrap();
+}
+
+/// A record that is rotten on a sound page is its object's affair alone.
+#[test]
+fn a_rotten_record_is_confined_to_its_object_and_mended_by_writing() {
+    let name_key = 1 << 32 | 1;
+    for (tag, sub, kind) in
+        [(1, 0, DamageKind::Record), (2, 0, DamageKind::Map), (3, name_key, DamageKind::Attributes)]
+    {
+        let (medium, store) = filled();
+        drop(store);
+        spoil_record(&medium, tag, 7, sub, false);
+        let store = open(&medium).unwrap();
+        let named: Vec<_> = store.health().damage.iter().map(|damage| (damage.object, damage.kind)).collect();
+        assert_eq!(named, [(id(7), kind)]);
+        assert!(store.health().faults.is_empty() && !store.is_poisoned(), "{:?}", store.health());
+        assert_eq!(lost(&store, "one record").into_iter().collect::<Vec<_>>(), [id(7)]);
+        fill_but(&store, 7);
+        store.flush().unwrap();
+        match kind {
+            DamageKind::Map => store.resize(id(7), 0).unwrap(),
+            DamageKind::Attributes => store.set_attribute(id(7), NAME, b"again").unwrap(),
+            _ => {
+                store.remove(id(7)).unwrap();
+                store.create(id(7), ObjectType::User).unwrap();
+            }
+        }
+        assert!(store.health().is_sound(), "{kind:?}: {:?}", store.health());
+        store.flush().unwrap();
+        drop(store);
+        let store = open(&medium).unwrap();
+        assert!(store.health().is_sound() && !store.is_poisoned(), "{kind:?}: {:?}", store.health());
+    }
+}
+
+fn fill_but(store: &DiskStore, sick: u64) {
+    for object in (0..OBJECTS).filter(|&object| object != sick) {
+        store.write(id(object), 0, &content(object, 3)).unwrap();
+        store.set_attribute(id(object), NAME, &name(object, 3)).unwrap();
+    }
+}
+
+/// A record that is gone from a sound page was taken by a program: nothing is believed enough to write.
+#[test]
+fn a_record_that_vanished_makes_the_store_read_only() {
+    for (tag, sub) in [(2, 0), (3, 1 << 32 | 1), (4, 5), (5, 1000)] {
+        let (medium, store) = filled();
+        drop(store);
+        let (object, sub) = match tag {
+            4 => (1000, sub),
+            _ => (7, sub),
+        };
+        spoil_record(&medium, tag, object, sub, true);
+        let store = open(&medium).unwrap();
+        let health = store.health();
+        assert!(health.read_only, "tag {tag}");
+        assert!(
+            health.faults.iter().any(|fault| matches!(fault, StoreFault::Inconsistent { .. })),
+            "{health:?}"
+        );
+        assert!(!health.damage.is_empty(), "tag {tag}");
+        if tag < 4 {
+            assert_eq!(lost(&store, "a record gone").into_iter().collect::<Vec<_>>(), [id(7)], "tag {tag}");
+        }
+    }
+}
+
+#[test]
+fn a_scrub_at_a_rate_comes_to_its_end_and_finds_what_is_damaged() {
+    let (medium, store) = filled();
+    medium.rot("segment-00000", 9 * BLOCK, 1);
+    let store = std::sync::Arc::new(store);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let scrub = Background::scrub(store.clone(), Scrub::new(), 64 << 20, move |step, progress| {
+        sender.send((step.clone(), *progress)).unwrap();
+    })
+    .unwrap();
+    let steps: Vec<_> = receiver.iter().collect();
+    drop(scrub);
+    let (last, progress) = steps.last().unwrap();
+    assert!(last.done);
+    assert_eq!(progress.objects, OBJECTS + 1);
+    assert_eq!(progress.damaged, store.health().damage.len() as u64);
+    let found: Vec<Damage> = steps.iter().flat_map(|(step, _)| step.damage.clone()).collect();
+    assert_eq!(found, store.health().damage);
 }

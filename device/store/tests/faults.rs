@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::{self, Op, Random};
 use sealstone_store::sim::{Fault, SimMedium};
-use sealstone_store::{DiskStore, FormatError, MemoryStore, ObjectStore, StoreError, format};
+use sealstone_store::{DiskStore, FormatError, MemoryStore, ObjectStore, StoreError, StoreFault, format};
 use support::{Fresh, MEDIA, format_options, fresh, open, options, seeds};
 
 const CAPACITY: u64 = 6 << 20;
@@ -50,6 +50,7 @@ fn survive(past: &Past, fault: Fault, crash: bool) {
     medium.fault(match fault {
         Fault::Read(n) => Fault::Read(calls.reads + n),
         Fault::Write(n) => Fault::Write(calls.writes + n),
+        Fault::Full(n) => Fault::Full(calls.writes + n),
         Fault::Sync(n) => Fault::Sync(calls.syncs + n),
         Fault::Power(n) => Fault::Power(calls.writes + calls.syncs + n),
     });
@@ -239,10 +240,12 @@ fn what_is_not_a_sound_store_is_named() {
     assert!(matches!(missing, FormatError::Missing { name } if name == "index.redb"));
     let short = broken(|medium| medium.open("index.redb", false).unwrap().set_len(0).unwrap());
     assert!(matches!(short, FormatError::Truncated { .. }));
-    let version = broken(|medium| medium.open("superblock", false).unwrap().write_at(8, &[3]).unwrap());
-    assert!(matches!(version, FormatError::Version { found: 3, supported: 2 }));
-    let rotten = broken(|medium| medium.rot("superblock", 40, 1));
+    let version = broken(|medium| make_version(medium, 4, &[0, 4096]));
+    assert!(matches!(version, FormatError::Version { found: 4, supported: 3 }));
+    let rotten = broken(|medium| [40, 4096 + 40].into_iter().for_each(|at| medium.rot("superblock", at, 1)));
     assert!(matches!(rotten, FormatError::Superblock(_)));
+    let empty = broken(|medium| medium.open("superblock", false).unwrap().set_len(0).unwrap());
+    assert!(matches!(empty, FormatError::Superblock(_)), "an interrupted format has no index: {empty:?}");
     let foreign = broken(|medium| {
         let other = SimMedium::new(2);
         let options = sealstone_store::FormatOptions { uuid: [9; 16], ..format_options(CAPACITY) };
@@ -272,47 +275,93 @@ fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Makes a store one of version 1, which differs in the superblock alone as long as nothing is shared.
-fn make_version_1(medium: &SimMedium) {
+/// Makes a store one of another version, with copies of the superblock at these places. Versions 1 and 2 differ in the
+/// superblock alone, as long as nothing is shared in 1, and had one copy.
+fn make_version(medium: &SimMedium, version: u8, copies: &[u64]) {
     use sealstone_store::Medium;
     let file = medium.open("superblock", false).unwrap();
     let mut bytes = [0; 512];
     file.read_at(0, &mut bytes).unwrap();
-    bytes[8] = 1;
+    bytes[8] = version;
     let crc = crc32c(&bytes[..508]);
     bytes[508..].copy_from_slice(&crc.to_le_bytes());
-    file.write_at(0, &bytes).unwrap();
+    file.set_len(0).unwrap();
+    for &at in copies {
+        file.write_at(at, &bytes).unwrap();
+    }
     file.sync().unwrap();
+}
+
+/// Each bit of both copies, one at a time: nothing is lost, and the copy is written anew.
+#[test]
+fn a_flipped_bit_in_the_superblock_costs_nothing() {
+    let (medium, store) = fresh(1, CAPACITY);
+    store.create(ObjectId::new(1, 1), ObjectType::User).unwrap();
+    store.flush().unwrap();
+    drop(store);
+    let sound = bytes_of(&medium, "superblock");
+    for copy in [0, 4096] {
+        for byte in 0..512 {
+            let medium = medium.fork();
+            medium.rot("superblock", copy + byte, 1 << (byte % 8));
+            let store = open(&medium).unwrap_or_else(|error| panic!("byte {byte}: {error}"));
+            assert_eq!(store.health().faults, [StoreFault::Superblock], "byte {byte}");
+            assert_eq!(store.stat(ObjectId::new(1, 1)).unwrap().length, 0);
+            assert!(!store.is_poisoned());
+            assert_eq!(bytes_of(&medium, "superblock"), sound, "byte {byte}: written anew");
+        }
+    }
+    medium.spoil("superblock", 0);
+    assert!(open(&medium).unwrap().health().faults.contains(&StoreFault::Superblock));
+    assert!(open(&medium).unwrap().health().is_sound(), "the disk took the sector back when it was written");
+}
+
+fn bytes_of(medium: &SimMedium, name: &str) -> Vec<u8> {
+    let file = sealstone_store::Medium::open(medium, name, false).unwrap();
+    let mut bytes = vec![0; file.length().unwrap() as usize];
+    file.read_at(0, &mut bytes).unwrap();
+    bytes
 }
 
 /// Whenever the power fails, the store is one of the old version or of the new one, and all is in it.
 #[test]
 fn a_store_of_the_version_before_is_upgraded_when_it_is_opened() {
     use sealstone_store::Medium;
-    let (medium, store) = fresh(1, CAPACITY);
-    for op in workload(1).into_iter().filter(|op| !matches!(op, Op::Share(..))) {
-        contract::apply(&store, &op);
-    }
-    store.flush().unwrap();
-    let expected = contract::snapshot(&store).unwrap();
-    drop(store);
-    make_version_1(&medium);
-    let mut point = 0;
-    loop {
-        let medium = medium.fork();
-        point += 1;
-        medium.fault(Fault::Power(medium.calls().writes + medium.calls().syncs + point));
-        let opened = open(&medium).is_ok();
-        let medium = medium.crash();
-        assert_eq!(contract::snapshot(&open(&medium).unwrap()).unwrap(), expected, "point {point}");
-        let mut version = [0; 4];
-        medium.open("superblock", false).unwrap().read_at(8, &mut version).unwrap();
-        assert_eq!(version, [2, 0, 0, 0], "point {point}");
-        if opened {
-            break;
+    for (old, seed) in [(1, 1), (2, 1), (2, 2)] {
+        let (medium, store) = fresh(seed, CAPACITY);
+        for op in workload(seed).into_iter().filter(|op| old > 1 || !matches!(op, Op::Share(..))) {
+            contract::apply(&store, &op);
         }
+        store.flush().unwrap();
+        let expected = contract::snapshot(&store).unwrap();
+        drop(store);
+        make_version(&medium, old, &[0]);
+        // Those versions had no copy of the index's header.
+        medium.open("index.redb", false).unwrap().write_at(512, &[0; 512]).unwrap();
+        medium.open("index.redb", false).unwrap().sync().unwrap();
+        let mut point = 0;
+        loop {
+            let medium = medium.fork();
+            point += 1;
+            medium.fault(Fault::Power(medium.calls().writes + medium.calls().syncs + point));
+            let opened = open(&medium).is_ok();
+            let medium = medium.crash();
+            assert_eq!(
+                contract::snapshot(&open(&medium).unwrap()).unwrap(),
+                expected,
+                "{old}, point {point}"
+            );
+            for copy in [0, 4096] {
+                let mut version = [0; 4];
+                medium.open("superblock", false).unwrap().read_at(copy + 8, &mut version).unwrap();
+                assert_eq!(version, [3, 0, 0, 0], "{old}, point {point}");
+            }
+            if opened {
+                break;
+            }
+        }
+        assert!(point > 4, "the upgrade writes and syncs twice");
     }
-    assert!(point > 2, "the upgrade writes and syncs");
 }
 
 #[test]
@@ -332,5 +381,178 @@ fn a_failing_open_can_be_repeated() {
         drop(result);
         let medium = medium.crash();
         assert_eq!(contract::snapshot(&open(&medium).unwrap()).unwrap(), expected);
+    }
+}
+
+/// A store over several sessions, with what must be in it.
+struct Life {
+    name: String,
+    medium: SimMedium,
+    /// All that is in the store for sure.
+    durable: MemoryStore,
+    /// What was done since, in order: any first part of it may be in the store.
+    since: Vec<Op>,
+}
+
+impl Life {
+    /// Opens the store, uses it and closes it. One call fails somewhere, at most.
+    fn session(&mut self, seed: u64) {
+        let store = match open(&self.medium) {
+            Ok(store) => store,
+            // It failed, so it does not fail again; whatever it left is mended.
+            Err(_) => {
+                open(&self.medium).unwrap_or_else(|error| panic!("{}: open again: {error:?}", self.name))
+            }
+        };
+        assert!(!store.is_poisoned(), "{}: one failure is no damage: {:?}", self.name, store.health());
+        let memory = self.durable.clone();
+        let mut poisoned = false;
+        for op in workload(seed) {
+            let answer = contract::apply(&store, &op);
+            let writes =
+                !matches!(op, Op::Read(..) | Op::List(..) | Op::Map(..) | Op::Compare(..) | Op::Members(..));
+            if poisoned && writes {
+                // Nothing is taken by a store that refuses, whatever it answers.
+                assert!(
+                    !answer.starts_with("Ok") || !matches!(op, Op::Flush),
+                    "{}: {op:?}: {answer}",
+                    self.name
+                );
+                continue;
+            }
+            if ["Io {", "Index {", "Poisoned"].iter().any(|word| answer.contains(word)) {
+                poisoned |= store.is_poisoned();
+                assert!(
+                    poisoned || !matches!(op, Op::Flush),
+                    "{}: a failed flush poisons: {answer}",
+                    self.name
+                );
+                continue;
+            }
+            let expected = contract::apply(&memory, &op);
+            if answer != expected {
+                // Only a full disk, or a block that could not be written in place, answers otherwise.
+                let allowed = answer.contains("NoSpace") || answer.contains("Damaged");
+                assert!(allowed, "{}: {op:?}: {answer}, not {expected}", self.name);
+                assert!(
+                    !answer.contains("Damaged") || store.is_poisoned(),
+                    "{}: {op:?}: {answer}",
+                    self.name
+                );
+                // The model did what the store refused: they part here.
+                poisoned = true;
+                if writes {
+                    break;
+                }
+                continue;
+            }
+            self.since.push(op.clone());
+            if matches!(op, Op::Flush) {
+                for op in self.since.drain(..) {
+                    contract::apply(&self.durable, &op);
+                }
+            }
+        }
+    }
+
+    /// What is there now, after a crash if so told, is a state that it went through, not before the last flush.
+    fn settle(&mut self, crash: bool) {
+        if crash {
+            self.medium = self.medium.crash();
+        }
+        let name = &self.name;
+        let store = match open(&self.medium) {
+            Ok(store) => store,
+            Err(_) => open(&self.medium).unwrap_or_else(|error| panic!("{name}: reopen: {error:?}")),
+        };
+        assert!(store.health().damage.is_empty() && !store.is_poisoned(), "{name}: {:?}", store.health());
+        // The one failure may strike here, too.
+        let found = contract::snapshot(&store).or_else(|_| contract::snapshot(&store));
+        let found = found.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let mut since = std::mem::take(&mut self.since).into_iter();
+        while contract::snapshot(&self.durable).unwrap() != found {
+            let op = since.next().unwrap_or_else(|| panic!("{name}: no state since the last flush"));
+            contract::apply(&self.durable, &op);
+        }
+        assert_eq!(store.space(), self.durable.space(), "{name}");
+    }
+}
+
+/// Each single call of a life fails once: the upgrade from the version before, two sessions with all operations, closing
+/// and opening. With EIO, and with a full disk.
+#[test]
+fn every_single_fault_of_a_life_from_upgrade_to_reopening_is_survived() {
+    let all = std::env::var_os("SEALSTONE_SEEDS").is_some();
+    for seed in seeds(1) {
+        let past = past(seed, fresh);
+        let medium = past.medium.crash();
+        make_version(&medium, 2, &[0]);
+        let life = |fault: Option<Fault>, crash| {
+            let medium = medium.fork();
+            let name = format!("seed {seed}, {fault:?}, crash {crash}");
+            fault.into_iter().for_each(|fault| medium.fault(fault));
+            let durable = past.memory.clone();
+            let mut life = Life { name, medium, durable, since: Vec::new() };
+            life.session(seed + 50);
+            life.settle(false);
+            life.session(seed + 60);
+            life.settle(crash);
+            life.medium.calls()
+        };
+        let before = medium.calls();
+        let calls = life(None, false);
+        let [reads, writes, syncs] =
+            [calls.reads - before.reads, calls.writes - before.writes, calls.syncs - before.syncs];
+        println!("seed {seed}: {reads} reads, {writes} writes, {syncs} syncs");
+        // Reads change nothing that the next one does not find again: every third one, unless more is asked for.
+        for n in (1..=reads).step_by(if all { 1 } else { 3 }) {
+            life(Some(Fault::Read(before.reads + n)), n % 2 == 0);
+        }
+        for n in 1..=writes {
+            life(Some(Fault::Write(before.writes + n)), n % 2 == 0);
+            life(Some(Fault::Full(before.writes + n)), n % 2 == 1);
+        }
+        for n in 1..=syncs {
+            life(Some(Fault::Sync(before.syncs + n)), n % 2 == 0);
+            life(Some(Fault::Sync(before.syncs + n)), n % 2 == 1);
+        }
+    }
+}
+
+/// Formatting over an older store, with each single call failing: it can be done again, and nothing in between opens as
+/// a store with other contents.
+#[test]
+fn every_single_fault_of_a_format_over_a_store_is_survived() {
+    let (medium, store) = fresh(1, CAPACITY);
+    store.create(ObjectId::new(1, 1), ObjectType::User).unwrap();
+    store.flush().unwrap();
+    drop(store);
+    let again = sealstone_store::FormatOptions { overwrite: true, ..format_options(CAPACITY) };
+    let before = medium.calls();
+    let calls = {
+        let medium = medium.fork();
+        format(&medium, &again).unwrap();
+        medium.calls()
+    };
+    let writes = (1..=calls.writes - before.writes)
+        .flat_map(|n| [Fault::Write(before.writes + n), Fault::Full(before.writes + n)]);
+    let syncs = (1..=calls.syncs - before.syncs).map(|n| Fault::Sync(before.syncs + n));
+    let reads = (1..=calls.reads - before.reads).map(|n| Fault::Read(before.reads + n));
+    for (crash, fault) in writes.chain(syncs).chain(reads).flat_map(|fault| [(false, fault), (true, fault)]) {
+        let medium = medium.fork();
+        medium.fault(fault);
+        let finished = format(&medium, &again).is_ok();
+        let medium = if crash { medium.crash() } else { medium };
+        match open(&medium) {
+            Ok(store) => {
+                let old = store.stat(ObjectId::new(1, 1)).is_ok();
+                assert!(!(old && finished), "{fault:?}: the older store is back");
+                assert!(old || store.list(ObjectId::ROOT, 10).unwrap().is_empty(), "{fault:?}");
+            }
+            Err(FormatError::FormatIncomplete | FormatError::NotFormatted) if !finished => {}
+            Err(error) => panic!("{fault:?}, crash {crash}: {error:?}"),
+        }
+        format(&medium, &again).unwrap_or_else(|error| panic!("{fault:?}, crash {crash}: again: {error:?}"));
+        assert!(open(&medium).unwrap().list(ObjectId::ROOT, 10).unwrap().is_empty());
     }
 }

@@ -7,9 +7,9 @@ use std::io;
 
 use super::index::Index;
 use super::segments::{Segments, is_segment};
-use super::superblock::{LENGTH, State, Superblock, VERSION};
+use super::superblock::{COPIES, LENGTH, State, Superblock, VERSION};
 use crate::FormatError;
-use crate::medium::Medium;
+use crate::medium::{Medium, MediumFile};
 
 /// Name of the superblock's file.
 const SUPERBLOCK: &str = "superblock";
@@ -65,11 +65,7 @@ pub fn format(medium: &dyn Medium, options: &FormatOptions) -> Result<(), Format
     }
     // From here on there is no store: a crash leaves "formatting", or an empty superblock.
     let file = medium.open(SUPERBLOCK, true).map_err(io_error("making the superblock"))?;
-    let write = |superblock: &Superblock| {
-        file.write_at(0, &superblock.encode())?;
-        file.sync()
-    };
-    write(&superblock).map_err(io_error("writing the superblock"))?;
+    write(&*file, &superblock).map_err(io_error("writing the superblock"))?;
     medium.sync_names().map_err(io_error("making names durable"))?;
     for name in medium.list().map_err(io_error("listing files"))? {
         if name == INDEX || is_segment(&name) {
@@ -81,34 +77,81 @@ pub fn format(medium: &dyn Medium, options: &FormatOptions) -> Result<(), Format
     Index::format(index, &superblock.uuid)?;
     medium.sync_names().map_err(io_error("making names durable"))?;
     superblock.state = State::Ready;
-    write(&superblock).map_err(io_error("writing the superblock"))
+    write(&*file, &superblock).map_err(io_error("writing the superblock"))
 }
 
-/// Marks a store of an older version as one of this version. All that the older one can hold means the same in
-/// this one, so that nothing else changes; programs of the older version refuse it from then on.
-pub(crate) fn upgrade(medium: &dyn Medium, superblock: &Superblock) -> Result<(), FormatError> {
-    if superblock.version == VERSION {
+/// Writes both copies. The first one counts if it is sound; so it is written first when it says that there is no store
+/// yet, and last when it says that there is one.
+fn write(file: &dyn MediumFile, superblock: &Superblock) -> io::Result<()> {
+    let mut order = COPIES;
+    if superblock.state == State::Ready {
+        order.reverse();
+    }
+    order.into_iter().try_for_each(|at| {
+        file.write_at(at, &superblock.encode())?;
+        file.sync()
+    })
+}
+
+/// Marks a store of an older version as one of this version, and mends the copy of the superblock that is damaged. All
+/// that an older version can hold means the same in this one, so that nothing else changes; programs of the older
+/// version refuse it from then on.
+pub(crate) fn upgrade(medium: &dyn Medium, found: &Found) -> Result<(), FormatError> {
+    let Found { superblock, mended } = found;
+    if superblock.version == VERSION && !mended {
         return Ok(());
     }
-    tracing::info!(from = superblock.version, to = VERSION, "upgrading the store's format");
+    tracing::info!(from = superblock.version, to = VERSION, mended, "writing the superblock anew");
     let file = medium.open(SUPERBLOCK, false).map_err(io_error("opening the superblock"))?;
     let newer = Superblock { version: VERSION, ..*superblock };
-    file.write_at(0, &newer.encode()).map_err(io_error("writing the superblock"))?;
-    file.sync().map_err(io_error("writing the superblock"))
+    write(&*file, &newer).map_err(io_error("writing the superblock"))
 }
 
 /// The superblock of a finished store.
-pub(crate) fn find(medium: &dyn Medium) -> Result<Superblock, FormatError> {
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) superblock: Superblock,
+    /// Is one of its copies damaged, or older than the other?
+    pub(crate) mended: bool,
+}
+
+/// The copy at `at`. What cannot be read is damaged.
+fn read(file: &dyn MediumFile, at: u64) -> Result<Superblock, FormatError> {
+    let length = file.length().map_err(io_error("reading the superblock"))?;
+    let mut bytes = vec![0; length.saturating_sub(at).min(LENGTH as u64) as usize];
+    // Once more: what fails for good fails again.
+    file.read_at(at, &mut bytes)
+        .or_else(|_| file.read_at(at, &mut bytes))
+        .map_err(io_error("reading the superblock"))?;
+    Superblock::parse(&bytes)
+}
+
+/// The superblock of a finished store.
+pub(crate) fn find(medium: &dyn Medium) -> Result<Found, FormatError> {
     let file = match medium.open(SUPERBLOCK, false) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(FormatError::NotFormatted),
         file => file.map_err(io_error("opening the superblock"))?,
     };
-    let length = file.length().map_err(io_error("reading the superblock"))?.min(LENGTH as u64);
-    let mut bytes = vec![0; length as usize];
-    file.read_at(0, &mut bytes).map_err(io_error("reading the superblock"))?;
-    let superblock = Superblock::parse(&bytes)?;
+    let [first, second] = COPIES.map(|at| read(&*file, at));
+    let (superblock, mended) = match (first, second) {
+        // Before version 3 there was one.
+        (Ok(first), _) if first.version < 3 => (first, false),
+        (Ok(first), second) => (first, second.ok() != Some(first)),
+        // A program of a newer version wrote both.
+        (Err(error @ FormatError::Version { .. }), Err(FormatError::Version { .. })) => return Err(error),
+        (Err(_), Ok(second)) => (second, true),
+        // Nothing else is made before the superblock is durable.
+        (Err(FormatError::FormatIncomplete), Err(_)) if has_index(medium)? => {
+            return Err(FormatError::Superblock("it is empty, but there is an index"));
+        }
+        (Err(error), Err(_)) => return Err(error),
+    };
     match superblock.state {
         State::Formatting => Err(FormatError::FormatIncomplete),
-        State::Ready => Ok(superblock),
+        State::Ready => Ok(Found { superblock, mended }),
     }
+}
+
+fn has_index(medium: &dyn Medium) -> Result<bool, FormatError> {
+    Ok(medium.list().map_err(io_error("listing files"))?.iter().any(|name| name == INDEX))
 }

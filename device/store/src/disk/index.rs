@@ -198,6 +198,8 @@ impl Index {
         } else {
             Engine { live: None, frozen: Some(Arc::new(proof.reader)) }
         };
+        // Of a store that is written to, this is old tomorrow.
+        let incomplete = incomplete.filter(|_| !writable);
         let (layers, engine) = (RwLock::default(), RwLock::new(engine));
         Ok(Self { layers, cache: Cache::new(cache), engine, pages, stopped, incomplete })
     }

@@ -138,9 +138,15 @@ impl DiskStore {
     /// # Errors
     /// All of [`FormatError`] but those of `format` alone.
     pub fn open(medium: Arc<dyn Medium>, options: Options) -> Result<Self, FormatError> {
-        let superblock = format::find(&*medium)?;
+        let found = format::find(&*medium)?;
+        let superblock = found.superblock;
         let (segments, mut faults) = Segments::open(&*medium, &superblock)?;
-        let whole = faults.iter().all(|fault| matches!(fault, StoreFault::UnknownFile { .. }));
+        if found.mended {
+            faults.push(StoreFault::Superblock);
+        }
+        let whole = faults
+            .iter()
+            .all(|fault| matches!(fault, StoreFault::UnknownFile { .. } | StoreFault::Superblock));
         let missing = || FormatError::Missing { name: format::INDEX.to_owned() };
         let io = |source| FormatError::Io { doing: "opening the index", source };
         let file = match medium.open(format::INDEX, false) {
@@ -193,7 +199,7 @@ impl DiskStore {
         let incomplete = survey.damage.incomplete();
         let index = Index::open(proof, writable, incomplete, options.index_cache, options.record_cache)?;
         if writable {
-            format::upgrade(&*medium, &superblock)?;
+            format::upgrade(&*medium, &found)?;
         }
         Ok(Self {
             groups: Groups::new(index.stopped()),

@@ -371,12 +371,13 @@ impl<'a> Stage<'a> {
             (Some(Some(flat)), _) => flat,
             (Some(None), _) => Flat::empty(),
             (None, Ok(Value::Chunk(chunk))) => Flat::of(&chunk),
-            // What a rotten record maps is unknown; it can be dropped as a whole. Its blocks come free at the
-            // next open.
-            (None, _) if all => {
+            // What a rotten record maps is unknown; it can be dropped as a whole, or with all that the object has there.
+            // Its blocks come free at the next open.
+            (None, _) if all || (blocks.start <= base && blocks.end * BLOCK >= self.record.length) => {
                 // How many blocks it had is not known: the others are counted anew.
                 self.record.blocks = self.store.sound_blocks(self.id)?;
-                Flat::empty()
+                self.flats.insert(number, None);
+                return Ok(());
             }
             (None, _) => return Err(StoreError::IndexDamaged { object: self.id }.into()),
         };

@@ -1,4 +1,4 @@
-//! The superblock: what a store is, in one sector.
+//! The superblock: what a store is, in one sector, twice.
 //!
 //! Does: encode and parse it, and derive the geometry of the segments from it.
 //! Does not: read or write files. Truth: docs/design/store.md, "Superblock".
@@ -7,12 +7,15 @@ use crate::{BLOCK, FormatError};
 
 /// First bytes of a superblock.
 const MAGIC: &[u8; 8] = b"SEALSTOR";
-/// Version of the on-disk format that this program writes. 2: blocks may be shared.
-pub(crate) const VERSION: u32 = 2;
+/// Version of the on-disk format that this program writes. 2: blocks may be shared. 3: the superblock and the header of
+/// the index have copies.
+pub(crate) const VERSION: u32 = 3;
 /// The oldest version that it reads, and upgrades when it opens a store. 1: each block has one owner.
 const VERSION_MIN: u32 = 1;
 /// Length of the superblock in bytes: one sector, so that a write of it is not torn.
 pub(crate) const LENGTH: usize = 512;
+/// Where its copies lie in its file, in bytes: not in one physical sector, even of 4 KiB.
+pub(crate) const COPIES: [u64; 2] = [0, 4096];
 /// Smallest capacity, in bytes.
 pub const MIN_CAPACITY: u64 = 1 << 20;
 /// Largest capacity, in bytes. The free map takes 32 MiB of memory for each TiB.
@@ -169,9 +172,9 @@ mod tests {
         fn the_version_before_is_read_and_others_are_refused(version in 0_u32..9) {
             let superblock = Superblock { version, ..Superblock::new([7; 16], 1 << 30, 1 << 20).unwrap() };
             match Superblock::parse(&superblock.encode()) {
-                Ok(parsed) => prop_assert!((1..=2).contains(&version) && parsed == superblock),
-                Err(FormatError::Version { found, supported: 2 }) => {
-                    prop_assert!(found == version && !(1..=2).contains(&version));
+                Ok(parsed) => prop_assert!((1..=3).contains(&version) && parsed == superblock),
+                Err(FormatError::Version { found, supported: 3 }) => {
+                    prop_assert!(found == version && !(1..=3).contains(&version));
                 }
                 Err(error) => panic!("{error}"),
             }
