@@ -44,6 +44,8 @@ const MATCHES: core::ops::Range<u32> = 500..1500;
 const SETTERS: usize = 16;
 /// A daemon has been idle for so long when its memory is looked at.
 const SETTLE: Duration = Duration::from_secs(3);
+/// Sessions that come first and pay for what all share.
+const FIRST_SESSIONS: usize = 10;
 /// Commands and plain TCP take turns of this length.
 const TURN: Duration = Duration::from_millis(50);
 const METHOD: SecurityMethod = SecurityMethod::CmdRsp;
@@ -98,10 +100,12 @@ pub(crate) fn measure(
     let mut rows = latencies(runtime, &device, &issuer, arguments.samples)?;
     rows.push(query(runtime, &device, &osd, &anything, arguments)?);
     let read = beside_tcp(runtime, &osd, &device, &issuer, arguments.samples)?;
-    thread::sleep(SETTLE);
-    let bytes_per_idle_connection = idle_connections(runtime, &osd, arguments.connections)?;
     drop(device);
-    // A device without the crowd, started anew, is what its memory is compared with.
+    // What a device once took and gave back to its allocator, not to the system, would hide what is taken anew: memory is
+    // looked at in devices that were just started.
+    osd.stop()?;
+    let osd = Osd::start(binary, data)?;
+    let bytes_per_idle_connection = idle_connections(runtime, &osd, arguments.connections)?;
     osd.stop()?;
     let osd = Osd::start(binary, data)?;
     thread::sleep(SETTLE);
@@ -211,18 +215,21 @@ fn beside_tcp(
     })
 }
 
-/// Resident bytes of the device for each session that is logged in and does nothing.
+/// Resident bytes of a device that was just started for each session that is logged in and does nothing.
 fn idle_connections(runtime: &Runtime, osd: &Osd, count: usize) -> Outcome<f64> {
-    let before_kib = usage(osd.pid())?.rss_kib;
-    let mut sessions = Vec::with_capacity(count);
-    for _ in 0..count {
-        let session = connect(osd)?;
-        let ready = ScsiRequest { cdb: Bytes::from_static(&[0; 6]), ..ScsiRequest::default() };
-        runtime.block_on(session.raw(ready))?;
-        sessions.push(session);
-    }
-    thread::sleep(SETTLE);
-    let after_kib = usage(osd.pid())?.rss_kib;
+    let mut sessions = Vec::with_capacity(FIRST_SESSIONS + count);
+    let mut come = |count: usize| -> Outcome<u64> {
+        for _ in 0..count {
+            let session = connect(osd)?;
+            let ready = ScsiRequest { cdb: Bytes::from_static(&[0; 6]), ..ScsiRequest::default() };
+            runtime.block_on(session.raw(ready))?;
+            sessions.push(session);
+        }
+        thread::sleep(SETTLE);
+        Ok(usage(osd.pid())?.rss_kib)
+    };
+    let before_kib = come(FIRST_SESSIONS)?;
+    let after_kib = come(count)?;
     Ok(after_kib.saturating_sub(before_kib) as f64 * 1024.0 / count.max(1) as f64)
 }
 

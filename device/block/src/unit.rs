@@ -330,6 +330,10 @@ enum Answer {
 }
 
 impl LogicalUnit for BlockUnit {
+    fn has_descriptor_sense(&self) -> bool {
+        self.settings.descriptor_sense()
+    }
+
     fn cost(&self, cdb: &[u8]) -> Cost {
         use sealstone_scsi::spc::opcode::{MODE_SELECT_6, MODE_SELECT_10};
         let waits = match command::find(cdb, &self.description) {

@@ -400,6 +400,10 @@ fn is_long(cdb: &[u8], action: Action) -> bool {
 }
 
 impl LogicalUnit for OsdUnit {
+    fn has_descriptor_sense(&self) -> bool {
+        true
+    }
+
     fn cost(&self, cdb: &[u8]) -> Cost {
         if cdb.first() != Some(&OPERATION_CODE) {
             return Cost::Inline;

@@ -13,7 +13,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{Clock, Counter};
+use crate::{Clock, Counter, pool::Part};
 
 /// Most sources that are remembered.
 const SOURCES_MAX: usize = 4096;
@@ -42,6 +42,8 @@ pub(crate) struct Limits {
     /// Of these, connections whose login is not over.
     pub(crate) logins_max: usize,
     pub(crate) rate: Rate,
+    /// Bytes of data buffers.
+    pub(crate) memory_max: usize,
 }
 
 /// Why a connection is turned away.
@@ -92,7 +94,6 @@ pub(crate) fn source(peer: &str) -> String {
 }
 
 /// One source.
-#[derive(Clone, Copy)]
 struct Here {
     open: usize,
     logins: usize,
@@ -100,6 +101,8 @@ struct Here {
     tokens: u64,
     /// Until when `tokens` is counted.
     at_ms: u64,
+    /// What all its connections have of the buffers.
+    memory: Arc<Part>,
 }
 
 impl Here {
@@ -130,6 +133,7 @@ pub(crate) struct Arrivals {
 pub(crate) struct Place {
     arrivals: Arc<Arrivals>,
     source: String,
+    memory: Arc<Part>,
     logging_in: bool,
 }
 
@@ -140,14 +144,17 @@ impl Arrivals {
 
     /// A place for one more connection of this source, or why there is none. Whoever is turned away uses up nothing.
     pub(crate) fn enter(self: &Arc<Self>, source: String) -> Result<Place, Turned> {
-        let Limits { open_max, logins_max, rate } = self.limits;
+        let Limits { open_max, logins_max, rate, memory_max } = self.limits;
         let now_ms = self.clock.now_ms();
         let mut here = self.here.lock();
         if here.len() >= SOURCES_MAX && !here.contains_key(&source) {
             make_room(&mut here, rate, now_ms);
         }
-        let fresh = Here { open: 0, logins: 0, tokens: full(rate), at_ms: now_ms };
-        let one = here.entry(source.clone()).or_insert(fresh);
+        let fresh = || {
+            let memory = Arc::new(Part::new(memory_max));
+            Here { open: 0, logins: 0, tokens: full(rate), at_ms: now_ms, memory }
+        };
+        let one = here.entry(source.clone()).or_insert_with(fresh);
         one.refill(rate, now_ms);
         if one.tokens < ONE {
             return Err(Turned::TooFast);
@@ -163,7 +170,8 @@ impl Arrivals {
         }
         one.open += 1;
         one.logins += 1;
-        Ok(Place { arrivals: Arc::clone(self), source, logging_in: true })
+        let memory = Arc::clone(&one.memory);
+        Ok(Place { arrivals: Arc::clone(self), source, memory, logging_in: true })
     }
 }
 
@@ -191,6 +199,11 @@ impl Place {
         {
             one.logins -= 1;
         }
+    }
+
+    /// What its source may have of the buffers, all connections together.
+    pub(crate) fn memory(&self) -> Arc<Part> {
+        Arc::clone(&self.memory)
     }
 
     /// Where the connection comes from.
@@ -225,7 +238,7 @@ mod tests {
         let now = Arc::new(AtomicU64::new(5));
         let time = Arc::clone(&now);
         let clock = Clock::new(move || time.load(Ordering::SeqCst));
-        (now, Arrivals::new(Limits { open_max, logins_max, rate }, clock))
+        (now, Arrivals::new(Limits { open_max, logins_max, rate, memory_max: 1 }, clock))
     }
 
     #[test]

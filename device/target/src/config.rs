@@ -49,6 +49,8 @@ pub struct Config {
     pub memory_max: usize,
     /// Bytes of data buffers of one connection; at least `protocol.data_out_max`.
     pub memory_per_connection_max: usize,
+    /// Bytes of data buffers of all connections of one source; at least `protocol.data_out_max`.
+    pub memory_per_source_max: usize,
     /// Connections at once; more are closed as soon as they are accepted.
     pub connections_max: usize,
     /// Milliseconds that one piece (a header, or a data segment) may wait to be written.
@@ -97,6 +99,7 @@ impl Config {
             protocol,
             memory_max: 512 * 1024 * 1024,
             memory_per_connection_max: 64 * 1024 * 1024,
+            memory_per_source_max: usize::MAX,
             connections_max: 1024,
             write_timeout_ms: 30_000,
             drain_seconds: 5,
@@ -116,7 +119,8 @@ impl Config {
             return Err(ConfigError::Name);
         }
         let longest = (self.protocol.data_out_max as usize).next_power_of_two();
-        if self.memory_per_connection_max.min(self.memory_max) < longest {
+        let most = self.memory_per_connection_max.min(self.memory_max).min(self.memory_per_source_max);
+        if most < longest {
             return Err(ConfigError::Memory);
         }
         Ok(())

@@ -10,7 +10,8 @@ use std::{sync::Arc, time::Duration};
 use sealstone_iscsi::{
     Pool, TaskId,
     target::{
-        Closed, Connection, Event, Function, FunctionResult, LoginRequest, Refusal, Reply, SessionKind,
+        Closed, Connection, Event, Function, FunctionResult, LoginRequest, Refusal, Reply, SenseFormat,
+        SessionKind,
     },
 };
 use sealstone_scsi::{additional::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR, lu::NexusId};
@@ -56,7 +57,8 @@ pub(crate) async fn serve<S>(
 {
     shared.counters.add(Counter::ConnectionsOpen, 1);
     let _open = Open(Arc::clone(&shared));
-    let share = Share::new(Arc::clone(&shared.memory), shared.config.memory_per_connection_max);
+    let most = shared.config.memory_per_connection_max;
+    let share = Share::of_source(Arc::clone(&shared.memory), most, slot.place.memory());
     let now = shared.config.clock.now_ms();
     let door = Door {
         failures: Arc::clone(&shared.failures),
@@ -65,7 +67,8 @@ pub(crate) async fn serve<S>(
     };
     let machine =
         Connection::new(Arc::clone(&shared.protocol), Arc::clone(&share) as Arc<dyn Pool>, local, now)
-            .with_doorkeeper(Arc::new(door));
+            .with_doorkeeper(Arc::new(door))
+            .with_sense_format(Arc::clone(&shared) as Arc<dyn SenseFormat>);
     let (control, mailbox) = mailbox::mailbox();
     let (completed, completions) = mpsc::unbounded_channel();
     let (orders, ordered) = mpsc::unbounded_channel();
@@ -253,7 +256,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
         let mut done = 0;
         loop {
             self.outbox.fill(&mut self.machine, self.shared.config.clock.now_ms());
-            if self.outbox.len() >= HIGH_WATER || self.elsewhere >= ELSEWHERE_MAX {
+            if self.outbox.is_full() || self.elsewhere >= ELSEWHERE_MAX {
                 return None;
             }
             if done >= TURN {

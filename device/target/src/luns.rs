@@ -73,7 +73,8 @@ impl Luns {
     /// `seen` are the logical units that the initiator may see; the others are not there for it.
     pub(crate) fn address(&self, wire: u64, cdb: &[u8], data_in_max: usize, seen: Seen<'_>) -> Addressee {
         if cdb.first() == Some(&spc::opcode::REPORT_LUNS) {
-            return self.report(cdb, data_in_max, seen);
+            let descriptor = self.find(wire, seen).is_some_and(|(_, unit)| unit.has_descriptor_sense());
+            return self.report(cdb, data_in_max, seen, descriptor);
         }
         match self.find(wire, seen) {
             Some((number, unit)) => Addressee::Unit(number, unit),
@@ -81,11 +82,11 @@ impl Luns {
         }
     }
 
-    fn report(&self, cdb: &[u8], data_in_max: usize, seen: Seen<'_>) -> Addressee {
+    fn report(&self, cdb: &[u8], data_in_max: usize, seen: Seen<'_>, descriptor: bool) -> Addressee {
         let (select, allocation) = match SpcCommand::parse(cdb) {
             Ok(SpcCommand::ReportLuns { select, allocation }) => (select, allocation),
-            Ok(_) => return Addressee::Answered(failed()),
-            Err(error) => return Addressee::Answered(ScsiReply::check(error.sense().encode_fixed())),
+            Ok(_) => return Addressee::Answered(failed(descriptor)),
+            Err(error) => return Addressee::Answered(check(&error.sense(), descriptor)),
         };
         let visible = |place: &u16| select != Select::WellKnown && sees(seen, *place);
         let numbers: Vec<u16> = self.0.read().keys().copied().filter(visible).collect();
@@ -102,9 +103,14 @@ fn sees(seen: Seen<'_>, place: u16) -> bool {
     seen.is_none_or(|seen| seen.contains(&place))
 }
 
+/// CHECK CONDITION in the format of the logical unit.
+fn check(sense: &Sense, descriptor: bool) -> ScsiReply {
+    ScsiReply::check(if descriptor { sense.encode() } else { sense.encode_fixed() })
+}
+
 /// HARDWARE ERROR, INTERNAL TARGET FAILURE.
-pub(crate) fn failed() -> ScsiReply {
-    ScsiReply::check(Sense::new(SenseKey::HardwareError, INTERNAL_TARGET_FAILURE).encode_fixed())
+pub(crate) fn failed(descriptor: bool) -> ScsiReply {
+    check(&Sense::new(SenseKey::HardwareError, INTERNAL_TARGET_FAILURE), descriptor)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Data buffers: recycled, and bounded twice, for the target as a whole and for each connection.
+//! Data buffers: recycled, and bounded three times: for the target as a whole, for each source, for each connection.
 //!
 //! Contract: what is taken is counted until it is given back or dropped, whoever holds it.
 
@@ -97,19 +97,46 @@ fn reserve(used: &AtomicUsize, size: usize, most: usize) -> Option<()> {
     used.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok().map(|_| ())
 }
 
+/// A part of [`Memory`]: what somebody may have of it, and what he has.
+#[derive(Debug)]
+pub(crate) struct Part {
+    most: usize,
+    used: AtomicUsize,
+}
+
+impl Part {
+    pub(crate) const fn new(most: usize) -> Self {
+        Self { most, used: AtomicUsize::new(0) }
+    }
+
+    fn reserve(&self, size: usize) -> Option<()> {
+        reserve(&self.used, size, self.most)
+    }
+
+    fn release(&self, size: usize) {
+        self.used.fetch_sub(size, Ordering::AcqRel);
+    }
+}
+
 /// One connection's part of [`Memory`].
 #[derive(Debug)]
 pub struct Share {
     memory: Arc<Memory>,
-    most: usize,
-    used: AtomicUsize,
+    own: Part,
+    /// All connections of its source together.
+    source: Arc<Part>,
 }
 
 impl Share {
     /// At most `most` bytes at once, within the whole budget.
     #[must_use]
     pub fn new(memory: Arc<Memory>, most: usize) -> Arc<Self> {
-        Arc::new(Self { memory, most, used: AtomicUsize::new(0) })
+        Self::of_source(memory, most, Arc::new(Part::new(usize::MAX)))
+    }
+
+    /// And within what its source may have.
+    pub(crate) fn of_source(memory: Arc<Memory>, most: usize, source: Arc<Part>) -> Arc<Self> {
+        Arc::new(Self { memory, own: Part::new(most), source })
     }
 
     fn size(len: usize) -> Option<usize> {
@@ -118,9 +145,9 @@ impl Share {
 
     fn take(&self, len: usize) -> Option<Vec<u8>> {
         let size = Self::size(len)?;
-        let taken = reserve(&self.used, size, self.most).and_then(|()| {
+        let taken = self.reserve(size).and_then(|()| {
             self.memory.take(len, size).or_else(|| {
-                self.used.fetch_sub(size, Ordering::AcqRel);
+                self.forget(size);
                 None
             })
         });
@@ -130,13 +157,27 @@ impl Share {
         taken
     }
 
+    fn reserve(&self, size: usize) -> Option<()> {
+        self.own.reserve(size)?;
+        let reserved = self.source.reserve(size);
+        if reserved.is_none() {
+            self.own.release(size);
+        }
+        reserved
+    }
+
+    fn forget(&self, size: usize) {
+        self.source.release(size);
+        self.own.release(size);
+    }
+
     fn give(&self, bytes: Vec<u8>, size: usize) {
-        self.used.fetch_sub(size, Ordering::AcqRel);
+        self.forget(size);
         self.memory.give(bytes, size);
     }
 
     fn release(&self, size: usize) {
-        self.used.fetch_sub(size, Ordering::AcqRel);
+        self.forget(size);
         self.memory.release(size);
     }
 }
@@ -227,8 +268,25 @@ mod tests {
         assert!(two.take(1).is_none(), "the target's budget");
         one.give(held, 32 * 1024);
         two.give(other, 32 * 1024);
-        assert_eq!((memory.used(), one.used.load(Ordering::SeqCst)), (0, 0));
+        assert_eq!((memory.used(), one.own.used.load(Ordering::SeqCst)), (0, 0));
         assert!(one.take(usize::MAX).is_none() && one.take(1 << 62).is_none());
+    }
+
+    #[test]
+    fn all_connections_of_a_source_have_one_part_together() {
+        let memory = Memory::new(64 * 1024, Arc::default());
+        let source = Arc::new(Part::new(32 * 1024));
+        let share = || Share::of_source(Arc::clone(&memory), 64 * 1024, Arc::clone(&source));
+        let (one, two) = (share(), share());
+        let held = one.take(32 * 1024).unwrap();
+        assert!(two.take(1).is_none() && one.take(1).is_none(), "the source has all of its part");
+        let other = Share::new(Arc::clone(&memory), 64 * 1024);
+        let elsewhere = other.take(32 * 1024).unwrap();
+        one.give(held, 32 * 1024);
+        let held = two.take(4096).unwrap();
+        two.give(held, 4096);
+        other.give(elsewhere, 32 * 1024);
+        assert_eq!((memory.used(), source.used.load(Ordering::SeqCst)), (0, 0));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
 
+use sealstone_iscsi::target::SenseFormat;
 use sealstone_scsi::{additional::REPORTED_LUNS_CHANGED, lu::LogicalUnit};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -45,6 +46,12 @@ pub(crate) struct Shared {
     leaving: watch::Sender<bool>,
 }
 
+impl SenseFormat for Shared {
+    fn is_descriptor(&self, lun: u64) -> bool {
+        self.luns.find(lun, None).is_some_and(|(_, unit)| unit.has_descriptor_sense())
+    }
+}
+
 /// One connection's part of both limits; free again when dropped.
 pub(crate) struct Slot {
     _permit: OwnedSemaphorePermit,
@@ -67,6 +74,7 @@ impl Target {
             open_max: config.connections_per_source_max,
             logins_max: config.logins_per_source_max,
             rate: config.arrivals_per_source,
+            memory_max: config.memory_per_source_max,
         };
         Ok(Self(Arc::new(Shared {
             protocol: Arc::new(config.protocol.clone()),

@@ -257,6 +257,32 @@ async fn a_client_that_never_reads_holds_little_and_not_for_long() {
     running.stop().await;
 }
 
+/// An initiator that takes 512 bytes at a time gets no more commands done than it reads the answers of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn short_segments_let_nobody_hold_more() {
+    let mut config = quick();
+    config.write_timeout_ms = 20_000;
+    let running = Running::start(config, Disk::new(16 << 20, Cost::Inline)).await;
+    let address = running.address;
+    let client = blocking(move || {
+        let mut client = Client::login_with(address, 1, |config| config.policy.max_receive = 512);
+        for _ in 0..100 {
+            client.submit(&[0x28, 0, 0, 0, 0, 0, 0, 0x20, 0], &[], 4 << 20);
+        }
+        client.send();
+        client
+    })
+    .await;
+    let counters = Arc::clone(running.target.counters());
+    eventually("the first commands are done", || counters.get(Counter::Commands) > 0).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // What the system's own buffers took went out; beyond that there is one answer, and one more at most.
+    let most = running.target.memory().used();
+    assert!(most <= 8 << 20, "{most} bytes for one client that does not read");
+    drop(client);
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_beyond_the_limit_are_closed_at_once() {
     let mut config = quick();

@@ -182,6 +182,10 @@ pub enum Cost {
 
 /// A logical unit: bytes in, bytes out.
 pub trait LogicalUnit: Send + Sync {
+    /// Does its sense data have descriptor format? What the shell answers in its name has the same.
+    fn has_descriptor_sense(&self) -> bool {
+        false
+    }
     /// What this CDB will cost; looks only, decides nothing.
     fn cost(&self, cdb: &[u8]) -> Cost;
     /// Runs one command to its end.

@@ -278,6 +278,10 @@ impl OsdDaemon {
         target_config.logins_per_source_max = options.logins_per_address_max.unwrap_or(LOGINS_DEFAULT);
         target_config.watch = watch;
         target_config.memory_max = options.buffer_mib_max.unwrap_or(BUFFER_MIB_DEFAULT) << 20;
+        // Whoever does not read what he asked for holds buffers: half of them at most.
+        let longest = target_config.protocol.data_out_max as usize;
+        target_config.memory_per_source_max =
+            (target_config.memory_max / 2).max(longest).min(target_config.memory_max);
         target_config.memory_per_connection_max =
             target_config.memory_per_connection_max.min(target_config.memory_max);
         target_config.protocol.ping_after_ms = options.idle_s_max.unwrap_or(IDLE_S_DEFAULT) * 1000;

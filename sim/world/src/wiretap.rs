@@ -79,6 +79,10 @@ impl Witnessed {
 }
 
 impl LogicalUnit for Witnessed {
+    fn has_descriptor_sense(&self) -> bool {
+        self.unit.has_descriptor_sense()
+    }
+
     fn cost(&self, _: &[u8]) -> Cost {
         Cost::Inline
     }

@@ -1,4 +1,4 @@
-//! Runs the conformance tests against a target: `sealstone-conformance [--target URL [--key FILE] [--block URL]] [FILTER]`.
+//! Runs the conformance tests against a target: `sealstone-conformance [--target URL [--key FILE | --no-osd] [--block URL]] [FILTER]`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 
@@ -8,17 +8,19 @@ use std::process::ExitCode;
 use sealstone_conformance::{Options, TESTS, Target, run};
 
 const USAGE: &str =
-    "usage: sealstone-conformance [--target iscsi://HOST:PORT/TARGET/LUN [--key FILE] [--block URL]] [--list] [FILTER]
-Makes and removes partitions on the target, and overwrites the block unit if one is named. Without --target the real device is started.";
+    "usage: sealstone-conformance [--target iscsi://HOST:PORT/TARGET/LUN [--key FILE | --no-osd] [--block URL]] [--list] [FILTER]
+Makes and removes partitions on the target, unless it is said to have no OSD, and overwrites the block unit if one is named. Without --target the real device is started.";
 
 fn main() -> ExitCode {
     let (mut url, mut key, mut block) = (std::env::var("SEALSTONE_TARGET").ok(), None, None);
+    let mut osd = true;
     let mut options = Options { verbose: true, ..Options::default() };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--target" => url = arguments.next(),
             "--key" => key = arguments.next().map(PathBuf::from),
+            "--no-osd" => osd = false,
             "--block" => block = arguments.next(),
             "--list" => {
                 TESTS.iter().copied().flatten().for_each(|test| {
@@ -35,7 +37,8 @@ fn main() -> ExitCode {
     }
     let mut targets = match &url {
         Some(url) => match Target::at(url, key.as_deref(), block.as_deref()) {
-            Ok(target) => vec![target],
+            Ok(target) if osd => vec![target],
+            Ok(target) => vec![target.without_osd()],
             Err(error) => {
                 eprintln!("{error}");
                 return ExitCode::from(2);

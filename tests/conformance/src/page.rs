@@ -13,7 +13,7 @@ pub fn page() -> String {
          Generated from the table of tests in `tests/conformance`; a test fails when it is not current.\n\
          {count} behaviours. Each runs through a socket against any target:\n\n\
          ```\n\
-         cargo run -p sealstone-conformance -- --target iscsi://HOST:PORT/IQN/LUN [--key FILE] [--block URL] [FILTER]\n\
+         cargo run -p sealstone-conformance -- --target iscsi://HOST:PORT/IQN/LUN [--key FILE | --no-osd] [--block URL] [FILTER]\n\
          ```\n\n\
          Without `--target` (and in `make test`) the real device is started twice, secured and open. With a key file a\n\
          target is used under ALLDATA, otherwise under NOSEC. \"t10-osd\" is [t10-osd.md](../design/t10-osd.md).\n"

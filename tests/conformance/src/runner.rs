@@ -123,6 +123,11 @@ fn variants(target: &Target, test: &Test) -> Vec<Option<Variant>> {
         Scope::Guarded(_) if target.guarded => vec![None],
         Scope::Guarded(_) => Vec::new(),
         _ if target.guarded => Vec::new(),
+        Scope::Block(_) | Scope::Iscsi(_) if !target.osd => {
+            let fits = target.block.is_some() || matches!(test.scope, Scope::Iscsi(_));
+            if fits { vec![None] } else { Vec::new() }
+        }
+        _ if !target.osd => Vec::new(),
         Scope::Osd(_) => both,
         Scope::Osd2(_) => vec![of(Generation::Osd2)],
         Scope::Secured(_) if secured => both,

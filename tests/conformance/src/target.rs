@@ -47,6 +47,8 @@ pub struct Target {
     pub(crate) keys: Option<Keys>,
     /// A block unit of it, whose data do not matter.
     pub(crate) block: Option<Portal>,
+    /// Is its logical unit an OSD? Another is judged by iSCSI alone.
+    pub(crate) osd: bool,
     /// Does it answer OSD-1 service actions?
     pub(crate) osd1: bool,
     /// Does it ask for accounts?
@@ -69,11 +71,18 @@ impl Target {
             portal: Portal::parse(url)?,
             keys,
             block,
+            osd: true,
             osd1: true,
             guarded: false,
             ours: false,
             daemon: None,
         })
+    }
+
+    /// The same, of which iSCSI, what any logical unit answers, and a block unit are judged.
+    #[must_use]
+    pub fn without_osd(self) -> Self {
+        Self { osd: false, ..self }
     }
 
     /// The real device, started twice: secured, and open to everybody.
@@ -139,6 +148,7 @@ impl Target {
             portal,
             keys,
             block,
+            osd: true,
             osd1: true,
             guarded: false,
             ours: true,

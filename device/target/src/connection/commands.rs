@@ -86,7 +86,7 @@ fn run(
     // A logical unit that panics must not take the connection, nor the target, with it.
     let reply = catch_unwind(AssertUnwindSafe(|| unit.execute(command))).unwrap_or_else(|_| {
         counters.add(Counter::CommandsPanicked, 1);
-        failed()
+        failed(unit.has_descriptor_sense())
     });
     translate(reply, counters)
 }

@@ -46,13 +46,14 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) const fn len(&self) -> usize {
-        self.bytes
+    /// Enough for a while: nothing more is to be made before some of it is written.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes >= HIGH_WATER || self.pieces.len() >= PIECES
     }
 
     /// Takes pieces until there are enough for a while.
     pub(super) fn fill(&mut self, machine: &mut Connection, now: u64) {
-        while self.bytes < HIGH_WATER && self.pieces.len() < PIECES {
+        while !self.is_full() {
             let Some(piece) = machine.poll_transmit() else { break };
             if self.pieces.is_empty() {
                 self.since = now;

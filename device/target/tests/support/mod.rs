@@ -217,13 +217,18 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn login(address: SocketAddr, port: u8) -> Self {
+        Self::login_with(address, port, |_| {})
+    }
+
+    pub(crate) fn login_with(address: SocketAddr, port: u8, change: impl FnOnce(&mut ClientConfig)) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let config = ClientConfig::new(
+        let mut config = ClientConfig::new(
             "iqn.2026-11.org.sealstone:client".into(),
             Some(NAME.into()),
             [0x80, 0, 0, 0, 0, port],
         );
+        change(&mut config);
         let mut client = Self { stream, machine: Connection::new(config, 0) };
         let Event::LoggedIn(_) = client.event() else { panic!("not logged in") };
         client

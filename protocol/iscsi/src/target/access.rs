@@ -69,6 +69,12 @@ impl Access {
     }
 }
 
+/// Which format of sense data a logical unit has (SPC-4 §4.5.1): what the transport answers in its name has the same.
+pub trait SenseFormat: Send + Sync {
+    /// Descriptor format, for this LUN in wire form? A logical unit that is not there has fixed format.
+    fn is_descriptor(&self, lun: u64) -> bool;
+}
+
 /// What a login with CHAP needs of the shell: one for each connection.
 pub trait Doorkeeper: Send + Sync {
     /// Fills `into` with fresh unpredictable bytes.

@@ -245,9 +245,10 @@ impl Connection {
                 }
                 Want::Fail(failure) => {
                     task.data_out = Buffer::default();
-                    let id = task.id;
+                    let (id, lun) = (task.id, task.lun);
+                    let descriptor = self.format.as_ref().is_some_and(|format| format.is_descriptor(lun));
                     self.tasks.set_state(slot, State::Running);
-                    self.complete(id, failure.reply());
+                    self.complete(id, failure.reply(descriptor));
                     return;
                 }
             }

@@ -25,7 +25,7 @@ mod tests;
 mod text_phase;
 mod types;
 
-pub use access::{Access, Doorkeeper, Rule};
+pub use access::{Access, Doorkeeper, Rule, SenseFormat};
 pub use orders::Meant;
 pub use session::Connection;
 pub use types::{

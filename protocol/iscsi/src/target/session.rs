@@ -6,7 +6,7 @@ use core::mem;
 use bytes::Bytes;
 
 use super::{
-    Closed, Config, Doorkeeper, Event, Refusal, Reply, SessionKind, Violation,
+    Closed, Config, Doorkeeper, Event, Refusal, Reply, SenseFormat, SessionKind, Violation,
     login::{Login, Next},
     management::Pending,
     task::{State, Tasks},
@@ -61,6 +61,7 @@ pub struct Connection {
     pub(super) pool: Arc<dyn Pool>,
     pub(super) local_address: String,
     door: Option<Arc<dyn Doorkeeper>>,
+    pub(super) format: Option<Arc<dyn SenseFormat>>,
     /// Initiator's name and proven CHAP name, from the end of the login on.
     pub(super) peer: (String, Option<String>),
     pub(super) phase: Phase,
@@ -102,6 +103,7 @@ impl Connection {
             pool,
             local_address,
             door: None,
+            format: None,
             peer: (String::new(), None),
             phase: Phase::Login(Login::default()),
             agreed: Parameters::default(),
@@ -123,6 +125,13 @@ impl Connection {
             pings: 0,
             logout_until: None,
         }
+    }
+
+    /// With what knows the format of each logical unit's sense data; without one, it is fixed format.
+    #[must_use]
+    pub fn with_sense_format(mut self, format: Arc<dyn SenseFormat>) -> Self {
+        self.format = Some(format);
+        self
     }
 
     /// With a doorkeeper; without one, logins that must prove themselves are refused as unavailable.

@@ -26,11 +26,15 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    pub(super) fn reply(self) -> Reply {
+    /// Sense data in descriptor or fixed format; a current error (SPC-4 §4.5).
+    pub(super) fn reply(self, descriptor: bool) -> Reply {
         let sense = |key: u8, code: u8, qualifier: u8| Reply {
             status: 0x02,
-            // Fixed format, current error.
-            sense: [0x70, 0, key, 0, 0, 0, 0, 10, 0, 0, 0, 0, code, qualifier, 0, 0, 0, 0].to_vec(),
+            sense: if descriptor {
+                [0x72, key, code, qualifier, 0, 0, 0, 0].to_vec()
+            } else {
+                [0x70, 0, key, 0, 0, 0, 0, 10, 0, 0, 0, 0, code, qualifier, 0, 0, 0, 0].to_vec()
+            },
             ..Reply::default()
         };
         match self {

@@ -3,7 +3,9 @@
 use alloc::{string::String, sync::Arc, vec, vec::Vec};
 use proptest::prelude::*;
 
-use super::{Closed, Command, Config, Connection, Event, Refusal, Reply, TargetEntry, Violation};
+use super::{
+    Closed, Command, Config, Connection, Event, Refusal, Reply, SenseFormat, TargetEntry, Violation,
+};
 use crate::{
     Policy, Pool, limits,
     pdu::{self, BHS_LEN, Bhs, NO_TAG, flag, opcode, reason},
@@ -289,6 +291,15 @@ fn a_text_request_in_full_feature_phase_may_say_a_key_once() {
     ] {
         assert_eq!(ask(&mut bench, &std::format!("{key}=1|")).2, std::format!("{key}=Reject|"));
     }
+    // Nothing that is no name is a target that is not there; and what is no key is not understood, in a text response.
+    for (keys, answer) in [
+        ("SendTargetsPlease=All|", "SendTargetsPlease=NotUnderstood|"),
+        ("SendTargets=Alle|", "SendTargets=Reject|"),
+        ("SendTargets=A|", "SendTargets=Reject|"),
+        ("SendTargets=iqn.2026-11.org.example:none|", ""),
+    ] {
+        assert_eq!(ask(&mut bench, keys), (opcode::TEXT_RESPONSE, 0, answer.into()));
+    }
     assert_eq!(ask(&mut bench, "MaxRecvDataSegmentLength=600|").2, "");
     assert_eq!(bench.target.parameters().max_send, 600);
     assert_eq!(ask(&mut bench, "MaxRecvDataSegmentLength=1|").2, "MaxRecvDataSegmentLength=Reject|");
@@ -451,6 +462,29 @@ fn a_segment_longer_than_declared_ends_the_connection() {
     command[5..8].copy_from_slice(&[4, 0, 1]);
     bench.say(&command);
     assert_eq!(closed(&mut bench.target), Some(Closed::Violation(Violation::LongSegment(0x4_0001))));
+}
+
+/// What the transport says in the name of a logical unit has the format that the unit's own sense data has.
+#[test]
+fn a_transport_error_has_the_format_of_its_logical_unit() {
+    struct DescriptorAbove(u64);
+    impl SenseFormat for DescriptorAbove {
+        fn is_descriptor(&self, lun: u64) -> bool {
+            lun > self.0
+        }
+    }
+    for (above, sense) in [(0, &[0x70, 0, 0x0B][..]), (u64::MAX, &[0x70, 0, 0x0B])] {
+        let mut bench = Bench::new(Policy::default(), "ImmediateData=No|");
+        bench.target = bench.target.with_sense_format(Arc::new(DescriptorAbove(above)));
+        let command = bench.command(1, WRITE, 100, &[1; 100]);
+        assert_eq!(bench.say(&command)[0].1[2..5], *sense, "LUN 0");
+        let mut command = bench.command(2, WRITE, 100, &[1; 100]);
+        command[8..16].copy_from_slice(&(1_u64 << 48).to_be_bytes());
+        let said = bench.say(&command);
+        let expected: &[u8] =
+            if above == 0 { &[0x72, 0x0B, 0x0C, 0x0C, 0, 0, 0, 0] } else { &[0x70, 0, 0x0B] };
+        assert_eq!(said[0].1[2..2 + expected.len()], *expected, "LUN 1");
+    }
 }
 
 #[test]

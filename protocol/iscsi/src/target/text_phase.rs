@@ -119,7 +119,7 @@ impl Connection {
                     (name, Some(own)) => entry.name == own.name && own.name.eq_ignore_ascii_case(name),
                 }
         };
-        if which == "All" && own.is_some() {
+        if (which == "All" && own.is_some()) || !may_be_asked(which) {
             // Only discovery sessions may ask for all (appendix C).
             text::put(answer, "SendTargets", Answer::Reject);
         }
@@ -132,4 +132,10 @@ impl Connection {
             }
         }
     }
+}
+
+/// All targets, the session's own, or one by its name (appendix C); a name has one of three beginnings (§4.2.7.3).
+fn may_be_asked(which: &str) -> bool {
+    let begins = |kind: &&str| which.get(..4).is_some_and(|head| head.eq_ignore_ascii_case(kind));
+    matches!(which, "All" | "") || ["iqn.", "eui.", "naa."].iter().any(|kind| begins(&kind))
 }
