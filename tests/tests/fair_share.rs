@@ -42,7 +42,9 @@ impl Aim {
         let stream = runtime.block_on(async {
             let socket = tokio::net::TcpSocket::new_v4()?;
             socket.bind(HOSTILE.parse().expect("an address"))?;
-            socket.connect(self.address).await?.into_std()
+            // A device that is flooded lets newcomers wait; the attacker has no time for that.
+            let connected = tokio::time::timeout(Duration::from_millis(200), socket.connect(self.address));
+            connected.await.map_err(std::io::Error::from)??.into_std()
         })?;
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(Duration::from_millis(200)))?;

@@ -108,8 +108,10 @@ pub(crate) enum Wait {
     Never,
     /// A flush, if FUA is set, or if the write cache is off and it writes.
     Flush,
-    /// The work itself, or those that have to end before it may begin.
+    /// A flush or the like, or those that have to end before it may begin.
     Always,
+    /// The work itself.
+    Long,
 }
 
 /// One command.
@@ -253,9 +255,9 @@ pub(crate) static ROWS: &[Row] = &[
         Access::Write,
         Function::Pieces(pieces!(data::write_and_verify, Ten)),
     )
-    .waits(Wait::Always),
+    .waits(Wait::Long),
     row(CommandRow::new(0x2F, 10, VERIFY_TEN), Access::Read, Function::Pieces(pieces!(data::verify, Ten)))
-        .waits(Wait::Always),
+        .waits(Wait::Long),
     row(CommandRow::new(0x34, 10, CACHE_TEN), Access::Read, Function::Shared(forms!(data::prefetch, Ten))),
     row(
         CommandRow::new(0x35, 10, CACHE_TEN),
@@ -273,14 +275,14 @@ pub(crate) static ROWS: &[Row] = &[
         Access::Write,
         Function::Shared(forms!(provisioning::write_same, Ten)),
     )
-    .waits(Wait::Always),
+    .waits(Wait::Long),
     row(
         CommandRow::new(0x42, 10, &[0x01, 0, 0, 0, 0, 0x3F, 0xFF, 0xFF, 0x04]),
         Access::Write,
         Function::Pieces(provisioning::unmap),
     )
     .thin()
-    .waits(Wait::Always),
+    .waits(Wait::Long),
     reserve_in(input::READ_KEYS),
     reserve_in(input::READ_RESERVATION),
     reserve_in(input::REPORT_CAPABILITIES),
@@ -314,13 +316,13 @@ pub(crate) static ROWS: &[Row] = &[
         Access::Write,
         Function::Pieces(pieces!(data::write_and_verify, Sixteen)),
     )
-    .waits(Wait::Always),
+    .waits(Wait::Long),
     row(
         CommandRow::new(0x8F, 16, VERIFY_SIXTEEN),
         Access::Read,
         Function::Pieces(pieces!(data::verify, Sixteen)),
     )
-    .waits(Wait::Always),
+    .waits(Wait::Long),
     row(
         CommandRow::new(0x90, 16, CACHE_SIXTEEN),
         Access::Read,
@@ -341,7 +343,7 @@ pub(crate) static ROWS: &[Row] = &[
         Access::Write,
         Function::Shared(forms!(provisioning::write_same, Sixteen)),
     )
-    .waits(Wait::Always),
+    .waits(Wait::Long),
     row(
         CommandRow::new(
             0x9C,
@@ -373,7 +375,7 @@ pub(crate) static ROWS: &[Row] = &[
         Function::Shared(provisioning::lba_status),
     )
     .thin()
-    .waits(Wait::Always),
+    .waits(Wait::Long),
     row(CommandRow::new(0xA8, 12, TWELVE), Access::Read, Function::Shared(forms!(data::read, Twelve)))
         .waits(Wait::Flush),
     row(CommandRow::new(0xAA, 12, TWELVE), Access::Write, Function::Shared(forms!(data::write, Twelve)))
@@ -383,13 +385,13 @@ pub(crate) static ROWS: &[Row] = &[
         Access::Write,
         Function::Pieces(pieces!(data::write_and_verify, Twelve)),
     )
-    .waits(Wait::Always),
+    .waits(Wait::Long),
     row(
         CommandRow::new(0xAF, 12, VERIFY_TWELVE),
         Access::Read,
         Function::Pieces(pieces!(data::verify, Twelve)),
     )
-    .waits(Wait::Always),
+    .waits(Wait::Long),
     row(
         CommandRow::new(0xB7, 12, &[0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0x04]),
         Access::Any,

@@ -340,6 +340,7 @@ impl LogicalUnit for BlockUnit {
             Ok(row) => match row.wait {
                 Wait::Never => false,
                 Wait::Always => true,
+                Wait::Long => return Cost::Long,
                 Wait::Flush => {
                     (row.shared.length > 6 && asks_fua(cdb))
                         || (row.access == Access::Write && !self.settings.write_cache())

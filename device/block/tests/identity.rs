@@ -164,14 +164,13 @@ fn what_waits_for_the_medium_runs_where_it_may_wait() {
     for cdb in [&ten(0x28, 0, 0, 1)[..], &ten(0x2A, 0, 0, 1), &[0x0A, 8, 0, 0, 1, 0], &[0; 6], &[]] {
         assert_eq!(cost(cdb), Cost::Inline, "{cdb:02x?}");
     }
-    for cdb in [
-        &ten(0x28, 8, 0, 1)[..],
-        &ten(0x2A, 8, 0, 1),
-        &ten(0x35, 0, 0, 0),
-        &ten(0x42, 0, 0, 0),
-        &[0x1D, 4, 0, 0, 0, 0],
-    ] {
+    for cdb in [&ten(0x28, 8, 0, 1)[..], &ten(0x2A, 8, 0, 1), &ten(0x35, 0, 0, 0), &[0x1D, 4, 0, 0, 0, 0]] {
         assert_eq!(cost(cdb), Cost::Blocking, "{cdb:02x?}");
+    }
+    for code in [0x2E, 0x2F, 0x41, 0x42, 0x8E, 0x8F, 0x93, 0xAE, 0xAF] {
+        let mut cdb = [0; 16];
+        cdb[0] = code;
+        assert_eq!(cost(&cdb), Cost::Long, "{code:#x}: few of one initiator at once");
     }
     // Without a write cache every write waits.
     let mut list = [0, 0, 0, 0, 0x08, 18].to_vec();

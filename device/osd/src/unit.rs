@@ -413,6 +413,7 @@ impl LogicalUnit for OsdUnit {
         let fua = cdb.get(usize::from(pointer::OPTIONS)).is_some_and(|options| options & FUA != 0);
         match row {
             Some((action, row)) if !fua && !is_long(cdb, action) => row.cost,
+            Some((_, row)) if row.cost == Cost::Long => Cost::Long,
             Some(_) => Cost::Blocking,
             None => Cost::Inline,
         }

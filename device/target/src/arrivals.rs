@@ -12,6 +12,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use crate::{Clock, Counter, pool::Part};
 
@@ -44,6 +45,8 @@ pub(crate) struct Limits {
     pub(crate) rate: Rate,
     /// Bytes of data buffers.
     pub(crate) memory_max: usize,
+    /// Long commands at once.
+    pub(crate) long_max: usize,
 }
 
 /// Why a connection is turned away.
@@ -103,6 +106,8 @@ struct Here {
     at_ms: u64,
     /// What all its connections have of the buffers.
     memory: Arc<Part>,
+    /// Places for its long commands.
+    long: Arc<Semaphore>,
 }
 
 impl Here {
@@ -134,6 +139,7 @@ pub(crate) struct Place {
     arrivals: Arc<Arrivals>,
     source: String,
     memory: Arc<Part>,
+    long: Arc<Semaphore>,
     logging_in: bool,
 }
 
@@ -142,9 +148,10 @@ impl Arrivals {
         Arc::new(Self { limits, clock, here: Mutex::default() })
     }
 
-    /// A place for one more connection of this source, or why there is none. Whoever is turned away uses up nothing.
+    /// A place for one more connection of this source, or why there is none. Whoever is turned away for another reason than
+    /// his speed has come all the same: a crowd that goes on knocking is too fast in the end.
     pub(crate) fn enter(self: &Arc<Self>, source: String) -> Result<Place, Turned> {
-        let Limits { open_max, logins_max, rate, memory_max } = self.limits;
+        let Limits { open_max, logins_max, rate, memory_max, long_max } = self.limits;
         let now_ms = self.clock.now_ms();
         let mut here = self.here.lock();
         if here.len() >= SOURCES_MAX && !here.contains_key(&source) {
@@ -152,12 +159,16 @@ impl Arrivals {
         }
         let fresh = || {
             let memory = Arc::new(Part::new(memory_max));
-            Here { open: 0, logins: 0, tokens: full(rate), at_ms: now_ms, memory }
+            let long = Arc::new(Semaphore::new(long_max.min(Semaphore::MAX_PERMITS)));
+            Here { open: 0, logins: 0, tokens: full(rate), at_ms: now_ms, memory, long }
         };
         let one = here.entry(source.clone()).or_insert_with(fresh);
         one.refill(rate, now_ms);
         if one.tokens < ONE {
             return Err(Turned::TooFast);
+        }
+        if rate != Rate::UNBOUNDED {
+            one.tokens -= ONE;
         }
         if one.open >= open_max {
             return Err(Turned::Crowded);
@@ -165,13 +176,10 @@ impl Arrivals {
         if one.logins >= logins_max {
             return Err(Turned::Logins);
         }
-        if rate != Rate::UNBOUNDED {
-            one.tokens -= ONE;
-        }
         one.open += 1;
         one.logins += 1;
-        let memory = Arc::clone(&one.memory);
-        Ok(Place { arrivals: Arc::clone(self), source, memory, logging_in: true })
+        let (memory, long) = (Arc::clone(&one.memory), Arc::clone(&one.long));
+        Ok(Place { arrivals: Arc::clone(self), source, memory, long, logging_in: true })
     }
 }
 
@@ -206,6 +214,11 @@ impl Place {
         Arc::clone(&self.memory)
     }
 
+    /// Places for long commands of its source.
+    pub(crate) fn long(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.long)
+    }
+
     /// Where the connection comes from.
     pub(crate) fn source(&self) -> &str {
         &self.source
@@ -238,7 +251,7 @@ mod tests {
         let now = Arc::new(AtomicU64::new(5));
         let time = Arc::clone(&now);
         let clock = Clock::new(move || time.load(Ordering::SeqCst));
-        (now, Arrivals::new(Limits { open_max, logins_max, rate, memory_max: 1 }, clock))
+        (now, Arrivals::new(Limits { open_max, logins_max, rate, memory_max: 1, long_max: 1 }, clock))
     }
 
     #[test]
@@ -291,6 +304,14 @@ mod tests {
         assert_eq!((come("a"), come("a")), (Ok(()), Err(Turned::TooFast)));
         now.store(u64::MAX, Ordering::SeqCst);
         assert_eq!((0..100).filter(|_| come("a").is_ok()).count(), 3, "no more than the burst is saved up");
+    }
+
+    #[test]
+    fn a_crowd_that_goes_on_knocking_is_too_fast_in_the_end() {
+        let (_, arrivals) = arrivals(1, 1, Rate { burst: 3, per_second: 0 });
+        let _first = arrivals.enter("a".into()).unwrap();
+        let turned: Vec<_> = (0..3).map(|_| arrivals.enter("a".into()).err()).collect();
+        assert_eq!(turned, [Some(Turned::Crowded), Some(Turned::Crowded), Some(Turned::TooFast)]);
     }
 
     #[test]

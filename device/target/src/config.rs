@@ -51,6 +51,8 @@ pub struct Config {
     pub memory_per_connection_max: usize,
     /// Bytes of data buffers of all connections of one source; at least `protocol.data_out_max`.
     pub memory_per_source_max: usize,
+    /// Long commands of one source that run at once; further ones wait, without holding a thread. At least one.
+    pub long_per_source_max: usize,
     /// Connections at once; more are closed as soon as they are accepted.
     pub connections_max: usize,
     /// Milliseconds that one piece (a header, or a data segment) may wait to be written.
@@ -83,6 +85,9 @@ pub enum ConfigError {
     /// A command's data-out would never fit.
     #[error("memory per connection is less than the longest data-out")]
     Memory,
+    /// Long commands that could never run.
+    #[error("no long command of a source may run")]
+    Long,
     /// A LUN that single-level addressing cannot say, or given twice.
     #[error("LUN {0} is above 16383, there twice, or one too many")]
     Lun(u64),
@@ -100,6 +105,7 @@ impl Config {
             memory_max: 512 * 1024 * 1024,
             memory_per_connection_max: 64 * 1024 * 1024,
             memory_per_source_max: usize::MAX,
+            long_per_source_max: usize::MAX,
             connections_max: 1024,
             write_timeout_ms: 30_000,
             drain_seconds: 5,
@@ -119,6 +125,9 @@ impl Config {
             return Err(ConfigError::Name);
         }
         let longest = (self.protocol.data_out_max as usize).next_power_of_two();
+        if self.long_per_source_max == 0 {
+            return Err(ConfigError::Long);
+        }
         let most = self.memory_per_connection_max.min(self.memory_max).min(self.memory_per_source_max);
         if most < longest {
             return Err(ConfigError::Memory);

@@ -5,7 +5,13 @@ mod io;
 mod orders;
 mod receive;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use sealstone_iscsi::{
     Pool, TaskId,
@@ -93,6 +99,7 @@ pub(crate) async fn serve<S>(
         waiting: Vec::new(),
         held: Vec::new(),
         elsewhere: 0,
+        over: Arc::default(),
         rejects_seen: 0,
     };
     let reason = driver.run().await;
@@ -169,8 +176,10 @@ struct Driver<S> {
     waiting: Vec<Waiting>,
     /// Replies of those that wait.
     held: Vec<(TaskId, Reply)>,
-    /// Commands that run on another thread.
+    /// Commands that run on another thread, or wait for one.
     elsewhere: usize,
+    /// The connection is over: whatever waits need not begin.
+    over: Arc<AtomicBool>,
     rejects_seen: u32,
 }
 
@@ -419,6 +428,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
         while self.ordered.try_recv().is_ok() {}
         self.waiting.clear();
         self.held.clear();
+        self.over.store(true, Ordering::Release);
         // Commands that run elsewhere cannot be stopped; the nexus is lost only after them.
         while self.elsewhere > 0 && self.completions.recv().await.is_some() {
             self.elsewhere -= 1;

@@ -75,6 +75,7 @@ impl Target {
             logins_max: config.logins_per_source_max,
             rate: config.arrivals_per_source,
             memory_max: config.memory_per_source_max,
+            long_max: config.long_per_source_max,
         };
         Ok(Self(Arc::new(Shared {
             protocol: Arc::new(config.protocol.clone()),

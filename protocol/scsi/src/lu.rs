@@ -156,7 +156,7 @@ pub enum TaskResult {
 /// The other tasks, as one command reaches them. It never reaches itself.
 pub trait Tasks: Send + Sync {
     /// Carries an order out. The tasks that it ends have not ended when this returns: the shell holds the reply of the
-    /// command back until they have, so that no thread waits for them. Only for commands of [`Cost::Blocking`], and
+    /// command back until they have, so that no thread waits for them. Not for commands of [`Cost::Inline`], and
     /// without holding anything that another task may wait for.
     fn order(&self, order: TaskOrder) -> TaskResult;
 }
@@ -178,6 +178,9 @@ pub enum Cost {
     Inline,
     /// May wait for a medium: the shell runs it elsewhere.
     Blocking,
+    /// Works long, on the processor or the medium: the shell runs it elsewhere, and few of one initiator at once, so that
+    /// others get their share of both.
+    Long,
 }
 
 /// A logical unit: bytes in, bytes out.

@@ -278,6 +278,9 @@ impl OsdDaemon {
         target_config.logins_per_source_max = options.logins_per_address_max.unwrap_or(LOGINS_DEFAULT);
         target_config.watch = watch;
         target_config.memory_max = options.buffer_mib_max.unwrap_or(BUFFER_MIB_DEFAULT) << 20;
+        // Half of the processor for the long commands of one address: the other half is for everybody's short ones.
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        target_config.long_per_source_max = (cores / 2).max(1);
         // Whoever does not read what he asked for holds buffers: half of them at most.
         let longest = target_config.protocol.data_out_max as usize;
         target_config.memory_per_source_max =

@@ -91,7 +91,7 @@ impl Row {
     }
 
     const fn stepwise(self) -> Self {
-        Self { stepwise: true, grouped: false, cost: Cost::Blocking, ..self }
+        Self { stepwise: true, grouped: false, ..self.long() }
     }
 
     const fn ungrouped(self) -> Self {
@@ -99,7 +99,12 @@ impl Row {
     }
 
     const fn in_steps(self) -> Self {
-        Self { steps: true, ..self.ungrouped() }
+        Self { steps: true, ..self.ungrouped().long() }
+    }
+
+    /// Its work grows with the number or the size of objects.
+    const fn long(self) -> Self {
+        Self { cost: Cost::Long, ..self }
     }
 }
 
@@ -131,7 +136,7 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
         Action::CreatePartition => Row::WHOLE,
         Action::RemovePartition => Row::WHOLE.ungrouped().attributes_first(),
         Action::FormatOsd => Row::WHOLE.ungrouped(),
-        Action::ReadMap | Action::ReadMapsAndCompare => Row::LOOK,
+        Action::ReadMap | Action::ReadMapsAndCompare => Row::LOOK.long(),
         Action::ObjectStructureCheck => Row { durable: true, ..Row::LOOK.in_steps() },
         Action::CreateClone
         | Action::CreateSnapshot
@@ -141,7 +146,7 @@ pub(crate) const fn row(action: Action) -> Option<Row> {
         Action::PerformScsi => Row { changes: true, ..Row::LOOK },
         // The function itself comes last of all, when no lock is held.
         Action::PerformTask => Row { changes: true, ..Row::LOOK }.attributes_first(),
-        Action::CopyUserObjects => Row::POPULATE,
+        Action::CopyUserObjects => Row::POPULATE.long(),
         Action::Rewrite => Row::CHANGE,
     })
 }

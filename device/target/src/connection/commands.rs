@@ -2,7 +2,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use sealstone_iscsi::{
@@ -47,17 +47,32 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                     drop(command);
                     self.machine.complete(task, reply);
                 }
-                Cost::Blocking => {
+                cost @ (Cost::Blocking | Cost::Long) => {
                     let (share, counters) = (Arc::clone(&self.share), Arc::clone(counters));
                     let completed = self.completed.clone();
                     let others = OtherTasks { orders: self.orders.clone(), lun: command.lun, task };
                     self.elsewhere += 1;
-                    tokio::task::spawn_blocking(move || {
-                        let reply = run(&*unit, nexus, number, &command, &share, &counters, &others);
+                    let over = Arc::clone(&self.over);
+                    let work = move || {
+                        let reply = if over.load(Ordering::Acquire) {
+                            Reply::default()
+                        } else {
+                            run(&*unit, nexus, number, &command, &share, &counters, &others)
+                        };
                         drop(command);
                         // Nobody listens any more only when the connection was cut off.
                         let _ = completed.send((task, reply));
-                    });
+                    };
+                    if cost == Cost::Blocking {
+                        tokio::task::spawn_blocking(work);
+                    } else {
+                        let places = self.slot.place.long();
+                        tokio::spawn(async move {
+                            // Never closed. Held until the work is done.
+                            let _place = places.acquire_owned().await;
+                            let _ = tokio::task::spawn_blocking(work).await;
+                        });
+                    }
                 }
             },
         }
