@@ -4,6 +4,8 @@
 //! below what is measured (`sealstone-bench fairness` measures it): here both clients and the device share two cores with
 //! other tests. Without the limits that are tested here the honest client gets less than the floor, or nothing.
 
+#![allow(clippy::print_stderr, reason = "figures for whoever runs it with --nocapture")]
+
 use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};

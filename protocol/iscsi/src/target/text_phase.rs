@@ -137,5 +137,5 @@ impl Connection {
 /// All targets, the session's own, or one by its name (appendix C); a name has one of three beginnings (§4.2.7.3).
 fn may_be_asked(which: &str) -> bool {
     let begins = |kind: &&str| which.get(..4).is_some_and(|head| head.eq_ignore_ascii_case(kind));
-    matches!(which, "All" | "") || ["iqn.", "eui.", "naa."].iter().any(|kind| begins(&kind))
+    matches!(which, "All" | "") || ["iqn.", "eui.", "naa."].iter().any(begins)
 }

@@ -4,6 +4,7 @@ use crate::iscsi::{
     ASYNC, Connection, DATA_IN, IMMEDIATE, LOGOUT, LOGOUT_RESPONSE, NOP_IN, NOP_OUT, Pdu, R2T, REJECT,
     SCSI_RESPONSE, SNACK, TASK_MANAGEMENT, TASK_MANAGEMENT_RESPONSE,
 };
+use crate::sense;
 use crate::suite::behaviours;
 use crate::target::Portal;
 
@@ -324,7 +325,8 @@ fn a_logical_unit_is_reset(portal: &Portal) {
     // The reset is told as a unit attention, once.
     let reply = connection.command(&TEST_UNIT_READY, &[], 0);
     if reply.status == 2 {
-        assert_eq!((reply.sense[0] & 0x7F, reply.sense[1] & 0x0F, reply.sense[2]), (0x72, 6, 0x29));
+        let (key, code) = sense::codes(&reply.sense);
+        assert_eq!((key, code >> 8), (6, 0x29), "{:02x?}", reply.sense);
         assert_eq!(connection.command(&TEST_UNIT_READY, &[], 0).status, 0);
     }
 }

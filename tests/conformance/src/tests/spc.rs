@@ -1,6 +1,7 @@
 //! What every logical unit answers (SPC-4), on the OSD logical unit.
 
 use crate::iscsi::{Connection, Reply};
+use crate::runner::skip;
 use crate::sense::{self, Sense};
 use crate::suite::behaviours;
 use crate::target::Portal;
@@ -28,6 +29,9 @@ behaviours! { "SPC commands";
     Iscsi "SPC-4 6.35" supported_operation_codes_are_reported;
 }
 
+/// Device type of an object-based storage device.
+const OSD: u8 = 0x11;
+
 fn inquiry(page: Option<u8>, allocation: u16) -> [u8; 6] {
     let [high, low] = allocation.to_be_bytes();
     [0x12, u8::from(page.is_some()), page.unwrap_or(0), high, low, 0]
@@ -48,14 +52,27 @@ fn page(connection: &mut Connection, page: u8) -> Vec<u8> {
 
 fn illegal(reply: &Reply, code: u16) {
     assert_eq!(reply.status, 2);
-    let sense = Sense::parse(&reply.sense);
-    assert_eq!((sense.key, sense.code), (5, code), "{sense:04x?}");
+    assert_eq!(sense::codes(&reply.sense), (5, code), "{:02x?}", reply.sense);
+}
+
+/// PERIPHERAL DEVICE TYPE of the logical unit.
+fn device_type(connection: &mut Connection) -> u8 {
+    ask(connection, &inquiry(None, 96), 96).data_in[0]
+}
+
+/// Of another device type this says nothing.
+fn needs_osd(connection: &mut Connection) {
+    if device_type(connection) != OSD {
+        skip("the logical unit is no OSD");
+    }
 }
 
 fn standard_inquiry_says_osd(portal: &Portal) {
-    let data = ask(&mut Connection::session(portal), &inquiry(None, 96), 96).data_in;
+    let mut connection = Connection::session(portal);
+    needs_osd(&mut connection);
+    let data = ask(&mut connection, &inquiry(None, 96), 96).data_in;
     assert!(data.len() >= 36, "{} bytes", data.len());
-    assert_eq!(data[0], 0x11, "connected, object-based storage");
+    assert_eq!(data[0], OSD, "connected, object-based storage");
     assert_eq!(data[3] & 0x0F, 2, "response data format");
     assert_eq!(usize::from(data[4]) + 5, data.len(), "additional length");
     assert!(data[8..36].iter().all(|byte| (0x20..0x7F).contains(byte)), "vendor, product, revision");
@@ -79,10 +96,11 @@ fn supported_pages_are_listed_in_ascending_order(portal: &Portal) {
 
 fn every_supported_page_can_be_had(portal: &Portal) {
     let mut connection = Connection::session(portal);
+    let kind = device_type(&mut connection);
     let pages = page(&mut connection, 0)[4..].to_vec();
     for number in pages {
         let data = page(&mut connection, number);
-        assert_eq!(data[0], 0x11);
+        assert_eq!(data[0], kind);
     }
 }
 
@@ -106,6 +124,7 @@ fn the_serial_number_page_is_printable(portal: &Portal) {
 
 fn the_security_token_differs_from_nexus_to_nexus(portal: &Portal) {
     let (mut one, mut other) = (Connection::session(portal), Connection::session(portal));
+    needs_osd(&mut one);
     let (token, again) = (page(&mut one, 0xB1), page(&mut one, 0xB1));
     assert!(token.len() >= 4 + 16 && token == again, "one token for one nexus");
     assert_ne!(page(&mut other, 0xB1), token);
@@ -175,8 +194,8 @@ fn a_new_nexus_hears_a_unit_attention_once(portal: &Portal) {
         if reply.status == 0 {
             break;
         }
-        let sense = Sense::parse(&reply.sense);
-        assert_eq!((sense.key, sense.code >> 8), (6, 0x29), "{sense:04x?}");
+        let (key, code) = sense::codes(&reply.sense);
+        assert_eq!((key, code >> 8), (6, 0x29), "{:02x?}", reply.sense);
         heard += 1;
         assert!(heard < 4);
     }
@@ -223,7 +242,7 @@ fn supported_operation_codes_are_reported(portal: &Portal) {
     let reply = ask(&mut connection, &cdb, 4096);
     if reply.status != 0 {
         illegal(&reply, 0x2000);
-        crate::runner::skip("the device does not report its operation codes");
+        skip("the device does not report its operation codes");
     }
     let length = u32::from_be_bytes(reply.data_in[..4].try_into().unwrap()) as usize;
     assert!(length > 0 && reply.data_in.len() <= 4 + length);
