@@ -283,6 +283,17 @@ impl Catalog {
         self.unfinished.read().keys().copied().collect()
     }
 
+    /// Is there a partition of this id that nobody sees for now?
+    pub(crate) fn is_hidden(&self, id: u64) -> bool {
+        self.unfinished.read().contains_key(&id)
+    }
+
+    /// The policy of a partition, seen or not: what protects it does so while nobody sees it, too.
+    pub(crate) fn policy(&self, id: u64) -> Option<Policy> {
+        let hidden = || self.unfinished.read().get(&id).cloned();
+        self.partition(id).or_else(hidden).map(|partition| partition.policy())
+    }
+
     /// Is there a partition of this id, seen or not?
     pub(crate) fn is_taken(&self, id: u64) -> bool {
         self.partitions.read().contains_key(&id) || self.unfinished.read().contains_key(&id)

@@ -22,6 +22,7 @@ use crate::failure::Failure;
 use crate::guard::Guard;
 use crate::locks::Locks;
 use crate::scrub::Scrub;
+use crate::stranded::Stranded;
 use crate::tracking::Tracking;
 
 /// What an operator decides about a device.
@@ -72,6 +73,8 @@ pub(crate) struct Device {
     /// The walk that looks for them.
     pub(crate) scrub: Scrub,
     pub(crate) tracking: Tracking,
+    /// Partitions whose duplication is to be tried again.
+    pub(crate) stranded: Stranded,
 }
 
 /// Lives as long as a FORMAT OSD runs.

@@ -162,7 +162,11 @@ pub(crate) fn forget(
         Err(StoreError::NotFound(_)) => return Ok(()),
         Err(error) => return Err(error),
     };
+    let before = ids.len();
     ids.retain(|id| *id != partition.partition);
+    if ids.len() == before {
+        return Ok(());
+    }
     set_children(store, source, lineage.kind, &ids)
 }
 

@@ -352,17 +352,23 @@ impl<'a> Execution<'a> {
             Command::List(list) if list.with_attributes && object.is_root() => Ok(ObjectType::Partition),
             Command::List(list) if list.with_attributes => Ok(ObjectType::User),
             _ if object.is_root() => Ok(ObjectType::Root),
-            _ if object.is_partition() => match self.device.catalog.partition(object.partition) {
-                Some(_) => Ok(ObjectType::Partition),
-                None => Err(Failure::Field(pointer::PARTITION).into()),
-            },
+            _ if object.is_partition() => self.see(object.partition).map(|()| ObjectType::Partition),
             _ => {
-                if self.device.catalog.partition(object.partition).is_none() {
-                    return Err(Failure::Field(pointer::PARTITION).into());
-                }
+                self.see(object.partition)?;
                 Ok(collections::object_type(self.device, object)?)
             }
         }
+    }
+
+    /// The partition must be there; one whose duplication is being brought to its end comes back by itself.
+    fn see(&self, partition: u64) -> Result<(), Refusal> {
+        let catalog = &self.device.catalog;
+        if catalog.partition(partition).is_some() {
+            return Ok(());
+        }
+        let failure =
+            if catalog.is_hidden(partition) { Failure::Taken } else { Failure::Field(pointer::PARTITION) };
+        Err(failure.into())
     }
 
     fn check_attributes(

@@ -94,6 +94,9 @@ pub(crate) enum Failure {
     /// The partition is a snapshot: nothing in it changes.
     #[error("a snapshot is read-only")]
     ReadOnly,
+    /// The device ends: what it had not finished is given up.
+    #[error("the device ends")]
+    Stopping,
     /// What `begin_boot` and the lease are kept in failed.
     #[error("boot record")]
     BootRecord,
@@ -130,6 +133,7 @@ impl Failure {
             Self::Formatting => "format_in_progress",
             Self::Taken => "partition_taken",
             Self::ReadOnly => "read_only",
+            Self::Stopping => "stopping",
             Self::Embedded(_) => "embedded_command",
             Self::TasksUnfinished => "tasks_unfinished",
             Self::Miscompare(_) => "miscompare",
@@ -148,7 +152,9 @@ impl Failure {
     /// BUSY for what passes by itself; CHECK CONDITION for the rest.
     pub(crate) fn status(&self) -> Status {
         match self {
-            Self::NoBuffer | Self::KeysChanged | Self::Taken | Self::TasksUnfinished => Status::Busy,
+            Self::NoBuffer | Self::KeysChanged | Self::Taken | Self::TasksUnfinished | Self::Stopping => {
+                Status::Busy
+            }
             _ => Status::CheckCondition,
         }
     }
@@ -174,7 +180,7 @@ impl Failure {
             Self::Attribute(_) => (IllegalRequest, additional::INVALID_FIELD_IN_PARAMETER_LIST, None),
             Self::NotEmpty => (IllegalRequest, additional::CONTAINS_USER_OBJECTS, None),
             Self::Quota(_) => (DataProtect, additional::QUOTA_ERROR, None),
-            Self::NoBuffer | Self::KeysChanged | Self::Taken | Self::TasksUnfinished => {
+            Self::NoBuffer | Self::KeysChanged | Self::Taken | Self::TasksUnfinished | Self::Stopping => {
                 (SenseKey::NoSense, additional::NO_ADDITIONAL_SENSE, None)
             }
             Self::Embedded(sense) => (sense.key, sense.code, None),

@@ -184,8 +184,8 @@ impl Facts for Device {
         if object.partition == 0 {
             return root.policy.default_method;
         }
-        let Some(partition) = self.catalog.partition(object.partition) else { return root.partition_method };
-        let floor = partition.policy().default_method;
+        let Some(policy) = self.catalog.policy(object.partition) else { return root.partition_method };
+        let floor = policy.default_method;
         if object.object == 0 {
             return floor;
         }
@@ -199,7 +199,7 @@ impl Facts for Device {
     }
 
     fn frozen_keys(&self, partition: u64) -> u16 {
-        self.catalog.partition(partition).map_or(0, |partition| partition.policy().frozen_keys)
+        self.catalog.policy(partition).map_or(0, |policy| policy.frozen_keys)
     }
 
     fn audit_frozen(&self, audit: &[u8; 20]) -> bool {
@@ -211,7 +211,7 @@ impl Facts for Device {
             return Some(ObjectFacts { kind: ObjectType::Root, created_ms: 0, policy_access_tag: 0 });
         }
         if id.is_partition() {
-            let policy = self.catalog.partition(id.partition)?.policy();
+            let policy = self.catalog.policy(id.partition)?;
             return Some(ObjectFacts {
                 kind: ObjectType::Partition,
                 created_ms: policy.created_ms,

@@ -36,8 +36,10 @@ mod scrub;
 pub mod sim;
 mod source;
 mod spc;
+mod stranded;
 mod tracking;
 mod unit;
+mod worker;
 
 pub use audit::{AuditRecord, AuditSink, NoAudit, Principal, Verdict};
 pub use damage::{Damage, Range};
@@ -49,4 +51,5 @@ pub use metrics::{CommandCount, Metrics};
 pub use nexus::TOKEN_LEN;
 pub use provision::{DataDir, Identity, ProvisionError};
 pub use scrub::{ScrubState, ScrubStep};
-pub use unit::{OsdUnit, Parts, StartError, UpkeepError, Usage};
+pub use unit::{OsdUnit, Parts, StartError, UpkeepError, Usage, Work};
+pub use worker::Worker;

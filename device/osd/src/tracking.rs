@@ -8,8 +8,10 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use sealstone_crypto::RustCrypto;
 use sealstone_osd::{AttributeId, Cdb, Generation, ObjectId, ObjectType};
 use sealstone_scsi::lu::NexusId;
@@ -70,7 +72,12 @@ impl Job {
     /// Runs it to its end.
     pub(crate) fn run(&self, device: &Device) -> Result<Done, Refusal> {
         let (cdb, plan) = (&self.cdb, &self.plan);
-        let authority = || authority(device, &self.admitted, self.further.as_ref(), cdb);
+        let authority = || {
+            if device.tracking.is_stopping() {
+                return Err(Failure::Stopping.into());
+            }
+            authority(device, &self.admitted, self.further.as_ref(), cdb)
+        };
         let steps = Steps::new(device, false, &authority);
         let result = follow(&steps, plan.tracked, cdb.generation, |tally| {
             let parts = self.admitted.authenticate(cdb, &self.data_out)?;
@@ -134,6 +141,14 @@ pub(crate) struct Tracking {
     queue: Mutex<VecDeque<Job>>,
     /// Immediate commands that were begun and have not ended.
     immediate: Mutex<usize>,
+    /// Immediate commands that have ended since the start, well or not.
+    ended: AtomicU64,
+    /// Something came into the queue that nobody was woken for.
+    fresh: AtomicBool,
+    /// Wakes who waits for something in the queue.
+    pushed: Condvar,
+    /// The device ends.
+    stopping: AtomicBool,
 }
 
 impl Tracking {
@@ -155,19 +170,46 @@ impl Tracking {
     pub(crate) fn leave_queue(&self) {
         let mut immediate = self.immediate.lock();
         *immediate = immediate.saturating_sub(1);
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many were begun and have not ended, and how many have.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (*self.immediate.lock() as u64, self.ended.load(Ordering::Relaxed))
     }
 
     pub(crate) fn push(&self, job: Job) {
-        self.queue.lock().push_back(job);
+        let mut queue = self.queue.lock();
+        queue.push_back(job);
+        self.fresh.store(true, Ordering::Relaxed);
+        self.pushed.notify_one();
     }
 
-    /// One whose turn has not come goes to the front again.
-    pub(crate) fn put_back(&self, job: Job) {
-        self.queue.lock().push_front(job);
+    /// The first job that `may` says may run now; others keep their order.
+    pub(crate) fn take<T>(&self, mut may: impl FnMut(&Job) -> Option<T>) -> Option<(Job, T)> {
+        let mut queue = self.queue.lock();
+        let (at, right) = queue.iter().enumerate().find_map(|(at, job)| Some((at, may(job)?)))?;
+        Some((queue.remove(at)?, right))
     }
 
-    pub(crate) fn pop(&self) -> Option<Job> {
-        self.queue.lock().pop_front()
+    /// Sleeps until a job comes, the device ends, or the time is over.
+    pub(crate) fn wait(&self, at_most: Duration) {
+        let mut queue = self.queue.lock();
+        // One that came since the last look was not slept for.
+        if !self.is_stopping() && !self.fresh.swap(false, Ordering::Relaxed) {
+            self.pushed.wait_for(&mut queue, at_most);
+        }
+    }
+
+    /// The device ends: no step of a job is taken any more.
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        drop(self.queue.lock());
+        self.pushed.notify_all();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
     }
 
     /// How far the command came, for whoever asks meanwhile.
@@ -256,13 +298,14 @@ pub(crate) fn value(device: &Device, collection: ObjectId, wanted: u32) -> Resul
         number::PERCENT => Ok(Some(vec![100])),
         number::ACTIVE => Ok(Some(vec![0; 2])),
         number::ENDED => Ok(cut_off()?.or(stored(number::ENDED)?).or(Some(vec![0; 2]))),
-        number::SENSE if cut_off()?.is_some() => {
-            let sense = Sense::new(SenseKey::AbortedCommand, additional::NO_ADDITIONAL_SENSE);
-            Ok(Some(sense.encode()))
-        }
+        number::SENSE if cut_off()?.is_some() => Ok(Some(aborted().encode())),
         number::SENSE | number::PROCESSED | number::NEWER | number::MISSING => Ok(stored(wanted)?),
         _ => Ok(None),
     }
+}
+
+fn aborted() -> Sense {
+    Sense::new(SenseKey::AbortedCommand, additional::NO_ADDITIONAL_SENSE)
 }
 
 /// 100 only when nothing is left.
@@ -292,7 +335,9 @@ pub(crate) fn follow(
     steps.track(collection);
     let result = work(&tally);
     if let Some(collection) = collection {
-        let sense = result.as_ref().err().and_then(|refusal| refusal.sense(generation));
+        // What passes by itself has no sense data; here nobody sends it again, so it was given up.
+        let sense = |refusal: &Refusal| refusal.sense(generation).unwrap_or_else(aborted);
+        let sense = result.as_ref().err().map(sense);
         match end(steps, collection, tally.get(), sense.as_ref()) {
             // It was removed meanwhile, with its partition: then nobody asks.
             Ok(()) | Err(Failure::Store(StoreError::NotFound(_))) => {}

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use sealstone_osd::cdb::{Action, Cdb, CdbError, Command, DhStep, OPERATION_CODE, pointer};
@@ -36,6 +37,7 @@ use crate::nexus::{Nexus, Nexuses};
 use crate::report::Refusal;
 use crate::scrub::Scrub;
 use crate::spc::Server;
+use crate::stranded::Stranded;
 use crate::tracking::Tracking;
 
 /// Name of what is no known OSD command, in metrics and audit records.
@@ -132,6 +134,7 @@ impl OsdUnit {
                 damaged,
                 scrub,
                 tracking: Tracking::default(),
+                stranded: Stranded::default(),
             },
             nexuses: Nexuses::new(surroundings),
             audit: parts.audit,
@@ -150,21 +153,16 @@ impl OsdUnit {
             ClockBehind::Wrong { .. } => UpkeepError::Clock,
             ClockBehind::Settling { .. } => UpkeepError::Settling,
         })?;
-        self.device.guard.upkeep(now_ms).map_err(|_| UpkeepError::Lease)?;
-        while self.work() {}
-        Ok(())
+        self.device.guard.upkeep(now_ms).map_err(|_| UpkeepError::Lease)
     }
 
-    /// Runs one immediate command whose status was sent already, to its end; `false` if none waits. [`Self::upkeep`]
-    /// does so too; a shell with a thread to spare calls this more often. It locks step by step, as other commands on
-    /// many objects do.
+    /// Does one piece of what waits, to its end: an immediate command whose status was sent already, or a duplication
+    /// that failed midway. `false` if there is none that could run now. It locks step by step, as other commands on many
+    /// objects do. A [`Worker`](crate::Worker) calls it from a thread of its own.
     pub fn work(&self) -> bool {
-        let Some(job) = self.device.tracking.pop() else { return false };
-        let Ok(_contents) = self.device.contents.claim(job.claim()) else {
-            // Its partition is being duplicated or replaced: later.
-            self.device.tracking.put_back(job);
-            return false;
-        };
+        // One whose partition is being duplicated or replaced waits; those of other partitions do not.
+        let ready = self.device.tracking.take(|job| self.device.contents.claim(job.claim()).ok());
+        let Some((job, _contents)) = ready else { return commands::finish_stranded(&self.device) };
         let result = job.run(&self.device);
         let (verdict, sense) = match &result {
             Ok(_) => (Verdict::Done, None),
@@ -187,6 +185,23 @@ impl OsdUnit {
             sense: sense.as_ref().map(triple),
         });
         true
+    }
+
+    /// Sleeps until there may be something to [`work`](Self::work) on, at most so long.
+    pub fn wait_for_work(&self, at_most: Duration) {
+        self.device.tracking.wait(at_most);
+    }
+
+    /// No immediate command takes another step: for an orderly end. They are told as ended with ABORTED COMMAND.
+    pub fn stop_work(&self) {
+        self.device.tracking.stop();
+    }
+
+    /// What goes on beside the commands: for metrics.
+    #[must_use]
+    pub fn work_counts(&self) -> Work {
+        let (immediate, immediate_ended) = self.device.tracking.counts();
+        Work { immediate, immediate_ended, stranded: self.device.stranded.count() as u64 }
     }
 
     /// Makes everything durable: for an orderly end. Signed commands are refused from here on, so that the nonce lease
@@ -324,6 +339,17 @@ fn principal(cdb: &Cdb) -> Principal {
     let audit = sealstone_osd::capability::offset::AUDIT.into();
     let principal = cdb.capability.get(audit..).and_then(|rest: &[u8]| rest.first_chunk());
     Principal(principal.copied().unwrap_or_default())
+}
+
+/// What goes on beside the commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Immediate commands that were begun and have not ended.
+    pub immediate: u64,
+    /// Immediate commands that have ended since the start.
+    pub immediate_ended: u64,
+    /// Partitions that nobody sees because their duplication failed midway; it is tried again.
+    pub stranded: u64,
 }
 
 /// Capacity of a device.

@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::Arc;
 
-use sealstone_device::OsdConfig;
+use sealstone_device::{OsdConfig, Worker};
 use sealstone_osd::attribute::list::ObjectValues;
 use sealstone_osd::capability::Scope;
 use sealstone_osd::cdb::*;
@@ -423,19 +423,46 @@ fn an_immediate_command_goes_on_after_its_status_and_is_tracked() {
     let members_of = Members { object: user(CID), immediate: true };
     let wish = Wish::set(&[(0x1_0000, 7, b"done")]);
     bench.run(Command::SetMemberAttributes(members_of), wish, &[]).good();
-    bench.unit.upkeep().unwrap();
+    while bench.unit.work() {}
     for oid in [OID + 99, OID + 100] {
         let value = bench.store.attribute(user(oid), AttributeId::new(0x1_0000, 7)).unwrap();
         assert_eq!(value.is_some(), oid == OID + 100);
     }
     bench.run(Command::RemoveMemberObjects(members_of), Wish::default(), &[]).good();
-    bench.unit.upkeep().unwrap();
+    while bench.unit.work() {}
     assert_eq!((members(&bench, CID).len(), page(&bench, CID, 0x11)), (0, 50_u64.to_be_bytes().to_vec()));
     let create = CreateTracking { object: user(CID + 1), source: EVERYTHING, immediate: true };
     bench.track(create).good();
     assert_eq!(members(&bench, CID + 1), [0; 0]);
-    bench.unit.upkeep().unwrap();
+    while bench.unit.work() {}
     assert_eq!(members(&bench, CID + 1).len(), 100);
+}
+
+/// A thread of its own runs them as soon as they come, ends with them, and tells so.
+#[test]
+fn a_worker_runs_immediate_commands_and_gives_them_up_when_the_device_ends() {
+    let bench = Bench::with_partition();
+    graded(&bench, 200);
+    let unit = Arc::clone(&bench.unit);
+    let worker = Worker::start(Arc::clone(&unit)).unwrap();
+    for place in 0..3 {
+        let create = CreateTracking { object: user(CID + place), source: EVERYTHING, immediate: true };
+        bench.track(create).good();
+    }
+    let patience = std::time::Instant::now();
+    while unit.work_counts().immediate > 0 && patience.elapsed().as_secs() < 60 {
+        std::thread::yield_now();
+    }
+    assert_eq!((unit.work_counts().immediate, unit.work_counts().immediate_ended), (0, 3));
+    assert_eq!(members(&bench, CID + 2).len(), 200);
+    drop(worker);
+    // What comes after the end is not begun, and is told as given up.
+    let create = CreateTracking { object: user(CID + 9), source: EVERYTHING, immediate: true };
+    bench.track(create).good();
+    assert!(unit.work());
+    assert_eq!(members(&bench, CID + 9), [0; 0]);
+    let sense = Sense::parse(&page(&bench, CID + 9, 4)).unwrap();
+    assert_eq!(sense.key.nibble(), 0xB, "ABORTED COMMAND");
 }
 
 #[test]
@@ -465,7 +492,7 @@ fn the_queue_of_immediate_commands_is_bounded() {
         let answer = bench.track(create);
         assert_eq!(answer.status == Status::Good, place < 16, "{place}: {:?}", answer.status);
     }
-    bench.unit.upkeep().unwrap();
+    while bench.unit.work() {}
     assert_eq!(members(&bench, CID + 15), [OID]);
     assert!(bench.store.stat(user(CID + 16)).is_err());
     let create = CreateTracking { object: user(CID + 16), source: EVERYTHING, immediate: true };

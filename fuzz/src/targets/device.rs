@@ -90,6 +90,7 @@ impl Rig {
         .expect("an empty store");
         unit.nexus_established(NEXUS, &InitiatorPort::new("iqn.2026-11.org.sealstone:fuzz"));
         unit.upkeep().expect("a volatile lease");
+        while unit.work() {}
         let rig = Self { unit, store };
         // The first command of a nexus hears of the power-on.
         let _ = rig.send(&[0; 6], &[], 0);
@@ -370,6 +371,7 @@ fn unit(input: &[u8]) {
         let _ = rig.send(cdb, data_out, data_in_max);
     });
     rig.unit.upkeep().expect("a volatile lease");
+    while rig.unit.work() {}
     let _ = rig.unit.usage();
     rig.unit.shut_down().expect("memory does not fail");
 }

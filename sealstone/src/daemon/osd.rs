@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sealstone_device::boot::{self, BootError, NewDevice, Running};
 use sealstone_device::provision::InitialKey;
-use sealstone_device::{Environment, OsdConfig, OsdUnit};
+use sealstone_device::{Environment, OsdConfig, OsdUnit, Worker};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_store::disk::Background;
 use sealstone_store::{DiskStore, FormatError, ObjectStore, Options, survey_device};
@@ -197,6 +197,7 @@ pub(crate) struct OsdDaemon {
     unit: Arc<OsdUnit>,
     serving: JoinHandle<std::io::Result<()>>,
     upkeep: JoinHandle<()>,
+    worker: Worker,
     background: Background,
     control: Control,
     scrubber: Arc<Scrubber>,
@@ -334,6 +335,7 @@ impl OsdDaemon {
         let until = shutdown.wait();
         let serving = tokio::spawn(async move { target.serve(listener, until).await });
         let upkeep = tokio::spawn(keep_up(Arc::clone(&unit)));
+        let worker = Worker::start(Arc::clone(&unit))?;
         Ok(Self {
             name: identity.name,
             url,
@@ -342,6 +344,7 @@ impl OsdDaemon {
             unit,
             serving,
             upkeep,
+            worker,
             background,
             control,
             scrubber,
@@ -358,6 +361,7 @@ impl OsdDaemon {
         let (unit, scrubber) = (self.unit, self.scrubber);
         tokio::task::spawn_blocking(move || {
             scrubber.end();
+            drop(self.worker);
             let flushed = unit.shut_down();
             drop(self.background);
             flushed
@@ -409,6 +413,25 @@ impl Observed for Watched {
         one(Sample::Gauge, "sealstone_osd_capacity_bytes", "Bytes that objects may use.", usage.total);
         one(Sample::Gauge, "sealstone_osd_used_bytes", "Bytes in use.", usage.used);
         one(Sample::Gauge, "sealstone_osd_partitions", "Partitions.", usage.partitions);
+        let work = self.unit.work_counts();
+        one(
+            Sample::Gauge,
+            "sealstone_osd_immediate_commands",
+            "Immediate commands that were begun and have not ended.",
+            work.immediate,
+        );
+        one(
+            Sample::Counter,
+            "sealstone_osd_immediate_commands_ended_total",
+            "Immediate commands that have ended.",
+            work.immediate_ended,
+        );
+        one(
+            Sample::Gauge,
+            "sealstone_osd_stranded_partitions",
+            "Partitions out of sight because a restore or refresh failed midway; it is tried again.",
+            work.stranded,
+        );
         one(
             Sample::Counter,
             "sealstone_osd_audit_records_total",

@@ -224,6 +224,7 @@ impl DeviceHost {
             loop {
                 // A lease that cannot be kept makes the device refuse; nothing more is to be done here.
                 let _ = unit.upkeep();
+                while unit.work() {}
                 sleep(UPKEEP_EVERY).await;
             }
         });

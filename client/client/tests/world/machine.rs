@@ -78,6 +78,7 @@ impl Machine {
         let upkeep = tokio::spawn(async move {
             while let Some(unit) = kept.upgrade() {
                 let _ = unit.upkeep();
+                while unit.work() {}
                 drop(unit);
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }

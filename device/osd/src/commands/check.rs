@@ -3,7 +3,8 @@
 //! Does: read every block that has data against its checksum, and every record of the index; leave what it finds in the
 //! Error Recovery attributes. Does not: repair; writing the damaged blocks anew does. Contract: it holds one object's
 //! lock at a time and reads at most a piece under it, so that other commands wait for no more than that; one check runs
-//! at a time. What was damaged and is sound again is told as sound.
+//! at a time. Its right ends with the key behind it: after SET KEY has answered it reads one piece more at most, and notes
+//! nothing. What was damaged and is sound again is told as sound.
 //! Truth: docs/design/t10-osd.md 1.10, 3.5 (R+6, P+6, U+6); docs/standards/device.md.
 
 use sealstone_osd::{ObjectId, ObjectType};
@@ -11,8 +12,7 @@ use sealstone_osd::{ObjectId, ObjectType};
 use super::data::partition_of;
 use super::{Done, Run};
 use crate::catalog::successor;
-use crate::damage::{Damage, PIECE, Settled, store_contained};
-use crate::device::Device;
+use crate::damage::{Damage, PIECE, Settled, Step, store_contained};
 use crate::failure::Failure;
 use crate::locks::Reach;
 
@@ -32,18 +32,25 @@ pub(crate) fn check(run: &Run<'_>, object: ObjectId) -> Result<Done, Failure> {
     let mut buffer = vec![0; PIECE];
     let mut damaged = 0;
     for partition in partitions {
-        damaged += u64::from(check_partition(device, partition, &mut buffer, run.now_ms)?);
+        damaged += u64::from(check_partition(run, partition, &mut buffer)?);
     }
     if object.is_root() {
-        check_object(device, object, &mut buffer, run.now_ms)?;
+        check_object(run, object, &mut buffer)?;
         let _change = device.locks.reach(Reach::Change(object));
+        go_on(run)?;
         store_contained(&*device.store, object, ObjectType::Root, damaged, run.now_ms)?;
     }
     Ok(Done::of(object))
 }
 
+/// May the command still go on? Asked under a lock, which SET KEY waits for.
+fn go_on(run: &Run<'_>) -> Result<(), Failure> {
+    run.steps.authority().map_err(|_| Failure::KeysChanged)
+}
+
 /// Is anything in a partition damaged? One that was removed meanwhile is not.
-fn check_partition(device: &Device, partition: u64, buffer: &mut [u8], now_ms: u64) -> Result<bool, Failure> {
+fn check_partition(run: &Run<'_>, partition: u64, buffer: &mut [u8]) -> Result<bool, Failure> {
+    let (device, now_ms) = (run.device, run.now_ms);
     let mut damaged = 0u64;
     let mut from = ObjectId::new(partition, 1);
     let object = ObjectId::of_partition(partition);
@@ -58,15 +65,16 @@ fn check_partition(device: &Device, partition: u64, buffer: &mut [u8], now_ms: u
         let last = found.last().map(|(id, _)| *id);
         let whole = found.len() == STEP;
         for (id, _) in found.into_iter().filter(|(id, _)| id.partition == partition) {
-            damaged += u64::from(check_object(device, id, buffer, now_ms)?);
+            damaged += u64::from(check_object(run, id, buffer)?);
         }
         match last.and_then(successor) {
             Some(next) if whole && next.partition == partition => from = next,
             _ => break,
         }
     }
-    let own = check_object(device, object, buffer, now_ms)?;
+    let own = check_object(run, object, buffer)?;
     let _change = device.locks.reach(Reach::Change(object));
+    go_on(run)?;
     if device.catalog.partition(partition).is_none() {
         return Ok(false);
     }
@@ -75,9 +83,21 @@ fn check_partition(device: &Device, partition: u64, buffer: &mut [u8], now_ms: u
 }
 
 /// Reads all of an object, notes what was found, and tells whether it is damaged.
-fn check_object(device: &Device, id: ObjectId, buffer: &mut [u8], now_ms: u64) -> Result<bool, Failure> {
+fn check_object(run: &Run<'_>, id: ObjectId, buffer: &mut [u8]) -> Result<bool, Failure> {
+    let (device, now_ms) = (run.device, run.now_ms);
     let examiner = device.examiner();
-    let found = examiner.examine(id, buffer, |_| {})?.unwrap_or_default();
+    let mut examination = examiner.begin(id);
+    let found = loop {
+        {
+            let _look = device.locks.reach(Reach::Look(id));
+            go_on(run)?;
+        }
+        match examiner.step(&mut examination, buffer)? {
+            Step::More(_) => {}
+            Step::End(_) => break examination.found,
+            Step::Gone => break Damage::default(),
+        }
+    };
     match device.damaged.settle(examiner, id, &found, buffer, now_ms)? {
         Settled::Gone => Ok(false),
         Settled::Same | Settled::Changed if found == Damage::default() => Ok(false),

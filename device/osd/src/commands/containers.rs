@@ -7,11 +7,12 @@
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 
 use super::data::{partition_of, user_object};
+use super::duplicates::undo_or_later;
 use super::{Done, Run, Touch};
 use crate::attributes::rows::{PARTITION, page};
 use crate::catalog::{self, UNLIMITED, successor};
 use crate::device::Device;
-use crate::duplicates;
+use crate::duplicates::{self, Unfinished};
 use crate::failure::{self, Failure};
 
 /// Objects removed per step of REMOVE PARTITION and FORMAT OSD.
@@ -36,21 +37,19 @@ pub(crate) fn create_partition(run: &Run<'_>, requested: u64) -> Result<Done, Fa
     if device.catalog.is_taken(id) || has_remnants(device, id)? {
         return Err(Failure::Field(failure::PARTITION));
     }
+    if device.stranded.contains(id) {
+        return Err(Failure::Taken);
+    }
     let object = ObjectId::of_partition(id);
     // Keys first: a partition in the store without keys would be one that nobody can use. Keys without a partition are
     // dropped at the next start.
     device.guard.add_partition(id, run.signed)?;
     let made = device.store.create(object, ObjectType::Partition).map_err(Failure::from).and_then(|()| {
-        let made =
-            inherit(run, object).and_then(|()| Ok(device.catalog.add(&*device.store, id).map(drop)?));
-        if made.is_err() {
-            // Nothing may remain of a partition that was not acknowledged; the store says so if it cannot.
-            device.store.remove(object)?;
-        }
-        made
+        inherit(run, object).and_then(|()| Ok(device.catalog.add(&*device.store, id).map(drop)?))
     });
     if let Err(failure) = made {
-        device.guard.keys.forget(|keys| keys.forget_partition(id))?;
+        // Nothing may remain of a partition that was not acknowledged.
+        undo_or_later(device, id);
         return Err(failure);
     }
     Ok(Done { touch: Touch::Created, ..Done::of(object) })
@@ -106,6 +105,12 @@ pub(crate) fn remove_partition(run: &Run<'_>, id: u64, with_contents: bool) -> R
         return Err(Failure::NotEmpty);
     }
     duplicates::check_childless(&*device.store, object)?;
+    // What replaces the contents of another partition is needed until that is done.
+    for other in device.catalog.unfinished_ids() {
+        if duplicates::unfinished(&*device.store, other)? == Some(Unfinished::Replaced(id)) {
+            return Err(Failure::Sequence);
+        }
+    }
     let freed = i64::try_from(partition.used()).unwrap_or(i64::MAX);
     // Durable before anything goes: from the crash after which it is gone on, its id has no factory keys any more.
     device.guard.keys.change(run.signed, |keys| {
@@ -148,6 +153,7 @@ pub(crate) fn format(run: &Run<'_>, capacity: u64) -> Result<Done, Failure> {
     }
     remove_all(device, ObjectId::of_partition(ObjectId::FIRST_ASSIGNABLE), None)?;
     device.catalog.clear();
+    device.stranded.clear();
     device.cache.clear();
     device.reset_root_attributes()?;
     let usable = if capacity == 0 { total } else { capacity };

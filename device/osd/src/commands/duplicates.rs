@@ -23,10 +23,12 @@ use crate::contents::Claim;
 use crate::device::Device;
 use crate::duplicates::{self, CHILDREN_MAX, DEPTH_MAX, Kind, Lineage, Unfinished};
 use crate::failure::{self, Failure};
-use crate::locks::Reach;
+use crate::locks::{Grasp, Reach};
 
 /// Objects that one step through a partition asks for.
 const STEP: usize = 1024;
+/// Objects that are duplicated before the right to it is asked for again.
+const OBJECTS_PER_STEP: u64 = 64;
 /// Byte of the CDB: DUPLICATION METHOD.
 pub(super) const METHOD_FIELD: u16 = 14;
 /// The method that this device has: space efficient.
@@ -69,13 +71,10 @@ pub(crate) fn create(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<Done
     let device = run.device;
     device.spill_accesses()?;
     let target = begin(run, make, kind)?;
-    let made = fill(device, make.source, target.partition, run.now_ms)
-        .and_then(|totals| finish(device, make.source, target, kind, totals));
+    let made = fill(run, make.source, target.partition)
+        .and_then(|totals| finish(run, make.source, target, kind, totals));
     if let Err(failure) = made {
-        // What cannot be undone now is undone at the next start.
-        if let Err(error) = undo(device, target) {
-            tracing::error!(%error, partition = target.partition, "a duplicate is undone at the next start");
-        }
+        undo_or_later(device, target.partition);
         return Err(failure);
     }
     Ok(Done { touch: Touch::Created, ..Done::of(target) })
@@ -109,6 +108,7 @@ fn begin(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<ObjectId, Failur
     }
     let id = match make.partition {
         0 => free_id(device)?,
+        requested if device.stranded.contains(requested) => return Err(Failure::Taken),
         requested if has_remnants(device, requested)? => return Err(Failure::Field(failure::PARTITION)),
         requested => requested,
     };
@@ -128,11 +128,7 @@ fn begin(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<ObjectId, Failur
         Ok(device.catalog.add(store, id).map(drop)?)
     });
     if let Err(failure) = made {
-        match store.remove(target) {
-            Ok(()) | Err(StoreError::NotFound(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
-        device.guard.keys.forget(|keys| keys.forget_partition(id))?;
+        undo_or_later(device, id);
         return Err(failure);
     }
     Ok(target)
@@ -157,18 +153,34 @@ fn inherit(device: &Device, source: ObjectId, target: ObjectId, now_ms: u64) -> 
     Ok(catalog::set(&*device.store, target, created, &catalog::time(birth))?)
 }
 
-/// Gives a partition that nobody sees all that another one has.
-fn fill(device: &Device, source: u64, target: u64, now_ms: u64) -> Result<Totals, Failure> {
+/// Gives a partition that nobody sees all that another one has. Its right ends with the key behind the command: nothing
+/// is duplicated any more once SET KEY has answered.
+fn fill(run: &Run<'_>, source: u64, target: u64) -> Result<Totals, Failure> {
+    let device = run.device;
     let mut totals = Totals::default();
     let mut objects = Objects::new(&*device.store, source);
-    let birth = device.catalog.birth(now_ms);
+    let birth = device.catalog.birth(run.now_ms);
+    let mut step = None;
     while let Some(from) = objects.next()? {
+        if totals.objects % OBJECTS_PER_STEP == 0 {
+            drop(step.take());
+            step = Some(next_step(run, source)?);
+        }
         let to = ObjectId::new(target, from.object);
         duplicate(&*device.store, from, to, birth)?;
         totals.count(&*device.store, to)?;
     }
+    drop(step);
+    let _step = next_step(run, source)?;
     duplicate_collections(device, source, target, birth, true, &mut totals)?;
     Ok(totals)
+}
+
+/// The lock that SET KEY waits for, and under it the right to go on.
+fn next_step<'r>(run: &Run<'r>, source: u64) -> Result<Grasp<'r>, Failure> {
+    let step = run.device.locks.reach(Reach::Look(ObjectId::of_partition(source)));
+    run.steps.authority().map_err(|_| Failure::KeysChanged)?;
+    Ok(step)
 }
 
 /// Makes the collections of `target` those of `source`, with their members, which are there. Those that `target` has
@@ -312,9 +324,11 @@ pub(super) fn copy_attributes(
 }
 
 /// The new partition is whole: it belongs to its source, and everybody sees it.
-fn finish(device: &Device, source: u64, target: ObjectId, kind: Kind, totals: Totals) -> Result<(), Failure> {
+fn finish(run: &Run<'_>, source: u64, target: ObjectId, kind: Kind, totals: Totals) -> Result<(), Failure> {
+    let device = run.device;
     let store = &*device.store;
     let _whole = device.locks.reach(Reach::Whole);
+    run.steps.authority().map_err(|_| Failure::KeysChanged)?;
     {
         let _together = store.begin();
         duplicates::adopt(store, ObjectId::of_partition(source), kind, target.partition)?;
@@ -332,11 +346,29 @@ fn show(device: &Device, id: u64, totals: Totals) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Undoes what was begun with a partition that nobody saw; what cannot be undone now is undone later, at the next start
+/// at the latest.
+pub(super) fn undo_or_later(device: &Device, id: u64) {
+    if let Err(error) = undo(device, ObjectId::of_partition(id)) {
+        tracing::error!(%error, partition = id, "a partition that was begun is undone later");
+        device.stranded.add(id);
+    }
+}
+
 /// A partition that was not finished never was.
 fn undo(device: &Device, target: ObjectId) -> Result<(), Failure> {
     clear_collections(device, target.partition, |_| Ok(false))?;
     remove_all(device, ObjectId::new(target.partition, 1), Some(target.partition))?;
-    device.store.remove(target)?;
+    // Its source may have taken it for its own already.
+    match Lineage::read(&*device.store, target) {
+        Ok(lineage) => duplicates::forget(&*device.store, target, lineage)?,
+        Err(StoreError::NotFound(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    match device.store.remove(target) {
+        Ok(()) | Err(StoreError::NotFound(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
     device.catalog.remove(target.partition);
     device.guard.keys.forget(|keys| keys.forget_partition(target.partition))
 }
@@ -402,9 +434,17 @@ fn replace(run: &Run<'_>, what: &Duplicate, source: u64) -> Result<Done, Failure
     }
     device.spill_accesses()?;
     let before = target.used();
-    duplicates::mark(&*device.store, what.partition, Some(Unfinished::Replaced(source)))?;
-    device.catalog.hide(what.partition);
-    let totals = replace_all(device, source, what.partition, run.now_ms)?;
+    {
+        // The point of no return. From here on it is the device that does it, with or without a crash in between: the
+        // right to it is asked for once more, under the lock that SET KEY waits for.
+        let _step = next_step(run, source)?;
+        duplicates::mark(&*device.store, what.partition, Some(Unfinished::Replaced(source)))?;
+        device.catalog.hide(what.partition);
+    }
+    let totals = replace_all(device, source, what.partition, run.now_ms).inspect_err(|error| {
+        tracing::error!(%error, partition = what.partition, "a replacement is brought to its end later");
+        device.stranded.add(what.partition);
+    })?;
     let change = i64::try_from(totals.used)
         .unwrap_or(i64::MAX)
         .saturating_sub(i64::try_from(before).unwrap_or(i64::MAX));
@@ -414,6 +454,10 @@ fn replace(run: &Run<'_>, what: &Duplicate, source: u64) -> Result<Done, Failure
 /// Makes the contents of `target` those of `source`, and shows it. Done again after a crash it does the same.
 fn replace_all(device: &Device, source: u64, target: u64, now_ms: u64) -> Result<Totals, Failure> {
     let store = &*device.store;
+    // A source that is gone is no empty one.
+    if store.stat(ObjectId::of_partition(source))?.kind != ObjectType::Partition {
+        return Err(Failure::Field(failure::OBJECT));
+    }
     // First, so that an id that is a user object's again is free.
     clear_collections(device, target, |id| is_collection(store, ObjectId::new(source, id)))?;
     let (mut theirs, mut ours) = (Objects::new(store, source), Objects::new(store, target));
@@ -459,6 +503,16 @@ fn bring(device: &Device, from: ObjectId, to: ObjectId, now_ms: u64) -> Result<(
     let store = &*device.store;
     let _together = store.begin();
     store.create(to, ObjectType::User)?;
+    let brought = bring_into(device, from, to, now_ms);
+    if brought.is_err() {
+        // Half of it would pass for one that was there all the time when this is done again.
+        store.remove(to)?;
+    }
+    brought
+}
+
+fn bring_into(device: &Device, from: ObjectId, to: ObjectId, now_ms: u64) -> Result<(), Failure> {
+    let store = &*device.store;
     store.share(from, to)?;
     copy_attributes(store, from, to, |id| !is_own(id) && !is_authority(id))?;
     // A floor protects: it may be brought. The tag is the one that new objects get.
@@ -548,20 +602,44 @@ impl<'a> Objects<'a> {
 }
 
 /// At start: what a crash interrupted is undone, or done to its end. Where that fails the partition stays unseen, and
-/// the next start tries again.
+/// it is tried again: [`finish_stranded`].
 pub(crate) fn finish_all(device: &Device) {
-    let now_ms = device.clock.machine_ms();
     for id in device.catalog.unfinished_ids() {
-        let done = match duplicates::unfinished(&*device.store, id) {
-            Ok(Some(Unfinished::Replaced(source))) => replace_all(device, source, id, now_ms).map(drop),
-            Ok(Some(Unfinished::Made) | None) => undo(device, ObjectId::of_partition(id)),
-            Err(error) => Err(error.into()),
-        };
-        match done {
-            Ok(()) => tracing::info!(partition = id, "an interrupted duplication was brought to its end"),
-            Err(error) => {
-                tracing::error!(%error, partition = id, "an interrupted duplication stays unfinished")
-            }
+        if !finish_one(device, id) {
+            device.stranded.add(id);
         }
     }
+}
+
+/// Tries once more what failed midway, if its time has come. `true`: it tried.
+pub(crate) fn finish_stranded(device: &Device) -> bool {
+    let Some(id) = device.stranded.due(device.clock.machine_ms()) else { return false };
+    let source = match duplicates::unfinished(&*device.store, id) {
+        Ok(Some(Unfinished::Replaced(source))) => source,
+        _ => id,
+    };
+    // As the command itself held them.
+    let Ok(_contents) = device.contents.claim(Claim::Duplicate(source, Some(id))) else { return false };
+    if device.catalog.partition(id).is_some() || finish_one(device, id) {
+        device.stranded.remove(id);
+    }
+    true
+}
+
+fn finish_one(device: &Device, id: u64) -> bool {
+    let now_ms = device.clock.machine_ms();
+    let done = match duplicates::unfinished(&*device.store, id) {
+        Ok(Some(Unfinished::Replaced(source))) => replace_all(device, source, id, now_ms).map(drop),
+        Ok(Some(Unfinished::Made) | None) | Err(StoreError::NotFound(_)) => {
+            undo(device, ObjectId::of_partition(id))
+        }
+        Err(error) => Err(error.into()),
+    };
+    match done {
+        Ok(()) => tracing::info!(partition = id, "an interrupted duplication was brought to its end"),
+        Err(ref error) => {
+            tracing::error!(%error, partition = id, "an interrupted duplication stays unfinished");
+        }
+    }
+    done.is_ok()
 }

@@ -29,7 +29,7 @@ use sealstone_scsi::lu::{Cost, NexusId, ScsiCommand};
 use sealstone_seal::{Permit, SignedBy};
 
 pub(crate) use data::Span;
-pub(crate) use duplicates::finish_all as finish_duplicates;
+pub(crate) use duplicates::{finish_all as finish_duplicates, finish_stranded};
 pub(crate) use list::Entries;
 pub(crate) use multi::Plan;
 pub(crate) use walk::{Pool, Steps, Tally};

@@ -137,8 +137,11 @@ pub(crate) fn perform(run: &mut Run<'_>, plan: &Plan, tally: &Cell<Tally>) -> Re
                 Some(source) => collections::fill_tracking(run, source, plan.object, tally),
                 None => Ok(()),
             };
-            if let (Err(refusal), false) = (filled, plan.immediate) {
-                collections::unmake(run.steps, plan.object)?;
+            if let Err(refusal) = filled {
+                // Of an immediate one the collection is told to be there already, and tells how it ended.
+                if !plan.immediate {
+                    collections::unmake(run.steps, plan.object)?;
+                }
                 return Err(refusal);
             }
             Ok(Done { touch: Touch::Created, subjects: vec![plan.object], ..Done::of(plan.object) })

@@ -99,7 +99,7 @@ pub type Keys = KeyHierarchy<RustCrypto>;
 pub const SIGN_HERE: [u8; 32] = [0xEE; 32];
 
 pub struct Bench {
-    pub unit: OsdUnit,
+    pub unit: Arc<OsdUnit>,
     pub fake: Arc<Fake>,
     pub log: Arc<Log>,
     pub store: Arc<dyn ObjectStore>,
@@ -206,7 +206,7 @@ impl Bench {
         })
         .unwrap();
         let keys = KeyHierarchy::factory(Hash::Sha256, &InitialKey::new(&MASTER).unwrap(), SYSTEM_ID);
-        let bench = Self { unit, fake, log, store, keys: Mutex::new(keys) };
+        let bench = Self { unit: Arc::new(unit), fake, log, store, keys: Mutex::new(keys) };
         bench.login(NEXUS);
         bench
     }

@@ -1,0 +1,157 @@
+//! A store that fails when it is told to, and tells of what is done to it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use sealstone_osd::{AttributeId, ObjectId, ObjectType};
+use sealstone_store::{Memberships, MemoryStore, ObjectStore, Scope, Space, Stat, StoreError, Stretch};
+
+/// What happens after each change: the number of it since the start.
+pub type After = Box<dyn FnMut(u64) + Send>;
+
+/// Objects in memory; one change, or all of them, have no room.
+pub struct Faulty {
+    pub inner: MemoryStore,
+    changes: AtomicU64,
+    /// The change that fails, counted from 1; and how many after it do too.
+    fails: Mutex<(u64, u64)>,
+    after: Mutex<Option<After>>,
+}
+
+impl Faulty {
+    pub fn new() -> Self {
+        Self {
+            inner: MemoryStore::new(64 << 20),
+            changes: AtomicU64::new(0),
+            fails: Mutex::new((0, 0)),
+            after: Mutex::new(None),
+        }
+    }
+
+    /// The `nth` change from now on fails, and `more` after it.
+    pub fn fail(&self, nth: u64, more: u64) {
+        *self.fails.lock() = (self.changes.load(Ordering::SeqCst) + nth, more);
+    }
+
+    /// No change fails any more.
+    pub fn heal(&self) {
+        *self.fails.lock() = (0, 0);
+    }
+
+    /// Calls `after` after each change, with their number since now.
+    pub fn after(&self, mut after: impl FnMut(u64) + Send + 'static) {
+        let from = self.changes.load(Ordering::SeqCst);
+        *self.after.lock() = Some(Box::new(move |at| after(at - from)));
+    }
+
+    fn change(&self) -> Result<(), StoreError> {
+        let number = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
+        let (first, more) = *self.fails.lock();
+        if first != 0 && (first..=first.saturating_add(more)).contains(&number) {
+            return Err(StoreError::NoSpace);
+        }
+        let taken = self.after.lock().take();
+        if let Some(mut after) = taken {
+            after(number);
+            self.after.lock().get_or_insert(after);
+        }
+        Ok(())
+    }
+}
+
+impl ObjectStore for Faulty {
+    fn begin(&self) -> Scope<'_> {
+        self.inner.begin()
+    }
+    fn create(&self, id: ObjectId, kind: ObjectType) -> Result<(), StoreError> {
+        self.change()?;
+        self.inner.create(id, kind)
+    }
+    fn remove(&self, id: ObjectId) -> Result<(), StoreError> {
+        self.change()?;
+        self.inner.remove(id)
+    }
+    fn stat(&self, id: ObjectId) -> Result<Stat, StoreError> {
+        self.inner.stat(id)
+    }
+    fn read(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<usize, StoreError> {
+        self.inner.read(id, offset, into)
+    }
+    fn write(&self, id: ObjectId, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+        self.change()?;
+        self.inner.write(id, offset, data)
+    }
+    fn resize(&self, id: ObjectId, length: u64) -> Result<(), StoreError> {
+        self.change()?;
+        self.inner.resize(id, length)
+    }
+    fn clear(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError> {
+        self.change()?;
+        self.inner.clear(id, offset, length)
+    }
+    fn punch(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError> {
+        self.change()?;
+        self.inner.punch(id, offset, length)
+    }
+    fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError> {
+        self.change()?;
+        self.inner.share(from, to)
+    }
+    fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError> {
+        self.inner.map(id, offset, max)
+    }
+    fn compare(
+        &self,
+        from: ObjectId,
+        to: ObjectId,
+        offset: u64,
+        max: usize,
+    ) -> Result<Vec<Stretch>, StoreError> {
+        self.inner.compare(from, to, offset, max)
+    }
+    fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.attribute(id, attribute)
+    }
+    fn set_attribute(&self, id: ObjectId, attribute: AttributeId, value: &[u8]) -> Result<(), StoreError> {
+        self.change()?;
+        self.inner.set_attribute(id, attribute, value)
+    }
+    fn attributes(&self, id: ObjectId, page: Option<u32>) -> Result<Vec<(AttributeId, Vec<u8>)>, StoreError> {
+        self.inner.attributes(id, page)
+    }
+    fn list(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError> {
+        self.inner.list(from, max)
+    }
+    fn flush(&self) -> Result<(), StoreError> {
+        self.inner.flush()
+    }
+    fn space(&self) -> Space {
+        self.inner.space()
+    }
+}
+
+impl Memberships for Faulty {
+    fn join(&self, collection: ObjectId, member: u64, slot: u32) -> Result<bool, StoreError> {
+        self.change()?;
+        self.inner.join(collection, member, slot)
+    }
+    fn leave(&self, collection: ObjectId, member: u64) -> Result<Option<u32>, StoreError> {
+        self.change()?;
+        self.inner.leave(collection, member)
+    }
+    fn membership(&self, collection: ObjectId, member: u64) -> Result<Option<u32>, StoreError> {
+        self.inner.membership(collection, member)
+    }
+    fn members(&self, collection: ObjectId, from: u64, max: usize) -> Result<Vec<(u64, u32)>, StoreError> {
+        self.inner.members(collection, from, max)
+    }
+    fn member_count(&self, collection: ObjectId) -> Result<u64, StoreError> {
+        self.inner.member_count(collection)
+    }
+    fn memberships(&self, member: ObjectId) -> Result<Vec<(u64, u32)>, StoreError> {
+        self.inner.memberships(member)
+    }
+    fn collections(&self, from: ObjectId, max: usize) -> Result<Vec<ObjectId>, StoreError> {
+        self.inner.collections(from, max)
+    }
+}
