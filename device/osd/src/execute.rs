@@ -222,7 +222,7 @@ impl<'a> Execution<'a> {
         }
 
         // A command on many objects locks for itself from here on, unless everything is held for it.
-        let held = reach == Some(Reach::Whole);
+        let held = matches!(reach, Some(Reach::Whole | Reach::Strict(_)));
         let grasp = grasp.filter(|_| held || !self.row.stepwise);
         let authority = || tracking::authority(device, admitted, further.as_ref(), cdb);
         let steps = Steps::new(device, held, &authority);
@@ -308,7 +308,10 @@ impl<'a> Execution<'a> {
             return None;
         }
         if isolation::needs_the_whole(&self.cdb.command, self.isolation) {
-            return Some(Reach::Whole);
+            return Some(match self.cdb.command.object().partition {
+                0 => Reach::Whole,
+                partition => Reach::Strict(partition),
+            });
         }
         Some(match (self.row.reach)(self.cdb.command.object()) {
             Reach::Look(id) | Reach::Change(id) if wishes.sets_memberships() && id.object != 0 => {

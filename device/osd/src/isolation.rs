@@ -4,7 +4,7 @@
 //! Does not: lock; `locks` does.
 //! Contract: commands that address one object are always isolated as STRICT asks: they hold its lock from the first
 //! check to the last attribute. The methods differ for commands that reach several objects: under NONE and RANGE each
-//! object is seen at rest, but not all of them at one moment; under STRICT and FUNCTIONAL nothing else runs.
+//! object is seen at rest, but not all of them at one moment; under STRICT and FUNCTIONAL nothing else runs in their partition (of the root: on the device).
 //! Truth: docs/design/t10-osd.md 1.1, 3.5; docs/standards/device.md (what the methods mean is our reading).
 
 use sealstone_osd::ObjectId;

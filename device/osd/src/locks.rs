@@ -2,8 +2,9 @@
 //!
 //! Does: order commands so that each sees an object, a partition or the device at rest.
 //! Does not: protect the store's own structures; it does that itself.
-//! Contract: always taken in this order: device, partition, object; several of one level only at once and in the
-//! order of the stripes. So no deadlock.
+//! Contract: always taken in this order: gates, partition, object; several of one level only at once and in the
+//! order of the stripes. So no deadlock. Whoever touches anything of a partition shares its gate; who holds all gates
+//! alone is alone on the device.
 //! Truth: docs/design/security.md 3.5: a change of the policy access tag returns after all admitted under the old one.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -25,13 +26,19 @@ pub(crate) enum Reach {
     Populate(ObjectId),
     /// Makes a user object a member of collections of its partition, or ends that: no collection comes or goes.
     Enroll(ObjectId),
+    /// Nothing else runs in this partition.
+    Strict(u64),
     /// Adds or removes partitions, or formats: nothing else runs.
     Whole,
 }
 
+/// A lock that all commands on one partition share; each on a cache line of its own, since every command takes one.
+#[repr(align(64))]
+struct Gate(RwLock<()>);
+
 /// All locks of a device.
 pub(crate) struct Locks {
-    device: RwLock<()>,
+    gates: Box<[Gate]>,
     partitions: Box<[RwLock<()>]>,
     objects: Box<[RwLock<()>]>,
 }
@@ -47,66 +54,69 @@ pub(crate) struct Grasp<'a> {
     _objects: Vec<Held<'a>>,
     _object: Option<Held<'a>>,
     _partition: Option<Held<'a>>,
-    _device: Held<'a>,
+    _gate: Option<Held<'a>>,
+    _gates: Vec<Held<'a>>,
 }
 
 impl Locks {
     pub(crate) fn new() -> Self {
         let stripes = |count| (0..count).map(|_| RwLock::new(())).collect();
         Self {
-            device: RwLock::new(()),
+            gates: (0..PARTITION_STRIPES).map(|_| Gate(RwLock::new(()))).collect(),
             partitions: stripes(PARTITION_STRIPES),
             objects: stripes(OBJECT_STRIPES),
         }
     }
 
+    fn gate(&self, partition: u64) -> &RwLock<()> {
+        &self.gates[stripe(partition, PARTITION_STRIPES)].0
+    }
+
     /// Waits until the command may go on.
     pub(crate) fn reach(&self, reach: Reach) -> Grasp<'_> {
+        let held = |gate, partition, object| Grasp {
+            _objects: Vec::new(),
+            _object: object,
+            _partition: partition,
+            _gate: gate,
+            _gates: Vec::new(),
+        };
         let (id, alone) = match reach {
             Reach::Whole => {
-                return Grasp {
-                    _objects: Vec::new(),
-                    _object: None,
-                    _partition: None,
-                    _device: alone(&self.device),
-                };
+                let gates = self.gates.iter().map(|gate| alone(&gate.0)).collect();
+                return Grasp { _gates: gates, ..held(None, None, None) };
             }
+            Reach::Strict(partition) => return held(Some(alone(self.gate(partition))), None, None),
             Reach::Populate(id) => {
-                let device = shared(&self.device);
+                let gate = shared(self.gate(id.partition));
                 let partition = alone_of(&self.partitions, id.partition);
                 // The object's own lock too: REMOVE must not overtake a READ under way.
                 let object = (id.object != 0).then(|| alone_of(&self.objects, mix(id)));
-                return Grasp {
-                    _objects: Vec::new(),
-                    _object: object,
-                    _partition: Some(partition),
-                    _device: device,
-                };
+                return held(Some(gate), Some(partition), object);
             }
             Reach::Enroll(id) => return self.several(id.partition, false, &[(id, true)]),
             Reach::Look(id) => (id, false),
             Reach::Change(id) => (id, true),
         };
-        let device = shared(&self.device);
+        let gate = shared(self.gate(id.partition));
+        let take = |lock| if alone { self::alone(lock) } else { shared(lock) };
         if id.object == 0 {
-            let lock = &self.partitions[stripe(id.partition, PARTITION_STRIPES)];
-            let partition = if alone { self::alone(lock) } else { shared(lock) };
-            return Grasp {
-                _objects: Vec::new(),
-                _object: None,
-                _partition: Some(partition),
-                _device: device,
-            };
+            let partition = take(&self.partitions[stripe(id.partition, PARTITION_STRIPES)]);
+            return held(Some(gate), Some(partition), None);
         }
-        let lock = &self.objects[stripe(mix(id), OBJECT_STRIPES)];
-        let object = if alone { self::alone(lock) } else { shared(lock) };
-        Grasp { _objects: Vec::new(), _object: Some(object), _partition: None, _device: device }
+        let object = take(&self.objects[stripe(mix(id), OBJECT_STRIPES)]);
+        held(Some(gate), None, Some(object))
     }
 
     /// Waits until a step of a long command may go on: over a partition, alone if it adds or removes objects, and
-    /// over some of its objects, each alone or not.
+    /// over some objects, of it or of others, each alone or not.
     pub(crate) fn several(&self, partition: u64, populate: bool, objects: &[(ObjectId, bool)]) -> Grasp<'_> {
-        let device = shared(&self.device);
+        let gate_of = |partition| stripe(partition, PARTITION_STRIPES);
+        let mut gates = vec![gate_of(partition)];
+        gates.extend(objects.iter().map(|(id, _)| gate_of(id.partition)));
+        gates.sort_unstable();
+        gates.dedup();
+        let gates = gates.into_iter().map(|gate| shared(&self.gates[gate].0)).collect();
         let lock = &self.partitions[stripe(partition, PARTITION_STRIPES)];
         let partition = if populate { alone(lock) } else { shared(lock) };
         let mut stripes: Vec<(usize, bool)> =
@@ -122,7 +132,8 @@ impl Locks {
             _objects: stripes.into_iter().map(hold).collect(),
             _object: None,
             _partition: Some(partition),
-            _device: device,
+            _gate: None,
+            _gates: gates,
         }
     }
 }
@@ -169,6 +180,30 @@ mod tests {
         assert!(others.into_iter().all(|lock| lock.try_read().is_some() && lock.try_write().is_none()));
         drop(grasp);
         assert!(lock.try_write().is_some());
+    }
+
+    #[test]
+    fn a_partition_that_is_held_alone_keeps_nobody_out_of_others() {
+        let locks = Locks::new();
+        let (one, other) = (0x10000, 0x10001);
+        assert_ne!(stripe(one, PARTITION_STRIPES), stripe(other, PARTITION_STRIPES));
+        let strict = locks.reach(Reach::Strict(one));
+        for reach in [
+            Reach::Change(ObjectId::new(other, 7)),
+            Reach::Populate(ObjectId::new(other, 7)),
+            Reach::Strict(other),
+            Reach::Look(ObjectId::ROOT),
+        ] {
+            drop(locks.reach(reach));
+        }
+        assert!(locks.gate(one).try_read().is_none(), "nobody is in it");
+        drop(strict);
+        // A copy between partitions is in both.
+        let copy = locks.several(other, true, &[(ObjectId::new(one, 5), false)]);
+        assert!(locks.gate(one).try_write().is_none() && locks.gate(other).try_write().is_none());
+        drop(copy);
+        let _whole = locks.reach(Reach::Whole);
+        assert!(locks.gates.iter().all(|gate| gate.0.try_read().is_none()));
     }
 
     #[test]

@@ -164,6 +164,29 @@ fn refused(answer: &support::Answer, code: u16) {
     assert_eq!(answer.sense(), (5, code));
 }
 
+/// The order of checks: a nonce before the data, the data before what the capability allows.
+#[test]
+fn what_is_not_authentic_is_refused_before_what_is_not_allowed() {
+    let bench = bench();
+    let before = bench.state_hash();
+    let command = write();
+    let mut capability = bench.capability(&command, SecurityMethod::AllData);
+    capability.permissions = Permissions::NONE;
+    let sent = |ready: &support::Ready| bench.verify(ready, &bench.send(ready)).unwrap();
+    // Not allowed, and nothing else: refused for that.
+    let mut ready = bench.ready(command, &Wish::default(), b"DATA", &capability);
+    let answer = sent(&ready);
+    refused(&answer, 0x2400);
+    assert_eq!(answer.sense.unwrap().field.unwrap().byte, 129, "the permissions");
+    // The same once more: its nonce is heard first.
+    refused(&sent(&ready), 0x2406);
+    // Not allowed, and with other data than was signed: refused for the data.
+    ready = bench.ready(command, &Wish::default(), b"DATA", &capability);
+    ready.data_out[0] ^= 1;
+    refused(&sent(&ready), 0x260F);
+    assert_eq!(bench.state_hash(), before);
+}
+
 #[test]
 fn every_row_needs_each_of_its_permissions() {
     let bench = bench();

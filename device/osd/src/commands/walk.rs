@@ -27,7 +27,7 @@ pub(crate) type Authority<'a> = &'a (dyn Fn() -> Result<(), Refusal> + 'a);
 /// How a long command takes its steps.
 pub(crate) struct Steps<'a> {
     pub(crate) device: &'a Device,
-    /// The whole device is held already: there are no steps for others to come between.
+    /// All that the command reaches is held already: there are no steps for others to come between.
     held: bool,
     authority: Authority<'a>,
     /// The collection that tells how far it came.

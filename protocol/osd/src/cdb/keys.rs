@@ -20,6 +20,9 @@ pub enum KeyToSet {
     Working(u8),
 }
 
+/// KEY VERSION, in byte 24.
+const VERSION: u8 = 0x0F;
+
 /// SET KEY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetKey {
@@ -36,10 +39,12 @@ pub struct SetKey {
 impl Operands for SetKey {
     fn read(wire: &Wire) -> Result<Self, CdbError> {
         let (version, identifier) = key_object(wire);
-        let key = match wire.head.specific_bits & TWO_BITS {
-            1 => KeyToSet::Root,
-            2 => KeyToSet::Partition,
-            3 => KeyToSet::Working(version & 0x0F),
+        let key = match (wire.head.specific_bits & TWO_BITS, version & VERSION) {
+            (1, 0) => KeyToSet::Root,
+            (2, 0) => KeyToSet::Partition,
+            (3, version) => KeyToSet::Working(version),
+            // Only working keys have versions: who names one means a working key.
+            (1 | 2, _) => return Err(CdbError::reserved(pointer::OBJECT)),
             _ => return Err(CdbError::reserved(pointer::SPECIFIC_BITS)),
         };
         Ok(Self { partition: wire.head.partition.get(), key, identifier, seed: wire.head.specific })
@@ -48,7 +53,7 @@ impl Operands for SetKey {
         let (bits, version) = match self.key {
             KeyToSet::Root => (1, 0),
             KeyToSet::Partition => (2, 0),
-            KeyToSet::Working(version) => (3, version & 0x0F),
+            KeyToSet::Working(version) => (3, version & VERSION),
         };
         wire.head.specific_bits |= bits;
         wire.head.partition = self.partition.into();

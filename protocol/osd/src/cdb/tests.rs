@@ -209,6 +209,14 @@ fn reserved_codes_are_refused_where_they_stand() {
     assert_eq!(refused(Osd2, 0x8885, 10, &[0x03]).field_pointer(), 10);
     assert_eq!(refused(Osd2, 0x8883, 11, &[0x31]).field_pointer(), 11);
     assert_eq!(refused(Osd2, 0x8898, 11, &[0x30]).field_pointer(), 11);
+    for (generation, action) in [(Osd1, 0x8818), (Osd2, 0x8898)] {
+        for key in [0x31, 0x32] {
+            // A key version of a key that has none.
+            let mut version = [0; 14];
+            (version[0], version[13]) = (key, 5);
+            assert_eq!(refused(generation, action, 11, &version).field_pointer(), 24);
+        }
+    }
     assert_eq!(refused(Osd2, 0x8899, 11, &[0x32]).field_pointer(), 11);
     assert_eq!(refused(Osd2, 0x888C, 11, &[0x32]).field_pointer(), 11);
     assert_eq!(refused(Osd2, 0x8885, 228, &[0x80, 0, 0, 0]).field_pointer(), 228);

@@ -1,0 +1,166 @@
+//! FUA: what was answered GOOD is there after the power failed, without a flush; and of a command that was cut off all is
+//! there or nothing (R+1/120h to 123h).
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::sync::Arc;
+
+use sealstone_device::OsdConfig;
+use sealstone_osd::cdb::*;
+use sealstone_osd::{AttributeId, Command, ObjectId};
+use sealstone_scsi::Status;
+use sealstone_store::sim::{Fault, SimMedium};
+use sealstone_store::{DiskStore, FormatOptions, ObjectStore, Options, format};
+use support::{Bench, PID, Wish, user, value};
+
+const OID: u64 = 0x10000;
+const GONE: u64 = 0x10001;
+const NEW: u64 = 0x10002;
+
+fn open(medium: &SimMedium) -> Arc<dyn ObjectStore> {
+    Arc::new(DiskStore::open(Arc::new(medium.clone()), Options::default()).unwrap())
+}
+
+fn start(medium: &SimMedium) -> Bench {
+    let bench = Bench::with(OsdConfig::default(), open(medium));
+    if !bench.keys.lock().partitions().any(|id| id == PID) {
+        let _ = bench.keys.lock().add_partition(PID);
+    }
+    bench
+}
+
+/// A device with two objects, all of it on stable storage.
+fn prepared(seed: u64) -> SimMedium {
+    let medium = SimMedium::new(seed);
+    format(&medium, &FormatOptions::new(64 << 20, [7; 16])).unwrap();
+    let bench = Bench::with(OsdConfig::default(), open(&medium));
+    bench.create_partition(PID);
+    for object in [OID, GONE] {
+        bench.run(Command::Create(Create { object: user(object), count: 1 }), Wish::default(), &[]).good();
+        let write = Command::Write(Extent { object: user(object), start: 0, length: 10 });
+        bench.run(write, Wish::default(), b"0123456789").good();
+    }
+    bench.unit.shut_down().unwrap();
+    medium
+}
+
+/// Every command that changes something in a partition, with an attribute set beside it where there is an object left.
+fn changes() -> Vec<(Command, &'static [u8], bool)> {
+    let object = user(OID);
+    let extent = |start, length| Extent { object, start, length };
+    vec![
+        (Command::Write(extent(5, 10)), b"durable!!!", true),
+        (Command::Append(Append { object, length: 4 }), b"tail", true),
+        (Command::Clear(extent(2, 3)), b"", true),
+        (Command::Punch(extent(2, 3)), b"", true),
+        (Command::SetAttributes(Target { object }), b"", true),
+        (Command::Create(Create { object: user(NEW), count: 1 }), b"", true),
+        (Command::CreateAndWrite(Extent { object: user(NEW), start: 0, length: 3 }), b"new", true),
+        (Command::Remove(Target { object: user(GONE) }), b"", false),
+        (Command::CreateCollection(Target { object: user(NEW) }), b"", false),
+    ]
+}
+
+fn wish(with_attribute: bool, fua: bool) -> Wish {
+    let wish = if with_attribute { Wish::set(&[(0x1_0000, 1, b"kept")]) } else { Wish::default() };
+    Wish { fua, ..wish }
+}
+
+#[test]
+fn what_fua_acknowledged_survives_a_power_cut_without_a_flush() {
+    let mut lost_without = 0;
+    for (command, data, with_attribute) in changes() {
+        for fua in [true, false] {
+            let medium = prepared(3);
+            let bench = start(&medium);
+            let before = bench.state_hash();
+            bench.run(command, wish(with_attribute, fua), data).good();
+            let after = bench.state_hash();
+            assert_ne!(before, after, "{command:?}");
+            let survivor = medium.crash();
+            drop(bench);
+            let survived = start(&survivor).state_hash();
+            if fua {
+                assert_eq!(survived, after, "{command:?}");
+            } else {
+                lost_without += u32::from(survived != after);
+            }
+        }
+    }
+    assert!(lost_without > 0, "without FUA something is lost, or this shows nothing");
+}
+
+#[test]
+fn a_read_with_fua_makes_what_it_returns_durable() {
+    let medium = prepared(4);
+    let bench = start(&medium);
+    let write = Command::Write(Extent { object: user(OID), start: 0, length: 4 });
+    bench.run(write, Wish::default(), b"seen").good();
+    let read = Command::Read(Extent { object: user(OID), start: 0, length: 4 });
+    let seen = bench.run(read, Wish { fua: true, ..Wish::default() }, &[]).good().data;
+    let survivor = medium.crash();
+    drop(bench);
+    assert_eq!(start(&survivor).run(read, Wish::default(), &[]).good().data, seen);
+}
+
+/// Data and attributes of one command land together, whenever the power fails; what was acknowledged is there.
+#[test]
+fn a_command_that_is_cut_off_is_there_whole_or_not_at_all() {
+    let (old, new) = (vec![0x11; 300_000], vec![0x22; 300_000]);
+    let extent = Extent { object: user(OID), start: 0, length: 300_000 };
+    let version = AttributeId::new(0x1_0000, 1);
+    let prepared = {
+        let medium = prepared(5);
+        let bench = start(&medium);
+        let set = |value: &[u8]| Wish::set(&[(version.page, version.number, value)]);
+        bench.run(Command::Write(extent), set(b"old"), &old).good();
+        bench.unit.shut_down().unwrap();
+        medium
+    };
+    let mut cut = 0;
+    for seed in 0..3 {
+        for step in 1..80 {
+            let medium = prepared.fork();
+            let bench = start(&medium);
+            let calls = medium.calls();
+            medium.fault(Fault::Power(calls.writes + calls.syncs + step));
+            let wish = Wish { fua: true, ..Wish::set(&[(version.page, version.number, b"new")]) };
+            let command = Command::Write(extent);
+            let capability = bench.capability(&command, sealstone_osd::SecurityMethod::CmdRsp);
+            let ready = bench.ready(command, &wish, &new, &capability);
+            let acknowledged = bench.send(&ready).status == Status::Good;
+            let survivor = medium.crash();
+            drop(bench);
+            let again = start(&survivor);
+            let read = Command::Read(extent);
+            let data = again.run(read, Wish::default(), &[]).good().data;
+            let stored = again.store.attribute(user(OID), version).unwrap().unwrap();
+            let whole = if data == new { b"new" } else { b"old" };
+            assert!(data == new || data == old, "seed {seed} step {step}: torn data");
+            assert_eq!(stored, whole, "seed {seed} step {step}: data and attribute of different commands");
+            assert!(!acknowledged || data == new, "seed {seed} step {step}: acknowledged and lost");
+            cut += u32::from(!acknowledged);
+            if acknowledged {
+                break;
+            }
+        }
+    }
+    assert!(cut > 0);
+}
+
+/// What the root tells of it: bytes of data, their alignment, bytes of attributes, both together.
+#[test]
+fn the_atomicity_that_is_told_is_what_one_command_can_carry() {
+    let medium = prepared(6);
+    let bench = start(&medium);
+    let tell = |number| {
+        let get = Command::GetAttributes(Target { object: ObjectId::ROOT });
+        value(&bench.run(get, Wish::get(&[(0x9000_0001, number)]), &[]).good().attributes)
+    };
+    assert_eq!(tell(0x120), (16_u64 << 20).to_be_bytes());
+    assert_eq!(tell(0x121), 1_u64.to_be_bytes());
+    assert_eq!(tell(0x122), (1_u64 << 20).to_be_bytes());
+    assert_eq!(tell(0x123), [1]);
+}

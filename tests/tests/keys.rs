@@ -1,0 +1,281 @@
+//! SIGKILL in the middle of a change of keys: the real device comes back with the keys of before or of after, whole, and
+//! its manager can go on from there.
+
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sealstone_crypto::RustCrypto;
+use sealstone_crypto::dh::{Group, Secret};
+use sealstone_initiator::{
+    Bearer, KeyManager, Operation, OsdClient, OsdOptions, SystemEnvironment, TargetUrl, TcpDial,
+};
+use sealstone_osd::capability::Scope;
+use sealstone_osd::cdb::{DhStep, KeyToSet, SetKey, SetMasterKey};
+use sealstone_osd::{
+    AttributeId, Capability, Command, Descriptor, Generation, ObjectId, ObjectType, Permissions,
+    SecurityMethod,
+};
+use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, KeySelector, selector};
+use sealstone_tests::{Daemon, Signal, command, run, text};
+
+type Keys = KeyHierarchy<RustCrypto>;
+
+const FIRST: u64 = 0x10000;
+/// A partition whose pair is set to see whether the root key is the one that is thought.
+const PROBE: u64 = 0x10001;
+/// How long a device may take until it lets a credential in or refuses it for good: its clock settles after a crash.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits = text.as_bytes().chunks_exact(2);
+    digits.map(|pair| u8::from_str_radix(str::from_utf8(pair).expect("digits"), 16).expect("hex")).collect()
+}
+
+/// The hierarchy of the factory, as the key file of `osd init` tells it.
+fn factory(key_file: &Path) -> Keys {
+    let said = std::fs::read_to_string(key_file).expect("the key file is there");
+    let value = |name: &str| {
+        let line = said.lines().find(|line| line.starts_with(name)).expect("a line of the key file");
+        unhex(line.split('"').nth(1).expect("a quoted value"))
+    };
+    let system_id = value("system_id").try_into().expect("20 bytes");
+    Keys::factory(Hash::Sha256, &InitialKey::new(&value("master_key")).expect("32 bytes"), system_id)
+}
+
+/// One device, and where it listens whatever happens to it.
+struct Device {
+    folder: tempfile::TempDir,
+    daemon: Option<Daemon>,
+    port: u16,
+}
+
+impl Device {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (data, key) = (folder.path().join("osd"), folder.path().join("osd.key"));
+        let arguments = ["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", "keyed"];
+        run(&[&arguments[..], &["--key-out", text(&key)]].concat()).ok();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = free.local_addr().expect("its number").port();
+        let mut this = Self { folder, daemon: None, port };
+        drop(free);
+        this.start();
+        this
+    }
+
+    fn start(&mut self) {
+        let listen = format!("127.0.0.1:{}", self.port);
+        let data = self.folder.path().join("osd");
+        self.daemon = Some(Daemon::start(command(&[
+            "osd",
+            "serve",
+            "--data",
+            text(&data),
+            "--listen",
+            &listen,
+            "--json",
+        ])));
+    }
+
+    /// A client that gives up with its connection.
+    fn client(&self) -> OsdClient {
+        let url = self.daemon.as_ref().expect("it runs").field("url");
+        let url = TargetUrl::from_str(url).expect("the ready line's URL");
+        let options = OsdOptions { reconnects_max: 0, ..OsdOptions::new(&SystemEnvironment) };
+        OsdClient::new(Arc::new(TcpDial::new(&url)), &url, Arc::new(SystemEnvironment), options)
+    }
+}
+
+/// A credential for a command, signed with the key that the device asks for, of these keys; `None` if they lack it.
+fn bearer(keys: &Keys, command: &Command) -> Option<Bearer> {
+    let object = command.object();
+    let capability = Capability {
+        generation: Generation::Osd2,
+        format: Generation::Osd2,
+        key_version: 0,
+        icv_algorithm: 1,
+        method: SecurityMethod::CmdRsp,
+        expires_ms: 0,
+        audit: *b"tests of keys, kills",
+        discriminator: [9; 12],
+        object_created_ms: 0,
+        object_type: if object.is_root() { ObjectType::Root } else { ObjectType::Partition },
+        permissions: Permissions::ALL_OSD2,
+        descriptor: Descriptor::Partition { scope: Scope::default(), partition: object.partition },
+    };
+    let key = selector(command, 0);
+    let credential = Credential::issue_under(keys, &AlgorithmSlots::DEFAULT, key, &capability).ok()?;
+    Bearer::of(&credential).ok()
+}
+
+/// Runs a command until the device has decided: whether it let it in.
+async fn enters(device: &Device, keys: &Keys, command: Command, operation: impl Fn() -> Operation) -> bool {
+    let Some(bearer) = bearer(keys, &command) else { return false };
+    let begun = Instant::now();
+    loop {
+        let client = device.client();
+        let heard = client.execute(&bearer, operation()).await;
+        client.close().await;
+        match heard {
+            Ok(_) => return true,
+            Err(error) if error.is_denied() => return false,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn sets(device: &Device, keys: &Keys, partition: u64, key: KeyToSet) -> bool {
+    let set = SetKey { partition, key, identifier: [0xEE; 7], seed: [0xEE; 20] };
+    enters(device, keys, Command::SetKey(set), || Operation::SetKey { set }).await
+}
+
+async fn looks(device: &Device, keys: &Keys, object: ObjectId) -> bool {
+    let page = if object.is_root() { 0x9000_0001 } else { 0x3000_0001 };
+    let ids = vec![AttributeId::new(page, 1)];
+    let get = sealstone_osd::cdb::Target { object };
+    let operation = || Operation::GetAttributes { object, ids: ids.clone(), length_max: 256 };
+    enters(device, keys, Command::GetAttributes(get), operation).await
+}
+
+/// Only the present master key begins an exchange; the session that began it ends, and the exchange with it.
+async fn is_master(device: &Device, keys: &Keys) -> bool {
+    let group = Group::X25519;
+    let value = Secret::draw(group, &mut |into: &mut [u8]| into.fill(0x42)).public();
+    let set = SetMasterKey {
+        step: DhStep::SeedExchange,
+        group: group.code(),
+        identifier: [1; 7],
+        parameter_length: u32::try_from(value.len()).expect("32"),
+        allocation: 64,
+    };
+    let operation = || Operation::SetMasterKey { set, data_out: value.clone().into() };
+    enters(device, keys, Command::SetMasterKey(set), operation).await
+}
+
+/// Does the device have exactly these keys? Every level is asked, and where the hierarchy has no key nothing is asked.
+async fn fits(device: &Device, keys: &Keys) -> bool {
+    let mut all = is_master(device, keys).await;
+    // The pair of the probe is set under the root key; nothing hangs below it.
+    let root = keys.signing_key(KeySelector::Root).is_some();
+    all &= sets(device, keys, PROBE, KeyToSet::Partition).await == root;
+    for partition in [0, FIRST] {
+        let has = |selector| keys.signing_key(selector).is_some();
+        let pair = has(KeySelector::Partition(partition));
+        all &= sets(device, keys, partition, KeyToSet::Working(15)).await == pair;
+        let working = has(KeySelector::Working { partition, version: 0 });
+        all &= looks(device, keys, ObjectId::of_partition(partition)).await == working;
+    }
+    all
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Working,
+    Partition,
+    Root,
+    Master,
+}
+
+/// Sets every key below the root again, so that the next change has something to void.
+async fn refill(device: &Device, keys: &mut Keys, seed: u8) {
+    let mut manager = KeyManager::new(device.client(), keys.clone(), Arc::new(SystemEnvironment));
+    let set = |partition, key| SetKey { partition, key, identifier: [seed; 7], seed: [seed; 20] };
+    if keys.signing_key(KeySelector::Root).is_none() {
+        manager.set_key_from(set(0, KeyToSet::Root)).await.expect("root");
+    }
+    for partition in [0, FIRST] {
+        manager.set_key_from(set(partition, KeyToSet::Partition)).await.expect("partition");
+        manager.set_key_from(set(partition, KeyToSet::Working(0))).await.expect("working");
+    }
+    *keys = manager.keys().clone();
+}
+
+/// Changes a key while the device is killed after `delay`; checks what came of it and goes on from there.
+async fn drill(device: &mut Device, keys: &mut Keys, change: Change, seed: u8, delay: Duration) -> bool {
+    let mut after = keys.clone();
+    let (identifier, bytes) = ([seed; 7], [seed; 20]);
+    let client = device.client();
+    let mut manager = KeyManager::new(client.clone(), keys.clone(), Arc::new(SystemEnvironment));
+    // The session is there before, so that the delay is one of the change.
+    let _ = client.security_token().await;
+    let mut daemon = device.daemon.take().expect("it runs");
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(delay);
+        daemon.end(Signal::Kill)
+    });
+    let set = |partition, key| SetKey { partition, key, identifier, seed: bytes };
+    let acknowledged = match change {
+        Change::Working => {
+            after.set_working(FIRST, 0, &bytes, identifier).expect("a pair");
+            manager.set_key_from(set(FIRST, KeyToSet::Working(0))).await.is_ok()
+        }
+        Change::Partition => {
+            after.set_partition(FIRST, &bytes, identifier).expect("a root key");
+            manager.set_key_from(set(FIRST, KeyToSet::Partition)).await.is_ok()
+        }
+        Change::Root => {
+            after.set_root(&bytes, identifier);
+            manager.set_key_from(set(0, KeyToSet::Root)).await.is_ok()
+        }
+        Change::Master => {
+            let done = manager.set_master_key(Group::X25519, identifier).await.is_ok();
+            after = manager.keys().clone();
+            if !done {
+                // As if it had been done: the manager kept what it proposed, if it came that far.
+                after.accept_master(identifier);
+            }
+            done
+        }
+    };
+    killer.join().expect("the killer");
+    device.start();
+    let changed = fits(device, &after).await;
+    let same = fits(device, keys).await;
+    assert!(changed || !acknowledged, "{change:?} {seed}: what was acknowledged is there");
+    assert!(changed || same, "{change:?} {seed}: neither the old keys nor the new ones, or a mix");
+    if changed {
+        *keys = after;
+    }
+    refill(device, keys, seed ^ 0x80).await;
+    assert!(fits(device, keys).await, "{change:?} {seed}: the manager goes on");
+    changed
+}
+
+#[test]
+fn keys_are_old_or_new_and_whole_after_a_kill_at_any_moment_of_a_change() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut device = Device::new();
+        let mut keys = factory(&device.folder.path().join("osd.key"));
+        for partition in [FIRST, PROBE] {
+            let create = sealstone_osd::cdb::CreatePartition { partition };
+            let create = Command::CreatePartition(create);
+            assert!(
+                enters(&device, &keys, create, || Operation::CreatePartition { partition }).await,
+                "a partition"
+            );
+            keys.add_partition(partition).expect("its keys");
+        }
+        refill(&device, &mut keys, 0x7F).await;
+        assert!(fits(&device, &keys).await);
+        let (mut seed, mut new, mut old) = (0, 0, 0);
+        for delay_us in [0, 700, 2500, 9000] {
+            for change in [Change::Working, Change::Partition, Change::Root, Change::Master] {
+                seed += 1;
+                let delay = Duration::from_micros(delay_us);
+                match drill(&mut device, &mut keys, change, seed, delay).await {
+                    true => new += 1,
+                    false => old += 1,
+                }
+            }
+        }
+        assert_eq!(new + old, 16);
+        // And with nobody in its way everything goes through, twice over one clean restart.
+        device.daemon.take().expect("it runs").end(Signal::Terminate);
+        device.start();
+        assert!(fits(&device, &keys).await);
+    });
+}
