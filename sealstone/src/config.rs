@@ -15,6 +15,28 @@ use crate::failure::{Failure, Outcome};
 /// A configuration file is small; more than this is a mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// How a device's data goes to its disk, as it is named on the command line and in files.
+#[derive(Clone, Copy, Debug, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum IoName {
+    /// As it is best for most: `cached`.
+    Auto,
+    /// Through the page cache.
+    Cached,
+    /// Past the page cache.
+    Direct,
+}
+
+impl From<IoName> for sealstone_store::Io {
+    fn from(name: IoName) -> Self {
+        match name {
+            IoName::Auto => Self::Auto,
+            IoName::Cached => Self::Cached,
+            IoName::Direct => Self::Direct,
+        }
+    }
+}
+
 /// Declares a daemon's options once: as flags with variables, as keys of the file, and as rows of the example.
 macro_rules! options {
     (
@@ -88,6 +110,9 @@ options! {
     /// Rate of a scrub in MiB a second, at most; while commands come it goes slower.
     [value_parser = clap::value_parser!(u64).range(1..)]
     scrub_mib_s_max: u64, "SEALSTONE_OSD_SCRUB_MIB_S_MAX", "32";
+    /// How objects' bytes go to the disk: `cached` (through the page cache), `direct` (past it: memory stays to others, and
+    /// cold reads from 64 KiB on are faster, but nothing is read from memory twice), or `auto`, which is `cached`.
+    io: IoName, "SEALSTONE_OSD_IO", "\"auto\"";
     /// Also write an audit record for every read.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     audit_reads: bool, "SEALSTONE_OSD_AUDIT_READS", "false";

@@ -105,7 +105,7 @@ pub fn start(
     audit: Arc<dyn AuditSink>,
 ) -> Result<Running, BootError> {
     let mut dir = DataDir::open(root)?;
-    let store = Arc::new(DiskStore::open(open_place(dir.store_path())?, options)?);
+    let store = Arc::new(DiskStore::open(open_place(dir.store_path(), options.io)?, options)?);
     let boot = dir.begin_boot()?;
     let master_key = InitialKey::new(&*dir.master_key.0).expect("an initial key has 32 bytes");
     let identity = dir.identity.clone();

@@ -22,7 +22,7 @@ pub use disk::{
 };
 pub use error::{FormatError, StoreError};
 pub use medium::{
-    BlockDevice, DEVICE_MIN, DeviceMedium, FileMedium, Medium, MediumFile, bind_device, open_place,
+    BlockDevice, DEVICE_MIN, DeviceMedium, FileMedium, Io, Medium, MediumFile, bind_device, open_place,
     survey_device,
 };
 pub use memberships::{MAX_MEMBERSHIPS, Memberships};

@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::{self, Op, Random};
 use sealstone_store::{
-    BLOCK, BlockDevice, DEVICE_MIN, DeviceMedium, DiskStore, FileMedium, ObjectStore, Options, StoreError,
-    format,
+    BLOCK, BlockDevice, DEVICE_MIN, DeviceMedium, DiskStore, FileMedium, FormatError, Io, ObjectStore,
+    Options, StoreError, bind_device, format, open_place,
 };
 use support::{format_options, fresh, fresh_device, open, options, seeds};
 
@@ -50,6 +50,34 @@ fn a_file_as_raw_device_keeps_the_contract() {
         format(&medium, &format_options(capacity)).unwrap();
         DiskStore::open(Arc::new(medium), options()).unwrap()
     });
+}
+
+/// Past the page cache, on files and on a file as raw device; where temporary files know no O_DIRECT, that is said.
+#[test]
+fn data_past_the_page_cache_keeps_the_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    let number = std::cell::Cell::new(0);
+    for raw in [false, true] {
+        let open = |capacity| -> Result<DiskStore, FormatError> {
+            number.set(number.get() + 1);
+            let path = folder.path().join(number.get().to_string());
+            if raw {
+                let device = folder.path().join(format!("raw-{}", number.get()));
+                std::fs::File::create(&device).unwrap().set_len(2 * DEVICE_MIN + capacity).unwrap();
+                format(&bind_device(&path, &device, [7; 16], false)?, &format_options(capacity))?;
+            } else {
+                format(&FileMedium::open(&path)?, &format_options(capacity))?;
+            }
+            DiskStore::open(open_place(&path, Io::Direct)?, options())
+        };
+        match open(4 << 20) {
+            Ok(_) => contract::contract(|capacity| open(capacity).unwrap()),
+            Err(FormatError::Io { source, .. }) if source.kind() == std::io::ErrorKind::InvalidInput => {
+                println!("no O_DIRECT here");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 #[test]

@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::Random;
 use sealstone_store::{
-    DEVICE_MIN, DiskStore, FileMedium, FormatError, ObjectStore, StoreError, bind_device, format, open_place,
+    DEVICE_MIN, DiskStore, FileMedium, FormatError, Io, ObjectStore, StoreError, bind_device, format,
+    open_place,
 };
 use support::{format_options, options};
 
@@ -33,7 +34,7 @@ fn content(round: u64, number: u64) -> Vec<u8> {
 }
 
 fn open(folder: &Path) -> DiskStore {
-    DiskStore::open(open_place(folder).unwrap(), options()).unwrap()
+    DiskStore::open(open_place(folder, Io::Auto).unwrap(), options()).unwrap()
 }
 
 /// The round that all objects are in, checked byte for byte.
@@ -125,7 +126,7 @@ fn kill_again_and_again(folder: &Path) {
                 count += 1;
             }
         }
-        assert!(matches!(open_place(folder), Err(FormatError::InUse)), "two daemons, one folder");
+        assert!(matches!(open_place(folder, Io::Auto), Err(FormatError::InUse)), "two daemons, one folder");
         // Somewhere in the next round or two.
         std::thread::sleep(std::time::Duration::from_micros(random.below(3_000)));
         child.kill().unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 use sealstone_device::inspect::{Finding, Inspection, inspect};
 use sealstone_device::{DataDir, ProvisionError};
 use sealstone_osd::ObjectType;
-use sealstone_store::{DiskStore, FormatError, ObjectStore as _, Options, StoreError, open_place};
+use sealstone_store::{DiskStore, FormatError, Io, ObjectStore as _, Options, StoreError, open_place};
 use serde::Serialize;
 
 use crate::daemon::now_ms;
@@ -32,7 +32,7 @@ pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
         }
     })?;
     let closed = |error: FormatError| store_failure(error, data);
-    let medium = open_place(folder.store_path()).map_err(closed)?;
+    let medium = open_place(folder.store_path(), Io::Auto).map_err(closed)?;
     let store = DiskStore::open(medium, Options::default()).map_err(closed)?;
     let read_only = store.is_poisoned();
     if repair && read_only {

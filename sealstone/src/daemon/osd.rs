@@ -247,6 +247,7 @@ impl OsdDaemon {
         }
         let store_options = Options {
             group_age_max: Duration::from_secs(options.group_s_max.unwrap_or(GROUP_S_DEFAULT)),
+            io: options.io.map_or_else(Default::default, Into::into),
             ..Options::default()
         };
         // Checked before the log is opened, so that a wrong folder stays untouched.

@@ -58,7 +58,7 @@ use survey::Claim;
 use tree::Proof;
 
 use crate::damage::{Damage, DamageBook, DamageKind, StoreFault};
-use crate::medium::Medium;
+use crate::medium::{Io, Medium};
 use crate::store::{attribute_budget, attribute_weight, check_transfer, end_of};
 use crate::{
     AttributeId, BLOCK, FormatError, MAX_LIST, MAX_OBJECT_LENGTH, MAX_STRETCHES, ObjectStore, Scope, Space,
@@ -87,6 +87,8 @@ pub struct Options {
     /// Freed runs of at least so many blocks are given back to the medium; that costs time, and more when they
     /// are written again. `u64::MAX`, the default: never.
     pub discard_blocks_min: u64,
+    /// How data goes to the medium. The store gets its medium opened so; it stands here for whoever opens both.
+    pub io: Io,
 }
 
 impl Default for Options {
@@ -98,6 +100,7 @@ impl Default for Options {
             group_weight_max: 16 << 20,
             group_age_max: Duration::from_secs(1),
             discard_blocks_min: u64::MAX,
+            io: Io::Auto,
         }
     }
 }

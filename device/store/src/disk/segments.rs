@@ -69,7 +69,7 @@ impl Segments {
         for segment in 0..superblock.segments() {
             let name = name(segment);
             let io = |source| FormatError::Io { doing: "opening a segment", source };
-            let file = match medium.open(&name, false) {
+            let file = match medium.open_data(&name) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     faults.push(StoreFault::MissingFile { name });
                     files.push(Segment { file: None, blocks: 0 });

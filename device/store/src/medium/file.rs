@@ -12,7 +12,8 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fdatasync, flock};
 use rustix::io::{Errno, preadv, pwritev};
 
-use super::{Medium, MediumFile};
+use super::direct::DirectFile;
+use super::{Io, Medium, MediumFile};
 use crate::FormatError;
 
 /// Name of the lock file in the folder.
@@ -22,6 +23,7 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct FileMedium {
     folder: PathBuf,
+    io: Io,
     /// Carries the flock.
     _lock: File,
 }
@@ -32,12 +34,24 @@ impl FileMedium {
     /// # Errors
     /// `InUse` if another medium holds the folder, in this process or in another; `Io` for the rest.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, FormatError> {
+        Self::open_with(folder, Io::Auto)
+    }
+
+    /// The same, with a way for data.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open). Whether the file system can do O_DIRECT shows when data files are opened.
+    pub fn open_with(folder: impl AsRef<Path>, io: Io) -> Result<Self, FormatError> {
         let folder = folder.as_ref().to_path_buf();
-        let io = |doing| move |source| FormatError::Io { doing, source };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(io("making the folder"))?;
-        let lock = open(&folder.join(LOCK), true).map_err(io("opening the lock file"))?;
+        let failed = |doing| move |source| FormatError::Io { doing, source };
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)
+            .map_err(failed("making the folder"))?;
+        let lock = open(&folder.join(LOCK), true).map_err(failed("opening the lock file"))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { folder, _lock: lock }),
+            Ok(()) => Ok(Self { folder, io, _lock: lock }),
             Err(Errno::WOULDBLOCK) => Err(FormatError::InUse),
             Err(error) => Err(FormatError::Io { doing: "locking the folder", source: error.into() }),
         }
@@ -47,6 +61,12 @@ impl FileMedium {
 impl Medium for FileMedium {
     fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>> {
         Ok(Arc::new(RealFile::new(open(&self.folder.join(name), create)?)))
+    }
+
+    fn open_data(&self, name: &str) -> io::Result<Arc<dyn MediumFile>> {
+        let path = self.folder.join(name);
+        let direct = if self.io == Io::Direct { Some(DirectFile::open(&path)?) } else { None };
+        Ok(Arc::new(RealFile { file: open(&path, false)?, direct }))
     }
 
     fn delete(&self, name: &str) -> io::Result<()> {
@@ -74,39 +94,53 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(create).mode(0o600).open(path)
 }
 
-/// One real file.
+/// One real file; with a second way past the page cache, if that is wanted.
 #[derive(Debug)]
-pub(super) struct RealFile(File);
+pub(super) struct RealFile {
+    file: File,
+    direct: Option<DirectFile>,
+}
 
 impl RealFile {
     pub(super) fn new(file: File) -> Self {
-        Self(file)
+        Self { file, direct: None }
+    }
+
+    /// The same file with its bytes read and written past the page cache.
+    pub(super) fn direct(&self, path: &Path) -> io::Result<Self> {
+        Ok(Self { file: self.file.try_clone()?, direct: Some(DirectFile::open(path)?) })
     }
 }
 
 impl MediumFile for RealFile {
     fn length(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
-        self.0.set_len(length)
+        self.file.set_len(length)
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(into, offset)
+        match &self.direct {
+            Some(direct) => direct.read_at(offset, into),
+            None => self.file.read_exact_at(into, offset),
+        }
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(data, offset)
+        match &self.direct {
+            Some(direct) => direct.write_at(offset, data),
+            None => self.file.write_all_at(data, offset),
+        }
     }
 
     fn sync(&self) -> io::Result<()> {
-        Ok(fdatasync(&self.0)?)
+        Ok(fdatasync(&self.file)?)
     }
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
-        match fallocate(&self.0, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length) {
+        match fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length) {
             // Not every file system can; the bytes then just stay allocated.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(error) => Err(error.into()),
@@ -114,9 +148,12 @@ impl MediumFile for RealFile {
     }
 
     fn read_vectored_at(&self, mut offset: u64, mut into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        if let Some(direct) = &self.direct {
+            return direct.read_parts(offset, into);
+        }
         IoSliceMut::advance_slices(&mut into, 0);
         while !into.is_empty() {
-            match preadv(&self.0, into, offset) {
+            match preadv(&self.file, into, offset) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(read) => {
                     offset += read as u64;
@@ -130,11 +167,14 @@ impl MediumFile for RealFile {
     }
 
     fn write_vectored_at(&self, mut offset: u64, data: &[IoSlice<'_>]) -> io::Result<()> {
+        if let Some(direct) = &self.direct {
+            return direct.write_parts(offset, data);
+        }
         let mut parts = data.to_vec();
         let mut data = &mut parts[..];
         IoSlice::advance_slices(&mut data, 0);
         while !data.is_empty() {
-            match pwritev(&self.0, data, offset) {
+            match pwritev(&self.file, data, offset) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     offset += written as u64;

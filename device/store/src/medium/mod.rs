@@ -6,6 +6,7 @@
 //! failed `sync` nothing is known about what was pending, and a later `sync` says nothing about it.
 
 mod device;
+mod direct;
 mod file;
 mod place;
 
@@ -16,11 +17,28 @@ pub use device::{BlockDevice, DEVICE_MIN, DeviceMedium};
 pub use file::FileMedium;
 pub use place::{bind_device, open_place, survey_device};
 
+/// How block data gets to the medium and back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Io {
+    /// As it is best for a device as it comes: through the page cache, so that what is read twice is in memory.
+    #[default]
+    Auto,
+    /// Through the page cache.
+    Cached,
+    /// Past it (O_DIRECT): memory stays to others, and cold reads from 64 KiB on are faster. The index stays cached.
+    Direct,
+}
+
 /// A flat folder of named files.
 pub trait Medium: Send + Sync {
     /// Opens a file for reading and writing; makes an empty one if `create` and it is not there.
     /// Fails with `NotFound` if it is not there and `create` is false.
     fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>>;
+
+    /// Opens a file that is there, for data in whole blocks: past the page cache, if the medium was opened so.
+    fn open_data(&self, name: &str) -> io::Result<Arc<dyn MediumFile>> {
+        self.open(name, false)
+    }
 
     /// Removes a file. `NotFound` if it is not there.
     fn delete(&self, name: &str) -> io::Result<()>;

@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{BlockDevice, DeviceMedium, FileMedium, Medium, MediumFile};
+use super::{BlockDevice, DeviceMedium, FileMedium, Io, Medium, MediumFile};
 use crate::FormatError;
 
 /// The symbolic link to the device.
@@ -65,14 +65,16 @@ pub fn bind_device(
 ///
 /// # Errors
 /// As [`FileMedium::open`]; for a device as [`BlockDevice::open`] and [`DeviceMedium::open`], and `OtherDevice`.
-pub fn open_place(folder: impl AsRef<Path>) -> Result<Arc<dyn Medium>, FormatError> {
+pub fn open_place(folder: impl AsRef<Path>, io: Io) -> Result<Arc<dyn Medium>, FormatError> {
     let folder = folder.as_ref();
-    let files = FileMedium::open(folder)?;
+    let files = FileMedium::open_with(folder, io)?;
     let link = folder.join(LINK);
     if fs::symlink_metadata(&link).is_err() {
         return Ok(Arc::new(files));
     }
-    let device = DeviceMedium::open(Arc::new(BlockDevice::open(&link)?))?;
+    let device = Arc::new(BlockDevice::open_with(&link, io)?);
+    let data = device.data();
+    let device = DeviceMedium::open_with(device, data)?;
     let expected = fs::read_to_string(folder.join(UUID)).map_err(failed("reading the device's uuid"))?;
     if expected.trim_end() != hex(&device.uuid()) {
         return Err(FormatError::OtherDevice);
@@ -93,6 +95,10 @@ struct Tied {
 impl Medium for Tied {
     fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>> {
         self.device.open(name, create)
+    }
+
+    fn open_data(&self, name: &str) -> io::Result<Arc<dyn MediumFile>> {
+        self.device.open_data(name)
     }
 
     fn delete(&self, name: &str) -> io::Result<()> {
@@ -125,9 +131,9 @@ mod tests {
         let folder = scratch.path().join("store");
         bind_device(&folder, &one, [1; 16], false).unwrap().open("x", true).unwrap().sync().unwrap();
         assert!(matches!(bind_device(&folder, &other, [1; 16], false), Err(FormatError::AlreadyFormatted)));
-        assert_eq!(open_place(&folder).unwrap().list().unwrap(), ["x"]);
-        let held = open_place(&folder).unwrap();
-        assert!(matches!(open_place(&folder), Err(FormatError::InUse)), "the folder is held");
+        assert_eq!(open_place(&folder, Io::Auto).unwrap().list().unwrap(), ["x"]);
+        let held = open_place(&folder, Io::Auto).unwrap();
+        assert!(matches!(open_place(&folder, Io::Auto), Err(FormatError::InUse)), "the folder is held");
         let elsewhere = scratch.path().join("elsewhere");
         let again = bind_device(&elsewhere, &one, [2; 16], true);
         assert!(matches!(again, Err(FormatError::InUse)), "the device is held, whichever folder names it");
@@ -135,15 +141,18 @@ mod tests {
         drop(bind_device(&elsewhere, &other, [2; 16], false).unwrap());
         fs::remove_file(folder.join(LINK)).unwrap();
         std::os::unix::fs::symlink(&other, folder.join(LINK)).unwrap();
-        assert!(matches!(open_place(&folder), Err(FormatError::OtherDevice)));
+        assert!(matches!(open_place(&folder, Io::Auto), Err(FormatError::OtherDevice)));
         fs::remove_file(&other).unwrap();
-        assert!(matches!(open_place(&folder), Err(FormatError::Io { .. })), "a device that is not there");
+        assert!(
+            matches!(open_place(&folder, Io::Auto), Err(FormatError::Io { .. })),
+            "a device that is not there"
+        );
     }
 
     #[test]
     fn a_folder_without_a_device_is_the_medium_itself() {
         let scratch = tempfile::tempdir().unwrap();
-        open_place(scratch.path()).unwrap().open("x", true).unwrap();
+        open_place(scratch.path(), Io::Auto).unwrap().open("x", true).unwrap();
         assert!(scratch.path().join("x").is_file());
     }
 }

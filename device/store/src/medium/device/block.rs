@@ -7,18 +7,21 @@ use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, OFlags, flock, ioctl_blksszget};
 use rustix::io::Errno;
 
-use super::super::MediumFile;
 use super::super::file::RealFile;
+use super::super::{Io, MediumFile};
 use crate::{BLOCK, FormatError};
 
 /// A device, held exclusively while this lives.
 #[derive(Debug)]
 pub struct BlockDevice {
     file: RealFile,
+    /// The way for data, if it is another one.
+    data: Option<RealFile>,
     length: u64,
 }
 
@@ -28,6 +31,14 @@ impl BlockDevice {
     /// # Errors
     /// `InUse` if it is mounted or another process has it; `NotADevice`, `Sectors`, `Io`.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FormatError> {
+        Self::open_with(path, Io::Auto)
+    }
+
+    /// The same, with a way for data.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `Io` if the device cannot do it.
+    pub fn open_with(path: impl AsRef<Path>, io: Io) -> Result<Self, FormatError> {
         let path = path.as_ref();
         let failed = |doing| move |source| FormatError::Io { doing, source };
         let kind = std::fs::metadata(path).map_err(failed("looking at the device"))?.file_type();
@@ -55,7 +66,64 @@ impl BlockDevice {
         }
         // The end of a block device is where seeking to the end leads.
         let length = file.seek(SeekFrom::End(0)).map_err(failed("reading the device's length"))?;
-        Ok(Self { file: RealFile::new(file), length })
+        let file = RealFile::new(file);
+        let direct = || file.direct(path).map_err(failed("opening the device past the page cache"));
+        let data = if io == Io::Direct { Some(direct()?) } else { None };
+        Ok(Self { file, data, length })
+    }
+
+    /// The device as its data is read and written.
+    #[must_use]
+    pub fn data(self: &Arc<Self>) -> Arc<dyn MediumFile> {
+        match self.data {
+            Some(_) => Arc::new(Data(Arc::clone(self))),
+            None => Arc::clone(self) as Arc<dyn MediumFile>,
+        }
+    }
+}
+
+/// A device by its way for data.
+struct Data(Arc<BlockDevice>);
+
+impl Data {
+    fn file(&self) -> &RealFile {
+        self.0.data.as_ref().unwrap_or(&self.0.file)
+    }
+}
+
+impl MediumFile for Data {
+    fn length(&self) -> io::Result<u64> {
+        self.0.length()
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file().read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.check(offset, data.len() as u64)?;
+        self.file().write_at(offset, data)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.0.discard(offset, length)
+    }
+
+    fn read_vectored_at(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        self.file().read_vectored_at(offset, into)
+    }
+
+    fn write_vectored_at(&self, offset: u64, data: &[IoSlice<'_>]) -> io::Result<()> {
+        self.0.check(offset, data.iter().map(|part| part.len() as u64).sum())?;
+        self.file().write_vectored_at(offset, data)
     }
 }
 

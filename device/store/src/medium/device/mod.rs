@@ -39,6 +39,8 @@ pub struct DeviceMedium(Arc<Inner>);
 
 struct Inner {
     device: Arc<dyn MediumFile>,
+    /// The same device by its way for data. Regions share no page, so that each has one way at a time.
+    data: Arc<dyn MediumFile>,
     label: Label,
     regions: RwLock<Regions>,
     /// Held by whoever writes a table.
@@ -116,6 +118,14 @@ impl DeviceMedium {
     /// # Errors
     /// `NotFormatted` without one, `FormatIncomplete`, `Version`, `Label`, `DeviceShrunk`, `DeviceTooSmall`, `Io`.
     pub fn open(device: Arc<dyn MediumFile>) -> Result<Self, FormatError> {
+        Self::open_with(Arc::clone(&device), device)
+    }
+
+    /// The same, with another way to the same bytes for data.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(device: Arc<dyn MediumFile>, data: Arc<dyn MediumFile>) -> Result<Self, FormatError> {
         let label = read_label(&*device)?.ok_or(FormatError::NotFormatted)?;
         if label.state == State::Formatting {
             return Err(FormatError::FormatIncomplete);
@@ -142,6 +152,7 @@ impl DeviceMedium {
         }
         Ok(Self(Arc::new(Inner {
             device,
+            data,
             label,
             regions: RwLock::new(Regions::new(units, entries)),
             table: Mutex::new(Table { generation, good, change: 0 }),
@@ -309,7 +320,12 @@ impl Medium for DeviceMedium {
                 regions.find(name).map_or_else(|| regions.create(name), Ok)?
             }
         };
-        Ok(Arc::new(RegionFile { medium: self.0.clone(), id }))
+        Ok(Arc::new(RegionFile { device: self.0.device.clone(), medium: self.0.clone(), id }))
+    }
+
+    fn open_data(&self, name: &str) -> io::Result<Arc<dyn MediumFile>> {
+        let id = self.0.regions.read().find(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Arc::new(RegionFile { device: self.0.data.clone(), medium: self.0.clone(), id }))
     }
 
     fn delete(&self, name: &str) -> io::Result<()> {
@@ -328,6 +344,8 @@ impl Medium for DeviceMedium {
 
 /// One region, open.
 struct RegionFile {
+    /// The device, by this region's way.
+    device: Arc<dyn MediumFile>,
     medium: Arc<Inner>,
     id: u64,
 }
@@ -372,7 +390,7 @@ impl MediumFile for RegionFile {
         let mut rest = into;
         for piece in self.locate(offset, rest.len() as u64)? {
             let (part, after) = rest.split_at_mut(piece.length as usize);
-            self.medium.device.read_at(piece.at, part)?;
+            self.device.read_at(piece.at, part)?;
             rest = after;
         }
         Ok(())
@@ -382,7 +400,9 @@ impl MediumFile for RegionFile {
         let mut rest = data;
         for piece in self.locate_for_writing(offset, rest.len() as u64)? {
             let (part, after) = rest.split_at(piece.length as usize);
-            self.medium.write(piece.at, part)?;
+            let result = self.device.write_at(piece.at, part);
+            self.medium.writes.fetch_add(1, Ordering::Release);
+            result?;
             rest = after;
         }
         Ok(())
@@ -395,7 +415,7 @@ impl MediumFile for RegionFile {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         for piece in self.locate(offset, length)? {
-            let result = self.medium.device.discard(piece.at, piece.length);
+            let result = self.device.discard(piece.at, piece.length);
             self.medium.writes.fetch_add(1, Ordering::Release);
             result?;
         }
@@ -405,7 +425,7 @@ impl MediumFile for RegionFile {
     fn read_vectored_at(&self, mut offset: u64, into: &mut [IoSliceMut<'_>]) -> io::Result<()> {
         let length = into.iter().map(|part| part.len() as u64).sum();
         if let [piece] = self.locate(offset, length)?[..] {
-            return self.medium.device.read_vectored_at(piece.at, into);
+            return self.device.read_vectored_at(piece.at, into);
         }
         for part in into {
             self.read_at(offset, part)?;
@@ -417,7 +437,7 @@ impl MediumFile for RegionFile {
     fn write_vectored_at(&self, mut offset: u64, data: &[IoSlice<'_>]) -> io::Result<()> {
         let length = data.iter().map(|part| part.len() as u64).sum();
         if let [piece] = self.locate_for_writing(offset, length)?[..] {
-            let result = self.medium.device.write_vectored_at(piece.at, data);
+            let result = self.device.write_vectored_at(piece.at, data);
             self.medium.writes.fetch_add(1, Ordering::Release);
             return result;
         }
