@@ -113,6 +113,9 @@ options! {
     /// How objects' bytes go to the disk: `cached` (through the page cache), `direct` (past it: memory stays to others, and
     /// cold reads from 64 KiB on are faster, but nothing is read from memory twice), or `auto`, which is `cached`.
     io: IoName, "SEALSTONE_OSD_IO", "\"auto\"";
+    /// Give the space of freed stretches of at least so many KiB back to the file system or block device; 0 never does.
+    /// It costs time, and more when the space is used again.
+    discard_kib_min: u64, "SEALSTONE_OSD_DISCARD_KIB_MIN", "0";
     /// Also write an audit record for every read.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     audit_reads: bool, "SEALSTONE_OSD_AUDIT_READS", "false";

@@ -80,6 +80,54 @@ fn data_past_the_page_cache_keeps_the_contract() {
     }
 }
 
+/// What removed objects took goes back to the file system, in files and through a raw device; where holes cannot be
+/// punched it merely stays.
+#[test]
+fn removed_objects_give_their_space_back_when_asked() {
+    use std::os::unix::fs::MetadataExt;
+    const LENGTH: u64 = 24 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    for (raw, asked) in [(false, false), (false, true), (true, false), (true, true)] {
+        let path = folder.path().join(format!("{raw}-{asked}"));
+        let device = folder.path().join(format!("raw-{asked}"));
+        if raw {
+            std::fs::File::create(&device).unwrap().set_len(4 * DEVICE_MIN).unwrap();
+            format(&bind_device(&path, &device, [7; 16], false).unwrap(), &format_options(32 << 20)).unwrap();
+        } else {
+            format(&FileMedium::open(&path).unwrap(), &format_options(32 << 20)).unwrap();
+        }
+        let discard_blocks_min = if asked { 16 } else { u64::MAX };
+        let options = Options { discard_blocks_min, ..Options::default() };
+        let store = DiskStore::open(open_place(&path, Io::Auto).unwrap(), options).unwrap();
+        let allocated = || -> u64 {
+            let files = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+            let segments = files.filter(|file| file.to_string_lossy().contains("segment-"));
+            let of = |file: &std::path::Path| file.metadata().unwrap().blocks() * 512;
+            if raw { of(&device) } else { segments.map(|file| of(&file)).sum() }
+        };
+        let (kept, gone) = (ObjectId::new(1, 1), ObjectId::new(1, 2));
+        for id in [kept, gone] {
+            store.create(id, ObjectType::User).unwrap();
+        }
+        store.write(kept, 0, &[7; 100_000]).unwrap();
+        store.write(gone, 0, &vec![8; LENGTH as usize]).unwrap();
+        store.flush().unwrap();
+        let full = allocated();
+        store.remove(gone).unwrap();
+        store.flush().unwrap();
+        let after = allocated();
+        if asked && after < full {
+            assert!(after + LENGTH <= full + (1 << 20), "raw {raw}: {full} bytes, then {after}");
+        }
+        assert!(asked || after + (1 << 20) >= full, "nobody asked: {full} bytes, then {after}");
+        let mut bytes = vec![0; 100_000];
+        assert_eq!(store.read(kept, 0, &mut bytes).unwrap(), 100_000);
+        assert!(bytes.iter().all(|&byte| byte == 7));
+        store.write(kept, 0, &vec![9; LENGTH as usize]).unwrap();
+        assert!(store.verify(kept).unwrap().is_empty(), "discarded space can be used again");
+    }
+}
+
 #[test]
 fn any_history_is_that_of_the_model() {
     for seed in seeds(30) {

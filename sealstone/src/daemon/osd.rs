@@ -10,7 +10,7 @@ use sealstone_device::provision::InitialKey;
 use sealstone_device::{Environment, OsdConfig, OsdUnit, Worker};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_store::disk::Background;
-use sealstone_store::{DiskStore, FormatError, ObjectStore, Options, survey_device};
+use sealstone_store::{BLOCK, DiskStore, FormatError, ObjectStore, Options, survey_device};
 use sealstone_target::{Config as TargetConfig, Counter, Rate, Target, Watch};
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
@@ -248,6 +248,10 @@ impl OsdDaemon {
         let store_options = Options {
             group_age_max: Duration::from_secs(options.group_s_max.unwrap_or(GROUP_S_DEFAULT)),
             io: options.io.map_or_else(Default::default, Into::into),
+            discard_blocks_min: match options.discard_kib_min {
+                None | Some(0) => u64::MAX,
+                Some(kib) => kib.saturating_mul(1024).div_ceil(BLOCK),
+            },
             ..Options::default()
         };
         // Checked before the log is opened, so that a wrong folder stays untouched.
@@ -413,6 +417,16 @@ impl Observed for Watched {
             |kind, name: &str, help: &str, value| page.family(kind, name, help, [(&labels[..], value)]);
         one(Sample::Gauge, "sealstone_osd_capacity_bytes", "Bytes that objects may use.", usage.total);
         one(Sample::Gauge, "sealstone_osd_used_bytes", "Bytes in use.", usage.used);
+        let (free, handed_out) = self.store.fragmentation();
+        let help = "Runs that the store's free blocks of 4 KiB are in.";
+        one(Sample::Gauge, "sealstone_store_free_runs", help, free.runs);
+        let help = "Length of the longest run of free blocks.";
+        one(Sample::Gauge, "sealstone_store_free_run_longest_bytes", help, free.longest * BLOCK);
+        one(Sample::Gauge, "sealstone_store_free_bytes", "Bytes of free blocks.", free.blocks * BLOCK);
+        let help = "Bytes of blocks handed out for writes since the start.";
+        one(Sample::Counter, "sealstone_store_allocated_bytes_total", help, handed_out.blocks * BLOCK);
+        let help = "Runs that those blocks were in: the more for each MiB, the more fragmented is new data.";
+        one(Sample::Counter, "sealstone_store_allocated_runs_total", help, handed_out.runs);
         one(Sample::Gauge, "sealstone_osd_partitions", "Partitions.", usage.partitions);
         let work = self.unit.work_counts();
         one(

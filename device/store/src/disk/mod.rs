@@ -40,6 +40,7 @@ use sealstone_osd::{ObjectId, ObjectType};
 pub use background::Background;
 pub use check::{Scrub, ScrubProgress, ScrubStep};
 pub use format::{FormatOptions, format};
+pub use space::{FreeRuns, HandedOut};
 pub use superblock::{MAX_CAPACITY, MIN_CAPACITY};
 
 pub(crate) use group::Inside;

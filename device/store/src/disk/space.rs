@@ -4,7 +4,8 @@
 //! Does not: store anything. The map is rebuilt from the index at open, in time O(extents).
 //! Contract: a block is free, or in use by as many objects as refer to it; blocks freed by a group come back only
 //! when it is committed.
-//! Costs: one bit a block (32 MiB of memory for each TiB), plus 4 bytes for each 65536 blocks.
+//! Costs: one bit a block (32 MiB of memory for each TiB), a 32nd more for summaries, and 4 bytes for each 65536 blocks.
+//! Taking and releasing go word by word; a search goes by the summaries, and gives up after a number of steps.
 
 use super::shares::Shares;
 
@@ -14,11 +15,17 @@ const WORD: u64 = 64;
 const REGION_WORDS: u64 = 1024;
 /// Blocks of one region.
 const REGION: u64 = REGION_WORDS * WORD;
-/// How many words are searched at most for one run long enough, before shorter ones are taken.
-const PROBE_WORDS: u64 = 16 * 1024;
+/// Blocks that are looked for together at once; more are taken if they follow.
+const TOGETHER: u64 = 256;
+/// From so many blocks on a run is looked for where whole words are free: it has one.
+const WHOLE_WORDS: u64 = 2 * WORD - 1;
+/// How many places an allocation looks at for runs long enough, before it takes single blocks.
+const STEPS: u64 = 2048;
+/// How many places it looks at for one run among partly free words.
+const STEPS_WITHIN: u64 = 256;
 
 /// Blocks of a freed run from which on it is used again first.
-const RECYCLE: u64 = 256;
+const RECYCLE: u64 = TOGETHER;
 
 /// A run of blocks on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +57,10 @@ pub(crate) enum Short {
 pub(crate) struct FreeMap {
     /// A set bit is a block in use (or one past the end).
     words: Vec<u64>,
+    /// A set bit is a word of `words` without a free block.
+    full: Vec<u64>,
+    /// A set bit is a word of `words` of free blocks alone.
+    empty: Vec<u64>,
     /// Free blocks of each region.
     regions: Vec<u32>,
     blocks: u64,
@@ -59,6 +70,27 @@ pub(crate) struct FreeMap {
     used: u64,
     cursor: u64,
     shares: Shares,
+    handed_out: HandedOut,
+}
+
+/// What was handed out so far: the fewer runs for so many blocks, the less fragmented new data is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandedOut {
+    /// Blocks.
+    pub blocks: u64,
+    /// Runs that they were in.
+    pub runs: u64,
+}
+
+/// How the free blocks lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FreeRuns {
+    /// Free blocks.
+    pub blocks: u64,
+    /// Runs that they are in.
+    pub runs: u64,
+    /// Blocks of the longest run.
+    pub longest: u64,
 }
 
 /// What one operation did to blocks, beside taking free ones.
@@ -80,8 +112,11 @@ impl FreeMap {
     /// All `blocks` free, of which objects may use `capacity`; runs do not cross multiples of `segment_blocks`.
     pub(crate) fn new(blocks: u64, capacity: u64, segment_blocks: u64) -> Self {
         let words = blocks.div_ceil(WORD);
+        let summary = words.div_ceil(WORD) as usize;
         let mut map = Self {
             words: vec![0; words as usize],
+            full: vec![0; summary],
+            empty: vec![u64::MAX; summary],
             regions: Vec::new(),
             blocks,
             segment_blocks,
@@ -90,9 +125,16 @@ impl FreeMap {
             used: 0,
             cursor: 0,
             shares: Shares::default(),
+            handed_out: HandedOut::default(),
         };
         if !blocks.is_multiple_of(WORD) {
             map.words[words as usize - 1] = u64::MAX << (blocks % WORD);
+            map.summarise(words as usize - 1);
+        }
+        if !words.is_multiple_of(WORD) {
+            // Words that do not exist have no free block.
+            map.full[summary - 1] |= u64::MAX << (words % WORD);
+            map.empty[summary - 1] &= !(u64::MAX << (words % WORD));
         }
         map.regions =
             (0..blocks.div_ceil(REGION)).map(|r| (blocks - r * REGION).min(REGION) as u32).collect();
@@ -102,6 +144,12 @@ impl FreeMap {
     /// Blocks that objects use, each counted once.
     pub(crate) fn used(&self) -> u64 {
         self.used
+    }
+
+    /// Blocks that objects may use.
+    #[allow(dead_code, reason = "the example that lets a map grow old asks")]
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
     }
 
     /// Blocks that can be had now.
@@ -166,18 +214,18 @@ impl FreeMap {
         {
             left -= self.take_from(hint, left, &mut runs);
         }
-        if left > 1
-            && let Some(place) = self.find_run(left.min(256))
+        let mut steps = STEPS;
+        while left > 1
+            && let Some(place) = self.find_run(left.min(TOGETHER), &mut steps)
         {
             left -= self.take_from(place, left, &mut runs);
         }
         while left > 0 {
-            let place = self.next_free();
+            let place = self.next_free(self.cursor);
             left -= self.take_from(place, left, &mut runs);
         }
-        if let Some(last) = runs.last() {
-            self.cursor = (last.place + last.count) % self.blocks;
-        }
+        self.handed_out.blocks += need;
+        self.handed_out.runs += runs.len() as u64;
         Ok(runs)
     }
 
@@ -198,14 +246,40 @@ impl FreeMap {
 
     /// Makes blocks free.
     pub(crate) fn release(&mut self, runs: &[Run]) {
-        for run in runs {
-            for place in run.place..run.place + run.count {
-                debug_assert!(self.is_used(place), "block {place} is released twice");
-                self.words[(place / WORD) as usize] &= !(1 << (place % WORD));
-                self.regions[(place / REGION) as usize] += 1;
-            }
-            self.free += run.count;
+        for &run in runs {
+            debug_assert!(
+                (run.place..run.place + run.count).all(|place| self.is_used(place)),
+                "released twice"
+            );
+            self.change(run, false);
         }
+    }
+
+    /// What was handed out since the store was opened.
+    pub(crate) fn handed_out(&self) -> HandedOut {
+        self.handed_out
+    }
+
+    /// How the free blocks lie; reads the whole map.
+    pub(crate) fn free_runs(&self) -> FreeRuns {
+        let mut found = FreeRuns { blocks: self.free, ..FreeRuns::default() };
+        let mut place = 0;
+        loop {
+            place = self.next_free_word(place);
+            if place >= self.blocks {
+                break;
+            }
+            let bits = self.words[(place / WORD) as usize] >> (place % WORD);
+            if bits & 1 == 1 {
+                place += u64::from(bits.trailing_ones()).min(WORD - place % WORD);
+                continue;
+            }
+            let length = self.free_from(place, self.blocks);
+            found.runs += 1;
+            found.longest = found.longest.max(length);
+            place += length;
+        }
+        found
     }
 
     fn is_used(&self, place: u64) -> bool {
@@ -213,81 +287,179 @@ impl FreeMap {
     }
 
     fn mark(&mut self, place: u64) {
-        self.words[(place / WORD) as usize] |= 1 << (place % WORD);
-        self.regions[(place / REGION) as usize] -= 1;
-        self.free -= 1;
+        self.change(Run { place, count: 1 }, true);
     }
 
-    /// Takes free blocks from `place` on, to the end of the run or of the segment; gives how many.
+    /// Makes all blocks of a run used, or free; they were the other.
+    fn change(&mut self, run: Run, used: bool) {
+        let (mut place, end) = (run.place, run.place + run.count);
+        while place < end {
+            let (word, bit) = ((place / WORD) as usize, place % WORD);
+            let count = (WORD - bit).min(end - place);
+            let mask = (u64::MAX >> (WORD - count)) << bit;
+            let region = &mut self.regions[(place / REGION) as usize];
+            if used {
+                self.words[word] |= mask;
+                *region -= count as u32;
+                self.free -= count;
+            } else {
+                self.words[word] &= !mask;
+                *region += count as u32;
+                self.free += count;
+            }
+            self.summarise(word);
+            place += count;
+        }
+    }
+
+    /// Brings the summaries of a word up to date.
+    fn summarise(&mut self, word: usize) {
+        let (at, bit) = (word / WORD as usize, 1 << (word % WORD as usize));
+        let bits = self.words[word];
+        if bits == u64::MAX {
+            self.full[at] |= bit
+        } else {
+            self.full[at] &= !bit
+        }
+        if bits == 0 { self.empty[at] |= bit } else { self.empty[at] &= !bit }
+    }
+
+    /// How many blocks are free together from `place` on, up to `end`.
+    fn free_from(&self, place: u64, end: u64) -> u64 {
+        let mut at = place;
+        while at < end {
+            let bits = self.words[(at / WORD) as usize] >> (at % WORD);
+            let free = u64::from(bits.trailing_zeros()).min(WORD - at % WORD);
+            at += free;
+            if free == 0 || !at.is_multiple_of(WORD) {
+                break;
+            }
+        }
+        at.min(end) - place
+    }
+
+    /// Takes free blocks from `place` on, to the end of the run or of the segment; gives how many. The next search
+    /// goes on from there.
     fn take_from(&mut self, place: u64, most: u64, runs: &mut Vec<Run>) -> u64 {
         let segment_end = (place / self.segment_blocks + 1) * self.segment_blocks;
         let end = segment_end.min(self.blocks).min(place + most);
-        let mut count = 0;
-        while place + count < end && !self.is_used(place + count) {
-            self.mark(place + count);
-            count += 1;
-        }
+        let count = self.free_from(place, end);
         if count > 0 {
+            self.change(Run { place, count }, true);
             runs.push(Run { place, count });
+            self.cursor = (place + count) % self.blocks;
         }
         count
     }
 
-    /// The first free block from the cursor on, around the end. There is one.
-    fn next_free(&self) -> u64 {
+    /// The first place from `place` on whose word has a free block, by the summary: `place` itself if its word has one,
+    /// else the start of a word. The number of blocks, or more, if there is none.
+    fn next_free_word(&self, place: u64) -> u64 {
+        let word = place / WORD;
+        let found = self.next_bit(&self.full, word, true, 1);
+        if found == word { place } else { found * WORD }
+    }
+
+    /// The first word from `word` on whose bit in a summary is set, or clear if `clear`; regions with less than `least`
+    /// free blocks are skipped as a whole. The number of words, or more, if there is none.
+    fn next_bit(&self, summary: &[u64], word: u64, clear: bool, least: u32) -> u64 {
+        let flip = if clear { u64::MAX } else { 0 };
         let words = self.words.len() as u64;
-        let start = self.cursor / WORD;
-        let first = self.words[start as usize] | ((1 << (self.cursor % WORD)) - 1);
-        if first != u64::MAX {
-            return start * WORD + u64::from(first.trailing_ones());
-        }
-        let mut word = start + 1;
-        loop {
-            if word >= words {
-                word = 0;
-            }
-            if word.is_multiple_of(REGION_WORDS) && self.regions[(word / REGION_WORDS) as usize] == 0 {
-                word += REGION_WORDS;
+        let mut word = word;
+        while word < words {
+            if self.regions[(word / REGION_WORDS) as usize] < least {
+                word = (word / REGION_WORDS + 1) * REGION_WORDS;
                 continue;
             }
-            let bits = self.words[word as usize];
-            if bits != u64::MAX {
-                return word * WORD + u64::from(bits.trailing_ones());
+            let bits = (summary[(word / WORD) as usize] ^ flip) >> (word % WORD);
+            if bits != 0 {
+                return word + u64::from(bits.trailing_zeros());
             }
-            word += 1;
+            word = (word / WORD + 1) * WORD;
+        }
+        words
+    }
+
+    /// The first free block from `from` on, around the end. There is one.
+    fn next_free(&self, from: u64) -> u64 {
+        let mut place = from;
+        loop {
+            place = self.next_free_word(place);
+            if place >= self.blocks {
+                place = 0;
+                continue;
+            }
+            let used = u64::from((!(self.words[(place / WORD) as usize] >> (place % WORD))).trailing_zeros());
+            if place % WORD + used < WORD {
+                return place + used;
+            }
+            // What is free in this word lies before `from`.
+            place = (place / WORD + 1) * WORD;
         }
     }
 
-    /// A place from the cursor on where `length` blocks are free together, if a short search finds one.
-    fn find_run(&self, length: u64) -> Option<u64> {
-        let mut place = self.cursor;
-        let (mut start, mut count) = (place, 0);
-        let mut budget = PROBE_WORDS;
-        while budget > 0 {
-            budget -= 1;
-            if place >= self.blocks {
-                (place, start, count) = (0, 0, 0);
-            }
-            if place.is_multiple_of(self.segment_blocks) {
-                (start, count) = (place, 0);
-            }
-            // One word at a time where it is all free or all used, else bit by bit.
-            let bits = self.words[(place / WORD) as usize] >> (place % WORD);
-            let span = WORD - place % WORD;
-            let to_segment = self.segment_blocks - place % self.segment_blocks;
-            let free = u64::from(bits.trailing_zeros()).min(span).min(to_segment);
-            if free > 0 {
-                count += free;
-                place += free;
-                if count >= length {
-                    return Some(start);
+    /// A place from the cursor on where `length` blocks are free together; if a short search finds none, the longest run
+    /// that it met, of at least two. `steps` are what the search may still take.
+    fn find_run(&self, length: u64, steps: &mut u64) -> Option<u64> {
+        let mut best = Run { place: 0, count: 1 };
+        if length >= WHOLE_WORDS {
+            for start in [self.cursor, 0] {
+                let mut word = start / WORD;
+                while *steps > 0 {
+                    *steps -= 1;
+                    word = self.next_bit(&self.empty, word, false, WORD as u32);
+                    if word >= self.words.len() as u64 {
+                        break;
+                    }
+                    let before = match word {
+                        0 => 0,
+                        _ => u64::from(self.words[word as usize - 1].leading_zeros()),
+                    };
+                    let place = word * WORD - before;
+                    let end = self.blocks.min(place + before + 2 * length);
+                    let found = self.within_segment(Run { place, count: self.free_from(place, end) }, length);
+                    if found.count >= length {
+                        return Some(found.place);
+                    }
+                    if found.count > best.count {
+                        best = found;
+                    }
+                    word = (place + self.free_from(place, end)).div_ceil(WORD).max(word + 1);
                 }
-                continue;
             }
-            place += u64::from((!bits).trailing_zeros()).min(span);
-            (start, count) = (place, 0);
+            if best.count > 1 {
+                return Some(best.place);
+            }
         }
-        None
+        let mut place = self.cursor;
+        for _ in 0..STEPS_WITHIN.min(*steps) {
+            *steps -= 1;
+            place = self.next_free(place);
+            let count = self.free_from(place, self.blocks.min(place + 2 * length));
+            let found = self.within_segment(Run { place, count }, length);
+            if found.count >= length {
+                return Some(found.place);
+            }
+            if found.count > best.count {
+                best = found;
+            }
+            place = (place + count) % self.blocks;
+        }
+        (best.count > 1).then_some(best.place)
+    }
+
+    /// The part of a free run that lies in one segment: the first that is long enough, else the longest.
+    fn within_segment(&self, run: Run, length: u64) -> Run {
+        let (mut place, end) = (run.place, run.place + run.count);
+        let mut best = Run { place, count: 0 };
+        while place < end && best.count < length {
+            let stop = end.min((place / self.segment_blocks + 1) * self.segment_blocks);
+            if stop - place > best.count {
+                best = Run { place, count: stop - place };
+            }
+            place = stop;
+        }
+        best
     }
 }
 
@@ -330,8 +502,44 @@ mod tests {
                 }
                 let total: u64 = owned.iter().map(|run| run.count).sum();
                 prop_assert_eq!((map.used(), map.free()), (total, blocks - total));
+                for (word, &bits) in map.words.iter().enumerate() {
+                    let bit = |summary: &[u64]| summary[word / 64] >> (word % 64) & 1 == 1;
+                    prop_assert_eq!((bit(&map.full), bit(&map.empty)), (bits == u64::MAX, bits == 0));
+                }
+                let flags: Vec<bool> = (0..blocks).map(|place| map.is_used(place)).collect();
+                let lengths: Vec<u64> = flags.split(|&used| used).map(|run| run.len() as u64).filter(|&n| n > 0).collect();
+                let (runs, longest) = (lengths.len() as u64, lengths.iter().copied().max().unwrap_or(0));
+                prop_assert_eq!(map.free_runs(), FreeRuns { blocks: blocks - total, runs, longest });
             }
         }
+    }
+
+    /// Every second block is used: a large allocation takes single blocks, each search from where the last one ended.
+    #[test]
+    fn what_lies_in_crumbs_is_taken_crumb_by_crumb() {
+        const BLOCKS: u64 = 1 << 20;
+        let mut map = FreeMap::new(BLOCKS, BLOCKS, 1 << 18);
+        let all = map.take(BLOCKS, BLOCKS, None).unwrap();
+        assert_eq!(all.len(), 4, "a segment each");
+        let crumbs: Vec<Run> = (0..BLOCKS / 2).map(|n| Run { place: 2 * n, count: 1 }).collect();
+        map.give_back(&crumbs, BLOCKS / 2);
+        assert_eq!(map.free_runs(), FreeRuns { blocks: BLOCKS / 2, runs: BLOCKS / 2, longest: 1 });
+        let taken = map.take(BLOCKS / 2, BLOCKS / 2, None).unwrap();
+        assert_eq!(taken.len() as u64, BLOCKS / 2);
+        assert_eq!(map.free(), 0);
+        assert_eq!(map.handed_out(), HandedOut { blocks: BLOCKS / 2 * 3, runs: BLOCKS / 2 + 4 });
+    }
+
+    /// Where no run is long enough the longest ones near are taken, not the next crumbs.
+    #[test]
+    fn the_longest_runs_near_are_taken_first() {
+        let mut map = FreeMap::new(10_000, 10_000, 10_000);
+        map.take(10_000, 10_000, None).unwrap();
+        let free = [(10, 1), (100, 3), (1000, 60), (2000, 200), (5000, 90)];
+        let runs = free.map(|(place, count)| Run { place, count });
+        map.give_back(&runs, 354);
+        let taken = map.take(256, 256, None).unwrap();
+        assert_eq!(taken, [Run { place: 2000, count: 200 }, Run { place: 5000, count: 56 }]);
     }
 
     #[test]
