@@ -223,6 +223,14 @@ impl DiskStore {
         })
     }
 
+    /// How the free blocks lie now, and how those lay that were handed out since the store was opened: its
+    /// fragmentation. Reads the whole free map, a bit for each block, and allocations wait meanwhile.
+    #[must_use]
+    pub fn fragmentation(&self) -> (FreeRuns, HandedOut) {
+        let space = self.space.lock();
+        (space.free_runs(), space.handed_out())
+    }
+
     fn lock(&self, id: ObjectId) -> &RwLock<()> {
         &self.locks[self.lock_number(id)]
     }
