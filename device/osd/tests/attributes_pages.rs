@@ -286,3 +286,41 @@ fn a_capability_with_an_access_list_reaches_what_the_list_names() {
     let all = run(get, 5, Wish::get(&[(AttributeId::ALL, AttributeId::ALL)])).good();
     assert!(support::values(&all.attributes).iter().all(|(id, _)| id.page == 1));
 }
+
+#[test]
+fn the_default_duplication_methods_are_those_that_the_device_has() {
+    let plain = Plain::with_object(Generation::Osd2);
+    let partition = ObjectId::of_partition(PID);
+    let page = 0x3000_0001;
+    for (number, first, codes) in [
+        (0x200, 1_u32, &[0x00_u32, 0x01, 0xFD, 0xFF][..]),
+        (0x201, 1, &[0x00, 0x01, 0xFD, 0xFF]),
+        (0x300, 0, &[0x0, 0xF]),
+        (0x301, 0, &[0x0, 0xF]),
+    ] {
+        assert_eq!(plain.get(partition, page, number), first.to_be_bytes());
+        for code in codes {
+            plain.set(partition, page, number, &code.to_be_bytes());
+            assert_eq!(plain.get(partition, page, number), code.to_be_bytes());
+        }
+        for wrong in [&[0, 0, 0, 2][..], &[0, 0, 0, 0x81], &[1], &[0, 0, 0, 0, 1]] {
+            let (cdb, out) = plain.setting(partition, page, number, wrong);
+            assert_eq!(triple(&plain.sense(&cdb, &out)), (5, 0x2600), "{number:x} {wrong:?}");
+        }
+        plain.set(partition, page, number, &[]);
+        assert_eq!(plain.get(partition, page, number), first.to_be_bytes());
+    }
+    // The descriptors of continuation segments that there are, and how long one may be.
+    let root = |kind: u32| plain.get(ObjectId::ROOT, 0x9000_0001, 0x700_0000 + kind);
+    for (kind, most) in [
+        (0x0001, 65_488_u32),
+        (0x0002, 65_488),
+        (0x0101, 18),
+        (0xFF10, 32_768),
+        (0xFF11, 512),
+        (0xFFEE, 1664),
+    ] {
+        assert_eq!(root(kind), most.to_be_bytes(), "{kind:04x}");
+    }
+    assert_eq!(root(0x0100), [0; 0]);
+}

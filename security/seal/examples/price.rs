@@ -183,12 +183,40 @@ fn main() {
         },
     );
     println!("  nonce check, 200 000 a second                 {check:8.0} ns");
+    key_changes();
     println!("bytes");
     println!("  nonce memory after {:2} such seconds             {:8}", second / 1000, memory.bytes());
     println!("  nonce                                          8 at a load of 0.41 to 0.81");
     println!("  nonce memory, bound with default limits       {:8}", NonceLimits::default().bytes_max());
     println!("  nonce memory now                              {:8}", gate.nonces().bytes());
     println!("  cached credential                             {:8}", credential_bytes());
+}
+
+/// What SET KEY costs without the medium: a copy of the hierarchy, the change, its bytes, the sealed file. Each is
+/// O(partitions and working keys that are set).
+fn key_changes() {
+    for partitions in [1_u64, 1000, 10_000] {
+        let initial = InitialKey::new(&[5; 32]).expect("32 bytes");
+        let mut keys = KeyHierarchy::<RustCrypto>::factory(Hash::Sha256, &initial, [7; 20]);
+        for id in 0x1_0000..0x1_0000 + partitions {
+            keys.add_partition(id).expect("a free id");
+        }
+        let mut length = 0;
+        let changed = best(
+            20,
+            || vec![(); 20],
+            |()| {
+                let mut next = keys.clone();
+                next.set_working(0x1_0000, 3, &[9; 20], [9; 7]).expect("a partition with keys");
+                let mut chance = |into: &mut [u8]| into.fill(1);
+                let sealed = sealstone_crypto::vault::seal(&[4; 32], 7, &next.encode(), &mut chance);
+                length = black_box(sealed).len();
+            },
+        );
+        println!(
+            "  change of one of {partitions:6} partitions' keys      {changed:8.0} ns, a file of {length} bytes"
+        );
+    }
 }
 
 /// What one entry of the credential cache takes: its value, two counters of its `Arc`, its place in a set.

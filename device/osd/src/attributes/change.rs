@@ -42,6 +42,11 @@ pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(
                 Set::Method => matches!(value, [] | [0..=3]),
                 Set::NonceLimit(most) => value.is_empty() || row.length.fits(value) && be(value) <= most,
                 Set::Isolation => value.is_empty() || isolation::method(value).is_some(),
+                Set::OneOf(codes) => {
+                    let code = value.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+                    let is_one = row.length.fits(value) && code.is_some_and(|code| codes.contains(&code));
+                    value.is_empty() || is_one
+                }
                 Set::Names => value.len().is_multiple_of(NAME_LEN) && row.length.fits(value),
                 Set::Clock => row.length.fits(value),
                 Set::Membership => value.is_empty() || row.length.fits(value),

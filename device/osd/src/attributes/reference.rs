@@ -37,6 +37,10 @@ fn access(set: Set) -> String {
         Set::Method => "0 to 3, never weaker than allowed".into(),
         Set::NonceLimit(most) => format!("at most {most}"),
         Set::Isolation => "1, 2, 4, 5".into(),
+        Set::OneOf(codes) => {
+            let codes: Vec<_> = codes.iter().map(|code| format!("{code:X}h")).collect();
+            codes.join(", ")
+        }
         Set::Names => "pages and numbers, 8 bytes each".into(),
         Set::Clock => "24 h ahead, 54 s back".into(),
         #[allow(unreachable_patterns, reason = "what rows may say grows with the device")]

@@ -81,6 +81,8 @@ pub(crate) enum Set {
     NonceLimit(u64),
     /// One of the isolation methods that the device has.
     Isolation,
+    /// A number of 4 bytes, one of these.
+    OneOf(&'static [u32]),
     /// A list of page and number, 8 bytes each.
     Names,
     /// The collection that the object is a member of under this number.
@@ -198,6 +200,9 @@ const CAPACITY_INCREMENT: u64 = sealstone_store::BLOCK;
 const ACCESSIBLE: &[u8] = &[0; 4];
 /// A way to duplicate that the device has.
 const SUPPORTED: &[u8] = &[0, 0, 0, 1];
+/// Codes of duplication methods that mean the one that the device has, and of times of duplication.
+const METHODS: &[u32] = &[0x00, 0x01, 0xFD, 0xFF];
+const TIMES: &[u32] = &[0x0, 0xF];
 /// No limit to collections per object.
 const ANY_NUMBER: &[u8] = &[0xFF; 4];
 
@@ -236,6 +241,8 @@ rows! {
         0x700_0001..=0x700_0001, Exactly(4), Set::Never, Fixed(&(CONTINUATION_MAX - 48).to_be_bytes());
         0x700_0002..=0x700_0002, Exactly(4), Set::Never, Fixed(&(CONTINUATION_MAX - 48).to_be_bytes());
         0x700_0101..=0x700_0101, Exactly(4), Set::Never, Fixed(&18u32.to_be_bytes());
+        0x700_FF10..=0x700_FF10, Exactly(4), Set::Never, Fixed(&(1024 * 32u32).to_be_bytes());
+        0x700_FF11..=0x700_FF11, Exactly(4), Set::Never, Fixed(&(16 * 32u32).to_be_bytes());
         0x700_FFEE..=0x700_FFEE, Exactly(4), Set::Never, Fixed(&(16 * 104u32).to_be_bytes());
     }
     Root ROOT + page::QUOTAS: {
@@ -274,6 +281,8 @@ rows! {
         0x84..=0x84, Exactly(8), Set::Never, Fixed(&CAPACITY_INCREMENT.to_be_bytes());
         0xC1..=0xC1, Exactly(8), Set::Never, live(Live::ObjectCount);
         0xD1..=0xD1, Exactly(8), Set::Never, live(Live::UsedCapacity);
+        0x200..=0x201, Exactly(4), Set::OneOf(METHODS), Stored(SUPPORTED);
+        0x300..=0x301, Exactly(4), Set::OneOf(TIMES), Stored(&[0; 4]);
     }
     Partition PARTITION + page::QUOTAS: {
         0x1..=0x1, Exactly(8), Set::Stored, Stored(UNLIMITED);

@@ -15,6 +15,8 @@ behaviours! { "Keys";
     Secured "t10-osd 4.7" a_working_key_sets_no_key;
     Secured "t10-osd 3.5 P+5/7FFFh, 8000h" key_identifiers_are_told;
     Secured "t10-osd 4.8" a_reserved_key_to_set_is_refused;
+    Secured "t10-osd 4.8" a_key_version_belongs_to_working_keys_alone;
+    Secured "security 2, retired partitions" a_partition_made_again_has_no_keys_until_they_are_set;
     Secured "security 3" keys_are_not_set_below_cmdrsp;
     Secured "t10-osd 4.7" keys_of_one_partition_are_not_those_of_another;
     Open "security 3" nosec_sets_no_key;
@@ -54,6 +56,34 @@ fn look(device: &mut Device, object: u64, version: u8) -> Answer {
     let slot = device.generation.pick(0, 1);
     request.capability_patches.push((1, vec![version << 4 | slot]));
     device.run(request)
+}
+
+fn a_key_version_belongs_to_working_keys_alone(device: &mut Device) {
+    let object = device.create();
+    let request = set_key(device, OF_PARTITION, 3, 9, [9; 20]);
+    device.run(request).refused(ILLEGAL, 0x2400);
+    assert_eq!(look(device, object, 0).status, GOOD, "the partition's keys are as they were");
+}
+
+/// The factory's keys follow from the id: they must not come back with it.
+fn a_partition_made_again_has_no_keys_until_they_are_set(device: &mut Device) {
+    let object = device.create();
+    let partition = device.partition;
+    let remove = device.own(cdb::REMOVE_PARTITION).specific(device.generation.pick(0, 1));
+    if !device.osd2() {
+        let first = device.user(cdb::REMOVE, object);
+        device.run(first).good();
+    }
+    device.run(remove).good();
+    let create = device.own(cdb::CREATE_PARTITION);
+    device.run(create).good();
+    let create = device.user(cdb::CREATE, 0);
+    device.run(create).refused(ILLEGAL, 0x2400);
+    set_partition(device, [3; 20]);
+    set_working(device, 0, [4; 20]);
+    assert_eq!(device.partition, partition);
+    let object = device.create();
+    assert_eq!(look(device, object, 0).status, GOOD);
 }
 
 fn a_working_key_is_set_and_signs(device: &mut Device) {

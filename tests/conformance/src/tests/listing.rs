@@ -11,6 +11,7 @@ behaviours! { "LIST";
     Osd "t10-osd 1.9 LIST" a_short_list_has_whole_entries_and_tells_where_it_goes_on;
     Osd "t10-osd 1.9 LIST" a_series_of_short_lists_is_the_whole_list;
     Osd "t10-osd 1.9 LIST" a_list_starts_at_its_initial_id;
+    Osd "t10-osd 1.9 LIST, LSTCHG" a_series_tells_that_something_came_or_went_meanwhile;
     Osd "t10-osd 1.9 LIST" an_allocation_of_nothing_is_no_error;
     Osd "t10-osd 1.9 LIST" an_allocation_below_the_header_is_refused;
     Osd "t10-osd 1.9 LIST" a_list_identifier_that_nobody_gave_is_refused;
@@ -84,6 +85,31 @@ fn a_list_starts_at_its_initial_id(device: &mut Device) {
     assert_eq!(number(&data[24..32]), all[3]);
     let data = list_of(device, 24 + 8 * 10, all[3] + 1).data;
     assert_eq!(number(&data[24..32]), all[4]);
+}
+
+/// The list identifier of the first part binds a series, if there is one: zero binds nothing.
+fn a_series_tells_that_something_came_or_went_meanwhile(device: &mut Device) {
+    numbered(device, 10);
+    let first = list_of(device, 24 + 8 * 4, 0).data;
+    let (initial, id) = (number(&first[8..16]), first[16..20].to_vec());
+    if id == [0; 4] {
+        return;
+    }
+    let at = device.generation.pick(32, 48);
+    let part = |device: &mut Device| {
+        let request = device.own(cdb::LIST).fetches(24 + 8 * 4).start(initial).with(at, &id);
+        let data = device.run(request).good().data;
+        assert_eq!(number(&data[24..32]), initial);
+        data[23] & 0x02
+    };
+    assert_eq!(part(device), 0x00, "nothing changed");
+    let object = device.create();
+    assert_eq!(part(device), 0x02, "LSTCHG: one came");
+    let again = list_of(device, 24 + 8 * 4, 0).data;
+    assert_eq!(again[23] & 0x02, 0, "a new series begins anew");
+    let remove = device.user(cdb::REMOVE, object);
+    device.run(remove).good();
+    assert_eq!(part(device), 0x02, "LSTCHG: one went");
 }
 
 fn an_allocation_of_nothing_is_no_error(device: &mut Device) {

@@ -8,6 +8,11 @@ behaviours! { "Performed commands and functions";
     Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_embedded_inquiry_answers_as_the_plain_one;
     Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_embedded_unknown_command_is_refused;
     Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_embedded_test_unit_ready_succeeds;
+    Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_embedded_command_has_its_data_and_its_length;
+    Osd "t10-osd 1.4 PERFORM SCSI COMMAND" an_osd_command_is_not_embedded;
+    Secured "t10-osd 4.2 PERFORM" performing_needs_dev_mgmt;
+    Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" the_task_set_of_this_session_can_be_aborted;
+    Osd "device: PERFORM TASK MANAGEMENT FUNCTION" what_reaches_every_session_needs_the_root;
     Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" a_task_that_is_not_there_is_told;
     Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" the_logical_unit_is_reset_at_the_root;
     Osd "t10-osd 1.9 PERFORM TASK MANAGEMENT FUNCTION" an_unknown_function_is_rejected;
@@ -40,6 +45,60 @@ fn an_embedded_unknown_command_is_refused(device: &mut Device) {
 fn an_embedded_test_unit_ready_succeeds(device: &mut Device) {
     let request = embedded(device, &[0; 6], 0);
     device.run(request).good();
+}
+
+fn an_embedded_command_has_its_data_and_its_length(device: &mut Device) {
+    // INQUIRY, VPD page 00h: as plain, and cut to its allocation length.
+    for length in [4_u8, 255] {
+        let inquiry = [0x12, 1, 0, 0, length, 0];
+        let plain = device.connection.command(&inquiry, &[], 255).data_in;
+        let request = embedded(device, &inquiry, 255);
+        let heard = device.run(request).good().data;
+        assert!(heard.starts_with(&plain), "{heard:x?} {plain:x?}");
+        assert!(heard[plain.len()..].iter().all(|byte| *byte == 0), "and nothing behind it");
+    }
+}
+
+fn an_osd_command_is_not_embedded(device: &mut Device) {
+    let request = embedded(device, &[0x7F, 0, 0, 0, 0, 0, 0, 192, 0x88, 0x05], 0);
+    let answer = device.run(request);
+    assert_eq!(answer.sense.expect("refused").key, ILLEGAL);
+}
+
+fn performing_needs_dev_mgmt(device: &mut Device) {
+    for action in [cdb::PERFORM_SCSI, cdb::PERFORM_TASK] {
+        let mut request = device.request(action);
+        // Everything but DEV_MGMT: byte 50 of the capability, bit 7.
+        request.capability_patches.push((49, vec![0xFF, 0x7F]));
+        request.cdb[39] = if action == cdb::PERFORM_TASK { 0x80 } else { 0 };
+        device.run(request).refused(ILLEGAL, 0x2400).points_at(80 + 49);
+    }
+}
+
+/// A task management function asked of the test's partition.
+fn of_partition(device: &mut Device, code: u8) -> Answer {
+    let mut request = device.own(cdb::PERFORM_TASK);
+    request.cdb[32..34].copy_from_slice(&8_u16.to_be_bytes());
+    request.cdb[39] = code;
+    request.data_in = 8;
+    device.run(request)
+}
+
+fn the_task_set_of_this_session_can_be_aborted(device: &mut Device) {
+    let data = of_partition(device, 0x02).good().data;
+    assert_eq!((&data[..2], data[4]), (&[0, 6][..], 0x00), "complete");
+    let object = device.object(b"still here");
+    device.holds(object, b"still here");
+}
+
+fn what_reaches_every_session_needs_the_root(device: &mut Device) {
+    for code in [0x04, 0x08] {
+        let answer = of_partition(device, code);
+        match &answer.sense {
+            Some(sense) => assert_eq!(sense.key, ILLEGAL, "{code:02x}"),
+            None => assert_eq!(answer.data[4], 0x08, "{code:02x}: rejected"),
+        }
+    }
 }
 
 /// The service response of a task management function.
