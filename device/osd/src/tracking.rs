@@ -122,6 +122,7 @@ pub(crate) fn authority(
     if !device.guard.still_signed(admitted.signed_by()) {
         return Err(Failure::KeysChanged.into());
     }
+    admitted.check_unfrozen(device)?;
     admitted.permit(cdb, device)?;
     further.map_or(Ok(()), |further| further.check(device))
 }

@@ -531,6 +531,30 @@ fn a_command_whose_right_was_taken_away_does_not_go_on() {
     );
 }
 
+/// What an administrator froze does not go on either: the key, or the audit value of its bearer.
+#[test]
+fn a_command_whose_key_or_audit_value_was_frozen_does_not_go_on() {
+    let audit = b"auditor-of-the-tests";
+    for (object, page, number, value) in [
+        (ObjectId::of_partition(PID), 0x3000_0005, 5, &[0, 1][..]),
+        (ObjectId::ROOT, 0x9000_F005, 1, &audit[..]),
+    ] {
+        let bench = Bench::with_partition();
+        graded(&bench, 3);
+        tracking(&bench, CID, EVERYTHING);
+        let remove = Command::RemoveMemberObjects(Members { object: user(CID), immediate: true });
+        bench.run(remove, Wish::default(), &[]).good();
+        bench.run(Command::SetAttributes(Target { object }), Wish::set(&[(page, number, value)]), &[]).good();
+        assert!(bench.unit.work());
+        assert_eq!(members(&bench, CID).len(), 3, "nothing was removed after the freeze");
+        let log = bench.log.0.lock();
+        assert!(
+            log.iter().any(|line| line.contains("REMOVE MEMBER OBJECTS") && line.contains("frozen")),
+            "{log:?}"
+        );
+    }
+}
+
 #[test]
 fn a_restart_ends_what_was_under_way() {
     let store = Arc::new(MemoryStore::new(64 << 20));

@@ -10,7 +10,7 @@ use sealstone_osd::{Capability, CapabilityBytes, SecurityMethod};
 
 use crate::denial::Denial;
 use crate::facts::Facts;
-use crate::gate::{Gate, Request, current_under};
+use crate::gate::{Gate, Request, current_under, unfrozen};
 use crate::grant::{Need, Permit, SignedBy, Verified};
 use crate::hierarchy::KeySelector;
 use crate::icv::IcvKeys;
@@ -30,6 +30,7 @@ impl Extended {
     /// # Errors
     /// [`Denial`].
     pub fn permit(&self, need: &Need, facts: &dyn Facts) -> Result<Permit, Denial> {
+        unfrozen(&self.capability, self.signed.selector, facts)?;
         self.capability.permit(need, facts)
     }
 

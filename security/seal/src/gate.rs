@@ -312,15 +312,32 @@ fn current<P: Provider>(capability: &Capability, request: &Request<'_, P>) -> Re
     current_under(capability, selector(&request.cdb.command, capability.key_version), request)
 }
 
+fn is_key_frozen(selector: KeySelector, facts: &dyn Facts) -> bool {
+    match selector {
+        KeySelector::Working { partition, version } => facts.frozen_keys(partition) >> version & 1 != 0,
+        _ => false,
+    }
+}
+
+/// The part of it that an administrator can change while a command goes on for long: what was frozen meanwhile.
+pub(crate) fn unfrozen(
+    capability: &Capability,
+    selector: KeySelector,
+    facts: &dyn Facts,
+) -> Result<(), Denial> {
+    if is_key_frozen(selector, facts) {
+        return Err(Denial::KeyFrozen);
+    }
+    if facts.audit_frozen(&capability.audit) { Err(Denial::AuditFrozen) } else { Ok(()) }
+}
+
 /// The same for a capability that a given key signed.
 pub(crate) fn current_under<P: Provider>(
     capability: &Capability,
     selector: KeySelector,
     request: &Request<'_, P>,
 ) -> Result<(), Denial> {
-    if let KeySelector::Working { partition, version } = selector
-        && request.facts.frozen_keys(partition) >> version & 1 != 0
-    {
+    if is_key_frozen(selector, request.facts) {
         return Err(Denial::KeyFrozen);
     }
     if capability.expires_ms != 0 && request.clock_ms > capability.expires_ms {

@@ -17,6 +17,7 @@ use sealstone_osd::{
 
 use crate::denial::Denial;
 use crate::facts::{Facts, ObjectFacts};
+use crate::gate::unfrozen;
 use crate::hierarchy::{KeyHierarchy, KeyIdentity, KeySelector};
 use crate::provider::Provider;
 use crate::reply::ReplySeal;
@@ -87,6 +88,17 @@ impl<P: Provider> Admitted<P> {
         match &self.grant {
             Grant::Proven(capability) => Some(capability),
             Grant::Unsecured(_) => None,
+        }
+    }
+
+    /// Has its key or its audit value been frozen since it came in? Ask before each step of a long command.
+    ///
+    /// # Errors
+    /// [`Denial::KeyFrozen`], [`Denial::AuditFrozen`].
+    pub fn check_unfrozen(&self, facts: &dyn Facts) -> Result<(), Denial> {
+        match (&self.grant, self.signed) {
+            (Grant::Proven(capability), Some(signed)) => unfrozen(capability, signed.selector, facts),
+            (Grant::Proven(_) | Grant::Unsecured(_), _) => Ok(()),
         }
     }
 
