@@ -106,6 +106,7 @@ pub fn start(
 ) -> Result<Running, BootError> {
     let mut dir = DataDir::open(root)?;
     let store = Arc::new(DiskStore::open(open_place(dir.store_path(), options.io)?, options)?);
+    store.require_files()?;
     let boot = dir.begin_boot()?;
     let master_key = InitialKey::new(&*dir.master_key.0).expect("an initial key has 32 bytes");
     let identity = dir.identity.clone();

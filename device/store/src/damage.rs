@@ -4,6 +4,7 @@
 //! [`DiskStore`](crate::DiskStore) does when it opens, reads and scrubs.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fmt;
 
 use sealstone_osd::ObjectId;
 
@@ -92,6 +93,23 @@ pub enum StoreFault {
         /// How many.
         records: u64,
     },
+}
+
+impl fmt::Display for StoreFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MissingFile { name } => write!(f, "file {name} of the store is missing"),
+            Self::ShortFile { name, found, expected } => {
+                write!(f, "file {name} of the store has {found} bytes, expected {expected}")
+            }
+            Self::UnknownFile { name } => write!(f, "file {name} does not belong to the store"),
+            Self::Superblock => write!(f, "a copy of the superblock was damaged"),
+            Self::IndexPages { pages } => write!(f, "{pages} pages of the index are damaged"),
+            Self::LostCommit => write!(f, "the last commit of the index may be lost"),
+            Self::LostObjects { from, to } => write!(f, "objects from {from} to {to} may be lost"),
+            Self::Inconsistent { records } => write!(f, "{records} records of the index disagree"),
+        }
+    }
 }
 
 /// What is known to be damaged.

@@ -35,6 +35,7 @@ pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
     let medium = open_place(folder.store_path(), Io::Auto).map_err(closed)?;
     let store = DiskStore::open(medium, Options::default()).map_err(closed)?;
     let read_only = store.is_poisoned();
+    let faults: Vec<String> = store.health().faults.iter().map(ToString::to_string).collect();
     if repair && read_only {
         return Err(Failure::operation("the index is damaged: the store is for reading only").at(data.display()).hint(
             "without --repair the check tells what can be read; bring the folder back from a copy, or put what \
@@ -52,9 +53,9 @@ pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
     let told: Vec<Told> = seen.findings.iter().map(tell).collect();
     let value = serde_json::json!({
         "device": folder.identity.name, "objects": seen.objects, "bytes": seen.bytes, "damaged": seen.damaged,
-        "index_damaged": read_only, "noted": seen.noted, "findings": told,
+        "index_damaged": read_only, "faults": faults, "noted": seen.noted, "findings": told,
     });
-    output.result(&value, || text(&folder.identity.name, &seen, &told, read_only))?;
+    output.result(&value, || text(&folder.identity.name, &seen, &told, &faults, read_only))?;
     verdict(&folder.identity.name, seen.damaged, read_only)
 }
 
@@ -68,13 +69,14 @@ fn tell(finding: &Finding) -> Told {
     Told { kind, found: Found::new(finding.id, &finding.damage) }
 }
 
-fn text(name: &str, seen: &Inspection, told: &[Told], read_only: bool) -> String {
+fn text(name: &str, seen: &Inspection, told: &[Told], faults: &[String], read_only: bool) -> String {
     let mut lines: Vec<String> =
         told.iter().map(|told| format!("{} object {}", told.kind, told.found.line())).collect();
     let unlisted = seen.damaged.saturating_sub(told.len() as u64);
     if unlisted > 0 {
         lines.push(format!("and {unlisted} more"));
     }
+    lines.extend_from_slice(faults);
     if read_only {
         lines.push(
             "the index is damaged: objects may be missing from it; the device would only be read".into(),

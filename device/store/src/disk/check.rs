@@ -11,8 +11,8 @@ use super::chunk::{CHUNK_BLOCKS, Chunk};
 use super::read::{BadRead, SLICE_BLOCKS};
 use super::record::{Rotten, Value, all_objects, chunk_key, chunk_of, object_key, object_of};
 use super::{DiskStore, MAX_ATTRIBUTES, attribute_range};
-use crate::damage::{Damage, DamageKind, Health};
-use crate::{BLOCK, StoreError};
+use crate::damage::{Damage, DamageKind, Health, StoreFault};
+use crate::{BLOCK, FormatError, StoreError};
 
 /// Bytes of an object under one chunk record.
 const CHUNK: u64 = CHUNK_BLOCKS * BLOCK;
@@ -100,6 +100,22 @@ impl DiskStore {
     pub fn health(&self) -> Health {
         let (damage, more) = self.book.lock().all();
         Health { read_only: self.is_poisoned(), faults: self.faults.clone(), damage, more }
+    }
+
+    /// Are all files there in full? A device that is used needs them: a file left behind is brought back before anything
+    /// is written.
+    ///
+    /// # Errors
+    /// `Missing`, `Truncated`.
+    pub fn require_files(&self) -> Result<(), FormatError> {
+        let wrong = self.faults.iter().find_map(|fault| match fault.clone() {
+            StoreFault::MissingFile { name } => Some(FormatError::Missing { name }),
+            StoreFault::ShortFile { name, found, expected } => {
+                Some(FormatError::Truncated { name, found, expected })
+            }
+            _ => None,
+        });
+        wrong.map_or(Ok(()), Err)
     }
 
     /// What is known to be damaged of one object. Reads nothing.
