@@ -40,8 +40,10 @@ fn content(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|index| (index as u32).wrapping_mul(2_654_435_761).to_le_bytes()[2] ^ seed).collect()
 }
 
-fn serve(data: &Path, address: &str) -> Daemon {
-    Daemon::start(command(&["osd", "serve", "--data", text(data), "--listen", address, "--json"]))
+fn serve(data: &Path, address: &str, flags: &[&str]) -> Daemon {
+    let mut command = command(&["osd", "serve", "--data", text(data), "--listen", address, "--json"]);
+    command.args(flags);
+    Daemon::start(command)
 }
 
 #[test]
@@ -56,18 +58,25 @@ fn files_on_a_raw_device_survive_sigkill_and_nobody_else_gets_it() {
     assert!((200 << 20..240 << 20).contains(&capacity), "most of the device: {capacity}");
 
     let system = System::start(0);
-    let mut daemon = serve(&data, "127.0.0.1:0");
+    let mut daemon = serve(&data, "127.0.0.1:0", &[]);
     let (address, url) = (daemon.field("address").to_owned(), daemon.field("url").to_owned());
     system.run(&["mds", "add-osd", &url, "--key", key_text]).ok();
     for round in 0..3 {
         let path = format!("/file-{round}");
         run_with_input(system.command(&["put", "-", &path]), &content(round, 9_000_000)).ok();
         daemon.end(Signal::Kill);
-        daemon = serve(&data, &address);
+        // What was written through the page cache is read past it, and the other way round.
+        let io = ["direct", "cached", "direct"][usize::from(round)];
+        daemon = serve(&data, &address, &["--io", io, "--discard-kib-min", "64"]);
         for earlier in 0..=round {
             let found = system.run(&["cat", &format!("/file-{earlier}")]).ok().stdout;
             assert!(found == content(earlier, 9_000_000), "file {earlier} after kill {round}");
         }
+    }
+    system.run(&["rm", "/file-1"]).ok();
+    for earlier in [0, 2] {
+        let found = system.run(&["cat", &format!("/file-{earlier}")]).ok().stdout;
+        assert!(found == content(earlier, 9_000_000), "file {earlier} after another's space was given back");
     }
     // Neither a second device nor, if it is a block device, a file system gets it meanwhile.
     let other = folder.path().join("other");

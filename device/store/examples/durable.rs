@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::Random;
 use sealstone_store::{
-    BlockDevice, DeviceMedium, DiskStore, FileMedium, FormatOptions, Medium, ObjectStore, Options, format,
+    BlockDevice, DeviceMedium, DiskStore, FileMedium, FormatOptions, Io, Medium, ObjectStore, Options, format,
 };
 
 const WRITERS: u64 = 16;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Failure> {
     let folder = std::env::args().nth(1).map_or_else(|| scratch.path().to_path_buf(), PathBuf::from);
     let rounds: usize = std::env::args().nth(2).map_or(Ok(3), |text| text.parse())?;
     let mut parts = Vec::new();
-    for kind in ["files", "device"] {
+    for kind in ["files", "device", "files_direct", "device_direct"] {
         let store = store(&folder, kind)?;
         parts.push(format!(
             "\"{kind}\":{{{},{}}}",
@@ -43,12 +43,16 @@ fn main() -> Result<(), Failure> {
 }
 
 fn store(folder: &Path, kind: &str) -> Result<DiskStore, Failure> {
-    let medium: Arc<dyn Medium> = if kind == "files" {
-        Arc::new(FileMedium::open(folder.join("store"))?)
+    let io = if kind.ends_with("direct") { Io::Direct } else { Io::Cached };
+    let medium: Arc<dyn Medium> = if kind.starts_with("files") {
+        Arc::new(FileMedium::open_with(folder.join(kind), io)?)
     } else {
-        let path = folder.join("raw");
+        let path = folder.join(format!("raw-{kind}"));
         File::create(&path)?.set_len(4 << 30)?;
-        Arc::new(DeviceMedium::format(Arc::new(BlockDevice::open(&path)?), [1; 16], false)?)
+        let device = Arc::new(BlockDevice::open_with(&path, io)?);
+        DeviceMedium::format(device.clone(), [1; 16], false)?;
+        let data = device.data();
+        Arc::new(DeviceMedium::open_with(device, data)?)
     };
     format(&*medium, &FormatOptions::new(3 << 30, *b"what syncs cost."))?;
     Ok(DiskStore::open(medium, Options::default())?)

@@ -56,11 +56,15 @@ impl std::fmt::Debug for DirectFile {
 impl DirectFile {
     /// Opens a file that is there. `InvalidInput` where the file system has no such thing.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(OFlags::DIRECT.bits() as i32)
-            .open(path)?;
+        let flags = OFlags::DIRECT.bits() as i32;
+        let refused = |error: io::Error| match error.kind() {
+            io::ErrorKind::InvalidInput => {
+                io::Error::new(error.kind(), "no O_DIRECT here: use io = \"cached\"")
+            }
+            _ => error,
+        };
+        let file =
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).map_err(refused)?;
         Ok(Self { file, buffers: Mutex::default(), edges: Mutex::new(()) })
     }
 
