@@ -3,6 +3,7 @@
 //! Does: try each method with its refusals and edges; compare any store with [`MemoryStore`], step by step.
 //! Does not: crash anything; the crash tests of each backend do.
 
+use sealstone_digest::Profile;
 use sealstone_osd::{ObjectId, ObjectType};
 
 use crate::{
@@ -20,8 +21,11 @@ macro_rules! refuses {
     };
 }
 
+mod digests;
 mod memberships;
 mod sharing;
+
+pub use digests::wrong_digests;
 
 /// Capacity of the stores that the suite asks for, in bytes.
 const CAPACITY: u64 = 4 << 20;
@@ -31,7 +35,7 @@ const CAPACITY: u64 = 4 << 20;
 /// # Panics
 /// When a promise is broken.
 pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
-    let promises: [fn(&S); 23] = [
+    let promises: [fn(&S); 28] = [
         unknown_objects_are_not_found,
         create_and_remove_change_what_exists,
         writes_are_read_back,
@@ -55,6 +59,11 @@ pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
         memberships::only_user_objects_join_only_collections,
         memberships::removal_ends_memberships_and_full_collections_stay,
         memberships::members_are_listed_in_order_and_bounded,
+        digests::any_change_leaves_digests_of_what_is_there,
+        digests::digests_that_the_caller_has_are_taken,
+        digests::a_partitions_profile_is_set_while_it_is_empty,
+        digests::digests_of_nothing_are_refused_or_empty,
+        digests::a_pages_digest_is_that_of_its_attributes,
     ];
     for promise in promises {
         promise(&make(CAPACITY));
@@ -458,6 +467,10 @@ pub enum Op {
     Leave(u8, u8),
     /// `members` of a collection, from, max; and how many there are.
     Members(u8, u8, usize),
+    /// `set_profile` of one of the two partitions, which may have to be made; by code, 0 for none.
+    Profile(u8, u8),
+    /// `page_digest`.
+    PageDigest(u8, u32),
     /// `flush`.
     Flush,
 }
@@ -500,6 +513,13 @@ pub fn apply<S: ObjectStore + ?Sized>(store: &S, op: &Op) -> String {
         }
         Op::List(o, max) => format!("{:?}", store.list(object(o), max)),
         Op::Flush => format!("{:?}", store.flush()),
+        Op::Profile(partition, code) => {
+            let partition = object(partition).partition;
+            let made = store.create(ObjectId::of_partition(partition), ObjectType::Partition);
+            let set = store.set_profile(partition, Profile::from_code(code));
+            format!("{made:?} {set:?} {:?}", store.profile(partition))
+        }
+        Op::PageDigest(o, page) => format!("{:?}", store.page_digest(object(o), page)),
         Op::CreateCollection(c) => format!("{:?}", store.create(collection(c), ObjectType::Collection)),
         Op::RemoveCollection(c) => format!("{:?}", store.remove(collection(c))),
         Op::Join(c, o, slot) => format!("{:?}", store.join(collection(c), object(o).object, slot)),
@@ -509,6 +529,11 @@ pub fn apply<S: ObjectStore + ?Sized>(store: &S, op: &Op) -> String {
             format!("{count:?} {:?}", store.members(collection(c), object(o).object, max))
         }
     }
+}
+
+/// First steps of a history: the profiles of the partitions of [`object`], drawn from `random`.
+pub fn random_profiles(random: &mut Random) -> [Op; 2] {
+    [0, 1].map(|partition| Op::Profile(partition, random.below(6) as u8))
 }
 
 /// Everything that a store holds, by value: for comparing two stores, or one before and after a crash.
@@ -524,7 +549,9 @@ pub fn snapshot<S: ObjectStore + ?Sized>(store: &S) -> Result<Vec<ObjectSnapshot
             let stat = store.stat(id)?;
             let mut content = vec![0xEE; stat.length as usize];
             store.read(id, 0, &mut content)?;
+            let wrong = wrong_digests(store, id, &content)?;
             let attributes = store.attributes(id, None)?;
+            let profile = store.profile(id.partition);
             let map = store.map(id, 0, usize::MAX)?;
             let (members, memberships) = match kind {
                 ObjectType::Collection => (store.members(id, 0, usize::MAX)?, Vec::new()),
@@ -539,6 +566,8 @@ pub fn snapshot<S: ObjectStore + ?Sized>(store: &S) -> Result<Vec<ObjectSnapshot
                 map,
                 attributes,
                 ties,
+                profile,
+                wrong,
             });
         }
         match page.last() {
@@ -565,13 +594,18 @@ pub struct ObjectSnapshot {
     pub attributes: Vec<(AttributeId, Vec<u8>)>,
     /// Its members, and the collections that it is a member of, with the slots.
     pub ties: [Vec<(u64, u32)>; 2],
+    /// The digest profile of its partition.
+    pub profile: Option<Profile>,
+    /// The units whose stored digest is not that of their bytes; none.
+    pub wrong: Vec<u64>,
 }
 
 impl std::fmt::Debug for ObjectSnapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (length, crc) = (self.content.len(), crate::crc::crc32c(&self.content));
         write!(f, "{}: {length} bytes, {} used, crc {crc:08x}", self.id, self.used_bytes)?;
-        write!(f, ", {} attributes, ties {:?}", self.attributes.len(), self.ties)
+        write!(f, ", {} attributes, ties {:?}", self.attributes.len(), self.ties)?;
+        write!(f, ", profile {:?}, wrong digests {:?}", self.profile, self.wrong)
     }
 }
 
@@ -609,7 +643,9 @@ pub fn random_op(random: &mut Random) -> Op {
             let value = if random.below(3) == 0 { 0 } else { random.below(200) };
             Op::SetAttribute(object, random.below(12) as u32, value as usize, random.next())
         }
-        90..=91 => Op::List(object, random.below(8) as usize),
+        90 if random.below(2) == 0 => Op::Profile(object, random.below(6) as u8),
+        90 => Op::PageDigest(object, random.below(3) as u32),
+        91 => Op::List(object, random.below(8) as usize),
         92..=96 => random_tie(random, object),
         _ => Op::Flush,
     }

@@ -8,6 +8,7 @@
 pub mod contract;
 mod crc;
 mod damage;
+mod digests;
 pub mod disk;
 mod error;
 pub mod medium;
@@ -17,6 +18,7 @@ pub mod sim;
 mod store;
 
 pub use damage::{Damage, DamageKind, Health, MAX_DAMAGE, StoreFault};
+pub use digests::{Digested, Digests, KnownDigests};
 pub use disk::{
     Background, DiskStore, FormatOptions, MIN_CAPACITY, Options, Scrub, ScrubProgress, ScrubStep, format,
 };

@@ -9,6 +9,7 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use sealstone_digest::Profile;
 use sealstone_osd::{ObjectId, ObjectType};
 
 use crate::store::{attribute_budget, check_transfer, end_of, push_stretch};
@@ -16,6 +17,8 @@ use crate::{
     AttributeId, BLOCK, MAX_LIST, MAX_MEMBERSHIPS, MAX_STRETCHES, Memberships, ObjectStore, Scope, Space,
     Stat, StoreError, Stretch, StretchKind,
 };
+
+mod digests;
 
 /// Members of collections, from both ends, with the slots.
 #[derive(Clone, Default)]
@@ -35,6 +38,8 @@ pub struct MemoryStore {
 struct Inner {
     objects: BTreeMap<ObjectId, Object>,
     ties: Ties,
+    /// Partitions whose digest profile is not the default.
+    profiles: BTreeMap<u64, Option<Profile>>,
     used_blocks: u64,
     capacity_blocks: u64,
 }
@@ -56,6 +61,7 @@ impl MemoryStore {
             inner: Mutex::new(Inner {
                 objects: BTreeMap::new(),
                 ties: Ties::default(),
+                profiles: BTreeMap::new(),
                 used_blocks: 0,
                 capacity_blocks,
             }),
@@ -98,9 +104,9 @@ impl Clone for MemoryStore {
         });
         let objects = objects.collect();
         let (used_blocks, capacity_blocks) = (inner.used_blocks, inner.capacity_blocks);
-        let ties = inner.ties.clone();
+        let (ties, profiles) = (inner.ties.clone(), inner.profiles.clone());
         drop(copies);
-        Self { inner: Mutex::new(Inner { objects, ties, used_blocks, capacity_blocks }) }
+        Self { inner: Mutex::new(Inner { objects, ties, profiles, used_blocks, capacity_blocks }) }
     }
 }
 
@@ -230,6 +236,9 @@ impl ObjectStore for MemoryStore {
         }
         let object = inner.objects.remove(&id).ok_or(StoreError::NotFound(id))?;
         inner.ties.members.remove(&id);
+        if id.object == 0 {
+            inner.profiles.remove(&id.partition);
+        }
         for collection in inner.ties.memberships.remove(&id).unwrap_or_default().into_keys() {
             let collection = ObjectId::new(id.partition, collection);
             inner.ties.members.entry(collection).or_default().remove(&id.object);

@@ -6,6 +6,7 @@ pub use sealstone_osd::AttributeId;
 use sealstone_osd::{ObjectId, ObjectType};
 
 use crate::StoreError;
+use crate::digests::Digests;
 use crate::disk::Inside;
 use crate::memberships::Memberships;
 
@@ -107,7 +108,7 @@ impl<'a> Scope<'a> {
 /// Operations on one object are atomic towards each other; an `Ok` makes the change visible to all that come
 /// after. Only [`flush`](Self::flush) makes it survive power loss. An operation that fails changes nothing.
 /// Every method but `create`, `list`, `flush`, `space` and `begin` gives `NotFound` for an unknown id.
-pub trait ObjectStore: Memberships {
+pub trait ObjectStore: Memberships + Digests {
     /// Opens a scope (see [`Scope`]). Cheap. May first close the current group, if that is due.
     fn begin(&self) -> Scope<'_>;
 

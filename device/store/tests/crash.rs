@@ -21,6 +21,19 @@ struct World {
 }
 
 impl World {
+    /// A world on a new store, whose partitions have profiles of their own.
+    fn new(seed: u64, fresh: Fresh) -> Self {
+        let (medium, store) = fresh(seed, CAPACITY);
+        let mut random = Random::new(seed);
+        let durable = MemoryStore::new(CAPACITY);
+        for op in contract::random_profiles(&mut random) {
+            contract::apply(&store, &op);
+            contract::apply(&durable, &op);
+        }
+        store.flush().unwrap();
+        Self { random, medium, durable, since: Vec::new() }
+    }
+
     /// Works until the power fails. What an operation answered does not matter here, the model test checks it.
     fn work(&mut self, steps: u64) {
         let Ok(store) = open(&self.medium) else {
@@ -97,10 +110,7 @@ fn flushed_data_and_whole_groups_survive_every_crash_of_a_raw_device() {
 }
 
 fn crash_six_times(seed: u64, fresh: Fresh) {
-    let (medium, store) = fresh(seed, CAPACITY);
-    drop(store);
-    let mut world =
-        World { random: Random::new(seed), medium, durable: MemoryStore::new(CAPACITY), since: Vec::new() };
+    let mut world = World::new(seed, fresh);
     for _ in 0..6 {
         let calls = world.medium.calls();
         let soon = [20, 200, 2000][world.random.below(3) as usize];
@@ -117,16 +127,9 @@ fn every_crash_point_of_a_short_workload_is_survived() {
     for (seed, fresh) in seeds(2).into_iter().flat_map(|seed| MEDIA.map(|fresh| (seed, fresh))) {
         let mut point = 1;
         loop {
-            let (medium, store) = fresh(seed, CAPACITY);
-            drop(store);
-            let calls = medium.calls();
-            medium.fault(Fault::Power(calls.writes + calls.syncs + point));
-            let mut world = World {
-                random: Random::new(seed),
-                medium,
-                durable: MemoryStore::new(CAPACITY),
-                since: Vec::new(),
-            };
+            let mut world = World::new(seed, fresh);
+            let calls = world.medium.calls();
+            world.medium.fault(Fault::Power(calls.writes + calls.syncs + point));
             world.work(25);
             let done = !world.medium.is_dead();
             world.crash(seed);

@@ -132,7 +132,8 @@ fn removed_objects_give_their_space_back_when_asked() {
 fn any_history_is_that_of_the_model() {
     for seed in seeds(30) {
         let mut random = Random::new(seed);
-        let ops: Vec<Op> = (0..300).map(|_| contract::random_op(&mut random)).collect();
+        let mut ops = contract::random_profiles(&mut random).to_vec();
+        ops.extend((0..300).map(|_| contract::random_op(&mut random)));
         let (medium, store) = if seed % 5 == 0 { fresh_device(seed, 4 << 20) } else { fresh(seed, 4 << 20) };
         println!("seed {seed}");
         contract::model(&store, &ops);
@@ -156,7 +157,10 @@ proptest! {
 
     /// The same as above, with shrinking.
     #[test]
-    fn any_short_history_is_that_of_the_model(ops in proptest::collection::vec(any_op(), 1..60)) {
+    fn any_short_history_is_that_of_the_model(
+        profiles: u64, mut ops in proptest::collection::vec(any_op(), 1..60),
+    ) {
+        ops.splice(0..0, contract::random_profiles(&mut Random::new(profiles)));
         contract::model(&fresh(1, 4 << 20).1, &ops);
     }
 }

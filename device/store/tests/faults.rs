@@ -91,6 +91,11 @@ fn survive(past: &Past, fault: Fault, crash: bool) {
         }
     }
     drop(store);
+    // What the caches kept is another each time, and so is the number of reads: a fault of one of the last may not have
+    // struck, and is not meant for the reopening.
+    if matches!(fault, Fault::Read(n) if medium.calls().reads < calls.reads + n) {
+        return;
+    }
     let medium = if crash { medium.crash() } else { medium };
     let store = open(&medium).unwrap_or_else(|error| panic!("{name}: reopen: {error:?}"));
     let found = contract::snapshot(&store).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -329,6 +334,10 @@ fn a_store_of_the_version_before_is_upgraded_when_it_is_opened() {
     use sealstone_store::Medium;
     for (old, seed) in [(1, 1), (2, 1), (2, 2)] {
         let (medium, store) = fresh(seed, CAPACITY);
+        // As the old ones had it: no digests.
+        for partition in [0, 1] {
+            contract::apply(&store, &Op::Profile(partition, 0));
+        }
         for op in workload(seed).into_iter().filter(|op| old > 1 || !matches!(op, Op::Share(..))) {
             contract::apply(&store, &op);
         }

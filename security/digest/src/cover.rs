@@ -168,6 +168,13 @@ impl Covered {
         self.cover.whole_units().contains(&unit).then(|| self.values[(unit - first) as usize])
     }
 
+    /// The value of a unit if `range` is what is covered of it, and that as a whole.
+    #[must_use]
+    pub fn whole_of(&self, unit: u64, range: &Range<u64>) -> Option<Value> {
+        let found = self.whole(unit)?;
+        (self.cover.part(unit).range() == *range).then_some(found)
+    }
+
     /// The values one after the other, as a MAC takes them.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {

@@ -1,14 +1,15 @@
-//! A chunk: where 1 MiB of an object lies on the medium, and the checksum of each of its blocks.
+//! A chunk: where 1 MiB of an object lies on the medium, the checksum of each of its blocks, the digests of its units.
 //!
 //! Does: keep extents compactly for the cache and the index, and flat for changing them.
 //! Does not: touch the medium. Truth: docs/design/store.md, "Chunk record".
 
+use sealstone_digest::{Profile, Value as Digest};
+
+use super::digests::{self, Packed};
 use super::record::Rotten;
 
 /// Blocks of one chunk.
 pub(crate) const CHUNK_BLOCKS: u64 = 256;
-/// The digest profile without digests beside the CRC32C; the only one so far. Others append to the record.
-const PROFILE_CRC_ONLY: u8 = 0;
 /// A block's place when it is not mapped.
 const HOLE: u64 = u64::MAX;
 
@@ -32,9 +33,15 @@ pub(crate) struct Chunk {
     extents: Box<[Extent]>,
     /// One checksum for each block of each extent, in order.
     sums: Box<[u32]>,
+    digests: Packed,
 }
 
 impl Chunk {
+    /// The digests of its units, as far as they are known.
+    pub(crate) fn digests(&self) -> &Packed {
+        &self.digests
+    }
+
     /// The extents with their checksums.
     pub(crate) fn extents(&self) -> impl Iterator<Item = (Extent, &[u32])> {
         let mut sums = &self.sums[..];
@@ -54,12 +61,12 @@ impl Chunk {
 
     /// Memory of the tables in bytes.
     pub(crate) fn weight(&self) -> usize {
-        size_of_val(&*self.extents) + size_of_val(&*self.sums)
+        size_of_val(&*self.extents) + size_of_val(&*self.sums) + self.digests.weight()
     }
 
-    /// Layout: profile, number of extents, extents (first, count, place), checksums; little endian.
+    /// Layout: profile, number of extents, extents (first, count, place), checksums, digests; little endian.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        out.push(PROFILE_CRC_ONLY);
+        out.push(self.digests.code());
         out.extend_from_slice(&(self.extents.len() as u16).to_le_bytes());
         for extent in &self.extents {
             out.extend_from_slice(&extent.first.to_le_bytes());
@@ -69,16 +76,17 @@ impl Chunk {
         for sum in &self.sums {
             out.extend_from_slice(&sum.to_le_bytes());
         }
+        self.digests.encode(out);
     }
 
     /// Parses what [`encode`](Self::encode) wrote. Places are checked against the medium by the caller.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Rotten> {
         let (&[profile, low, high], rest) = bytes.split_first_chunk().ok_or(Rotten)?;
         let count = usize::from(u16::from_le_bytes([low, high]));
-        if profile != PROFILE_CRC_ONLY || count > CHUNK_BLOCKS as usize {
+        if count > CHUNK_BLOCKS as usize {
             return Err(Rotten);
         }
-        let (table, sums) = rest.split_at_checked(count * 12).ok_or(Rotten)?;
+        let (table, rest) = rest.split_at_checked(count * 12).ok_or(Rotten)?;
         let mut extents: Vec<Extent> = Vec::with_capacity(count);
         let (mut next, mut blocks) = (0, 0);
         for row in table.chunks_exact(12) {
@@ -93,12 +101,10 @@ impl Chunk {
             blocks += length as usize;
             extents.push(Extent { first: first as u16, count: length as u16, place, born: 0 });
         }
-        if sums.len() != blocks * 4 {
-            return Err(Rotten);
-        }
+        let (sums, digests) = rest.split_at_checked(blocks * 4).ok_or(Rotten)?;
         let sums =
             sums.chunks_exact(4).map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]])).collect();
-        Ok(Self { extents: extents.into(), sums })
+        Ok(Self { extents: extents.into(), sums, digests: Packed::parse(profile, digests)? })
     }
 }
 
@@ -126,36 +132,61 @@ impl Slot {
     }
 }
 
-/// The flat form: one slot for each block.
+/// The flat form: one slot for each block, and one digest for each unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Flat(Box<[Slot; CHUNK_BLOCKS as usize]>);
+pub(crate) struct Flat {
+    slots: Box<[Slot; CHUNK_BLOCKS as usize]>,
+    digests: digests::Flat,
+}
 
 impl Flat {
-    /// A chunk of holes.
-    pub(crate) fn empty() -> Self {
-        Self(Box::new([Slot::HOLE; CHUNK_BLOCKS as usize]))
+    /// A chunk of holes, whose digests will be of a profile.
+    pub(crate) fn empty(profile: Option<Profile>) -> Self {
+        Self { slots: Box::new([Slot::HOLE; CHUNK_BLOCKS as usize]), digests: digests::Flat::empty(profile) }
     }
 
-    /// A compact chunk laid out flat.
-    pub(crate) fn of(chunk: &Chunk) -> Self {
-        let mut flat = Self::empty();
+    /// A compact chunk laid out flat, with those digests that are of the profile.
+    pub(crate) fn of(chunk: &Chunk, profile: Option<Profile>) -> Self {
+        let mut flat = Self::empty(None);
         for (extent, sums) in chunk.extents() {
-            let slots = &mut flat.0[usize::from(extent.first)..][..sums.len()];
+            let slots = &mut flat.slots[usize::from(extent.first)..][..sums.len()];
             for ((slot, &sum), place) in slots.iter_mut().zip(sums).zip(extent.place..) {
                 *slot = Slot { place, born: extent.born, sum };
             }
         }
+        flat.digests = digests::Flat::of(&chunk.digests, profile);
         flat
+    }
+
+    /// Does it know the digest of a unit?
+    pub(crate) fn knows(&self, unit: u32) -> bool {
+        self.digests.knows(unit)
+    }
+
+    /// The digest of a unit, if it is known.
+    pub(crate) fn digest(&self, unit: u32) -> Option<Digest> {
+        self.digests.get(unit)
+    }
+
+    /// Notes the digest of a unit, all of whose blocks are as they will be.
+    pub(crate) fn set_digest(&mut self, unit: u32, value: &Digest) {
+        self.digests.set(unit, value);
+    }
+
+    /// The bytes of a block's unit change, if only in number.
+    pub(crate) fn forget(&mut self, block: u64) {
+        self.digests.forget(block);
     }
 
     /// The slot of a block, numbered within the chunk.
     pub(crate) fn slot(&self, block: u64) -> Slot {
-        self.0[block as usize]
+        self.slots[block as usize]
     }
 
-    /// Sets a slot; gives the old one.
+    /// Sets a slot; gives the old one. The digest of its unit is not known any more.
     pub(crate) fn set(&mut self, block: u64, slot: Slot) -> Slot {
-        std::mem::replace(&mut self.0[block as usize], slot)
+        self.digests.forget(block);
+        std::mem::replace(&mut self.slots[block as usize], slot)
     }
 
     /// Makes a hole; gives the old slot.
@@ -168,7 +199,7 @@ impl Flat {
     pub(crate) fn compact(&self, segment_blocks: u64, open: u64) -> Option<Chunk> {
         let mut extents: Vec<Extent> = Vec::new();
         let mut sums = Vec::new();
-        for (block, slot) in self.0.iter().enumerate() {
+        for (block, slot) in self.slots.iter().enumerate() {
             let Some(place) = slot.place() else { continue };
             let born = if slot.born == open { open } else { 0 };
             sums.push(slot.sum);
@@ -184,7 +215,11 @@ impl Flat {
                 _ => extents.push(Extent { first: block as u16, count: 1, place, born }),
             }
         }
-        (!extents.is_empty()).then(|| Chunk { extents: extents.into(), sums: sums.into() })
+        (!extents.is_empty()).then(|| Chunk {
+            extents: extents.into(),
+            sums: sums.into(),
+            digests: self.digests.pack(),
+        })
     }
 }
 
@@ -198,18 +233,26 @@ mod tests {
         #[test]
         fn flat_compact_and_bytes_agree(
             slots in proptest::collection::vec((0_u64..256, 0_u64..1000, 1_u64..40, any::<u32>()), 0..30),
+            code in 0_u8..5,
+            units in proptest::collection::btree_map(0_u32..64, any::<u8>(), 0..9),
         ) {
-            let mut flat = Flat::empty();
+            let profile = Profile::from_code(code);
+            let mut flat = Flat::empty(profile);
             for (first, place, count, sum) in slots {
                 for i in 0..count.min(CHUNK_BLOCKS - first) {
                     flat.set(first + i, Slot::new(place + i, 0, sum ^ i as u32));
                 }
             }
             let Some(chunk) = flat.compact(256, 7) else {
-                prop_assert_eq!(flat, Flat::empty());
+                prop_assert_eq!(flat, Flat::empty(profile));
                 return Ok(());
             };
-            prop_assert_eq!(Flat::of(&chunk), flat);
+            for (unit, byte) in units {
+                let bytes = profile.map_or(0, Profile::value_bytes);
+                flat.set_digest(unit, &Digest::new(&vec![byte; bytes]).unwrap());
+            }
+            let chunk = flat.compact(256, 7).unwrap_or(chunk);
+            prop_assert_eq!(Flat::of(&chunk, profile), flat);
             for (extent, _) in chunk.extents() {
                 let last = extent.place + u64::from(extent.count) - 1;
                 prop_assert_eq!(extent.place / 256, last / 256, "no extent crosses segments");
@@ -222,7 +265,7 @@ mod tests {
 
     #[test]
     fn sequential_blocks_are_one_extent() {
-        let mut flat = Flat::empty();
+        let mut flat = Flat::empty(None);
         for block in 0..CHUNK_BLOCKS {
             flat.set(block, Slot::new(1024 + block, 5, 0));
         }

@@ -11,10 +11,15 @@ mod background;
 mod cache;
 mod check;
 mod chunk;
+mod digested;
+mod digests;
 mod format;
 mod group;
+mod increments;
 mod index;
 mod memberships;
+mod pages;
+mod prepared;
 mod punch;
 mod read;
 mod record;
@@ -23,11 +28,13 @@ mod share;
 mod shares;
 mod space;
 mod stage;
+mod sums;
 mod superblock;
 mod survey;
 mod ties;
 mod tree;
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
@@ -35,6 +42,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
+use sealstone_digest::Profile;
 use sealstone_osd::{ObjectId, ObjectType};
 
 pub use background::Background;
@@ -60,7 +68,7 @@ use tree::Proof;
 
 use crate::damage::{Damage, DamageBook, DamageKind, StoreFault};
 use crate::medium::{Io, Medium};
-use crate::store::{attribute_budget, attribute_weight, check_transfer, end_of};
+use crate::store::{attribute_budget, attribute_weight, end_of};
 use crate::{
     AttributeId, BLOCK, FormatError, MAX_LIST, MAX_OBJECT_LENGTH, MAX_STRETCHES, ObjectStore, Scope, Space,
     Stat, StoreError, Stretch,
@@ -90,6 +98,9 @@ pub struct Options {
     pub discard_blocks_min: u64,
     /// How data goes to the medium. The store gets its medium opened so; it stands here for whoever opens both.
     pub io: Io,
+    /// A write to a part of a unit leaves its digest to be computed by whoever asks for it, rather than read the rest
+    /// of the unit at once.
+    pub digest_lazily: bool,
 }
 
 impl Default for Options {
@@ -102,6 +113,7 @@ impl Default for Options {
             group_age_max: Duration::from_secs(1),
             discard_blocks_min: u64::MAX,
             io: Io::Auto,
+            digest_lazily: false,
         }
     }
 }
@@ -122,6 +134,8 @@ pub struct DiskStore {
     locks: Box<[RwLock<()>]>,
     hasher: RandomState,
     groups: Groups,
+    /// Partitions whose digest profile is not the default.
+    profiles: RwLock<BTreeMap<u64, Option<Profile>>>,
     options: Options,
     capacity_blocks: u64,
     /// Free blocks below which a group that holds back freed ones is closed.
@@ -207,6 +221,7 @@ impl DiskStore {
         }
         Ok(Self {
             groups: Groups::new(index.stopped()),
+            profiles: RwLock::new(survey.profiles),
             index,
             segments,
             space: Mutex::new(space),
@@ -273,6 +288,12 @@ impl DiskStore {
         if complete { Ok(()) } else { Err(StoreError::IndexDamaged { object: id }) }
     }
 
+    /// In a damaged index: are all attributes of an object there? The caller holds the object's lock.
+    fn check_attributes(&self, id: ObjectId) -> Result<(), StoreError> {
+        let never_set = attribute_key(id, AttributeId { page: u32::MAX, number: u32::MAX });
+        self.check_absence(&never_set)
+    }
+
     /// Runs one operation that changes an object; commits and tries once more if it needs freed blocks.
     fn change(
         &self,
@@ -320,7 +341,9 @@ impl DiskStore {
         let attributes = self.index.scan(attribute_range(id, None), MAX_ATTRIBUTES)?;
         stage.changes.extend(attributes.into_iter().map(|(key, _)| (key, None)));
         stage.changes.extend(memberships);
+        stage.changes.extend(self.digest_records(id)?.into_iter().map(|key| (key, None)));
         stage.finish(true);
+        self.forget_profile(id);
         self.objects.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }
@@ -379,38 +402,17 @@ impl ObjectStore for DiskStore {
     }
 
     fn read(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<usize, StoreError> {
-        let _lock = self.lock(id).read();
-        let length = self.record(id)?.length;
-        let count = length.saturating_sub(offset).min(into.len() as u64) as usize;
-        match self.read_range(id, offset, &mut into[..count]) {
-            Ok(()) => Ok(count),
-            Err(StoreError::Damaged { object, offset, length: block }) => {
-                Err(StoreError::Damaged { object, offset, length: block.min(length - offset) })
-            }
-            Err(error) => Err(error),
-        }
+        self.read_locked(id, offset, into, |_, _| Ok(())).map(|((count, _), ())| count)
     }
 
     fn write(&self, id: ObjectId, offset: u64, data: &[u8]) -> Result<(), StoreError> {
-        self.change(id, |stage| {
-            check_transfer(data.len())?;
-            let end = end_of(offset, data.len() as u64)?;
-            if !data.is_empty() {
-                stage.write(offset, data)?;
-                stage.record.length = stage.record.length.max(end);
-            }
-            Ok(())
-        })
+        self.write_with(id, offset, data, None)
     }
 
     fn resize(&self, id: ObjectId, length: u64) -> Result<(), StoreError> {
         self.change(id, |stage| {
             end_of(length, 0)?;
-            if length < stage.record.length {
-                stage.zero(length, stage.record.length.next_multiple_of(BLOCK))?;
-            }
-            stage.record.length = length;
-            Ok(())
+            stage.cut_or_extend(length)
         })
     }
 
@@ -420,8 +422,8 @@ impl ObjectStore for DiskStore {
             if length > 0 {
                 // Past the end of the object there are only zeros: the last block is a whole one.
                 let zero_to = if end >= stage.record.length { end.next_multiple_of(BLOCK) } else { end };
+                stage.set_length(stage.record.length.max(end))?;
                 stage.zero(offset, zero_to)?;
-                stage.record.length = stage.record.length.max(end);
             }
             Ok(())
         })
@@ -437,9 +439,7 @@ impl ObjectStore for DiskStore {
             if offset + gap < old {
                 return stage.punch(offset, gap);
             }
-            stage.zero(offset, old.next_multiple_of(BLOCK))?;
-            stage.record.length = offset;
-            Ok(())
+            stage.cut_or_extend(offset)
         })
     }
 
@@ -496,6 +496,7 @@ impl ObjectStore for DiskStore {
                 attribute_budget(stage.record.attribute_weight, old, value.len())?;
             let value = (!value.is_empty()).then(|| Value::Attribute(value.into()));
             stage.changes.push((key, value));
+            self.forget_page(stage, attribute.page)?;
             Ok(())
         })
     }
@@ -504,10 +505,7 @@ impl ObjectStore for DiskStore {
         let _lock = self.lock(id).read();
         self.record(id)?;
         let found = self.index.scan(attribute_range(id, page), MAX_ATTRIBUTES)?;
-        if self.salvage {
-            let never_set = attribute_key(id, AttributeId { page: u32::MAX, number: u32::MAX });
-            self.check_absence(&never_set)?;
-        }
+        self.check_attributes(id)?;
         let one = |(key, value): (Key, _)| match value {
             Ok(Value::Attribute(value)) => Ok((attribute_of(&key), value.to_vec())),
             Ok(_) | Err(Rotten) => Err(StoreError::IndexDamaged { object: id }),

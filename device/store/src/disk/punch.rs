@@ -4,8 +4,11 @@
 //! Costs: O(chunks of the tail); unaligned, also its bytes, and free space for all of it at once.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use super::chunk::{CHUNK_BLOCKS, Flat, Slot};
+use sealstone_digest::Value as Digest;
+
+use super::chunk::{CHUNK_BLOCKS, Chunk, Flat, Slot};
 use super::record::{Rotten, Value, chunk_key, chunk_of};
 use super::space::Run;
 use super::stage::{Stage, Stop, WALK, write_error};
@@ -19,6 +22,9 @@ const PIECE_BLOCKS: u64 = 256;
 struct Builder {
     current: Option<(u64, Flat)>,
     chunks: Vec<(u64, Value)>,
+    /// The first chunk, with the digests that it keeps: those of units before the range that is taken out. The others
+    /// are not known any more: a value of BLAKE3 is bound to its place.
+    kept: Option<(u64, Vec<(u32, Digest)>)>,
 }
 
 impl Builder {
@@ -26,7 +32,7 @@ impl Builder {
         let number = block / CHUNK_BLOCKS;
         if self.current.as_ref().is_none_or(|(current, _)| *current != number) {
             self.close(stage);
-            self.current = Some((number, Flat::empty()));
+            self.current = Some((number, Flat::empty(stage.profile)));
         }
         if let Some((_, flat)) = &mut self.current {
             flat.set(block % CHUNK_BLOCKS, slot);
@@ -34,9 +40,11 @@ impl Builder {
     }
 
     fn close(&mut self, stage: &Stage<'_>) {
-        if let Some((number, flat)) = self.current.take()
-            && let Some(chunk) = flat.compact(stage.store.segments.blocks_each, stage.open)
-        {
+        let Some((number, mut flat)) = self.current.take() else { return };
+        for (unit, value) in self.kept.iter().filter(|(kept, _)| *kept == number).flat_map(|(_, kept)| kept) {
+            flat.set_digest(*unit, value);
+        }
+        if let Some(chunk) = flat.compact(stage.store.segments.blocks_each, stage.open) {
             self.chunks.push((number, Value::Chunk(chunk.into())));
         }
     }
@@ -47,7 +55,7 @@ impl Stage<'_> {
     pub(crate) fn punch(&mut self, offset: u64, gap: u64) -> Result<(), Stop> {
         let first_chunk = offset / BLOCK / CHUNK_BLOCKS;
         let mut old_chunks = Vec::new();
-        let mut builder = Builder::default();
+        let mut builder = Builder { kept: self.digests_before(first_chunk, offset)?, ..Builder::default() };
         if offset.is_multiple_of(BLOCK) && gap.is_multiple_of(BLOCK) {
             let (from, to) = (offset / BLOCK, (offset + gap) / BLOCK);
             self.walk(
@@ -97,6 +105,17 @@ impl Stage<'_> {
         }
         self.record.length -= gap;
         Ok(())
+    }
+
+    /// The digests of a chunk's units that end at or before `offset`.
+    fn digests_before(&self, chunk: u64, offset: u64) -> Result<Option<(u64, Vec<(u32, Digest)>)>, Stop> {
+        let Some(profile) = self.profile else { return Ok(None) };
+        let found = self.store.chunk(self.id, chunk)?;
+        let end = |unit: u32| chunk * CHUNK_BLOCKS * BLOCK + u64::from(unit + 1) * profile.unit_bytes();
+        let before = |chunk: Arc<Chunk>| {
+            chunk.digests().iter(profile).filter(|(unit, _)| end(*unit) <= offset).collect()
+        };
+        Ok(found.map(|found| (chunk, before(found))))
     }
 
     /// Visits each mapped block from a chunk on, and notes the chunks.

@@ -30,6 +30,26 @@ impl DiskStore {
         }
     }
 
+    /// Reads, and looks at more under the same lock; gives the bytes read, the object's length, and what `more` found.
+    pub(crate) fn read_locked<T>(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        into: &mut [u8],
+        more: impl FnOnce(usize, u64) -> Result<T, StoreError>,
+    ) -> Result<((usize, u64), T), StoreError> {
+        let _lock = self.lock(id).read();
+        let length = self.record(id)?.length;
+        let count = length.saturating_sub(offset).min(into.len() as u64) as usize;
+        match self.read_range(id, offset, &mut into[..count]) {
+            Ok(()) => Ok(((count, length), more(count, length)?)),
+            Err(StoreError::Damaged { object, offset, length: block }) => {
+                Err(StoreError::Damaged { object, offset, length: block.min(length - offset) })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Fills `into` from `offset`, all of which lies in the object.
     pub(crate) fn read_range(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<(), StoreError> {
         let end = offset + into.len() as u64;
@@ -151,6 +171,11 @@ impl DiskStore {
             tail_part.copy_from_slice(&tail[..trail]);
         }
         Ok(())
+    }
+
+    /// Whole blocks that lie together, checked; `None` if any cannot be read or is damaged.
+    pub(crate) fn read_sound(&self, place: u64, sums: &[u32], into: &mut [u8]) -> Option<()> {
+        self.read_slice(place, sums, 0, into).ok()
     }
 
     /// One whole block by its place, checked. `block` is its number in the object, for the error.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use sealstone_digest::{LTHASH_BYTES, LtHash, Profile, Value as Digest};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 
 use super::chunk::Chunk;
@@ -22,6 +23,9 @@ enum Tag {
     Member = 4,
     Membership = 5,
     Collection = 6,
+    Profile = 7,
+    Page = 8,
+    Sum = 9,
 }
 
 fn key(tag: Tag, id: ObjectId, sub: u64) -> Key {
@@ -73,6 +77,26 @@ pub(crate) fn collection_key(collection: ObjectId) -> Key {
     key(Tag::Collection, collection, 0)
 }
 
+/// A partition's digest profile; only those that are not the default have one.
+pub(crate) fn profile_key(partition: u64) -> Key {
+    key(Tag::Profile, ObjectId::of_partition(partition), 0)
+}
+
+/// The digest of one attribute page of an object, if it is known.
+pub(crate) fn page_key(id: ObjectId, page: u32) -> Key {
+    key(Tag::Page, id, u64::from(page))
+}
+
+/// The sum over the digests of an object.
+pub(crate) fn sum_key(id: ObjectId) -> Key {
+    key(Tag::Sum, id, 0)
+}
+
+/// First and last key of all records about digests that are not of chunks: profiles, pages, sums.
+pub(crate) fn all_about_digests() -> (Key, Key) {
+    (all(Tag::Profile).0, all(Tag::Sum).1)
+}
+
 fn all(tag: Tag) -> (Key, Key) {
     (key(tag, ObjectId::ROOT, 0), key(tag, ObjectId::new(u64::MAX, u64::MAX), u64::MAX))
 }
@@ -114,6 +138,11 @@ fn u64_at(key: &Key, at: usize) -> u64 {
 /// The object that a key belongs to.
 pub(crate) fn object_of(key: &Key) -> ObjectId {
     ObjectId::new(u64_at(key, 1), u64_at(key, 9))
+}
+
+/// Is it a chunk's key?
+pub(crate) fn is_chunk(key: &Key) -> bool {
+    key[0] == Tag::Chunk as u8
 }
 
 /// The chunk number in a chunk's key.
@@ -162,6 +191,12 @@ pub(crate) enum Value {
     Membership(u32),
     /// How many members a collection has.
     Count(u64),
+    /// What a partition's digests are, if not the default.
+    Profile(Option<Profile>),
+    /// The digest of an attribute page, and the profile that it is of.
+    Page(Profile, Digest),
+    /// The sum over the digests of an object.
+    Sum(Arc<LtHash>),
 }
 
 /// A record whose bytes are not what was written.
@@ -178,7 +213,9 @@ impl Value {
             Self::Object(_) => 48,
             Self::Chunk(chunk) => 64 + chunk.weight(),
             Self::Attribute(value) => 48 + value.len(),
-            Self::Membership(_) | Self::Count(_) => 16,
+            Self::Membership(_) | Self::Count(_) | Self::Profile(_) => 16,
+            Self::Page(..) => 48,
+            Self::Sum(_) => 48 + LTHASH_BYTES,
         }
     }
 
@@ -197,6 +234,12 @@ impl Value {
             Self::Attribute(value) => out.extend_from_slice(value),
             Self::Membership(slot) => out.extend_from_slice(&slot.to_le_bytes()),
             Self::Count(count) => out.extend_from_slice(&count.to_le_bytes()),
+            Self::Profile(profile) => out.push(profile.map_or(0, Profile::code)),
+            Self::Page(profile, digest) => {
+                out.push(profile.code());
+                out.extend_from_slice(digest.as_bytes());
+            }
+            Self::Sum(sum) => out.extend_from_slice(&sum.to_bytes()),
         }
         seal(key, out)
     }
@@ -232,6 +275,18 @@ impl Value {
             }
             tag if tag == Tag::Collection as u8 => {
                 Ok(Self::Count(u64::from_le_bytes(body.try_into().map_err(|_| Rotten)?)))
+            }
+            tag if tag == Tag::Profile as u8 => match body {
+                [0] => Ok(Self::Profile(None)),
+                [code] => Ok(Self::Profile(Some(Profile::from_code(*code).ok_or(Rotten)?))),
+                _ => Err(Rotten),
+            },
+            tag if tag == Tag::Page as u8 => {
+                let (&code, digest) = body.split_first().ok_or(Rotten)?;
+                Ok(Self::Page(Profile::from_code(code).ok_or(Rotten)?, Digest::new(digest).ok_or(Rotten)?))
+            }
+            tag if tag == Tag::Sum as u8 => {
+                Ok(Self::Sum(Arc::new(LtHash::from_bytes(body.try_into().map_err(|_| Rotten)?))))
             }
             _ => Err(Rotten),
         }
@@ -278,12 +333,20 @@ mod tests {
                 prop_assert_eq!((object_of(&key), sub_of(&key)), (id, weight));
                 prop_assert_eq!(Value::parse(&key, &slot.encode(&key)), Ok(slot));
             }
+            let key = profile_key(id.partition);
+            let profile = Profile::from_code(weight as u8 % 6);
+            prop_assert_eq!(Value::parse(&key, &Value::Profile(profile).encode(&key)), Ok(Value::Profile(profile)));
+            let key = page_key(id, weight as u32);
+            let page = Value::Page(profile.unwrap_or(Profile::DEFAULT), [weight as u8; 32].into());
+            prop_assert_eq!(Value::parse(&key, &page.encode(&key)), Ok(page));
+            let sum = Value::Sum(Arc::new(LtHash::from_bytes(&[weight as u8; LTHASH_BYTES])));
+            prop_assert_eq!(Value::parse(&sum_key(id), &sum.encode(&sum_key(id))), Ok(sum));
             let key = collection_key(id);
             prop_assert_eq!(Value::parse(&key, &Value::Count(weight).encode(&key)), Ok(Value::Count(weight)));
         }
 
         #[test]
-        fn arbitrary_records_never_panic(bytes: Vec<u8>, tag in 0_u8..8) {
+        fn arbitrary_records_never_panic(bytes: Vec<u8>, tag in 0_u8..11) {
             let mut key = chunk_key(ObjectId::ROOT, 3);
             key[0] = tag;
             let _ = Value::parse(&key, &bytes);

@@ -171,9 +171,9 @@ impl DiskStore {
             }
             let lowest = waiting.iter().filter_map(|chunks| chunks.keys().next().copied()).min();
             let Some(number) = lowest else { break };
-            let flats = waiting
-                .each_mut()
-                .map(|chunks| chunks.remove(&number).map_or_else(Flat::empty, |chunk| Flat::of(&chunk)));
+            let flats = waiting.each_mut().map(|chunks| {
+                chunks.remove(&number).map_or_else(|| Flat::empty(None), |chunk| Flat::of(&chunk, None))
+            });
             for block in 0..CHUNK_BLOCKS {
                 let places = [0, 1].map(|side| flats[side].slot(block).place());
                 let start = (number * CHUNK_BLOCKS + block) * BLOCK;

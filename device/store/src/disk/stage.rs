@@ -5,15 +5,17 @@
 //! allocated. The latter are written last, since they cannot be undone: if that fails, the store is poisoned.
 //! Bytes of a block beyond the object's end are zero.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
 
+use sealstone_digest::{Profile, Value as Digest};
 use sealstone_osd::ObjectId;
 
 use super::DiskStore;
 use super::chunk::{CHUNK_BLOCKS, Chunk, Flat, Slot};
+use super::prepared::Prepared;
 use super::read::Block;
 use super::record::{Key, ObjectRecord, Rotten, Value, chunk_key, chunk_of, object_key};
 use super::space::{Run, Short, Turnover};
@@ -51,6 +53,14 @@ pub(crate) struct Stage<'a> {
     pub(crate) store: &'a DiskStore,
     pub(crate) id: ObjectId,
     pub(crate) record: ObjectRecord,
+    /// What digests the object's units have.
+    pub(crate) profile: Option<Profile>,
+    /// The object's length before this operation changed it.
+    pub(crate) length_before: u64,
+    /// The digest of the unit where the length changed, as it was.
+    pub(crate) forgotten: Option<(u64, Digest)>,
+    /// Units whose digest is to be made anew when all else is done.
+    pub(crate) stale: BTreeSet<u64>,
     /// The open group.
     pub(crate) open: u64,
     /// Chunks in work; `None` is one that becomes a hole.
@@ -74,41 +84,68 @@ pub(crate) struct Stage<'a> {
 }
 
 /// Consecutive blocks of the object that go to consecutive blocks of the medium.
-struct Span {
+pub(crate) struct Span {
     blocks: Range<u64>,
     place: u64,
     in_place: bool,
 }
 
 /// The data of a write, with its partial first and last blocks filled up.
-struct Source<'a> {
+pub(crate) struct Source<'a> {
     data: &'a [u8],
+    /// Where the data belongs in the object.
+    offset: u64,
     /// First whole block in `data`, and where it starts there.
     whole: Range<u64>,
     start: usize,
-    head: Option<(u64, Box<Block>)>,
-    tail: Option<(u64, Box<Block>)>,
+    pub(crate) head: Option<Edge>,
+    pub(crate) tail: Option<Edge>,
+}
+
+/// A block of which data has a part.
+pub(crate) struct Edge {
+    pub(crate) block: u64,
+    /// As it will be.
+    pub(crate) bytes: Box<Block>,
+    /// As it was, where somebody wants to know.
+    pub(crate) before: Option<Box<Block>>,
 }
 
 impl Source<'_> {
-    fn block(&self, block: u64) -> &[u8] {
+    /// All bytes of a block as it will be, if it is one of these.
+    pub(crate) fn find(&self, block: u64) -> Option<&[u8]> {
         if self.whole.contains(&block) {
-            return &self.data[self.start + ((block - self.whole.start) * BLOCK) as usize..]
-                [..BLOCK as usize];
+            let from = self.start + ((block - self.whole.start) * BLOCK) as usize;
+            return Some(&self.data[from..][..BLOCK as usize]);
         }
-        [&self.head, &self.tail]
-            .into_iter()
-            .flatten()
-            .find(|(edge, _)| *edge == block)
-            .map(|(_, bytes)| &bytes[..])
-            .expect("a block of a write is whole or one of its edges")
+        let edge = [&self.head, &self.tail].into_iter().flatten().find(|edge| edge.block == block);
+        edge.map(|edge| &edge.bytes[..])
+    }
+
+    fn block(&self, block: u64) -> &[u8] {
+        self.find(block).expect("a block of a write is whole or one of its edges")
+    }
+
+    /// These bytes of the object, if the data has them all.
+    pub(crate) fn slice(&self, range: &Range<u64>) -> Option<&[u8]> {
+        let from = range.start.checked_sub(self.offset)? as usize;
+        self.data.get(from..from + (range.end - range.start) as usize)
+    }
+
+    /// The bytes of the object that the data is for.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.data.len() as u64
+    }
+
+    /// The blocks that it touches.
+    pub(crate) fn blocks(&self) -> Range<u64> {
+        self.offset / BLOCK..(self.offset + self.data.len() as u64).div_ceil(BLOCK)
     }
 
     /// The bytes of these blocks, in up to three parts.
     fn parts(&self, blocks: &Range<u64>) -> Vec<IoSlice<'_>> {
         let mut parts = Vec::with_capacity(3);
-        let edge =
-            |edge: &Option<(u64, Box<Block>)>| edge.as_ref().is_some_and(|(at, _)| blocks.contains(at));
+        let edge = |edge: &Option<Edge>| edge.as_ref().is_some_and(|edge| blocks.contains(&edge.block));
         if edge(&self.head) {
             parts.push(IoSlice::new(self.block(blocks.start)));
         }
@@ -129,7 +166,11 @@ impl<'a> Stage<'a> {
         Self {
             store,
             id,
+            length_before: record.length,
+            forgotten: None,
             record,
+            profile: store.profile_of(id.partition).map(Profile::values),
+            stale: BTreeSet::new(),
             open: store.groups.open(),
             flats: BTreeMap::new(),
             changes: Vec::new(),
@@ -145,18 +186,29 @@ impl<'a> Stage<'a> {
     }
 
     /// A chunk in work, as it is now.
-    fn flat(&mut self, chunk: u64) -> Result<&mut Flat, StoreError> {
+    pub(crate) fn flat(&mut self, chunk: u64) -> Result<&mut Flat, StoreError> {
+        let profile = self.profile;
         let entry = match self.flats.entry(chunk) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
                 let compact = self.store.chunk(self.id, chunk)?;
-                entry.insert(Some(compact.map_or_else(Flat::empty, |compact| Flat::of(&compact))))
+                let flat =
+                    compact.map_or_else(|| Flat::empty(profile), |compact| Flat::of(&compact, profile));
+                entry.insert(Some(flat))
             }
         };
-        Ok(entry.get_or_insert_with(Flat::empty))
+        Ok(entry.get_or_insert_with(|| Flat::empty(profile)))
     }
 
-    fn slot(&mut self, block: u64) -> Result<Slot, StoreError> {
+    /// Is there anything of a chunk, as it is now?
+    pub(crate) fn has(&self, chunk: u64) -> Result<bool, StoreError> {
+        match self.flats.get(&chunk) {
+            Some(flat) => Ok(flat.is_some()),
+            None => Ok(self.store.chunk(self.id, chunk)?.is_some()),
+        }
+    }
+
+    pub(crate) fn slot(&mut self, block: u64) -> Result<Slot, StoreError> {
         Ok(self.flat(block / CHUNK_BLOCKS)?.slot(block % CHUNK_BLOCKS))
     }
 
@@ -204,17 +256,18 @@ impl<'a> Stage<'a> {
     }
 
     /// A whole block's bytes with `data` laid over them from `within` on.
-    fn edge(&mut self, block: u64, within: usize, data: &[u8]) -> Result<(u64, Box<Block>), StoreError> {
+    fn edge(&mut self, block: u64, within: usize, data: &[u8]) -> Result<Edge, StoreError> {
         let slot = self.slot(block)?;
         let past_end = block * BLOCK + (within + data.len()) as u64 >= self.record.length;
-        let mut bytes = match slot.place() {
+        let (mut bytes, is_old) = match slot.place() {
             Some(place) if within > 0 || !past_end => {
-                Box::new(self.store.read_block(self.id, block, place, slot.sum)?)
+                (Box::new(self.store.read_block(self.id, block, place, slot.sum)?), true)
             }
-            _ => Box::new([0; BLOCK as usize]),
+            place => (Box::new([0; BLOCK as usize]), place.is_none()),
         };
+        let before = (is_old && self.wants_before()).then(|| bytes.clone());
         bytes[within..within + data.len()].copy_from_slice(data);
-        Ok((block, bytes))
+        Ok(Edge { block, bytes, before })
     }
 
     fn source<'d>(&mut self, offset: u64, data: &'d [u8]) -> Result<Source<'d>, StoreError> {
@@ -231,15 +284,16 @@ impl<'a> Stage<'a> {
             _ if trail == 0 || (lead != 0 && first == last) => None,
             _ => Some(self.edge(last, 0, &data[data.len() - trail..])?),
         };
-        Ok(Source { data, whole, start, head, tail })
+        Ok(Source { data, offset, whole, start, head, tail })
     }
 
-    /// Writes data, which is not empty; the length is the caller's to change.
-    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Stop> {
+    /// Writes data, which is not empty and has its checksums and digests in `prepared`; the length grows with it.
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8], prepared: &Prepared<'_>) -> Result<(), Stop> {
+        self.length_before = self.record.length;
+        self.set_length(self.record.length.max(offset + data.len() as u64))?;
         let source = self.source(offset, data)?;
-        let blocks = offset / BLOCK..(offset + data.len() as u64).div_ceil(BLOCK);
-        let spans = self.place(blocks)?;
-        self.put(&[(source, spans)])
+        let spans = self.place(source.blocks())?;
+        self.put(&[(source, spans)], prepared)
     }
 
     /// Finds a place for each block.
@@ -289,7 +343,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Writes the data to its places, those that can be undone first, and sets the slots.
-    fn put(&mut self, pieces: &[(Source<'_>, Vec<Span>)]) -> Result<(), Stop> {
+    fn put(&mut self, pieces: &[(Source<'_>, Vec<Span>)], prepared: &Prepared<'_>) -> Result<(), Stop> {
         let all = || pieces.iter().flat_map(|(source, spans)| spans.iter().map(move |span| (source, span)));
         for in_place in [false, true] {
             for (source, span) in all().filter(|(_, span)| span.in_place == in_place) {
@@ -302,14 +356,19 @@ impl<'a> Stage<'a> {
                 self.store.groups.wrote((span.blocks.end - span.blocks.start) * BLOCK);
             }
         }
+        let increments = self.increments(pieces.iter().map(|(source, _)| source));
         for (source, span) in all() {
             for (block, place) in span.blocks.clone().zip(span.place..) {
-                let slot = Slot::new(place, self.open, crate::crc::crc32c(source.block(block)));
+                let sum = prepared.sum(block).unwrap_or_else(|| crate::crc::crc32c(source.block(block)));
+                let slot = Slot::new(place, self.open, sum);
                 let old = self.flat(block / CHUNK_BLOCKS)?.set(block % CHUNK_BLOCKS, slot);
                 if !span.in_place {
                     self.let_go(old, false);
                 }
             }
+        }
+        for (source, _) in pieces {
+            self.digest(source, prepared, &increments)?;
         }
         Ok(())
     }
@@ -333,7 +392,10 @@ impl<'a> Stage<'a> {
             }
         }
         self.unmap(whole)?;
-        self.put(&pieces)
+        self.put(&pieces, &Prepared::default())?;
+        self.touch(offset);
+        self.touch(end.saturating_sub(1));
+        Ok(())
     }
 
     /// Makes blocks holes.
@@ -369,8 +431,8 @@ impl<'a> Stage<'a> {
         let all = inner == (0..CHUNK_BLOCKS);
         let mut flat = match (self.flats.remove(&number), value) {
             (Some(Some(flat)), _) => flat,
-            (Some(None), _) => Flat::empty(),
-            (None, Ok(Value::Chunk(chunk))) => Flat::of(&chunk),
+            (Some(None), _) => Flat::empty(self.profile),
+            (None, Ok(Value::Chunk(chunk))) => Flat::of(&chunk, self.profile),
             // What a rotten record maps is unknown; it can be dropped as a whole, or with all that the object has there.
             // Its blocks come free at the next open.
             (None, _) if all || (blocks.start <= base && blocks.end * BLOCK >= self.record.length) => {
@@ -391,12 +453,14 @@ impl<'a> Stage<'a> {
 
     /// Puts everything into the open group. `record` is the object's new one, or `None` if it is removed.
     pub(crate) fn finish(mut self, removed: bool) {
+        self.refresh();
         for (number, flat) in std::mem::take(&mut self.flats) {
             let value = flat.and_then(|flat| flat.compact(self.store.segments.blocks_each, self.open));
             let value = value.map(|chunk| Value::Chunk(chunk.into()));
             self.changes.push((chunk_key(self.id, number), value));
         }
         self.record.blocks = (self.record.blocks + self.grown).saturating_sub(self.shrunk);
+        self.sum_up(removed);
         let record = (!removed).then_some(Value::Object(self.record));
         self.changes.push((object_key(self.id), record));
         let total = |runs: &[Run]| runs.iter().map(|run| run.count).sum();

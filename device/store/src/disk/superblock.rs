@@ -8,7 +8,7 @@ use crate::{BLOCK, FormatError};
 /// First bytes of a superblock.
 const MAGIC: &[u8; 8] = b"SEALSTOR";
 /// Version of the on-disk format that this program writes. 2: blocks may be shared. 3: the superblock and the header of
-/// the index have copies.
+/// the index have copies, chunk records may hold digests.
 pub(crate) const VERSION: u32 = 3;
 /// The oldest version that it reads, and upgrades when it opens a store. 1: each block has one owner.
 const VERSION_MIN: u32 = 1;
@@ -169,12 +169,12 @@ mod tests {
         }
 
         #[test]
-        fn the_version_before_is_read_and_others_are_refused(version in 0_u32..9) {
+        fn the_versions_before_are_read_and_others_are_refused(version in 0_u32..9) {
             let superblock = Superblock { version, ..Superblock::new([7; 16], 1 << 30, 1 << 20).unwrap() };
             match Superblock::parse(&superblock.encode()) {
-                Ok(parsed) => prop_assert!((1..=3).contains(&version) && parsed == superblock),
-                Err(FormatError::Version { found, supported: 3 }) => {
-                    prop_assert!(found == version && !(1..=3).contains(&version));
+                Ok(parsed) => prop_assert!((1..=VERSION).contains(&version) && parsed == superblock),
+                Err(FormatError::Version { found, supported: VERSION }) => {
+                    prop_assert!(found == version && !(1..=VERSION).contains(&version));
                 }
                 Err(error) => panic!("{error}"),
             }

@@ -6,12 +6,15 @@
 //! medium's: then nothing about the index is believed enough to write to it.
 //! Costs: each page is read once (a few more where ranges meet), six cursors side by side, O(1) memory.
 
+use std::collections::BTreeMap;
+
+use sealstone_digest::Profile;
 use sealstone_osd::ObjectId;
 
 use super::chunk::CHUNK_BLOCKS;
 use super::record::{
-    Key, Rotten, Value, all_attributes, all_chunks, all_objects, attribute_key, chunk_key, chunk_of,
-    collection_key, member_key, membership_key, object_of,
+    Key, Rotten, Value, all_about_digests, all_attributes, all_chunks, all_objects, attribute_key, chunk_key,
+    chunk_of, collection_key, member_key, membership_key, object_of,
 };
 use super::space::Run;
 use super::ties::Ties;
@@ -31,6 +34,9 @@ pub(crate) struct Survey {
     pub(crate) faults: Vec<StoreFault>,
     /// Records that disagree and nothing lost explains it.
     pub(crate) inconsistent: u64,
+    /// The digest profiles that partitions were given. Where the record is lost the partition has the default: the
+    /// digests of its units are not known by that, and made anew when they are written.
+    pub(crate) profiles: BTreeMap<u64, Option<Profile>>,
 }
 
 /// How an extent is taken by whoever counts blocks.
@@ -214,6 +220,14 @@ pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Su
     // What is left belongs to objects whose own record is gone.
     each(&mut survey, &objects, end, None);
     survey.inconsistent += u64::from(!ties.finish());
+    // Digests can be computed again: what is lost of them is no damage. But their pages have to be proved.
+    Owned::new(reader, all_about_digests()).advance(end, |key, value| match value {
+        Ok(Value::Profile(profile)) => {
+            survey.profiles.insert(object_of(key).partition, profile);
+        }
+        Ok(_) => {}
+        Err(Rotten) => tracing::error!(object = %object_of(key), "a record about digests is lost"),
+    });
     let (low, high) = all_objects();
     for lost in &objects.lost {
         let bound = |key: Option<Key>, other: Key| key.filter(|key| key[0] == low[0]).unwrap_or(other);

@@ -1,0 +1,310 @@
+//! Stored digests: made anew for what an operation changed, and given with what is read.
+//!
+//! Does: after the blocks of an operation are in place, the digest of each unit that it touched: out of the data where
+//! that has all of the unit, else out of the unit as it is then. Does not: fail an operation; a unit that cannot be
+//! read, or has a damaged block, is left without a digest.
+//! Contract: a known digest is that of the bytes whose checksums stand beside it: whatever changes a slot or the end of
+//! the object forgets the unit's first. Units that are holes as a whole have none.
+//! Costs: a write that ends inside a unit reads the rest of that unit (at most 12 KiB each end) and hashes it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use sealstone_digest::{Cover, Covered, Profile, Value as Digest};
+use sealstone_osd::{ObjectId, ObjectType};
+
+use super::DiskStore;
+use super::chunk::CHUNK_BLOCKS;
+use super::prepared::Prepared;
+use super::record::{Value, object_key, object_of, profile_key};
+use super::stage::{Source, Stage, Stop};
+use crate::digests::{Digested, Digests, KnownDigests};
+use crate::store::{check_transfer, end_of};
+use crate::{BLOCK, MAX_TRANSFER, StoreError};
+
+/// A unit's place: its chunk, and its number there.
+pub(crate) fn in_chunk(profile: Profile, unit: u64) -> (u64, u32) {
+    let each = CHUNK_BLOCKS * BLOCK / profile.unit_bytes();
+    (unit / each, (unit % each) as u32)
+}
+
+impl Stage<'_> {
+    /// Sets the object's length. The unit where the shorter of the two lengths ends has other bytes then.
+    pub(crate) fn set_length(&mut self, length: u64) -> Result<(), StoreError> {
+        let end = length.min(self.record.length);
+        let differs = length != self.record.length;
+        self.record.length = length;
+        if let Some(profile) = self.profile
+            && differs
+            && !end.is_multiple_of(profile.unit_bytes())
+        {
+            let unit = end / profile.unit_bytes();
+            let (chunk, number) = in_chunk(profile, unit);
+            if self.has(chunk)? {
+                let flat = self.flat(chunk)?;
+                let known = flat.digest(number);
+                flat.forget(end / BLOCK % CHUNK_BLOCKS);
+                self.forgotten = known.map(|value| (unit, value));
+                self.touch(end);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the length, and makes holes and zeros of what was beyond it.
+    pub(crate) fn cut_or_extend(&mut self, length: u64) -> Result<(), Stop> {
+        let old = self.record.length;
+        self.set_length(length)?;
+        if length < old {
+            self.zero(length, old.next_multiple_of(BLOCK))?;
+        }
+        Ok(())
+    }
+
+    /// The unit of this byte may have lost its digest.
+    pub(crate) fn touch(&mut self, offset: u64) {
+        if let Some(profile) = self.profile {
+            self.stale.insert(offset / profile.unit_bytes());
+        }
+    }
+
+    /// The bytes of the object that a unit has.
+    pub(crate) fn unit_range(&self, profile: Profile, unit: u64) -> Range<u64> {
+        let start = unit * profile.unit_bytes();
+        start..(start + profile.unit_bytes()).min(self.record.length).max(start)
+    }
+
+    /// Makes the digests of the units that some data was just written to.
+    pub(crate) fn digest(
+        &mut self,
+        source: &Source<'_>,
+        prepared: &Prepared<'_>,
+        increments: &BTreeMap<u64, Digest>,
+    ) -> Result<(), StoreError> {
+        let Some(profile) = self.profile else { return Ok(()) };
+        let blocks = source.blocks();
+        let each = profile.unit_bytes() / BLOCK;
+        for unit in blocks.start / each..blocks.end.div_ceil(each) {
+            let range = self.unit_range(profile, unit);
+            if range.is_empty() {
+                continue;
+            }
+            let whole = prepared
+                .value(profile, unit, &range)
+                .or_else(|| increments.get(&unit).copied())
+                .or_else(|| source.slice(&range).map(|bytes| profile.value(unit, bytes)));
+            let value = match whole {
+                None if self.store.options.digest_lazily => None,
+                None => self.merged(profile, unit, Some(source)),
+                whole => whole,
+            };
+            if let Some(value) = value {
+                let (chunk, number) = in_chunk(profile, unit);
+                self.flat(chunk)?.set_digest(number, &value);
+            }
+        }
+        Ok(())
+    }
+
+    /// The digest of a unit as it is now, of which some blocks may be at hand; `None` if all of it is a hole, or it
+    /// cannot be read.
+    fn merged(&mut self, profile: Profile, unit: u64, source: Option<&Source<'_>>) -> Option<Digest> {
+        let range = self.unit_range(profile, unit);
+        let mut bytes = vec![0; profile.unit_bytes() as usize];
+        let mut mapped = false;
+        // Blocks that lie together on the medium are read at once.
+        let mut run: Option<(u64, usize, Vec<u32>)> = None;
+        let (base, end) = (range.start / BLOCK, range.end.div_ceil(BLOCK));
+        for block in base..end {
+            let at = ((block - base) * BLOCK) as usize;
+            if let Some(found) = source.and_then(|source| source.find(block)) {
+                bytes[at..at + BLOCK as usize].copy_from_slice(found);
+                mapped = true;
+                continue;
+            }
+            let slot = self.slot(block).ok()?;
+            let Some(place) = slot.place() else { continue };
+            mapped = true;
+            match &mut run {
+                Some((first, from, sums))
+                    if *first + sums.len() as u64 == place
+                        && *from + sums.len() * BLOCK as usize == at
+                        && !place.is_multiple_of(self.store.segments.blocks_each) =>
+                {
+                    sums.push(slot.sum);
+                }
+                _ => {
+                    self.fill(run.take(), &mut bytes)?;
+                    run = Some((place, at, vec![slot.sum]));
+                }
+            }
+        }
+        self.fill(run, &mut bytes)?;
+        mapped.then(|| profile.value(unit, &bytes[..(range.end - range.start) as usize]))
+    }
+
+    fn fill(&self, run: Option<(u64, usize, Vec<u32>)>, bytes: &mut [u8]) -> Option<()> {
+        let Some((place, from, sums)) = run else { return Some(()) };
+        self.store.read_sound(place, &sums, &mut bytes[from..][..sums.len() * BLOCK as usize])
+    }
+
+    /// Makes the digests that are still missing of units at the edges of what changed.
+    pub(crate) fn refresh(&mut self) {
+        let Some(profile) = self.profile else { return };
+        if self.store.options.digest_lazily {
+            return;
+        }
+        for unit in std::mem::take(&mut self.stale) {
+            let (chunk, number) = in_chunk(profile, unit);
+            if self.unit_range(profile, unit).is_empty() || !self.has(chunk).unwrap_or(false) {
+                continue;
+            }
+            if self.flat(chunk).is_ok_and(|flat| !flat.knows(number))
+                && let Some(value) = self.merged(profile, unit, None)
+                && let Ok(flat) = self.flat(chunk)
+            {
+                flat.set_digest(number, &value);
+            }
+        }
+    }
+}
+
+impl DiskStore {
+    /// The profile of a partition's objects.
+    pub(crate) fn profile_of(&self, partition: u64) -> Option<Profile> {
+        self.profiles.read().get(&partition).copied().unwrap_or(Some(Profile::DEFAULT))
+    }
+
+    /// A partition is gone, and its profile with it.
+    pub(crate) fn forget_profile(&self, id: ObjectId) {
+        if id.object == 0 {
+            self.profiles.write().remove(&id.partition);
+        }
+    }
+
+    /// Writes, with digests of the data that the caller may have.
+    pub(crate) fn write_with(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        data: &[u8],
+        covered: Option<&Covered>,
+    ) -> Result<(), StoreError> {
+        let fits = check_transfer(data.len()).and_then(|()| end_of(offset, data.len() as u64));
+        let prepared = match fits {
+            Ok(_) => Prepared::of(self.profile_of(id.partition), offset, data, covered),
+            Err(_) => Prepared::default(),
+        };
+        self.change(id, |stage| {
+            check_transfer(data.len())?;
+            end_of(offset, data.len() as u64)?;
+            if data.is_empty() { Ok(()) } else { stage.write(offset, data, &prepared) }
+        })
+    }
+
+    /// The known values of some units. The caller holds the object's lock.
+    fn known(
+        &self,
+        id: ObjectId,
+        profile: Profile,
+        units: Range<u64>,
+    ) -> Result<Vec<Option<Digest>>, StoreError> {
+        let mut values = Vec::with_capacity((units.end - units.start) as usize);
+        let mut unit = units.start;
+        while unit < units.end {
+            let (chunk, first) = in_chunk(profile, unit);
+            let each = CHUNK_BLOCKS * BLOCK / profile.unit_bytes();
+            let stop = units.end.min((chunk + 1) * each);
+            let found = self.chunk(id, chunk)?;
+            let digests = found.as_ref().map(|chunk| chunk.digests());
+            values.extend(
+                (first..)
+                    .take((stop - unit) as usize)
+                    .map(|unit| digests.and_then(|digests| digests.get(profile, unit))),
+            );
+            unit = stop;
+        }
+        Ok(values)
+    }
+
+    fn try_set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<(), StoreError> {
+        let id = ObjectId::of_partition(partition);
+        let _inside = self.groups.gate.enter();
+        self.groups.check()?;
+        let _lock = self.lock(id).write();
+        if self.record(id)?.kind != ObjectType::Partition {
+            return Err(StoreError::NotFound(id));
+        }
+        let all = object_key(ObjectId::new(partition, 1))..=object_key(ObjectId::new(partition, u64::MAX));
+        if let Some((key, _)) = self.index.scan(all, 1)?.first() {
+            return Err(StoreError::Exists(object_of(key)));
+        }
+        let given = (profile != Some(Profile::DEFAULT)).then_some(profile);
+        self.index.apply(vec![(profile_key(partition), given.map(Value::Profile))], &[]);
+        let mut profiles = self.profiles.write();
+        match given {
+            Some(profile) => profiles.insert(partition, profile),
+            None => profiles.remove(&partition),
+        };
+        Ok(())
+    }
+}
+
+impl Digests for DiskStore {
+    fn profile(&self, partition: u64) -> Option<Profile> {
+        self.profile_of(partition)
+    }
+
+    fn set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<(), StoreError> {
+        self.make_room();
+        self.try_set_profile(partition, profile)
+    }
+
+    fn digests(&self, id: ObjectId, offset: u64, length: u64) -> Result<KnownDigests, StoreError> {
+        if length > MAX_TRANSFER {
+            return Err(StoreError::TooLarge { what: "range of digests", limit: MAX_TRANSFER });
+        }
+        let profile = self.profile_of(id.partition).map(Profile::values);
+        let _lock = self.lock(id).read();
+        let object_length = self.record(id)?.length;
+        let units =
+            profile.map_or(0..0, |profile| Cover::new(profile, offset, length, object_length).whole_units());
+        let values = match profile {
+            Some(profile) => self.known(id, profile, units.clone())?,
+            None => Vec::new(),
+        };
+        Ok(KnownDigests { object_length, profile, first_unit: units.start, values })
+    }
+
+    fn read_digested(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<Digested, StoreError> {
+        let Some(profile) = self.profile_of(id.partition).map(Profile::values) else {
+            let (count, object_length) = self.read_locked(id, offset, into, |_, _| Ok(()))?.0;
+            return Ok(Digested { count, object_length, covered: None, stored: 0 });
+        };
+        let ((count, object_length), (cover, values)) =
+            self.read_locked(id, offset, into, |count, length| {
+                let cover = Cover::new(profile, offset, count as u64, length);
+                let values = self.known(id, profile, cover.whole_units())?;
+                Ok((cover, values))
+            })?;
+        // What is not stored is computed without the lock.
+        let first = cover.whole_units().start;
+        let stored = values.iter().flatten().count() as u64;
+        let covered = Covered::with(cover, &into[..count], |unit| values[(unit - first) as usize]);
+        Ok(Digested { count, object_length, covered: Some(covered), stored })
+    }
+
+    fn write_digested(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        data: &[u8],
+        covered: &Covered,
+    ) -> Result<(), StoreError> {
+        self.write_with(id, offset, data, Some(covered))
+    }
+
+    fn page_digest(&self, id: ObjectId, page: u32) -> Result<Option<Digest>, StoreError> {
+        self.digest_of_page(id, page)
+    }
+}

@@ -1,0 +1,92 @@
+//! AdHash's way of changing a unit's digest: take away what a block of it was, add what it is now.
+//!
+//! Does: for a write that changes a part of one or two blocks of a unit, the new digest out of the old one and the bytes
+//! of those blocks, which are at hand anyway; the rest of the unit is neither read nor hashed.
+//! Truth: docs/design/security.md 5.2 and 5.6.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use sealstone_digest::{AdHash, Profile, Value as Digest};
+
+use super::digested::in_chunk;
+use super::stage::{Source, Stage};
+use crate::BLOCK;
+
+impl Stage<'_> {
+    /// Are the old bytes of blocks that change in part of use?
+    pub(crate) fn wants_before(&self) -> bool {
+        self.profile.and_then(Profile::adhash).is_some()
+    }
+
+    /// The digests of units that can be had so; before any slot is set, since that forgets the old ones.
+    pub(crate) fn increments<'s>(
+        &mut self,
+        sources: impl Iterator<Item = &'s Source<'s>>,
+    ) -> BTreeMap<u64, Digest> {
+        let mut found = BTreeMap::new();
+        let Some((profile, hash)) = self.profile.and_then(|profile| Some((profile, profile.adhash()?)))
+        else {
+            return found;
+        };
+        let mut touched: BTreeMap<u64, u32> = BTreeMap::new();
+        for source in sources {
+            let edges = [&source.head, &source.tail].into_iter().flatten();
+            let units = edges.map(|edge| edge.block * BLOCK / profile.unit_bytes());
+            for unit in units.collect::<std::collections::BTreeSet<_>>() {
+                *touched.entry(unit).or_default() += 1;
+                if let Some(value) = self.increment(profile, hash, unit, source) {
+                    found.insert(unit, value);
+                }
+            }
+        }
+        // Two pieces in one unit: each would give the digest without the other.
+        found.retain(|unit, _| touched[unit] == 1);
+        found
+    }
+
+    fn increment(
+        &mut self,
+        profile: Profile,
+        hash: AdHash,
+        unit: u64,
+        source: &Source<'_>,
+    ) -> Option<Digest> {
+        let start = unit * profile.unit_bytes();
+        let length = |object: u64| (object.saturating_sub(start)).min(profile.unit_bytes()) as usize;
+        let (before, after) = (length(self.length_before), length(self.record.length));
+        let Range { start: first, end: last } = source.range();
+        let (from, to) = (first.max(start) - start, last.min(start + profile.unit_bytes()) - start);
+        let (from, to) = (from as usize, to as usize);
+        // What was cut off, or lies between the old end and the data, or between the data and the new end, is not at
+        // hand.
+        if from > before || after < before || (after > before && to < after) {
+            return None;
+        }
+        let (low, high) = hash.grown(from, to, after);
+        if (high - low) * 2 >= after {
+            return None;
+        }
+        let (chunk, number) = in_chunk(profile, unit);
+        let forgotten = self.forgotten.filter(|(of, _)| *of == unit).map(|(_, value)| value);
+        let old = self.flat(chunk).ok()?.digest(number).or(forgotten)?;
+        let bytes = |of: &dyn Fn(u64) -> Option<Vec<u8>>, end: usize| -> Option<Vec<u8>> {
+            let mut bytes = Vec::new();
+            let mut at = low;
+            while at < end {
+                let block = (start + at as u64) / BLOCK;
+                let within = at % BLOCK as usize;
+                let stop = end.min(at + BLOCK as usize - within);
+                bytes.extend_from_slice(&of(block)?[within..within + stop - at]);
+                at = stop;
+            }
+            Some(bytes)
+        };
+        let edges = || [&source.head, &source.tail].into_iter().flatten();
+        let was = |block| {
+            edges().find(|edge| edge.block == block).and_then(|edge| Some(edge.before.as_ref()?.to_vec()))
+        };
+        let is = |block| source.find(block).map(<[u8]>::to_vec);
+        hash.changed(&old, low, &bytes(&was, high.min(before))?, &bytes(&is, high)?)
+    }
+}

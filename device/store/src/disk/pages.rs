@@ -1,0 +1,87 @@
+//! The digests of attribute pages.
+//!
+//! Does: keep the digest of a page that somebody asked for until an attribute of it changes; the change takes the record
+//! away in its own step, so that a crash cannot leave a digest of older values.
+//! Costs: setting an attribute looks for one more record; the first digest after a change reads and hashes the page.
+
+use std::ops::RangeInclusive;
+
+use sealstone_digest::{AttributePage, Profile, Value as Digest};
+use sealstone_osd::ObjectId;
+
+use super::record::{Key, Rotten, Value, attribute_of, page_key, profile_key, sum_key};
+use super::stage::Stage;
+use super::{DiskStore, MAX_ATTRIBUTES, attribute_range};
+use crate::StoreError;
+
+fn all_pages(id: ObjectId) -> RangeInclusive<Key> {
+    page_key(id, 0)..=page_key(id, u32::MAX)
+}
+
+impl DiskStore {
+    /// An attribute of a page changes: its digest goes in the same step.
+    pub(crate) fn forget_page(&self, stage: &mut Stage<'_>, page: u32) -> Result<(), StoreError> {
+        let key = page_key(stage.id, page);
+        if self.index.get(&key)?.is_some() {
+            stage.changes.push((key, None));
+        }
+        Ok(())
+    }
+
+    /// Keys of all records about digests that an object has beside its chunks.
+    pub(crate) fn digest_records(&self, id: ObjectId) -> Result<Vec<Key>, StoreError> {
+        let pages = self.index.scan(all_pages(id), MAX_ATTRIBUTES)?;
+        let mut keys: Vec<Key> = pages.into_iter().map(|(key, _)| key).collect();
+        let others = [(id.object == 0).then(|| profile_key(id.partition)), Some(sum_key(id))];
+        for key in others.into_iter().flatten() {
+            if self.index.get(&key)?.is_some() {
+                keys.push(key);
+            }
+        }
+        Ok(keys)
+    }
+
+    /// The digest of a page: stored, or computed and stored.
+    pub(crate) fn digest_of_page(&self, id: ObjectId, page: u32) -> Result<Option<Digest>, StoreError> {
+        let Some(profile) = self.profile_of(id.partition) else {
+            let _lock = self.lock(id).read();
+            return self.record(id).map(|_| None);
+        };
+        let key = page_key(id, page);
+        {
+            let _lock = self.lock(id).read();
+            self.record(id)?;
+            match self.index.get(&key)? {
+                Some(Ok(Value::Page(of, digest))) if of == profile => return Ok(Some(digest)),
+                // Nothing can be stored any more.
+                _ if self.is_poisoned() => return Ok(Some(self.compute_page(id, page, profile)?.0)),
+                _ => {}
+            }
+        }
+        self.make_room();
+        let _inside = self.groups.gate.enter();
+        let _lock = self.lock(id).write();
+        self.record(id)?;
+        let (digest, count) = self.compute_page(id, page, profile)?;
+        // Whoever asks for pages that are empty fills nothing.
+        if count > 0 && self.groups.check().is_ok() {
+            self.index.apply(vec![(key, Some(Value::Page(profile, digest)))], &[]);
+        }
+        Ok(Some(digest))
+    }
+
+    /// The digest, and how many attributes the page has. The caller holds the object's lock.
+    fn compute_page(&self, id: ObjectId, page: u32, profile: Profile) -> Result<(Digest, usize), StoreError> {
+        let mut digest = AttributePage::new(profile, page);
+        let found = self.index.scan(attribute_range(id, Some(page)), MAX_ATTRIBUTES)?;
+        self.check_attributes(id)?;
+        let count = found.len();
+        for (key, value) in found {
+            match value {
+                Ok(Value::Attribute(value)) => digest.push(attribute_of(&key).number, &value),
+                Ok(_) | Err(Rotten) => return Err(StoreError::IndexDamaged { object: id }),
+            }
+        }
+        Ok((digest.finish(), count))
+    }
+}

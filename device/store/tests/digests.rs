@@ -1,0 +1,269 @@
+//! Stored digests on the disk: what is known, for how long, and what is never given.
+#![allow(clippy::unwrap_used)] // helpers of tests, too
+
+mod support;
+
+use std::sync::Arc;
+
+use sealstone_digest::Profile;
+use sealstone_osd::{ObjectId, ObjectType};
+use sealstone_store::contract::{self, Op, Random};
+use sealstone_store::sim::{Fault, SimMedium};
+use sealstone_store::{AttributeId, BLOCK, Digests, DiskStore, ObjectStore, Options, StoreError};
+use support::{fresh, open, options, seeds};
+
+const PARTITION: u64 = 0x1_0000;
+
+/// An object in a partition with this profile.
+fn object_of(store: &DiskStore, partition: u64, profile: Option<Profile>) -> ObjectId {
+    store.create(ObjectId::of_partition(partition), ObjectType::Partition).unwrap();
+    store.set_profile(partition, profile).unwrap();
+    let id = ObjectId::new(partition, 0x1_0000);
+    store.create(id, ObjectType::User).unwrap();
+    id
+}
+
+fn bytes(seed: u64, length: usize) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    (0..length).map(|_| random.next() as u8).collect()
+}
+
+/// Which units of an object are known; those that are, are right.
+fn known(store: &DiskStore, id: ObjectId) -> Vec<bool> {
+    let mut content = vec![0; store.stat(id).unwrap().length as usize];
+    store.read(id, 0, &mut content).unwrap();
+    assert_eq!(contract::wrong_digests(store, id, &content).unwrap(), [0; 0]);
+    store.digests(id, 0, content.len() as u64).unwrap().values.iter().map(Option::is_some).collect()
+}
+
+#[test]
+fn writes_leave_every_unit_known_and_so_it_stays() {
+    for profile in Profile::ALL {
+        let (medium, store) = fresh(1, 8 << 20);
+        let id = object_of(&store, PARTITION, Some(profile));
+        let mut random = Random::new(7);
+        for step in 0..60 {
+            let (at, length) = (random.below(1_200_000), 1 + random.below(100_000) as usize);
+            store.write(id, at, &bytes(step, length)).unwrap();
+        }
+        store.resize(id, 1_150_001).unwrap();
+        store.clear(id, 5000, 300).unwrap();
+        store.clear(id, 3 * BLOCK, BLOCK).unwrap();
+        store.write(id, 0, &bytes(99, 1_150_001)).unwrap();
+        store.write(id, 777, b"a few bytes").unwrap();
+        store.write(id, 1_150_001, b"and an end").unwrap();
+        let all = known(&store, id);
+        assert_eq!(all.len() as u64, 1_150_011_u64.div_ceil(profile.unit_bytes()));
+        assert!(all.iter().all(|known| *known), "{profile:?}");
+        store.flush().unwrap();
+        drop(store);
+        let store = open(&medium).unwrap();
+        assert_eq!((known(&store, id), store.profile(PARTITION)), (all, Some(profile)));
+    }
+}
+
+/// As a store of version 2 has them: records whose profile byte is 0, in a partition that has a profile.
+#[test]
+fn units_without_a_stored_digest_get_one_when_they_are_written() {
+    let (_, store) = fresh(1, 8 << 20);
+    let old = object_of(&store, PARTITION, None);
+    let id = object_of(&store, PARTITION + 1, Some(Profile::Blake3));
+    let content = bytes(1, 100_000);
+    store.write(old, 0, &content).unwrap();
+    store.share(old, id).unwrap();
+    assert_eq!(known(&store, id), [false; 7]);
+    assert!(store.digests(old, 0, 100_000).unwrap().values.is_empty());
+    let mut into = vec![0; 100_000];
+    let read = store.read_digested(id, 0, &mut into).unwrap();
+    assert_eq!((read.count, read.stored, into == content), (100_000, 0, true));
+    let covered = read.covered.unwrap();
+    assert_eq!(covered.values()[3], Profile::Blake3.value(3, &content[3 << 14..4 << 14]));
+    // A part of one unit, all of another.
+    store.write(id, (1 << 14) + 5, b"x").unwrap();
+    store.write(id, 3 << 14, &bytes(2, 1 << 14)).unwrap();
+    assert_eq!(known(&store, id), [false, true, false, true, false, false, false]);
+    assert_eq!(store.read_digested(id, 0, &mut into).unwrap().stored, 2);
+}
+
+#[test]
+fn a_shared_object_brings_its_digests_with_it() {
+    let (_, store) = fresh(1, 8 << 20);
+    let id = object_of(&store, PARTITION, Some(Profile::Sha1));
+    let same = ObjectId::new(PARTITION, 0x1_0001);
+    store.create(same, ObjectType::User).unwrap();
+    let foreign = object_of(&store, PARTITION + 1, Some(Profile::AdHash256));
+    store.write(id, 0, &bytes(1, 50_000)).unwrap();
+    store.share(id, same).unwrap();
+    store.share(id, foreign).unwrap();
+    assert_eq!(known(&store, same), [true; 7]);
+    assert_eq!(known(&store, foreign), [false; 7], "values of another profile are none");
+    store.write(same, 8192, b"x").unwrap();
+    assert_eq!((known(&store, same), known(&store, id)), (vec![true; 7], vec![true; 7]));
+}
+
+#[test]
+fn the_digest_of_a_damaged_unit_is_never_given() {
+    let (medium, store) = fresh(1, 8 << 20);
+    let id = object_of(&store, PARTITION, Some(Profile::Blake3));
+    store.write(id, 0, &bytes(1, 64 << 10)).unwrap();
+    store.flush().unwrap();
+    // Block 5, in the second unit; the first data ever written lies at the start of the first segment.
+    medium.rot("segment-00000", 5 * BLOCK + 100, 0x10);
+    let mut into = vec![0; 64 << 10];
+    assert!(
+        matches!(store.read_digested(id, 0, &mut into), Err(StoreError::Damaged { offset, .. }) if offset == 5 * BLOCK)
+    );
+    assert!(matches!(store.read_digested(id, 16 << 10, &mut into[..1]), Ok(read) if read.count == 1));
+    // A write to another block of the unit finds no sound rest to hash: the unit has no digest from then on.
+    store.write(id, 6 * BLOCK, &[9; BLOCK as usize]).unwrap();
+    let values = store.digests(id, 0, 64 << 10).unwrap().values;
+    assert_eq!(values.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true, true]);
+    assert!(matches!(store.read_digested(id, 0, &mut into), Err(StoreError::Damaged { .. })));
+    // The block written anew makes it whole.
+    store.write(id, 5 * BLOCK, &[8; BLOCK as usize]).unwrap();
+    assert_eq!(known(&store, id), [true; 4]);
+}
+
+#[test]
+fn a_rest_that_cannot_be_read_costs_the_digest_and_not_the_write() {
+    let (medium, store) = fresh(1, 8 << 20);
+    let id = object_of(&store, PARTITION, Some(Profile::Blake3));
+    store.write(id, 0, &bytes(1, 32 << 10)).unwrap();
+    store.flush().unwrap();
+    medium.fault(Fault::Read(medium.calls().reads + 1));
+    store.write(id, 0, &[3; BLOCK as usize]).unwrap();
+    assert_eq!(known(&store, id), [false, true]);
+    store.write(id, 0, &[4; BLOCK as usize]).unwrap();
+    assert_eq!(known(&store, id), [true, true]);
+}
+
+#[test]
+fn lazily_a_part_of_a_unit_costs_no_read_and_the_reader_computes() {
+    let (medium, store) = fresh(1, 8 << 20);
+    drop(store);
+    let lazy = Options { digest_lazily: true, ..options() };
+    let store = DiskStore::open(Arc::new(medium.clone()), lazy).unwrap();
+    let id = object_of(&store, PARTITION, Some(Profile::Blake3));
+    store.write(id, 0, &bytes(1, 100_000)).unwrap();
+    assert_eq!(known(&store, id), [true; 7]);
+    let reads = medium.calls().reads;
+    store.write(id, 20_480, &[1; BLOCK as usize]).unwrap();
+    assert_eq!(medium.calls().reads, reads);
+    assert_eq!(known(&store, id), [true, false, true, true, true, true, true]);
+    let mut into = vec![0; 100_000];
+    let read = store.read_digested(id, 0, &mut into).unwrap();
+    assert_eq!(read.stored, 6);
+    assert_eq!(read.covered.unwrap().values()[1], Profile::Blake3.value(1, &into[1 << 14..2 << 14]));
+}
+
+/// AdHash: a small change reads no more than the block that it changes, and hashes little.
+#[test]
+fn a_small_change_is_incremental_under_adhash() {
+    let (medium, store) = fresh(1, 8 << 20);
+    let mut reads = Vec::new();
+    for (partition, profile) in [(PARTITION, Profile::AdHash256), (PARTITION + 1, Profile::Sha1)] {
+        let id = object_of(&store, partition, Some(profile));
+        store.write(id, 0, &bytes(1, 64 << 10)).unwrap();
+        let before = medium.calls().reads;
+        store.write(id, 5000, b"some bytes").unwrap();
+        store.write(id, (64 << 10) + 1000, b"after a gap").unwrap();
+        store.write(id, (64 << 10) + 1011, b"at the end").unwrap();
+        reads.push(medium.calls().reads - before);
+        assert!(known(&store, id).iter().all(|known| *known));
+    }
+    // The block that changes is read in both cases, the unit's other block under SHA-1 alone.
+    assert!(reads[0] < reads[1], "{reads:?}");
+}
+
+#[test]
+fn a_rotten_digest_is_an_error_and_no_digest() {
+    let (medium, store) = fresh(1, 8 << 20);
+    let id = object_of(&store, PARTITION, Some(Profile::Blake3));
+    let content = bytes(1, 16 << 10);
+    store.write(id, 0, &content).unwrap();
+    // An index of more pages than its root.
+    for object in 0..200 {
+        let other = ObjectId::new(PARTITION, 0x2_0000 + object);
+        store.create(other, ObjectType::User).unwrap();
+        store.write(other, 0, &bytes(object, 5000)).unwrap();
+    }
+    store.flush().unwrap();
+    drop(store);
+    let digest = Profile::Blake3.value(0, &content);
+    let file = sealstone_store::Medium::open(&medium, "index.redb", false).unwrap();
+    let mut all = vec![0; file.length().unwrap() as usize];
+    file.read_at(0, &mut all).unwrap();
+    let place = all.windows(32).rposition(|window| window == digest.as_bytes()).expect("stored as it is");
+    // More than what can be mended.
+    (0..5).for_each(|byte| medium.rot("index.redb", place as u64 + 7 * byte, 1));
+    let store = open(&medium).unwrap();
+    assert!(matches!(store.digests(id, 0, 16 << 10), Err(StoreError::IndexDamaged { .. })));
+    assert!(matches!(store.read_digested(id, 0, &mut [0; 9]), Err(StoreError::IndexDamaged { .. })));
+}
+
+#[test]
+fn a_pages_digest_survives_and_goes_with_the_next_change() {
+    let (medium, store) = fresh(1, 8 << 20);
+    let id = object_of(&store, PARTITION, Some(Profile::Blake3));
+    let attribute = AttributeId { page: 7, number: 3 };
+    store.set_attribute(id, attribute, b"one").unwrap();
+    let one = store.page_digest(id, 7).unwrap();
+    store.flush().unwrap();
+    drop(store);
+    let store = open(&medium).unwrap();
+    assert_eq!(store.page_digest(id, 7).unwrap(), one);
+    store.set_attribute(id, attribute, b"two").unwrap();
+    let two = store.page_digest(id, 7).unwrap();
+    assert_ne!(two, one);
+    store.set_attribute(id, attribute, b"one").unwrap();
+    store.flush().unwrap();
+    drop(store);
+    let store = open(&medium.crash()).unwrap();
+    assert_eq!(store.page_digest(id, 7).unwrap(), one);
+}
+
+/// All objects of a store keep their sums.
+fn check_sums(store: &DiskStore, what: &str) -> usize {
+    let mut seen = 0;
+    for (id, _) in store.list(ObjectId::ROOT, 100).unwrap() {
+        if let Some((stored, found)) = store.digest_sums(id).unwrap() {
+            assert_eq!(stored, found, "{what}: {id}");
+            seen += usize::from(store.stat(id).unwrap().used_bytes > 0);
+        }
+    }
+    seen
+}
+
+fn lt_world(seed: u64) -> (SimMedium, DiskStore) {
+    let (medium, store) = fresh(seed, 8 << 20);
+    for partition in [0, 1] {
+        contract::apply(&store, &Op::Profile(partition, Profile::LtHash.code()));
+    }
+    (medium, store)
+}
+
+#[test]
+fn the_sum_of_an_object_is_that_of_its_digests_after_any_history() {
+    let mut seen = 0;
+    for seed in seeds(12) {
+        let (medium, store) = lt_world(seed);
+        let mut random = Random::new(seed);
+        for step in 0..150 {
+            let op = contract::random_op(&mut random);
+            contract::apply(&store, &op);
+            if step % 10 == 0 {
+                seen += check_sums(&store, &format!("seed {seed}, step {step}: {op:?}"));
+            }
+        }
+        store.flush().unwrap();
+        let calls = medium.calls();
+        medium.fault(Fault::Power(calls.writes + calls.syncs + 1 + random.below(40)));
+        for _ in 0..60 {
+            contract::apply(&store, &contract::random_op(&mut random));
+        }
+        drop(store);
+        let store = open(&medium.crash()).unwrap();
+        seen += check_sums(&store, &format!("seed {seed}, after a crash"));
+    }
+    assert!(seen > 100, "{seen} objects with bytes");
+}
