@@ -3,8 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use sealstone_digest::{Covered, Profile, Value};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
-use sealstone_store::{Memberships, MemoryStore, ObjectStore, Scope, Space, Stat, StoreError, Stretch};
+use sealstone_store::{
+    Digested, Digests, KnownDigests, Memberships, MemoryStore, ObjectStore, Scope, Space, Stat, StoreError,
+    Stretch,
+};
 
 /// What happens after each change: the number of it since the start.
 pub type After = Box<dyn FnMut(u64) + Send>;
@@ -153,5 +157,34 @@ impl Memberships for Faulty {
     }
     fn collections(&self, from: ObjectId, max: usize) -> Result<Vec<ObjectId>, StoreError> {
         self.inner.collections(from, max)
+    }
+}
+
+impl Digests for Faulty {
+    fn profile(&self, partition: u64) -> Option<Profile> {
+        self.inner.profile(partition)
+    }
+    fn set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<(), StoreError> {
+        self.change()?;
+        self.inner.set_profile(partition, profile)
+    }
+    fn digests(&self, id: ObjectId, offset: u64, length: u64) -> Result<KnownDigests, StoreError> {
+        self.inner.digests(id, offset, length)
+    }
+    fn read_digested(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<Digested, StoreError> {
+        self.inner.read_digested(id, offset, into)
+    }
+    fn write_digested(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        data: &[u8],
+        covered: &Covered,
+    ) -> Result<(), StoreError> {
+        self.change()?;
+        self.inner.write_digested(id, offset, data, covered)
+    }
+    fn page_digest(&self, id: ObjectId, page: u32) -> Result<Option<Value>, StoreError> {
+        self.inner.page_digest(id, page)
     }
 }
