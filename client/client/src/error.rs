@@ -122,7 +122,7 @@ impl ClientError {
         match self {
             Self::Refused(failure) => failure.code.exit_code(),
             Self::Name(_) => 2,
-            Self::Device { error, .. } if error.is_denied() => 3,
+            Self::Device { error, .. } if error.is_denied() || error.is_not_admitted() => 3,
             Self::SessionOver | Self::LoginRefused | Self::WrongCertificate => 3,
             _ => 1,
         }

@@ -186,6 +186,11 @@ impl OsdError {
     #[must_use]
     pub const fn is_denied(&self) -> bool {
         matches!(self, Self::AccessDenied { .. } | Self::KeyFrozen)
-            || matches!(self, Self::Session(error) if error.is_denied())
+    }
+
+    /// Did one end not believe the other at the login? That says nothing about keys and credentials.
+    #[must_use]
+    pub const fn is_not_admitted(&self) -> bool {
+        matches!(self, Self::Session(error) if error.is_denied())
     }
 }

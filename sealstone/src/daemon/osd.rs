@@ -288,7 +288,7 @@ impl OsdDaemon {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         target_config.long_per_source_max = (cores / 2).max(1);
         // Whoever does not read what he asked for holds buffers: half of them at most.
-        let longest = target_config.protocol.data_out_max as usize;
+        let longest = (target_config.protocol.data_out_max as usize).next_power_of_two();
         target_config.memory_per_source_max =
             (target_config.memory_max / 2).max(longest).min(target_config.memory_max);
         target_config.memory_per_connection_max =
