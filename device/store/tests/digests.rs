@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use sealstone_digest::Profile;
+use sealstone_digest::{Cover, Covered, Profile};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::{self, Op, Random};
 use sealstone_store::sim::{Fault, SimMedium};
@@ -122,6 +122,25 @@ fn the_digest_of_a_damaged_unit_is_never_given() {
     // The block written anew makes it whole.
     store.write(id, 5 * BLOCK, &[8; BLOCK as usize]).unwrap();
     assert_eq!(known(&store, id), [true; 4]);
+}
+
+/// A digest that is not of the bytes, though all checksums are right: here by a caller who hands over a wrong one.
+#[test]
+fn a_scrub_finds_digests_that_are_not_of_the_bytes() {
+    for profile in Profile::ALL {
+        let (_, store) = fresh(1, 8 << 20);
+        let id = object_of(&store, PARTITION, Some(profile));
+        let (data, mut other) = (bytes(1, 1_200_000), bytes(1, 1_200_000));
+        store.write(id, 0, &data).unwrap();
+        assert_eq!(store.verify(id).unwrap(), []);
+        other[1_100_000] ^= 1;
+        let covered = Covered::of(Cover::new(profile, 0, 1_200_000, 1_200_000), &other);
+        store.write_digested(id, 0, &data, &covered).unwrap();
+        let unit = 1_100_000 / profile.unit_bytes() * profile.unit_bytes();
+        assert_eq!(store.verify(id).unwrap(), [(unit, profile.unit_bytes())], "{profile:?}");
+        store.write(id, unit, &data[unit as usize..][..profile.unit_bytes() as usize]).unwrap();
+        assert_eq!(store.verify(id).unwrap(), []);
+    }
 }
 
 #[test]

@@ -279,21 +279,24 @@ impl DiskStore {
         Ok((0, false))
     }
 
-    /// Reads and checks all blocks of a chunk that begins at `base` of an object. Gives the bytes read.
+    /// Reads and checks all blocks of a chunk that begins at `base` of an object, and the digests of its units. Gives the
+    /// bytes read.
     fn scrub_chunk(&self, id: ObjectId, base: u64, chunk: &Chunk, length: u64, walk: &mut Scrub) -> u64 {
-        let mut buffer = vec![0; (SLICE_BLOCKS * BLOCK) as usize];
+        let mut content = vec![0; CHUNK as usize];
+        let known = walk.found.len();
         let mut bytes = 0;
         for (extent, sums) in chunk.extents() {
             let start = base + u64::from(extent.first) * BLOCK;
             for (slice, sums) in sums.chunks(SLICE_BLOCKS as usize).enumerate() {
                 let first = slice as u64 * SLICE_BLOCKS;
-                let into = &mut buffer[..sums.len() * BLOCK as usize];
+                let from = (u64::from(extent.first) + first) * BLOCK;
+                let into = &mut content[from as usize..][..sums.len() * BLOCK as usize];
                 bytes += into.len() as u64;
                 if self.read_slice(extent.place + first, sums, 0, into).is_ok() {
                     continue;
                 }
                 for (at, sum) in (first..).zip(sums) {
-                    let block = &mut into[..BLOCK as usize];
+                    let block = &mut into[((at - first) * BLOCK) as usize..][..BLOCK as usize];
                     let kind = match self.read_slice(extent.place + at, &[*sum], 0, block) {
                         Ok(()) => continue,
                         Err(BadRead::Sum(_)) => DamageKind::Data,
@@ -306,6 +309,14 @@ impl DiskStore {
                         walk.found.push(Damage { object: id, kind, offset, length });
                     }
                 }
+            }
+        }
+        // Where all checksums are right, the digests beside them must be, too.
+        if walk.found.len() == known && length != u64::MAX {
+            for (unit, range) in chunk.wrong_digests(base, length, &content) {
+                tracing::error!(%id, unit, "a stored digest is not that of the bytes");
+                let (offset, length) = (range.start, range.end - range.start);
+                walk.found.push(Damage { object: id, kind: DamageKind::Data, offset, length });
             }
         }
         bytes

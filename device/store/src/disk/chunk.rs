@@ -3,6 +3,8 @@
 //! Does: keep extents compactly for the cache and the index, and flat for changing them.
 //! Does not: touch the medium. Truth: docs/design/store.md, "Chunk record".
 
+use std::ops::Range;
+
 use sealstone_digest::{Profile, Value as Digest};
 
 use super::digests::{self, Packed};
@@ -52,6 +54,21 @@ impl Chunk {
         })
     }
 
+    /// The units whose known digest is not that of their bytes, with their range; of the chunk at `base` of an object of
+    /// `length` bytes. `content` is all of the chunk.
+    pub(crate) fn wrong_digests(&self, base: u64, length: u64, content: &[u8]) -> Vec<(u64, Range<u64>)> {
+        let Some(profile) = self.digests.profile() else { return Vec::new() };
+        let check = |(number, value): (u32, Digest)| {
+            let start = u64::from(number) * profile.unit_bytes();
+            let end = (start + profile.unit_bytes()).min(length.saturating_sub(base)).max(start);
+            let unit = (base + start) / profile.unit_bytes();
+            let bytes = &content[start as usize..end as usize];
+            let right = !bytes.is_empty() && profile.value(unit, bytes) == value;
+            (!right).then(|| (unit, base + start..base + end.max(start + 1)))
+        };
+        self.digests.iter(profile).filter_map(check).collect()
+    }
+
     /// The same, with all of it counted as committed: no block of it is written in place any more.
     pub(crate) fn settled(&self) -> Self {
         let mut settled = self.clone();
@@ -90,9 +107,7 @@ impl Chunk {
         let mut extents: Vec<Extent> = Vec::with_capacity(count);
         let (mut next, mut blocks) = (0, 0);
         for row in table.chunks_exact(12) {
-            let number = |range: std::ops::Range<usize>| {
-                row[range].iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))
-            };
+            let number = |range: Range<usize>| row[range].iter().rev().fold(0, |n, &b| n << 8 | u64::from(b));
             let (first, length, place) = (number(0..2), number(2..4), number(4..12));
             if first < next || length == 0 || first + length > CHUNK_BLOCKS || place > HOLE - CHUNK_BLOCKS {
                 return Err(Rotten);

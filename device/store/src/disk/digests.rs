@@ -47,6 +47,11 @@ impl Packed {
         Value::new(&self.values[before * length..][..length])
     }
 
+    /// What its values are of, if any is known.
+    pub(crate) fn profile(&self) -> Option<Profile> {
+        self.profile
+    }
+
     /// The known units and their values.
     pub(crate) fn iter(&self, profile: Profile) -> impl Iterator<Item = (u32, Value)> + '_ {
         (0..units(profile)).filter_map(move |unit| Some((unit, self.get(profile, unit)?)))
