@@ -4,14 +4,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use sealstone_digest::Profile;
 use sealstone_initiator::{
     Bearer, Operation, OsdClient, OsdError, OsdOptions, SystemEnvironment, TargetUrl, TcpDial,
 };
-use sealstone_osd::{ObjectId, SecurityMethod};
+use sealstone_osd::{AttributeId, ObjectId};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 use crate::Outcome;
+use crate::contender::Contender;
 use crate::credential::Issuer;
 use crate::daemon::Osd;
 use crate::settings::Settings;
@@ -19,21 +21,28 @@ use crate::workload::{Direction, Offsets, SIZES, Workload};
 
 /// Threads that run tasks, as many as the real client has.
 const WORKERS: usize = 2;
-/// Where the objects live.
-const PARTITION: u64 = 1 << 16;
-const READ_OBJECT: ObjectId = ObjectId::new(PARTITION, 1 << 16);
-const WRITTEN_OBJECT: ObjectId = ObjectId::new(PARTITION, (1 << 16) + 1);
+/// Objects of a partition: one is read, one is written.
+const READ_NUMBER: u64 = 1 << 16;
+const WRITTEN_NUMBER: u64 = READ_NUMBER + 1;
+
+/// Where the objects live that are stored with these digests.
+const fn partition(profile: Profile) -> u64 {
+    match profile {
+        Profile::Blake3 => 1 << 16,
+        other => (1 << 16) + other.code() as u64,
+    }
+}
 /// Bytes of one command while the objects are filled.
 const FILL_BYTES: u64 = 1 << 20;
-const METHODS: [SecurityMethod; 4] =
-    [SecurityMethod::NoSec, SecurityMethod::CapKey, SecurityMethod::CmdRsp, SecurityMethod::AllData];
+/// Partition page of ours, attribute 1: the profile of stored digests.
+const PROFILE: AttributeId = AttributeId::new(0x3000_F006, 1);
 
 /// A connected client with a credential for each method and object.
 pub(crate) struct Client {
     runtime: Runtime,
     device: OsdClient,
-    /// In the order of [`METHODS`]: for the object that is read, and for the one that is written.
-    bearers: Vec<(Bearer, Bearer)>,
+    /// For the object that is read, and for the one that is written.
+    bearers: Vec<(Contender, [(ObjectId, Bearer); 2])>,
     /// May do anything, on a device that allows it.
     anything: Bearer,
     payload: Bytes,
@@ -51,16 +60,36 @@ impl Client {
     /// Connects, makes the objects and fills them.
     pub(crate) fn connect(osd: &Osd, settings: &Settings) -> Outcome<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
-        let issuer = Issuer::of(&osd.data, PARTITION)?;
         let url: TargetUrl = osd.url.parse()?;
         let environment = Arc::new(SystemEnvironment);
         let options = OsdOptions::new(&*environment);
         let device = OsdClient::new(Arc::new(TcpDial::new(&url)), &url, environment, options);
-        let anything = issuer.anything()?;
-        runtime.block_on(device.create_partition(&anything, PARTITION))?;
+        let anything = Issuer::of(&osd.data, partition(Profile::Blake3))?.anything()?;
         let mut bearers = Vec::new();
-        for method in METHODS {
-            bearers.push((issuer.object(READ_OBJECT, method)?, issuer.object(WRITTEN_OBJECT, method)?));
+        let mut profiles = Vec::new();
+        for contender in settings.contenders.iter().copied() {
+            let Some(method) = contender.method() else { continue };
+            let profile = contender.profile();
+            let partition = partition(profile);
+            if !profiles.contains(&profile) {
+                profiles.push(profile);
+                runtime.block_on(device.create_partition(&anything, partition))?;
+                if profile != Profile::DEFAULT {
+                    let code = Bytes::copy_from_slice(&[profile.code()]);
+                    let set = vec![(PROFILE, code)];
+                    runtime.block_on(device.set_attributes(
+                        &anything,
+                        ObjectId::of_partition(partition),
+                        set,
+                    ))?;
+                }
+            }
+            let issuer = Issuer::of(&osd.data, partition)?;
+            let bearer = |number| {
+                let object = ObjectId::new(partition, number);
+                Outcome::Ok((object, issuer.object(object, method, contender.slot())?))
+            };
+            bearers.push((contender, [bearer(READ_NUMBER)?, bearer(WRITTEN_NUMBER)?]));
         }
         let largest = SIZES.into_iter().max().unwrap_or(0).max(usize::try_from(FILL_BYTES)?);
         let mut payload = vec![0; largest];
@@ -73,8 +102,10 @@ impl Client {
             payload: payload.into(),
             object_bytes: settings.object_bytes,
         };
-        for object in [READ_OBJECT, WRITTEN_OBJECT] {
-            client.fill(object)?;
+        for profile in profiles {
+            for number in [READ_NUMBER, WRITTEN_NUMBER] {
+                client.fill(ObjectId::new(partition(profile), number))?;
+            }
         }
         client.flush()?;
         Ok(client)
@@ -100,13 +131,13 @@ impl Client {
     pub(crate) fn turn(
         &self,
         workload: &Workload,
-        method: SecurityMethod,
+        contender: Contender,
         time: Duration,
         seed: u64,
     ) -> Outcome<Turn> {
-        let at = METHODS.iter().position(|&other| other == method).ok_or("an unknown method")?;
-        let (reader, writer) = &self.bearers[at];
-        let bearer = match workload.direction {
+        let own = self.bearers.iter().find(|(other, _)| *other == contender);
+        let (_, [reader, writer]) = own.ok_or("nobody has credentials for this method")?;
+        let (object, bearer) = match workload.direction {
             Direction::Read => reader,
             Direction::Write => writer,
         };
@@ -118,6 +149,7 @@ impl Client {
                 let lane = Lane {
                     device: self.device.clone(),
                     bearer: bearer.clone(),
+                    object: *object,
                     offsets: offsets.clone(),
                     payload: self.payload.slice(..workload.bytes),
                     direction: workload.direction,
@@ -138,6 +170,7 @@ impl Client {
 struct Lane {
     device: OsdClient,
     bearer: Bearer,
+    object: ObjectId,
     offsets: Arc<Mutex<Offsets>>,
     payload: Bytes,
     direction: Direction,
@@ -151,10 +184,10 @@ impl Lane {
             let offset = self.offsets.lock().unwrap_or_else(PoisonError::into_inner).next().unwrap_or(0);
             let operation = match self.direction {
                 Direction::Read => {
-                    Operation::Read { object: READ_OBJECT, offset, length: self.payload.len(), buffer }
+                    Operation::Read { object: self.object, offset, length: self.payload.len(), buffer }
                 }
                 Direction::Write => {
-                    Operation::Write { object: WRITTEN_OBJECT, offset, data: self.payload.clone() }
+                    Operation::Write { object: self.object, offset, data: self.payload.clone() }
                 }
             };
             // Buffers are used again, as the real client does.

@@ -1,6 +1,10 @@
-//! Who is compared: plain TCP, and the four security methods.
+//! Who is compared: plain TCP, the four security methods, and ALLDATA by each algorithm.
 
+use sealstone_digest::Profile;
 use sealstone_osd::SecurityMethod;
+use sealstone_seal::algorithm::{
+    SLOT_HMAC_SHA1, SLOT_HMAC_SHA256, SLOT_UNITS_ADHASH, SLOT_UNITS_BLAKE3, SLOT_UNITS_SHA1,
+};
 use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -11,16 +15,45 @@ pub(crate) enum Contender {
     NoSec,
     CapKey,
     CmdRsp,
+    /// With the algorithm that clients get: HMAC-SHA256 over BLAKE3 units, F3h.
     AllData,
+    /// HMAC-SHA256 over all bytes, F1h.
+    #[serde(rename = "ALLDATA-F1H")]
+    AllDataF1,
+    /// HMAC-SHA1 over all bytes, 01h.
+    #[serde(rename = "ALLDATA-01H")]
+    AllData01,
+    /// HMAC-SHA1 over SHA-1 units, F4h.
+    #[serde(rename = "ALLDATA-F4H")]
+    AllDataF4,
+    /// HMAC-SHA1 over AdHash units, F5h.
+    #[serde(rename = "ALLDATA-F5H")]
+    AllDataF5,
 }
 
 impl Contender {
+    /// Those of a usual run.
     pub(crate) const ALL: [Self; 5] = [Self::Tcp, Self::NoSec, Self::CapKey, Self::CmdRsp, Self::AllData];
+    /// Those of a run about algorithms.
+    pub(crate) const ALGORITHMS: [Self; 6] =
+        [Self::NoSec, Self::AllData, Self::AllDataF1, Self::AllData01, Self::AllDataF4, Self::AllDataF5];
+    /// All there are.
+    pub(crate) const EVERY: [Self; 9] = [
+        Self::Tcp,
+        Self::NoSec,
+        Self::CapKey,
+        Self::CmdRsp,
+        Self::AllData,
+        Self::AllDataF1,
+        Self::AllData01,
+        Self::AllDataF4,
+        Self::AllDataF5,
+    ];
 
     /// From its name, in letters of any case.
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|contender| contender.name().eq_ignore_ascii_case(name));
-        found.ok_or_else(|| format!("one of {}", Self::ALL.map(Self::name).join(", ")))
+        let found = Self::EVERY.into_iter().find(|contender| contender.name().eq_ignore_ascii_case(name));
+        found.ok_or_else(|| format!("one of {}", Self::EVERY.map(Self::name).join(", ")))
     }
 
     pub(crate) const fn name(self) -> &'static str {
@@ -30,6 +63,10 @@ impl Contender {
             Self::CapKey => "CAPKEY",
             Self::CmdRsp => "CMDRSP",
             Self::AllData => "ALLDATA",
+            Self::AllDataF1 => "ALLDATA-F1H",
+            Self::AllData01 => "ALLDATA-01H",
+            Self::AllDataF4 => "ALLDATA-F4H",
+            Self::AllDataF5 => "ALLDATA-F5H",
         }
     }
 
@@ -40,7 +77,29 @@ impl Contender {
             Self::NoSec => Some(SecurityMethod::NoSec),
             Self::CapKey => Some(SecurityMethod::CapKey),
             Self::CmdRsp => Some(SecurityMethod::CmdRsp),
-            Self::AllData => Some(SecurityMethod::AllData),
+            Self::AllData | Self::AllDataF1 | Self::AllData01 | Self::AllDataF4 | Self::AllDataF5 => {
+                Some(SecurityMethod::AllData)
+            }
+        }
+    }
+
+    /// The algorithm slot of its credentials.
+    pub(crate) const fn slot(self) -> u8 {
+        match self {
+            Self::Tcp | Self::NoSec | Self::CapKey | Self::CmdRsp | Self::AllDataF1 => SLOT_HMAC_SHA256,
+            Self::AllData => SLOT_UNITS_BLAKE3,
+            Self::AllData01 => SLOT_HMAC_SHA1,
+            Self::AllDataF4 => SLOT_UNITS_SHA1,
+            Self::AllDataF5 => SLOT_UNITS_ADHASH,
+        }
+    }
+
+    /// The digests that its objects are stored with: those that its check values are over.
+    pub(crate) const fn profile(self) -> Profile {
+        match self {
+            Self::AllDataF4 => Profile::Sha1,
+            Self::AllDataF5 => Profile::AdHash256,
+            _ => Profile::Blake3,
         }
     }
 }

@@ -71,10 +71,10 @@ impl Issuer {
     }
 
     /// Everything that can be done to a user object.
-    pub(crate) fn object(&self, object: ObjectId, method: SecurityMethod) -> Outcome<Bearer> {
+    pub(crate) fn object(&self, object: ObjectId, method: SecurityMethod, slot: u8) -> Outcome<Bearer> {
         let descriptor = Descriptor::User { scope: Scope::default(), allowed: object, range: Range::ALL };
         let permissions = Permissions::READ.union(Permissions::WRITE).union(Permissions::CREATE);
-        self.issue(ObjectType::User, permissions, descriptor, method)
+        self.issue_by(ObjectType::User, permissions, descriptor, method, slot)
     }
 
     /// What only a NOSEC device allows: anything.
@@ -91,6 +91,18 @@ impl Issuer {
         descriptor: Descriptor,
         method: SecurityMethod,
     ) -> Outcome<Bearer> {
+        let slot = algorithm::preferred_slot(Generation::Osd2, method);
+        self.issue_by(object_type, permissions, descriptor, method, slot)
+    }
+
+    fn issue_by(
+        &self,
+        object_type: ObjectType,
+        permissions: Permissions,
+        descriptor: Descriptor,
+        method: SecurityMethod,
+        slot: u8,
+    ) -> Outcome<Bearer> {
         let mut discriminator = [0; 12];
         getrandom::fill(&mut discriminator).map_err(|error| error.to_string())?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
@@ -98,7 +110,7 @@ impl Issuer {
             generation: Generation::Osd2,
             format: Generation::Osd2,
             key_version: 0,
-            icv_algorithm: algorithm::SLOT_HMAC_SHA256,
+            icv_algorithm: slot,
             method,
             expires_ms: u64::try_from(now.as_millis())? + LIFETIME_MS,
             audit: [0xBE; 20],
@@ -108,9 +120,10 @@ impl Issuer {
             permissions,
             descriptor,
         };
-        let credential = Credential::issue(&self.0, &AlgorithmSlots::DEFAULT, &capability)
-            .map_err(|error| error.to_string())?;
-        Ok(Bearer::of(&credential)?)
+        // The device was started with what is broken, so that it can be measured.
+        let slots = &AlgorithmSlots::WITH_BROKEN;
+        let credential = Credential::issue(&self.0, slots, &capability).map_err(|error| error.to_string())?;
+        Ok(Bearer::in_slots(&credential, slots)?)
     }
 }
 

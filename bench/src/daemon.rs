@@ -101,8 +101,8 @@ fn init(binary: &Path, arguments: &[&str], data: &Path) -> Outcome {
 }
 
 const OSD_INIT: [&str; 6] = ["osd", "init", "--capacity", CAPACITY, "--name", "bench"];
-const OSD_SERVE: [&str; 6] =
-    ["osd", "serve", "--insecure-nosec", "--insecure-capkey", "--listen", "127.0.0.1:0"];
+const OSD_SERVE: [&str; 7] =
+    ["osd", "serve", "--insecure-nosec", "--insecure-capkey", "--insecure-adhash", "--listen", "127.0.0.1:0"];
 const MDS_INIT: [&str; 2] = ["mds", "init"];
 const MDS_SERVE: [&str; 4] = ["mds", "serve", "--listen", "127.0.0.1:0"];
 

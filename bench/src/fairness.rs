@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use sealstone_osd::SecurityMethod;
 use serde::Serialize;
 
 use crate::Outcome;
 use crate::client::Client;
+use crate::contender::Contender;
 use crate::daemon::Osd;
 use crate::process::usage;
 use crate::settings::{Run, Settings};
@@ -136,7 +136,7 @@ fn one(
     let (mut alone, mut attacked, mut shares) = (Vec::new(), Vec::new(), Vec::new());
     let time = Duration::from_secs_f64(settings.seconds);
     let rate = |seed| -> Outcome<f64> {
-        let turn = client.turn(&HONEST, SecurityMethod::NoSec, time, seed)?;
+        let turn = client.turn(&HONEST, Contender::NoSec, time, seed)?;
         Ok(turn.operations as f64 / turn.time.as_secs_f64())
     };
     for run in 0..settings.runs as u64 {

@@ -20,6 +20,7 @@ mod latency;
 mod machine;
 mod measure;
 mod objects;
+mod plots;
 mod process;
 mod report;
 mod settings;
@@ -112,7 +113,7 @@ fn run(settings: Settings, arguments: &settings::Run) -> Outcome {
     drop(client);
     osd.stop()?;
     machine.look_again();
-    let figures = figures::of(&measured.samples);
+    let figures = figures::of(&settings.grid, &measured.samples);
     let verdicts = verdicts::of(&figures, &memory, &starts);
     let findings =
         Findings { machine, settings, figures, memory, starts, verdicts, samples: measured.samples };
@@ -123,6 +124,11 @@ fn run(settings: Settings, arguments: &settings::Run) -> Outcome {
         fs::write(file, serde_json::to_vec_pretty(&findings)?)?;
         eprintln!("all samples: {}", file.display());
     }
-    print!("{}", report::text(&findings));
+    if let Some(folder) = &arguments.plots {
+        plots::draw(folder, &findings.figures)?;
+        eprintln!("plots: {}", folder.display());
+    }
+    let text = if arguments.algorithms { report::algorithms(&findings) } else { report::text(&findings) };
+    print!("{text}");
     Ok(())
 }

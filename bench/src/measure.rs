@@ -9,7 +9,7 @@ use crate::contender::Contender;
 use crate::daemon::Osd;
 use crate::process::{own, usage};
 use crate::settings::Settings;
-use crate::workload::{Direction, Pattern, Workload, grid};
+use crate::workload::{Direction, Pattern, Workload};
 use crate::{Outcome, ceiling};
 
 /// Before each turn, this part of a turn does not count.
@@ -59,9 +59,9 @@ pub(crate) fn all(settings: &Settings, osd: &Osd, client: &Client) -> Outcome<Me
     for (direction, peak) in [Direction::Read, Direction::Write].into_iter().zip(&mut peaks) {
         for run in 0..settings.runs {
             let begin = Instant::now();
-            for workload in grid().filter(|workload| workload.direction == direction) {
-                if settings.wants(&workload) {
-                    one(settings, osd, client, run, &workload, &mut samples)?;
+            for workload in settings.grid.iter().filter(|workload| workload.direction == direction) {
+                if settings.wants(workload) {
+                    one(settings, osd, client, run, workload, &mut samples)?;
                 }
             }
             let seconds = begin.elapsed().as_secs();
@@ -125,7 +125,7 @@ fn turn(
     seed: u64,
 ) -> Outcome<Turn> {
     match contender.method() {
-        Some(method) => client.turn(workload, method, time, seed),
+        Some(_) => client.turn(workload, contender, time, seed),
         None => {
             let (operations, time) = ceiling::run(workload.direction, workload.bytes, workload.depth, time)?;
             Ok(Turn { operations, time })

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::Findings;
 use crate::contender::Contender;
 use crate::figures::{Figure, Ratio};
+use crate::plots;
 
 /// A table, what else was measured, and the verdicts.
 pub(crate) fn text(findings: &Findings) -> String {
@@ -54,6 +55,57 @@ fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
         mib(memory.osd_peak_kib)
     )?;
     writeln!(text, "Metadata server: {:.1} MiB idle.\n", mib(memory.mds_idle_kib))?;
+    for verdict in &findings.verdicts {
+        let word = if verdict.reached { "reached" } else { "not reached" };
+        writeln!(text, "{word:12} {:62} {}", verdict.aim, verdict.measured)?;
+    }
+    Ok(())
+}
+
+/// The table of a run about algorithms.
+pub(crate) fn algorithms(findings: &Findings) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_algorithms(&mut text, findings);
+    text
+}
+
+fn write_algorithms(text: &mut String, findings: &Findings) -> std::fmt::Result {
+    writeln!(
+        text,
+        "Throughput of ALLDATA by algorithm, % of NOSEC in the same round with 95 % intervals, and CPU time of the \
+         device, % of NOSEC's\n"
+    )?;
+    let all = || Contender::ALGORITHMS.into_iter().filter(|&contender| contender != Contender::NoSec);
+    write!(text, "{:28}{:>8}{:>8}", "", "MiB/s", "s/GiB")?;
+    for contender in all() {
+        write!(text, "{:>24}", contender.name())?;
+    }
+    writeln!(text)?;
+    for figure in &findings.figures {
+        let Some(nosec) = figure.of(Contender::NoSec) else { continue };
+        write!(text, "{:28}{:>8.0}{:>8.2}", figure.name, nosec.mib_per_s, nosec.device_cpu_s_per_gib)?;
+        for contender in all() {
+            let cell = figure.of(contender).map_or("-".to_owned(), |result| {
+                let cpu = 100.0 * result.device_cpu_s_per_gib / nosec.device_cpu_s_per_gib;
+                format!("{} {cpu:.0}", percent(Some(&result.to_nosec)))
+            });
+            write!(text, "{cell:>24}")?;
+        }
+        writeln!(text)?;
+    }
+    writeln!(text)?;
+    for (one, other) in [
+        (Contender::AllDataF4, Contender::AllData01),
+        (Contender::AllDataF5, Contender::AllData01),
+        (Contender::AllDataF5, Contender::AllDataF4),
+        (Contender::AllData, Contender::AllDataF1),
+    ] {
+        for line in plots::crossovers(&findings.figures, one, other) {
+            writeln!(text, "{line}")?;
+        }
+    }
+    writeln!(text)?;
     for verdict in &findings.verdicts {
         let word = if verdict.reached { "reached" } else { "not reached" };
         writeln!(text, "{word:12} {:62} {}", verdict.aim, verdict.measured)?;

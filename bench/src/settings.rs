@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::Outcome;
 use crate::contender::Contender;
-use crate::workload::Workload;
+use crate::workload::{Workload, algorithm_grid, grid};
 
 /// Runs of a usual and of a quick measurement.
 const RUNS: usize = 5;
@@ -117,7 +117,13 @@ pub(crate) struct Run {
     /// Only workloads whose name contains this, as in `read-sequential-64k`; `$` stands for the end of the name.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Only these, as in `NOSEC,CMDRSP` [default: TCP and all four methods].
+    /// Measure ALLDATA by each of its algorithms, aligned and not, beside NOSEC.
+    #[arg(long)]
+    pub(crate) algorithms: bool,
+    /// Draw what `--algorithms` measured into this folder, as SVG.
+    #[arg(long, value_name = "DIR", requires = "algorithms")]
+    pub(crate) plots: Option<PathBuf>,
+    /// Only these, as in `NOSEC,CMDRSP` [default: TCP and all four methods; with --algorithms NOSEC and all algorithms].
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Contender::parse)]
     contenders: Vec<Contender>,
 }
@@ -134,6 +140,9 @@ pub(crate) struct Settings {
     pub(crate) object_bytes: u64,
     pub(crate) only: String,
     pub(crate) contenders: Vec<Contender>,
+    /// Said in each sample.
+    #[serde(skip)]
+    pub(crate) grid: Vec<Workload>,
 }
 
 impl Run {
@@ -154,9 +163,11 @@ impl Run {
             object_bytes: OBJECT_BYTES,
             only: self.only.clone().unwrap_or_default(),
             contenders: match &self.contenders[..] {
+                [] if self.algorithms => Contender::ALGORITHMS.to_vec(),
                 [] => Contender::ALL.to_vec(),
                 some => some.to_vec(),
             },
+            grid: if self.algorithms { algorithm_grid().collect() } else { grid().collect() },
         })
     }
 }

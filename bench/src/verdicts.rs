@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::contender::Contender;
 use crate::daemon::Starts;
-use crate::figures::{Figure, Memory};
+use crate::figures::{Figure, Memory, Result as FigureResult};
 use crate::workload::{Direction, Pattern};
 
 /// CAPKEY and CMDRSP give at least this part of NOSEC ...
@@ -15,6 +15,8 @@ const METHOD_BYTES_MIN: usize = 64 << 10;
 const CEILING_BYTES: usize = 1 << 20;
 /// ... reach at least this part of plain TCP.
 const CEILING_RATIO_MIN: f64 = 0.5;
+/// A protected read costs the device at most so many times what an open one does.
+const READ_CPU_MAX: f64 = 1.05;
 /// An idle daemon has less resident memory, in KiB.
 const IDLE_KIB_MAX: u64 = 64 << 10;
 /// A daemon is ready within, in seconds.
@@ -44,6 +46,21 @@ pub(crate) fn of(figures: &[Figure], memory: &Memory, starts: &Starts) -> Vec<Ve
         let by_cpu = results().map(|(result, name)| (result.to_nosec_by_cpu, name)).collect();
         verdicts.extend(least(aim(", by CPU time"), by_cpu, METHOD_RATIO_MIN));
     }
+    for (direction, aim, min) in [
+        (Direction::Read, "ALLDATA, sequential reads at 64 KiB and above: 75 % of NOSEC", 0.75),
+        (Direction::Write, "ALLDATA, sequential writes at 64 KiB and above: 65 % of NOSEC", 0.65),
+    ] {
+        let ratios = large(figures, direction).map(|(own, _, name)| (own.to_nosec.median, name));
+        verdicts.extend(least(aim.into(), ratios.collect(), min));
+    }
+    // More is worse here: the ratio is turned round, so that the worst is the least.
+    let cpu = large(figures, Direction::Read)
+        .map(|(own, nosec, name)| (nosec.device_cpu_s_per_gib / own.device_cpu_s_per_gib, name));
+    verdicts.extend(least(
+        "ALLDATA, the same reads: NOSEC needs 95 % of its device CPU".into(),
+        cpu.collect(),
+        1.0 / READ_CPU_MAX,
+    ));
     let reads = figures.iter().filter(|figure| {
         let workload = &figure.workload;
         (workload.direction, workload.pattern, workload.bytes)
@@ -72,6 +89,23 @@ pub(crate) fn of(figures: &[Figure], memory: &Memory, starts: &Starts) -> Vec<Ve
         });
     }
     verdicts
+}
+
+/// ALLDATA and NOSEC in large sequential workloads.
+fn large(
+    figures: &[Figure],
+    direction: Direction,
+) -> impl Iterator<Item = (&FigureResult, &FigureResult, String)> {
+    figures
+        .iter()
+        .filter(move |figure| {
+            let workload = &figure.workload;
+            workload.bytes >= METHOD_BYTES_MIN
+                && (workload.direction, workload.pattern) == (direction, Pattern::Sequential)
+        })
+        .filter_map(|figure| {
+            Some((figure.of(Contender::AllData)?, figure.of(Contender::NoSec)?, figure.name.clone()))
+        })
 }
 
 /// An aim that every one of several workloads has to reach; none if none was measured.

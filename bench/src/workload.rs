@@ -29,7 +29,12 @@ pub(crate) enum Pattern {
     Sequential,
     /// Uniform over the object, aligned to the size.
     Random,
+    /// Uniform over the object, beginning [`OFF`] bytes after a multiple of the size: on no border of anything.
+    Unaligned,
 }
+
+/// How far unaligned commands begin after a multiple of their size, bytes: as in the figures of the paper.
+pub(crate) const OFF: u64 = 4000;
 
 /// One cell of the table, without its method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -46,9 +51,11 @@ impl Workload {
         let pattern = match self.pattern {
             Pattern::Sequential => "sequential",
             Pattern::Random => "random",
+            Pattern::Unaligned => "unaligned",
         };
         let size = match self.bytes {
             bytes if bytes >= 1 << 20 => format!("{}m", bytes >> 20),
+            bytes if bytes < 1 << 10 => format!("{bytes}b"),
             bytes => format!("{}k", bytes >> 10),
         };
         format!("{}-{pattern}-{size}-d{}", self.direction.name(), self.depth)
@@ -76,6 +83,27 @@ pub(crate) fn grid() -> impl Iterator<Item = Workload> {
     })
 }
 
+/// Sizes of a run about algorithms: around the borders of units, and far beyond.
+const ALGORITHM_SIZES: [usize; 6] = [4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// Sizes of small writes, which change a part of one unit.
+const SMALL_SIZES: [usize; 2] = [512, 1 << 10];
+/// Enough to keep both ends busy.
+const ALGORITHM_DEPTH: usize = 16;
+
+/// The grid of a run about algorithms: aligned and not.
+pub(crate) fn algorithm_grid() -> impl Iterator<Item = Workload> {
+    let of = |direction, pattern, bytes| Workload { direction, pattern, bytes, depth: ALGORITHM_DEPTH };
+    let small = SMALL_SIZES.into_iter().map(move |bytes| of(Direction::Write, Pattern::Unaligned, bytes));
+    [Direction::Read, Direction::Write]
+        .into_iter()
+        .flat_map(move |direction| {
+            [Pattern::Sequential, Pattern::Unaligned].into_iter().flat_map(move |pattern| {
+                ALGORITHM_SIZES.into_iter().map(move |bytes| of(direction, pattern, bytes))
+            })
+        })
+        .chain(small)
+}
+
 /// The median; rates that a noisy machine disturbed once do not move it.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
@@ -92,13 +120,16 @@ pub(crate) struct Offsets {
     next: u64,
     slots: u64,
     bytes: u64,
+    off: u64,
     pattern: Pattern,
 }
 
 impl Offsets {
     pub(crate) fn new(workload: &Workload, object_bytes: u64, seed: u64) -> Self {
         let bytes = workload.bytes as u64;
-        Self { state: seed | 1, next: 0, slots: object_bytes / bytes, bytes, pattern: workload.pattern }
+        let off = if workload.pattern == Pattern::Unaligned { OFF } else { 0 };
+        let slots = (object_bytes - off) / bytes;
+        Self { state: seed | 1, next: 0, slots, bytes, off, pattern: workload.pattern }
     }
 }
 
@@ -111,14 +142,14 @@ impl Iterator for Offsets {
                 self.next = (self.next + 1) % self.slots;
                 self.next
             }
-            Pattern::Random => {
+            Pattern::Random | Pattern::Unaligned => {
                 self.state ^= self.state >> 12;
                 self.state ^= self.state << 25;
                 self.state ^= self.state >> 27;
                 self.state.wrapping_mul(0x2545_F491_4F6C_DD1D) % self.slots
             }
         };
-        Some(slot * self.bytes)
+        Some(slot * self.bytes + self.off)
     }
 }
 
@@ -135,9 +166,11 @@ mod tests {
     /// Every offset lies inside the object and on the size's grid.
     #[test]
     fn offsets_stay_inside_and_aligned() {
-        for workload in grid() {
+        for workload in grid().chain(algorithm_grid()) {
+            let off = if workload.pattern == Pattern::Unaligned { OFF } else { 0 };
             for offset in Offsets::new(&workload, 64 << 20, 7).take(1000) {
-                assert!(offset + workload.bytes as u64 <= 64 << 20 && offset % workload.bytes as u64 == 0);
+                assert!(offset + workload.bytes as u64 <= 64 << 20);
+                assert!((offset - off).is_multiple_of(workload.bytes as u64));
             }
         }
     }

@@ -39,6 +39,10 @@ impl Bearer {
     /// # Errors
     /// See [`BearerError`].
     pub fn new(capability: &[u8], key: &[u8]) -> Result<Self, BearerError> {
+        Self::from_parts(capability, key, &AlgorithmSlots::DEFAULT)
+    }
+
+    fn from_parts(capability: &[u8], key: &[u8], slots: &AlgorithmSlots) -> Result<Self, BearerError> {
         let generation = [Generation::Osd1, Generation::Osd2]
             .into_iter()
             .find(|generation| generation.capability_len() == capability.len())
@@ -50,12 +54,11 @@ impl Bearer {
             _ => CapabilityKey::new(key),
         }
         .ok_or(BearerError::Key)?;
-        let signer = Signer::new(&Credential { capability: bytes, key }, &AlgorithmSlots::DEFAULT).map_err(
-            |error| match error {
+        let signer =
+            Signer::new(&Credential { capability: bytes, key }, slots).map_err(|error| match error {
                 SignError::Algorithm(slot) => BearerError::Slot(slot),
                 _ => BearerError::Capability,
-            },
-        )?;
+            })?;
         Ok(Self(Arc::new(Inner { capability, signer })))
     }
 
@@ -65,6 +68,15 @@ impl Bearer {
     /// See [`BearerError`].
     pub fn of(credential: &Credential) -> Result<Self, BearerError> {
         Self::new(&credential.capability, credential.key.expose())
+    }
+
+    /// The same where a device has more in its slots than others: [`AlgorithmSlots::WITH_BROKEN`] if its administrator
+    /// asked for what is broken, and so did whoever runs this client.
+    ///
+    /// # Errors
+    /// See [`BearerError`].
+    pub fn in_slots(credential: &Credential, slots: &AlgorithmSlots) -> Result<Self, BearerError> {
+        Self::from_parts(&credential.capability, credential.key.expose(), slots)
     }
 
     /// What the capability says.
