@@ -18,6 +18,7 @@ use crate::catalog::{self, Catalog, UNLIMITED};
 use crate::clock::DeviceClock;
 use crate::contents::Contents;
 use crate::damage::{Book, Examiner};
+use crate::digests::Hashing;
 use crate::failure::Failure;
 use crate::guard::Guard;
 use crate::locks::Locks;
@@ -75,6 +76,7 @@ pub(crate) struct Device {
     pub(crate) tracking: Tracking,
     /// Partitions whose duplication is to be tried again.
     pub(crate) stranded: Stranded,
+    pub(crate) hashing: Hashing,
 }
 
 /// Lives as long as a FORMAT OSD runs.

@@ -6,11 +6,12 @@
 
 use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
+use sealstone_digest::Value;
 use sealstone_osd::cdb::{Action, Cdb, Command, Isolation, Timestamps, pointer};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
 use sealstone_scsi::lu::{ScsiCommand, ScsiReply};
 use sealstone_scsi::{Functions, Sense, Status};
-use sealstone_seal::cover::Place;
+use sealstone_seal::cover::{self, Place};
 use sealstone_seal::{Admitted, DataInLayout, Denial, Nonce, Permit, ReplySeal, Stored};
 use sealstone_store::Scope;
 
@@ -24,6 +25,7 @@ use crate::commands::{self, Done, Entries, Plan, Remark, Row, Run, Steps, Touch,
 use crate::contents::{Claim, Taken};
 use crate::continued;
 use crate::device::Device;
+use crate::digests;
 use crate::failure::Failure;
 use crate::guard::Came;
 use crate::isolation;
@@ -231,7 +233,9 @@ impl<'a> Execution<'a> {
         let into = usize::try_from(layout.data_max).unwrap_or(usize::MAX).min(buffer.len());
         let grouped = self.row.grouped && !self.row.stepwise && (self.row.changes || !wishes.set.is_empty());
         let scope = grouped.then(|| device.store.begin());
-        let mut work = Work { admitted, permit, wishes: &wishes, kind, attributes: None };
+        let whole_page = cover::whole_page(cdb, parts.get_attributes());
+        let mut work =
+            Work { admitted, permit, wishes: &wishes, kind, attributes: None, whole_page, page: None };
         let mut run = Run {
             device,
             nexus: self.nexus.id,
@@ -239,6 +243,8 @@ impl<'a> Execution<'a> {
             cdb,
             now_ms: self.now_ms,
             data_out: parts.data(),
+            covered: parts.covered(),
+            digests_wanted: admitted.reply().digest().map(|(profile, _)| profile),
             data_out_whole: self.command.data_out.len(),
             data_in: &mut buffer[..into],
             scattered: continued.spans,
@@ -519,6 +525,10 @@ impl<'a> Execution<'a> {
             true => work.wishes.retrieve_created(&views, &work.permit)?,
             false => work.wishes.retrieve_all(&views, &work.permit)?,
         });
+        if let (Some(profile), Some(page)) = (work.admitted.reply().profile(), work.whole_page) {
+            let list = work.attributes.as_deref().unwrap_or_default();
+            work.page = digests::page(self.device, object, profile, page, self.cdb.generation, list)?;
+        }
         self.progress.complete(Functions::GET_ATTRIBUTES);
         Ok(())
     }
@@ -620,8 +630,11 @@ impl<'a> Execution<'a> {
                 clip(place.offset.saturating_add(attributes.len() as u64)).saturating_sub(clip(place.offset))
             });
             let sent = &attributes[..taken.min(attributes.len())];
-            let stored =
-                Stored { place: Place { object_length: done.object_length, generation: 0 }, covered: None };
+            let stored = Stored {
+                place: Place { object_length: done.object_length, generation: 0 },
+                covered: done.digests.as_ref(),
+                page: work.page.filter(|_| sent.len() == attributes.len()),
+            };
             let reply = work.admitted.reply();
             let block = reply.data_in_of(&[&buffer[..covered]], sent, Some(&stored)).unwrap_or_default();
             wanted = wanted.max(at.saturating_add(block.len() as u64));
@@ -640,6 +653,10 @@ struct Work<'w, 'l> {
     wishes: &'w Wishes<'l>,
     kind: ObjectType,
     attributes: Option<Vec<u8>>,
+    /// The page that is asked for as a whole, and nothing else.
+    whole_page: Option<u32>,
+    /// Its digest, where that stands for the retrieved attributes.
+    page: Option<Value>,
 }
 
 /// Copies `bytes` to `at`, as far as the buffer reaches; the gap before them becomes zero. Gives the new end.

@@ -89,6 +89,8 @@ impl Job {
                 cdb,
                 now_ms: self.now_ms,
                 data_out: parts.data(),
+                covered: None,
+                digests_wanted: None,
                 data_out_whole: self.data_out.len(),
                 data_in: &mut [],
                 scattered: None,

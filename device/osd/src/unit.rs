@@ -26,6 +26,7 @@ use crate::commands;
 use crate::contents::Contents;
 use crate::damage::Book;
 use crate::device::{Device, OsdConfig};
+use crate::digests::{Hashing, HashingCount};
 use crate::environment::{Environment, Surroundings};
 use crate::execute::{Execution, Outcome};
 use crate::failure::Failure;
@@ -135,6 +136,7 @@ impl OsdUnit {
                 scrub,
                 tracking: Tracking::default(),
                 stranded: Stranded::default(),
+                hashing: Hashing::default(),
             },
             nexuses: Nexuses::new(surroundings),
             audit: parts.audit,
@@ -227,6 +229,12 @@ impl OsdUnit {
     #[must_use]
     pub const fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// What protected commands took from the store, and what was hashed for them.
+    #[must_use]
+    pub fn hashing(&self) -> HashingCount {
+        self.device.hashing.count()
     }
 
     /// Bytes usable and used, and number of partitions: for metrics and health.

@@ -250,6 +250,52 @@ def credentials_and_messages():
     store("continuations.json", "CDB continuation segments with their check value in bytes 8 to 39.", continuations)
 
 
+def pages():
+    """GET ATTRIBUTES of one page as a whole: the digest of the page stands for the retrieved list."""
+    vectors = []
+    page, entries = 0x10005, ((0, b"SEALSTON" + b"Vectors".ljust(32, b"\0")), (7, b"x"), (0x1234, bytes(range(200))))
+    record = struct.pack(">I", page)
+    for number, value in entries:
+        record += struct.pack(">II", number, len(value)) + value
+    for generation, slot, code in ((2, 2, "f3"), (2, 3, "f4"), (1, 3, "f4")):
+        body = b""
+        for number, value in entries:
+            if generation == 1:
+                body += struct.pack(">IIH", page, number, len(value)) + value
+            else:
+                entry = struct.pack(">II6xH", page, number, len(value)) + value
+                body += entry + bytes(-len(entry) % 8)
+        head = struct.pack(">BxH", 9, len(body)) if generation == 1 else struct.pack(">B3xI", 9, len(body))
+        retrieved = head + body
+        sha1 = COVERS[code][2] == 1
+        digest = hashlib.sha1(record).digest() if sha1 else digests.derive(b"sealstone attribute page v1", record)
+        hash_name = HASHES[code]
+        cap = capability(generation, slot, "ALLDATA")
+        cap_key = mac(hash_name, b"\x0b" * hashlib.new(hash_name).digest_size, cap, SYSTEM_ID)
+        _, number, list_number, unit = COVERS[code]
+        header = b"OSDHM\0" + bytes([1, number, 1, list_number, 0, 0]) + NONCE
+        header += struct.pack(">QQQQQQIIQQ", PARTITION, OBJECT, 0, 0, 0, 0, unit, 0, 0, len(retrieved))
+        tag = mac(hash_name, purpose_key(code, cap_key, "data_in"), header, digest)
+        integrity = struct.pack(">QQQQ", 0, len(retrieved), 0, 0) + field(tag, generation)
+        vectors.append(
+            {
+                "generation": generation,
+                "slot": slot,
+                "algorithm": code,
+                "method": "ALLDATA",
+                "capability_key": cap_key,
+                "nonce": NONCE,
+                "partition": PARTITION,
+                "object": OBJECT,
+                "page": page,
+                "retrieved_attributes": retrieved,
+                "page_digest": digest,
+                "data_in_integrity": integrity,
+            }
+        )
+    store("pages.json", "Hash and MAC: one page of attributes retrieved as a whole.", vectors)
+
+
 def covers():
     vectors = []
     content = lambda start, length: bytes((7 * at + at // 251) % 256 for at in range(start, start + length))
@@ -289,5 +335,6 @@ def covers():
 
 
 covers()
+pages()
 keys()
 credentials_and_messages()

@@ -7,9 +7,11 @@
 //! Truth: docs/design/security.md 5.1, 5.4; `docs/standards/security.md`, "Hash and MAC".
 
 use alloc::borrow::Cow;
+use alloc::vec::Vec;
 
-use sealstone_digest::{Cover, Covered, Direction, Profile, RangeHeader};
-use sealstone_osd::{Cdb, Command, ObjectId};
+use sealstone_digest::{AttributePage, Cover, Covered, Direction, Profile, RangeHeader, Value};
+use sealstone_osd::attribute::list::{GetNames, RetrievedWriter, Values};
+use sealstone_osd::{AttributeId, AttributeParameters, Cdb, Command, Generation, ObjectId};
 
 use crate::Tag;
 use crate::icv::{IcvKeys, Purpose};
@@ -90,6 +92,75 @@ impl Place {
     }
 }
 
+/// A list of attributes under a check value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct List<'a> {
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// The digest of the page that they are, where [`whole_page`] and [`page_value`] say that it stands for them; `None`:
+    /// the digest of the bytes does.
+    pub page: Option<Value>,
+}
+
+impl<'a> List<'a> {
+    /// One whose own digest stands for it.
+    #[must_use]
+    pub const fn of(bytes: &'a [u8]) -> Self {
+        Self { bytes, page: None }
+    }
+}
+
+/// The page that a GET ATTRIBUTES asks for as a whole, and nothing else: what applications keep in one page of an object
+/// has a stored digest, and that stands for the list that is retrieved.
+#[must_use]
+pub fn whole_page(cdb: &Cdb, get: &[u8]) -> Option<u32> {
+    let Command::GetAttributes(_) = cdb.command else { return None };
+    let AttributeParameters::List { get: Some(_), .. } = cdb.attributes else { return None };
+    let names = GetNames::parse(cdb.generation, get).ok()?;
+    let mut names = names.iter();
+    let (only, None) = (names.next()?, names.next()) else { return None };
+    let of_applications = only.page < PAGES_END
+        && only.page % PAGES_OF_A_TYPE >= APPLICATION_PAGES
+        && only.number == AttributeId::ALL;
+    of_applications.then_some(only.page)
+}
+
+/// Pages of root, partition, collection and user objects, each in a range of this length ...
+const PAGES_OF_A_TYPE: u32 = 0x3000_0000;
+/// ... all below this one; those that applications define begin so far into a range.
+const PAGES_END: u32 = 0xC000_0000;
+const APPLICATION_PAGES: u32 = 0x1_0000;
+
+/// Is a retrieved list all of one page: not cut, nothing of another page, by ascending numbers? Gives the digest of the
+/// page then.
+#[must_use]
+pub fn page_value(profile: Profile, generation: Generation, page: u32, retrieved: &[u8]) -> Option<Value> {
+    let values = Values::parse_retrieved(generation, retrieved).ok()?;
+    if values.full_len() != retrieved.len() as u64 {
+        return None;
+    }
+    let mut digest = AttributePage::new(profile, page);
+    let mut last = None;
+    for (id, value) in values.iter() {
+        if id.page != page || last >= Some(id.number) {
+            return None;
+        }
+        digest.push(id.number, value);
+        last = Some(id.number);
+    }
+    // Padding is under no digest: it must be what it always is.
+    (rewritten(generation, &values) == retrieved).then(|| digest.finish())
+}
+
+/// The list as this device would write it.
+fn rewritten(generation: Generation, values: &Values<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut out = RetrievedWriter::new(generation, &mut bytes, usize::MAX);
+    values.iter().for_each(|(id, value)| out.push(id, value));
+    out.finish();
+    bytes
+}
+
 /// The check value: the MAC of the header, of the digests, and of the digests of those lists that have a byte: outward
 /// the set and the get attributes list, inward (nothing and) the retrieved attributes.
 #[must_use]
@@ -100,7 +171,7 @@ pub fn tag<P: Provider>(
     origin: &Origin,
     place: Place,
     covered: &Covered,
-    lists: [&[u8]; 2],
+    lists: [List<'_>; 2],
 ) -> Tag {
     let profile = covered.cover().profile();
     let range = covered.cover().range();
@@ -115,10 +186,11 @@ pub fn tag<P: Provider>(
         object_length: place.object_length,
         generation: place.generation,
         digests: u32::try_from(covered.values().len()).unwrap_or(u32::MAX),
-        set_attributes: lists[0].len() as u64,
-        get_attributes: lists[1].len() as u64,
+        set_attributes: lists[0].bytes.len() as u64,
+        get_attributes: lists[1].bytes.len() as u64,
     };
-    let digests = lists.map(|list| (!list.is_empty()).then(|| profile.list(list)));
+    let digests = lists
+        .map(|list| (!list.bytes.is_empty()).then(|| list.page.unwrap_or_else(|| profile.list(list.bytes))));
     let [set, get] = digests.each_ref().map(|digest| digest.as_ref().map_or(&[][..], AsRef::as_ref));
     let purpose = match direction {
         Direction::In => Purpose::DataIn,
@@ -141,7 +213,6 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
     use proptest::prelude::*;
-    use sealstone_osd::Generation;
     use sealstone_osd::cdb::{Append, Extent};
 
     #[test]

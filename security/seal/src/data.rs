@@ -12,7 +12,7 @@ use sealstone_digest::{Covered, Direction};
 use sealstone_osd::cdb::Segment;
 use sealstone_osd::{Cdb, SecurityMethod};
 
-use crate::cover::{self, Origin, Place};
+use crate::cover::{self, List, Origin, Place};
 use crate::denial::Denial;
 use crate::grant::Admitted;
 use crate::icv::DataOutCounts;
@@ -131,7 +131,7 @@ impl<P: Provider> Admitted<P> {
             Some(profile) => {
                 let origin = Origin::of(cdb);
                 let covered = origin.cover_out(profile, authentic.data);
-                let lists = [authentic.set, authentic.get];
+                let lists = [authentic.set, authentic.get].map(List::of);
                 let tag = cover::tag(keys, Direction::Out, nonce, &origin, Place::NONE, &covered, lists);
                 authentic.covered = origin.start.is_some().then_some(covered);
                 tag

@@ -7,12 +7,12 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use sealstone_digest::{Cover, Covered, Direction, Profile};
+use sealstone_digest::{Cover, Covered, Direction, Profile, Value};
 use sealstone_osd::{Generation, SecurityMethod};
 
 use crate::Tag;
 use crate::cache::Proven;
-use crate::cover::{self, Origin, Place, gather};
+use crate::cover::{self, List, Origin, Place, gather};
 use crate::icv::{DataInCounts, total};
 use crate::nonce::Nonce;
 use crate::provider::Provider;
@@ -39,6 +39,9 @@ pub struct Stored<'a> {
     pub place: Place,
     /// The digests of the bytes sent, as far as they are stored; `None`: compute them from the bytes.
     pub covered: Option<&'a Covered>,
+    /// The digest of the page that the retrieved attributes are ([`cover::whole_page`]), in the digest of the algorithm;
+    /// `None`: theirs is computed.
+    pub page: Option<Value>,
 }
 
 impl<P: Provider> Clone for ReplySeal<P> {
@@ -105,8 +108,14 @@ impl<P: Provider> ReplySeal<P> {
     /// device may have the values. `None` if the check value covers bytes, or the data are no range of an object.
     #[must_use]
     pub fn digest(&self) -> Option<(Profile, u64)> {
+        self.profile().zip(self.0.as_ref()?.origin.start)
+    }
+
+    /// What stands for data and lists in their check value; `None` if their bytes do, or no value covers them.
+    #[must_use]
+    pub fn profile(&self) -> Option<Profile> {
         let sealed = self.0.as_ref().filter(|sealed| sealed.method >= SecurityMethod::AllData)?;
-        sealed.proven.keys.digest().zip(sealed.origin.start)
+        sealed.proven.keys.digest()
     }
 
     /// Bytes of data-in integrity information; 0 under the weaker methods.
@@ -184,7 +193,8 @@ impl<P: Provider> Sealed<P> {
                 (place, &computed)
             }
         };
-        let (keys, lists) = (&self.proven.keys, [&[], attributes]);
+        let list = List { bytes: attributes, page: stored.and_then(|stored| stored.page) };
+        let (keys, lists) = (&self.proven.keys, [List::default(), list]);
         (place, cover::tag(keys, Direction::In, &self.nonce, &self.origin, place, covered, lists))
     }
 }

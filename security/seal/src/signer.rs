@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::Tag;
 use crate::algorithm::{Algorithm, AlgorithmSlots};
-use crate::cover::{self, Origin, Place, gather};
+use crate::cover::{self, List, Origin, Place, gather};
 use crate::credential::Credential;
 use crate::icv::{DataInCounts, DataOutCounts, IcvKeys, SecurityToken};
 use crate::layout::CONTINUATION_ICV;
@@ -61,6 +61,7 @@ pub struct Signed {
     attributes: (u64, u64),
     data_in_icv: Option<u64>,
     origin: Origin,
+    page: Option<u32>,
 }
 
 /// Integrity information to put into the Data-Out Buffer, zeros before it up to the end of the last part.
@@ -266,6 +267,7 @@ impl<P: Provider> Signer<P> {
             attributes: (retrieved.offset, u64::from(retrieved.length)),
             data_in_icv,
             origin: Origin::of(&cdb),
+            page: cover::whole_page(&cdb, parts.get_attributes),
         })
     }
 
@@ -294,7 +296,8 @@ impl<P: Provider> Signer<P> {
             Some(profile) => {
                 let origin = Origin::of(cdb);
                 let covered = origin.cover_out(profile, &gather(parts.data));
-                cover::tag(&self.keys, Direction::Out, nonce, &origin, Place::NONE, &covered, [set, get])
+                let lists = [set, get].map(List::of);
+                cover::tag(&self.keys, Direction::Out, nonce, &origin, Place::NONE, &covered, lists)
             }
         };
         let width = cdb.generation.icv_len();
@@ -369,7 +372,10 @@ impl<P: Provider> Signer<P> {
             return None;
         }
         let covered = Covered::of(Cover::new(profile, start, moved, place.object_length), data);
-        let lists = [&[], attributes];
+        let page = signed
+            .page
+            .and_then(|page| cover::page_value(profile, self.capability.generation(), page, attributes));
+        let lists = [List::default(), List { bytes: attributes, page }];
         Some(cover::tag(&self.keys, Direction::In, &signed.nonce, origin, place, &covered, lists))
     }
 

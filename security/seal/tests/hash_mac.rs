@@ -9,8 +9,9 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use sealstone_crypto::RustCrypto;
 use sealstone_digest::{Cover, Covered, Direction, Part, Profile, RangeHeader, Value};
-use sealstone_osd::cdb::{Append, Extent};
-use sealstone_osd::{Cdb, Command, Generation, SecurityMethod};
+use sealstone_osd::attribute::list;
+use sealstone_osd::cdb::{Append, Extent, GetList, Segment, Target};
+use sealstone_osd::{AttributeId, AttributeParameters, Cdb, Command, Generation, SecurityMethod};
 use sealstone_seal::algorithm::{SLOT_HMAC_SHA256, SLOT_UNITS_ADHASH, SLOT_UNITS_BLAKE3, SLOT_UNITS_SHA1};
 use sealstone_seal::cover::{Origin, Place};
 use sealstone_seal::*;
@@ -158,7 +159,7 @@ impl Exchange {
 }
 
 fn of_length(object_length: u64) -> Stored<'static> {
-    Stored { place: Place { object_length, generation: 0 }, covered: None }
+    Stored { place: Place { object_length, generation: 0 }, covered: None, page: None }
 }
 
 /// The values of a range from `start` on.
@@ -462,7 +463,15 @@ fn a_reply_by_another_algorithm_is_found() {
             None => keys.data_in(&nonce, &[&data], &[]),
             Some(profile) => {
                 let covered = Covered::of(Cover::new(profile, 0, 16_384, 16_384), &data);
-                cover::tag(&keys, Direction::In, &nonce, &origin, place, &covered, [&[], &[]])
+                cover::tag(
+                    &keys,
+                    Direction::In,
+                    &nonce,
+                    &origin,
+                    place,
+                    &covered,
+                    [cover::List::default(); 2],
+                )
             }
         };
         let mut field = [0; 32];
@@ -504,5 +513,106 @@ fn what_is_appended_is_covered_without_a_place() {
         let mut forged = buffer.clone();
         forged[19_999] ^= 0x80;
         assert_eq!(exchange.admitted.authenticate(&exchange.cdb, &forged), Err(Denial::DataOutIcv));
+    }
+}
+
+/// GET ATTRIBUTES of one page as a whole.
+fn page_exchange(generation: Generation, slot: u8, names: &[AttributeId]) -> (Exchange, Vec<u8>) {
+    let device = device();
+    let credential = credential_of(&device.keys, generation, slot);
+    let signer = TestSigner::new(&credential, &SLOTS).unwrap();
+    let get = list::encode_get(generation, names);
+    let attributes = AttributeParameters::List {
+        get: Some(GetList {
+            list: Segment { offset: 0, length: get.len() as u32 },
+            retrieved: Segment { offset: 0, length: 2048 },
+        }),
+        set: None,
+    };
+    let cdb = Cdb { attributes, ..Cdb::new(generation, Command::GetAttributes(Target { object: OBJECT })) };
+    let mut parts = Parts { get_attributes: &get, ..Parts::default() };
+    let signed = signer.sign(cdb, &mut parts, NOW, None, &mut random()).unwrap();
+    let cdb = Cdb::parse(&signed.cdb).unwrap();
+    let Ok(admitted) = device.admit(&signed.cdb) else { panic!("admitted") };
+    let algorithm = SLOTS.get(slot).unwrap();
+    let data_in_key = RustCrypto::mac_key(algorithm.hash(), credential.key.expose());
+    (Exchange { signer, signed, cdb, admitted, profile: profile_of(slot), data_in_key }, get)
+}
+
+fn retrieved(generation: Generation, page: u32, values: &[(u32, &[u8])], room: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut out = list::RetrievedWriter::new(generation, &mut bytes, room);
+    values.iter().for_each(|(number, value)| out.push(AttributeId::new(page, *number), value));
+    out.finish();
+    bytes
+}
+
+/// The stored digest of the page is enough for the device; any changed byte of the list is found; a list that is cut, or
+/// that is not one page, is covered as it stands.
+#[test]
+fn a_whole_page_is_covered_by_its_stored_digest() {
+    const PAGE: u32 = 0x1_0005;
+    let values: [(u32, &[u8]); 3] = [(0, &[b' '; 40]), (7, b"seven"), (9, &[3; 300])];
+    for (generation, slot) in CASES {
+        let whole = [AttributeId::new(PAGE, AttributeId::ALL)];
+        let (exchange, get) = page_exchange(generation, slot, &whole);
+        assert_eq!(cover::whole_page(&exchange.cdb, &get), Some(PAGE));
+        let list = retrieved(generation, PAGE, &values, 2048);
+        let profile = profile_of(slot);
+        let mut digest = sealstone_digest::AttributePage::new(profile, PAGE);
+        values.iter().for_each(|(number, value)| digest.push(*number, value));
+        let stored = digest.finish();
+        assert_eq!(cover::page_value(profile, generation, PAGE, &list), Some(stored));
+        let place = exchange.admitted.data_in_layout(&exchange.cdb).unwrap().integrity.unwrap() as usize;
+        let reply = |list: &[u8], page: Option<Value>| {
+            let stored = Stored { page, ..of_length(0) };
+            let block = exchange.admitted.reply().data_in_of(&[], list, Some(&stored)).unwrap();
+            let mut data_in = list.to_vec();
+            data_in.resize(place, 0);
+            data_in.extend(block);
+            data_in
+        };
+        let verify = |data_in: &[u8]| {
+            let sense = exchange.admitted.reply().sense(0, &[]);
+            let reply = Reply { status: 0, sense: &sense, data_in };
+            exchange.signer.verify(&exchange.signed, &reply).map(|checked| checked.attributes.to_vec())
+        };
+        let good = reply(&list, Some(stored));
+        assert_eq!(verify(&good).unwrap(), list);
+        for at in 0..list.len() {
+            let mut forged = good.clone();
+            forged[at] ^= 0x10;
+            assert_eq!(verify(&forged), Err(ReplyError::DataInIcv), "{generation} slot {slot} byte {at}");
+        }
+        // The digest of the list itself does not stand for it here, and the other way round.
+        assert_eq!(verify(&reply(&list, None)), Err(ReplyError::DataInIcv));
+        let cut = retrieved(generation, PAGE, &values, 100);
+        assert_eq!(cover::page_value(profile, generation, PAGE, &cut), None);
+        assert_eq!(verify(&reply(&cut, None)).unwrap(), cut);
+        assert_eq!(verify(&reply(&cut, Some(stored))), Err(ReplyError::DataInIcv));
+        let other = retrieved(generation, PAGE + 1, &values, 2048);
+        assert_eq!(cover::page_value(profile, generation, PAGE, &other), None);
+    }
+}
+
+#[test]
+fn only_one_page_of_applications_is_asked_for_as_a_whole() {
+    let page = |names: &[AttributeId]| {
+        let (exchange, get) = page_exchange(Generation::Osd2, SLOT_UNITS_BLAKE3, names);
+        cover::whole_page(&exchange.cdb, &get)
+    };
+    let all = |page| AttributeId::new(page, AttributeId::ALL);
+    assert_eq!(page(&[all(0x1_0000)]), Some(0x1_0000));
+    assert_eq!(page(&[all(0x3001_0000)]), Some(0x3001_0000));
+    for names in [
+        &[all(0x1_0000), all(0x1_0001)][..],
+        &[AttributeId::new(0x1_0000, 1)],
+        &[all(1)],
+        &[all(0x3000_0001)],
+        &[all(AttributeId::ALL)],
+        &[all(0xFFFF_FFFE)],
+        &[all(0xF000_0000)],
+    ] {
+        assert_eq!(page(names), None, "{names:?}");
     }
 }

@@ -178,7 +178,15 @@ fn covers() {
         let place = cover::Place { object_length: number("object_length"), generation: 0 };
         let inward = Covered::of(Cover::new(profile, start, length, place.object_length), &content);
         assert_eq!(inward.to_bytes(), values_of(&vector, "values_in"), "{profile:?}");
-        let tag = cover::tag(&keys, Direction::In, &nonce, &origin, place, &inward, [&[], &retrieved]);
+        let tag = cover::tag(
+            &keys,
+            Direction::In,
+            &nonce,
+            &origin,
+            place,
+            &inward,
+            [cover::List::default(), cover::List::of(&retrieved)],
+        );
         let counts = icv::DataInCounts { data: length, attributes: retrieved.len() as u64 };
         let block = [&counts.encode()[..], &place.encode(), &placed(tag, generation)].concat();
         assert_eq!(block, hex(&vector["data_in_integrity"]), "{profile:?}");
@@ -186,10 +194,38 @@ fn covers() {
         let outward = Covered::of(Cover::of_write(profile, start, length), &content);
         assert_eq!(outward.to_bytes(), values_of(&vector, "values_out"), "{profile:?}");
         let none = cover::Place::NONE;
-        let tag = cover::tag(&keys, Direction::Out, &nonce, &origin, none, &outward, [&set, &get]);
+        let tag = cover::tag(
+            &keys,
+            Direction::Out,
+            &nonce,
+            &origin,
+            none,
+            &outward,
+            [&set, &get].map(|list| cover::List::of(list)),
+        );
         let counts = icv::DataOutCounts::of(&set, &get, &[&content]);
         let block = [&counts.encode()[..], &placed(tag, generation)].concat();
         assert_eq!(block, hex(&vector["data_out_integrity"]), "{profile:?}");
+    }
+}
+
+#[test]
+fn pages() {
+    for vector in vectors("pages.json", 3) {
+        let (keys, generation, nonce) = (icv_keys(&vector), generation(&vector), nonce(&vector));
+        let profile = keys.digest().unwrap();
+        let number = |field: &str| vector[field].as_u64().unwrap();
+        let origin =
+            cover::Origin { object: ObjectId::new(number("partition"), number("object")), start: None };
+        let retrieved = hex(&vector["retrieved_attributes"]);
+        let page = cover::page_value(profile, generation, number("page") as u32, &retrieved).unwrap();
+        assert_eq!(page.as_bytes(), hex(&vector["page_digest"]));
+        let nothing = Covered::of(Cover::new(profile, 0, 0, 0), &[]);
+        let lists = [cover::List::default(), cover::List { bytes: &retrieved, page: Some(page) }];
+        let tag = cover::tag(&keys, Direction::In, &nonce, &origin, cover::Place::NONE, &nothing, lists);
+        let counts = icv::DataInCounts { data: 0, attributes: retrieved.len() as u64 };
+        let block = [&counts.encode()[..], &cover::Place::NONE.encode(), &placed(tag, generation)].concat();
+        assert_eq!(block, hex(&vector["data_in_integrity"]));
     }
 }
 
@@ -279,7 +315,8 @@ fn the_designs_own_vectors() {
     let covered = Covered::of(Cover::new(Profile::Sha1, 5000, 12_000, 20_000), &object_bytes(5000, 12_000));
     let origin = cover::Origin { object: OBJECT, start: Some(5000) };
     let place = cover::Place { object_length: 20_000, generation: 0 };
-    let icv = cover::tag(&units, Direction::In, &nonce(one), &origin, place, &covered, [&[], &[]]);
+    let icv =
+        cover::tag(&units, Direction::In, &nonce(one), &origin, place, &covered, [cover::List::default(); 2]);
     assert!(icv.as_bytes().starts_with(&[0x5B, 0x25, 0xBD, 0x3B]) && icv.as_bytes().ends_with(&[0x44, 0x92]));
     let good = sha1.response(&nonce(one), 0, &[]);
     assert_eq!(good.as_bytes(), hex(&one["cmdrsp_response_icv_good"]));

@@ -220,6 +220,7 @@ impl Device {
         cdb[nonce_at + 12..nonce_at + 20].fill(0xFF);
         let mut shot = Shot { layout, nonce: [0; 12], keys: None, ..Shot::default() };
         shot.origin = origin(&request, &cdb);
+        shot.page = whole_page(&request);
         if self.method >= Method::CmdRsp {
             let keys = self.keys.as_ref().expect("keys of a secured device");
             let slot = capability[1] & 0x0F;
@@ -337,7 +338,9 @@ impl Device {
                 let (data, attributes) = (count(0), count(8));
                 let data = reply.data_in[..data].to_vec();
                 let attributes = reply.data_in[place..place + attributes].to_vec();
-                let whole = keys.data_in(&shot.nonce, &shot.origin, block, &data, &attributes);
+                let page = shot.page.and_then(|page| record(generation, page, &attributes));
+                let (nonce, origin) = (&shot.nonce, &shot.origin);
+                let whole = keys.data_in(nonce, origin, block, &data, &attributes, page.as_deref());
                 assert_eq!(block[..whole.len()], whole, "data-in check value");
                 (data, attributes)
             }
@@ -366,6 +369,31 @@ pub(crate) struct Shot {
     keys: Option<CredentialKeys>,
     data_in_icv: Option<usize>,
     origin: Origin,
+    page: Option<u32>,
+}
+
+/// The page of applications that a request asks for as a whole, and nothing else.
+fn whole_page(request: &Request) -> Option<u32> {
+    let Get::List(names) = &request.get else { return None };
+    let [(page, u32::MAX)] = names[..] else { return None };
+    let of_applications = page < 0xC000_0000 && page % 0x3000_0000 >= 0x1_0000;
+    (request.action == cdb::GET_ATTRIBUTES && of_applications).then_some(page)
+}
+
+/// What the digest of a page is over, if a list is all of it.
+fn record(generation: Generation, page: u32, attributes: &[u8]) -> Option<Vec<u8>> {
+    let head = generation.pick(4, 8);
+    let list = (attributes.len() >= head).then(|| list::retrieved(generation, attributes))?;
+    if head + list.full != attributes.len() || list.entries.iter().any(|((of, _), _)| *of != page) {
+        return None;
+    }
+    let mut record = page.to_be_bytes().to_vec();
+    for ((_, number), value) in &list.entries {
+        record.extend(number.to_be_bytes());
+        record.extend((value.len() as u32).to_be_bytes());
+        record.extend(value);
+    }
+    Some(record)
 }
 
 /// What the data of a request are a range of, as its CDB says.

@@ -160,6 +160,14 @@ impl Units {
         }
     }
 
+    /// The digest of a page of attributes: its number, then of each attribute number, length and value.
+    fn page(self, record: &[u8]) -> Vec<u8> {
+        match self.lists {
+            1 => Sha1::digest(record).to_vec(),
+            _ => blake3::derive_key("sealstone attribute page v1", record).to_vec(),
+        }
+    }
+
     /// The value of each unit that the data touch, one after the other.
     fn values(self, start: u64, data: &[u8], object_length: u64) -> Vec<Vec<u8>> {
         let (mut values, mut at, end) = (Vec::new(), start, start + data.len() as u64);
@@ -247,6 +255,7 @@ impl CredentialKeys {
         origin: &Origin,
         data: &[u8],
         lists: [&[u8]; 2],
+        page: Option<&[u8]>,
         (object_length, generation): (u64, u64),
     ) -> Vec<u8> {
         let start = origin.start.unwrap_or(0);
@@ -261,7 +270,8 @@ impl CredentialKeys {
         header.extend((values.len() as u32).to_be_bytes());
         lists.iter().for_each(|list| header.extend((list.len() as u64).to_be_bytes()));
         assert_eq!(header.len(), 96, "the header's length");
-        let lists = lists.iter().filter(|list| !list.is_empty()).map(|list| units.list(list));
+        let lists = lists.iter().filter(|list| !list.is_empty());
+        let lists = lists.map(|list| page.map_or_else(|| units.list(list), |record| units.page(record)));
         let all: Vec<u8> = [header].into_iter().chain(values).chain(lists).flatten().collect();
         self.tag(if origin.inward { b"sealstone osd din v1" } else { b"sealstone osd dout v1" }, &[&all])
     }
@@ -276,14 +286,15 @@ impl CredentialKeys {
     ) -> Vec<u8> {
         let counts = [data.len(), set.len(), get.len()].map(|count| (count as u64).to_be_bytes()).concat();
         if let Some(units) = Units::of_slot(self.slot) {
-            let tag = self.over_units(units, nonce, origin, data, [set, get], (0, 0));
+            let tag = self.over_units(units, nonce, origin, data, [set, get], None, (0, 0));
             return [counts, tag].concat();
         }
         let tag = self.tag(b"sealstone osd dout v1", &[b"OSDDOU01", nonce, &counts, set, get, data]);
         [counts, tag].concat()
     }
 
-    /// `told` is the integrity information as it came: what it says of the object is taken from there.
+    /// `page` is the record of the page that the attributes are all of, where it was asked for as a whole. `told` is the
+    /// integrity information as it came: what it says of the object is taken from there.
     pub(crate) fn data_in(
         &self,
         nonce: &[u8],
@@ -291,13 +302,14 @@ impl CredentialKeys {
         told: &[u8],
         data: &[u8],
         attributes: &[u8],
+        page: Option<&[u8]>,
     ) -> Vec<u8> {
         let counts = [data.len(), attributes.len()].map(|count| (count as u64).to_be_bytes()).concat();
         if let Some(units) = Units::of_slot(self.slot) {
             let word = |at: usize| u64::from_be_bytes(told[at..at + 8].try_into().unwrap());
             let place = (word(16), word(24));
             assert!(place.0 >= origin.start.unwrap_or(0) + data.len() as u64, "data within the object");
-            let tag = self.over_units(units, nonce, origin, data, [&[], attributes], place);
+            let tag = self.over_units(units, nonce, origin, data, [&[], attributes], page, place);
             return [counts, told[16..32].to_vec(), tag].concat();
         }
         let tag = self.tag(b"sealstone osd din v1", &[b"OSDDIN01", nonce, &counts, data, attributes]);

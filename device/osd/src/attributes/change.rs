@@ -6,8 +6,9 @@
 //! [`Change::set`] holds the object's lock for change. A value of no bytes removes the attribute: the default is back.
 //! Truth: docs/design/t10-osd.md 3.1, 3.5, 4.10; docs/design/security.md 4.4 (floors).
 
+use sealstone_digest::{Profile, Standing};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType, SecurityMethod};
-use sealstone_store::MAX_ATTRIBUTE_LENGTH;
+use sealstone_store::{MAX_ATTRIBUTE_LENGTH, StoreError};
 
 use super::membership;
 use super::rows::{self, IDENTIFICATION, PageKind, Set};
@@ -49,6 +50,7 @@ pub(crate) fn check(kind: ObjectType, id: AttributeId, value: &[u8]) -> Result<(
                 }
                 Set::Names => value.len().is_multiple_of(NAME_LEN) && row.length.fits(value),
                 Set::Clock => row.length.fits(value),
+                Set::Profile => profile(value).is_some(),
                 Set::Membership => value.is_empty() || row.length.fits(value),
             };
             if allowed { Ok(()) } else { refused }
@@ -73,6 +75,17 @@ pub(crate) fn is_clock(kind: ObjectType, id: AttributeId) -> bool {
     rows::row(kind, id).is_some_and(|row| row.set == Set::Clock)
 }
 
+/// The digest profile that a value names: none, or one of those there are. `None` if it names nothing.
+fn profile(value: &[u8]) -> Option<Option<Profile>> {
+    match value {
+        [0] => Some(None),
+        [code] => Profile::from_code(*code).map(Some),
+        // No bytes bring the default back.
+        [] => Some(Some(Profile::DEFAULT)),
+        _ => None,
+    }
+}
+
 /// Changes to one object's attributes.
 pub(crate) struct Change<'a> {
     pub(crate) device: &'a Device,
@@ -86,6 +99,17 @@ impl Change<'_> {
         let device = self.device;
         match rows::row(self.kind, id).map(|row| row.set) {
             Some(Set::Membership) => membership::set(device, self.id, id, value)?,
+            Some(Set::Profile) => {
+                let profile = profile(value).ok_or(Failure::Attribute(id))?;
+                let broken = profile.is_some_and(|profile| profile.standing() == Standing::Broken);
+                if broken && !device.config.insecure_adhash {
+                    return Err(Failure::Attribute(id));
+                }
+                match device.store.set_profile(self.id.partition, profile) {
+                    Err(StoreError::Exists(_)) => return Err(Failure::Attribute(id)),
+                    done => done?,
+                }
+            }
             Some(Set::LogicalLength) => {
                 data::resize(device, self.id, be(value))?;
             }

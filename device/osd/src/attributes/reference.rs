@@ -42,6 +42,7 @@ fn access(set: Set) -> String {
             codes.join(", ")
         }
         Set::Names => "pages and numbers, 8 bytes each".into(),
+        Set::Profile => "0 to 5, while there are no objects; 2 and 3 only with --insecure-adhash".into(),
         Set::Clock => "24 h ahead, 54 s back".into(),
         #[allow(unreachable_patterns, reason = "what rows may say grows with the device")]
         other => format!("{other:?}"),

@@ -36,6 +36,8 @@ pub(crate) const SEALSTONE: u32 = 0xF001;
 pub(crate) const LIFE: u32 = 0xF003;
 /// Where a partition comes from and what was made of it: P+F004h.
 pub(crate) const DUPLICATES: u32 = 0xF004;
+/// Which digests the objects of a partition are stored with: P+F006h, 1.
+pub(crate) const DIGESTS: u32 = 0xF006;
 /// Audit values whose credentials are refused, R+F005h: number n is the n-th of them.
 pub(crate) const FROZEN_AUDITS: u32 = 0xF005;
 /// Where the device keeps what no client may see: a reserved page.
@@ -87,6 +89,8 @@ pub(crate) enum Set {
     Names,
     /// The collection that the object is a member of under this number.
     Membership,
+    /// A digest profile: one byte, 0 for none; only while the partition has no objects.
+    Profile,
     /// The adjustable clock: steps forward, or stands until time has caught up.
     Clock,
 }
@@ -148,6 +152,7 @@ pub(crate) enum Live {
     CollectionType,
     MemberCount,
     Tracking,
+    Profile,
 }
 
 /// One attribute, or a run of attributes with consecutive numbers.
@@ -383,6 +388,9 @@ rows! {
         0x1..=0x1, Exactly(1), Set::Never, Stored(&[0]);
         0x3..=0x4, Exactly(6), Set::Never, Stored(NO_TIME);
     }
+    Partition PARTITION + DIGESTS: {
+        0x1..=0x1, Exactly(1), Set::Profile, live(Live::Profile);
+    }
     Root ROOT + FROZEN_AUDITS: {
         0x1..=0x40, Exactly(20), Set::Stored, Stored(&[]);
     }
@@ -476,6 +484,7 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
         PageKind::Own if page == base(kind) + SEALSTONE => Some(*SECURITY_FLOOR),
         PageKind::Own if page == base(kind) + LIFE => Some(*DEVICE_LIFE),
         PageKind::Own if page == base(kind) + DUPLICATES => Some(*PARTITION_DUPLICATES),
+        PageKind::Own if page == base(kind) + DIGESTS => Some(*PARTITION_DIGESTS),
         PageKind::Own if page == ROOT + FROZEN_AUDITS => Some(*FROZEN_AUDIT_VALUES),
         PageKind::Own | PageKind::Directory | PageKind::CurrentCommand => attribute::identification(page),
         PageKind::Application | PageKind::Empty | PageKind::Foreign => None,
@@ -485,6 +494,7 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
 /// Vendor in 8 bytes, name in 32.
 const SECURITY_FLOOR: &[u8; 40] = b"SEALSTONUser Object Security Floor\0\0\0\0\0\0";
 const PARTITION_DUPLICATES: &[u8; 40] = b"SEALSTONPartition Duplicates\0\0\0\0\0\0\0\0\0\0\0\0";
+const PARTITION_DIGESTS: &[u8; 40] = b"SEALSTONPartition Stored Digests\0\0\0\0\0\0\0\0";
 const FROZEN_AUDIT_VALUES: &[u8; 40] = b"SEALSTONFrozen Audit Values\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const DEVICE_LIFE: &[u8; 40] = b"SEALSTONDevice Life\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
@@ -517,8 +527,9 @@ mod tests {
     #[test]
     fn lengths_and_access_agree_with_the_protocols_table() {
         for row in ROWS.iter().copied().flatten().filter(|row| {
-            let ours = [USER + SEALSTONE, USER + LIFE, PARTITION + DUPLICATES, ROOT + FROZEN_AUDITS];
-            !ours.contains(&row.page)
+            let of_partitions = [PARTITION + DUPLICATES, PARTITION + DIGESTS];
+            let ours = [USER + SEALSTONE, USER + LIFE, ROOT + FROZEN_AUDITS];
+            !of_partitions.contains(&row.page) && !ours.contains(&row.page)
         }) {
             for number in [row.first, row.last] {
                 let standard =

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use sealstone_crypto::dh::Group;
+use sealstone_digest::Profile;
 use sealstone_osd::attribute::{self, page as format};
 use sealstone_osd::{AttributeId, Generation, ObjectId, ObjectType};
 use sealstone_seal::KeySelector;
@@ -247,6 +248,7 @@ impl View<'_> {
             }
             Live::OldestNonce => stored(&time(OLDEST_NONCE_MS)),
             Live::NewestNonce => stored(&time(NEWEST_NONCE_MS)),
+            Live::Profile => Ok(Some(vec![device.store.profile(self.id.partition).map_or(0, Profile::code)])),
             Live::CollectionType => Ok(Some(vec![collections::kind(device, self.id)? as u8])),
             Live::MemberCount => be(Pool::of(device, self.id)?.count(device)?),
             Live::Tracking if collections::kind(device, self.id)? == Kind::Tracking => {

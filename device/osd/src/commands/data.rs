@@ -11,6 +11,7 @@ use sealstone_store::{BLOCK, Stat};
 use super::{Done, Remark, Run, Touch};
 use crate::catalog::Partition;
 use crate::device::Device;
+use crate::digests;
 use crate::failure::{self, Failure};
 
 /// One piece of a transfer.
@@ -46,6 +47,7 @@ pub(crate) fn read(run: &mut Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Do
     let length = user_object(run.device, id)?.length;
     let mut transferred = 0u64;
     let mut wanted = 0u64;
+    let mut found = None;
     for (index, span) in spans.iter().enumerate() {
         if span.at > length {
             return Err(run.span_failure(index));
@@ -56,7 +58,9 @@ pub(crate) fn read(run: &mut Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Do
         let into = window(run.data_in, span.from, span.length);
         let inside = usize::try_from(available).map_or(into.len(), |available| available.min(into.len()));
         let (bytes, beyond) = into.split_at_mut(inside);
-        let read = run.device.store.read(id, span.at, bytes)?;
+        let wanted = run.digests_wanted.filter(|_| spans.len() == 1);
+        let (read, covered) = digests::read(run.device, id, span.at, bytes, wanted)?;
+        found = covered;
         bytes[read..].fill(0);
         beyond.fill(0);
     }
@@ -68,6 +72,7 @@ pub(crate) fn read(run: &mut Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Do
         data_in: end,
         data_in_covered: covered,
         object_length: length,
+        digests: found,
         remark,
         touch: Touch::DataRead,
         ..Done::of(id)
@@ -98,7 +103,13 @@ pub(crate) fn write(run: &Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Done,
                 .zip(usize::try_from(span.length).ok())
                 .and_then(|(from, length)| run.data_out.get(from..from.checked_add(length)?))
                 .ok_or(Failure::ListLength)?;
-            device.store.write(id, span.at, data)?;
+            match run.covered {
+                // The digests that the data were verified over are those that are stored: they are not computed twice.
+                Some(covered) if spans.len() == 1 && covered.cover().range().start == span.at => {
+                    device.store.write_digested(id, span.at, data, covered)?;
+                }
+                _ => device.store.write(id, span.at, data)?,
+            }
         }
         Ok(())
     })

@@ -22,6 +22,7 @@ mod query;
 mod rewrite;
 mod walk;
 
+use sealstone_digest::{Covered, Profile};
 use sealstone_osd::cdb::{Action, Cdb, Command, pointer};
 use sealstone_osd::continuation::Segment;
 use sealstone_osd::{Generation, ObjectId};
@@ -162,6 +163,10 @@ pub(crate) struct Run<'a> {
     pub(crate) now_ms: u64,
     /// Command data from the initiator; under ALLDATA its check value has matched.
     pub(crate) data_out: &'a [u8],
+    /// The digests that the check value of `data_out` was verified over, if it was over digests of a range.
+    pub(crate) covered: Option<&'a Covered>,
+    /// The digests that stand for what is read, if the check value of the reply is over those of a range.
+    pub(crate) digests_wanted: Option<Profile>,
     /// Bytes of the whole Data-Out Buffer.
     pub(crate) data_out_whole: usize,
     /// Where command data for the initiator goes, as far as it takes any; contents unspecified.
@@ -246,6 +251,8 @@ pub(crate) struct Done {
     pub(crate) data_in_covered: u64,
     /// The length of the object that they are a range of, 0 if they are none.
     pub(crate) object_length: u64,
+    /// Their digests, as far as the store has them.
+    pub(crate) digests: Option<Covered>,
     pub(crate) remark: Option<Remark>,
     pub(crate) touch: Touch,
     /// Where APPEND began.
@@ -267,6 +274,7 @@ impl Done {
             data_in: 0,
             data_in_covered: 0,
             object_length: 0,
+            digests: None,
             remark: None,
             touch: Touch::Nothing,
             append_start: 0,
