@@ -453,6 +453,26 @@ impl Observed for Watched {
             "Audit records written.",
             self.audit.records(),
         );
+        let hashing = self.unit.hashing();
+        for (name, help, value) in [
+            (
+                "sealstone_osd_alldata_hashed_bytes_total",
+                "Bytes of data hashed for check values of reads.",
+                hashing.hashed_bytes,
+            ),
+            (
+                "sealstone_osd_alldata_stored_units_total",
+                "Units of reads whose stored digest was used.",
+                hashing.stored_units,
+            ),
+            (
+                "sealstone_osd_alldata_stored_pages_total",
+                "Attribute pages whose stored digest was used.",
+                hashing.stored_pages,
+            ),
+        ] {
+            one(Sample::Counter, name, help, value);
+        }
         let counters = self.target.counters();
         for &counter in Counter::ALL {
             let kind = if counter.name().ends_with("_total") { Sample::Counter } else { Sample::Gauge };

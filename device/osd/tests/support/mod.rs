@@ -380,12 +380,13 @@ impl Bench {
     /// Signs as the holder of a capability of its own.
     pub fn signer(&self, capability: &Capability) -> Signer<RustCrypto> {
         let keys = self.keys.lock();
-        let issued = Credential::issue(&keys, &AlgorithmSlots::DEFAULT, capability);
+        let issued = Credential::issue(&keys, &AlgorithmSlots::WITH_BROKEN, capability);
         // Where there is no such key, any will do for what must be refused anyway.
         let credential = issued.unwrap_or_else(|_| {
-            Credential::issue_under(&keys, &AlgorithmSlots::DEFAULT, KeySelector::Master, capability).unwrap()
+            Credential::issue_under(&keys, &AlgorithmSlots::WITH_BROKEN, KeySelector::Master, capability)
+                .unwrap()
         });
-        Signer::new(&credential, &AlgorithmSlots::DEFAULT).unwrap()
+        Signer::new(&credential, &AlgorithmSlots::WITH_BROKEN).unwrap()
     }
 
     pub fn build_under(
@@ -441,14 +442,14 @@ impl Bench {
         let credential = {
             let keys = self.keys.lock();
             let selector = key.unwrap_or_else(|| selector(&command, capability.key_version));
-            let issued = Credential::issue_under(&keys, &AlgorithmSlots::DEFAULT, selector, capability);
+            let issued = Credential::issue_under(&keys, &AlgorithmSlots::WITH_BROKEN, selector, capability);
             // A partition that is not there has no keys; any key will do for what must be refused anyway.
             issued.unwrap_or_else(|_| {
-                Credential::issue_under(&keys, &AlgorithmSlots::DEFAULT, KeySelector::Master, capability)
+                Credential::issue_under(&keys, &AlgorithmSlots::WITH_BROKEN, KeySelector::Master, capability)
                     .unwrap()
             })
         };
-        let signer = Signer::new(&credential, &AlgorithmSlots::DEFAULT).unwrap();
+        let signer = Signer::new(&credential, &AlgorithmSlots::WITH_BROKEN).unwrap();
         let held: Vec<Capability> = match Continuation::parse(&command, &continuation) {
             Ok(segment) if segment.proofs.contains(&SIGN_HERE) => {
                 segment.extensions.iter().map(|bytes| bytes.parse().unwrap()).collect()

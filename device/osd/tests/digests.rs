@@ -1,0 +1,261 @@
+//! Check values over stored digests: what the device hashes, and what it need not.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::sync::Arc;
+
+use sealstone_device::{HashingCount, OsdConfig};
+use sealstone_digest::Profile;
+use sealstone_osd::cdb::*;
+use sealstone_osd::{AttributeId, Capability, Command, ObjectId, SecurityMethod};
+use sealstone_scsi::Status;
+use sealstone_seal::algorithm::{SLOT_HMAC_SHA256, SLOT_UNITS_ADHASH, SLOT_UNITS_BLAKE3, SLOT_UNITS_SHA1};
+use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, Options, format};
+use support::{Answer, Bench, PID, Wish, user, values};
+
+const OID: u64 = 0x1_0000;
+const PAGE: u32 = 0x1_0007;
+/// The partition's digest profile.
+const PROFILE: (u32, u32) = (0x3000_F006, 1);
+
+/// The backend that keeps digests.
+fn disk() -> (tempfile::TempDir, Arc<dyn ObjectStore>) {
+    let folder = tempfile::tempdir().unwrap();
+    let medium = Arc::new(FileMedium::open(folder.path()).unwrap());
+    let options = FormatOptions { segment: Some(16 << 20), ..FormatOptions::new(128 << 20, [1; 16]) };
+    format(&*medium, &options).unwrap();
+    (folder, Arc::new(DiskStore::open(medium, Options::default()).unwrap()))
+}
+
+/// Each backend; the one in memory computes every digest anew.
+fn stores() -> [(tempfile::TempDir, Arc<dyn ObjectStore>); 2] {
+    [(tempfile::tempdir().unwrap(), Arc::new(MemoryStore::new(64 << 20))), disk()]
+}
+
+fn content(length: usize) -> Vec<u8> {
+    (0..length as u32).map(|at| (at * 7 + at / 251 + at / 65_521) as u8).collect()
+}
+
+/// A command by the algorithm of a slot.
+fn run(bench: &Bench, slot: u8, command: Command, wish: Wish, data: &[u8]) -> Answer {
+    let capability =
+        Capability { icv_algorithm: slot, ..bench.capability(&command, SecurityMethod::AllData) };
+    bench.run_with(command, wish, data, &capability)
+}
+
+fn extent(start: u64, length: u64) -> Extent {
+    Extent { object: user(OID), start, length }
+}
+
+fn read(bench: &Bench, slot: u8, start: u64, length: u64) -> Vec<u8> {
+    run(bench, slot, Command::Read(extent(start, length)), Wish::default(), &[]).good().data
+}
+
+fn write(bench: &Bench, slot: u8, start: u64, data: &[u8]) {
+    run(bench, slot, Command::Write(extent(start, data.len() as u64)), Wish::default(), data).good();
+}
+
+fn create(bench: &Bench) {
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+}
+
+/// What was hashed and taken from the store meanwhile.
+fn during(bench: &Bench, work: impl FnOnce()) -> HashingCount {
+    let before = bench.unit.hashing();
+    work();
+    let after = bench.unit.hashing();
+    HashingCount {
+        hashed_bytes: after.hashed_bytes - before.hashed_bytes,
+        stored_units: after.stored_units - before.stored_units,
+        stored_pages: after.stored_pages - before.stored_pages,
+    }
+}
+
+fn set_profile(bench: &Bench, code: u8) -> Answer {
+    let command = Command::SetAttributes(Target { object: ObjectId::of_partition(PID) });
+    bench.run(command, Wish::set(&[(PROFILE.0, PROFILE.1, &[code])]), &[])
+}
+
+fn bench_on(store: Arc<dyn ObjectStore>, insecure_adhash: bool) -> Bench {
+    let bench = Bench::with(OsdConfig { insecure_adhash, ..OsdConfig::default() }, store);
+    bench.create_partition(PID);
+    bench
+}
+
+/// The promise of the whole: a device touches no byte of a whole unit for cryptography when it is read.
+#[test]
+fn a_protected_read_hashes_only_its_edges() {
+    let (_folder, store) = disk();
+    {
+        let bench = bench_on(store, true);
+        create(&bench);
+        let bytes = content(300_000);
+        write(&bench, SLOT_UNITS_BLAKE3, 0, &bytes);
+        for (start, length, units, edges) in [
+            (0, 262_144, 16, 0),
+            (16_384, 65_536, 4, 0),
+            // The last unit is whole where the object ends.
+            (262_144, 37_856, 3, 0),
+            (5000, 65_536, 3, 65_536 - 3 * 16_384),
+            (5000, 100, 0, 100),
+            (16_383, 16_386, 1, 2),
+        ] {
+            let counted = during(&bench, || {
+                let found = read(&bench, SLOT_UNITS_BLAKE3, start, length);
+                assert!(found == bytes[start as usize..(start + length) as usize], "{start} {length}");
+            });
+            assert_eq!((counted.stored_units, counted.hashed_bytes), (units, edges), "{start} {length}");
+        }
+    }
+}
+
+/// Whatever was written by whatever method, reads by every algorithm verify, in every profile of the partition.
+#[test]
+fn every_algorithm_reads_from_every_profile() {
+    let slots = [SLOT_HMAC_SHA256, SLOT_UNITS_BLAKE3, SLOT_UNITS_SHA1, SLOT_UNITS_ADHASH];
+    for (number, (_folder, store)) in stores().into_iter().enumerate() {
+        let keeps = number == 1;
+        for (code, own) in [
+            (0, None),
+            (Profile::Sha1.code(), Some(SLOT_UNITS_SHA1)),
+            (Profile::AdHash256.code(), Some(SLOT_UNITS_ADHASH)),
+            (Profile::Blake3.code(), Some(SLOT_UNITS_BLAKE3)),
+            (Profile::LtHash.code(), Some(SLOT_UNITS_BLAKE3)),
+        ] {
+            let bench = bench_on(Arc::clone(&store), true);
+            set_profile(&bench, code).good();
+            create(&bench);
+            let mut bytes = content(200_000);
+            write(&bench, SLOT_UNITS_SHA1, 0, &bytes);
+            // Changes of every alignment, by each algorithm.
+            for (number, slot) in slots.into_iter().enumerate() {
+                for (start, length) in [(4000, 700), (8192, 8192), (60_000, 50_000), (199_000, 3000)] {
+                    let patch = vec![number as u8 ^ 0x5A; length];
+                    write(&bench, slot, start as u64, &patch);
+                    bytes.resize(bytes.len().max(start + length), 0);
+                    bytes[start..start + length].copy_from_slice(&patch);
+                }
+            }
+            for slot in slots {
+                for (start, length) in
+                    [(0, 202_000), (32_768, 65_536), (5000, 40_000), (199_999, 2001), (0, 1)]
+                {
+                    let counted = during(&bench, || {
+                        let found = read(&bench, slot, start as u64, length as u64);
+                        assert!(found == bytes[start..start + length], "profile {code} slot {slot} {start}");
+                    });
+                    match (own == Some(slot), slot) {
+                        (_, SLOT_HMAC_SHA256) => assert_eq!(counted, HashingCount::default()),
+                        (true, _) if keeps => assert!(counted.hashed_bytes < 2 * 16_384, "{counted:?}"),
+                        // The partition keeps other digests: computed from the bytes, never refused.
+                        _ => {
+                            assert_eq!((counted.hashed_bytes, counted.stored_units), (length as u64, 0))
+                        }
+                    }
+                }
+            }
+            let remove = Command::RemovePartition(RemovePartition { partition: PID, with_contents: true });
+            assert_eq!(bench.run(remove, Wish::default(), &[]).status, Status::Good);
+        }
+    }
+}
+
+/// What is changed by other commands than WRITE has its digests too.
+#[test]
+fn reads_verify_after_every_way_of_changing_an_object() {
+    for (_folder, store) in stores() {
+        let bench = bench_on(store, false);
+        create(&bench);
+        let mut bytes = content(100_000);
+        write(&bench, SLOT_UNITS_BLAKE3, 0, &bytes);
+        let run = |command, data: &[u8]| bench.run(command, Wish::default(), data).good();
+        let check = |bytes: &[u8]| {
+            for (start, length) in [(0, bytes.len()), (16_384, 32_768), (20_000, 30_000)] {
+                let length = length.min(bytes.len() - start);
+                let found = read(&bench, SLOT_UNITS_BLAKE3, start as u64, length as u64);
+                assert!(found == bytes[start..start + length], "{start}");
+            }
+        };
+        run(Command::Append(Append { object: user(OID), length: 5000 }), &[9; 5000]);
+        bytes.extend([9; 5000]);
+        check(&bytes);
+        run(Command::Clear(extent(30_000, 20_000)), &[]);
+        bytes[30_000..50_000].fill(0);
+        check(&bytes);
+        run(Command::Punch(extent(10_000, 7000)), &[]);
+        bytes.drain(10_000..17_000);
+        check(&bytes);
+        let resize = Wish::set(&[(1, 0x82, &70_000_u64.to_be_bytes())]);
+        bench.run(Command::SetAttributes(Target { object: user(OID) }), resize, &[]).good();
+        bytes.truncate(70_000);
+        check(&bytes);
+        let resize = Wish::set(&[(1, 0x82, &90_000_u64.to_be_bytes())]);
+        bench.run(Command::SetAttributes(Target { object: user(OID) }), resize, &[]).good();
+        bytes.resize(90_000, 0);
+        check(&bytes);
+    }
+}
+
+#[test]
+fn a_partitions_profile_is_set_before_it_has_objects() {
+    for (_folder, store) in stores() {
+        let bench = bench_on(store, false);
+        let told = || {
+            let command = Command::GetAttributes(Target { object: ObjectId::of_partition(PID) });
+            let answer = bench.run(command, Wish::get(&[PROFILE]), &[]).good();
+            values(&answer.attributes)[0].1.clone()
+        };
+        assert_eq!(told(), [Profile::DEFAULT.code()]);
+        set_profile(&bench, Profile::Sha1.code()).good();
+        assert_eq!(told(), [Profile::Sha1.code()]);
+        for wrong in [6, 255] {
+            assert_eq!(set_profile(&bench, wrong).sense(), (5, 0x2600), "{wrong}");
+        }
+        // What is broken only where the administrator asked for it.
+        for broken in [Profile::AdHash128, Profile::AdHash256] {
+            assert_eq!(set_profile(&bench, broken.code()).sense(), (5, 0x2600));
+        }
+        create(&bench);
+        assert_eq!(set_profile(&bench, Profile::Blake3.code()).sense(), (5, 0x2600));
+        assert_eq!(told(), [Profile::Sha1.code()]);
+    }
+}
+
+/// One page of an application's attributes is covered by its stored digest.
+#[test]
+fn a_whole_page_of_attributes_is_not_hashed() {
+    for (_folder, store) in stores() {
+        let bench = bench_on(store, false);
+        create(&bench);
+        let set = Wish::set(&[(PAGE, 1, b"one"), (PAGE, 9, &[7; 900]), (PAGE + 1, 2, b"of another page")]);
+        bench.run(Command::SetAttributes(Target { object: user(OID) }), set, &[]).good();
+        let get = |names: &[(u32, u32)], allocation| {
+            let wish = Wish { allocation, ..Wish::get(names) };
+            run(&bench, SLOT_UNITS_BLAKE3, Command::GetAttributes(Target { object: user(OID) }), wish, &[])
+                .good()
+        };
+        let all = [(PAGE, AttributeId::ALL)];
+        let one = |number, value: &[u8]| (AttributeId::new(PAGE, number), value.to_vec());
+        let counted = during(&bench, || {
+            assert_eq!(values(&get(&all, 4096).attributes), [one(1, b"one"), one(9, &[7; 900])]);
+        });
+        assert_eq!(counted.stored_pages, 1);
+        // After a change the page has another digest.
+        let set = Wish::set(&[(PAGE, 1, b"ONE!")]);
+        bench.run(Command::SetAttributes(Target { object: user(OID) }), set, &[]).good();
+        assert_eq!(values(&get(&all, 4096).attributes)[0], one(1, b"ONE!"));
+        // Cut, or by name: the bytes of the list are hashed.
+        let counted = during(&bench, || {
+            assert_eq!(values(&get(&all, 64).attributes).len(), 1);
+            assert_eq!(values(&get(&[(PAGE, 1)], 4096).attributes), [one(1, b"ONE!")]);
+        });
+        assert_eq!(counted.stored_pages, 0);
+        // By an algorithm with another digest than the partition keeps.
+        let wish = Wish::get(&all);
+        let command = Command::GetAttributes(Target { object: user(OID) });
+        let answer = run(&bench, SLOT_UNITS_SHA1, command, wish, &[]).good();
+        assert_eq!(values(&answer.attributes).len(), 2);
+    }
+}
