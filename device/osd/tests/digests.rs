@@ -259,3 +259,25 @@ fn a_whole_page_of_attributes_is_not_hashed() {
         assert_eq!(values(&answer.attributes).len(), 2);
     }
 }
+
+/// A duplicate shares what is stored, and the digests with it.
+#[test]
+fn a_clone_keeps_the_digests_of_its_source() {
+    const CLONE: u64 = PID + 1;
+    let (_folder, store) = disk();
+    let bench = bench_on(store, false);
+    set_profile(&bench, Profile::Sha1.code()).good();
+    create(&bench);
+    let bytes = content(100_000);
+    write(&bench, SLOT_UNITS_SHA1, 0, &bytes);
+    let clone = Duplicate { partition: CLONE, source: PID, method: 0 };
+    bench.run(Command::CreateClone(clone), Wish::default(), &[]).good();
+    bench.keys.lock().add_partition(CLONE).unwrap();
+    let object = ObjectId::new(CLONE, OID);
+    let counted = during(&bench, || {
+        let command = Command::Read(Extent { object, start: 8192, length: 81_920 });
+        let found = run(&bench, SLOT_UNITS_SHA1, command, Wish::default(), &[]).good().data;
+        assert!(found == bytes[8192..90_112]);
+    });
+    assert_eq!((counted.stored_units, counted.hashed_bytes), (10, 0));
+}

@@ -134,8 +134,10 @@ fn begin(run: &Run<'_>, make: &Duplicate, kind: Kind) -> Result<ObjectId, Failur
     Ok(target)
 }
 
-/// A duplicate takes over the attributes of its source: its quotas and its floor too, but not its keys.
+/// A duplicate takes over the attributes of its source: its quotas and its floor too, but not its keys. It shares what is
+/// stored, so it keeps the same digests.
 fn inherit(device: &Device, source: ObjectId, target: ObjectId, now_ms: u64) -> Result<(), Failure> {
+    device.store.set_profile(target.partition, device.store.profile(source.partition))?;
     for (id, value) in device.store.attributes(source, None)? {
         let offset = id.page.wrapping_sub(PARTITION);
         let kept = match offset {
