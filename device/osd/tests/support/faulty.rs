@@ -63,34 +63,6 @@ impl Faulty {
     }
 }
 
-impl Digests for Faulty {
-    fn profile(&self, partition: u64) -> Option<Profile> {
-        self.inner.profile(partition)
-    }
-    fn set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<(), StoreError> {
-        self.inner.set_profile(partition, profile)
-    }
-    fn digests(&self, id: ObjectId, offset: u64, length: u64) -> Result<KnownDigests, StoreError> {
-        self.inner.digests(id, offset, length)
-    }
-    fn read_digested(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<Digested, StoreError> {
-        self.inner.read_digested(id, offset, into)
-    }
-    fn write_digested(
-        &self,
-        id: ObjectId,
-        offset: u64,
-        data: &[u8],
-        covered: &Covered,
-    ) -> Result<(), StoreError> {
-        self.change()?;
-        self.inner.write_digested(id, offset, data, covered)
-    }
-    fn page_digest(&self, id: ObjectId, page: u32) -> Result<Option<Value>, StoreError> {
-        self.inner.page_digest(id, page)
-    }
-}
-
 impl ObjectStore for Faulty {
     fn begin(&self) -> Scope<'_> {
         self.inner.begin()
