@@ -1,10 +1,12 @@
 //! Rot on a device's disk, as its operator and its users see it: never wrong bytes, precise errors, and the way back.
 
 use std::fs::{self, OpenOptions};
+use std::io::Write as _;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use sealstone_tests::{Signal, System, command, run, run_with_input, text};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+use sealstone_tests::{Daemon, Signal, System, command, run, run_with_input, text};
 
 /// Bytes of the file that rots; not a multiple of a block, so that its last block is a short one.
 const LENGTH: usize = 300_000;
@@ -54,11 +56,7 @@ fn a_flipped_bit_is_an_error_that_names_file_and_object_and_putting_the_file_aga
 
     assert_eq!(system.end_osd(0, Signal::Terminate), 0);
     let clean = run(&["--json", "osd", "check", "--data", data]).ok().json();
-    assert_eq!(
-        (clean["damaged"].as_u64(), clean["index_damaged"].as_bool()),
-        (Some(0), Some(false)),
-        "{clean}"
-    );
+    assert_eq!((clean["damaged"].as_u64(), clean["read_only"].as_bool()), (Some(0), Some(false)), "{clean}");
     assert!(clean["bytes"].as_u64() >= Some(2 * LENGTH as u64), "{clean}");
     rot(&system.path("osd0/store"), &rotten, 100_000);
     // At rest: the object, its kind, and which bytes; nothing is written.
@@ -69,9 +67,14 @@ fn a_flipped_bit_is_an_error_that_names_file_and_object_and_putting_the_file_aga
     let finding = &value["findings"][0];
     let object = finding["object"].as_str().expect("an id").to_owned();
     assert_eq!(finding["kind"], "user");
-    assert_eq!(finding["ranges"], serde_json::json!([{ "offset": 98_304, "length": 4096 }]), "{finding}");
+    let piece = serde_json::json!([{ "what": "data", "offset": 98_304, "length": 4096 }]);
+    assert_eq!(finding["pieces"], piece, "{finding}");
     let said = run(&["osd", "check", "--data", data]);
-    assert!(said.clone().text().contains(&format!("user object {object}: bytes damaged: 4096 at 98304")));
+    assert!(
+        said.clone()
+            .text()
+            .contains(&format!("user object {object}: 4096 bytes at 98304 fail their checksum"))
+    );
     said.fails(1).says(&["1 object is damaged", "put it again"]);
 
     // In use: no wrong byte, and one line that says which file, where, and what to do.
@@ -87,7 +90,8 @@ fn a_flipped_bit_is_an_error_that_names_file_and_object_and_putting_the_file_aga
     let told = &scrub.json()[0];
     assert_eq!((told["damaged"].as_u64(), told["running"].as_bool()), (Some(1), Some(false)), "{told}");
     assert_eq!(told["findings"][0]["object"], object.as_str());
-    assert_eq!(told["findings"][0]["ranges"], finding["ranges"]);
+    let ranges = serde_json::json!([{ "offset": 98_304, "length": 4096 }]);
+    assert_eq!(told["findings"][0]["ranges"], ranges);
     let (_, page) = sealstone_tests::get(system.osd(0).field("metrics"), "/metrics");
     assert!(page.contains("sealstone_osd_damaged_objects{device=\"osd0\"} 1"), "{page}");
     assert!(page.contains("sealstone_osd_scrub_passes_total{device=\"osd0\"} 1"), "{page}");
@@ -130,35 +134,54 @@ fn what_a_check_notes_the_device_knows_when_it_starts() {
     run(&["scrub", "--data", data, "--show"]).fails(1).says(&["damaged"]);
 }
 
-/// A device whose store cannot be opened says what is wrong with which file, and what to do; and it changes nothing.
+/// A device whose store is not whole says what is wrong with which file, and what to do: it starts for reading only, or
+/// not at all. With everything back in place it is as it was.
 #[test]
-fn a_store_that_cannot_be_opened_says_which_file_and_what_to_do() {
+fn a_store_that_is_not_whole_says_which_file_and_what_to_do() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let data = folder.path().join("osd");
     let data_text = text(&data);
     run(&["osd", "init", "--data", data_text, "--capacity", "64M", "--name", "osd"]).ok();
-    let serve = || run(&["osd", "serve", "--data", data_text, "--listen", "127.0.0.1:0"]);
+    let serve = || {
+        let listen = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
+        Daemon::try_start(command(&[&["--json", "osd", "serve", "--data", data_text], &listen[..]].concat()))
+    };
+    // One line that names the file, from the check, and from the daemon or its health.
+    let names = |what: &str| {
+        run(&["osd", "check", "--data", data_text]).fails(1).says(&[what]);
+        match serve() {
+            Err(ended) => drop(ended.fails(1).says(&[what])),
+            Ok(mut daemon) => {
+                let (status, health) = sealstone_tests::get(daemon.field("metrics"), "/healthz");
+                assert!(status == 503 && health.contains(what), "{status} {health}");
+                daemon.end(Signal::Terminate);
+            }
+        }
+    };
+    serve().expect("it is whole").end(Signal::Terminate);
     let store = data.join("store");
 
     let segment = store.join("segment-00000");
     let aside = folder.path().join("aside");
     fs::rename(&segment, &aside).expect("moved");
-    serve().fails(1).says(&["segment-00000", "missing", "bring"]);
+    names("segment-00000");
     fs::rename(&aside, &segment).expect("moved back");
+    run(&["osd", "check", "--data", data_text]).ok();
 
     let length = fs::metadata(&segment).expect("there").len();
     let file = OpenOptions::new().write(true).open(&segment).expect("a segment");
     file.set_len(length / 2).expect("cut");
-    serve().fails(1).says(&["segment-00000", &length.to_string()]);
+    names("segment-00000");
     file.set_len(length).expect("sparse again");
+    run(&["osd", "check", "--data", data_text]).ok();
 
     let index = store.join("index.redb");
     let whole = fs::read(&index).expect("the index");
-    // All but the header.
-    fs::write(&index, &whole[..4096]).expect("cut");
-    serve().fails(1).says(&["index"]);
-    fs::write(&index, b"").expect("cut");
-    serve().fails(1).says(&["index.redb"]);
+    // All but the header, and all.
+    for wrong in [&whole[..4096], b""] {
+        fs::write(&index, wrong).expect("cut");
+        names("index");
+    }
     fs::write(&index, &whole).expect("whole again");
 
     let superblock = store.join("superblock");
@@ -168,22 +191,79 @@ fn a_store_that_cannot_be_opened_says_which_file_and_what_to_do() {
     wrong[40] ^= 1;
     wrong[4096 + 40] ^= 1;
     fs::write(&superblock, &wrong).expect("written");
-    serve().fails(1).says(&["superblock"]);
+    names("superblock");
     fs::write(&superblock, &first).expect("written");
 
     // With everything back in place it is as it was.
     let checked = run(&["--json", "osd", "check", "--data", data_text]).ok().json();
     assert_eq!(checked["damaged"], 0, "{checked}");
-    let mut daemon = sealstone_tests::Daemon::start(command(&[
-        "--json",
-        "osd",
-        "serve",
-        "--data",
-        data_text,
-        "--listen",
-        "127.0.0.1:0",
-    ]));
-    assert_eq!(daemon.end(Signal::Terminate), 0);
+    serve().expect("it is whole again").end(Signal::Terminate);
+}
+
+/// A file system that is full, or takes no changes, when the device starts: one line with the next step, and no harm.
+#[test]
+fn a_file_system_that_takes_nothing_is_told_with_what_to_do() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let Some(small) = Small::mount(folder.path().join("small")) else {
+        eprintln!("left out: a tmpfs takes root");
+        return;
+    };
+    let data = small.0.join("osd");
+    run(&["osd", "init", "--data", text(&data), "--capacity", "64M", "--name", "osd"]).ok();
+    let serve = || {
+        Daemon::try_start(command(&[
+            "--json",
+            "osd",
+            "serve",
+            "--data",
+            text(&data),
+            "--listen",
+            "127.0.0.1:0",
+        ]))
+    };
+    // Not a byte left.
+    let ballast = small.0.join("ballast");
+    let mut file = fs::File::create(&ballast).expect("a file");
+    while file.write_all(&[7; 4096]).is_ok() {}
+    match serve() {
+        Err(ended) => drop(ended.fails(1).says(&["space"])),
+        // It has what it needs to run; then it says so when somebody wants more.
+        Ok(mut daemon) => drop(daemon.end(Signal::Kill)),
+    }
+    fs::remove_file(&ballast).expect("removed");
+    serve().expect("there is room again").end(Signal::Terminate);
+
+    small.read_only(true);
+    serve()
+        .expect_err("nothing can be written")
+        .fails(1)
+        .says(&["ead-only file system", "mount it for writing"]);
+    small.read_only(false);
+    serve().expect("it can be written again").end(Signal::Terminate);
+    run(&["osd", "check", "--data", text(&data)]).ok();
+}
+
+/// A tmpfs of a few MiB; unmounted when dropped.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(place: PathBuf) -> Option<Self> {
+        fs::create_dir(&place).expect("made");
+        mount("tmpfs", &place, "tmpfs", MountFlags::empty(), c"size=8M").ok()?;
+        Some(Self(place))
+    }
+
+    fn read_only(&self, read_only: bool) {
+        let flags = if read_only { MountFlags::RDONLY } else { MountFlags::empty() };
+        mount_remount(&self.0, flags, c"size=8M").expect("remounted");
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        // A mount that stays would keep the folder.
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
+    }
 }
 
 #[test]

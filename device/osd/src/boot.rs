@@ -137,6 +137,8 @@ pub fn start(
         // The keys are stored since a moment; before anybody can change one, a start without them must fail.
         dir.require_key_file()?;
     }
+    // What opening the store met is looked at first.
+    unit.suspect_objects(store.health().damage.iter().map(|damage| damage.object));
     Ok(Running { unit: Arc::new(unit), store, identity, boot_epoch: boot.epoch })
 }
 

@@ -10,7 +10,7 @@
 mod book;
 
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
-use sealstone_store::{BLOCK, ObjectStore, StoreError, StretchKind};
+use sealstone_store::{BLOCK, DamageKind, ObjectStore, StoreError, StretchKind};
 
 pub(crate) use book::{Book, Settled};
 
@@ -20,6 +20,8 @@ use crate::locks::{Grasp, Locks, Reach};
 
 /// Bytes read under one lock.
 pub(crate) const PIECE: usize = 1 << 20;
+/// Bytes of an object that one record of the index is about.
+const MAPPED: u64 = 1 << 20;
 /// Most damaged ranges that are remembered of one object; more are counted as one to the end.
 pub(crate) const RANGES_MAX: usize = 256;
 /// Damaged ranges of an object, 16 bytes each: in its internal page.
@@ -138,11 +140,25 @@ impl<'a> Examiner<'a> {
             }
             Ok((None, read)) => read,
             Err(StoreError::NotFound(_)) => return Ok(Step::Gone),
-            Err(StoreError::IndexDamaged { .. }) => {
-                // Which of its bytes the record was about is not known.
-                found.attributes = true;
-                0
-            }
+            Err(StoreError::IndexDamaged { .. }) => match self.lost_from(*id, *at) {
+                // A record is lost that says where some of its bytes are: which ones, the store knows.
+                Some(lost) if *at < lost.offset => {
+                    let end = lost.offset.min(*at + buffer.len() as u64);
+                    self.read_over(*id, *at, end, buffer, found)?;
+                    let read = end - *at;
+                    *at = end;
+                    return Ok(Step::More(read));
+                }
+                Some(lost) if lost.end() > *at => {
+                    found.add(*at, lost.end() - *at);
+                    *at = lost.end();
+                    return Ok(Step::More(0));
+                }
+                _ => {
+                    found.attributes = true;
+                    0
+                }
+            },
             Err(error) => return Err(error),
         };
         match self.store.attributes(*id, None) {
@@ -152,6 +168,14 @@ impl<'a> Examiner<'a> {
             Err(error) => return Err(error),
         }
         Ok(Step::End(read))
+    }
+
+    /// The first bytes from `at` on of which the store does not know where they are.
+    fn lost_from(&self, id: ObjectId, at: u64) -> Option<Range> {
+        let known = self.store.known_damage(id);
+        let lost = known.iter().filter(|piece| piece.kind == DamageKind::Map);
+        let ranges = lost.map(|piece| Range { offset: piece.offset, length: piece.length });
+        ranges.filter(|range| range.end() > at).min_by_key(|range| range.offset)
     }
 
     /// All of an object; `None` if it is not there. `tell` hears of the bytes read after each piece.
@@ -212,6 +236,11 @@ impl<'a> Examiner<'a> {
                     let from = offset.max(at);
                     found.add(from, offset.saturating_add(length).saturating_sub(from).max(1));
                     at = (offset / BLOCK + 1) * BLOCK;
+                }
+                Err(StoreError::IndexDamaged { .. }) => {
+                    let stop = end.min((at / MAPPED + 1) * MAPPED);
+                    found.add(at, stop - at);
+                    at = stop;
                 }
                 Err(StoreError::Io { .. }) if most > BLOCK => most = BLOCK,
                 Err(StoreError::Io { .. }) => {

@@ -1,30 +1,47 @@
 //! The check of a device that rests: `osd check`.
 //!
-//! Does: read every object of a store against its checksums, as the scrub of a running device does, and tell what is
-//! damaged; note it in the Error Recovery attributes if asked to, so that the device knows when it starts.
+//! Does: have the store read every object against its checksums, and tell what is damaged, of objects and of the store
+//! itself; note it in the Error Recovery attributes if asked to, so that the device knows when it starts.
 //! Does not: need keys or write anything unless asked to. Contract: the caller holds the store alone.
 //! Truth: docs/how-to/check-and-repair.md.
 
 use sealstone_osd::{ObjectId, ObjectType};
-use sealstone_store::{ObjectStore, StoreError};
+use sealstone_store::{
+    Damage as Piece, DamageKind, DiskStore, ObjectStore as _, Scrub, ScrubProgress, StoreError, StoreFault,
+};
 
-use crate::catalog::successor;
-use crate::damage::{Book, Damage, Examiner, PIECE};
+use crate::damage::{Book, Damage, Examiner, PIECE, Range};
 
-/// Objects that it asks the store for at a time.
-const LIST_STEP: usize = 256;
-/// Most damaged objects that it tells of one by one; more are counted.
-pub const FINDINGS_MAX: usize = 65_536;
+/// Bytes that the store reads between two words about how far it is.
+const STEP: u64 = 4 << 20;
 
 /// A damaged object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Which.
     pub id: ObjectId,
-    /// Of which kind.
-    pub kind: ObjectType,
-    /// What of it.
-    pub damage: Damage,
+    /// Of which kind; none if the record that says so is lost.
+    pub kind: Option<ObjectType>,
+    /// What of it, piece by piece.
+    pub pieces: Vec<Piece>,
+}
+
+impl Finding {
+    /// In the words of the Error Recovery attributes.
+    #[must_use]
+    pub fn damage(&self) -> Damage {
+        let mut damage = Damage::default();
+        for piece in &self.pieces {
+            match piece.kind {
+                DamageKind::Data | DamageKind::Unreadable | DamageKind::Map if piece.length > 0 => {
+                    damage.ranges.push(Range { offset: piece.offset, length: piece.length });
+                }
+                _ => damage.attributes = true,
+            }
+        }
+        damage.ranges.sort_unstable_by_key(|range| range.offset);
+        damage
+    }
 }
 
 /// What a check found.
@@ -34,69 +51,77 @@ pub struct Inspection {
     pub objects: u64,
     /// Bytes read; blocks that objects share once for each.
     pub bytes: u64,
-    /// Damaged objects.
-    pub damaged: u64,
-    /// The first of them, in order.
+    /// Damaged objects, in order.
     pub findings: Vec<Finding>,
+    /// There are more of them than the store remembers.
+    pub more: bool,
+    /// What of the store itself is damaged.
+    pub faults: Vec<StoreFault>,
+    /// The store takes no changes as it is.
+    pub read_only: bool,
     /// Objects whose notes of damage are other than before: made, changed or taken back.
     pub noted: u64,
 }
 
 /// Reads everything. With `note`, a moment in ms since 1970, what is found is noted on the objects, and what was noted
-/// before and is sound again is taken back. `tell` hears of objects and bytes read so far.
+/// before and is sound again is taken back. `tell` hears how far it is.
 ///
 /// # Errors
 /// [`StoreError`] of a store that fails as a whole; what is damaged is no error.
 pub fn inspect(
-    store: &dyn ObjectStore,
+    store: &DiskStore,
     note: Option<u64>,
-    mut tell: impl FnMut(&Inspection),
+    mut tell: impl FnMut(&ScrubProgress),
 ) -> Result<Inspection, StoreError> {
+    let mut walk = Scrub::new();
+    while !store.scrub(&mut walk, STEP)?.done {
+        tell(&walk.progress(store));
+    }
+    let progress = walk.progress(store);
+    let health = store.health();
+    let mut findings: Vec<Finding> = Vec::new();
+    for piece in health.damage {
+        match findings.last_mut().filter(|last| last.id == piece.object) {
+            Some(last) => last.pieces.push(piece),
+            None => {
+                let kind = store.stat(piece.object).ok().map(|stat| stat.kind);
+                findings.push(Finding { id: piece.object, kind, pieces: vec![piece] });
+            }
+        }
+    }
+    let noted = match note {
+        Some(now_ms) => take_note(store, &findings, now_ms)?,
+        None => 0,
+    };
+    Ok(Inspection {
+        objects: progress.objects,
+        bytes: progress.bytes,
+        findings,
+        more: health.more,
+        faults: health.faults,
+        read_only: health.read_only,
+        noted,
+    })
+}
+
+/// Notes what was found, and takes back what is sound again; gives how many objects that changed.
+fn take_note(store: &DiskStore, findings: &[Finding], now_ms: u64) -> Result<u64, StoreError> {
     let examiner = Examiner { store, locks: None };
     let book = Book::load(store);
-    let mut done = Inspection::default();
     let mut buffer = vec![0; PIECE];
-    let mut from = Some(ObjectId::ROOT);
-    while let Some(first) = from {
-        let listed = store.list(first, LIST_STEP)?;
-        let whole = listed.len() == LIST_STEP;
-        from = listed.last().filter(|_| whole).and_then(|(last, _)| successor(*last));
-        for (id, kind) in listed {
-            let mut bytes = done.bytes;
-            let found = examiner.examine(id, &mut buffer, |read| {
-                bytes += read;
-                tell(&Inspection {
-                    objects: done.objects,
-                    bytes,
-                    damaged: done.damaged,
-                    ..Inspection::default()
-                });
-            })?;
-            done.bytes = bytes;
-            done.objects += 1;
-            let damage = found.unwrap_or_default();
-            if !damage.is_none() {
-                done.damaged += 1;
-                if done.findings.len() < FINDINGS_MAX {
-                    done.findings.push(Finding { id, kind, damage: damage.clone() });
-                }
-            }
-            if let Some(now_ms) = note {
-                book.settle(examiner, id, &damage, &mut buffer, now_ms)?;
-            }
+    for finding in findings {
+        book.settle(examiner, finding.id, &finding.damage(), &mut buffer, now_ms)?;
+    }
+    // Of old notes what was found now is all that is true.
+    for (id, _) in book.all() {
+        if findings.binary_search_by_key(&id, |finding| finding.id).is_err() {
+            book.settle(examiner, id, &Damage::default(), &mut buffer, now_ms)?;
         }
     }
-    if let Some(now_ms) = note {
-        // Removed since it was noted.
-        for (id, _) in book.all() {
-            if matches!(store.stat(id), Err(StoreError::NotFound(_))) {
-                book.settle(examiner, id, &Damage::default(), &mut buffer, now_ms)?;
-            }
-        }
-        while book.news().is_some() {
-            done.noted += 1;
-        }
-        store.flush()?;
+    let mut noted = 0;
+    while book.news().is_some() {
+        noted += 1;
     }
-    Ok(done)
+    store.flush()?;
+    Ok(noted)
 }

@@ -330,6 +330,11 @@ impl OsdUnit {
         }
     }
 
+    /// Objects to be looked at before all others.
+    pub(crate) fn suspect_objects(&self, objects: impl Iterator<Item = ObjectId>) {
+        objects.for_each(|id| self.device.scrub.suspect(id, Suspicion::Whole));
+    }
+
     /// A command was answered: did it stumble over damage, or change something that is damaged?
     pub(crate) fn suspect(&self, command: &Command, changes: bool, outcome: &Outcome) {
         let scrub = &self.device.scrub;

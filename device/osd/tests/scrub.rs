@@ -13,7 +13,7 @@ use sealstone_device::{Damage, OsdConfig, Range, ScrubStep};
 use sealstone_osd::cdb::*;
 use sealstone_osd::{Command, ObjectId, ObjectType};
 use sealstone_store::sim::SimMedium;
-use sealstone_store::{BLOCK, DiskStore, FormatOptions, ObjectStore, Options, format};
+use sealstone_store::{BLOCK, DiskStore, FormatOptions, Medium as _, ObjectStore, Options, format};
 use support::{Answer, Bench, PID, START_MS, Wish, user, value};
 
 const OID: u64 = 0x10000;
@@ -33,8 +33,12 @@ impl Disk {
         Self { medium, starts: 0 }
     }
 
+    fn disk_store(&self) -> DiskStore {
+        DiskStore::open(Arc::new(self.medium.clone()), Options::default()).unwrap()
+    }
+
     fn store(&self) -> Arc<dyn ObjectStore> {
-        Arc::new(DiskStore::open(Arc::new(self.medium.clone()), Options::default()).unwrap())
+        Arc::new(self.disk_store())
     }
 
     fn start(&mut self) -> Bench {
@@ -244,16 +248,17 @@ fn a_device_that_rests_is_checked_without_keys_and_told_what_was_found() {
     bench.store.flush().unwrap();
     drop(bench);
     disk.rot(12);
-    let store = disk.store();
-    let found = inspect(&*store, None, |_| {}).unwrap();
-    assert_eq!((found.objects, found.bytes, found.damaged, found.noted), (4, 20 * BLOCK, 1, 0));
-    assert_eq!((found.findings[0].id, found.findings[0].kind), (user(OID + 1), ObjectType::User));
-    assert_eq!(found.findings[0].damage, blocks(2, 1));
-    let again = inspect(&*store, None, |_| {}).unwrap();
+    let store = disk.disk_store();
+    let found = inspect(&store, None, |_| {}).unwrap();
+    assert_eq!((found.objects, found.bytes, found.noted, found.read_only), (4, 20 * BLOCK, 0, false));
+    assert_eq!((found.findings.len(), &found.faults[..]), (1, &[][..]));
+    assert_eq!((found.findings[0].id, found.findings[0].kind), (user(OID + 1), Some(ObjectType::User)));
+    assert_eq!(found.findings[0].damage(), blocks(2, 1));
+    let again = inspect(&store, None, |_| {}).unwrap();
     assert_eq!(again, found, "looking changes nothing");
-    let noted = inspect(&*store, Some(START_MS), |_| {}).unwrap();
+    let noted = inspect(&store, Some(START_MS), |_| {}).unwrap();
     assert_eq!((noted.noted, noted.findings), (1, found.findings));
-    assert_eq!(inspect(&*store, Some(START_MS), |_| {}).unwrap().noted, 0, "noted once");
+    assert_eq!(inspect(&store, Some(START_MS), |_| {}).unwrap().noted, 0, "noted once");
     drop(store);
 
     let bench = disk.start();
@@ -262,4 +267,51 @@ fn a_device_that_rests_is_checked_without_keys_and_told_what_was_found() {
     write(&bench, OID + 1, 0, &[9; 10 * BLOCK as usize]);
     scrub(&bench);
     assert_eq!(bench.unit.damaged(), []);
+}
+
+/// Whatever page of the index rots: the device starts if it can find itself in it, serves what is sound, and its scrub names
+/// every object that it cannot give.
+#[test]
+fn an_index_with_a_rotten_page_is_scrubbed_to_its_end_and_every_loss_has_a_name() {
+    const OBJECTS: u64 = 40;
+    let mut disk = Disk::new();
+    let bench = disk.start();
+    for number in 0..OBJECTS {
+        make(&bench, OID + number, 1 + number % 3);
+        let name = Wish::set(&[(0x10000, 1, &[number as u8 + 1; 200])]);
+        bench.run(Command::SetAttributes(Target { object: user(OID + number) }), name, &[]).good();
+    }
+    bench.store.flush().unwrap();
+    drop(bench);
+    let index = disk.medium.open("index.redb", false).unwrap();
+    let mut bytes = vec![0; index.length().unwrap() as usize];
+    index.read_at(0, &mut bytes).unwrap();
+    let pages = bytes.chunks(4096).enumerate().filter(|(_, page)| page.iter().any(|&byte| byte != 0));
+    let (mut started, mut lossy) = (0, 0);
+    for (page, _) in pages.skip(1).step_by(2) {
+        let rotten = Disk { medium: disk.medium.fork(), starts: disk.starts };
+        rotten.medium.rot("index.redb", page as u64 * 4096 + 40, 0x20);
+        let Ok(store) = DiskStore::open(Arc::new(rotten.medium.clone()), Options::default()) else { continue };
+        let store: Arc<dyn ObjectStore> = Arc::new(store);
+        let Some(bench) = Bench::try_start(Arc::clone(&store), 2, START_MS - 1) else { continue };
+        started += 1;
+        bench.unit.scrub_begin().unwrap();
+        scrub(&bench);
+        assert!(!bench.unit.scrub_state().running, "page {page}");
+        let damaged: Vec<ObjectId> = bench.unit.damaged().into_iter().map(|(id, _)| id).collect();
+        let listed = store.list(user(0), 1000).unwrap_or_default();
+        for id in listed.into_iter().map(|(id, _)| id).filter(|id| id.object >= OID) {
+            let number = id.object - OID;
+            let mut buffer = vec![0; (1 + number as usize % 3) * BLOCK as usize];
+            let data = store.read(id, 0, &mut buffer);
+            let name = store.attribute(id, sealstone_store::AttributeId { page: 0x10000, number: 1 });
+            let sound = data.is_ok() && name.is_ok() && store.attributes(id, None).is_ok();
+            if data.is_ok() {
+                assert!(buffer.iter().all(|&byte| byte == id.object as u8), "page {page}: {id}: wrong bytes");
+            }
+            assert!(sound || damaged.contains(&id), "page {page}: {id} is not told: {damaged:?}");
+            lossy += u64::from(!sound);
+        }
+    }
+    assert!(started > 0 && lossy > 0, "{started} started, {lossy} losses");
 }

@@ -5,10 +5,10 @@ use std::marker::PhantomData;
 pub use sealstone_osd::AttributeId;
 use sealstone_osd::{ObjectId, ObjectType};
 
-use crate::StoreError;
 use crate::digests::Digests;
 use crate::disk::Inside;
 use crate::memberships::Memberships;
+use crate::{Damage, StoreError};
 
 /// Unit of allocation and of checksums, in bytes.
 pub const BLOCK: u64 = 4096;
@@ -177,6 +177,12 @@ pub trait ObjectStore: Memberships + Digests {
 
     /// Capacity and use.
     fn space(&self) -> Space;
+
+    /// What is known to be damaged of one object, from opening and from every read since. Reads nothing; a backend that
+    /// does not rot knows nothing.
+    fn known_damage(&self, _id: ObjectId) -> Vec<Damage> {
+        Vec::new()
+    }
 }
 
 /// `offset + length` if an object may be that long.

@@ -5,21 +5,33 @@ use std::path::Path;
 use sealstone_device::inspect::{Finding, Inspection, inspect};
 use sealstone_device::{DataDir, ProvisionError};
 use sealstone_osd::ObjectType;
-use sealstone_store::{DiskStore, FormatError, Io, ObjectStore as _, Options, StoreError, open_place};
+use sealstone_store::{
+    DamageKind, DiskStore, FormatError, Io, ObjectStore as _, Options, StoreError, StoreFault, open_place,
+};
 use serde::Serialize;
 
 use crate::daemon::now_ms;
 use crate::daemon::osd::store_failure;
-use crate::daemon::scrub::Found;
 use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::output::{Output, human_bytes};
+
+/// Damaged objects that are told of one by one to people.
+const LINES_MAX: usize = 1000;
+
+/// A piece of damage as `--json` tells it.
+#[derive(Serialize)]
+struct Piece {
+    what: &'static str,
+    offset: u64,
+    length: u64,
+}
 
 /// A damaged object as `--json` tells it.
 #[derive(Serialize)]
 struct Told {
+    object: String,
     kind: &'static str,
-    #[serde(flatten)]
-    found: Found,
+    pieces: Vec<Piece>,
 }
 
 /// Runs the check.
@@ -34,83 +46,134 @@ pub(crate) fn check(output: Output, data: &Path, repair: bool) -> Outcome {
     let closed = |error: FormatError| store_failure(error, data);
     let medium = open_place(folder.store_path(), Io::Auto).map_err(closed)?;
     let store = DiskStore::open(medium, Options::default()).map_err(closed)?;
-    let read_only = store.is_poisoned();
-    let faults: Vec<String> = store.health().faults.iter().map(ToString::to_string).collect();
-    if repair && read_only {
-        return Err(Failure::operation("the index is damaged: the store is for reading only").at(data.display()).hint(
-            "without --repair the check tells what can be read; bring the folder back from a copy, or put what \
-             can be read elsewhere",
-        ));
+    if repair && store.is_poisoned() {
+        let faults: Vec<String> = store.health().faults.iter().map(ToString::to_string).collect();
+        return Err(Failure::operation(format!("nothing can be noted: {}", faults.join("; ")))
+            .at(data.display())
+            .hint("without --repair the check tells what can be read"));
     }
     let bar = output.progress(Some(store.space().used), &folder.identity.name);
     let seen = inspect(&store, repair.then(now_ms), |so_far| {
         // Blocks that objects share are read for each.
-        bar.set_length(store.space().used.max(so_far.bytes));
+        bar.set_length(so_far.bytes_total.max(so_far.bytes));
         bar.set_position(so_far.bytes);
     });
     bar.finish_and_clear();
     let seen = seen.map_err(|error: StoreError| Failure::operation(chain(&error)).at(data.display()))?;
     let told: Vec<Told> = seen.findings.iter().map(tell).collect();
+    let faults: Vec<String> = seen.faults.iter().map(ToString::to_string).collect();
+    let damaged = seen.findings.len() as u64;
     let value = serde_json::json!({
-        "device": folder.identity.name, "objects": seen.objects, "bytes": seen.bytes, "damaged": seen.damaged,
-        "index_damaged": read_only, "faults": faults, "noted": seen.noted, "findings": told,
+        "device": folder.identity.name, "objects": seen.objects, "bytes": seen.bytes, "damaged": damaged,
+        "more": seen.more, "read_only": seen.read_only, "faults": faults, "noted": seen.noted, "findings": told,
     });
-    output.result(&value, || text(&folder.identity.name, &seen, &told, &faults, read_only))?;
-    verdict(&folder.identity.name, seen.damaged, read_only)
+    output.result(&value, || text(&folder.identity.name, &seen, &told, &faults))?;
+    // One that is told and does no harm.
+    let harmless =
+        |fault: &StoreFault| matches!(fault, StoreFault::UnknownFile { .. } | StoreFault::Superblock);
+    verdict(&folder.identity.name, damaged, seen.faults.iter().find(|fault| !harmless(fault)))
 }
 
 fn tell(finding: &Finding) -> Told {
     let kind = match finding.kind {
-        ObjectType::Root => "root",
-        ObjectType::Partition => "partition",
-        ObjectType::Collection => "collection",
-        ObjectType::User => "user",
+        Some(ObjectType::Root) => "root",
+        Some(ObjectType::Partition) => "partition",
+        Some(ObjectType::Collection) => "collection",
+        Some(ObjectType::User) => "user",
+        None => "unknown",
     };
-    Told { kind, found: Found::new(finding.id, &finding.damage) }
+    let pieces = finding.pieces.iter().map(|piece| Piece {
+        what: word(piece.kind),
+        offset: piece.offset,
+        length: piece.length,
+    });
+    Told { object: finding.id.to_string(), kind, pieces: pieces.collect() }
 }
 
-fn text(name: &str, seen: &Inspection, told: &[Told], faults: &[String], read_only: bool) -> String {
-    let mut lines: Vec<String> =
-        told.iter().map(|told| format!("{} object {}", told.kind, told.found.line())).collect();
-    let unlisted = seen.damaged.saturating_sub(told.len() as u64);
-    if unlisted > 0 {
-        lines.push(format!("and {unlisted} more"));
+/// A kind of damage for scripts.
+fn word(kind: DamageKind) -> &'static str {
+    match kind {
+        DamageKind::Data => "data",
+        DamageKind::Unreadable => "unreadable",
+        DamageKind::Map => "map",
+        DamageKind::Record => "record",
+        DamageKind::Attributes => "attributes",
+        DamageKind::Memberships => "memberships",
+        _ => "other",
     }
-    lines.extend_from_slice(faults);
-    if read_only {
-        lines.push(
-            "the index is damaged: objects may be missing from it; the device would only be read".into(),
-        );
+}
+
+/// The same for people.
+fn line(told: &Told) -> String {
+    let pieces: Vec<String> = told
+        .pieces
+        .iter()
+        .map(|piece| {
+            let bytes = format!("{} bytes at {}", piece.length, piece.offset);
+            match piece.what {
+                "data" => format!("{bytes} fail their checksum"),
+                "unreadable" => format!("{bytes} cannot be read"),
+                "map" if piece.length > 0 => format!("{bytes} cannot be found"),
+                "map" => "where its bytes are is in doubt".into(),
+                "record" => "its own record is lost".into(),
+                "attributes" => "attributes are lost".into(),
+                _ => "its memberships are in doubt".into(),
+            }
+        })
+        .collect();
+    format!("{} object {}: {}", told.kind, told.object, pieces.join(", "))
+}
+
+fn text(name: &str, seen: &Inspection, told: &[Told], faults: &[String]) -> String {
+    let mut lines: Vec<String> = faults.to_vec();
+    lines.extend(told.iter().take(LINES_MAX).map(line));
+    let unlisted = told.len().saturating_sub(LINES_MAX);
+    if unlisted > 0 || seen.more {
+        lines.push(format!("and {unlisted}{} more", if seen.more { " and still" } else { "" }));
+    }
+    if seen.read_only {
+        lines.push("as it is the device can only be read".into());
     }
     if seen.noted > 0 {
         lines.push(format!("noted on {} objects what changed", seen.noted));
     }
-    lines.push(summary(name, seen.objects, seen.bytes, seen.damaged));
+    lines.push(summary(name, seen.objects, seen.bytes, told.len() as u64));
     lines.join("\n")
 }
 
 /// One line about a check or a scrub.
 pub(crate) fn summary(name: &str, objects: u64, bytes: u64, damaged: u64) -> String {
-    let end = if damaged == 0 { "all sound".to_owned() } else { format!("{damaged} damaged") };
+    let end = if damaged == 0 { "no object damaged".to_owned() } else { format!("{damaged} damaged") };
     format!("{name}: {objects} objects, {} read, {end}", human_bytes(bytes))
 }
 
 /// Exit code 1 if anything is damaged.
-pub(crate) fn verdict(name: &str, damaged: u64, index: bool) -> Outcome {
-    match (damaged, index) {
-        (0, false) => Ok(()),
-        (0, true) => Err(Failure::operation("the index is damaged").at(name).hint(
-            "bring the folder back from a copy; or read what can be read, and put it on another device",
-        )),
-        (damaged, _) => {
-            let what = if damaged == 1 {
-                "1 object is damaged".into()
-            } else {
-                format!("{damaged} objects are damaged")
-            };
-            Err(Failure::operation(what)
-                .at(name)
-                .hint("`get` names the file; put it again from a good copy: what is written anew is sound"))
+pub(crate) fn verdict(name: &str, damaged: u64, store: Option<&StoreFault>) -> Outcome {
+    let objects = match damaged {
+        0 => None,
+        1 => Some("1 object is damaged".to_owned()),
+        damaged => Some(format!("{damaged} objects are damaged")),
+    };
+    match (store, objects) {
+        (None, None) => Ok(()),
+        (
+            Some(StoreFault::MissingFile { name: file } | StoreFault::ShortFile { name: file, .. }),
+            objects,
+        ) => {
+            let what = format!("{file} is missing or too short");
+            Err(Failure::operation(
+                [Some(what), objects].into_iter().flatten().collect::<Vec<_>>().join("; "),
+            )
+            .at(name)
+            .hint("bring the file back; until then the device can only be read"))
         }
+        (Some(other), objects) => Err(Failure::operation(
+            [Some(other.to_string()), objects].into_iter().flatten().collect::<Vec<_>>().join("; "),
+        )
+        .at(name)
+        .hint("bring the folder back from a copy; or read what can be read, and put it on another device")),
+        (None, Some(objects)) => Err(Failure::operation(objects)
+            .at(name)
+            .hint("`get` names the file; put it again from a good copy: what is written anew is sound")),
     }
 }

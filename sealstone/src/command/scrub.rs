@@ -41,7 +41,7 @@ pub(crate) fn command(output: Output, arguments: &Scrub) -> Outcome {
             return Err(Failure::operation("the scrub was stopped before its end").at(&told.device));
         }
     }
-    all.iter().try_for_each(|told| verdict(&told.device, told.damaged, false))
+    all.iter().try_for_each(|told| verdict(&told.device, told.damaged, None))
 }
 
 /// The folders of the devices that are meant.

@@ -22,6 +22,7 @@ use super::control::{self, Control, Served};
 use super::scrub::{self, Scrubber};
 use super::{AUDIT_FILE, Shutdown, bind, now_ms, observe, random};
 use crate::cli::Osd;
+use crate::command::check;
 use crate::config::{self, OsdOptions};
 use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::metrics::{Kind as Sample, Observed, Page};
@@ -485,7 +486,11 @@ impl Observed for Watched {
             return Err("the audit log cannot be written".into());
         }
         if self.store.is_poisoned() {
-            return Err("the store failed to flush and refuses writes; restart the device".into());
+            let faults: Vec<String> = self.store.health().faults.iter().map(ToString::to_string).collect();
+            return Err(match faults.is_empty() {
+                true => "the store failed to flush and refuses writes; restart the device".into(),
+                false => format!("the store can only be read: {}", faults.join("; ")),
+            });
         }
         let space = self.store.space();
         if space.used > space.total { Err("the store uses more than its capacity".into()) } else { Ok(()) }
@@ -517,7 +522,7 @@ pub(crate) fn command(output: Output, command: Osd) -> Outcome {
                 )
             })
         }
-        Osd::Check { data, repair } => crate::command::check::check(output, &data, repair),
+        Osd::Check { data, repair } => check::check(output, &data, repair),
         Osd::Serve { data, config, options } => {
             let options = options.or(config::read(config.as_ref())?);
             super::run(serve(output, &data, &options))

@@ -188,6 +188,21 @@ impl Bench {
         lease_ms: u64,
         keys: KeyRecord,
     ) -> Self {
+        Self::attempt(config, store, boot_epoch, lease_ms, keys).unwrap()
+    }
+
+    /// A device on a store that may be damaged; `None` if it cannot start.
+    pub fn try_start(store: Arc<dyn ObjectStore>, boot_epoch: u16, lease_ms: u64) -> Option<Self> {
+        Self::attempt(OsdConfig::default(), store, boot_epoch, lease_ms, KeyRecord::volatile()).ok()
+    }
+
+    fn attempt(
+        config: OsdConfig,
+        store: Arc<dyn ObjectStore>,
+        boot_epoch: u16,
+        lease_ms: u64,
+        keys: KeyRecord,
+    ) -> Result<Self, sealstone_device::StartError> {
         let fake = Arc::new(Fake::default());
         fake.ms.store(START_MS, Ordering::SeqCst);
         let log = Arc::new(Log::default());
@@ -203,12 +218,11 @@ impl Bench {
             lease: Box::new(VolatileLease),
             environment: Arc::clone(&fake) as Arc<dyn Environment>,
             audit: Arc::clone(&log) as Arc<dyn AuditSink>,
-        })
-        .unwrap();
+        })?;
         let keys = KeyHierarchy::factory(Hash::Sha256, &InitialKey::new(&MASTER).unwrap(), SYSTEM_ID);
         let bench = Self { unit: Arc::new(unit), fake, log, store, keys: Mutex::new(keys) };
         bench.login(NEXUS);
-        bench
+        Ok(bench)
     }
 
     pub fn login(&self, nexus: NexusId) {

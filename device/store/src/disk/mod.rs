@@ -534,4 +534,8 @@ impl ObjectStore for DiskStore {
             objects: self.objects.load(Ordering::Relaxed),
         }
     }
+
+    fn known_damage(&self, id: ObjectId) -> Vec<Damage> {
+        self.damage_of(id)
+    }
 }
