@@ -225,6 +225,7 @@ fn a_file_system_that_takes_nothing_is_told_with_what_to_do() {
     let ballast = small.0.join("ballast");
     let mut file = fs::File::create(&ballast).expect("a file");
     while file.write_all(&[7; 4096]).is_ok() {}
+    drop(file);
     match serve() {
         Err(ended) => drop(ended.fails(1).says(&["space"])),
         // It has what it needs to run; then it says so when somebody wants more.

@@ -288,10 +288,14 @@ fn an_index_with_a_rotten_page_is_scrubbed_to_its_end_and_every_loss_has_a_name(
     index.read_at(0, &mut bytes).unwrap();
     let pages = bytes.chunks(4096).enumerate().filter(|(_, page)| page.iter().any(|&byte| byte != 0));
     let (mut started, mut lossy) = (0, 0);
-    for (page, _) in pages.skip(1).step_by(2) {
+    for (page, _) in pages.skip(1) {
         let rotten = Disk { medium: disk.medium.fork(), starts: disk.starts };
-        rotten.medium.rot("index.redb", page as u64 * 4096 + 40, 0x20);
-        let Ok(store) = DiskStore::open(Arc::new(rotten.medium.clone()), Options::default()) else { continue };
+        for at in [8, 40, 200, 1000, 2500] {
+            rotten.medium.rot("index.redb", page as u64 * 4096 + at, 0x20);
+        }
+        let Ok(store) = DiskStore::open(Arc::new(rotten.medium.clone()), Options::default()) else {
+            continue;
+        };
         let store: Arc<dyn ObjectStore> = Arc::new(store);
         let Some(bench) = Bench::try_start(Arc::clone(&store), 2, START_MS - 1) else { continue };
         started += 1;

@@ -20,6 +20,7 @@ use sealstone_target::{Refused, Watcher};
 use serde::Serialize;
 
 use super::now_ms;
+use super::osd::medium_hint;
 use crate::failure::{Failure, Outcome};
 
 /// Records under way between commands and the writer; about 300 bytes each.
@@ -104,7 +105,9 @@ pub(crate) struct AuditLog {
 impl AuditLog {
     /// Opens or creates the log (0600).
     pub(crate) fn open(path: &Path) -> Outcome<Self> {
-        let file = append(path).map_err(|error| Failure::from(error).at(path.display()))?;
+        let file = append(path).map_err(|error| {
+            medium_hint(Failure::operation(&error).at(path.display()), &error, path.parent().unwrap_or(path))
+        })?;
         let path = path.to_owned();
         let (queue, lines) = sync_channel(QUEUE_RECORDS_MAX);
         let state = Arc::new(AuditState::default());

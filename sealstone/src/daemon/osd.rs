@@ -174,7 +174,7 @@ fn store_hint(error: FormatError, data: &Path) -> Failure {
 }
 
 /// What to do about an error of the file system.
-fn medium_hint(failure: Failure, error: &std::io::Error, place: &Path) -> Failure {
+pub(crate) fn medium_hint(failure: Failure, error: &std::io::Error, place: &Path) -> Failure {
     use std::io::ErrorKind as E;
     match error.kind() {
         E::PermissionDenied => Failure { kind: Kind::Denied, ..failure }

@@ -250,6 +250,7 @@ impl DiskStore {
             Err(error) => return Err(error),
         };
         let range = chunk_key(id, walk.chunk)..=chunk_key(id, u64::MAX);
+        let mut read = 0;
         if let Some((key, value)) = self.index.scan(range, 1)?.pop() {
             let number = chunk_of(&key).max(walk.chunk);
             let offset = number.saturating_mul(CHUNK).min(length);
@@ -271,12 +272,13 @@ impl DiskStore {
             if end < length {
                 return Ok((bytes, true));
             }
+            read = bytes;
         }
         let attributes = self.index.scan(attribute_range(id, None), MAX_ATTRIBUTES)?;
         if attributes.iter().any(|(_, value)| matches!(value, Err(Rotten))) {
             walk.found.push(Damage::whole(id, DamageKind::Attributes));
         }
-        Ok((0, false))
+        Ok((read, false))
     }
 
     /// Reads and checks all blocks of a chunk that begins at `base` of an object, and the digests of its units. Gives the
