@@ -178,26 +178,6 @@ impl<'a> Examiner<'a> {
         ranges.filter(|range| range.end() > at).min_by_key(|range| range.offset)
     }
 
-    /// All of an object; `None` if it is not there. `tell` hears of the bytes read after each piece.
-    pub(crate) fn examine(
-        &self,
-        id: ObjectId,
-        buffer: &mut [u8],
-        mut tell: impl FnMut(u64),
-    ) -> Result<Option<Damage>, StoreError> {
-        let mut examination = self.begin(id);
-        loop {
-            match self.step(&mut examination, buffer)? {
-                Step::More(read) => tell(read),
-                Step::End(read) => {
-                    tell(read);
-                    return Ok(Some(examination.found));
-                }
-                Step::Gone => return Ok(None),
-            }
-        }
-    }
-
     /// Reads the next data from `offset` on; gives where to go on and how much it was.
     fn piece(
         &self,
