@@ -103,6 +103,17 @@ options! {
     /// Let initiators reset the whole target, which ends the commands of all others.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     allow_target_reset: bool, "SEALSTONE_OSD_ALLOW_TARGET_RESET", "false";
+    /// Short commands first: those that compute check values over much data run on threads of their own, of lower
+    /// priority, the shortest first. Otherwise each holds its connection to its end.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    short_first: bool, "SEALSTONE_OSD_SHORT_FIRST", "false";
+    /// With short_first: run many of them at once, so that each gets a slice of time by turns; otherwise one for each
+    /// core runs to its end.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    time_slices: bool, "SEALSTONE_OSD_TIME_SLICES", "false";
+    /// Ask for the data of writes at the pace at which they are done: at most so many KiB of a connection at once,
+    /// beyond the first 64 KiB of each, which come unasked. 0: every write asks at once.
+    pull_kib: u32, "SEALSTONE_OSD_PULL_KIB", "0";
     /// Seconds between background transaction groups: what a crash may cost of writes that nobody flushed.
     group_s_max: u64, "SEALSTONE_OSD_GROUP_S_MAX", "5";
     /// Hours between the beginnings of two scrubs, which read everything against its checksums; 0: only when asked.

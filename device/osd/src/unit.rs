@@ -9,9 +9,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sealstone_osd::capability::offset;
 use sealstone_osd::cdb::{Action, Cdb, CdbError, Command, DhStep, OPERATION_CODE, pointer};
 use sealstone_osd::table::{self, SERVICE_ACTIONS};
-use sealstone_osd::{Generation, ObjectId};
+use sealstone_osd::{Generation, ObjectId, SecurityMethod};
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, primary};
 use sealstone_seal::{AlgorithmSlots, ClockBehind, GatePolicy, InitialKey};
@@ -344,7 +345,7 @@ impl OsdUnit {
 
 /// In whose name a command comes: its capability's audit field.
 fn principal(cdb: &Cdb) -> Principal {
-    let audit = sealstone_osd::capability::offset::AUDIT.into();
+    let audit = offset::AUDIT.into();
     let principal = cdb.capability.get(audit..).and_then(|rest: &[u8]| rest.first_chunk());
     Principal(principal.copied().unwrap_or_default())
 }
@@ -433,6 +434,20 @@ fn is_long(cdb: &[u8], action: Action) -> bool {
         }
 }
 
+/// Check values over fewer bytes than this take no longer than a change of threads is worth: some 60 µs, bytes.
+const HEAVY_BYTES: u64 = 128 * 1024;
+
+/// Bytes of command data that check values are computed over, judged in the same way.
+fn computes_over(cdb: &[u8], action: Action, generation: Generation) -> u64 {
+    let method = cdb.get(usize::from(pointer::CAPABILITY) + usize::from(offset::METHOD)).copied();
+    let moves = matches!(action, Action::Read | Action::Write | Action::Append | Action::CreateAndWrite);
+    if !moves || method.and_then(SecurityMethod::from_nibble) != Some(SecurityMethod::AllData) {
+        return 0;
+    }
+    let at = usize::from(pointer::length(generation));
+    cdb.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
 impl LogicalUnit for OsdUnit {
     fn has_descriptor_sense(&self) -> bool {
         true
@@ -442,14 +457,18 @@ impl LogicalUnit for OsdUnit {
         if cdb.first() != Some(&OPERATION_CODE) {
             return Cost::Inline;
         }
-        let found = service_action(cdb).and_then(table::find).map(|(row, _)| row.action);
-        let row = found.and_then(|action| Some((action, commands::row(action)?)));
+        let found = service_action(cdb).and_then(table::find);
+        let Some((action, generation)) = found.map(|(row, generation)| (row.action, generation)) else {
+            return Cost::Inline;
+        };
+        let Some(row) = commands::row(action) else { return Cost::Inline };
         let fua = cdb.get(usize::from(pointer::OPTIONS)).is_some_and(|options| options & FUA != 0);
-        match row {
-            Some((action, row)) if !fua && !is_long(cdb, action) => row.cost,
-            Some((_, row)) if row.cost == Cost::Long => Cost::Long,
-            Some(_) => Cost::Blocking,
-            None => Cost::Inline,
+        if fua || is_long(cdb, action) {
+            return if row.cost == Cost::Long { Cost::Long } else { Cost::Blocking };
+        }
+        match computes_over(cdb, action, generation) {
+            bytes if row.cost == Cost::Inline && bytes >= HEAVY_BYTES => Cost::Heavy(bytes),
+            _ => row.cost,
         }
     }
 

@@ -65,12 +65,26 @@ pub struct Config {
     pub logins_per_source_max: usize,
     /// How fast connections of one source may come; faster ones are reset as soon as they are accepted.
     pub arrivals_per_source: Rate,
+    /// How long commands share the processors with short ones.
+    pub pace: Pace,
     /// Time.
     pub clock: Clock,
     /// Chance, for CHAP challenges.
     pub random: Random,
     /// Who hears of what was refused.
     pub watch: Watch,
+}
+
+/// How commands that compute for long, as ALLDATA over large requests does, share the processors with short ones.
+/// Writes pulled at the device's pace are `protocol.pull_bytes`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// Long commands run on threads of their own, of lower priority, the shortest first; otherwise each holds its
+    /// connection, and the thread that serves it, to its end.
+    pub short_first: bool,
+    /// Many long commands run at once, and the system gives each a slice by turns; otherwise one for each core runs to
+    /// its end. Only with `short_first`.
+    pub slices: bool,
 }
 
 /// A configuration that cannot work.
@@ -112,6 +126,7 @@ impl Config {
             connections_per_source_max: usize::MAX,
             logins_per_source_max: usize::MAX,
             arrivals_per_source: Rate::UNBOUNDED,
+            pace: Pace::default(),
             clock: Clock::default(),
             random: Random::default(),
             watch: Watch::default(),

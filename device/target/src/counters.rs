@@ -43,6 +43,7 @@ counters! {
     LoginsThrottled = "logins_throttled_total", "Logins refused unheard after too many wrong CHAP responses.";
     SessionsReinstated = "sessions_reinstated_total", "Sessions ended by a new login of the same initiator port.";
     Commands = "commands_total", "SCSI commands executed.";
+    CommandsHeavy = "commands_heavy_total", "SCSI commands that ran on the threads for those that compute for long.";
     CommandsFailed = "commands_failed_total", "SCSI commands that ended with another status than GOOD.";
     CommandsPanicked = "commands_panicked_total", "SCSI commands whose logical unit panicked.";
     BytesReceived = "bytes_received_total", "Bytes read from sockets.";

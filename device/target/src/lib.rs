@@ -11,6 +11,7 @@ mod config;
 mod connection;
 mod counters;
 mod door;
+mod heavy;
 mod luns;
 mod mailbox;
 mod pool;
@@ -19,7 +20,7 @@ mod sessions;
 mod watch;
 
 pub use arrivals::Rate;
-pub use config::{Clock, Config, ConfigError};
+pub use config::{Clock, Config, ConfigError, Pace};
 pub use counters::{Counter, Counters};
 pub use door::{FAILURE_WINDOW_MS, FAILURES_MAX, Random};
 pub use pool::{Memory, Share};

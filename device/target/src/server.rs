@@ -16,6 +16,7 @@ use crate::{
     arrivals::{Arrivals, Limits, Place, Turned, source},
     connection,
     door::{Failures, Resets},
+    heavy::Heavy,
     luns::Luns,
     sessions::Sessions,
     watch::{EVERY_MS, Refusals},
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) resets: Resets,
     pub(crate) refusals: Refusals,
     arrivals: Arc<Arrivals>,
+    /// Where long commands run; `None`: where they were received.
+    pub(crate) heavy: Option<Heavy>,
     slots: Arc<Semaphore>,
     leaving: watch::Sender<bool>,
 }
@@ -86,6 +89,7 @@ impl Target {
             resets: Resets::new(),
             refusals: Refusals::new(config.watch.clone(), config.clock.clone()),
             arrivals: Arrivals::new(limits, config.clock.clone()),
+            heavy: config.pace.short_first.then(|| Heavy::new(config.pace.slices)),
             counters,
             slots: Arc::new(Semaphore::new(config.connections_max)),
             leaving: watch::channel(false).0,

@@ -31,8 +31,11 @@ use sealstone_scsi::{
         vpd,
     },
 };
-use sealstone_target::Config;
+use sealstone_target::{Config, Counter, Pace};
 use support::{Client, NAME, Running, SLEEP};
+
+/// As [`SLEEP`], but it computes meanwhile.
+const LONG: u8 = 0xC5;
 
 /// A unit with nothing but what every unit has, and a command that ends when the test says so.
 #[derive(Default)]
@@ -44,10 +47,14 @@ struct Plain {
 
 impl LogicalUnit for Plain {
     fn cost(&self, cdb: &[u8]) -> Cost {
-        if cdb[0] == SLEEP { Cost::Blocking } else { Cost::Inline }
+        match cdb[0] {
+            SLEEP => Cost::Blocking,
+            LONG => Cost::Heavy(1 << 20),
+            _ => Cost::Inline,
+        }
     }
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
-        if command.cdb[0] == SLEEP {
+        if matches!(command.cdb[0], SLEEP | LONG) {
             while !self.release.load(Ordering::SeqCst) {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
@@ -163,6 +170,33 @@ fn luns(client: &mut Client) -> Vec<u8> {
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn short_commands_go_first_in_the_session_of_a_long_one_too() {
+    let mut config = Config::new(NAME);
+    config.pace = Pace { short_first: true, slices: false };
+    let unit = Arc::new(Plain::default());
+    let running = Running::start(config, Arc::clone(&unit) as Arc<dyn LogicalUnit>).await;
+    let (address, target) = (running.address, running.target.clone());
+    blocking(move || {
+        let mut client = Client::login(address, 1);
+        assert_eq!(hears(&mut client, 0), Some(POWER_ON_OR_RESET));
+        let long = submit(&mut client, 0, &[LONG], 0);
+        for _ in 0..20 {
+            assert_eq!(hears(&mut client, 0), None);
+        }
+        assert_eq!(target.counters().get(Counter::CommandsHeavy), 1);
+        unit.release.store(true, Ordering::SeqCst);
+        loop {
+            if let Event::Completed { task, outcome } = client.event() {
+                assert_eq!((task, outcome.unwrap().status), (long, 0));
+                break;
+            }
+        }
+    })
+    .await;
+    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

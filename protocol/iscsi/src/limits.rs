@@ -51,6 +51,9 @@ pub const OUTSTANDING_R2T_MAX: u32 = 16;
 /// Longest burst that we agree to, in bytes: the largest that the field can say (RFC 7143 §13.13).
 pub const BURST_MAX: u32 = 16_777_215;
 
+/// Longest burst that is asked for while data-out is pulled, in bytes: what a short command behind it has to wait for.
+pub const PULL_BURST: u32 = 256 * 1024;
+
 /// Shortest burst and data segment (RFC 7143 §13.12-13.14).
 pub const BURST_MIN: u32 = 512;
 

@@ -289,9 +289,10 @@ proptest! {
         offers in policies(),
         grants in policies(),
         wishes in wishes(),
+        pull_bytes in proptest::option::of(1..5000_u32),
         cuts in proptest::collection::vec(prop_oneof![1..60_usize, 1..70_000_usize], 1..8),
     ) {
-        let mut pair = Pair::new(offers, grants);
+        let mut pair = Pair::with(offers, grants, Some(TARGET), |_, target| target.pull_bytes = pull_bytes);
         let mut asked = HashMap::new();
         let mut waiting: VecDeque<Wish> = wishes.into();
         let mut cuts = cuts.into_iter().cycle();

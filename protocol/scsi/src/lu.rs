@@ -176,6 +176,8 @@ impl Tasks for NoTasks {
 pub enum Cost {
     /// Short: run it on the connection's own task.
     Inline,
+    /// Computes over so many bytes, and waits for nothing: a shell that lets short commands go first runs it elsewhere.
+    Heavy(u64),
     /// May wait for a medium: the shell runs it elsewhere.
     Blocking,
     /// Works long, on the processor or the medium: the shell runs it elsewhere, and few of one initiator at once, so that

@@ -11,7 +11,7 @@ use sealstone_device::{Environment, OsdConfig, OsdUnit, Worker};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_store::disk::Background;
 use sealstone_store::{BLOCK, DiskStore, FormatError, ObjectStore, Options, survey_device};
-use sealstone_target::{Config as TargetConfig, Counter, Rate, Target, Watch};
+use sealstone_target::{Config as TargetConfig, Counter, Pace, Rate, Target, Watch};
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
@@ -46,6 +46,8 @@ const IDLE_S_DEFAULT: u64 = 60;
 const LOGIN_S_DEFAULT: u64 = 15;
 const PDU_S_DEFAULT: u64 = 30;
 const GROUP_S_DEFAULT: u64 = 5;
+/// Bytes of a write that come unasked while writes are pulled.
+const PULL_FIRST_BURST: u32 = 64 * 1024;
 
 /// The machine's clock and random bytes.
 struct Machine;
@@ -299,6 +301,15 @@ impl OsdDaemon {
         let pdu_ms = options.pdu_s_max.unwrap_or(PDU_S_DEFAULT).saturating_mul(1000);
         target_config.protocol.pdu_timeout_ms = pdu_ms;
         target_config.protocol.transfer_timeout_ms = pdu_ms;
+        let pace = Pace::default();
+        target_config.pace = Pace {
+            short_first: options.short_first.unwrap_or(pace.short_first),
+            slices: options.time_slices.unwrap_or(pace.slices),
+        };
+        if let Some(kib) = options.pull_kib.filter(|kib| *kib > 0) {
+            target_config.protocol.pull_bytes = Some(kib.saturating_mul(1024));
+            target_config.protocol.policy.first_burst = PULL_FIRST_BURST;
+        }
         let restricted = blocks::keeps_strangers_out(access.as_ref());
         target_config.protocol.access = access.map(Arc::new);
         target_config.protocol.allow_target_reset = flag(options.allow_target_reset);

@@ -42,12 +42,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                 self.machine.complete(task, reply);
             }
             Addressee::Unit(number, unit) => match unit.cost(command.cdb.as_slice()) {
-                Cost::Inline => {
+                cost if cost == Cost::Inline || self.runs_here(cost) => {
                     let reply = run(&*unit, nexus, number, &command, &self.share, counters, &NoTasks);
                     drop(command);
                     self.machine.complete(task, reply);
                 }
-                cost @ (Cost::Blocking | Cost::Long) => {
+                cost => {
                     let (share, counters) = (Arc::clone(&self.share), Arc::clone(counters));
                     let completed = self.completed.clone();
                     let others = OtherTasks { orders: self.orders.clone(), lun: command.lun, task };
@@ -63,7 +63,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                         // Nobody listens any more only when the connection was cut off.
                         let _ = completed.send((task, reply));
                     };
-                    if cost == Cost::Blocking {
+                    if let (Cost::Heavy(bytes), Some(heavy)) = (cost, &self.shared.heavy) {
+                        self.shared.counters.add(Counter::CommandsHeavy, 1);
+                        heavy.run(bytes, work);
+                    } else if cost == Cost::Blocking {
                         tokio::task::spawn_blocking(work);
                     } else {
                         let places = self.slot.place.long();
@@ -76,6 +79,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                 }
             },
         }
+    }
+
+    /// A heavy command runs where it was received unless short ones go first.
+    fn runs_here(&self, cost: Cost) -> bool {
+        matches!(cost, Cost::Heavy(_)) && self.shared.heavy.is_none()
     }
 }
 

@@ -111,7 +111,11 @@ impl Connection {
         if task.immediate && self.tasks.immediate() >= limits::IMMEDIATE_MAX {
             return Some(self.rejected_by_header(reason::TOO_MANY_IMMEDIATE));
         }
-        task.check_unsolicited(&self.agreed, length);
+        let burst = match self.config.pull_bytes {
+            Some(_) => self.agreed.max_burst.min(limits::PULL_BURST),
+            None => self.agreed.max_burst,
+        };
+        task.check_unsolicited(&self.agreed, burst, length);
         if task.write_expected > self.config.data_out_max {
             task.fail(Failure::TooLong);
         }
@@ -181,6 +185,7 @@ impl Connection {
                     }
                 }
                 self.advance(slot);
+                self.pull_more();
             }
             Fate::DataOut(slot) => {
                 self.transfer_at = self.now_ms;
@@ -188,12 +193,13 @@ impl Connection {
                     self.reject(bhs, reason::DATA_DIGEST)?;
                 }
                 if let Some(task) = self.tasks.get(slot) {
-                    task.data_out_received(&self.agreed, bhs[1] & flag::FINAL != 0, length, destination);
+                    task.data_out_received(bhs[1] & flag::FINAL != 0, length, destination);
                     if !intact {
                         task.fail(Failure::ProtocolServiceCrc);
                     }
                 }
                 self.advance(slot);
+                self.pull_more();
             }
             Fate::Act if !intact => self.reject(bhs, reason::DATA_DIGEST)?,
             Fate::Act => return self.act(bhs, &destination),
@@ -213,13 +219,35 @@ impl Connection {
         }
     }
 
+    /// Lets commands ask for data that others made room for.
+    pub(super) fn pull_more(&mut self) {
+        if self.config.pull_bytes.is_none() || self.tasks.collecting() == 0 {
+            return;
+        }
+        while let Some(slot) = self.tasks.next_to_pull() {
+            let before = self.tasks.pulled();
+            self.advance(slot);
+            // It asks for all that it may. If that is nothing it has to wait, and so have all that came later.
+            if self.tasks.pulled() == before {
+                return;
+            }
+        }
+    }
+
     /// Lets a command go as far as it can: ask for more data, execute, or fail.
     fn advance(&mut self, slot: u16) {
         loop {
+            let room = match self.config.pull_bytes {
+                // Whoever came first asks first.
+                Some(_) if self.tasks.next_to_pull().is_some_and(|next| next != slot) => 0,
+                most => self.tasks.pull_room(slot, most),
+            };
             let Some(task) = self.tasks.get(slot) else { return };
-            match task.want(&self.agreed) {
+            match task.want(&self.agreed, room) {
                 Want::Nothing => return,
                 Want::Ask { r2t_sn, offset, length } => {
+                    self.tasks.pull(length);
+                    let Some(task) = self.tasks.get(slot) else { return };
                     let mut pdu = pdu::R2t::new(opcode::R2T, flag::FINAL);
                     pdu.lun.set(task.lun);
                     pdu.tag.set(task.tag);

@@ -102,6 +102,7 @@ impl Connection {
             ended += usize::from(!before);
             self.end_one(slot);
         }
+        self.pull_more();
         ended
     }
 
@@ -152,6 +153,7 @@ impl Connection {
         let waiting = slots.iter().filter_map(|slot| self.end_one(*slot)).collect();
         let id = self.tasks.fresh();
         self.pending.push(Pending { id, tag, waiting, function });
+        self.pull_more();
         self.settle();
     }
 

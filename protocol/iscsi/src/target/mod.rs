@@ -17,6 +17,8 @@ mod full;
 mod login;
 mod management;
 mod orders;
+#[cfg(test)]
+mod pull_tests;
 mod reply;
 mod session;
 mod task;

@@ -37,7 +37,9 @@ impl Connection {
 
     /// Ends them; gives those that the shell executes and has to wait for.
     pub fn end_meant(&mut self, meant: Meant) -> Vec<TaskId> {
-        self.meant(meant).into_iter().filter_map(|slot| self.end_one(slot)).collect()
+        let executed = self.meant(meant).into_iter().filter_map(|slot| self.end_one(slot)).collect();
+        self.pull_more();
+        executed
     }
 
     fn meant(&self, meant: Meant) -> Vec<u16> {

@@ -244,6 +244,7 @@ impl Connection {
             }
             State::Collecting | State::Replying { .. } => {}
         }
+        self.pull_more();
     }
 
     /// Asks the initiator to log out; the connection closes by itself after `seconds`.
@@ -316,6 +317,15 @@ impl Connection {
         }
     }
 
+    /// Is it the initiator's turn to send data-out?
+    fn awaits_data(&self) -> bool {
+        match self.config.pull_bytes {
+            None => self.tasks.collecting() > 0,
+            // What was not asked for yet waits for us.
+            Some(_) => self.tasks.collecting() > 0 && self.tasks.iter().any(|(_, task)| task.awaits_data()),
+        }
+    }
+
     fn deadlines(&self) -> impl Iterator<Item = (u64, Due)> {
         let config = &self.config;
         let full = matches!(self.phase, Phase::Full(_));
@@ -323,7 +333,7 @@ impl Connection {
         let open = full || login;
         let blocked = self.is_blocked();
         let slow = open && !blocked && self.rx.in_pdu();
-        let collecting = full && !blocked && self.tasks.collecting() > 0;
+        let collecting = full && !blocked && self.awaits_data();
         let ping = match self.ping {
             Some((sent, _)) => (sent.saturating_add(config.ping_timeout_ms), Due::Close(Closed::PingTimeout)),
             None => (self.heard_at.saturating_add(config.ping_after_ms), Due::Ping),

@@ -85,6 +85,10 @@ pub(super) struct Task {
     unsolicited_open: bool,
     r2ts_sent: u32,
     r2ts_done: u32,
+    /// Most bytes of one burst that is asked for.
+    burst: u32,
+    /// Bytes that were asked for, whether they came or not.
+    pulled: u32,
 }
 
 /// What a task wants after data came.
@@ -129,11 +133,23 @@ impl Task {
             unsolicited_open: writes && header.flags & flag::FINAL == 0,
             r2ts_sent: 0,
             r2ts_done: 0,
+            burst: 0,
+            pulled: 0,
         })
     }
 
-    /// Checks what the command PDU brings along; a wrong amount fails the command once all its data has come.
-    pub(super) fn check_unsolicited(&mut self, agreed: &Parameters, immediate_length: u32) {
+    /// Bytes that were asked for, whether they came or not, until the command was executed.
+    const fn counts_as_pulled(&self) -> u32 {
+        match self.state {
+            State::Collecting | State::Running | State::Aborted => self.pulled,
+            State::Replying { .. } => 0,
+        }
+    }
+
+    /// Checks what the command PDU brings along; a wrong amount fails the command once all its data has come. What is
+    /// missing will be asked for in bursts of `burst` bytes.
+    pub(super) fn check_unsolicited(&mut self, agreed: &Parameters, burst: u32, immediate_length: u32) {
+        self.burst = burst;
         self.sequence_end = self.write_expected.min(agreed.first_burst);
         let fits = immediate_length == 0 || (agreed.immediate_data && immediate_length <= self.sequence_end);
         if !fits || (self.unsolicited_open && agreed.initial_r2t) {
@@ -144,6 +160,16 @@ impl Task {
     /// Notes a failure; the first one is told.
     pub(super) fn fail(&mut self, failure: Failure) {
         self.failure.get_or_insert(failure);
+    }
+
+    /// Is there data that it has not asked for?
+    pub(super) const fn could_ask(&self) -> bool {
+        !self.unsolicited_open && self.failure.is_none() && self.granted < self.write_expected
+    }
+
+    /// Is data under way that came unasked or was asked for?
+    pub(super) const fn awaits_data(&self) -> bool {
+        self.is_collecting() && (self.unsolicited_open || self.r2ts_done < self.r2ts_sent)
     }
 
     pub(super) const fn is_collecting(&self) -> bool {
@@ -190,13 +216,7 @@ impl Task {
     }
 
     /// A Data-Out PDU that [`Self::data_out`] took is there.
-    pub(super) fn data_out_received(
-        &mut self,
-        agreed: &Parameters,
-        last: bool,
-        length: u32,
-        place: Destination,
-    ) {
+    pub(super) fn data_out_received(&mut self, last: bool, length: u32, place: Destination) {
         if let Destination::Into(buffer, _) = place {
             self.data_out = buffer;
             self.received += length;
@@ -214,12 +234,12 @@ impl Task {
                 self.fail(Failure::IncorrectAmount);
             }
             self.r2ts_done += 1;
-            self.sequence_end = self.granted.min(self.sequence_end.saturating_add(agreed.max_burst));
+            self.sequence_end = self.granted.min(self.sequence_end.saturating_add(self.burst));
         }
     }
 
-    /// The next step; call until it wants nothing or ends.
-    pub(super) fn want(&mut self, agreed: &Parameters) -> Want {
+    /// The next step; call until it wants nothing or ends. At most `room` bytes may be asked for now.
+    pub(super) fn want(&mut self, agreed: &Parameters, room: u32) -> Want {
         let asked = self.r2ts_sent - self.r2ts_done;
         if !self.is_collecting() || self.unsolicited_open {
             return Want::Nothing;
@@ -235,8 +255,12 @@ impl Task {
             return Want::Nothing;
         }
         let offset = self.granted;
-        let length = (self.write_expected - offset).min(agreed.max_burst);
+        let length = (self.write_expected - offset).min(self.burst);
+        if length > room {
+            return Want::Nothing;
+        }
         self.granted = offset + length;
+        self.pulled += length;
         if asked == 0 {
             self.sequence_end = self.granted;
         }
@@ -266,6 +290,8 @@ pub(super) struct Tasks {
     collecting: usize,
     immediate: u16,
     under_way: u16,
+    /// Bytes that tasks asked for which are collected or executed.
+    pulled: u64,
 }
 
 impl Tasks {
@@ -278,6 +304,7 @@ impl Tasks {
             collecting: 0,
             immediate: 0,
             under_way: 0,
+            pulled: 0,
         }
     }
 
@@ -302,6 +329,34 @@ impl Tasks {
 
     pub(super) const fn collecting(&self) -> usize {
         self.collecting
+    }
+
+    /// A task asks for so many bytes.
+    pub(super) fn pull(&mut self, length: u32) {
+        self.pulled += u64::from(length);
+    }
+
+    /// Bytes that tasks asked for which are collected or executed.
+    pub(super) const fn pulled(&self) -> u64 {
+        self.pulled
+    }
+
+    /// How many bytes the task may ask for, if all tasks together may have `most` under way; any while no other has.
+    pub(super) fn pull_room(&self, slot: u16, most: Option<u32>) -> u32 {
+        let task = self.slots.get(usize::from(slot)).and_then(Option::as_ref);
+        let own = u64::from(task.map_or(0, Task::counts_as_pulled));
+        match most {
+            Some(most) if self.pulled > own => {
+                u32::try_from(u64::from(most).saturating_sub(self.pulled)).unwrap_or(u32::MAX)
+            }
+            _ => u32::MAX,
+        }
+    }
+
+    /// The task that collects data, may ask for more, and came before all others.
+    pub(super) fn next_to_pull(&self) -> Option<u16> {
+        let asks = self.iter().filter(|(_, task)| task.is_collecting() && task.could_ask());
+        asks.min_by_key(|(_, task)| task.id.0).map(|(slot, _)| slot)
     }
 
     pub(super) fn find(&self, tag: u32) -> Option<u16> {
@@ -345,7 +400,9 @@ impl Tasks {
     pub(super) fn set_state(&mut self, slot: u16, state: State) {
         let Some(task) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else { return };
         self.collecting -= usize::from(task.is_collecting());
+        let was = task.counts_as_pulled();
         task.state = state;
+        self.pulled -= u64::from(was - task.counts_as_pulled());
         self.collecting += usize::from(task.is_collecting());
     }
 
@@ -356,6 +413,7 @@ impl Tasks {
         self.collecting -= usize::from(task.is_collecting());
         self.immediate -= u16::from(task.immediate);
         self.under_way -= 1;
+        self.pulled -= u64::from(task.counts_as_pulled());
         Some(task)
     }
 }

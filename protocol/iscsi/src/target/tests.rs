@@ -23,14 +23,19 @@ impl Pool for Heap {
 }
 
 /// A target and the hand that writes to it.
-struct Bench {
-    target: Connection,
+pub(super) struct Bench {
+    pub(super) target: Connection,
     cmd_sn: u32,
 }
 
 fn target(policy: Policy) -> Connection {
+    pulling(policy, None)
+}
+
+fn pulling(policy: Policy, pull_bytes: Option<u32>) -> Connection {
     let mut config = Config::new(vec![TargetEntry { name: NAME.into(), alias: None, addresses: vec![] }]);
     config.policy = policy;
+    config.pull_bytes = pull_bytes;
     Connection::new(Arc::new(config), Arc::new(Heap), "host:3260".into(), 0)
 }
 
@@ -93,7 +98,15 @@ const FIRST: &str = "InitiatorName=iqn.x:y|TargetName=iqn.2026-11.org.sealstone:
 
 impl Bench {
     fn new(policy: Policy, keys: &str) -> Self {
-        let mut target = target(policy);
+        Self::over(target(policy), keys)
+    }
+
+    /// Whose target asks for at most so many bytes at once.
+    pub(super) fn pulling(pull_bytes: u32, keys: &str) -> Self {
+        Self::over(pulling(Policy::default(), Some(pull_bytes)), keys)
+    }
+
+    fn over(mut target: Connection, keys: &str) -> Self {
         feed(&mut target, &login(0x87, &[FIRST, keys].concat()));
         let Some(Event::Login(request)) = target.poll_event() else { panic!("{:?}", closed(&mut target)) };
         assert_eq!(request.initiator, "iqn.x:y");
@@ -109,7 +122,7 @@ impl Bench {
         )
     }
 
-    fn command(&mut self, tag: u32, flags: u8, expected: u32, data: &[u8]) -> Vec<u8> {
+    pub(super) fn command(&mut self, tag: u32, flags: u8, expected: u32, data: &[u8]) -> Vec<u8> {
         let mut pdu = pdu::ScsiCommand::new(opcode::SCSI_COMMAND, flags);
         pdu.tag.set(tag);
         pdu.expected.set(expected);
@@ -118,7 +131,7 @@ impl Bench {
         segment(pdu.wire(), data)
     }
 
-    fn say(&mut self, bytes: &[u8]) -> Vec<(Bhs, Vec<u8>)> {
+    pub(super) fn say(&mut self, bytes: &[u8]) -> Vec<(Bhs, Vec<u8>)> {
         feed(&mut self.target, bytes);
         answers(&mut self.target)
     }
@@ -149,7 +162,7 @@ impl Bench {
     }
 }
 
-fn data_out(tag: u32, transfer: u32, flags: u8, sn: u32, offset: u32, data: &[u8]) -> Vec<u8> {
+pub(super) fn data_out(tag: u32, transfer: u32, flags: u8, sn: u32, offset: u32, data: &[u8]) -> Vec<u8> {
     let mut pdu = pdu::DataOut::new(opcode::DATA_OUT, flags);
     pdu.tag.set(tag);
     pdu.transfer.set(transfer);
@@ -158,7 +171,7 @@ fn data_out(tag: u32, transfer: u32, flags: u8, sn: u32, offset: u32, data: &[u8
     segment(pdu.wire(), data)
 }
 
-const WRITE: u8 = flag::FINAL | flag::WRITE;
+pub(super) const WRITE: u8 = flag::FINAL | flag::WRITE;
 
 #[test]
 fn each_login_that_breaks_a_rule_hears_which() {

@@ -31,6 +31,10 @@ pub struct Config {
     pub queue_depth: u16,
     /// Longest data-out of one command, in bytes; longer ones are refused without being read.
     pub data_out_max: u32,
+    /// Data-out is asked for at the pace at which commands end: at most so many bytes of it at once in a connection, in
+    /// bursts of at most [`crate::limits::PULL_BURST`] bytes, those counted that wait to be executed; one command may
+    /// always ask. `None`: every command asks as soon as it comes.
+    pub pull_bytes: Option<u32>,
     /// Milliseconds until a login, or a logout that we asked for, must be over.
     pub login_timeout_ms: u64,
     /// Milliseconds of silence before a ping.
@@ -60,6 +64,7 @@ impl Config {
             crc32c: crate::crc32c_append,
             queue_depth: 128,
             data_out_max: 16 * 1024 * 1024,
+            pull_bytes: None,
             login_timeout_ms: 10_000,
             ping_after_ms: 30_000,
             ping_timeout_ms: 10_000,

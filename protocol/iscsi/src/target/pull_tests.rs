@@ -1,0 +1,119 @@
+//! Data-out that is pulled: who is asked for what, and when.
+
+use alloc::{collections::VecDeque, vec, vec::Vec};
+
+use super::tests::{Bench, WRITE, answers, data_out};
+use super::{Command, Event, Reply};
+use crate::{
+    TaskId, limits,
+    pdu::{self, Bhs, NO_TAG, opcode},
+};
+
+const KEYS: &str =
+    "InitialR2T=No|ImmediateData=Yes|FirstBurstLength=1024|MaxBurstLength=1048576|MaxOutstandingR2T=2|";
+const BURST: u32 = limits::PULL_BURST;
+
+/// Of what was said, the R2Ts: tag, transfer tag, offset, length.
+fn asked(said: &[(Bhs, Vec<u8>)]) -> Vec<(u32, u32, u32, u32)> {
+    let r2t =
+        said.iter().filter(|(bhs, _)| pdu::opcode_of(bhs) == opcode::R2T).map(|(bhs, _)| pdu::R2t::of(bhs));
+    r2t.map(|pdu| (pdu.tag.get(), pdu.transfer.get(), pdu.offset.get(), pdu.desired.get())).collect()
+}
+
+impl Bench {
+    fn write(&mut self, tag: u32, bytes: u32) -> Vec<(u32, u32, u32, u32)> {
+        let command = self.command(tag, WRITE, bytes, &[]);
+        asked(&self.say(&command))
+    }
+
+    /// Sends what was asked for.
+    fn give(&mut self, (tag, transfer, offset, length): (u32, u32, u32, u32)) -> Vec<(u32, u32, u32, u32)> {
+        let data = vec![7; length as usize];
+        asked(&self.say(&data_out(tag, transfer, 0x80, 0, offset, &data)))
+    }
+
+    /// The command that is ready to be executed.
+    fn ready(&mut self) -> Option<TaskId> {
+        self.target.poll_event().map(|event| match event {
+            Event::Command(Command { task, .. }) => task,
+            other => panic!("{other:?}"),
+        })
+    }
+}
+
+#[test]
+fn no_more_is_asked_for_than_may_be_under_way_and_the_first_comes_first() {
+    let mut bench = Bench::pulling(2 * BURST, KEYS);
+    let first = bench.write(1, 2 * BURST);
+    assert_eq!(first.iter().map(|r2t| (r2t.2, r2t.3)).collect::<Vec<_>>(), [(0, BURST), (BURST, BURST)]);
+    assert_eq!(bench.write(2, BURST), [], "both bursts are the first one's");
+    assert_eq!(bench.write(3, 100), [], "and whoever came later waits behind the second");
+    assert_eq!(bench.give(first[0]), []);
+    assert_eq!(bench.give(first[1]), [], "data that came makes no room before it was worked on");
+    let task = bench.ready().expect("all its data is there");
+    assert!(bench.ready().is_none());
+    bench.target.complete(task, Reply::default());
+    let next = asked(&answers(&mut bench.target));
+    assert_eq!(next.iter().map(|r2t| (r2t.0, r2t.3)).collect::<Vec<_>>(), [(2, BURST), (3, 100)]);
+}
+
+#[test]
+fn one_command_may_always_ask_and_its_end_makes_room_for_the_next() {
+    let mut bench = Bench::pulling(1, KEYS);
+    let mut r2ts = bench.write(1, BURST);
+    assert_eq!(r2ts.len(), 1);
+    assert_eq!((bench.write(2, BURST), bench.write(3, 50)), (vec![], vec![]));
+    assert_eq!(bench.give(r2ts.remove(0)), []);
+    let task = bench.ready().expect("all its data is there");
+    bench.target.complete(task, Reply::default());
+    let next = asked(&answers(&mut bench.target));
+    assert_eq!(next.iter().map(|r2t| (r2t.0, r2t.3)).collect::<Vec<_>>(), [(2, BURST)]);
+    assert_eq!(bench.give(next[0]), []);
+    let task = bench.ready().expect("all its data is there");
+    bench.target.complete(task, Reply::default());
+    assert_eq!(asked(&answers(&mut bench.target)).first().map(|r2t| (r2t.0, r2t.3)), Some((3, 50)));
+}
+
+/// Found by both ends together: one write longer than what may be under way waited for itself.
+#[test]
+fn a_command_alone_is_asked_for_all_it_has_however_long() {
+    let mut bench = Bench::pulling(1, KEYS);
+    let mut asked = VecDeque::from(bench.write(1, 5 * BURST));
+    let mut given = 0;
+    while let Some(r2t) = asked.pop_front() {
+        given += 1;
+        asked.extend(bench.give(r2t));
+    }
+    assert_eq!(given, 5);
+    assert!(bench.ready().is_some());
+}
+
+#[test]
+fn the_end_of_a_command_that_was_asked_makes_room_too() {
+    let mut bench = Bench::pulling(BURST, KEYS);
+    assert_eq!(bench.write(1, BURST).len(), 1);
+    assert_eq!(bench.write(2, BURST), []);
+    let mut abort = pdu::TaskManagement::new(opcode::TASK_MANAGEMENT | opcode::IMMEDIATE, 0x81);
+    abort.tag.set(9);
+    abort.referenced.set(1);
+    let said = bench.say(&abort.wire());
+    assert_eq!(asked(&said).first().map(|r2t| r2t.0), Some(2), "{said:?}");
+}
+
+#[test]
+fn whoever_waits_to_be_asked_does_not_time_out() {
+    let mut bench = Bench::pulling(BURST, KEYS);
+    let r2ts = bench.write(1, BURST);
+    assert_eq!(bench.write(2, BURST), []);
+    assert_eq!(bench.give(r2ts[0]), []);
+    let task = bench.ready().expect("all its data is there");
+    // The device takes its time with the first; the second has nothing to send meanwhile.
+    let due = bench.target.poll_timeout().unwrap();
+    bench.target.handle_timeout(due);
+    assert!(bench.ready().is_none(), "a ping at most");
+    let pings = answers(&mut bench.target);
+    assert!(pings.iter().all(|(bhs, _)| pdu::opcode_of(bhs) == opcode::NOP_IN), "{pings:?}");
+    bench.target.complete(task, Reply::default());
+    assert_eq!(asked(&answers(&mut bench.target)).len(), 1);
+    assert_ne!(r2ts[0].1, NO_TAG);
+}
