@@ -118,13 +118,22 @@ pub(crate) struct Osd {
 impl Osd {
     /// Formats a device in `data` and starts it.
     pub(crate) fn new(binary: &Path, data: &Path) -> Outcome<Self> {
+        Self::with(binary, data, &[])
+    }
+
+    /// Likewise, with further flags.
+    pub(crate) fn with(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
         init(binary, &OSD_INIT, data)?;
-        Self::start(binary, data)
+        Self::serve(binary, data, flags)
     }
 
     /// Starts the device in `data`.
     pub(crate) fn start(binary: &Path, data: &Path) -> Outcome<Self> {
-        let daemon = Daemon::start(binary, &OSD_SERVE, data)?;
+        Self::serve(binary, data, &[])
+    }
+
+    fn serve(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
+        let daemon = Daemon::start(binary, &[&OSD_SERVE[..], flags].concat(), data)?;
         let url = daemon.ready.get("url").and_then(Value::as_str).ok_or("the device tells no address")?;
         Ok(Self { data: data.to_owned(), url: url.to_owned(), daemon })
     }

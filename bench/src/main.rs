@@ -11,6 +11,7 @@ mod ceiling;
 mod client;
 mod commands;
 mod contender;
+mod copies;
 mod credential;
 mod daemon;
 mod fairness;
@@ -20,6 +21,7 @@ mod latency;
 mod machine;
 mod measure;
 mod objects;
+mod pace;
 mod plots;
 mod process;
 mod report;
@@ -71,6 +73,8 @@ fn main() -> ExitCode {
         Command::Run(arguments) => arguments.settings().and_then(|settings| run(settings, &arguments)),
         Command::Commands(arguments) => commands::run(&arguments),
         Command::Fairness(arguments) => fairness::run(&arguments),
+        Command::Copies(arguments) => copies::run(&arguments),
+        Command::Pace(arguments) => pace::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -36,6 +36,11 @@ pub(crate) enum Command {
     Commands(Commands),
     /// One honest client beside one hostile one, attack by attack, and what an idle connection needs.
     Fairness(Run),
+    /// Small requests beside large ones under ALLDATA, with each switch of the device that orders them on and off;
+    /// `--only` takes names of settings with `;` between them.
+    Pace(Run),
+    /// Ways from the page cache into a socket, without a device.
+    Copies(Run),
 }
 
 #[derive(Args)]

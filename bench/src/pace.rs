@@ -1,0 +1,297 @@
+//! Small requests beside large ones under ALLDATA: how long the small ones take with each switch of the device on and
+//! off.
+//!
+//! Does: run one device for each setting, drive large requests from sessions of their own, time small ones. Does not:
+//! judge. Contract: settings take turns, so that whatever else the machine does meets all of them alike; the large
+//! client has threads of its own, so that its cryptography does not run on the small one's.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sealstone_initiator::{
+    Bearer, Operation, OsdClient, OsdError, OsdOptions, SystemEnvironment, TargetUrl, TcpDial,
+};
+use sealstone_osd::{ObjectId, SecurityMethod};
+use sealstone_seal::algorithm::SLOT_HMAC_SHA256;
+use serde::Serialize;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+use crate::Outcome;
+use crate::credential::Issuer;
+use crate::daemon::Osd;
+use crate::latency::Latency;
+use crate::settings::Run;
+use crate::workload::{Direction, median};
+
+const PARTITION: u64 = 1 << 16;
+const READ_OBJECT: ObjectId = ObjectId::new(PARTITION, 1 << 16);
+const WRITTEN_OBJECT: ObjectId = ObjectId::new(PARTITION, (1 << 16) + 1);
+const OBJECT_BYTES: u64 = 32 << 20;
+/// Bytes of a large request.
+const LARGE_BYTES: usize = 1 << 20;
+/// Sessions with large requests, and requests under way in each.
+const LARGE_SESSIONS: usize = 4;
+const LARGE_DEPTH: usize = 4;
+/// Threads of the large client.
+const WORKERS: usize = 4;
+/// Time for the large requests to fill the device.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// What a device is told.
+struct Setting {
+    name: &'static str,
+    flags: &'static [&'static str],
+}
+
+const SETTINGS: &[Setting] = &[
+    Setting { name: "as they come", flags: &["--short-first=false"] },
+    Setting { name: "short first", flags: &["--short-first=true"] },
+    Setting { name: "short first, slices", flags: &["--short-first=true", "--time-slices"] },
+    Setting { name: "pulled writes", flags: &["--short-first=false", "--pull-kib=512"] },
+    Setting { name: "short first, pulled", flags: &["--short-first=true", "--pull-kib=512"] },
+    Setting { name: "all three", flags: &["--short-first=true", "--time-slices", "--pull-kib=512"] },
+];
+
+/// Who is timed.
+#[derive(Clone, Copy)]
+struct Small {
+    name: &'static str,
+    bytes: usize,
+    method: SecurityMethod,
+    /// In the session of large requests, not one of its own.
+    shares: bool,
+}
+
+const SMALL: &[Small] = &[
+    Small { name: "4 KiB CMDRSP, own session", bytes: 4096, method: SecurityMethod::CmdRsp, shares: false },
+    Small { name: "4 KiB CMDRSP, same session", bytes: 4096, method: SecurityMethod::CmdRsp, shares: true },
+    Small {
+        name: "256 KiB ALLDATA, own session",
+        bytes: 256 << 10,
+        method: SecurityMethod::AllData,
+        shares: false,
+    },
+];
+
+#[derive(Debug, Serialize)]
+struct Row {
+    large: &'static str,
+    setting: &'static str,
+    small: Latency,
+    /// MiB per second of the large requests, median of the rounds.
+    large_mib_per_s: f64,
+}
+
+/// A device, and clients that are connected to it.
+struct Station {
+    osd: Osd,
+    issuer: Issuer,
+    large: Vec<OsdClient>,
+    small: OsdClient,
+}
+
+/// Measures and prints.
+pub(crate) fn run(arguments: &Run) -> Outcome {
+    let settings = arguments.settings()?;
+    let folder = tempfile::tempdir()?;
+    let background = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+    let foreground = Builder::new_current_thread().enable_all().build()?;
+    let asked = |setting: &&Setting| {
+        settings.only.is_empty() || settings.only.split(';').any(|name| name == setting.name)
+    };
+    let chosen: Vec<&Setting> = SETTINGS.iter().filter(asked).collect();
+    let mut stations = Vec::new();
+    for (at, setting) in chosen.iter().enumerate() {
+        let data = folder.path().join(at.to_string());
+        stations.push(Station::new(&settings.binary, &data, setting, &background, &foreground)?);
+    }
+    let mut rows = Vec::new();
+    for small in SMALL {
+        for large in [None, Some(Direction::Read), Some(Direction::Write)] {
+            let mut found: Vec<(Vec<Duration>, Vec<f64>)> = vec![Default::default(); chosen.len()];
+            for round in 0..settings.runs * settings.turns() {
+                for place in 0..stations.len() {
+                    let at = (place + round) % stations.len();
+                    let turn = stations[at].turn(small, large, settings.turn(), &background, &foreground)?;
+                    found[at].0.extend(turn.0);
+                    found[at].1.push(turn.1);
+                }
+            }
+            for (setting, (times, mut rates)) in chosen.iter().zip(found) {
+                let large_mib_per_s = median(&mut rates);
+                let large = large.map_or("alone", Direction::name);
+                rows.push(Row {
+                    large,
+                    setting: setting.name,
+                    small: Latency::of(small.name, "", times),
+                    large_mib_per_s,
+                });
+            }
+            eprintln!("{} beside {}: done", small.name, large.map_or("nothing", Direction::name));
+        }
+    }
+    for station in stations {
+        let Station { osd, large, small, .. } = station;
+        drop((large, small));
+        osd.stop()?;
+    }
+    if let Some(file) = &arguments.json {
+        fs::write(file, serde_json::to_vec_pretty(&rows)?)?;
+    }
+    print(&rows);
+    Ok(())
+}
+
+fn print(rows: &[Row]) {
+    println!(
+        "small reads, one at a time, beside {LARGE_SESSIONS} sessions with {LARGE_DEPTH} requests of {} KiB each under \
+         ALLDATA\n",
+        LARGE_BYTES >> 10
+    );
+    println!(
+        "{:30} {:10} {:22} {:>10} {:>10} {:>10} {:>12}",
+        "small", "large", "setting", "median us", "p99 us", "samples", "large MiB/s"
+    );
+    for row in rows {
+        println!(
+            "{:30} {:10} {:22} {:>10.0} {:>10.0} {:>10} {:>12.0}",
+            row.small.name,
+            row.large,
+            row.setting,
+            row.small.median_us,
+            row.small.p99_us,
+            row.small.samples,
+            row.large_mib_per_s
+        );
+    }
+}
+
+impl Station {
+    fn new(
+        binary: &Path,
+        data: &Path,
+        setting: &Setting,
+        background: &Runtime,
+        foreground: &Runtime,
+    ) -> Outcome<Self> {
+        let osd = Osd::with(binary, data, setting.flags)?;
+        let issuer = Issuer::of(&osd.data, PARTITION)?;
+        let url: TargetUrl = osd.url.parse()?;
+        let client = || {
+            let environment = Arc::new(SystemEnvironment);
+            let options = OsdOptions::new(&*environment);
+            OsdClient::new(Arc::new(TcpDial::new(&url)), &url, environment, options)
+        };
+        let (large, small): (Vec<OsdClient>, _) = ((0..LARGE_SESSIONS).map(|_| client()).collect(), client());
+        let anything = issuer.anything()?;
+        let mut payload = vec![0; LARGE_BYTES];
+        getrandom::fill(&mut payload).map_err(|error| error.to_string())?;
+        let payload = Bytes::from(payload);
+        background.block_on(async {
+            let device = large.first().ok_or("no client")?;
+            device.create_partition(&anything, PARTITION).await?;
+            for object in [READ_OBJECT, WRITTEN_OBJECT] {
+                device.create(&anything, object).await?;
+                for offset in (0..OBJECT_BYTES).step_by(LARGE_BYTES) {
+                    device.write(&anything, object, offset, payload.clone()).await?;
+                }
+            }
+            device.flush_osd(&anything).await?;
+            Outcome::Ok(())
+        })?;
+        // Its session lives where it is timed.
+        foreground.block_on(small.read(&anything, READ_OBJECT, 0, 4096))?;
+        Ok(Self { osd, issuer, large, small })
+    }
+
+    /// Times of the small requests, and MiB per second of the large ones.
+    fn turn(
+        &self,
+        small: &Small,
+        large: Option<Direction>,
+        time: Duration,
+        background: &Runtime,
+        foreground: &Runtime,
+    ) -> Outcome<(Vec<Duration>, f64)> {
+        let (stop, moved) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let mut lanes = JoinSet::new();
+        if let Some(direction) = large {
+            let object = if direction == Direction::Read { READ_OBJECT } else { WRITTEN_OBJECT };
+            let bearer = self.issuer.object(object, SecurityMethod::AllData, SLOT_HMAC_SHA256)?;
+            for (number, device) in self.large.iter().cycle().take(LARGE_SESSIONS * LARGE_DEPTH).enumerate() {
+                let lane = Lane {
+                    device: device.clone(),
+                    bearer: bearer.clone(),
+                    direction,
+                    number: number as u64,
+                    stop: stop.clone(),
+                    moved: moved.clone(),
+                };
+                lanes.spawn_on(lane.run(), background.handle());
+            }
+            std::thread::sleep(SETTLE);
+        }
+        let bearer = self.issuer.object(READ_OBJECT, small.method, SLOT_HMAC_SHA256)?;
+        let device = if small.shares { self.large.first().ok_or("no client")? } else { &self.small };
+        let runtime = if small.shares { background } else { foreground };
+        let (begin, before) = (Instant::now(), moved.load(Ordering::Relaxed));
+        let times = runtime.block_on(async {
+            let (mut times, mut buffer, mut offset) = (Vec::new(), Vec::new(), 0);
+            while begin.elapsed() < time {
+                let sent = Instant::now();
+                let read = Operation::Read { object: READ_OBJECT, offset, length: small.bytes, buffer };
+                buffer = device.execute(&bearer, read).await?.data;
+                times.push(sent.elapsed());
+                offset = (offset + small.bytes as u64) % OBJECT_BYTES;
+            }
+            Ok::<_, OsdError>(times)
+        })?;
+        let bytes = moved.load(Ordering::Relaxed) - before;
+        let rate = bytes as f64 / f64::from(1 << 20) / begin.elapsed().as_secs_f64();
+        stop.store(true, Ordering::Relaxed);
+        background.block_on(async {
+            while let Some(done) = lanes.join_next().await {
+                done??;
+            }
+            Outcome::Ok(())
+        })?;
+        Ok((times, rate))
+    }
+}
+
+/// One large request at a time.
+struct Lane {
+    device: OsdClient,
+    bearer: Bearer,
+    direction: Direction,
+    number: u64,
+    stop: Arc<AtomicBool>,
+    moved: Arc<AtomicU64>,
+}
+
+impl Lane {
+    async fn run(self) -> Result<(), OsdError> {
+        let payload = Bytes::from(vec![0xA5; LARGE_BYTES]);
+        let (mut buffer, mut at) = (Vec::new(), self.number);
+        while !self.stop.load(Ordering::Relaxed) {
+            let offset = at * LARGE_BYTES as u64 % OBJECT_BYTES;
+            at += (LARGE_SESSIONS * LARGE_DEPTH) as u64;
+            let operation = match self.direction {
+                Direction::Read => {
+                    Operation::Read { object: READ_OBJECT, offset, length: LARGE_BYTES, buffer }
+                }
+                Direction::Write => {
+                    Operation::Write { object: WRITTEN_OBJECT, offset, data: payload.clone() }
+                }
+            };
+            buffer = self.device.execute(&self.bearer, operation).await?.data;
+            self.moved.fetch_add(LARGE_BYTES as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
