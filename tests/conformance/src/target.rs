@@ -138,6 +138,8 @@ impl Target {
         run(&["block", "create", "unit", "--data", text(&data), "--size", "64M"]).ok();
         let mut serve: Command =
             command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]);
+        // One connection for each behaviour, one after the other as fast as it goes: more often than a client would.
+        serve.args(["--connects-per-address-s-max", "4096"]);
         serve.args(flags);
         let daemon = Daemon::start(serve);
         let portal = Portal::parse(daemon.field("url")).expect("the device prints its address");
