@@ -268,7 +268,7 @@ def pages():
         head = struct.pack(">BxH", 9, len(body)) if generation == 1 else struct.pack(">B3xI", 9, len(body))
         retrieved = head + body
         sha1 = COVERS[code][2] == 1
-        digest = hashlib.sha1(record).digest() if sha1 else digests.derive(b"sealstone attribute page v1", record)
+        digest = hashlib.sha1(b"OSDPAGE01" + record).digest() if sha1 else digests.derive(b"sealstone attribute page v1", record)
         hash_name = HASHES[code]
         cap = capability(generation, slot, "ALLDATA")
         cap_key = mac(hash_name, b"\x0b" * hashlib.new(hash_name).digest_size, cap, SYSTEM_ID)

@@ -12,8 +12,12 @@ use crate::{Profile, Value, sha1};
 
 /// Separates digests of pages from all other BLAKE3 uses.
 const CONTEXT: &str = "sealstone attribute page v1";
+/// Begins the record under SHA-1, which hashes lists and units too. No list begins so, and no list of a page is as long as
+/// the record of one: a list has 4 + 10 n or 8 + 16 n bytes beside n values and padding, a record 13 + 8 n.
+const DOMAIN: &[u8] = b"OSDPAGE01";
 
-/// The digest of a page under way: page number (4 bytes), then for each attribute its number (4), length (4) and value.
+/// The digest of a page under way: domain under SHA-1, page number (4 bytes), then for each attribute its number (4),
+/// length (4) and value.
 pub struct AttributePage(State);
 
 enum State {
@@ -28,7 +32,7 @@ impl AttributePage {
     pub fn new(profile: Profile, page: u32) -> Self {
         let mut state = Self(match profile {
             Profile::Blake3 | Profile::LtHash => State::Blake3(Hasher::new_derive_key(CONTEXT)),
-            Profile::Sha1 | Profile::AdHash128 | Profile::AdHash256 => State::Sha1(Vec::new()),
+            Profile::Sha1 | Profile::AdHash128 | Profile::AdHash256 => State::Sha1(DOMAIN.to_vec()),
         });
         state.update(&page.to_be_bytes());
         state
@@ -68,6 +72,14 @@ mod tests {
         let mut digest = AttributePage::new(profile, page);
         attributes.iter().for_each(|(number, value)| digest.push(*number, value));
         digest.finish()
+    }
+
+    /// The record without its domain would be such a list.
+    #[test]
+    fn an_empty_page_is_not_a_list_of_its_number() {
+        for profile in Profile::ALL {
+            assert!(page(profile, 0x1_0005, &[]) != profile.list(&0x1_0005_u32.to_be_bytes()));
+        }
     }
 
     #[test]

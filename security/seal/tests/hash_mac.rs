@@ -595,6 +595,34 @@ fn a_whole_page_is_covered_by_its_stored_digest() {
     }
 }
 
+/// Nobody exchanges the list of a page without attributes for one that is the number of the page.
+#[test]
+fn an_empty_page_is_no_list_of_its_number() {
+    const PAGE: u32 = 0x1_0005;
+    for (generation, slot) in CASES {
+        let (exchange, _) = page_exchange(generation, slot, &[AttributeId::new(PAGE, AttributeId::ALL)]);
+        let list = retrieved(generation, PAGE, &[], 2048);
+        let stored = sealstone_digest::AttributePage::new(profile_of(slot), PAGE).finish();
+        assert_eq!(cover::page_value(profile_of(slot), generation, PAGE, &list), Some(stored));
+        let place = exchange.admitted.data_in_layout(&exchange.cdb).unwrap().integrity.unwrap() as usize;
+        let known = Stored { page: Some(stored), ..of_length(0) };
+        let mut data_in = list.clone();
+        data_in.resize(place, 0);
+        data_in.extend(exchange.admitted.reply().data_in_of(&[], &list, Some(&known)).unwrap());
+        let verify = |data_in: &[u8]| {
+            let sense = exchange.admitted.reply().sense(0, &[]);
+            let reply = Reply { status: 0, sense: &sense, data_in };
+            exchange.signer.verify(&exchange.signed, &reply).map(|checked| checked.attributes.to_vec())
+        };
+        assert_eq!(verify(&data_in).unwrap(), list);
+        if generation == Generation::Osd1 {
+            assert_eq!(list.len(), 4, "as long as the forged one");
+        }
+        data_in[..4].copy_from_slice(&PAGE.to_be_bytes());
+        assert_eq!(verify(&data_in), Err(ReplyError::DataInIcv), "{generation} slot {slot}");
+    }
+}
+
 #[test]
 fn only_one_page_of_applications_is_asked_for_as_a_whole() {
     let page = |names: &[AttributeId]| {

@@ -163,7 +163,7 @@ impl Units {
     /// The digest of a page of attributes: its number, then of each attribute number, length and value.
     fn page(self, record: &[u8]) -> Vec<u8> {
         match self.lists {
-            1 => Sha1::digest(record).to_vec(),
+            1 => Sha1::digest([&b"OSDPAGE01"[..], record].concat()).to_vec(),
             _ => blake3::derive_key("sealstone attribute page v1", record).to_vec(),
         }
     }
