@@ -169,13 +169,13 @@ impl Algorithm {
 /// Number of slots; the capability's nibble indexes them.
 pub const SLOTS: usize = 16;
 
-/// The slot of HMAC-SHA1 in [`AlgorithmSlots::DEFAULT`].
+/// The slot of HMAC-SHA1 in [`AlgorithmSlots::DEFAULT`]: what new credentials of OSD-1 use.
 pub const SLOT_HMAC_SHA1: u8 = 0;
 /// The slot of HMAC-SHA256 with a key per purpose in [`AlgorithmSlots::DEFAULT`]: what new credentials below ALLDATA use.
 pub const SLOT_HMAC_SHA256: u8 = 1;
 /// The slot of BLAKE3 units in [`AlgorithmSlots::DEFAULT`]: what new credentials of ALLDATA use.
 pub const SLOT_UNITS_BLAKE3: u8 = 2;
-/// The slot of SHA-1 units in [`AlgorithmSlots::DEFAULT`].
+/// The slot of SHA-1 units in [`AlgorithmSlots::DEFAULT`]: only for who asks for it, collisions of SHA-1 are public.
 pub const SLOT_UNITS_SHA1: u8 = 3;
 /// The slot of AdHash units in [`AlgorithmSlots::WITH_BROKEN`]; empty otherwise.
 pub const SLOT_UNITS_ADHASH: u8 = 4;
@@ -186,7 +186,7 @@ pub const fn preferred_slot(generation: Generation, method: SecurityMethod) -> u
     match (generation, method) {
         (Generation::Osd2, SecurityMethod::AllData) => SLOT_UNITS_BLAKE3,
         (Generation::Osd2, _) => SLOT_HMAC_SHA256,
-        (Generation::Osd1, SecurityMethod::AllData) => SLOT_UNITS_SHA1,
+        // Not SLOT_UNITS_SHA1: whoever chooses data may have two units of one SHA-1.
         (Generation::Osd1, _) => SLOT_HMAC_SHA1,
     }
 }
@@ -240,6 +240,7 @@ impl Default for AlgorithmSlots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sealstone_digest::Standing;
 
     #[test]
     fn every_algorithm_finds_its_row_and_its_code() {
@@ -272,7 +273,10 @@ mod tests {
             for method in SecurityMethod::ALL {
                 let algorithm = AlgorithmSlots::DEFAULT.get(preferred_slot(generation, method)).unwrap();
                 assert!(algorithm.hash().tag_len() <= generation.icv_len());
-                assert_eq!(algorithm.digest().is_some(), method == SecurityMethod::AllData);
+                let over_digests = generation == Generation::Osd2 && method == SecurityMethod::AllData;
+                assert_eq!(algorithm.digest().is_some(), over_digests);
+                // Only a hash whose collisions nobody knows stands for data.
+                assert!(algorithm.digest().is_none_or(|profile| profile.standing() == Standing::Modern));
             }
         }
     }

@@ -278,7 +278,7 @@ impl Device {
         capability[0] = generation.pick(1, 2);
         capability[1] = match (self.method, self.slot) {
             (Method::AllData, Some(slot)) => slot,
-            (Method::AllData, None) => generation.pick(3, 2),
+            (Method::AllData, None) => generation.pick(0, 2),
             _ => generation.pick(0, 1),
         };
         capability[2] = self.method as u8;
