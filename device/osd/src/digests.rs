@@ -12,6 +12,7 @@ use sealstone_osd::attribute::list::Values;
 use sealstone_osd::{Generation, ObjectId};
 use sealstone_seal::cover;
 
+use crate::commands::collections;
 use crate::device::Device;
 use crate::failure::Failure;
 
@@ -104,7 +105,9 @@ pub(crate) fn page(
     if !whole {
         return Ok(None);
     }
+    // The collection that no store has, has no page that is stored.
     if kept(device, id) == Some(profile)
+        && !collections::is_everything(id)
         && let Some(value) = device.store.page_digest(id, page)?
     {
         device.hashing.stored_pages.fetch_add(1, Ordering::Relaxed);

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use sealstone_device::{HashingCount, OsdConfig};
 use sealstone_digest::Profile;
+use sealstone_osd::capability::Scope;
 use sealstone_osd::cdb::*;
-use sealstone_osd::{AttributeId, Capability, Command, ObjectId, SecurityMethod};
+use sealstone_osd::{AttributeId, Capability, Command, Descriptor, ObjectId, ObjectType, SecurityMethod};
 use sealstone_scsi::Status;
 use sealstone_seal::algorithm::{SLOT_HMAC_SHA256, SLOT_UNITS_ADHASH, SLOT_UNITS_BLAKE3, SLOT_UNITS_SHA1};
 use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, Options, format};
@@ -257,6 +258,25 @@ fn a_whole_page_of_attributes_is_not_hashed() {
         let command = Command::GetAttributes(Target { object: user(OID) });
         let answer = run(&bench, SLOT_UNITS_SHA1, command, wish, &[]).good();
         assert_eq!(values(&answer.attributes).len(), 2);
+    }
+}
+
+/// No store has the collection of all objects, and none a digest of its pages.
+#[test]
+fn a_whole_page_of_the_collection_that_no_store_has_is_empty() {
+    for (_folder, store) in stores() {
+        let bench = bench_on(store, false);
+        let everything = user(0x1082);
+        let command = Command::GetAttributes(Target { object: everything });
+        let capability = Capability {
+            icv_algorithm: SLOT_UNITS_BLAKE3,
+            object_type: ObjectType::Collection,
+            descriptor: Descriptor::Collection { scope: Scope::default(), allowed: everything },
+            ..bench.capability(&command, SecurityMethod::AllData)
+        };
+        let wish = Wish::get(&[(0x6001_0000, AttributeId::ALL)]);
+        let answer = bench.run_with(command, wish, &[], &capability).good();
+        assert!(values(&answer.attributes).is_empty());
     }
 }
 
