@@ -224,6 +224,39 @@ fn a_partitions_profile_is_set_before_it_has_objects() {
     }
 }
 
+/// What else a list sets is not set either where the profile cannot be.
+#[test]
+fn a_profile_that_cannot_be_set_keeps_its_whole_list_from_being_set() {
+    const OLDEST_NONCE: (u32, u32) = (0x3000_0005, 2);
+    const TEN_SECONDS: [u8; 6] = [0, 0, 0, 0, 0x27, 0x10];
+    for (_folder, store) in stores() {
+        let bench = bench_on(store, false);
+        let target = Target { object: ObjectId::of_partition(PID) };
+        let set = |code: u8| {
+            let code = [code];
+            let list =
+                [(OLDEST_NONCE.0, OLDEST_NONCE.1, &TEN_SECONDS[..]), (PROFILE.0, PROFILE.1, &code[..])];
+            bench.run(Command::SetAttributes(target), Wish::set(&list), &[])
+        };
+        let told = || {
+            let wish = Wish::get(&[OLDEST_NONCE, PROFILE]);
+            values(&bench.run(Command::GetAttributes(target), wish, &[]).good().attributes)
+        };
+        let before = told();
+        assert_ne!(before[0].1, TEN_SECONDS);
+        assert_eq!(set(Profile::AdHash256.code()).sense(), (5, 0x2600));
+        create(&bench);
+        for other in [0, Profile::Sha1.code(), Profile::AdHash256.code()] {
+            assert_eq!(set(other).sense(), (5, 0x2600), "{other}");
+        }
+        assert_eq!(told(), before);
+        // What it is already it may be called.
+        set(Profile::DEFAULT.code()).good();
+        assert_eq!(told()[0].1, TEN_SECONDS);
+        assert_eq!(told()[1], before[1]);
+    }
+}
+
 /// One page of an application's attributes is covered by its stored digest.
 #[test]
 fn a_whole_page_of_attributes_is_not_hashed() {

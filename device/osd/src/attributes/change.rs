@@ -75,6 +75,34 @@ pub(crate) fn is_clock(kind: ObjectType, id: AttributeId) -> bool {
     rows::row(kind, id).is_some_and(|row| row.set == Set::Clock)
 }
 
+/// Why a partition's digest profile cannot become what a value says, if the attribute is that: what is there keeps the
+/// digests that it has.
+pub(crate) fn check_profile(
+    device: &Device,
+    object: ObjectId,
+    kind: ObjectType,
+    id: AttributeId,
+    value: &[u8],
+) -> Result<(), Failure> {
+    if rows::row(kind, id).is_none_or(|row| row.set != Set::Profile) {
+        return Ok(());
+    }
+    let wanted = allowed_profile(device, id, value)?;
+    if wanted == device.store.profile(object.partition) {
+        return Ok(());
+    }
+    let first = device.store.list(ObjectId::new(object.partition, 1), 1)?;
+    let has_any = first.first().is_some_and(|(found, _)| found.partition == object.partition);
+    if has_any { Err(Failure::Attribute(id)) } else { Ok(()) }
+}
+
+/// The profile that a value names, if this device makes partitions of it.
+fn allowed_profile(device: &Device, id: AttributeId, value: &[u8]) -> Result<Option<Profile>, Failure> {
+    let wanted = profile(value).ok_or(Failure::Attribute(id))?;
+    let broken = wanted.is_some_and(|profile| profile.standing() == Standing::Broken);
+    if broken && !device.config.insecure_adhash { Err(Failure::Attribute(id)) } else { Ok(wanted) }
+}
+
 /// The digest profile that a value names: none, or one of those there are. `None` if it names nothing.
 fn profile(value: &[u8]) -> Option<Option<Profile>> {
     match value {
@@ -100,14 +128,13 @@ impl Change<'_> {
         match rows::row(self.kind, id).map(|row| row.set) {
             Some(Set::Membership) => membership::set(device, self.id, id, value)?,
             Some(Set::Profile) => {
-                let profile = profile(value).ok_or(Failure::Attribute(id))?;
-                let broken = profile.is_some_and(|profile| profile.standing() == Standing::Broken);
-                if broken && !device.config.insecure_adhash {
-                    return Err(Failure::Attribute(id));
-                }
-                match device.store.set_profile(self.id.partition, profile) {
-                    Err(StoreError::Exists(_)) => return Err(Failure::Attribute(id)),
-                    done => done?,
+                let wanted = allowed_profile(device, id, value)?;
+                // What it is already it may be called also where there are objects.
+                if wanted != device.store.profile(self.id.partition) {
+                    match device.store.set_profile(self.id.partition, wanted) {
+                        Err(StoreError::Exists(_)) => return Err(Failure::Attribute(id)),
+                        done => done?,
+                    }
                 }
             }
             Some(Set::LogicalLength) => {

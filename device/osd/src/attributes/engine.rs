@@ -133,6 +133,8 @@ impl<'a> Wishes<'a> {
         for wish in &self.set {
             permit.check_set(wish.id, device)?;
             change::check(kind, wish.id, wish.value).map_err(|failure| self.blame(failure))?;
+            change::check_profile(device, object, kind, wish.id, wish.value)
+                .map_err(|failure| self.blame(failure))?;
             let floor = floor_behind(device, object, kind, wish.id);
             // To lower a floor takes a credential of the level above, which no command of ours carries. An operator
             // who asked for less security than ours may lower it that far.
@@ -196,13 +198,15 @@ impl<'a> Wishes<'a> {
         if other { Err(Failure::Field(ATTRIBUTES)) } else { Ok(()) }
     }
 
-    /// Sets all of it.
+    /// Sets all of it. What was set before one failed is known to the device all the same.
     pub(crate) fn apply(&self, device: &Device, id: ObjectId, kind: ObjectType) -> Result<(), Failure> {
-        let change = Change { device, id, kind };
-        for wish in &self.set {
-            change.set(wish.id, wish.value).map_err(|failure| self.blame(failure))?;
+        if self.set.is_empty() {
+            return Ok(());
         }
-        if self.set.is_empty() { Ok(()) } else { change.finish() }
+        let change = Change { device, id, kind };
+        let set = self.set.iter().try_for_each(|wish| change.set(wish.id, wish.value));
+        let finished = change.finish();
+        set.map_err(|failure| self.blame(failure)).and(finished)
     }
 
     /// What was asked for, laid out for one object.

@@ -89,7 +89,7 @@ pub(crate) enum Set {
     Names,
     /// The collection that the object is a member of under this number.
     Membership,
-    /// A digest profile: one byte, 0 for none; only while the partition has no objects.
+    /// A digest profile: one byte, 0 for none; another one only while the partition has no objects.
     Profile,
     /// The adjustable clock: steps forward, or stands until time has caught up.
     Clock,
