@@ -244,6 +244,9 @@ impl DiskStore {
             self.poison(true);
             return Err(error);
         }
+        // A read that met a damaged page meanwhile may have frozen the index one commit earlier: then the layers stay
+        // above it, and nothing that it refers to comes free. Whoever stops the index from here on freezes this commit.
+        self.groups.check()?;
         for run in group.freed.iter().filter(|run| run.count >= self.options.discard_blocks_min) {
             // Only a hint: the blocks are free either way.
             if let Err(error) = self.segments.discard(*run) {
