@@ -144,25 +144,51 @@ pub(crate) struct DamageBook {
 impl DamageBook {
     /// Adds a piece. Bytes that are known already, or follow on known ones, make no second piece.
     pub(crate) fn add(&mut self, new: Damage) {
-        if self.count >= MAX_DAMAGE {
+        let full = self.count >= MAX_DAMAGE;
+        if full && !self.objects.contains_key(&new.object) {
             self.more = true;
             return;
         }
         let pieces = self.objects.entry(new.object).or_default();
+        // Pieces of one kind never touch, so that their ends are in order, too.
         let end = new.offset + new.length;
-        let touching =
-            |old: &Damage| old.kind == new.kind && new.offset <= old.offset + old.length && old.offset <= end;
-        match pieces.iter_mut().find(|old| touching(old)) {
-            Some(old) => {
-                let last = end.max(old.offset + old.length);
-                old.offset = old.offset.min(new.offset);
-                old.length = last - old.offset;
+        let first =
+            pieces.partition_point(|old| (old.kind, old.offset + old.length) < (new.kind, new.offset));
+        let touching = |old: &&Damage| old.kind == new.kind && old.offset <= end;
+        let behind = first + pieces[first..].iter().take_while(touching).count();
+        if full && first == behind {
+            self.more = true;
+            return;
+        }
+        let met = &pieces[first..behind];
+        let start = met.first().map_or(new.offset, |old| old.offset.min(new.offset));
+        let end = met.last().map_or(end, |old| end.max(old.offset + old.length));
+        drop(pieces.splice(first..behind, [Damage { offset: start, length: end - start, ..new }]));
+        self.count = self.count + 1 - (behind - first);
+    }
+
+    /// Takes out bytes of one kind, or what is said of the whole object.
+    pub(crate) fn remove(&mut self, gone: &Damage) {
+        let Some(pieces) = self.objects.get_mut(&gone.object) else { return };
+        let before = pieces.len();
+        let mut left = Vec::with_capacity(before + 1);
+        for old in pieces.drain(..) {
+            if old.kind != gone.kind {
+                left.push(old);
+                continue;
             }
-            None => {
-                pieces.push(new);
-                pieces.sort_unstable();
-                self.count += 1;
+            let (end, gone_end) = (old.offset + old.length, gone.offset + gone.length);
+            for (start, end) in [(old.offset, end.min(gone.offset)), (old.offset.max(gone_end), end)] {
+                if start < end {
+                    left.push(Damage { offset: start, length: end - start, ..old });
+                }
             }
+        }
+        self.count = self.count + left.len() - before;
+        if left.is_empty() {
+            self.objects.remove(&gone.object);
+        } else {
+            *pieces = left;
         }
     }
 
@@ -208,6 +234,15 @@ mod tests {
         book.add(piece(id(1), 0, DamageKind::Map));
         let whole = Damage { length: 8192, ..piece(id(1), 0, DamageKind::Data) };
         assert_eq!(book.of(id(1)), [whole, piece(id(1), 0, DamageKind::Map)]);
+        book.add(piece(id(1), 12288, DamageKind::Data));
+        book.add(piece(id(1), 8192, DamageKind::Data));
+        assert_eq!(book.of(id(1))[0], Damage { length: 16384, ..whole });
+        book.remove(&piece(id(1), 4096, DamageKind::Data));
+        let parts = [
+            piece(id(1), 0, DamageKind::Data),
+            Damage { length: 8192, ..piece(id(1), 8192, DamageKind::Data) },
+        ];
+        assert_eq!(book.of(id(1)), [parts[0], parts[1], piece(id(1), 0, DamageKind::Map)]);
         book.replace(id(1), []);
         assert!(book.is_empty());
         for number in 0..=MAX_DAMAGE as u64 {

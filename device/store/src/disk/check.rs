@@ -5,6 +5,8 @@
 //! Contract: what the walk calls sound was read and checked, data and records. Objects made behind it are not seen.
 //! Costs: one read of every block for each object that has it; an object's lock for a piece of 1 MiB at a time.
 
+use std::ops::Range;
+
 use sealstone_osd::ObjectId;
 
 use super::chunk::{CHUNK_BLOCKS, Chunk};
@@ -16,6 +18,8 @@ use crate::{BLOCK, FormatError, StoreError};
 
 /// Bytes of an object under one chunk record.
 const CHUNK: u64 = CHUNK_BLOCKS * BLOCK;
+/// Bytes of the largest unit of digests: a change makes digests of whole units anew.
+const UNIT_MAX: u64 = 16 << 10;
 /// What looking at an object's records counts, in bytes.
 const RECORDS: u64 = 4096;
 /// Lost records of one object that are looked at one by one.
@@ -94,6 +98,23 @@ pub struct ScrubStep {
     pub done: bool,
 }
 
+/// What of a piece of damage a change of these bytes, or of an attribute, may have mended.
+fn met_by(damage: &Damage, bytes: &Range<u64>, attributes: bool) -> Option<Damage> {
+    let grain = match damage.kind {
+        DamageKind::Data | DamageKind::Unreadable => UNIT_MAX,
+        DamageKind::Map => CHUNK,
+        DamageKind::Attributes => return attributes.then_some(*damage),
+        DamageKind::Record | DamageKind::Memberships => return Some(*damage),
+    };
+    if bytes.is_empty() {
+        return None;
+    }
+    let last = bytes.end.checked_next_multiple_of(grain).unwrap_or(u64::MAX);
+    let start = damage.offset.max(bytes.start / grain * grain);
+    let end = damage.offset.saturating_add(damage.length).min(last);
+    (start < end).then(|| Damage { offset: start, length: end - start, ..*damage })
+}
+
 impl DiskStore {
     /// What is known to be damaged: from opening, and from every read, scrub and change since. Reads nothing.
     #[must_use]
@@ -129,14 +150,17 @@ impl DiskStore {
         self.book.lock().add(damage);
     }
 
-    /// An object was changed: what was damaged of it may be sound, or gone.
-    pub(crate) fn changed(&self, id: ObjectId) {
+    /// These bytes of an object were changed, or an attribute: what was damaged there may be sound, or gone.
+    pub(crate) fn changed(&self, id: ObjectId, bytes: Range<u64>, attributes: bool) {
         let known = self.book.lock().of(id);
-        if known.is_empty() {
+        let met: Vec<Damage> = known.iter().filter_map(|damage| met_by(damage, &bytes, attributes)).collect();
+        if met.is_empty() {
             return;
         }
-        let left: Vec<Damage> = known.iter().flat_map(|damage| self.still(damage)).collect();
-        self.book.lock().replace(id, left);
+        let left: Vec<Damage> = met.iter().flat_map(|damage| self.still(damage)).collect();
+        let mut book = self.book.lock();
+        met.iter().for_each(|damage| book.remove(damage));
+        left.into_iter().for_each(|damage| book.add(damage));
     }
 
     /// What is left of a piece of damage.

@@ -195,7 +195,8 @@ impl DiskStore {
             Ok(_) => Prepared::of(self.profile_of(id.partition), offset, data, covered),
             Err(_) => Prepared::default(),
         };
-        self.change(id, |stage| {
+        let bytes = offset..offset.saturating_add(data.len() as u64);
+        self.change(id, Some(bytes), |stage| {
             check_transfer(data.len())?;
             end_of(offset, data.len() as u64)?;
             if data.is_empty() { Ok(()) } else { stage.write(offset, data, &prepared) }

@@ -37,6 +37,7 @@ mod tree;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -294,14 +295,16 @@ impl DiskStore {
         self.check_absence(&never_set)
     }
 
-    /// Runs one operation that changes an object; commits and tries once more if it needs freed blocks.
+    /// Runs one operation that changes these bytes of an object, or an attribute; commits and tries once more if it needs
+    /// freed blocks.
     fn change(
         &self,
         id: ObjectId,
+        bytes: Option<Range<u64>>,
         change: impl Fn(&mut Stage<'_>) -> Result<(), Stop>,
     ) -> Result<(), StoreError> {
         self.make_room();
-        match self.try_change(id, &change) {
+        let lengths = match self.try_change(id, &change) {
             Err(Stop::Pending) if !self.groups.gate.holds() => {
                 self.commit_now()?;
                 self.try_change(id, &change)
@@ -309,22 +312,37 @@ impl DiskStore {
             result => result,
         }
         .map_err(stop_error)?;
-        self.changed(id);
+        match bytes {
+            Some(bytes) => {
+                // With a length, all bytes between the old one and the new one change.
+                let both = match (bytes.is_empty(), lengths.is_empty()) {
+                    (true, _) => lengths,
+                    (false, true) => bytes,
+                    (false, false) => bytes.start.min(lengths.start)..bytes.end.max(lengths.end),
+                };
+                self.changed(id, both, false);
+            }
+            None => self.changed(id, 0..0, true),
+        }
         Ok(())
     }
 
+    /// Gives the bytes between the old length and the new one.
     fn try_change(
         &self,
         id: ObjectId,
         change: impl Fn(&mut Stage<'_>) -> Result<(), Stop>,
-    ) -> Result<(), Stop> {
+    ) -> Result<Range<u64>, Stop> {
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
         let _lock = self.lock(id).write();
-        let mut stage = Stage::new(self, id, self.record(id)?);
+        let record = self.record(id)?;
+        let before = record.length;
+        let mut stage = Stage::new(self, id, record);
         change(&mut stage)?;
+        let after = stage.record.length;
         stage.finish(false);
-        Ok(())
+        Ok(before.min(after)..before.max(after))
     }
 
     /// As `remove`, for an object whose own record may be damaged.
@@ -391,7 +409,7 @@ impl ObjectStore for DiskStore {
     fn remove(&self, id: ObjectId) -> Result<(), StoreError> {
         self.make_room();
         self.try_remove(id).map_err(stop_error)?;
-        self.changed(id);
+        self.changed(id, 0..u64::MAX, true);
         Ok(())
     }
 
@@ -410,14 +428,14 @@ impl ObjectStore for DiskStore {
     }
 
     fn resize(&self, id: ObjectId, length: u64) -> Result<(), StoreError> {
-        self.change(id, |stage| {
+        self.change(id, Some(0..0), |stage| {
             end_of(length, 0)?;
             stage.cut_or_extend(length)
         })
     }
 
     fn clear(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError> {
-        self.change(id, |stage| {
+        self.change(id, Some(offset..offset.saturating_add(length)), |stage| {
             let end = end_of(offset, length)?;
             if length > 0 {
                 // Past the end of the object there are only zeros: the last block is a whole one.
@@ -430,7 +448,8 @@ impl ObjectStore for DiskStore {
     }
 
     fn punch(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError> {
-        self.change(id, |stage| {
+        // The tail moves.
+        self.change(id, Some(offset..u64::MAX), |stage| {
             let old = stage.record.length;
             if offset >= old || length == 0 {
                 return Ok(());
@@ -446,7 +465,7 @@ impl ObjectStore for DiskStore {
     fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError> {
         self.make_room();
         self.try_share(from, to).map_err(stop_error)?;
-        self.changed(to);
+        self.changed(to, 0..u64::MAX, false);
         Ok(())
     }
 
@@ -477,7 +496,7 @@ impl ObjectStore for DiskStore {
 
     fn set_attribute(&self, id: ObjectId, attribute: AttributeId, value: &[u8]) -> Result<(), StoreError> {
         let key = attribute_key(id, attribute);
-        self.change(id, |stage| {
+        self.change(id, None, |stage| {
             let old = match self.index.get(&key)? {
                 Some(Ok(Value::Attribute(old))) => old.len(),
                 // How long it was is not known: the others are counted anew.
