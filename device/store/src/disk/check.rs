@@ -198,9 +198,40 @@ impl DiskStore {
                         left.push(Damage { offset, length: bytes.len() as u64, ..*damage });
                     }
                 }
+                if damage.kind == DamageKind::Data {
+                    let wrong = self.wrong_units(id, &(damage.offset..end), length);
+                    left.extend(wrong.into_iter().map(|unit| {
+                        let (offset, length) = (unit.start, unit.end - unit.start);
+                        Damage { offset, length, ..*damage }
+                    }));
+                }
             }
         }
         left
+    }
+
+    /// The units with any of these bytes whose stored digest is not that of their bytes, all of which have the right
+    /// checksums. The caller holds the lock of the object, which has `length` bytes.
+    fn wrong_units(&self, id: ObjectId, bytes: &Range<u64>, length: u64) -> Vec<Range<u64>> {
+        let mut wrong = Vec::new();
+        let mut content = vec![0; UNIT_MAX as usize];
+        for number in bytes.start / CHUNK..bytes.end.div_ceil(CHUNK) {
+            let Ok(Some(chunk)) = self.chunk(id, number) else { continue };
+            let Some(profile) = chunk.digests().profile() else { continue };
+            for (unit, value) in chunk.digests().iter(profile) {
+                let start = number * CHUNK + u64::from(unit) * profile.unit_bytes();
+                let end = (start + profile.unit_bytes()).min(length);
+                if start >= end || start >= bytes.end || bytes.start >= end {
+                    continue;
+                }
+                let content = &mut content[..(end - start) as usize];
+                let read = self.read_range(id, start, content);
+                if read.is_ok() && profile.value(start / profile.unit_bytes(), content) != value {
+                    wrong.push(start..end);
+                }
+            }
+        }
+        wrong
     }
 
     /// Checks about `bytes_max` more bytes, and at least one piece of 1 MiB.
