@@ -13,7 +13,7 @@ use super::chunk::{CHUNK_BLOCKS, Chunk};
 use super::read::{BadRead, SLICE_BLOCKS};
 use super::record::{Rotten, Value, all_objects, chunk_key, chunk_of, object_key, object_of};
 use super::{DiskStore, MAX_ATTRIBUTES, attribute_range};
-use crate::damage::{Damage, DamageKind, Health, StoreFault};
+use crate::damage::{Damage, DamageKind, Health, MAX_DAMAGE, StoreFault};
 use crate::{BLOCK, FormatError, StoreError};
 
 /// Bytes of an object under one chunk record.
@@ -32,6 +32,8 @@ pub struct Scrub {
     chunk: u64,
     /// Of the object that is under way.
     found: Vec<Damage>,
+    /// Blocks are told one by one, and all of them.
+    each: bool,
     lost: u32,
     objects: u64,
     bytes: u64,
@@ -48,7 +50,21 @@ impl Scrub {
     /// From an object on.
     #[must_use]
     pub fn from(next: ObjectId) -> Self {
-        Self { next, chunk: 0, found: Vec::new(), lost: 0, objects: 0, bytes: 0, damaged: 0 }
+        Self { next, chunk: 0, found: Vec::new(), each: false, lost: 0, objects: 0, bytes: 0, damaged: 0 }
+    }
+
+    /// Keeps a piece of damage. What follows on the last one is one with it; one more piece is kept than the book takes,
+    /// so that it knows that there is more.
+    fn keep(&mut self, new: Damage) {
+        if let Some(last) = self.found.last_mut()
+            && !self.each
+            && last.kind == new.kind
+            && last.offset + last.length == new.offset
+        {
+            last.length += new.length;
+        } else if self.each || self.found.len() <= MAX_DAMAGE {
+            self.found.push(new);
+        }
     }
 
     /// The object that comes next, or is under way. A walk may go on from there after a restart.
@@ -299,7 +315,11 @@ impl DiskStore {
             // Removed meanwhile.
             Err(StoreError::NotFound(_)) => return Ok((0, false)),
             Err(StoreError::IndexDamaged { .. }) => {
-                walk.found.push(Damage::whole(id, DamageKind::Record));
+                // Each step comes by here.
+                let lost = Damage::whole(id, DamageKind::Record);
+                if !walk.found.contains(&lost) {
+                    walk.keep(lost);
+                }
                 u64::MAX
             }
             Err(error) => return Err(error),
@@ -321,7 +341,7 @@ impl DiskStore {
             };
             if bytes == 0 && offset < length {
                 let length = end.min(length) - offset;
-                walk.found.push(Damage { object: id, kind: DamageKind::Map, offset, length });
+                walk.keep(Damage { object: id, kind: DamageKind::Map, offset, length });
             }
             walk.chunk = end / CHUNK;
             if end < length {
@@ -331,7 +351,7 @@ impl DiskStore {
         }
         let attributes = self.index.scan(attribute_range(id, None), MAX_ATTRIBUTES)?;
         if attributes.iter().any(|(_, value)| matches!(value, Err(Rotten))) {
-            walk.found.push(Damage::whole(id, DamageKind::Attributes));
+            walk.keep(Damage::whole(id, DamageKind::Attributes));
         }
         Ok((read, false))
     }
@@ -340,7 +360,7 @@ impl DiskStore {
     /// bytes read.
     fn scrub_chunk(&self, id: ObjectId, base: u64, chunk: &Chunk, length: u64, walk: &mut Scrub) -> u64 {
         let mut content = vec![0; CHUNK as usize];
-        let known = walk.found.len();
+        let mut sound = true;
         let mut bytes = 0;
         for (extent, sums) in chunk.extents() {
             let start = base + u64::from(extent.first) * BLOCK;
@@ -363,17 +383,18 @@ impl DiskStore {
                     // A block that lies behind the object's end is nobody's.
                     if offset < length {
                         let length = BLOCK.min(length - offset);
-                        walk.found.push(Damage { object: id, kind, offset, length });
+                        sound = false;
+                        walk.keep(Damage { object: id, kind, offset, length });
                     }
                 }
             }
         }
         // Where all checksums are right, the digests beside them must be, too.
-        if walk.found.len() == known && length != u64::MAX {
+        if sound && length != u64::MAX {
             for (unit, range) in chunk.wrong_digests(base, length, &content) {
                 tracing::error!(%id, unit, "a stored digest is not that of the bytes");
                 let (offset, length) = (range.start, range.end - range.start);
-                walk.found.push(Damage { object: id, kind: DamageKind::Data, offset, length });
+                walk.keep(Damage { object: id, kind: DamageKind::Data, offset, length });
             }
         }
         bytes
@@ -389,7 +410,7 @@ impl DiskStore {
             let _lock = self.lock(id).read();
             self.record(id)?;
         }
-        let mut walk = Scrub::from(id);
+        let mut walk = Scrub { each: true, ..Scrub::from(id) };
         while self.scrub_some(id, &mut walk)?.1 {}
         let mut blocks = Vec::new();
         for damage in &walk.found {
