@@ -22,6 +22,8 @@ use support::{Client, NAME, Running};
 const SLOW: u8 = 0xC1;
 /// Gives the order of byte 1, about the tag of bytes 2 to 5; answers with the result in one byte.
 const ORDER: u8 = 0xC2;
+/// As [`ORDER`], but it takes its time first.
+const LATE: u8 = 0xC3;
 /// How long a slow command takes; byte 1 tells how many times that.
 const SLOW_TIME: Duration = Duration::from_millis(400);
 
@@ -47,7 +49,7 @@ struct Unit {
 
 impl LogicalUnit for Unit {
     fn cost(&self, cdb: &[u8]) -> Cost {
-        if matches!(cdb[0], SLOW | ORDER) { Cost::Blocking } else { Cost::Inline }
+        if matches!(cdb[0], SLOW | ORDER | LATE) { Cost::Blocking } else { Cost::Inline }
     }
 
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
@@ -59,7 +61,10 @@ impl LogicalUnit for Unit {
                 self.ended.fetch_add(1, Ordering::SeqCst);
                 ScsiReply::status(Status::Good)
             }
-            ORDER => {
+            ORDER | LATE => {
+                if cdb[0] == LATE {
+                    std::thread::sleep(SLOW_TIME);
+                }
                 let tag = cdb[2..6].iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
                 let result = command.tasks.order(match cdb[1] {
                     ABORT => TaskOrder::Abort { tag },
@@ -266,6 +271,28 @@ async fn orders_that_cross_both_come_to_an_end() {
         let Event::Completed { task, outcome } = client.event() else { panic!("no answer") };
         assert!(orders.contains(&task) && outcome.unwrap().status == 0);
         assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    })
+    .await;
+}
+
+/// Commands that wait with their connection, because so many run elsewhere, come to an end too when they are ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_ended_before_it_began_is_not_waited_for_for_ever() {
+    with_target(|_, address| {
+        let mut client = Client::login(address, 1);
+        // With the one that asks as many as run elsewhere at once.
+        for _ in 0..31 {
+            client.submit(&[SLOW, 3, 0, 0, 0, 0], &[], 0);
+        }
+        let asks = client.submit(&[LATE, ABORT_SET, 0, 0, 0, 0], &[], 1);
+        for _ in 0..3 {
+            client.submit(&[0; 6], &[], 0);
+        }
+        let report_luns = [0xA0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0];
+        client.submit(&report_luns, &[], 16);
+        let Event::Completed { task, outcome } = client.event() else { panic!("no answer") };
+        assert_eq!((task, outcome.unwrap().status), (asks, 0), "those that were ended are not answered");
+        assert_eq!(client.run(&[0; 6], &[], 0).status, 0);
     })
     .await;
 }

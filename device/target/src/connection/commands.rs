@@ -39,13 +39,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
         match addressee {
             Addressee::Answered(reply) | Addressee::Reported(reply) => {
                 let reply = translate(reply, counters);
-                self.machine.complete(task, reply);
+                self.has_come_back(task, reply);
             }
             Addressee::Unit(number, unit) => match unit.cost(command.cdb.as_slice()) {
                 cost if cost == Cost::Inline || self.runs_here(cost) => {
                     let reply = run(&*unit, nexus, number, &command, &self.share, counters, &NoTasks);
                     drop(command);
-                    self.machine.complete(task, reply);
+                    self.has_come_back(task, reply);
                 }
                 cost => {
                     let (share, counters) = (Arc::clone(&self.share), Arc::clone(counters));

@@ -110,7 +110,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
         self.settle_orders();
     }
 
-    /// A command's thread has come back.
+    /// A command was executed, here or on a thread of its own.
     pub(super) fn has_come_back(&mut self, task: TaskId, reply: Reply) {
         if self.waiting.iter().any(|waiting| waiting.from == task) {
             self.held.push((task, reply));
