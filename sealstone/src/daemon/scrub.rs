@@ -157,6 +157,11 @@ impl Shared {
         !state.ended
     }
 
+    /// It is time to end.
+    fn is_over(&self) -> bool {
+        self.state.lock().ended
+    }
+
     fn signal(&self, change: impl FnOnce(&mut Signals)) {
         change(&mut self.state.lock());
         self.changed.notify_all();
@@ -252,7 +257,8 @@ fn scrub(unit: &OsdUnit, shared: &Shared, settings: Settings) {
     let mut pace = Pace { bytes_per_s: settings.bytes_per_s.max(1), due: started };
     let mut commands = Commands { unit, last: 0, changed: started };
     let mut complained = false;
-    loop {
+    // A step that is slower than the rate waits for nothing.
+    while !shared.is_over() {
         let go_on = match unit.scrub_step() {
             Ok(ScrubStep::Worked { bytes }) => {
                 complained = false;
