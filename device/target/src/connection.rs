@@ -23,7 +23,7 @@ use sealstone_iscsi::{
 use sealstone_scsi::{additional::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR, lu::NexusId};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     time::Instant,
 };
 
@@ -99,6 +99,7 @@ pub(crate) async fn serve<S>(
         waiting: Vec::new(),
         held: Vec::new(),
         elsewhere: 0,
+        queued: Vec::new(),
         over: Arc::default(),
         rejects_seen: 0,
     };
@@ -178,6 +179,8 @@ struct Driver<S> {
     held: Vec<(TaskId, Reply)>,
     /// Commands that run on another thread, or wait for one.
     elsewhere: usize,
+    /// Those of them that wait for a place among long ones. Each waits until this end of its channel is dropped.
+    queued: Vec<(TaskId, oneshot::Sender<()>)>,
     /// The connection is over: whatever waits need not begin.
     over: Arc<AtomicBool>,
     rejects_seen: u32,
@@ -200,6 +203,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
             if let Some(end) = self.work().await {
                 return end;
             }
+            self.free_ended();
             let now = self.now_ms();
             if let Some(due) = self.due(now)
                 && armed.is_none_or(|armed| due < armed)
@@ -429,6 +433,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
         self.waiting.clear();
         self.held.clear();
         self.over.store(true, Ordering::Release);
+        self.queued.clear();
         // Commands that run elsewhere cannot be stopped; the nexus is lost only after them.
         while self.elsewhere > 0 && self.completions.recv().await.is_some() {
             self.elsewhere -= 1;

@@ -24,6 +24,8 @@ const SLOW: u8 = 0xC1;
 const ORDER: u8 = 0xC2;
 /// As [`ORDER`], but it takes its time first.
 const LATE: u8 = 0xC3;
+/// As [`SLOW`], but one of few at once.
+const LONG: u8 = 0xC4;
 /// How long a slow command takes; byte 1 tells how many times that.
 const SLOW_TIME: Duration = Duration::from_millis(400);
 
@@ -49,13 +51,17 @@ struct Unit {
 
 impl LogicalUnit for Unit {
     fn cost(&self, cdb: &[u8]) -> Cost {
-        if matches!(cdb[0], SLOW | ORDER | LATE) { Cost::Blocking } else { Cost::Inline }
+        match cdb[0] {
+            SLOW | ORDER | LATE => Cost::Blocking,
+            LONG => Cost::Long,
+            _ => Cost::Inline,
+        }
     }
 
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
         let cdb = command.cdb;
         match cdb[0] {
-            SLOW => {
+            SLOW | LONG => {
                 self.begun.fetch_add(1, Ordering::SeqCst);
                 std::thread::sleep(SLOW_TIME * u32::from(cdb[1]).max(1));
                 self.ended.fetch_add(1, Ordering::SeqCst);
@@ -295,6 +301,28 @@ async fn who_was_ended_before_it_began_is_not_waited_for_for_ever() {
         assert_eq!(client.run(&[0; 6], &[], 0).status, 0);
     })
     .await;
+}
+
+/// Whoever was ended while it waited for a place among the long ones does not begin.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_command_that_was_ended_does_not_begin() {
+    let mut config = Config::new(NAME);
+    config.long_per_source_max = 1;
+    let unit = Arc::new(Unit::default());
+    let running = Running::start(config, Arc::clone(&unit) as Arc<dyn LogicalUnit>).await;
+    let address = running.address;
+    let work = move || {
+        let mut client = Client::login(address, 1);
+        for _ in 0..3 {
+            client.submit(&[LONG, 3, 0, 0, 0, 0], &[], 0);
+        }
+        client.send();
+        unit.wait_begun(1);
+        assert_eq!(ask(&mut client, ABORT_SET, 0), COMPLETE);
+        assert_eq!((unit.begun.load(Ordering::SeqCst), unit.ended.load(Ordering::SeqCst)), (1, 1));
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+    running.stop().await;
 }
 
 /// A connection that breaks while one of its commands waits for others leaves no thread behind.

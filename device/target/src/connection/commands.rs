@@ -13,7 +13,10 @@ use sealstone_scsi::{
     Status,
     lu::{Cost, LogicalUnit, NexusId, NoTasks, ScsiCommand, ScsiReply, Tasks},
 };
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::oneshot,
+};
 
 use super::{Driver, orders::OtherTasks};
 use crate::{
@@ -53,11 +56,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                     let others = OtherTasks { orders: self.orders.clone(), lun: command.lun, task };
                     self.elsewhere += 1;
                     let over = Arc::clone(&self.over);
-                    let work = move || {
-                        let reply = if over.load(Ordering::Acquire) {
-                            Reply::default()
-                        } else {
+                    // Whoever was ended, or has no connection any more, is answered by nobody: it need not begin.
+                    let work = move |begins: bool| {
+                        let reply = if begins && !over.load(Ordering::Acquire) {
                             run(&*unit, nexus, number, &command, &share, &counters, &others)
+                        } else {
+                            Reply::default()
                         };
                         drop(command);
                         // Nobody listens any more only when the connection was cut off.
@@ -65,20 +69,37 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                     };
                     if let (Cost::Heavy(bytes), Some(heavy)) = (cost, &self.shared.heavy) {
                         self.shared.counters.add(Counter::CommandsHeavy, 1);
-                        heavy.run(bytes, work);
+                        heavy.run(bytes, move || work(true));
                     } else if cost == Cost::Blocking {
-                        tokio::task::spawn_blocking(work);
+                        tokio::task::spawn_blocking(move || work(true));
                     } else {
                         let places = self.slot.place.long();
+                        let (queued, ended) = oneshot::channel::<()>();
+                        self.queued.push((task, queued));
                         tokio::spawn(async move {
-                            // Never closed. Held until the work is done.
-                            let _place = places.acquire_owned().await;
-                            let _ = tokio::task::spawn_blocking(work).await;
+                            let place = tokio::select! {
+                                biased;
+                                _ = ended => None,
+                                // Never closed.
+                                place = places.acquire_owned() => place.ok(),
+                            };
+                            // Held until the work is done.
+                            if let Some(_place) = place {
+                                let _ = tokio::task::spawn_blocking(move || work(true)).await;
+                            } else {
+                                work(false);
+                            }
                         });
                     }
                 }
             },
         }
+    }
+
+    /// Long commands that were ended wait for a place no longer.
+    pub(super) fn free_ended(&mut self) {
+        let machine = &self.machine;
+        self.queued.retain(|(task, queued)| !queued.is_closed() && !machine.is_ended(*task));
     }
 
     /// A heavy command runs where it was received unless short ones go first.
