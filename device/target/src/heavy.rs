@@ -23,14 +23,14 @@ type Work = Box<dyn FnOnce() + Send>;
 struct Job {
     /// Bytes given out to threads before it came, and its own: what comes later with more goes after it, and what comes
     /// much later does too.
-    turn: u64,
+    turn: u128,
     /// Which one it is; the earlier of equals goes first.
     number: u64,
     work: Work,
 }
 
 impl Job {
-    const fn order(&self) -> (u64, u64) {
+    const fn order(&self) -> (u128, u64) {
         (self.turn, self.number)
     }
 }
@@ -59,8 +59,8 @@ impl Ord for Job {
 #[derive(Default)]
 struct State {
     waiting: BinaryHeap<Job>,
-    /// Turn of the last job that was given out.
-    now: u64,
+    /// Turn of the last job that was given out: so wide that no sum of bytes ends it.
+    now: u128,
     jobs: u64,
     threads: usize,
     idle: usize,
@@ -88,7 +88,7 @@ impl Heavy {
     pub(crate) fn run(&self, bytes: u64, work: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
         state.jobs += 1;
-        let job = Job { turn: state.now.saturating_add(bytes), number: state.jobs, work: Box::new(work) };
+        let job = Job { turn: state.now + u128::from(bytes), number: state.jobs, work: Box::new(work) };
         state.waiting.push(job);
         if state.idle >= state.waiting.len() {
             drop(state);

@@ -56,6 +56,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                     let others = OtherTasks { orders: self.orders.clone(), lun: command.lun, task };
                     self.elsewhere += 1;
                     let over = Arc::clone(&self.over);
+                    // What a CDB says that it computes over, whoever sent it may have made up.
+                    let real = command.data_out.len() as u64 + u64::from(command.data_in_max);
                     // Whoever was ended, or has no connection any more, is answered by nobody: it need not begin.
                     let work = move |begins: bool| {
                         let reply = if begins && !over.load(Ordering::Acquire) {
@@ -69,7 +71,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
                     };
                     if let (Cost::Heavy(bytes), Some(heavy)) = (cost, &self.shared.heavy) {
                         self.shared.counters.add(Counter::CommandsHeavy, 1);
-                        heavy.run(bytes, move || work(true));
+                        heavy.run(bytes.min(real), move || work(true));
                     } else if cost == Cost::Blocking {
                         tokio::task::spawn_blocking(move || work(true));
                     } else {
