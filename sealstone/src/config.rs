@@ -4,6 +4,7 @@
 //! limit cannot be silently ignored.
 
 use std::fs;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -86,9 +87,9 @@ options! {
     connections_per_address_max: usize, "SEALSTONE_OSD_CONNECTIONS_PER_ADDRESS_MAX", "240";
     /// iSCSI connections a second from one address that are taken, after four times as many at once; faster ones are
     /// reset at once.
-    connects_per_address_s_max: u32, "SEALSTONE_OSD_CONNECTS_PER_ADDRESS_S_MAX", "128";
+    connects_per_address_s_max: NonZeroU32, "SEALSTONE_OSD_CONNECTS_PER_ADDRESS_S_MAX", "128";
     /// iSCSI connections at once from one address whose login is not over.
-    logins_per_address_max: usize, "SEALSTONE_OSD_LOGINS_PER_ADDRESS_MAX", "64";
+    logins_per_address_max: NonZeroUsize, "SEALSTONE_OSD_LOGINS_PER_ADDRESS_MAX", "64";
     /// Memory for data in flight over all connections, in MiB.
     buffer_mib_max: usize, "SEALSTONE_OSD_BUFFER_MIB_MAX", "256";
     /// Seconds that a client may stay silent before it is pinged, and again before it is dropped.
@@ -119,8 +120,7 @@ options! {
     /// Hours between the beginnings of two scrubs, which read everything against its checksums; 0: only when asked.
     scrub_interval_h: u64, "SEALSTONE_OSD_SCRUB_INTERVAL_H", "168";
     /// Rate of a scrub in MiB a second, at most; while commands come it goes slower.
-    [value_parser = clap::value_parser!(u64).range(1..)]
-    scrub_mib_s_max: u64, "SEALSTONE_OSD_SCRUB_MIB_S_MAX", "32";
+    scrub_mib_s_max: NonZeroU64, "SEALSTONE_OSD_SCRUB_MIB_S_MAX", "32";
     /// How objects' bytes go to the disk: `cached` (through the page cache), `direct` (past it: memory stays to others, and
     /// cold reads from 64 KiB on are faster, but nothing is read from memory twice), or `auto`, which is `cached`.
     io: IoName, "SEALSTONE_OSD_IO", "\"auto\"";
@@ -244,6 +244,21 @@ mod tests {
         assert_eq!(failure.kind, crate::failure::Kind::Usage);
         assert!(failure.message.contains("osd.toml:2"), "{failure}");
         assert!(failure.message.contains("insecure_nosek"), "{failure}");
+    }
+
+    /// A limit of none would shut everybody out, or stop the scrub: it is refused, in the file and as a flag.
+    #[test]
+    fn limits_of_zero_are_refused() {
+        for key in ["connects_per_address_s_max", "logins_per_address_max", "scrub_mib_s_max"] {
+            let flag = format!("--{}", key.replace('_', "-"));
+            for (value, fits) in [("0", false), ("1", true)] {
+                let file = toml::from_str::<OsdOptions>(&format!("{key} = {value}\n"));
+                assert_eq!(file.is_ok(), fits, "{key} = {value}");
+                let command = OsdOptions::augment_args(clap::Command::new("osd"));
+                let flags = command.try_get_matches_from(["osd", flag.as_str(), value]);
+                assert_eq!(flags.is_ok(), fits, "{flag} {value}");
+            }
+        }
     }
 
     /// A flag beats the file.

@@ -1,6 +1,7 @@
 //! `sealstone osd init` and `osd serve`.
 
 use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -281,10 +282,11 @@ impl OsdDaemon {
         // A few places stay for others, whoever comes first.
         let fair = target_config.connections_max - target_config.connections_max / 16;
         target_config.connections_per_source_max = options.connections_per_address_max.unwrap_or(fair);
-        let per_second = options.connects_per_address_s_max.unwrap_or(CONNECTS_S_DEFAULT);
+        let per_second = options.connects_per_address_s_max.map_or(CONNECTS_S_DEFAULT, NonZeroU32::get);
         let burst = per_second.saturating_mul(CONNECTS_BURST);
         target_config.arrivals_per_source = Rate { burst, per_second };
-        target_config.logins_per_source_max = options.logins_per_address_max.unwrap_or(LOGINS_DEFAULT);
+        target_config.logins_per_source_max =
+            options.logins_per_address_max.map_or(LOGINS_DEFAULT, NonZeroUsize::get);
         target_config.watch = watch;
         target_config.memory_max = options.buffer_mib_max.unwrap_or(BUFFER_MIB_DEFAULT) << 20;
         // Half of the processor for the long commands of one address: the other half is for everybody's short ones.
@@ -334,7 +336,10 @@ impl OsdDaemon {
         let interval_h = options.scrub_interval_h.unwrap_or(scrub::INTERVAL_H_DEFAULT);
         let settings = scrub::Settings {
             interval: (interval_h > 0).then(|| Duration::from_secs(interval_h.saturating_mul(3600))),
-            bytes_per_s: options.scrub_mib_s_max.unwrap_or(scrub::MIB_S_DEFAULT).saturating_mul(1 << 20),
+            bytes_per_s: options
+                .scrub_mib_s_max
+                .map_or(scrub::MIB_S_DEFAULT, NonZeroU64::get)
+                .saturating_mul(1 << 20),
         };
         let scrubber = Arc::new(Scrubber::start(identity.name.clone(), Arc::clone(&unit), settings)?);
         let served = Served { blocks: Arc::clone(&blocks), scrubber: Some(Arc::clone(&scrubber)) };
