@@ -241,7 +241,10 @@ impl OsdUnit {
         if !walk.running {
             walk.begin(self.device.clock.machine_ms());
             self.device.damaged.forget_more();
-            save(&self.device, &mut walk)?;
+            if let Err(error) = save(&self.device, &mut walk) {
+                walk.running = false;
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -364,7 +367,14 @@ impl OsdUnit {
         let device = &self.device;
         let examiner = device.examiner();
         if let Some(mut aside) = walk.aside.take() {
-            let (bytes, found) = match examiner.step(&mut aside, &mut walk.buffer)? {
+            let step = match examiner.step(&mut aside, &mut walk.buffer) {
+                Ok(step) => step,
+                Err(error) => {
+                    walk.aside = Some(aside);
+                    return Err(error);
+                }
+            };
+            let (bytes, found) = match step {
                 Step::More(read) => {
                     walk.aside = Some(aside);
                     return Ok(Some(read));
@@ -372,15 +382,21 @@ impl OsdUnit {
                 Step::End(read) => (read, aside.found),
                 Step::Gone => (0, Damage::default()),
             };
-            if !self.settle(walk, aside.id, &found, now_ms)? {
+            let settled = self.settle(walk, aside.id, &found, now_ms);
+            if !matches!(settled, Ok(true)) {
                 device.scrub.suspect(aside.id, Suspicion::Whole);
+                settled?;
             }
             return Ok(Some(bytes));
         }
         let Some((id, why)) = device.scrub.suspects.lock().pop_first() else { return Ok(None) };
         let mut doubted = match damage::known(&*device.store, id) {
+            Ok(known) => known,
             Err(StoreError::NotFound(_)) => Damage::default(),
-            other => other?,
+            Err(error) => {
+                device.scrub.suspect(id, why);
+                return Err(error);
+            }
         };
         let mut bytes = doubted.bytes();
         match why {
@@ -398,8 +414,10 @@ impl OsdUnit {
                 return Ok(Some(0));
             }
         }
-        if !self.settle(walk, id, &doubted, now_ms)? {
+        let settled = self.settle(walk, id, &doubted, now_ms);
+        if !matches!(settled, Ok(true)) {
             device.scrub.suspect(id, why);
+            settled?;
             return Ok(None);
         }
         device.scrub.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -418,23 +436,36 @@ impl OsdUnit {
             save(device, walk)?;
             return Ok(ScrubStep::Ended);
         };
-        let bytes = match examiner.step(&mut now, &mut walk.buffer)? {
+        let step = match examiner.step(&mut now, &mut walk.buffer) {
+            Ok(step) => step,
+            Err(error) => {
+                // The store failed, not the object: it is read when the store is back.
+                walk.now = Some(now);
+                return Err(error);
+            }
+        };
+        let bytes = match step {
             Step::More(read) => {
                 walk.now = Some(now);
                 read
             }
             Step::End(read) => {
-                if self.settle(walk, now.id, &now.found, now_ms)? {
+                let settled = self.settle(walk, now.id, &now.found, now_ms);
+                if matches!(settled, Ok(true)) {
                     walk.objects += 1;
                     device.scrub.objects.fetch_add(1, Ordering::Relaxed);
                 } else {
-                    // Its partition is being duplicated: noted later.
+                    // Its partition is being duplicated, or the store failed: noted later.
                     walk.now = Some(now);
+                    settled?;
                 }
                 read
             }
             Step::Gone => {
-                self.settle(walk, now.id, &Damage::default(), now_ms)?;
+                if let Err(error) = self.settle(walk, now.id, &Damage::default(), now_ms) {
+                    walk.now = Some(now);
+                    return Err(error);
+                }
                 0
             }
         };
