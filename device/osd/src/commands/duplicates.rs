@@ -622,6 +622,10 @@ pub(crate) fn finish_stranded(device: &Device) -> bool {
     };
     // As the command itself held them.
     let Ok(_contents) = device.contents.claim(Claim::Duplicate(source, Some(id))) else { return false };
+    // FORMAT OSD may have come first: then the number may be somebody else's.
+    if !device.stranded.contains(id) {
+        return false;
+    }
     if device.catalog.partition(id).is_some() || finish_one(device, id) {
         device.stranded.remove(id);
     }
