@@ -72,6 +72,7 @@ impl Job {
     /// Runs it to its end.
     pub(crate) fn run(&self, device: &Device) -> Result<Done, Refusal> {
         let (cdb, plan) = (&self.cdb, &self.plan);
+        let _place = Place(&device.tracking);
         let authority = || {
             if device.tracking.is_stopping() {
                 return Err(Failure::Stopping.into());
@@ -79,7 +80,7 @@ impl Job {
             authority(device, &self.admitted, self.further.as_ref(), cdb)
         };
         let steps = Steps::new(device, false, &authority);
-        let result = follow(&steps, plan.tracked, cdb.generation, |tally| {
+        follow(&steps, plan.tracked, cdb.generation, |tally| {
             let parts = self.admitted.authenticate(cdb, &self.data_out)?;
             let continued = continued::read(cdb, parts.continuation())?;
             let wishes = Wishes::parse(cdb, &parts)?;
@@ -108,9 +109,30 @@ impl Job {
                 device.flush()?;
             }
             Ok(done)
-        });
-        device.tracking.leave_queue();
-        result
+        })
+    }
+}
+
+/// The place of a job in the queue: given back when it drops, also by a panic.
+struct Place<'a>(&'a Tracking);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.leave_queue();
+    }
+}
+
+/// A command that panics is told as one that a restart cut off: it does not run any more.
+struct Unwound<'a> {
+    tracking: &'a Tracking,
+    collection: ObjectId,
+}
+
+impl Drop for Unwound<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tracking.running.lock().remove(&self.collection);
+        }
     }
 }
 
@@ -336,7 +358,10 @@ pub(crate) fn follow(
 ) -> Result<Done, Refusal> {
     let tally = Cell::new(Tally::default());
     steps.track(collection);
+    let tracking = &steps.device.tracking;
+    let unwound = collection.map(|collection| Unwound { tracking, collection });
     let result = work(&tally);
+    drop(unwound);
     if let Some(collection) = collection {
         // What passes by itself has no sense data; here nobody sends it again, so it was given up.
         let sense = |refusal: &Refusal| refusal.sense(generation).unwrap_or_else(aborted);

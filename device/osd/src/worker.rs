@@ -7,6 +7,7 @@
 //! Truth: docs/standards/device.md, IMMED_TR.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
@@ -34,7 +35,12 @@ impl Worker {
         let (held, stopped) = (Arc::clone(&unit), Arc::clone(&stop));
         let thread = Builder::new().name("osd-work".into()).spawn(move || {
             while !stopped.load(Ordering::Acquire) {
-                if !held.work() {
+                // A command that panics must not take those after it along.
+                let worked = catch_unwind(AssertUnwindSafe(|| held.work())).unwrap_or_else(|_| {
+                    tracing::error!("what was left of an immediate command ended in a panic");
+                    false
+                });
+                if !worked {
                     held.wait_for_work(PAUSE);
                 }
             }
