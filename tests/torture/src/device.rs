@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use sealstone_initiator::{OsdClient, OsdOptions, SystemEnvironment, TargetUrl, TcpDial};
 use sealstone_osd::SecurityMethod;
 use sealstone_tests::{Daemon, Ended, Signal, command, run, text};
@@ -65,14 +65,21 @@ impl Ground {
 }
 
 /// A mounted tmpfs; unmounted when dropped.
-struct Mounted(PathBuf);
+struct Mounted(PathBuf, u32);
 
 impl Mounted {
-    fn new(place: PathBuf, size: &str) -> Option<Self> {
+    fn new(place: PathBuf, size_mib: u32) -> Option<Self> {
         fs::create_dir(&place).ok()?;
-        let options = std::ffi::CString::new(format!("size={size}")).ok()?;
+        let options = std::ffi::CString::new(format!("size={size_mib}M")).ok()?;
         mount("tmpfs", &place, "tmpfs", MountFlags::empty(), options.as_c_str()).ok()?;
-        Some(Self(place))
+        Some(Self(place, size_mib))
+    }
+
+    /// Two MiB more: the ballast can be given back once only, and the next life may fill what it left.
+    fn grow(&mut self) -> Result<(), String> {
+        self.1 += 2;
+        mount_remount(&self.0, MountFlags::empty(), format!("size={}M", self.1))
+            .map_err(|error| format!("a larger tmpfs: {error}"))
     }
 }
 
@@ -96,13 +103,13 @@ pub struct Rig {
     durable: Arc<Vec<AtomicU64>>,
     random: StdRng,
     // Unmounted before the folder goes.
-    _mounted: Option<Mounted>,
+    mounted: Option<Mounted>,
     folder: Option<TempDir>,
 }
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        self._mounted = None;
+        self.mounted = None;
     }
 }
 
@@ -112,7 +119,7 @@ impl Rig {
     pub fn new(ground: Ground, workers: usize, seed: u64) -> Option<Self> {
         let folder = tempfile::tempdir().expect("temporary folder");
         let mounted = match ground {
-            Ground::Tight => Some(Mounted::new(folder.path().join("tight"), "14M")?),
+            Ground::Tight => Some(Mounted::new(folder.path().join("tight"), 14)?),
             Ground::Roomy | Ground::Full => None,
         };
         let place = mounted.as_ref().map_or_else(|| folder.path().to_owned(), |mounted| mounted.0.clone());
@@ -132,7 +139,7 @@ impl Rig {
             acknowledged: zeros(),
             durable: zeros(),
             random: StdRng::seed_from_u64(seed),
-            _mounted: mounted,
+            mounted,
             folder: Some(folder),
         })
     }
@@ -140,7 +147,7 @@ impl Rig {
     /// Keeps the folder for whoever wants to look at it.
     #[must_use]
     pub fn keep(&mut self) -> Option<PathBuf> {
-        if self._mounted.is_some() {
+        if self.mounted.is_some() {
             return None;
         }
         self.folder.take().map(TempDir::keep)
@@ -190,7 +197,9 @@ impl Rig {
         if ended.code != 1 || said.lines().count() != 1 || !said.contains("space") {
             return Err(format!("on a full file system it ends with {}: {said}", ended.code));
         }
-        let _ = fs::remove_file(ballast);
+        if fs::remove_file(ballast).is_err() {
+            self.mounted.as_mut().map_or(Ok(()), Mounted::grow)?;
+        }
         Daemon::try_start(self.serve())
             .map_err(|ended| format!("with room again it does not start: {}", ended.stderr.trim_end()))
     }
