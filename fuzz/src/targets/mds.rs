@@ -6,11 +6,11 @@ use sealstone_mds_protocol::login::{
     RegisterResponse, RegisterStart, RegisterUpload, Rekey, Resume, Retry, SUITE_LIGHT,
 };
 use sealstone_mds_protocol::{
-    Access, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceId, DeviceProblem,
-    DeviceState, DirEntry, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant,
-    HEADER_BYTES, Handle, InodeId, IntentId, Layout, MessageType, Method, Name, NewDevice, ObjectRef,
-    OpenedFile, ProblemKind, REQUESTS, RESPONSES, Request, Response, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat,
-    Text, User, UserName, Wire, Writer, decode_message, frame,
+    Access, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceId, DevicePin,
+    DeviceProblem, DeviceState, DirEntry, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader,
+    Grant, HEADER_BYTES, Handle, InodeId, IntentId, Layout, MessageType, Method, Name, NewDevice, ObjectRef,
+    OpenedFile, PinKind, ProblemKind, REQUESTS, RESPONSES, Request, Response, SCHEMA, STRIPE_UNIT_MIN,
+    Secret, Stat, Text, User, UserName, Wire, Writer, decode_message, frame,
 };
 use sealstone_osd::ObjectId;
 
@@ -181,6 +181,7 @@ pub(crate) fn requests() -> Vec<Request> {
         name: name("osd-1"),
         system_id: [1; 20],
         url: text("iscsi://h:3260/iqn.2026-11.org.sealstone:osd.a/0"),
+        pin: Some(DevicePin { kind: PinKind::Certificate, hash: [9; 32] }),
         capacity: 1 << 40,
         master_key: Secret::new(vec![7; 32]).expect("a short key"),
     };
@@ -302,6 +303,7 @@ pub(crate) fn responses() -> Vec<Response> {
         name: name("osd-1"),
         system_id: [1; 20],
         url: text("iscsi://h/iqn.x/0"),
+        pin: Some(DevicePin { kind: PinKind::Authority, hash: [8; 32] }),
         state: DeviceState::Active,
         total: 9,
         used: 1,

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use sealstone_crypto::RustCrypto;
 use sealstone_mds_protocol::{
-    CapabilityBlob, Device, DeviceId, DeviceProblem, DeviceState, ErrorCode, FILE_PARTITION, Grant, Layout,
-    Method, NewDevice, ObjectRef, Secret,
+    CapabilityBlob, Device, DeviceId, DevicePin, DeviceProblem, DeviceState, ErrorCode, FILE_PARTITION,
+    Grant, Layout, Method, NewDevice, ObjectRef, Secret,
 };
 use sealstone_osd::{
     Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod, capability::Range,
@@ -79,6 +79,8 @@ pub struct DeviceAddress {
     pub url: String,
     /// OSD system id that it must show.
     pub system_id: [u8; 20],
+    /// The certificate that it must hold; none: it is talked to without TLS.
+    pub pin: Option<DevicePin>,
 }
 
 /// The server's own purposes at a device.
@@ -139,6 +141,7 @@ impl DeviceTable {
             name: new.name.clone(),
             system_id: new.system_id,
             url: new.url.clone(),
+            pin: new.pin,
             state: DeviceState::Joining,
             total: new.capacity,
             used: 0,
@@ -197,8 +200,8 @@ impl DeviceTable {
 
     pub(crate) fn addresses(&self) -> Vec<(DeviceAddress, DeviceState)> {
         let address = |(id, known): (&DeviceId, &Known)| {
-            let Device { id, url, system_id, state, .. } = device(*id, known);
-            (DeviceAddress { id, url: url.as_str().to_owned(), system_id }, state)
+            let Device { id, url, system_id, pin, state, .. } = device(*id, known);
+            (DeviceAddress { id, url: url.as_str().to_owned(), system_id, pin }, state)
         };
         self.0.read().iter().map(address).collect()
     }
@@ -333,6 +336,7 @@ fn device(id: DeviceId, known: &Known) -> Device {
         name: record.name.clone(),
         system_id: record.system_id,
         url: record.url.clone(),
+        pin: record.pin,
         state: record.state,
         total: record.total,
         used: record.used,
@@ -359,7 +363,9 @@ fn moved(
     if !same_key {
         tx.put(&keys::device_key(id), &keys.encode())?;
     }
-    let record = DeviceRecord { url: new.url.clone(), ..known.record.clone() };
+    // Who has once been known by a certificate is never again talked to without one.
+    let pin = new.pin.or(known.record.pin);
+    let record = DeviceRecord { url: new.url.clone(), pin, ..known.record.clone() };
     save(tx, &keys::device(id), &record)?;
     Ok((id, record))
 }

@@ -2,8 +2,8 @@
 
 use sealstone_mds_protocol::login::{REGISTRATION_UPLOAD_BYTES, SessionId};
 use sealstone_mds_protocol::{
-    Checksum, DeviceState, FileKind, InodeId, Layout, Method, Name, Reader, SYSTEM_ID_BYTES, Stat, Text,
-    UserName, Wire, Writer, record,
+    Checksum, DevicePin, DeviceState, FileKind, InodeId, Layout, Method, Name, Reader, SYSTEM_ID_BYTES, Stat,
+    Text, UserName, Wire, Writer, record,
 };
 
 use crate::store::{MetaError, Snapshot, Transaction, VALUE_MAX};
@@ -137,6 +137,8 @@ record! {
         pub system_id: [u8; SYSTEM_ID_BYTES],
         /// Where it is.
         pub url: Text<512>,
+        /// How it is known inside TLS.
+        pub pin: Option<DevicePin>,
         /// State.
         pub state: DeviceState,
         /// Last known capacity, bytes.

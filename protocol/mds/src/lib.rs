@@ -30,9 +30,10 @@ pub use layout::{
 pub use message::{PAGE_MAX, PROTOCOL_VERSION, REQUESTS, RESPONSES, Request, Response, SCHEMA};
 pub use name::{FilePath, NAME_MAX, Name, PATH_MAX, USER_MAX, UserName};
 pub use records::{
-    Access, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceProblem, DeviceState,
-    DirEntry, FILE_PARTITION, FileKind, GRANT_OBJECT_TYPE, Grant, Handle, InodeId, IntentId, Method,
-    NewDevice, OpenedFile, ProblemKind, SYSTEM_ID_BYTES, Stat, User, is_file_object,
+    Access, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DevicePin, DeviceProblem,
+    DeviceState, DirEntry, FILE_PARTITION, FileKind, GRANT_OBJECT_TYPE, Grant, Handle, InodeId, IntentId,
+    Method, NewDevice, OpenedFile, PIN_BYTES, PinKind, ProblemKind, SYSTEM_ID_BYTES, Stat, User,
+    is_file_object,
 };
 pub use secret::Secret;
 pub use wire::{LIST_MAX, Reader, Text, Wire, WireError, Writer};

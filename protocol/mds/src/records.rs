@@ -299,6 +299,30 @@ record! {
     }
 }
 
+/// Bytes of a certificate's hash.
+pub const PIN_BYTES: usize = 32;
+
+code! {
+    /// What a pin is the hash of.
+    pub enum PinKind: u8 as "kind of pin" {
+        /// The certificate that the other end itself shows.
+        Certificate = 1,
+        /// The authority that must have signed it, in the name that the other end must have.
+        Authority = 2,
+    }
+}
+
+record! {
+    /// How the other end of a TLS connection is known.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct DevicePin {
+        /// Of which certificate.
+        pub kind: PinKind,
+        /// SHA-256 of that certificate in DER.
+        pub hash: [u8; PIN_BYTES],
+    }
+}
+
 record! {
     /// A device as clients see it.
     #[derive(Clone, Debug, PartialEq, Eq)]
@@ -311,6 +335,8 @@ record! {
         pub system_id: [u8; SYSTEM_ID_BYTES],
         /// `iscsi://HOST:PORT/IQN/LUN`.
         pub url: Text<512>,
+        /// How it is known. Whoever has a pin talks to the device inside TLS, and not otherwise.
+        pub pin: Option<DevicePin>,
         /// State.
         pub state: DeviceState,
         /// Capacity in bytes; 0 until the device was asked.
@@ -332,6 +358,8 @@ record! {
         pub system_id: [u8; SYSTEM_ID_BYTES],
         /// `iscsi://HOST:PORT/IQN/LUN`.
         pub url: Text<512>,
+        /// How it is known. Whoever has a pin talks to the device inside TLS, and not otherwise.
+        pub pin: Option<DevicePin>,
         /// Capacity in bytes if known; the device is asked later anyway.
         pub capacity: u64,
         /// Initial master key from the device's key file (authentication key ‖ generation key, or one seed).

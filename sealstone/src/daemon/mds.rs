@@ -203,6 +203,7 @@ pub(crate) async fn add_osd(client: &Client, url: &str, key: &Path, wait_s: u64)
         name: Name::new(file.name.clone()).map_err(invalid)?,
         system_id,
         url: Text::new(url).map_err(invalid)?,
+        pin: None,
         capacity: 0,
         master_key: Secret::new(bytes.to_vec()).map_err(invalid)?,
     };

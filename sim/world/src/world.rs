@@ -209,6 +209,7 @@ impl World {
                 name: Name::new(format!("osd{place}")).ok()?,
                 system_id: device::system_id(place),
                 url: Text::new(device::url(place)).ok()?,
+                pin: None,
                 capacity: self.plan.capacity,
                 master_key: Secret::new(device::master_key(place)).ok()?,
             };

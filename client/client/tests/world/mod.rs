@@ -134,6 +134,7 @@ impl World {
             name: Name::new(format!("osd{i}")).unwrap(),
             system_id: [i + 1; 20],
             url: Text::new(url(i)).unwrap(),
+            pin: None,
             capacity: GIB,
             master_key: Secret::new(vec![i + 1; 32]).unwrap(),
         };

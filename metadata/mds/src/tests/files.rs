@@ -2,8 +2,8 @@
 
 use sealstone_crypto::RustCrypto;
 use sealstone_mds_protocol::{
-    Access, CreatedFile, DeviceId, DeviceState, ErrorCode, Handle, Method, Name, NewDevice, ObjectRef,
-    ProblemKind, Request, Response, Secret, Text,
+    Access, CreatedFile, DeviceId, DevicePin, DeviceState, ErrorCode, Handle, Method, Name, NewDevice,
+    ObjectRef, PinKind, ProblemKind, Request, Response, Secret, Text,
 };
 use sealstone_osd::{CapabilityBytes, Descriptor, Generation, ObjectType, Permissions, SecurityMethod};
 use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy};
@@ -335,6 +335,15 @@ fn a_device_added_again_has_moved_and_one_with_another_key_is_refused() {
     let opened =
         world.open(ALICE, Request::Open { path: path("/f"), access: Access::Read, method: Method::AllData });
     assert_eq!(opened.layout, file.layout);
+    // A pin comes with any of these, changes with the next, and does not go by being left out.
+    let pin = |hash| Some(DevicePin { kind: PinKind::Certificate, hash: [hash; 32] });
+    for (said, kept) in [(pin(1), pin(1)), (pin(2), pin(2)), (None, pin(2))] {
+        let again = NewDevice { pin: said, ..device.clone() };
+        let Response::Device { device } = world.ask(ADMIN, add(&again)) else { panic!("pinned") };
+        assert_eq!(device.pin, kept);
+        world.restart();
+        assert_eq!(world.mds.devices().pop().unwrap().0.pin, kept);
+    }
     let alterations: [fn(&mut NewDevice); 3] = [
         |device| device.master_key = Secret::new(vec![9; 32]).unwrap(),
         |device| device.system_id = [99; 20],

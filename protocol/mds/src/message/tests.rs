@@ -32,6 +32,12 @@ fn secret() -> impl Strategy<Value = Secret> {
     prop::collection::vec(any::<u8>(), 0..=Secret::MAX).prop_map(|b| Secret::new(b).unwrap())
 }
 
+fn pin() -> impl Strategy<Value = Option<DevicePin>> {
+    prop::option::of(
+        (of(PinKind::ALL), any::<[u8; PIN_BYTES]>()).prop_map(|(kind, hash)| DevicePin { kind, hash }),
+    )
+}
+
 fn checksum() -> impl Strategy<Value = Option<Checksum>> {
     prop::option::of(
         (of(ChecksumKind::ALL), any::<[u8; 32]>()).prop_map(|(kind, value)| Checksum { kind, value }),
@@ -132,13 +138,14 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::DiskFree {}),
         any::<(Option<u32>, u16)>()
             .prop_map(|(after, limit)| Request::DeviceList { after: after.map(DeviceId), limit }),
-        (name(), any::<[u8; 20]>(), any::<u64>(), secret()).prop_map(
-            |(name, system_id, capacity, master_key)| {
+        (name(), any::<[u8; 20]>(), pin(), any::<u64>(), secret()).prop_map(
+            |(name, system_id, pin, capacity, master_key)| {
                 Request::DeviceAdd {
                     device: NewDevice {
                         name,
                         system_id,
                         url: Text::new("iscsi://h:3260/iqn/0").unwrap(),
+                        pin,
                         capacity,
                         master_key,
                     },
