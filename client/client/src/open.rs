@@ -147,7 +147,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             other => other,
         }
         .map_err(|error| match (error, self.layout.objects().get(index)) {
-            (error @ OsdError::Medium(_), Some(place)) => ClientError::Damaged {
+            (error @ OsdError::Medium { .. }, Some(place)) => ClientError::Damaged {
                 device: device.id,
                 name: device.name.as_str().to_owned(),
                 object: place.object,

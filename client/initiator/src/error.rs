@@ -141,8 +141,13 @@ pub enum OsdError {
     #[error("the device is not ready: {0}")]
     NotReady(AdditionalSense),
     /// The device cannot read what it stored.
-    #[error("medium error: {0}")]
-    Medium(AdditionalSense),
+    #[error("medium error: {sense}{}", place(*.offset))]
+    Medium {
+        /// How it says so.
+        sense: AdditionalSense,
+        /// The first byte of the object that it cannot read, where it says which one.
+        offset: Option<u64>,
+    },
     /// The device failed.
     #[error("the device failed: {key:?}, {sense}")]
     DeviceFailed {
@@ -179,6 +184,10 @@ pub enum OsdError {
         /// Allowed.
         max: usize,
     },
+}
+
+fn place(offset: Option<u64>) -> String {
+    offset.map(|offset| format!(", at byte {offset} of the object")).unwrap_or_default()
 }
 
 impl OsdError {

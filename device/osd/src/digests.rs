@@ -11,6 +11,7 @@ use sealstone_digest::{Covered, Part, Profile, Value};
 use sealstone_osd::attribute::list::Values;
 use sealstone_osd::{Generation, ObjectId};
 use sealstone_seal::cover;
+use sealstone_store::Checked;
 
 use crate::commands::collections;
 use crate::device::Device;
@@ -70,20 +71,23 @@ impl Hashing {
 }
 
 /// Reads bytes of one object, and their digests if the check value of the reply is over `wanted` and the partition
-/// keeps those. Without digests seal computes them from the bytes, which is slower and as good.
+/// keeps those. Without digests seal computes them from the bytes, which is slower and as good. With them the bytes may
+/// not have been compared with anything: the client does that, and asks again with FUA (`look`) where they are wrong.
 pub(crate) fn read(
     device: &Device,
     id: ObjectId,
     at: u64,
     into: &mut [u8],
     wanted: Option<Profile>,
+    look: bool,
 ) -> Result<(usize, Option<Covered>), Failure> {
     let Some(profile) = wanted else { return Ok((device.store.read(id, at, into)?, None)) };
     if kept(device, id) != Some(profile) {
         device.hashing.add_bytes(into.len() as u64);
         return Ok((device.store.read(id, at, into)?, None));
     }
-    let read = device.store.read_digested(id, at, into)?;
+    let checked = if look { Checked::ByStore } else { Checked::ByReceiver };
+    let read = device.store.read_digested(id, at, into, checked)?;
     match &read.covered {
         Some(covered) => device.hashing.add(covered, read.stored),
         None => device.hashing.add_bytes(read.count as u64),
@@ -117,6 +121,6 @@ pub(crate) fn page(
 }
 
 /// The values that the partition of an object keeps.
-fn kept(device: &Device, id: ObjectId) -> Option<Profile> {
+pub(crate) fn kept(device: &Device, id: ObjectId) -> Option<Profile> {
     device.store.profile(id.partition).map(Profile::values)
 }

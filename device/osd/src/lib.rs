@@ -15,6 +15,7 @@ mod clock;
 mod commands;
 mod contents;
 mod continued;
+mod cost;
 mod damage;
 mod device;
 mod digests;

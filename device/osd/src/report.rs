@@ -10,6 +10,7 @@ use sealstone_scsi::additional::READ_PAST_END_OF_USER_OBJECT;
 use sealstone_scsi::lu::ScsiReply;
 use sealstone_scsi::{FieldPointer, Functions, OsdError, Sense, SenseKey, Status};
 use sealstone_seal::Denial;
+use sealstone_store::StoreError;
 
 use crate::commands::Remark;
 use crate::failure::{Failure, Pointer};
@@ -37,8 +38,8 @@ impl From<Denial> for Refusal {
     }
 }
 
-impl From<sealstone_store::StoreError> for Refusal {
-    fn from(error: sealstone_store::StoreError) -> Self {
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
         Self::Failed(error.into())
     }
 }
@@ -81,6 +82,10 @@ impl Refusal {
                 Some(match failure {
                     Failure::Attribute(id) => sense.with_attribute(id.page, id.number),
                     Failure::Miscompare(byte) => Sense { information: Some(*byte), ..sense },
+                    // Where: the first byte of the object that cannot be read.
+                    Failure::Store(StoreError::Damaged { offset, .. }) => {
+                        Sense { information: Some(*offset), ..sense }
+                    }
                     _ => sense,
                 })
             }

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sealstone_osd::capability::offset;
-use sealstone_osd::cdb::{Action, Cdb, CdbError, Command, DhStep, OPERATION_CODE, pointer};
+use sealstone_osd::cdb::{Cdb, CdbError, Command, DhStep, OPERATION_CODE};
 use sealstone_osd::table::{self, SERVICE_ACTIONS};
-use sealstone_osd::{Generation, ObjectId, SecurityMethod};
+use sealstone_osd::{Generation, ObjectId};
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, primary};
 use sealstone_seal::{AlgorithmSlots, ClockBehind, GatePolicy, InitialKey};
@@ -25,6 +25,7 @@ use crate::catalog::{self, Catalog, Defaults};
 use crate::clock::DeviceClock;
 use crate::commands;
 use crate::contents::Contents;
+use crate::cost;
 use crate::damage::Book;
 use crate::device::{Device, OsdConfig};
 use crate::digests::{Hashing, HashingCount};
@@ -286,7 +287,7 @@ impl OsdUnit {
 
     /// A CDB that cannot be read.
     fn malformed(&self, nexus: &Nexus, command: &ScsiCommand<'_>, error: CdbError) -> ScsiReply {
-        let row = service_action(command.cdb).and_then(table::find).map(|(row, _)| row);
+        let row = cost::service_action(command.cdb).and_then(table::find).map(|(row, _)| row);
         let sense = match error {
             // An action that is not implemented is told as such, whatever its fields are.
             CdbError::Field { .. } if row.is_some_and(|row| commands::row(row.action).is_none()) => {
@@ -396,80 +397,13 @@ fn triple(sense: &Sense) -> (u8, u8, u8) {
     (sense.key.nibble(), sense.code.code(), sense.code.qualifier())
 }
 
-fn service_action(cdb: &[u8]) -> Option<u16> {
-    let at = usize::from(pointer::SERVICE_ACTION);
-    cdb.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes))
-}
-
-/// FUA, in byte 10 of an OSD CDB.
-const FUA: u8 = 0x08;
-
-/// Attribute lists longer than this may take a while, bytes.
-const LONG_LIST: u32 = 2048;
-/// More objects than this may take a while.
-const MANY_OBJECTS: u32 = 32;
-/// GET/SET CDBFMT of the list format, in byte 11.
-const CDBFMT_LIST: u8 = 0x30;
-/// LIST_ATTR, in byte 11.
-const LIST_ATTR: u8 = 0x40;
-
-/// Bytes of the CDB, in list format: lengths of the get list and of the set list.
-const LIST_LENGTHS: [usize; 2] = [52, 68];
-
-/// Does it bring long lists, attributes of many objects, or many objects to make? Judged by a few bytes that nothing
-/// has checked yet: a wrong guess costs time alone.
-fn is_long(cdb: &[u8], action: Action) -> bool {
-    let number =
-        |at: usize| cdb.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u32::from_be_bytes(*b));
-    let bits = cdb.get(usize::from(pointer::SPECIFIC_BITS)).copied().unwrap_or(0);
-    let lists = bits & CDBFMT_LIST == CDBFMT_LIST && LIST_LENGTHS.iter().any(|&at| number(at) > LONG_LIST);
-    lists
-        || match action {
-            // The number of objects is the upper half of the word.
-            Action::Create => [Generation::Osd1, Generation::Osd2]
-                .iter()
-                .any(|&generation| number(usize::from(pointer::length(generation))) >> 16 > MANY_OBJECTS),
-            Action::List | Action::ListCollection => bits & LIST_ATTR != 0,
-            _ => false,
-        }
-}
-
-/// Check values over fewer bytes than this take no longer than a change of threads is worth: some 60 µs, bytes.
-const HEAVY_BYTES: u64 = 128 * 1024;
-
-/// Bytes of command data that check values are computed over, judged in the same way.
-fn computes_over(cdb: &[u8], action: Action, generation: Generation) -> u64 {
-    let method = cdb.get(usize::from(pointer::CAPABILITY) + usize::from(offset::METHOD)).copied();
-    let moves = matches!(action, Action::Read | Action::Write | Action::Append | Action::CreateAndWrite);
-    if !moves || method.and_then(SecurityMethod::from_nibble) != Some(SecurityMethod::AllData) {
-        return 0;
-    }
-    let at = usize::from(pointer::length(generation));
-    cdb.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_be_bytes(*bytes))
-}
-
 impl LogicalUnit for OsdUnit {
     fn has_descriptor_sense(&self) -> bool {
         true
     }
 
     fn cost(&self, cdb: &[u8]) -> Cost {
-        if cdb.first() != Some(&OPERATION_CODE) {
-            return Cost::Inline;
-        }
-        let found = service_action(cdb).and_then(table::find);
-        let Some((action, generation)) = found.map(|(row, generation)| (row.action, generation)) else {
-            return Cost::Inline;
-        };
-        let Some(row) = commands::row(action) else { return Cost::Inline };
-        let fua = cdb.get(usize::from(pointer::OPTIONS)).is_some_and(|options| options & FUA != 0);
-        if fua || is_long(cdb, action) {
-            return if row.cost == Cost::Long { Cost::Long } else { Cost::Blocking };
-        }
-        match computes_over(cdb, action, generation) {
-            bytes if row.cost == Cost::Inline && bytes >= HEAVY_BYTES => Cost::Heavy(bytes),
-            _ => row.cost,
-        }
+        cost::of(&self.device, cdb)
     }
 
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {

@@ -11,8 +11,10 @@ use sealstone_digest::Profile;
 use sealstone_osd::capability::Scope;
 use sealstone_osd::cdb::*;
 use sealstone_osd::{AttributeId, Capability, Command, Descriptor, ObjectId, ObjectType, SecurityMethod};
-use sealstone_scsi::Status;
+use sealstone_scsi::lu::{Cost, LogicalUnit as _};
+use sealstone_scsi::{SenseKey, Status, additional};
 use sealstone_seal::algorithm::{SLOT_HMAC_SHA256, SLOT_UNITS_ADHASH, SLOT_UNITS_BLAKE3, SLOT_UNITS_SHA1};
+use sealstone_seal::signer::ReplyError;
 use sealstone_store::{DiskStore, FileMedium, FormatOptions, MemoryStore, ObjectStore, Options, format};
 use support::{Answer, Bench, PID, Wish, user, values};
 
@@ -110,6 +112,81 @@ fn a_protected_read_hashes_only_its_edges() {
             assert_eq!((counted.stored_units, counted.hashed_bytes), (units, edges), "{start} {length}");
         }
     }
+}
+
+/// The client checks what it has digests of: the device does so when it is asked, and where nobody else could.
+#[test]
+fn rot_is_found_by_the_client_and_with_fua_by_the_device() {
+    let (folder, store) = disk();
+    let bench = bench_on(store, false);
+    create(&bench);
+    // No two blocks are alike.
+    let bytes: Vec<u8> =
+        (0..25_000_u32).flat_map(|word| word.wrapping_mul(0x9E37_79B9).to_le_bytes()).collect();
+    write(&bench, SLOT_UNITS_BLAKE3, 0, &bytes);
+    bench.store.flush().unwrap();
+    let file = folder.path().join("segment-00000");
+    let mut stored = std::fs::read(&file).unwrap();
+    let block = bytes[40_960..45_056].to_vec();
+    let place = stored.windows(4096).position(|window| window == block).unwrap();
+    stored[place + 9] ^= 0x20;
+    std::fs::write(&file, &stored).unwrap();
+    let ready = |slot, method, start, length, fua| {
+        let command = Command::Read(extent(start, length));
+        let capability = Capability { icv_algorithm: slot, ..bench.capability(&command, method) };
+        bench.ready(command, &Wish { fua, ..Wish::default() }, &[], &capability)
+    };
+    let (all, signed) = (SecurityMethod::AllData, SecurityMethod::CmdRsp);
+    let heard = |slot, method, start, length, fua| {
+        let ready = ready(slot, method, start, length, fua);
+        let reply = bench.send(&ready);
+        (reply.status, bench.verify(&ready, &reply).map(|answer| (answer.data, answer.sense)))
+    };
+    // As the device sends it, with the digests of what it should be.
+    let (status, answer) = heard(SLOT_UNITS_BLAKE3, all, 0, 100_000, false);
+    assert_eq!((status, answer.unwrap_err()), (Status::Good, ReplyError::DataInIcv));
+    assert!(bench.store.known_damage(user(OID)).is_empty());
+    // A unit that the range cuts, a MAC over all bytes, digests that nobody stores, no check value, FUA: the device's.
+    for (slot, method, start, length, fua) in [
+        (SLOT_UNITS_BLAKE3, all, 0, 100_000, true),
+        (SLOT_UNITS_BLAKE3, all, 40_000, 5000, false),
+        (SLOT_HMAC_SHA256, all, 0, 100_000, false),
+        (SLOT_UNITS_SHA1, all, 0, 100_000, false),
+        (SLOT_HMAC_SHA256, signed, 0, 100_000, false),
+        // Now it is known, and everybody is told.
+        (SLOT_UNITS_BLAKE3, all, 0, 100_000, false),
+    ] {
+        let (status, answer) = heard(slot, method, start, length, fua);
+        let sense = answer.unwrap().1.unwrap();
+        assert_eq!((status, sense.key), (Status::CheckCondition, SenseKey::MediumError), "{slot} {start}");
+        assert_eq!((sense.code, sense.information), (additional::UNRECOVERED_READ_ERROR, Some(40_960)));
+    }
+    let damage = bench.store.known_damage(user(OID));
+    assert_eq!(damage.iter().map(|piece| (piece.offset, piece.length)).collect::<Vec<_>>(), [(40_960, 4096)]);
+    assert!(read(&bench, SLOT_UNITS_BLAKE3, 49_152, 50_848) == bytes[49_152..]);
+}
+
+/// A large read that is answered from stored digests is as short as one without check values.
+#[test]
+fn a_read_is_long_where_its_bytes_are_hashed() {
+    const LENGTH: u64 = 1 << 20;
+    let (_folder, store) = disk();
+    let bench = bench_on(store, false);
+    set_profile(&bench, Profile::Blake3.code()).good();
+    let cost = |slot, method, command: Command| {
+        let capability = Capability { icv_algorithm: slot, ..bench.capability(&command, method) };
+        let data = if matches!(command, Command::Write(_)) { &[0; LENGTH as usize][..] } else { &[] };
+        bench.unit.cost(&bench.ready(command, &Wish::default(), data, &capability).cdb)
+    };
+    let (all, reading) = (SecurityMethod::AllData, Command::Read(extent(5, LENGTH)));
+    assert_eq!(cost(SLOT_UNITS_BLAKE3, all, reading), Cost::Inline);
+    assert_eq!(cost(SLOT_HMAC_SHA256, SecurityMethod::CmdRsp, reading), Cost::Inline);
+    for slot in [SLOT_HMAC_SHA256, SLOT_UNITS_SHA1] {
+        assert_eq!(cost(slot, all, reading), Cost::Heavy(LENGTH));
+    }
+    assert_eq!(cost(SLOT_UNITS_BLAKE3, all, Command::Write(extent(5, LENGTH))), Cost::Heavy(LENGTH));
+    set_profile(&bench, 0).good();
+    assert_eq!(cost(SLOT_UNITS_BLAKE3, all, reading), Cost::Heavy(LENGTH));
 }
 
 /// Whatever was written by whatever method, reads by every algorithm verify, in every profile of the partition.

@@ -1,4 +1,5 @@
-//! What durability costs: `cargo run --release -p sealstone-store --example durable [FOLDER]`.
+//! What durability costs: `cargo run --release -p sealstone-store --example durable [FOLDER [ROUNDS [KINDS]]]`; kinds are
+//! `files`, `device`, `files_direct`, `device_direct`, with commas between them.
 //!
 //! Prints one JSON object: durable 4 KiB writes a second of 1 and of 16 writers, and sequential writes beside a plain
 //! file written and synced alike. Rounds alternate, so that a busy machine troubles both sides; medians, and the
@@ -30,7 +31,9 @@ fn main() -> Result<(), Failure> {
     let folder = std::env::args().nth(1).map_or_else(|| scratch.path().to_path_buf(), PathBuf::from);
     let rounds: usize = std::env::args().nth(2).map_or(Ok(3), |text| text.parse())?;
     let mut parts = Vec::new();
-    for kind in ["files", "device", "files_direct", "device_direct"] {
+    let kinds =
+        std::env::args().nth(3).unwrap_or_else(|| "files,device,files_direct,device_direct".to_owned());
+    for kind in kinds.split(',') {
         let store = store(&folder, kind)?;
         parts.push(format!(
             "\"{kind}\":{{{},{}}}",

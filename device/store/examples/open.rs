@@ -1,8 +1,9 @@
-//! What opening a store of many objects costs, in time and memory: `open [objects] [bytes each] [folder]`.
+//! What opening a store of many objects costs, in time and memory: `open [objects] [bytes each] [folder]`. With
+//! `SEALSTONE_OPEN_JSON=1` what it prints is JSON, one object a line.
 //!
 //! Three processes of its own: one fills the store and ends as if killed, one opens it after that, one opens it after
 //! it was closed in order.
-#![allow(clippy::print_stdout, reason = "an example that prints what it measured")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example that prints what it measured")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +16,7 @@ use sealstone_store::{DiskStore, FileMedium, FormatOptions, ObjectStore as _, Op
 /// Operations between two ticks, as the background thread makes them.
 const TICK: u64 = 10_000;
 const PART: &str = "SEALSTONE_OPEN_PART";
+const JSON: &str = "SEALSTONE_OPEN_JSON";
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -62,7 +64,7 @@ fn fill(folder: &Path, objects: u64, bytes: u64) -> Result<()> {
         }
     }
     store.flush()?;
-    println!("filled with {objects} objects of {bytes} bytes in {:?}", begun.elapsed());
+    eprintln!("filled with {objects} objects of {bytes} bytes in {:?}", begun.elapsed());
     std::process::exit(0);
 }
 
@@ -74,6 +76,13 @@ fn open(folder: &Path, how: &str) -> Result<()> {
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default().trim();
     let index = std::fs::metadata(folder.join("index.redb"))?.len() >> 20;
     let objects = store.space().objects;
+    if std::env::var_os(JSON).is_some() {
+        let (kib, seconds) = (peak.trim_end_matches(" kB"), taken.as_secs_f64());
+        println!(
+            "{{\"opened\":\"{how}\",\"seconds\":{seconds:.3},\"objects\":{objects},\"peak_kib\":{kib}}}"
+        );
+        return Ok(());
+    }
     println!("opened {how}: {taken:?} for {objects} objects, index file {index} MiB, peak memory {peak}");
     Ok(())
 }

@@ -197,6 +197,11 @@ impl DamageBook {
         self.objects.get(&id).cloned().unwrap_or_default()
     }
 
+    /// Is anything known of an object?
+    pub(crate) fn knows(&self, id: ObjectId) -> bool {
+        self.objects.contains_key(&id)
+    }
+
     /// Puts what was found of an object in place of what was known.
     pub(crate) fn replace(&mut self, id: ObjectId, found: impl IntoIterator<Item = Damage>) {
         self.count -= self.objects.remove(&id).map_or(0, |old| old.len());

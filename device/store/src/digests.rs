@@ -3,13 +3,25 @@
 //! Does: keep the digest of each unit beside its bytes, by the profile of the partition, and one of each attribute
 //! page. Does not: authenticate; a MAC over the values does.
 //! Contract: a value that is given is that of the bytes that were written, or there is none; with the bytes of a read
-//! come the values of the same moment. What is not known is computed from bytes whose checksum was right.
+//! come the values of the same moment. What is not known is computed from bytes whose checksum was right. Bytes that
+//! nobody compared with a checksum come with the value that they must have ([`Checked::ByReceiver`]).
 //! Truth: docs/design/store.md, "Digests"; docs/design/security.md 5.1 to 5.5.
 
 use sealstone_digest::{Covered, Profile, Value};
 use sealstone_osd::ObjectId;
 
 use crate::StoreError;
+
+/// Who compares the bytes of units whose digests are stored with what is stored of them. All other bytes of a read (units
+/// that its ends cut, holes, units whose digest is not known) the store compares with their checksums in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// Whoever gets the bytes, by the digests that come with them. He must not use the bytes without, nor make digests
+    /// out of them. Of an object that is known to be damaged the store checks all the same.
+    ByReceiver,
+    /// The store: the bytes by their checksums, and the stored digests by the bytes. `Damaged` says what is wrong.
+    ByStore,
+}
 
 /// What [`Digests::read_digested`] gives beside the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +62,14 @@ pub trait Digests: Send + Sync {
     /// [`MAX_TRANSFER`](crate::MAX_TRANSFER).
     fn digests(&self, id: ObjectId, offset: u64, length: u64) -> Result<KnownDigests, StoreError>;
 
-    /// As `read`, with the digests of what was read.
-    fn read_digested(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<Digested, StoreError>;
+    /// As `read`, with the digests of what was read, and told who checks it.
+    fn read_digested(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        into: &mut [u8],
+        checked: Checked,
+    ) -> Result<Digested, StoreError>;
 
     /// As `write`, for a caller who has the digests of the data: `covered` was made from `data`, with a cover that
     /// starts at `offset`. Values of another profile than the partition's are not used.

@@ -18,7 +18,7 @@ pub mod sim;
 mod store;
 
 pub use damage::{Damage, DamageKind, Health, MAX_DAMAGE, StoreFault};
-pub use digests::{Digested, Digests, KnownDigests};
+pub use digests::{Checked, Digested, Digests, KnownDigests};
 pub use disk::{
     Background, DiskStore, FormatOptions, MIN_CAPACITY, Options, Scrub, ScrubProgress, ScrubStep, format,
 };

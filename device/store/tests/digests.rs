@@ -9,7 +9,7 @@ use sealstone_digest::{Cover, Covered, Profile};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::{self, Op, Random};
 use sealstone_store::sim::{Fault, SimMedium};
-use sealstone_store::{AttributeId, BLOCK, Digests, DiskStore, ObjectStore, Options, StoreError};
+use sealstone_store::{AttributeId, BLOCK, Checked, Digests, DiskStore, ObjectStore, Options, StoreError};
 use support::{fresh, open, options, seeds};
 
 const PARTITION: u64 = 0x1_0000;
@@ -74,7 +74,7 @@ fn units_without_a_stored_digest_get_one_when_they_are_written() {
     assert_eq!(known(&store, id), [false; 7]);
     assert!(store.digests(old, 0, 100_000).unwrap().values.is_empty());
     let mut into = vec![0; 100_000];
-    let read = store.read_digested(id, 0, &mut into).unwrap();
+    let read = store.read_digested(id, 0, &mut into, Checked::ByStore).unwrap();
     assert_eq!((read.count, read.stored, into == content), (100_000, 0, true));
     let covered = read.covered.unwrap();
     assert_eq!(covered.values()[3], Profile::Blake3.value(3, &content[3 << 14..4 << 14]));
@@ -82,7 +82,7 @@ fn units_without_a_stored_digest_get_one_when_they_are_written() {
     store.write(id, (1 << 14) + 5, b"x").unwrap();
     store.write(id, 3 << 14, &bytes(2, 1 << 14)).unwrap();
     assert_eq!(known(&store, id), [false, true, false, true, false, false, false]);
-    assert_eq!(store.read_digested(id, 0, &mut into).unwrap().stored, 2);
+    assert_eq!(store.read_digested(id, 0, &mut into, Checked::ByStore).unwrap().stored, 2);
 }
 
 #[test]
@@ -111,17 +111,71 @@ fn the_digest_of_a_damaged_unit_is_never_given() {
     medium.rot("segment-00000", 5 * BLOCK + 100, 0x10);
     let mut into = vec![0; 64 << 10];
     assert!(
-        matches!(store.read_digested(id, 0, &mut into), Err(StoreError::Damaged { offset, .. }) if offset == 5 * BLOCK)
+        matches!(store.read_digested(id, 0, &mut into, Checked::ByStore), Err(StoreError::Damaged { offset, .. }) if offset == 5 * BLOCK)
     );
-    assert!(matches!(store.read_digested(id, 16 << 10, &mut into[..1]), Ok(read) if read.count == 1));
+    assert!(
+        matches!(store.read_digested(id, 16 << 10, &mut into[..1], Checked::ByStore), Ok(read) if read.count == 1)
+    );
     // A write to another block of the unit finds no sound rest to hash: the unit has no digest from then on.
     store.write(id, 6 * BLOCK, &[9; BLOCK as usize]).unwrap();
     let values = store.digests(id, 0, 64 << 10).unwrap().values;
     assert_eq!(values.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true, true]);
-    assert!(matches!(store.read_digested(id, 0, &mut into), Err(StoreError::Damaged { .. })));
+    assert!(matches!(
+        store.read_digested(id, 0, &mut into, Checked::ByStore),
+        Err(StoreError::Damaged { .. })
+    ));
     // The block written anew makes it whole.
     store.write(id, 5 * BLOCK, &[8; BLOCK as usize]).unwrap();
     assert_eq!(known(&store, id), [true; 4]);
+}
+
+/// Whoever has the digests checks the bytes: he gets what the medium gave, with the digests that it should have had. All
+/// that he cannot check the store has checked.
+#[test]
+fn what_the_receiver_checks_is_not_checked_twice_and_nothing_else_is_left_out() {
+    for profile in Profile::ALL {
+        let (medium, store) = fresh(1, 8 << 20);
+        let id = object_of(&store, PARTITION, Some(profile));
+        let (content, unit) = (bytes(1, 70_001), profile.values().unit_bytes());
+        store.write(id, 0, &content).unwrap();
+        store.flush().unwrap();
+        let read = |at: u64, length: usize, checked| {
+            let mut into = vec![0; length];
+            let read = store.read_digested(id, at, &mut into, checked);
+            read.map(|read| (into, read.covered.unwrap()))
+        };
+        let right = |at: usize, length: usize| {
+            Covered::of(Cover::new(profile, at as u64, length as u64, 70_001), &content[at..at + length])
+        };
+        // The third unit, and the last block, of which the object has 369 bytes.
+        let (third, last) = (2 * unit, 17 * BLOCK);
+        for at in [third + 5, last + 7] {
+            medium.rot("segment-00000", at, 0x10);
+            let (got, covered) = read(0, 70_001, Checked::ByReceiver).unwrap();
+            assert!(got != content && covered == right(0, 70_001), "{profile:?}");
+            assert_ne!(Covered::of(covered.cover().clone(), &got), covered);
+            medium.rot("segment-00000", at, 0x10);
+        }
+        assert!(store.health().is_sound());
+        medium.rot("segment-00000", third + 5, 0x10);
+        // The unit is cut: its digest is not that of what is read.
+        let (start, end) = (third as usize, (third + unit) as usize);
+        for (at, length) in [(start, unit as usize - 1), (start + 1, unit as usize - 1), (0, start + 6)] {
+            let found = read(at as u64, length, Checked::ByReceiver).unwrap_err();
+            assert!(matches!(found, StoreError::Damaged { offset, .. } if offset == third), "{found:?}");
+        }
+        // Now it is known, and is told to everybody.
+        assert!(!store.health().is_sound());
+        for checked in [Checked::ByReceiver, Checked::ByStore] {
+            assert!(matches!(read(0, end, checked), Err(StoreError::Damaged { .. })));
+        }
+        assert!(matches!(store.read(id, 0, &mut vec![0; end]), Err(StoreError::Damaged { .. })));
+        // Beside it nothing is wrong, and once it is written anew nothing is anywhere.
+        assert!(read(0, start, Checked::ByReceiver).unwrap().1 == right(0, start));
+        store.write(id, third, &content[start..end]).unwrap();
+        let (got, covered) = read(0, 70_001, Checked::ByReceiver).unwrap();
+        assert!(got == content && covered == right(0, 70_001));
+    }
 }
 
 /// A digest that is not of the bytes, though all checksums are right: here by a caller who hands over a wrong one.
@@ -137,7 +191,15 @@ fn a_scrub_finds_digests_that_are_not_of_the_bytes() {
         let covered = Covered::of(Cover::new(profile, 0, 1_200_000, 1_200_000), &other);
         store.write_digested(id, 0, &data, &covered).unwrap();
         let unit = 1_100_000 / profile.unit_bytes() * profile.unit_bytes();
-        assert_eq!(store.verify(id).unwrap(), [(unit, profile.unit_bytes())], "{profile:?}");
+        let mut into = vec![0; 1_200_000];
+        let read = store.read_digested(id, 0, &mut into, Checked::ByReceiver).unwrap();
+        assert_eq!((into == data, read.covered.as_ref() == Some(&covered)), (true, true));
+        let found = store.read_digested(id, 0, &mut into, Checked::ByStore);
+        let length = profile.unit_bytes();
+        assert!(
+            matches!(found, Err(StoreError::Damaged { offset, length: l, .. }) if (offset, l) == (unit, length))
+        );
+        assert_eq!(store.verify(id).unwrap(), [(unit, length)], "{profile:?}");
         store.write(id, unit, &data[unit as usize..][..profile.unit_bytes() as usize]).unwrap();
         assert_eq!(store.verify(id).unwrap(), []);
     }
@@ -170,7 +232,7 @@ fn lazily_a_part_of_a_unit_costs_no_read_and_the_reader_computes() {
     assert_eq!(medium.calls().reads, reads);
     assert_eq!(known(&store, id), [true, false, true, true, true, true, true]);
     let mut into = vec![0; 100_000];
-    let read = store.read_digested(id, 0, &mut into).unwrap();
+    let read = store.read_digested(id, 0, &mut into, Checked::ByStore).unwrap();
     assert_eq!(read.stored, 6);
     assert_eq!(read.covered.unwrap().values()[1], Profile::Blake3.value(1, &into[1 << 14..2 << 14]));
 }
@@ -217,7 +279,10 @@ fn a_rotten_digest_is_an_error_and_no_digest() {
     (0..5).for_each(|byte| medium.rot("index.redb", place as u64 + 7 * byte, 1));
     let store = open(&medium).unwrap();
     assert!(matches!(store.digests(id, 0, 16 << 10), Err(StoreError::IndexDamaged { .. })));
-    assert!(matches!(store.read_digested(id, 0, &mut [0; 9]), Err(StoreError::IndexDamaged { .. })));
+    assert!(matches!(
+        store.read_digested(id, 0, &mut [0; 9], Checked::ByStore),
+        Err(StoreError::IndexDamaged { .. })
+    ));
 }
 
 #[test]

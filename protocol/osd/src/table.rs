@@ -89,15 +89,36 @@ pub enum Continuation {
     Rewrite,
 }
 
+/// All service action codes of OSD are of this range.
+const CODES: core::ops::Range<u16> = 0x8800..0x9000;
+/// A code without a row.
+const NO_ROW: u8 = u8::MAX;
+
+/// For each code its row and, in the lowest bit, its generation: every command of a device is looked up, more than once.
+static BY_CODE: [u8; (CODES.end - CODES.start) as usize] = by_code();
+
+const fn by_code() -> [u8; (CODES.end - CODES.start) as usize] {
+    let mut all = [NO_ROW; (CODES.end - CODES.start) as usize];
+    let mut row = 0;
+    while row < SERVICE_ACTIONS.len() {
+        assert!(row < (NO_ROW / 2) as usize, "more rows than a byte takes");
+        if let Some(code) = SERVICE_ACTIONS[row].osd1 {
+            all[(code - CODES.start) as usize] = (row as u8) << 1;
+        }
+        if let Some(code) = SERVICE_ACTIONS[row].osd2 {
+            all[(code - CODES.start) as usize] = (row as u8) << 1 | 1;
+        }
+        row += 1;
+    }
+    all
+}
+
 /// The row of a code, with the generation that the code belongs to.
 #[must_use]
 pub fn find(code: u16) -> Option<(&'static ServiceAction, Generation)> {
-    SERVICE_ACTIONS.iter().find_map(|row| {
-        [Generation::Osd1, Generation::Osd2]
-            .into_iter()
-            .find(|generation| row.code(*generation) == Some(code))
-            .map(|generation| (row, generation))
-    })
+    let found = *BY_CODE.get(usize::from(code.checked_sub(CODES.start)?))?;
+    let row = SERVICE_ACTIONS.get(usize::from(found >> 1))?;
+    Some((row, if found & 1 == 0 { Generation::Osd1 } else { Generation::Osd2 }))
 }
 
 pub use crate::cdb::SERVICE_ACTIONS;

@@ -37,7 +37,8 @@ struct Sealed<P: Provider> {
 pub struct Stored<'a> {
     /// Its length when they were read, and its generation.
     pub place: Place,
-    /// The digests of the bytes sent, as far as they are stored; `None`: compute them from the bytes.
+    /// The digests of the bytes sent, as far as they are stored; `None`: compute them from the bytes. Where they are
+    /// given the device may not have looked at the bytes: nothing is ever computed from those then.
     pub covered: Option<&'a Covered>,
     /// The digest of the page that the retrieved attributes are ([`cover::whole_page`]), in the digest of the algorithm;
     /// `None`: theirs is computed.
@@ -134,7 +135,8 @@ impl<P: Provider> ReplySeal<P> {
         self.data_in_of(data, attributes, None)
     }
 
-    /// The same, with what the device knows of the object that the data are a range of.
+    /// The same, with what the device knows of the object that the data are a range of. `None` also if the digests that
+    /// it has are not those of the data's range.
     #[must_use]
     pub fn data_in_of(
         &self,
@@ -149,7 +151,7 @@ impl<P: Provider> ReplySeal<P> {
         let tag = match sealed.proven.keys.digest() {
             None => sealed.proven.keys.data_in(&sealed.nonce, data, attributes),
             Some(profile) => {
-                let (place, tag) = sealed.over_digests(profile, data, attributes, stored);
+                let (place, tag) = sealed.over_digests(profile, data, attributes, stored)?;
                 block.extend_from_slice(&place.encode());
                 tag
             }
@@ -164,27 +166,30 @@ impl<P: Provider> ReplySeal<P> {
 }
 
 impl<P: Provider> Sealed<P> {
-    /// Place and check value. A cover that is not one of these bytes, in the digest of the algorithm, is not used.
+    /// Place and check value; `None` if the cover is not one of these bytes, in the digest of the algorithm: a check value
+    /// made from bytes that nobody compared with their checksums would vouch for whatever the medium gave.
     fn over_digests(
         &self,
         profile: Profile,
         data: &[&[u8]],
         attributes: &[u8],
         stored: Option<&Stored<'_>>,
-    ) -> (Place, Tag) {
+    ) -> Option<(Place, Tag)> {
         let computed;
         let (place, covered) = match (stored, self.origin.start) {
             (Some(stored), Some(start)) => {
                 let place = stored.place.reaching(start.saturating_add(total(data)));
                 let cover = Cover::new(profile, start, total(data), place.object_length);
-                match stored.covered.filter(|covered| *covered.cover() == cover) {
-                    Some(covered) => (place, covered),
+                match stored.covered {
+                    Some(covered) if *covered.cover() == cover => (place, covered),
+                    Some(_) => return None,
                     None => {
                         computed = Covered::of(cover, &gather(data));
                         (place, &computed)
                     }
                 }
             }
+            (Some(Stored { covered: Some(_), .. }), None) => return None,
             _ => {
                 let place = Place::NONE.reaching(self.origin.start.unwrap_or(0).saturating_add(total(data)));
                 let start = self.origin.start.unwrap_or(0);
@@ -195,7 +200,7 @@ impl<P: Provider> Sealed<P> {
         };
         let list = List { bytes: attributes, page: stored.and_then(|stored| stored.page) };
         let (keys, lists) = (&self.proven.keys, [List::default(), list]);
-        (place, cover::tag(keys, Direction::In, &self.nonce, &self.origin, place, covered, lists))
+        Some((place, cover::tag(keys, Direction::In, &self.nonce, &self.origin, place, covered, lists)))
     }
 }
 

@@ -403,6 +403,35 @@ fn a_wrong_edge_is_found() {
     }
 }
 
+/// Where a device brings digests it may not have looked at the bytes: none are made from those, for other bytes than the
+/// digests are of no check value is made at all.
+#[test]
+fn a_cover_that_is_not_of_the_data_is_no_check_value() {
+    for (generation, slot) in CASES {
+        let object = content(40_000);
+        let exchange = Exchange::read(generation, slot, 0, 32_768);
+        let data = &object[..32_768];
+        let made = |covered: &Covered| {
+            let stored = Stored { covered: Some(covered), ..of_length(40_000) };
+            exchange.admitted.reply().data_in_of(&[data], b"", Some(&stored))
+        };
+        let own = profile_of(slot);
+        let of = |profile, at: u64, length: u64, end| {
+            Covered::of(Cover::new(profile, at, length, end), &object[at as usize..(at + length) as usize])
+        };
+        assert!(made(&of(own, 0, 32_768, 40_000)).is_some());
+        let other = if own == Profile::Blake3 { Profile::Sha1 } else { Profile::Blake3 };
+        for wrong in [
+            of(own, 0, 32_767, 40_000),
+            of(own, 1, 32_768, 40_000),
+            of(own, 0, 32_768, 32_768),
+            of(other, 0, 32_768, 40_000),
+        ] {
+            assert_eq!(made(&wrong), None, "{:?}", wrong.cover());
+        }
+    }
+}
+
 /// D13: a store whose digest was damaged, or whose bytes were: the client does not take them.
 #[test]
 fn a_damaged_stored_digest_is_found() {

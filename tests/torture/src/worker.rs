@@ -200,7 +200,7 @@ impl Worker {
         // What a medium or an attacker would do is wrong in any case.
         let wrong = matches!(
             error,
-            OsdError::Medium(_)
+            OsdError::Medium { .. }
                 | OsdError::IntegrityFailure(_)
                 | OsdError::DataOutAltered
                 | OsdError::ReadPastEnd { .. }

@@ -16,9 +16,14 @@ pub enum Fault {
     CutReads(usize),
     /// One bit of the byte read at this position is another.
     FlipRead(usize),
+    /// One bit of each run of 64 of this byte that is read is another.
+    FlipRuns(u8),
     /// Nothing comes any more when this many bytes have been read, and nobody says so.
     StallReads(usize),
 }
+
+/// Bytes of a run.
+const RUN: usize = 64;
 
 /// Faults that wait for streams: each new stream takes the next one.
 #[derive(Default)]
@@ -74,6 +79,13 @@ impl AsyncRead for Bent {
         {
             let at = before + at - self.read;
             buf.filled_mut()[at] ^= 1;
+        }
+        if let Some(Fault::FlipRuns(byte)) = self.fault {
+            for run in buf.filled_mut()[before..].chunks_mut(RUN) {
+                if run.len() == RUN && run.iter().all(|found| *found == byte) {
+                    run[RUN / 2] ^= 1;
+                }
+            }
         }
         self.read += count;
         polled

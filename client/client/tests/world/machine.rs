@@ -7,7 +7,7 @@ use sealstone_device::{KeyRecord, NoAudit, OsdConfig, OsdUnit, Parts, VolatileLe
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_seal::InitialKey;
 use sealstone_store::sim::SimMedium;
-use sealstone_store::{DiskStore, FormatOptions, Options};
+use sealstone_store::{DiskStore, FormatOptions, Medium as _, Options};
 use sealstone_target::Target;
 use tokio::io::DuplexStream;
 use tokio::task::AbortHandle;
@@ -90,6 +90,17 @@ impl Machine {
         let unit: Arc<dyn LogicalUnit> = unit;
         let target = Target::new(config, vec![(0, unit)]).unwrap();
         state.life = Some(Life { target, tasks: vec![upkeep.abort_handle()] });
+    }
+
+    /// One bit of the medium rots, where these bytes lie.
+    pub fn rot(&self, bytes: &[u8]) {
+        let medium = self.state.lock().unwrap().medium.clone();
+        let file = medium.open("segment-00000", false).unwrap();
+        // The first objects lie at the beginning.
+        let mut all = vec![0; file.length().unwrap().min(4 << 20) as usize];
+        file.read_at(0, &mut all).unwrap();
+        let place = all.windows(bytes.len()).position(|window| window == bytes).unwrap();
+        medium.rot("segment-00000", place as u64, 0x04);
     }
 
     /// Serves a connection, unless there is no power.

@@ -97,6 +97,11 @@ impl Bearer {
         self.0.capability.generation
     }
 
+    /// Are digests checked that a device stores, and not the bytes?
+    pub(super) fn trusts_digests(&self) -> bool {
+        self.method() >= SecurityMethod::AllData && self.signer().algorithm().digest().is_some()
+    }
+
     pub(super) fn signer(&self) -> &Signer<RustCrypto> {
         &self.0.signer
     }

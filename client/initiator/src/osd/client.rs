@@ -113,6 +113,8 @@ struct Patience {
     attentions: u32,
     replays: u32,
     skew: Retry,
+    /// The data were wrong, and the device was asked to look at them.
+    looked: bool,
     /// The operation may have been done already.
     unknown: bool,
 }
@@ -210,6 +212,19 @@ impl OsdClient {
                     }
                 }
                 Heard::Failed(error) => return Err(error),
+                Heard::WrongData(what) => {
+                    // Of data whose stored digests it sends the device has not looked at a byte: with FUA it does, and
+                    // says so if its medium is at fault. If it is not, somebody on the way is.
+                    if patience.looked
+                        || !bearer.trusts_digests()
+                        || !matches!(operation, Operation::Read { .. })
+                    {
+                        return Err(OsdError::IntegrityFailure(what));
+                    }
+                    tracing::warn!(what, "asking the device to look at the data of a READ");
+                    patience.looked = true;
+                    draft.durable = true;
+                }
                 Heard::Skewed(sense) => {
                     let now_ms = self.0.environment.now_ms();
                     let advice = self.clock(|clock| patience.skew.after(Some(&sense), clock, now_ms));

@@ -25,6 +25,9 @@ pub(crate) enum Heard {
     Short(Parts, u64),
     /// Refused or failed; final unless the caller knows better.
     Failed(OsdError),
+    /// Status and sense are proven, and the data are others than the device says that it stored: what its medium gave is
+    /// wrong, or what came over the wire.
+    WrongData(&'static str),
     /// The nonce's time was off; the sense data is proven and tells the device's clock.
     Skewed(Sense),
     /// The nonce was seen before.
@@ -65,6 +68,9 @@ pub(crate) fn hear(bearer: &Bearer, signed: &Signed, operation: &Operation, resp
             (Parts { data: data_in, attributes }, true)
         }
         Err(ReplyError::Unsealed(_)) if status != Status::Good => (Parts::default(), false),
+        Err(error @ (ReplyError::DataInIcv | ReplyError::DataInMissing)) => {
+            return Heard::WrongData(wrong(error));
+        }
         Err(error) => return Heard::Failed(OsdError::IntegrityFailure(wrong(error))),
     };
     match status {
@@ -110,6 +116,7 @@ fn check(generation: Generation, operation: &Operation, sense: &[u8], parts: Par
             let field = sense.field.filter(|field| field.in_cdb).map(|field| field.byte);
             refused(generation, operation, field)
         }
+        (SenseKey::MediumError, code) => OsdError::Medium { sense: code, offset: sense.information },
         (key, code) => failed(key, code, operation),
     };
     if !proven && changes_beliefs(&error) {
@@ -120,7 +127,14 @@ fn check(generation: Generation, operation: &Operation, sense: &[u8], parts: Par
 
 /// Would a caller conclude something about stored data from it? An attacker must not be able to say such things.
 const fn changes_beliefs(error: &OsdError) -> bool {
-    matches!(error, OsdError::NotFound | OsdError::Exists | OsdError::NotEmpty | OsdError::ReadPastEnd { .. })
+    matches!(
+        error,
+        OsdError::NotFound
+            | OsdError::Exists
+            | OsdError::NotEmpty
+            | OsdError::ReadPastEnd { .. }
+            | OsdError::Medium { .. }
+    )
 }
 
 /// INVALID FIELD IN CDB says everything through its field pointer; without one it is about the credential.
@@ -158,7 +172,6 @@ fn failed(key: SenseKey, sense: AdditionalSense, operation: &Operation) -> OsdEr
         (_, additional::INVALID_COMMAND_OPERATION_CODE) => OsdError::NotImplemented(operation.name()),
         (SenseKey::IllegalRequest, _) => OsdError::InvalidParameter { sense },
         (SenseKey::NotReady, _) => OsdError::NotReady(sense),
-        (SenseKey::MediumError, _) => OsdError::Medium(sense),
         (key, sense) => OsdError::DeviceFailed { key, sense },
     }
 }
@@ -243,6 +256,7 @@ mod tests {
                 (read(), invalid_field(pointer::OBJECT)),
                 (read(), invalid_field(pointer::start(Generation::Osd2))),
                 (create(), invalid_field(pointer::OBJECT)),
+                (read(), Sense::new(SenseKey::MediumError, additional::UNRECOVERED_READ_ERROR)),
             ] {
                 let heard = forged(method, &operation, Status::CheckCondition, Some(sense));
                 assert!(matches!(heard, Heard::Failed(OsdError::IntegrityFailure(_))), "{heard:?}");

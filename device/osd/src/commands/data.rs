@@ -59,7 +59,7 @@ pub(crate) fn read(run: &mut Run<'_>, id: ObjectId, spans: &[Span]) -> Result<Do
         let inside = usize::try_from(available).map_or(into.len(), |available| available.min(into.len()));
         let (bytes, beyond) = into.split_at_mut(inside);
         let wanted = run.digests_wanted.filter(|_| spans.len() == 1);
-        let (read, covered) = digests::read(run.device, id, span.at, bytes, wanted)?;
+        let (read, covered) = digests::read(run.device, id, span.at, bytes, wanted, run.cdb.options.fua)?;
         found = covered;
         bytes[read..].fill(0);
         beyond.fill(0);

@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use sealstone_digest::{Covered, Profile, Value};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use sealstone_store::{
-    Digested, Digests, KnownDigests, Memberships, MemoryStore, ObjectStore, Scope, Space, Stat, StoreError,
-    Stretch,
+    Checked, Digested, Digests, KnownDigests, Memberships, MemoryStore, ObjectStore, Scope, Space, Stat,
+    StoreError, Stretch,
 };
 
 /// What happens after each change: the number of it since the start.
@@ -171,8 +171,14 @@ impl Digests for Faulty {
     fn digests(&self, id: ObjectId, offset: u64, length: u64) -> Result<KnownDigests, StoreError> {
         self.inner.digests(id, offset, length)
     }
-    fn read_digested(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<Digested, StoreError> {
-        self.inner.read_digested(id, offset, into)
+    fn read_digested(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        into: &mut [u8],
+        checked: Checked,
+    ) -> Result<Digested, StoreError> {
+        self.inner.read_digested(id, offset, into, checked)
     }
     fn write_digested(
         &self,

@@ -4,7 +4,7 @@ use sealstone_digest::{Cover, Covered, Profile};
 use sealstone_osd::{ObjectId, ObjectType};
 
 use super::{content, pattern, user};
-use crate::{AttributeId, BLOCK, MAX_TRANSFER, ObjectStore, StoreError};
+use crate::{AttributeId, BLOCK, Checked, MAX_TRANSFER, ObjectStore, StoreError};
 
 /// The units of an object whose stored digest is not that of its bytes. None, ever.
 ///
@@ -43,7 +43,10 @@ fn check<S: ObjectStore>(store: &S, id: ObjectId, what: &str) {
     let length = bytes.len() as u64;
     for (offset, count) in [(0, length), (5000, 30_000), (16 << 10, 16 << 10), (length / 2, u64::MAX >> 40)] {
         let mut into = vec![0xEE; count.min(1 << 20) as usize];
-        let read = store.read_digested(id, offset, &mut into).expect("read with digests");
+        let mut unchecked = into.clone();
+        let read = store.read_digested(id, offset, &mut into, Checked::ByStore).expect("read with digests");
+        let same = store.read_digested(id, offset, &mut unchecked, Checked::ByReceiver).expect("read");
+        assert_eq!((same == read, unchecked == into), (true, true), "{what}: read of {count} at {offset}");
         into.truncate(read.count);
         let end = (offset + count).min(length);
         assert_eq!(into, bytes.get(offset as usize..end as usize).unwrap_or_default(), "{what}");
@@ -146,13 +149,13 @@ pub(super) fn a_partitions_profile_is_set_while_it_is_empty<S: ObjectStore>(stor
 pub(super) fn digests_of_nothing_are_refused_or_empty<S: ObjectStore>(store: &S) {
     let id = user(1);
     refuses!(store.digests(id, 0, 1), StoreError::NotFound(_));
-    refuses!(store.read_digested(id, 0, &mut [0; 1]), StoreError::NotFound(_));
+    refuses!(store.read_digested(id, 0, &mut [0; 1], Checked::ByReceiver), StoreError::NotFound(_));
     refuses!(store.page_digest(id, 1), StoreError::NotFound(_));
     store.create(id, ObjectType::User).expect("create");
     refuses!(store.digests(id, 0, MAX_TRANSFER + 1), StoreError::TooLarge { .. });
     assert!(store.digests(id, 0, MAX_TRANSFER).expect("digests").values.is_empty());
     assert!(store.digests(id, u64::MAX, 5).expect("digests").values.is_empty());
-    let read = store.read_digested(id, 5, &mut [0; 9]).expect("read");
+    let read = store.read_digested(id, 5, &mut [0; 9], Checked::ByReceiver).expect("read");
     assert_eq!((read.count, read.object_length), (0, 0));
     assert!(read.covered.is_some_and(|covered| covered.values().is_empty()));
     // Holes have none stored; a read computes theirs.

@@ -14,11 +14,13 @@ use sealstone_digest::{Cover, Covered, Profile, Value as Digest};
 use sealstone_osd::{ObjectId, ObjectType};
 
 use super::DiskStore;
-use super::chunk::CHUNK_BLOCKS;
+use super::chunk::{CHUNK_BLOCKS, Chunk};
 use super::prepared::Prepared;
+use super::read::{Unchecked, within};
 use super::record::{Value, object_key, object_of, profile_key};
 use super::stage::{Source, Stage, Stop};
-use crate::digests::{Digested, Digests, KnownDigests};
+use crate::damage::{Damage, DamageKind};
+use crate::digests::{Checked, Digested, Digests, KnownDigests};
 use crate::store::{check_transfer, end_of};
 use crate::{BLOCK, MAX_TRANSFER, StoreError};
 
@@ -169,7 +171,63 @@ impl Stage<'_> {
     }
 }
 
+/// The stored digests of the whole units of a range, as its chunks are passed.
+struct Known<'a> {
+    cover: &'a Cover,
+    units: Range<u64>,
+    values: Vec<Option<Digest>>,
+}
+
+impl<'a> Known<'a> {
+    fn of(cover: &'a Cover) -> Self {
+        let units = cover.whole_units();
+        Self { cover, values: Vec::with_capacity((units.end - units.start) as usize), units }
+    }
+
+    /// Takes those of the next chunk; gives the blocks of the units that have one.
+    fn take(&mut self, number: u64, chunk: Option<&Chunk>) -> Unchecked {
+        let profile = self.cover.profile();
+        let each = CHUNK_BLOCKS * BLOCK / profile.unit_bytes();
+        let blocks = profile.unit_bytes() / BLOCK;
+        let mut unchecked = Unchecked::NONE;
+        for unit in self.units.start.max(number * each)..self.units.end.min((number + 1) * each) {
+            let at = unit % each;
+            let value = chunk.and_then(|chunk| chunk.digests().get(profile, at as u32));
+            if value.is_some() {
+                unchecked.add(at * blocks..(at + 1) * blocks);
+            }
+            self.values.push(value);
+        }
+        unchecked
+    }
+}
+
 impl DiskStore {
+    /// Are the stored digests of the whole units of a range, all of whose checksums are right, those of their bytes? The
+    /// caller holds the object's lock.
+    fn compare_digests(
+        &self,
+        id: ObjectId,
+        cover: &Cover,
+        values: &[Option<Digest>],
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        let profile = cover.profile();
+        let start = cover.range().start;
+        for (unit, value) in cover.whole_units().zip(values) {
+            let from = unit * profile.unit_bytes();
+            let to = (from + profile.unit_bytes()).min(cover.range().end);
+            let Some(value) = value else { continue };
+            if profile.value(unit, &bytes[(from - start) as usize..(to - start) as usize]) != *value {
+                tracing::error!(%id, unit, "a stored digest is not that of the bytes");
+                let (offset, length) = (from, to - from);
+                self.note(Damage { object: id, kind: DamageKind::Data, offset, length });
+                return Err(StoreError::Damaged { object: id, offset, length });
+            }
+        }
+        Ok(())
+    }
+
     /// The profile of a partition's objects.
     pub(crate) fn profile_of(&self, partition: u64) -> Option<Profile> {
         self.profiles.read().get(&partition).copied().unwrap_or(Some(Profile::DEFAULT))
@@ -277,21 +335,39 @@ impl Digests for DiskStore {
         Ok(KnownDigests { object_length, profile, first_unit: units.start, values })
     }
 
-    fn read_digested(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<Digested, StoreError> {
+    fn read_digested(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        into: &mut [u8],
+        checked: Checked,
+    ) -> Result<Digested, StoreError> {
         let Some(profile) = self.profile_of(id.partition).map(Profile::values) else {
-            let (count, object_length) = self.read_locked(id, offset, into, |_, _| Ok(()))?.0;
+            let (count, object_length) = self.read_whole(id, offset, into)?;
             return Ok(Digested { count, object_length, covered: None, stored: 0 });
         };
-        let ((count, object_length), (cover, values)) =
-            self.read_locked(id, offset, into, |count, length| {
-                let cover = Cover::new(profile, offset, count as u64, length);
-                let values = self.known(id, profile, cover.whole_units())?;
-                Ok((cover, values))
-            })?;
+        let lock = self.lock(id).read();
+        let object_length = self.record(id)?.length;
+        let count = object_length.saturating_sub(offset).min(into.len() as u64) as usize;
+        let into = &mut into[..count];
+        let cover = Cover::new(profile, offset, count as u64, object_length);
+        // What is known to be damaged is looked at again, so that whoever cannot check hears of it, too.
+        let trusts = checked == Checked::ByReceiver && !self.book.lock().knows(id);
+        let mut known = Known::of(&cover);
+        self.read_range_with(id, offset, into, |number, chunk| {
+            let unchecked = known.take(number, chunk);
+            if trusts { unchecked } else { Unchecked::NONE }
+        })
+        .map_err(|error| within(error, object_length))?;
+        let Known { values, .. } = known;
+        if !trusts {
+            self.compare_digests(id, &cover, &values, into)?;
+        }
+        drop(lock);
         // What is not stored is computed without the lock.
         let first = cover.whole_units().start;
         let stored = values.iter().flatten().count() as u64;
-        let covered = Covered::with(cover, &into[..count], |unit| values[(unit - first) as usize]);
+        let covered = Covered::with(cover, into, |unit| values[(unit - first) as usize]);
         Ok(Digested { count, object_length, covered: Some(covered), stored })
     }
 

@@ -420,7 +420,7 @@ impl ObjectStore for DiskStore {
     }
 
     fn read(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<usize, StoreError> {
-        self.read_locked(id, offset, into, |_, _| Ok(())).map(|((count, _), ())| count)
+        self.read_whole(id, offset, into).map(|(count, _)| count)
     }
 
     fn write(&self, id: ObjectId, offset: u64, data: &[u8]) -> Result<(), StoreError> {

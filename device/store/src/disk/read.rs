@@ -1,9 +1,11 @@
 //! Reading: from extents into the caller's buffer, each block checked.
 //!
 //! Does: one call to the medium for each extent (up to a slice that stays in the CPU's cache), no copies but of
-//! partial blocks. Contract: the caller holds the object's lock; bytes given are the bytes written, or `Damaged`.
+//! partial blocks. Contract: the caller holds the object's lock; bytes given are the bytes written, or `Damaged`; but for
+//! those blocks that the caller takes [`Unchecked`], because somebody else checks them.
 
 use std::io::{ErrorKind, IoSliceMut};
+use std::ops::Range;
 use std::sync::Arc;
 
 use sealstone_osd::ObjectId;
@@ -19,6 +21,47 @@ pub(crate) const SLICE_BLOCKS: u64 = 64;
 /// A block's buffer.
 pub(crate) type Block = [u8; BLOCK as usize];
 
+/// Blocks of a chunk that are not compared with their checksums: whoever gets the bytes compares them with digests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unchecked([u64; (CHUNK_BLOCKS / 64) as usize]);
+
+impl Unchecked {
+    /// None: all are compared.
+    pub(crate) const NONE: Self = Self([0; (CHUNK_BLOCKS / 64) as usize]);
+
+    /// Adds blocks, numbered within the chunk.
+    pub(crate) fn add(&mut self, blocks: Range<u64>) {
+        for block in blocks {
+            self.0[(block / 64) as usize] |= 1 << (block % 64);
+        }
+    }
+
+    fn has(&self, block: u64) -> bool {
+        self.0.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 == 1)
+    }
+}
+
+/// The checksums of an extent, and which of its blocks are compared with them.
+#[derive(Clone, Copy)]
+struct Sums<'a> {
+    sums: &'a [u32],
+    unchecked: &'a Unchecked,
+    /// The extent's first block in the chunk.
+    first: u64,
+}
+
+impl<'a> Sums<'a> {
+    fn all(sums: &'a [u32]) -> Self {
+        Self { sums, unchecked: &Unchecked::NONE, first: 0 }
+    }
+
+    fn check(&self, block: u64, bytes: &[u8]) -> Result<(), BadRead> {
+        let right =
+            self.unchecked.has(self.first + block) || crate::crc::crc32c(bytes) == self.sums[block as usize];
+        if right { Ok(()) } else { Err(BadRead::Sum(block)) }
+    }
+}
+
 impl DiskStore {
     /// A chunk of an object, `None` if it is a hole.
     pub(crate) fn chunk(&self, id: ObjectId, chunk: u64) -> Result<Option<Arc<Chunk>>, StoreError> {
@@ -30,28 +73,33 @@ impl DiskStore {
         }
     }
 
-    /// Reads, and looks at more under the same lock; gives the bytes read, the object's length, and what `more` found.
-    pub(crate) fn read_locked<T>(
+    /// Reads with every check; gives the bytes read and the object's length.
+    pub(crate) fn read_whole(
         &self,
         id: ObjectId,
         offset: u64,
         into: &mut [u8],
-        more: impl FnOnce(usize, u64) -> Result<T, StoreError>,
-    ) -> Result<((usize, u64), T), StoreError> {
+    ) -> Result<(usize, u64), StoreError> {
         let _lock = self.lock(id).read();
         let length = self.record(id)?.length;
         let count = length.saturating_sub(offset).min(into.len() as u64) as usize;
-        match self.read_range(id, offset, &mut into[..count]) {
-            Ok(()) => Ok(((count, length), more(count, length)?)),
-            Err(StoreError::Damaged { object, offset, length: block }) => {
-                Err(StoreError::Damaged { object, offset, length: block.min(length - offset) })
-            }
-            Err(error) => Err(error),
-        }
+        self.read_range(id, offset, &mut into[..count]).map_err(|error| within(error, length))?;
+        Ok((count, length))
     }
 
     /// Fills `into` from `offset`, all of which lies in the object.
     pub(crate) fn read_range(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<(), StoreError> {
+        self.read_range_with(id, offset, into, |_, _| Unchecked::NONE)
+    }
+
+    /// The same; `unchecked` is told each chunk, in order, and its number, and says which of its blocks are not compared.
+    pub(crate) fn read_range_with(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        into: &mut [u8],
+        mut unchecked: impl FnMut(u64, Option<&Chunk>) -> Unchecked,
+    ) -> Result<(), StoreError> {
         let end = offset + into.len() as u64;
         let mut at = offset;
         // Everything up to `at` is filled.
@@ -59,7 +107,9 @@ impl DiskStore {
             let number = at / BLOCK / CHUNK_BLOCKS;
             let base = number * CHUNK_BLOCKS * BLOCK;
             let stop = end.min(base + CHUNK_BLOCKS * BLOCK);
-            if let Some(chunk) = self.chunk(id, number)? {
+            let chunk = self.chunk(id, number)?;
+            let unchecked = unchecked(number, chunk.as_deref());
+            if let Some(chunk) = chunk {
                 for (extent, sums) in chunk.extents() {
                     let start = base + u64::from(extent.first) * BLOCK;
                     let (from, to) = (at.max(start), stop.min(start + u64::from(extent.count) * BLOCK));
@@ -68,6 +118,7 @@ impl DiskStore {
                     }
                     into[(at - offset) as usize..(from - offset) as usize].fill(0);
                     let target = &mut into[(from - offset) as usize..(to - offset) as usize];
+                    let sums = Sums { sums, unchecked: &unchecked, first: extent.first.into() };
                     self.read_extent(extent.place, sums, from - start, target)
                         .map_err(|fail| self.bad_read(fail, id, start))?;
                     at = to;
@@ -80,14 +131,14 @@ impl DiskStore {
     }
 
     /// Fills `into` from byte `from` of an extent.
-    fn read_extent(&self, place: u64, sums: &[u32], from: u64, into: &mut [u8]) -> Result<(), BadRead> {
+    fn read_extent(&self, place: u64, sums: Sums<'_>, from: u64, into: &mut [u8]) -> Result<(), BadRead> {
         let mut from = from;
         let mut into = into;
         while !into.is_empty() {
             let slice_end = (from / BLOCK + SLICE_BLOCKS) * BLOCK;
             let length = ((slice_end - from) as usize).min(into.len());
             let (part, rest) = into.split_at_mut(length);
-            match self.read_slice(place, sums, from, part) {
+            match self.read_with(place, sums, from, part) {
                 // Which block is it? The others may be read.
                 Err(BadRead::Io(..)) if part.len() > BLOCK as usize => {
                     self.read_by_blocks(place, sums, from, part)?;
@@ -101,20 +152,20 @@ impl DiskStore {
     }
 
     /// As `read_extent`, block by block.
-    fn read_by_blocks(&self, place: u64, sums: &[u32], from: u64, into: &mut [u8]) -> Result<(), BadRead> {
+    fn read_by_blocks(&self, place: u64, sums: Sums<'_>, from: u64, into: &mut [u8]) -> Result<(), BadRead> {
         let mut from = from;
         let mut into = into;
         while !into.is_empty() {
             let length = ((BLOCK - from % BLOCK) as usize).min(into.len());
             let (part, rest) = into.split_at_mut(length);
-            self.read_slice(place, sums, from, part)?;
+            self.read_with(place, sums, from, part)?;
             from += length as u64;
             into = rest;
         }
         Ok(())
     }
 
-    /// As `read_extent`, in one call to the medium.
+    /// As `read_extent`, in one call to the medium, and every block checked.
     pub(crate) fn read_slice(
         &self,
         place: u64,
@@ -122,14 +173,17 @@ impl DiskStore {
         from: u64,
         into: &mut [u8],
     ) -> Result<(), BadRead> {
+        self.read_with(place, Sums::all(sums), from, into)
+    }
+
+    /// As `read_extent`, in one call to the medium.
+    fn read_with(&self, place: u64, sums: Sums<'_>, from: u64, into: &mut [u8]) -> Result<(), BadRead> {
         let to = from + into.len() as u64;
         let first = from / BLOCK;
         let lead = (from % BLOCK) as usize;
         let trail = (to % BLOCK) as usize;
         let io = |error| BadRead::Io(error, first);
-        let check = |block: u64, bytes: &[u8]| {
-            if crate::crc::crc32c(bytes) == sums[block as usize] { Ok(()) } else { Err(BadRead::Sum(block)) }
-        };
+        let check = |block: u64, bytes: &[u8]| sums.check(block, bytes);
         if lead == 0 && trail == 0 {
             self.segments.read(place + first, &mut [IoSliceMut::new(into)]).map_err(io)?;
             return into
@@ -206,6 +260,16 @@ impl DiskStore {
             Some(source) if !gone(source.kind()) => StoreError::Io { doing: "reading data", source },
             _ => StoreError::Damaged { object, offset, length },
         }
+    }
+}
+
+/// Damage is not told beyond the end of an object of `length` bytes.
+pub(crate) fn within(error: StoreError, length: u64) -> StoreError {
+    match error {
+        StoreError::Damaged { object, offset, length: block } => {
+            StoreError::Damaged { object, offset, length: block.min(length.saturating_sub(offset)) }
+        }
+        error => error,
     }
 }
 

@@ -4,7 +4,7 @@ use sealstone_digest::{AttributePage, Cover, Covered, Profile, Value};
 use sealstone_osd::{ObjectId, ObjectType};
 
 use super::{Inner, MemoryStore, Object};
-use crate::digests::{Digested, Digests, KnownDigests};
+use crate::digests::{Checked, Digested, Digests, KnownDigests};
 use crate::{BLOCK, MAX_TRANSFER, ObjectStore, StoreError};
 
 impl Inner {
@@ -63,7 +63,13 @@ impl Digests for MemoryStore {
         Ok(KnownDigests { object_length: object.length, profile, first_unit, values })
     }
 
-    fn read_digested(&self, id: ObjectId, offset: u64, into: &mut [u8]) -> Result<Digested, StoreError> {
+    fn read_digested(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        into: &mut [u8],
+        _checked: Checked,
+    ) -> Result<Digested, StoreError> {
         let inner = self.inner.lock();
         let object = inner.object(id)?;
         let count = object.read(offset, into);
