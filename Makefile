@@ -49,11 +49,32 @@ torture: build ## Kill real daemons under load, again and again, and compare wha
 	@. scripts/env
 	cargo run --release -q -p sealstone-torture -- --seconds $(TORTURE_SECONDS)
 
-bench: build ## The first figures, as a table and as JSON in target/bench/
+BENCH_RUNS ?= 3
+BENCH_FOLDER ?= target/bench
+
+bench: build ## All figures and aims, as tables, as JSON and as plots in target/bench/: some twelve minutes
 	@. scripts/env
-	cargo run --release -p sealstone-bench -- run --json target/bench/figures.json
+	cargo build --release -p sealstone-bench
+	cargo build --release -p sealstone-store --examples
+	bin=$${CARGO_TARGET_DIR:-target}/release
+	mkdir -p $(BENCH_FOLDER)/scratch
+	trap 'rm -rf $(BENCH_FOLDER)/scratch' EXIT
+	echo "== methods, sizes, depths" && $$bin/sealstone-bench run --runs $(BENCH_RUNS) --json $(BENCH_FOLDER)/figures.json
+	echo "== ALLDATA by algorithm, aligned and not" && $$bin/sealstone-bench run --algorithms --runs $(BENCH_RUNS) \
+		--json $(BENCH_FOLDER)/algorithms.json --plots $(BENCH_FOLDER)
+	echo "== durable writes, beside a plain file" && $$bin/examples/durable $(BENCH_FOLDER)/scratch $(BENCH_RUNS) files \
+		| tee $(BENCH_FOLDER)/durable.json
+	echo "== a store of 1,000,000 objects" && SEALSTONE_OPEN_JSON=1 $$bin/examples/open 1000000 0 $(BENCH_FOLDER)/scratch/open \
+		| tee $(BENCH_FOLDER)/open.json
+	echo "== aims" && $$bin/sealstone-bench aims $(BENCH_FOLDER)
+
+bench-pace: build ## Small requests beside large ones, with each switch that orders them: a table, and JSON
+	@. scripts/env
+	cargo build --release -p sealstone-bench
+	mkdir -p $(BENCH_FOLDER)
+	$${CARGO_TARGET_DIR:-target}/release/sealstone-bench pace --runs $(BENCH_RUNS) --json $(BENCH_FOLDER)/pace.json
 
 clean: ## Remove build output
 	@rm -rf target
 
-.PHONY: help setup build demo check test fuzz torture bench clean
+.PHONY: help setup build demo check test fuzz torture bench bench-pace clean

@@ -29,16 +29,26 @@ pub(crate) enum Contender {
     /// HMAC-SHA1 over AdHash units, F5h.
     #[serde(rename = "ALLDATA-F5H")]
     AllDataF5,
+    /// As ALLDATA, in a partition that keeps a sum over the digests of each object as well.
+    #[serde(rename = "ALLDATA-LTHASH")]
+    AllDataLt,
 }
 
 impl Contender {
     /// Those of a usual run.
     pub(crate) const ALL: [Self; 5] = [Self::Tcp, Self::NoSec, Self::CapKey, Self::CmdRsp, Self::AllData];
     /// Those of a run about algorithms.
-    pub(crate) const ALGORITHMS: [Self; 6] =
-        [Self::NoSec, Self::AllData, Self::AllDataF1, Self::AllData01, Self::AllDataF4, Self::AllDataF5];
+    pub(crate) const ALGORITHMS: [Self; 7] = [
+        Self::NoSec,
+        Self::AllData,
+        Self::AllDataLt,
+        Self::AllDataF1,
+        Self::AllData01,
+        Self::AllDataF4,
+        Self::AllDataF5,
+    ];
     /// All there are.
-    pub(crate) const EVERY: [Self; 9] = [
+    pub(crate) const EVERY: [Self; 10] = [
         Self::Tcp,
         Self::NoSec,
         Self::CapKey,
@@ -48,6 +58,7 @@ impl Contender {
         Self::AllData01,
         Self::AllDataF4,
         Self::AllDataF5,
+        Self::AllDataLt,
     ];
 
     /// From its name, in letters of any case.
@@ -67,6 +78,7 @@ impl Contender {
             Self::AllData01 => "ALLDATA-01H",
             Self::AllDataF4 => "ALLDATA-F4H",
             Self::AllDataF5 => "ALLDATA-F5H",
+            Self::AllDataLt => "ALLDATA-LTHASH",
         }
     }
 
@@ -77,9 +89,12 @@ impl Contender {
             Self::NoSec => Some(SecurityMethod::NoSec),
             Self::CapKey => Some(SecurityMethod::CapKey),
             Self::CmdRsp => Some(SecurityMethod::CmdRsp),
-            Self::AllData | Self::AllDataF1 | Self::AllData01 | Self::AllDataF4 | Self::AllDataF5 => {
-                Some(SecurityMethod::AllData)
-            }
+            Self::AllData
+            | Self::AllDataF1
+            | Self::AllData01
+            | Self::AllDataF4
+            | Self::AllDataF5
+            | Self::AllDataLt => Some(SecurityMethod::AllData),
         }
     }
 
@@ -87,7 +102,7 @@ impl Contender {
     pub(crate) const fn slot(self) -> u8 {
         match self {
             Self::Tcp | Self::NoSec | Self::CapKey | Self::CmdRsp | Self::AllDataF1 => SLOT_HMAC_SHA256,
-            Self::AllData => SLOT_UNITS_BLAKE3,
+            Self::AllData | Self::AllDataLt => SLOT_UNITS_BLAKE3,
             Self::AllData01 => SLOT_HMAC_SHA1,
             Self::AllDataF4 => SLOT_UNITS_SHA1,
             Self::AllDataF5 => SLOT_UNITS_ADHASH,
@@ -99,6 +114,7 @@ impl Contender {
         match self {
             Self::AllDataF4 => Profile::Sha1,
             Self::AllDataF5 => Profile::AdHash256,
+            Self::AllDataLt => Profile::LtHash,
             _ => Profile::Blake3,
         }
     }

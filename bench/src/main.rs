@@ -7,6 +7,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod aims;
 mod ceiling;
 mod client;
 mod commands;
@@ -21,6 +22,7 @@ mod latency;
 mod machine;
 mod measure;
 mod objects;
+mod overhead;
 mod pace;
 mod plots;
 mod process;
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Fairness(arguments) => fairness::run(&arguments),
         Command::Copies(arguments) => copies::run(&arguments),
         Command::Pace(arguments) => pace::run(&arguments),
+        Command::Aims(arguments) => aims::run(&arguments.folder),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -130,6 +133,7 @@ fn run(settings: Settings, arguments: &settings::Run) -> Outcome {
     }
     if let Some(folder) = &arguments.plots {
         plots::draw(folder, &findings.figures)?;
+        overhead::draw(folder, &findings.figures)?;
         eprintln!("plots: {}", folder.display());
     }
     let text = if arguments.algorithms { report::algorithms(&findings) } else { report::text(&findings) };

@@ -16,7 +16,7 @@ use sealstone_initiator::{
     Bearer, Operation, OsdClient, OsdError, OsdOptions, SystemEnvironment, TargetUrl, TcpDial,
 };
 use sealstone_osd::{ObjectId, SecurityMethod};
-use sealstone_seal::algorithm::SLOT_HMAC_SHA256;
+use sealstone_seal::algorithm::{SLOT_HMAC_SHA256, SLOT_UNITS_BLAKE3};
 use serde::Serialize;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
@@ -25,6 +25,7 @@ use crate::Outcome;
 use crate::credential::Issuer;
 use crate::daemon::Osd;
 use crate::latency::Latency;
+use crate::process::usage;
 use crate::settings::Run;
 use crate::workload::{Direction, median};
 
@@ -57,23 +58,53 @@ const SETTINGS: &[Setting] = &[
     Setting { name: "all three", flags: &["--short-first=true", "--time-slices", "--pull-kib=512"] },
 ];
 
+/// What the large requests are.
+struct Large {
+    name: &'static str,
+    direction: Direction,
+    /// The algorithm slot of their credentials.
+    slot: u8,
+}
+
+/// By the algorithm that clients get, and by a MAC over all bytes, which makes the device compute over what it reads.
+const LARGE: &[Option<Large>] = &[
+    None,
+    Some(Large { name: "read", direction: Direction::Read, slot: SLOT_UNITS_BLAKE3 }),
+    Some(Large { name: "read, MAC of all", direction: Direction::Read, slot: SLOT_HMAC_SHA256 }),
+    Some(Large { name: "write", direction: Direction::Write, slot: SLOT_UNITS_BLAKE3 }),
+];
+
 /// Who is timed.
 #[derive(Clone, Copy)]
 struct Small {
     name: &'static str,
     bytes: usize,
     method: SecurityMethod,
+    slot: u8,
     /// In the session of large requests, not one of its own.
     shares: bool,
 }
 
 const SMALL: &[Small] = &[
-    Small { name: "4 KiB CMDRSP, own session", bytes: 4096, method: SecurityMethod::CmdRsp, shares: false },
-    Small { name: "4 KiB CMDRSP, same session", bytes: 4096, method: SecurityMethod::CmdRsp, shares: true },
+    Small {
+        name: "4 KiB CMDRSP, own session",
+        bytes: 4096,
+        method: SecurityMethod::CmdRsp,
+        slot: SLOT_HMAC_SHA256,
+        shares: false,
+    },
+    Small {
+        name: "4 KiB CMDRSP, same session",
+        bytes: 4096,
+        method: SecurityMethod::CmdRsp,
+        slot: SLOT_HMAC_SHA256,
+        shares: true,
+    },
     Small {
         name: "256 KiB ALLDATA, own session",
         bytes: 256 << 10,
         method: SecurityMethod::AllData,
+        slot: SLOT_UNITS_BLAKE3,
         shares: false,
     },
 ];
@@ -85,6 +116,17 @@ struct Row {
     small: Latency,
     /// MiB per second of the large requests, median of the rounds.
     large_mib_per_s: f64,
+    /// CPU microseconds of the device for each MiB of the large requests, all that it did meanwhile; median. Other
+    /// programs on the machine move it less than they move the rates.
+    device_us_per_mib: f64,
+}
+
+/// What one turn found.
+#[derive(Default)]
+struct Turn {
+    times: Vec<Duration>,
+    large_mib_per_s: f64,
+    device_us_per_mib: f64,
 }
 
 /// A device, and clients that are connected to it.
@@ -112,27 +154,32 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     }
     let mut rows = Vec::new();
     for small in SMALL {
-        for large in [None, Some(Direction::Read), Some(Direction::Write)] {
-            let mut found: Vec<(Vec<Duration>, Vec<f64>)> = vec![Default::default(); chosen.len()];
+        for large in LARGE {
+            let mut found: Vec<Vec<Turn>> = chosen.iter().map(|_| Vec::new()).collect();
             for round in 0..settings.runs * settings.turns() {
                 for place in 0..stations.len() {
                     let at = (place + round) % stations.len();
+                    let large = large.as_ref();
                     let turn = stations[at].turn(small, large, settings.turn(), &background, &foreground)?;
-                    found[at].0.extend(turn.0);
-                    found[at].1.push(turn.1);
+                    found[at].push(turn);
                 }
             }
-            for (setting, (times, mut rates)) in chosen.iter().zip(found) {
-                let large_mib_per_s = median(&mut rates);
-                let large = large.map_or("alone", Direction::name);
+            let large = large.as_ref().map_or("alone", |large| large.name);
+            for (setting, turns) in chosen.iter().zip(found) {
+                let of = |part: fn(&Turn) -> f64| median(&mut turns.iter().map(part).collect::<Vec<_>>());
                 rows.push(Row {
                     large,
                     setting: setting.name,
-                    small: Latency::of(small.name, "", times),
-                    large_mib_per_s,
+                    large_mib_per_s: of(|turn| turn.large_mib_per_s),
+                    device_us_per_mib: of(|turn| turn.device_us_per_mib),
+                    small: Latency::of(
+                        small.name,
+                        "",
+                        turns.into_iter().flat_map(|turn| turn.times).collect(),
+                    ),
                 });
             }
-            eprintln!("{} beside {}: done", small.name, large.map_or("nothing", Direction::name));
+            eprintln!("{} beside {large}: done", small.name);
         }
     }
     for station in stations {
@@ -154,19 +201,20 @@ fn print(rows: &[Row]) {
         LARGE_BYTES >> 10
     );
     println!(
-        "{:30} {:10} {:22} {:>10} {:>10} {:>10} {:>12}",
-        "small", "large", "setting", "median us", "p99 us", "samples", "large MiB/s"
+        "{:30} {:18} {:22} {:>10} {:>10} {:>10} {:>12} {:>14}",
+        "small", "large", "setting", "median us", "p99 us", "samples", "large MiB/s", "device us/MiB"
     );
     for row in rows {
         println!(
-            "{:30} {:10} {:22} {:>10.0} {:>10.0} {:>10} {:>12.0}",
+            "{:30} {:18} {:22} {:>10.0} {:>10.0} {:>10} {:>12.0} {:>14.0}",
             row.small.name,
             row.large,
             row.setting,
             row.small.median_us,
             row.small.p99_us,
             row.small.samples,
-            row.large_mib_per_s
+            row.large_mib_per_s,
+            row.device_us_per_mib
         );
     }
 }
@@ -209,20 +257,20 @@ impl Station {
         Ok(Self { osd, issuer, large, small })
     }
 
-    /// Times of the small requests, and MiB per second of the large ones.
+    /// Times of the small requests, and what the large ones did meanwhile.
     fn turn(
         &self,
         small: &Small,
-        large: Option<Direction>,
+        large: Option<&Large>,
         time: Duration,
         background: &Runtime,
         foreground: &Runtime,
-    ) -> Outcome<(Vec<Duration>, f64)> {
+    ) -> Outcome<Turn> {
         let (stop, moved) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut lanes = JoinSet::new();
-        if let Some(direction) = large {
+        if let Some(&Large { direction, slot, .. }) = large {
             let object = if direction == Direction::Read { READ_OBJECT } else { WRITTEN_OBJECT };
-            let bearer = self.issuer.object(object, SecurityMethod::AllData, SLOT_HMAC_SHA256)?;
+            let bearer = self.issuer.object(object, SecurityMethod::AllData, slot)?;
             for (number, device) in self.large.iter().cycle().take(LARGE_SESSIONS * LARGE_DEPTH).enumerate() {
                 let lane = Lane {
                     device: device.clone(),
@@ -236,10 +284,11 @@ impl Station {
             }
             std::thread::sleep(SETTLE);
         }
-        let bearer = self.issuer.object(READ_OBJECT, small.method, SLOT_HMAC_SHA256)?;
+        let bearer = self.issuer.object(READ_OBJECT, small.method, small.slot)?;
         let device = if small.shares { self.large.first().ok_or("no client")? } else { &self.small };
         let runtime = if small.shares { background } else { foreground };
         let (begin, before) = (Instant::now(), moved.load(Ordering::Relaxed));
+        let cpu_s = usage(self.osd.pid())?.cpu_s;
         let times = runtime.block_on(async {
             let (mut times, mut buffer, mut offset) = (Vec::new(), Vec::new(), 0);
             while begin.elapsed() < time {
@@ -251,8 +300,9 @@ impl Station {
             }
             Ok::<_, OsdError>(times)
         })?;
-        let bytes = moved.load(Ordering::Relaxed) - before;
-        let rate = bytes as f64 / f64::from(1 << 20) / begin.elapsed().as_secs_f64();
+        let mib = (moved.load(Ordering::Relaxed) - before) as f64 / f64::from(1 << 20);
+        let large_mib_per_s = mib / begin.elapsed().as_secs_f64();
+        let device_us_per_mib = (usage(self.osd.pid())?.cpu_s - cpu_s) * 1e6 / mib.max(1.0);
         stop.store(true, Ordering::Relaxed);
         background.block_on(async {
             while let Some(done) = lanes.join_next().await {
@@ -260,7 +310,7 @@ impl Station {
             }
             Outcome::Ok(())
         })?;
-        Ok((times, rate))
+        Ok(Turn { times, large_mib_per_s, device_us_per_mib })
     }
 }
 

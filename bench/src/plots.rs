@@ -175,37 +175,6 @@ fn incremental(direction: Direction, start: u64, bytes: u64) -> f64 {
     (parts.iter().map(cost).sum::<u64>() + list) as f64 / COMPRESSION as f64
 }
 
-/// Where one curve comes below another: the size between the last point above and the first point below.
-pub(crate) fn crossovers(figures: &[Figure], one: Contender, other: Contender) -> Vec<String> {
-    let mut found = Vec::new();
-    for direction in [Direction::Read, Direction::Write] {
-        for pattern in [Pattern::Sequential, Pattern::Unaligned] {
-            let mut points: Vec<(usize, f64, f64)> = figures
-                .iter()
-                .filter(|figure| (figure.workload.direction, figure.workload.pattern) == (direction, pattern))
-                .filter_map(|figure| {
-                    Some((figure.workload.bytes, device_us(figure, one)?, device_us(figure, other)?))
-                })
-                .collect();
-            points.sort_by_key(|point| point.0);
-            for pair in points.windows(2) {
-                let [(before, a, b), (after, c, d)] = pair else { continue };
-                if (a < b) != (c < d) {
-                    let (first, second) = if c < d { (one, other) } else { (other, one) };
-                    found.push(format!(
-                        "{} {}: {} comes below {} between {before} and {after} bytes",
-                        direction.name(),
-                        if pattern == Pattern::Unaligned { "unaligned" } else { "aligned" },
-                        first.name(),
-                        second.name()
-                    ));
-                }
-            }
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::Findings;
 use crate::contender::Contender;
 use crate::figures::{Figure, Ratio};
-use crate::plots;
+use crate::overhead;
 
 /// A table, what else was measured, and the verdicts.
 pub(crate) fn text(findings: &Findings) -> String {
@@ -95,15 +95,8 @@ fn write_algorithms(text: &mut String, findings: &Findings) -> std::fmt::Result 
         writeln!(text)?;
     }
     writeln!(text)?;
-    for (one, other) in [
-        (Contender::AllDataF4, Contender::AllData01),
-        (Contender::AllDataF5, Contender::AllData01),
-        (Contender::AllDataF5, Contender::AllDataF4),
-        (Contender::AllData, Contender::AllDataF1),
-    ] {
-        for line in plots::crossovers(&findings.figures, one, other) {
-            writeln!(text, "{line}")?;
-        }
+    for line in overhead::told(&findings.figures) {
+        writeln!(text, "{line}")?;
     }
     writeln!(text)?;
     for verdict in &findings.verdicts {

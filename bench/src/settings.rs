@@ -41,6 +41,15 @@ pub(crate) enum Command {
     Pace(Run),
     /// Ways from the page cache into a socket, without a device.
     Copies(Run),
+    /// All aims in one list, from the files that the parts of `make bench` left in a folder.
+    Aims(Aims),
+}
+
+#[derive(Args)]
+pub(crate) struct Aims {
+    /// Where the parts of a run wrote their figures.
+    #[arg(value_name = "DIR", default_value = "target/bench")]
+    pub(crate) folder: PathBuf,
 }
 
 #[derive(Args)]
