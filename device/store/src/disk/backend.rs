@@ -2,7 +2,8 @@
 //!
 //! Does: carry redb's calls to a [`MediumFile`]; keep a checksum of every page that was proved at open or written
 //! since, in memory; give no page that differs, and none that nobody proved; stop all writes for good when told to;
-//! keep a copy of the header of the last commit that was synced. Does not: interpret what redb writes, but for that
+//! keep a copy of the header of the last commit that was synced behind the engine's part of the file; let the file grow
+//! by steps, as it is written, whatever length the engine gave it. Does not: interpret what redb writes, but for that
 //! header.
 //! Contract: a checksum changes before its page does, so that no page passes with an older one. redb never reads a
 //! page while it writes it.
@@ -11,16 +12,20 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use redb::StorageBackend;
 
-use super::tree::{COPY_AT, HEADER, Header, Proof, Reader, UNIT};
+use super::tree::{COPY, HEADER, Header, Proof, Reader, UNIT};
 use crate::medium::MediumFile;
 
 /// Marks a checksum as known, above its 32 bits.
 const KNOWN: u64 = 1 << 32;
+/// The file grows to a multiple of this with its copy of the header, in bytes: a unit of a raw device,
+const GROW_UNIT: u64 = 1 << 20;
+/// by at least an eighth of what it has, but not by more than so much.
+const GROW_MAX: u64 = 64 << 20;
 
 /// CRC32C of each page of 4 KiB that is known: 8 bytes of memory for each.
 #[derive(Default)]
@@ -68,33 +73,120 @@ struct Head {
     loose: bool,
 }
 
+impl Head {
+    fn new(now: Header, synced: Option<Header>) -> Self {
+        Self { now, synced, loose: false }
+    }
+}
+
 /// redb's file.
 pub(crate) struct Pages {
     file: Arc<dyn MediumFile>,
     sums: Arc<Sums>,
+    /// Names the store in the copy of the header.
+    uuid: [u8; 16],
     head: Mutex<Head>,
+    /// The length that the engine gave its part of the file, in bytes.
+    length: AtomicU64,
+    /// How much of that the file has, in bytes: behind it lies our copy of the header. Changed under `head`.
+    end: AtomicU64,
     /// Set when the store is poisoned: nothing may be written any more.
     stopped: Arc<AtomicBool>,
+    /// Set when a sync failed: what is in memory may not be on the medium.
+    unsynced: AtomicBool,
 }
 
 impl Pages {
     /// Over an empty file.
-    pub(crate) fn fresh(file: Arc<dyn MediumFile>) -> Arc<Self> {
-        let head = Head { now: Header([0; HEADER]), synced: None, loose: false };
-        Arc::new(Self { file, sums: Arc::default(), head: Mutex::new(head), stopped: Arc::default() })
+    pub(crate) fn fresh(file: Arc<dyn MediumFile>, uuid: [u8; 16]) -> Arc<Self> {
+        let head = Head::new(Header([0; HEADER]), None);
+        Arc::new(Self::over(file, Arc::default(), uuid, head, 0, Arc::default()))
     }
 
     /// Over a file that was proved.
     pub(crate) fn proved(proof: &Proof, stopped: Arc<AtomicBool>) -> Arc<Self> {
-        let head = Head { now: proof.header.clone(), synced: Some(proof.header.clone()), loose: false };
+        let head = Head::new(proof.header.clone(), Some(proof.header.clone()));
         let (file, sums) = (proof.file.clone(), proof.sums.clone());
-        Arc::new(Self { file, sums, head: Mutex::new(head), stopped })
+        Arc::new(Self::over(file, sums, proof.uuid, head, proof.end, stopped))
+    }
+
+    fn over(
+        file: Arc<dyn MediumFile>,
+        sums: Arc<Sums>,
+        uuid: [u8; 16],
+        head: Head,
+        end: u64,
+        stopped: Arc<AtomicBool>,
+    ) -> Self {
+        let (length, end) = (AtomicU64::new(end), AtomicU64::new(end));
+        let (head, unsynced) = (Mutex::new(head), AtomicBool::new(false));
+        Self { file, sums, uuid, head, length, end, stopped, unsynced }
+    }
+
+    fn end(&self) -> u64 {
+        self.end.load(Ordering::Acquire)
+    }
+
+    /// Did a sync fail?
+    pub(crate) fn is_unsynced(&self) -> bool {
+        self.unsynced.load(Ordering::Acquire)
+    }
+
+    /// Writes our copy of the header of the last commit that was synced, to this place.
+    fn write_copy(&self, head: &mut Head, place: u64) -> io::Result<()> {
+        let copy = head.synced.as_ref().map_or([0; COPY], |synced| synced.to_copy(place, &self.uuid));
+        self.file.write_at(place, &copy)?;
+        head.loose = true;
+        Ok(())
+    }
+
+    /// Makes the file long enough for bytes up to `needed` of the engine's part. New bytes may be anything: nobody reads
+    /// a page that was not written.
+    fn reach(&self, needed: u64) -> io::Result<()> {
+        if needed <= self.end() {
+            return Ok(());
+        }
+        let mut head = self.head.lock();
+        let old = self.end();
+        if needed <= old {
+            return Ok(());
+        }
+        let copy = COPY as u64;
+        let with_copy = |end: u64| (end + copy).next_multiple_of(GROW_UNIT);
+        let step = (old / 8).min(GROW_MAX);
+        let wanted = with_copy(needed.max(old + step));
+        let grown = match self.file.reserve(wanted) {
+            // Where there is no room for a step there may be for what is needed.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull && wanted > with_copy(needed) => {
+                self.file.reserve(with_copy(needed)).map(|()| with_copy(needed))
+            }
+            result => result.map(|()| wanted),
+        }?;
+        self.write_copy(&mut head, grown - copy)?;
+        // Else it might be taken for the last one, if the file were cut off here again.
+        if old > 0 {
+            self.file.write_at(old, &[0; COPY])?;
+        }
+        self.end.store(grown - copy, Ordering::Release);
+        Ok(())
+    }
+
+    /// Cuts the file off.
+    fn cut(&self, length: u64) -> io::Result<()> {
+        if length >= self.end() {
+            return Ok(());
+        }
+        let mut head = self.head.lock();
+        self.write_copy(&mut head, length)?;
+        self.file.set_len(length + COPY as u64)?;
+        self.end.store(length, Ordering::Release);
+        self.sums.cut(length);
+        Ok(())
     }
 
     /// The file as of the last commit that was synced, without the engine.
     pub(crate) fn frozen(&self, table: &str) -> Reader {
-        let length = self.file.length().unwrap_or(0);
-        let mut reader = Reader::new(self.file.clone(), length, None);
+        let mut reader = Reader::new(self.file.clone(), self.end(), None);
         let last = self.head.lock().synced.as_ref().and_then(Header::primary);
         if let Some(last) = last {
             reader.find_table(last.user, table);
@@ -125,7 +217,7 @@ fn is_pages(offset: u64, length: usize) -> bool {
 
 impl StorageBackend for LiveBackend {
     fn len(&self) -> io::Result<u64> {
-        Ok(Proof::whole_length(self.0.file.length()?))
+        Ok(self.0.length.load(Ordering::Acquire))
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -145,32 +237,34 @@ impl StorageBackend for LiveBackend {
 
     fn set_len(&self, length: u64) -> io::Result<()> {
         self.0.check()?;
-        self.0.file.set_len(length)?;
-        self.0.sums.cut(length);
+        self.0.cut(length)?;
+        self.0.length.store(length, Ordering::Release);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         self.0.check()?;
         let now = self.0.head.lock().now.clone();
-        self.0.file.sync()?;
+        if let Err(error) = self.0.file.sync() {
+            self.0.unsynced.store(true, Ordering::Release);
+            return Err(error);
+        }
         let mut head = self.0.head.lock();
         head.loose = false;
         let commit = now.primary().map(|slot| slot.id);
-        if commit.is_some() && commit != head.synced.as_ref().and_then(Header::primary).map(|slot| slot.id) {
-            // Only a witness for after a crash: it becomes durable with the next sync, or by itself.
-            match self.0.file.write_at(COPY_AT, &now.to_copy()) {
-                Ok(()) => head.loose = true,
-                Err(error) => tracing::warn!(%error, "the copy of the index's header was not written"),
-            }
-        }
+        let news = commit.is_some() && commit != head.synced.as_ref().and_then(Header::primary).map(|slot| slot.id);
         head.synced = Some(now);
+        // Only a witness for after a crash: it becomes durable with the next sync, or by itself.
+        if news && let Err(error) = self.0.write_copy(&mut head, self.0.end()) {
+            tracing::warn!(%error, "the copy of the index's header was not written");
+        }
         Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.0.check()?;
         if offset == 0 && data.len() == HEADER {
+            self.0.reach(UNIT)?;
             let mut head = self.0.head.lock();
             head.now.0.copy_from_slice(data);
             return self.0.file.write_at(0, data);
@@ -178,6 +272,7 @@ impl StorageBackend for LiveBackend {
         if !is_pages(offset, data.len()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the engine wrote a part of a page"));
         }
+        self.0.reach(offset + data.len() as u64)?;
         self.0.sums.learn(offset, data);
         self.0.file.write_at(offset, data)
     }

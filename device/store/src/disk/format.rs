@@ -97,13 +97,13 @@ fn write(file: &dyn MediumFile, superblock: &Superblock) -> io::Result<()> {
 /// that an older version can hold means the same in this one, so that nothing else changes; programs of the older
 /// version refuse it from then on.
 pub(crate) fn upgrade(medium: &dyn Medium, found: &Found) -> Result<(), FormatError> {
-    let Found { superblock, mended } = found;
-    if superblock.version == VERSION && !mended {
+    let Found { superblock, mended, .. } = found;
+    if superblock.version == VERSION && superblock.index_copy && !mended {
         return Ok(());
     }
     tracing::info!(from = superblock.version, to = VERSION, mended, "writing the superblock anew");
     let file = medium.open(SUPERBLOCK, false).map_err(io_error("opening the superblock"))?;
-    let newer = Superblock { version: VERSION, ..*superblock };
+    let newer = Superblock { version: VERSION, index_copy: true, ..*superblock };
     write(&*file, &newer).map_err(io_error("writing the superblock"))
 }
 

@@ -162,7 +162,7 @@ impl Index {
     /// Makes the index of a new store in an empty file, durably.
     pub(crate) fn format(file: Arc<dyn MediumFile>, uuid: &[u8; 16]) -> Result<(), FormatError> {
         let write = || -> Result<(), redb::Error> {
-            let engine = Builder::new().create_with_backend(LiveBackend(Pages::fresh(file.clone())))?;
+            let engine = Builder::new().create_with_backend(LiveBackend(Pages::fresh(file.clone(), *uuid)))?;
             let transaction = engine.begin_write()?;
             let value = seal(&store_key(), uuid.to_vec());
             transaction.open_table(TABLE)?.insert(&store_key(), &value[..])?;
@@ -175,20 +175,18 @@ impl Index {
     /// Opens an index that was proved, and whose records were all read. `writable`: the engine may have the file; else
     /// `incomplete` are the objects that miss records.
     pub(crate) fn open(
-        proof: Proof,
+        mut proof: Proof,
         writable: bool,
         incomplete: Option<HashSet<ObjectId>>,
         engine_cache: usize,
         cache: usize,
     ) -> Result<Self, FormatError> {
         let stopped: Arc<AtomicBool> = Arc::new(AtomicBool::new(!writable));
+        if writable {
+            proof.hand_over().map_err(redb::Error::Io).map_err(format_error("mending the index"))?;
+        }
         let pages = Pages::proved(&proof, stopped.clone());
         let engine = if writable {
-            proof
-                .reader
-                .write_mended()
-                .map_err(redb::Error::Io)
-                .map_err(format_error("mending the index"))?;
             let live = guarded(|| {
                 let mut builder = Builder::new();
                 builder.set_cache_size(engine_cache);

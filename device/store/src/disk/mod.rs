@@ -176,7 +176,7 @@ impl DiskStore {
         if file.length().map_err(io)? == 0 {
             return Err(FormatError::Truncated { name: format::INDEX.to_owned(), found: 0, expected: 1 });
         }
-        let proof = Proof::take(file, index::NAME).map_err(io)?;
+        let proof = Proof::take(file, index::NAME, superblock.uuid, superblock.index_copy).map_err(io)?;
         match proof.reader.get(&record::store_key()) {
             _ if !proof.has_table => return Err(FormatError::Foreign),
             Ok(name) => {

@@ -16,6 +16,8 @@ const VERSION_MIN: u32 = 1;
 pub(crate) const LENGTH: usize = 512;
 /// Where its copies lie in its file, in bytes: not in one physical sector, even of 4 KiB.
 pub(crate) const COPIES: [u64; 2] = [0, 4096];
+/// Where its file says that syncs failed: a sector of its own.
+pub(crate) const MARK_AT: u64 = 8192;
 /// Smallest capacity, in bytes.
 pub const MIN_CAPACITY: u64 = 1 << 20;
 /// Largest capacity, in bytes. The free map takes 32 MiB of memory for each TiB.
@@ -52,6 +54,8 @@ pub(crate) struct Superblock {
     pub(crate) reserve_blocks: u64,
     /// Blocks of one segment file; the last one may have fewer.
     pub(crate) segment_blocks: u64,
+    /// The last page of the index's file is our copy of its header.
+    pub(crate) index_copy: bool,
 }
 
 impl Superblock {
@@ -67,6 +71,7 @@ impl Superblock {
             capacity_blocks: capacity / BLOCK,
             reserve_blocks: reserve_of(capacity) / BLOCK,
             segment_blocks: segment.max(MIN_SEGMENT) / BLOCK,
+            index_copy: true,
         })
     }
 
@@ -100,6 +105,7 @@ impl Superblock {
         put(&self.reserve_blocks.to_le_bytes());
         put(&self.segment_blocks.to_le_bytes());
         put(&(BLOCK as u32).to_le_bytes());
+        put(&u32::from(self.index_copy).to_le_bytes());
         let crc = crate::crc::crc32c(&bytes[..LENGTH - 4]);
         bytes[LENGTH - 4..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -139,6 +145,11 @@ impl Superblock {
             capacity_blocks: u64_at(32),
             reserve_blocks: u64_at(40),
             segment_blocks: u64_at(48),
+            index_copy: match u32_at(60) {
+                0 => false,
+                1 => true,
+                _ => return Err(FormatError::Superblock("unknown place of the index's copy")),
+            },
         };
         if u32_at(56) != BLOCK as u32 {
             return Err(FormatError::Superblock("unknown block size"));

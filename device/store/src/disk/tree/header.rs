@@ -1,4 +1,4 @@
-//! The first sectors of the engine's file: its header with two commit slots, and our copy of it.
+//! The first sector of the engine's file, its header with two commit slots, and behind the file's end our copy of it.
 //!
 //! Does: find the commits that the file may hold; make the header that the engine is given.
 //! Contract: the header lies in one sector, so that it is not torn; a slot whose checksum is wrong is rotten.
@@ -8,11 +8,16 @@ use super::{PageRef, REGION_PAGES, UNIT, number, sum_of};
 
 /// Length of the engine's header in bytes.
 pub(crate) const HEADER: usize = 320;
-/// Where our copy of the last acknowledged header lies, in the part of the first page that the engine never touches.
-pub(crate) const COPY_AT: u64 = SECTOR as u64;
-/// Length of the copy's sector.
-pub(crate) const COPY: usize = SECTOR;
+/// Where our copy of the last acknowledged header lay first, in the page of the header.
+pub(crate) const OLD_COPY_AT: u64 = SECTOR as u64;
+/// Length of that copy.
+pub(crate) const OLD_COPY: usize = SECTOR;
+/// Length of the copy behind the end of the engine's part of the file: a page, so that no sector is both's.
+pub(crate) const COPY: usize = UNIT as usize;
 const COPY_MAGIC: &[u8; 8] = b"SEALCOPY";
+/// Where in it stands its own place in the file, and the store's name.
+const COPY_PLACE: usize = 8 + HEADER;
+const COPY_UUID: usize = COPY_PLACE + 8;
 const MAGIC: [u8; 9] = *b"redb\x1A\x0A\xA9\x0D\x0A";
 const GOD: usize = 9;
 const PRIMARY: u8 = 1;
@@ -56,14 +61,28 @@ impl Slot {
         })
     }
 
+    /// The same commit with another tree of so many of the engine's own tables.
+    pub(super) fn with_system(mut self, root: PageRef, tables: u64) -> Self {
+        self.bytes[2] = 1;
+        self.bytes[40..48].copy_from_slice(&root.number.to_le_bytes());
+        self.bytes[48..64].copy_from_slice(&root.sum.to_le_bytes());
+        self.bytes[64..72].copy_from_slice(&tables.to_le_bytes());
+        self.system = Some(root);
+        self.sealed()
+    }
+
+    fn sealed(mut self) -> Self {
+        let sum = sum_of(&self.bytes[..SLOT - 16]);
+        self.bytes[SLOT - 16..].copy_from_slice(&sum.to_le_bytes());
+        self
+    }
+
     /// The same commit without the engine's own tables: it makes them anew when it recovers.
     fn without_system(mut self) -> Self {
         self.bytes[2] = 0;
         self.bytes[40..72].fill(0);
-        let sum = sum_of(&self.bytes[..SLOT - 16]);
-        self.bytes[SLOT - 16..].copy_from_slice(&sum.to_le_bytes());
         self.system = None;
-        self
+        self.sealed()
     }
 }
 
@@ -133,8 +152,17 @@ impl Header {
     /// tables are sound.
     pub(crate) fn to_recover(commit: &Slot, system: bool, length: u64) -> Self {
         let commit = if system { *commit } else { commit.without_system() };
+        Self::of(&commit, RECOVERY, length)
+    }
+
+    /// The header of a file that the engine closed in order after `commit`, which has its book of free pages.
+    pub(super) fn closed_after(commit: &Slot, length: u64) -> Self {
+        Self::of(commit, TWO_PHASE, length)
+    }
+
+    fn of(commit: &Slot, flags: u8, length: u64) -> Self {
         let mut header = Self::frame();
-        header.0[GOD] = RECOVERY;
+        header.0[GOD] = flags;
         header.0[24..32].copy_from_slice(&Self::layout(length));
         for at in SLOTS {
             header.0[at..at + SLOT].copy_from_slice(&commit.bytes);
@@ -142,20 +170,30 @@ impl Header {
         header
     }
 
-    /// Our copy: magic (8), the header (320), zeros, CRC32C (4).
-    pub(crate) fn to_copy(&self) -> [u8; COPY] {
+    /// Our copy, to lie at `place` in the file: magic (8), the header (320), its place (8), the store's name (16), zeros,
+    /// CRC32C of the first 508 bytes (4), zeros.
+    pub(crate) fn to_copy(&self, place: u64, uuid: &[u8; 16]) -> [u8; COPY] {
         let mut bytes = [0; COPY];
         bytes[..8].copy_from_slice(COPY_MAGIC);
         bytes[8..8 + HEADER].copy_from_slice(&self.0);
-        let crc = crate::crc::crc32c(&bytes[..COPY - 4]);
-        bytes[COPY - 4..].copy_from_slice(&crc.to_le_bytes());
+        bytes[COPY_PLACE..COPY_UUID].copy_from_slice(&place.to_le_bytes());
+        bytes[COPY_UUID..COPY_UUID + 16].copy_from_slice(uuid);
+        let crc = crate::crc::crc32c(&bytes[..SECTOR - 4]);
+        bytes[SECTOR - 4..SECTOR].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    /// What [`to_copy`](Self::to_copy) wrote.
-    pub(crate) fn of_copy(bytes: &[u8; COPY]) -> Option<Self> {
-        let crc = u32::from_le_bytes(number(bytes, COPY - 4)?);
-        let sound = bytes.starts_with(COPY_MAGIC) && crate::crc::crc32c(&bytes[..COPY - 4]) == crc;
+    /// What [`to_copy`](Self::to_copy) wrote at this place of this store.
+    pub(crate) fn of_copy(bytes: &[u8; COPY], place: u64, uuid: &[u8; 16]) -> Option<Self> {
+        let its_own = bytes[COPY_PLACE..COPY_UUID] == place.to_le_bytes()
+            && bytes[COPY_UUID..COPY_UUID + 16] == *uuid;
+        Self::of_old_copy(bytes.first_chunk()?).filter(|_| its_own)
+    }
+
+    /// A copy as it was made first: without its place and the store's name.
+    pub(crate) fn of_old_copy(bytes: &[u8; OLD_COPY]) -> Option<Self> {
+        let crc = u32::from_le_bytes(number(bytes, OLD_COPY - 4)?);
+        let sound = bytes.starts_with(COPY_MAGIC) && crate::crc::crc32c(&bytes[..OLD_COPY - 4]) == crc;
         let header = bytes[8..].first_chunk()?;
         sound.then_some(Self(*header))
     }

@@ -1,17 +1,19 @@
 //! The index engine's file, read and proved without the engine.
 //!
 //! Does: parse the header, the commit slots and the nodes of redb's trees; check each page against the checksum that
-//! its parent holds (XXH3-128); mend a page in which one bit is wrong. Does not: write, or trust a byte unchecked.
+//! its parent holds (XXH3-128); mend a page in which one bit is wrong; after an unclean end, make the engine's book of
+//! free pages. Does not: trust a byte unchecked.
 //! Contract: no bytes make it panic, loop or allocate more than the file has.
 //! Truth: redb's docs/design.md, "File format" (version 3); docs/design/store.md, "The engine's file".
 
+mod book;
 mod cursor;
 mod header;
 mod proof;
 mod reader;
 
 pub(crate) use cursor::{Cursor, Lost, Step};
-pub(crate) use header::{COPY_AT, HEADER, Header};
+pub(crate) use header::{COPY, HEADER, Header};
 pub(crate) use proof::Proof;
 pub(crate) use reader::Reader;
 

@@ -10,7 +10,8 @@
 use std::io;
 use std::sync::Arc;
 
-use super::header::{COPY, COPY_AT, HEADER, Header, Slot};
+use super::book::Book;
+use super::header::{COPY, HEADER, Header, OLD_COPY, OLD_COPY_AT, Slot};
 use super::{PageRef, Reader, UNIT};
 use crate::disk::backend::Sums;
 use crate::medium::MediumFile;
@@ -24,6 +25,13 @@ pub(crate) struct Proof {
     pub(crate) sums: Arc<Sums>,
     /// What the engine is to be given as the file's header.
     pub(crate) header: Header,
+    /// The commit that counts, of a file that the engine did not close in order, or whose own tables are damaged.
+    unclean: Option<Slot>,
+    /// Where the engine's part of the file ends, in bytes. Behind it lies our copy of the header.
+    pub(crate) end: u64,
+    /// Does it? In a store of an older make it lay elsewhere.
+    has_copy: bool,
+    pub(crate) uuid: [u8; 16],
     /// Is there a slot that rotted, and no copy of it? Then the last commit may be lost.
     pub(crate) lost_commit: bool,
     /// Is our table there, or at least in doubt?
@@ -49,16 +57,35 @@ fn bad_pages(reader: &Reader, root: Option<PageRef>) -> Vec<PageRef> {
 }
 
 impl Proof {
-    /// Reads what it must. Most pages are read when the records are.
+    /// Reads what it must of the index of the store `uuid`. Most pages are read when the records are. `has_copy`: the
+    /// last page is our copy of the header, even if it cannot be read as one.
     ///
     /// # Errors
     /// When the file's length cannot be had.
-    pub(crate) fn take(file: Arc<dyn MediumFile>, table: &str) -> io::Result<Self> {
+    pub(crate) fn take(
+        file: Arc<dyn MediumFile>,
+        table: &str,
+        uuid: [u8; 16],
+        has_copy: bool,
+    ) -> io::Result<Self> {
         let length = file.length()?;
-        let (mut header, mut copy) = ([0; HEADER], [0; COPY]);
+        let mut header = [0; HEADER];
         read_some(&*file, length, 0, &mut header);
-        read_some(&*file, length, COPY_AT, &mut copy);
-        let (header, copy) = (Header(header), Header::of_copy(&copy));
+        let header = Header(header);
+        let place = (length / UNIT).saturating_sub(1) * UNIT;
+        let mut copy = [0; COPY];
+        read_some(&*file, length, place, &mut copy);
+        let copy = Header::of_copy(&copy, place, &uuid);
+        // The power may fail between the copy and the superblock that tells of it.
+        let has_copy = has_copy || copy.is_some();
+        let end = if has_copy { place } else { length / UNIT * UNIT };
+        let copy = if has_copy {
+            copy
+        } else {
+            let mut copy = [0; OLD_COPY];
+            read_some(&*file, length, OLD_COPY_AT, &mut copy);
+            Header::of_old_copy(&copy)
+        };
         let mut commits = header.commits();
         for commit in copy.iter().flat_map(Header::commits) {
             if commits.iter().all(|known| known.id != commit.id) {
@@ -69,29 +96,69 @@ impl Proof {
         let acknowledged = copy.as_ref().and_then(Header::primary).map(|slot| slot.id);
         let lost_commit = header.has_lost_slot() && acknowledged.is_none();
         let sums = Arc::new(Sums::default());
-        let mut reader = Reader::new(file.clone(), length, Some(sums.clone()));
-        let closed = commits.first().is_some_and(|commit| header.is_closed_after(commit, length));
+        let mut reader = Reader::new(file.clone(), end, Some(sums.clone()));
+        let closed = commits.first().is_some_and(|commit| header.is_closed_after(commit, end));
         let chosen = if closed { commits.first() } else { choose(&reader, &commits, acknowledged) };
         let Some(chosen) = chosen else {
-            return Ok(Self { reader, file, sums, header, lost_commit: true, has_table: true });
+            let (lost_commit, has_table, unclean) = (true, true, None);
+            return Ok(Self { reader, file, sums, header, unclean, end, has_copy, uuid, lost_commit, has_table });
         };
-        let has_table = reader.find_table(chosen.user, table);
-        let system = bad_pages(&reader, chosen.system).is_empty();
-        if !system {
-            tracing::warn!("the index engine's own tables are damaged; they are made anew");
+        let ready = closed && {
+            let sound = bad_pages(&reader, chosen.system).is_empty();
+            if !sound {
+                tracing::warn!("the index engine's own tables are damaged; they are made anew");
+            }
+            sound
+        };
+        let unclean = (!ready).then_some(*chosen);
+        if unclean.is_some() {
+            reader.watch(chosen.user);
         }
-        let header = if closed && system { header } else { Header::to_recover(chosen, system, length) };
-        Ok(Self { reader, file, sums, header, lost_commit, has_table })
+        let has_table = reader.find_table(chosen.user, table);
+        Ok(Self { reader, file, sums, header, unclean, end, has_copy, uuid, lost_commit, has_table })
+    }
+
+    /// After all records were read, of a sound file that may be written to: makes it ready for the engine.
+    ///
+    /// # Errors
+    /// When the file cannot be written to, or synced.
+    pub(crate) fn hand_over(&mut self) -> io::Result<()> {
+        self.reader.write_mended()?;
+        if let Some(commit) = self.unclean.take() {
+            // Pages of the commit may be in memory alone, and those of the one before are written over from here on.
+            self.file.sync()?;
+            self.write_book(&commit)?;
+        }
+        if !self.has_copy {
+            self.file.reserve(self.end + COPY as u64)?;
+            self.file.write_at(self.end, &self.header.to_copy(self.end, &self.uuid))?;
+            self.file.sync()?;
+            self.has_copy = true;
+        }
+        Ok(())
+    }
+
+    /// Spares the engine its walks over the file, if it can be done.
+    fn write_book(&mut self, commit: &Slot) -> io::Result<()> {
+        let book = self.reader.seen().and_then(|seen| Book::of(&seen, commit, self.end));
+        let Some(book) = book else {
+            let system = bad_pages(&self.reader, commit.system).is_empty();
+            tracing::info!(system, "the index engine recovers");
+            self.header = Header::to_recover(commit, system, self.end);
+            return Ok(());
+        };
+        // No commit refers to these places: should the power fail, they are found damaged and made anew.
+        for (offset, bytes) in &book.pages {
+            self.sums.learn(*offset, bytes);
+            self.file.write_at(*offset, bytes)?;
+        }
+        self.header = Header::closed_after(&book.commit, self.end);
+        Ok(())
     }
 
     /// After all records were read: is all of it sound, so that the engine may have the file?
     pub(crate) fn is_sound(&self) -> bool {
         !self.lost_commit && self.reader.damaged() == 0
-    }
-
-    /// Length of the file in whole pages.
-    pub(crate) fn whole_length(length: u64) -> u64 {
-        length / UNIT * UNIT
     }
 }
 

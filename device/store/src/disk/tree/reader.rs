@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use super::book::Seen;
 use super::cursor::{Cursor, Lost, Step};
 use super::{MENDABLE, Node, PageRef, Shape, definition};
 use crate::disk::backend::Sums;
@@ -31,13 +32,41 @@ pub(crate) struct Reader {
     /// Pages whose checksum was wrong; with a node, if one bit was.
     mended: Mutex<HashMap<PageRef, Option<Arc<Node>>>>,
     damaged: AtomicU64,
+    /// The pages of the commit that are loaded, while somebody wants to know.
+    seen: Mutex<Option<Seen>>,
 }
 
 impl Reader {
     /// Of a file of `length` bytes, with no table yet.
     pub(crate) fn new(file: Arc<dyn MediumFile>, length: u64, sums: Option<Arc<Sums>>) -> Self {
         let mended = Mutex::default();
-        Self { file, length, records: Err(Lost::ALL), sums, mended, damaged: AtomicU64::new(0) }
+        let (records, damaged, seen) = (Err(Lost::ALL), AtomicU64::new(0), Mutex::default());
+        Self { file, length, records, sums, mended, damaged, seen }
+    }
+
+    /// From here on, notes which pages are referred to and which are loaded, from this root.
+    pub(super) fn watch(&self, root: Option<PageRef>) {
+        let mut seen = Seen::default();
+        root.into_iter().for_each(|root| seen.refer(root));
+        *self.seen.lock() = Some(seen);
+    }
+
+    /// What was noted; nothing is from here on.
+    pub(super) fn seen(&self) -> Option<Seen> {
+        self.seen.lock().take()
+    }
+
+    fn note(&self, page: PageRef, node: &Node) {
+        if let Some(seen) = &mut *self.seen.lock()
+            && seen.load(page)
+        {
+            (0..=node.count).filter_map(|at| node.child(at)).for_each(|child| seen.refer(child));
+            // A tree of tables refers to their roots.
+            if node.leaf && node.shape == Shape::TABLES {
+                let roots = (0..node.count).filter_map(|at| definition(node.value(at)?)?.0);
+                roots.for_each(|root| seen.refer(root));
+            }
+        }
     }
 
     /// Finds our table in the tree of tables. Gives false if there is none for sure.
@@ -135,7 +164,9 @@ impl Reader {
         if !sound {
             let mut mended = self.mended.lock();
             if let Some(known) = mended.get(&page) {
-                return known.clone();
+                let known = known.clone();
+                known.iter().for_each(|node| self.note(page, node));
+                return known;
             }
             if length > MENDABLE || mended.len() >= TRIED {
                 return None;
@@ -150,6 +181,7 @@ impl Reader {
             sums.learn(offset, &bytes);
         }
         let node = Arc::new(Node::parse(bytes, shape)?);
+        self.note(page, &node);
         if !sound {
             self.mended.lock().insert(page, Some(node.clone()));
         }

@@ -1,0 +1,334 @@
+//! The engine's book of free pages, made from the pages that the walk at open found in use.
+//!
+//! Does: after an unclean end, write the tables that the engine writes when it closes in order, so that it loads them
+//! instead of walking over the whole file two more times. Does not: change a page that any commit refers to.
+//! Contract: only a walk that saw every page of the commit makes a book. Where there is none, the engine recovers by
+//! itself.
+//! Truth: docs/design/store.md, "The engine's file".
+
+use super::header::Slot;
+use super::{PageRef, REGION_PAGES, UNIT, sum_of};
+
+/// Orders of pages, from one page to a whole region.
+const ORDERS: u32 = 21;
+/// The engine's tracker of regions has room for so many at least,
+const REGIONS_MIN: u32 = 1000;
+/// and its bitmaps as many levels as so many need.
+const REGIONS_CAPACITY: u32 = 1 << 20;
+/// Regions of files that get a book: 256 GiB. Larger ones would need branches of several levels.
+const REGIONS_MAX: u64 = 64;
+/// The engine's name of the table,
+const TABLE: &[u8] = b"allocator_state";
+/// and of the types of its keys and values, each behind a byte for "the engine's own".
+const KEY_TYPE: &[u8] = b"\x01redb::AllocatorStateKey";
+const VALUE_TYPE: &[u8] = b"\x01&[u8]";
+
+/// A set of numbers.
+#[derive(Clone, Debug, Default)]
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn get(&self, at: u64) -> bool {
+        self.0.get((at / 64) as usize).is_some_and(|word| word >> (at % 64) & 1 == 1)
+    }
+
+    fn set(&mut self, at: u64, value: bool) {
+        let word = (at / 64) as usize;
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        let bit = 1 << (at % 64);
+        if value { self.0[word] |= bit } else { self.0[word] &= !bit }
+    }
+
+    fn first(&self) -> Option<u64> {
+        let word = self.0.iter().position(|word| *word != 0)?;
+        Some(word as u64 * 64 + u64::from(self.0[word].trailing_zeros()))
+    }
+}
+
+/// What a walk saw of a commit's pages.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// Units of 4 KiB, counted from the end of the header, that pages have which something refers to.
+    taken: Bits,
+    /// First units of the pages that were loaded.
+    loaded: Bits,
+    /// Pages that were referred to, less those that were loaded.
+    open: u64,
+    /// Two pages share a unit, or one has no place.
+    clash: bool,
+}
+
+impl Seen {
+    fn units(page: PageRef) -> Option<std::ops::Range<u64>> {
+        let (offset, length) = page.place()?;
+        let first = (offset - UNIT) / UNIT;
+        Some(first..first + length / UNIT)
+    }
+
+    /// Something refers to this page.
+    pub(super) fn refer(&mut self, page: PageRef) {
+        let Some(units) = Self::units(page) else {
+            self.clash = true;
+            return;
+        };
+        for unit in units {
+            self.clash |= self.taken.get(unit);
+            self.taken.set(unit, true);
+        }
+        self.open += 1;
+    }
+
+    /// This page was loaded. Gives whether it is the first time.
+    pub(super) fn load(&mut self, page: PageRef) -> bool {
+        let Some(units) = Self::units(page) else { return false };
+        if self.loaded.get(units.start) {
+            return false;
+        }
+        self.loaded.set(units.start, true);
+        self.open = self.open.wrapping_sub(1);
+        true
+    }
+
+    /// Was every page loaded that something refers to, and has each its own place?
+    fn is_whole(&self) -> bool {
+        self.open == 0 && !self.clash
+    }
+}
+
+/// The free pages of one region, by their orders, as the engine's allocator has them: no two free halves of a larger
+/// page.
+struct Region {
+    pages: u32,
+    free: Vec<Bits>,
+}
+
+impl Region {
+    fn new(seen: &Seen, region: u64, pages: u32) -> Self {
+        let mut free = vec![Bits::default(); ORDERS as usize];
+        let first = region * REGION_PAGES;
+        for page in (0..u64::from(pages)).filter(|page| !seen.taken.get(first + page)) {
+            free[0].set(page, true);
+        }
+        for order in 1..ORDERS as usize {
+            for page in 0..u64::from(pages) >> order {
+                let below = &mut free[order - 1];
+                if below.get(2 * page) && below.get(2 * page + 1) {
+                    below.set(2 * page, false);
+                    below.set(2 * page + 1, false);
+                    free[order].set(page, true);
+                }
+            }
+        }
+        Self { pages, free }
+    }
+
+    /// Takes a free page of this order.
+    fn take(&mut self, order: u32) -> Option<u64> {
+        let (found, mut page) = (order..ORDERS).find_map(|at| Some((at, self.free[at as usize].first()?)))?;
+        self.free[found as usize].set(page, false);
+        for order in (order..found).rev() {
+            page *= 2;
+            self.free[order as usize].set(page + 1, true);
+        }
+        Some(page)
+    }
+
+    /// As the engine writes it: highest order (1), zeros (3), pages (4), ends of the bitmaps (4 each), bitmaps.
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![(ORDERS - 1) as u8, 0, 0, 0];
+        bytes.extend(self.pages.to_le_bytes());
+        let bitmaps = (0..ORDERS).map(|order| {
+            let capacity = (REGION_PAGES >> order) as u32;
+            bitmap(self.pages >> order, capacity, |page| !self.free[order as usize].get(page))
+        });
+        let bitmaps: Vec<Vec<u8>> = bitmaps.collect();
+        append_with_ends(&mut bytes, &bitmaps);
+        bytes
+    }
+
+    fn highest(&self) -> Option<u32> {
+        (0..ORDERS).rev().find(|order| self.free[*order as usize].first().is_some())
+    }
+}
+
+/// Appends parts behind a table of their ends, which count from the start of `bytes`.
+fn append_with_ends(bytes: &mut Vec<u8>, parts: &[Vec<u8>]) {
+    let mut end = bytes.len() + 4 * parts.len();
+    for part in parts {
+        end += part.len();
+        bytes.extend((end as u32).to_le_bytes());
+    }
+    parts.iter().for_each(|part| bytes.extend(part));
+}
+
+/// A bitmap of the engine: levels, the lowest of which has a bit for each of `count` things, and each other one a bit for
+/// each word below, set where that has all bits set. As many levels as `capacity` things need. Bits beyond are set.
+fn bitmap(count: u32, capacity: u32, get: impl Fn(u64) -> bool) -> Vec<u8> {
+    let mut depth = 1;
+    let mut room = capacity;
+    while room > 64 {
+        room = room.div_ceil(64);
+        depth += 1;
+    }
+    let mut levels: Vec<Vec<u8>> = Vec::new();
+    let mut words: Vec<u64> = Vec::new();
+    let mut length = count;
+    for level in 0..depth {
+        let below = std::mem::take(&mut words);
+        words = vec![u64::MAX; length.div_ceil(64) as usize];
+        for at in 0..u64::from(length) {
+            let set = if level == 0 { get(at) } else { below[at as usize] == u64::MAX };
+            if !set {
+                words[(at / 64) as usize] &= !(1 << (at % 64));
+            }
+        }
+        let mut bytes = length.to_le_bytes().to_vec();
+        words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        levels.push(bytes);
+        length = length.div_ceil(64);
+    }
+    levels.reverse();
+    let mut bytes = u32::to_le_bytes(depth).to_vec();
+    append_with_ends(&mut bytes, &levels);
+    bytes
+}
+
+/// The engine's tracker: number of orders (4), lengths of the bitmaps (4 each), for each order a bitmap of the regions
+/// that have no free page of it.
+fn tracker(regions: &[Region]) -> Vec<u8> {
+    let count = REGIONS_MIN.max(regions.len() as u32);
+    let highest: Vec<Option<u32>> = regions.iter().map(Region::highest).collect();
+    let full = |order: u32, region: u64| {
+        highest.get(region as usize).copied().flatten().is_none_or(|highest| highest < order)
+    };
+    let bitmaps: Vec<Vec<u8>> =
+        (0..ORDERS).map(|order| bitmap(count, REGIONS_CAPACITY, |region| full(order, region))).collect();
+    let mut bytes = ORDERS.to_le_bytes().to_vec();
+    bitmaps.iter().for_each(|bitmap| bytes.extend((bitmap.len() as u32).to_le_bytes()));
+    bitmaps.iter().for_each(|bitmap| bytes.extend(bitmap));
+    bytes
+}
+
+/// A leaf of pairs; keys all have one width if `fixed`.
+fn leaf(pairs: &[(&[u8], &[u8])], fixed: bool) -> Vec<u8> {
+    let mut bytes = vec![1, 0];
+    bytes.extend((pairs.len() as u16).to_le_bytes());
+    let keys = 4 + pairs.len() * if fixed { 4 } else { 8 };
+    let mut end = keys;
+    let mut ends = Vec::new();
+    for (key, _) in pairs {
+        end += key.len();
+        ends.extend((end as u32).to_le_bytes());
+    }
+    if !fixed {
+        bytes.append(&mut ends);
+    }
+    for (_, value) in pairs {
+        end += value.len();
+        bytes.extend((end as u32).to_le_bytes());
+    }
+    pairs.iter().for_each(|(key, _)| bytes.extend(*key));
+    pairs.iter().for_each(|(_, value)| bytes.extend(*value));
+    bytes
+}
+
+/// A branch over leaves, with the last key of each but the last.
+fn branch(children: &[PageRef], keys: &[[u8; 5]]) -> Vec<u8> {
+    let mut bytes = vec![2, 0];
+    bytes.extend((keys.len() as u16).to_le_bytes());
+    bytes.extend([0; 4]);
+    children.iter().for_each(|child| bytes.extend(child.sum.to_le_bytes()));
+    children.iter().for_each(|child| bytes.extend(child.number.to_le_bytes()));
+    keys.iter().for_each(|key| bytes.extend(key));
+    bytes
+}
+
+/// A table's definition, as the engine has it in the tree of tables.
+fn definition(root: PageRef, pairs: u64) -> Vec<u8> {
+    let mut bytes = vec![3];
+    bytes.extend(pairs.to_le_bytes());
+    bytes.push(1);
+    bytes.extend(root.number.to_le_bytes());
+    bytes.extend(root.sum.to_le_bytes());
+    bytes.extend(pairs.to_le_bytes());
+    bytes.push(1);
+    bytes.extend(5_u32.to_le_bytes());
+    bytes.extend([0; 5]);
+    // Alignment of keys and of values.
+    bytes.extend(1_u32.to_le_bytes());
+    bytes.extend(1_u32.to_le_bytes());
+    bytes.extend((KEY_TYPE.len() as u32).to_le_bytes());
+    bytes.extend(KEY_TYPE);
+    bytes.extend(VALUE_TYPE);
+    bytes
+}
+
+fn key(tag: u8, region: u32) -> [u8; 5] {
+    let [a, b, c, d] = region.to_le_bytes();
+    [tag, a, b, c, d]
+}
+
+/// Pages to be written where nothing is, and the commit that refers to them.
+pub(super) struct Book {
+    pub(super) pages: Vec<(u64, Vec<u8>)>,
+    pub(super) commit: Slot,
+}
+
+impl Book {
+    /// The book of a commit in a file of `length` bytes; `None` if the walk did not see all of it, or there is no room.
+    pub(super) fn of(seen: &Seen, commit: &Slot, length: u64) -> Option<Self> {
+        let units = (length / UNIT).checked_sub(1)?;
+        let count = units.div_ceil(REGION_PAGES);
+        if !seen.is_whole() || !(1..=REGIONS_MAX).contains(&count) {
+            return None;
+        }
+        let in_region = |region: u64| (units - region * REGION_PAGES).min(REGION_PAGES) as u32;
+        let mut regions: Vec<Region> =
+            (0..count).map(|region| Region::new(seen, region, in_region(region))).collect();
+        // Their lengths do not depend on what is free: so all pages find their places before the book is written.
+        let mut place = |length: usize| {
+            let order = (length as u64).div_ceil(UNIT).next_power_of_two().trailing_zeros();
+            let found = regions
+                .iter_mut()
+                .enumerate()
+                .find_map(|(region, free)| Some((region as u64, free.take(order)?)));
+            found.map(|(region, page)| u64::from(order) << 59 | region << 20 | page)
+        };
+        let leaf_length = |value: usize| leaf(&[(&[0; 5], &[])], true).len() + value;
+        let region_lengths: Vec<usize> =
+            (0..count).map(|region| Region { pages: in_region(region), free: vec![Bits::default(); ORDERS as usize] }.encode().len()).collect();
+        let mut places = Vec::new();
+        for length in &region_lengths {
+            places.push(place(leaf_length(*length))?);
+        }
+        let rest_length = leaf(&[(&[0; 5], &tracker(&[])), (&[0; 5], &[0; 8])], true).len();
+        let rest_place = place(rest_length)?;
+        let keys: Vec<[u8; 5]> = (0..count as u32).map(|region| key(3, region)).collect();
+        let none = PageRef { number: 0, sum: 0 };
+        let root_place = place(branch(&vec![none; places.len() + 1], &keys).len())?;
+        let table_place = place(leaf(&[(TABLE, &definition(none, 0))], false).len())?;
+
+        let mut pages = Vec::new();
+        let mut put = |number: u64, mut bytes: Vec<u8>| -> Option<PageRef> {
+            let page = PageRef { number, sum: sum_of(&bytes) };
+            let (offset, length) = page.place()?;
+            if bytes.len() as u64 > length {
+                return None;
+            }
+            bytes.resize(length as usize, 0);
+            pages.push((offset, bytes));
+            Some(page)
+        };
+        let mut leaves = Vec::new();
+        for ((region, number), key) in regions.iter().zip(places).zip(&keys) {
+            leaves.push(put(number, leaf(&[(key, &region.encode())], true))?);
+        }
+        let (tracked, id) = (tracker(&regions), commit.id.to_le_bytes());
+        leaves.push(put(rest_place, leaf(&[(&key(4, 0), &tracked), (&key(5, 0), &id)], true))?);
+        let root = put(root_place, branch(&leaves, &keys))?;
+        let table = put(table_place, leaf(&[(TABLE, &definition(root, count + 2))], false))?;
+        Some(Self { pages, commit: commit.with_system(table, 1) })
+    }
+}
