@@ -223,7 +223,7 @@ impl Catalog {
         };
         let mut from = ObjectId::of_partition(ObjectId::FIRST_ASSIGNABLE);
         loop {
-            let found = store.list(from, SCAN_STEP)?;
+            let found = store.list_known(from, SCAN_STEP)?;
             let Some(&(last, _)) = found.last() else { break };
             for (id, kind) in found {
                 match kind {

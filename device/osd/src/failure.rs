@@ -142,7 +142,9 @@ impl Failure {
                 StoreError::NotFound(_) => "not_found",
                 StoreError::NoSpace => "no_space",
                 StoreError::TooLarge { .. } => "too_large",
-                StoreError::Damaged { .. } | StoreError::IndexDamaged { .. } => "damaged",
+                StoreError::Damaged { .. } | StoreError::IndexDamaged { .. } | StoreError::ListGap { .. } => {
+                    "damaged"
+                }
                 StoreError::Poisoned => "store_poisoned",
                 _ => "store_failed",
             },
@@ -203,7 +205,7 @@ impl Failure {
                     let field = if id.object == 0 { PARTITION } else { OBJECT };
                     (IllegalRequest, additional::INVALID_FIELD_IN_CDB, Some(Pointer::Cdb(field)))
                 }
-                StoreError::Damaged { .. } | StoreError::IndexDamaged { .. } => {
+                StoreError::Damaged { .. } | StoreError::IndexDamaged { .. } | StoreError::ListGap { .. } => {
                     (MediumError, additional::UNRECOVERED_READ_ERROR, None)
                 }
                 // A store of another kind may fail in ways of its own.

@@ -212,7 +212,7 @@ impl Walk {
         if self.queue.is_empty()
             && let Some(from) = self.from
         {
-            let listed = examiner.store.list(from, LIST_STEP)?;
+            let listed = examiner.store.list_known(from, LIST_STEP)?;
             let whole = listed.len() == LIST_STEP;
             self.from = listed.last().filter(|_| whole).and_then(|(last, _)| successor(*last));
             self.queue.extend(listed.into_iter().map(|(id, _)| id));

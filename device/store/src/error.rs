@@ -2,7 +2,7 @@
 
 use std::io;
 
-use sealstone_osd::ObjectId;
+use sealstone_osd::{ObjectId, ObjectType};
 use thiserror::Error;
 
 /// Why an operation on an open store was refused or failed. An operation that fails changes nothing.
@@ -44,6 +44,17 @@ pub enum StoreError {
     IndexDamaged {
         /// The object whose record is damaged.
         object: ObjectId,
+    },
+    /// `list`, `collections`: a page of the index is lost, and objects with ids from `from` to `to` may be on it. What comes
+    /// before is in `before`; what comes after is listed from behind `to` on.
+    #[error("objects from {from} to {to} may be lost and cannot be listed")]
+    ListGap {
+        /// What the list has before the gap.
+        before: Vec<(ObjectId, ObjectType)>,
+        /// The first id that may be lost.
+        from: ObjectId,
+        /// The last one.
+        to: ObjectId,
     },
     /// A flush, a commit or the index failed before; nothing is written until the store is opened again. Reads
     /// go on. Or the index was found damaged at open: then the store is for reading only.

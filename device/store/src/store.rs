@@ -169,8 +169,34 @@ pub trait ObjectStore: Memberships + Digests {
     /// All attributes, or those of one page, in order.
     fn attributes(&self, id: ObjectId, page: Option<u32>) -> Result<Vec<(AttributeId, Vec<u8>)>, StoreError>;
 
-    /// Up to `max` objects (at most [`MAX_LIST`]) with ids from `from` on, in order.
+    /// Up to `max` objects (at most [`MAX_LIST`]) with ids from `from` on, in order. `ListGap` if some of them may be lost
+    /// without a trace: whoever gets fewer than `max` has all there are.
     fn list(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError>;
+
+    /// As `list`, of the objects that can still be found: those that may be lost are left out.
+    fn list_known(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError> {
+        let max = max.min(MAX_LIST);
+        let (mut found, mut from) = (Vec::new(), from);
+        loop {
+            match self.list(from, max - found.len()) {
+                Err(StoreError::ListGap { before, to, .. }) => {
+                    found.extend(before);
+                    let next = match to.object.checked_add(1) {
+                        Some(object) => Some(ObjectId::new(to.partition, object)),
+                        None => to.partition.checked_add(1).map(|partition| ObjectId::new(partition, 0)),
+                    };
+                    match next {
+                        Some(next) if found.len() < max && next > from => from = next,
+                        _ => return Ok(found),
+                    }
+                }
+                rest => {
+                    found.extend(rest?);
+                    return Ok(found);
+                }
+            }
+        }
+    }
 
     /// Returns when everything acknowledged before the call is durable. `Poisoned` after one failed.
     fn flush(&self) -> Result<(), StoreError>;

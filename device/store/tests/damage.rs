@@ -123,12 +123,46 @@ fn is_said_precisely(medium: &SimMedium, what: &str) {
     for id in &named {
         assert!(lost.contains(id), "{what}: {id} is named and sound: {health:?}");
     }
+    lists_tell_what_they_miss(&store, what);
     assert_eq!(health.read_only, !lost.is_empty() || !health.faults.is_empty(), "{what}: {health:?}");
     if health.read_only {
         assert!(matches!(store.write(id(0), 0, b"x"), Err(StoreError::Poisoned)), "{what}");
         assert!(matches!(store.flush(), Err(StoreError::Poisoned)), "{what}");
     } else {
         all_is_well(&store, what);
+    }
+}
+
+/// A list is whole, or it is an error that says where objects are missing; what can be listed still is.
+fn lists_tell_what_they_miss(store: &DiskStore, what: &str) {
+    let all: BTreeSet<ObjectId> = (0..OBJECTS).map(id).chain([id(1000)]).collect();
+    let known: BTreeSet<ObjectId> =
+        store.list_known(id(0), 1000).unwrap().into_iter().map(|(id, _)| id).collect();
+    assert!(known.is_subset(&all), "{what}");
+    if let Ok(listed) = store.list(id(0), 1000) {
+        assert_eq!(listed.len(), all.len(), "{what}: a short list is given for a whole one");
+    }
+    for missing in all.difference(&known) {
+        match store.list(*missing, 1) {
+            Err(StoreError::ListGap { before, from, to }) => {
+                assert!(before.is_empty() && from <= *missing && *missing <= to, "{what}: {from} to {to}");
+            }
+            listed => panic!("{what}: {missing} is missing: {listed:?}"),
+        }
+    }
+    for id in &known {
+        let listed = match store.list(*id, 1) {
+            Err(StoreError::ListGap { before, .. }) => before,
+            listed => listed.unwrap(),
+        };
+        assert!(listed.is_empty() || listed[0].0 == *id, "{what}: {id}: {listed:?}");
+    }
+    match store.collections(id(0), 10) {
+        Ok(listed) => assert_eq!(listed, [id(1000)], "{what}"),
+        Err(StoreError::ListGap { from, to, .. }) => {
+            assert!(from <= id(1000) && id(1000) <= to, "{what}: {from} to {to}");
+        }
+        Err(error) => panic!("{what}: {error}"),
     }
 }
 
@@ -216,7 +250,8 @@ fn a_flipped_bit_in_the_header_of_the_index_costs_nothing() {
     let killed = medium.fork();
     drop(store);
     for (medium, how) in [(&medium, "closed"), (&killed, "killed")] {
-        for byte in (0..320).chain((512..1024).step_by(7)) {
+        let copy = copy_at(medium);
+        for byte in (0..320).chain((copy..copy + 512).step_by(7)) {
             let medium = medium.fork();
             let bit = byte % 8;
             medium.rot(INDEX, byte, 1 << bit);
@@ -236,23 +271,45 @@ fn a_flipped_bit_in_the_header_of_the_index_costs_nothing() {
     }
 }
 
-/// A whole sector of the header goes: the copy stands in for it.
+/// Where our copy of the index's header lies.
+fn copy_at(medium: &SimMedium) -> u64 {
+    medium.open(INDEX, false).unwrap().length().unwrap() - PAGE
+}
+
+/// The whole page of the header goes, or that of the copy: zeroed, rotten, or not to be read. The other stands in for it.
 #[test]
 fn the_header_of_the_index_may_be_lost() {
     let (medium, store) = filled();
     let killed = medium.fork();
     drop(store);
     for (medium, how) in [(&medium, "closed"), (&killed, "killed")] {
-        for sector in [0, 512] {
+        let there = bytes(medium, INDEX);
+        let places = [0, copy_at(medium)];
+        for with in [0x5A, 0] {
+            let overwrite = |medium: &SimMedium, page: u64| {
+                (page..page + PAGE).for_each(|at| medium.rot(INDEX, at, there[at as usize] ^ with));
+            };
+            for page in places {
+                let medium = medium.fork();
+                overwrite(&medium, page);
+                all_is_well(&open(&medium).unwrap(), how);
+                all_is_well(&open(&medium).unwrap(), how);
+            }
             let medium = medium.fork();
-            let there = bytes(&medium, INDEX);
-            (sector..sector + 512).for_each(|at| medium.rot(INDEX, at, there[at as usize] ^ 0x5A));
+            places.into_iter().for_each(|page| overwrite(&medium, page));
+            assert!(matches!(open(&medium), Err(FormatError::IndexLost)), "{how}: both are lost");
+        }
+        let spoil = |medium: &SimMedium, page: u64| {
+            (page..page + PAGE).step_by(512).for_each(|at| medium.spoil(INDEX, at));
+        };
+        for page in places {
+            let medium = medium.fork();
+            spoil(&medium, page);
             all_is_well(&open(&medium).unwrap(), how);
         }
         let medium = medium.fork();
-        medium.spoil(INDEX, 0);
-        medium.spoil(INDEX, 512);
-        assert!(matches!(open(&medium), Err(FormatError::IndexLost)), "{how}: both are lost");
+        places.into_iter().for_each(|page| spoil(&medium, page));
+        assert!(matches!(open(&medium), Err(FormatError::IndexLost)), "{how}: both cannot be read");
     }
 }
 

@@ -60,7 +60,7 @@ fn check_partition(run: &Run<'_>, partition: u64, buffer: &mut [u8]) -> Result<b
             if device.catalog.partition(partition).is_none() {
                 return Ok(false);
             }
-            device.store.list(from, STEP)?
+            device.store.list_known(from, STEP)?
         };
         let last = found.last().map(|(id, _)| *id);
         let whole = found.len() == STEP;

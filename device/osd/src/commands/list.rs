@@ -10,6 +10,7 @@ use sealstone_osd::cdb::{List, pointer};
 use sealstone_osd::listing::{ALLOCATION_MIN, End, HEADER, Head, Listed, entry_with_attributes};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use sealstone_seal::Permit;
+use sealstone_store::StoreError;
 
 use super::data::partition_of;
 use super::walk::Pool;
@@ -96,7 +97,14 @@ impl Source {
         match self {
             Self::Partitions => Ok(whole(device.catalog.partition_ids(from, max))),
             Self::Collections(partition) => {
-                let found = store.collections(ObjectId::new(partition, from), max)?;
+                let begin = ObjectId::new(partition, from);
+                let found = match store.collections(begin, max) {
+                    Err(error @ StoreError::ListGap { .. }) => {
+                        let (found, next) = before_gap(error, begin)?;
+                        return Ok((found.into_iter().map(|(id, _)| id.object).collect(), next));
+                    }
+                    found => found?,
+                };
                 Ok(whole(found.into_iter().filter(of(partition)).map(|id| id.object).collect()))
             }
             Self::Members(pool) if pool.kind != collections::Kind::Spontaneous => {
@@ -104,12 +112,22 @@ impl Source {
                 Ok(whole(found.into_iter().map(|(id, _)| id).collect()))
             }
             Self::Objects(partition) | Self::Members(Pool { collection: ObjectId { partition, .. }, .. }) => {
-                let found = store.list(ObjectId::new(partition, from.max(1)), max)?;
-                let last = found.last().map(|(id, _)| *id).filter(of(partition));
-                let next = next(last.map(|id| id.object), found.len() == max);
+                let begin = ObjectId::new(partition, from.max(1));
                 let wanted = |(id, kind): &(ObjectId, ObjectType)| {
                     id.partition == partition && *kind == ObjectType::User
                 };
+                let found = match store.list(begin, max) {
+                    Err(error @ StoreError::ListGap { .. }) => {
+                        let (found, next) = before_gap(error, begin)?;
+                        return Ok((
+                            found.iter().filter(|one| wanted(one)).map(|(id, _)| id.object).collect(),
+                            next,
+                        ));
+                    }
+                    found => found?,
+                };
+                let last = found.last().map(|(id, _)| *id).filter(of(partition));
+                let next = next(last.map(|id| id.object), found.len() == max);
                 Ok((found.iter().filter(|one| wanted(one)).map(|(id, _)| id.object).collect(), next))
             }
         }
@@ -121,6 +139,23 @@ impl Source {
             Self::Collections(_) => (ObjectId::new(partition, number), ObjectType::Collection),
             Self::Objects(_) | Self::Members(_) => (ObjectId::new(partition, number), ObjectType::User),
         }
+    }
+}
+
+/// Ids and kinds in a list, and where to go on.
+type Before = (Vec<(ObjectId, ObjectType)>, Option<u64>);
+
+/// What a list from `begin` on has before ids that may be lost, and where those begin: whoever goes on there is told.
+fn before_gap(error: StoreError, begin: ObjectId) -> Result<Before, Failure> {
+    match error {
+        StoreError::ListGap { mut before, from, to } if from.partition > begin.partition => {
+            // It does not concern this partition.
+            before.retain(|(id, _)| id.partition == begin.partition);
+            tracing::debug!(%from, %to, "behind this partition, objects may be lost");
+            Ok((before, None))
+        }
+        StoreError::ListGap { before, from, .. } if from > begin => Ok((before, Some(from.object))),
+        error => Err(error.into()),
     }
 }
 
@@ -195,7 +230,13 @@ fn fill(
     while let Some(first) = from {
         let _grasp = run.steps.reach(Reach::Look(list.object));
         run.steps.authority()?;
-        let (ids, next) = source.part(device, first, step)?;
+        let (ids, next) = match source.part(device, first, step) {
+            // What comes before is given, and the list goes on where nothing can be.
+            Err(Failure::Store(StoreError::ListGap { .. })) if first > list.initial => {
+                return Ok(Some(first));
+            }
+            part => part?,
+        };
         for number in ids {
             let room = if with_attributes {
                 let entry = entry(run, source, list.object.partition, number)?;
@@ -242,7 +283,7 @@ fn entry(run: &Run<'_>, source: Source, partition: u64, number: u64) -> Result<V
     let view = View { device: run.device, id, kind, now_ms: run.now_ms, current: &current };
     let pairs = match run.entries.wishes.pairs(&view, &run.entries.permit) {
         // It went away while it was looked at: its attributes went with it.
-        Err(Failure::Store(sealstone_store::StoreError::NotFound(_))) => Vec::new(),
+        Err(Failure::Store(StoreError::NotFound(_))) => Vec::new(),
         pairs => pairs?,
     };
     let pairs: Vec<(AttributeId, &[u8])> = pairs.iter().map(|(id, value)| (*id, value.as_slice())).collect();

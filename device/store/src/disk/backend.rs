@@ -123,7 +123,12 @@ impl Pages {
         Self { file, sums, uuid, head, length, end, stopped, unsynced }
     }
 
-    fn end(&self) -> u64 {
+    /// By how many bytes the file can still grow, if that is known.
+    pub(crate) fn spare(&self) -> Option<u64> {
+        self.file.spare()
+    }
+
+    pub(crate) fn end(&self) -> u64 {
         self.end.load(Ordering::Acquire)
     }
 
@@ -252,7 +257,8 @@ impl StorageBackend for LiveBackend {
         let mut head = self.0.head.lock();
         head.loose = false;
         let commit = now.primary().map(|slot| slot.id);
-        let news = commit.is_some() && commit != head.synced.as_ref().and_then(Header::primary).map(|slot| slot.id);
+        let news =
+            commit.is_some() && commit != head.synced.as_ref().and_then(Header::primary).map(|slot| slot.id);
         head.synced = Some(now);
         // Only a witness for after a crash: it becomes durable with the next sync, or by itself.
         if news && let Err(error) = self.0.write_copy(&mut head, self.0.end()) {

@@ -7,7 +7,7 @@ use std::io;
 
 use super::index::Index;
 use super::segments::{Segments, is_segment};
-use super::superblock::{COPIES, LENGTH, State, Superblock, VERSION};
+use super::superblock::{COPIES, LENGTH, MARK_AT, State, Superblock, VERSION};
 use crate::FormatError;
 use crate::medium::{Medium, MediumFile};
 
@@ -15,6 +15,8 @@ use crate::medium::{Medium, MediumFile};
 const SUPERBLOCK: &str = "superblock";
 /// Name of the index's file.
 pub(crate) const INDEX: &str = "index.redb";
+/// What the superblock's file says at its third place after a sync failed.
+const MARK: &[u8; 8] = b"SEALMARK";
 /// Most segment files of a store; larger capacities have larger segments.
 const MAX_SEGMENTS: u64 = 64;
 /// Usual length of a segment file, in bytes.
@@ -65,6 +67,7 @@ pub fn format(medium: &dyn Medium, options: &FormatOptions) -> Result<(), Format
     }
     // From here on there is no store: a crash leaves "formatting", or an empty superblock.
     let file = medium.open(SUPERBLOCK, true).map_err(io_error("making the superblock"))?;
+    file.write_at(MARK_AT, &[0; LENGTH]).map_err(io_error("writing the superblock"))?;
     write(&*file, &superblock).map_err(io_error("writing the superblock"))?;
     medium.sync_names().map_err(io_error("making names durable"))?;
     for name in medium.list().map_err(io_error("listing files"))? {
@@ -97,14 +100,63 @@ fn write(file: &dyn MediumFile, superblock: &Superblock) -> io::Result<()> {
 /// that an older version can hold means the same in this one, so that nothing else changes; programs of the older
 /// version refuse it from then on.
 pub(crate) fn upgrade(medium: &dyn Medium, found: &Found) -> Result<(), FormatError> {
-    let Found { superblock, mended, .. } = found;
-    if superblock.version == VERSION && superblock.index_copy && !mended {
+    let Found { superblock, mended, suspect } = found;
+    if superblock.version == VERSION && superblock.index_copy && !mended && !suspect {
         return Ok(());
     }
     tracing::info!(from = superblock.version, to = VERSION, mended, "writing the superblock anew");
     let file = medium.open(SUPERBLOCK, false).map_err(io_error("opening the superblock"))?;
     let newer = Superblock { version: VERSION, index_copy: true, ..*superblock };
-    write(&*file, &newer).map_err(io_error("writing the superblock"))
+    write(&*file, &newer).map_err(io_error("writing the superblock"))?;
+    // Last: until here, whoever opens the store has to do all of it again.
+    let unmark = || {
+        file.write_at(MARK_AT, &[0; LENGTH])?;
+        file.sync()
+    };
+    unmark().map_err(io_error("writing the superblock"))
+}
+
+/// A sync failed: says so to whoever opens the store next while this system runs. What it remembers of the index may
+/// not be on the medium, though it counts as written; after a start of the system it is forgotten, and so may be this.
+pub(crate) fn mark(medium: &dyn Medium) {
+    let write = || {
+        let mut sector = [0; LENGTH];
+        sector[..8].copy_from_slice(MARK);
+        medium.open(SUPERBLOCK, false)?.write_at(MARK_AT, &sector)
+    };
+    if let Err(error) = write() {
+        tracing::error!(%error, "that a sync failed could not be noted: restart the machine before opening the store again");
+    }
+}
+
+/// After a sync failed in another opening: writes again, durably, what the system remembers of the index's file. A page
+/// that cannot be read stays as it is.
+pub(crate) fn rewrite(file: &dyn MediumFile) -> io::Result<()> {
+    const PIECE: u64 = 1 << 20;
+    const PAGE: u64 = 4096;
+    let length = file.length()?;
+    let mut buffer = vec![0; PIECE as usize];
+    for start in (0..length).step_by(PIECE as usize) {
+        let piece = PIECE.min(length - start);
+        let bytes = &mut buffer[..piece as usize];
+        if file.read_at(start, bytes).is_ok() {
+            file.write_at(start, bytes)?;
+            continue;
+        }
+        for at in (start..start + piece).step_by(PAGE as usize) {
+            let bytes = &mut buffer[..PAGE.min(length - at) as usize];
+            match file.read_at(at, bytes) {
+                Ok(()) => file.write_at(at, bytes)?,
+                Err(error) => tracing::warn!(%error, at, "a page of the index cannot be read"),
+            }
+        }
+    }
+    file.sync()
+}
+
+/// Was a store begun here and never finished, or none at all? Then nothing was ever acknowledged.
+pub(crate) fn is_unfinished(medium: &dyn Medium) -> bool {
+    matches!(find(medium), Err(FormatError::NotFormatted | FormatError::FormatIncomplete))
 }
 
 /// The superblock of a finished store.
@@ -113,6 +165,8 @@ pub(crate) struct Found {
     pub(crate) superblock: Superblock,
     /// Is one of its copies damaged, or older than the other?
     pub(crate) mended: bool,
+    /// Did a sync fail in another opening?
+    pub(crate) suspect: bool,
 }
 
 /// The copy at `at`. What cannot be read is damaged.
@@ -148,7 +202,11 @@ pub(crate) fn find(medium: &dyn Medium) -> Result<Found, FormatError> {
     };
     match superblock.state {
         State::Formatting => Err(FormatError::FormatIncomplete),
-        State::Ready => Ok(Found { superblock, mended }),
+        State::Ready => {
+            let mut sector = [0; 8];
+            let suspect = file.read_at(MARK_AT, &mut sector).is_ok() && sector == *MARK;
+            Ok(Found { superblock, mended, suspect })
+        }
     }
 }
 

@@ -168,6 +168,9 @@ impl DiskStore {
     pub(crate) fn poison(&self, engine_failed: bool) {
         tracing::error!(engine_failed, "the store is poisoned: it refuses writes until opened again");
         self.index.stop(engine_failed);
+        if !engine_failed || self.index.is_unsynced() {
+            super::format::mark(&*self.medium);
+        }
     }
 
     /// Makes all that was acknowledged durable.
@@ -255,6 +258,7 @@ impl DiskStore {
         }
         self.index.settle(&group);
         self.space.lock().recycle(&group.freed);
+        self.measure_room();
         self.groups.committed.store(number, Ordering::Release);
         Ok(())
     }
@@ -272,7 +276,7 @@ impl DiskStore {
             let space = self.space.lock();
             space.free() < self.low_water && space.pending() > 0
         };
-        if (heavy || held_back) && !self.groups.gate.holds() {
+        if (heavy || held_back || self.is_index_tight()) && !self.groups.gate.holds() {
             // A failure poisons the store; the operation that follows reports it.
             if let Err(error) = self.commit_now() {
                 tracing::error!(%error, "commit before an operation failed");

@@ -5,6 +5,7 @@
 //! Contract: an object's keys are changed by one thread at a time, and not while another reads them (the
 //! object's lock); then a value found nowhere above redb is the one in redb, and may be cached.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound::Included;
 use std::ops::RangeInclusive;
@@ -16,7 +17,7 @@ use super::backend::{LiveBackend, Pages};
 use super::cache::Cache;
 use super::record::{Key, Rotten, Value, is_object, object_of, seal, store_key};
 use super::space::Run;
-use super::tree::{Cursor, Proof, Reader, Step};
+use super::tree::{Cursor, Lost, Proof, Reader, Step};
 use crate::medium::MediumFile;
 use crate::{FormatError, StoreError};
 use parking_lot::RwLock;
@@ -52,6 +53,13 @@ impl Overlay {
             self.weight -= weight(&old);
         }
     }
+}
+
+/// What a scan does where records may be lost.
+enum OnLost {
+    PassBy,
+    Give(Found),
+    End,
 }
 
 /// A record of a scan.
@@ -162,7 +170,8 @@ impl Index {
     /// Makes the index of a new store in an empty file, durably.
     pub(crate) fn format(file: Arc<dyn MediumFile>, uuid: &[u8; 16]) -> Result<(), FormatError> {
         let write = || -> Result<(), redb::Error> {
-            let engine = Builder::new().create_with_backend(LiveBackend(Pages::fresh(file.clone(), *uuid)))?;
+            let engine =
+                Builder::new().create_with_backend(LiveBackend(Pages::fresh(file.clone(), *uuid)))?;
             let transaction = engine.begin_write()?;
             let value = seal(&store_key(), uuid.to_vec());
             transaction.open_table(TABLE)?.insert(&store_key(), &value[..])?;
@@ -272,7 +281,11 @@ impl Index {
     /// that is rotten.
     pub(crate) fn scan(&self, range: RangeInclusive<Key>, max: usize) -> Result<Vec<Found>, StoreError> {
         let tell = self.may_be(range.start());
-        self.scan_all(range, max, tell)
+        let rotten = |lost: Lost| {
+            let first = lost.after.unwrap_or(*range.start()).max(*range.start());
+            Some((first, Err(Rotten)))
+        };
+        self.scan_all(&range, max, |lost| rotten(lost).filter(|_| tell).map_or(OnLost::PassBy, OnLost::Give))
     }
 
     /// As [`scan`](Self::scan), without records that are lost.
@@ -281,39 +294,71 @@ impl Index {
         range: RangeInclusive<Key>,
         max: usize,
     ) -> Result<Vec<Found>, StoreError> {
-        self.scan_all(range, max, false)
+        self.scan_all(&range, max, |_| OnLost::PassBy)
     }
 
-    fn scan_all(&self, range: RangeInclusive<Key>, max: usize, tell: bool) -> Result<Vec<Found>, StoreError> {
+    /// Up to `max` records of the merged view, in order, up to where records may be lost; and where that is.
+    pub(crate) fn scan_to_gap(
+        &self,
+        range: RangeInclusive<Key>,
+        max: usize,
+    ) -> Result<(Vec<Found>, Option<Lost>), StoreError> {
+        let gap = Cell::new(None);
+        let mut found = self.scan_all(&range, max, |lost| {
+            gap.set(Some(lost));
+            OnLost::End
+        })?;
+        let gap = gap.into_inner();
+        // What changed since may lie behind it.
+        if let Some(after) = gap.and_then(|lost: Lost| lost.after) {
+            found.retain(|(key, _)| *key <= after);
+        } else if gap.is_some() {
+            found.clear();
+        }
+        Ok((found, gap))
+    }
+
+    fn scan_all(
+        &self,
+        range: &RangeInclusive<Key>,
+        max: usize,
+        on_lost: impl Fn(Lost) -> OnLost,
+    ) -> Result<Vec<Found>, StoreError> {
         // The layers stay locked, so that the view is one moment's.
         let layers = self.layers.read();
         let live = |engine: &Database| {
             let table = engine.begin_read()?.open_table(TABLE)?;
             let mut below = table.range::<&[u8; 25]>(range.start()..=range.end())?;
-            layers.merge(&range, max, || match below.next().transpose()? {
+            layers.merge(range, max, || match below.next().transpose()? {
                 Some((key, value)) => Ok(Some((*key.value(), Value::parse(key.value(), value.value())))),
                 None => Ok(None),
             })
         };
         let frozen = |reader: &Reader| {
             let mut cursor = Cursor::new(reader, *range.start(), *range.end());
+            let mut ended = false;
             let next = || {
-                loop {
+                while !ended {
                     let found = match cursor.current() {
                         None => return Ok::<_, std::convert::Infallible>(None),
                         Some(Step::Record(key, value)) => Some((*key, Value::parse(key, value))),
-                        Some(Step::Lost(lost)) => {
-                            let first = lost.after.unwrap_or(*range.start()).max(*range.start());
-                            tell.then_some((first, Err(Rotten)))
-                        }
+                        Some(Step::Lost(lost)) => match on_lost(lost) {
+                            OnLost::PassBy => None,
+                            OnLost::Give(found) => Some(found),
+                            OnLost::End => {
+                                ended = true;
+                                None
+                            }
+                        },
                     };
                     cursor.pass();
                     if found.is_some() {
                         return Ok(found);
                     }
                 }
+                Ok(None)
             };
-            match layers.merge(&range, max, next) {
+            match layers.merge(range, max, next) {
                 Ok(found) => found,
                 Err(never) => match never {},
             }
@@ -335,6 +380,28 @@ impl Index {
     /// Is there anything that a commit would write?
     pub(crate) fn is_dirty(&self) -> bool {
         !self.layers.read().open.is_empty()
+    }
+
+    /// How many changes the open group has, and the memory that they take, about, in bytes.
+    pub(crate) fn open_changes(&self) -> (u64, u64) {
+        let layers = self.layers.read();
+        (layers.open.changes.len() as u64, layers.open.weight as u64)
+    }
+
+    /// Room for more pages, in bytes, if the medium bounds it. What is free within the file counts only where the file
+    /// can grow by less than `plenty`.
+    pub(crate) fn room(&self, plenty: u64) -> Option<u64> {
+        let spare = self.pages.spare()?;
+        if spare >= plenty {
+            return Some(spare);
+        }
+        let used = self.pages.frozen(NAME).used_bytes()?;
+        Some(spare + self.pages.end().saturating_sub(used))
+    }
+
+    /// May what was written to the index not be on the medium, whatever the system says?
+    pub(crate) fn is_unsynced(&self) -> bool {
+        self.pages.is_unsynced()
     }
 
     /// Memory that the open group's changes take, about, in bytes.

@@ -9,11 +9,11 @@
 use parking_lot::RwLockWriteGuard;
 use sealstone_osd::{ObjectId, ObjectType};
 
-use super::DiskStore;
 use super::record::{
     Key, Rotten, Value, all_collections, collection_key, member_key, membership_key, object_key, object_of,
     sub_of,
 };
+use super::{DiskStore, list_to_gap};
 use crate::memberships::{MAX_MEMBERSHIPS, Memberships};
 use crate::{MAX_LIST, StoreError};
 
@@ -163,6 +163,7 @@ impl DiskStore {
 impl Memberships for DiskStore {
     fn join(&self, collection: ObjectId, member: u64, slot: u32) -> Result<bool, StoreError> {
         self.make_room();
+        self.room_for_records()?;
         let object = ObjectId::new(collection.partition, member);
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
@@ -228,7 +229,9 @@ impl Memberships for DiskStore {
     }
 
     fn collections(&self, from: ObjectId, max: usize) -> Result<Vec<ObjectId>, StoreError> {
-        let found = self.index.scan_known(collection_key(from)..=all_collections().1, max.min(MAX_LIST))?;
-        Ok(found.into_iter().map(|(key, _)| object_of(&key)).collect())
+        let range = collection_key(from)..=all_collections().1;
+        let (found, gap) = self.index.scan_to_gap(range.clone(), max.min(MAX_LIST))?;
+        let found = found.into_iter().map(|(key, _)| (object_of(&key), ObjectType::Collection)).collect();
+        Ok(list_to_gap(found, gap, &range)?.into_iter().map(|(id, _)| id).collect())
     }
 }

@@ -23,6 +23,7 @@ mod prepared;
 mod punch;
 mod read;
 mod record;
+mod room;
 mod segments;
 mod share;
 mod shares;
@@ -37,7 +38,7 @@ mod tree;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -52,6 +53,7 @@ pub use format::{FormatOptions, format};
 pub use space::{FreeRuns, HandedOut};
 pub use superblock::{MAX_CAPACITY, MIN_CAPACITY};
 
+pub(crate) use format::is_unfinished;
 pub(crate) use group::Inside;
 pub(crate) use superblock::reserve_of;
 
@@ -61,11 +63,12 @@ use record::{
     Key, ObjectRecord, Rotten, Value, all_objects, attribute_key, attribute_of, collection_key, object_key,
     object_of,
 };
+use room::Room;
 use segments::Segments;
 use space::{FreeMap, Run};
 use stage::{Stage, Stop};
 use survey::Claim;
-use tree::Proof;
+use tree::{Lost, Proof};
 
 use crate::damage::{Damage, DamageBook, DamageKind, StoreFault};
 use crate::medium::{Io, Medium};
@@ -141,8 +144,10 @@ pub struct DiskStore {
     capacity_blocks: u64,
     /// Free blocks below which a group that holds back freed ones is closed.
     low_water: u64,
-    /// Keeps the medium's lock.
-    _medium: Arc<dyn Medium>,
+    /// Room for more records, by the last commit.
+    room: Room,
+    /// Keeps its lock, too.
+    medium: Arc<dyn Medium>,
 }
 
 impl std::fmt::Debug for DiskStore {
@@ -176,6 +181,11 @@ impl DiskStore {
         if file.length().map_err(io)? == 0 {
             return Err(FormatError::Truncated { name: format::INDEX.to_owned(), found: 0, expected: 1 });
         }
+        if found.suspect {
+            tracing::warn!("a sync failed when this store was open before: its index is written again");
+            format::rewrite(&*file).map_err(io)?;
+            medium.rewrite_names().map_err(io)?;
+        }
         let proof = Proof::take(file, index::NAME, superblock.uuid, superblock.index_copy).map_err(io)?;
         match proof.reader.get(&record::store_key()) {
             _ if !proof.has_table => return Err(FormatError::Foreign),
@@ -185,7 +195,7 @@ impl DiskStore {
                     return Err(FormatError::Foreign);
                 }
             }
-            Err(tree::Lost::ALL) => return Err(FormatError::IndexLost),
+            Err(Lost::ALL) => return Err(FormatError::IndexLost),
             // Its page is damaged; all that can be known of the rest may still be.
             Err(_) => {}
         }
@@ -216,11 +226,12 @@ impl DiskStore {
             tracing::error!(?faults, "the store is damaged: it opens for reading only");
         }
         let incomplete = survey.damage.incomplete();
-        let index = Index::open(proof, writable, incomplete, options.index_cache, options.record_cache)?;
+        let index = Index::open(proof, writable, incomplete, options.index_cache, options.record_cache)
+            .inspect_err(|_| format::mark(&*medium))?;
         if writable {
             format::upgrade(&*medium, &found)?;
         }
-        Ok(Self {
+        let store = Self {
             groups: Groups::new(index.stopped()),
             profiles: RwLock::new(survey.profiles),
             index,
@@ -235,8 +246,11 @@ impl DiskStore {
             options,
             capacity_blocks: superblock.capacity_blocks,
             low_water: superblock.reserve_blocks / 2,
-            _medium: medium,
-        })
+            room: Room::unknown(),
+            medium,
+        };
+        store.measure_room();
+        Ok(store)
     }
 
     /// How the free blocks lie now, and how those lay that were handed out since the store was opened: its
@@ -374,8 +388,27 @@ fn stop_error(stop: Stop) -> StoreError {
     }
 }
 
+/// What was found of a list, or that ids are missing in it.
+fn list_to_gap(
+    found: Vec<(ObjectId, ObjectType)>,
+    gap: Option<Lost>,
+    range: &RangeInclusive<Key>,
+) -> Result<Vec<(ObjectId, ObjectType)>, StoreError> {
+    let Some(gap) = gap else { return Ok(found) };
+    let (first, last) = (range.start(), range.end());
+    let behind = |id: ObjectId| match id.object.checked_add(1) {
+        Some(object) => ObjectId::new(id.partition, object),
+        None => ObjectId::new(id.partition.saturating_add(1), 0),
+    };
+    let from =
+        gap.after.filter(|after| after >= first).map_or(object_of(first), |after| behind(object_of(&after)));
+    let to =
+        gap.through.filter(|through| through < last).map_or(object_of(last), |through| object_of(&through));
+    Err(StoreError::ListGap { before: found, from, to })
+}
+
 /// Keys of an object's attributes, of all pages or of one.
-fn attribute_range(id: ObjectId, page: Option<u32>) -> std::ops::RangeInclusive<Key> {
+fn attribute_range(id: ObjectId, page: Option<u32>) -> RangeInclusive<Key> {
     let (first, last) = page.map_or((0, u32::MAX), |page| (page, page));
     attribute_key(id, AttributeId { page: first, number: 0 })
         ..=attribute_key(id, AttributeId { page: last, number: u32::MAX })
@@ -389,6 +422,7 @@ impl ObjectStore for DiskStore {
 
     fn create(&self, id: ObjectId, kind: ObjectType) -> Result<(), StoreError> {
         self.make_room();
+        self.room_for_records()?;
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
         let _lock = self.lock(id).write();
@@ -464,6 +498,7 @@ impl ObjectStore for DiskStore {
 
     fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError> {
         self.make_room();
+        self.room_for_records()?;
         self.try_share(from, to).map_err(stop_error)?;
         self.changed(to, 0..u64::MAX, false);
         Ok(())
@@ -496,6 +531,9 @@ impl ObjectStore for DiskStore {
 
     fn set_attribute(&self, id: ObjectId, attribute: AttributeId, value: &[u8]) -> Result<(), StoreError> {
         let key = attribute_key(id, attribute);
+        if !value.is_empty() {
+            self.room_for_records()?;
+        }
         self.change(id, None, |stage| {
             let old = match self.index.get(&key)? {
                 Some(Ok(Value::Attribute(old))) => old.len(),
@@ -533,13 +571,15 @@ impl ObjectStore for DiskStore {
     }
 
     fn list(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError> {
-        let found = self.index.scan_known(object_key(from)..=all_objects().1, max.min(MAX_LIST))?;
+        let range = object_key(from)..=all_objects().1;
+        let (found, gap) = self.index.scan_to_gap(range.clone(), max.min(MAX_LIST))?;
         let kind = |value| match value {
             Ok(Value::Object(record)) => record.kind,
             // A damaged record is listed, so that the object can be removed.
             Ok(_) | Err(Rotten) => ObjectType::User,
         };
-        Ok(found.into_iter().map(|(key, value)| (object_of(&key), kind(value))).collect())
+        let found = found.into_iter().map(|(key, value)| (object_of(&key), kind(value))).collect();
+        list_to_gap(found, gap, &range)
     }
 
     fn flush(&self) -> Result<(), StoreError> {

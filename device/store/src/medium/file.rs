@@ -106,6 +106,20 @@ impl RealFile {
         Self { file, direct: None }
     }
 
+    /// Discards blocks of a block device. What was discarded may read as anything, which is no harm: nobody reads a free
+    /// block, and one that is taken again is written as a whole before.
+    pub(super) fn discard_blocks(&self, offset: u64, length: u64) -> io::Result<()> {
+        let zeroed = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // A hole reads as zeros: devices that do not promise that of what they unmap refuse it, and take the other.
+        for flags in [zeroed, zeroed | FallocateFlags::NO_HIDE_STALE] {
+            match fallocate(&self.file, flags, offset, length) {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+                result => return Ok(result?),
+            }
+        }
+        Ok(())
+    }
+
     /// The same file with its bytes read and written past the page cache.
     pub(super) fn direct(&self, path: &Path) -> io::Result<Self> {
         Ok(Self { file: self.file.try_clone()?, direct: Some(DirectFile::open(path)?) })

@@ -48,6 +48,12 @@ pub trait Medium: Send + Sync {
 
     /// Makes created and deleted names durable.
     fn sync_names(&self) -> io::Result<()>;
+
+    /// After a sync failed in another opening: writes again, durably, what this medium keeps of its own about its files.
+    /// What the system remembers of it may be nowhere else.
+    fn rewrite_names(&self) -> io::Result<()> {
+        self.sync_names()
+    }
 }
 
 /// One open file. Positions are bytes; there is no cursor, so all threads may use it at once.
@@ -62,6 +68,11 @@ pub trait MediumFile: Send + Sync {
     /// written, nobody waits for that.
     fn reserve(&self, length: u64) -> io::Result<()> {
         self.set_len(length)
+    }
+
+    /// By how many bytes the file can grow, if the medium knows; others may take them first.
+    fn spare(&self) -> Option<u64> {
+        None
     }
 
     /// Fills `into` from `offset`. `UnexpectedEof` if the file ends before.

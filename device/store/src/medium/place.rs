@@ -27,14 +27,15 @@ fn failed(doing: &'static str) -> impl Fn(io::Error) -> FormatError {
 /// # Errors
 /// Those that [`bind_device`] would answer.
 pub fn survey_device(device: impl AsRef<Path>, overwrite: bool) -> Result<u64, FormatError> {
-    DeviceMedium::survey(&BlockDevice::open(device)?, overwrite)
+    let device: Arc<dyn MediumFile> = Arc::new(BlockDevice::open(device)?);
+    DeviceMedium::survey(&device, overwrite)
 }
 
 /// Labels a device and ties the folder to it; gives the device, still without a store.
 ///
 /// # Errors
-/// `AlreadyFormatted` if the folder names a device or, unless `overwrite`, the device has a label; else as
-/// [`BlockDevice::open`] and [`DeviceMedium::format`].
+/// `AlreadyFormatted` if the folder names another device, or this one with a store or, unless `overwrite`, the device has
+/// a label and its store was finished; else as [`BlockDevice::open`] and [`DeviceMedium::format`].
 pub fn bind_device(
     folder: impl AsRef<Path>,
     device: impl AsRef<Path>,
@@ -43,11 +44,19 @@ pub fn bind_device(
 ) -> Result<DeviceMedium, FormatError> {
     let (folder, path) = (folder.as_ref(), device.as_ref());
     let _held = FileMedium::open(folder)?;
-    if fs::symlink_metadata(folder.join(LINK)).is_ok() {
-        return Err(FormatError::AlreadyFormatted);
-    }
     // The path as given: /dev/disk/by-id/… stays true where /dev/sdX does not.
     let path = std::path::absolute(path).map_err(failed("finding the device"))?;
+    let link = folder.join(LINK);
+    if fs::symlink_metadata(&link).is_ok() {
+        // The same as the last time, when it was interrupted, and there is no store yet?
+        let same = fs::read_link(&link).is_ok_and(|target| target == path);
+        let device: Arc<dyn MediumFile> = Arc::new(BlockDevice::open(&path)?);
+        if !same || DeviceMedium::survey(&device, false).is_err() {
+            return Err(FormatError::AlreadyFormatted);
+        }
+        drop(device);
+        fs::remove_file(&link).map_err(failed("naming the device"))?;
+    }
     let medium = DeviceMedium::format(Arc::new(BlockDevice::open(&path)?), uuid, overwrite)?;
     let tie = || -> io::Result<()> {
         let mut file =
@@ -111,6 +120,10 @@ impl Medium for Tied {
 
     fn sync_names(&self) -> io::Result<()> {
         self.device.sync_names()
+    }
+
+    fn rewrite_names(&self) -> io::Result<()> {
+        self.device.rewrite_names()
     }
 }
 

@@ -297,8 +297,13 @@ impl Book {
             found.map(|(region, page)| u64::from(order) << 59 | region << 20 | page)
         };
         let leaf_length = |value: usize| leaf(&[(&[0; 5], &[])], true).len() + value;
-        let region_lengths: Vec<usize> =
-            (0..count).map(|region| Region { pages: in_region(region), free: vec![Bits::default(); ORDERS as usize] }.encode().len()).collect();
+        let region_lengths: Vec<usize> = (0..count)
+            .map(|region| {
+                Region { pages: in_region(region), free: vec![Bits::default(); ORDERS as usize] }
+                    .encode()
+                    .len()
+            })
+            .collect();
         let mut places = Vec::new();
         for length in &region_lengths {
             places.push(place(leaf_length(*length))?);

@@ -185,8 +185,8 @@ impl Header {
 
     /// What [`to_copy`](Self::to_copy) wrote at this place of this store.
     pub(crate) fn of_copy(bytes: &[u8; COPY], place: u64, uuid: &[u8; 16]) -> Option<Self> {
-        let its_own = bytes[COPY_PLACE..COPY_UUID] == place.to_le_bytes()
-            && bytes[COPY_UUID..COPY_UUID + 16] == *uuid;
+        let its_own =
+            bytes[COPY_PLACE..COPY_UUID] == place.to_le_bytes() && bytes[COPY_UUID..COPY_UUID + 16] == *uuid;
         Self::of_old_copy(bytes.first_chunk()?).filter(|_| its_own)
     }
 

@@ -12,6 +12,9 @@ mod header;
 mod proof;
 mod reader;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use cursor::{Cursor, Lost, Step};
 pub(crate) use header::{COPY, HEADER, Header};
 pub(crate) use proof::Proof;

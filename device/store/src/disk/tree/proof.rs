@@ -101,7 +101,18 @@ impl Proof {
         let chosen = if closed { commits.first() } else { choose(&reader, &commits, acknowledged) };
         let Some(chosen) = chosen else {
             let (lost_commit, has_table, unclean) = (true, true, None);
-            return Ok(Self { reader, file, sums, header, unclean, end, has_copy, uuid, lost_commit, has_table });
+            return Ok(Self {
+                reader,
+                file,
+                sums,
+                header,
+                unclean,
+                end,
+                has_copy,
+                uuid,
+                lost_commit,
+                has_table,
+            });
         };
         let ready = closed && {
             let sound = bad_pages(&reader, chosen.system).is_empty();

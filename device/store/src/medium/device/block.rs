@@ -23,6 +23,8 @@ pub struct BlockDevice {
     /// The way for data, if it is another one.
     data: Option<RealFile>,
     length: u64,
+    /// Or a file that stands in for one?
+    is_device: bool,
 }
 
 impl BlockDevice {
@@ -69,7 +71,7 @@ impl BlockDevice {
         let file = RealFile::new(file);
         let direct = || file.direct(path).map_err(failed("opening the device past the page cache"));
         let data = if io == Io::Direct { Some(direct()?) } else { None };
-        Ok(Self { file, data, length })
+        Ok(Self { file, data, length, is_device: kind.is_block_device() })
     }
 
     /// The device as its data is read and written.
@@ -157,8 +159,11 @@ impl MediumFile for BlockDevice {
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.check(offset, length)?;
-        // On a block device a punched hole is a discard whose bytes read as zeros (BLKZEROOUT that may unmap).
-        self.file.discard(offset, length)
+        if self.is_device {
+            self.file.discard_blocks(offset, length)
+        } else {
+            self.file.discard(offset, length)
+        }
     }
 
     fn read_vectored_at(&self, offset: u64, into: &mut [IoSliceMut<'_>]) -> io::Result<()> {

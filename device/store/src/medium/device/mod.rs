@@ -21,7 +21,7 @@ pub use block::BlockDevice;
 
 use super::{Medium, MediumFile};
 use crate::FormatError;
-use crate::disk::reserve_of;
+use crate::disk::{is_unfinished, reserve_of};
 use foreign::LOOKED_AT;
 use label::{LABEL, Label, MAGIC, SLOT, SLOTS, State, UNIT, encode_table, is_sound, parse_table};
 use regions::{Piece, Regions, pieces};
@@ -67,10 +67,11 @@ impl DeviceMedium {
     /// Labels a device, which makes it one without regions.
     ///
     /// # Errors
-    /// Unless `overwrite`: `AlreadyFormatted` if it has our label, `Occupied` if there is anything else on it.
+    /// Unless `overwrite`: `AlreadyFormatted` if it has our label and its store was finished, `Occupied` if there is
+    /// anything else on it.
     /// `DeviceTooSmall`, `Version`, `Io`.
     pub fn format(device: Arc<dyn MediumFile>, uuid: [u8; 16], overwrite: bool) -> Result<Self, FormatError> {
-        let length = Self::check_free(&*device, overwrite)?;
+        let length = Self::check_free(&device, overwrite)?;
         let mut label = Label { state: State::Formatting, uuid, length };
         let write = |at, bytes: &[u8]| device.write_at(at, bytes).map_err(io("labelling the device"));
         let sync = || device.sync().map_err(io("labelling the device"));
@@ -90,15 +91,19 @@ impl DeviceMedium {
     }
 
     /// May the device be formatted? Gives its length.
-    fn check_free(device: &dyn MediumFile, overwrite: bool) -> Result<u64, FormatError> {
-        let length = length_of(device)?;
+    fn check_free(device: &Arc<dyn MediumFile>, overwrite: bool) -> Result<u64, FormatError> {
+        let length = length_of(&**device)?;
         if overwrite {
             return Ok(length);
         }
-        match read_label(device)? {
+        match read_label(&**device)? {
             Some(Label { state: State::Formatting, .. }) => Ok(length),
+            // Interrupted between the label and the store: nothing was ever acknowledged.
+            Some(_) if Self::open(Arc::clone(device)).is_ok_and(|medium| is_unfinished(&medium)) => {
+                Ok(length)
+            }
             Some(_) => Err(FormatError::AlreadyFormatted),
-            None => match foreign::contents(device, length).map_err(io("reading the device"))? {
+            None => match foreign::contents(&**device, length).map_err(io("reading the device"))? {
                 None => Ok(length),
                 Some(what) => Err(FormatError::Occupied { what }),
             },
@@ -109,7 +114,7 @@ impl DeviceMedium {
     ///
     /// # Errors
     /// Those of [`format`](Self::format).
-    pub fn survey(device: &dyn MediumFile, overwrite: bool) -> Result<u64, FormatError> {
+    pub fn survey(device: &Arc<dyn MediumFile>, overwrite: bool) -> Result<u64, FormatError> {
         Self::check_free(device, overwrite).map(capacity_max)
     }
 
@@ -340,6 +345,18 @@ impl Medium for DeviceMedium {
         let change = self.0.regions.read().changes();
         self.0.sync_table(change)
     }
+
+    fn rewrite_names(&self) -> io::Result<()> {
+        {
+            // In its own place first: the other copy may be the last one that the device has.
+            let table = self.0.table.lock();
+            let mut bytes = vec![0; SLOT];
+            self.0.device.read_at(SLOTS[table.good], &mut bytes)?;
+            self.0.write(SLOTS[table.good], &bytes)?;
+            self.0.sync_device()?;
+        }
+        self.sync_names()
+    }
 }
 
 /// One region, open.
@@ -374,6 +391,10 @@ impl RegionFile {
 }
 
 impl MediumFile for RegionFile {
+    fn spare(&self) -> Option<u64> {
+        self.medium.regions.read().spare(self.id).ok()
+    }
+
     fn length(&self) -> io::Result<u64> {
         Ok(self.medium.regions.read().get(self.id)?.entry.length)
     }

@@ -1,0 +1,103 @@
+//! The engine's book of free pages, against the engine itself.
+
+use std::sync::Arc;
+
+use redb::{Builder, Database, ReadableDatabase, TableDefinition};
+
+use super::*;
+use crate::contract::Random;
+use crate::disk::backend::{LiveBackend, Pages};
+use crate::disk::index::{Index, NAME};
+use crate::disk::record::Key;
+use crate::medium::Medium;
+use crate::sim::SimMedium;
+
+const UUID: [u8; 16] = *b"0123456789abcdef";
+const TABLE: TableDefinition<'static, &[u8; 25], &[u8]> = TableDefinition::new(NAME);
+
+fn key(number: u64) -> Key {
+    let mut key = [1; 25];
+    key[17..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Opens the engine over a file that was killed, or closed; it must not walk over it.
+fn open(medium: &SimMedium) -> Database {
+    let file = medium.open("index", false).unwrap();
+    let mut proof = Proof::take(file, NAME, UUID, true).unwrap();
+    let mut cursor = Cursor::new(&proof.reader, [0; 25], [255; 25]);
+    while cursor.current().is_some() {
+        cursor.pass();
+    }
+    assert!(proof.is_sound());
+    proof.hand_over().unwrap();
+    let pages = Pages::proved(&proof, Arc::default());
+    let mut builder = Builder::new();
+    builder.set_repair_callback(|_| panic!("the engine walks over the file"));
+    builder.create_with_backend(LiveBackend(pages)).unwrap()
+}
+
+/// The engine takes our book for its own, whatever pages are in use, and goes on with it; its own check finds that the
+/// book says exactly which pages are free.
+#[test]
+fn the_engine_finds_nothing_wrong_with_the_book() {
+    for seed in 1..=4 {
+        let mut random = Random::new(seed);
+        let mut medium = SimMedium::new(seed);
+        Index::format(medium.open("index", true).unwrap(), &UUID).unwrap();
+        medium.sync_names().unwrap();
+        for round in 0..6 {
+            let mut engine = open(&medium);
+            assert!(engine.check_integrity().unwrap(), "seed {seed}, round {round}");
+            for _ in 0..3 {
+                let transaction = engine.begin_write().unwrap();
+                let mut table = transaction.open_table(TABLE).unwrap();
+                let (from, count) = (random.below(3000), random.below(600));
+                for number in from..from + count {
+                    let long = [10, 300, 5000, 70_000][(random.below(10) / 3) as usize];
+                    if (seed + round) % 3 == 0 {
+                        table.remove(&key(number)).unwrap();
+                    } else {
+                        table
+                            .insert(&key(number), &vec![round as u8; random.below(long) as usize][..])
+                            .unwrap();
+                    }
+                }
+                drop(table);
+                transaction.commit().unwrap();
+            }
+            let records = |engine: &Database| {
+                let table = engine.begin_read().unwrap().open_table(TABLE).unwrap();
+                table.range::<&[u8; 25]>(..).unwrap().map(|pair| pair.unwrap().1.value().len()).sum::<usize>()
+            };
+            let expected = records(&engine);
+            // Killed, or the power fails: the last commit was synced either way.
+            medium = if round % 2 == 0 { medium.fork() } else { medium.crash() };
+            assert_eq!(records(&open(&medium.fork())), expected, "seed {seed}, round {round}");
+        }
+    }
+}
+
+/// A walk that did not see every page makes no book: the engine walks by itself.
+#[test]
+fn a_page_that_nobody_saw_is_not_free() {
+    let medium = SimMedium::new(1);
+    Index::format(medium.open("index", true).unwrap(), &UUID).unwrap();
+    let engine = open(&medium);
+    let transaction = engine.begin_write().unwrap();
+    for number in 0..500 {
+        transaction.open_table(TABLE).unwrap().insert(&key(number), &[7; 100][..]).unwrap();
+    }
+    transaction.commit().unwrap();
+    let killed = medium.fork();
+    let mut proof = Proof::take(killed.open("index", false).unwrap(), NAME, UUID, true).unwrap();
+    Cursor::new(&proof.reader, [0; 25], [255; 25]).current().unwrap();
+    proof.hand_over().unwrap();
+    let walked = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut builder = Builder::new();
+    let told = walked.clone();
+    builder.set_repair_callback(move |_| told.store(true, std::sync::atomic::Ordering::Relaxed));
+    // It meets pages that were not proved, and is given none of them.
+    assert!(builder.create_with_backend(LiveBackend(Pages::proved(&proof, Arc::default()))).is_err());
+    assert!(walked.load(std::sync::atomic::Ordering::Relaxed));
+}
