@@ -20,6 +20,8 @@ pub struct Faulty {
     /// The change that fails, counted from 1; and how many after it do too.
     fails: Mutex<(u64, u64)>,
     after: Mutex<Option<After>>,
+    /// Objects from the first id to the second are lost without a trace.
+    gap: Mutex<Option<(ObjectId, ObjectId)>>,
 }
 
 impl Faulty {
@@ -29,12 +31,19 @@ impl Faulty {
             changes: AtomicU64::new(0),
             fails: Mutex::new((0, 0)),
             after: Mutex::new(None),
+            gap: Mutex::new(None),
         }
     }
 
     /// The `nth` change from now on fails, and `more` after it.
     pub fn fail(&self, nth: u64, more: u64) {
         *self.fails.lock() = (self.changes.load(Ordering::SeqCst) + nth, more);
+    }
+
+    /// Objects from `first` to `last` cannot be listed any more.
+    #[allow(dead_code, reason = "not every test file loses objects")]
+    pub fn lose(&self, first: ObjectId, last: ObjectId) {
+        *self.gap.lock() = Some((first, last));
     }
 
     /// No change fails any more.
@@ -124,7 +133,17 @@ impl ObjectStore for Faulty {
         self.inner.attributes(id, page)
     }
     fn list(&self, from: ObjectId, max: usize) -> Result<Vec<(ObjectId, ObjectType)>, StoreError> {
-        self.inner.list(from, max)
+        let mut found = self.inner.list(from, max)?;
+        match *self.gap.lock() {
+            Some((first, to))
+                if from <= to
+                    && (found.len() < max || found.last().is_some_and(|(last, _)| *last >= first)) =>
+            {
+                found.retain(|(id, _)| *id < first);
+                Err(StoreError::ListGap { before: found, from: first.max(from), to })
+            }
+            _ => Ok(found),
+        }
     }
     fn flush(&self) -> Result<(), StoreError> {
         self.inner.flush()
