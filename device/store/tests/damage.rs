@@ -325,6 +325,10 @@ fn rot_of_the_index_under_an_open_store_is_an_error() {
             for kind in [Harm::Bits, Harm::Zero, Harm::Other, Harm::Unreadable] {
                 let medium = medium.fork();
                 let store = open(&medium).unwrap();
+                // Closing cut the file off.
+                if page >= bytes(&medium, INDEX).len() as u64 {
+                    continue;
+                }
                 harm(&medium, page, kind, &mut random);
                 let what = format!("seed {seed}, page {page}, {kind:?}");
                 let lost = lost(&store, &what);
@@ -472,13 +476,15 @@ impl std::fmt::Debug for Engine {
 
 impl redb::StorageBackend for Engine {
     fn len(&self) -> std::io::Result<u64> {
-        self.0.length()
+        // The last page is our copy of the header.
+        Ok(self.0.length()? - PAGE)
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
         self.0.read_at(offset, out)
     }
     fn set_len(&self, length: u64) -> std::io::Result<()> {
-        self.0.set_len(length)
+        self.0.set_len(length + PAGE)?;
+        self.0.write_at(length, &[0; PAGE as usize])
     }
     fn sync_data(&self) -> std::io::Result<()> {
         self.0.sync()

@@ -109,9 +109,28 @@ fn a_device_that_carries_anything_is_refused() {
         assert!(matches!(error, FormatError::Occupied { what } if what == name), "{error}");
     }
     let (disk, medium) = fresh(1);
-    let again = DeviceMedium::format(device_of(&disk), [8; 16], false);
-    assert!(matches!(again, Err(FormatError::AlreadyFormatted)));
     assert_eq!(medium.uuid(), [7; 16]);
+    drop(medium);
+    // A label alone is the beginning of a store that was never finished, wherever that was interrupted.
+    let options = crate::FormatOptions::new(1 << 20, [9; 16]);
+    for point in 1.. {
+        let disk = disk.fork();
+        let medium = DeviceMedium::format(device_of(&disk), [8; 16], false).unwrap();
+        disk.fault(Fault::Power(disk.calls().writes + disk.calls().syncs + point));
+        let made = crate::format(&medium, &options).is_ok();
+        let disk = disk.crash();
+        match DeviceMedium::format(device_of(&disk), [8; 16], false) {
+            Ok(_) => assert!(!made, "point {point}"),
+            Err(FormatError::AlreadyFormatted) => {
+                let medium = DeviceMedium::open(device_of(&disk)).unwrap();
+                crate::DiskStore::open(Arc::new(medium), crate::Options::default()).expect("it was finished");
+                if made {
+                    break;
+                }
+            }
+            Err(error) => panic!("point {point}: {error}"),
+        }
+    }
 }
 
 #[test]
