@@ -1,42 +1,9 @@
 //! Records that no store would write, on pages that are sound.
 
-use std::sync::Arc;
-
 use sealstone_osd::ObjectId;
 use sealstone_store::sim::SimMedium;
-use sealstone_store::{Medium as _, MediumFile};
 
-/// Bytes of a page.
-const PAGE: u64 = 4096;
-
-/// The engine on the simulated disk.
-struct Engine(Arc<dyn MediumFile>);
-
-impl std::fmt::Debug for Engine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Engine")
-    }
-}
-
-impl redb::StorageBackend for Engine {
-    fn len(&self) -> std::io::Result<u64> {
-        // The last page is the store's copy of the header.
-        Ok(self.0.length()? - PAGE)
-    }
-    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        self.0.read_at(offset, out)
-    }
-    fn set_len(&self, length: u64) -> std::io::Result<()> {
-        self.0.set_len(length + PAGE)?;
-        self.0.write_at(length, &[0; PAGE as usize])
-    }
-    fn sync_data(&self) -> std::io::Result<()> {
-        self.0.sync()
-    }
-    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        self.0.write_at(offset, data)
-    }
-}
+use super::{Engine, TABLE};
 
 /// The key of a record.
 pub(crate) fn record_key(tag: u8, id: ObjectId, sub: u64) -> [u8; 25] {
@@ -54,9 +21,7 @@ pub(crate) fn edit_record(
     key: [u8; 25],
     change: impl FnOnce(Option<Vec<u8>>) -> Option<Vec<u8>>,
 ) {
-    const TABLE: redb::TableDefinition<'static, &[u8; 25], &[u8]> = redb::TableDefinition::new("sealstone");
-    let file = medium.open("index.redb", false).unwrap();
-    let engine = redb::Builder::new().create_with_backend(Engine(file)).unwrap();
+    let engine = redb::Builder::new().create_with_backend(Engine::on(medium)).unwrap();
     let transaction = engine.begin_write().unwrap();
     {
         let mut table = transaction.open_table(TABLE).unwrap();
