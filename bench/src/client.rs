@@ -41,6 +41,8 @@ const PROFILE: AttributeId = AttributeId::new(0x3000_F006, 1);
 pub(crate) struct Client {
     runtime: Runtime,
     device: OsdClient,
+    /// The same inside TLS.
+    sealed: OsdClient,
     /// For the object that is read, and for the one that is written.
     bearers: Vec<(Contender, [(ObjectId, Bearer); 2])>,
     /// May do anything, on a device that allows it.
@@ -63,7 +65,9 @@ impl Client {
         let url: TargetUrl = osd.url.parse()?;
         let environment = Arc::new(SystemEnvironment);
         let options = OsdOptions::new(&*environment);
-        let device = OsdClient::new(Arc::new(TcpDial::new(&url)), &url, environment, options);
+        let client = |dial| OsdClient::new(Arc::new(dial), &url, environment.clone(), options.clone());
+        let device = client(TcpDial::new(&url));
+        let sealed = client(TcpDial::sealed(&url, osd.pin.parse()?, "bench.sealstone.invalid".to_owned()));
         let anything = Issuer::of(&osd.data, partition(Profile::Blake3))?.anything()?;
         let mut bearers = Vec::new();
         let mut profiles = Vec::new();
@@ -97,6 +101,7 @@ impl Client {
         let client = Self {
             runtime,
             device,
+            sealed,
             bearers,
             anything,
             payload: payload.into(),
@@ -147,7 +152,8 @@ impl Client {
             let mut tasks = JoinSet::new();
             for _ in 0..workload.depth {
                 let lane = Lane {
-                    device: self.device.clone(),
+                    device: if contender.in_plain_text().is_some() { &self.sealed } else { &self.device }
+                        .clone(),
                     bearer: bearer.clone(),
                     object: *object,
                     offsets: offsets.clone(),

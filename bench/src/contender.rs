@@ -17,6 +17,15 @@ pub(crate) enum Contender {
     CmdRsp,
     /// With the algorithm that clients get: HMAC-SHA256 over BLAKE3 units, F3h.
     AllData,
+    /// The four methods inside TLS 1.3.
+    #[serde(rename = "NOSEC-TLS")]
+    NoSecTls,
+    #[serde(rename = "CAPKEY-TLS")]
+    CapKeyTls,
+    #[serde(rename = "CMDRSP-TLS")]
+    CmdRspTls,
+    #[serde(rename = "ALLDATA-TLS")]
+    AllDataTls,
     /// HMAC-SHA256 over all bytes, F1h.
     #[serde(rename = "ALLDATA-F1H")]
     AllDataF1,
@@ -47,13 +56,28 @@ impl Contender {
         Self::AllDataF4,
         Self::AllDataF5,
     ];
+    /// Those of a run about TLS.
+    pub(crate) const TLS: [Self; 8] = [
+        Self::NoSec,
+        Self::NoSecTls,
+        Self::CapKey,
+        Self::CapKeyTls,
+        Self::CmdRsp,
+        Self::CmdRspTls,
+        Self::AllData,
+        Self::AllDataTls,
+    ];
     /// All there are.
-    pub(crate) const EVERY: [Self; 10] = [
+    pub(crate) const EVERY: [Self; 14] = [
         Self::Tcp,
         Self::NoSec,
         Self::CapKey,
         Self::CmdRsp,
         Self::AllData,
+        Self::NoSecTls,
+        Self::CapKeyTls,
+        Self::CmdRspTls,
+        Self::AllDataTls,
         Self::AllDataF1,
         Self::AllData01,
         Self::AllDataF4,
@@ -74,6 +98,10 @@ impl Contender {
             Self::CapKey => "CAPKEY",
             Self::CmdRsp => "CMDRSP",
             Self::AllData => "ALLDATA",
+            Self::NoSecTls => "NOSEC-TLS",
+            Self::CapKeyTls => "CAPKEY-TLS",
+            Self::CmdRspTls => "CMDRSP-TLS",
+            Self::AllDataTls => "ALLDATA-TLS",
             Self::AllDataF1 => "ALLDATA-F1H",
             Self::AllData01 => "ALLDATA-01H",
             Self::AllDataF4 => "ALLDATA-F4H",
@@ -86,10 +114,11 @@ impl Contender {
     pub(crate) const fn method(self) -> Option<SecurityMethod> {
         match self {
             Self::Tcp => None,
-            Self::NoSec => Some(SecurityMethod::NoSec),
-            Self::CapKey => Some(SecurityMethod::CapKey),
-            Self::CmdRsp => Some(SecurityMethod::CmdRsp),
+            Self::NoSec | Self::NoSecTls => Some(SecurityMethod::NoSec),
+            Self::CapKey | Self::CapKeyTls => Some(SecurityMethod::CapKey),
+            Self::CmdRsp | Self::CmdRspTls => Some(SecurityMethod::CmdRsp),
             Self::AllData
+            | Self::AllDataTls
             | Self::AllDataF1
             | Self::AllData01
             | Self::AllDataF4
@@ -98,11 +127,23 @@ impl Contender {
         }
     }
 
+    /// The same method in plain text, of what goes inside TLS.
+    pub(crate) const fn in_plain_text(self) -> Option<Self> {
+        match self {
+            Self::NoSecTls => Some(Self::NoSec),
+            Self::CapKeyTls => Some(Self::CapKey),
+            Self::CmdRspTls => Some(Self::CmdRsp),
+            Self::AllDataTls => Some(Self::AllData),
+            _ => None,
+        }
+    }
+
     /// The algorithm slot of its credentials.
     pub(crate) const fn slot(self) -> u8 {
         match self {
             Self::Tcp | Self::NoSec | Self::CapKey | Self::CmdRsp | Self::AllDataF1 => SLOT_HMAC_SHA256,
-            Self::AllData | Self::AllDataLt => SLOT_UNITS_BLAKE3,
+            Self::NoSecTls | Self::CapKeyTls | Self::CmdRspTls => SLOT_HMAC_SHA256,
+            Self::AllData | Self::AllDataTls | Self::AllDataLt => SLOT_UNITS_BLAKE3,
             Self::AllData01 => SLOT_HMAC_SHA1,
             Self::AllDataF4 => SLOT_UNITS_SHA1,
             Self::AllDataF5 => SLOT_UNITS_ADHASH,

@@ -113,6 +113,8 @@ pub(crate) struct Osd {
     pub(crate) data: PathBuf,
     /// Its iSCSI address.
     pub(crate) url: String,
+    /// What it is known by inside TLS.
+    pub(crate) pin: String,
 }
 
 impl Osd {
@@ -135,7 +137,8 @@ impl Osd {
     fn serve(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
         let daemon = Daemon::start(binary, &[&OSD_SERVE[..], flags].concat(), data)?;
         let url = daemon.ready.get("url").and_then(Value::as_str).ok_or("the device tells no address")?;
-        Ok(Self { data: data.to_owned(), url: url.to_owned(), daemon })
+        let pin = daemon.ready.get("pin").and_then(Value::as_str).ok_or("the device tells no pin")?;
+        Ok(Self { data: data.to_owned(), url: url.to_owned(), pin: pin.to_owned(), daemon })
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -24,6 +24,8 @@ pub(crate) struct Result {
     pub(crate) to_nosec: Ratio,
     /// The ratio of the rate to that of plain TCP in the same round.
     pub(crate) to_tcp: Ratio,
+    /// Of the same method in plain text; only of what goes inside TLS.
+    pub(crate) to_plain: Option<Ratio>,
     /// Bytes per CPU second of device and client together, as part of those of NOSEC, over all runs. Other programs
     /// on the machine move it less than they move the rates.
     pub(crate) to_nosec_by_cpu: f64,
@@ -136,6 +138,7 @@ fn result(samples: &[Sample], workload: &Workload, contender: Contender) -> Opti
         operations_per_s: mib_per_s * f64::from(1 << 20) / workload.bytes as f64,
         to_nosec: ratio_to(Contender::NoSec),
         to_tcp: ratio_to(Contender::Tcp),
+        to_plain: contender.in_plain_text().map(ratio_to),
         to_nosec_by_cpu: cpu_s_per_gib(Contender::NoSec) / cpu_s_per_gib(contender),
         device_cpu_s_per_gib: own.iter().map(|sample| sample.device_cpu_s).sum::<f64>() / gib,
         client_cpu_s_per_gib: own.iter().map(|sample| sample.client_cpu_s).sum::<f64>() / gib,

@@ -136,7 +136,11 @@ fn run(settings: Settings, arguments: &settings::Run) -> Outcome {
         overhead::draw(folder, &findings.figures)?;
         eprintln!("plots: {}", folder.display());
     }
-    let text = if arguments.algorithms { report::algorithms(&findings) } else { report::text(&findings) };
+    let text = match (arguments.algorithms, arguments.tls) {
+        (true, _) => report::algorithms(&findings),
+        (_, true) => report::tls(&findings),
+        _ => report::text(&findings),
+    };
     print!("{text}");
     Ok(())
 }

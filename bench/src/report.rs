@@ -62,6 +62,46 @@ fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
     Ok(())
 }
 
+/// The table of a run about TLS.
+pub(crate) fn tls(findings: &Findings) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_tls(&mut text, findings);
+    text
+}
+
+fn write_tls(text: &mut String, findings: &Findings) -> std::fmt::Result {
+    writeln!(
+        text,
+        "Each method inside TLS 1.3: throughput, % of the same method in plain text in the same round with 95 % \
+         intervals, and CPU s/GiB of both\n"
+    )?;
+    writeln!(
+        text,
+        "{:26}{:10}{:>12}{:>16}{:>20}{:>20}",
+        "", "", "plain MiB/s", "TLS of plain", "device plain / TLS", "client plain / TLS"
+    )?;
+    for figure in &findings.figures {
+        for sealed in Contender::TLS {
+            let Some(method) = sealed.in_plain_text() else { continue };
+            let (Some(plain), Some(inside)) = (figure.of(method), figure.of(sealed)) else { continue };
+            writeln!(
+                text,
+                "{:26}{:10}{:>12.0}{:>16}{:>11.3} / {:>6.3}{:>11.3} / {:>6.3}",
+                figure.name,
+                method.name(),
+                plain.mib_per_s,
+                percent(inside.to_plain.as_ref()),
+                plain.device_cpu_s_per_gib,
+                inside.device_cpu_s_per_gib,
+                plain.client_cpu_s_per_gib,
+                inside.client_cpu_s_per_gib,
+            )?;
+        }
+    }
+    Ok(())
+}
+
 /// The table of a run about algorithms.
 pub(crate) fn algorithms(findings: &Findings) -> String {
     let mut text = String::new();

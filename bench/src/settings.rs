@@ -134,6 +134,9 @@ pub(crate) struct Run {
     /// Measure ALLDATA by each of its algorithms, aligned and not, beside NOSEC.
     #[arg(long)]
     pub(crate) algorithms: bool,
+    /// Measure each method in plain text and inside TLS.
+    #[arg(long, conflicts_with = "algorithms")]
+    pub(crate) tls: bool,
     /// Draw what `--algorithms` measured into this folder, as SVG.
     #[arg(long, value_name = "DIR", requires = "algorithms")]
     pub(crate) plots: Option<PathBuf>,
@@ -178,6 +181,7 @@ impl Run {
             only: self.only.clone().unwrap_or_default(),
             contenders: match &self.contenders[..] {
                 [] if self.algorithms => Contender::ALGORITHMS.to_vec(),
+                [] if self.tls => Contender::TLS.to_vec(),
                 [] => Contender::ALL.to_vec(),
                 some => some.to_vec(),
             },

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use sealstone_channel::Pin;
 use serde::Deserialize;
 
 use crate::config::{MdsOptions, OsdOptions};
@@ -48,9 +49,34 @@ pub(crate) struct Global {
     /// Private file (mode 0600) with our CHAP accounts, for devices that ask who logs in.
     #[arg(long, global = true, env = "SEALSTONE_CHAP_FILE", value_name = "FILE")]
     pub(crate) chap_file: Option<PathBuf>,
+    /// TLS to devices: auto is inside TLS whenever the device's certificate is known; required is not at all otherwise; off is
+    /// never, for devices of this machine.
+    #[arg(long, global = true, env = "SEALSTONE_DEVICE_TLS", default_value = "auto", value_name = "WHEN")]
+    pub(crate) device_tls: DeviceTls,
     /// How log lines look. `SEALSTONE_LOG` takes a filter such as `info,sealstone_device=debug`.
     #[arg(long, global = true, env = "SEALSTONE_LOG_FORMAT", default_value = "auto")]
     pub(crate) log_format: LogFormat,
+}
+
+/// When devices are talked to inside TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DeviceTls {
+    /// Whenever the device's certificate is known.
+    Auto,
+    /// Always; a device whose certificate is not known is not talked to.
+    Required,
+    /// Never; only devices of this machine are talked to if their certificate is known.
+    Off,
+}
+
+impl From<DeviceTls> for sealstone_initiator::TlsPolicy {
+    fn from(name: DeviceTls) -> Self {
+        match name {
+            DeviceTls::Auto => Self::Auto,
+            DeviceTls::Required => Self::Required,
+            DeviceTls::Off => Self::Off,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -322,13 +348,22 @@ Example:
     /// Take over a device (needs an administrator's session).
     #[command(after_help = "\
 Example:
-  sealstone mds add-osd iscsi://10.0.0.7:3260/iqn.2026-11.org.sealstone:osd.osd1/0 --key osd1.key")]
+  sealstone mds add-osd iscsi://10.0.0.7:3260/iqn.2026-11.org.sealstone:osd.osd1/0 --key osd1.key --certificate certificate.der
+Whoever knows the pin talks to the device inside TLS and not otherwise. Without one it is talked to in plain text,
+which a device takes on loopback, or with --tls optional.")]
     AddOsd {
         /// `iscsi://HOST:PORT/IQN/LUN`, as `osd serve` prints it.
         url: String,
         /// The device's initial key file.
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
+        /// SHA-256 of the device's certificate, as `osd init` and `osd serve` print it; or, as ca-sha256:…, of the authority
+        /// that signed it.
+        #[arg(long, value_name = "PIN")]
+        pin: Option<Pin>,
+        /// The device's certificate (certificate.der of its folder) instead of the pin.
+        #[arg(long, value_name = "FILE", conflicts_with = "pin")]
+        certificate: Option<PathBuf>,
         /// Seconds to wait until the device takes objects.
         #[arg(long, default_value_t = 30, value_name = "SECONDS")]
         wait: u64,

@@ -38,6 +38,28 @@ impl From<IoName> for sealstone_store::Io {
     }
 }
 
+/// Who must speak TLS, as it is named on the command line and in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TlsName {
+    /// Everybody.
+    Required,
+    /// Who begins so; the others are served in plain text.
+    Optional,
+    /// Nobody can.
+    Off,
+}
+
+impl TlsName {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Required => "required",
+            Self::Optional => "optional",
+            Self::Off => "off",
+        }
+    }
+}
+
 /// Declares a daemon's options once: as flags with variables, as keys of the file, and as rows of the example.
 macro_rules! options {
     (
@@ -79,6 +101,10 @@ options! {
     listen: String, "SEALSTONE_OSD_LISTEN", "\"127.0.0.1:3260\"";
     /// Address that clients are told, if it differs from the one listened on.
     advertise: String, "SEALSTONE_OSD_ADVERTISE", "\"osd1.example.org:3260\"";
+    /// TLS 1.3 on the iSCSI portal: required, optional (who begins in plain text is served in it), or off. By default
+    /// optional on a loopback address, else required.
+    [value_enum]
+    tls: TlsName, "SEALSTONE_OSD_TLS", "\"required\"";
     /// Address of /metrics and /healthz; keep it on loopback.
     metrics: String, "SEALSTONE_OSD_METRICS", "\"127.0.0.1:9260\"";
     /// iSCSI connections at once; one more is closed at once.
@@ -136,6 +162,9 @@ options! {
     /// Accept commands without any check. Anybody who reaches the port can read and write everything.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_nosec: bool, "SEALSTONE_OSD_INSECURE_NOSEC", "false";
+    /// Let TLS be off beyond loopback. Data is read by whoever is on the way, and under NOSEC and CMDRSP changed too.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    insecure_no_tls: bool, "SEALSTONE_OSD_INSECURE_NO_TLS", "false";
     /// Accept CAPKEY on connections without TLS, where it stops neither injection nor replay.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_capkey: bool, "SEALSTONE_OSD_INSECURE_CAPKEY", "false";
@@ -169,8 +198,8 @@ options! {
     idle_s_max: u64, "SEALSTONE_MDS_IDLE_S_MAX", "1800";
     /// Private file (mode 0600) with the server's CHAP accounts, for devices that ask who logs in; read at each login.
     chap_file: PathBuf, "SEALSTONE_MDS_CHAP_FILE", "\"/etc/sealstone/mds.chap\"";
-    /// Weakest security method that clients are given credentials for; what they ask for is raised to it. Below cmdrsp
-    /// only devices that were started with an --insecure flag accept the commands.
+    /// Weakest security method that clients are given credentials for; what they ask for is raised to it. Devices accept
+    /// capkey inside TLS, and otherwise, as nosec, only if they were started with an --insecure flag.
     [value_enum]
     method_floor: MethodName, "SEALSTONE_MDS_METHOD_FLOOR", "\"cmdrsp\"";
 }

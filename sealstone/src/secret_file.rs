@@ -40,10 +40,37 @@ pub(crate) fn read(path: &Path) -> Outcome<Zeroizing<String>> {
     read_up_to(path, BYTES_MAX)
 }
 
-/// The same of at most so many bytes.
+/// The same, where it is no text.
+pub(crate) fn read_bytes(path: &Path) -> Outcome<Zeroizing<Vec<u8>>> {
+    let (mut file, length) = open(path, BYTES_MAX)?;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(length as usize + 1));
+    file.read_to_end(&mut bytes).map_err(|error| Failure::from(error).at(path.display()))?;
+    Ok(bytes)
+}
+
+/// The same of at most so many bytes of text.
 pub(crate) fn read_up_to(path: &Path, bytes_max: u64) -> Outcome<Zeroizing<String>> {
+    let (mut file, length) = open(path, bytes_max)?;
+    let mut text = Zeroizing::new(String::with_capacity(length as usize + 1));
+    file.read_to_string(&mut text).map_err(|error| Failure::from(error).at(path.display()))?;
+    Ok(text)
+}
+
+/// Reads a small file that is no secret.
+pub(crate) fn read_public(path: &Path) -> Outcome<Vec<u8>> {
+    let at = |error: std::io::Error| Failure::from(error).at(path.display());
+    let mut bytes = Vec::new();
+    File::open(path).map_err(at)?.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(at)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(Failure::usage(format!("more than {BYTES_MAX} bytes")).at(path.display()));
+    }
+    Ok(bytes)
+}
+
+/// Opens a secret of at most so many bytes; its length.
+fn open(path: &Path, bytes_max: u64) -> Outcome<(File, u64)> {
     let at = |failure: Failure| failure.at(path.display());
-    let mut file = File::open(path).map_err(|error| at(error.into()))?;
+    let file = File::open(path).map_err(|error| at(error.into()))?;
     let metadata = file.metadata().map_err(|error| at(error.into()))?;
     if metadata.len() > bytes_max {
         return Err(at(Failure::usage(format!("{} bytes; at most {bytes_max} are read", metadata.len()))));
@@ -56,9 +83,7 @@ pub(crate) fn read_up_to(path: &Path, bytes_max: u64) -> Outcome<Zeroizing<Strin
     if metadata.is_file() && metadata.uid() != rustix::process::geteuid().as_raw() && metadata.uid() != 0 {
         return Err(at(Failure::new(Kind::Denied, "belongs to another user")));
     }
-    let mut text = Zeroizing::new(String::with_capacity(metadata.len() as usize + 1));
-    file.read_to_string(&mut text).map_err(|error| at(error.into()))?;
-    Ok(text)
+    Ok((file, metadata.len()))
 }
 
 #[cfg(test)]

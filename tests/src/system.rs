@@ -84,7 +84,12 @@ impl System {
             });
             system.start_osd(index);
             let url = system.osd(index).field("url").to_owned();
-            system.run(&["mds", "add-osd", &url, "--key", text(&key)]).ok();
+            let mut add = vec!["mds", "add-osd", &url, "--key", text(&key)];
+            let pin = system.osd(index).ready()["pin"].as_str().map(ToOwned::to_owned);
+            if let Some(pin) = &pin {
+                add.extend(["--pin", pin]);
+            }
+            system.run(&add).ok();
         }
         system
     }

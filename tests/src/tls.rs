@@ -52,6 +52,16 @@ impl ServerCertVerifier for Gullible {
 #[track_caller]
 #[must_use]
 pub fn connect(address: &str) -> StreamOwned<ClientConnection, TcpStream> {
+    connect_as(address, &[b"osd-mds/1".to_vec()])
+}
+
+/// A TLS connection for one of these application protocols to whoever listens there.
+///
+/// # Panics
+/// If there is none to be had.
+#[track_caller]
+#[must_use]
+pub fn connect_as(address: &str, protocols: &[Vec<u8>]) -> StreamOwned<ClientConnection, TcpStream> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -59,7 +69,7 @@ pub fn connect(address: &str) -> StreamOwned<ClientConnection, TcpStream> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Gullible))
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"osd-mds/1".to_vec()];
+    config.alpn_protocols = protocols.to_vec();
     let name = ServerName::try_from("mds.example").expect("a name");
     let connection = ClientConnection::new(Arc::new(config), name).expect("a connection");
     StreamOwned::new(connection, TcpStream::connect(address).expect("the port is open"))

@@ -17,10 +17,21 @@ fn there_and_back(system: &System, method: &str) {
     assert!(system.run(&["cat", &path]).ok().stdout == bytes, "{method}");
 }
 
-/// A system in which everybody was told that weak methods are good enough.
+/// Inside TLS the channel protects what the method does not, so no flag is needed at the device.
+#[test]
+fn inside_tls_a_client_works_by_the_channels_token() {
+    let system = System::start_with_mds(2, "1G", &[], &["--method-floor", "capkey"]);
+    there_and_back(&system, "capkey");
+    // The metadata server's floor still holds.
+    there_and_back(&system, "nosec");
+}
+
+/// A system in which everybody was told that weak methods are good enough, even without TLS.
 #[test]
 fn with_insecure_capkey_a_client_works_by_security_token() {
-    let system = System::start_with_mds(2, "1G", &["--insecure-capkey"], &["--method-floor", "capkey"]);
+    let flags = ["--tls", "off", "--insecure-capkey"];
+    let system = System::start_with_mds(2, "1G", &flags, &["--method-floor", "capkey"]);
+    assert!(system.osd(0).ready()["pin"].is_null());
     there_and_back(&system, "capkey");
     there_and_back(&system, "cmdrsp");
     // The metadata server's floor still holds.
@@ -40,12 +51,17 @@ fn with_insecure_nosec_a_client_works_unprotected() {
 fn a_device_has_a_floor_of_its_own() {
     let system = System::start_with_mds(1, "1G", &["--metrics", "127.0.0.1:0"], &["--method-floor", "nosec"]);
     there_and_back(&system, "cmdrsp");
-    for method in ["nosec", "capkey"] {
-        let put: Ended = run_with_input(system.command(&["put", "--method", method, "-", "/weak"]), b"weak");
+    // Without TLS the floor is CMDRSP, inside of it CAPKEY.
+    for (method, tls) in [("nosec", "off"), ("nosec", "required"), ("capkey", "off")] {
+        let weak = ["--device-tls", tls];
+        let put = [&["put", "--method", method, "-", "/weak"], &weak[..]].concat();
+        let put: Ended = run_with_input(system.command(&put), b"weak");
         put.fails(3).says(&["access denied"]);
-        system.run(&["cat", "--method", method, "/cmdrsp"]).fails(3).says(&["access denied"]);
+        let cat = [&["cat", "--method", method, "/cmdrsp"], &weak[..]].concat();
+        system.run(&cat).fails(3).says(&["access denied"]);
         system.run(&["stat", "/weak"]).fails(4);
     }
+    there_and_back(&system, "capkey");
     let page = get(system.osd(0).field("metrics"), "/metrics").1;
     assert!(page.contains("sealstone_osd_denials_total{"), "refusals are counted: {page}");
 }

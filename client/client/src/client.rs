@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
-use sealstone_initiator::{Environment, OsdOptions, Proofs, SystemEnvironment};
+use sealstone_initiator::{Environment, OsdOptions, Proofs, SystemEnvironment, TlsPolicy};
 use sealstone_mds_protocol::{
     Access, Device, DirEntry, FileKind, FilePath, Method, Name, PAGE_MAX, Request, Response, Stat, User,
     UserName,
@@ -57,6 +57,21 @@ impl<M, D> Clone for Client<M, D> {
     }
 }
 
+/// How devices are reached.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// What we prove to those that ask who logs in.
+    pub proofs: Proofs,
+    /// When they are talked to inside TLS.
+    pub tls: TlsPolicy,
+}
+
+impl From<Proofs> for Reach {
+    fn from(proofs: Proofs) -> Self {
+        Self { proofs, ..Self::default() }
+    }
+}
+
 /// Space on all devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskFree {
@@ -95,7 +110,8 @@ impl Client {
         Self::connect_proving(server, pin, user, password, Proofs::default()).await
     }
 
-    /// [`Client::connect`], with what we prove to devices that ask who logs in.
+    /// [`Client::connect`], with what we prove to devices that ask who logs in, and when they
+    /// are talked to inside TLS.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -104,13 +120,13 @@ impl Client {
         pin: Fingerprint,
         user: &str,
         password: &[u8],
-        proofs: Proofs,
+        reach: impl Into<Reach>,
     ) -> Result<Self, ClientError> {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
         let user = user_name(user)?;
         let dial = Arc::new(tls(server, pin));
         let mds = Mds::login(dial, environment.clone(), MdsOptions::default(), &user, password).await?;
-        Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), proofs))
+        Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), reach))
     }
 
     /// Goes on with a session from a file; connects at the first request.
@@ -121,15 +137,16 @@ impl Client {
         Self::resume_proving(saved, Proofs::default())
     }
 
-    /// [`Client::resume`], with what we prove to devices that ask who logs in.
+    /// [`Client::resume`], with what we prove to devices that ask who logs in, and when they
+    /// are talked to inside TLS.
     ///
     /// # Errors
     /// As [`Client::resume`].
-    pub fn resume_proving(saved: &SavedSession, proofs: Proofs) -> Result<Self, ClientError> {
+    pub fn resume_proving(saved: &SavedSession, reach: impl Into<Reach>) -> Result<Self, ClientError> {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
         let dial = Arc::new(tls(&saved.server, saved.fingerprint));
         let mds = Mds::resume(dial, environment.clone(), MdsOptions::default(), saved.ticket.clone());
-        Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), proofs))
+        Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), reach))
     }
 
     /// With any way to the metadata server; the devices are reached by iSCSI over TCP.
@@ -138,16 +155,19 @@ impl Client {
         Self::over_iscsi_proving(mds, environment, tuning, Proofs::default())
     }
 
-    /// [`Client::over_iscsi`], with what we prove to devices that ask who logs in.
+    /// [`Client::over_iscsi`], with what we prove to devices that ask who logs in, and when they
+    /// are talked to inside TLS.
     #[must_use]
     pub fn over_iscsi_proving(
         mds: Mds,
         environment: Arc<dyn Environment>,
         tuning: Tuning,
-        proofs: Proofs,
+        reach: impl Into<Reach>,
     ) -> Self {
         let mut options = OsdOptions::new(&*environment);
+        let Reach { proofs, tls } = reach.into();
         options.session.proofs = proofs;
+        options.tls = tls;
         let devices = DevicePool::tcp(environment.clone(), options);
         let offset = mds.clock_offset_ms();
         Self::new(mds, devices, environment, offset, tuning)

@@ -22,7 +22,7 @@ pub mod tls;
 mod tuning;
 
 pub use budget::{BUDGET_MAX, Lease, MemoryBudget};
-pub use client::{CONNECT_TIMEOUT, Client, DiskFree, Listing, OpenFile, WhoAmI};
+pub use client::{CONNECT_TIMEOUT, Client, DiskFree, Listing, OpenFile, Reach, WhoAmI};
 pub use error::ClientError;
 pub use get::GetOptions;
 pub use mds::{Channel, Mds, MdsDial, MdsOptions, SessionTicket, Stream, TlsDial};

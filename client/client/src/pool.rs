@@ -6,29 +6,37 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sealstone_initiator::{
-    Bearer, Completion, Dial, Environment, Operation, OsdClient, OsdError, OsdOptions, SessionError,
+    Bearer, Completion, Dial, Environment, Operation, OsdClient, OsdError, OsdOptions, Pin, SessionError,
     TargetUrl, TcpDial,
 };
-use sealstone_mds_protocol::{Device, DeviceId};
+use sealstone_mds_protocol::{Device, DeviceId, DevicePin};
 
 use crate::Devices;
 
 /// Makes the way to a device from its address; a simulation supplies its own.
-pub type DialFactory = Box<dyn Fn(&TargetUrl) -> Arc<dyn Dial> + Send + Sync>;
+pub type DialFactory = Box<dyn Fn(&TargetUrl, &Device) -> Result<Arc<dyn Dial>, SessionError> + Send + Sync>;
+
+/// The client of a device at one address, known by one pin.
+type Known = (TargetUrl, Option<DevicePin>, OsdClient);
 
 /// One client for each device that was used so far.
 pub struct DevicePool {
     dial: DialFactory,
     environment: Arc<dyn Environment>,
     options: OsdOptions,
-    clients: Mutex<BTreeMap<DeviceId, (TargetUrl, OsdClient)>>,
+    clients: Mutex<BTreeMap<DeviceId, Known>>,
 }
 
 impl DevicePool {
-    /// Devices over TCP.
+    /// Devices over TCP, inside TLS as `options` and the devices' pins say.
     #[must_use]
     pub fn tcp(environment: Arc<dyn Environment>, options: OsdOptions) -> Self {
-        Self::new(Box::new(|url| Arc::new(TcpDial::new(url))), environment, options)
+        let policy = options.tls;
+        let dial = move |url: &TargetUrl, device: &Device| {
+            let dial = TcpDial::by_policy(url, device.pin.map(Pin::from), &device.system_id, policy)?;
+            Ok(Arc::new(dial) as Arc<dyn Dial>)
+        };
+        Self::new(Box::new(dial), environment, options)
     }
 
     /// Devices over streams that `dial` makes.
@@ -37,10 +45,10 @@ impl DevicePool {
         Self { dial, environment, options, clients: Mutex::default() }
     }
 
-    /// The client of one device; a device that moved gets a new one.
+    /// The client of one device; a device that moved, or has another pin, gets a new one.
     ///
     /// # Errors
-    /// `Session` if its address cannot be read.
+    /// `Session` if its address cannot be read, or policy does not let us talk to it.
     pub fn client(&self, device: &Device) -> Result<OsdClient, OsdError> {
         let url: TargetUrl = device
             .url
@@ -48,20 +56,21 @@ impl DevicePool {
             .parse()
             .map_err(|_| SessionError::Unreachable(std::io::ErrorKind::InvalidInput))?;
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, client)) = clients.get(&device.id)
-            && *known == url
+        if let Some((known, pin, client)) = clients.get(&device.id)
+            && (known, pin) == (&url, &device.pin)
         {
             return Ok(client.clone());
         }
-        let client = OsdClient::new((self.dial)(&url), &url, self.environment.clone(), self.options.clone());
-        clients.insert(device.id, (url, client.clone()));
+        let dial = (self.dial)(&url, device)?;
+        let client = OsdClient::new(dial, &url, self.environment.clone(), self.options.clone());
+        clients.insert(device.id, (url, device.pin, client.clone()));
         Ok(client)
     }
 
     /// Logs out of every device.
     pub async fn close(&self) {
         let clients = core::mem::take(&mut *self.clients.lock().unwrap_or_else(PoisonError::into_inner));
-        for (_, client) in clients.into_values() {
+        for (.., client) in clients.into_values() {
             client.close().await;
         }
     }

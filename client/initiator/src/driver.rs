@@ -13,6 +13,7 @@ use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Buf, Bytes};
+use sealstone_channel::poll_receive;
 use sealstone_iscsi::initiator::{
     Closed, Command, Connection, DiscoveredTarget, Event, Function, FunctionResult, Response, TaskFailure,
     Violation,
@@ -23,7 +24,6 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 
 use crate::proof::Proof;
-use crate::receive::poll_receive;
 use crate::{ScsiResponse, SessionConfig, SessionError};
 
 /// Pieces in one vectored write at most.

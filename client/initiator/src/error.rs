@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::io;
 
+use sealstone_channel::TlsError;
 use sealstone_scsi::{AdditionalSense, SenseKey, Status};
 
 use crate::ProofError;
@@ -14,6 +15,17 @@ pub enum SessionError {
     /// No connection could be made.
     #[error("the target could not be reached: {0}")]
     Unreachable(io::ErrorKind),
+    /// There is no TLS with who answers there, or he is not who he must be.
+    #[error("{0}")]
+    Tls(#[from] TlsError),
+    /// TLS is demanded, and there is no telling whose certificate would be the right one.
+    #[error("TLS is demanded (--device-tls required), but the device is not known by a certificate")]
+    NoPin,
+    /// Plain text is demanded for a device that is known by a certificate, and the way to it leaves this machine.
+    #[error(
+        "plain text is demanded (--device-tls off), but the device is known by a certificate and not on this machine"
+    )]
+    Plain,
     /// The target refused the login.
     #[error("the target refused the login (class {class}, detail {detail})")]
     LoginRefused {
@@ -59,10 +71,18 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// Does one end not believe the other? RFC 7143 §11.13.5: 0201h and 0202h.
+    /// Does one end not believe the other? RFC 7143 §11.13.5: 0201h and 0202h; or the certificate is another one.
     #[must_use]
     pub const fn is_denied(&self) -> bool {
         matches!(self, Self::LoginRefused { class: 2, detail: 1 | 2 } | Self::TargetUnproven | Self::Proof(_))
+            || matches!(self, Self::NoPin | Self::Plain)
+            || self.is_impostor()
+    }
+
+    /// Does who answers show another certificate than he must?
+    #[must_use]
+    pub const fn is_impostor(&self) -> bool {
+        matches!(self, Self::Tls(error) if error.is_impostor())
     }
 }
 

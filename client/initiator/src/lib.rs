@@ -1,7 +1,8 @@
 //! iSCSI and OSD sessions to devices.
 //!
 //! Does: [`Session`] carries raw SCSI commands over any byte stream; [`OsdClient`] carries typed OSD commands under a
-//! credential, signs, verifies, reconnects and repeats what may be repeated.
+//! credential, signs, verifies, reconnects and repeats what may be repeated; [`TcpDial`] shakes hands inside TLS where the
+//! device is known by a pin.
 //! Does not: know files or the metadata server; `sealstone-client` does.
 //! Truth: RFC 7143 through `sealstone-iscsi`; T10 OSD through `sealstone-osd`; docs/design/security.md §3.
 
@@ -14,7 +15,6 @@ mod manager;
 mod operation;
 mod osd;
 mod proof;
-mod receive;
 mod session;
 mod url;
 
@@ -26,8 +26,11 @@ pub use manager::{KeyManager, ManagerError, MasterOutcome};
 pub use operation::{
     ATTRIBUTES_LENGTH_MAX, Completion, LIST_IDS_MAX, Listed, Operation, Repeat, STRETCHES_MAX, TRANSFER_MAX,
 };
-pub use osd::{Bearer, BearerError, CONNECT_TIMEOUT, Dial, Dialing, OsdClient, OsdOptions, Stream, TcpDial};
+pub use osd::{
+    Bearer, BearerError, CONNECT_TIMEOUT, Dial, Dialed, Dialing, OsdClient, OsdOptions, TcpDial, TlsPolicy,
+};
 pub use proof::{Proof, ProofError, Proofs};
+pub use sealstone_channel::{Pin, PinError, PinKind, Stream, TlsError};
 pub use sealstone_iscsi::chap;
 pub use sealstone_iscsi::initiator::{DiscoveredTarget, FunctionResult};
 pub use sealstone_iscsi::{DigestChoice, Residual};

@@ -45,7 +45,7 @@ impl LogicalUnit for Mirror {
 fn stream() -> DuplexStream {
     let target = Target::new(Config::new(NAME), vec![(0, Arc::new(Mirror) as _)]).unwrap();
     let (near, far) = tokio::io::duplex(64 * 1024);
-    tokio::spawn(async move { target.serve_stream(far, "m:3260".to_owned(), "m:1".to_owned(), false).await });
+    tokio::spawn(async move { target.serve_stream(far, "m:3260".to_owned(), "m:1".to_owned(), None).await });
     near
 }
 

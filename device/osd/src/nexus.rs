@@ -50,9 +50,12 @@ impl Nexus {
         self.state.lock().attentions.first()
     }
 
-    /// I_T NEXUS RESET: requests that were signed with the old token end with it.
+    /// I_T NEXUS RESET: requests that were signed with the old token end with it. Inside TLS the token is the channel's and
+    /// stays: nobody else can bring such a request there.
     pub(crate) fn renew(&self) {
-        self.state.lock().token = self.surroundings.random();
+        if !self.secure_channel {
+            self.state.lock().token = self.surroundings.random();
+        }
     }
 
     pub(crate) fn luns_reported(&self) {
@@ -71,14 +74,14 @@ impl Nexuses {
         Self { known: RwLock::new(HashMap::new()), surroundings }
     }
 
-    /// A nexus logged in: new token, and the attention every initiator expects first.
+    /// A nexus logged in: its channel's token, or a new one, and the attention every initiator expects first.
     pub(crate) fn establish(&self, id: NexusId, port: &InitiatorPort<'_>) -> Arc<Nexus> {
-        let state =
-            State { token: self.surroundings.random(), attentions: Attentions::begin(port.attention()) };
+        let token = port.channel.map_or_else(|| self.surroundings.random(), |channel| channel.0);
+        let state = State { token, attentions: Attentions::begin(port.attention()) };
         let nexus = Arc::new(Nexus {
             id,
             initiator: port.name.to_owned(),
-            secure_channel: port.secure_channel,
+            secure_channel: port.channel.is_some(),
             state: Mutex::new(state),
             surroundings: self.surroundings.clone(),
         });
@@ -101,11 +104,11 @@ impl Nexuses {
         known.unwrap_or_else(|| self.establish(id, &InitiatorPort::new("")))
     }
 
-    /// LOGICAL UNIT RESET: new tokens, and every nexus hears of it.
+    /// LOGICAL UNIT RESET: new tokens outside of TLS, and every nexus hears of it.
     pub(crate) fn reset(&self) {
         for nexus in self.known.read().values() {
+            nexus.renew();
             let mut state = nexus.state.lock();
-            state.token = self.surroundings.random();
             state.attentions.raise(BUS_DEVICE_RESET_OCCURRED);
         }
     }

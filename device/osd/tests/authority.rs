@@ -14,7 +14,7 @@ use sealstone_osd::cdb::*;
 use sealstone_osd::table::SERVICE_ACTIONS;
 use sealstone_osd::{Capability, Command, Descriptor, Generation, ObjectId, Permissions, SecurityMethod};
 use sealstone_scsi::Status;
-use sealstone_scsi::lu::{InitiatorPort, LogicalUnit as _, NexusId};
+use sealstone_scsi::lu::{ChannelToken, InitiatorPort, LogicalUnit as _, NexusId};
 use sealstone_seal::signer::ReplyError;
 use sealstone_store::MemoryStore;
 use support::{Bench, NEXUS, PID, START_MS, Wish, user, value};
@@ -498,7 +498,10 @@ fn capkey_is_bound_to_the_token_of_its_nexus() {
         let nexus = NexusId(5);
         bench.unit.nexus_established(
             nexus,
-            &InitiatorPort { secure_channel, ..InitiatorPort::new("iqn.test:other") },
+            &InitiatorPort {
+                channel: secure_channel.then_some(ChannelToken([0x5A; 32])),
+                ..InitiatorPort::new("iqn.test:other")
+            },
         );
         let token = || {
             let page = bench.raw(nexus, &[0x12, 1, 0xB1, 0, 255, 0], &[], 255).data_in;
@@ -508,15 +511,17 @@ fn capkey_is_bound_to_the_token_of_its_nexus() {
         bench.raw(nexus, &[0; 6], &[], 0);
         let capability = bench.capability(&read(), SecurityMethod::CapKey);
         let first = token();
+        assert_eq!(first.0 == [0x5A; 32], secure_channel, "inside TLS it is the channel's");
         let ready = bench.ready_with_token(read(), &Wish::default(), &[], &capability, &first);
         let reply = bench.raw(nexus, &ready.cdb, &[], 4);
         assert_eq!(reply.status, status, "{insecure_capkey} {secure_channel}");
-        // Another nexus has another token, and a reset draws a new one.
+        // Another nexus has another token, and a reset draws a new one outside of TLS.
         assert_eq!(bench.raw(NEXUS, &ready.cdb, &[], 4).status, Status::CheckCondition);
         bench.unit.reset();
-        assert_ne!(token(), first);
+        assert_eq!(token() == first, secure_channel);
         bench.raw(nexus, &[0; 6], &[], 0);
-        assert_eq!(bench.raw(nexus, &ready.cdb, &[], 4).status, Status::CheckCondition);
+        let after = if secure_channel { Status::Good } else { Status::CheckCondition };
+        assert_eq!(bench.raw(nexus, &ready.cdb, &[], 4).status, after);
     }
 }
 

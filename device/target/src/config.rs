@@ -7,7 +7,7 @@ use sealstone_iscsi::{
     target::{Config as Protocol, TargetEntry},
 };
 
-use crate::{Random, Rate, Watch};
+use crate::{Random, Rate, Tls, Watch};
 
 /// Milliseconds of a clock that never goes back.
 #[derive(Clone)]
@@ -73,6 +73,8 @@ pub struct Config {
     pub random: Random,
     /// Who hears of what was refused.
     pub watch: Watch,
+    /// TLS of what [`Target::serve`](crate::Target::serve) accepts; `None`: plain text alone.
+    pub tls: Option<Tls>,
 }
 
 /// How commands that compute for long, as ALLDATA over large requests does, share the processors with short ones.
@@ -130,6 +132,7 @@ impl Config {
             clock: Clock::default(),
             random: Random::default(),
             watch: Watch::default(),
+            tls: None,
         }
     }
 

@@ -3,7 +3,6 @@
 mod commands;
 mod io;
 mod orders;
-mod receive;
 
 use std::{
     sync::{
@@ -20,7 +19,10 @@ use sealstone_iscsi::{
         SessionKind,
     },
 };
-use sealstone_scsi::{additional::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR, lu::NexusId};
+use sealstone_scsi::{
+    additional::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR,
+    lu::{ChannelToken, NexusId},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{mpsc, oneshot, watch},
@@ -55,7 +57,7 @@ pub(crate) async fn serve<S>(
     stream: S,
     local: String,
     peer: String,
-    secure: bool,
+    channel: Option<ChannelToken>,
     leaving: watch::Receiver<bool>,
     slot: Slot,
 ) where
@@ -86,7 +88,7 @@ pub(crate) async fn serve<S>(
         outbox: Outbox::default(),
         peer,
         slot,
-        secure,
+        channel,
         session: None,
         control,
         mailbox,
@@ -163,7 +165,8 @@ struct Driver<S> {
     peer: String,
     /// Its part of the limits; given back when it drops.
     slot: Slot,
-    secure: bool,
+    /// Of the TLS channel that it came through.
+    channel: Option<ChannelToken>,
     session: Option<Session>,
     control: mailbox::Sender,
     mailbox: Mailbox,
@@ -308,8 +311,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Driver<S> {
             }
             return;
         }
-        let (name, secure) = (initiator.clone(), self.secure);
-        let wanted = Wanted { initiator: name, user: user.clone(), isid, tsih, cid, secure };
+        let (name, channel) = (initiator.clone(), self.channel);
+        let wanted = Wanted { initiator: name, user: user.clone(), isid, tsih, cid, channel };
         match shared.sessions.enter(wanted, self.control.clone()).await {
             Ok(entry) => {
                 let (nexus, tsih) = (entry.nexus, entry.tsih);

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sealstone_channel::CipherSuite;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $help:literal;)*) => {
         /// One number.
@@ -35,6 +37,11 @@ counters! {
     ConnectionsCrowded = "connections_crowded_total", "Connections closed at once because their address has too many.";
     ConnectionsThrottled = "connections_throttled_total", "Connections reset at once because their address comes too often.";
     LoginsCrowded = "logins_crowded_total", "Connections closed at once because too many logins of their address are under way.";
+    TlsHandshakes = "tls_handshakes_total", "Connections that began with a whole TLS 1.3 handshake.";
+    TlsHandshakesFailed = "tls_handshakes_failed_total", "Connections that ended before or in a TLS handshake.";
+    TlsAes256 = "tls_aes_256_gcm_total", "TLS connections sealed with AES-256-GCM.";
+    TlsAes128 = "tls_aes_128_gcm_total", "TLS connections sealed with AES-128-GCM.";
+    TlsChacha20 = "tls_chacha20_poly1305_total", "TLS connections sealed with ChaCha20-Poly1305.";
     ConnectionsOpen = "connections_open", "Connections open now.";
     SessionsOpen = "sessions_open", "Normal sessions in full feature phase now.";
     Logins = "logins_total", "Sessions admitted, discovery included.";
@@ -57,6 +64,17 @@ counters! {
     ReadTimeouts = "read_timeouts_total", "Connections closed because a PDU or data-out came too slowly.";
     WriteTimeouts = "write_timeouts_total", "Connections closed because the initiator did not read.";
     MemoryRefusals = "memory_refusals_total", "Buffers refused because a budget was used up.";
+}
+
+impl Counter {
+    /// Where a TLS connection counts by its cipher suite; TLS 1.3 has no others here.
+    pub(crate) const fn of_suite(suite: CipherSuite) -> Self {
+        match suite {
+            CipherSuite::TLS13_AES_128_GCM_SHA256 => Self::TlsAes128,
+            CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => Self::TlsChacha20,
+            _ => Self::TlsAes256,
+        }
+    }
 }
 
 /// All counters of one target.

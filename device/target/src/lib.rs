@@ -17,6 +17,7 @@ mod mailbox;
 mod pool;
 mod server;
 mod sessions;
+mod tls;
 mod watch;
 
 pub use arrivals::Rate;
@@ -25,4 +26,5 @@ pub use counters::{Counter, Counters};
 pub use door::{FAILURE_WINDOW_MS, FAILURES_MAX, Random};
 pub use pool::{Memory, Share};
 pub use server::Target;
+pub use tls::{Mode as TlsMode, Tls};
 pub use watch::{EVERY_MS as REFUSALS_EVERY_MS, OTHERS, Refused, Watch, Watcher};

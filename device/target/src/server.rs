@@ -3,7 +3,10 @@
 use std::{future::Future, io, pin::pin, sync::Arc, time::Duration};
 
 use sealstone_iscsi::target::SenseFormat;
-use sealstone_scsi::{additional::REPORTED_LUNS_CHANGED, lu::LogicalUnit};
+use sealstone_scsi::{
+    additional::REPORTED_LUNS_CHANGED,
+    lu::{ChannelToken, LogicalUnit},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
@@ -19,6 +22,7 @@ use crate::{
     heavy::Heavy,
     luns::Luns,
     sessions::Sessions,
+    tls::Tls,
     watch::{EVERY_MS, Refusals},
 };
 
@@ -186,7 +190,7 @@ impl Target {
             }
             let address = stream.local_addr().unwrap_or(local).to_string();
             let target = self.clone();
-            connections.spawn(async move { target.run(stream, address, peer, false, slot).await });
+            connections.spawn(async move { target.welcome(stream, address, peer, slot).await });
         }
         drop(listener);
         self.leave();
@@ -200,14 +204,14 @@ impl Target {
         Ok(())
     }
 
-    /// Serves one connection that came by another way: inside TLS (`secure`), or on a simulated network. `local` is
-    /// the address that discovery tells.
-    pub async fn serve_stream<S>(&self, stream: S, local: String, peer: String, secure: bool)
+    /// Serves one connection that came by another way, on a simulated network say; with `channel` inside of a sealed
+    /// channel. `local` is the address that discovery tells.
+    pub async fn serve_stream<S>(&self, stream: S, local: String, peer: String, channel: Option<ChannelToken>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         if let Ok(slot) = self.slot(&peer) {
-            self.run(stream, local, peer, secure, slot).await;
+            self.run(stream, local, peer, channel, slot).await;
         }
     }
 
@@ -231,11 +235,33 @@ impl Target {
         slot
     }
 
-    async fn run<S>(&self, stream: S, local: String, peer: String, secure: bool, slot: Slot)
-    where
+    /// Completes when the target is being shut down.
+    pub(crate) async fn leaving(&self) {
+        let mut leaving = self.0.leaving.subscribe();
+        // An error means that the target is gone, which it cannot be before us.
+        let _ = leaving.wait_for(|leaving| *leaving).await;
+    }
+
+    pub(crate) fn tls(&self) -> Option<&Tls> {
+        self.0.config.tls.as_ref()
+    }
+
+    /// For the audit log: a connection of this source ended before its login.
+    pub(crate) fn turned_away(&self, source: &str, reason: &'static str) {
+        self.0.refusals.add(source, "", "connect", reason);
+    }
+
+    pub(crate) async fn run<S>(
+        &self,
+        stream: S,
+        local: String,
+        peer: String,
+        channel: Option<ChannelToken>,
+        slot: Slot,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let leaving = self.0.leaving.subscribe();
-        connection::serve(Arc::clone(&self.0), stream, local, peer, secure, leaving, slot).await;
+        connection::serve(Arc::clone(&self.0), stream, local, peer, channel, leaving, slot).await;
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use sealstone_scsi::lu::{InitiatorPort, NexusId};
+use sealstone_scsi::lu::{ChannelToken, InitiatorPort, NexusId};
 use tokio::sync::watch;
 
 use crate::{Counter, Counters, mailbox::Sender};
@@ -45,7 +45,7 @@ struct Living {
     nexus: NexusId,
     tsih: u16,
     cid: u16,
-    secure: bool,
+    channel: Option<ChannelToken>,
     control: Sender,
     gone: watch::Receiver<()>,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Entry {
     pub(crate) tsih: u16,
     /// A session of the same port was lost before.
     returns: bool,
-    secure: bool,
+    channel: Option<ChannelToken>,
     /// Dropped with the entry: tells who waits in [`Sessions::enter`].
     _gone: watch::Sender<()>,
 }
@@ -95,7 +95,7 @@ pub(crate) struct Wanted {
     /// Zero for a new session.
     pub(crate) tsih: u16,
     pub(crate) cid: u16,
-    pub(crate) secure: bool,
+    pub(crate) channel: Option<ChannelToken>,
 }
 
 impl Sessions {
@@ -132,7 +132,7 @@ impl Sessions {
     /// connection reinstatement (RFC 7143 §6.3.1, §6.3.4, §6.3.5). At recovery level 0 no task outlives its connection,
     /// so that the latter keeps the handle and nothing else.
     pub(crate) async fn enter(self: &Arc<Self>, wanted: Wanted, control: Sender) -> Result<Entry, Denied> {
-        let Wanted { initiator, user, isid, tsih, cid, secure } = wanted;
+        let Wanted { initiator, user, isid, tsih, cid, channel } = wanted;
         let port = (initiator, isid);
         let deadline = tokio::time::Instant::now() + REPLACE_TIMEOUT;
         let mut kept = None;
@@ -151,7 +151,7 @@ impl Sessions {
                         let nexus = self.fresh_nexus();
                         let (sender, gone) = watch::channel(());
                         let tsih = kept.unwrap_or_else(|| self.free_tsih(&living));
-                        let session = Living { user: user.clone(), nexus, tsih, cid, secure, control, gone };
+                        let session = Living { user: user.clone(), nexus, tsih, cid, channel, control, gone };
                         living.insert(port.clone(), session);
                         self.counters.add(Counter::SessionsOpen, 1);
                         let returns = self.lost.lock().contains(&port);
@@ -163,7 +163,7 @@ impl Sessions {
                             nexus,
                             tsih,
                             returns,
-                            secure,
+                            channel,
                             _gone: sender,
                         });
                     }
@@ -190,7 +190,7 @@ impl Sessions {
                 name,
                 isid: *isid,
                 account: session.user.as_deref(),
-                secure_channel: session.secure,
+                channel: session.channel,
                 returns: false,
             };
             tell(session.nexus, &port);
@@ -219,7 +219,7 @@ impl Entry {
     pub(crate) fn port(&self) -> InitiatorPort<'_> {
         let (name, isid) = &self.port;
         let account = self.user.as_deref();
-        InitiatorPort { name, isid: *isid, account, secure_channel: self.secure, returns: self.returns }
+        InitiatorPort { name, isid: *isid, account, channel: self.channel, returns: self.returns }
     }
 }
 
@@ -266,7 +266,7 @@ mod tests {
     }
 
     fn wanted(isid: u8, tsih: u16, cid: u16) -> Wanted {
-        Wanted { initiator: "a".into(), user: None, isid: [isid; 6], tsih, cid, secure: false }
+        Wanted { initiator: "a".into(), user: None, isid: [isid; 6], tsih, cid, channel: None }
     }
 
     #[tokio::test(start_paused = true)]

@@ -110,7 +110,7 @@ impl Seat {
     fn new(shell: &Shell, stream: DuplexStream, far: DuplexStream) -> (Self, ReadHalf<DuplexStream>) {
         let shell = shell.clone();
         let served = tokio::spawn(async move {
-            shell.serve_stream(far, "127.0.0.1:3260".into(), "10.0.0.1:9".into(), false).await;
+            shell.serve_stream(far, "127.0.0.1:3260".into(), "10.0.0.1:9".into(), None).await;
         });
         let (read, write) = tokio::io::split(stream);
         (Self { write, drain: tokio::spawn(async {}), served, command: 1 }, read)

@@ -29,6 +29,9 @@ pub enum DeviceError {
     /// It does not let us log in, or does not prove who it is.
     #[error("no session with the device: {0}")]
     NotAdmitted(String),
+    /// Who answers shows another certificate than the pinned one.
+    #[error("it shows {0}")]
+    OtherCertificate(String),
     /// The device at this address has another system id.
     #[error("another device answers at this address")]
     OtherDevice,
@@ -45,6 +48,7 @@ impl DeviceError {
             Self::Unreachable(_) => ProblemKind::Silent,
             Self::Denied(_) => ProblemKind::Denied,
             Self::NotAdmitted(_) => ProblemKind::NotAdmitted,
+            Self::OtherCertificate(_) => ProblemKind::OtherCertificate,
             Self::OtherDevice => ProblemKind::OtherDevice,
             Self::Refused(_) => ProblemKind::Failed,
         }

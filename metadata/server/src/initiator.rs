@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use sealstone_channel::device_name;
 use sealstone_initiator::{
-    Bearer, Dial, Environment, OsdClient, OsdError, OsdOptions, Proofs, SystemEnvironment, TargetUrl, TcpDial,
+    Bearer, Dial, Environment, OsdClient, OsdError, OsdOptions, Proofs, SessionError, SystemEnvironment,
+    TargetUrl, TcpDial, TlsError,
 };
 use sealstone_mds::DeviceAddress;
-use sealstone_mds_protocol::DeviceId;
+use sealstone_mds_protocol::{DeviceId, DevicePin};
 use sealstone_osd::ObjectId;
 use sealstone_osd::attribute::root_information::{OSD_SYSTEM_ID, TOTAL_CAPACITY, USED_CAPACITY};
 use sealstone_seal::Credential;
@@ -18,11 +20,14 @@ use crate::devices::{Capacity, DeviceError, DeviceFuture, Devices};
 /// Times that a lost connection is made again for one operation: a second and a half.
 const RECONNECTS_MAX: u32 = 5;
 
-type Dialer = dyn Fn(&TargetUrl) -> Arc<dyn Dial> + Send + Sync;
+type Dialer = dyn Fn(&TargetUrl, &DeviceAddress) -> Arc<dyn Dial> + Send + Sync;
+
+/// The session with a device at one address, known by one pin.
+type Known = (String, Option<DevicePin>, OsdClient);
 
 /// One session per device, made when it is first needed and kept.
 pub struct InitiatorDevices {
-    sessions: Mutex<HashMap<DeviceId, (String, OsdClient)>>,
+    sessions: Mutex<HashMap<DeviceId, Known>>,
     environment: Arc<dyn Environment>,
     dialer: Box<Dialer>,
     proofs: Proofs,
@@ -30,7 +35,7 @@ pub struct InitiatorDevices {
 
 impl Default for InitiatorDevices {
     fn default() -> Self {
-        Self::new(Arc::new(SystemEnvironment), Box::new(|url| Arc::new(TcpDial::new(url))))
+        Self::new(Arc::new(SystemEnvironment), Box::new(over_tcp))
     }
 }
 
@@ -50,8 +55,8 @@ impl InitiatorDevices {
 
     fn session(&self, device: &DeviceAddress) -> Result<OsdClient, DeviceError> {
         let mut sessions = self.sessions.lock();
-        if let Some((url, client)) = sessions.get(&device.id)
-            && *url == device.url
+        if let Some((url, pin, client)) = sessions.get(&device.id)
+            && (url, pin) == (&device.url, &device.pin)
         {
             return Ok(client.clone());
         }
@@ -63,10 +68,18 @@ impl InitiatorDevices {
         let mut options =
             OsdOptions { reconnects_max: RECONNECTS_MAX, ..OsdOptions::new(&*self.environment) };
         options.session.proofs = self.proofs.clone();
-        let client = OsdClient::new((self.dialer)(&url), &url, self.environment.clone(), options);
-        sessions.insert(device.id, (device.url.clone(), client.clone()));
+        let client = OsdClient::new((self.dialer)(&url, device), &url, self.environment.clone(), options);
+        sessions.insert(device.id, (device.url.clone(), device.pin, client.clone()));
         Ok(client)
     }
+}
+
+/// TCP, inside TLS to whoever is known by a pin.
+fn over_tcp(url: &TargetUrl, device: &DeviceAddress) -> Arc<dyn Dial> {
+    Arc::new(match device.pin {
+        Some(pin) => TcpDial::sealed(url, pin.into(), device_name(&device.system_id)),
+        None => TcpDial::new(url),
+    })
 }
 
 fn bearer(credential: &Credential) -> Result<Bearer, DeviceError> {
@@ -75,6 +88,12 @@ fn bearer(credential: &Credential) -> Result<Bearer, DeviceError> {
 
 fn failed(error: OsdError) -> DeviceError {
     match error {
+        OsdError::Session(SessionError::Tls(TlsError::WrongCertificate { found, .. })) => {
+            DeviceError::OtherCertificate(found.to_string())
+        }
+        OsdError::Session(SessionError::Tls(TlsError::NotByAuthority { why, .. })) => {
+            DeviceError::OtherCertificate(format!("no certificate of the pinned authority: {why}"))
+        }
         OsdError::Session(ref session) if session.is_denied() => DeviceError::NotAdmitted(error.to_string()),
         OsdError::Session(_) | OsdError::OutcomeUnknown { .. } | OsdError::Busy | OsdError::NotReady(_) => {
             DeviceError::Unreachable(error.to_string())

@@ -285,6 +285,8 @@ code! {
         Failed = 4,
         /// It does not let the server log in, or does not prove who it is.
         NotAdmitted = 5,
+        /// It shows another certificate than its pin names.
+        OtherCertificate = 6,
     }
 }
 

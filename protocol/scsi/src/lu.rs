@@ -13,6 +13,16 @@ use crate::{AdditionalSense, Status, additional};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId(pub u64);
 
+/// A value that both ends of one sealed channel can compute, and of no other channel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ChannelToken(pub [u8; 32]);
+
+impl core::fmt::Debug for ChannelToken {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("ChannelToken")
+    }
+}
+
 /// Who is at the far end of a nexus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitiatorPort<'a> {
@@ -23,8 +33,8 @@ pub struct InitiatorPort<'a> {
     /// The account that was proven when it logged in, if any: a name is said, an account is proven, so what a port owns
     /// belongs to both.
     pub account: Option<&'a str>,
-    /// The connection runs inside TLS.
-    pub secure_channel: bool,
+    /// What the TLS channel of its connection is known by at both ends; none if there is no TLS.
+    pub channel: Option<ChannelToken>,
     /// A nexus of the same port was lost before, in this run: I_T NEXUS LOSS is what it must hear.
     pub returns: bool,
 }
@@ -33,7 +43,7 @@ impl<'a> InitiatorPort<'a> {
     /// A port that comes for the first time, over an open channel.
     #[must_use]
     pub const fn new(name: &'a str) -> Self {
-        Self { name, isid: [0; 6], account: None, secure_channel: false, returns: false }
+        Self { name, isid: [0; 6], account: None, channel: None, returns: false }
     }
 
     /// The unit attention that it hears first.

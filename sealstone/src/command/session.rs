@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use sealstone_client::tls::Fingerprint;
-use sealstone_client::{Client, SavedSession};
+use sealstone_client::{Client, Reach, SavedSession};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -67,7 +67,8 @@ pub(crate) fn client(global: &Global) -> Outcome<(Client, SavedSession)> {
         .map_err(|error| Failure::from(error).at(path.display()))?
         .ok_or_else(|| Failure::new(Kind::Denied, "not logged in").hint("sealstone login NAME"))?;
     let proofs = chap_file::proofs(global.chap_file.as_ref())?;
-    Ok((Client::resume_proving(&saved, proofs)?, saved))
+    let reach = Reach { proofs, tls: global.device_tls.into() };
+    Ok((Client::resume_proving(&saved, reach)?, saved))
 }
 
 /// A password from a file, standard input, or the terminal; asked twice when it is new.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sealstone_client::{Client, Metadata, SystemEnvironment};
-use sealstone_initiator::TcpDial;
+use sealstone_channel::Pin;
+use sealstone_client::{Client, Metadata};
 use sealstone_mds::Config;
 use sealstone_mds_protocol::{
     Device, DeviceState, Method, Name, NewDevice, ProblemKind, Request, Secret, Text, UserName,
@@ -121,9 +121,7 @@ impl MdsDaemon {
         limits.connections_max = options.connections_max.unwrap_or(limits.connections_max);
         limits.connections_per_address_max = limits.connections_per_address_max.min(limits.connections_max);
         let pin = format!("sha256:{}", opened.fingerprint());
-        let dial = Box::new(|url: &_| Arc::new(TcpDial::new(url)) as Arc<dyn sealstone_initiator::Dial>);
-        let devices = InitiatorDevices::new(Arc::new(SystemEnvironment), dial).proving(proofs);
-        let devices = Arc::new(devices);
+        let devices = Arc::new(InitiatorDevices::default().proving(proofs));
         let server = Server::start(&opened, listener, devices, Environment::system(), limits)?;
         let cluster = data.join(CLUSTER_FILE);
         let text = Cluster { mds: address.to_string(), pin: pin.clone() }.text();
@@ -161,11 +159,16 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
             let options = options.or(config::read(config.as_ref())?);
             super::run(serve(output, &data, &options))
         }
-        Mds::AddOsd { url, key, wait } => crate::command::block_on(async {
+        Mds::AddOsd { url, key, pin, certificate, wait } => crate::command::block_on(async {
+            let pin = match certificate {
+                Some(path) => Some(Pin::certificate(&secret_file::read_public(&path)?)),
+                None => pin,
+            };
             let (client, _) = session::client(global)?;
-            let name = add_osd(&client, &url, &key, wait).await?;
+            let name = add_osd(&client, &url, &key, pin, wait).await?;
             output.remark(format!("{name} takes objects now"));
-            output.done(&serde_json::json!({ "name": name, "url": url }))
+            let pin = pin.map(|pin| pin.to_string());
+            output.done(&serde_json::json!({ "name": name, "url": url, "pin": pin }))
         }),
     }
 }
@@ -186,7 +189,13 @@ async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
 }
 
 /// Hands a device over to the metadata server and waits until it takes objects.
-pub(crate) async fn add_osd(client: &Client, url: &str, key: &Path, wait_s: u64) -> Outcome<String> {
+pub(crate) async fn add_osd(
+    client: &Client,
+    url: &str,
+    key: &Path,
+    pin: Option<Pin>,
+    wait_s: u64,
+) -> Outcome<String> {
     let text = secret_file::read(key)?;
     // The parser's own message would quote the line, and the line may be the key.
     let file: KeyFile = toml::from_str(&text)
@@ -203,7 +212,7 @@ pub(crate) async fn add_osd(client: &Client, url: &str, key: &Path, wait_s: u64)
         name: Name::new(file.name.clone()).map_err(invalid)?,
         system_id,
         url: Text::new(url).map_err(invalid)?,
-        pin: None,
+        pin: pin.map(Into::into),
         capacity: 0,
         master_key: Secret::new(bytes.to_vec()).map_err(invalid)?,
     };
@@ -227,7 +236,12 @@ pub(crate) async fn add_osd(client: &Client, url: &str, key: &Path, wait_s: u64)
                 "{} is added, but did not become usable within {wait_s} s{colon}{why}",
                 file.name
             ))
-            .hint("is the device running at that URL? The metadata server keeps trying"));
+            .hint(match pin {
+                Some(_) => "is the device running at that URL? The metadata server keeps trying",
+                None => {
+                    "is the device running at that URL? One that demands TLS needs --pin. The metadata server keeps trying"
+                }
+            }));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -258,6 +272,12 @@ fn joined(device: &Device, name: &str) -> Option<Outcome<String>> {
         )
         .at(name)
         .hint("the device's access file and the server's --chap-file must fit; then run add-osd again"))),
+        ProblemKind::OtherCertificate => Some(Err(Failure::new(
+            Kind::Denied,
+            format!("the device at {} is not the one with this pin: {}", device.url.as_str(), problem.said),
+        )
+        .at(name)
+        .hint("`osd serve` prints the device's pin; if it is the pin that is wrong, run add-osd again"))),
         ProblemKind::OtherDevice => {
             failure(Failure::operation(format!("another device answers at {}", device.url.as_str())))
         }

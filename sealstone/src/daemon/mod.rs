@@ -4,6 +4,7 @@ pub(crate) mod access;
 mod audit_log;
 pub(crate) mod blocks;
 pub(crate) mod control;
+pub(crate) mod identity;
 pub(crate) mod mds;
 pub(crate) mod osd;
 pub(crate) mod scrub;

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sealstone_channel::{Identity, Pin};
 use sealstone_device::boot::{self, BootError, NewDevice, Running};
 use sealstone_device::provision::InitialKey;
 use sealstone_device::{Environment, OsdConfig, OsdUnit, Worker};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_store::disk::Background;
 use sealstone_store::{BLOCK, DiskStore, FormatError, ObjectStore, Options, survey_device};
-use sealstone_target::{Config as TargetConfig, Counter, Pace, Rate, Target, Watch};
+use sealstone_target::{Config as TargetConfig, Counter, Pace, Rate, Target, Tls, TlsMode, Watch};
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
@@ -20,11 +21,12 @@ use super::access;
 use super::audit_log::{AuditLog, AuditState};
 use super::blocks::{self, Blocks, Exposure};
 use super::control::{self, Control, Served};
+use super::identity;
 use super::scrub::{self, Scrubber};
 use super::{AUDIT_FILE, Shutdown, bind, now_ms, observe, random};
 use crate::cli::Osd;
 use crate::command::check;
-use crate::config::{self, OsdOptions};
+use crate::config::{self, OsdOptions, TlsName};
 use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::metrics::{Kind as Sample, Observed, Page};
 use crate::output::{Output, human_bytes};
@@ -69,6 +71,7 @@ pub(crate) struct Made {
     pub(crate) system_id: String,
     pub(crate) name: String,
     pub(crate) key: PathBuf,
+    pub(crate) pin: Pin,
 }
 
 /// Where a new device keeps its objects.
@@ -117,7 +120,9 @@ pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Optio
     };
     let made = boot::init(data, device).map_err(|error| boot_failure(error, data))?;
     made.write_key_out(&key).map_err(|error| Failure::operation(chain(&error)))?;
+    let own = identity::open(data, &made.identity.system_id)?;
     Ok(Made {
+        pin: own.pin().map_err(Failure::operation)?,
         capacity,
         system_id: made.identity.system_id.iter().map(|byte| format!("{byte:02x}")).collect(),
         name: made.identity.name.clone(),
@@ -197,6 +202,9 @@ pub(crate) struct OsdDaemon {
     pub(crate) name: String,
     pub(crate) url: String,
     pub(crate) address: SocketAddr,
+    pub(crate) tls: TlsName,
+    /// What clients know it by; none without TLS.
+    pub(crate) pin: Option<Pin>,
     pub(crate) observed: Arc<dyn Observed>,
     unit: Arc<OsdUnit>,
     serving: JoinHandle<std::io::Result<()>>,
@@ -249,6 +257,7 @@ impl OsdDaemon {
                 .at(format!("listen {address}"))
                 .hint("F5h protects nothing; --i-accept-insecure serves it nevertheless"));
         }
+        let tls = listener_tls(options, address)?;
         let store_options = Options {
             group_age_max: Duration::from_secs(options.group_s_max.unwrap_or(GROUP_S_DEFAULT)),
             io: options.io.map_or_else(Default::default, Into::into),
@@ -273,6 +282,10 @@ impl OsdDaemon {
         .map_err(|error| boot_failure(error, data))?;
         let Running { unit, store, identity, .. } = running;
         let background = Background::start(Arc::clone(&store), TICK_EVERY)?;
+        let own = match tls {
+            TlsName::Off => None,
+            TlsName::Required | TlsName::Optional => Some(identity::open(data, &identity.system_id)?),
+        };
 
         let target_name = format!("{TARGET_PREFIX}{}", identity.name);
         let advertised = options.advertise.clone().unwrap_or_else(|| address.to_string());
@@ -300,6 +313,7 @@ impl OsdDaemon {
             target_config.memory_per_connection_max.min(target_config.memory_max);
         target_config.protocol.ping_after_ms = options.idle_s_max.unwrap_or(IDLE_S_DEFAULT) * 1000;
         target_config.protocol.login_timeout_ms = options.login_s_max.unwrap_or(LOGIN_S_DEFAULT) * 1000;
+        target_config.tls = own.as_ref().map(|own| listener(tls, own, options, data)).transpose()?;
         let pdu_ms = options.pdu_s_max.unwrap_or(PDU_S_DEFAULT).saturating_mul(1000);
         target_config.protocol.pdu_timeout_ms = pdu_ms;
         target_config.protocol.transfer_timeout_ms = pdu_ms;
@@ -362,6 +376,8 @@ impl OsdDaemon {
             name: identity.name,
             url,
             address,
+            tls,
+            pin: own.and_then(|own| own.pin().ok()),
             observed,
             unit,
             serving,
@@ -392,6 +408,30 @@ impl OsdDaemon {
         .map_err(Failure::operation)?
         .map_err(|error| Failure::operation(chain(&error)).at("the last flush"))
     }
+}
+
+/// Who must speak TLS on a portal at this address.
+fn listener_tls(options: &OsdOptions, address: SocketAddr) -> Outcome<TlsName> {
+    let here = address.ip().to_canonical().is_loopback();
+    let tls = options.tls.unwrap_or(if here { TlsName::Optional } else { TlsName::Required });
+    if tls == TlsName::Off && !here && !options.insecure_no_tls.unwrap_or(false) {
+        return Err(Failure::usage("TLS is off only on loopback addresses")
+            .at(format!("listen {address}"))
+            .hint("leave --tls out; --insecure-no-tls serves plain text to the network nevertheless"));
+    }
+    if tls != TlsName::Required && !here {
+        tracing::warn!(tls = tls.name(), "whoever does not ask for TLS is served in plain text");
+    }
+    Ok(tls)
+}
+
+/// TLS of the portal.
+fn listener(tls: TlsName, own: &Identity, options: &OsdOptions, data: &Path) -> Outcome<Tls> {
+    Ok(Tls {
+        mode: if tls == TlsName::Required { TlsMode::Required } else { TlsMode::Optional },
+        timeout: Duration::from_secs(options.login_s_max.unwrap_or(LOGIN_S_DEFAULT)),
+        server: identity::server(own, data)?,
+    })
 }
 
 /// Keeps the nonce lease ahead of the clock; the write is an fsync, so it runs where it may block.
@@ -533,14 +573,17 @@ pub(crate) fn command(output: Output, command: Osd) -> Outcome {
             let capacity = made.capacity;
             let value = serde_json::json!({
                 "system_id": made.system_id, "name": made.name, "key": made.key, "data": data, "capacity": capacity,
+                "pin": made.pin.to_string(),
             });
             output.result(&value, || {
                 format!(
-                    "device {} of {} in {}\nsystem id {}\ninitial key {} (guard it: it is the device's master key)",
+                    "device {} of {} in {}\nsystem id {}\npin {} (of its certificate: it must reach the metadata server \
+                     unaltered)\ninitial key {} (guard it: it is the device's master key)",
                     made.name,
                     human_bytes(capacity),
                     data.display(),
                     made.system_id,
+                    made.pin,
                     made.key.display(),
                 )
             })
@@ -560,8 +603,12 @@ async fn serve(output: Output, data: &Path, options: &OsdOptions) -> Outcome {
         observe(options.metrics.as_deref(), Arc::clone(&daemon.observed), &shutdown).await?;
     let value = serde_json::json!({
         "ready": "osd", "name": daemon.name, "url": daemon.url, "address": daemon.address.to_string(),
+        "tls": daemon.tls.name(), "pin": daemon.pin.map(|pin| pin.to_string()),
         "metrics": metrics.map(|address| address.to_string()), "audit": data.join(AUDIT_FILE),
     });
-    output.result(&value, || format!("ready {}", daemon.url))?;
+    output.result(&value, || match daemon.pin {
+        Some(pin) => format!("ready {}\npin {pin} (TLS {})", daemon.url, daemon.tls.name()),
+        None => format!("ready {} (no TLS)", daemon.url),
+    })?;
     daemon.finish().await
 }

@@ -80,7 +80,7 @@ pub(crate) fn command(output: Output, arguments: &Up) -> Outcome {
             "cluster": running.mds.cluster, "admin": ADMIN, "admin_secret": running.admin_secret,
             "metrics": metrics.map(|address| address.to_string()), "audit": running.data.join(MDS_FOLDER).join(AUDIT_FILE),
             "osds": running.osds.iter().map(|osd| serde_json::json!({
-                "name": osd.name, "url": osd.url, "audit": running.data.join(&osd.name).join(AUDIT_FILE),
+                "name": osd.name, "url": osd.url, "pin": osd.pin.map(|pin| pin.to_string()), "audit": running.data.join(&osd.name).join(AUDIT_FILE),
             })).collect::<Vec<_>>(),
         });
         output.result(&value, || {
@@ -196,7 +196,7 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
     }
     let client = admin_client(&running).await?;
     for (daemon, key) in running.osds.iter().zip(&keys) {
-        mds::add_osd(&client, &daemon.url, key, mds::JOIN_S_MAX).await?;
+        mds::add_osd(&client, &daemon.url, key, daemon.pin, mds::JOIN_S_MAX).await?;
         fs::remove_file(key).map_err(at)?;
     }
     client.logout().await?;

@@ -242,7 +242,7 @@ impl DeviceHost {
             let (target, local) = (serving.clone(), local.clone());
             let peer = format!("{:?}", end.peer());
             if let Some(tasks) = serve_tasks.upgrade() {
-                tasks.spawn("a device", async move { target.serve_stream(end, local, peer, false).await });
+                tasks.spawn("a device", async move { target.serve_stream(end, local, peer, None).await });
             }
         });
         Ok(Running { store, target, tasks })

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sealstone_client::{Channel, MdsDial, MdsOptions, SessionTicket, UserName};
-use sealstone_initiator::{Dial, Dialing, SessionError, Stream};
+use sealstone_initiator::{Dial, Dialed, Dialing, SessionError, TargetUrl};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
 use sealstone_mds::{Config, Mds, Source};
@@ -93,10 +93,10 @@ pub struct ToDevice {
 }
 
 impl ToDevice {
-    /// Ways from `from` to whatever device a URL names.
+    /// The way from `from` to the device that a URL names.
     #[must_use]
-    pub fn factory(network: Arc<Network>, from: Host) -> sealstone_client::DialFactory {
-        Box::new(move |url| Arc::new(Self { network: network.clone(), from, place: place_of(&url.target) }))
+    pub fn new(network: &Arc<Network>, from: Host, url: &TargetUrl) -> Arc<dyn Dial> {
+        Arc::new(Self { network: network.clone(), from, place: place_of(&url.target) })
     }
 }
 
@@ -105,7 +105,7 @@ impl Dial for ToDevice {
         Box::pin(async move {
             let end = self.network.dial(self.from, Host::Device(self.place)).await;
             let end = end.map_err(|error| SessionError::Unreachable(error.kind()))?;
-            Ok(Box::new(end) as Box<dyn Stream>)
+            Ok(Dialed::plain(Box::new(end)))
         })
     }
 }
@@ -230,7 +230,8 @@ impl MdsHost {
             ..Limits::default()
         };
         let tasks = Tasks::new(self.history.clone());
-        let dialer = ToDevice::factory(self.network.clone(), Host::Mds);
+        let network = self.network.clone();
+        let dialer = Box::new(move |url: &_, _: &_| ToDevice::new(&network, Host::Mds, url));
         let devices = Arc::new(InitiatorDevices::new(self.clock.clone(), dialer));
         let keeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());
         let (stop, stopped) = watch::channel(false);

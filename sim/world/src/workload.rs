@@ -72,8 +72,9 @@ impl Workshop {
         let mds = Mds::resume(dial, self.clock.clone(), options, ticket.clone());
         let mut options = OsdOptions::new(&*self.clock);
         options.session.command_timeout = self.plan.command_timeout;
-        let factory = ToDevice::factory(self.network.clone(), host);
-        let pool = DevicePool::new(factory, self.clock.clone(), options);
+        let network = self.network.clone();
+        let dial = Box::new(move |url: &_, _: &_| Ok(ToDevice::new(&network, host, url)));
+        let pool = DevicePool::new(dial, self.clock.clone(), options);
         let offset = mds.clock_offset_ms();
         Process { host, client: Client::new(mds, pool, self.clock.clone(), offset, self.plan.tuning) }
     }

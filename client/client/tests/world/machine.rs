@@ -109,7 +109,7 @@ impl Machine {
         let Some(life) = state.life.as_mut() else { return };
         let target = life.target.clone();
         let task = tokio::spawn(async move {
-            target.serve_stream(far, "memory:3260".to_owned(), "memory:1".to_owned(), false).await;
+            target.serve_stream(far, "memory:3260".to_owned(), "memory:1".to_owned(), None).await;
         });
         life.tasks.push(task.abort_handle());
     }

@@ -16,7 +16,7 @@ use sealstone_client::{
     Client, ClientError, DeviceId, DevicePool, Devices, DialFactory, Metadata, OsdOptions, Tuning, UserName,
 };
 use sealstone_device::OsdConfig;
-use sealstone_initiator::{Bearer, Dial, Dialing, Environment, OsdClient, Stream, TargetUrl};
+use sealstone_initiator::{Bearer, Dial, Dialed, Dialing, Environment, OsdClient, TargetUrl};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
 use sealstone_mds::{Config, Connection, Mds, Purpose, Source};
@@ -166,7 +166,12 @@ impl World {
     pub fn osd(&self, i: u8) -> OsdClient {
         let url: TargetUrl = url(i).parse().unwrap();
         let options = OsdOptions::new(&*self.client_clock);
-        OsdClient::new((self.dial())(&url), &url, self.client_clock.clone(), options)
+        let dial = ToTarget {
+            machines: self.machines.clone(),
+            target: url.target.clone(),
+            faults: self.faults.clone(),
+        };
+        OsdClient::new(Arc::new(dial), &url, self.client_clock.clone(), options)
     }
 
     /// A credential of the metadata server's own.
@@ -178,9 +183,9 @@ impl World {
 
     pub fn dial(&self) -> DialFactory {
         let (machines, faults) = (self.machines.clone(), self.faults.clone());
-        Box::new(move |url| {
+        Box::new(move |url, _| {
             let (machines, target) = (machines.clone(), url.target.clone());
-            Arc::new(ToTarget { machines, target, faults: faults.clone() })
+            Ok(Arc::new(ToTarget { machines, target, faults: faults.clone() }))
         })
     }
 
@@ -224,7 +229,7 @@ impl Dial for ToTarget {
         Box::pin(async move {
             let (near, far) = tokio::io::duplex(64 * 1024);
             self.machines[&self.target].serve(far);
-            Ok(Box::new(self.faults.apply(near)) as Box<dyn Stream>)
+            Ok(Dialed::plain(Box::new(self.faults.apply(near))))
         })
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use super::assemble::assemble;
 use super::bearer::Bearer;
-use super::dial::Dial;
+use super::dial::{Dial, Dialed, TlsPolicy};
 use super::outcome::{Heard, hear};
 use super::translate::{completion, draft};
 use crate::{
@@ -48,6 +48,8 @@ pub struct OsdOptions {
     pub busy_pause: Duration,
     /// Device clock minus ours, milliseconds, as far as the metadata server knows.
     pub clock_offset_ms: i64,
+    /// When devices are talked to inside TLS.
+    pub tls: TlsPolicy,
 }
 
 impl OsdOptions {
@@ -66,6 +68,7 @@ impl OsdOptions {
             busy_retries_max: 10,
             busy_pause: Duration::from_millis(5),
             clock_offset_ms: 0,
+            tls: TlsPolicy::default(),
         }
     }
 }
@@ -260,7 +263,8 @@ impl OsdClient {
         nexus.session.execute(request).await
     }
 
-    /// The security token of the current nexus, which CAPKEY signs (VPD page B1h); none if the device has none.
+    /// The security token of the current nexus, which CAPKEY signs: inside TLS the channel's, else what the device says (VPD
+    /// page B1h); none if it has none.
     ///
     /// # Errors
     /// Any [`SessionError`].
@@ -304,7 +308,7 @@ impl OsdClient {
             number = nexus.number;
         }
         *held = None;
-        let stream = self.0.dial.dial().await?;
+        let Dialed { stream, token } = self.0.dial.dial().await?;
         let session = Session::over(stream, self.0.options.session.clone()).await?;
         for _ in 0..TEST_UNIT_READY_MAX {
             let cdb = Bytes::from_static(&TEST_UNIT_READY);
@@ -313,7 +317,11 @@ impl OsdClient {
                 break;
             }
         }
-        let token = if wants_token { self.fetch_token(&session).await? } else { None };
+        // Inside TLS the token is our own end's: what the other end says could be somebody else's.
+        let token = match token {
+            None if wants_token => self.fetch_token(&session).await?,
+            token => token,
+        };
         let nexus = Nexus { session, number: number + 1, token };
         *held = Some(nexus.clone());
         Ok(nexus)
@@ -400,4 +408,6 @@ const fn is_final(error: &SessionError) -> bool {
     matches!(error, SessionError::LoginRefused { class, .. } if *class == 2)
         || matches!(error, SessionError::Protocol(_) | SessionError::TooLong { .. })
         || matches!(error, SessionError::TargetUnproven | SessionError::Proof(_))
+        || matches!(error, SessionError::NoPin | SessionError::Plain)
+        || error.is_impostor()
 }

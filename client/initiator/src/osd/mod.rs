@@ -11,4 +11,4 @@ mod translate;
 
 pub use bearer::{Bearer, BearerError};
 pub use client::{OsdClient, OsdOptions};
-pub use dial::{CONNECT_TIMEOUT, Dial, Dialing, Stream, TcpDial};
+pub use dial::{CONNECT_TIMEOUT, Dial, Dialed, Dialing, TcpDial, TlsPolicy};

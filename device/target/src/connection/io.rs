@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
+use sealstone_channel::poll_receive;
 use sealstone_iscsi::{
     TaskId,
     target::{Connection, Reply},
@@ -18,7 +19,7 @@ use tokio::{
     time::Sleep,
 };
 
-use super::{Driver, HIGH_WATER, orders::Order, receive::poll_receive};
+use super::{Driver, HIGH_WATER, orders::Order};
 use crate::{Counter, sessions::Control};
 
 /// Pieces in one vectored write.

@@ -9,11 +9,26 @@ use std::io::{self, IoSliceMut};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
+/// Bytes both ways.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    /// What it really is: a TCP socket can do more than any stream.
+    fn as_any(&mut self) -> &mut dyn Any;
+}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
 /// Reads into `first`, then into `second`; the number of bytes.
-pub(super) fn poll_receive<S: AsyncRead + Unpin + 'static>(
+///
+/// # Errors
+/// The stream's.
+pub fn poll_receive<S: AsyncRead + Unpin + 'static>(
     stream: &mut S,
     cx: &mut Context<'_>,
     [first, second]: [&mut [u8]; 2],
@@ -36,8 +51,13 @@ pub(super) fn poll_receive<S: AsyncRead + Unpin + 'static>(
     Poll::Ready(Ok(place.filled().len()))
 }
 
+/// The socket itself, also inside of a box.
 fn socket<S: 'static>(stream: &mut S) -> Option<&mut TcpStream> {
-    (stream as &mut dyn Any).downcast_mut()
+    let stream: &mut dyn Any = stream;
+    if stream.is::<Box<dyn Stream>>() {
+        return stream.downcast_mut::<Box<dyn Stream>>().and_then(|boxed| (**boxed).as_any().downcast_mut());
+    }
+    stream.downcast_mut()
 }
 
 fn receive(socket: &TcpStream, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {

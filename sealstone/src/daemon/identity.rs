@@ -1,0 +1,59 @@
+//! A device's certificate: made with the device, or at the first start of one that has none.
+//!
+//! Contract: the key is written before the certificate, so that a certificate that was shown to anybody has its key. A
+//! folder with the key alone was interrupted and gets both anew. A key that others may read is refused.
+
+use std::path::Path;
+
+use sealstone_channel::{ALPN_ISCSI, Identity, IdentityError, Server, TOKEN_LABEL, device_name};
+
+use crate::failure::{Failure, Outcome, chain};
+use crate::secret_file;
+
+/// The certificate that the device shows, DER.
+pub(crate) const CERTIFICATE_FILE: &str = "certificate.der";
+/// Its key, PKCS #8, mode 0600.
+pub(crate) const KEY_FILE: &str = "certificate-key.der";
+/// The certificate of the authority that signed it, DER; only if one did.
+pub(crate) const AUTHORITY_FILE: &str = "authority.der";
+
+/// The identity in the folder, made first if there is none.
+pub(crate) fn open(data: &Path, system_id: &[u8; 20]) -> Outcome<Identity> {
+    let [certificate, key, authority] =
+        [CERTIFICATE_FILE, KEY_FILE, AUTHORITY_FILE].map(|name| data.join(name));
+    if !certificate.exists() {
+        let made = Identity::self_signed(&device_name(system_id)).map_err(|error| unusable(&error, data))?;
+        write(data, &made)?;
+        return Ok(made);
+    }
+    let mut chain = vec![secret_file::read_public(&certificate)?];
+    if authority.exists() {
+        chain.push(secret_file::read_public(&authority)?);
+    }
+    let key = secret_file::read_bytes(&key).map_err(|failure| {
+        failure.hint("the certificate is worth nothing without it: bring it back, or remove both")
+    })?;
+    Ok(Identity { chain, key })
+}
+
+/// Writes an identity into a folder.
+pub(crate) fn write(data: &Path, identity: &Identity) -> Outcome {
+    secret_file::write(&data.join(KEY_FILE), &identity.key)?;
+    if let Some(authority) = identity.chain.get(1) {
+        secret_file::write(&data.join(AUTHORITY_FILE), authority)?;
+    }
+    let own = identity.chain.first().ok_or_else(|| unusable(&IdentityError::Empty, data))?;
+    secret_file::write(&data.join(CERTIFICATE_FILE), own)
+}
+
+/// What the listener of a device shakes hands with.
+pub(crate) fn server(identity: &Identity, data: &Path) -> Outcome<Server> {
+    Server::new(identity, ALPN_ISCSI, TOKEN_LABEL).map_err(|error| {
+        unusable(&error, data)
+            .hint("bring certificate and key back from one copy, or remove both for new ones")
+    })
+}
+
+fn unusable(error: &IdentityError, data: &Path) -> Failure {
+    Failure::operation(chain(error)).at(data.join(CERTIFICATE_FILE).display())
+}

@@ -1,0 +1,47 @@
+//! What bytes travel through: TLS 1.3 with pinned certificates, and sockets read into two places.
+//!
+//! Does: make and load the identity of a device or server, shake hands at both ends, derive from the channel the value
+//! that binds a login or a CAPKEY command to it, receive into two places at once. Does not: open sockets, store files.
+//! Contract: a stream comes out of [`connect`] only if the other end holds the key of the certificate that the pin names,
+//! and both ends named the same protocol; names and dates count only below an authority.
+//! Truth: RFC 8446; RFC 5705 and 8446 §7.5 (exporters); docs/design/security.md 1.3, 2.4; docs/standards/iscsi.md, TLS.
+
+mod connect;
+mod error;
+mod identity;
+mod pin;
+mod receive;
+mod serve;
+
+pub use connect::connect;
+pub use error::TlsError;
+pub use identity::{Authority, Identity, IdentityError};
+pub use pin::{Pin, PinError, PinKind};
+pub use receive::{Stream, poll_receive};
+pub use rustls::CipherSuite;
+pub use serve::{Accepted, Server};
+
+/// The application protocol of iSCSI inside TLS (ALPN).
+pub const ALPN_ISCSI: &[u8] = b"osd-iscsi/1";
+/// Label of the exporter whose value is the security token of a nexus (VPD page B1h). The context is empty.
+pub const TOKEN_LABEL: &[u8] = b"EXPORTER-sealstone-osd-security-token";
+/// Bytes of a value that is exported from a channel.
+pub const EXPORT_LEN: usize = 32;
+/// First byte of every TLS connection: a record with a handshake message. No iSCSI login begins so.
+pub const FIRST_BYTE: u8 = 0x16;
+
+/// The name that a device has in certificates: its OSD system id in hexadecimal digits.
+#[must_use]
+pub fn device_name(system_id: &[u8; 20]) -> String {
+    let digits: String = system_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{digits}.osd.sealstone.invalid")
+}
+
+/// The primitives of both ends; the hybrid exchange first, so that what is recorded today stays sealed against a machine
+/// that breaks elliptic curves later.
+fn provider() -> rustls::crypto::CryptoProvider {
+    use rustls::crypto::aws_lc_rs::{default_provider, kx_group};
+    let mut provider = default_provider();
+    provider.kx_groups = vec![kx_group::X25519MLKEM768, kx_group::X25519];
+    provider
+}

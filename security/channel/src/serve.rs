@@ -1,0 +1,94 @@
+//! The end that shows a certificate.
+
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::NoServerSessionStorage;
+use rustls::{CipherSuite, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::{EXPORT_LEN, Identity, IdentityError, TlsError, provider};
+
+/// Bytes of ciphertext that wait in one connection until the socket takes them, at most.
+const WAITING_MAX: usize = 64 * 1024;
+
+/// Shakes hands with whoever connects.
+#[derive(Clone)]
+pub struct Server {
+    config: Arc<ServerConfig>,
+    label: &'static [u8],
+}
+
+/// A channel, and what belongs to it.
+pub struct Accepted<S> {
+    /// The bytes inside.
+    pub stream: TlsStream<S>,
+    /// The value that both ends of this channel have, and of no other.
+    pub export: [u8; EXPORT_LEN],
+    /// What it is sealed with.
+    pub suite: CipherSuite,
+}
+
+impl Server {
+    /// TLS 1.3 only, no client certificates, no resumption, no early data: each connection has keys of its own.
+    ///
+    /// # Errors
+    /// [`IdentityError`] if certificate and key do not fit.
+    pub fn new(identity: &Identity, protocol: &[u8], label: &'static [u8]) -> Result<Self, IdentityError> {
+        if identity.chain.is_empty() {
+            return Err(IdentityError::Empty);
+        }
+        let chain = identity.chain.iter().cloned().map(CertificateDer::from).collect();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(identity.key.to_vec()));
+        let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(IdentityError::Unfit)?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(IdentityError::Unfit)?;
+        config.alpn_protocols = vec![protocol.to_vec()];
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        config.max_early_data_size = 0;
+        Ok(Self { config: Arc::new(config), label })
+    }
+
+    /// Shakes hands. The caller bounds the time that it may take.
+    ///
+    /// # Errors
+    /// [`TlsError`]; the stream is closed then, after an alert that says no more than TLS asks for.
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+    ) -> Result<Accepted<S>, TlsError> {
+        let protocol = self.protocol();
+        let acceptor = TlsAcceptor::from(Arc::clone(&self.config));
+        let accept = acceptor.accept_with(stream, |session| session.set_buffer_limit(Some(WAITING_MAX)));
+        let stream = accept.await.map_err(|error| TlsError::of(&error, protocol))?;
+        let (_, session) = stream.get_ref();
+        // Whoever names no protocol at all passes the handshake, and might mean any.
+        if session.alpn_protocol() != Some(protocol) {
+            return Err(TlsError::OtherProtocol(protocol.to_vec()));
+        }
+        let suite = session
+            .negotiated_cipher_suite()
+            .ok_or_else(|| TlsError::Handshake("no cipher suite".to_owned()))?
+            .suite();
+        let export = session
+            .export_keying_material([0; EXPORT_LEN], self.label, None)
+            .map_err(|error| TlsError::Handshake(error.to_string()))?;
+        Ok(Accepted { stream, export, suite })
+    }
+
+    fn protocol(&self) -> &[u8] {
+        self.config.alpn_protocols.first().map_or(&[], Vec::as_slice)
+    }
+}
+
+impl core::fmt::Debug for Server {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,154 @@
+//! Somebody between a client and its device.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use sealstone_channel::{ALPN_ISCSI, Identity, Pin, Server, TOKEN_LABEL, connect};
+use sealstone_tests::Daemon;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+
+/// What he does.
+pub enum Relay {
+    /// Hands bytes on, and remembers those that he sees.
+    Bytes,
+    /// Answers in plain text himself.
+    Strip,
+    /// Ends TLS with a certificate of his own, and begins it anew with the device.
+    Tls(Identity),
+}
+
+/// Somebody in between, with the device behind him.
+pub struct Between {
+    device: Daemon,
+    pin: String,
+    address: String,
+    seen: Arc<Mutex<Vec<u8>>>,
+    cut_after: Arc<AtomicUsize>,
+    _runtime: Runtime,
+}
+
+impl Between {
+    /// In front of this device with this pin.
+    pub fn start(device: Daemon, pin: Pin, relay: Relay) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let cut_after = Arc::new(AtomicUsize::new(usize::MAX));
+        let server = match relay {
+            Relay::Tls(identity) => {
+                Some(Server::new(&identity, ALPN_ISCSI, TOKEN_LABEL).expect("an identity"))
+            }
+            Relay::Bytes | Relay::Strip => None,
+        };
+        let one = One {
+            behind: device.field("address").to_owned(),
+            pin,
+            strip: matches!(relay, Relay::Strip),
+            server,
+            seen: Arc::clone(&seen),
+            cut_after: Arc::clone(&cut_after),
+        };
+        runtime.spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let one = one.clone();
+                tokio::spawn(async move { one.serve(near).await });
+            }
+        });
+        Self { device, pin: pin.to_string(), address, seen, cut_after, _runtime: runtime }
+    }
+
+    /// The device's URL, with our address in it.
+    pub fn url(&self) -> String {
+        self.device.field("url").replace(self.device.field("address"), &self.address)
+    }
+
+    /// The device's pin.
+    pub fn pin(&self) -> &str {
+        &self.pin
+    }
+
+    /// What went through, both ways.
+    pub fn seen(&self) -> Vec<u8> {
+        self.seen.lock().expect("nobody panicked").clone()
+    }
+
+    /// Cut each connection after so many bytes from the client.
+    pub fn cut_after(&self, bytes: usize) {
+        self.cut_after.store(bytes, Ordering::SeqCst);
+    }
+}
+
+#[derive(Clone)]
+struct One {
+    behind: String,
+    pin: Pin,
+    strip: bool,
+    server: Option<Server>,
+    seen: Arc<Mutex<Vec<u8>>>,
+    cut_after: Arc<AtomicUsize>,
+}
+
+impl One {
+    async fn serve(self, mut near: TcpStream) {
+        if self.strip {
+            // A login response that says yes to everything.
+            let mut answer = [0; 48];
+            (answer[0], answer[1]) = (0x23, 0x87);
+            let mut heard = [0; 4096];
+            while let Ok(count @ 1..) = near.read(&mut heard).await {
+                self.remember(&heard[..count]);
+                let _ = near.write_all(&answer).await;
+            }
+            return;
+        }
+        let Ok(far) = TcpStream::connect(&self.behind).await else { return };
+        let _ = (near.set_nodelay(true), far.set_nodelay(true));
+        match &self.server {
+            None => self.relay(near, far).await,
+            Some(server) => {
+                let Ok(near) = server.accept(near).await else { return };
+                let name = "whatever.example";
+                let Ok((far, _)) = connect(far, self.pin, name, ALPN_ISCSI, TOKEN_LABEL).await else {
+                    return;
+                };
+                self.relay(near.stream, far).await;
+            }
+        }
+    }
+
+    async fn relay(&self, near: impl AsyncRead + AsyncWrite, far: impl AsyncRead + AsyncWrite) {
+        let ((near_in, near_out), (far_in, far_out)) = (tokio::io::split(near), tokio::io::split(far));
+        // Whichever ends first ends both, without a word.
+        tokio::select! {
+            () = self.copy(near_in, far_out, true) => {}
+            () = self.copy(far_in, near_out, false) => {}
+        }
+    }
+
+    async fn copy(&self, from: impl AsyncRead, to: impl AsyncWrite, counted: bool) {
+        let (mut from, mut to) = (Box::pin(from), Box::pin(to));
+        let mut piece = vec![0; 64 * 1024];
+        let mut sum = 0;
+        while let Ok(count @ 1..) = from.read(&mut piece).await {
+            self.remember(&piece[..count]);
+            sum += count;
+            if counted && sum > self.cut_after.load(Ordering::SeqCst) {
+                return;
+            }
+            if to.write_all(&piece[..count]).await.is_err() || to.flush().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn remember(&self, bytes: &[u8]) {
+        self.seen.lock().expect("nobody panicked").extend_from_slice(bytes);
+    }
+}
