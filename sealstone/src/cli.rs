@@ -345,6 +345,26 @@ Example:
         #[command(flatten)]
         options: MdsOptions,
     },
+    /// Sign a certificate for a device with the cluster's own authority, which clients may pin once for all devices.
+    #[command(after_help = "\
+Example:
+  sealstone mds issue-certificate --data /srv/mds --key osd1.key --out osd1-tls
+Carry the files of the folder into the device's folder, and add the device with `--pin ca-sha256:…` as it is printed.
+Without this a device has a certificate of its own, which is pinned itself.")]
+    IssueCertificate {
+        /// Folder of the server: the authority's key is in it.
+        #[arg(long, env = "SEALSTONE_MDS_DATA", value_name = "DIR")]
+        data: PathBuf,
+        /// The device's initial key file: it says the device's system id and name.
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        /// Folder for certificate and key; made if it is not there.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// Days that the certificate is good for.
+        #[arg(long, default_value_t = 3653, value_name = "DAYS", value_parser = clap::value_parser!(u16).range(1..))]
+        days: u16,
+    },
     /// Take over a device (needs an administrator's session).
     #[command(after_help = "\
 Example:

@@ -337,3 +337,66 @@ fn a_key_that_others_may_read_or_that_is_not_the_certificates_is_refused() {
         Daemon::start(command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]));
     assert!(device.field("pin").starts_with("sha256:"));
 }
+
+/// One pin for all devices of a cluster and its metadata server: that of the authority which `mds init` makes.
+#[test]
+fn an_authority_vouches_for_its_devices_and_its_server_and_for_no_others() {
+    let mut system = System::start(0);
+    let cluster = fs::read_to_string(system.cluster()).expect("a cluster file");
+    let authority = cluster.split('"').find(|word| word.starts_with("ca-sha256:")).expect("an authority");
+    let mut devices = Vec::new();
+    for (name, certified) in [("a", "a"), ("b", "a")] {
+        let [data, key, out] =
+            [name.to_owned(), format!("{name}.key"), format!("{name}-tls")].map(|name| system.path(&name));
+        run(&["osd", "init", "--data", text(&data), "--capacity", "1G", "--key-out", text(&key)]).ok();
+        let named = system.path(&format!("{certified}.key"));
+        let mds = system.path("mds");
+        let issue = [
+            "--json",
+            "mds",
+            "issue-certificate",
+            "--data",
+            text(&mds),
+            "--key",
+            text(&named),
+            "--out",
+            text(&out),
+        ];
+        let issued = run(&issue).ok().json();
+        assert_eq!(issued["authority"], authority);
+        run(&issue).fails(1).says(&["already exists"]);
+        for file in ["certificate.der", "certificate-key.der", "authority.der"] {
+            fs::copy(out.join(file), data.join(file)).expect("carried over");
+        }
+        let serve =
+            ["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0", "--tls", "required"];
+        let device = Daemon::start(command(&serve));
+        assert_eq!(device.field("pin"), issued["pin"], "it can be pinned by itself too");
+        let add = ["mds", "add-osd", device.field("url"), "--key", text(&key), "--pin", authority];
+        let added = system.run(&add);
+        if name == certified {
+            added.ok();
+        } else {
+            added.fails(3).says(&["is not the one with this pin", "authority"]);
+        }
+        devices.push(device);
+    }
+    run_with_input(system.command(&["put", "-", "/file"]), b"vouched for").ok();
+    assert_eq!(system.run(&["cat", "/file"]).ok().stdout, b"vouched for");
+
+    // The server's certificate is renewed: who pinned it does not know it any more, who pinned the authority does.
+    let secret = system.path("mds").join("admin-secret");
+    let pin = system.mds().field("pin").to_owned();
+    system.end_mds(Signal::Terminate);
+    fs::remove_file(system.path("mds").join("certificate.der")).expect("removed");
+    system.start_mds();
+    let address = system.mds().field("address").to_owned();
+    let login = |pin: &str| {
+        system.run(&["login", "admin", "--mds", &address, "--pin", pin, "--password-file", text(&secret)])
+    };
+    login(&pin).fails(3).says(&["certificate is not the pinned one"]);
+    login(authority).ok();
+    let other = Pin::authority(b"another").to_string();
+    login(&other).fails(3).says(&["not one of the pinned authority"]);
+    assert_eq!(system.run(&["cat", "/file"]).ok().stdout, b"vouched for");
+}

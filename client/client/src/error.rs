@@ -47,7 +47,7 @@ pub enum ClientError {
     Connection(#[source] io::Error),
     /// The other end does not hold the pinned certificate: another server, or somebody in between.
     #[error("the server's certificate is not the pinned one")]
-    WrongCertificate,
+    WrongCertificate(#[source] io::Error),
     /// A connection broke while a request that changes something was under way; whether it was done is unknown.
     #[error("the connection broke during {request}: its outcome is unknown")]
     OutcomeUnknown {
@@ -123,7 +123,7 @@ impl ClientError {
             Self::Refused(failure) => failure.code.exit_code(),
             Self::Name(_) => 2,
             Self::Device { error, .. } if error.is_denied() || error.is_not_admitted() => 3,
-            Self::SessionOver | Self::LoginRefused | Self::WrongCertificate => 3,
+            Self::SessionOver | Self::LoginRefused | Self::WrongCertificate(_) => 3,
             _ => 1,
         }
     }

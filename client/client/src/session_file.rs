@@ -173,7 +173,7 @@ mod tests {
     fn saved() -> SavedSession {
         SavedSession {
             server: "mds.example:3270".to_owned(),
-            fingerprint: Fingerprint([0xA5; 32]),
+            fingerprint: Fingerprint::certificate(b"it"),
             ticket: SessionTicket {
                 user: UserName::new("alice").unwrap(),
                 server_id: [1; 16],

@@ -38,7 +38,7 @@ fn session_file(input: &[u8]) {
 fn session_seeds() -> Vec<Vec<u8>> {
     let saved = SavedSession {
         server: "mds.example:3270".to_owned(),
-        fingerprint: Fingerprint([0xA5; 32]),
+        fingerprint: Fingerprint::certificate(b"it"),
         ticket: SessionTicket {
             user: UserName::new("alice").expect("a proper account"),
             server_id: [1; 16],

@@ -25,7 +25,7 @@ pub use initiator::InitiatorDevices;
 pub use limits::Limits;
 pub use serve::Server;
 pub use setup::{
-    ADMIN_SECRET_FILE, CERTIFICATE_FILE, InitReport, Opened, SetupError, init, is_set_up, open,
-    open_with_audit,
+    ADMIN_SECRET_FILE, AUTHORITY_FILE, CERTIFICATE_FILE, InitReport, Opened, SetupError, init, is_set_up,
+    issue_certificate, open, open_with_audit,
 };
 pub use tls::{ALPN, Fingerprint};

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use sealstone_channel::{Accepted, Server as Tls};
+use sealstone_login::ChannelBinding;
 use sealstone_mds::Mds;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_rustls::TlsAcceptor;
 
 use crate::channel::{Shared, run};
 use crate::devices::Devices;
@@ -20,7 +21,6 @@ use crate::environment::Environment;
 use crate::housekeeping::Housekeeper;
 use crate::limits::Limits;
 use crate::setup::Opened;
-use crate::tls::channel_binding;
 
 /// Pause after a failed accept (too many open files, say), so that it does not spin.
 const ACCEPT_PAUSE: core::time::Duration = core::time::Duration::from_millis(100);
@@ -97,8 +97,7 @@ impl Server {
         let keeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());
         let shared = Shared::new(mds.clone(), environment, limits, stopped.clone(), Some(keeper.clone()));
         let tally = Arc::new(Tally::default());
-        let acceptor = TlsAcceptor::from(opened.tls.clone());
-        let listen = tokio::spawn(accept(listener, acceptor, shared, tally.clone()));
+        let listen = tokio::spawn(accept(listener, opened.tls.clone(), shared, tally.clone()));
         let keep = tokio::spawn(keeper.clone().run(stopped));
         Ok(Self { address, mds, tally, stop, tasks: Mutex::new(vec![listen, keep]), keeper })
     }
@@ -161,7 +160,7 @@ impl Server {
     }
 }
 
-async fn accept(listener: TcpListener, acceptor: TlsAcceptor, shared: Shared, tally: Arc<Tally>) {
+async fn accept(listener: TcpListener, tls: Tls, shared: Shared, tally: Arc<Tally>) {
     let mut connections = JoinSet::new();
     let mut stop = shared.stop.clone();
     loop {
@@ -180,7 +179,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, shared: Shared, ta
             }
         };
         if let Some(place) = tally.enter(peer.ip(), &shared.limits) {
-            connections.spawn(serve(stream, peer, acceptor.clone(), shared.clone(), place));
+            connections.spawn(serve(stream, peer, tls.clone(), shared.clone(), place));
         }
     }
     drop(listener);
@@ -190,11 +189,11 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, shared: Shared, ta
     }
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, acceptor: TlsAcceptor, shared: Shared, place: Place) {
+async fn serve(stream: TcpStream, peer: SocketAddr, tls: Tls, shared: Shared, place: Place) {
     let login_by = Instant::now() + shared.limits.login_timeout;
     let _ = stream.set_nodelay(true);
-    let secure = match timeout_at(login_by, acceptor.accept(stream)).await {
-        Ok(Ok(secure)) => secure,
+    let Accepted { stream, export, .. } = match timeout_at(login_by, tls.accept(stream)).await {
+        Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
             place.tally.handshakes_failed.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(%peer, %error, "TLS handshake failed");
@@ -205,8 +204,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, acceptor: TlsAcceptor, share
             return;
         }
     };
-    let Ok(channel) = channel_binding(secure.get_ref().1) else { return };
-    if let Err(error) = run(secure, channel, peer.ip().into(), shared, login_by).await {
+    if let Err(error) = run(stream, ChannelBinding(export), peer.ip().into(), shared, login_by).await {
         tracing::debug!(%peer, %error, "connection ended");
     }
 }

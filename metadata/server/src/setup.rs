@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sealstone_channel::{Authority, Identity, IdentityError, Pin, Server};
 use sealstone_mds::audit::{AuditSink, NoAudit};
 use sealstone_mds::{Config, Mds, OpenError};
 use sealstone_mds_protocol::UserName;
@@ -14,7 +15,7 @@ use zeroize::Zeroizing;
 
 use crate::environment::Environment;
 use crate::files::{self, FileError};
-use crate::tls::{self, Fingerprint};
+use crate::tls::{self, CERTIFICATE_LIFE, Fingerprint, SUBJECT};
 
 /// The metadata store, mode 0600: it holds the keys of the devices.
 const STORE_FILE: &str = "meta.redb";
@@ -25,14 +26,22 @@ const STORE_FILE_NEW: &str = "meta.redb.new";
 pub const CERTIFICATE_FILE: &str = "certificate.der";
 /// The certificate's key, PKCS #8, mode 0600.
 const KEY_FILE: &str = "certificate-key.der";
+/// The certificate of the cluster's own authority, DER; it signed the server's and may sign those of devices.
+pub const AUTHORITY_FILE: &str = "ca.der";
+/// Its key, PKCS #8, mode 0600: whoever has it can be the server, or a device, for those who know them by the authority.
+const AUTHORITY_KEY_FILE: &str = "ca-key.der";
 /// The administrator's password, mode 0600; a line end follows it.
 pub const ADMIN_SECRET_FILE: &str = "admin-secret";
 /// What an interrupted setup may leave behind, temporary names included.
-const OWN_FILES: [&str; 7] = [
+const OWN_FILES: [&str; 11] = [
     STORE_FILE_NEW,
     CERTIFICATE_FILE,
     KEY_FILE,
+    AUTHORITY_FILE,
+    AUTHORITY_KEY_FILE,
     ADMIN_SECRET_FILE,
+    "ca.new",
+    "ca-key.new",
     "certificate.new",
     "certificate-key.new",
     "admin-secret.new",
@@ -63,7 +72,10 @@ pub enum SetupError {
     Contents(#[source] OpenError),
     /// The certificate or its key cannot be used.
     #[error("the TLS certificate or its key cannot be used")]
-    Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Certificate(#[from] IdentityError),
+    /// The folder has no authority: it was set up before there was one.
+    #[error("{} has no authority of its own (ca.der)", .0.display())]
+    NoAuthority(PathBuf),
 }
 
 impl SetupError {
@@ -86,6 +98,8 @@ pub struct InitReport {
     pub admin_secret: PathBuf,
     /// What clients pin.
     pub fingerprint: Fingerprint,
+    /// What clients may pin instead.
+    pub authority: Pin,
 }
 
 /// Sets a data folder up: certificate, administrator, empty store. A second run after an interrupted one begins anew.
@@ -109,9 +123,10 @@ pub fn init(folder: &Path, admin: &UserName, environment: &Environment) -> Resul
         Ok(true) => return Err(SetupError::AlreadySetUp(folder.to_owned())),
         Err(error) => return Err(SetupError::Contents(error)),
     }
-    let (certificate, key) = tls::new_identity().map_err(|error| SetupError::Certificate(Box::new(error)))?;
-    files::write(&folder.join(KEY_FILE), &key, 0o600)?;
-    files::write(&folder.join(CERTIFICATE_FILE), &certificate, 0o644)?;
+    let authority = Authority::new()?;
+    files::write(&folder.join(AUTHORITY_KEY_FILE), &authority.key(), 0o600)?;
+    files::write(&folder.join(AUTHORITY_FILE), authority.certificate(), 0o644)?;
+    let certificate = certify(folder, &authority, environment.now_ms())?;
     files::write(&admin_secret, &[secret.as_slice(), b"\n"].concat(), 0o600)?;
     Mds::set_up(&store, admin, &secret, environment.now_ms(), &mut *rng).map_err(|error| match error {
         OpenError::AlreadySetUp => SetupError::AlreadySetUp(folder.to_owned()),
@@ -120,7 +135,44 @@ pub fn init(folder: &Path, admin: &UserName, environment: &Environment) -> Resul
     if is_new {
         files::rename(&unnamed, &path)?;
     }
-    Ok(InitReport { admin: admin.clone(), admin_secret, fingerprint: Fingerprint::of(&certificate) })
+    Ok(InitReport {
+        admin: admin.clone(),
+        admin_secret,
+        fingerprint: certificate,
+        authority: authority.pin(),
+    })
+}
+
+/// A certificate of the server, signed by its authority, in the place of an older one.
+fn certify(folder: &Path, authority: &Authority, now_ms: u64) -> Result<Fingerprint, SetupError> {
+    let made = authority.issue(SUBJECT, now_ms, CERTIFICATE_LIFE)?;
+    let certificate = made.chain.first().ok_or(IdentityError::Empty)?;
+    files::write(&folder.join(KEY_FILE), &made.key, 0o600)?;
+    files::write(&folder.join(CERTIFICATE_FILE), certificate, 0o644)?;
+    Ok(Fingerprint::of(certificate))
+}
+
+fn authority(folder: &Path) -> Result<Option<Authority>, SetupError> {
+    let path = folder.join(AUTHORITY_FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let key = files::read_secret(&folder.join(AUTHORITY_KEY_FILE))?;
+    Ok(Some(Authority::load(files::read(&path)?, &key)?))
+}
+
+/// A new key and a certificate for `name`, signed by the authority of the folder, from now on for so long.
+///
+/// # Errors
+/// `NoAuthority`, `File`, `Certificate`.
+pub fn issue_certificate(
+    folder: &Path,
+    name: &str,
+    life: core::time::Duration,
+    environment: &Environment,
+) -> Result<Identity, SetupError> {
+    let authority = authority(folder)?.ok_or_else(|| SetupError::NoAuthority(folder.to_owned()))?;
+    Ok(authority.issue(name, environment.now_ms(), life)?)
 }
 
 /// An empty store under its first name, in the place of what an interrupted run left there.
@@ -145,8 +197,9 @@ fn new_secret(rng: &mut dyn sealstone_mds::Entropy) -> Zeroizing<Vec<u8>> {
 /// A data folder that is ready to be served.
 pub struct Opened {
     pub(crate) mds: Arc<Mds>,
-    pub(crate) tls: Arc<rustls::ServerConfig>,
+    pub(crate) tls: Server,
     fingerprint: Fingerprint,
+    authority: Option<Pin>,
 }
 
 impl Opened {
@@ -160,6 +213,12 @@ impl Opened {
     #[must_use]
     pub const fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
+    }
+
+    /// What clients may pin instead; none in a folder that is older than authorities.
+    #[must_use]
+    pub const fn authority(&self) -> Option<Pin> {
+        self.authority
     }
 }
 
@@ -194,10 +253,24 @@ pub fn open_with_audit(
         OpenError::NotSetUp => SetupError::Unfinished(folder.to_owned()),
         other => SetupError::Contents(other),
     })?;
-    let certificate = files::read(&folder.join(CERTIFICATE_FILE))?;
-    let key = files::read_secret(&folder.join(KEY_FILE))?;
+    let certificate = folder.join(CERTIFICATE_FILE);
+    let mut identity = Identity { chain: Vec::new(), key: zeroize::Zeroizing::default() };
+    let mut pin = None;
+    if folder.join(AUTHORITY_FILE).exists() {
+        let signer = files::read(&folder.join(AUTHORITY_FILE))?;
+        pin = Some(Pin::authority(&signer));
+        if !certificate.exists()
+            && let Some(authority) = authority(folder)?
+        {
+            // Somebody took it away to have another: who knows the server by its authority does not mind.
+            certify(folder, &authority, Environment::system().now_ms())?;
+        }
+        identity.chain.push(signer);
+    }
+    let certificate = files::read(&certificate)?;
+    identity.key = files::read_secret(&folder.join(KEY_FILE))?;
     let fingerprint = Fingerprint::of(&certificate);
-    let tls =
-        tls::server_config(certificate, &key).map_err(|error| SetupError::Certificate(Box::new(error)))?;
-    Ok(Opened { mds: Arc::new(mds.with_audit(audit)), tls: Arc::new(tls), fingerprint })
+    identity.chain.insert(0, certificate);
+    let tls = tls::server(&identity)?;
+    Ok(Opened { mds: Arc::new(mds.with_audit(audit)), tls, fingerprint, authority: pin })
 }

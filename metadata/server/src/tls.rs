@@ -1,22 +1,20 @@
-//! TLS 1.3, the server's certificate, and what binds a login to its channel.
+//! The server's certificate, and what binds a login to its channel.
 //!
 //! Truth: RFC 8446; RFC 9266 (exporter); docs/design/security.md 1.3, 2.4.
 
 use core::fmt;
-use std::sync::Arc;
+use core::time::Duration;
 
-use rustls::ServerConfig;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
-use sealstone_login::ChannelBinding;
-use sha2::{Digest, Sha256};
-use zeroize::Zeroizing;
+use sealstone_channel::{Identity, IdentityError, Pin, Server};
 
 /// The application protocol that both ends name.
 pub const ALPN: &[u8] = b"osd-mds/1";
 /// Label of the exporter that binds a login to its channel (RFC 9266 §2).
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
-/// Name in the certificate. Clients know the server by the certificate's hash, not by a name.
-const SUBJECT: &str = "mds.sealstone.invalid";
+/// Name in the certificate: who knows the server by its authority wants to see it.
+pub(crate) const SUBJECT: &str = "mds.sealstone.invalid";
+/// How long the server's certificate lasts for who knows it by its authority; whoever pins it looks at no date.
+pub(crate) const CERTIFICATE_LIFE: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
 /// SHA-256 of a certificate in DER: what a client pins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +22,7 @@ pub struct Fingerprint(pub [u8; 32]);
 
 impl Fingerprint {
     pub(crate) fn of(certificate: &[u8]) -> Self {
-        Self(Sha256::digest(certificate).into())
+        Self(Pin::certificate(certificate).hash)
     }
 }
 
@@ -34,29 +32,7 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// A new key pair and its self-signed certificate, both DER.
-pub(crate) fn new_identity() -> Result<(Vec<u8>, Zeroizing<Vec<u8>>), rcgen::Error> {
-    let certified = rcgen::generate_simple_self_signed(vec![SUBJECT.to_owned()])?;
-    Ok((certified.cert.der().to_vec(), Zeroizing::new(certified.signing_key.serialize_der())))
-}
-
-/// TLS 1.3 only, no client certificates, no resumption: each connection has its own keys and its own binding.
-pub(crate) fn server_config(certificate: Vec<u8>, key: &[u8]) -> Result<ServerConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.to_vec()));
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_no_client_auth()
-        .with_single_cert(vec![CertificateDer::from(certificate)], key)?;
-    config.alpn_protocols = vec![ALPN.to_vec()];
-    config.send_tls13_tickets = 0;
-    config.max_early_data_size = 0;
-    Ok(config)
-}
-
-/// The exporter of a finished handshake.
-pub(crate) fn channel_binding(
-    connection: &rustls::ServerConnection,
-) -> Result<ChannelBinding, rustls::Error> {
-    connection.export_keying_material([0; 32], EXPORTER_LABEL, None).map(ChannelBinding)
+/// What the listener shakes hands with.
+pub(crate) fn server(identity: &Identity) -> Result<Server, IdentityError> {
+    Server::new(identity, ALPN, EXPORTER_LABEL)
 }

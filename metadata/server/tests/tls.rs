@@ -276,7 +276,7 @@ fn setup_is_done_once_its_secrets_are_private_and_an_interrupted_one_is_redone()
     assert!(matches!(open(&data, Default::default()), Err(SetupError::Unfinished(_))));
     let report = init(&data, &admin(), &environment).unwrap();
     assert_eq!(open(&data, Default::default()).unwrap().fingerprint(), report.fingerprint);
-    for name in ["meta.redb", "certificate-key.der", "admin-secret"] {
+    for name in ["meta.redb", "certificate-key.der", "ca-key.der", "admin-secret"] {
         let mode = std::fs::metadata(data.join(name)).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600, "{name}");
     }
@@ -287,6 +287,13 @@ fn setup_is_done_once_its_secrets_are_private_and_an_interrupted_one_is_redone()
         secret,
         "a second run changes nothing"
     );
+    // A certificate that was taken away is made anew, by the same authority; the store goes on.
+    assert_eq!(open(&data, Default::default()).unwrap().authority(), Some(report.authority));
+    std::fs::remove_file(data.join("certificate.der")).unwrap();
+    let renewed = open(&data, Default::default()).unwrap();
+    assert_ne!(renewed.fingerprint(), report.fingerprint);
+    assert_eq!(renewed.authority(), Some(report.authority));
+    drop(renewed);
     std::fs::set_permissions(data.join("certificate-key.der"), PermissionsExt::from_mode(0o644)).unwrap();
     let exposed = open(&data, Default::default()).err().unwrap();
     assert!(matches!(exposed, SetupError::File(_)) && exposed.is_exposed());

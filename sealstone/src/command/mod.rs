@@ -43,7 +43,7 @@ impl From<ClientError> for Failure {
                 Self { message: "not logged in, or the session is over".into(), ..failure }
                     .hint("sealstone login NAME")
             }
-            ClientError::WrongCertificate => failure.hint(
+            ClientError::WrongCertificate(_) => failure.hint(
                 "somebody may be in between; `mds serve` and `up` print the pin and write it to cluster.toml",
             ),
             ClientError::Connection(_) => failure.hint("is the metadata server running?"),

@@ -1,11 +1,12 @@
 //! `sealstone mds init`, `mds serve` and `mds add-osd`.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sealstone_channel::Pin;
+use sealstone_channel::{Pin, device_name};
 use sealstone_client::{Client, Metadata};
 use sealstone_mds::Config;
 use sealstone_mds_protocol::{
@@ -13,10 +14,10 @@ use sealstone_mds_protocol::{
 };
 use sealstone_mds_server::{ADMIN_SECRET_FILE, Environment, InitiatorDevices, Limits, Server, SetupError};
 use serde::Deserialize;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::audit_log::{AuditLog, AuditState};
-use super::{AUDIT_FILE, Shutdown, bind, observe};
+use super::{AUDIT_FILE, Shutdown, bind, identity, observe};
 use crate::chap_file;
 use crate::cli::{Global, Mds};
 use crate::command::session::{self, Cluster};
@@ -43,6 +44,12 @@ struct KeyFile {
     master_key: String,
 }
 
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        self.master_key.zeroize();
+    }
+}
+
 /// Sets a server up.
 pub(crate) fn init(data: &Path) -> Outcome<PathBuf> {
     let admin = UserName::new(ADMIN).expect("a fixed name is a name");
@@ -55,6 +62,9 @@ fn setup_failure(error: SetupError) -> Failure {
     match error {
         // The text says which file and what to do.
         error if error.is_exposed() => Failure { kind: Kind::Denied, ..failure },
+        SetupError::NoAuthority(_) => {
+            failure.hint("it was set up before there was one; pin the device's own certificate")
+        }
         SetupError::Unfinished(_) => {
             Failure { kind: Kind::NotFound, ..failure }.hint("sealstone mds init --data DIR")
         }
@@ -124,7 +134,13 @@ impl MdsDaemon {
         let devices = Arc::new(InitiatorDevices::default().proving(proofs));
         let server = Server::start(&opened, listener, devices, Environment::system(), limits)?;
         let cluster = data.join(CLUSTER_FILE);
-        let text = Cluster { mds: address.to_string(), pin: pin.clone() }.text();
+        let mut text = Cluster { mds: address.to_string(), pin: pin.clone() }.text();
+        if let Some(authority) = opened.authority() {
+            text.push_str(
+                "# Instead, to know it by the cluster's authority, also after its certificate was renewed:\n",
+            );
+            text.push_str(&format!("# pin = \"{authority}\"\n"));
+        }
         secret_file::write(&cluster, text.as_bytes())?;
         Ok(Self { address, cluster, pin, server: Arc::new(server), audit: audit_state, shutdown })
     }
@@ -159,6 +175,7 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
             let options = options.or(config::read(config.as_ref())?);
             super::run(serve(output, &data, &options))
         }
+        Mds::IssueCertificate { data, key, out, days } => issue_certificate(output, &data, &key, &out, days),
         Mds::AddOsd { url, key, pin, certificate, wait } => crate::command::block_on(async {
             let pin = match certificate {
                 Some(path) => Some(Pin::certificate(&secret_file::read_public(&path)?)),
@@ -188,6 +205,50 @@ async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
     daemon.finish().await
 }
 
+/// A certificate for the device of this key file, in a folder to be carried to it.
+fn issue_certificate(output: Output, data: &Path, key: &Path, out: &Path, days: u16) -> Outcome {
+    let (file, system_id) = key_file(key)?;
+    let life = Duration::from_secs(u64::from(days) * 24 * 3600);
+    let name = device_name(&system_id);
+    let made = sealstone_mds_server::issue_certificate(data, &name, life, &Environment::system())
+        .map_err(setup_failure)?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(out)
+        .map_err(|error| Failure::from(error).at(out.display()))?;
+    if out.join(identity::KEY_FILE).exists() {
+        return Err(Failure::operation("already exists").at(out.join(identity::KEY_FILE).display()));
+    }
+    identity::write(out, &made)?;
+    let authority = made.chain.get(1).map(|der| Pin::authority(der).to_string());
+    let value = serde_json::json!({
+        "name": file.name, "certificate_name": name, "out": out, "days": days, "authority": authority,
+        "pin": made.pin().map_err(Failure::operation)?.to_string(),
+    });
+    output.result(&value, || {
+        format!(
+            "certificate of {} for {days} days in {}\ncarry its files into the device's folder, and add the device with \
+             --pin {}",
+            file.name,
+            out.display(),
+            authority.unwrap_or_default()
+        )
+    })
+}
+
+/// Reads a device's key file; its OSD system id besides.
+fn key_file(key: &Path) -> Outcome<(KeyFile, [u8; 20])> {
+    let text = secret_file::read(key)?;
+    // The parser's own message would quote the line, and the line may be the key.
+    let file: KeyFile = toml::from_str(&text)
+        .map_err(|_| Failure::usage("is not a key file of `osd init`").at(key.display()))?;
+    let system_id = unhex(&file.system_id)
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| Failure::usage("the system id is not 20 bytes of hex").at(key.display()))?;
+    Ok((file, system_id))
+}
+
 /// Hands a device over to the metadata server and waits until it takes objects.
 pub(crate) async fn add_osd(
     client: &Client,
@@ -196,16 +257,10 @@ pub(crate) async fn add_osd(
     pin: Option<Pin>,
     wait_s: u64,
 ) -> Outcome<String> {
-    let text = secret_file::read(key)?;
-    // The parser's own message would quote the line, and the line may be the key.
-    let file: KeyFile = toml::from_str(&text)
-        .map_err(|_| Failure::usage("is not a key file of `osd init`").at(key.display()))?;
-    let secret = Zeroizing::new(file.master_key);
+    let (mut file, system_id) = key_file(key)?;
+    let secret = Zeroizing::new(core::mem::take(&mut file.master_key));
     let bytes =
         Zeroizing::new(unhex(&secret).ok_or_else(|| Failure::usage("the key is not hex").at(key.display()))?);
-    let system_id = unhex(&file.system_id)
-        .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| Failure::usage("the system id is not 20 bytes of hex").at(key.display()))?;
     url.parse::<sealstone_initiator::TargetUrl>().map_err(|error| Failure::usage(error).at(url))?;
     let invalid = |error: sealstone_mds_protocol::WireError| Failure::usage(chain(&error));
     let device = NewDevice {

@@ -279,10 +279,8 @@ const fn is_repeatable(request: &Request) -> bool {
 
 /// Why there is no channel. Another certificate will be another one next time too, and is for a person to judge.
 fn not_connected(error: std::io::Error) -> ClientError {
-    use tokio_rustls::rustls::Error as Tls;
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Tls>());
-    if matches!(inner, Some(Tls::InvalidCertificate(_))) {
-        ClientError::WrongCertificate
+    if crate::tls::is_impostor(&error) {
+        ClientError::WrongCertificate(error)
     } else {
         ClientError::Connection(error)
     }
