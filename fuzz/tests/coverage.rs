@@ -18,6 +18,7 @@ const CRATES: &[(&str, &str)] = &[
     ("security/digest", "digest"),
     ("security/seal", "seal"),
     ("security/login", "login"),
+    ("security/channel", "channel"),
     ("device/store", "store"),
     ("device/osd", "device"),
     ("device/block", "block"),

@@ -59,5 +59,5 @@ pub(crate) const SESSION_FILE: Target = Target {
     seeds: session_seeds,
     cost: 60,
     quarantine: None,
-    covers: &["client::SavedSession::load", "client::Fingerprint::from_str"],
+    covers: &["client::SavedSession::load", "channel::Pin::from_str"],
 };

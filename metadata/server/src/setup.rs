@@ -254,7 +254,7 @@ pub fn open_with_audit(
         other => SetupError::Contents(other),
     })?;
     let certificate = folder.join(CERTIFICATE_FILE);
-    let mut identity = Identity { chain: Vec::new(), key: zeroize::Zeroizing::default() };
+    let mut identity = Identity { chain: Vec::new(), key: Zeroizing::default() };
     let mut pin = None;
     if folder.join(AUTHORITY_FILE).exists() {
         let signer = files::read(&folder.join(AUTHORITY_FILE))?;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use sealstone_channel::{ALPN_ISCSI, Identity, IdentityError, Server, TOKEN_LABEL, device_name};
 
-use crate::failure::{Failure, Outcome, chain};
+use crate::failure::{Failure, Kind, Outcome, chain};
 use crate::secret_file;
 
 /// The certificate that the device shows, DER.
@@ -30,8 +30,11 @@ pub(crate) fn open(data: &Path, system_id: &[u8; 20]) -> Outcome<Identity> {
     if authority.exists() {
         chain.push(secret_file::read_public(&authority)?);
     }
-    let key = secret_file::read_bytes(&key).map_err(|failure| {
-        failure.hint("the certificate is worth nothing without it: bring it back, or remove both")
+    let key = secret_file::read_bytes(&key).map_err(|failure| match failure.kind {
+        Kind::NotFound => {
+            failure.hint("the certificate is worth nothing without it: bring it back, or remove both")
+        }
+        _ => failure,
     })?;
     Ok(Identity { chain, key })
 }

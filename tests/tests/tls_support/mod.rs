@@ -41,9 +41,9 @@ impl Between {
         let address = listener.local_addr().expect("an address").to_string();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let cut_after = Arc::new(AtomicUsize::new(usize::MAX));
-        let server = match relay {
+        let server = match &relay {
             Relay::Tls(identity) => {
-                Some(Server::new(&identity, ALPN_ISCSI, TOKEN_LABEL).expect("an identity"))
+                Some(Server::new(identity, ALPN_ISCSI, TOKEN_LABEL).expect("an identity"))
             }
             Relay::Bytes | Relay::Strip => None,
         };
