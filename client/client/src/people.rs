@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use sealstone_initiator::{Environment, Proofs, SystemEnvironment};
+use sealstone_initiator::{Environment, SystemEnvironment};
 use sealstone_mds_protocol::login::{SUITE_SERVICE_A, SUITE_SERVICE_B, SUITE_STANDARD};
 use sealstone_mds_protocol::{
     Group, GroupName, Holder, PAGE_MAX, Request, Response, Role, Secret, Stat, User,
@@ -14,7 +14,7 @@ use crate::client::{file_path, tls, user_name};
 use crate::mds::{Mds, MdsOptions};
 use crate::service_key::ServiceKey;
 use crate::tls::Fingerprint;
-use crate::{Client, ClientError, Devices, Metadata};
+use crate::{Client, ClientError, Devices, Metadata, Reach};
 
 const OTHER_ANSWER: ClientError = ClientError::Protocol("an answer to another request");
 
@@ -86,10 +86,10 @@ impl Client {
         server: &str,
         pin: Fingerprint,
         key: &ServiceKey,
-        proofs: Proofs,
+        reach: impl Into<Reach>,
     ) -> Result<Self, ClientError> {
         let options = MdsOptions { suite: key.suite, ..MdsOptions::default() };
-        Self::connect_with(server, pin, options, key.user.as_str(), key.secret(), proofs).await
+        Self::connect_with(server, pin, options, key.user.as_str(), key.secret(), reach.into()).await
     }
 
     /// Chooses the password of a new account with the code that an administrator handed out, or a new password for an
