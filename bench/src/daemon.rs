@@ -150,6 +150,26 @@ impl Osd {
     }
 }
 
+/// A metadata server beside it.
+pub(crate) struct Mds {
+    daemon: Daemon,
+    /// Its folder.
+    pub(crate) data: PathBuf,
+}
+
+impl Mds {
+    /// Makes a metadata server in `data` and starts it with these flags.
+    pub(crate) fn new(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
+        init(binary, &MDS_INIT, data)?;
+        let daemon = Daemon::start(binary, &[&MDS_SERVE[..], flags].concat(), data)?;
+        Ok(Self { daemon, data: data.to_owned() })
+    }
+
+    pub(crate) fn stop(self) -> Outcome {
+        self.daemon.stop()
+    }
+}
+
 /// How long daemons take to be ready, and what they need while nobody asks anything.
 #[derive(Debug, Serialize)]
 pub(crate) struct Starts {

@@ -27,6 +27,7 @@ mod pace;
 mod plots;
 mod process;
 mod report;
+mod rotation;
 mod settings;
 mod verdicts;
 mod workload;
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         Command::Copies(arguments) => copies::run(&arguments),
         Command::Pace(arguments) => pace::run(&arguments),
         Command::Aims(arguments) => aims::run(&arguments.folder),
+        Command::Rotation(arguments) => rotation::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

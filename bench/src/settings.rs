@@ -39,6 +39,8 @@ pub(crate) enum Command {
     /// Small requests beside large ones under ALLDATA, with each switch of the device that orders them on and off;
     /// `--only` takes names of settings with `;` between them.
     Pace(Run),
+    /// Working keys of a thousand partitions changed by the metadata server while clients put and get; takes `--json`.
+    Rotation(Run),
     /// Ways from the page cache into a socket, without a device.
     Copies(Run),
     /// All aims in one list, from the files that the parts of `make bench` left in a folder.

@@ -1,5 +1,7 @@
 //! The command line: every noun, verb, flag and variable, with examples in the help texts.
 
+pub(crate) mod keys;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -229,6 +231,19 @@ Example:
         #[command(flatten)]
         options: Box<OsdOptions>,
     },
+    /// Give a device that does not run a new initial key, when its metadata server lost its keys. Objects stay.
+    #[command(after_help = "\
+Example:
+  sealstone osd new-key --data /srv/osd1 --key-out osd1.key
+Then start the device, and: sealstone mds add-osd URL --key osd1.key")]
+    NewKey {
+        /// Folder of the device.
+        #[arg(long, env = "SEALSTONE_OSD_DATA", value_name = "DIR")]
+        data: PathBuf,
+        /// Where the new key goes, for `mds add-osd` [default: DIR/initial.key].
+        #[arg(long, value_name = "FILE")]
+        key_out: Option<PathBuf>,
+    },
     /// Read everything of a device that does not run against its checksums; exit code 1 if anything is damaged.
     #[command(after_help = "\
 Examples:
@@ -332,15 +347,32 @@ Example:
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Mds {
-    /// Make a metadata server: store, certificate, administrator.
+    /// Make a metadata server: store, keystore, certificate, administrator.
     #[command(after_help = "\
-Example:
-  sealstone mds init --data /srv/mds")]
+Examples:
+  sealstone mds init --data /srv/mds
+  sealstone mds init --data /srv/mds --passphrase-file mds.passphrase   the keystore opens with a passphrase only")]
     Init {
         /// Folder of the server; must be empty or not exist.
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
+        #[command(flatten)]
+        keystore: keys::Keystore,
     },
+    /// Keys of the devices, and the keystore that keeps them.
+    #[command(subcommand)]
+    Keys(keys::Keys),
+    /// Write everything that a server knows, its keys too, into one sealed file. The server must not run.
+    #[command(after_help = "\
+Example:
+  sealstone mds backup --data /srv/mds --to mds.backup --backup-passphrase-file backup.passphrase")]
+    Backup(keys::Backup),
+    /// Make a server of a backup, or check one.
+    #[command(after_help = "\
+Examples:
+  sealstone mds restore --from mds.backup --backup-passphrase-file backup.passphrase --data /srv/new
+  sealstone mds restore --from mds.backup --backup-passphrase-file backup.passphrase      checks it only")]
+    Restore(keys::Restore),
     /// Run the metadata server.
     #[command(after_help = "\
 Example:

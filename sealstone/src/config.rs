@@ -198,6 +198,23 @@ options! {
     idle_s_max: u64, "SEALSTONE_MDS_IDLE_S_MAX", "1800";
     /// Private file (mode 0600) with the server's CHAP accounts, for devices that ask who logs in; read at each login.
     chap_file: PathBuf, "SEALSTONE_MDS_CHAP_FILE", "\"/etc/sealstone/mds.chap\"";
+    /// Seconds that a credential for an object lives, at most 3600; clients renew what they still use.
+    grant_s: NonZeroU64, "SEALSTONE_MDS_GRANT_S", "300";
+    /// Seconds after which a working key of a device is superseded. The old one works until its last credential expires.
+    working_key_age_s: NonZeroU64, "SEALSTONE_MDS_WORKING_KEY_AGE_S", "3600";
+    /// Seconds after which the keys of a partition are replaced from above. Its credentials are renewed then.
+    partition_key_age_s: NonZeroU64, "SEALSTONE_MDS_PARTITION_KEY_AGE_S", "86400";
+    /// Credentials after which a working key is superseded whatever its age.
+    credentials_per_key_max: NonZeroU64, "SEALSTONE_MDS_CREDENTIALS_PER_KEY_MAX", "16777216";
+    /// Partitions of each device that files are spread over, at most 4096: each has keys of its own, so that a
+    /// revocation touches fewer files. It can grow, and must not shrink while there are files.
+    file_partitions: NonZeroU64, "SEALSTONE_MDS_FILE_PARTITIONS", "1";
+    /// Key file of the keystore (mode 0600), if it is not keystore.key in the server's folder.
+    keystore_key: PathBuf, "SEALSTONE_MDS_KEYSTORE_KEY", "\"/etc/sealstone/mds.key\"";
+    /// Private file (mode 0600) whose first line is the keystore's passphrase, if it is sealed under one.
+    passphrase_file: PathBuf, "SEALSTONE_MDS_PASSPHRASE_FILE", "\"/etc/sealstone/mds.passphrase\"";
+    /// Name of the systemd credential (LoadCredential=) that the keystore is sealed under, or its passphrase is in.
+    keystore_credential: String, "SEALSTONE_MDS_KEYSTORE_CREDENTIAL", "\"sealstone-keystore\"";
     /// Weakest security method that clients are given credentials for; what they ask for is raised to it. Devices accept
     /// capkey inside TLS, and otherwise, as nosec, only if they were started with an --insecure flag.
     [value_enum]

@@ -77,6 +77,22 @@ impl Output {
     }
 }
 
+impl Output {
+    /// A progress bar over things that are counted; hidden where nobody watches.
+    pub(crate) fn counting(self, total: u64, what: &str) -> ProgressBar {
+        let bar = ProgressBar::new(total);
+        if self.json || self.quiet || !io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        let template = "{msg:24!} [{bar:30}] {pos:>10}/{len:10} {per_sec:>12} {eta:>4}";
+        bar.set_style(
+            ProgressStyle::with_template(template).expect("a fixed template parses").progress_chars("=> "),
+        );
+        bar.set_message(what.to_owned());
+        bar
+    }
+}
+
 fn to_json(value: &impl Serialize) -> Outcome<String> {
     serde_json::to_string(value).map_err(Failure::operation)
 }

@@ -2,7 +2,8 @@
 //!
 //! Does: hold grants, renew all of them in one request, run operations under them.
 //! Does not: know files or stripes; `put` and `get` do.
-//! Contract: at most one renewal of a file is under way; a refused credential is renewed once for each command.
+//! Contract: at most one renewal of a file is under way; for one command a refused credential is renewed
+//! [`RENEWALS_MAX`] times at most: while keys are being changed, one that was fresh may be refused again.
 //! Truth: security.md §3.5 (client cache).
 
 use std::collections::BTreeMap;
@@ -17,6 +18,8 @@ use crate::{ClientError, Devices, Metadata};
 
 /// A credential is renewed this long before it expires, milliseconds.
 pub const RENEW_BEFORE_MS: u64 = 5_000;
+/// Renewals for one command at most.
+pub const RENEWALS_MAX: u32 = 3;
 /// Pages of the device list read at most: as many devices as that are 1 048 576.
 const DEVICE_PAGES_MAX: usize = 4096;
 
@@ -137,16 +140,18 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         mut make: impl FnMut() -> Operation + Send,
     ) -> Result<Completion, ClientError> {
         let device = self.devices.get(index).ok_or(ClientError::Protocol("an object outside the layout"))?;
-        let (bearer, generation) = self.bearer(index, None).await?;
-        match self.core.devices.execute(device, &bearer, make()).await {
-            Err(error) if error.is_denied() => {
-                tracing::debug!(device = device.id.0, %error, "renewing a refused credential");
-                let (bearer, _) = self.bearer(index, Some(generation)).await?;
-                self.core.devices.execute(device, &bearer, make()).await
+        let (mut bearer, mut generation) = self.bearer(index, None).await?;
+        let mut outcome = self.core.devices.execute(device, &bearer, make()).await;
+        for _ in 0..RENEWALS_MAX {
+            let Err(error) = &outcome else { break };
+            if !error.is_denied() {
+                break;
             }
-            other => other,
+            tracing::debug!(device = device.id.0, %error, "renewing a refused credential");
+            (bearer, generation) = self.bearer(index, Some(generation)).await?;
+            outcome = self.core.devices.execute(device, &bearer, make()).await;
         }
-        .map_err(|error| match (error, self.layout.objects().get(index)) {
+        outcome.map_err(|error| match (error, self.layout.objects().get(index)) {
             (error @ OsdError::Medium { .. }, Some(place)) => ClientError::Damaged {
                 device: device.id,
                 name: device.name.as_str().to_owned(),

@@ -21,7 +21,7 @@ use crate::environment::Environment;
 use crate::folder::Folder;
 use crate::guard::LeaseStore;
 use crate::keyfile::KeyFile;
-use crate::keyring::KeyRecord;
+use crate::keyring::{KEY_HASH, KeyRecord, KeyStore, Keys};
 use crate::provision::{self, Boot, BootRecord, DataDir, Identity, ProvisionError};
 use crate::unit::{OsdUnit, Parts, StartError};
 
@@ -140,6 +140,32 @@ pub fn start(
     // What opening the store met is looked at first.
     unit.suspect_objects(store.health().damage.iter().map(|damage| damage.object));
     Ok(Running { unit: Arc::new(unit), store, identity, boot_epoch: boot.epoch })
+}
+
+/// Gives a device that does not run a new initial key: `osd new-key`. All keys are void, the objects stay; partitions
+/// have no keys until its next manager sets them. For a device whose manager lost its keys.
+///
+/// A crash leaves the old keys, or the new ones under the new initial key; the second run makes it so.
+///
+/// # Errors
+/// [`BootError`]; `InUse` of the store if the device runs.
+pub fn new_key(
+    root: &Path,
+    master_key: provision::InitialKey,
+    environment: Arc<dyn Environment>,
+) -> Result<DataDir, BootError> {
+    let mut dir = DataDir::open(root)?;
+    let options = Options::default();
+    // Whoever has the store open is alone with the folder.
+    let _store = DiskStore::open(open_place(dir.store_path(), options.io)?, options)?;
+    let boot = dir.begin_boot()?;
+    let initial = InitialKey::new(&*master_key.0).expect("an initial key has 32 bytes");
+    let keys = Keys::factory(KEY_HASH, &initial, dir.identity.system_id);
+    dir.replace_key(master_key)?;
+    let file = KeyFile::renew(Arc::new(dir.folder()), environment, boot.keys)?;
+    file.persist_keys(&keys.encode())?;
+    dir.require_key_file()?;
+    Ok(dir)
 }
 
 /// Keeps the lease beside the epoch, and the generation of the keys that were durable before it was written.

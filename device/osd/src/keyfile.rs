@@ -88,6 +88,25 @@ impl KeyFile {
         Ok((Self { folder, secret, generation, surroundings }, opened.content))
     }
 
+    /// The key file of a device whose keys are to be replaced whole, readable or not: the next ones are newer than
+    /// those, and than what the boot record saw.
+    ///
+    /// # Errors
+    /// [`ProvisionError`].
+    pub(crate) fn renew(
+        folder: Arc<dyn Folder>,
+        environment: Arc<dyn Environment>,
+        generation_least: u64,
+    ) -> Result<Self, ProvisionError> {
+        let this = Self::create(Arc::clone(&folder), environment)?;
+        let sealed =
+            folder.read(KEYS_FILE, KEYS_LEN_MAX).map_err(|source| failed(&*folder, KEYS_FILE, source))?;
+        let opened = sealed.and_then(|sealed| vault::open(&this.secret, &sealed).ok());
+        let generation = opened.map_or(0, |opened| opened.generation).max(generation_least);
+        this.generation.store(generation, Ordering::Release);
+        Ok(this)
+    }
+
     /// The generation of the keys that are durable; for the boot record.
     #[must_use]
     pub fn generation(&self) -> Arc<AtomicU64> {

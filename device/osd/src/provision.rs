@@ -303,6 +303,16 @@ impl DataDir {
         Ok(())
     }
 
+    /// Another initial key, durably. It counts where there is no key file, and for whoever is given it.
+    ///
+    /// # Errors
+    /// [`ProvisionError::Io`].
+    pub(crate) fn replace_key(&mut self, master_key: InitialKey) -> Result<(), ProvisionError> {
+        replace(&self.root, KEY_FILE, key_file(&self.identity, &master_key).as_bytes())?;
+        self.master_key = master_key;
+        Ok(())
+    }
+
     /// The folder of the device's own files.
     #[must_use]
     pub fn folder(&self) -> Directory {

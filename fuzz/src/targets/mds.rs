@@ -9,7 +9,7 @@ use sealstone_mds_protocol::login::{
 use sealstone_mds_protocol::{
     Access, AccountKind, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceId,
     DevicePin, DeviceProblem, DeviceState, DirEntry, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath,
-    FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle, Holder, InodeId, IntentId, Layout,
+    FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle, Holder, InodeId, IntentId, KeyLevel, KeyPlace, Layout,
     MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, ProblemKind, REQUESTS, RESPONSES,
     Request, Response, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName, Wire, Writer,
     decode_message, frame,
@@ -242,6 +242,17 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::UserInvite { name: user("eve"), role: Role::ReadOnly, lifetime_s: 60, replace: false },
         Request::UserRetireKey { name: user("backup"), suite: SUITE_SERVICE_A },
         Request::GrantHolders { path: path("/f") },
+        Request::KeyList {
+            device: Some(DeviceId(1)),
+            from: Some(KeyPlace { device: DeviceId(1), partition: Some(1 << 16) }),
+        },
+        Request::KeyRotate {
+            level: KeyLevel::Working,
+            device: Some(DeviceId(1)),
+            partition: Some(1 << 16),
+            revoke: true,
+        },
+        Request::KeyProgress { device: None },
     ]
 }
 

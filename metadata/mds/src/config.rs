@@ -1,6 +1,7 @@
 //! What an operator may choose.
 
-use sealstone_mds_protocol::Method;
+use sealstone_crypto::dh::Group;
+use sealstone_mds_protocol::{FILE_PARTITION, FILE_PARTITIONS_MAX, Method};
 
 use crate::placement::WIDTH_DEFAULT;
 
@@ -32,6 +33,16 @@ pub struct Config {
     pub reap_grace_ms: u64,
     /// Devices a file is striped over at most.
     pub width_max: usize,
+    /// A working key is superseded at this age, milliseconds.
+    pub working_key_age_ms: u64,
+    /// A partition's pair is replaced at this age, milliseconds; its credentials die with it.
+    pub partition_key_age_ms: u64,
+    /// A working key is superseded after so many grants.
+    pub credentials_per_key_max: u64,
+    /// Diffie-Hellman group for new master keys.
+    pub master_key_group: Group,
+    /// Partitions of each device that files are spread over, 1 to [`FILE_PARTITIONS_MAX`].
+    pub file_partitions: u64,
     /// How far the server's clock may be off, milliseconds; told to clients.
     pub clock_error_ms: u32,
 }
@@ -50,12 +61,26 @@ impl Default for Config {
             retry_ms: 500,
             reap_grace_ms: 10_000,
             width_max: WIDTH_DEFAULT,
+            working_key_age_ms: 3_600_000,
+            partition_key_age_ms: 24 * 3_600_000,
+            credentials_per_key_max: 1 << 24,
+            master_key_group: Group::X25519,
+            file_partitions: 1,
             clock_error_ms: 1_000,
         }
     }
 }
 
 impl Config {
+    pub(crate) fn file_partitions(&self) -> u64 {
+        self.file_partitions.clamp(1, FILE_PARTITIONS_MAX)
+    }
+
+    /// The partition that the objects of a file are in.
+    pub(crate) fn partition_of(&self, inode: u64) -> u64 {
+        FILE_PARTITION + inode % self.file_partitions()
+    }
+
     pub(crate) fn grant_lifetime_ms(&self) -> u64 {
         self.grant_lifetime_ms.min(GRANT_LIFETIME_MAX_MS)
     }

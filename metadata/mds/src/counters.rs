@@ -29,6 +29,8 @@ pub struct Counters {
     pub reaped: AtomicU64,
     /// Creates that expired.
     pub expired_intents: AtomicU64,
+    /// Keys of devices changed.
+    pub keys_changed: AtomicU64,
 }
 
 impl Default for Counters {
@@ -47,6 +49,7 @@ impl Default for Counters {
             grants: AtomicU64::default(),
             reaped: AtomicU64::default(),
             expired_intents: AtomicU64::default(),
+            keys_changed: AtomicU64::default(),
         }
     }
 }
@@ -98,6 +101,7 @@ impl Counters {
             ("grants", "Credentials given for objects.", &self.grants),
             ("objects_reaped", "Objects of removed files that are gone from their devices.", &self.reaped),
             ("creates_expired", "Creates that nobody finished.", &self.expired_intents),
+            ("keys_changed", "Keys of devices that were set or overwritten.", &self.keys_changed),
         ] {
             header(&mut text, name, help);
             let _ = writeln!(text, "sealstone_mds_{name}_total {}", value(figure));

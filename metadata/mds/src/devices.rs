@@ -7,24 +7,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
-use sealstone_crypto::RustCrypto;
 use sealstone_mds_protocol::{
     CapabilityBlob, Device, DeviceId, DevicePin, DeviceProblem, DeviceState, ErrorCode, FILE_PARTITION,
-    Grant, Layout, Method, NewDevice, ObjectRef, Secret,
+    Failure, Grant, KeyInfo, KeyPlace, Layout, Method, NewDevice, ObjectRef, ProblemKind, Secret,
 };
 use sealstone_osd::{
     Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod, capability::Range,
     capability::Scope,
 };
 use sealstone_seal::algorithm::preferred_slot;
-use sealstone_seal::hierarchy::FACTORY_KEY_VERSION;
-use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, KeySelector};
+use sealstone_seal::{AlgorithmSlots, Credential, InitialKey, KeySelector};
 
 use crate::access::Principal;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
+use crate::keybook::{self, Book, Keys};
 use crate::keys;
 use crate::placement::Candidate;
 use crate::records::{DeviceRecord, counter, decode, load, next_number, save};
@@ -36,11 +36,17 @@ pub(crate) const DEVICES_MAX: usize = 4096;
 /// Use is written to the store when it has changed by this part of the capacity.
 const CAPACITY_STEPS: u64 = 64;
 
-type Keys = KeyHierarchy<RustCrypto>;
+/// Who asks for a credential while the keys behind it are being changed waits so long, milliseconds.
+const KEYS_CHANGING_MS: u32 = 200;
+/// Partitions whose keys are told in one page; each has up to 17.
+const KEY_PARTITIONS_PAGE: usize = 32;
 
 struct Known {
     record: DeviceRecord,
     keys: Arc<Keys>,
+    book: Book,
+    /// Grants since the book was last taken out to be changed, by partition.
+    granted: BTreeMap<u64, AtomicU64>,
     /// Total and used as the store has them.
     stored: (u64, u64),
     /// Of the last try; not stored, the next try comes soon after a restart.
@@ -103,8 +109,10 @@ pub(crate) struct Terms {
 }
 
 impl DeviceTable {
-    pub(crate) fn load(store: &dyn MetaStore) -> Result<Self> {
+    /// Reads all of them. What is stored as a release before did it, or lacks a partition, is stored anew.
+    pub(crate) fn load(store: &dyn MetaStore, partitions: u64) -> Result<Self> {
         let view = store.snapshot()?;
+        let mut outdated = Vec::new();
         let all = keys::devices();
         let mut table = BTreeMap::new();
         for (key, value) in view.scan(&all, &keys::after_prefix(&all), DEVICES_MAX)? {
@@ -114,22 +122,37 @@ impl DeviceTable {
                 .map(|id| DeviceId(u32::from_be_bytes(id)))
                 .ok_or(MetaError::Damaged("device with an impossible key"))?;
             let record: DeviceRecord = decode(&value)?;
-            let bytes = view.get(&keys::device_key(id))?.ok_or(MetaError::Damaged("device without keys"))?;
-            let bytes = zeroize::Zeroizing::new(bytes);
-            let keys = Keys::decode(&bytes).map_err(|_| MetaError::Damaged("device keys"))?;
-            let stored = (record.total, record.used);
-            table.insert(id, Known { record, keys: Arc::new(keys), stored, problem: None });
+            let (keys, book, touched) = Book::load(&*view, id, partitions)?;
+            if !touched.is_empty() {
+                outdated.push((id, touched));
+            }
+            table.insert(id, Known::new(record, keys, book));
+        }
+        drop(view);
+        if !outdated.is_empty() {
+            let mut tx = store.begin()?;
+            for (id, touched) in &outdated {
+                if let Some(known) = table.get(id) {
+                    known.book.store(&mut *tx, *id, &known.keys, touched)?;
+                }
+            }
+            tx.commit()?;
         }
         Ok(Self(RwLock::new(table)))
     }
 
     /// Writes a new device, or the new address of a known one; call [`DeviceTable::insert`] after the commit.
-    pub(crate) fn add(&self, tx: &mut dyn Transaction, new: &NewDevice) -> Result<(DeviceId, DeviceRecord)> {
-        let keys = factory_keys(new)?;
+    pub(crate) fn add(
+        &self,
+        tx: &mut dyn Transaction,
+        new: &NewDevice,
+        partitions: u64,
+    ) -> Result<(DeviceId, DeviceRecord)> {
+        let (keys, book) = factory_keys(new, partitions)?;
         let table = self.0.read();
         let meets = |known: &Known| known.record.system_id == new.system_id || known.record.name == new.name;
         if let Some((id, known)) = table.iter().find(|(_, known)| meets(known)) {
-            return moved(tx, *id, known, new, &keys);
+            return moved(tx, *id, known, new, (&keys, &book));
         }
         if table.len() >= DEVICES_MAX {
             return Err(MdsError::refused(ErrorCode::Limit, "devices"));
@@ -147,16 +170,95 @@ impl DeviceTable {
             used: 0,
         };
         save(tx, &keys::device(id), &record)?;
-        tx.put(&keys::device_key(id), &keys.encode())?;
+        book.store_all(tx, id, &keys)?;
         Ok((id, record))
     }
 
     /// The device is in the store as this.
-    pub(crate) fn insert(&self, id: DeviceId, record: DeviceRecord, new: &NewDevice) -> Result<()> {
-        let keys = Arc::new(factory_keys(new)?);
-        let stored = (record.total, record.used);
-        self.0.write().insert(id, Known { record, keys, stored, problem: None });
+    pub(crate) fn insert(
+        &self,
+        id: DeviceId,
+        record: DeviceRecord,
+        new: &NewDevice,
+        partitions: u64,
+    ) -> Result<()> {
+        let mut table = self.0.write();
+        match table.get_mut(&id) {
+            // It has moved, and has the keys that it had.
+            Some(known) if keeps_keys(known, new)? => {
+                known.record = record;
+                known.problem = None;
+            }
+            _ => {
+                let (keys, book) = factory_keys(new, partitions)?;
+                table.insert(id, Known::new(record, keys, book));
+            }
+        }
         Ok(())
+    }
+
+    /// Keys and book of a device, to be changed by who has the turn; grants made so far are counted in.
+    pub(crate) fn book(&self, id: DeviceId) -> Result<(Arc<Keys>, Book)> {
+        let mut table = self.0.write();
+        let known = table
+            .get_mut(&id)
+            .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0)))?;
+        for (partition, granted) in &known.granted {
+            if let Some(part) = known.book.parts.get_mut(partition) {
+                part.credentials = part.credentials.saturating_add(granted.swap(0, Ordering::Relaxed));
+            }
+        }
+        Ok((Arc::clone(&known.keys), known.book.clone()))
+    }
+
+    /// They are stored as this.
+    pub(crate) fn put_book(&self, id: DeviceId, keys: Arc<Keys>, book: Book) {
+        if let Some(known) = self.0.write().get_mut(&id) {
+            known.keys = keys;
+            known.book = book;
+        }
+    }
+
+    /// Are all keys of the device set by us?
+    pub(crate) fn keys_ready(&self, id: DeviceId) -> bool {
+        self.0.read().get(&id).is_some_and(|known| known.book.is_ready())
+    }
+
+    /// Keys that wait to be changed, devices among them with a problem.
+    pub(crate) fn keys_open(&self, device: Option<DeviceId>) -> (u64, u32) {
+        let table = self.0.read();
+        let chosen = table.iter().filter(|(id, _)| device.is_none_or(|device| device == **id));
+        chosen.fold((0, 0), |(open, stuck), (_, known)| {
+            let own = known.book.open_count();
+            (open + own, stuck + u32::from(own > 0 && known.problem.is_some()))
+        })
+    }
+
+    /// A page of keys, of one device at most, from a place on; and where the next one begins.
+    pub(crate) fn key_page(
+        &self,
+        device: Option<DeviceId>,
+        from: Option<KeyPlace>,
+    ) -> (Vec<KeyInfo>, Option<KeyPlace>) {
+        let table = self.0.read();
+        let start = from.unwrap_or(KeyPlace { device: device.unwrap_or(DeviceId(0)), partition: None });
+        let mut rest =
+            table.range(start.device..).filter(|(id, _)| device.is_none_or(|device| device == **id));
+        let Some((&id, known)) = rest.next() else { return (Vec::new(), None) };
+        let first = start.partition.filter(|_| id == start.device);
+        let mut infos = Vec::new();
+        if first.is_none() {
+            infos.extend(known.book.top_infos(id, &known.keys));
+        }
+        let mut parts = known.book.parts.range(first.unwrap_or(0)..);
+        for (&partition, _) in parts.by_ref().take(KEY_PARTITIONS_PAGE) {
+            infos.extend(known.book.part_infos(id, &known.keys, partition));
+        }
+        let next = match parts.next() {
+            Some((&partition, _)) => Some(KeyPlace { device: id, partition: Some(partition) }),
+            None => rest.next().map(|(&device, _)| KeyPlace { device, partition: None }),
+        };
+        (infos, next)
     }
 
     /// The record in the store was changed to this.
@@ -233,10 +335,10 @@ impl DeviceTable {
     }
 
     fn grant(&self, object: ObjectRef, terms: &Terms, rng: &mut dyn Entropy) -> Result<Grant> {
-        let keys = self.keys(object.device)?;
+        let (keys, version) = self.current(object.device, object.object.partition)?;
         let descriptor =
             Descriptor::User { scope: Scope::default(), allowed: object.object, range: Range::ALL };
-        let capability = capability(ObjectType::User, descriptor, terms, random(rng));
+        let capability = capability(ObjectType::User, descriptor, terms, version, random(rng));
         let credential = Credential::issue(&keys, &AlgorithmSlots::DEFAULT, &capability)
             .map_err(|_| MetaError::Damaged("device keys lack the working key"))?;
         Ok(Grant {
@@ -256,50 +358,68 @@ impl DeviceTable {
         expires_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Credential> {
-        let keys = self.keys(device)?;
+        let partition = match purpose {
+            Purpose::PreparePartition | Purpose::ReadCapacity => 0,
+            Purpose::RemoveObject(object) => object.partition,
+        };
+        let (keys, version) = self.current(device, partition)?;
         let scope = Scope::default();
-        let (kind, permissions, descriptor, selector) = match purpose {
+        let (kind, permissions, descriptor) = match purpose {
             Purpose::PreparePartition => {
                 let descriptor = Descriptor::Partition { scope, partition: FILE_PARTITION };
-                (ObjectType::Partition, Permissions::CREATE, descriptor, ROOT_WORKING_KEY)
+                (ObjectType::Partition, Permissions::CREATE, descriptor)
             }
             Purpose::ReadCapacity => {
                 let descriptor = Descriptor::Partition { scope, partition: 0 };
-                (ObjectType::Root, Permissions::GET_ATTR, descriptor, ROOT_WORKING_KEY)
+                (ObjectType::Root, Permissions::GET_ATTR, descriptor)
             }
             Purpose::RemoveObject(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
-                let selector =
-                    KeySelector::Working { partition: object.partition, version: FACTORY_KEY_VERSION };
-                (ObjectType::User, Permissions::REMOVE, descriptor, selector)
+                (ObjectType::User, Permissions::REMOVE, descriptor)
             }
         };
         // Nobody's session: the audit field of the server's own commands is zero.
         let terms = Terms { method: Method::AllData, permissions, expires_ms, audit: [0; 20] };
-        let capability = capability(kind, descriptor, &terms, random(rng));
+        let capability = capability(kind, descriptor, &terms, version, random(rng));
+        let selector = KeySelector::Working { partition, version };
         Ok(Credential::issue_under(&keys, &AlgorithmSlots::DEFAULT, selector, &capability)
             .map_err(|_| MetaError::Damaged("device keys lack a working key"))?)
     }
 
-    fn keys(&self, device: DeviceId) -> Result<Arc<Keys>> {
+    /// The keys of a device and the version that signs for a partition now; counts the credential.
+    fn current(&self, device: DeviceId, partition: u64) -> Result<(Arc<Keys>, u8)> {
         let table = self.0.read();
         let known = table.get(&device).ok_or(MetaError::Damaged("a layout names an unknown device"))?;
-        Ok(known.keys.clone())
+        let version = known
+            .book
+            .current(&known.keys, partition)
+            .ok_or_else(|| MdsError::Refused(Failure::busy(KEYS_CHANGING_MS)))?;
+        if let Some(granted) = known.granted.get(&partition) {
+            granted.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok((Arc::clone(&known.keys), version))
     }
 }
 
-const ROOT_WORKING_KEY: KeySelector = KeySelector::Working { partition: 0, version: FACTORY_KEY_VERSION };
+impl Known {
+    fn new(record: DeviceRecord, keys: Keys, book: Book) -> Self {
+        let stored = (record.total, record.used);
+        let granted = book.parts.keys().map(|id| (*id, AtomicU64::new(0))).collect();
+        Self { record, keys: Arc::new(keys), book, granted, stored, problem: None }
+    }
+}
 
 fn capability(
     kind: ObjectType,
     descriptor: Descriptor,
     terms: &Terms,
+    key_version: u8,
     discriminator: [u8; 12],
 ) -> Capability {
     Capability {
         generation: Generation::Osd2,
         format: Generation::Osd2,
-        key_version: FACTORY_KEY_VERSION,
+        key_version,
         icv_algorithm: preferred_slot(Generation::Osd2, security_method(terms.method)),
         method: security_method(terms.method),
         expires_ms: terms.expires_ms,
@@ -320,13 +440,18 @@ pub(crate) fn audit_field(who: &Principal, number: u32) -> [u8; 20] {
     audit
 }
 
-fn factory_keys(new: &NewDevice) -> Result<Keys> {
-    let initial = InitialKey::new(new.master_key.expose())
-        .ok_or_else(|| MdsError::refused(ErrorCode::Invalid, "the master key must have 20 or 32 bytes"))?;
-    let mut keys = Keys::factory(Hash::Sha256, &initial, new.system_id);
-    keys.add_partition(FILE_PARTITION)
-        .map_err(|_| MdsError::refused(ErrorCode::Internal, "partition keys"))?;
-    Ok(keys)
+fn initial_key(new: &NewDevice) -> Result<InitialKey> {
+    InitialKey::new(new.master_key.expose())
+        .ok_or_else(|| MdsError::refused(ErrorCode::Invalid, "the master key must have 20 or 32 bytes"))
+}
+
+fn factory_keys(new: &NewDevice, partitions: u64) -> Result<(Keys, Book)> {
+    keybook::fresh(&initial_key(new)?, new.system_id, partitions)
+}
+
+/// Is it the key that the device was added with? Then it has those that it was given since.
+fn keeps_keys(known: &Known, new: &NewDevice) -> Result<bool> {
+    Ok(known.book.has_initial(&initial_key(new)?, new.system_id))
 }
 
 fn device(id: DeviceId, known: &Known) -> Device {
@@ -346,22 +471,23 @@ fn device(id: DeviceId, known: &Known) -> Device {
 
 /// A device that is known by name, system id and key has moved: its new address is written. With another key or only
 /// one of the two names it is another device. One that was never in use holds nothing yet, so a wrong key given for it
-/// can be put right.
+/// can be put right; and one that accepts none of our keys may have got a new initial key from its operator.
 fn moved(
     tx: &mut dyn Transaction,
     id: DeviceId,
     known: &Known,
     new: &NewDevice,
-    keys: &Keys,
+    (keys, book): (&Keys, &Book),
 ) -> Result<(DeviceId, DeviceRecord)> {
     let same_name = known.record.system_id == new.system_id && known.record.name == new.name;
-    let same_key = sealstone_seal::ct_eq(&known.keys.encode(), &keys.encode());
-    let never_used = known.record.state == DeviceState::Joining;
-    if !same_name || !(same_key || never_used) {
+    let same_key = keeps_keys(known, new)?;
+    let never_used = known.record.state == DeviceState::Joining && !known.book.is_taken_over();
+    let is_lost = known.problem.as_ref().is_some_and(|problem| problem.kind == ProblemKind::Denied);
+    if !same_name || !(same_key || never_used || is_lost) {
         return Err(MdsError::refused(ErrorCode::Exists, known.record.name.as_str()));
     }
     if !same_key {
-        tx.put(&keys::device_key(id), &keys.encode())?;
+        book.store_all(tx, id, keys)?;
     }
     // Who has once been known by a certificate is never again talked to without one.
     let pin = new.pin.or(known.record.pin);

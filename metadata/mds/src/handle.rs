@@ -198,6 +198,11 @@ impl Mds {
             | Request::GroupList { .. }
             | Request::GroupMembers { .. }
             | Request::GrantHolders { .. }) => self.people(who, request, now_ms, rng),
+            Request::KeyList { device, from } => self.key_list(device, from),
+            Request::KeyRotate { level, device, partition, revoke } => {
+                self.key_rotate(who, level, device, partition, revoke)
+            }
+            Request::KeyProgress { device } => self.key_progress(device),
         }
     }
 
@@ -254,7 +259,7 @@ impl Mds {
                     .map_err(|_| MdsError::refused(ErrorCode::NoSpace, path.as_str()))?;
                 let mut object = |device| {
                     let number = next_number(tx, counter::OBJECT)?;
-                    let object = ObjectId::new(sealstone_mds_protocol::FILE_PARTITION, number);
+                    let object = ObjectId::new(self.config.partition_of(inode.0), number);
                     Ok::<_, MdsError>(ObjectRef { device, object })
                 };
                 let layout = match shape {
@@ -344,8 +349,10 @@ impl Mds {
     }
 
     fn add_device(&self, new: &NewDevice) -> Result<Response> {
-        let (id, record) = self.update(|tx| self.devices.add(tx, new))?;
-        self.devices.insert(id, record, new)?;
+        let _turn = self.key_turn.lock();
+        let partitions = self.config.file_partitions();
+        let (id, record) = self.update(|tx| self.devices.add(tx, new, partitions))?;
+        self.devices.insert(id, record, new, partitions)?;
         self.devices_changed.store(true, Ordering::Release);
         self.device_response(id)
     }

@@ -22,6 +22,9 @@ const MEMBER_OF_GROUP: u8 = b'j';
 const SESSION: u8 = b's';
 const SESSION_OF_USER: u8 = b'w';
 
+/// Name of the record with the server's keys for logins.
+pub(crate) const LOGIN_KEYS: &str = "login-keys";
+
 fn key(family: u8, parts: &[&[u8]]) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + parts.iter().map(|part| part.len()).sum::<usize>());
     key.push(family);
@@ -41,6 +44,23 @@ pub(crate) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
         }
     }
     end
+}
+
+/// What nobody may read who reads the store: the login keys, the devices' keys, sessions.
+pub(crate) fn secrets() -> Vec<(Vec<u8>, Vec<u8>)> {
+    let login_keys = meta(LOGIN_KEYS);
+    let after = [&login_keys[..], &[0]].concat();
+    let family = |first: u8| (vec![first], vec![first + 1]);
+    vec![family(DEVICE_KEY), (login_keys, after), family(SESSION)]
+}
+
+/// Is the value of this key one of [`secrets`]?
+pub(crate) fn is_secret(key: &[u8]) -> bool {
+    match key {
+        [DEVICE_KEY | SESSION, ..] => true,
+        [META, name @ ..] => name == LOGIN_KEYS.as_bytes(),
+        _ => false,
+    }
 }
 
 pub(crate) fn meta(name: &str) -> Vec<u8> {
@@ -119,6 +139,20 @@ pub(crate) fn device_key(id: DeviceId) -> Vec<u8> {
     key(DEVICE_KEY, &[&id.0.to_be_bytes()])
 }
 
+/// The keys of the partitions of a device: behind its own.
+pub(crate) fn partition_keys(id: DeviceId) -> Vec<u8> {
+    key(DEVICE_KEY, &[&id.0.to_be_bytes(), b"p"])
+}
+
+pub(crate) fn partition_key(id: DeviceId, partition: u64) -> Vec<u8> {
+    key(DEVICE_KEY, &[&id.0.to_be_bytes(), b"p", &partition.to_be_bytes()])
+}
+
+/// The partition of a `partition_key`.
+pub(crate) fn partition_of(key: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(key.get(6..)?.try_into().ok()?))
+}
+
 pub(crate) fn user(name: &UserName) -> Vec<u8> {
     key(USER, &[name.as_str().as_bytes()])
 }
@@ -165,6 +199,11 @@ pub(crate) fn sessions() -> Vec<u8> {
     vec![SESSION]
 }
 
+/// The sessions of all users.
+pub(crate) fn sessions_of_users() -> Vec<u8> {
+    vec![SESSION_OF_USER]
+}
+
 /// User names hold no zero byte, so one ends the name.
 pub(crate) fn sessions_of(user: &UserName) -> Vec<u8> {
     key(SESSION_OF_USER, &[user.as_str().as_bytes(), &[0]])
@@ -189,6 +228,7 @@ mod tests {
         fn keys_give_back_what_they_are_made_of(due: u64, device: u32, partition: u64, object: u64, intent: u64) {
             let object = ObjectRef { device: DeviceId(device), object: ObjectId::new(partition, object) };
             prop_assert_eq!(reap_parts(&reap(due, object)), Some((due, object)));
+            prop_assert_eq!(partition_of(&partition_key(DeviceId(device), due)), Some(due));
             prop_assert_eq!(intent_of_expiry(&intent_expiry(due, IntentId(intent))), Some(IntentId(intent)));
         }
 
@@ -201,7 +241,17 @@ mod tests {
 
         #[test]
         fn damaged_keys_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            let _ = (reap_parts(&bytes), intent_of_expiry(&bytes), entry_name(&bytes), session_of_id(&bytes));
+            let _ = (partition_of(&bytes), reap_parts(&bytes), intent_of_expiry(&bytes), entry_name(&bytes), session_of_id(&bytes));
+        }
+    }
+
+    #[test]
+    fn every_secret_is_in_one_of_the_ranges_and_nothing_else_is() {
+        let within = |key: &[u8]| secrets().iter().any(|(from, until)| &from[..] <= key && key < &until[..]);
+        for first in 0..=u8::MAX {
+            for key in [vec![first], vec![first, 0], meta(LOGIN_KEYS), meta("login-keyz"), meta("version")] {
+                assert_eq!(within(&key), is_secret(&key), "{key:?}");
+            }
         }
     }
 

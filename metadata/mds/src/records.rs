@@ -211,7 +211,8 @@ pub(crate) fn decode<T: Wire>(bytes: &[u8]) -> Result<T, MetaError> {
 
 /// The record under a key.
 pub(crate) fn load<T: Wire, S: Snapshot + ?Sized>(view: &S, key: &[u8]) -> Result<Option<T>, MetaError> {
-    view.get(key)?.map(|bytes| decode(&bytes)).transpose()
+    // Secret or not, which is not known here: what held it is wiped.
+    view.get(key)?.map(|bytes| decode(&zeroize::Zeroizing::new(bytes))).transpose()
 }
 
 /// Sets the record under a key.

@@ -18,9 +18,9 @@ pub(crate) enum Class {
     Read,
     /// Names and contents, changed.
     Write,
-    /// Devices.
+    /// Devices, and how their keys are.
     Devices,
-    /// Accounts and groups, and who holds what.
+    /// Accounts and groups, who holds what, and changes of keys.
     Accounts,
 }
 
@@ -46,7 +46,10 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::SetMode { .. }
         | Request::SetOwner { .. }
         | Request::Update { .. } => Class::Write,
-        Request::DeviceAdd { .. } | Request::DeviceSetState { .. } => Class::Devices,
+        Request::DeviceAdd { .. }
+        | Request::DeviceSetState { .. }
+        | Request::KeyList { .. }
+        | Request::KeyProgress { .. } => Class::Devices,
         Request::UserRegisterStart { name, .. }
         | Request::UserRegisterFinish { name, replace: true, .. }
         | Request::UserRetireKey { name, .. }
@@ -68,7 +71,8 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::GroupRemoveMember { .. }
         | Request::GroupList { .. }
         | Request::GroupMembers { .. }
-        | Request::GrantHolders { .. } => Class::Accounts,
+        | Request::GrantHolders { .. }
+        | Request::KeyRotate { .. } => Class::Accounts,
     }
 }
 

@@ -22,7 +22,8 @@ use crate::devices::{self, DeviceAddress, DeviceTable, Purpose};
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::holdings::{HoldingTable, Holdings};
-use crate::keys;
+use crate::keeping::Exchanges;
+use crate::keys::{self, LOGIN_KEYS};
 use crate::limiter::LoginLimiter;
 use crate::namespace;
 use crate::reap::{self, ReapItem};
@@ -39,9 +40,11 @@ const EXPIRE_BATCH: usize = 64;
 /// Life of a credential for the server itself, milliseconds.
 const OWN_CREDENTIAL_MS: u64 = 60_000;
 
+/// Numbers that are left out after a restore: more files than a server makes between two backups.
+const RESTORE_STEP: u64 = 1 << 32;
+
 const VERSION: &str = "version";
 const SERVER_ID: &str = "server-id";
-const LOGIN_KEYS: &str = "login-keys";
 
 /// Why a server cannot start on a store.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +99,7 @@ pub struct Mds {
     /// Challenges that nobody has answered yet.
     pub(crate) half_open: Arc<AtomicUsize>,
     logins_waiting: AtomicUsize,
+    pub(crate) key_turn: Mutex<Exchanges>,
 }
 
 /// A login that waits for its turn in the shell.
@@ -151,6 +155,28 @@ impl Mds {
         Ok(server_id)
     }
 
+    /// The store was copied back from a backup: what was given out since then is not known. Numbers go on from where
+    /// nobody has been, and no session comes back.
+    ///
+    /// # Errors
+    /// `NotSetUp`, `Version`, `Store`.
+    pub fn restored(store: &dyn MetaStore, rng: &mut dyn Entropy) -> std::result::Result<(), OpenError> {
+        if !is_set_up(store)? {
+            return Err(OpenError::NotSetUp);
+        }
+        let mut tx = store.begin()?;
+        // As at setup: objects that were made after the backup are on the devices under numbers that are not known.
+        let object_base = u64::from(u32::from_be_bytes(random(rng)) >> 1 | 1) << 32;
+        save(&mut *tx, &keys::meta(counter::OBJECT), &object_base)?;
+        for name in [counter::INODE, counter::INTENT] {
+            let number: u64 = load(&*tx, &keys::meta(name))?.unwrap_or(1);
+            save(&mut *tx, &keys::meta(name), &number.saturating_add(RESTORE_STEP))?;
+        }
+        sessions::forget_all(&mut *tx)?;
+        tx.commit()?;
+        Ok(())
+    }
+
     /// Is the store set up?
     ///
     /// # Errors
@@ -174,7 +200,7 @@ impl Mds {
             let bytes = zeroize::Zeroizing::new(bytes);
             (id, ServerKeys::from_bytes(&bytes).map_err(|_| OpenError::LoginKeys)?)
         };
-        let devices = DeviceTable::load(&*store)?;
+        let devices = DeviceTable::load(&*store, config.file_partitions())?;
         Ok(Self {
             store,
             config,
@@ -193,6 +219,7 @@ impl Mds {
             cookies: Mutex::default(),
             half_open: Arc::default(),
             logins_waiting: AtomicUsize::new(0),
+            key_turn: Mutex::default(),
         })
     }
 
@@ -358,6 +385,12 @@ impl Mds {
             Some(DeviceState::Active) => self.change_device(id, Some(DeviceState::Unreachable)),
             _ => Ok(()),
         }
+    }
+
+    /// Did all go well when the device was last tried?
+    #[must_use]
+    pub fn device_is_well(&self, id: DeviceId) -> bool {
+        self.devices.get(id).is_some_and(|device| device.problem.is_none())
     }
 
     /// What went wrong when the shell last tried to reach a device; forgotten when it answers.

@@ -223,6 +223,17 @@ pub(crate) fn end_where(
     Ok(over)
 }
 
+/// Forgets every session of the store.
+pub(crate) fn forget_all(tx: &mut dyn Transaction) -> Result<()> {
+    for all in [keys::sessions(), keys::sessions_of_users()] {
+        for (key, value) in tx.scan(&all, &keys::after_prefix(&all), usize::MAX)? {
+            drop(zeroize::Zeroizing::new(value));
+            tx.delete(&key)?;
+        }
+    }
+    Ok(save(tx, &keys::meta(counter::SESSIONS), &0u64)?)
+}
+
 /// Writes the time of use.
 pub(crate) fn touch(tx: &mut dyn Transaction, id: &SessionId, now_ms: u64) -> Result<()> {
     if let Some(mut record) = load::<SessionRecord, _>(tx, &keys::session(id))? {

@@ -9,8 +9,10 @@ use std::error::Error;
 
 pub mod contract;
 mod memory;
+mod sealed;
 
 pub use memory::MemoryMeta;
+pub use sealed::{AdoptError, Fill, KeystoreId, SealedStore, adopt, is_sealed};
 
 /// Bytes of a key at most.
 pub const KEY_MAX: usize = 512;

@@ -5,6 +5,7 @@ mod crash;
 mod enrolment;
 mod files;
 mod groups;
+mod keys;
 mod logins;
 mod model;
 mod world;

@@ -3,7 +3,7 @@
 use core::future::Future;
 use core::pin::Pin;
 
-use sealstone_mds::DeviceAddress;
+use sealstone_mds::{DeviceAddress, KeyStep, StepOutcome};
 use sealstone_mds_protocol::ProblemKind;
 use sealstone_osd::ObjectId;
 use sealstone_seal::Credential;
@@ -35,6 +35,9 @@ pub enum DeviceError {
     /// The device at this address has another system id.
     #[error("another device answers at this address")]
     OtherDevice,
+    /// Its keys are being changed; it was not asked.
+    #[error("the device's keys are being changed")]
+    KeysChanging,
     /// It answers, but refuses.
     #[error("the device refuses: {0}")]
     Refused(String),
@@ -50,7 +53,7 @@ impl DeviceError {
             Self::NotAdmitted(_) => ProblemKind::NotAdmitted,
             Self::OtherCertificate(_) => ProblemKind::OtherCertificate,
             Self::OtherDevice => ProblemKind::OtherDevice,
-            Self::Refused(_) => ProblemKind::Failed,
+            Self::Refused(_) | Self::KeysChanging => ProblemKind::Failed,
         }
     }
 }
@@ -60,13 +63,8 @@ pub type DeviceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DeviceError
 
 /// What the metadata server does at devices. Two implementations: over iSCSI, and a map in tests.
 pub trait Devices: Send + Sync + 'static {
-    /// Makes a partition; one that exists already is as good.
-    fn create_partition<'a>(
-        &'a self,
-        device: &'a DeviceAddress,
-        partition: u64,
-        credential: Credential,
-    ) -> DeviceFuture<'a, ()>;
+    /// Performs a step of a change of keys. What is not known in the end is an error, and so is silence.
+    fn keys<'a>(&'a self, device: &'a DeviceAddress, step: &'a KeyStep) -> DeviceFuture<'a, StepOutcome>;
 
     /// Reads total and used capacity.
     fn capacity<'a>(

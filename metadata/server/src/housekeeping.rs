@@ -6,8 +6,8 @@ use core::future::Future;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sealstone_mds::{DeviceAddress, Mds, MdsError, Purpose, ReapItem};
-use sealstone_mds_protocol::{DeviceId, DeviceState, FILE_PARTITION};
+use sealstone_mds::{DeviceAddress, KeyStep, KeysNow, Mds, MdsError, Purpose, ReapItem, StepOutcome};
+use sealstone_mds_protocol::{DeviceId, DeviceState, ErrorCode};
 use sealstone_seal::Credential;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, watch};
@@ -20,6 +20,9 @@ use crate::limits::Limits;
 
 /// Rounds without a pause while there is more to do.
 const ROUNDS_MAX: usize = 64;
+
+/// Rounds of changes of keys of one device without a pause; each does a batch of partitions.
+const KEY_ROUNDS_MAX: usize = 4096;
 
 /// Looks after the store and the devices.
 #[derive(Clone)]
@@ -57,6 +60,7 @@ impl Housekeeper {
             }
             let due = polled.is_none_or(|at| at.elapsed() >= self.limits.poll_every);
             let round = async {
+                self.keep_keys(due).await;
                 self.prepare_devices().await;
                 if due {
                     self.poll_devices().await;
@@ -96,11 +100,88 @@ impl Housekeeper {
         }
     }
 
+    /// Capacity is the last thing that a device is asked for before it is in use: its keys are ours by then.
     async fn prepare(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
-        let credential = self.credential(device.id, Purpose::PreparePartition)?;
-        self.in_time(self.devices.create_partition(device, FILE_PARTITION, credential)).await?;
+        if !self.mds.keys_ready(device.id) {
+            return Err(DeviceError::Refused("its keys are not set yet".to_owned()));
+        }
         self.measure(device).await?;
         self.blocking(|mds| mds.device_prepared(device.id)).map_err(store_failed)
+    }
+
+    /// Changes the keys that are to be changed, of all devices at a time. One that was silent, or accepts none of our
+    /// keys, is tried when it is also asked for its capacity (`all`).
+    pub async fn keep_keys(&self, all: bool) {
+        let mut keepers = JoinSet::new();
+        for (device, state) in self.mds.devices() {
+            if all || self.mds.device_is_well(device.id) || state == DeviceState::Joining {
+                let this = self.clone();
+                keepers.spawn(async move { this.keep_keys_of(&device, all).await });
+            }
+        }
+        while keepers.join_next().await.is_some() {}
+    }
+
+    async fn keep_keys_of(&self, device: &DeviceAddress, check: bool) {
+        if check && let Err(error) = self.mds.check_keys(device.id) {
+            tracing::error!(device = device.id.0, %error, "keys not checked");
+        }
+        for _ in 0..KEY_ROUNDS_MAX {
+            let mut rng = (self.environment.entropy)();
+            let now_ms = self.environment.now_ms();
+            let batch = self.limits.key_batch;
+            let steps = match self.blocking(|mds| mds.key_steps(device.id, batch, now_ms, &mut *rng)) {
+                Ok(steps) if steps.is_empty() => return,
+                Ok(steps) => steps,
+                Err(error) => {
+                    tracing::error!(device = device.id.0, %error, "changes of keys not planned");
+                    return;
+                }
+            };
+            let mut problem = None;
+            let outcomes = self.perform(device, steps, &mut problem).await;
+            let now_ms = self.environment.now_ms();
+            let done = self.blocking(|mds| mds.key_steps_done(device.id, outcomes, now_ms, &mut *rng));
+            let error = match done {
+                Ok(KeysNow::Going) if problem.is_none() => continue,
+                Ok(KeysNow::Going | KeysNow::Stuck) => problem,
+                Ok(KeysNow::Lost) => Some(DeviceError::Denied("no key of any level".to_owned())),
+                Err(error) => Some(store_failed(error)),
+            };
+            if let Some(error) = error {
+                tracing::warn!(device = device.id.0, %error, "keys not changed yet");
+                self.mds.device_failed(device.id, error.kind(), &error.to_string());
+            }
+            return;
+        }
+    }
+
+    /// All steps at a time; the first thing that went wrong is kept.
+    async fn perform(
+        &self,
+        device: &DeviceAddress,
+        steps: Vec<KeyStep>,
+        problem: &mut Option<DeviceError>,
+    ) -> Vec<(KeyStep, StepOutcome)> {
+        let mut under_way = JoinSet::new();
+        for step in steps {
+            let (this, device) = (self.clone(), device.clone());
+            under_way.spawn(async move {
+                let outcome = this.in_time(this.devices.keys(&device, &step)).await;
+                (step, outcome)
+            });
+        }
+        let mut outcomes = Vec::new();
+        while let Some(performed) = under_way.join_next().await {
+            // A step whose task was ended is as good as one without an answer: it is planned again.
+            let Ok((step, outcome)) = performed else { continue };
+            let outcome = outcome.unwrap_or_else(|error| {
+                problem.get_or_insert(error);
+                StepOutcome::Failed
+            });
+            outcomes.push((step, outcome));
+        }
+        outcomes
     }
 
     async fn measure(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
@@ -120,6 +201,9 @@ impl Housekeeper {
             let this = self.clone();
             polls.spawn(async move {
                 if let Err(error) = this.measure(&device).await {
+                    if matches!(error, DeviceError::KeysChanging) {
+                        return;
+                    }
                     tracing::warn!(device = device.id.0, %error, "capacity not read");
                     this.mds.device_failed(device.id, error.kind(), &error.to_string());
                     if let Err(error) = this.blocking(|mds| mds.device_silent(device.id)) {
@@ -228,7 +312,11 @@ impl Housekeeper {
 
     fn credential(&self, device: DeviceId, purpose: Purpose) -> Result<Credential, DeviceError> {
         let mut rng = (self.environment.entropy)();
-        self.mds.own_credential(device, purpose, self.environment.now_ms(), &mut *rng).map_err(store_failed)
+        let made = self.mds.own_credential(device, purpose, self.environment.now_ms(), &mut *rng);
+        made.map_err(|error| match error.failure().code {
+            ErrorCode::Busy => DeviceError::KeysChanging,
+            _ => store_failed(error),
+        })
     }
 
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, DeviceError>>) -> Result<T, DeviceError> {

@@ -3,22 +3,27 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use sealstone_channel::device_name;
 use sealstone_initiator::{
-    Bearer, Dial, Environment, OsdClient, OsdError, OsdOptions, Proofs, SessionError, SystemEnvironment,
-    TargetUrl, TcpDial, TlsError,
+    Bearer, Dial, Environment, Operation, OsdClient, OsdError, OsdOptions, Proofs, SessionError,
+    SystemEnvironment, TargetUrl, TcpDial, TlsError,
 };
-use sealstone_mds::DeviceAddress;
+use sealstone_mds::{DeviceAddress, KeyAction, KeyStep, StepOutcome};
 use sealstone_mds_protocol::{DeviceId, DevicePin};
-use sealstone_osd::ObjectId;
 use sealstone_osd::attribute::root_information::{OSD_SYSTEM_ID, TOTAL_CAPACITY, USED_CAPACITY};
+use sealstone_osd::master_key::parse_device_value;
+use sealstone_osd::{AttributeId, ObjectId};
 use sealstone_seal::Credential;
 
 use crate::devices::{Capacity, DeviceError, DeviceFuture, Devices};
 
 /// Times that a lost connection is made again for one operation: a second and a half.
 const RECONNECTS_MAX: u32 = 5;
+
+/// Room for two identifiers of 7 bytes with their heads.
+const IDENTIFIERS_ROOM: usize = 256;
 
 type Dialer = dyn Fn(&TargetUrl, &DeviceAddress) -> Arc<dyn Dial> + Send + Sync;
 
@@ -106,17 +111,46 @@ fn failed(error: OsdError) -> DeviceError {
 }
 
 impl Devices for InitiatorDevices {
-    fn create_partition<'a>(
-        &'a self,
-        device: &'a DeviceAddress,
-        partition: u64,
-        credential: Credential,
-    ) -> DeviceFuture<'a, ()> {
+    fn keys<'a>(&'a self, device: &'a DeviceAddress, step: &'a KeyStep) -> DeviceFuture<'a, StepOutcome> {
         Box::pin(async move {
-            match self.session(device)?.create_partition(&bearer(&credential)?, partition).await {
-                Ok(_) | Err(OsdError::Exists) => Ok(()),
-                Err(error) => Err(failed(error)),
-            }
+            let operation = match &step.action {
+                KeyAction::ExchangeSeeds { set, value: data }
+                | KeyAction::ChangeMaster { set, values: data } => {
+                    Operation::SetMasterKey { set: *set, data_out: Bytes::copy_from_slice(data) }
+                }
+                KeyAction::SetKey(set) => Operation::SetKey { set: *set },
+                KeyAction::CreatePartition(partition) => Operation::CreatePartition { partition: *partition },
+                KeyAction::Identifiers { object, ids } => {
+                    let length_max = IDENTIFIERS_ROOM;
+                    Operation::GetAttributes { object: *object, ids: ids.clone(), length_max }
+                }
+            };
+            let heard = self.session(device)?.execute(&bearer(&step.credential)?, operation).await;
+            let done = match heard {
+                Ok(done) => done,
+                Err(OsdError::Exists) => return Ok(StepOutcome::Done),
+                Err(OsdError::NotFound) => return Ok(StepOutcome::NoPartition),
+                Err(OsdError::AccessDenied { .. }) => return Ok(StepOutcome::Denied),
+                Err(error) => return Err(failed(error)),
+            };
+            Ok(match &step.action {
+                KeyAction::ExchangeSeeds { .. } => match parse_device_value(&done.data) {
+                    Some(value) => StepOutcome::Value(value.to_vec()),
+                    None => {
+                        return Err(DeviceError::Refused(
+                            "its value of the exchange is malformed".to_owned(),
+                        ));
+                    }
+                },
+                KeyAction::Identifiers { ids, .. } => {
+                    let value = |id: &AttributeId| {
+                        let found = done.attributes.iter().find(|(found, _)| found == id);
+                        found.and_then(|(_, value)| value.as_deref().map(<[u8]>::to_vec))
+                    };
+                    StepOutcome::Identifiers(ids.iter().map(value).collect())
+                }
+                _ => StepOutcome::Done,
+            })
         })
     }
 

@@ -6,26 +6,30 @@
 //! is closed; after [`Server::shutdown`] every answer that was begun has been sent.
 //! Truth: docs/standards/mds.md §1, §2; docs/design/security.md 2.4, 3.7.
 
+mod backup;
 mod channel;
 mod devices;
 mod environment;
 mod files;
 mod housekeeping;
 mod initiator;
+mod keystore;
 mod limits;
 mod serve;
 mod setup;
 mod tls;
 
+pub use backup::{BackupError, BackupReport, backup, restore, verify_backup};
 pub use channel::serve_stream;
 pub use devices::{Capacity, DeviceError, DeviceFuture, Devices};
 pub use environment::Environment;
 pub use housekeeping::Housekeeper;
 pub use initiator::InitiatorDevices;
+pub use keystore::{CREDENTIAL_DEFAULT, KEYSTORE_FILE, KEYSTORE_KEY_FILE, KeystoreError, Protection, Unlock};
 pub use limits::Limits;
 pub use serve::Server;
 pub use setup::{
-    ADMIN_SECRET_FILE, AUTHORITY_FILE, CERTIFICATE_FILE, InitReport, Opened, SetupError, init, is_set_up,
-    issue_certificate, open, open_with_audit,
+    ADMIN_SECRET_FILE, AUTHORITY_FILE, CERTIFICATE_FILE, InitReport, Opened, SetupError, init, init_under,
+    is_set_up, issue_certificate, open, open_under, open_with_audit, rekey_keystore,
 };
 pub use tls::{ALPN, Fingerprint};

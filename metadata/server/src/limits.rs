@@ -27,6 +27,8 @@ pub struct Limits {
     pub poll_every: Duration,
     /// One operation at a device may take this long.
     pub device_timeout: Duration,
+    /// Partitions whose keys are changed in one transaction.
+    pub key_batch: usize,
     /// Objects removed in one round.
     pub reap_batch: usize,
     /// A device that did not remove an object is asked again after this.
@@ -48,6 +50,7 @@ impl Default for Limits {
             tidy_every: Duration::from_secs(2),
             poll_every: Duration::from_secs(10),
             device_timeout: Duration::from_secs(10),
+            key_batch: 128,
             reap_batch: 256,
             reap_retry: Duration::from_secs(30),
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use sealstone_channel::{Authority, Identity, IdentityError, Pin, Server};
 use sealstone_mds::audit::{AuditSink, NoAudit};
+use sealstone_mds::store::{AdoptError, Fill, MetaStore, SealedStore, adopt, is_sealed};
 use sealstone_mds::{Config, Mds, OpenError};
 use sealstone_mds_protocol::UserName;
 use sealstone_meta::EmbeddedMeta;
@@ -15,17 +16,18 @@ use zeroize::Zeroizing;
 
 use crate::environment::Environment;
 use crate::files::{self, FileError};
+use crate::keystore::{KEYSTORE_FILE, KEYSTORE_KEY_FILE, Keystore, KeystoreError, Protection, Unlock};
 use crate::tls::{self, CERTIFICATE_LIFE, Fingerprint, SUBJECT};
 
-/// The metadata store, mode 0600: it holds the keys of the devices.
-const STORE_FILE: &str = "meta.redb";
+/// The metadata store, mode 0600: its secrets are sealed by the keystore, all else is in the clear.
+pub(crate) const STORE_FILE: &str = "meta.redb";
 /// Its name until it is set up. The engine's own file is not made in one step, so a half-made one must not be taken for
 /// a store that was damaged later.
-const STORE_FILE_NEW: &str = "meta.redb.new";
+pub(crate) const STORE_FILE_NEW: &str = "meta.redb.new";
 /// The server's certificate, DER; its SHA-256 is what clients pin.
 pub const CERTIFICATE_FILE: &str = "certificate.der";
 /// The certificate's key, PKCS #8, mode 0600.
-const KEY_FILE: &str = "certificate-key.der";
+pub(crate) const KEY_FILE: &str = "certificate-key.der";
 /// The certificate of the cluster's own authority, DER; it signed the server's and may sign those of devices.
 pub const AUTHORITY_FILE: &str = "ca.der";
 /// Its key, PKCS #8, mode 0600: whoever has it can be the server, or a device, for those who know them by the authority.
@@ -33,7 +35,11 @@ const AUTHORITY_KEY_FILE: &str = "ca-key.der";
 /// The administrator's password, mode 0600; a line end follows it.
 pub const ADMIN_SECRET_FILE: &str = "admin-secret";
 /// What an interrupted setup may leave behind, temporary names included.
-const OWN_FILES: [&str; 11] = [
+const OWN_FILES: [&str; 15] = [
+    KEYSTORE_FILE,
+    KEYSTORE_KEY_FILE,
+    "keystore.new",
+    "backup.new",
     STORE_FILE_NEW,
     CERTIFICATE_FILE,
     KEY_FILE,
@@ -70,6 +76,12 @@ pub enum SetupError {
     /// What the store holds cannot be used.
     #[error("cannot use the metadata store")]
     Contents(#[source] OpenError),
+    /// The keystore cannot be used.
+    #[error("cannot use the keystore")]
+    Keystore(#[from] KeystoreError),
+    /// The keystore is not the store's.
+    #[error("the keystore does not fit the metadata store")]
+    Adopt(#[from] AdoptError),
     /// The certificate or its key cannot be used.
     #[error("the TLS certificate or its key cannot be used")]
     Certificate(#[from] IdentityError),
@@ -84,7 +96,9 @@ impl SetupError {
     pub const fn is_exposed(&self) -> bool {
         matches!(
             self,
-            Self::File(FileError::Exposed { .. }) | Self::Store(sealstone_meta::OpenError::Exposed { .. })
+            Self::File(FileError::Exposed { .. })
+                | Self::Store(sealstone_meta::OpenError::Exposed { .. })
+                | Self::Keystore(KeystoreError::File(FileError::Exposed { .. }))
         )
     }
 }
@@ -102,11 +116,25 @@ pub struct InitReport {
     pub authority: Pin,
 }
 
-/// Sets a data folder up: certificate, administrator, empty store. A second run after an interrupted one begins anew.
+/// Sets a data folder up: keystore, certificate, administrator, empty store. A second run after an interrupted one
+/// begins anew. The keystore is sealed under a key file in the folder.
 ///
 /// # Errors
 /// See [`SetupError`].
 pub fn init(folder: &Path, admin: &UserName, environment: &Environment) -> Result<InitReport, SetupError> {
+    init_under(folder, admin, environment, &Protection::KeyFile(None))
+}
+
+/// The same, with the keystore sealed under `protection`.
+///
+/// # Errors
+/// See [`SetupError`].
+pub fn init_under(
+    folder: &Path,
+    admin: &UserName,
+    environment: &Environment,
+    protection: &Protection,
+) -> Result<InitReport, SetupError> {
     files::make_folder(folder)?;
     let (path, unnamed) = (folder.join(STORE_FILE), folder.join(STORE_FILE_NEW));
     let is_new = !path.exists();
@@ -128,6 +156,9 @@ pub fn init(folder: &Path, admin: &UserName, environment: &Environment) -> Resul
     files::write(&folder.join(AUTHORITY_FILE), authority.certificate(), 0o644)?;
     let certificate = certify(folder, &authority, environment.now_ms())?;
     files::write(&admin_secret, &[secret.as_slice(), b"\n"].concat(), 0o600)?;
+    let mut keystore = Keystore::draw(&mut *rng);
+    keystore.write(folder, protection, &mut *rng)?;
+    let store = take_over(Arc::new(store), &keystore, environment)?;
     Mds::set_up(&store, admin, &secret, environment.now_ms(), &mut *rng).map_err(|error| match error {
         OpenError::AlreadySetUp => SetupError::AlreadySetUp(folder.to_owned()),
         other => SetupError::Contents(other),
@@ -173,6 +204,78 @@ pub fn issue_certificate(
 ) -> Result<Identity, SetupError> {
     let authority = authority(folder)?.ok_or_else(|| SetupError::NoAuthority(folder.to_owned()))?;
     Ok(authority.issue(name, environment.now_ms(), life)?)
+}
+
+/// A folder for a store from elsewhere, and an empty store in it under its first name.
+pub(crate) fn begin_folder(folder: &Path) -> Result<EmbeddedMeta, SetupError> {
+    files::make_folder(folder)?;
+    if folder.join(STORE_FILE).exists() {
+        return Err(SetupError::AlreadySetUp(folder.to_owned()));
+    }
+    if files::others(folder, &OWN_FILES)? {
+        return Err(SetupError::NotEmpty(folder.to_owned()));
+    }
+    begin_store(&folder.join(STORE_FILE_NEW))
+}
+
+/// A store with its keystore on top.
+pub(crate) fn take_over(
+    store: Arc<dyn MetaStore>,
+    keystore: &Keystore,
+    environment: &Environment,
+) -> Result<SealedStore, AdoptError> {
+    let entropy = Arc::clone(&environment.entropy);
+    let fill: Fill = Arc::new(move |into| entropy().fill_bytes(into));
+    adopt(store, keystore.seal(), keystore.id(), fill)
+}
+
+/// The folder's keystore, opened. One is made, under a key file, for a store whose secrets are not sealed yet.
+pub(crate) fn keystore_of(
+    folder: &Path,
+    store: &dyn MetaStore,
+    unlock: &Unlock,
+    environment: &Environment,
+) -> Result<Keystore, SetupError> {
+    let sealed = is_sealed(store).map_err(AdoptError::from)?;
+    if let Some(keystore) = Keystore::open(folder, unlock)? {
+        return Ok(keystore);
+    }
+    if sealed {
+        return Err(KeystoreError::Missing(folder.join(KEYSTORE_FILE)).into());
+    }
+    let mut rng = (environment.entropy)();
+    let mut keystore = Keystore::draw(&mut *rng);
+    keystore.write(folder, &Protection::KeyFile(None), &mut *rng)?;
+    tracing::warn!(
+        "the keys in the metadata store were in the clear and are sealed now; what they were may stay in free pages \
+         of the file: change the devices' master keys (sealstone mds rotate --master)"
+    );
+    Ok(keystore)
+}
+
+/// Seals the keystore of a folder that nobody serves under another protection.
+///
+/// # Errors
+/// See [`SetupError`]; the folder's keystore is the old or the new one, and either is accepted.
+pub fn rekey_keystore(
+    folder: &Path,
+    unlock: &Unlock,
+    protection: &Protection,
+    environment: &Environment,
+) -> Result<(), SetupError> {
+    is_set_up(folder)?;
+    let store: Arc<dyn MetaStore> = Arc::new(EmbeddedMeta::open(&folder.join(STORE_FILE))?);
+    let mut keystore = keystore_of(folder, &*store, unlock, environment)?;
+    // The store knows the present generation before there is a next one.
+    drop(take_over(Arc::clone(&store), &keystore, environment)?);
+    let mut rng = (environment.entropy)();
+    keystore.write(folder, protection, &mut *rng)?;
+    take_over(store, &keystore, environment)?;
+    let key = folder.join(KEYSTORE_KEY_FILE);
+    if !matches!(protection, Protection::KeyFile(None)) && key.exists() {
+        files::remove(&key)?;
+    }
+    Ok(())
 }
 
 /// An empty store under its first name, in the place of what an interrupted run left there.
@@ -247,8 +350,28 @@ pub fn open_with_audit(
     config: Config,
     audit: Arc<dyn AuditSink>,
 ) -> Result<Opened, SetupError> {
+    open_under(folder, config, audit, &Unlock::default())
+}
+
+/// The same, with what opens the keystore.
+///
+/// # Errors
+/// See [`SetupError`].
+pub fn open_under(
+    folder: &Path,
+    config: Config,
+    audit: Arc<dyn AuditSink>,
+    unlock: &Unlock,
+) -> Result<Opened, SetupError> {
     is_set_up(folder)?;
-    let store = Arc::new(EmbeddedMeta::open(&folder.join(STORE_FILE))?);
+    let environment = Environment::system();
+    let store: Arc<dyn MetaStore> = Arc::new(EmbeddedMeta::open(&folder.join(STORE_FILE))?);
+    // A store whose setup was interrupted gets no keystore.
+    if !Mds::is_set_up(&*store).map_err(SetupError::Contents)? {
+        return Err(SetupError::Unfinished(folder.to_owned()));
+    }
+    let keystore = keystore_of(folder, &*store, unlock, &environment)?;
+    let store = Arc::new(take_over(store, &keystore, &environment)?);
     let mds = Mds::open(store, config).map_err(|error| match error {
         OpenError::NotSetUp => SetupError::Unfinished(folder.to_owned()),
         other => SetupError::Contents(other),

@@ -12,6 +12,7 @@ pub mod login;
 
 mod error;
 mod frame;
+mod keys;
 mod layout;
 mod message;
 mod name;
@@ -24,6 +25,7 @@ pub use frame::{
     BODY_MAX, FRAME_VERSION, FrameHeader, HEADER_BYTES, MAGIC, MessageType, PROFILE_MODERN, Sequence,
     decode_message, encode_message, frame,
 };
+pub use keys::{KeyInfo, KeyLevel, KeyPlace, KeyUse};
 pub use layout::{
     DeviceId, Extent, FILE_SIZE_MAX, Layout, ObjectRef, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN, WIDTH_MAX,
 };
@@ -31,9 +33,9 @@ pub use message::{PAGE_MAX, PROTOCOL_VERSION, REQUESTS, RESPONSES, Request, Resp
 pub use name::{FilePath, GROUP_MAX, GroupName, NAME_MAX, Name, PATH_MAX, USER_MAX, UserName};
 pub use records::{
     Access, AccountKind, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DevicePin,
-    DeviceProblem, DeviceState, DirEntry, FILE_PARTITION, FileKind, GRANT_OBJECT_TYPE, Grant, Group, Handle,
-    Holder, InodeId, IntentId, Method, NewDevice, OpenedFile, PIN_BYTES, PinKind, ProblemKind, Role,
-    SYSTEM_ID_BYTES, Stat, User, is_file_object,
+    DeviceProblem, DeviceState, DirEntry, FILE_PARTITION, FILE_PARTITIONS_MAX, FileKind, GRANT_OBJECT_TYPE,
+    Grant, Group, Handle, Holder, InodeId, IntentId, Method, NewDevice, OpenedFile, PIN_BYTES, PinKind,
+    ProblemKind, Role, SYSTEM_ID_BYTES, Stat, User, is_file_object,
 };
 pub use secret::Secret;
 pub use wire::{LIST_MAX, Reader, Text, Wire, WireError, Writer};

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use crate::error::Failure;
 use crate::frame::BODY_MAX;
+use crate::keys::{KeyInfo, KeyLevel, KeyPlace};
 use crate::layout::DeviceId;
 use crate::login::{
     REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES, REGISTRATION_UPLOAD_BYTES, SessionId,
@@ -330,6 +331,29 @@ messages! {
             /// Which.
             path: FilePath,
         },
+        /// A page of the devices' keys: identifiers, ages, uses (administrators).
+        0x0050 => KeyList {
+            /// Of this device alone.
+            device: Option<DeviceId>,
+            /// Where to begin, as the page before told; none to begin.
+            from: Option<KeyPlace>,
+        },
+        /// Has keys changed (administrators). It is done in the background.
+        0x0051 => KeyRotate {
+            /// Which level; all below it are changed with it.
+            level: KeyLevel,
+            /// Of this device alone.
+            device: Option<DeviceId>,
+            /// Of this partition alone.
+            partition: Option<u64>,
+            /// Working keys: the credentials that are out become worthless at once.
+            revoke: bool,
+        },
+        /// How far the changes of keys are (administrators).
+        0x0052 => KeyProgress {
+            /// Of this device alone.
+            device: Option<DeviceId>,
+        },
     }
 }
 
@@ -483,6 +507,22 @@ messages! {
             /// Is nobody left out? Not if the list was cut, or if the server began or lost track within the longest
             /// life of a credential.
             complete: bool,
+        },
+        /// To KeyList.
+        0x0050 => Keys {
+            /// Keys.
+            keys: Vec<KeyInfo>,
+            /// Where the next page begins, if there is one.
+            next: Option<KeyPlace>,
+        },
+        /// To KeyRotate and KeyProgress.
+        0x0052 => KeyProgress {
+            /// Keys that wait to be changed or are being changed.
+            open: u64,
+            /// Devices among them that do not answer or do not accept our keys.
+            stuck: u32,
+            /// Keys changed since the server's start.
+            changed: u64,
         },
     }
 }

@@ -467,11 +467,15 @@ record! {
 /// The object type a grant speaks of; all grants of files are for user objects.
 pub const GRANT_OBJECT_TYPE: ObjectType = ObjectType::User;
 
-/// The partition that holds file data on every device.
+/// The first of the partitions that hold file data, on every device.
 pub const FILE_PARTITION: u64 = 0x1_0000;
+/// Partitions for file data at most.
+pub const FILE_PARTITIONS_MAX: u64 = 4096;
 
 /// Is this an object that a file may consist of?
 #[must_use]
 pub const fn is_file_object(object: ObjectId) -> bool {
-    object.partition == FILE_PARTITION && object.object >= ObjectId::FIRST_ASSIGNABLE
+    object.partition >= FILE_PARTITION
+        && object.partition - FILE_PARTITION < FILE_PARTITIONS_MAX
+        && object.object >= ObjectId::FIRST_ASSIGNABLE
 }

@@ -335,7 +335,7 @@ macro_rules! record {
             fn put(&self, out: &mut $crate::Writer) {
                 $($crate::Wire::put(&self.$field, out);)*
             }
-            fn get(input: &mut $crate::Reader<'_>) -> Result<Self, $crate::WireError> {
+            fn get(input: &mut $crate::Reader<'_>) -> ::core::result::Result<Self, $crate::WireError> {
                 Ok(Self { $($field: $crate::Wire::get(input)?),* })
             }
         }

@@ -4,6 +4,7 @@ pub(crate) mod block;
 pub(crate) mod check;
 pub(crate) mod files;
 pub(crate) mod groups;
+pub(crate) mod keys;
 pub(crate) mod scrub;
 pub(crate) mod session;
 pub(crate) mod transfer;

@@ -1,6 +1,7 @@
 //! `sealstone mds init`, `mds serve` and `mds add-osd`.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,15 +11,17 @@ use sealstone_channel::{Pin, device_name};
 use sealstone_client::{Client, Metadata};
 use sealstone_mds::Config;
 use sealstone_mds_protocol::{
-    Device, DeviceState, Method, Name, NewDevice, ProblemKind, Request, Secret, Text, UserName,
+    Device, DeviceState, FILE_PARTITIONS_MAX, Method, Name, NewDevice, ProblemKind, Request, Secret, Text,
+    UserName,
 };
 use sealstone_mds_server::{ADMIN_SECRET_FILE, Environment, InitiatorDevices, Limits, Server, SetupError};
 use serde::Deserialize;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::audit_log::{AuditLog, AuditState};
-use super::{AUDIT_FILE, Shutdown, bind, identity, observe};
+use super::{AUDIT_FILE, Shutdown, bind, identity, keystore, observe};
 use crate::chap_file;
+use crate::cli::keys::{Keys, Keystore};
 use crate::cli::{Global, Mds};
 use crate::command::session::{self, Cluster};
 use crate::config::{self, MdsOptions};
@@ -51,14 +54,19 @@ impl Drop for KeyFile {
 }
 
 /// Sets a server up.
-pub(crate) fn init(data: &Path) -> Outcome<PathBuf> {
+pub(crate) fn init(data: &Path, keystore: &Keystore) -> Outcome<PathBuf> {
     let admin = UserName::new(ADMIN).expect("a fixed name is a name");
-    let report = sealstone_mds_server::init(data, &admin, &Environment::system()).map_err(setup_failure)?;
+    let protection = keystore::protection(keystore)?;
+    let report = sealstone_mds_server::init_under(data, &admin, &Environment::system(), &protection)
+        .map_err(setup_failure)?;
     Ok(report.admin_secret)
 }
 
-fn setup_failure(error: SetupError) -> Failure {
+pub(crate) fn setup_failure(error: SetupError) -> Failure {
     let failure = Failure::operation(chain(&error));
+    if let Some(error) = keystore::of_setup(&error) {
+        return keystore::keystore_failure(error, failure);
+    }
     match error {
         // The text says which file and what to do.
         error if error.is_exposed() => Failure { kind: Kind::Denied, ..failure },
@@ -109,6 +117,26 @@ impl MdsDaemon {
         let (listener, address) = bind(options.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "listen").await?;
         let mut policy = Config::default();
         policy.method_floor = options.method_floor.map_or(policy.method_floor, Into::into);
+        let ms = |seconds: Option<NonZeroU64>, default| {
+            seconds.map_or(default, |seconds: NonZeroU64| seconds.get().saturating_mul(1000))
+        };
+        policy.grant_lifetime_ms = ms(options.grant_s, policy.grant_lifetime_ms);
+        policy.working_key_age_ms = ms(options.working_key_age_s, policy.working_key_age_ms);
+        policy.partition_key_age_ms = ms(options.partition_key_age_s, policy.partition_key_age_ms);
+        if let Some(max) = options.credentials_per_key_max {
+            policy.credentials_per_key_max = max.get();
+        }
+        if let Some(partitions) = options.file_partitions {
+            policy.file_partitions = partitions.get();
+            if policy.file_partitions > FILE_PARTITIONS_MAX {
+                return Err(Failure::usage(format!("file_partitions: at most {FILE_PARTITIONS_MAX}")));
+            }
+        }
+        let unlock = keystore::unlock(&Keystore {
+            keystore_key: options.keystore_key.clone(),
+            passphrase_file: options.passphrase_file.clone(),
+            keystore_credential: options.keystore_credential.clone(),
+        })?;
         if policy.method_floor < Method::CmdRsp {
             tracing::warn!("--method-floor: clients may have credentials whose commands anybody can alter");
         }
@@ -118,7 +146,7 @@ impl MdsDaemon {
         let audit_state = audit.state();
         let folder = data.to_owned();
         let opened = tokio::task::spawn_blocking(move || {
-            sealstone_mds_server::open_with_audit(&folder, policy, audit)
+            sealstone_mds_server::open_under(&folder, policy, audit, &unlock)
         })
         .await
         .map_err(Failure::operation)?
@@ -160,8 +188,8 @@ impl MdsDaemon {
 /// `sealstone mds …`.
 pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome {
     match command {
-        Mds::Init { data } => {
-            let secret = init(&data)?;
+        Mds::Init { data, keystore } => {
+            let secret = init(&data, &keystore)?;
             let value = serde_json::json!({ "data": data, "admin": ADMIN, "admin_secret": secret });
             output.result(&value, || {
                 format!(
@@ -176,6 +204,15 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
             super::run(serve(output, &data, &options))
         }
         Mds::IssueCertificate { data, key, out, days } => issue_certificate(output, &data, &key, &out, days),
+        Mds::Keys(Keys::List { device }) => {
+            crate::command::block_on(crate::command::keys::list(global, output, device.as_deref()))
+        }
+        Mds::Keys(Keys::Rotate(arguments)) => {
+            crate::command::block_on(crate::command::keys::rotate(global, output, &arguments))
+        }
+        Mds::Keys(Keys::Reseal { data, keystore, new }) => keystore::reseal(output, &data, &keystore, &new),
+        Mds::Backup(arguments) => keystore::backup(output, &arguments),
+        Mds::Restore(arguments) => keystore::restore(output, &arguments),
         Mds::AddOsd { url, key, pin, certificate, wait } => crate::command::block_on(async {
             let pin = match certificate {
                 Some(path) => Some(Pin::certificate(&secret_file::read_public(&path)?)),

@@ -5,6 +5,7 @@ mod audit_log;
 pub(crate) mod blocks;
 pub(crate) mod control;
 pub(crate) mod identity;
+pub(crate) mod keystore;
 pub(crate) mod mds;
 pub(crate) mod osd;
 pub(crate) mod scrub;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sealstone_channel::{Identity, Pin};
 use sealstone_device::boot::{self, BootError, NewDevice, Running};
-use sealstone_device::provision::InitialKey;
+use sealstone_device::provision::{DataDir, InitialKey};
 use sealstone_device::{Environment, OsdConfig, OsdUnit, Worker};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_store::disk::Background;
@@ -128,6 +128,21 @@ pub(crate) fn init(data: &Path, place: Place, name: Option<&str>, key_out: Optio
         name: made.identity.name.clone(),
         key,
     })
+}
+
+/// Gives a device that rests a new initial key.
+fn new_key(data: &Path, key_out: Option<&Path>) -> Outcome<(DataDir, PathBuf)> {
+    let key = key_out.map_or_else(|| data.join("initial.key"), Path::to_owned);
+    if key.exists() {
+        return Err(Failure::operation("exists already")
+            .at(key.display())
+            .hint("move it away, or use --key-out"));
+    }
+    let master_key = InitialKey(Zeroizing::new(random()));
+    let made =
+        boot::new_key(data, master_key, Arc::new(Machine)).map_err(|error| boot_failure(error, data))?;
+    made.write_key_out(&key).map_err(|error| Failure::operation(chain(&error)))?;
+    Ok((made, key))
 }
 
 fn boot_failure(error: BootError, data: &Path) -> Failure {
@@ -587,6 +602,15 @@ pub(crate) fn command(output: Output, command: Osd) -> Outcome {
                     made.key.display(),
                 )
             })
+        }
+        Osd::NewKey { data, key_out } => {
+            let (made, key) = new_key(&data, key_out.as_deref())?;
+            output.remark(format!(
+                "all keys of {} are void; take it over with `sealstone mds add-osd URL --key {}`",
+                made.identity.name,
+                key.display()
+            ));
+            output.done(&serde_json::json!({ "data": data, "name": made.identity.name, "key": key }))
         }
         Osd::Check { data, repair } => check::check(output, &data, repair),
         Osd::Serve { data, config, options } => {

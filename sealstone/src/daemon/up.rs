@@ -17,6 +17,7 @@ use super::mds::{self, ADMIN, MdsDaemon};
 use super::osd::{self, OsdDaemon};
 use super::{AUDIT_FILE, Shutdown, observe};
 use crate::cli::Up;
+use crate::cli::keys::Keystore;
 use crate::config::{MdsOptions, OsdOptions, read_bounded};
 use crate::failure::{Failure, Outcome};
 use crate::metrics::{Observed, Page};
@@ -178,7 +179,7 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
 
     let count = arguments.osds.unwrap_or(OSDS_DEFAULT);
     let mds_folder = data.join(MDS_FOLDER);
-    let secret = mds::init(&mds_folder)?;
+    let secret = mds::init(&mds_folder, &Keystore::default())?;
     fs::rename(&secret, data.join(ADMIN_SECRET_FILE)).map_err(at)?;
     let mut devices = Vec::new();
     let mut keys = Vec::new();

@@ -1,7 +1,7 @@
 //! The primitives behind the provider trait of seal.
 //!
 //! Does: HMAC over SHA-1 and SHA-256 from RustCrypto, midstates cached; Diffie-Hellman ([`dh`]); secrets at rest
-//! ([`vault`]); with feature `std` also the system's random bytes and mutexes. Does not: define any format of the wire.
+//! ([`vault`], [`record`]); with feature `std` also the system's random bytes and mutexes. Does not: define any format of the wire.
 //! Contract: a [`MacKey`] is 2 midstates; a tag costs the blocks of its message and two more, and never allocates.
 //! Truth: RFC 2104, FIPS 180-4; tests hold the vectors of RFC 2202 and RFC 4231.
 
@@ -14,6 +14,7 @@ extern crate alloc;
 
 pub mod dh;
 mod mac;
+pub mod record;
 #[cfg(feature = "std")]
 mod system;
 pub mod vault;

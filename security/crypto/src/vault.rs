@@ -1,11 +1,13 @@
-//! Secrets at rest: a byte string sealed under a key file.
+//! Secrets at rest: a byte string sealed under a key file, a passphrase or a credential of the system.
 //!
 //! Does: encrypt and authenticate, with what kind of key and which generation it is in the clear but under the tag.
-//! Does not: files. Contract: [`open`] gives back exactly what was sealed or nothing.
+//! Does not: files, stretching of passphrases. Contract: [`open`] gives back exactly what was sealed or nothing.
 //! Truth: docs/design/security.md 3.7; RFC 8452 (AES-256-GCM-SIV).
 //!
-//! Layout: `"OSDKS01\0"`, kind of key 1, zero 16, salt 16, nonce 12, generation 8, then ciphertext and tag 16. All up to
-//! the ciphertext is associated data. The sealing key is `HMAC-SHA256(secret, label ‖ salt ‖ 01h)`.
+//! Layout: `"OSDKS01\0"`, kind of key 1, parameters 16, salt 16, nonce 12, generation 8, then ciphertext and tag 16. All
+//! up to the ciphertext is associated data. The sealing key is `HMAC-SHA256(secret, label ‖ salt ‖ 01h)`. Parameters are
+//! zero but for a passphrase: memory in KiB 4, passes 4, lanes 4, zero 4; there the secret is Argon2id of the passphrase
+//! with the salt.
 
 use alloc::vec::Vec;
 
@@ -19,8 +21,13 @@ use zeroize::{Zeroize as _, Zeroizing};
 use crate::RustCrypto;
 
 const MAGIC: &[u8; 8] = b"OSDKS01\0";
+/// The secret is Argon2id of a passphrase.
+const KIND_PASSPHRASE: u8 = 1;
+/// The secret is a credential that systemd gives the process.
+const KIND_CREDENTIAL: u8 = 3;
 /// The secret is in a file of its own.
 const KIND_KEY_FILE: u8 = 5;
+const PARAMETERS: core::ops::Range<usize> = 9..25;
 const LABEL: &[u8] = b"sealstone keystore v1";
 const SALT: core::ops::Range<usize> = 25..41;
 const NONCE: core::ops::Range<usize> = 41..53;
@@ -45,6 +52,93 @@ pub enum VaultError {
     /// Changed, cut off, or sealed under another secret.
     #[error("damaged, or sealed under another key")]
     Tag,
+    /// The parameters do not belong to the kind of key.
+    #[error("parameters that the kind of key does not have")]
+    Parameters,
+}
+
+/// Bytes of the salt.
+pub const SALT_LEN: usize = 16;
+
+/// Where the secret that seals comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Argon2id of a passphrase, with these parameters. Whoever stretches holds them to a floor and a ceiling.
+    Passphrase {
+        /// Memory, KiB.
+        memory_kib: u32,
+        /// Passes.
+        passes: u32,
+        /// Lanes.
+        lanes: u32,
+    },
+    /// A credential of systemd.
+    Credential,
+    /// A key file.
+    KeyFile,
+}
+
+impl Kind {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Passphrase { .. } => KIND_PASSPHRASE,
+            Self::Credential => KIND_CREDENTIAL,
+            Self::KeyFile => KIND_KEY_FILE,
+        }
+    }
+
+    fn parameters(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        if let Self::Passphrase { memory_kib, passes, lanes } = self {
+            for (at, number) in [memory_kib, passes, lanes].into_iter().enumerate() {
+                bytes[at * 4..at * 4 + 4].copy_from_slice(&number.to_be_bytes());
+            }
+        }
+        bytes
+    }
+
+    fn parse(code: u8, parameters: &[u8]) -> Result<Self, VaultError> {
+        let mut words = [0u32; 4];
+        for (word, bytes) in words.iter_mut().zip(parameters.chunks_exact(4)) {
+            *word = bytes.try_into().map_or(0, u32::from_be_bytes);
+        }
+        let [memory_kib, passes, lanes, zero] = words;
+        let kind = match code {
+            KIND_PASSPHRASE => Self::Passphrase { memory_kib, passes, lanes },
+            KIND_CREDENTIAL => Self::Credential,
+            KIND_KEY_FILE => Self::KeyFile,
+            other => return Err(VaultError::Kind(other)),
+        };
+        let fits = zero == 0 && (kind.parameters() == *parameters);
+        if fits { Ok(kind) } else { Err(VaultError::Parameters) }
+    }
+}
+
+/// What a sealed store says of itself before anybody opens it. Believed only when it opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What opens it.
+    pub kind: Kind,
+    /// Salt of the stretching.
+    pub salt: [u8; SALT_LEN],
+    /// Generation.
+    pub generation: u64,
+}
+
+/// Reads the header.
+///
+/// # Errors
+/// `Magic`, `Kind`, `Parameters`.
+pub fn header(sealed: &[u8]) -> Result<Header, VaultError> {
+    let head = sealed.get(..HEAD_LEN).ok_or(VaultError::Magic)?;
+    if !head.starts_with(MAGIC) {
+        return Err(VaultError::Magic);
+    }
+    let kind = Kind::parse(head[8], &head[PARAMETERS])?;
+    let mut salt = [0; SALT_LEN];
+    salt.copy_from_slice(&head[SALT]);
+    let generation = head[GENERATION].try_into().map_or(0, u64::from_be_bytes);
+    Ok(Header { kind, salt, generation })
 }
 
 /// What was sealed, and how many times something was.
@@ -63,16 +157,30 @@ fn cipher(secret: &[u8; SECRET_LEN], salt: &[u8]) -> Aes256GcmSiv {
     cipher
 }
 
-/// Seals; salt and nonce are drawn anew every time.
+/// Seals under a key file; salt and nonce are drawn anew every time.
 #[must_use]
 pub fn seal(secret: &[u8; SECRET_LEN], generation: u64, content: &[u8], random: &mut dyn Random) -> Vec<u8> {
+    let mut salt = [0; SALT_LEN];
+    random.fill(&mut salt);
+    seal_as(&Header { kind: Kind::KeyFile, salt, generation }, secret, content, random)
+}
+
+/// Seals under a secret of any kind. The salt is the caller's, who had to stretch with it, and must be fresh.
+#[must_use]
+pub fn seal_as(
+    header: &Header,
+    secret: &[u8; SECRET_LEN],
+    content: &[u8],
+    random: &mut dyn Random,
+) -> Vec<u8> {
     let mut out = Vec::with_capacity(OVERHEAD + content.len());
     out.extend_from_slice(MAGIC);
-    out.push(KIND_KEY_FILE);
+    out.push(header.kind.code());
+    out.extend_from_slice(&header.kind.parameters());
+    out.extend_from_slice(&header.salt);
     out.resize(HEAD_LEN, 0);
-    random.fill(&mut out[SALT]);
     random.fill(&mut out[NONCE]);
-    out[GENERATION].copy_from_slice(&generation.to_be_bytes());
+    out[GENERATION].copy_from_slice(&header.generation.to_be_bytes());
     out.extend_from_slice(content);
     let (head, body) = out.split_at_mut(HEAD_LEN);
     let nonce = nonce(head);
@@ -86,15 +194,21 @@ pub fn seal(secret: &[u8; SECRET_LEN], generation: u64, content: &[u8], random: 
 /// Opens what [`seal`] made.
 ///
 /// # Errors
-/// [`VaultError`].
+/// [`VaultError`]; `Kind` if it is not sealed under a key file.
 pub fn open(secret: &[u8; SECRET_LEN], sealed: &[u8]) -> Result<Opened, VaultError> {
+    match header(sealed)?.kind {
+        Kind::KeyFile => open_as(secret, sealed),
+        other => Err(VaultError::Kind(other.code())),
+    }
+}
+
+/// Opens what [`seal_as`] made; [`header`] says what the secret has to be.
+///
+/// # Errors
+/// [`VaultError`].
+pub fn open_as(secret: &[u8; SECRET_LEN], sealed: &[u8]) -> Result<Opened, VaultError> {
+    let generation = header(sealed)?.generation;
     let (head, rest) = sealed.split_at_checked(HEAD_LEN).ok_or(VaultError::Magic)?;
-    if !head.starts_with(MAGIC) {
-        return Err(VaultError::Magic);
-    }
-    if head[8] != KIND_KEY_FILE {
-        return Err(VaultError::Kind(head[8]));
-    }
     let at = rest.len().checked_sub(TAG_LEN).ok_or(VaultError::Tag)?;
     let (body, tag) = rest.split_at(at);
     let tag: [u8; TAG_LEN] = tag.try_into().map_err(|_| VaultError::Tag)?;
@@ -107,7 +221,6 @@ pub fn open(secret: &[u8; SECRET_LEN], sealed: &[u8]) -> Result<Opened, VaultErr
             &tag.into(),
         )
         .map_err(|_| VaultError::Tag)?;
-    let generation = head[GENERATION].try_into().map_or(0, u64::from_be_bytes);
     Ok(Opened { content, generation })
 }
 
@@ -147,6 +260,25 @@ mod tests {
             assert!(open(&secret, &sealed[..cut]).is_err(), "{cut}");
         }
         assert_eq!(open(&[8; SECRET_LEN], &sealed).err(), Some(VaultError::Tag));
+    }
+
+    #[test]
+    fn each_kind_tells_what_opens_it_and_none_passes_for_another() {
+        let secret = [7; SECRET_LEN];
+        let kinds =
+            [Kind::Passphrase { memory_kib: 65536, passes: 3, lanes: 4 }, Kind::Credential, Kind::KeyFile];
+        for kind in kinds {
+            let wanted = Header { kind, salt: [5; SALT_LEN], generation: 3 };
+            let sealed = seal_as(&wanted, &secret, b"keys", &mut random());
+            assert_eq!(header(&sealed), Ok(wanted));
+            assert_eq!(&open_as(&secret, &sealed).unwrap().content[..], b"keys");
+            assert_eq!(open(&secret, &sealed).is_ok(), kind == Kind::KeyFile);
+            for code in [1, 3, 5].into_iter().filter(|code| *code != kind.code()) {
+                let mut other = sealed.clone();
+                other[8] = code;
+                assert!(open_as(&secret, &other).is_err(), "{kind:?} as {code}");
+            }
+        }
     }
 
     #[test]

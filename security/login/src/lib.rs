@@ -26,7 +26,10 @@ pub use keys::SessionKeys;
 pub use opaque_ke::rand::{CryptoRng, RngCore};
 pub use registration::{AccountRecord, RegistrationStarted, start_registration};
 pub use server::{ServerKeys, ServerProven, ServerStarted, SessionTerms};
-pub use stretch::{ARGON2_FLOOR_MEMORY_KIB, ARGON2_FLOOR_PASSES, Stretch};
+pub use stretch::{
+    ARGON2_FLOOR_MEMORY_KIB, ARGON2_FLOOR_PASSES, STRETCH_MEMORY_KIB_MAX, STRETCH_PASSES_MAX, Stretch,
+    stretch_passphrase,
+};
 
 use opaque_ke::errors::ProtocolError;
 

@@ -47,6 +47,33 @@ impl Stretch {
     }
 }
 
+/// Memory of a stretched passphrase at most, KiB: what a header asks for is bounded before it is believed.
+pub const STRETCH_MEMORY_KIB_MAX: u32 = 1 << 20;
+/// Passes and lanes of a stretched passphrase at most.
+pub const STRETCH_PASSES_MAX: u32 = 64;
+
+/// Argon2id of a passphrase that protects something at rest: 32 bytes.
+///
+/// # Errors
+/// `Stretch` for parameters below the floor or above the ceiling, or if there is no memory.
+pub fn stretch_passphrase(
+    passphrase: &[u8],
+    salt: &[u8; 16],
+    memory_kib: u32,
+    passes: u32,
+    lanes: u32,
+) -> Result<zeroize::Zeroizing<[u8; 32]>, LoginFailure> {
+    let within =
+        memory_kib <= STRETCH_MEMORY_KIB_MAX && passes <= STRETCH_PASSES_MAX && lanes <= STRETCH_PASSES_MAX;
+    if !within {
+        return Err(LoginFailure::Stretch);
+    }
+    let mut out = zeroize::Zeroizing::new([0; 32]);
+    let stretch = Stretch::new(memory_kib, passes, lanes)?;
+    stretch.0.hash_password_into(passphrase, salt, &mut *out).map_err(|_| LoginFailure::Stretch)?;
+    Ok(out)
+}
+
 /// Below the floor, so that unit tests are quick; exists in no other build.
 #[cfg(test)]
 pub(crate) const CHEAP_FOR_TESTS: u16 = 0xFFFF;

@@ -95,6 +95,9 @@ pub enum KeyError {
 /// Label of the MAC that names a key.
 const LABEL_IDENTITY: &[u8] = b"sealstone key identity v1";
 
+/// Label of the MAC that makes a key's identifier.
+const LABEL_IDENTIFIER: &[u8] = b"sealstone key identifier v1";
+
 /// Names a key by its bytes: equal keys have equal identities, on every device, before and after a restart.
 ///
 /// It is the start of a MAC under the key itself, so it tells nothing about the key and nobody without the key can
@@ -106,6 +109,12 @@ pub struct KeyIdentity(pub(crate) [u8; KeyIdentity::LEN]);
 impl KeyIdentity {
     /// Bytes of an identity.
     pub const LEN: usize = 16;
+
+    /// The bytes; not secret.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
 }
 
 /// An authentication key ready to sign capabilities.
@@ -139,6 +148,16 @@ impl<P: Provider> SigningKey<P> {
             Hash::Sha256 => &self.sha256,
         };
         CapabilityKey::from_tag(P::tag(key, &[capability, system_id]))
+    }
+
+    /// An identifier for the key, to be given with SET KEY: the start of a MAC under the key over a counter. It tells
+    /// nothing about the key, and two keys, or one key set twice, have different ones but for one case in 2^56.
+    #[must_use]
+    pub fn identifier(&self, counter: u64) -> KeyIdentifier {
+        let tag = P::tag(&self.sha256, &[LABEL_IDENTIFIER, &counter.to_be_bytes()]);
+        let mut identifier = KeyIdentifier::default();
+        identifier.copy_from_slice(&tag.as_bytes()[..7]);
+        identifier
     }
 
     /// Names the key by its bytes.
@@ -187,8 +206,8 @@ pub struct KeyHierarchy<P: Provider> {
     pub(crate) system_id: SystemId,
     pub(crate) hash: Hash,
     pub(crate) master: Arc<Level<P>>,
-    /// Agreed on by a seed exchange; never stored.
-    next_master: Option<Arc<Level<P>>>,
+    /// Agreed on by a seed exchange. A device never stores it; its manager does, until it knows which one holds.
+    pub(crate) next_master: Option<Arc<Level<P>>>,
     pub(crate) root: Option<Arc<Level<P>>>,
     pub(crate) partitions: BTreeMap<u64, Arc<PartitionKeys<P>>>,
     /// Ids that had keys under the present root key.
@@ -472,6 +491,15 @@ impl<P: Provider> KeyHierarchy<P> {
         let key = derive_working::<P>(self.hash, &parent.generation, seed);
         Arc::make_mut(keys).working[usize::from(version)] = Some(working_key(key, Some(identifier)));
         Ok(())
+    }
+
+    /// Forgets a working key; its credentials are made by nobody any more.
+    pub fn unset_working(&mut self, partition: u64, version: u8) {
+        if let Some(keys) = self.partitions.get_mut(&partition)
+            && let Some(slot) = Arc::make_mut(keys).working.get_mut(usize::from(version))
+        {
+            *slot = None;
+        }
     }
 
     /// SET MASTER KEY, its last step. Root, partition and working keys become invalid.

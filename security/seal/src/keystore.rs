@@ -23,6 +23,10 @@ use crate::provider::Provider;
 use crate::retired::{RETIRED_STRETCHES_MAX, Retired};
 
 const MAGIC: &[u8; 8] = b"OSDKH02\0";
+/// The part above the partitions by itself: hash, system id, master, root, proposed master.
+const MAGIC_TOP: &[u8; 8] = b"OSDKT01\0";
+/// The keys of one partition by themselves: hash, pair, 16 working keys.
+const MAGIC_PARTITION: &[u8; 8] = b"OSDKP01\0";
 /// The layout before there were retired partitions: it ends after the partitions.
 const MAGIC_WITHOUT_RETIRED: &[u8; 8] = b"OSDKH01\0";
 
@@ -51,27 +55,14 @@ impl<P: Provider> KeyHierarchy<P> {
         let room = 64 + 2 * pair + partition * self.partitions.len() + retired;
         let mut out = Zeroizing::new(Vec::with_capacity(room));
         out.extend_from_slice(MAGIC);
-        out.push(match self.hash {
-            Hash::Sha1 => 1,
-            Hash::Sha256 => 2,
-        });
+        out.push(hash_code(self.hash));
         out.extend_from_slice(&self.system_id);
         write_pair(&mut out, Some(&self.master));
         write_pair(&mut out, self.root.as_deref());
         out.extend_from_slice(&(self.partitions.len() as u32).to_be_bytes());
         for (id, keys) in &self.partitions {
             out.extend_from_slice(&id.to_be_bytes());
-            write_pair(&mut out, keys.pair.as_deref());
-            for working in &keys.working {
-                match working {
-                    Some(working) => {
-                        out.push(1);
-                        out.extend_from_slice(working.signing.secret.expose());
-                        write_identifier(&mut out, working.identifier);
-                    }
-                    None => out.push(0),
-                }
-            }
+            write_partition(&mut out, keys);
         }
         out.extend_from_slice(&(self.retired.stretches().count() as u32).to_be_bytes());
         for (first, last) in self.retired.stretches() {
@@ -92,11 +83,7 @@ impl<P: Provider> KeyHierarchy<P> {
             Ok(magic) if magic == MAGIC_WITHOUT_RETIRED => false,
             _ => return Err(KeystoreError::Magic),
         };
-        let hash = match reader.byte()? {
-            1 => Hash::Sha1,
-            2 => Hash::Sha256,
-            _ => return Err(KeystoreError::Malformed),
-        };
+        let hash = reader.hash()?;
         let system_id = reader.array()?;
         let (master, identifier) = reader.pair(hash)?.ok_or(KeystoreError::Malformed)?;
         let mut this = Self::bare(hash, system_id, master.clone());
@@ -110,17 +97,7 @@ impl<P: Provider> KeyHierarchy<P> {
         }
         for _ in 0..count {
             let id = u64::from_be_bytes(reader.array()?);
-            let mut keys = PartitionKeys::unset();
-            if let Some((pair, identifier)) = reader.pair(hash)? {
-                keys.pair = Some(level(pair, identifier));
-            }
-            for slot in &mut keys.working {
-                if reader.present()? {
-                    let key = reader.key(hash, AuthenticationKey::new)?;
-                    let identifier = reader.identifier()?;
-                    *slot = Some(working_key(key, identifier));
-                }
-            }
+            let keys = reader.partition(hash)?;
             if this.partitions.insert(id, Arc::new(keys)).is_some() {
                 return Err(KeystoreError::Malformed);
             }
@@ -139,6 +116,92 @@ impl<P: Provider> KeyHierarchy<P> {
             this.retired = Arc::new(retired);
         }
         if reader.rest.is_empty() { Ok(this) } else { Err(KeystoreError::Malformed) }
+    }
+}
+
+/// A hierarchy in parts, for whoever keeps a record for each partition so that a change writes little.
+impl<P: Provider> KeyHierarchy<P> {
+    /// Everything above the partitions, with a proposed master key; secret.
+    #[must_use]
+    pub fn encode_top(&self) -> Zeroizing<Vec<u8>> {
+        let pair = 10 + 2 * self.hash.tag_len();
+        let mut out = Zeroizing::new(Vec::with_capacity(64 + 3 * pair));
+        out.extend_from_slice(MAGIC_TOP);
+        out.push(hash_code(self.hash));
+        out.extend_from_slice(&self.system_id);
+        write_pair(&mut out, Some(&self.master));
+        write_pair(&mut out, self.root.as_deref());
+        write_pair(&mut out, self.next_master.as_deref());
+        out
+    }
+
+    /// A hierarchy without partitions, from [`Self::encode_top`].
+    ///
+    /// # Errors
+    /// See [`KeystoreError`].
+    pub fn decode_top(bytes: &[u8]) -> Result<Self, KeystoreError> {
+        let mut reader = Reader { rest: bytes };
+        reader.magic(MAGIC_TOP)?;
+        let hash = reader.hash()?;
+        let system_id = reader.array()?;
+        let (master, identifier) = reader.pair(hash)?.ok_or(KeystoreError::Malformed)?;
+        let mut this = Self::bare(hash, system_id, master.clone());
+        this.master = level(master, identifier);
+        this.root = reader.pair(hash)?.map(|(pair, identifier)| level(pair, identifier));
+        this.next_master = reader.pair(hash)?.map(|(pair, identifier)| level(pair, identifier));
+        if reader.rest.is_empty() { Ok(this) } else { Err(KeystoreError::Malformed) }
+    }
+
+    /// The keys of one partition; secret. `None` if it has no place for keys.
+    #[must_use]
+    pub fn encode_partition(&self, partition: u64) -> Option<Zeroizing<Vec<u8>>> {
+        let keys = self.partitions.get(&partition)?;
+        let pair = 10 + 2 * self.hash.tag_len();
+        let mut out = Zeroizing::new(Vec::with_capacity(16 + pair + 16 * (9 + self.hash.tag_len())));
+        out.extend_from_slice(MAGIC_PARTITION);
+        out.push(hash_code(self.hash));
+        write_partition(&mut out, keys);
+        Some(out)
+    }
+
+    /// Puts the keys of a partition into their place, from [`Self::encode_partition`].
+    ///
+    /// # Errors
+    /// See [`KeystoreError`]; `Malformed` if there is no room for another partition.
+    pub fn put_partition(&mut self, partition: u64, bytes: &[u8]) -> Result<(), KeystoreError> {
+        let mut reader = Reader { rest: bytes };
+        reader.magic(MAGIC_PARTITION)?;
+        if reader.hash()? != self.hash {
+            return Err(KeystoreError::Malformed);
+        }
+        let keys = reader.partition(self.hash)?;
+        let is_new = !self.partitions.contains_key(&partition);
+        if !reader.rest.is_empty() || is_new && self.partitions.len() >= PARTITIONS_MAX {
+            return Err(KeystoreError::Malformed);
+        }
+        self.partitions.insert(partition, Arc::new(keys));
+        Ok(())
+    }
+}
+
+const fn hash_code(hash: Hash) -> u8 {
+    match hash {
+        Hash::Sha1 => 1,
+        Hash::Sha256 => 2,
+    }
+}
+
+fn write_partition<P: Provider>(out: &mut Vec<u8>, keys: &PartitionKeys<P>) {
+    write_pair(out, keys.pair.as_deref());
+    for working in &keys.working {
+        match working {
+            Some(working) => {
+                out.push(1);
+                out.extend_from_slice(working.signing.secret.expose());
+                write_identifier(out, working.identifier);
+            }
+            None => out.push(0),
+        }
     }
 }
 
@@ -181,6 +244,34 @@ impl<'a> Reader<'a> {
 
     fn byte(&mut self) -> Result<u8, KeystoreError> {
         self.array::<1>().map(|[byte]| byte)
+    }
+
+    fn magic(&mut self, magic: &[u8; 8]) -> Result<(), KeystoreError> {
+        let found = self.array::<8>().map_err(|_| KeystoreError::Magic)?;
+        if found == *magic { Ok(()) } else { Err(KeystoreError::Magic) }
+    }
+
+    fn hash(&mut self) -> Result<Hash, KeystoreError> {
+        match self.byte()? {
+            1 => Ok(Hash::Sha1),
+            2 => Ok(Hash::Sha256),
+            _ => Err(KeystoreError::Malformed),
+        }
+    }
+
+    fn partition<P: Provider>(&mut self, hash: Hash) -> Result<PartitionKeys<P>, KeystoreError> {
+        let mut keys = PartitionKeys::unset();
+        if let Some((pair, identifier)) = self.pair(hash)? {
+            keys.pair = Some(level(pair, identifier));
+        }
+        for slot in &mut keys.working {
+            if self.present()? {
+                let key = self.key(hash, AuthenticationKey::new)?;
+                let identifier = self.identifier()?;
+                *slot = Some(working_key(key, identifier));
+            }
+        }
+        Ok(keys)
     }
 
     fn present(&mut self) -> Result<bool, KeystoreError> {

@@ -32,8 +32,11 @@ use link::{Broken, Link};
 const RECONNECTS_MAX: u32 = 4;
 /// The first pause before a reconnect; it doubles.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// Times that a request is sent again because the server was busy at most.
-const BUSY_RETRIES_MAX: u32 = 8;
+/// Times that a request is sent again because the server was busy, and more often until it waited for
+/// [`BUSY_PATIENCE`]: keys of a device may be changing meanwhile.
+const BUSY_RETRIES_MIN: u32 = 8;
+/// How long a busy server is waited for at least.
+const BUSY_PATIENCE: Duration = Duration::from_secs(20);
 /// The longest pause that a busy server is granted at once.
 const BUSY_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// The shortest pause, if it names none.
@@ -253,13 +256,17 @@ impl Mds {
 
 impl Metadata for Mds {
     async fn call(&self, request: Request) -> Result<Response, ClientError> {
-        let mut patience = BUSY_RETRIES_MAX;
+        let (mut tries, mut waited) = (0, Duration::ZERO);
         loop {
             match self.ask(&request).await? {
-                Response::Failed { failure } if failure.code == ErrorCode::Busy && patience > 0 => {
-                    patience -= 1;
+                Response::Failed { failure }
+                    if failure.code == ErrorCode::Busy
+                        && (tries < BUSY_RETRIES_MIN || waited < BUSY_PATIENCE) =>
+                {
                     let wanted = Duration::from_millis(u64::from(failure.retry_ms));
-                    sleep(wanted.clamp(BUSY_PAUSE_MIN, BUSY_PAUSE_MAX)).await;
+                    let pause = wanted.clamp(BUSY_PAUSE_MIN, BUSY_PAUSE_MAX);
+                    sleep(pause).await;
+                    (tries, waited) = (tries + 1, waited + pause);
                 }
                 Response::Failed { failure } => return Err(failure.into()),
                 response => return Ok(response),
@@ -294,7 +301,11 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::GroupList { .. }
         | Request::GroupMembers { .. }
         | Request::SetOwner { .. }
-        | Request::GrantHolders { .. } => true,
+        | Request::GrantHolders { .. }
+        | Request::KeyList { .. }
+        | Request::KeyProgress { .. }
+        // Done twice the key is changed twice.
+        | Request::KeyRotate { .. } => true,
         Request::MakeDir { parents: false, .. }
         | Request::Commit { .. }
         | Request::Abandon { .. }

@@ -142,6 +142,8 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::ReadDir { .. }
         | Request::DiskFree {}
         | Request::DeviceList { .. }
+        | Request::KeyList { .. }
+        | Request::KeyProgress { .. }
         | Request::UserList { .. }
         | Request::GroupList { .. }
         | Request::GroupMembers { .. } => None,
@@ -161,6 +163,12 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         Request::Commit { intent, .. } | Request::Abandon { intent } => Some(format!("create {}", intent.0)),
         Request::Update { inode, .. } => Some(format!("inode {}", inode.0)),
         Request::DeviceAdd { device } => Some(device.name.to_string()),
+        Request::KeyRotate { level, device, partition, revoke } => {
+            let device = device.map_or_else(|| "all devices".to_owned(), |id| format!("device {}", id.0));
+            let partition = partition.map_or_else(String::new, |id| format!(" partition {id:#x}"));
+            let revoke = if *revoke { " revoking" } else { "" };
+            Some(format!("{} keys of {device}{partition}{revoke}", level.name().to_lowercase()))
+        }
         Request::DeviceSetState { id, .. } => Some(format!("device {}", id.0)),
         Request::UserRegisterStart { name, .. }
         | Request::UserRegisterFinish { name, .. }

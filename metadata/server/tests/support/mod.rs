@@ -12,7 +12,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use sealstone_login::{ChannelBinding, LoginContext, SessionKeys, start_login};
-use sealstone_mds::DeviceAddress;
+use sealstone_mds::{DeviceAddress, KeyAction, KeyStep, StepOutcome};
 use sealstone_mds_protocol::login::{LoginError, LoginOk, SUITE_STANDARD};
 use sealstone_mds_protocol::{
     FrameHeader, HEADER_BYTES, MessageType, Request, Response, Sequence, UserName, Wire, decode_message,
@@ -56,16 +56,26 @@ impl FakeDevices {
 }
 
 impl Devices for FakeDevices {
-    fn create_partition<'a>(
-        &'a self,
-        device: &'a DeviceAddress,
-        partition: u64,
-        credential: Credential,
-    ) -> DeviceFuture<'a, ()> {
+    /// Devices that take every key: whose keys are whose is tested with devices that check them.
+    fn keys<'a>(&'a self, device: &'a DeviceAddress, step: &'a KeyStep) -> DeviceFuture<'a, StepOutcome> {
         Box::pin(async move {
-            self.answer(device, &credential, Permissions::CREATE)?;
-            self.partitions.lock().insert((device.id.0, partition));
-            Ok(())
+            self.urls.lock().insert(device.id.0, device.url.clone());
+            if self.silent.lock().contains(&device.id.0) {
+                return Err(DeviceError::Unreachable("silent".to_owned()));
+            }
+            Ok(match &step.action {
+                KeyAction::ExchangeSeeds { value, .. } => {
+                    let mut base = vec![0; value.len()];
+                    base[0] = 9;
+                    StepOutcome::Value(base)
+                }
+                KeyAction::CreatePartition(partition) => {
+                    self.partitions.lock().insert((device.id.0, *partition));
+                    StepOutcome::Done
+                }
+                KeyAction::Identifiers { ids, .. } => StepOutcome::Identifiers(vec![None; ids.len()]),
+                KeyAction::SetKey(_) | KeyAction::ChangeMaster { .. } => StepOutcome::Done,
+            })
         })
     }
 

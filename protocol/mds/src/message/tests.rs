@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::ErrorCode;
+use crate::keys::KeyUse;
 use crate::layout::{Layout, ObjectRef};
 use crate::login::*;
 use crate::records::*;
@@ -191,7 +192,41 @@ fn request() -> impl Strategy<Value = Request> {
         (user(), any::<u16>()).prop_map(|(name, suite)| Request::UserRetireKey { name, suite }),
         path().prop_map(|path| Request::GrantHolders { path }),
     ];
-    prop_oneof![files, others, accounts]
+    prop_oneof![files, others, accounts, key_request()]
+}
+
+fn key_place() -> impl Strategy<Value = KeyPlace> {
+    any::<(u32, Option<u64>)>()
+        .prop_map(|(device, partition)| KeyPlace { device: DeviceId(device), partition })
+}
+
+fn key_request() -> impl Strategy<Value = Request> {
+    let device = || any::<Option<u32>>().prop_map(|device| device.map(DeviceId));
+    prop_oneof![
+        (device(), prop::option::of(key_place()))
+            .prop_map(|(device, from)| Request::KeyList { device, from }),
+        (of(KeyLevel::ALL), device(), any::<Option<u64>>(), any::<bool>()).prop_map(
+            |(level, device, partition, revoke)| Request::KeyRotate { level, device, partition, revoke }
+        ),
+        device().prop_map(|device| Request::KeyProgress { device }),
+    ]
+}
+
+fn key_info() -> impl Strategy<Value = KeyInfo> {
+    let numbers = any::<(u32, u64, u8, Option<[u8; 7]>, u64, u64, u64)>();
+    (numbers, of(KeyLevel::ALL), of(KeyUse::ALL)).prop_map(
+        |((device, partition, version, identifier, set_ms, dead_ms, credentials), level, usage)| KeyInfo {
+            device: DeviceId(device),
+            level,
+            partition,
+            version,
+            identifier,
+            set_ms,
+            dead_ms,
+            usage,
+            credentials,
+        },
+    )
 }
 
 fn response() -> impl Strategy<Value = Response> {
@@ -249,6 +284,13 @@ fn response() -> impl Strategy<Value = Response> {
                 Response::Holders { holders: vec![holder; 2], complete: writes }
             }
         ),
+        (prop::collection::vec(key_info(), 0..9), prop::option::of(key_place()))
+            .prop_map(|(keys, next)| Response::Keys { keys, next }),
+        any::<(u64, u32, u64)>().prop_map(|(open, stuck, changed)| Response::KeyProgress {
+            open,
+            stuck,
+            changed
+        }),
     ]
 }
 

@@ -1,0 +1,196 @@
+//! The server's requests and errands about the devices' keys.
+//!
+//! Does: plan and take in steps for the shell, one device's turn at a time; answer KeyList, KeyRotate, KeyProgress.
+//! Contract: as `keybook` has it: what a step changes is on stable storage before it is given out, and in use after the
+//! device's answer is on stable storage too.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sealstone_mds_protocol::{DeviceId, ErrorCode, KeyLevel, KeyPlace, Response};
+
+use crate::access::Principal;
+use crate::counters::add;
+use crate::entropy::Entropy;
+use crate::error::{MdsError, Result};
+use crate::keybook::{
+    ASKED_MASTER, ASKED_PARTITION, ASKED_REVOKE, ASKED_ROOT, ASKED_WORKING, Exchange, KeyStep, Policy,
+    Progress, StepOutcome, Touched, apply, plan, receive,
+};
+use crate::server::Mds;
+
+/// Exchanges of seeds that wait, by device. Whoever holds it has the turn to change books.
+pub(crate) type Exchanges = BTreeMap<DeviceId, Option<Exchange>>;
+
+/// What came of a device's steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeysNow {
+    /// There may be more to do at once.
+    Going,
+    /// Not now: the device did not answer, or has to settle.
+    Stuck,
+    /// The device accepts none of the keys that the server has: an operator has to help.
+    Lost,
+}
+
+impl Mds {
+    fn policy(&self) -> Policy {
+        Policy {
+            working_age_ms: self.config.working_key_age_ms,
+            partition_age_ms: self.config.partition_key_age_ms,
+            credentials_max: self.config.credentials_per_key_max,
+            grant_ms: self.config.grant_lifetime_ms(),
+            group: self.config.master_key_group,
+        }
+    }
+
+    /// The next steps for the keys of a device, at most `limit`; none if all is as it should be. They may be performed
+    /// in any order and at a time. Tell what came of all of them with [`Mds::key_steps_done`] before the next call.
+    ///
+    /// # Errors
+    /// `Store`; `Refused` if there is no such device.
+    pub fn key_steps(
+        &self,
+        device: DeviceId,
+        limit: usize,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Vec<KeyStep>> {
+        let mut turn = self.key_turn.lock();
+        let (keys, mut book) = self.devices.book(device)?;
+        let exchange = turn.entry(device).or_default();
+        let (steps, touched) = plan(&mut book, &keys, exchange, &self.policy(), limit, now_ms, rng)?;
+        if !touched.is_empty() {
+            self.update(|tx| book.store(tx, device, &keys, &touched))?;
+        }
+        self.devices.put_book(device, keys, book);
+        Ok(steps)
+    }
+
+    /// Takes in what came of steps.
+    ///
+    /// # Errors
+    /// `Store`: nothing is known of the steps then, and they are planned again.
+    pub fn key_steps_done(
+        &self,
+        device: DeviceId,
+        outcomes: Vec<(KeyStep, StepOutcome)>,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<KeysNow> {
+        let mut turn = self.key_turn.lock();
+        let (before, mut book) = self.devices.book(device)?;
+        let mut keys = (*before).clone();
+        let mut touched = Touched::default();
+        let policy = self.policy();
+        let (mut going, mut lost, mut changed) = (false, false, 0);
+        for (step, outcome) in outcomes {
+            changed += u64::from(step.changes_a_key() && matches!(outcome, StepOutcome::Done));
+            let progress = match outcome {
+                StepOutcome::Value(value) => {
+                    let exchange = turn.entry(device).or_default();
+                    receive(&mut book, &mut keys, exchange, value, &mut touched, now_ms, rng)
+                }
+                outcome => apply(&mut book, &mut keys, &step, &outcome, &policy, &mut touched, now_ms),
+            };
+            going |= progress == Progress::Going;
+            lost |= progress == Progress::Lost;
+        }
+        if !touched.is_empty() {
+            self.update(|tx| book.store(tx, device, &keys, &touched))?;
+        }
+        self.devices.put_book(device, Arc::new(keys), book);
+        add(&self.counters.keys_changed, changed);
+        Ok(if lost {
+            KeysNow::Lost
+        } else if going {
+            KeysNow::Going
+        } else {
+            KeysNow::Stuck
+        })
+    }
+
+    /// Are all keys of the device ones that we set, and all its partitions made?
+    #[must_use]
+    pub fn keys_ready(&self, device: DeviceId) -> bool {
+        self.devices.keys_ready(device)
+    }
+
+    /// Has the keys that the device has compared with ours at the next steps; call now and then, and when it was away.
+    ///
+    /// # Errors
+    /// `Refused` if there is no such device.
+    pub fn check_keys(&self, device: DeviceId) -> Result<()> {
+        let _turn = self.key_turn.lock();
+        let (keys, mut book) = self.devices.book(device)?;
+        // Partition zero, and one for files: a device that was formatted lost all of those.
+        book.parts.values_mut().take(2).for_each(|part| part.checked = false);
+        self.devices.put_book(device, keys, book);
+        Ok(())
+    }
+
+    pub(crate) fn key_list(
+        &self,
+        device: Option<DeviceId>,
+        from: Option<KeyPlace>,
+    ) -> Result<Response> {
+        let (keys, next) = self.devices.key_page(device, from);
+        Ok(Response::Keys { keys, next })
+    }
+
+    pub(crate) fn key_progress(&self, device: Option<DeviceId>) -> Result<Response> {
+        let (open, stuck) = self.devices.keys_open(device);
+        let changed = self.counters.keys_changed.load(Ordering::Relaxed);
+        Ok(Response::KeyProgress { open, stuck, changed })
+    }
+
+    /// Marks keys to be changed, durably; housekeeping does it.
+    pub(crate) fn key_rotate(
+        &self,
+        who: &Principal,
+        level: KeyLevel,
+        device: Option<DeviceId>,
+        partition: Option<u64>,
+        revoke: bool,
+    ) -> Result<Response> {
+        who.needs_admin()?;
+        let above = matches!(level, KeyLevel::Master | KeyLevel::Root);
+        if above && (partition.is_some() || revoke) {
+            let what = "master and root keys have no partition, and changing one revokes all credentials";
+            return Err(MdsError::refused(ErrorCode::Invalid, what));
+        }
+        let mut found = false;
+        let _turn = self.key_turn.lock();
+        for (address, _) in self.devices.addresses() {
+            if device.is_some_and(|device| device != address.id) {
+                continue;
+            }
+            let (keys, mut book) = self.devices.book(address.id)?;
+            let mut touched = Touched::default();
+            if above {
+                found = true;
+                touched.top = true;
+                book.asked |= if level == KeyLevel::Master { ASKED_MASTER } else { ASKED_ROOT };
+            }
+            for (id, part) in &mut book.parts {
+                if above || partition.is_some_and(|partition| partition != *id) {
+                    continue;
+                }
+                found = true;
+                part.asked |= if level == KeyLevel::Partition { ASKED_PARTITION } else { ASKED_WORKING };
+                part.asked |= if revoke && level == KeyLevel::Working { ASKED_REVOKE } else { 0 };
+                touched.parts.insert(*id);
+            }
+            if !touched.is_empty() {
+                self.update(|tx| book.store(tx, address.id, &keys, &touched))?;
+                self.devices.put_book(address.id, keys, book);
+            }
+        }
+        if !found {
+            return Err(MdsError::refused(ErrorCode::NotFound, "no such device or partition"));
+        }
+        self.devices_changed.store(true, Ordering::Release);
+        self.key_progress(who, device)
+    }
+}

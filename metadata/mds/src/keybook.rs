@@ -1,0 +1,496 @@
+//! What the server knows of the keys of one device: which are set since when, what is due, and what it meant to do when
+//! it was interrupted.
+//!
+//! Does: hold and store that, beside the keys themselves; find the next steps (`plan`), take in what came of them
+//! (`apply`). Does not: talk to devices; the shell performs steps.
+//! Contract: a step that changes a key is on stable storage, seed and all, before the device hears of it, and stays
+//! there until the device's signed answer is stored too. Both ends may crash anywhere in between: SET KEY sent again sets
+//! the same key, and of a master key both candidates are kept until one of them is proved.
+//! Truth: docs/design/security.md 3.6; docs/standards/mds.md §8.4.
+
+mod apply;
+mod plan;
+mod step;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sealstone_crypto::RustCrypto;
+use sealstone_mds_protocol::{
+    DeviceId, FILE_PARTITION, KeyInfo, KeyLevel, KeyUse, Reader, Wire, WireError, Writer, record,
+};
+use sealstone_seal::{Hash, InitialKey, KeyHierarchy, KeySelector};
+use zeroize::Zeroizing;
+
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::records::{decode, save};
+use crate::store::{MetaError, Snapshot, Transaction};
+
+pub(crate) use apply::{Progress, apply, receive};
+pub(crate) use plan::{Exchange, Policy, plan};
+pub use step::{KeyAction, KeyStep, StepOutcome};
+
+/// Keys of a device, as both ends have them.
+pub(crate) type Keys = KeyHierarchy<RustCrypto>;
+
+/// Versions of a working key; a nibble of the capability names one.
+pub(crate) const VERSIONS: u8 = 16;
+/// A superseded key is kept so much longer than the last grant under it, milliseconds: clocks differ.
+pub(crate) const KEY_MARGIN_MS: u64 = 10_000;
+/// Encoded keys of one record at most, bytes: a partition with all its keys has 740.
+const KEYS_BYTES_MAX: usize = 4096;
+/// First bytes of a whole hierarchy in one record, as it was kept before there was a record for each partition.
+const WHOLE: &[u8] = b"OSDKH";
+/// Partitions of a device at most that are read.
+const PARTITIONS_READ_MAX: usize = 65_536;
+
+/// Encoded keys; wiped when dropped.
+#[derive(Clone)]
+pub(crate) struct KeyBytes(Zeroizing<Vec<u8>>);
+
+impl Wire for KeyBytes {
+    fn put(&self, out: &mut Writer) {
+        out.lv16(&self.0);
+    }
+
+    fn get(input: &mut Reader<'_>) -> std::result::Result<Self, WireError> {
+        Ok(Self(Zeroizing::new(input.lv16(KEYS_BYTES_MAX)?.to_vec())))
+    }
+}
+
+record! {
+    /// A key that the device may or may not have been told to set.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct Pending {
+        /// Which: [`KeyLevel`], and 5 for a working key that is to be overwritten.
+        pub level: u8,
+        /// Of a working key.
+        pub version: u8,
+        /// What it is made from; not secret by itself.
+        pub seed: [u8; 20],
+        /// Its name.
+        pub identifier: [u8; 7],
+    }
+}
+
+/// [`Pending::level`] of a superseded working key that is overwritten with one that nobody knows.
+const LEVEL_KILL: u8 = 5;
+
+record! {
+    /// Master and root.
+    #[derive(Clone)]
+    pub struct TopRecord {
+        /// `KeyHierarchy::encode_top`, with the proposed master key while one is pending.
+        pub keys: KeyBytes,
+        /// Identity of the master key that the device was added with.
+        pub initial: [u8; 16],
+        /// Numbers identifiers.
+        pub counter: u64,
+        /// Since when the master key is one that nobody but device and server knows; 0: not yet.
+        pub master_set_ms: u64,
+        /// Since when the root key is.
+        pub root_set_ms: u64,
+        /// Master: the change step was sent, and with this seed the root key is set below the new master key.
+        pub pending: Option<Pending>,
+        /// Identifier of the proposed master key.
+        pub master_identifier: [u8; 7],
+        /// When its seeds were exchanged.
+        pub exchanged_ms: u64,
+        /// Asked for, and not done: bits of [`ASKED_MASTER`], [`ASKED_ROOT`].
+        pub asked: u8,
+    }
+}
+
+record! {
+    /// A version of a working key.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct VersionRecord {
+        /// Which.
+        pub version: u8,
+        /// Since when.
+        pub set_ms: u64,
+        /// From then on no grant under it can be alive; `u64::MAX` for the present one.
+        pub dead_ms: u64,
+    }
+}
+
+record! {
+    /// The keys of a partition.
+    #[derive(Clone)]
+    pub struct PartitionRecord {
+        /// `KeyHierarchy::encode_partition`.
+        pub keys: KeyBytes,
+        /// The device has the partition.
+        pub created: bool,
+        /// Since when its pair is one that was set; 0: not yet.
+        pub pair_set_ms: u64,
+        /// The version that new grants use.
+        pub current: u8,
+        /// Those that the device has.
+        pub versions: Vec<VersionRecord>,
+        /// Grants under the present version, as of when the record was written.
+        pub credentials: u64,
+        /// Under way.
+        pub pending: Option<Pending>,
+        /// Asked for, and not done: [`ASKED_PARTITION`], [`ASKED_WORKING`], [`ASKED_REVOKE`].
+        pub asked: u8,
+    }
+}
+
+pub(crate) const ASKED_MASTER: u8 = 1;
+pub(crate) const ASKED_ROOT: u8 = 2;
+pub(crate) const ASKED_PARTITION: u8 = 4;
+pub(crate) const ASKED_WORKING: u8 = 8;
+/// Superseded versions die at once.
+pub(crate) const ASKED_REVOKE: u8 = 16;
+
+/// The state of one partition; its keys are in the hierarchy.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Part {
+    pub(crate) created: bool,
+    pub(crate) pair_set_ms: u64,
+    pub(crate) current: u8,
+    pub(crate) versions: Vec<VersionRecord>,
+    pub(crate) credentials: u64,
+    pub(crate) pending: Option<Pending>,
+    pub(crate) asked: u8,
+    /// The device's identifiers were compared with ours since the start.
+    pub(crate) checked: bool,
+}
+
+impl Part {
+    fn current_set_ms(&self) -> Option<u64> {
+        self.versions.iter().find(|version| version.version == self.current).map(|version| version.set_ms)
+    }
+
+    /// Nothing below the pair is known any more.
+    fn void(&mut self) {
+        self.pair_set_ms = 0;
+        self.versions.clear();
+        self.pending = None;
+        self.checked = false;
+    }
+}
+
+/// The state of all keys of one device.
+#[derive(Clone, Debug)]
+pub(crate) struct Book {
+    pub(crate) initial: [u8; 16],
+    pub(crate) counter: u64,
+    pub(crate) master_set_ms: u64,
+    pub(crate) root_set_ms: u64,
+    pub(crate) pending: Option<Pending>,
+    pub(crate) master_identifier: [u8; 7],
+    pub(crate) exchanged_ms: u64,
+    pub(crate) asked: u8,
+    pub(crate) parts: BTreeMap<u64, Part>,
+    /// The last answer under the proposed master key was a refusal: the present one is tried next.
+    pub(crate) doubt: bool,
+}
+
+/// What of a book has to be stored.
+#[derive(Default)]
+pub(crate) struct Touched {
+    pub(crate) top: bool,
+    pub(crate) parts: BTreeSet<u64>,
+}
+
+impl Touched {
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.top && self.parts.is_empty()
+    }
+}
+
+/// The partitions that a device has for files.
+pub(crate) fn file_partitions(count: u64) -> impl Iterator<Item = u64> {
+    (0..count.max(1)).map(|n| FILE_PARTITION + n)
+}
+
+/// Keys and book of a device that nobody took over yet.
+pub(crate) fn fresh(initial: &InitialKey, system_id: [u8; 20], partitions: u64) -> Result<(Keys, Book)> {
+    let keys = Keys::factory(Hash::Sha256, initial, system_id);
+    let mut book = Book::of(&keys);
+    let mut keys = keys;
+    book.parts.insert(0, Part { created: true, ..Part::factory() });
+    add_partitions(&mut keys, &mut book, partitions);
+    Ok((keys, book))
+}
+
+/// Gives every file partition a place; `true` if one was missing.
+fn add_partitions(keys: &mut Keys, book: &mut Book, partitions: u64) -> bool {
+    let mut added = false;
+    for id in file_partitions(partitions) {
+        if !book.parts.contains_key(&id) {
+            // The keys that the device gives a new partition; from the next plan on others.
+            let known = keys.add_partition(id).is_ok();
+            book.parts.insert(id, if known { Part::factory() } else { Part::default() });
+            added = true;
+        }
+    }
+    added
+}
+
+impl Part {
+    /// With the factory's keys, which are good until they are replaced.
+    fn factory() -> Self {
+        let versions = vec![VersionRecord { version: 0, set_ms: 0, dead_ms: u64::MAX }];
+        Self { versions, ..Self::default() }
+    }
+}
+
+impl Book {
+    fn of(keys: &Keys) -> Self {
+        let initial = keys.signing_key(KeySelector::Master).map(|key| *key.identity().as_bytes());
+        Self {
+            initial: initial.unwrap_or_default(),
+            counter: 1,
+            master_set_ms: 0,
+            root_set_ms: 0,
+            pending: None,
+            master_identifier: [0; 7],
+            exchanged_ms: 0,
+            asked: 0,
+            parts: BTreeMap::new(),
+            doubt: false,
+        }
+    }
+
+    /// Was the device added with this initial key?
+    pub(crate) fn has_initial(&self, initial: &InitialKey, system_id: [u8; 20]) -> bool {
+        let keys = Keys::factory(Hash::Sha256, initial, system_id);
+        sealstone_seal::ct_eq(&Self::of(&keys).initial, &self.initial)
+    }
+
+    /// Was the master key of the factory replaced, or may it have been?
+    pub(crate) fn is_taken_over(&self) -> bool {
+        self.master_set_ms != 0 || self.pending.is_some()
+    }
+
+    /// Is every key set by us, and every partition there?
+    pub(crate) fn is_ready(&self) -> bool {
+        self.master_set_ms != 0
+            && self.root_set_ms != 0
+            && self.pending.is_none()
+            && self
+                .parts
+                .values()
+                .all(|part| part.created && part.pair_set_ms != 0 && !part.versions.is_empty())
+    }
+
+    /// The version for new grants of a partition; `None` while its keys are being changed from above.
+    pub(crate) fn current(&self, keys: &Keys, partition: u64) -> Option<u8> {
+        let part = self.parts.get(&partition)?;
+        let changing =
+            part.pending.as_ref().is_some_and(|pending| pending.level == KeyLevel::Partition.code());
+        let version = part.current;
+        let is_set = keys.signing_key(KeySelector::Working { partition, version }).is_some();
+        (self.pending.is_none() && !changing && is_set).then_some(version)
+    }
+
+    /// Everything from the root down is void.
+    fn void_below_master(&mut self, touched: &mut Touched) {
+        self.root_set_ms = 0;
+        touched.top = true;
+        self.void_below_root(touched);
+    }
+
+    fn void_below_root(&mut self, touched: &mut Touched) {
+        for (id, part) in &mut self.parts {
+            part.void();
+            touched.parts.insert(*id);
+        }
+    }
+
+    /// Reads keys and book of a device; `true` if what is stored is of the form of before, and has to be stored again.
+    pub(crate) fn load<S: Snapshot + ?Sized>(
+        view: &S,
+        device: DeviceId,
+        partitions: u64,
+    ) -> Result<(Keys, Self, Touched)> {
+        let bytes = view.get(&keys::device_key(device))?.ok_or(MetaError::Damaged("device without keys"))?;
+        let bytes = Zeroizing::new(bytes);
+        let damaged = |_| MetaError::Damaged("device keys");
+        let mut touched = Touched::default();
+        let (mut keys, mut book) = if bytes.starts_with(WHOLE) {
+            let keys = Keys::decode(&bytes).map_err(damaged)?;
+            let mut book = Self::of(&keys);
+            for id in keys.partitions() {
+                book.parts.insert(id, Part { created: true, ..Part::factory() });
+                touched.parts.insert(id);
+            }
+            touched.top = true;
+            (keys, book)
+        } else {
+            let top: TopRecord = decode(&bytes)?;
+            let mut keys = Keys::decode_top(&top.keys.0).map_err(damaged)?;
+            let mut book = Self {
+                initial: top.initial,
+                counter: top.counter,
+                master_set_ms: top.master_set_ms,
+                root_set_ms: top.root_set_ms,
+                pending: top.pending,
+                master_identifier: top.master_identifier,
+                exchanged_ms: top.exchanged_ms,
+                asked: top.asked,
+                parts: BTreeMap::new(),
+                doubt: false,
+            };
+            let all = keys::partition_keys(device);
+            for (key, value) in view.scan(&all, &keys::after_prefix(&all), PARTITIONS_READ_MAX)? {
+                let value = Zeroizing::new(value);
+                let id = keys::partition_of(&key).ok_or(MetaError::Damaged("partition keys"))?;
+                let PartitionRecord {
+                    keys: bytes,
+                    created,
+                    pair_set_ms,
+                    current,
+                    versions,
+                    credentials,
+                    pending,
+                    asked,
+                } = decode(&value)?;
+                keys.put_partition(id, &bytes.0).map_err(damaged)?;
+                let part = Part {
+                    created,
+                    pair_set_ms,
+                    current,
+                    versions,
+                    credentials,
+                    pending,
+                    asked,
+                    checked: false,
+                };
+                book.parts.insert(id, part);
+            }
+            (keys, book)
+        };
+        let before: BTreeSet<u64> = book.parts.keys().copied().collect();
+        if add_partitions(&mut keys, &mut book, partitions) {
+            touched.parts.extend(book.parts.keys().filter(|id| !before.contains(id)));
+        }
+        Ok((keys, book, touched))
+    }
+
+    /// Writes what was touched.
+    pub(crate) fn store(
+        &self,
+        tx: &mut dyn Transaction,
+        device: DeviceId,
+        keys: &Keys,
+        touched: &Touched,
+    ) -> Result<()> {
+        if touched.top {
+            let record = TopRecord {
+                keys: KeyBytes(keys.encode_top()),
+                initial: self.initial,
+                counter: self.counter,
+                master_set_ms: self.master_set_ms,
+                root_set_ms: self.root_set_ms,
+                pending: self.pending.clone(),
+                master_identifier: self.master_identifier,
+                exchanged_ms: self.exchanged_ms,
+                asked: self.asked,
+            };
+            save(tx, &keys::device_key(device), &record)?;
+        }
+        for id in &touched.parts {
+            let (Some(part), Some(bytes)) = (self.parts.get(id), keys.encode_partition(*id)) else {
+                return Err(MdsError::Store(MetaError::Damaged("partition without a place for keys")));
+            };
+            let record = PartitionRecord {
+                keys: KeyBytes(bytes),
+                created: part.created,
+                pair_set_ms: part.pair_set_ms,
+                current: part.current,
+                versions: part.versions.clone(),
+                credentials: part.credentials,
+                pending: part.pending.clone(),
+                asked: part.asked,
+            };
+            save(tx, &keys::partition_key(device, *id), &record)?;
+        }
+        Ok(())
+    }
+
+    /// Writes everything, of a device that is new or begins anew.
+    pub(crate) fn store_all(&self, tx: &mut dyn Transaction, device: DeviceId, keys: &Keys) -> Result<()> {
+        let touched = Touched { top: true, parts: self.parts.keys().copied().collect() };
+        self.store(tx, device, keys, &touched)
+    }
+
+    /// What there is to tell of the keys above the partitions.
+    pub(crate) fn top_infos(&self, device: DeviceId, keys: &Keys) -> Vec<KeyInfo> {
+        let info = |level: KeyLevel, selector, set_ms| {
+            let pending = self.pending.as_ref().is_some_and(|pending| pending.level <= level.code());
+            KeyInfo {
+                device,
+                level,
+                partition: 0,
+                version: 0,
+                identifier: keys.identifier(selector),
+                set_ms,
+                dead_ms: 0,
+                usage: if pending {
+                    KeyUse::Changing
+                } else if keys.signing_key(selector).is_none() {
+                    KeyUse::Unset
+                } else if set_ms == 0 {
+                    KeyUse::Factory
+                } else {
+                    KeyUse::Current
+                },
+                credentials: 0,
+            }
+        };
+        vec![
+            info(KeyLevel::Master, KeySelector::Master, self.master_set_ms),
+            info(KeyLevel::Root, KeySelector::Root, self.root_set_ms),
+        ]
+    }
+
+    /// What there is to tell of the keys of a partition.
+    pub(crate) fn part_infos(&self, device: DeviceId, keys: &Keys, partition: u64) -> Vec<KeyInfo> {
+        let Some(part) = self.parts.get(&partition) else { return Vec::new() };
+        let pending = |level: u8| part.pending.as_ref().is_some_and(|pending| pending.level == level);
+        let factory = |set_ms| if set_ms == 0 { KeyUse::Factory } else { KeyUse::Current };
+        let pair = KeyInfo {
+            device,
+            level: KeyLevel::Partition,
+            partition,
+            version: 0,
+            identifier: keys.identifier(KeySelector::Partition(partition)),
+            set_ms: part.pair_set_ms,
+            dead_ms: 0,
+            usage: if pending(KeyLevel::Partition.code()) {
+                KeyUse::Changing
+            } else if keys.signing_key(KeySelector::Partition(partition)).is_none() {
+                KeyUse::Unset
+            } else {
+                factory(part.pair_set_ms)
+            },
+            credentials: 0,
+        };
+        let working = part.versions.iter().map(|version| {
+            let current = version.version == part.current;
+            KeyInfo {
+                device,
+                level: KeyLevel::Working,
+                partition,
+                version: version.version,
+                identifier: keys.identifier(KeySelector::Working { partition, version: version.version }),
+                set_ms: version.set_ms,
+                dead_ms: if version.dead_ms == u64::MAX { 0 } else { version.dead_ms },
+                usage: if current { factory(version.set_ms) } else { KeyUse::Superseded },
+                credentials: if current { part.credentials } else { 0 },
+            }
+        });
+        std::iter::once(pair).chain(working).collect()
+    }
+
+    /// Keys that are asked for, due to an interruption, or under way.
+    pub(crate) fn open_count(&self) -> u64 {
+        let top = u64::from(self.pending.is_some() || self.asked != 0);
+        let open = |part: &&Part| part.pending.is_some() || part.asked != 0 || part.versions.is_empty();
+        top + self.parts.values().filter(open).count() as u64
+    }
+}

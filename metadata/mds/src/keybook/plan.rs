@@ -1,0 +1,351 @@
+//! What to do next for the keys of a device.
+//!
+//! Does: from the book alone find the steps that bring the device to keys that we set, and to fresh ones when they are
+//! due or asked for. Does not: store; the caller does, before it performs a step.
+//! Contract: run again after any outcome it converges. Steps of one plan are of different partitions, or there is one.
+
+use sealstone_crypto::dh::{Group, Secret};
+use sealstone_mds_protocol::KeyLevel;
+use sealstone_osd::cdb::{DhStep, KeyToSet, SetKey, SetMasterKey};
+use sealstone_osd::master_key::BothValues;
+use sealstone_osd::{AttributeId, Command, ObjectId, Permissions};
+use sealstone_seal::exchange::EXCHANGE_MS;
+use sealstone_seal::{KeySelector, selector};
+
+use super::step::{KeyAction, KeyStep, Kind, credential, set_key};
+use super::{
+    ASKED_MASTER, ASKED_PARTITION, ASKED_REVOKE, ASKED_ROOT, ASKED_WORKING, Book, KEY_MARGIN_MS, Keys,
+    LEVEL_KILL, Part, Pending, Touched, VERSIONS,
+};
+use crate::entropy::{Entropy, random};
+use crate::error::Result;
+use crate::store::MetaError;
+
+/// Room for the device's value: the largest group, its length before it.
+const DEVICE_VALUE_MAX: u32 = 4 + 512;
+
+/// So long after an exchange of seeds its change step may still be taken: ten seconds, and what clocks differ.
+const SETTLE_MS: u64 = EXCHANGE_MS + 2_000;
+
+/// When keys are changed though nobody asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policy {
+    /// A working key is superseded at this age, milliseconds.
+    pub(crate) working_age_ms: u64,
+    /// A partition's pair is replaced at this age.
+    pub(crate) partition_age_ms: u64,
+    /// A working key is superseded after so many grants.
+    pub(crate) credentials_max: u64,
+    /// Life of a grant: so long a superseded key is kept.
+    pub(crate) grant_ms: u64,
+    /// Group of SET MASTER KEY.
+    pub(crate) group: Group,
+}
+
+/// A seed exchange that waits: for the device's value, or with both values for its change step.
+pub(crate) enum Exchange {
+    Begun(Secret),
+    Agreed { group: Group, client: Vec<u8>, device: Vec<u8> },
+}
+
+/// The next steps, at most `limit`. What the book says afterwards has to be stored before the first is performed.
+pub(crate) fn plan(
+    book: &mut Book,
+    keys: &Keys,
+    exchange: &mut Option<Exchange>,
+    policy: &Policy,
+    limit: usize,
+    now_ms: u64,
+    rng: &mut dyn Entropy,
+) -> Result<(Vec<KeyStep>, Touched)> {
+    let mut touched = Touched::default();
+    match top(book, keys, exchange, policy, &mut touched, now_ms, rng)? {
+        Top::Step(step) => return Ok((vec![*step], touched)),
+        Top::Wait => return Ok((Vec::new(), touched)),
+        Top::Settled => {}
+    }
+    let mut steps = Vec::new();
+    let root_version = book.current(keys, 0);
+    let mut counter = book.counter;
+    for (&id, part) in &mut book.parts {
+        if steps.len() >= limit {
+            break;
+        }
+        let mut turn = Turn { id, keys, policy, now_ms, counter: &mut counter, root_version };
+        if let Some(step) = turn.next(part, &mut touched, rng)? {
+            steps.push(step);
+            // Nothing can be done to other partitions before partition zero lets us in.
+            if id == 0 {
+                break;
+            }
+        }
+    }
+    if counter != book.counter {
+        book.counter = counter;
+        touched.top = true;
+    }
+    Ok((steps, touched))
+}
+
+fn take(counter: &mut u64) -> u64 {
+    let number = *counter;
+    *counter = counter.wrapping_add(1);
+    number
+}
+
+/// What there is to do for master and root.
+enum Top {
+    Step(Box<KeyStep>),
+    /// Something, but not now.
+    Wait,
+    Settled,
+}
+
+impl From<KeyStep> for Top {
+    fn from(step: KeyStep) -> Self {
+        Self::Step(Box::new(step))
+    }
+}
+
+/// Master and root.
+fn top(
+    book: &mut Book,
+    keys: &Keys,
+    exchange: &mut Option<Exchange>,
+    policy: &Policy,
+    touched: &mut Touched,
+    now_ms: u64,
+    rng: &mut dyn Entropy,
+) -> Result<Top> {
+    if let Some(pending) = book.pending.clone() {
+        let set =
+            SetKey { partition: 0, key: KeyToSet::Root, identifier: pending.identifier, seed: pending.seed };
+        if pending.level == KeyLevel::Root.code() {
+            return set_key(keys, set, Kind::Root, rng).map(Top::from);
+        }
+        if let Some(Exchange::Agreed { group, client, device }) = exchange.take() {
+            return change_master(keys, book.master_identifier, group, &client, &device, rng).map(Top::from);
+        }
+        if book.doubt {
+            // As long as the device may wait for a change step, one that is late may still be taken.
+            if now_ms < book.exchanged_ms.saturating_add(SETTLE_MS) {
+                return Ok(Top::Wait);
+            }
+            let mut set = set;
+            set.identifier[6] ^= 1;
+            return set_key(keys, set, Kind::RootUnderOld, rng).map(Top::from);
+        }
+        let mut next = keys.clone();
+        if !next.accept_master(book.master_identifier) {
+            return Err(MetaError::Damaged("a pending master key without its keys").into());
+        }
+        return set_key(&next, set, Kind::RootUnderNew, rng).map(Top::from);
+    }
+    *exchange = None;
+    if book.master_set_ms == 0 || book.asked & ASKED_MASTER != 0 {
+        let secret = Secret::draw(policy.group, &mut |into: &mut [u8]| rng.fill_bytes(into));
+        let value = secret.public();
+        *exchange = Some(Exchange::Begun(secret));
+        let set = SetMasterKey {
+            step: DhStep::SeedExchange,
+            group: policy.group.code(),
+            identifier: [0; 7],
+            parameter_length: value.len() as u32,
+            allocation: DEVICE_VALUE_MAX,
+        };
+        let credential = master_credential(keys, &Command::SetMasterKey(set), rng)?;
+        return Ok(KeyStep {
+            action: KeyAction::ExchangeSeeds { set, value },
+            credential,
+            kind: Kind::Exchange,
+        }
+        .into());
+    }
+    let root_is_set = keys.signing_key(KeySelector::Root).is_some();
+    if book.root_set_ms == 0 || !root_is_set || book.asked & ASKED_ROOT != 0 {
+        let seed = random(rng);
+        let mut next = keys.clone();
+        next.set_root(&seed, [0; 7]);
+        let identifier = name(&next, KeySelector::Root, &mut book.counter);
+        let pending = Pending { level: KeyLevel::Root.code(), version: 0, seed, identifier };
+        book.pending = Some(pending);
+        touched.top = true;
+        let set = SetKey { partition: 0, key: KeyToSet::Root, identifier, seed };
+        return set_key(keys, set, Kind::Root, rng).map(Top::from);
+    }
+    Ok(Top::Settled)
+}
+
+fn master_credential(
+    keys: &Keys,
+    command: &Command,
+    rng: &mut dyn Entropy,
+) -> Result<sealstone_seal::Credential> {
+    let permissions = Permissions::POL_SEC.union(Permissions::DEV_MGMT);
+    credential(keys, selector(command, 0), ObjectId::ROOT, permissions, 0, rng)
+}
+
+fn change_master(
+    keys: &Keys,
+    identifier: [u8; 7],
+    group: Group,
+    client: &[u8],
+    device: &[u8],
+    rng: &mut dyn Entropy,
+) -> Result<KeyStep> {
+    let values =
+        BothValues { client, device }.encode().ok_or(MetaError::Damaged("the values of an exchange"))?;
+    let set = SetMasterKey {
+        step: DhStep::ChangeMasterKey,
+        group: group.code(),
+        identifier,
+        parameter_length: values.len() as u32,
+        allocation: 0,
+    };
+    let credential = master_credential(keys, &Command::SetMasterKey(set), rng)?;
+    Ok(KeyStep { action: KeyAction::ChangeMaster { set, values }, credential, kind: Kind::ChangeMaster })
+}
+
+/// An identifier that no other key of the device has: the same key has another one when it is set again.
+pub(super) fn name(keys: &Keys, selector: KeySelector, counter: &mut u64) -> [u8; 7] {
+    let number = take(counter);
+    keys.signing_key(selector).map_or([0; 7], |key| key.identifier(number))
+}
+
+/// One partition's turn.
+struct Turn<'a> {
+    id: u64,
+    keys: &'a Keys,
+    policy: &'a Policy,
+    now_ms: u64,
+    counter: &'a mut u64,
+    root_version: Option<u8>,
+}
+
+impl Turn<'_> {
+    fn next(
+        &mut self,
+        part: &mut Part,
+        touched: &mut Touched,
+        rng: &mut dyn Entropy,
+    ) -> Result<Option<KeyStep>> {
+        if part.pending.is_none() {
+            if self.id != 0 && !part.created {
+                return self.create(rng).map(Some);
+            }
+            part.pending = self.due(part, rng);
+            if part.pending.is_some() {
+                touched.parts.insert(self.id);
+            }
+        }
+        if let Some(pending) = &part.pending {
+            let partition = self.id;
+            let (key, kind) = if pending.level == KeyLevel::Partition.code() {
+                (KeyToSet::Partition, Kind::Partition(partition))
+            } else if pending.level == LEVEL_KILL {
+                (KeyToSet::Working(pending.version), Kind::Kill(partition))
+            } else {
+                (KeyToSet::Working(pending.version), Kind::Working(partition))
+            };
+            let set = SetKey { partition, key, identifier: pending.identifier, seed: pending.seed };
+            return set_key(self.keys, set, kind, rng).map(Some);
+        }
+        if part.checked {
+            return Ok(None);
+        }
+        self.check(part, rng).map(Some)
+    }
+
+    fn create(&self, rng: &mut dyn Entropy) -> Result<KeyStep> {
+        let version = self.root_version.ok_or(MetaError::Damaged("partition zero has no working key"))?;
+        let object = ObjectId::of_partition(self.id);
+        let key = KeySelector::Working { partition: 0, version };
+        let credential = credential(self.keys, key, object, Permissions::CREATE, version, rng)?;
+        Ok(KeyStep { action: KeyAction::CreatePartition(self.id), credential, kind: Kind::Create(self.id) })
+    }
+
+    fn check(&self, part: &Part, rng: &mut dyn Entropy) -> Result<KeyStep> {
+        let (partition, version) = (self.id, part.current);
+        let object = if partition == 0 { ObjectId::ROOT } else { ObjectId::of_partition(partition) };
+        let ids = identifiers(self.keys, partition, version).into_iter().map(|(id, _)| id).collect();
+        let permissions = Permissions::GET_ATTR.union(Permissions::POL_SEC);
+        let key = KeySelector::Working { partition, version };
+        let credential = credential(self.keys, key, object, permissions, version, rng)?;
+        Ok(KeyStep {
+            action: KeyAction::Identifiers { object, ids },
+            credential,
+            kind: Kind::Check(partition),
+        })
+    }
+
+    /// What the partition's keys need, as a change to be written down first.
+    fn due(&mut self, part: &Part, rng: &mut dyn Entropy) -> Option<Pending> {
+        let (partition, now_ms) = (self.id, self.now_ms);
+        let has_pair = self.keys.signing_key(KeySelector::Partition(partition)).is_some();
+        let aged = |since: u64, age: u64| now_ms.saturating_sub(since) >= age;
+        if !has_pair
+            || part.pair_set_ms == 0
+            || part.asked & ASKED_PARTITION != 0
+            || aged(part.pair_set_ms, self.policy.partition_age_ms)
+        {
+            let seed = random(rng);
+            let mut next = self.keys.clone();
+            next.set_partition(partition, &seed, [0; 7]).ok()?;
+            let identifier = name(&next, KeySelector::Partition(partition), self.counter);
+            return Some(Pending { level: KeyLevel::Partition.code(), version: 0, seed, identifier });
+        }
+        let wanted = match part.current_set_ms() {
+            None => true,
+            Some(since) => {
+                part.asked & ASKED_WORKING != 0
+                    || aged(since, self.policy.working_age_ms)
+                    || part.credentials >= self.policy.credentials_max
+            }
+        };
+        let version = (part.current + 1) % VERSIONS;
+        let alive = |version: u8| {
+            part.versions.iter().any(|known| known.version == version && known.dead_ms > now_ms)
+        };
+        if wanted && !alive(version) {
+            let level = KeyLevel::Working.code();
+            return self.working(level, version, rng);
+        }
+        let dead = part.versions.iter().find(|known| known.dead_ms <= now_ms)?.version;
+        self.working(LEVEL_KILL, dead, rng)
+    }
+
+    fn working(&mut self, level: u8, version: u8, rng: &mut dyn Entropy) -> Option<Pending> {
+        let seed = random(rng);
+        let mut next = self.keys.clone();
+        next.set_working(self.id, version, &seed, [0; 7]).ok()?;
+        let identifier = name(&next, KeySelector::Working { partition: self.id, version }, self.counter);
+        Some(Pending { level, version, seed, identifier })
+    }
+}
+
+/// When a superseded version may go.
+pub(super) fn dead_ms(part: &Part, policy: &Policy, now_ms: u64) -> u64 {
+    if part.asked & ASKED_REVOKE != 0 {
+        return now_ms;
+    }
+    now_ms.saturating_add(policy.grant_ms).saturating_add(KEY_MARGIN_MS)
+}
+
+/// The attributes that tell which keys a device has for a partition (zero: the root's), with what they should be.
+pub(super) fn identifiers(keys: &Keys, partition: u64, version: u8) -> [(AttributeId, Option<[u8; 7]>); 2] {
+    const ROOT_POLICY: u32 = 0x9000_0005;
+    const PARTITION_POLICY: u32 = 0x3000_0005;
+    if partition == 0 {
+        return [
+            (AttributeId::new(ROOT_POLICY, 0x7FFD), keys.identifier(KeySelector::Master)),
+            (AttributeId::new(ROOT_POLICY, 0x7FFE), keys.identifier(KeySelector::Root)),
+        ];
+    }
+    [
+        (AttributeId::new(PARTITION_POLICY, 0x7FFF), keys.identifier(KeySelector::Partition(partition))),
+        (
+            AttributeId::new(PARTITION_POLICY, 0x8000 + u32::from(version)),
+            keys.identifier(KeySelector::Working { partition, version }),
+        ),
+    ]
+}

@@ -1,0 +1,354 @@
+//! A store whose secret records are sealed, each in its place.
+//!
+//! Does: seal what is secret on its way into any store and open it on its way out, by the first byte of its key. Does
+//! not: keep the key of the seal; the shell's keystore does.
+//! Contract: nothing secret reaches the store below in the clear. A record that was changed, moved to another key or
+//! taken from another store does not open: the transaction fails as `Damaged`. An older value of the same key opens:
+//! see [`adopt`] for what is noticed of that.
+//! Truth: docs/standards/mds.md §8.
+
+use std::sync::Arc;
+
+use sealstone_crypto::record::{RECORD_OVERHEAD, RecordSeal, STORE_ID_LEN};
+use sealstone_mds_protocol::record;
+use zeroize::Zeroizing;
+
+use super::{MetaError, MetaStore, Pair, Snapshot, Transaction, VALUE_MAX};
+use crate::keys;
+use crate::records::{load, save};
+
+const MARK: &str = "keystore";
+
+record! {
+    /// Which keystore sealed the store, and a record that only its seal opens.
+    #[derive(Clone, PartialEq, Eq)]
+    pub struct Mark {
+        /// The keystore's id.
+        pub id: [u8; STORE_ID_LEN],
+        /// Its generation.
+        pub generation: u64,
+        /// Nothing, sealed.
+        pub proof: [u8; RECORD_OVERHEAD],
+    }
+}
+
+/// Fills with random bytes good enough for nonces.
+pub type Fill = Arc<dyn Fn(&mut [u8]) + Send + Sync>;
+
+/// Who a keystore says it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeystoreId {
+    /// Drawn when it was made.
+    pub id: [u8; STORE_ID_LEN],
+    /// Counts up each time it was sealed anew.
+    pub generation: u64,
+}
+
+/// Why a store and a keystore do not belong together.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// Another keystore sealed the store.
+    #[error("the keystore belongs to another metadata store")]
+    Other,
+    /// The keystore is an old copy.
+    #[error(
+        "the keystore is an old copy: it has generation {found}, and the metadata store knows of {least}"
+    )]
+    KeystoreOld {
+        /// Its generation.
+        found: u64,
+        /// What the store saw last.
+        least: u64,
+    },
+    /// The store is an old copy.
+    #[error(
+        "the metadata store is an old copy: it knows of generation {found} of the keystore, which has {least}"
+    )]
+    StoreOld {
+        /// What the store saw last.
+        found: u64,
+        /// The keystore's generation.
+        least: u64,
+    },
+    /// The store failed.
+    #[error("the metadata store cannot be used")]
+    Store(#[from] MetaError),
+}
+
+/// A store with sealed secrets on top of any other.
+pub struct SealedStore {
+    inner: Arc<dyn MetaStore>,
+    seal: RecordSeal,
+    fill: Fill,
+}
+
+/// Takes a store over with a keystore: one that was sealed by it before, a new one, or one of before secrets were
+/// sealed, all of whose secrets are sealed in one transaction. What they were stays in free pages of the file until
+/// those are used again: change the devices' master keys afterwards.
+///
+/// Generations tell old copies: the keystore's is written first, so it may be one ahead after a crash.
+///
+/// # Errors
+/// [`AdoptError`].
+pub fn adopt(
+    inner: Arc<dyn MetaStore>,
+    seal: RecordSeal,
+    keystore: KeystoreId,
+    fill: Fill,
+) -> Result<SealedStore, AdoptError> {
+    let this = SealedStore { inner, seal, fill };
+    let name = keys::meta(MARK);
+    let mark = load::<Mark, _>(&*this.inner.snapshot()?, &name)?;
+    let is_first = mark.is_none();
+    if let Some(mark) = mark {
+        if mark.id != keystore.id || this.seal.open(&name, &mark.proof).is_err() {
+            return Err(AdoptError::Other);
+        }
+        let (found, told) = (keystore.generation, mark.generation);
+        if found < told {
+            return Err(AdoptError::KeystoreOld { found, least: told });
+        }
+        if found > told + 1 {
+            return Err(AdoptError::StoreOld { found: told, least: found });
+        }
+        if found == told {
+            return Ok(this);
+        }
+    }
+    let mut tx = this.inner.begin()?;
+    if is_first {
+        this.seal_all(&mut *tx)?;
+    }
+    let proof = this.sealed(&name, &[]);
+    let proof = proof.try_into().map_err(|_| MetaError::Damaged("proof of the keystore"))?;
+    save(&mut *tx, &name, &Mark { id: keystore.id, generation: keystore.generation, proof })?;
+    tx.commit()?;
+    Ok(this)
+}
+
+/// Are the store's secrets sealed?
+///
+/// # Errors
+/// As the store says.
+pub fn is_sealed(store: &dyn MetaStore) -> Result<bool, MetaError> {
+    Ok(load::<Mark, _>(&*store.snapshot()?, &keys::meta(MARK))?.is_some())
+}
+
+impl SealedStore {
+    fn sealed(&self, key: &[u8], value: &[u8]) -> Vec<u8> {
+        self.seal.seal(key, value, &mut |into: &mut [u8]| (self.fill)(into))
+    }
+
+    fn opened(&self, key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, MetaError> {
+        if !keys::is_secret(key) {
+            return Ok(value);
+        }
+        let opened = self.seal.open(key, &value).map_err(|_| {
+            MetaError::Damaged("a sealed record does not open: changed, moved, or another keystore's")
+        })?;
+        Ok(opened.to_vec())
+    }
+
+    /// Seals what the store below has in the clear.
+    fn seal_all(&self, tx: &mut dyn Transaction) -> Result<(), MetaError> {
+        for (from, until) in keys::secrets() {
+            for (key, value) in tx.scan(&from, &until, usize::MAX)? {
+                let value = Zeroizing::new(value);
+                tx.put(&key, &self.sealed(&key, &value))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MetaStore for SealedStore {
+    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError> {
+        Ok(Box::new(View { inner: self.inner.snapshot()?, store: self }))
+    }
+
+    fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
+        Ok(Box::new(Changes { inner: self.inner.begin()?, store: self }))
+    }
+}
+
+struct View<'a> {
+    inner: Box<dyn Snapshot + 'a>,
+    store: &'a SealedStore,
+}
+
+struct Changes<'a> {
+    inner: Box<dyn Transaction + 'a>,
+    store: &'a SealedStore,
+}
+
+fn get(
+    store: &SealedStore,
+    view: &(impl Snapshot + ?Sized),
+    key: &[u8],
+) -> Result<Option<Vec<u8>>, MetaError> {
+    view.get(key)?.map(|value| store.opened(key, value)).transpose()
+}
+
+fn scan(
+    store: &SealedStore,
+    view: &(impl Snapshot + ?Sized),
+    from: &[u8],
+    until: &[u8],
+    limit: usize,
+) -> Result<Vec<Pair>, MetaError> {
+    let pairs = view.scan(from, until, limit)?;
+    pairs
+        .into_iter()
+        .map(|(key, value)| {
+            let value = store.opened(&key, value)?;
+            Ok((key, value))
+        })
+        .collect()
+}
+
+impl Snapshot for View<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
+        get(self.store, &*self.inner, key)
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
+        scan(self.store, &*self.inner, from, until, limit)
+    }
+}
+
+impl Snapshot for Changes<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
+        get(self.store, &*self.inner, key)
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
+        scan(self.store, &*self.inner, from, until, limit)
+    }
+}
+
+impl Transaction for Changes<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
+        if !keys::is_secret(key) {
+            return self.inner.put(key, value);
+        }
+        if value.len() > VALUE_MAX {
+            return Err(MetaError::TooLong { limit: VALUE_MAX });
+        }
+        if value.len() + RECORD_OVERHEAD > VALUE_MAX {
+            return Err(MetaError::TooLong { limit: VALUE_MAX - RECORD_OVERHEAD });
+        }
+        self.inner.put(key, &self.store.sealed(key, value))
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<(), MetaError> {
+        self.inner.delete(key)
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), MetaError> {
+        self.inner.commit()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryMeta;
+    use sealstone_mds_protocol::DeviceId;
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    const ID: KeystoreId = KeystoreId { id: [7; STORE_ID_LEN], generation: 1 };
+
+    fn fill() -> Fill {
+        let next = AtomicU8::new(0);
+        Arc::new(move |into| into.fill_with(|| next.fetch_add(29, Ordering::Relaxed)))
+    }
+
+    fn seal(secret: u8, id: KeystoreId) -> RecordSeal {
+        RecordSeal::new(&[secret; 32], id.id)
+    }
+
+    fn sealed(disk: &MemoryMeta) -> SealedStore {
+        adopt(Arc::new(disk.clone()), seal(1, ID), ID, fill()).unwrap()
+    }
+
+    fn put(store: &dyn MetaStore, pairs: &[(&[u8], &[u8])]) {
+        let mut tx = store.begin().unwrap();
+        for (key, value) in pairs {
+            tx.put(key, value).unwrap();
+        }
+        tx.commit().unwrap();
+    }
+
+    #[test]
+    fn a_sealed_store_keeps_the_contract() {
+        // Without the mark of its keystore: the contract begins with an empty store.
+        let fresh = || SealedStore { inner: Arc::new(MemoryMeta::new()), seal: seal(1, ID), fill: fill() };
+        super::super::contract::check(&|| Box::new(fresh()));
+    }
+
+    #[test]
+    fn nothing_secret_reaches_the_store_below_in_the_clear() {
+        let disk = MemoryMeta::new();
+        let store = sealed(&disk);
+        let secret = b"the keys of a device, in full";
+        let names = [keys::device_key(DeviceId(3)), keys::session(&[4; 16]), keys::meta("login-keys")];
+        for name in &names {
+            put(&store, &[(name, secret)]);
+            assert_eq!(store.snapshot().unwrap().get(name).unwrap().unwrap(), secret);
+        }
+        put(&store, &[(b"i0", b"an inode is no secret")]);
+        let dump = disk.dump();
+        assert!(dump.iter().all(|(_, value)| !value.windows(10).any(|bytes| bytes == &secret[..10])));
+        assert!(dump.iter().any(|(_, value)| value == b"an inode is no secret"));
+        let all = store.snapshot().unwrap().scan(&names[0], &keys::after_prefix(b"k"), 9).unwrap();
+        assert_eq!(all, [(names[0].clone(), secret.to_vec())]);
+    }
+
+    #[test]
+    fn a_record_that_was_moved_or_changed_is_damage_and_not_a_key() {
+        let disk = MemoryMeta::new();
+        let store = sealed(&disk);
+        let [one, other] = [1, 2].map(|id| keys::device_key(DeviceId(id)));
+        put(&store, &[(&one, b"key of one"), (&other, b"key of other")]);
+        let value = disk.dump().into_iter().find(|(key, _)| *key == one).unwrap().1;
+        put(&disk, &[(&other, &value)]);
+        let view = store.snapshot().unwrap();
+        assert!(matches!(view.get(&other), Err(MetaError::Damaged(_))));
+        assert!(view.get(&one).is_ok());
+        assert!(matches!(view.scan(b"k", b"l", 9), Err(MetaError::Damaged(_))));
+    }
+
+    #[test]
+    fn what_was_in_the_clear_is_sealed_when_the_store_is_taken_over() {
+        let disk = MemoryMeta::new();
+        let names = [keys::device_key(DeviceId(3)), keys::session(&[4; 16]), keys::meta("login-keys")];
+        for name in &names {
+            put(&disk, &[(name, b"an old secret")]);
+        }
+        disk.fail_after(Some(0));
+        assert!(adopt(Arc::new(disk.clone()), seal(1, ID), ID, fill()).is_err());
+        disk.fail_after(None);
+        for _ in 0..2 {
+            let store = sealed(&disk);
+            for name in &names {
+                assert_eq!(store.snapshot().unwrap().get(name).unwrap().unwrap(), b"an old secret");
+            }
+        }
+        assert!(disk.dump().iter().all(|(_, value)| !value.ends_with(b"secret")));
+    }
+
+    #[test]
+    fn another_keystore_and_old_copies_are_told_by_name() {
+        let disk = MemoryMeta::new();
+        drop(sealed(&disk));
+        let attempt =
+            |secret, id: KeystoreId| adopt(Arc::new(disk.clone()), seal(secret, id), id, fill()).err();
+        assert!(matches!(attempt(2, ID), Some(AdoptError::Other)));
+        assert!(matches!(attempt(1, KeystoreId { id: [8; 16], ..ID }), Some(AdoptError::Other)));
+        // One ahead is what a crash leaves; from then on the one before is old.
+        assert!(attempt(1, KeystoreId { generation: 2, ..ID }).is_none());
+        assert!(matches!(attempt(1, ID), Some(AdoptError::KeystoreOld { found: 1, least: 2 })));
+        let far = KeystoreId { generation: 5, ..ID };
+        assert!(matches!(attempt(1, far), Some(AdoptError::StoreOld { found: 2, least: 5 })));
+    }
+}

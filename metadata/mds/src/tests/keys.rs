@@ -1,0 +1,577 @@
+//! Takeover, refresh and resynchronisation, against a device that checks every credential as a real one does, with a
+//! crash of either end at every step.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use sealstone_crypto::dh::{Group, Secret};
+use sealstone_mds_protocol::{
+    DeviceId, ErrorCode, FILE_PARTITION, KeyInfo, KeyLevel, KeyUse, Request, Response,
+};
+use sealstone_osd::cdb::{CreatePartition, KeyToSet};
+use sealstone_osd::master_key::BothValues;
+use sealstone_osd::{Command, ObjectId};
+use sealstone_seal::exchange::{EXCHANGE_MS, Exchange};
+use sealstone_seal::{Algorithm, Credential, Hash, InitialKey, KeySelector, ct_eq, selector};
+
+use super::world::{ADMIN, ALICE, World, new_device};
+use crate::keybook::Keys;
+use crate::{KeyAction, KeyStep, KeysNow, StepOutcome};
+
+/// A device's keys and partitions, with the checks of a real one and nothing else.
+#[derive(Clone)]
+struct Osd {
+    keys: Keys,
+    partitions: BTreeSet<u64>,
+    exchange: Option<(Vec<u8>, Vec<u8>, u64)>,
+    commands: u64,
+}
+
+impl Osd {
+    fn new(i: u8) -> Self {
+        let new = new_device(i);
+        let initial = InitialKey::new(new.master_key.expose()).unwrap();
+        let keys = Keys::factory(Hash::Sha256, &initial, new.system_id);
+        Self { keys, partitions: BTreeSet::from([0]), exchange: None, commands: 0 }
+    }
+
+    /// Would the device let this credential in for a command that this key signs?
+    fn admits(&self, key: KeySelector, credential: &Credential) -> bool {
+        let Some(signing) = self.keys.signing_key(key) else { return false };
+        let ours =
+            signing.capability_key(Algorithm::HmacSha256, &credential.capability, self.keys.system_id());
+        ct_eq(ours.expose(), credential.key.expose())
+    }
+
+    fn perform(&mut self, step: &KeyStep, now_ms: u64) -> StepOutcome {
+        self.commands += 1;
+        let version = step.credential.capability.parse().unwrap().key_version;
+        let command = match &step.action {
+            KeyAction::SetKey(set) => Command::SetKey(*set),
+            KeyAction::ExchangeSeeds { set, .. } | KeyAction::ChangeMaster { set, .. } => {
+                Command::SetMasterKey(*set)
+            }
+            KeyAction::CreatePartition(partition) => {
+                Command::CreatePartition(CreatePartition { partition: *partition })
+            }
+            KeyAction::Identifiers { object, .. } => {
+                let partition = object.partition;
+                if !self.admits(KeySelector::Working { partition, version }, &step.credential) {
+                    return StepOutcome::Denied;
+                }
+                return StepOutcome::Identifiers(self.identifiers(*object, &step.action));
+            }
+        };
+        if !self.admits(selector(&command, version), &step.credential) {
+            return StepOutcome::Denied;
+        }
+        match &step.action {
+            KeyAction::SetKey(set) => {
+                if !self.partitions.contains(&set.partition) {
+                    return StepOutcome::NoPartition;
+                }
+                match set.key {
+                    KeyToSet::Root => self.keys.set_root(&set.seed, set.identifier),
+                    KeyToSet::Partition => {
+                        self.keys.set_partition(set.partition, &set.seed, set.identifier).unwrap();
+                    }
+                    KeyToSet::Working(version) => {
+                        self.keys.set_working(set.partition, version, &set.seed, set.identifier).unwrap();
+                    }
+                }
+            }
+            KeyAction::ExchangeSeeds { set, value } => {
+                if self.exchange.as_ref().is_some_and(|(_, _, until)| now_ms <= *until) {
+                    return StepOutcome::Failed;
+                }
+                let group = Group::from_code(set.group).unwrap();
+                let commands = self.commands as u8;
+                let secret = Secret::draw(group, &mut |into: &mut [u8]| into.fill(commands.wrapping_add(77)));
+                let device = secret.public();
+                let agreed = secret.agree(value).unwrap();
+                let pair = self.keys.exchanged(&Exchange {
+                    derivation: group.derivation(),
+                    group: group.code(),
+                    client: value,
+                    device: &device,
+                    secret: &agreed,
+                });
+                self.keys.propose_master(pair);
+                self.exchange = Some((value.clone(), device.clone(), now_ms + EXCHANGE_MS));
+                return StepOutcome::Value(device);
+            }
+            KeyAction::ChangeMaster { set, values } => {
+                let Some((client, device, _)) = self.exchange.take() else { return StepOutcome::Failed };
+                let both = BothValues::parse(values).unwrap();
+                assert!(both.client == client && both.device == device);
+                assert!(self.keys.accept_master(set.identifier));
+            }
+            KeyAction::CreatePartition(partition) => {
+                if self.partitions.insert(*partition) {
+                    self.keys.add_partition(*partition).unwrap();
+                }
+            }
+            KeyAction::Identifiers { .. } => unreachable!("answered above"),
+        }
+        StepOutcome::Done
+    }
+
+    fn identifiers(&self, object: ObjectId, action: &KeyAction) -> Vec<Option<Vec<u8>>> {
+        let KeyAction::Identifiers { ids, .. } = action else { unreachable!() };
+        let partition = object.partition;
+        let of = |number: u32| match number {
+            0x7FFD => KeySelector::Master,
+            0x7FFE => KeySelector::Root,
+            0x7FFF => KeySelector::Partition(partition),
+            version => KeySelector::Working { partition, version: (version - 0x8000) as u8 },
+        };
+        ids.iter().map(|id| self.keys.identifier(of(id.number)).map(|value| value.to_vec())).collect()
+    }
+
+    /// Power is lost: an exchange does not survive it.
+    fn restart(&mut self) {
+        self.exchange = None;
+        self.keys.abandon_master();
+    }
+}
+
+/// What goes wrong, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    None,
+    /// The server loses power before its n-th commit.
+    Commit(u64),
+    /// It loses power before the device hears of the n-th command.
+    BeforeCommand(u64),
+    /// It loses power after the device performed the n-th command.
+    AfterCommand(u64),
+    /// The answer to the n-th command is lost, and the device loses power.
+    Answer(u64),
+    /// Both at once.
+    Both(u64),
+}
+
+/// Works until there is nothing to do; `false` if the server lost power.
+fn keep(world: &mut World, osd: &mut Osd, id: DeviceId, trouble: Trouble) -> bool {
+    for _ in 0..200 {
+        world.now += 1;
+        let Ok(steps) = world.mds.key_steps(id, 3, world.now, &mut world.rng) else { return false };
+        if steps.is_empty() {
+            if world.mds.keys_ready(id) {
+                return true;
+            }
+            // It settles.
+            world.now += 1_000;
+            continue;
+        }
+        let mut outcomes = Vec::new();
+        for step in steps {
+            let number = osd.commands;
+            if trouble == Trouble::BeforeCommand(number) {
+                osd.commands += 1;
+                return false;
+            }
+            let outcome = osd.perform(&step, world.now);
+            match trouble {
+                Trouble::AfterCommand(n) if n == number => return false,
+                Trouble::Both(n) if n == number => {
+                    osd.restart();
+                    return false;
+                }
+                Trouble::Answer(n) if n == number => {
+                    osd.restart();
+                    outcomes.push((step, StepOutcome::Failed));
+                }
+                _ => outcomes.push((step, outcome)),
+            }
+        }
+        match world.mds.key_steps_done(id, outcomes, world.now, &mut world.rng) {
+            Ok(KeysNow::Lost) => panic!("the keys are lost after {trouble:?}"),
+            Ok(KeysNow::Going) => {}
+            // Later: the device may still wait for the exchange of before.
+            Ok(KeysNow::Stuck) => world.now += 1_000,
+            Err(_) => return false,
+        }
+    }
+    panic!(
+        "it does not end: {trouble:?} {:?}",
+        world.mds.key_steps(id, 9, world.now, &mut world.rng).unwrap().len()
+    )
+}
+
+/// Whatever the server signs, the device accepts, and both call all keys by the same names.
+fn agree(world: &mut World, osd: &Osd, id: DeviceId, note: &str) {
+    let (keys, book) = world.mds.devices.book(id).unwrap();
+    assert!(book.is_ready(), "{note}: {book:?}");
+    let mut selectors = vec![KeySelector::Master, KeySelector::Root];
+    for (&partition, part) in &book.parts {
+        selectors.push(KeySelector::Partition(partition));
+        selectors.push(KeySelector::Working { partition, version: part.current });
+    }
+    for selector in selectors {
+        let (ours, theirs) = (keys.signing_key(selector).unwrap(), osd.keys.signing_key(selector));
+        assert!(theirs.is_some_and(|theirs| theirs.identity() == ours.identity()), "{note}: {selector:?}");
+        assert_eq!(keys.identifier(selector), osd.keys.identifier(selector), "{note}: {selector:?}");
+        assert!(keys.identifier(selector).is_some(), "{note}: {selector:?} is the factory's");
+    }
+}
+
+/// Does the device accept what the server gives a client for the first file partition?
+fn grant_fits(world: &World, osd: &Osd, id: DeviceId) -> bool {
+    let (keys, book) = world.mds.devices.book(id).unwrap();
+    let version = book.current(&keys, FILE_PARTITION).unwrap();
+    let selector = KeySelector::Working { partition: FILE_PARTITION, version };
+    osd.keys.signing_key(selector).is_some_and(|key| keys.holds(selector, key.identity()))
+}
+
+fn rotate(world: &mut World, level: KeyLevel, partition: Option<u64>, revoke: bool) {
+    let asked = world.ask(ADMIN, Request::KeyRotate { level, device: None, partition, revoke });
+    assert!(matches!(asked, Response::KeyProgress { open, .. } if open > 0), "{asked:?}");
+}
+
+fn infos(world: &mut World) -> Vec<KeyInfo> {
+    let (mut all, mut from) = (Vec::new(), None);
+    loop {
+        match world.ask(ADMIN, Request::KeyList { device: None, from }) {
+            Response::Keys { keys, next } => {
+                all.extend(keys);
+                if next.is_none() {
+                    return all;
+                }
+                assert!(from != next);
+                from = next;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn taken_over() -> (World, Osd, DeviceId) {
+    let mut world = World::empty();
+    let (id, mut osd) = (world.add_device(0), Osd::new(0));
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    (world, osd, id)
+}
+
+#[test]
+fn a_new_device_gets_keys_that_nobody_else_knows() {
+    let (mut world, osd, id) = taken_over();
+    agree(&mut world, &osd, id, "taken over");
+    let factory = Osd::new(0).keys;
+    for selector in [
+        KeySelector::Master,
+        KeySelector::Root,
+        KeySelector::Partition(0),
+        KeySelector::Working { partition: 0, version: 0 },
+    ] {
+        let old = factory.signing_key(selector).unwrap().identity();
+        assert!(!osd.keys.holds(selector, old), "{selector:?}");
+    }
+    assert!(osd.partitions.contains(&FILE_PARTITION));
+    assert!(infos(&mut world).iter().all(|info| info.usage == KeyUse::Current && info.set_ms > 0));
+    let commands = osd.commands;
+    let mut osd = osd;
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    assert_eq!(osd.commands, commands, "there is nothing left to do");
+}
+
+#[test]
+fn a_crash_of_either_end_at_any_step_is_settled() {
+    let kinds: [fn(u64) -> Trouble; 5] =
+        [Trouble::Commit, Trouble::BeforeCommand, Trouble::AfterCommand, Trouble::Answer, Trouble::Both];
+    for kind in kinds {
+        for level in [
+            None,
+            Some(KeyLevel::Master),
+            Some(KeyLevel::Root),
+            Some(KeyLevel::Partition),
+            Some(KeyLevel::Working),
+        ] {
+            let mut completed = false;
+            for n in 0..60 {
+                let (mut world, mut osd, id) = match level {
+                    None => {
+                        let mut world = World::empty();
+                        let id = world.add_device(0);
+                        (world, Osd::new(0), id)
+                    }
+                    Some(_) => taken_over(),
+                };
+                if let Some(level) = level {
+                    rotate(&mut world, level, None, level == KeyLevel::Working);
+                    osd.commands = 0;
+                }
+                let trouble = kind(n);
+                if let Trouble::Commit(n) = trouble {
+                    world.disk.fail_after(Some(n));
+                }
+                let whole = keep(&mut world, &mut osd, id, trouble);
+                if whole && (n >= osd.commands || matches!(trouble, Trouble::Commit(_))) {
+                    completed = true;
+                    break;
+                }
+                world.restart();
+                // What the device may still wait for is over before the server is back, or not.
+                for pause in [0, 30_000] {
+                    world.now += pause;
+                    let note = format!("{level:?} {trouble:?} pause {pause}");
+                    assert!(keep(&mut world, &mut osd, id, Trouble::None), "{note}");
+                    agree(&mut world, &osd, id, &note);
+                    assert!(grant_fits(&world, &osd, id), "{note}");
+                }
+            }
+            assert!(completed, "the last step lies behind the sixtieth");
+        }
+    }
+}
+
+#[test]
+fn two_versions_overlap_until_the_last_grant_under_the_old_one_has_expired() {
+    let (mut world, mut osd, id) = taken_over();
+    let (keys, book) = world.mds.devices.book(id).unwrap();
+    let old = book.current(&keys, FILE_PARTITION).unwrap();
+    let working = |version| KeySelector::Working { partition: FILE_PARTITION, version };
+    let identity = keys.signing_key(working(old)).unwrap().identity();
+    rotate(&mut world, KeyLevel::Working, None, false);
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    assert!(osd.keys.holds(working(old), identity), "grants under the old key still work");
+    assert!(osd.keys.signing_key(working((old + 1) % 16)).is_some());
+    let superseded: Vec<KeyInfo> =
+        infos(&mut world).into_iter().filter(|info| info.usage == KeyUse::Superseded).collect();
+    assert_eq!(superseded.len(), 2, "of partition zero and of the files'");
+    world.now += world.mds.config.grant_lifetime_ms() - 100;
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    assert!(osd.keys.holds(working(old), identity), "the longest grant is still alive");
+    world.now += 20_000;
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    assert!(!osd.keys.holds(working(old), identity), "nobody knows what signs under that version now");
+    assert!(infos(&mut world).iter().all(|info| info.usage == KeyUse::Current));
+    agree(&mut world, &osd, id, "after the old version died");
+}
+
+#[test]
+fn a_revocation_ends_every_older_version_of_its_partition_at_once_and_no_other() {
+    let (mut world, mut osd, id) = taken_over();
+    for _ in 0..3 {
+        rotate(&mut world, KeyLevel::Working, None, false);
+        assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    }
+    let before = osd.keys.clone();
+    rotate(&mut world, KeyLevel::Working, Some(FILE_PARTITION), true);
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    for version in 0..16 {
+        for partition in [0, FILE_PARTITION] {
+            let selector = KeySelector::Working { partition, version };
+            let Some(key) = before.signing_key(selector) else { continue };
+            assert_eq!(osd.keys.holds(selector, key.identity()), partition == 0, "{selector:?}");
+        }
+    }
+    agree(&mut world, &osd, id, "revoked");
+}
+
+#[test]
+fn more_rotations_than_there_are_versions_wait_and_break_no_grant() {
+    let (mut world, mut osd, id) = taken_over();
+    let mut alive = Vec::new();
+    for _ in 0..40 {
+        let (keys, book) = world.mds.devices.book(id).unwrap();
+        let version = book.current(&keys, FILE_PARTITION).unwrap();
+        let selector = KeySelector::Working { partition: FILE_PARTITION, version };
+        let until = world.now + world.mds.config.grant_lifetime_ms();
+        alive.push((selector, keys.signing_key(selector).unwrap().identity(), until));
+        rotate(&mut world, KeyLevel::Working, None, false);
+        assert!(keep(&mut world, &mut osd, id, Trouble::None));
+        world.now += 9_000;
+        alive.retain(|(_, _, until)| *until > world.now);
+        for (selector, identity, _) in &alive {
+            assert!(osd.keys.holds(*selector, *identity), "{selector:?} before its last grant expired");
+        }
+    }
+}
+
+#[test]
+fn keys_are_changed_by_age_and_by_number_of_grants() {
+    let (mut world, mut osd, id) = taken_over();
+    world.mds.config.session_idle_ms = u64::MAX;
+    let versions = |world: &World| {
+        let (keys, book) = world.mds.devices.book(id).unwrap();
+        book.current(&keys, FILE_PARTITION).unwrap()
+    };
+    let first = versions(&world);
+    world.now += world.mds.config.working_key_age_ms;
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    assert_eq!(versions(&world), (first + 1) % 16, "by age");
+    world.mds.config.credentials_per_key_max = 3;
+    world.mds.device_answered(id, super::world::GIB, 0).unwrap();
+    world.mds.device_prepared(id).unwrap();
+    for n in 0..4 {
+        world.put(ALICE, &format!("/f{n}"), 1);
+    }
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    assert_eq!(versions(&world), (first + 2) % 16, "by number of grants");
+    let identifier = |osd: &Osd| osd.keys.identifier(KeySelector::Partition(FILE_PARTITION)).unwrap();
+    let before = identifier(&osd);
+    world.now += world.mds.config.partition_key_age_ms;
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    assert!(identifier(&osd) != before, "the pair by its age");
+    agree(&mut world, &osd, id, "refreshed");
+}
+
+#[test]
+fn while_keys_change_from_above_no_grant_is_given_that_the_device_would_refuse() {
+    let (mut world, mut osd, id) = taken_over();
+    world.mds.device_answered(id, super::world::GIB, 0).unwrap();
+    world.mds.device_prepared(id).unwrap();
+    world.put(ALICE, "/f", 1);
+    rotate(&mut world, KeyLevel::Partition, Some(FILE_PARTITION), false);
+    // The intent is written, and the device may have heard of it.
+    let steps = world.mds.key_steps(id, 9, world.now, &mut world.rng).unwrap();
+    assert!(!steps.is_empty());
+    let open = Request::Open {
+        path: super::world::path("/f"),
+        access: sealstone_mds_protocol::Access::Read,
+        method: sealstone_mds_protocol::Method::AllData,
+    };
+    assert_eq!(world.refused(ALICE, open.clone()), ErrorCode::Busy);
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    world.open(ALICE, open);
+}
+
+/// An older state of the keystore comes back from a backup: whatever level still fits sets what is below it.
+#[test]
+fn a_store_of_before_finds_its_way_from_the_highest_key_that_still_fits() {
+    for level in [KeyLevel::Working, KeyLevel::Partition, KeyLevel::Root] {
+        let (mut world, mut osd, id) = taken_over();
+        let backup = world.disk.copy();
+        rotate(&mut world, level, None, level == KeyLevel::Working);
+        assert!(keep(&mut world, &mut osd, id, Trouble::None));
+        world.disk = backup;
+        world.restart();
+        assert!(keep(&mut world, &mut osd, id, Trouble::None), "{level:?}");
+        agree(&mut world, &osd, id, &format!("{level:?}"));
+    }
+}
+
+#[test]
+fn a_device_that_was_formatted_gets_its_partition_and_keys_again() {
+    let (mut world, mut osd, id) = taken_over();
+    osd.keys.format();
+    osd.partitions.retain(|partition| *partition == 0);
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    assert!(!osd.partitions.contains(&FILE_PARTITION), "nobody looked yet");
+    world.mds.check_keys(id).unwrap();
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    assert!(osd.partitions.contains(&FILE_PARTITION));
+    agree(&mut world, &osd, id, "formatted");
+}
+
+/// The device got a new initial key from its operator, because the server's keys are lost or fit no more.
+#[test]
+fn a_device_whose_keys_are_lost_is_taken_over_again_with_a_new_initial_key_and_not_before() {
+    let (mut world, _, id) = taken_over();
+    let mut new = new_device(0);
+    new.master_key = sealstone_mds_protocol::Secret::new(vec![200; 32]).unwrap();
+    let add = Request::DeviceAdd { device: new.clone() };
+    assert_eq!(world.refused(ADMIN, add.clone()), ErrorCode::Exists, "it still has our keys");
+    let initial = InitialKey::new(new.master_key.expose()).unwrap();
+    let mut osd = Osd { keys: Keys::factory(Hash::Sha256, &initial, new.system_id), ..Osd::new(0) };
+    osd.partitions.insert(FILE_PARTITION);
+    osd.keys.add_partition_unset(FILE_PARTITION).unwrap();
+    world.mds.check_keys(id).unwrap();
+    let mut last = KeysNow::Going;
+    while last == KeysNow::Going {
+        let steps = world.mds.key_steps(id, 9, world.now, &mut world.rng).unwrap();
+        let outcomes = steps.into_iter().map(|step| {
+            let outcome = osd.perform(&step, world.now);
+            (step, outcome)
+        });
+        let outcomes = outcomes.collect();
+        last = world.mds.key_steps_done(id, outcomes, world.now, &mut world.rng).unwrap();
+    }
+    assert_eq!(last, KeysNow::Lost);
+    world.mds.device_failed(id, sealstone_mds_protocol::ProblemKind::Denied, "no key fits");
+    assert!(matches!(world.ask(ADMIN, add), Response::Device { .. }));
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    agree(&mut world, &osd, id, "taken over again");
+}
+
+#[test]
+fn only_administrators_see_and_change_keys() {
+    let (mut world, _, id) = taken_over();
+    let (level, device, partition, revoke) = (KeyLevel::Working, None, None, false);
+    for request in [
+        Request::KeyList { device: None, from: None },
+        Request::KeyRotate { level, device, partition, revoke },
+        Request::KeyProgress { device: None },
+    ] {
+        assert_eq!(world.refused(ALICE, request), ErrorCode::Denied);
+    }
+    let rotate = |level, device, partition, revoke| Request::KeyRotate { level, device, partition, revoke };
+    assert_eq!(world.refused(ADMIN, rotate(KeyLevel::Root, None, Some(7), false)), ErrorCode::Invalid);
+    assert_eq!(world.refused(ADMIN, rotate(KeyLevel::Master, None, None, true)), ErrorCode::Invalid);
+    assert_eq!(
+        world.refused(ADMIN, rotate(KeyLevel::Working, Some(DeviceId(99)), None, false)),
+        ErrorCode::NotFound
+    );
+    assert_eq!(
+        world.refused(ADMIN, rotate(KeyLevel::Working, Some(id), Some(7), false)),
+        ErrorCode::NotFound
+    );
+}
+
+/// Keys of a release that kept a hierarchy in one record, in use: they are read, stored anew and replaced.
+#[test]
+fn a_store_of_before_there_were_records_for_partitions_is_read() {
+    use crate::store::MetaStore;
+    let mut world = World::empty();
+    let (id, mut osd) = (world.add_device(0), Osd::new(0));
+    let mut old = osd.keys.clone();
+    old.add_partition(FILE_PARTITION).unwrap();
+    let mut tx = world.disk.begin().unwrap();
+    tx.put(&crate::keys::device_key(id), &old.encode()).unwrap();
+    for partition in [0, FILE_PARTITION] {
+        tx.delete(&crate::keys::partition_key(id, partition)).unwrap();
+    }
+    tx.commit().unwrap();
+    osd.keys = old;
+    osd.partitions.insert(FILE_PARTITION);
+    world.restart();
+    assert!(keep(&mut world, &mut osd, id, Trouble::None));
+    agree(&mut world, &osd, id, "of before");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Any mixture of changes and losses of power ends with both sides agreed.
+    #[test]
+    fn any_history_of_changes_and_crashes_ends_in_agreement(
+        history in prop::collection::vec((0u8..5, 0u8..6, 0u64..12, 0u64..40_000), 1..6)
+    ) {
+        let (mut world, mut osd, id) = taken_over();
+        for (level, kind, n, pause) in history {
+            let level = *KeyLevel::ALL.get(usize::from(level)).unwrap_or(&KeyLevel::Working);
+            rotate(&mut world, level, None, level == KeyLevel::Working && n % 2 == 0);
+            osd.commands = 0;
+            let trouble = match kind {
+                0 => Trouble::None,
+                1 => Trouble::Commit(n),
+                2 => Trouble::BeforeCommand(n),
+                3 => Trouble::AfterCommand(n),
+                4 => Trouble::Answer(n),
+                _ => Trouble::Both(n),
+            };
+            if let Trouble::Commit(n) = trouble {
+                world.disk.fail_after(Some(n));
+            }
+            if !keep(&mut world, &mut osd, id, trouble) {
+                world.restart();
+            }
+            world.disk.fail_after(None);
+            world.now += pause;
+        }
+        world.restart();
+        prop_assert!(keep(&mut world, &mut osd, id, Trouble::None));
+        agree(&mut world, &osd, id, "in the end");
+    }
+}
