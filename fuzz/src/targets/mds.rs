@@ -9,10 +9,10 @@ use sealstone_mds_protocol::login::{
 use sealstone_mds_protocol::{
     Access, AccountKind, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceId,
     DevicePin, DeviceProblem, DeviceState, DirEntry, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath,
-    FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle, Holder, InodeId, IntentId, KeyLevel, KeyPlace, Layout,
-    MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, ProblemKind, REQUESTS, RESPONSES,
-    Request, Response, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName, Wire, Writer,
-    decode_message, frame,
+    FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle, Holder, InodeId, IntentId, KeyLevel,
+    KeyPlace, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, ProblemKind,
+    REQUESTS, RESPONSES, Request, Response, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User,
+    UserName, Wire, Writer, decode_message, frame,
 };
 use sealstone_osd::ObjectId;
 

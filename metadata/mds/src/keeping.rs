@@ -130,11 +130,7 @@ impl Mds {
         Ok(())
     }
 
-    pub(crate) fn key_list(
-        &self,
-        device: Option<DeviceId>,
-        from: Option<KeyPlace>,
-    ) -> Result<Response> {
+    pub(crate) fn key_list(&self, device: Option<DeviceId>, from: Option<KeyPlace>) -> Result<Response> {
         let (keys, next) = self.devices.key_page(device, from);
         Ok(Response::Keys { keys, next })
     }
