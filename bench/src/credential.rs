@@ -48,6 +48,11 @@ impl Issuer {
         Ok(Self(keys))
     }
 
+    /// With these keys.
+    pub(crate) const fn from_keys(keys: KeyHierarchy<RustCrypto>) -> Self {
+        Self(keys)
+    }
+
     /// The keys, as the factory made them.
     pub(crate) const fn keys(&self) -> &KeyHierarchy<RustCrypto> {
         &self.0
@@ -77,6 +82,21 @@ impl Issuer {
         self.issue_by(ObjectType::User, permissions, descriptor, method, slot)
     }
 
+    /// Everything that can be done to the data of a user object, as the capability that says so.
+    pub(crate) fn capability(&self, object: ObjectId, method: SecurityMethod) -> Outcome<Capability> {
+        let descriptor = Descriptor::User { scope: Scope::default(), allowed: object, range: Range::ALL };
+        let slot = algorithm::preferred_slot(Generation::Osd2, method);
+        describe(ObjectType::User, Permissions::READ.union(Permissions::WRITE), descriptor, method, slot)
+    }
+
+    /// A credential for it, open or sealed.
+    pub(crate) fn bearer(&self, object: ObjectId, method: SecurityMethod, sealed: bool) -> Outcome<Bearer> {
+        let issue = if sealed { Credential::issue_sealed } else { Credential::issue };
+        let credential = issue(&self.0, &AlgorithmSlots::DEFAULT, &self.capability(object, method)?)
+            .map_err(|error| error.to_string())?;
+        Ok(Bearer::of(&credential)?)
+    }
+
     /// What only a NOSEC device allows: anything.
     pub(crate) fn anything(&self) -> Outcome<Bearer> {
         let object = ObjectId::new(1 << 16, 1 << 16);
@@ -103,28 +123,38 @@ impl Issuer {
         method: SecurityMethod,
         slot: u8,
     ) -> Outcome<Bearer> {
-        let mut discriminator = [0; 12];
-        getrandom::fill(&mut discriminator).map_err(|error| error.to_string())?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-        let capability = Capability {
-            generation: Generation::Osd2,
-            format: Generation::Osd2,
-            key_version: 0,
-            icv_algorithm: slot,
-            method,
-            expires_ms: u64::try_from(now.as_millis())? + LIFETIME_MS,
-            audit: [0xBE; 20],
-            discriminator,
-            object_created_ms: 0,
-            object_type,
-            permissions,
-            descriptor,
-        };
+        let capability = describe(object_type, permissions, descriptor, method, slot)?;
         // The device was started with what is broken, so that it can be measured.
         let slots = &AlgorithmSlots::WITH_BROKEN;
         let credential = Credential::issue(&self.0, slots, &capability).map_err(|error| error.to_string())?;
         Ok(Bearer::in_slots(&credential, slots)?)
     }
+}
+
+fn describe(
+    object_type: ObjectType,
+    permissions: Permissions,
+    descriptor: Descriptor,
+    method: SecurityMethod,
+    slot: u8,
+) -> Outcome<Capability> {
+    let mut discriminator = [0; 12];
+    getrandom::fill(&mut discriminator).map_err(|error| error.to_string())?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    Ok(Capability {
+        generation: Generation::Osd2,
+        format: Generation::Osd2,
+        key_version: 0,
+        icv_algorithm: slot,
+        method,
+        expires_ms: u64::try_from(now.as_millis())? + LIFETIME_MS,
+        audit: [0xBE; 20],
+        discriminator,
+        object_created_ms: 0,
+        object_type,
+        permissions,
+        descriptor,
+    })
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

@@ -134,6 +134,11 @@ impl Osd {
         Self::serve(binary, data, &[])
     }
 
+    /// Likewise, with further flags.
+    pub(crate) fn start_with(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
+        Self::serve(binary, data, flags)
+    }
+
     fn serve(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
         let daemon = Daemon::start(binary, &[&OSD_SERVE[..], flags].concat(), data)?;
         let url = daemon.ready.get("url").and_then(Value::as_str).ok_or("the device tells no address")?;

@@ -15,6 +15,7 @@ mod contender;
 mod copies;
 mod credential;
 mod daemon;
+mod defences;
 mod fairness;
 mod figures;
 mod keys;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         Command::Pace(arguments) => pace::run(&arguments),
         Command::Aims(arguments) => aims::run(&arguments.folder),
         Command::Rotation(arguments) => rotation::run(&arguments),
+        Command::Defences(arguments) => defences::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

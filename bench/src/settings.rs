@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Pace(Run),
     /// Working keys of a thousand partitions changed by the metadata server while clients put and get; takes `--json`.
     Rotation(Run),
+    /// Each defence against a lowered security method: writes, rewrites and reads by it, and what a CDB costs.
+    Defences(Run),
     /// Ways from the page cache into a socket, without a device.
     Copies(Run),
     /// All aims in one list, from the files that the parts of `make bench` left in a folder.

@@ -56,6 +56,10 @@ pub(crate) struct Global {
     /// never, for devices of this machine.
     #[arg(long, global = true, env = "SEALSTONE_DEVICE_TLS", default_value = "auto", value_name = "WHEN")]
     pub(crate) device_tls: DeviceTls,
+    /// Conceal the security method of each command by the ESM paper's cipher, for devices with --method-cipher. It protects
+    /// nothing.
+    #[arg(long, global = true, env = "SEALSTONE_CONCEAL_METHOD")]
+    pub(crate) conceal_method: bool,
     /// How log lines look. `SEALSTONE_LOG` takes a filter such as `info,sealstone_device=debug`.
     #[arg(long, global = true, env = "SEALSTONE_LOG_FORMAT", default_value = "auto")]
     pub(crate) log_format: LogFormat,

@@ -8,6 +8,7 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use sealstone_seal::mceliece::Parameters;
 use serde::Deserialize;
 
 use crate::cli::MethodName;
@@ -57,6 +58,30 @@ impl TlsName {
             Self::Optional => "optional",
             Self::Off => "off",
         }
+    }
+}
+
+/// Parameters of the method cipher, as they are named on the command line and in files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CipherName(pub(crate) Parameters);
+
+impl CipherName {
+    fn all() -> [&'static str; 7] {
+        Parameters::ALL.map(Parameters::name)
+    }
+}
+
+impl std::str::FromStr for CipherName {
+    type Err = String;
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Parameters::from_name(name).map(Self);
+        found.ok_or_else(|| format!("no cipher is called '{name}': {}", Self::all().join(", ")))
+    }
+}
+
+impl<'de> Deserialize<'de> for CipherName {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -159,6 +184,12 @@ options! {
     /// Accept OSD-1 commands (200-byte CDBs) beside OSD-2.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     allow_osd1: bool, "SEALSTONE_OSD_ALLOW_OSD1", "false";
+    /// Take commands whose security method is concealed by the ESM paper's cipher, and no others: h3, h4, h5s, h5, h6, h7s or
+    /// h7. To reproduce the paper; it protects nothing, as anybody may conceal anything.
+    method_cipher: CipherName, "SEALSTONE_OSD_METHOD_CIPHER", "\"h5s\"";
+    /// Take only capabilities that are sealed (see seal_capabilities of the metadata server).
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    sealed_only: bool, "SEALSTONE_OSD_SEALED_ONLY", "false";
     /// Accept commands without any check. Anybody who reaches the port can read and write everything.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_nosec: bool, "SEALSTONE_OSD_INSECURE_NOSEC", "false";
@@ -215,6 +246,13 @@ options! {
     passphrase_file: PathBuf, "SEALSTONE_MDS_PASSPHRASE_FILE", "\"/etc/sealstone/mds.passphrase\"";
     /// Name of the systemd credential (LoadCredential=) that the keystore is sealed under, or its passphrase is in.
     keystore_credential: String, "SEALSTONE_MDS_KEYSTORE_CREDENTIAL", "\"sealstone-keystore\"";
+    /// Seal the capabilities of credentials: who sees one on the wire, the client among them, reads nothing of it but key
+    /// version, algorithm and method.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    seal_capabilities: bool, "SEALSTONE_MDS_SEAL_CAPABILITIES", "false";
+    /// Conceal the method of the server's own commands, for devices with method_cipher.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    conceal_method: bool, "SEALSTONE_MDS_CONCEAL_METHOD", "false";
     /// Weakest security method that clients are given credentials for; what they ask for is raised to it. Devices accept
     /// capkey inside TLS, and otherwise, as nosec, only if they were started with an --insecure flag.
     [value_enum]

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Bytes of a basic header segment.
 pub const HEADER_BYTES: usize = 48;
+/// Bytes of a CDB that the basic header has room for.
+pub(crate) const CDB_IN_HEADER: usize = 16;
 /// Patience with one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
@@ -107,7 +109,16 @@ impl Initiator {
         let expected = if data_out.is_empty() { data_in_max } else { data_out.len() as u32 };
         pdu[20..24].copy_from_slice(&expected.to_be_bytes());
         pdu[24..28].copy_from_slice(&self.command_number.to_be_bytes());
-        pdu[32..32 + cdb.len()].copy_from_slice(cdb);
+        let (head, tail) = cdb.split_at(cdb.len().min(CDB_IN_HEADER));
+        pdu[32..32 + head.len()].copy_from_slice(head);
+        if !tail.is_empty() {
+            // Additional header segment 1, the rest of the CDB: its length counts the reserved byte.
+            pdu[4] = u8::try_from((4 + tail.len()).div_ceil(4)).expect("a CDB of at most 260 bytes");
+            pdu.extend_from_slice(&u16::try_from(tail.len() + 1).expect("it is short").to_be_bytes());
+            pdu.extend_from_slice(&[1, 0]);
+            pdu.extend_from_slice(tail);
+            pdu.resize(pdu.len().next_multiple_of(4), 0);
+        }
         pdu.extend_from_slice(data_out);
         pdu.resize(pdu.len().next_multiple_of(4), 0);
         self.command_number += 1;

@@ -6,12 +6,14 @@
 
 #![allow(clippy::missing_panics_doc, reason = "a harness fails by panicking, that is its purpose")]
 
+mod capture;
 mod daemon;
 pub mod initiator;
 mod system;
 pub mod tls;
 mod web;
 
+pub use capture::{Captured, Wiretap};
 pub use daemon::{Daemon, Signal};
 pub use initiator::Initiator;
 pub use system::{System, text};
@@ -36,7 +38,8 @@ pub fn binary() -> &'static Path {
         let target = folder.parent().expect("a profile's folder lies in the target folder");
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo
-            .args(["build", "--quiet", "-p", "sealstone", "--bin", "sealstone"])
+            // All crates, so that its dependencies have the features that the tests built them with: nothing is built twice.
+            .args(["build", "--quiet", "--workspace", "--bin", "sealstone"])
             .arg("--target-dir")
             .arg(target);
         if folder.ends_with("release") {

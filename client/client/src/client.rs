@@ -64,6 +64,8 @@ pub struct Reach {
     pub proofs: Proofs,
     /// When they are talked to inside TLS.
     pub tls: TlsPolicy,
+    /// Conceal the method of each command by the ESM paper's cipher, for devices that ask for it; it protects nothing.
+    pub conceal_method: bool,
 }
 
 impl From<Proofs> for Reach {
@@ -179,9 +181,10 @@ impl Client {
         reach: impl Into<Reach>,
     ) -> Self {
         let mut options = OsdOptions::new(&*environment);
-        let Reach { proofs, tls } = reach.into();
+        let Reach { proofs, tls, conceal_method } = reach.into();
         options.session.proofs = proofs;
         options.tls = tls;
+        options.conceal_method = conceal_method;
         let devices = DevicePool::tcp(environment.clone(), options);
         let offset = mds.clock_offset_ms();
         Self::new(mds, devices, environment, offset, tuning)

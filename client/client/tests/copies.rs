@@ -122,6 +122,6 @@ fn bearer_of_partition(partition: u64) -> Bearer {
         [1; 20],
     );
     keys.add_partition(partition).unwrap();
-    let held = *bearer(ObjectId::of_partition(partition), true).capability();
+    let held = *bearer(ObjectId::of_partition(partition), true).capability().expect("it is open");
     Bearer::of(&Credential::issue(&keys, &AlgorithmSlots::DEFAULT, &held).unwrap()).unwrap()
 }

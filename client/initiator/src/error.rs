@@ -40,6 +40,9 @@ pub enum SessionError {
     /// There is no telling how to prove ourselves.
     #[error("no proof for the target: {0}")]
     Proof(#[from] ProofError),
+    /// We are to conceal methods, and the device publishes no key for it.
+    #[error("the device publishes no key of a method cipher: it runs without --method-cipher")]
+    NoMethodCipher,
     /// The login took longer than configured.
     #[error("the login took longer than {0:?}")]
     LoginTimeout(Duration),

@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use sealstone_osd::{AttributeId, ObjectId, SecurityMethod};
 use sealstone_seal::AlgorithmSlots;
+use sealstone_seal::mceliece::Parameters;
 use sealstone_store::{ObjectStore, StoreError};
 
 use crate::attributes::rows::{self, POLICY_ACCESS_TAG, ROOT, SEALSTONE, page};
 use crate::cache::{Accesses, Facts, ObjectCache};
 use crate::catalog::{self, Catalog, UNLIMITED};
 use crate::clock::DeviceClock;
+use crate::concealment::Concealment;
 use crate::contents::Contents;
 use crate::damage::{Book, Examiner};
 use crate::digests::Hashing;
@@ -37,6 +39,10 @@ pub struct OsdConfig {
     pub insecure_capkey: bool,
     /// Check values over AdHash digests are accepted: slot 4 has F5h. Broken (security.md 5.2).
     pub insecure_adhash: bool,
+    /// CDBs must have their method concealed by the paper's cipher. Worth nothing (security.md 4.3).
+    pub method_cipher: Option<Parameters>,
+    /// Take sealed capabilities alone.
+    pub sealed_only: bool,
     /// Audit commands that only read, too.
     pub audit_reads: bool,
 }
@@ -66,6 +72,7 @@ pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) boot_epoch: u16,
     pub(crate) slots: AlgorithmSlots,
+    pub(crate) concealment: Concealment,
     pub(crate) formatting: AtomicBool,
     /// An OBJECT STRUCTURE CHECK runs; one at a time.
     pub(crate) checking: Mutex<()>,

@@ -13,6 +13,7 @@ mod cache;
 mod catalog;
 mod clock;
 mod commands;
+mod concealment;
 mod contents;
 mod continued;
 mod cost;

@@ -25,7 +25,7 @@ use crate::report::Refusal;
 const CDB_OSD1: u16 = 200;
 const CDB_OSD2: u16 = 236;
 /// What is looked at in bytes 1 to 10 of an OSD CDB: CONTROL, ADDITIONAL CDB LENGTH, options; bytes from 11 on all are.
-const USAGE: &[u8] = &[0x04, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0x1F];
+const USAGE: &[u8] = &[0x84, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0x1F];
 
 /// The device as one nexus sees it.
 pub(crate) struct Server<'a> {
@@ -61,7 +61,7 @@ impl DeviceServer for Server<'_> {
     }
 
     fn pages(&self) -> &[u8] {
-        &vpd::OSD_PAGES
+        if self.device.concealment.is_on() { &vpd::OSD_CIPHER_PAGES } else { &vpd::OSD_PAGES }
     }
 
     fn page(&self, _: NexusId, page: u8) -> Option<Vec<u8>> {
@@ -71,6 +71,7 @@ impl DeviceServer for Server<'_> {
             vpd::IDENTIFICATION => Some(self.device.system_id.to_vec()),
             // No source gives its contents.
             vpd::OSD_INFORMATION => Some(Vec::new()),
+            vpd::METHOD_CIPHER => self.device.concealment.public(),
             vpd::SECURITY_TOKEN => Some(self.nexus.token().to_vec()),
             _ => None,
         }

@@ -15,7 +15,7 @@ use sealstone_osd::table::{self, SERVICE_ACTIONS};
 use sealstone_osd::{Generation, ObjectId};
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, primary};
-use sealstone_seal::{AlgorithmSlots, ClockBehind, GatePolicy, InitialKey};
+use sealstone_seal::{AlgorithmSlots, ClockBehind, Denial, GatePolicy, InitialKey};
 use sealstone_store::{ObjectStore, StoreError};
 use thiserror::Error;
 
@@ -24,6 +24,7 @@ use crate::cache::ObjectCache;
 use crate::catalog::{self, Catalog, Defaults};
 use crate::clock::DeviceClock;
 use crate::commands;
+use crate::concealment::{CDB_MAX, Concealment};
 use crate::contents::Contents;
 use crate::cost;
 use crate::damage::Book;
@@ -104,6 +105,7 @@ impl OsdUnit {
         let policy = GatePolicy {
             insecure_nosec: parts.config.insecure_nosec,
             insecure_capkey: parts.config.insecure_capkey,
+            sealed_only: parts.config.sealed_only,
             slots: match parts.config.insecure_adhash {
                 true => AlgorithmSlots::WITH_BROKEN,
                 false => AlgorithmSlots::DEFAULT,
@@ -132,6 +134,7 @@ impl OsdUnit {
                 name: parts.name,
                 boot_epoch: parts.boot_epoch,
                 slots: policy.slots,
+                concealment: Concealment::new(parts.config.method_cipher, &surroundings),
                 formatting: AtomicBool::new(false),
                 checking: Mutex::new(()),
                 damaged,
@@ -250,6 +253,23 @@ impl OsdUnit {
     }
 
     fn osd(&self, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
+        let mut room = [0; CDB_MAX];
+        match self.device.concealment.reveal(command.cdb, &mut room) {
+            Ok(cdb) => self.revealed(nexus, &ScsiCommand { cdb, ..*command }),
+            Err(denial) => self.not_revealed(nexus, command, denial),
+        }
+    }
+
+    /// A CDB that is concealed as it should not be: nothing in it is to be believed.
+    fn not_revealed(&self, nexus: &Nexus, command: &ScsiCommand<'_>, denial: Denial) -> ScsiReply {
+        let row = service_action(command.cdb).and_then(table::find).map(|(row, _)| row);
+        let ending = Ending::Refused(denial.name());
+        let sense = Refusal::Denied(denial).sense(Generation::Osd2);
+        self.tell_unread(nexus, row, ending, Verdict::Refused(denial.name()), sense.as_ref());
+        Refusal::Denied(denial).bare_reply()
+    }
+
+    fn revealed(&self, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
         let cdb = match Cdb::parse(command.cdb) {
             Ok(cdb) => cdb,
             Err(error) => return self.malformed(nexus, command, error),
@@ -300,8 +320,21 @@ impl OsdUnit {
             }
             _ => error.sense(),
         };
+        self.tell_unread(nexus, row, Ending::Failed, Verdict::Failed("malformed_cdb"), Some(&sense));
+        ScsiReply::check(sense.encode())
+    }
+
+    /// Metrics and audit of a command of which nothing but its service action was read.
+    fn tell_unread(
+        &self,
+        nexus: &Nexus,
+        row: Option<&table::ServiceAction>,
+        ending: Ending,
+        verdict: Verdict,
+        sense: Option<&Sense>,
+    ) {
         let index = row.map_or(SERVICE_ACTIONS.len(), |row| row.action as usize);
-        self.metrics.count(index, Ending::Failed, 0, 0);
+        self.metrics.count(index, ending, 0, 0);
         self.audit.record(&AuditRecord {
             time_ms: self.device.clock.machine_ms(),
             principal: Principal([0; 20]),
@@ -309,10 +342,9 @@ impl OsdUnit {
             initiator: &nexus.initiator,
             action: row.map_or(UNKNOWN, |row| row.name),
             object: ObjectId::ROOT,
-            verdict: Verdict::Failed("malformed_cdb"),
-            sense: Some(triple(&sense)),
+            verdict,
+            sense: sense.map(triple),
         });
-        ScsiReply::check(sense.encode())
     }
 
     /// Metrics and audit of a command.

@@ -17,6 +17,8 @@ pub struct Config {
     pub intent_lifetime_ms: u64,
     /// Weakest method granted; requests below it are raised to it.
     pub method_floor: Method,
+    /// Seal the capabilities of grants: only the device reads them.
+    pub seal_capabilities: bool,
     /// A session ends after this, milliseconds.
     pub session_ttl_ms: u64,
     /// And after this without a request.
@@ -53,6 +55,7 @@ impl Default for Config {
             grant_lifetime_ms: 300_000,
             intent_lifetime_ms: 600_000,
             method_floor: Method::CmdRsp,
+            seal_capabilities: false,
             session_ttl_ms: 12 * 3_600_000,
             session_idle_ms: 30 * 60_000,
             challenge_ms: 10_000,

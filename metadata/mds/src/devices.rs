@@ -19,7 +19,7 @@ use sealstone_osd::{
     capability::Scope,
 };
 use sealstone_seal::algorithm::preferred_slot;
-use sealstone_seal::{AlgorithmSlots, Credential, InitialKey, KeySelector};
+use sealstone_seal::{AlgorithmSlots, Credential, InitialKey, IssueError, KeySelector};
 
 use crate::access::Principal;
 use crate::entropy::{Entropy, random};
@@ -106,6 +106,8 @@ pub(crate) struct Terms {
     pub(crate) permissions: Permissions,
     pub(crate) expires_ms: u64,
     pub(crate) audit: [u8; 20],
+    /// Is the capability for the device's eyes alone?
+    pub(crate) sealed: bool,
 }
 
 impl DeviceTable {
@@ -339,7 +341,8 @@ impl DeviceTable {
         let descriptor =
             Descriptor::User { scope: Scope::default(), allowed: object.object, range: Range::ALL };
         let capability = capability(ObjectType::User, descriptor, terms, version, random(rng));
-        let credential = Credential::issue(&keys, &AlgorithmSlots::DEFAULT, &capability)
+        let selector = KeySelector::of_capability(&capability);
+        let credential = sign(&keys, selector, &capability, terms.sealed)
             .map_err(|_| MetaError::Damaged("device keys lack the working key"))?;
         Ok(Grant {
             object,
@@ -356,6 +359,7 @@ impl DeviceTable {
         device: DeviceId,
         purpose: Purpose,
         expires_ms: u64,
+        sealed: bool,
         rng: &mut dyn Entropy,
     ) -> Result<Credential> {
         let partition = match purpose {
@@ -379,10 +383,10 @@ impl DeviceTable {
             }
         };
         // Nobody's session: the audit field of the server's own commands is zero.
-        let terms = Terms { method: Method::AllData, permissions, expires_ms, audit: [0; 20] };
+        let terms = Terms { method: Method::AllData, permissions, expires_ms, audit: [0; 20], sealed };
         let capability = capability(kind, descriptor, &terms, version, random(rng));
         let selector = KeySelector::Working { partition, version };
-        Ok(Credential::issue_under(&keys, &AlgorithmSlots::DEFAULT, selector, &capability)
+        Ok(sign(&keys, selector, &capability, sealed)
             .map_err(|_| MetaError::Damaged("device keys lack a working key"))?)
     }
 
@@ -408,6 +412,17 @@ impl Known {
         Self { record, keys: Arc::new(keys), book, granted, stored, problem: None }
     }
 }
+/// A credential, sealed or open.
+fn sign(
+    keys: &Keys,
+    selector: KeySelector,
+    capability: &Capability,
+    sealed: bool,
+) -> std::result::Result<Credential, IssueError> {
+    let issue = if sealed { Credential::issue_sealed_under } else { Credential::issue_under };
+    issue(keys, &AlgorithmSlots::DEFAULT, selector, capability)
+}
+
 
 fn capability(
     kind: ObjectType,

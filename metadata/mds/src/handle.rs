@@ -343,7 +343,9 @@ impl Mds {
         // Remembered first: what is known to be held is never less than what is held.
         let writes = permissions.contains(Permissions::WRITE);
         self.holdings(now_ms).add(&who.session, &who.user, layout.objects(), writes, expires_ms, now_ms);
-        let grants = self.devices.grants(layout, &Terms { method, permissions, expires_ms, audit }, rng)?;
+        let sealed = self.config.seal_capabilities;
+        let terms = Terms { method, permissions, expires_ms, audit, sealed };
+        let grants = self.devices.grants(layout, &terms, rng)?;
         add(&self.counters.grants, grants.len() as u64);
         Ok(grants)
     }

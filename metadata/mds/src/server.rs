@@ -352,7 +352,13 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Credential> {
-        self.devices.own_credential(device, purpose, now_ms.saturating_add(OWN_CREDENTIAL_MS), rng)
+        self.devices.own_credential(
+            device,
+            purpose,
+            now_ms.saturating_add(OWN_CREDENTIAL_MS),
+            self.config.seal_capabilities,
+            rng,
+        )
     }
 
     /// A device has its partition and may take objects.

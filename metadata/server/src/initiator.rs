@@ -36,6 +36,7 @@ pub struct InitiatorDevices {
     environment: Arc<dyn Environment>,
     dialer: Box<Dialer>,
     proofs: Proofs,
+    conceal_method: bool,
 }
 
 impl Default for InitiatorDevices {
@@ -48,13 +49,20 @@ impl InitiatorDevices {
     /// Devices reached as `dialer` says.
     #[must_use]
     pub fn new(environment: Arc<dyn Environment>, dialer: Box<Dialer>) -> Self {
-        Self { sessions: Mutex::default(), environment, dialer, proofs: Proofs::default() }
+        Self { sessions: Mutex::default(), environment, dialer, proofs: Proofs::default(), conceal_method: false }
     }
 
     /// Proves itself to devices that ask who logs in.
     #[must_use]
     pub fn proving(mut self, proofs: Proofs) -> Self {
         self.proofs = proofs;
+        self
+    }
+
+    /// Conceals the method of each command, for devices that ask for it.
+    #[must_use]
+    pub const fn concealing(mut self, conceal_method: bool) -> Self {
+        self.conceal_method = conceal_method;
         self
     }
 
@@ -73,6 +81,7 @@ impl InitiatorDevices {
         let mut options =
             OsdOptions { reconnects_max: RECONNECTS_MAX, ..OsdOptions::new(&*self.environment) };
         options.session.proofs = self.proofs.clone();
+        options.conceal_method = self.conceal_method;
         let client = OsdClient::new((self.dialer)(&url, device), &url, self.environment.clone(), options);
         sessions.insert(device.id, (device.url.clone(), device.pin, client.clone()));
         Ok(client)

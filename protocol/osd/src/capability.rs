@@ -277,6 +277,17 @@ impl Capability {
     }
 }
 
+/// What every capability tells to everybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClearFields {
+    /// KEY VERSION.
+    pub key_version: u8,
+    /// INTEGRITY CHECK VALUE ALGORITHM: a slot.
+    pub icv_algorithm: u8,
+    /// SECURITY METHOD.
+    pub method: SecurityMethod,
+}
+
 /// The wire bytes of a capability: 80 or 104, what a check value covers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CapabilityBytes {
@@ -309,6 +320,33 @@ impl CapabilityBytes {
     /// See [`CapabilityError`].
     pub fn parse(&self) -> Result<Capability, CapabilityError> {
         Capability::parse(self.generation, self)
+    }
+
+    /// CAPABILITY FORMAT of one that only a device can read, the working key in hand. Ours: the standard has 0 to 2.
+    pub const SEALED_FORMAT: u8 = 0x0E;
+
+    /// Is it sealed? Then it has no fields to parse but [`Self::clear`].
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.generation == Generation::Osd2 && self[0] == Self::SEALED_FORMAT
+    }
+
+    /// The fields that stand in the clear in any capability, sealed or not.
+    ///
+    /// # Errors
+    /// [`CapabilityError::Absent`], [`CapabilityError::Format`], [`CapabilityError::Method`].
+    pub fn clear(&self) -> Result<ClearFields, CapabilityError> {
+        match self[0] & 0x0F {
+            0 => return Err(CapabilityError::Absent),
+            1 | 2 => {}
+            _ if self.is_sealed() => {}
+            other => return Err(CapabilityError::Format(other)),
+        }
+        Ok(ClearFields {
+            key_version: self[1] >> 4,
+            icv_algorithm: self[1] & 0x0F,
+            method: SecurityMethod::from_nibble(self[2]).ok_or(CapabilityError::Method(self[2] & 0x0F))?,
+        })
     }
 
     /// Are all reserved bits zero? Only then do the parsed fields encode to these very bytes.

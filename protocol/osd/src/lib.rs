@@ -31,7 +31,7 @@ pub mod table;
 pub mod task;
 
 pub use attribute::AttributeId;
-pub use capability::{Capability, CapabilityBytes, CapabilityError, Descriptor};
+pub use capability::{Capability, CapabilityBytes, CapabilityError, ClearFields, Descriptor};
 pub use cdb::{AttributeParameters, Cdb, CdbBytes, CdbError, Command, SecurityParameters};
 pub use generation::{Generation, SecurityMethod};
 pub use id::{ObjectId, ObjectType};

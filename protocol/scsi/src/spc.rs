@@ -388,6 +388,11 @@ pub mod vpd {
     pub const SECURITY_TOKEN: u8 = 0xB1;
     /// The pages an OSD has, ascending.
     pub const OSD_PAGES: [u8; 5] = [SUPPORTED, SERIAL, IDENTIFICATION, OSD_INFORMATION, SECURITY_TOKEN];
+    /// Public key of the cipher that conceals methods on their way; vendor specific.
+    pub const METHOD_CIPHER: u8 = 0xC0;
+    /// The pages of an OSD that has one, ascending.
+    pub const OSD_CIPHER_PAGES: [u8; 6] =
+        [SUPPORTED, SERIAL, IDENTIFICATION, OSD_INFORMATION, SECURITY_TOKEN, METHOD_CIPHER];
 
     /// Bytes of a page's header.
     const HEADER: usize = 4;

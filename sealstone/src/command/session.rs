@@ -68,7 +68,7 @@ pub(crate) fn client(global: &Global) -> Outcome<(Client, SavedSession)> {
         .map_err(|error| Failure::from(error).at(path.display()))?
         .ok_or_else(|| Failure::new(Kind::Denied, "not logged in").hint("sealstone login NAME"))?;
     let proofs = chap_file::proofs(global.chap_file.as_ref())?;
-    let reach = Reach { proofs, tls: global.device_tls.into() };
+    let reach = Reach { proofs, tls: global.device_tls.into(), conceal_method: global.conceal_method };
     Ok((Client::resume_proving(&saved, reach)?, saved))
 }
 

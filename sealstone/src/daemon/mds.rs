@@ -140,6 +140,7 @@ impl MdsDaemon {
         if policy.method_floor < Method::CmdRsp {
             tracing::warn!("--method-floor: clients may have credentials whose commands anybody can alter");
         }
+        policy.seal_capabilities = options.seal_capabilities.unwrap_or(policy.seal_capabilities);
         // Checked before the log is opened, so that a wrong folder stays untouched.
         sealstone_mds_server::is_set_up(data).map_err(setup_failure)?;
         let audit = Arc::new(AuditLog::open(&data.join(AUDIT_FILE))?);
@@ -159,7 +160,8 @@ impl MdsDaemon {
         limits.connections_max = options.connections_max.unwrap_or(limits.connections_max);
         limits.connections_per_address_max = limits.connections_per_address_max.min(limits.connections_max);
         let pin = format!("sha256:{}", opened.fingerprint());
-        let devices = Arc::new(InitiatorDevices::default().proving(proofs));
+        let conceal = options.conceal_method.unwrap_or(false);
+        let devices = Arc::new(InitiatorDevices::default().proving(proofs).concealing(conceal));
         let server = Server::start(&opened, listener, devices, Environment::system(), limits)?;
         let cluster = data.join(CLUSTER_FILE);
         let mut text = Cluster { mds: address.to_string(), pin: pin.clone() }.text();

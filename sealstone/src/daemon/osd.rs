@@ -252,6 +252,8 @@ impl OsdDaemon {
             insecure_nosec: flag(options.insecure_nosec),
             insecure_capkey: flag(options.insecure_capkey),
             insecure_adhash: flag(options.insecure_adhash),
+            method_cipher: options.method_cipher.map(|name| name.0),
+            sealed_only: flag(options.sealed_only),
             audit_reads: flag(options.audit_reads),
         };
         if config.insecure_nosec {
@@ -262,6 +264,9 @@ impl OsdDaemon {
         }
         if config.insecure_adhash {
             tracing::warn!("--insecure-adhash: data under algorithm F5h can be exchanged on the wire");
+        }
+        if let Some(cipher) = config.method_cipher {
+            tracing::warn!(cipher = cipher.name(), "--method-cipher: reproduces a paper, and protects nothing");
         }
         // Before anything is touched: a wrong file must not open the door wider.
         let access = options.access_file.as_deref().map(access::read).transpose()?;

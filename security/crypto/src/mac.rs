@@ -1,8 +1,12 @@
 //! HMAC with cached midstates.
 
+use aes_gcm_siv::Aes256GcmSiv;
+use aes_gcm_siv::aead::AeadInOut as _;
+use aes_gcm_siv::aead::inout::InOutBuf;
 use hmac::block_api::HmacCore;
 use hmac::digest::block_api::{Buffer, EagerHash, FixedOutputCore, UpdateCore};
 use hmac::digest::{KeyInit as _, Output, OutputSizeUser};
+use sealstone_seal::provider::SIV_LEN;
 use sealstone_seal::{Hash, Provider, Tag};
 use sha1::Sha1;
 use sha2::Sha256;
@@ -33,6 +37,24 @@ impl Provider for RustCrypto {
             Midstates::Sha1(core) => Tag::from_sha1(finish(core, parts).into()),
             Midstates::Sha256(core) => Tag::from_sha256(finish(core, parts).into()),
         }
+    }
+
+    fn seal_deterministically(key: &[u8; 32], associated: &[u8], data: &mut [u8]) -> [u8; SIV_LEN] {
+        Aes256GcmSiv::new(key.into())
+            .encrypt_inout_detached(&[0; 12].into(), associated, InOutBuf::from(data))
+            .expect("what is sealed is shorter than 64 GiB")
+            .into()
+    }
+
+    fn open_deterministically(
+        key: &[u8; 32],
+        associated: &[u8],
+        data: &mut [u8],
+        tag: &[u8; SIV_LEN],
+    ) -> bool {
+        Aes256GcmSiv::new(key.into())
+            .decrypt_inout_detached(&[0; 12].into(), associated, InOutBuf::from(data), tag.into())
+            .is_ok()
     }
 }
 

@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use sealstone_osd::CapabilityBytes;
+use sealstone_osd::{Capability, CapabilityBytes};
 
 use crate::freshness::CredentialId;
 use crate::hierarchy::KeyIdentity;
@@ -26,6 +26,8 @@ const SHARDS: usize = 16;
 /// A credential that proved itself.
 pub(crate) struct Proven<P: Provider> {
     capability: CapabilityBytes,
+    /// What it says, if it is sealed.
+    unsealed: Option<Box<Capability>>,
     identity: KeyIdentity,
     id: CredentialId,
     /// Its MAC keys.
@@ -35,11 +37,17 @@ pub(crate) struct Proven<P: Provider> {
 impl<P: Provider> Proven<P> {
     pub(crate) const fn new(
         capability: CapabilityBytes,
+        unsealed: Option<Box<Capability>>,
         identity: KeyIdentity,
         id: CredentialId,
         keys: IcvKeys<P>,
     ) -> Self {
-        Self { capability, identity, id, keys }
+        Self { capability, unsealed, identity, id, keys }
+    }
+
+    /// What it says, if it is sealed.
+    pub(crate) fn unsealed(&self) -> Option<Capability> {
+        self.unsealed.as_deref().copied()
     }
 
     /// The key that signed it.

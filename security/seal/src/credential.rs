@@ -7,9 +7,10 @@ use sealstone_osd::{Capability, CapabilityBytes};
 use thiserror::Error;
 
 use crate::algorithm::AlgorithmSlots;
-use crate::hierarchy::{KeyHierarchy, KeySelector};
+use crate::hierarchy::{KeyHierarchy, KeySelector, SigningKey};
 use crate::key::CapabilityKey;
 use crate::provider::Provider;
+use crate::sealed;
 
 /// A capability and its key: whoever holds both may do what the capability says.
 #[derive(Clone)]
@@ -26,6 +27,9 @@ pub enum IssueError {
     /// The key that would sign is not set.
     #[error("no such key is set")]
     KeyUnknown,
+    /// Only OSD-2 capabilities have room for a seal.
+    #[error("{0} capabilities cannot be sealed")]
+    NoRoomForSeal(sealstone_osd::Generation),
     /// The capability's slot is empty.
     #[error("the algorithm slot {0} is empty")]
     SlotEmpty(u8),
@@ -47,6 +51,34 @@ impl Credential {
         Self::issue_under(hierarchy, slots, KeySelector::of_capability(capability), capability)
     }
 
+    /// As [`Self::issue`], but sealed: only the device reads what the capability says. Its discriminator is left out.
+    ///
+    /// # Errors
+    /// See [`IssueError`].
+    pub fn issue_sealed<P: Provider>(
+        hierarchy: &KeyHierarchy<P>,
+        slots: &AlgorithmSlots,
+        capability: &Capability,
+    ) -> Result<Self, IssueError> {
+        Self::issue_sealed_under(hierarchy, slots, KeySelector::of_capability(capability), capability)
+    }
+
+    /// As [`Self::issue_under`], but sealed.
+    ///
+    /// # Errors
+    /// See [`IssueError`].
+    pub fn issue_sealed_under<P: Provider>(
+        hierarchy: &KeyHierarchy<P>,
+        slots: &AlgorithmSlots,
+        selector: KeySelector,
+        capability: &Capability,
+    ) -> Result<Self, IssueError> {
+        let signing = hierarchy.signing_key(selector).ok_or(IssueError::KeyUnknown)?;
+        let bytes = sealed::seal(capability, signing, hierarchy.system_id())
+            .ok_or(IssueError::NoRoomForSeal(capability.generation))?;
+        Self::sign(hierarchy, slots, signing, capability, bytes)
+    }
+
     /// Signs a capability with a chosen key: SET KEY, CREATE and REMOVE PARTITION need that, see
     /// [`KeySelector`].
     ///
@@ -58,13 +90,22 @@ impl Credential {
         selector: KeySelector,
         capability: &Capability,
     ) -> Result<Self, IssueError> {
+        let signing = hierarchy.signing_key(selector).ok_or(IssueError::KeyUnknown)?;
+        Self::sign(hierarchy, slots, signing, capability, capability.encode())
+    }
+
+    fn sign<P: Provider>(
+        hierarchy: &KeyHierarchy<P>,
+        slots: &AlgorithmSlots,
+        signing: &SigningKey<P>,
+        capability: &Capability,
+        bytes: CapabilityBytes,
+    ) -> Result<Self, IssueError> {
         let slot = capability.icv_algorithm;
         let algorithm = slots.get(slot).ok_or(IssueError::SlotEmpty(slot))?;
         if algorithm.hash().tag_len() > capability.generation.icv_len() {
             return Err(IssueError::TagTooWide(capability.generation));
         }
-        let bytes = capability.encode();
-        let signing = hierarchy.signing_key(selector).ok_or(IssueError::KeyUnknown)?;
         Ok(Self { capability: bytes, key: signing.capability_key(algorithm, &bytes, hierarchy.system_id()) })
     }
 }

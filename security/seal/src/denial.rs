@@ -33,6 +33,12 @@ pub enum Denial {
         /// What the device's own policy says.
         floor: SecurityMethod,
     },
+    /// The capability is not sealed where the device asks for it, or was changed since, or sealed under another key.
+    #[error("the capability's seal is missing or broken")]
+    Seal,
+    /// The CDB is in the clear where the device asks for a concealed method, concealed where it does not, or no code word.
+    #[error("the method is not concealed as this device asks for it")]
+    Concealment,
     /// The capability's algorithm slot is empty, or its tags do not fit this generation's fields.
     #[error("no usable algorithm in slot {0}")]
     Algorithm(u8),
@@ -125,6 +131,8 @@ impl Denial {
             Self::Format => "format",
             Self::Reserved => "reserved",
             Self::BelowFloor { .. } => "below_floor",
+            Self::Seal => "seal",
+            Self::Concealment => "concealment",
             Self::Algorithm(_) => "algorithm",
             Self::KeyUnknown => "key_unknown",
             Self::NoToken => "no_token",
@@ -162,6 +170,8 @@ impl Denial {
             | Self::Format
             | Self::Reserved
             | Self::BelowFloor { .. }
+            | Self::Seal
+            | Self::Concealment
             | Self::Algorithm(_)
             | Self::KeyUnknown
             | Self::NoToken
@@ -215,6 +225,8 @@ impl Denial {
             | Self::Format
             | Self::Reserved
             | Self::BelowFloor { .. }
+            | Self::Seal
+            | Self::Concealment
             | Self::Algorithm(_)
             | Self::KeyUnknown
             | Self::NoToken
@@ -245,6 +257,8 @@ impl Denial {
             | Self::Format
             | Self::Reserved
             | Self::BelowFloor { .. }
+            | Self::Seal
+            | Self::Concealment
             | Self::Algorithm(_)
             | Self::KeyUnknown
             | Self::NoToken
@@ -308,11 +322,13 @@ mod tests {
     use std::collections::BTreeSet;
 
     const CLOCK: u64 = 5;
-    const ALL: [Denial; 30] = [
+    const ALL: [Denial; 32] = [
         Denial::Capability(CapabilityError::Absent),
         Denial::Format,
         Denial::Reserved,
         Denial::BelowFloor { method: SecurityMethod::NoSec, floor: SecurityMethod::CmdRsp },
+        Denial::Seal,
+        Denial::Concealment,
         Denial::Algorithm(3),
         Denial::KeyUnknown,
         Denial::NoToken,

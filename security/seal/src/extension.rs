@@ -54,6 +54,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
     ) -> Result<Extended, Denial> {
         let cdb = request.cdb;
         let generation = cdb.generation;
+        // A sealed one would have to tell its partition first.
         let capability = bytes.parse().map_err(Denial::Capability)?;
         if capability.format != generation || bytes.generation() != generation {
             return Err(Denial::Format);
@@ -69,7 +70,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
             // Its proof can be sniffed where that of a first capability could be.
             .max(self.nexus_floor(request.nexus));
         // Both sign this command: the weaker of them counts.
-        let first = cdb.capability.parse().map_or(SecurityMethod::NoSec, |first| first.method);
+        let first = cdb.capability.clear().map_or(SecurityMethod::NoSec, |first| first.method);
         if method.min(first) < floor || method == SecurityMethod::NoSec {
             return Err(Denial::BelowFloor { method: method.min(first), floor });
         }

@@ -6,6 +6,7 @@
 //! a cache, and nothing else changes, before the check value matched.
 //! Truth: docs/design/security.md 1.4, 3.3, 4.4; `docs/standards/security.md` maps each step to its test.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use sealstone_osd::capability::offset;
@@ -19,12 +20,13 @@ use crate::denial::Denial;
 use crate::facts::Facts;
 use crate::freshness::{CredentialId, NonceLimits, NonceMemory};
 use crate::grant::{Admitted, Grant, SignedBy, Verified};
-use crate::hierarchy::{KeyHierarchy, KeyIdentity, KeySelector};
+use crate::hierarchy::{FACTORY_KEY_VERSION, KeyHierarchy, KeyIdentity, KeySelector};
 use crate::icv::{IcvKeys, SecurityToken};
 use crate::keyed_hash::KeyedHash;
 use crate::nonce::Nonce;
 use crate::provider::{Locks, Provider, Random};
 use crate::reply::ReplySeal;
+use crate::sealed;
 
 /// What the administrator of a device decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub struct GatePolicy {
     pub insecure_nosec: bool,
     /// Accept CAPKEY on a nexus without a secure channel, where its token can be sniffed.
     pub insecure_capkey: bool,
+    /// Take sealed capabilities alone for commands that a working key signs.
+    pub sealed_only: bool,
     /// Credentials whose keys are remembered.
     pub credentials: usize,
     /// The nonce memory.
@@ -47,6 +51,7 @@ impl Default for GatePolicy {
             slots: AlgorithmSlots::DEFAULT,
             insecure_nosec: false,
             insecure_capkey: false,
+            sealed_only: false,
             credentials: CREDENTIALS_MAX,
             nonces: NonceLimits::default(),
         }
@@ -149,9 +154,19 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         if method < floor {
             return Err(Denial::BelowFloor { method, floor }.into());
         }
+        let by_working_key =
+            matches!(selector(&cdb.command, FACTORY_KEY_VERSION), KeySelector::Working { .. });
+        if self.policy.sealed_only && by_working_key && !cdb.capability.is_sealed() {
+            return Err(Denial::Seal.into());
+        }
         if method == SecurityMethod::NoSec {
             // Only here because the device's own floor is NOSEC.
-            return Ok(Admitted::new(Grant::Unsecured(claimed_permissions(cdb)), None, ReplySeal::open()));
+            let permissions = if cdb.capability.is_sealed() {
+                unseal(request)?.permissions
+            } else {
+                claimed_permissions(cdb)
+            };
+            return Ok(Admitted::new(Grant::Unsecured(permissions), None, ReplySeal::open()));
         }
         let (proven, capability) = self.prove(request)?;
         let nonce = Nonce(cdb.security.nonce);
@@ -189,11 +204,20 @@ impl<P: Provider, L: Locks> Gate<P, L> {
     fn prove(&self, request: &Request<'_, P>) -> Result<(Arc<Proven<P>>, Capability), Denial> {
         let cdb = request.cdb;
         let bytes = &cdb.capability;
-        let capability = bytes.parse().map_err(Denial::Capability)?;
-        if capability.format != cdb.generation || bytes.generation() != cdb.generation {
+        let clear = bytes.clear().map_err(Denial::Capability)?;
+        let parsed = if bytes.is_sealed() {
+            None
+        } else {
+            let capability = bytes.parse().map_err(Denial::Capability)?;
+            if capability.format != cdb.generation {
+                return Err(Denial::Format);
+            }
+            Some(capability)
+        };
+        if bytes.generation() != cdb.generation {
             return Err(Denial::Format);
         }
-        let slot = capability.icv_algorithm;
+        let slot = clear.icv_algorithm;
         let algorithm = self
             .policy
             .slots
@@ -201,7 +225,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
             .filter(|algorithm| algorithm.hash().tag_len() <= cdb.generation.icv_len())
             .ok_or(Denial::Algorithm(slot))?;
         // An unset key costs the same work as a wrong check value: the master key stands in and cannot match.
-        let selector = selector(&cdb.command, capability.key_version);
+        let selector = selector(&cdb.command, clear.key_version);
         let (signing, known) = match request.keys.signing_key(selector) {
             Some(key) => (key, true),
             None => (request.keys.stand_in(), false),
@@ -211,15 +235,17 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         let (proven, fresh) = match cached {
             Some(proven) => (proven, false),
             None => {
-                if capability.encode() != *bytes {
-                    return Err(Denial::Reserved);
-                }
+                let unsealed = match parsed {
+                    Some(capability) if capability.encode() != *bytes => return Err(Denial::Reserved),
+                    Some(_) => None,
+                    None => Some(Box::new(unseal(request)?)),
+                };
                 let key = signing.capability_key(algorithm, bytes, request.keys.system_id());
-                let keys = IcvKeys::new(algorithm, &key, capability.method);
-                (Arc::new(Proven::new(*bytes, signing.identity(), id, keys)), true)
+                let keys = IcvKeys::new(algorithm, &key, clear.method);
+                (Arc::new(Proven::new(*bytes, unsealed, signing.identity(), id, keys)), true)
             }
         };
-        let expected = match capability.method {
+        let expected = match clear.method {
             SecurityMethod::NoSec | SecurityMethod::CapKey => {
                 proven.keys.token(request.nexus.token.as_ref().ok_or(Denial::NoToken)?)
             }
@@ -237,6 +263,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         if fresh {
             self.cache.insert(Arc::clone(&proven));
         }
+        let capability = parsed.or_else(|| proven.unsealed()).ok_or(Denial::Seal)?;
         Ok((proven, capability))
     }
 
@@ -246,6 +273,20 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         head.copy_from_slice(&key.0);
         tail[..capability.len()].copy_from_slice(capability);
         CredentialId(self.hash.hash(&input[..KeyIdentity::LEN + capability.len()]))
+    }
+}
+
+/// What a sealed capability says, if the key that signs for this command sealed it: its method among the rest.
+fn unseal<P: Provider>(request: &Request<'_, P>) -> Result<Capability, Denial> {
+    let bytes = &request.cdb.capability;
+    let version = bytes.clear().map_err(Denial::Capability)?.key_version;
+    match request.keys.signing_key(selector(&request.cdb.command, version)) {
+        Some(key) => sealed::open(bytes, key, request.keys.system_id()).ok_or(Denial::Seal),
+        // Costs the same work as a wrong key.
+        None => {
+            sealed::open(bytes, request.keys.stand_in(), request.keys.system_id());
+            Err(Denial::KeyUnknown)
+        }
     }
 }
 

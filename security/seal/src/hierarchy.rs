@@ -160,6 +160,14 @@ impl<P: Provider> SigningKey<P> {
         identifier
     }
 
+    /// A key of 32 bytes for another purpose: HMAC-SHA256 under this one over label and context.
+    pub(crate) fn derive(&self, parts: &[&[u8]]) -> [u8; 32] {
+        let tag = P::tag(&self.sha256, parts);
+        let mut key = [0; 32];
+        key.copy_from_slice(tag.as_bytes());
+        key
+    }
+
     /// Names the key by its bytes.
     #[must_use]
     pub const fn identity(&self) -> KeyIdentity {

@@ -6,7 +6,10 @@
 use crate::Tag;
 use crate::algorithm::Hash;
 
-/// The MAC primitives: HMAC (RFC 2104) over the hashes of [`enum@Hash`].
+/// Bytes of the tag of [`Provider::seal_deterministically`].
+pub const SIV_LEN: usize = 16;
+
+/// The MAC primitives, HMAC (RFC 2104) over the hashes of [`enum@Hash`], and one cipher.
 pub trait Provider: 'static {
     /// A MAC key ready for use, its inner and outer midstate computed; wiped when dropped.
     type MacKey: Send + Sync + 'static;
@@ -16,6 +19,19 @@ pub trait Provider: 'static {
 
     /// The MAC of the concatenation of the parts. Does not allocate.
     fn tag(key: &Self::MacKey, parts: &[&[u8]]) -> Tag;
+
+    /// Deterministic authenticated encryption (AES-256-GCM-SIV under a nonce of zeros): enciphers in place. Equal inputs
+    /// look equal, and nothing else shows. For at most 2^32 messages of a key.
+    fn seal_deterministically(key: &[u8; 32], associated: &[u8], data: &mut [u8]) -> [u8; SIV_LEN];
+
+    /// Deciphers in place what [`Provider::seal_deterministically`] made; `false` if it did not, and `data` is to be
+    /// forgotten.
+    fn open_deterministically(
+        key: &[u8; 32],
+        associated: &[u8],
+        data: &mut [u8],
+        tag: &[u8; SIV_LEN],
+    ) -> bool;
 }
 
 /// A source of bytes that nobody can predict.

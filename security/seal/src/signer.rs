@@ -152,16 +152,17 @@ impl<P: Provider> Signer<P> {
     /// # Errors
     /// [`SignError::Capability`], [`SignError::Algorithm`].
     pub fn new(credential: &Credential, slots: &AlgorithmSlots) -> Result<Self, SignError> {
-        let capability = credential.capability.parse().map_err(SignError::Capability)?;
-        let slot = capability.icv_algorithm;
+        let clear = credential.capability.clear().map_err(SignError::Capability)?;
+        let generation = credential.capability.generation();
+        let slot = clear.icv_algorithm;
         let algorithm = slots
             .get(slot)
-            .filter(|algorithm| algorithm.hash().tag_len() <= capability.generation.icv_len())
+            .filter(|algorithm| algorithm.hash().tag_len() <= generation.icv_len())
             .ok_or(SignError::Algorithm(slot))?;
         Ok(Self {
             capability: credential.capability,
-            method: capability.method,
-            keys: IcvKeys::new(algorithm, &credential.key, capability.method),
+            method: clear.method,
+            keys: IcvKeys::new(algorithm, &credential.key, clear.method),
         })
     }
 

@@ -13,7 +13,8 @@ use sealstone_seal::{AlgorithmSlots, CapabilityKey, Credential};
 pub struct Bearer(Arc<Inner>);
 
 struct Inner {
-    capability: Capability,
+    bytes: CapabilityBytes,
+    capability: Option<Capability>,
     signer: Signer<RustCrypto>,
 }
 
@@ -48,8 +49,12 @@ impl Bearer {
             .find(|generation| generation.capability_len() == capability.len())
             .ok_or(BearerError::Capability)?;
         let bytes = CapabilityBytes::new(generation, capability).ok_or(BearerError::Capability)?;
-        let capability = bytes.parse().map_err(|_| BearerError::Capability)?;
-        let key = match capability.method {
+        let clear = bytes.clear().map_err(|_| BearerError::Capability)?;
+        let capability = match bytes.is_sealed() {
+            true => None,
+            false => Some(bytes.parse().map_err(|_| BearerError::Capability)?),
+        };
+        let key = match clear.method {
             SecurityMethod::NoSec => CapabilityKey::new(&[0; 32]),
             _ => CapabilityKey::new(key),
         }
@@ -59,7 +64,7 @@ impl Bearer {
                 SignError::Algorithm(slot) => BearerError::Slot(slot),
                 _ => BearerError::Capability,
             })?;
-        Ok(Self(Arc::new(Inner { capability, signer })))
+        Ok(Self(Arc::new(Inner { bytes, capability, signer })))
     }
 
     /// From a credential that this process issued itself.
@@ -79,22 +84,28 @@ impl Bearer {
         Self::from_parts(&credential.capability, credential.key.expose(), slots)
     }
 
-    /// What the capability says.
+    /// What the capability says; `None` if it is sealed, so that only the device can read it.
     #[must_use]
-    pub fn capability(&self) -> &Capability {
-        &self.0.capability
+    pub fn capability(&self) -> Option<&Capability> {
+        self.0.capability.as_ref()
+    }
+
+    /// The capability as it stands in a CDB.
+    #[must_use]
+    pub fn capability_bytes(&self) -> &CapabilityBytes {
+        &self.0.bytes
     }
 
     /// The method it signs by.
     #[must_use]
     pub fn method(&self) -> SecurityMethod {
-        self.0.capability.method
+        self.0.signer.method()
     }
 
     /// Which generation of commands it is for.
     #[must_use]
     pub fn generation(&self) -> Generation {
-        self.0.capability.generation
+        self.0.bytes.generation()
     }
 
     /// Are digests checked that a device stores, and not the bytes?
@@ -109,6 +120,6 @@ impl Bearer {
 
 impl fmt::Debug for Bearer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Bearer").field(&self.0.capability).finish()
+        f.debug_tuple("Bearer").field(&self.0.bytes).finish()
     }
 }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use sealstone_osd::SecurityMethod;
 use sealstone_seal::SecurityToken;
+use sealstone_seal::mceliece::PublicKey;
 use sealstone_seal::clock::{Advice, DeviceClock, Retry};
 use tokio::time::sleep;
 
@@ -30,8 +31,14 @@ const TEST_UNIT_READY: [u8; 6] = [0; 6];
 const TEST_UNIT_READY_MAX: u32 = 5;
 /// INQUIRY of VPD page B1h: the security token of this nexus.
 const INQUIRY_TOKEN: [u8; 6] = [0x12, 0x01, 0xB1, 0x00, 0xFF, 0x00];
+/// Bytes before the contents of a VPD page.
+const PAGE_HEAD: usize = 4;
 /// Where the token stands in that page.
-const TOKEN_AT: usize = 4;
+const TOKEN_AT: usize = PAGE_HEAD;
+/// Bytes of VPD page C0h that are asked for: more than the longest key has.
+const CIPHER_MAX: usize = 0x1000;
+/// INQUIRY of VPD page C0h: the public key of the device's method cipher.
+const INQUIRY_CIPHER: [u8; 6] = [0x12, 0x01, 0xC0, 0x10, 0x00, 0x00];
 
 /// How a device is talked to.
 #[derive(Clone, Debug)]
@@ -46,6 +53,9 @@ pub struct OsdOptions {
     pub busy_retries_max: u32,
     /// The pause before the first of them; it doubles up to [`OsdOptions::BUSY_PAUSE_MAX`].
     pub busy_pause: Duration,
+    /// Conceal the method of each command by the paper's cipher, for a device that asks for it. Protects nothing
+    /// (`sealstone_seal::mceliece`).
+    pub conceal_method: bool,
     /// Device clock minus ours, milliseconds, as far as the metadata server knows.
     pub clock_offset_ms: i64,
     /// When devices are talked to inside TLS.
@@ -67,6 +77,7 @@ impl OsdOptions {
             reconnect_pause: Duration::from_millis(50),
             busy_retries_max: 10,
             busy_pause: Duration::from_millis(5),
+            conceal_method: false,
             clock_offset_ms: 0,
             tls: TlsPolicy::default(),
         }
@@ -106,6 +117,7 @@ struct Nexus {
     session: Session,
     number: u64,
     token: Option<SecurityToken>,
+    cipher: Option<Arc<PublicKey>>,
 }
 
 /// What one operation has used up of its patience.
@@ -183,7 +195,7 @@ impl OsdClient {
             let sent = assemble(bearer, &draft, time_ms, nexus.token.as_ref(), &*self.0.environment)?;
             let request = ScsiRequest {
                 lun: self.0.lun,
-                cdb: Bytes::copy_from_slice(&sent.signed.cdb),
+                cdb: self.conceal(&nexus, &sent.signed.cdb),
                 data_out: sent.data_out,
                 data_in_max: usize::try_from(sent.signed.data_in_len).unwrap_or(usize::MAX),
                 buffer: core::mem::take(&mut buffer),
@@ -322,9 +334,38 @@ impl OsdClient {
             None if wants_token => self.fetch_token(&session).await?,
             token => token,
         };
-        let nexus = Nexus { session, number: number + 1, token };
+        let cipher = self.fetch_cipher(&session).await?;
+        let nexus = Nexus { session, number: number + 1, token, cipher };
         *held = Some(nexus.clone());
         Ok(nexus)
+    }
+
+    /// The CDB as it goes out.
+    fn conceal(&self, nexus: &Nexus, cdb: &[u8]) -> Bytes {
+        let Some(cipher) = &nexus.cipher else { return Bytes::copy_from_slice(cdb) };
+        let mut concealed = cdb.to_vec();
+        let mut random = |into: &mut [u8]| self.0.environment.fill_random(into);
+        // What cannot be concealed was not signed by us: the device will say so.
+        if let Err(error) = cipher.conceal(&mut concealed, &mut random) {
+            tracing::debug!(%error, "sent in the clear");
+        }
+        concealed.into()
+    }
+
+    /// The key of the cipher that the device asks for.
+    async fn fetch_cipher(&self, session: &Session) -> Result<Option<Arc<PublicKey>>, SessionError> {
+        if !self.0.options.conceal_method {
+            return Ok(None);
+        }
+        let cdb = Bytes::from_static(&INQUIRY_CIPHER);
+        let request = ScsiRequest { lun: self.0.lun, cdb, data_in_max: CIPHER_MAX, ..ScsiRequest::default() };
+        let page = session.execute(request).await?;
+        let length = page.data_in.get(2..PAGE_HEAD).map_or(0, |length| usize::from(length[0]) << 8 | usize::from(length[1]));
+        let key = page.data_in.get(PAGE_HEAD..PAGE_HEAD + length).filter(|_| page.status == 0);
+        match key.map(PublicKey::parse) {
+            Some(Ok(key)) => Ok(Some(Arc::new(key))),
+            Some(Err(_)) | None => Err(SessionError::NoMethodCipher),
+        }
     }
 
     async fn fetch_token(&self, session: &Session) -> Result<Option<SecurityToken>, SessionError> {
@@ -406,6 +447,7 @@ fn doubt(operation: &Operation, proven: bool, patience: &mut Patience) -> Result
 /// Does trying again make no sense?
 const fn is_final(error: &SessionError) -> bool {
     matches!(error, SessionError::LoginRefused { class, .. } if *class == 2)
+        || matches!(error, SessionError::NoMethodCipher)
         || matches!(error, SessionError::Protocol(_) | SessionError::TooLong { .. })
         || matches!(error, SessionError::TargetUnproven | SessionError::Proof(_))
         || matches!(error, SessionError::NoPin | SessionError::Plain)

@@ -106,7 +106,7 @@ fn query(query: Query, question: &Question, filling: Option<&Bearer>) -> Result<
 /// A command with its continuation segment, and in it the capability for a second collection.
 fn continued(command: Command, mut segment: Segment, further: Option<&Bearer>) -> Result<Draft, OsdError> {
     if let Some(further) = further {
-        segment.extensions = vec![further.capability().encode()];
+        segment.extensions = vec![*further.capability_bytes()];
         segment.proofs = vec![[0; PROOF_LEN]];
     }
     let cannot = OsdError::Malformed("the command cannot be encoded");

@@ -132,7 +132,7 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
             let source = CopySource { object: *source, attributes: *attributes, freeze: false, time: 0 };
             let segment = ContinuationSegment {
                 copy_source: Some(source),
-                extensions: vec![reading.capability().encode()],
+                extensions: vec![*reading.capability_bytes()],
                 proofs: vec![[0; PROOF_LEN]],
                 ..ContinuationSegment::default()
             };

@@ -6,6 +6,7 @@
 
 use sealstone_osd::attribute;
 use sealstone_osd::{AttributeId, ObjectType};
+use sealstone_seal::mceliece::Parameters;
 
 use crate::catalog::{NEWEST_NONCE_MS, OLDEST_NONCE_MS};
 use crate::duplicates;
@@ -29,7 +30,8 @@ pub(crate) const CURRENT_COMMAND: u32 = 0xFFFF_FFFE;
 pub(crate) const ALL: u32 = 0xFFFF_FFFF;
 /// First offset in a range that applications may use.
 const APPLICATION: u32 = 0x1_0000;
-/// Pages of ours in each range: the least security method of an object is U+F001h, 1.
+/// Pages of ours in each range: the least security method of an object is U+F001h, 1; the public key of the cipher that
+/// conceals methods on their way is R+F001h, 1.
 pub(crate) const SEALSTONE: u32 = 0xF001;
 /// Which life of the device an object is written in: U+F003h, 1 is the boot epoch. A client that wrote in one life and
 /// flushed in another must not believe that its writes are durable.
@@ -153,6 +155,7 @@ pub(crate) enum Live {
     MemberCount,
     Tracking,
     Profile,
+    MethodCipher,
 }
 
 /// One attribute, or a run of attributes with consecutive numbers.
@@ -191,6 +194,8 @@ const UNLIMITED: &[u8] = &[0xFF; 8];
 const NO_TIME: &[u8] = &[0; 6];
 /// Longest OSD NAME or user name, bytes.
 pub(crate) const NAME_MAX: usize = 256;
+/// Bytes of the longest public key of the method cipher: that of H7.
+const METHOD_CIPHER_MAX: usize = 5 + Parameters::H7.key_bits().div_ceil(8);
 /// Most pages and numbers in one value of the Attributes Access page.
 pub(crate) const ACCESS_NAMES_MAX: usize = 1024;
 /// Largest CDB continuation segment, bytes; attribute R+1/Ah tells it.
@@ -391,6 +396,9 @@ rows! {
     Partition PARTITION + DIGESTS: {
         0x1..=0x1, Exactly(1), Set::Profile, live(Live::Profile);
     }
+    Root ROOT + SEALSTONE: {
+        0x1..=0x1, AtMost(METHOD_CIPHER_MAX), Set::Never, live(Live::MethodCipher);
+    }
     Root ROOT + FROZEN_AUDITS: {
         0x1..=0x40, Exactly(20), Set::Stored, Stored(&[]);
     }
@@ -481,6 +489,7 @@ pub(crate) fn is_security_page(kind: ObjectType, page: u32) -> bool {
 /// The 40 bytes that identify one of our pages on objects of a type.
 pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
     match sort_page(kind, page) {
+        PageKind::Own if page == ROOT + SEALSTONE => Some(*METHOD_CIPHER),
         PageKind::Own if page == base(kind) + SEALSTONE => Some(*SECURITY_FLOOR),
         PageKind::Own if page == base(kind) + LIFE => Some(*DEVICE_LIFE),
         PageKind::Own if page == base(kind) + DUPLICATES => Some(*PARTITION_DUPLICATES),
@@ -493,6 +502,7 @@ pub(crate) fn identification(kind: ObjectType, page: u32) -> Option<[u8; 40]> {
 
 /// Vendor in 8 bytes, name in 32.
 const SECURITY_FLOOR: &[u8; 40] = b"SEALSTONUser Object Security Floor\0\0\0\0\0\0";
+const METHOD_CIPHER: &[u8; 40] = b"SEALSTONMethod Cipher\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const PARTITION_DUPLICATES: &[u8; 40] = b"SEALSTONPartition Duplicates\0\0\0\0\0\0\0\0\0\0\0\0";
 const PARTITION_DIGESTS: &[u8; 40] = b"SEALSTONPartition Stored Digests\0\0\0\0\0\0\0\0";
 const FROZEN_AUDIT_VALUES: &[u8; 40] = b"SEALSTONFrozen Audit Values\0\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -528,7 +538,7 @@ mod tests {
     fn lengths_and_access_agree_with_the_protocols_table() {
         for row in ROWS.iter().copied().flatten().filter(|row| {
             let of_partitions = [PARTITION + DUPLICATES, PARTITION + DIGESTS];
-            let ours = [USER + SEALSTONE, USER + LIFE, ROOT + FROZEN_AUDITS];
+            let ours = [ROOT + SEALSTONE, USER + SEALSTONE, USER + LIFE, ROOT + FROZEN_AUDITS];
             !of_partitions.contains(&row.page) && !ours.contains(&row.page)
         }) {
             for number in [row.first, row.last] {

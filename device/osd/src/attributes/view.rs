@@ -257,6 +257,7 @@ impl View<'_> {
             Live::Tracking => Ok(None),
             Live::NonceListDepth => stored(&u16::MAX.to_be_bytes()),
             Live::KeyIdentifier => Ok(self.key_identifier(id.number)),
+            Live::MethodCipher => Ok(device.concealment.public()),
             Live::DhGroup => {
                 let slot = usize::try_from(id.number & 0xF).unwrap_or(0);
                 Ok(Some(vec![Group::ALL.get(slot).map_or(0, |group| group.code())]))

@@ -121,7 +121,12 @@ pub(super) fn credential(
         permissions,
         descriptor: Descriptor::Partition { scope: Scope::default(), partition: object.partition },
     };
-    Ok(Credential::issue_under(keys, &AlgorithmSlots::DEFAULT, key, &capability)
+    // Where a device takes sealed capabilities it may take no others; for keys themselves it takes open ones.
+    let issue = match key {
+        KeySelector::Working { .. } => Credential::issue_sealed_under,
+        _ => Credential::issue_under,
+    };
+    Ok(issue(keys, &AlgorithmSlots::DEFAULT, key, &capability)
         .map_err(|_| MetaError::Damaged("device keys lack the key that signs"))?)
 }
 
