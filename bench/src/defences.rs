@@ -107,7 +107,12 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     let mut stations = Vec::new();
     for (at, defence) in DEFENCES.iter().enumerate() {
-        stations.push(Station::new(&settings.binary, &folder.path().join(at.to_string()), defence, &runtime)?);
+        stations.push(Station::new(
+            &settings.binary,
+            &folder.path().join(at.to_string()),
+            defence,
+            &runtime,
+        )?);
     }
     let mut rows = Vec::new();
     for work in [Work::Write, Work::Rewrite, Work::Read] {

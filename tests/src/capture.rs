@@ -117,7 +117,8 @@ fn first_pdu(bytes: &[u8]) -> Option<(Option<Captured>, usize)> {
     }
     let mut cdb = header[32..32 + CDB_IN_HEADER].to_vec();
     if ahs > 4 {
-        let tail = usize::from(u16::from_be_bytes([pdu[HEADER_BYTES], pdu[HEADER_BYTES + 1]])).saturating_sub(1);
+        let tail =
+            usize::from(u16::from_be_bytes([pdu[HEADER_BYTES], pdu[HEADER_BYTES + 1]])).saturating_sub(1);
         cdb.extend(pdu[HEADER_BYTES + 4..HEADER_BYTES + ahs].iter().take(tail));
     }
     let data_out = pdu[HEADER_BYTES + ahs..][..data].to_vec();

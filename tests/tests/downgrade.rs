@@ -36,7 +36,8 @@ fn capture(system: &System, put: &[&str]) -> Captured {
     let put = [put, &["put", "--method", "capkey", "-", "/victim"]].concat();
     run_with_input(system.command(&put), GENUINE).ok();
     let is_write = |command: &Captured| {
-        WRITES.contains(&command.service_action()) && command.data_out.windows(GENUINE.len()).any(|part| part == GENUINE)
+        WRITES.contains(&command.service_action())
+            && command.data_out.windows(GENUINE.len()).any(|part| part == GENUINE)
     };
     wiretap.capture(is_write).expect("the write passed the wire")
 }

@@ -423,7 +423,6 @@ fn sign(
     issue(keys, &AlgorithmSlots::DEFAULT, selector, capability)
 }
 
-
 fn capability(
     kind: ObjectType,
     descriptor: Descriptor,

@@ -49,7 +49,13 @@ impl InitiatorDevices {
     /// Devices reached as `dialer` says.
     #[must_use]
     pub fn new(environment: Arc<dyn Environment>, dialer: Box<Dialer>) -> Self {
-        Self { sessions: Mutex::default(), environment, dialer, proofs: Proofs::default(), conceal_method: false }
+        Self {
+            sessions: Mutex::default(),
+            environment,
+            dialer,
+            proofs: Proofs::default(),
+            conceal_method: false,
+        }
     }
 
     /// Proves itself to devices that ask who logs in.

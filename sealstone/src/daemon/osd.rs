@@ -266,7 +266,10 @@ impl OsdDaemon {
             tracing::warn!("--insecure-adhash: data under algorithm F5h can be exchanged on the wire");
         }
         if let Some(cipher) = config.method_cipher {
-            tracing::warn!(cipher = cipher.name(), "--method-cipher: reproduces a paper, and protects nothing");
+            tracing::warn!(
+                cipher = cipher.name(),
+                "--method-cipher: reproduces a paper, and protects nothing"
+            );
         }
         // Before anything is touched: a wrong file must not open the door wider.
         let access = options.access_file.as_deref().map(access::read).transpose()?;

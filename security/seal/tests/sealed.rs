@@ -42,7 +42,9 @@ fn a_sealed_capability_allows_what_the_open_one_does_and_shows_nothing_of_it() {
         assert!(device.permit(&sign(&again, read(OSD2), NOW + 1, &mut random).cdb).is_ok());
         assert_eq!(device.gate.credentials().len(), 1);
         let wire = &bytes[80..184];
-        for part in [&OBJECT.object.to_be_bytes()[..], &capability.audit, &capability.expires_ms.to_be_bytes()[2..]] {
+        for part in
+            [&OBJECT.object.to_be_bytes()[..], &capability.audit, &capability.expires_ms.to_be_bytes()[2..]]
+        {
             assert!(!wire.windows(part.len()).any(|window| window == part));
         }
         // The open one is refused by a device that asks for seals, before its key is looked at.
@@ -128,7 +130,8 @@ fn only_osd2_capabilities_have_room_for_a_seal() {
     let issued = Credential::issue_sealed(&device.keys, &AlgorithmSlots::DEFAULT, &capability);
     assert_eq!(issued.err(), Some(IssueError::NoRoomForSeal(Generation::Osd1)));
     // And format Eh in an OSD-1 CDB is none.
-    let mut bytes = sign(&signer(&device.keys, &capability), read(Generation::Osd1), NOW, &mut random()).cdb.to_vec();
+    let mut bytes =
+        sign(&signer(&device.keys, &capability), read(Generation::Osd1), NOW, &mut random()).cdb.to_vec();
     bytes[80] = 0x0E;
     assert!(matches!(refused(&device, &bytes), Denial::Capability(_)));
 }

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use sealstone_osd::SecurityMethod;
 use sealstone_seal::SecurityToken;
-use sealstone_seal::mceliece::PublicKey;
 use sealstone_seal::clock::{Advice, DeviceClock, Retry};
+use sealstone_seal::mceliece::PublicKey;
 use tokio::time::sleep;
 
 use super::assemble::assemble;
@@ -360,7 +360,10 @@ impl OsdClient {
         let cdb = Bytes::from_static(&INQUIRY_CIPHER);
         let request = ScsiRequest { lun: self.0.lun, cdb, data_in_max: CIPHER_MAX, ..ScsiRequest::default() };
         let page = session.execute(request).await?;
-        let length = page.data_in.get(2..PAGE_HEAD).map_or(0, |length| usize::from(length[0]) << 8 | usize::from(length[1]));
+        let length = page
+            .data_in
+            .get(2..PAGE_HEAD)
+            .map_or(0, |length| usize::from(length[0]) << 8 | usize::from(length[1]));
         let key = page.data_in.get(PAGE_HEAD..PAGE_HEAD + length).filter(|_| page.status == 0);
         match key.map(PublicKey::parse) {
             Some(Ok(key)) => Ok(Some(Arc::new(key))),

@@ -50,9 +50,8 @@ impl Matrix {
 
     /// Column `c` goes to column `order[c]`.
     pub(super) fn permuted(&self, order: &[usize]) -> Self {
-        let permuted = |row: &Word| {
-            order.iter().enumerate().fold(0, |sum, (from, to)| sum | (row >> from & 1) << to)
-        };
+        let permuted =
+            |row: &Word| order.iter().enumerate().fold(0, |sum, (from, to)| sum | (row >> from & 1) << to);
         Self(self.0.iter().map(permuted).collect())
     }
 

@@ -53,7 +53,9 @@ impl Breaker {
         if syndrome != 0 {
             word ^= 1 << self.checks.iter().position(|check| *check == syndrome)?;
         }
-        Some(self.pivots.iter().filter(|(column, _)| word >> column & 1 != 0).fold(0, |sum, (_, of)| sum ^ of))
+        Some(
+            self.pivots.iter().filter(|(column, _)| word >> column & 1 != 0).fold(0, |sum, (_, of)| sum ^ of),
+        )
     }
 }
 
