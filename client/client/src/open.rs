@@ -19,7 +19,7 @@ use crate::{ClientError, Devices, Metadata};
 /// A credential is renewed this long before it expires, milliseconds.
 pub const RENEW_BEFORE_MS: u64 = 5_000;
 /// Renewals for one command at most.
-pub const RENEWALS_MAX: u32 = 3;
+pub(crate) const RENEWALS_MAX: u32 = 3;
 /// Pages of the device list read at most: as many devices as that are 1 048 576.
 const DEVICE_PAGES_MAX: usize = 4096;
 

@@ -262,7 +262,7 @@ impl OsdUnit {
 
     /// A CDB that is concealed as it should not be: nothing in it is to be believed.
     fn not_revealed(&self, nexus: &Nexus, command: &ScsiCommand<'_>, denial: Denial) -> ScsiReply {
-        let row = service_action(command.cdb).and_then(table::find).map(|(row, _)| row);
+        let row = cost::service_action(command.cdb).and_then(table::find).map(|(row, _)| row);
         let ending = Ending::Refused(denial.name());
         let sense = Refusal::Denied(denial).sense(Generation::Osd2);
         self.tell_unread(nexus, row, ending, Verdict::Refused(denial.name()), sense.as_ref());
