@@ -187,6 +187,6 @@ impl Mds {
             return Err(MdsError::refused(ErrorCode::NotFound, "no such device or partition"));
         }
         self.devices_changed.store(true, Ordering::Release);
-        self.key_progress(who, device)
+        self.key_progress(device)
     }
 }
