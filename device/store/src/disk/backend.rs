@@ -123,12 +123,7 @@ impl Pages {
         Self { file, sums, uuid, head, length, end, stopped, unsynced }
     }
 
-    /// By how many bytes the file can still grow, if that is known.
-    pub(crate) fn spare(&self) -> Option<u64> {
-        self.file.spare()
-    }
-
-    pub(crate) fn end(&self) -> u64 {
+    fn end(&self) -> u64 {
         self.end.load(Ordering::Acquire)
     }
 

@@ -276,9 +276,6 @@ impl DiskStore {
             Err(_) => Prepared::default(),
         };
         let bytes = offset..offset.saturating_add(data.len() as u64);
-        if !data.is_empty() && fits.is_ok() {
-            self.room_for_write(id, offset, data.len() as u64)?;
-        }
         self.change(id, Some(bytes), |stage| {
             check_transfer(data.len())?;
             end_of(offset, data.len() as u64)?;

@@ -258,7 +258,6 @@ impl DiskStore {
         }
         self.index.settle(&group);
         self.space.lock().recycle(&group.freed);
-        self.measure_room();
         self.groups.committed.store(number, Ordering::Release);
         Ok(())
     }
@@ -276,7 +275,7 @@ impl DiskStore {
             let space = self.space.lock();
             space.free() < self.low_water && space.pending() > 0
         };
-        if (heavy || held_back || self.is_index_tight()) && !self.groups.gate.holds() {
+        if (heavy || held_back) && !self.groups.gate.holds() {
             // A failure poisons the store; the operation that follows reports it.
             if let Err(error) = self.commit_now() {
                 tracing::error!(%error, "commit before an operation failed");

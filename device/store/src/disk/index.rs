@@ -394,23 +394,6 @@ impl Index {
         !self.layers.read().open.is_empty()
     }
 
-    /// How many changes the open group has, and the memory that they take, about, in bytes.
-    pub(crate) fn open_changes(&self) -> (u64, u64) {
-        let layers = self.layers.read();
-        (layers.open.changes.len() as u64, layers.open.weight as u64)
-    }
-
-    /// Room for more pages, in bytes, if the medium bounds it. What is free within the file counts only where the file
-    /// can grow by less than `plenty`.
-    pub(crate) fn room(&self, plenty: u64) -> Option<u64> {
-        let spare = self.pages.spare()?;
-        if spare >= plenty {
-            return Some(spare);
-        }
-        let used = self.pages.frozen(NAME).used_bytes()?;
-        Some(spare + self.pages.end().saturating_sub(used))
-    }
-
     /// May what was written to the index not be on the medium, whatever the system says?
     pub(crate) fn is_unsynced(&self) -> bool {
         self.pages.is_unsynced()

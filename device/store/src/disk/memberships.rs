@@ -163,7 +163,6 @@ impl DiskStore {
 impl Memberships for DiskStore {
     fn join(&self, collection: ObjectId, member: u64, slot: u32) -> Result<bool, StoreError> {
         self.make_room();
-        self.room_for_records()?;
         let object = ObjectId::new(collection.partition, member);
         let _inside = self.groups.gate.enter();
         self.groups.check()?;

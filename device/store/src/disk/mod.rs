@@ -26,7 +26,6 @@ mod prepared;
 mod punch;
 mod read;
 mod record;
-mod room;
 mod segments;
 mod share;
 mod shares;
@@ -70,7 +69,6 @@ use record::{
     Key, ObjectRecord, Rotten, Value, all_objects, attribute_key, attribute_of, collection_key, object_key,
     object_of,
 };
-use room::Room;
 use segments::Segments;
 use space::{FreeMap, Run};
 use stage::{Stage, Stop};
@@ -163,8 +161,6 @@ pub struct DiskStore {
     capacity_blocks: u64,
     /// Free blocks below which a group that holds back freed ones is closed.
     low_water: u64,
-    /// Room for more records, by the last commit.
-    room: Room,
     /// Keeps its lock, too.
     medium: Arc<dyn Medium>,
 }
@@ -254,7 +250,7 @@ impl DiskStore {
         if writable {
             format::upgrade(&*medium, &found)?;
         }
-        let store = Self {
+        Ok(Self {
             groups: Groups::new(index.stopped()),
             profiles: RwLock::new(survey.profiles),
             index,
@@ -269,11 +265,8 @@ impl DiskStore {
             options,
             capacity_blocks: superblock.capacity_blocks,
             low_water: superblock.reserve_blocks / 2,
-            room: Room::unknown(),
             medium,
-        };
-        store.measure_room();
-        Ok(store)
+        })
     }
 
     /// How the free blocks lie now, and how those lay that were handed out since the store was opened: its
@@ -451,7 +444,6 @@ impl ObjectStore for DiskStore {
 
     fn create(&self, id: ObjectId, kind: ObjectType) -> Result<(), StoreError> {
         self.make_room();
-        self.room_for_records()?;
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
         let _lock = self.lock(id).write();
@@ -527,7 +519,6 @@ impl ObjectStore for DiskStore {
 
     fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError> {
         self.make_room();
-        self.room_for_records()?;
         self.try_share(from, to).map_err(stop_error)?;
         self.changed(to, 0..u64::MAX, false);
         Ok(())
@@ -560,9 +551,6 @@ impl ObjectStore for DiskStore {
 
     fn set_attribute(&self, id: ObjectId, attribute: AttributeId, value: &[u8]) -> Result<(), StoreError> {
         let key = attribute_key(id, attribute);
-        if !value.is_empty() {
-            self.room_for_records()?;
-        }
         self.change(id, None, |stage| {
             let old = match self.index.get(&key)? {
                 Some(Ok(Value::Attribute(old))) => old.len(),

@@ -75,11 +75,6 @@ pub trait MediumFile: Send + Sync {
         self.set_len(length)
     }
 
-    /// By how many bytes the file can grow, if the medium knows; others may take them first.
-    fn spare(&self) -> Option<u64> {
-        None
-    }
-
     /// Fills `into` from `offset`. `UnexpectedEof` if the file ends before.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 

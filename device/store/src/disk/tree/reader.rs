@@ -138,29 +138,6 @@ impl Reader {
         }
     }
 
-    /// Bytes of all pages of our table, by its branches alone; `None` if one cannot be read. All leaves of a tree are
-    /// equally deep.
-    pub(crate) fn used_bytes(&self) -> Option<u64> {
-        let Some(root) = self.records.ok()? else { return Some(0) };
-        let mut used = root.place()?.1;
-        let mut level = vec![root];
-        while let Some(first) = level.first() {
-            if self.try_load(*first, Shape::RECORDS)?.leaf {
-                break;
-            }
-            let mut below = Vec::new();
-            for page in level {
-                let node = self.try_load(page, Shape::RECORDS)?;
-                below.extend((0..=node.count).filter_map(|at| node.child(at)));
-            }
-            for page in &below {
-                used += page.place()?.1;
-            }
-            level = below;
-        }
-        Some(used)
-    }
-
     pub(super) fn records(&self) -> Result<Option<PageRef>, Lost> {
         self.records
     }

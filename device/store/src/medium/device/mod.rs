@@ -395,10 +395,6 @@ impl RegionFile {
 }
 
 impl MediumFile for RegionFile {
-    fn spare(&self) -> Option<u64> {
-        self.medium.regions.read().spare(self.id).ok()
-    }
-
     fn length(&self) -> io::Result<u64> {
         Ok(self.medium.regions.read().get(self.id)?.entry.length)
     }

@@ -125,15 +125,6 @@ impl Regions {
         Ok(())
     }
 
-    /// By how many bytes a region can grow.
-    pub(super) fn spare(&self, id: u64) -> io::Result<u64> {
-        let entry = &self.get(id)?.entry;
-        let had: u64 = entry.extents.iter().map(|extent| u64::from(extent.count)).sum();
-        let leaving: u64 = self.leaving.iter().map(|(_, extent)| u64::from(extent.count)).sum();
-        let free: u64 = self.gaps().iter().map(|gap| u64::from(gap.count)).sum();
-        Ok((had + free + leaving) * UNIT - entry.length)
-    }
-
     /// Are there units that come free with the next durable table?
     pub(super) fn is_leaving(&self) -> bool {
         !self.leaving.is_empty()
