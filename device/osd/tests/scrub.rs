@@ -308,7 +308,7 @@ fn an_index_with_a_rotten_page_is_scrubbed_to_its_end_and_every_loss_has_a_name(
         scrub(&bench);
         assert!(!bench.unit.scrub_state().running, "page {page}");
         let damaged: Vec<ObjectId> = bench.unit.damaged().into_iter().map(|(id, _)| id).collect();
-        let listed = store.list(user(0), 1000).unwrap_or_default();
+        let listed = store.list_known(user(0), 1000).unwrap_or_default();
         for id in listed.into_iter().map(|(id, _)| id).filter(|id| id.object >= OID) {
             let number = id.object - OID;
             let mut buffer = vec![0; (1 + number as usize % 3) * BLOCK as usize];

@@ -18,6 +18,8 @@ const CAPACITY: u64 = 1 << 20;
 /// The table and the files of a store, as docs/design/store.md names them.
 const TABLE: TableDefinition<'static, &[u8; 25], &[u8]> = TableDefinition::new("sealstone");
 const INDEX_FILE: &str = "index.redb";
+/// The copy of its header behind the engine's part of it, in bytes.
+const COPY_LEN: u64 = 4096;
 const SUPERBLOCK: &str = "superblock";
 const SUPERBLOCK_LEN: usize = 512;
 /// Objects that are looked at in a store that opened.
@@ -141,13 +143,14 @@ impl std::fmt::Debug for RamFile {
 
 impl StorageBackend for Engine {
     fn len(&self) -> io::Result<u64> {
-        self.0.length()
+        // The last page is the store's copy of the header.
+        Ok(self.0.length()?.saturating_sub(COPY_LEN))
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.0.read_at(offset, out)
     }
     fn set_len(&self, length: u64) -> io::Result<()> {
-        self.0.as_ref().set_len(length)
+        self.0.as_ref().set_len(length + COPY_LEN)
     }
     fn sync_data(&self) -> io::Result<()> {
         Ok(())
