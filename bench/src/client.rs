@@ -65,7 +65,8 @@ impl Client {
         let url: TargetUrl = osd.url.parse()?;
         let environment = Arc::new(SystemEnvironment);
         let options = OsdOptions::new(&*environment);
-        let client = |dial| OsdClient::new(Arc::new(dial), &url, environment.clone(), options.clone());
+        let client =
+            |dial: TcpDial| OsdClient::new(Arc::new(dial), &url, environment.clone(), options.clone());
         let device = client(TcpDial::new(&url));
         let sealed = client(TcpDial::sealed(&url, osd.pin.parse()?, "bench.sealstone.invalid".to_owned()));
         let anything = Issuer::of(&osd.data, partition(Profile::Blake3))?.anything()?;

@@ -336,7 +336,7 @@ impl OsdDaemon {
             target_config.memory_per_connection_max.min(target_config.memory_max);
         target_config.protocol.ping_after_ms = options.idle_s_max.unwrap_or(IDLE_S_DEFAULT) * 1000;
         target_config.protocol.login_timeout_ms = options.login_s_max.unwrap_or(LOGIN_S_DEFAULT) * 1000;
-        target_config.tls = own.as_ref().map(|own| tls_listener(tls, own, options, data)).transpose()?;
+        target_config.tls = own.as_ref().map(|own| portal_tls(tls, own, options, data)).transpose()?;
         let pdu_ms = options.pdu_s_max.unwrap_or(PDU_S_DEFAULT).saturating_mul(1000);
         target_config.protocol.pdu_timeout_ms = pdu_ms;
         target_config.protocol.transfer_timeout_ms = pdu_ms;
@@ -449,7 +449,7 @@ fn listener_tls(options: &OsdOptions, address: SocketAddr) -> Outcome<TlsName> {
 }
 
 /// TLS of the portal.
-fn tls_listener(tls: TlsName, own: &Identity, options: &OsdOptions, data: &Path) -> Outcome<Tls> {
+fn portal_tls(tls: TlsName, own: &Identity, options: &OsdOptions, data: &Path) -> Outcome<Tls> {
     Ok(Tls {
         mode: if tls == TlsName::Required { TlsMode::Required } else { TlsMode::Optional },
         timeout: Duration::from_secs(options.login_s_max.unwrap_or(LOGIN_S_DEFAULT)),

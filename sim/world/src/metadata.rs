@@ -96,7 +96,7 @@ pub struct ToDevice {
 impl ToDevice {
     /// The way from `from` to the device that a URL names.
     #[must_use]
-    pub fn new(network: &Arc<Network>, from: Host, url: &TargetUrl) -> Arc<dyn Dial> {
+    pub fn way(network: &Arc<Network>, from: Host, url: &TargetUrl) -> Arc<dyn Dial> {
         Arc::new(Self { network: network.clone(), from, place: place_of(&url.target) })
     }
 }
@@ -235,7 +235,7 @@ impl MdsHost {
         };
         let tasks = Tasks::new(self.history.clone());
         let network = self.network.clone();
-        let dialer = Box::new(move |url: &_, _: &_| ToDevice::new(&network, Host::Mds, url));
+        let dialer = Box::new(move |url: &_, _: &_| ToDevice::way(&network, Host::Mds, url));
         let devices = Arc::new(InitiatorDevices::new(self.clock.clone(), dialer));
         let keeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());
         let (stop, stopped) = watch::channel(false);

@@ -73,7 +73,7 @@ impl Workshop {
         let mut options = OsdOptions::new(&*self.clock);
         options.session.command_timeout = self.plan.command_timeout;
         let network = self.network.clone();
-        let dial = Box::new(move |url: &_, _: &_| Ok(ToDevice::new(&network, host, url)));
+        let dial = Box::new(move |url: &_, _: &_| Ok(ToDevice::way(&network, host, url)));
         let pool = DevicePool::new(dial, self.clock.clone(), options);
         let offset = mds.clock_offset_ms();
         Process { host, client: Client::new(mds, pool, self.clock.clone(), offset, self.plan.tuning) }

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
 /// What he does.
-pub enum Relay {
+pub(crate) enum Relay {
     /// Hands bytes on, and remembers those that he sees.
     Bytes,
     /// Answers in plain text himself.
@@ -20,7 +20,7 @@ pub enum Relay {
 }
 
 /// Somebody in between, with the device behind him.
-pub struct Between {
+pub(crate) struct Between {
     device: Daemon,
     pin: String,
     address: String,
@@ -31,7 +31,7 @@ pub struct Between {
 
 impl Between {
     /// In front of this device with this pin.
-    pub fn start(device: Daemon, pin: Pin, relay: Relay) -> Self {
+    pub(crate) fn start(device: Daemon, pin: Pin, relay: Relay) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -65,22 +65,22 @@ impl Between {
     }
 
     /// The device's URL, with our address in it.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         self.device.field("url").replace(self.device.field("address"), &self.address)
     }
 
     /// The device's pin.
-    pub fn pin(&self) -> &str {
+    pub(crate) fn pin(&self) -> &str {
         &self.pin
     }
 
     /// What went through, both ways.
-    pub fn seen(&self) -> Vec<u8> {
+    pub(crate) fn seen(&self) -> Vec<u8> {
         self.seen.lock().expect("nobody panicked").clone()
     }
 
     /// Cut each connection after so many bytes from the client.
-    pub fn cut_after(&self, bytes: usize) {
+    pub(crate) fn cut_after(&self, bytes: usize) {
         self.cut_after.store(bytes, Ordering::SeqCst);
     }
 }
