@@ -155,7 +155,8 @@ fn what_a_read_stumbled_over_is_noted_without_a_pass() {
     let bench = disk.start();
     make(&bench, OID, 10);
     disk.rot(7);
-    let read = Command::Read(Extent { object: user(OID), start: 0, length: 10 * BLOCK });
+    // A part of a unit: whole ones are left to whoever gets their digests.
+    let read = Command::Read(Extent { object: user(OID), start: 7 * BLOCK + 1, length: 100 });
     assert_eq!(run(&bench, read).sense(), (3, 0x1100));
     scrub(&bench);
     assert_eq!(bench.unit.damaged(), [(user(OID), blocks(7, 1))]);

@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 
 use crate::Report;
 use crate::keys::Issuer;
-use crate::worker::{Life, Tally, Worker};
+use crate::worker::{self, Life, Tally, Worker};
 
 /// Partition of the first worker.
 const PARTITION: u64 = 0x10000;
@@ -162,7 +162,8 @@ impl Rig {
             made.extend(["--device", looped.as_ref().map_or(text(&raw), |looped| &looped.0)]);
         }
         run(&[&["osd", "init", "--data", text(&data)], &made[..]].concat()).ok();
-        let partitions = (0..workers as u64).map(|number| PARTITION + number);
+        let partitions = (0..workers as u64)
+            .flat_map(|number| [PARTITION, worker::SNAPSHOT, worker::CLONE].map(|first| first + number));
         let zeros = || Arc::new((0..workers).map(|_| AtomicU64::new(0)).collect());
         Some(Self {
             ground,

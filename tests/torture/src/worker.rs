@@ -33,8 +33,8 @@ const ATTRIBUTES: u32 = 4;
 /// Attributes of an object that name a collection.
 const MEMBERSHIPS: u32 = 3;
 /// The snapshot of the first worker's partition, and the clone.
-const SNAPSHOT: u64 = 0x20000;
-const CLONE: u64 = 0x30000;
+pub(crate) const SNAPSHOT: u64 = 0x20000;
+pub(crate) const CLONE: u64 = 0x30000;
 
 /// What all workers count.
 #[derive(Debug, Default)]
