@@ -51,10 +51,29 @@ fn keys(hash: Hash) -> Keys {
 fn keystore_seeds() -> Vec<Vec<u8>> {
     let mut bare = Keys::factory(Hash::Sha1, &initial(), [1; 20]);
     bare.format();
-    [keys(Hash::Sha1), keys(Hash::Sha256), bare].iter().map(|keys| keys.encode().to_vec()).collect()
+    let mut all: Vec<Vec<u8>> =
+        [keys(Hash::Sha1), keys(Hash::Sha256), bare].iter().map(|keys| keys.encode().to_vec()).collect();
+    let keys = keys(Hash::Sha256);
+    all.push(keys.encode_top().to_vec());
+    all.extend(keys.partitions().filter_map(|id| Some(keys.encode_partition(id)?.to_vec())));
+    all
+}
+
+/// The same keys in parts, as a manager keeps them.
+fn keystore_parts(input: &[u8]) {
+    if let Ok(keys) = Keys::decode_top(input) {
+        assert_eq!(keys.encode_top().len(), input.len());
+    }
+    let mut keys = keys(Hash::Sha256);
+    if keys.put_partition(3, input).is_ok() {
+        let wire = keys.encode_partition(3).expect("it was put");
+        assert_eq!(wire.len(), input.len());
+        keys.put_partition(4, &wire).expect("our own encoding");
+    }
 }
 
 fn keystore(input: &[u8]) {
+    keystore_parts(input);
     let Ok(keys) = Keys::decode(input) else { return };
     let wire = keys.encode();
     assert_eq!(wire.len(), input.len());
@@ -69,7 +88,7 @@ pub(crate) const KEYSTORE: Target = Target {
     seeds: keystore_seeds,
     cost: 60,
     quarantine: None,
-    covers: &["seal::KeyHierarchy::decode"],
+    covers: &["seal::KeyHierarchy::decode", "seal::KeyHierarchy::decode_top", "seal::KeyHierarchy::put_partition"],
 };
 
 /// The objects of a device.

@@ -227,11 +227,11 @@ impl DeviceTable {
     }
 
     /// Keys that wait to be changed, devices among them with a problem.
-    pub(crate) fn keys_open(&self, device: Option<DeviceId>) -> (u64, u32) {
+    pub(crate) fn keys_open(&self, device: Option<DeviceId>, now_ms: u64) -> (u64, u32) {
         let table = self.0.read();
         let chosen = table.iter().filter(|(id, _)| device.is_none_or(|device| device == **id));
         chosen.fold((0, 0), |(open, stuck), (_, known)| {
-            let own = known.book.open_count();
+            let own = known.book.open_count(now_ms);
             (open + own, stuck + u32::from(own > 0 && known.problem.is_some()))
         })
     }

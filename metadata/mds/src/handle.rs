@@ -200,9 +200,9 @@ impl Mds {
             | Request::GrantHolders { .. }) => self.people(who, request, now_ms, rng),
             Request::KeyList { device, from } => self.key_list(device, from),
             Request::KeyRotate { level, device, partition, revoke } => {
-                self.key_rotate(who, level, device, partition, revoke)
+                self.key_rotate(who, level, device, partition, revoke, now_ms)
             }
-            Request::KeyProgress { device } => self.key_progress(device),
+            Request::KeyProgress { device } => self.key_progress(device, now_ms),
         }
     }
 

@@ -135,8 +135,8 @@ impl Mds {
         Ok(Response::Keys { keys, next })
     }
 
-    pub(crate) fn key_progress(&self, device: Option<DeviceId>) -> Result<Response> {
-        let (open, stuck) = self.devices.keys_open(device);
+    pub(crate) fn key_progress(&self, device: Option<DeviceId>, now_ms: u64) -> Result<Response> {
+        let (open, stuck) = self.devices.keys_open(device, now_ms);
         let changed = self.counters.keys_changed.load(Ordering::Relaxed);
         Ok(Response::KeyProgress { open, stuck, changed })
     }
@@ -149,6 +149,7 @@ impl Mds {
         device: Option<DeviceId>,
         partition: Option<u64>,
         revoke: bool,
+        now_ms: u64,
     ) -> Result<Response> {
         who.needs_admin()?;
         let above = matches!(level, KeyLevel::Master | KeyLevel::Root);
@@ -187,6 +188,6 @@ impl Mds {
             return Err(MdsError::refused(ErrorCode::NotFound, "no such device or partition"));
         }
         self.devices_changed.store(true, Ordering::Release);
-        self.key_progress(device)
+        self.key_progress(device, now_ms)
     }
 }

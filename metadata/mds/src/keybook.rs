@@ -12,6 +12,7 @@ mod apply;
 mod plan;
 mod step;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use sealstone_crypto::RustCrypto;
@@ -220,10 +221,10 @@ pub(crate) fn fresh(initial: &InitialKey, system_id: [u8; 20], partitions: u64) 
 fn add_partitions(keys: &mut Keys, book: &mut Book, partitions: u64) -> bool {
     let mut added = false;
     for id in file_partitions(partitions) {
-        if !book.parts.contains_key(&id) {
+        if let Entry::Vacant(place) = book.parts.entry(id) {
             // The keys that the device gives a new partition; from the next plan on others.
-            let known = keys.add_partition(id).is_ok();
-            book.parts.insert(id, if known { Part::factory() } else { Part::default() });
+            let known = keys.add_partition(id).is_ok() || keys.add_partition_unset(id).is_err();
+            place.insert(if known { Part::factory() } else { Part::default() });
             added = true;
         }
     }
@@ -487,10 +488,14 @@ impl Book {
         std::iter::once(pair).chain(working).collect()
     }
 
-    /// Keys that are asked for, due to an interruption, or under way.
-    pub(crate) fn open_count(&self) -> u64 {
+    /// Keys that are asked for or under way; a partition with a superseded version that is to be overwritten by now is
+    /// one, so that a revocation is not over before the last old key is gone.
+    pub(crate) fn open_count(&self, now_ms: u64) -> u64 {
         let top = u64::from(self.pending.is_some() || self.asked != 0);
-        let open = |part: &&Part| part.pending.is_some() || part.asked != 0 || part.versions.is_empty();
+        let dying = |part: &Part| part.versions.iter().any(|version| version.dead_ms <= now_ms);
+        let open = |part: &&Part| {
+            part.pending.is_some() || part.asked != 0 || part.versions.is_empty() || dying(part)
+        };
         top + self.parts.values().filter(open).count() as u64
     }
 }

@@ -8,7 +8,7 @@ use common::*;
 use proptest::prelude::*;
 use sealstone_crypto::{ParkingLot, RustCrypto};
 use sealstone_osd::{Capability, Generation, SecurityMethod};
-use sealstone_seal::hierarchy::{FACTORY_KEY_VERSION, WORKING_KEYS};
+use sealstone_seal::hierarchy::{FACTORY_KEY_VERSION, WORKING_KEYS, derive_pair};
 use sealstone_seal::keystore::KeystoreError;
 use sealstone_seal::*;
 
@@ -281,6 +281,45 @@ fn a_stored_hierarchy_signs_as_before() {
         longer.push(0);
         assert_eq!(Keys::decode(&longer).err(), Some(KeystoreError::Malformed));
     }
+}
+
+#[test]
+fn a_hierarchy_in_parts_is_the_whole_one_and_damaged_parts_are_none() {
+    for hash in [Hash::Sha1, Hash::Sha256] {
+        let mut keys = Keys::factory(hash, &InitialKey::new(&[0x5A; 32]).unwrap(), SYSTEM);
+        keys.add_partition(PARTITION).unwrap();
+        keys.set_working(PARTITION, 5, &[7; 20], [8; 7]).unwrap();
+        let pair = derive_pair::<RustCrypto>(hash, &GenerationKey::new(&[3; 32]).unwrap(), &[4; 20]);
+        keys.propose_master(pair);
+        let top = keys.encode_top();
+        let mut back = Keys::decode_top(&top).unwrap();
+        assert!(keys.encode_partition(PARTITION + 1).is_none());
+        for partition in [0, PARTITION] {
+            let part = keys.encode_partition(partition).unwrap();
+            for cut in 0..part.len() {
+                assert!(back.put_partition(9, &part[..cut]).is_err(), "{cut}");
+            }
+            assert!(back.put_partition(9, &[&part[..], &[0]].concat()).is_err());
+            assert!(back.put_partition(9, &top).is_err(), "another kind of part");
+            back.put_partition(partition, &part).unwrap();
+        }
+        assert_eq!(signatures(&back), signatures(&keys));
+        assert_eq!(signature(&back, KeySelector::NextMaster), signature(&keys, KeySelector::NextMaster));
+        assert!(signature(&back, KeySelector::NextMaster).is_some());
+        assert_eq!(*back.encode_top(), *top);
+        for cut in 0..top.len() {
+            assert!(Keys::decode_top(&top[..cut]).is_err(), "{cut}");
+        }
+    }
+}
+
+#[test]
+fn identifiers_tell_keys_and_settings_of_one_key_apart() {
+    let keys = keys();
+    let [master, root] = [KeySelector::Master, KeySelector::Root].map(|key| keys.signing_key(key).unwrap());
+    let all = [master.identifier(1), master.identifier(2), root.identifier(1)];
+    assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
+    assert_eq!(all[0], master.identifier(1));
 }
 
 #[test]
