@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::cli::{Cli, Command, ConfigCommand};
-use crate::command::{block_on, files, session, transfer, users};
+use crate::command::{block_on, files, groups, session, transfer, users};
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 
@@ -58,6 +58,8 @@ fn run(cli: Cli, output: Output) -> Outcome {
         Command::Osd(command) => daemon::osd::command(output, command),
         Command::Mds(command) => daemon::mds::command(global, output, command),
         Command::User(command) => block_on(users::run(global, output, &command)),
+        Command::Group(command) => block_on(groups::run(global, output, &command)),
+        Command::Enrol(arguments) => block_on(session::enrol(global, output, &arguments)),
         Command::Login(arguments) => block_on(session::login(global, output, &arguments)),
         Command::Block(command) => command::block::command(output, command),
         Command::Scrub(arguments) => command::scrub::command(output, &arguments),
@@ -72,6 +74,8 @@ fn run(cli: Cli, output: Output) -> Outcome {
         Command::Mv(arguments) => block_on(files::mv(global, output, &arguments)),
         Command::Rm(arguments) => block_on(files::rm(global, output, &arguments)),
         Command::Chmod(arguments) => block_on(files::chmod(global, output, &arguments)),
+        Command::Chown(arguments) => block_on(files::chown(global, output, &arguments)),
+        Command::Chgrp(arguments) => block_on(files::chgrp(global, output, &arguments)),
         Command::Df => block_on(files::df(global, output)),
         Command::Config(ConfigCommand::Example { daemon }) => {
             let text = config::example(&daemon)?;

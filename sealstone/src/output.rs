@@ -148,6 +148,16 @@ pub(crate) fn mode_string(directory: bool, mode: u16) -> String {
         for (bit, letter) in [(4, 'r'), (2, 'w'), (1, 'x')] {
             text.push(if mode >> shift & bit != 0 { letter } else { '-' });
         }
+        // Set-user, set-group and sticky bit take the place of an x, as in `ls -l`.
+        let (bit, with_x, without) = match shift {
+            6 => (0o4000, 's', 'S'),
+            3 => (0o2000, 's', 'S'),
+            _ => (0o1000, 't', 'T'),
+        };
+        if mode & bit != 0 {
+            let x = text.pop() == Some('x');
+            text.push(if x { with_x } else { without });
+        }
     }
     text
 }
@@ -171,6 +181,9 @@ mod tests {
     fn modes_read_as_letters() {
         assert_eq!(mode_string(true, 0o755), "drwxr-xr-x");
         assert_eq!(mode_string(false, 0o640), "-rw-r-----");
+        assert_eq!(mode_string(true, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_string(true, 0o2750), "drwxr-s---");
+        assert_eq!(mode_string(false, 0o7644), "-rwSr-Sr-T");
     }
 
     /// What people write is what they mean, and overflow is said.

@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicI64;
 
 use sealstone_initiator::{Environment, OsdOptions, Proofs, SystemEnvironment};
 use sealstone_mds_protocol::{
-    Access, Device, DirEntry, FileKind, FilePath, Method, Name, PAGE_MAX, Request, Response, Stat, User,
-    UserName,
+    Access, Device, DirEntry, FileKind, FilePath, GroupName, Method, Name, PAGE_MAX, Request, Response, Role,
+    Stat, UserName,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -48,7 +48,7 @@ const REMOVE_STEPS_MAX: u32 = 1_000_000;
 /// # }
 /// ```
 pub struct Client<M = Mds, D = DevicePool> {
-    core: Arc<Core<M, D>>,
+    pub(crate) core: Arc<Core<M, D>>,
 }
 
 impl<M, D> Clone for Client<M, D> {
@@ -75,8 +75,10 @@ pub struct DiskFree {
 pub struct WhoAmI {
     /// Account.
     pub user: UserName,
-    /// May administer.
-    pub admin: bool,
+    /// What it may do.
+    pub role: Role,
+    /// Its groups.
+    pub groups: Vec<GroupName>,
     /// When the session ends, milliseconds since 1970.
     pub expires_ms: u64,
 }
@@ -106,10 +108,22 @@ impl Client {
         password: &[u8],
         proofs: Proofs,
     ) -> Result<Self, ClientError> {
+        Self::connect_with(server, pin, MdsOptions::default(), user, password, proofs).await
+    }
+
+    /// [`Client::connect_proving`], with settings of its own: the suite of the account among them.
+    pub(crate) async fn connect_with(
+        server: &str,
+        pin: Fingerprint,
+        options: MdsOptions,
+        user: &str,
+        password: &[u8],
+        proofs: Proofs,
+    ) -> Result<Self, ClientError> {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
         let user = user_name(user)?;
         let dial = Arc::new(tls(server, pin));
-        let mds = Mds::login(dial, environment.clone(), MdsOptions::default(), &user, password).await?;
+        let mds = Mds::login(dial, environment.clone(), options, &user, password).await?;
         Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), proofs))
     }
 
@@ -171,25 +185,9 @@ impl Client {
         self.core.devices.close().await;
         self.core.metadata.logout().await
     }
-
-    /// Adds an account (administrators). Runs Argon2id.
-    ///
-    /// # Errors
-    /// `Refused` with `Exists` or `Denied` among others.
-    pub async fn add_user(&self, name: &str, password: &[u8], admin: bool) -> Result<(), ClientError> {
-        self.core.metadata.register(&user_name(name)?, password, admin, false).await
-    }
-
-    /// Changes the password of an account: one's own, or anybody's for administrators. Runs Argon2id.
-    ///
-    /// # Errors
-    /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn set_password(&self, name: &str, password: &[u8]) -> Result<(), ClientError> {
-        self.core.metadata.register(&user_name(name)?, password, false, true).await
-    }
 }
 
-fn tls(server: &str, pin: Fingerprint) -> impl MdsDial {
+pub(crate) fn tls(server: &str, pin: Fingerprint) -> impl MdsDial {
     TlsDial { address: server.to_owned(), pin, timeout: CONNECT_TIMEOUT }
 }
 
@@ -251,7 +249,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     /// `SessionOver`, `Connection`; as for all methods here.
     pub async fn whoami(&self) -> Result<WhoAmI, ClientError> {
         let answer = self.core.metadata.call(Request::WhoAmI {}).await?;
-        expect!(answer, Response::WhoAmI { user, admin, expires_ms, .. } => WhoAmI { user, admin, expires_ms })
+        expect!(answer, Response::WhoAmI { user, role, groups, expires_ms, .. } => WhoAmI { user, role, groups, expires_ms })
     }
 
     /// What is known of a file or directory.
@@ -392,46 +390,6 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         let answer = self.core.metadata.call(Request::DiskFree {}).await?;
         expect!(answer, Response::DiskFree { total, used, active, devices } => DiskFree { total, used, active, devices })
     }
-
-    /// All accounts (administrators).
-    ///
-    /// # Errors
-    /// `Refused` with `Denied` among others.
-    pub async fn users(&self) -> Result<Vec<User>, ClientError> {
-        let mut all: Vec<User> = Vec::new();
-        loop {
-            let after = all.last().map(|user| user.name.clone());
-            let request = Request::UserList { after: after.clone(), limit: PAGE_MAX };
-            let answer = self.core.metadata.call(request).await?;
-            let (users, more) = expect!(answer, Response::Users { users, more } => (users, more))?;
-            let last = users.last().map(|user| user.name.clone());
-            if last.is_some() && last <= after {
-                return Err(ClientError::Protocol("the list of accounts does not ascend"));
-            }
-            all.extend(users);
-            if !more || last.is_none() {
-                return Ok(all);
-            }
-        }
-    }
-
-    /// Lets an account log in or not (administrators).
-    ///
-    /// # Errors
-    /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn set_user_enabled(&self, name: &str, enabled: bool) -> Result<(), ClientError> {
-        let request = Request::UserSetEnabled { name: user_name(name)?, enabled };
-        expect!(self.core.metadata.call(request).await?, Response::Done {} => ())
-    }
-
-    /// Removes an account (administrators).
-    ///
-    /// # Errors
-    /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn remove_user(&self, name: &str) -> Result<(), ClientError> {
-        let request = Request::UserRemove { name: user_name(name)? };
-        expect!(self.core.metadata.call(request).await?, Response::Done {} => ())
-    }
 }
 
 /// The entries of a directory, in byte order of their names.
@@ -520,11 +478,11 @@ impl<M: Metadata, D: Devices> OpenFile<M, D> {
 }
 
 /// A path as the caller wrote it.
-fn file_path(text: &str) -> Result<FilePath, ClientError> {
+pub(crate) fn file_path(text: &str) -> Result<FilePath, ClientError> {
     FilePath::new(text).map_err(ClientError::Name)
 }
 
 /// An account's name as the caller wrote it.
-fn user_name(text: &str) -> Result<UserName, ClientError> {
+pub(crate) fn user_name(text: &str) -> Result<UserName, ClientError> {
     UserName::new(text).map_err(ClientError::Name)
 }

@@ -60,6 +60,12 @@ pub enum ClientError {
     /// Wrong name or password.
     #[error("wrong user name or password")]
     LoginRefused,
+    /// The code is not the account's, was used, or has expired.
+    #[error("wrong, used or expired enrolment code")]
+    EnrolmentRefused,
+    /// A file is no service's key.
+    #[error("not a key file: {0}")]
+    KeyFile(&'static str),
     /// Too many attempts; wait.
     #[error("the metadata server wants {retry_ms} ms of patience before the next try")]
     LoginBusy {
@@ -123,7 +129,7 @@ impl ClientError {
             Self::Refused(failure) => failure.code.exit_code(),
             Self::Name(_) => 2,
             Self::Device { error, .. } if error.is_denied() || error.is_not_admitted() => 3,
-            Self::SessionOver | Self::LoginRefused | Self::WrongCertificate => 3,
+            Self::SessionOver | Self::LoginRefused | Self::EnrolmentRefused | Self::WrongCertificate => 3,
             _ => 1,
         }
     }

@@ -14,9 +14,11 @@ mod error;
 mod get;
 mod mds;
 mod open;
+mod people;
 mod pool;
 mod put;
 mod seam;
+mod service_key;
 mod session_file;
 pub mod tls;
 mod tuning;
@@ -27,15 +29,17 @@ pub use error::ClientError;
 pub use get::GetOptions;
 pub use mds::{Channel, Mds, MdsDial, MdsOptions, SessionTicket, Stream, TlsDial};
 pub use open::RENEW_BEFORE_MS;
+pub use people::EnrolmentCode;
 pub use pool::{DevicePool, DialFactory};
 pub use put::PutOptions;
 pub use sealstone_initiator::{
     Environment, OsdError, OsdOptions, Proof, ProofError, Proofs, SystemEnvironment, chap,
 };
 pub use sealstone_mds_protocol::{
-    Checksum, ChecksumKind, Device, DeviceId, DeviceProblem, DirEntry, FileKind, FilePath, Method, Name,
-    ProblemKind, Stat, User, UserName,
+    AccountKind, Checksum, ChecksumKind, Device, DeviceId, DeviceProblem, DirEntry, FileKind, FilePath,
+    Group, GroupName, Holder, Method, Name, ProblemKind, Role, Stat, User, UserName,
 };
 pub use seam::{Devices, Metadata};
+pub use service_key::ServiceKey;
 pub use session_file::{SESSION_FILE_MAX, SavedSession};
 pub use tuning::{COMMAND_BYTES_MAX, COMMAND_BYTES_MIN, DEPTH_MAX, MEMORY_BYTES_MIN, SMALL_FILE_MAX, Tuning};

@@ -86,7 +86,6 @@ async fn speak(mut stream: DuplexStream, script: Arc<Mutex<Vec<u8>>>) -> Option<
                     epoch: 0,
                     expires_ms: u64::MAX,
                     idle_s: 60,
-                    rekey_records: 0,
                     roles: Text::truncated("user"),
                     confirm: [0; 32],
                 };

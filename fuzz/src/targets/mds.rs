@@ -1,16 +1,18 @@
 //! `sealstone-mds-protocol`: frames, login bodies, requests, responses, layouts, names.
 
 use sealstone_mds_protocol::login::{
-    KE1_BYTES, KE2_BYTES, KE3_BYTES, LoginChallenge, LoginError, LoginErrorCode, LoginFinish, LoginOk,
-    LoginStart, Logout, REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES, REGISTRATION_UPLOAD_BYTES,
-    RegisterResponse, RegisterStart, RegisterUpload, Rekey, Resume, Retry, SUITE_LIGHT,
+    KE1_BYTES, KE2_BYTES, KE3_BYTES, LoginAgain, LoginChallenge, LoginError, LoginErrorCode, LoginFinish,
+    LoginOk, LoginStart, Logout, REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES,
+    REGISTRATION_UPLOAD_BYTES, RegisterOk, RegisterResponse, RegisterStart, RegisterUpload, Resume, Retry,
+    SUITE_LIGHT, SUITE_SERVICE_A,
 };
 use sealstone_mds_protocol::{
-    Access, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceId, DevicePin,
-    DeviceProblem, DeviceState, DirEntry, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader,
-    Grant, HEADER_BYTES, Handle, InodeId, IntentId, Layout, MessageType, Method, Name, NewDevice, ObjectRef,
-    OpenedFile, PinKind, ProblemKind, REQUESTS, RESPONSES, Request, Response, SCHEMA, STRIPE_UNIT_MIN,
-    Secret, Stat, Text, User, UserName, Wire, Writer, decode_message, frame,
+    Access, AccountKind, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceId,
+    DevicePin, DeviceProblem, DeviceState, DirEntry, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath,
+    FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle, Holder, InodeId, IntentId, Layout,
+    MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, ProblemKind, REQUESTS, RESPONSES,
+    Request, Response, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName, Wire, Writer,
+    decode_message, frame,
 };
 use sealstone_osd::ObjectId;
 
@@ -30,6 +32,10 @@ fn path(text: &str) -> FilePath {
 
 pub(crate) fn user(text: &str) -> UserName {
     UserName::new(text).expect("a proper account")
+}
+
+fn group(text: &str) -> GroupName {
+    GroupName::new(text).expect("a proper group")
 }
 
 fn text<const MAX: usize>(text: &str) -> Text<MAX> {
@@ -57,7 +63,8 @@ fn login_body(kind: MessageType, bytes: &[u8]) -> bool {
         MessageType::LoginFinish => one::<LoginFinish>(bytes),
         MessageType::LoginOk => one::<LoginOk>(bytes),
         MessageType::Resume => one::<Resume>(bytes),
-        MessageType::Rekey | MessageType::RekeyOk => one::<Rekey>(bytes),
+        MessageType::LoginAgain => one::<LoginAgain>(bytes),
+        MessageType::RegisterOk => one::<RegisterOk>(bytes),
         MessageType::Logout | MessageType::LogoutOk => one::<Logout>(bytes),
         MessageType::Retry => one::<Retry>(bytes),
         MessageType::RegisterStart => one::<RegisterStart>(bytes),
@@ -78,21 +85,25 @@ fn login_messages() -> Vec<(MessageType, Vec<u8>)> {
         epoch: 0,
         expires_ms: 7,
         idle_s: 8,
-        rekey_records: 0,
-        roles: text("user,admin"),
+        roles: text("read-only"),
         confirm: [9; 32],
     };
-    let code = text("one-time-code");
-    let upload =
-        RegisterUpload { user: user("bob"), code: text("x"), record: [1; REGISTRATION_UPLOAD_BYTES] };
+    let code = |text: &[u8]| Secret::new(text.to_vec()).expect("a short code");
+    let upload = RegisterUpload {
+        user: user("bob"),
+        code: code(b"x"),
+        record: [1; REGISTRATION_UPLOAD_BYTES],
+        suite: SUITE_LIGHT,
+    };
+    let code = code(b"one-time-code");
     vec![
         (MessageType::LoginStart, body(&start)),
         (MessageType::LoginChallenge, body(&challenge)),
         (MessageType::LoginFinish, body(&LoginFinish { login_id: [2; 16], ke3: [5; KE3_BYTES] })),
         (MessageType::LoginOk, body(&ok)),
         (MessageType::Resume, body(&Resume { session: [6; 16], nonce: [1; 16], mac: [2; 32] })),
-        (MessageType::Rekey, body(&Rekey { epoch: 1, share: [3; 32] })),
-        (MessageType::RekeyOk, body(&Rekey { epoch: 1, share: [4; 32] })),
+        (MessageType::LoginAgain, body(&LoginAgain { cookie: [7; 40], start })),
+        (MessageType::RegisterOk, body(&RegisterOk { time_ms: 9 })),
         (MessageType::Logout, body(&Logout { session: [6; 16], flags: 1 })),
         (MessageType::LogoutOk, body(&Logout { session: [6; 16], flags: 0 })),
         (MessageType::Retry, body(&Retry { cookie: [7; 40], retry_ms: 9 })),
@@ -213,12 +224,24 @@ pub(crate) fn requests() -> Vec<Request> {
             name: user("bob"),
             record: [2; REGISTRATION_UPLOAD_BYTES],
             suite: SUITE_LIGHT,
-            admin: true,
+            role: Role::Admin,
             replace: false,
         },
         Request::UserList { after: None, limit: 3 },
         Request::UserSetEnabled { name: user("bob"), enabled: false },
         Request::UserRemove { name: user("bob") },
+        Request::UserSetRole { name: user("bob"), role: Role::Operator },
+        Request::GroupCreate { name: group("staff") },
+        Request::GroupRemove { name: group("staff") },
+        Request::GroupAddMember { group: group("staff"), user: user("bob") },
+        Request::GroupRemoveMember { group: group("staff"), user: user("bob") },
+        Request::GroupList { after: Some(group("a")), limit: 4 },
+        Request::GroupMembers { group: group("staff"), after: None, limit: 4 },
+        Request::SetOwner { path: path("/g"), owner: Some(user("bob")), group: Some(None) },
+        Request::SetOwner { path: path("/g"), owner: None, group: Some(Some(group("staff"))) },
+        Request::UserInvite { name: user("eve"), role: Role::ReadOnly, lifetime_s: 60, replace: false },
+        Request::UserRetireKey { name: user("backup"), suite: SUITE_SERVICE_A },
+        Request::GrantHolders { path: path("/f") },
     ]
 }
 
@@ -277,6 +300,7 @@ fn stat() -> Stat {
         kind: FileKind::File,
         mode: 0o644,
         owner: user("alice"),
+        group: Some(group("staff")),
         size: 9,
         version: 1,
         mtime_ms: 1,
@@ -310,7 +334,18 @@ pub(crate) fn responses() -> Vec<Response> {
         problem: Some(DeviceProblem { kind: ProblemKind::Denied, said: text("another key") }),
     };
     let entry = DirEntry { name: name("f"), stat: stat() };
-    let account = User { name: user("bob"), admin: true, enabled: true, created_ms: 1 };
+    let account = User {
+        name: user("bob"),
+        role: Role::Admin,
+        kind: AccountKind::Service,
+        enabled: true,
+        created_ms: 1,
+        suites: vec![SUITE_SERVICE_A],
+        code_until_ms: Some(2),
+    };
+    let holder =
+        Holder { user: user("bob"), session: [6; 16], object: objects(1)[0], writes: true, expires_ms: 9 };
+    let code = Secret::new(b"abcd".to_vec()).expect("a short code");
     let created = CreatedFile {
         intent: IntentId(1),
         inode: InodeId(2),
@@ -321,7 +356,13 @@ pub(crate) fn responses() -> Vec<Response> {
     vec![
         Response::Failed { failure: Failure::new(ErrorCode::ALL[0], "why") },
         Response::Hello { version: 1, software: text("fuzz"), server_id: [1; 16], time_ms: 2 },
-        Response::WhoAmI { user: user("alice"), admin: false, session: [6; 16], expires_ms: 9 },
+        Response::WhoAmI {
+            user: user("alice"),
+            role: Role::User,
+            groups: vec![group("staff"); 2],
+            session: [6; 16],
+            expires_ms: 9,
+        },
         Response::ServerInfo {
             time_ms: 1,
             method_floor: Method::CmdRsp,
@@ -344,6 +385,10 @@ pub(crate) fn responses() -> Vec<Response> {
         Response::Device { device },
         Response::UserRegisterStart { response: [1; REGISTRATION_RESPONSE_BYTES] },
         Response::Users { users: vec![account; 2], more: false },
+        Response::Groups { groups: vec![Group { name: group("staff"), created_ms: 1 }; 2], more: true },
+        Response::Members { members: vec![user("bob"); 2], more: false },
+        Response::Invitation { code, expires_ms: 5 },
+        Response::Holders { holders: vec![holder; 2], complete: true },
     ]
 }
 

@@ -11,8 +11,8 @@ use sealstone_mds_protocol::login::{
     LoginError, LoginOk, Logout, Resume, SUITE_LIGHT, SUITE_STANDARD, SessionId,
 };
 use sealstone_mds_protocol::{
-    ErrorCode, FrameHeader, HEADER_BYTES, MessageType, Request, Response, decode_message, encode_message,
-    frame,
+    ErrorCode, FrameHeader, HEADER_BYTES, MessageType, Request, Response, Role, decode_message,
+    encode_message, frame,
 };
 
 use super::login::{NOW_MS, log_in};
@@ -57,7 +57,7 @@ fn world() -> &'static World {
             name: user(USER),
             record,
             suite: SUITE_LIGHT,
-            admin: false,
+            role: Role::User,
             replace: false,
         };
         assert_eq!(ask(end, &mut rng), Response::Done {});

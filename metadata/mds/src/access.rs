@@ -1,10 +1,13 @@
 //! Who may do what to a file or directory.
 //!
-//! Does: owner and others, the sticky bit, administrators. Does not: groups; there are none yet.
-//! Truth: POSIX.1-2017 4.5 and 4.3 with an empty group class; docs/standards/mds.md §5.3.
+//! Does: owner, group and others, the sticky bit, administrators. Does not: roles; `roles` decides before it what a
+//! role may ask for at all.
+//! Truth: POSIX.1-2017 4.5 and 4.3; docs/standards/mds.md §5.3.
+
+use std::sync::Arc;
 
 use sealstone_mds_protocol::login::SessionId;
-use sealstone_mds_protocol::{ErrorCode, UserName};
+use sealstone_mds_protocol::{ErrorCode, GroupName, Role, UserName};
 
 use crate::error::{MdsError, Result};
 use crate::records::Inode;
@@ -13,14 +16,20 @@ use crate::records::Inode;
 pub const MODE_MASK: u16 = 0o7777;
 /// Entries of a directory with this bit may be removed by their owner and the directory's owner only.
 pub const STICKY: u16 = 0o1000;
+/// On a directory: what is made in it has its group. On a file: kept, without a meaning here.
+pub const SETGID: u16 = 0o2000;
+/// Kept, without a meaning here.
+pub const SETUID: u16 = 0o4000;
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     /// Account.
     pub user: UserName,
-    /// May do anything.
-    pub admin: bool,
+    /// What it may ask for at all.
+    pub role: Role,
+    /// Groups that it is a member of.
+    pub groups: Arc<[GroupName]>,
     /// Session it asks in.
     pub session: SessionId,
 }
@@ -36,12 +45,33 @@ pub(crate) enum Right {
 impl Principal {
     /// Needs a right to something.
     pub(crate) fn needs(&self, right: Right, inode: &Inode, subject: &str) -> Result<()> {
-        let shift = if inode.owner == self.user { 6 } else { 0 };
-        if self.admin || (inode.mode >> shift) & right as u16 != 0 {
+        // The first class that fits decides, even if a later one would give more.
+        let shift = if inode.owner == self.user {
+            6
+        } else if inode.group.as_ref().is_some_and(|group| self.is_member(group)) {
+            3
+        } else {
+            0
+        };
+        // Whoever only reads is refused by his role already; here once more, should a request be sorted wrongly.
+        let reads_only = self.role == Role::ReadOnly && right == Right::Write;
+        if !reads_only && (self.is_admin() || (inode.mode >> shift) & right as u16 != 0) {
             Ok(())
         } else {
             Err(MdsError::refused(ErrorCode::Denied, subject))
         }
+    }
+
+    /// May do everything?
+    #[must_use]
+    pub fn is_admin(&self) -> bool {
+        self.role == Role::Admin
+    }
+
+    /// Is it in the group?
+    #[must_use]
+    pub fn is_member(&self, group: &GroupName) -> bool {
+        self.groups.contains(group)
     }
 
     /// Needs to add or remove entries of a directory.
@@ -56,7 +86,7 @@ impl Principal {
         if directory.mode & STICKY == 0
             || entry.owner == self.user
             || directory.owner == self.user
-            || self.admin
+            || self.is_admin()
         {
             Ok(())
         } else {
@@ -66,7 +96,7 @@ impl Principal {
 
     /// Needs to own something.
     pub(crate) fn needs_ownership(&self, inode: &Inode, subject: &str) -> Result<()> {
-        if self.admin || inode.owner == self.user {
+        if self.is_admin() || inode.owner == self.user {
             Ok(())
         } else {
             Err(MdsError::refused(ErrorCode::Denied, subject))
@@ -75,7 +105,11 @@ impl Principal {
 
     /// Needs to be an administrator.
     pub(crate) fn needs_admin(&self) -> Result<()> {
-        if self.admin { Ok(()) } else { Err(MdsError::refused(ErrorCode::Denied, "administrators only")) }
+        if self.is_admin() {
+            Ok(())
+        } else {
+            Err(MdsError::refused(ErrorCode::Denied, "administrators only"))
+        }
     }
 }
 
@@ -85,7 +119,13 @@ mod tests {
     use sealstone_mds_protocol::{FileKind, InodeId};
 
     fn principal(name: &str, admin: bool) -> Principal {
-        Principal { user: UserName::new(name).unwrap(), admin, session: [0; 16] }
+        let role = if admin { Role::Admin } else { Role::User };
+        member(name, role, &[])
+    }
+
+    fn member(name: &str, role: Role, groups: &[&str]) -> Principal {
+        let groups = groups.iter().map(|group| GroupName::new(*group).unwrap()).collect();
+        Principal { user: UserName::new(name).unwrap(), role, groups, session: [0; 16] }
     }
 
     fn inode(owner: &str, mode: u16) -> Inode {
@@ -93,6 +133,7 @@ mod tests {
             kind: FileKind::Directory,
             mode,
             owner: UserName::new(owner).unwrap(),
+            group: Some(GroupName::new("staff").unwrap()),
             size: 0,
             version: 0,
             mtime_ms: 0,
@@ -109,18 +150,31 @@ mod tests {
     fn every_mode_grants_exactly_what_its_bits_say() {
         for mode in 0..=0o777 {
             let file = inode("alice", mode);
-            for (who, shift) in [("alice", 6), ("bob", 0)] {
+            let classes: [(&str, &[&str], u16); 5] = [
+                ("alice", &[], 6),
+                // The owner's bits are for the owner, even if those of the group give more.
+                ("alice", &["staff"], 6),
+                ("bob", &["other", "staff"], 3),
+                ("bob", &["other"], 0),
+                // A user called like the group is not in it.
+                ("staff", &[], 0),
+            ];
+            for (who, groups, shift) in classes {
                 for right in [Right::Read, Right::Write, Right::Pass] {
                     let expected = (mode >> shift) & right as u16 != 0;
-                    assert_eq!(
-                        principal(who, false).needs(right, &file, "").is_ok(),
-                        expected,
-                        "{mode:o} {who} {right:?}"
-                    );
-                    assert!(principal(who, true).needs(right, &file, "").is_ok());
+                    let may = |role| member(who, role, groups).needs(right, &file, "").is_ok();
+                    assert_eq!(may(Role::User), expected, "{mode:o} {who} {right:?}");
+                    assert_eq!(may(Role::ReadOnly), expected && right != Right::Write);
+                    assert!(may(Role::Admin));
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_group_bits_of_what_has_no_group_are_for_nobody() {
+        let file = Inode { group: None, ..inode("alice", 0o070) };
+        assert!(member("bob", Role::User, &["staff"]).needs(Right::Read, &file, "").is_err());
     }
 
     #[test]

@@ -1,19 +1,27 @@
-//! Accounts: who exists, who administers.
+//! Accounts: who exists, what he logs in with, what his role is.
 //!
-//! Does: registration by administrators, change of one's own password, enabling, removal. Does not: see a password.
-//! Contract: the last enabled administrator can be neither removed nor disabled.
+//! Does: registration by administrators and by code, change of one's own password, keys of services, roles, enabling,
+//! removal. Does not: see a password or a key.
+//! Contract: the last administrator who can log in can be neither removed, disabled nor given another role. A password
+//! account never has a credential of a suite for key files, whose secrets are not stretched, nor the other way round.
 
-use sealstone_login::AccountRecord;
-use sealstone_mds_protocol::{ErrorCode, PAGE_MAX, User, UserName};
+use sealstone_login::{AccountRecord, code_digest, code_matches, new_code};
+use sealstone_mds_protocol::login::{SessionId, is_service_suite};
+use sealstone_mds_protocol::{AccountKind, ErrorCode, PAGE_MAX, Role, User, UserName};
 
 use crate::access::Principal;
+use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
+use crate::groups;
 use crate::keys;
-use crate::records::{Account, count, counter, decode, figure, load, save};
+use crate::records::{Account, AccountCredential, Invitation, count, counter, decode, figure, load, save};
+use crate::sessions;
 use crate::store::{Snapshot, Transaction};
 
 /// Accounts of one server at most.
 pub(crate) const USERS_MAX: u64 = 1_000_000;
+/// Longest life of an enrolment code, seconds: 30 days.
+pub(crate) const CODE_LIFETIME_MAX_S: u32 = 30 * 24 * 3600;
 /// Accounts read at once while administrators are counted.
 const SCAN_PAGE: usize = 256;
 
@@ -22,68 +30,74 @@ pub(crate) struct Registration {
     pub(crate) name: UserName,
     pub(crate) record: [u8; 192],
     pub(crate) suite: u16,
-    pub(crate) admin: bool,
+    pub(crate) role: Role,
     pub(crate) replace: bool,
 }
 
-/// May `who` register a password for `name`?
+const fn kind_of(suite: u16) -> AccountKind {
+    if is_service_suite(suite) { AccountKind::Service } else { AccountKind::Password }
+}
+
+/// May `who` register a password or key for `name`?
 pub(crate) fn may_register(who: &Principal, name: &UserName) -> Result<()> {
     if *name == who.user { Ok(()) } else { who.needs_admin() }
 }
 
-/// Adds an account, or changes a password.
+/// Adds an account, or changes a password or key. Returns the sessions that ended with it.
 pub(crate) fn register(
     tx: &mut dyn Transaction,
     who: &Principal,
     new: &Registration,
     now_ms: u64,
-) -> Result<()> {
+) -> Result<Vec<SessionId>> {
     may_register(who, &new.name)?;
-    check_record(new)?;
+    check_record(new.suite, &new.record)?;
     let key = keys::user(&new.name);
-    let account = match load::<Account, _>(tx, &key)? {
-        Some(_) if !new.replace => return Err(MdsError::refused(ErrorCode::Exists, new.name.as_str())),
-        Some(old) => {
-            let admin = if who.admin && new.name != who.user { new.admin } else { old.admin };
-            if old.admin && !admin {
-                need_another_admin(tx, &new.name)?;
-            }
-            Account { record: new.record, suite: new.suite, admin, ..old }
-        }
-        None if new.replace => return Err(MdsError::refused(ErrorCode::NotFound, new.name.as_str())),
-        None => {
-            who.needs_admin()?;
-            if figure(tx, counter::USERS)? >= USERS_MAX {
-                return Err(MdsError::refused(ErrorCode::Limit, "accounts"));
-            }
-            count(tx, counter::USERS, 1)?;
-            Account {
-                record: new.record,
-                suite: new.suite,
-                admin: new.admin,
-                enabled: true,
-                created_ms: now_ms,
-            }
-        }
-    };
-    Ok(save(tx, &key, &account)?)
+    let credential = AccountCredential { suite: new.suite, record: new.record };
+    if !new.replace {
+        who.needs_admin()?;
+        add(tx, &new.name, kind_of(new.suite), new.role, now_ms)?;
+        let account: Account = existing(tx, &new.name)?;
+        save(tx, &key, &Account { credentials: vec![credential], ..account })?;
+        return Ok(Vec::new());
+    }
+    let mut account = existing(tx, &new.name)?;
+    if account.kind != kind_of(new.suite) {
+        return Err(MdsError::refused(ErrorCode::Invalid, "login suite of another kind of account"));
+    }
+    match account.kind {
+        AccountKind::Password => account.credentials.clear(),
+        AccountKind::Service => account.credentials.retain(|old| old.suite != new.suite),
+    }
+    account.credentials.push(credential);
+    account.invitation = None;
+    save(tx, &key, &account)?;
+    // What was opened with the old password or key ends; only the session that asks may go on.
+    let service = account.kind == AccountKind::Service;
+    sessions::end_where(tx, &new.name, |id, session| {
+        *id != who.session && (!service || session.suite == new.suite)
+    })
 }
 
-fn check_record(new: &Registration) -> Result<()> {
-    sealstone_login::Stretch::for_suite(new.suite)
+fn check_record(suite: u16, record: &[u8; 192]) -> Result<()> {
+    sealstone_login::Stretch::for_suite(suite)
         .map_err(|_| MdsError::refused(ErrorCode::Invalid, "login suite"))?;
-    AccountRecord::parse(&new.record)
-        .map_err(|_| MdsError::refused(ErrorCode::Invalid, "registration record"))?;
+    AccountRecord::parse(record).map_err(|_| MdsError::refused(ErrorCode::Invalid, "registration record"))?;
     Ok(())
 }
 
-/// The account to log in to; `None` if there is none, it is disabled or has another suite.
-pub(crate) fn for_login<S: Snapshot + ?Sized>(
-    view: &S,
-    name: &UserName,
-    suite: u16,
-) -> Result<Option<Account>> {
-    Ok(existing_enabled(view, name)?.filter(|account| account.suite == suite))
+/// Writes an account that nobody can log in to yet.
+fn add(tx: &mut dyn Transaction, name: &UserName, kind: AccountKind, role: Role, now_ms: u64) -> Result<()> {
+    if load::<Account, _>(tx, &keys::user(name))?.is_some() {
+        return Err(MdsError::refused(ErrorCode::Exists, name.as_str()));
+    }
+    if figure(tx, counter::USERS)? >= USERS_MAX {
+        return Err(MdsError::refused(ErrorCode::Limit, "accounts"));
+    }
+    count(tx, counter::USERS, 1)?;
+    let account =
+        Account { kind, role, enabled: true, created_ms: now_ms, credentials: Vec::new(), invitation: None };
+    Ok(save(tx, &keys::user(name), &account)?)
 }
 
 /// An account that may log in.
@@ -92,45 +106,156 @@ pub(crate) fn existing_enabled<S: Snapshot + ?Sized>(view: &S, name: &UserName) 
     Ok(account.filter(|account| account.enabled))
 }
 
-fn existing<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<Account> {
+impl Account {
+    /// What it logs in with by this suite.
+    pub(crate) fn credential(&self, suite: u16) -> Option<&AccountCredential> {
+        self.credentials.iter().find(|one| one.suite == suite && kind_of(suite) == self.kind)
+    }
+}
+
+pub(crate) fn existing<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<Account> {
     load(view, &keys::user(name))?.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, name.as_str()))
 }
 
-/// Lets an account log in or not.
+/// Lets an account log in or not. One that may not has no sessions and no code any more.
 pub(crate) fn set_enabled(
     tx: &mut dyn Transaction,
-    who: &Principal,
     name: &UserName,
     enabled: bool,
-) -> Result<()> {
-    who.needs_admin()?;
+) -> Result<Vec<SessionId>> {
     let mut account = existing(tx, name)?;
-    if account.admin && !enabled {
-        need_another_admin(tx, name)?;
-    }
     account.enabled = enabled;
-    Ok(save(tx, &keys::user(name), &account)?)
-}
-
-/// Removes an account.
-pub(crate) fn remove(tx: &mut dyn Transaction, who: &Principal, name: &UserName) -> Result<()> {
-    who.needs_admin()?;
-    if existing(tx, name)?.admin {
-        need_another_admin(tx, name)?;
+    if enabled {
+        save(tx, &keys::user(name), &account)?;
+        return Ok(Vec::new());
     }
-    tx.delete(&keys::user(name))?;
-    Ok(count(tx, counter::USERS, -1)?)
+    need_another_admin(tx, name, &account)?;
+    account.invitation = None;
+    save(tx, &keys::user(name), &account)?;
+    sessions::end_where(tx, name, |_, _| true)
 }
 
-fn need_another_admin(tx: &dyn Transaction, leaving: &UserName) -> Result<()> {
+/// Gives an account another role; its sessions were opened with the old one and end.
+pub(crate) fn set_role(tx: &mut dyn Transaction, name: &UserName, role: Role) -> Result<Vec<SessionId>> {
+    let mut account = existing(tx, name)?;
+    if account.role == role {
+        return Ok(Vec::new());
+    }
+    need_another_admin(tx, name, &account)?;
+    account.role = role;
+    save(tx, &keys::user(name), &account)?;
+    sessions::end_where(tx, name, |_, _| true)
+}
+
+/// Removes an account, its sessions and its memberships.
+pub(crate) fn remove(tx: &mut dyn Transaction, name: &UserName) -> Result<Vec<SessionId>> {
+    let account = existing(tx, name)?;
+    need_another_admin(tx, name, &account)?;
+    groups::forget_user(tx, name)?;
+    tx.delete(&keys::user(name))?;
+    count(tx, counter::USERS, -1)?;
+    sessions::end_where(tx, name, |_, _| true)
+}
+
+/// Takes one of two keys from a service; the sessions that were opened with it end.
+pub(crate) fn retire_key(tx: &mut dyn Transaction, name: &UserName, suite: u16) -> Result<Vec<SessionId>> {
+    let mut account = existing(tx, name)?;
+    if account.kind != AccountKind::Service {
+        return Err(MdsError::refused(ErrorCode::Invalid, "the account has a password, not keys"));
+    }
+    if account.credential(suite).is_none() {
+        return Err(MdsError::refused(ErrorCode::NotFound, "key"));
+    }
+    if account.credentials.len() < 2 {
+        return Err(MdsError::refused(ErrorCode::Denied, "the last key must stay; disable the account"));
+    }
+    account.credentials.retain(|one| one.suite != suite);
+    save(tx, &keys::user(name), &account)?;
+    sessions::end_where(tx, name, |_, session| session.suite == suite)
+}
+
+/// Makes a code for a new account, or for an existing one in the place of its password. Returns the code; what is
+/// stored does not tell it.
+pub(crate) fn invite(
+    tx: &mut dyn Transaction,
+    name: &UserName,
+    (role, replace): (Role, bool),
+    lifetime_s: u32,
+    now_ms: u64,
+    mut rng: &mut dyn Entropy,
+) -> Result<(zeroize::Zeroizing<Vec<u8>>, u64)> {
+    if lifetime_s == 0 {
+        return Err(MdsError::refused(ErrorCode::Invalid, "life of the code"));
+    }
+    if lifetime_s > CODE_LIFETIME_MAX_S {
+        return Err(MdsError::refused(ErrorCode::Limit, "life of the code"));
+    }
+    if !replace {
+        add(tx, name, AccountKind::Password, role, now_ms)?;
+    }
+    let account = existing(tx, name)?;
+    if account.kind != AccountKind::Password {
+        return Err(MdsError::refused(ErrorCode::Invalid, "the account has keys, not a password"));
+    }
+    if !account.enabled {
+        return Err(MdsError::refused(ErrorCode::Invalid, "the account is disabled"));
+    }
+    let code = new_code(&mut rng);
+    let expires_ms = now_ms.saturating_add(u64::from(lifetime_s) * 1000);
+    let invitation = Some(Invitation { digest: code_digest(name, &*code), expires_ms });
+    save(tx, &keys::user(name), &Account { invitation, ..account })?;
+    Ok((zeroize::Zeroizing::new(code.to_vec()), expires_ms))
+}
+
+/// The account that this code is good for now; `None` whatever is wrong with it.
+pub(crate) fn invited<S: Snapshot + ?Sized>(
+    view: &S,
+    name: &UserName,
+    code: &[u8],
+    now_ms: u64,
+) -> Result<Option<Account>> {
+    let account = existing_enabled(view, name)?;
+    let invitation = account.as_ref().and_then(|account| account.invitation.as_ref());
+    let invitation = invitation.filter(|invitation| now_ms < invitation.expires_ms);
+    let matches = code_matches(invitation.map(|invitation| &invitation.digest), name, code);
+    Ok(account.filter(|_| matches))
+}
+
+/// Uses a code up: the account has this password from here on. `None` if the code is not good any more; else the
+/// sessions that ended.
+pub(crate) fn enrol(
+    tx: &mut dyn Transaction,
+    name: &UserName,
+    code: &[u8],
+    credential: &AccountCredential,
+    now_ms: u64,
+) -> Result<Option<Vec<SessionId>>> {
+    let Some(mut account) = invited(tx, name, code, now_ms)? else { return Ok(None) };
+    account.credentials = vec![credential.clone()];
+    account.invitation = None;
+    save(tx, &keys::user(name), &account)?;
+    sessions::end_where(tx, name, |_, _| true).map(Some)
+}
+
+/// Is `record` fit for a person's password?
+pub(crate) fn is_password_record(suite: u16, record: &[u8; 192]) -> bool {
+    kind_of(suite) == AccountKind::Password && check_record(suite, record).is_ok()
+}
+
+/// If `leaving` administers and can log in, somebody else must.
+fn need_another_admin(tx: &dyn Transaction, leaving: &UserName, account: &Account) -> Result<()> {
+    if account.role != Role::Admin {
+        return Ok(());
+    }
     let all = keys::users();
     let (mut from, until) = (all.clone(), keys::after_prefix(&all));
     let leaving = keys::user(leaving);
     loop {
         let page = tx.scan(&from, &until, SCAN_PAGE)?;
         for (key, value) in &page {
-            let account: Account = decode(value)?;
-            if *key != leaving && account.admin && account.enabled {
+            let other: Account = decode(value)?;
+            let administers = other.role == Role::Admin && other.enabled && !other.credentials.is_empty();
+            if *key != leaving && administers {
                 return Ok(());
             }
         }
@@ -144,11 +269,9 @@ fn need_another_admin(tx: &dyn Transaction, leaving: &UserName) -> Result<()> {
 /// A page of the accounts.
 pub(crate) fn list<S: Snapshot + ?Sized>(
     view: &S,
-    who: &Principal,
     after: Option<&UserName>,
     limit: u16,
 ) -> Result<(Vec<User>, bool)> {
-    who.needs_admin()?;
     let all = keys::users();
     let from = after.map_or_else(|| all.clone(), |name| [&keys::user(name)[..], &[0]].concat());
     let limit = usize::from(limit.clamp(1, PAGE_MAX));
@@ -160,7 +283,15 @@ pub(crate) fn list<S: Snapshot + ?Sized>(
             .and_then(|name| UserName::new(name).ok())
             .ok_or(crate::store::MetaError::Damaged("account with an impossible name"))?;
         let account: Account = decode(&value)?;
-        Ok(User { name, admin: account.admin, enabled: account.enabled, created_ms: account.created_ms })
+        Ok(User {
+            name,
+            role: account.role,
+            kind: account.kind,
+            enabled: account.enabled,
+            created_ms: account.created_ms,
+            suites: account.credentials.iter().map(|one| one.suite).collect(),
+            code_until_ms: account.invitation.map(|invitation| invitation.expires_ms),
+        })
     });
     Ok((users.collect::<Result<_>>()?, more))
 }

@@ -22,6 +22,12 @@ pub struct Config {
     pub session_idle_ms: u64,
     /// A challenge must be answered within this, milliseconds.
     pub challenge_ms: u64,
+    /// Challenges that nobody has answered yet; from then on a login must come with a cookie.
+    pub half_open_max: usize,
+    /// Logins that wait for their turn; from then on too.
+    pub login_queue_max: usize,
+    /// Under load a login is put off by this, milliseconds.
+    pub retry_ms: u32,
     /// Objects of removed files stay this long for readers that are in the middle of them, milliseconds.
     pub reap_grace_ms: u64,
     /// Devices a file is striped over at most.
@@ -39,6 +45,9 @@ impl Default for Config {
             session_ttl_ms: 12 * 3_600_000,
             session_idle_ms: 30 * 60_000,
             challenge_ms: 10_000,
+            half_open_max: 256,
+            login_queue_max: 64,
+            retry_ms: 500,
             reap_grace_ms: 10_000,
             width_max: WIDTH_DEFAULT,
             clock_error_ms: 1_000,

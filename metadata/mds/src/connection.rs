@@ -6,18 +6,20 @@
 //! failed one, and recorded.
 //! Truth: docs/standards/mds.md §4.
 
-use sealstone_login::{ChannelBinding, ServerStarted};
+use sealstone_login::ChannelBinding;
 use sealstone_mds_protocol::login::{
-    LoginError, LoginErrorCode, LoginFinish, LoginStart, Logout, Resume, SessionId,
+    LOGOUT_REVOKE, LoginAgain, LoginError, LoginErrorCode, LoginFinish, LoginStart, Logout, RegisterOk,
+    RegisterStart, RegisterUpload, Resume, SessionId,
 };
 use sealstone_mds_protocol::{
-    ErrorCode, Failure, FrameHeader, MessageType, Request, Response, Sequence, Wire, WireError,
-    decode_message, encode_message, frame,
+    ErrorCode, Failure, FrameHeader, MessageType, Request, Response, Secret, Sequence, UserName, Wire,
+    WireError, decode_message, encode_message, frame,
 };
 
 use crate::counters::add;
 use crate::entropy::Entropy;
 use crate::limiter::Source;
+use crate::login::Challenged;
 use crate::server::Mds;
 
 /// What to do after a frame.
@@ -30,10 +32,12 @@ pub struct Output {
 }
 
 enum Phase {
-    /// Connected; Hello, LOGIN_START and RESUME are taken.
+    /// Connected; Hello, LOGIN_START, RESUME and REGISTER_START are taken.
     Fresh,
     /// The challenge is out.
-    Challenged { started: ServerStarted, until_ms: u64 },
+    Challenged { login: Box<Challenged>, until_ms: u64 },
+    /// A code was right; the record is awaited.
+    Registering { user: UserName, code: Secret, until_ms: u64 },
     /// Logged in.
     Active { session: SessionId, received: Sequence, sent: Sequence },
     /// Over.
@@ -62,8 +66,14 @@ impl Connection {
 
     /// The connection is gone; nothing more is received.
     pub fn ended(self, mds: &Mds, now_ms: u64) {
-        if let Phase::Challenged { started, .. } = &self.phase {
-            mds.login_failed(self.source, started.user(), "abandoned", now_ms);
+        match &self.phase {
+            Phase::Challenged { login, .. } => {
+                mds.login_failed(self.source, login.started.user(), "abandoned", now_ms);
+            }
+            Phase::Registering { user, .. } => {
+                mds.enrolment_failed(self.source, user, "abandoned", now_ms);
+            }
+            Phase::Fresh | Phase::Active { .. } | Phase::Closed => {}
         }
     }
 
@@ -80,13 +90,18 @@ impl Connection {
         let phase = std::mem::replace(&mut self.phase, Phase::Closed);
         let (phase, output) = match phase {
             Phase::Fresh if header.sequence == 0 => self.fresh(mds, header.kind, body, now_ms, rng),
-            Phase::Challenged { started, until_ms } if header.sequence == 0 => {
-                self.challenged(mds, header.kind, body, (started, until_ms), now_ms, rng)
+            Phase::Challenged { login, until_ms } if header.sequence == 0 => {
+                self.challenged(mds, header.kind, body, (*login, until_ms), now_ms, rng)
+            }
+            Phase::Registering { user, code, until_ms } if header.sequence == 0 => {
+                self.registering(mds, header.kind, body, (user, code, until_ms), now_ms)
             }
             Phase::Active { session, received, sent } => {
                 active(mds, header, body, (session, received, sent), now_ms, rng)
             }
-            Phase::Fresh | Phase::Challenged { .. } | Phase::Closed => violation(mds),
+            Phase::Fresh | Phase::Challenged { .. } | Phase::Registering { .. } | Phase::Closed => {
+                violation(mds)
+            }
         };
         self.phase = if output.close { Phase::Closed } else { phase };
         output
@@ -120,12 +135,20 @@ impl Connection {
             },
             MessageType::LoginStart => {
                 let Ok(start) = decode_message::<LoginStart>(body) else { return violation(mds) };
-                match mds.login_start(self.source, &self.channel, &start, now_ms, rng) {
-                    Ok((challenge, started)) => {
+                self.start(mds, &start, None, now_ms, rng)
+            }
+            MessageType::LoginAgain => {
+                let Ok(again) = decode_message::<LoginAgain>(body) else { return violation(mds) };
+                self.start(mds, &again.start, Some(&again.cookie), now_ms, rng)
+            }
+            MessageType::RegisterStart => {
+                let Ok(start) = decode_message::<RegisterStart>(body) else { return violation(mds) };
+                match mds.register_start(self.source, &start, now_ms) {
+                    Ok(response) => {
                         let until_ms = now_ms.saturating_add(mds.config.challenge_ms);
                         (
-                            Phase::Challenged { started, until_ms },
-                            message(MessageType::LoginChallenge, 0, &challenge),
+                            Phase::Registering { user: start.user, code: start.code, until_ms },
+                            message(MessageType::RegisterResponse, 0, &response),
                         )
                     }
                     Err(error) => refuse(error),
@@ -142,12 +165,63 @@ impl Connection {
         }
     }
 
+    fn start(
+        &self,
+        mds: &Mds,
+        start: &LoginStart,
+        cookie: Option<&[u8; 40]>,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> (Phase, Output) {
+        if let Some(retry) = mds.needs_cookie(&self.channel, start, cookie, now_ms, rng) {
+            return (Phase::Fresh, message(MessageType::Retry, 0, &retry));
+        }
+        match mds.login_start(self.source, &self.channel, start, now_ms, rng) {
+            Ok((challenge, login)) => {
+                let until_ms = now_ms.saturating_add(mds.config.challenge_ms);
+                (
+                    Phase::Challenged { login: Box::new(login), until_ms },
+                    message(MessageType::LoginChallenge, 0, &challenge),
+                )
+            }
+            Err(error) => refuse(error),
+        }
+    }
+
+    /// The second half of an enrolment: for the same account, with the same code.
+    fn registering(
+        &self,
+        mds: &Mds,
+        kind: MessageType,
+        body: &[u8],
+        (user, code, until_ms): (UserName, Secret, u64),
+        now_ms: u64,
+    ) -> (Phase, Output) {
+        let upload = match kind {
+            MessageType::RegisterUpload => decode_message::<RegisterUpload>(body).ok(),
+            _ => None,
+        };
+        let Some(upload) = upload.filter(|upload| upload.user == user && upload.code == code) else {
+            mds.enrolment_failed(self.source, &user, "abandoned", now_ms);
+            return violation(mds);
+        };
+        if now_ms > until_ms {
+            mds.enrolment_failed(self.source, &user, "late", now_ms);
+            return refuse(LoginError { code: LoginErrorCode::Timeout, retry_ms: 0 });
+        }
+        match mds.register_upload(self.source, &upload, now_ms) {
+            // The new user may log in on this connection.
+            Ok(()) => (Phase::Fresh, message(MessageType::RegisterOk, 0, &RegisterOk { time_ms: now_ms })),
+            Err(error) => refuse(error),
+        }
+    }
+
     fn challenged(
         &self,
         mds: &Mds,
         kind: MessageType,
         body: &[u8],
-        (started, until_ms): (ServerStarted, u64),
+        (login, until_ms): (Challenged, u64),
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> (Phase, Output) {
@@ -156,14 +230,14 @@ impl Connection {
             _ => None,
         };
         let Some(finish) = finish else {
-            mds.login_failed(self.source, started.user(), "abandoned", now_ms);
+            mds.login_failed(self.source, login.started.user(), "abandoned", now_ms);
             return violation(mds);
         };
         if now_ms > until_ms {
-            mds.login_failed(self.source, started.user(), "late", now_ms);
+            mds.login_failed(self.source, login.started.user(), "late", now_ms);
             return refuse(LoginError { code: LoginErrorCode::Timeout, retry_ms: 0 });
         }
-        match mds.login_finish(self.source, started, &finish, now_ms, rng) {
+        match mds.login_finish(self.source, login, &finish, now_ms, rng) {
             Ok(ok) => (open(ok.session), message(MessageType::LoginOk, 0, &ok)),
             Err(error) => refuse(error),
         }
@@ -197,16 +271,21 @@ fn active(
             Err((None, _)) => violation(mds),
         },
         MessageType::Logout => match decode_message::<Logout>(body) {
-            Ok(logout) if logout.session == session => match mds.logout(&session, now_ms) {
-                Ok(()) => (
-                    Phase::Closed,
-                    Output { close: true, ..message(MessageType::LogoutOk, sequence, &logout) },
-                ),
-                Err(_) => {
-                    let error = LoginError { code: LoginErrorCode::SessionExpired, retry_ms: 0 };
-                    (Phase::Closed, Output { close: true, ..message(MessageType::Error, sequence, &error) })
+            Ok(logout) if logout.session == session => {
+                match mds.logout(&session, logout.flags & LOGOUT_REVOKE != 0, now_ms) {
+                    Ok(()) => (
+                        Phase::Closed,
+                        Output { close: true, ..message(MessageType::LogoutOk, sequence, &logout) },
+                    ),
+                    Err(_) => {
+                        let error = LoginError { code: LoginErrorCode::SessionExpired, retry_ms: 0 };
+                        (
+                            Phase::Closed,
+                            Output { close: true, ..message(MessageType::Error, sequence, &error) },
+                        )
+                    }
                 }
-            },
+            }
             _ => violation(mds),
         },
         _ => violation(mds),

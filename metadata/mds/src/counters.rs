@@ -17,6 +17,10 @@ pub struct Counters {
     pub login_refused: AtomicU64,
     /// Logins not looked at because of a rate limit.
     pub login_limited: AtomicU64,
+    /// Logins that were asked for a cookie.
+    pub cookies: AtomicU64,
+    /// Accounts whose users chose their password with a code.
+    pub enrolled: AtomicU64,
     /// Frames that broke the protocol.
     pub violations: AtomicU64,
     /// Grants given out.
@@ -37,6 +41,8 @@ impl Default for Counters {
             resumed: AtomicU64::default(),
             login_refused: AtomicU64::default(),
             login_limited: AtomicU64::default(),
+            cookies: AtomicU64::default(),
+            enrolled: AtomicU64::default(),
             violations: AtomicU64::default(),
             grants: AtomicU64::default(),
             reaped: AtomicU64::default(),
@@ -86,6 +92,8 @@ impl Counters {
                 &self.login_refused,
             ),
             ("logins_limited", "Logins put off because of too many attempts.", &self.login_limited),
+            ("login_cookies", "Logins that were asked to come again with a cookie.", &self.cookies),
+            ("enrolments", "Passwords chosen with an enrolment code.", &self.enrolled),
             ("protocol_violations", "Connections closed for a protocol violation.", &self.violations),
             ("grants", "Credentials given for objects.", &self.grants),
             ("objects_reaped", "Objects of removed files that are gone from their devices.", &self.reaped),

@@ -7,21 +7,23 @@ use std::sync::atomic::Ordering;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
     Access, CreatedFile, DeviceState, ErrorCode, Failure, FileKind, FilePath, Grant, Handle, InodeId, Layout,
-    Method, NewDevice, ObjectRef, OpenedFile, PAGE_MAX, PROTOCOL_VERSION, Request, Response, Text, UserName,
+    Method, NewDevice, ObjectRef, OpenedFile, PROTOCOL_VERSION, Request, Response, Text,
 };
 use sealstone_osd::{ObjectId, Permissions};
 
 use crate::access::Principal;
-use crate::accounts::{self, Registration};
 use crate::audit::AuditRecord;
 use crate::counters::add;
 use crate::devices::{self, CREATE_RIGHTS, READ_RIGHTS, Terms, UPDATE_RIGHTS, audit_field};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
-use crate::namespace::{self, Final, NewIntent};
+use crate::namespace::{self, Final, NewIntent, NewOwner};
 use crate::placement::{self, Shape};
 use crate::records::{counter, figure, next_number};
+use crate::roles;
 use crate::server::Mds;
+
+mod people;
 
 /// Devices in one page at most: the largest record is some 850 bytes, and 64 KiB make a frame.
 const DEVICE_PAGE_MAX: u16 = 64;
@@ -40,8 +42,9 @@ impl Mds {
         let result = match request {
             Request::Hello { oldest, newest, software: _ } => self.hello(oldest, newest, now_ms),
             request => self.principal(session, now_ms).and_then(|who| {
-                let subject = subject(&request);
-                let result = self.dispatch(&who, request, now_ms, rng);
+                let subject = people::subject(&request);
+                let result = roles::check(who.role, &who.user, &request)
+                    .and_then(|()| self.dispatch(&who, request, now_ms, rng));
                 self.record(&who, operation, subject.as_deref(), result.as_ref().err(), now_ms);
                 result
             }),
@@ -145,6 +148,11 @@ impl Mds {
                 let stat = self.update(|tx| namespace::set_mode(tx, who, &path, mode, now_ms))?;
                 Ok(Response::Stat { stat })
             }
+            Request::SetOwner { path, owner, group } => {
+                let new = NewOwner { owner, group };
+                let stat = self.update(|tx| namespace::set_owner(tx, who, &path, &new, now_ms))?;
+                Ok(Response::Stat { stat })
+            }
             Request::Update { inode, size, mtime_ms } => {
                 let stat = self.update(|tx| namespace::update(tx, who, inode, size, mtime_ms, now_ms))?;
                 Ok(Response::Stat { stat })
@@ -158,9 +166,8 @@ impl Mds {
                 let (devices, more) = self.devices.page(after, limit);
                 Ok(Response::Devices { devices, more })
             }
-            Request::DeviceAdd { device } => self.add_device(who, &device),
+            Request::DeviceAdd { device } => self.add_device(&device),
             Request::DeviceSetState { id, state } => {
-                who.needs_admin()?;
                 if !matches!(state, DeviceState::Active | DeviceState::Draining) {
                     return Err(MdsError::refused(
                         ErrorCode::Invalid,
@@ -176,34 +183,21 @@ impl Mds {
                 }
                 self.device_response(id)
             }
-            Request::UserRegisterStart { name, request } => {
-                accounts::may_register(who, &name)?;
-                let response = self
-                    .login_keys
-                    .register(&name, &request)
-                    .map_err(|_| MdsError::refused(ErrorCode::Invalid, "registration request"))?;
-                Ok(Response::UserRegisterStart { response })
-            }
-            Request::UserRegisterFinish { name, record, suite, admin, replace } => {
-                self.register(who, &Registration { name, record, suite, admin, replace }, now_ms)
-            }
-            Request::UserList { after, limit } => {
-                let limit = limit.min(PAGE_MAX);
-                let (users, more) = accounts::list(&*self.store.snapshot()?, who, after.as_ref(), limit)?;
-                Ok(Response::Users { users, more })
-            }
-            Request::UserSetEnabled { name, enabled } => {
-                if enabled {
-                    self.update(|tx| accounts::set_enabled(tx, who, &name, true))?;
-                } else {
-                    self.end_sessions_with(&name, |tx| accounts::set_enabled(tx, who, &name, false))?;
-                }
-                Ok(Response::Done {})
-            }
-            Request::UserRemove { name } => {
-                self.end_sessions_with(&name, |tx| accounts::remove(tx, who, &name))?;
-                Ok(Response::Done {})
-            }
+            request @ (Request::UserRegisterStart { .. }
+            | Request::UserRegisterFinish { .. }
+            | Request::UserList { .. }
+            | Request::UserSetEnabled { .. }
+            | Request::UserRemove { .. }
+            | Request::UserSetRole { .. }
+            | Request::UserInvite { .. }
+            | Request::UserRetireKey { .. }
+            | Request::GroupCreate { .. }
+            | Request::GroupRemove { .. }
+            | Request::GroupAddMember { .. }
+            | Request::GroupRemoveMember { .. }
+            | Request::GroupList { .. }
+            | Request::GroupMembers { .. }
+            | Request::GrantHolders { .. }) => self.people(who, request, now_ms, rng),
         }
     }
 
@@ -212,7 +206,13 @@ impl Mds {
             .sessions
             .expires_ms(&who.session)
             .ok_or_else(|| MdsError::refused(ErrorCode::NotLoggedIn, ""))?;
-        Ok(Response::WhoAmI { user: who.user.clone(), admin: who.admin, session: who.session, expires_ms })
+        Ok(Response::WhoAmI {
+            user: who.user.clone(),
+            role: who.role,
+            groups: who.groups.to_vec(),
+            session: who.session,
+            expires_ms,
+        })
     }
 
     fn server_info(&self, now_ms: u64) -> Result<Response> {
@@ -266,7 +266,8 @@ impl Mds {
                 Ok((inode, layout))
             })
         })?;
-        let grants = self.grants(who, &record.layout, method, CREATE_RIGHTS, grants_until_ms, rng)?;
+        let grants =
+            self.grants(who, &record.layout, method, CREATE_RIGHTS, (grants_until_ms, now_ms), rng)?;
         let file = CreatedFile {
             intent,
             inode: record.inode,
@@ -294,7 +295,7 @@ impl Mds {
         let (inode, layout) = namespace::file_for(&*view, who, id, access == Access::Update, path.as_str())?;
         drop(view);
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
-        let grants = self.grants(who, &layout, self.method(method), rights(access), until, rng)?;
+        let grants = self.grants(who, &layout, self.method(method), rights(access), (until, now_ms), rng)?;
         Ok(Response::Opened { file: OpenedFile { stat: inode.stat(id), layout, grants } })
     }
 
@@ -321,7 +322,7 @@ impl Mds {
                 (record.layout, CREATE_RIGHTS)
             }
         };
-        Ok(Response::Grants { grants: self.grants(who, &layout, method, rights, until, rng)? })
+        Ok(Response::Grants { grants: self.grants(who, &layout, method, rights, (until, now_ms), rng)? })
     }
 
     fn grants(
@@ -330,17 +331,19 @@ impl Mds {
         layout: &Layout,
         method: Method,
         permissions: Permissions,
-        expires_ms: u64,
+        (expires_ms, now_ms): (u64, u64),
         rng: &mut dyn Entropy,
     ) -> Result<Vec<Grant>> {
         let audit = audit_field(who, self.sessions.next_grant(&who.session));
+        // Remembered first: what is known to be held is never less than what is held.
+        let writes = permissions.contains(Permissions::WRITE);
+        self.holdings(now_ms).add(&who.session, &who.user, layout.objects(), writes, expires_ms, now_ms);
         let grants = self.devices.grants(layout, &Terms { method, permissions, expires_ms, audit }, rng)?;
         add(&self.counters.grants, grants.len() as u64);
         Ok(grants)
     }
 
-    fn add_device(&self, who: &Principal, new: &NewDevice) -> Result<Response> {
-        who.needs_admin()?;
+    fn add_device(&self, new: &NewDevice) -> Result<Response> {
         let (id, record) = self.update(|tx| self.devices.add(tx, new))?;
         self.devices.insert(id, record, new)?;
         self.devices_changed.store(true, Ordering::Release);
@@ -353,16 +356,6 @@ impl Mds {
             .get(id)
             .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0)))?;
         Ok(Response::Device { device })
-    }
-
-    fn register(&self, who: &Principal, new: &Registration, now_ms: u64) -> Result<Response> {
-        if new.replace && new.name != who.user {
-            // A password changed by an administrator ends the sessions made with the old one.
-            self.end_sessions_with(&new.name, |tx| accounts::register(tx, who, new, now_ms))?;
-        } else {
-            self.update(|tx| accounts::register(tx, who, new, now_ms))?;
-        }
-        Ok(Response::Done {})
     }
 
     /// What was asked for, or the floor if that is stronger.
@@ -379,36 +372,6 @@ const fn rights(access: Access) -> Permissions {
     match access {
         Access::Read => READ_RIGHTS,
         Access::Update => UPDATE_RIGHTS,
-    }
-}
-
-/// What a request is about, for the audit log; reads are not logged.
-fn subject(request: &Request) -> Option<String> {
-    let user = |name: &UserName| Some(name.to_string());
-    match request {
-        Request::Hello { .. }
-        | Request::WhoAmI {}
-        | Request::ServerInfo {}
-        | Request::Stat { .. }
-        | Request::ReadDir { .. }
-        | Request::DiskFree {}
-        | Request::DeviceList { .. }
-        | Request::UserList { .. } => None,
-        Request::MakeDir { path, .. }
-        | Request::Create { path, .. }
-        | Request::Open { path, .. }
-        | Request::Remove { path, .. }
-        | Request::SetMode { path, .. } => Some(path.to_string()),
-        Request::Rename { from, to, .. } => Some(format!("{from} -> {to}")),
-        Request::RenewGrants { handle, .. } => Some(format!("{handle:?}")),
-        Request::Commit { intent, .. } | Request::Abandon { intent } => Some(format!("create {}", intent.0)),
-        Request::Update { inode, .. } => Some(format!("inode {}", inode.0)),
-        Request::DeviceAdd { device } => Some(device.name.to_string()),
-        Request::DeviceSetState { id, .. } => Some(format!("device {}", id.0)),
-        Request::UserRegisterStart { name, .. }
-        | Request::UserRegisterFinish { name, .. }
-        | Request::UserSetEnabled { name, .. }
-        | Request::UserRemove { name } => user(name),
     }
 }
 

@@ -3,7 +3,7 @@
 //! Truth: docs/standards/mds.md §8 has the same table.
 
 use sealstone_mds_protocol::login::SessionId;
-use sealstone_mds_protocol::{DeviceId, InodeId, IntentId, Name, ObjectRef, UserName};
+use sealstone_mds_protocol::{DeviceId, GroupName, InodeId, IntentId, Name, ObjectRef, UserName};
 use sealstone_osd::ObjectId;
 
 /// Version marker, server id, login keys, counters.
@@ -16,6 +16,9 @@ const REAP: u8 = b'r';
 const DEVICE: u8 = b'v';
 const DEVICE_KEY: u8 = b'k';
 const USER: u8 = b'u';
+const GROUP: u8 = b'g';
+const GROUP_OF_USER: u8 = b'h';
+const MEMBER_OF_GROUP: u8 = b'j';
 const SESSION: u8 = b's';
 const SESSION_OF_USER: u8 = b'w';
 
@@ -122,6 +125,36 @@ pub(crate) fn user(name: &UserName) -> Vec<u8> {
 
 pub(crate) fn users() -> Vec<u8> {
     vec![USER]
+}
+
+pub(crate) fn group(name: &GroupName) -> Vec<u8> {
+    key(GROUP, &[name.as_str().as_bytes()])
+}
+
+pub(crate) fn groups() -> Vec<u8> {
+    vec![GROUP]
+}
+
+/// Neither user nor group names hold a zero byte, so one ends the first of two.
+pub(crate) fn groups_of(user: &UserName) -> Vec<u8> {
+    key(GROUP_OF_USER, &[user.as_str().as_bytes(), &[0]])
+}
+
+pub(crate) fn group_of(user: &UserName, group: &GroupName) -> Vec<u8> {
+    key(GROUP_OF_USER, &[user.as_str().as_bytes(), &[0], group.as_str().as_bytes()])
+}
+
+pub(crate) fn members_of(group: &GroupName) -> Vec<u8> {
+    key(MEMBER_OF_GROUP, &[group.as_str().as_bytes(), &[0]])
+}
+
+pub(crate) fn member_of(group: &GroupName, user: &UserName) -> Vec<u8> {
+    key(MEMBER_OF_GROUP, &[group.as_str().as_bytes(), &[0], user.as_str().as_bytes()])
+}
+
+/// What follows the prefix of a key: the last name in it.
+pub(crate) fn name_after<'a>(prefix: &[u8], key: &'a [u8]) -> Option<&'a str> {
+    std::str::from_utf8(key.strip_prefix(prefix)?).ok()
 }
 
 pub(crate) fn session(id: &SessionId) -> Vec<u8> {

@@ -20,12 +20,15 @@ mod counters;
 mod devices;
 mod entropy;
 mod error;
+mod groups;
 mod handle;
+mod holdings;
 mod keys;
 mod limiter;
 mod login;
 mod namespace;
 mod reap;
+mod roles;
 mod server;
 
 pub use access::Principal;
@@ -35,10 +38,11 @@ pub use counters::Counters;
 pub use devices::{DeviceAddress, Purpose, security_method};
 pub use entropy::Entropy;
 pub use error::{MdsError, Result};
+pub use holdings::Holdings;
 pub use limiter::{LoginLimiter, Source};
 pub use namespace::ROOT;
 pub use reap::ReapItem;
-pub use server::{Mds, OpenError};
+pub use server::{LoginTurn, Mds, OpenError};
 
 #[cfg(test)]
 mod tests;

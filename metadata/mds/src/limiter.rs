@@ -133,6 +133,12 @@ impl LoginLimiter {
         bucket.take(now_ms, true)
     }
 
+    /// How many are remembered.
+    #[cfg(test)]
+    pub(crate) fn remembered(&self) -> usize {
+        self.users.len() + self.sources.len()
+    }
+
     /// A login succeeded.
     pub fn succeeded(&mut self, user: &UserName, source: Source, now_ms: u64) {
         make_room(&mut self.users, now_ms);

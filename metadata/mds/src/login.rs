@@ -1,20 +1,29 @@
-//! Logins, resumed sessions, logouts: the decisions between the cryptography and the store.
+//! Logins, resumed sessions, logouts, enrolments: the decisions between the cryptography and the store.
+//!
+//! Contract: what a login is decided on is read again in the transaction that opens the session, so that an account
+//! that was disabled, or a password that was changed, meanwhile opens none.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sealstone_login::{
     AccountRecord, ChannelBinding, LoginContext, LoginFailure, ServerStarted, SessionTerms, Stretch,
 };
 use sealstone_mds_protocol::login::{
-    LoginChallenge, LoginError, LoginErrorCode, LoginFinish, LoginOk, LoginStart, Resume, SessionId,
+    LoginChallenge, LoginError, LoginErrorCode, LoginFinish, LoginOk, LoginStart, RegisterResponse,
+    RegisterStart, RegisterUpload, Resume, Retry, SessionId,
 };
-use sealstone_mds_protocol::{ErrorCode, Text, UserName};
+use sealstone_mds_protocol::{ErrorCode, Role, Text, UserName};
 
+use crate::access::Principal;
 use crate::accounts;
 use crate::audit::AuditRecord;
 use crate::counters::add;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
+use crate::groups;
 use crate::limiter::Source;
-use crate::records::SessionRecord;
+use crate::records::{AccountCredential, SessionRecord};
 use crate::server::Mds;
 use crate::sessions::{self, Sessions};
 
@@ -32,8 +41,32 @@ fn store_failed(cause: MdsError) -> LoginError {
     busy(1_000)
 }
 
-fn roles(admin: bool) -> Text<255> {
-    Text::truncated(if admin { "user,admin" } else { "user" })
+fn roles(role: Role) -> Text<255> {
+    Text::truncated(role.as_str())
+}
+
+/// A login whose challenge is out.
+pub(crate) struct Challenged {
+    pub(crate) started: ServerStarted,
+    /// What the account logs in with, as it was then; none: there is no such account, and the challenge is a fake.
+    credential: Option<Box<AccountCredential>>,
+    _half_open: HalfOpen,
+}
+
+/// A place among the challenges that nobody has answered yet.
+struct HalfOpen(Arc<AtomicUsize>);
+
+impl HalfOpen {
+    fn new(all: &Arc<AtomicUsize>) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Self(all.clone())
+    }
+}
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Mds {
@@ -45,7 +78,7 @@ impl Mds {
         start: &LoginStart,
         now_ms: u64,
         mut rng: &mut dyn Entropy,
-    ) -> std::result::Result<(LoginChallenge, ServerStarted), LoginError> {
+    ) -> std::result::Result<(LoginChallenge, Challenged), LoginError> {
         if Stretch::for_suite(start.suite).is_err() {
             return Err(error(LoginErrorCode::Suite));
         }
@@ -58,22 +91,46 @@ impl Mds {
             .store
             .snapshot()
             .map_err(MdsError::from)
-            .and_then(|view| accounts::for_login(&*view, &start.user, start.suite))
+            .and_then(|view| accounts::existing_enabled(&*view, &start.user))
             .map_err(store_failed)?;
+        let credential = account.and_then(|account| account.credential(start.suite).cloned().map(Box::new));
         // A damaged record is treated as an unknown user.
-        let record = account.and_then(|account| AccountRecord::parse(&account.record).ok());
+        let record = credential.as_ref().and_then(|one| AccountRecord::parse(&one.record).ok());
         let context = LoginContext::new(&self.server_id, channel);
         let (id, skew) = (random(rng), self.config.clock_error_ms);
         self.login_keys
             .challenge(&mut rng, record.as_ref(), start, context, id, now_ms, skew)
+            .map(|(challenge, started)| {
+                let _half_open = HalfOpen::new(&self.half_open);
+                (challenge, Challenged { started, credential, _half_open })
+            })
             .map_err(|_| error(LoginErrorCode::Malformed))
+    }
+
+    /// LOGIN_START or the same again with a cookie: under load nothing is done or kept before the cookie is right.
+    pub(crate) fn needs_cookie(
+        &self,
+        channel: &ChannelBinding,
+        start: &LoginStart,
+        cookie: Option<&[u8; 40]>,
+        now_ms: u64,
+        mut rng: &mut dyn Entropy,
+    ) -> Option<Retry> {
+        let mut jar = self.cookies.lock();
+        let good = cookie.is_some_and(|cookie| jar.check(cookie, channel, start, now_ms));
+        if good || !self.is_under_load() {
+            return None;
+        }
+        add(&self.counters.cookies, 1);
+        let retry_ms = self.config.retry_ms;
+        Some(Retry { cookie: jar.bake(&mut rng, channel, start, retry_ms, now_ms), retry_ms })
     }
 
     /// LOGIN_FINISH: opens a session if the proof is right.
     pub(crate) fn login_finish(
         &self,
         source: Source,
-        started: ServerStarted,
+        Challenged { started, credential, _half_open }: Challenged,
         finish: &LoginFinish,
         now_ms: u64,
         rng: &mut dyn Entropy,
@@ -89,32 +146,48 @@ impl Mds {
         let session: SessionId = random(rng);
         let expires_ms = now_ms.saturating_add(self.config.session_ttl_ms);
         let idle_s = u32::try_from(self.config.session_idle_ms / 1000).unwrap_or(u32::MAX);
-        // The account may have been removed or disabled while the proof was on its way.
+        let refused = || {
+            self.login_failed(source, &user, "refused", now_ms);
+            error(LoginErrorCode::Refused)
+        };
+        let credential = credential.ok_or_else(refused)?;
         let account = self
             .store
             .snapshot()
             .map_err(MdsError::from)
             .and_then(|view| accounts::existing_enabled(&*view, &user))
             .map_err(store_failed)?
-            .ok_or_else(|| {
-                self.login_failed(source, &user, "refused", now_ms);
-                error(LoginErrorCode::Refused)
-            })?;
-        let terms = SessionTerms { session, expires_ms, idle_s, roles: roles(account.admin) };
+            .ok_or_else(refused)?;
+        let terms = SessionTerms { session, expires_ms, idle_s, roles: roles(account.role) };
         let (ok, keys) = proven.open(terms);
         let record = SessionRecord {
             user: user.clone(),
-            admin: account.admin,
+            role: account.role,
+            suite: credential.suite,
             expires_ms,
             last_used_ms: now_ms,
             keys: *keys.to_bytes(),
         };
-        let over = self.update(|tx| Sessions::open(tx, &session, &record)).map_err(|cause| match cause {
-            MdsError::Refused(failure) => busy(u64::from(failure.retry_ms)),
-            cause @ MdsError::Store(_) => store_failed(cause),
-        })?;
+        let over = self
+            .update(|tx| {
+                let still = accounts::existing_enabled(tx, &user)?.filter(|still| {
+                    still.role == account.role && still.credential(credential.suite) == Some(&*credential)
+                });
+                if still.is_none() {
+                    return Ok(None);
+                }
+                Sessions::open(tx, &session, &record).map(Some)
+            })
+            .map_err(|cause| match cause {
+                MdsError::Refused(failure) => busy(u64::from(failure.retry_ms)),
+                cause @ MdsError::Store(_) => store_failed(cause),
+            })?
+            .ok_or_else(refused)?;
         self.sessions.forget(&over);
         self.sessions.insert(session, record);
+        if !self.sessions.confirm(&*self.store, &session).map_err(store_failed)? {
+            return Err(refused());
+        }
         self.limiter.lock().succeeded(&user, source, now_ms);
         add(&self.counters.logins, 1);
         self.audit_login(source, "login", &user, Some(&session), "ok", now_ms);
@@ -146,32 +219,97 @@ impl Mds {
             epoch: 0,
             expires_ms: record.expires_ms,
             idle_s: u32::try_from(self.config.session_idle_ms / 1000).unwrap_or(u32::MAX),
-            rekey_records: 0,
-            roles: roles(record.admin),
+            roles: roles(record.role),
             confirm: [0; 32],
         };
         ok.confirm = keys.resume_confirm(message, channel, &ok);
-        self.limiter.lock().succeeded(&record.user, source, now_ms);
+        let user = record.user.clone();
         self.sessions.take_up(message.session, record, now_ms);
+        if !self.sessions.confirm(&*self.store, &message.session).map_err(store_failed)? {
+            return Err(expired);
+        }
+        self.limiter.lock().succeeded(&user, source, now_ms);
         add(&self.counters.resumed, 1);
         Ok(ok)
     }
 
-    /// LOGOUT, on every connection of the session.
-    pub(crate) fn logout(&self, session: &SessionId, now_ms: u64) -> Result<()> {
-        let (who, _) = self.sessions.check(session, self.config.session_idle_ms, now_ms)?;
+    /// LOGOUT, on every connection of the session. With `revoke` the audit log says what the session still holds.
+    pub(crate) fn logout(&self, session: &SessionId, revoke: bool, now_ms: u64) -> Result<()> {
+        let who = self.sessions.check(session, self.config.session_idle_ms, now_ms)?.who;
         self.update(|tx| sessions::end(tx, session, &who.user))?;
         self.sessions.forget(&[*session]);
+        let held = revoke.then(|| self.holdings(now_ms).of_session(session, now_ms).to_string());
         self.audit.record(&AuditRecord {
             time_ms: now_ms,
             user: who.user.as_str(),
             session: Some(session),
             source: None,
             action: "logout",
-            subject: None,
+            subject: held.as_deref(),
             verdict: "ok",
         });
         Ok(())
+    }
+
+    /// REGISTER_START: answers whoever has the code. All that may be wrong with it sounds the same.
+    pub(crate) fn register_start(
+        &self,
+        source: Source,
+        start: &RegisterStart,
+        now_ms: u64,
+    ) -> std::result::Result<RegisterResponse, LoginError> {
+        if let Err(wait) = self.limiter.lock().attempt(&start.user, source, now_ms) {
+            add(&self.counters.login_limited, 1);
+            self.audit_login(source, "enrol", &start.user, None, "limited", now_ms);
+            return Err(busy(wait));
+        }
+        let invited = self
+            .store
+            .snapshot()
+            .map_err(MdsError::from)
+            .and_then(|view| accounts::invited(&*view, &start.user, start.code.expose(), now_ms))
+            .map_err(store_failed)?;
+        if invited.is_none() {
+            self.enrolment_failed(source, &start.user, "refused", now_ms);
+            return Err(error(LoginErrorCode::Refused));
+        }
+        let response = self
+            .login_keys
+            .register(&start.user, &start.request)
+            .map_err(|_| error(LoginErrorCode::Malformed))?;
+        Ok(RegisterResponse { response })
+    }
+
+    /// REGISTER_UPLOAD: the code is used up, the password is in use, and what was opened with another one ends.
+    pub(crate) fn register_upload(
+        &self,
+        source: Source,
+        upload: &RegisterUpload,
+        now_ms: u64,
+    ) -> std::result::Result<(), LoginError> {
+        let user = &upload.user;
+        if !accounts::is_password_record(upload.suite, &upload.record) {
+            self.enrolment_failed(source, user, "refused", now_ms);
+            return Err(error(LoginErrorCode::Malformed));
+        }
+        let credential = AccountCredential { suite: upload.suite, record: upload.record };
+        let over = self
+            .update(|tx| accounts::enrol(tx, user, upload.code.expose(), &credential, now_ms))
+            .map_err(store_failed)?;
+        let Some(over) = over else {
+            self.enrolment_failed(source, user, "refused", now_ms);
+            return Err(error(LoginErrorCode::Refused));
+        };
+        self.sessions.forget(&over);
+        add(&self.counters.enrolled, 1);
+        self.audit_login(source, "enrol", user, None, "ok", now_ms);
+        Ok(())
+    }
+
+    /// An enrolment that was begun did not succeed.
+    pub(crate) fn enrolment_failed(&self, source: Source, user: &UserName, verdict: &str, now_ms: u64) {
+        add(&self.counters.login_refused, 1);
+        self.audit_login(source, "enrol", user, None, verdict, now_ms);
     }
 
     /// A login that was begun did not succeed. Who has the wrong password finds out from the challenge, alone: then all
@@ -195,30 +333,29 @@ impl Mds {
         self.audit.record(&AuditRecord { time_ms, user, session, source, action, subject: None, verdict });
     }
 
-    /// Ends all sessions of a user, in the same transaction as `change`.
+    /// Changes accounts; the sessions that `change` says ended are found by nobody any more.
     pub(crate) fn end_sessions_with(
         &self,
-        user: &UserName,
-        mut change: impl FnMut(&mut dyn crate::store::Transaction) -> Result<()>,
+        change: impl FnMut(&mut dyn crate::store::Transaction) -> Result<Vec<SessionId>>,
     ) -> Result<()> {
-        let over = self.update(|tx| {
-            change(tx)?;
-            sessions::end_all(tx, user)
-        })?;
+        let over = self.update(change)?;
         self.sessions.forget(&over);
         Ok(())
     }
 
     /// The principal of a session that is alive.
-    pub(crate) fn principal(
-        &self,
-        session: Option<&SessionId>,
-        now_ms: u64,
-    ) -> Result<crate::access::Principal> {
+    pub(crate) fn principal(&self, session: Option<&SessionId>, now_ms: u64) -> Result<Principal> {
         let session = session.ok_or_else(|| MdsError::refused(ErrorCode::NotLoggedIn, ""))?;
-        let (who, stale) = self.sessions.check(session, self.config.session_idle_ms, now_ms)?;
-        if stale {
+        // Read before the groups: a change in between makes the next request read them again.
+        let generation = self.groups_generation.load(Ordering::Acquire);
+        let found = self.sessions.check(session, self.config.session_idle_ms, now_ms)?;
+        if found.stale {
             self.update(|tx| sessions::touch(tx, session, now_ms))?;
+        }
+        let mut who = found.who;
+        if found.groups_of != generation {
+            who.groups = groups::of(&*self.store.snapshot()?, &who.user)?;
+            self.sessions.set_groups(session, who.groups.clone(), generation);
         }
         Ok(who)
     }

@@ -6,21 +6,23 @@
 //! Truth: docs/standards/mds.md §5.3, §5.4.
 
 use sealstone_mds_protocol::{
-    Checksum, DirEntry, ErrorCode, FILE_SIZE_MAX, FileKind, FilePath, InodeId, Layout, Name, ObjectRef,
-    PAGE_MAX, Stat, UserName, Wire, Writer,
+    Checksum, DirEntry, ErrorCode, FILE_SIZE_MAX, FileKind, FilePath, GroupName, InodeId, Layout, Name,
+    ObjectRef, PAGE_MAX, Stat, UserName, Wire, Writer,
 };
 
-use crate::access::{MODE_MASK, Principal, Right, STICKY};
+use crate::access::{MODE_MASK, Principal, Right, SETGID, STICKY};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::records::{Inode, count, counter, load, next_number, save};
 use crate::store::{MetaError, Snapshot, Transaction};
 
 mod create;
+mod owner;
 mod remove;
 mod rename;
 
 pub(crate) use create::{NewIntent, abandon, begin_create, commit, expire, prolong};
+pub(crate) use owner::{NewOwner, set_mode, set_owner};
 pub(crate) use remove::remove;
 pub(crate) use rename::rename;
 
@@ -40,17 +42,23 @@ pub(crate) struct Place {
 
 /// Makes the root directory of a new server.
 pub(crate) fn make_root(tx: &mut dyn Transaction, owner: &UserName, now_ms: u64) -> Result<()> {
-    let root = directory(owner, STICKY | 0o777, ROOT, now_ms);
+    let root = directory(owner, None, STICKY | 0o777, ROOT, now_ms);
     save(tx, &keys::inode(ROOT), &root)?;
     save(tx, &keys::meta(counter::INODE), &(ROOT.0 + 1))?;
     Ok(count(tx, counter::DIRECTORIES, 1)?)
 }
 
-fn directory(owner: &UserName, mode: u16, parent: InodeId, now_ms: u64) -> Inode {
+/// The group of what is made in a directory.
+fn inherited_group(directory: &Inode) -> Option<GroupName> {
+    if directory.mode & SETGID == 0 { None } else { directory.group.clone() }
+}
+
+fn directory(owner: &UserName, group: Option<GroupName>, mode: u16, parent: InodeId, now_ms: u64) -> Inode {
     Inode {
         kind: FileKind::Directory,
         mode: mode & MODE_MASK,
         owner: owner.clone(),
+        group,
         size: 0,
         version: 0,
         mtime_ms: now_ms,
@@ -124,6 +132,13 @@ pub(crate) fn touch(tx: &mut dyn Transaction, id: InodeId, mut directory: Inode,
 pub(crate) fn stat<S: Snapshot + ?Sized>(view: &S, who: &Principal, path: &FilePath) -> Result<Stat> {
     let (id, inode) = resolve(view, who, path)?;
     Ok(inode.stat(id))
+}
+
+/// The inode of a path, whoever may see it: for administrators and the server itself.
+pub(crate) fn inspect<S: Snapshot + ?Sized>(view: &S, path: &FilePath) -> Result<Inode> {
+    let user = UserName::new("inspect")?;
+    let (role, groups) = (sealstone_mds_protocol::Role::Admin, Default::default());
+    Ok(resolve(view, &Principal { user, role, groups, session: [0; 16] }, path)?.1)
 }
 
 /// A page of a directory.
@@ -205,28 +220,14 @@ fn add_directory(
 ) -> Result<(InodeId, Inode)> {
     who.needs_entries(&parent_inode, path.as_str())?;
     let id = InodeId(next_number(tx, counter::INODE)?);
-    let made = directory(&who.user, mode, parent, now_ms);
+    // A tree below a directory that hands its group on belongs to that group as a whole.
+    let mode = (mode & !SETGID) | (parent_inode.mode & SETGID);
+    let made = directory(&who.user, inherited_group(&parent_inode), mode, parent, now_ms);
     save(tx, &keys::inode(id), &made)?;
     save(tx, &keys::entry(parent, name), &id)?;
     touch(tx, parent, parent_inode, now_ms)?;
     count(tx, counter::DIRECTORIES, 1)?;
     Ok((id, made))
-}
-
-/// Changes permission bits.
-pub(crate) fn set_mode(
-    tx: &mut dyn Transaction,
-    who: &Principal,
-    path: &FilePath,
-    mode: u16,
-    now_ms: u64,
-) -> Result<Stat> {
-    let (id, mut inode) = resolve(tx, who, path)?;
-    who.needs_ownership(&inode, path.as_str())?;
-    inode.mode = mode & MODE_MASK;
-    inode.ctime_ms = now_ms;
-    save(tx, &keys::inode(id), &inode)?;
-    Ok(inode.stat(id))
 }
 
 /// A file that may be read (and written, if asked): for Open and for renewing grants.

@@ -2,8 +2,8 @@
 
 use sealstone_mds_protocol::login::{REGISTRATION_UPLOAD_BYTES, SessionId};
 use sealstone_mds_protocol::{
-    Checksum, DevicePin, DeviceState, FileKind, InodeId, Layout, Method, Name, Reader, SYSTEM_ID_BYTES, Stat,
-    Text, UserName, Wire, Writer, record,
+    AccountKind, Checksum, DevicePin, DeviceState, FileKind, GroupName, InodeId, Layout, Method, Name,
+    Reader, Role, SYSTEM_ID_BYTES, Stat, Text, UserName, Wire, Writer, record,
 };
 
 use crate::store::{MetaError, Snapshot, Transaction, VALUE_MAX};
@@ -19,8 +19,10 @@ record! {
         pub kind: FileKind,
         /// Permission bits.
         pub mode: u16,
-        /// Who made it.
+        /// Whose it is.
         pub owner: UserName,
+        /// Whom the group bits are for; none: nobody.
+        pub group: Option<GroupName>,
         /// Bytes.
         pub size: u64,
         /// Grows with each change of content.
@@ -49,6 +51,7 @@ impl Inode {
             kind: self.kind,
             mode: self.mode,
             owner: self.owner.clone(),
+            group: self.group.clone(),
             size: self.size,
             version: self.version,
             mtime_ms: self.mtime_ms,
@@ -88,17 +91,50 @@ record! {
 }
 
 record! {
+    /// What an account logs in with.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct AccountCredential {
+        /// Suite that the record was made for.
+        pub suite: u16,
+        /// OPAQUE record.
+        pub record: [u8; REGISTRATION_UPLOAD_BYTES],
+    }
+}
+
+record! {
+    /// An enrolment code that was not used yet.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Invitation {
+        /// Digest of the code; the code itself is kept nowhere.
+        pub digest: [u8; 32],
+        /// Good for nothing from then on.
+        pub expires_ms: u64,
+    }
+}
+
+record! {
     /// An account.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Account {
-        /// OPAQUE record.
-        pub record: [u8; REGISTRATION_UPLOAD_BYTES],
-        /// Suite it was made for.
-        pub suite: u16,
-        /// May administer.
-        pub admin: bool,
+        /// Person or program.
+        pub kind: AccountKind,
+        /// What it may do.
+        pub role: Role,
         /// May log in.
         pub enabled: bool,
+        /// Made at.
+        pub created_ms: u64,
+        /// At most one for each suite; none before the enrolment.
+        pub credentials: Vec<AccountCredential>,
+        /// The code to enrol with.
+        pub invitation: Option<Invitation>,
+    }
+}
+
+record! {
+    /// A group.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct GroupRecord {
         /// Made at.
         pub created_ms: u64,
     }
@@ -110,8 +146,10 @@ record! {
     pub struct SessionRecord {
         /// Whose.
         pub user: UserName,
-        /// As the account was at login.
-        pub admin: bool,
+        /// As the account was at login; another one ends its sessions.
+        pub role: Role,
+        /// Suite of the password or key that it was opened with.
+        pub suite: u16,
         /// Ends whatever happens.
         pub expires_ms: u64,
         /// Last request known to be stored; lags behind by at most [`crate::sessions::TOUCH_EVERY_MS`].
@@ -215,6 +253,7 @@ pub(crate) mod counter {
     pub(crate) const REAPS: &str = "count/reaps";
     pub(crate) const USERS: &str = "count/users";
     pub(crate) const SESSIONS: &str = "count/sessions";
+    pub(crate) const GROUPS: &str = "count/groups";
 }
 
 #[cfg(test)]

@@ -4,13 +4,14 @@
 //! request; `handle` does.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use sealstone_login::{ServerId, ServerKeys, start_registration};
+use sealstone_login::{CookieJar, ServerId, ServerKeys, start_registration};
 use sealstone_mds_protocol::login::{SUITE_STANDARD, SessionId};
 use sealstone_mds_protocol::{
-    DeviceId, DeviceProblem, DeviceState, ErrorCode, Failure, ProblemKind, Stat, Text, UserName,
+    AccountKind, DeviceId, DeviceProblem, DeviceState, ErrorCode, Failure, ProblemKind, Role, Stat, Text,
+    UserName,
 };
 use sealstone_seal::Credential;
 
@@ -20,16 +21,17 @@ use crate::counters::{Counters, add};
 use crate::devices::{self, DeviceAddress, DeviceTable, Purpose};
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
+use crate::holdings::{HoldingTable, Holdings};
 use crate::keys;
 use crate::limiter::LoginLimiter;
 use crate::namespace;
 use crate::reap::{self, ReapItem};
-use crate::records::{Account, count, counter, load, save};
+use crate::records::{Account, AccountCredential, count, counter, load, save};
 use crate::sessions::{self, Sessions};
 use crate::store::{MetaError, MetaStore, Transaction};
 
 /// Version of the layout of the store.
-pub(crate) const STORE_VERSION: u64 = 1;
+pub(crate) const STORE_VERSION: u64 = 2;
 /// Times a transaction is run again after a conflict.
 const CONFLICTS_MAX: usize = 8;
 /// Creates expired in one transaction at most.
@@ -86,6 +88,23 @@ pub struct Mds {
     pub(crate) audit: Arc<dyn AuditSink>,
     sweep_at: Mutex<Option<SessionId>>,
     pub(crate) devices_changed: AtomicBool,
+    /// Counts changes of groups and memberships, from 1.
+    pub(crate) groups_generation: AtomicU64,
+    pub(crate) holdings: Mutex<HoldingTable>,
+    holdings_began: AtomicBool,
+    pub(crate) cookies: Mutex<CookieJar>,
+    /// Challenges that nobody has answered yet.
+    pub(crate) half_open: Arc<AtomicUsize>,
+    logins_waiting: AtomicUsize,
+}
+
+/// A login that waits for its turn in the shell.
+pub struct LoginTurn<'a>(&'a AtomicUsize);
+
+impl Drop for LoginTurn<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Mds {
@@ -109,8 +128,14 @@ impl Mds {
             start_registration(&mut rng, admin, password).map_err(OpenError::Password)?;
         let response = login_keys.register(admin, &request).map_err(OpenError::Password)?;
         let record = started.finish(&mut rng, SUITE_STANDARD, &response).map_err(OpenError::Password)?;
-        let account =
-            Account { record, suite: SUITE_STANDARD, admin: true, enabled: true, created_ms: now_ms };
+        let account = Account {
+            kind: AccountKind::Password,
+            role: Role::Admin,
+            enabled: true,
+            created_ms: now_ms,
+            credentials: vec![AccountCredential { suite: SUITE_STANDARD, record }],
+            invitation: None,
+        };
         let object_base = u64::from(u32::from_be_bytes(random(rng)) >> 1 | 1) << 32;
 
         let mut tx = store.begin()?;
@@ -162,6 +187,12 @@ impl Mds {
             audit: Arc::new(NoAudit),
             sweep_at: Mutex::default(),
             devices_changed: AtomicBool::new(false),
+            groups_generation: AtomicU64::new(1),
+            holdings: Mutex::new(HoldingTable::new()),
+            holdings_began: AtomicBool::new(false),
+            cookies: Mutex::default(),
+            half_open: Arc::default(),
+            logins_waiting: AtomicUsize::new(0),
         })
     }
 
@@ -181,6 +212,36 @@ impl Mds {
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Announces a login that waits for its turn: too many of them, and logins need a cookie.
+    #[must_use]
+    pub fn login_turn(&self) -> LoginTurn<'_> {
+        self.logins_waiting.fetch_add(1, Ordering::Relaxed);
+        LoginTurn(&self.logins_waiting)
+    }
+
+    /// Is the server under load, so that a login must come with a cookie?
+    #[must_use]
+    pub fn is_under_load(&self) -> bool {
+        self.half_open.load(Ordering::Relaxed) >= self.config.half_open_max
+            || self.logins_waiting.load(Ordering::Relaxed) >= self.config.login_queue_max
+    }
+
+    /// The table of grants; it learns here when the server began.
+    pub(crate) fn holdings(&self, now_ms: u64) -> parking_lot::MutexGuard<'_, HoldingTable> {
+        let mut table = self.holdings.lock();
+        if !self.holdings_began.swap(true, Ordering::Relaxed) {
+            table.begin(now_ms);
+        }
+        table
+    }
+
+    /// What a user holds that devices still accept. His sessions and future credentials end without this; whoever
+    /// wants these to end too must tell the devices.
+    #[must_use]
+    pub fn held_by(&self, user: &UserName, now_ms: u64) -> Holdings {
+        self.holdings(now_ms).of_user(user, now_ms)
     }
 
     /// Runs changes as one transaction; again if another server was faster.
@@ -205,6 +266,7 @@ impl Mds {
     pub fn tidy(&self, now_ms: u64) -> Result<bool> {
         let expired = self.update(|tx| namespace::expire(tx, EXPIRE_BATCH, now_ms))?;
         add(&self.counters.expired_intents, expired as u64);
+        self.holdings(now_ms).expire(now_ms);
         let after = *self.sweep_at.lock();
         let idle = self.config.session_idle_ms;
         let (over, next) = self.update(|tx| sessions::sweep(tx, after, idle, now_ms))?;
@@ -321,7 +383,8 @@ impl Mds {
     /// `Refused`, `Store`.
     pub fn inspect(&self, path: &sealstone_mds_protocol::FilePath) -> Result<Stat> {
         let user = UserName::new("inspect").map_err(MdsError::from)?;
-        let who = crate::access::Principal { user, admin: true, session: [0; 16] };
+        let (role, groups) = (Role::Admin, Arc::default());
+        let who = crate::access::Principal { user, role, groups, session: [0; 16] };
         namespace::stat(&*self.store.snapshot()?, &who, path)
     }
 }

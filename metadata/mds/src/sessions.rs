@@ -5,11 +5,12 @@
 //! Truth: docs/design/security.md 2.4; docs/standards/mds.md §4.5.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sealstone_login::SessionKeys;
 use sealstone_mds_protocol::login::SessionId;
-use sealstone_mds_protocol::{ErrorCode, UserName};
+use sealstone_mds_protocol::{ErrorCode, GroupName, UserName};
 
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
@@ -30,6 +31,23 @@ struct Live {
     record: SessionRecord,
     last_used_ms: u64,
     grants: u32,
+    /// The user's groups, as of this generation of all groups; none were read yet if it is 0.
+    groups: (Arc<[GroupName]>, u64),
+}
+
+impl Live {
+    fn new(record: SessionRecord, last_used_ms: u64) -> Self {
+        Self { record, last_used_ms, grants: 0, groups: (Arc::default(), 0) }
+    }
+}
+
+/// A session that was found alive.
+pub(crate) struct Checked {
+    pub(crate) who: Principal,
+    /// The store should hear of this use.
+    pub(crate) stale: bool,
+    /// Generation that the groups of `who` are of.
+    pub(crate) groups_of: u64,
 }
 
 /// Sessions in use; the others are in the store only.
@@ -72,7 +90,24 @@ impl Sessions {
 
     pub(crate) fn insert(&self, id: SessionId, record: SessionRecord) {
         let last_used_ms = record.last_used_ms;
-        self.0.lock().insert(id, Live { record, last_used_ms, grants: 0 });
+        self.0.lock().insert(id, Live::new(record, last_used_ms));
+    }
+
+    /// Is the session, which was just put into the table, in the store still? Its account may have been disabled
+    /// between the two; then it goes. Whoever ends sessions takes them from the store first, so one of both sees it.
+    pub(crate) fn confirm(&self, store: &dyn MetaStore, id: &SessionId) -> Result<bool> {
+        let there = store.snapshot()?.get(&keys::session(id))?.is_some();
+        if !there {
+            self.forget(&[*id]);
+        }
+        Ok(there)
+    }
+
+    /// The groups of the session's user, as of a generation.
+    pub(crate) fn set_groups(&self, id: &SessionId, groups: Arc<[GroupName]>, generation: u64) {
+        if let Some(live) = self.0.lock().get_mut(id) {
+            live.groups = (groups, generation);
+        }
     }
 
     pub(crate) fn forget(&self, ids: &[SessionId]) {
@@ -82,8 +117,8 @@ impl Sessions {
         }
     }
 
-    /// Who a session belongs to; counts as use. The flag says that the store should hear of it.
-    pub(crate) fn check(&self, id: &SessionId, idle_ms: u64, now_ms: u64) -> Result<(Principal, bool)> {
+    /// Who a session belongs to; counts as use.
+    pub(crate) fn check(&self, id: &SessionId, idle_ms: u64, now_ms: u64) -> Result<Checked> {
         let mut table = self.0.lock();
         let live = table.get_mut(id).ok_or_else(ended)?;
         if is_over(&live.record, live.last_used_ms, idle_ms, now_ms) {
@@ -95,7 +130,9 @@ impl Sessions {
         if stale {
             live.record.last_used_ms = now_ms;
         }
-        Ok((Principal { user: live.record.user.clone(), admin: live.record.admin, session: *id }, stale))
+        let (groups, groups_of) = live.groups.clone();
+        let who = Principal { user: live.record.user.clone(), role: live.record.role, groups, session: *id };
+        Ok(Checked { who, stale, groups_of })
     }
 
     /// Absolute end of a session.
@@ -143,7 +180,7 @@ impl Sessions {
         let live = table.entry(id).or_insert_with(|| {
             // Let the next request write the new time of use.
             record.last_used_ms = record.last_used_ms.min(now_ms.saturating_sub(TOUCH_EVERY_MS));
-            Live { record, last_used_ms: now_ms, grants: 0 }
+            Live::new(record, now_ms)
         });
         live.last_used_ms = now_ms;
     }
@@ -170,13 +207,20 @@ pub(crate) fn end(tx: &mut dyn Transaction, id: &SessionId, user: &UserName) -> 
     Ok(count(tx, counter::SESSIONS, -1)?)
 }
 
-/// Ends all sessions of a user in the store.
-pub(crate) fn end_all(tx: &mut dyn Transaction, user: &UserName) -> Result<Vec<SessionId>> {
-    let ids = of_user(tx, user)?;
-    for id in &ids {
-        end(tx, id, user)?;
+/// Ends those sessions of a user in the store that `which` says; returns them.
+pub(crate) fn end_where(
+    tx: &mut dyn Transaction,
+    user: &UserName,
+    which: impl Fn(&SessionId, &SessionRecord) -> bool,
+) -> Result<Vec<SessionId>> {
+    let mut over = Vec::new();
+    for id in of_user(tx, user)? {
+        if load::<SessionRecord, _>(tx, &keys::session(&id))?.is_none_or(|record| which(&id, &record)) {
+            end(tx, &id, user)?;
+            over.push(id);
+        }
     }
-    Ok(ids)
+    Ok(over)
 }
 
 /// Writes the time of use.

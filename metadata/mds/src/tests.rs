@@ -2,7 +2,9 @@
 
 mod accounts;
 mod crash;
+mod enrolment;
 mod files;
+mod groups;
 mod logins;
 mod model;
 mod world;

@@ -165,11 +165,24 @@ async fn decide(
     header: FrameHeader,
     body: Zeroizing<Vec<u8>>,
 ) -> io::Result<(Connection, Output)> {
-    let gate = match header.kind {
-        MessageType::LoginStart | MessageType::LoginFinish | MessageType::Resume => &shared.logins,
-        _ => &shared.requests,
+    // Under load a login costs a hash, and must not wait behind those that cost more: it is told to come again.
+    let cheap = header.kind == MessageType::LoginStart && shared.mds.is_under_load();
+    let is_login = matches!(
+        header.kind,
+        MessageType::LoginStart
+            | MessageType::LoginAgain
+            | MessageType::LoginFinish
+            | MessageType::Resume
+            | MessageType::RegisterStart
+            | MessageType::RegisterUpload
+    );
+    let (gate, waiting) = if is_login && !cheap {
+        (&shared.logins, Some(shared.mds.login_turn()))
+    } else {
+        (&shared.requests, None)
     };
     let turn = gate.clone().acquire_owned().await.map_err(io::Error::other)?;
+    drop(waiting);
     let (mds, environment) = (shared.mds.clone(), shared.environment.clone());
     let work = move || {
         let mut rng = (environment.entropy)();

@@ -253,7 +253,10 @@ async fn a_pipe_with_a_given_binding_is_as_good_as_tls() {
     let served = tokio::spawn(serve);
     let mut client = Client::new(near, channel);
     client.login(&server_id, "admin", &password).await.unwrap();
-    assert!(matches!(client.ask(Request::WhoAmI {}).await, Response::WhoAmI { admin: true, .. }));
+    assert!(matches!(
+        client.ask(Request::WhoAmI {}).await,
+        Response::WhoAmI { role: sealstone_mds_protocol::Role::Admin, .. }
+    ));
     drop(client);
     served.await.unwrap().unwrap();
     drop(folder_guard);

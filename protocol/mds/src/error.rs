@@ -134,7 +134,7 @@ impl From<WireError> for Failure {
             WireError::UnknownCode { what: "request" | "schema", .. } | WireError::Frame(_) => {
                 ErrorCode::Version
             }
-            WireError::Malformed("name" | "path" | "user name") => ErrorCode::InvalidName,
+            WireError::Malformed("name" | "path" | "user name" | "group name") => ErrorCode::InvalidName,
             WireError::TooLong { .. } => ErrorCode::Limit,
             WireError::Short
             | WireError::Trailing(_)

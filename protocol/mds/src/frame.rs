@@ -32,14 +32,12 @@ code! {
         LoginOk = 0x23,
         /// Client takes up a session on a new connection.
         Resume = 0x24,
-        /// Client asks for new keys (connections without TLS only).
-        Rekey = 0x25,
-        /// Server's half of that.
-        RekeyOk = 0x26,
         /// Client ends its session.
         Logout = 0x27,
         /// Server has ended it.
         LogoutOk = 0x28,
+        /// Client opens a login again, with the cookie that it was asked for.
+        LoginAgain = 0x29,
         /// Server is under load and asks for a cookie.
         Retry = 0x2A,
         /// A new user starts a registration with a one-time code.
@@ -50,6 +48,8 @@ code! {
         RegisterUpload = 0x2D,
         /// A login step was refused, or the connection is about to close.
         Error = 0x2E,
+        /// The registration is done; the new user may log in.
+        RegisterOk = 0x2F,
         /// A request of a session.
         Request = 0x30,
         /// Its response.

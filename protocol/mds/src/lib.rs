@@ -28,12 +28,12 @@ pub use layout::{
     DeviceId, Extent, FILE_SIZE_MAX, Layout, ObjectRef, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN, WIDTH_MAX,
 };
 pub use message::{PAGE_MAX, PROTOCOL_VERSION, REQUESTS, RESPONSES, Request, Response, SCHEMA};
-pub use name::{FilePath, NAME_MAX, Name, PATH_MAX, USER_MAX, UserName};
+pub use name::{FilePath, GROUP_MAX, GroupName, NAME_MAX, Name, PATH_MAX, USER_MAX, UserName};
 pub use records::{
-    Access, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DevicePin, DeviceProblem,
-    DeviceState, DirEntry, FILE_PARTITION, FileKind, GRANT_OBJECT_TYPE, Grant, Handle, InodeId, IntentId,
-    Method, NewDevice, OpenedFile, PIN_BYTES, PinKind, ProblemKind, SYSTEM_ID_BYTES, Stat, User,
-    is_file_object,
+    Access, AccountKind, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DevicePin,
+    DeviceProblem, DeviceState, DirEntry, FILE_PARTITION, FileKind, GRANT_OBJECT_TYPE, Grant, Group, Handle,
+    Holder, InodeId, IntentId, Method, NewDevice, OpenedFile, PIN_BYTES, PinKind, ProblemKind, Role,
+    SYSTEM_ID_BYTES, Stat, User, is_file_object,
 };
 pub use secret::Secret;
 pub use wire::{LIST_MAX, Reader, Text, Wire, WireError, Writer};

@@ -1,15 +1,27 @@
-//! Bodies of the login messages, types 20h to 2Eh.
+//! Bodies of the login messages, types 20h to 2Fh.
 //!
 //! Does: shapes and sizes. Does not: any cryptography; `sealstone-login` does.
 //! Truth: docs/standards/mds.md §4.
 
 use crate::name::UserName;
+use crate::secret::Secret;
 use crate::wire::{Text, code, record};
 
 /// ristretto255-SHA512, 3DH, HKDF-SHA512, HMAC-SHA512, Argon2id 64 MiB / 3 passes / 4 lanes.
 pub const SUITE_STANDARD: u16 = 0x0001;
 /// The same with Argon2id at the floor: 19 MiB / 2 passes / 1 lane.
 pub const SUITE_LIGHT: u16 = 0x0002;
+/// For key files of service accounts: 32 random bytes, which nobody guesses, so they are hardly stretched. An account
+/// has one credential for each suite at most; two suites let two keys be valid while one follows the other.
+pub const SUITE_SERVICE_A: u16 = 0x0101;
+/// The other one.
+pub const SUITE_SERVICE_B: u16 = 0x0102;
+
+/// Is this a suite for key files, never for passwords?
+#[must_use]
+pub const fn is_service_suite(suite: u16) -> bool {
+    matches!(suite, SUITE_SERVICE_A | SUITE_SERVICE_B)
+}
 
 /// Bytes of OPAQUE's first message.
 pub const KE1_BYTES: usize = 96;
@@ -23,6 +35,8 @@ pub const REGISTRATION_REQUEST_BYTES: usize = 32;
 pub const REGISTRATION_RESPONSE_BYTES: usize = 64;
 /// Bytes of a registration record.
 pub const REGISTRATION_UPLOAD_BYTES: usize = 192;
+/// Bytes of a cookie.
+pub const COOKIE_BYTES: usize = 40;
 /// Names a session for as long as it lives.
 pub type SessionId = [u8; 16];
 
@@ -30,7 +44,7 @@ record! {
     /// 20h.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct LoginStart {
-        /// [`SUITE_STANDARD`] or [`SUITE_LIGHT`]; must be the one the account was registered with.
+        /// Must be one that the account was registered with.
         pub suite: u16,
         /// Who logs in.
         pub user: UserName,
@@ -73,15 +87,13 @@ record! {
     pub struct LoginOk {
         /// The session.
         pub session: SessionId,
-        /// Counts key changes; 0 at first.
+        /// Always 0: part of what the keys of the session are derived from.
         pub epoch: u32,
         /// When the session ends whatever happens, milliseconds since 1970.
         pub expires_ms: u64,
         /// After this many seconds without a request it ends too.
         pub idle_s: u32,
-        /// Records before a key change (connections without TLS); 0 = not used.
-        pub rekey_records: u32,
-        /// Comma-separated roles: `user`, `admin`.
+        /// `admin`, `operator`, `user` or `read-only`.
         pub roles: Text<255>,
         /// Proves that the server holds the session key.
         pub confirm: [u8; 32],
@@ -101,19 +113,8 @@ record! {
     }
 }
 
-record! {
-    /// 25h and 26h.
-    #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct Rekey {
-        /// The epoch that begins.
-        pub epoch: u32,
-        /// X25519 share.
-        pub share: [u8; 32],
-    }
-}
-
-/// Flag of [`Logout`]: make the session's outstanding credentials useless at once. No server acts on it yet: they live
-/// until they expire.
+/// Flag of [`Logout`]: the user wants the session's outstanding credentials to be useless at once. The server writes down
+/// which there are; devices accept them until they expire.
 pub const LOGOUT_REVOKE: u32 = 1;
 
 record! {
@@ -132,9 +133,20 @@ record! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Retry {
         /// To be sent back.
-        pub cookie: [u8; 40],
+        pub cookie: [u8; COOKIE_BYTES],
         /// Milliseconds to wait.
         pub retry_ms: u32,
+    }
+}
+
+record! {
+    /// 29h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct LoginAgain {
+        /// From the Retry that answered the login.
+        pub cookie: [u8; COOKIE_BYTES],
+        /// The login, unchanged.
+        pub start: LoginStart,
     }
 }
 
@@ -145,7 +157,7 @@ record! {
         /// The account to fill.
         pub user: UserName,
         /// One-time code from an administrator.
-        pub code: Text<64>,
+        pub code: Secret,
         /// OPAQUE registration request.
         pub request: [u8; REGISTRATION_REQUEST_BYTES],
     }
@@ -167,9 +179,20 @@ record! {
         /// The account to fill.
         pub user: UserName,
         /// The same code again.
-        pub code: Text<64>,
+        pub code: Secret,
         /// OPAQUE record.
         pub record: [u8; REGISTRATION_UPLOAD_BYTES],
+        /// Suite it was made for.
+        pub suite: u16,
+    }
+}
+
+record! {
+    /// 2Fh.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RegisterOk {
+        /// The server's clock, milliseconds since 1970.
+        pub time_ms: u64,
     }
 }
 

@@ -13,11 +13,12 @@ use crate::layout::DeviceId;
 use crate::login::{
     REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES, REGISTRATION_UPLOAD_BYTES, SessionId,
 };
-use crate::name::{FilePath, Name, UserName};
+use crate::name::{FilePath, GroupName, Name, UserName};
 use crate::records::{
-    Access, Checksum, CreatedFile, Device, DeviceState, DirEntry, Grant, Handle, InodeId, IntentId, Method,
-    NewDevice, OpenedFile, Stat, User,
+    Access, Checksum, CreatedFile, Device, DeviceState, DirEntry, Grant, Group, Handle, Holder, InodeId,
+    IntentId, Method, NewDevice, OpenedFile, Role, Stat, User,
 };
+use crate::secret::Secret;
 use crate::wire::{Reader, Text, Wire, WireError, Writer};
 
 /// Version of the set of messages, agreed on by Hello.
@@ -196,12 +197,12 @@ messages! {
             /// Entries wanted, 1 to [`PAGE_MAX`]; fewer may come.
             limit: u16,
         },
-        /// Adds a device (administrators).
+        /// Adds a device (administrators and operators).
         0x0022 => DeviceAdd {
             /// It.
             device: NewDevice,
         },
-        /// Changes a device's state between Active and Draining (administrators).
+        /// Changes a device's state between Active and Draining (administrators and operators).
         0x0023 => DeviceSetState {
             /// Which.
             id: DeviceId,
@@ -223,9 +224,9 @@ messages! {
             record: [u8; REGISTRATION_UPLOAD_BYTES],
             /// Suite it was made for.
             suite: u16,
-            /// Make it an administrator (administrators only; kept as it is when a user changes his password).
-            admin: bool,
-            /// Change an existing account's password instead of adding an account.
+            /// Role of a new account; an existing one keeps its own.
+            role: Role,
+            /// Change an existing account's password or key instead of adding an account.
             replace: bool,
         },
         /// A page of the accounts, by name (administrators).
@@ -246,6 +247,88 @@ messages! {
         0x0034 => UserRemove {
             /// Account.
             name: UserName,
+        },
+        /// Gives an account another role and ends its sessions (administrators).
+        0x0035 => UserSetRole {
+            /// Account.
+            name: UserName,
+            /// What it may do from here on.
+            role: Role,
+        },
+        /// Adds a group without members (administrators).
+        0x0036 => GroupCreate {
+            /// Its name.
+            name: GroupName,
+        },
+        /// Removes a group; files keep its name, which then gives nobody a right (administrators).
+        0x0037 => GroupRemove {
+            /// Its name.
+            name: GroupName,
+        },
+        /// Makes an account a member of a group, from its next request on (administrators).
+        0x0038 => GroupAddMember {
+            /// Group.
+            group: GroupName,
+            /// Account.
+            user: UserName,
+        },
+        /// Ends a membership, from the account's next request on (administrators).
+        0x0039 => GroupRemoveMember {
+            /// Group.
+            group: GroupName,
+            /// Account.
+            user: UserName,
+        },
+        /// A page of the groups, by name (administrators).
+        0x003A => GroupList {
+            /// Names after this one; none to begin.
+            after: Option<GroupName>,
+            /// Entries wanted, 1 to [`PAGE_MAX`]; fewer may come.
+            limit: u16,
+        },
+        /// A page of the members of a group, by name (administrators).
+        0x003B => GroupMembers {
+            /// Group.
+            group: GroupName,
+            /// Names after this one; none to begin.
+            after: Option<UserName>,
+            /// Entries wanted, 1 to [`PAGE_MAX`]; fewer may come.
+            limit: u16,
+        },
+        /// Changes the owner (administrators) or the group (administrators; owners to a group of their own) of a file
+        /// or directory.
+        0x003C => SetOwner {
+            /// Which.
+            path: FilePath,
+            /// New owner; none leaves it.
+            owner: Option<UserName>,
+            /// New group, or no group; none leaves it.
+            group: Option<Option<GroupName>>,
+        },
+        /// Makes a code with which a new user chooses his password himself, or an old one a new password
+        /// (administrators).
+        0x003D => UserInvite {
+            /// Account.
+            name: UserName,
+            /// Role of a new account; an existing one keeps its own.
+            role: Role,
+            /// Seconds that the code is good for.
+            lifetime_s: u32,
+            /// For an existing account instead of a new one.
+            replace: bool,
+        },
+        /// Takes one of two keys from a service account and ends the sessions made with it: by an administrator, or
+        /// by itself.
+        0x003E => UserRetireKey {
+            /// Account.
+            name: UserName,
+            /// Suite of the key.
+            suite: u16,
+        },
+        /// Who holds credentials for the objects of a file (administrators).
+        0x003F => GrantHolders {
+            /// Which.
+            path: FilePath,
         },
     }
 }
@@ -273,8 +356,10 @@ messages! {
         0x0002 => WhoAmI {
             /// Account.
             user: UserName,
-            /// May administer.
-            admin: bool,
+            /// What it may do.
+            role: Role,
+            /// Its groups.
+            groups: Vec<GroupName>,
             /// Session.
             session: SessionId,
             /// When it ends, milliseconds since 1970.
@@ -301,7 +386,7 @@ messages! {
         },
         /// Done; nothing to tell.
         0x0004 => Done {},
-        /// To Stat, SetMode, MakeDir, Commit, Update.
+        /// To Stat, SetMode, SetOwner, MakeDir, Commit, Update.
         0x0010 => Stat {
             /// The file or directory as it is now.
             stat: Stat,
@@ -369,6 +454,35 @@ messages! {
             users: Vec<User>,
             /// May there be more?
             more: bool,
+        },
+        /// To GroupList.
+        0x003A => Groups {
+            /// Groups.
+            groups: Vec<Group>,
+            /// May there be more?
+            more: bool,
+        },
+        /// To GroupMembers.
+        0x003B => Members {
+            /// Accounts.
+            members: Vec<UserName>,
+            /// May there be more?
+            more: bool,
+        },
+        /// To UserInvite.
+        0x003D => Invitation {
+            /// The code, in letters and digits; it is shown this once.
+            code: Secret,
+            /// Until then it can be used, milliseconds since 1970.
+            expires_ms: u64,
+        },
+        /// To GrantHolders.
+        0x003F => Holders {
+            /// Who holds what, those that last longest first; cut at [`PAGE_MAX`].
+            holders: Vec<Holder>,
+            /// Is nobody left out? Not if the list was cut, or if the server began or lost track within the longest
+            /// life of a credential.
+            complete: bool,
         },
     }
 }

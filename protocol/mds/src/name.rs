@@ -11,6 +11,8 @@ pub const NAME_MAX: usize = 255;
 pub const PATH_MAX: usize = 4096;
 /// Bytes of a user name at most.
 pub const USER_MAX: usize = 64;
+/// Bytes of a group name at most.
+pub const GROUP_MAX: usize = 64;
 
 /// One entry of a directory: 1 to 255 bytes of UTF-8 without `/` and NUL, not `.` or `..`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -148,6 +150,30 @@ impl UserName {
     }
 }
 
+/// A group's name: the same characters and length as a [`UserName`]. Users and groups are named apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupName(String);
+
+impl GroupName {
+    /// Checks a group name.
+    ///
+    /// # Errors
+    /// `TooLong`, `Malformed`.
+    pub fn new(name: impl Into<String>) -> Result<Self, WireError> {
+        match UserName::new(name) {
+            Ok(UserName(name)) => Ok(Self(name)),
+            Err(WireError::Malformed(_)) => Err(WireError::Malformed("group name")),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 macro_rules! text_like {
     ($type:ty, $limit:expr, $new:expr) => {
         impl fmt::Display for $type {
@@ -168,6 +194,7 @@ macro_rules! text_like {
 text_like!(Name, NAME_MAX, Name::new);
 text_like!(FilePath, PATH_MAX, FilePath::new);
 text_like!(UserName, USER_MAX, UserName::new);
+text_like!(GroupName, GROUP_MAX, GroupName::new);
 
 #[cfg(test)]
 mod tests {
@@ -199,8 +226,10 @@ mod tests {
     fn user_names_hold_nothing_that_a_directory_service_would_read_as_syntax() {
         for bad in ["", "*)(uid=*", "a\0", "-a", ".a", "a b", "ä", "a,b"] {
             assert!(UserName::new(bad).is_err(), "{bad:?}");
+            assert!(GroupName::new(bad).is_err(), "{bad:?}");
         }
         assert!(UserName::new("alice.b_c-d@e1").is_ok());
+        assert_eq!(GroupName::new("x".repeat(GROUP_MAX + 1)), Err(WireError::TooLong { limit: GROUP_MAX }));
     }
 
     proptest! {

@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 use sealstone_osd::{ObjectId, ObjectType};
 
 use crate::layout::{DeviceId, Layout, ObjectRef};
-use crate::name::{Name, UserName};
+use crate::login::SessionId;
+use crate::name::{GroupName, Name, UserName};
 use crate::secret::Secret;
 use crate::wire::{Reader, Text, Wire, WireError, Writer, code, record};
 
@@ -103,8 +104,10 @@ record! {
         pub kind: FileKind,
         /// Permission bits, 12 low bits as in POSIX.
         pub mode: u16,
-        /// Who made it.
+        /// Whose it is.
         pub owner: UserName,
+        /// Whose members the group bits of the mode are for; none: nobody.
+        pub group: Option<GroupName>,
         /// Bytes; 0 for a directory.
         pub size: u64,
         /// Data version: grows with each change of content.
@@ -367,18 +370,95 @@ record! {
     }
 }
 
+code! {
+    /// What an account may do at all; what it may do to a file is decided by owner, group and mode after that.
+    pub enum Role: u8 as "role" {
+        /// Everything.
+        Admin = 1,
+        /// Devices and figures; no files, no accounts.
+        Operator = 2,
+        /// Files.
+        User = 3,
+        /// Files, without changing anything.
+        ReadOnly = 4,
+    }
+}
+
+impl Role {
+    /// The name that people type and read.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Operator => "operator",
+            Self::User => "user",
+            Self::ReadOnly => "read-only",
+        }
+    }
+
+    /// The role of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|role| role.as_str() == name)
+    }
+}
+
+code! {
+    /// What an account logs in with.
+    pub enum AccountKind: u8 as "account kind" {
+        /// A person's password.
+        Password = 1,
+        /// A program's key file; never a password.
+        Service = 2,
+    }
+}
+
 record! {
     /// An account as administrators see it.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct User {
         /// Its name.
         pub name: UserName,
-        /// May administer.
-        pub admin: bool,
+        /// What it may do.
+        pub role: Role,
+        /// What it logs in with.
+        pub kind: AccountKind,
         /// May log in.
         pub enabled: bool,
         /// Made at, milliseconds since 1970.
         pub created_ms: u64,
+        /// Suites that it has a password or key for; none before it enrolled.
+        pub suites: Vec<u16>,
+        /// Until then its enrolment code can be used, milliseconds since 1970; none if there is none.
+        pub code_until_ms: Option<u64>,
+    }
+}
+
+record! {
+    /// A group as administrators see it.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Group {
+        /// Its name.
+        pub name: GroupName,
+        /// Made at, milliseconds since 1970.
+        pub created_ms: u64,
+    }
+}
+
+record! {
+    /// Somebody who holds a credential for an object of a file.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Holder {
+        /// Who.
+        pub user: UserName,
+        /// The session that it was given to; the audit logs of the devices have it as `principal`.
+        pub session: SessionId,
+        /// Which object.
+        pub object: ObjectRef,
+        /// May it change the object?
+        pub writes: bool,
+        /// Until then the device accepts it, milliseconds since 1970.
+        pub expires_ms: u64,
     }
 }
 

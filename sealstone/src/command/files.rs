@@ -3,7 +3,7 @@
 use sealstone_client::{Client, DirEntry, FileKind, Stat};
 use serde_json::{Value, json};
 
-use crate::cli::{Chmod, Global, Ls, Mkdir, Mv, Paths, Rm};
+use crate::cli::{Chgrp, Chmod, Chown, Global, Ls, Mkdir, Mv, Paths, Rm};
 use crate::command::session::client;
 use crate::command::walk::{join, last_name};
 use crate::failure::{Failure, Outcome};
@@ -19,9 +19,13 @@ pub(crate) fn stat_json(path: &str, stat: &Stat) -> Value {
     });
     json!({
         "path": path, "kind": kind(stat), "size": stat.size, "mode": format!("{:04o}", stat.mode),
-        "owner": stat.owner.as_str(), "inode": stat.inode.0, "version": stat.version, "width": stat.width,
+        "owner": stat.owner.as_str(), "group": group(stat), "inode": stat.inode.0, "version": stat.version, "width": stat.width,
         "mtime_ms": stat.mtime_ms, "ctime_ms": stat.ctime_ms, "created_ms": stat.created_ms, "checksum": checksum,
     })
+}
+
+fn group(stat: &Stat) -> Option<&str> {
+    stat.group.as_ref().map(sealstone_client::GroupName::as_str)
 }
 
 fn kind(stat: &Stat) -> &'static str {
@@ -34,9 +38,10 @@ fn kind(stat: &Stat) -> &'static str {
 fn long_line(name: &str, stat: &Stat) -> String {
     let directory = stat.kind == FileKind::Directory;
     format!(
-        "{} {:12} {:>12} {} {name}{}",
+        "{} {:12} {:12} {:>12} {} {name}{}",
         mode_string(directory, stat.mode),
         stat.owner.as_str(),
+        group(stat).unwrap_or("-"),
         stat.size,
         utc(stat.mtime_ms),
         if directory { "/" } else { "" },
@@ -119,6 +124,7 @@ pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> 
                 stat.mode
             ),
             format!("   owner  {}", stat.owner.as_str()),
+            format!("   group  {}", group(&stat).unwrap_or("-")),
             format!("modified  {}", utc(stat.mtime_ms)),
             format!(" changed  {}", utc(stat.ctime_ms)),
             format!(" created  {}", utc(stat.created_ms)),
@@ -205,6 +211,39 @@ pub(crate) async fn chmod(global: &Global, output: Output, arguments: &Chmod) ->
     let mut values = Vec::new();
     for path in &arguments.paths {
         let stat = client.set_mode(path, mode).await.map_err(|error| Failure::from(error).at(path))?;
+        values.push(stat_json(path, &stat));
+    }
+    output.done(&values)
+}
+
+/// `sealstone chown`.
+pub(crate) async fn chown(global: &Global, output: Output, arguments: &Chown) -> Outcome {
+    let (owner, group) = match arguments.owner.split_once(':') {
+        Some((owner, group)) => (owner, Some(group)),
+        None => (arguments.owner.as_str(), None),
+    };
+    let owner = Some(owner).filter(|owner| !owner.is_empty());
+    set_owner(global, output, &arguments.paths, owner, group).await
+}
+
+/// `sealstone chgrp`.
+pub(crate) async fn chgrp(global: &Global, output: Output, arguments: &Chgrp) -> Outcome {
+    set_owner(global, output, &arguments.paths, None, Some(&arguments.group)).await
+}
+
+async fn set_owner(
+    global: &Global,
+    output: Output,
+    paths: &[String],
+    owner: Option<&str>,
+    group: Option<&str>,
+) -> Outcome {
+    let group = group.map(|group| Some(group).filter(|group| *group != "none"));
+    let (client, _) = client(global)?;
+    let mut values = Vec::new();
+    for path in paths {
+        let stat =
+            client.set_owner(path, owner, group).await.map_err(|error| Failure::from(error).at(path))?;
         values.push(stat_json(path, &stat));
     }
     output.done(&values)

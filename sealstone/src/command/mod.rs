@@ -3,6 +3,7 @@
 pub(crate) mod block;
 pub(crate) mod check;
 pub(crate) mod files;
+pub(crate) mod groups;
 pub(crate) mod scrub;
 pub(crate) mod session;
 pub(crate) mod transfer;
@@ -42,6 +43,9 @@ impl From<ClientError> for Failure {
             ClientError::SessionOver => {
                 Self { message: "not logged in, or the session is over".into(), ..failure }
                     .hint("sealstone login NAME")
+            }
+            ClientError::EnrolmentRefused => {
+                failure.hint("an administrator makes a new code with `sealstone user reset NAME`")
             }
             ClientError::WrongCertificate => failure.hint(
                 "somebody may be in between; `mds serve` and `up` print the pin and write it to cluster.toml",

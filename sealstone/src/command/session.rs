@@ -4,12 +4,13 @@ use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use sealstone_client::tls::Fingerprint;
-use sealstone_client::{Client, SavedSession};
+use sealstone_client::{Client, Proofs, Role, SavedSession};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::chap_file;
-use crate::cli::{Global, Login, Password};
+use crate::cli::{Enrol, Global, Login, Password, Server};
+use crate::command::users::read_key;
 use crate::config::read_bounded;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output::Output;
@@ -99,13 +100,12 @@ pub(crate) fn password(source: &Password, prompt: &str, new: bool) -> Outcome<Ze
     Ok(password)
 }
 
-/// `sealstone login`.
-pub(crate) async fn login(global: &Global, output: Output, arguments: &Login) -> Outcome {
-    let file = path(global)?;
+/// Which server, from the arguments or as in the last session.
+fn server(file: &Path, arguments: &Server) -> Outcome<(Cluster, Fingerprint)> {
     let cluster = match (&arguments.cluster, &arguments.mds, &arguments.pin) {
         (Some(path), _, _) => Cluster::read(path)?,
         (None, Some(mds), Some(pin)) => Cluster { mds: mds.clone(), pin: pin.clone() },
-        _ => match SavedSession::load(&file) {
+        _ => match SavedSession::load(file) {
             Ok(Some(saved)) => Cluster { mds: saved.server.clone(), pin: saved.fingerprint.to_string() },
             _ => {
                 return Err(
@@ -118,15 +118,52 @@ pub(crate) async fn login(global: &Global, output: Output, arguments: &Login) ->
         .pin
         .parse()
         .map_err(|error| Failure::usage(error).at("pin").hint("sha256: and 64 hex digits"))?;
-    let password = password(&arguments.password, &format!("Password of {}", arguments.name), false)?;
-    let client = Client::connect(&cluster.mds, pin, &arguments.name, password.as_bytes()).await?;
+    Ok((cluster, pin))
+}
+
+/// `sealstone enrol`.
+pub(crate) async fn enrol(global: &Global, output: Output, arguments: &Enrol) -> Outcome {
+    let (cluster, pin) = server(&path(global)?, &arguments.server)?;
+    let name = &arguments.user;
+    let code = match &arguments.code_file {
+        Some(file) => secret_file::read(file)?,
+        None if !std::io::stdin().is_terminal() => {
+            return Err(Failure::usage("no terminal to ask for the code").hint("use --code-file FILE"));
+        }
+        None => Zeroizing::new(rpassword::prompt_password(format!("Code of {name}: "))?),
+    };
+    let password = password(&arguments.password, &format!("New password for {name}"), true)?;
+    let code = code.trim().as_bytes();
+    Client::enrol(&cluster.mds, pin, name, code, password.as_bytes())
+        .await
+        .map_err(|error| Failure::from(error).at(name))?;
+    output.remark(format!("{name} has a password now: sealstone login {name}"));
+    output.done(&serde_json::json!({ "user": name, "mds": cluster.mds }))
+}
+
+/// `sealstone login`.
+pub(crate) async fn login(global: &Global, output: Output, arguments: &Login) -> Outcome {
+    let file = path(global)?;
+    let (cluster, pin) = server(&file, &arguments.server)?;
+    let client = match (&arguments.key_file, &arguments.name) {
+        (Some(key), _) => {
+            let key = read_key(key)?;
+            Client::connect_with_key(&cluster.mds, pin, &key, Proofs::default()).await?
+        }
+        (None, Some(name)) => {
+            let password = password(&arguments.password, &format!("Password of {name}"), false)?;
+            Client::connect(&cluster.mds, pin, name, password.as_bytes()).await?
+        }
+        (None, None) => return Err(Failure::usage("who?").hint("sealstone login NAME, or --key-file FILE")),
+    };
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder).map_err(|error| Failure::from(error).at(folder.display()))?;
     }
     client.save(&cluster.mds, pin, &file).map_err(|error| Failure::from(error).at(file.display()))?;
     let who = client.whoami().await?;
     let value = serde_json::json!({
-        "user": who.user.as_str(), "admin": who.admin, "mds": cluster.mds, "expires_ms": who.expires_ms,
+        "user": who.user.as_str(), "role": who.role.as_str(), "admin": who.role == Role::Admin,
+        "mds": cluster.mds, "expires_ms": who.expires_ms,
         "session": file,
     });
     output.remark(format!("logged in as {} at {}", who.user.as_str(), cluster.mds));
@@ -154,14 +191,17 @@ pub(crate) async fn logout(global: &Global, output: Output) -> Outcome {
 pub(crate) async fn whoami(global: &Global, output: Output) -> Outcome {
     let (client, saved) = client(global)?;
     let who = client.whoami().await?;
+    let groups: Vec<&str> = who.groups.iter().map(sealstone_client::GroupName::as_str).collect();
     let value = serde_json::json!({
-        "user": who.user.as_str(), "admin": who.admin, "mds": saved.server, "expires_ms": who.expires_ms,
+        "user": who.user.as_str(), "role": who.role.as_str(), "admin": who.role == Role::Admin,
+        "groups": groups, "mds": saved.server, "expires_ms": who.expires_ms,
     });
     output.result(&value, || {
-        let role = if who.admin { " (administrator)" } else { "" };
+        let in_groups = if groups.is_empty() { String::new() } else { format!(", in {}", groups.join(", ")) };
         format!(
-            "{}{role} at {}, until {}",
+            "{} ({}{in_groups}) at {}, until {}",
             who.user.as_str(),
+            who.role.as_str(),
             saved.server,
             crate::output::utc(who.expires_ms)
         )

@@ -1,22 +1,76 @@
 //! Accounts, for administrators.
 
-use crate::cli::{Global, User};
+use std::path::Path;
+
+use sealstone_client::{AccountKind, Client, ClientError, Role, ServiceKey};
+
+use crate::cli::{Code, Global, User};
 use crate::command::session::{client, password};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
+use crate::secret_file;
 
 /// `sealstone user …`.
 pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outcome {
     let (client, saved) = client(global)?;
     match command {
-        User::Add { name, admin, password: source } => {
+        User::Add { name, role, admin, enrol, code, service, key_file, password: source } => {
+            let role = if *admin { Role::Admin } else { *role };
+            let at = |error: ClientError| Failure::from(error).at(name);
+            if *enrol {
+                return invite(&client, output, name, (role, false), code).await;
+            }
+            if *service {
+                let file = key_file.as_ref().ok_or_else(|| Failure::usage("--service needs --key-file"))?;
+                free(file)?;
+                let key = client.add_service(name, role).await.map_err(at)?;
+                secret_file::write(file, key.to_text().as_bytes())?;
+                output.remark(format!("added {name}; its key is in {}", file.display()));
+                return output
+                    .done(&serde_json::json!({ "user": name, "role": role.as_str(), "key_file": file }));
+            }
             let password = password(source, &format!("Password for {name}"), true)?;
-            client
-                .add_user(name, password.as_bytes(), *admin)
-                .await
-                .map_err(|error| Failure::from(error).at(name))?;
+            client.add_user(name, password.as_bytes(), role).await.map_err(at)?;
             output.remark(format!("added {name}"));
-            output.done(&serde_json::json!({ "user": name, "admin": admin }))
+            output.done(
+                &serde_json::json!({ "user": name, "role": role.as_str(), "admin": role == Role::Admin }),
+            )
+        }
+        User::Reset { name, code } => invite(&client, output, name, (Role::User, true), code).await,
+        User::Role { name, role } => {
+            client.set_user_role(name, *role).await.map_err(|error| Failure::from(error).at(name))?;
+            output.remark(format!("{name} is {} now; sessions of {name} ended", role.as_str()));
+            output.done(&serde_json::json!({ "user": name, "role": role.as_str() }))
+        }
+        User::RotateKey { name, key_file, old_key } => {
+            free(key_file)?;
+            let suite = match old_key {
+                Some(file) => read_key(file)?.suite,
+                None => only_suite(&client, name).await?,
+            };
+            let key = client.rotate_key(name, suite).await.map_err(|error| Failure::from(error).at(name))?;
+            secret_file::write(key_file, key.to_text().as_bytes())?;
+            output.remark(format!(
+                "the new key of {name} is in {}; the old one is good until `sealstone user retire-key`",
+                key_file.display()
+            ));
+            output.done(&serde_json::json!({ "user": name, "key_file": key_file, "old_suite": suite }))
+        }
+        User::RetireKey { name, key_file, suite } => {
+            let suite = match (suite, key_file) {
+                (Some(suite), _) => *suite,
+                (None, Some(file)) => {
+                    let key = read_key(file)?;
+                    if key.user.as_str() != name {
+                        return Err(Failure::usage(format!("is a key of {}", key.user)).at(file.display()));
+                    }
+                    key.suite
+                }
+                (None, None) => return Err(Failure::usage("which key?").hint("--key-file FILE or --suite")),
+            };
+            client.retire_key(name, suite).await.map_err(|error| Failure::from(error).at(name))?;
+            output.remark(format!("that key of {name} is good no more"));
+            output.done(&serde_json::json!({ "user": name, "suite": format!("{suite:04x}") }))
         }
         User::Passwd { name, password: source } => {
             let name = name.as_deref().unwrap_or_else(|| saved.ticket.user.as_str());
@@ -34,17 +88,30 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
                 .iter()
                 .map(|user| {
                     serde_json::json!({
-                        "user": user.name.as_str(), "admin": user.admin, "enabled": user.enabled,
-                        "created_ms": user.created_ms,
+                        "user": user.name.as_str(), "role": user.role.as_str(),
+                        "admin": user.role == Role::Admin, "kind": kind(user), "enabled": user.enabled,
+                        "created_ms": user.created_ms, "suites": suites(user),
+                        "code_until_ms": user.code_until_ms,
                     })
                 })
                 .collect();
             output.result(&value, || {
-                let mut lines = vec![format!("{:24} {:6} {:8} {}", "NAME", "ROLE", "STATE", "SINCE")];
+                let row = |name: &str, role: &str, kind: &str, state: &str, since: &str, keys: &str| {
+                    format!("{name:24} {role:9} {kind:8} {state:8} {since:16} {keys}").trim_end().to_owned()
+                };
+                let mut lines = vec![row("NAME", "ROLE", "KIND", "STATE", "SINCE", "KEYS")];
                 lines.extend(users.iter().map(|user| {
-                    let role = if user.admin { "admin" } else { "user" };
-                    let state = if user.enabled { "enabled" } else { "disabled" };
-                    format!("{:24} {role:6} {state:8} {}", user.name.as_str(), utc(user.created_ms))
+                    let state = match (user.enabled, user.suites.is_empty()) {
+                        (false, _) => "disabled",
+                        (true, true) => "invited",
+                        (true, false) => "enabled",
+                    };
+                    let keys = match user.kind {
+                        AccountKind::Service => suites(user).join(","),
+                        AccountKind::Password => String::new(),
+                    };
+                    let role = user.role.as_str();
+                    row(user.name.as_str(), role, kind(user), state, &utc(user.created_ms), &keys)
                 }));
                 lines.join("\n")
             })
@@ -61,5 +128,74 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
             output.remark(format!("removed {name}"));
             output.done(&serde_json::json!({ "user": name }))
         }
+    }
+}
+
+fn kind(user: &sealstone_client::User) -> &'static str {
+    match user.kind {
+        AccountKind::Password => "person",
+        AccountKind::Service => "service",
+    }
+}
+
+fn suites(user: &sealstone_client::User) -> Vec<String> {
+    user.suites.iter().map(|suite| format!("{suite:04x}")).collect()
+}
+
+/// Makes a code and shows it once, or writes it where only its owner reads it.
+async fn invite(
+    client: &Client,
+    output: Output,
+    name: &str,
+    (role, replace): (Role, bool),
+    code: &Code,
+) -> Outcome {
+    if let Some(file) = &code.code_file {
+        free(file)?;
+    }
+    let made = client.invite(name, role, code.hours * 3600, replace).await;
+    let made = made.map_err(|error| Failure::from(error).at(name))?;
+    let text = String::from_utf8_lossy(made.code.expose()).into_owned();
+    let until = utc(made.expires_ms);
+    let mut value = serde_json::json!({ "user": name, "expires_ms": made.expires_ms });
+    match &code.code_file {
+        Some(file) => {
+            secret_file::write(file, format!("{text}\n").as_bytes())?;
+            value["code_file"] = serde_json::json!(file);
+            output.remark(format!("the code of {name} is in {}, good once, until {until}", file.display()));
+            output.done(&value)
+        }
+        None => {
+            value["code"] = serde_json::json!(text);
+            output.remark(format!("the code of {name}, good once, until {until}; it is not shown again"));
+            output.result(&value, || text.clone())
+        }
+    }
+}
+
+/// A key or code is never written over a file that may be the last copy of another one.
+fn free(file: &Path) -> Outcome {
+    if file.exists() {
+        return Err(Failure::usage("exists already").at(file.display()).hint("name a new file"));
+    }
+    Ok(())
+}
+
+/// The service's key in a private file.
+pub(crate) fn read_key(file: &Path) -> Outcome<ServiceKey> {
+    ServiceKey::from_text(&secret_file::read(file)?).map_err(|error| Failure::from(error).at(file.display()))
+}
+
+async fn only_suite(client: &Client, name: &str) -> Outcome<u16> {
+    let users = client.users().await.map_err(|error| {
+        Failure::from(error).at(name).hint("a service rotates its own key with --old-key FILE")
+    })?;
+    let user = users.iter().find(|user| user.name.as_str() == name);
+    match user.map(|user| user.suites.as_slice()) {
+        Some([suite]) => Ok(*suite),
+        Some([]) | None => Err(Failure::new(crate::failure::Kind::NotFound, "no such service").at(name)),
+        Some(_) => Err(Failure::usage("has two keys already")
+            .at(name)
+            .hint("retire one first: sealstone user retire-key")),
     }
 }

@@ -58,7 +58,7 @@ pub(super) async fn enrol(running: &Running) -> Outcome<(Arc<Client>, String)> {
     let admin = up::admin_client(running).await?;
     let secret =
         Zeroizing::new(random::<16>().map(|byte| char::from(b'a' + byte % 26)).iter().collect::<String>());
-    admin.add_user(USER, secret.as_bytes(), false).await?;
+    admin.add_user(USER, secret.as_bytes(), sealstone_client::Role::User).await?;
     admin.mkdir("/home", true, 0o777).await?;
     admin.set_mode("/", 0o777).await?;
     admin.logout().await?;

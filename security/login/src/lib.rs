@@ -11,6 +11,8 @@ extern crate alloc;
 
 mod channel;
 mod client;
+mod code;
+mod cookie;
 mod keys;
 mod registration;
 mod server;
@@ -18,6 +20,8 @@ mod stretch;
 
 pub use channel::{ChannelBinding, LoginContext, ServerId};
 pub use client::{ClientProven, ClientStarted, start_login};
+pub use code::{CODE_CHARACTERS, code_digest, code_matches, new_code};
+pub use cookie::{COOKIE_LIFE_MS, CookieJar};
 pub use keys::SessionKeys;
 pub use opaque_ke::rand::{CryptoRng, RngCore};
 pub use registration::{AccountRecord, RegistrationStarted, start_registration};

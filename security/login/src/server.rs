@@ -170,7 +170,6 @@ impl ServerProven {
             epoch: 0,
             expires_ms: terms.expires_ms,
             idle_s: terms.idle_s,
-            rekey_records: 0,
             roles: terms.roles,
             confirm: [0; 32],
         };

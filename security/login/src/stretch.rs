@@ -1,7 +1,7 @@
 //! How hard a guess at a password is: Argon2id parameters by suite, with a floor.
 
 use opaque_ke::argon2::{Algorithm, Argon2, Params, Version};
-use sealstone_mds_protocol::login::{SUITE_LIGHT, SUITE_STANDARD};
+use sealstone_mds_protocol::login::{SUITE_LIGHT, SUITE_SERVICE_A, SUITE_SERVICE_B, SUITE_STANDARD};
 
 use crate::LoginFailure;
 
@@ -10,7 +10,8 @@ pub const ARGON2_FLOOR_MEMORY_KIB: u32 = 19 * 1024;
 /// Passes of Argon2id at least.
 pub const ARGON2_FLOOR_PASSES: u32 = 2;
 
-/// Argon2id with parameters no weaker than the floor.
+/// Argon2id with parameters no weaker than the floor; for key files, whose 256 random bits need no stretching, as little
+/// as the function takes.
 pub struct Stretch(Argon2<'static>);
 
 impl Stretch {
@@ -22,6 +23,7 @@ impl Stretch {
         match suite {
             SUITE_STANDARD => Self::new(64 * 1024, 3, 4),
             SUITE_LIGHT => Self::new(ARGON2_FLOOR_MEMORY_KIB, ARGON2_FLOOR_PASSES, 1),
+            SUITE_SERVICE_A | SUITE_SERVICE_B => Self::unchecked(8, 1, 1),
             #[cfg(test)]
             CHEAP_FOR_TESTS => Self::unchecked(64, 1, 1),
             other => Err(LoginFailure::Suite(other)),

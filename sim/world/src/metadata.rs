@@ -13,6 +13,7 @@ use sealstone_initiator::{Dial, Dialing, SessionError, Stream};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
 use sealstone_mds::{Config, Mds, Source};
+use sealstone_mds_protocol::Role;
 use sealstone_mds_protocol::login::SUITE_LIGHT;
 use sealstone_mds_server::{Environment, Housekeeper, InitiatorDevices, Limits, serve_stream};
 use tokio::sync::watch;
@@ -161,7 +162,10 @@ async fn set_up() -> (MemoryMeta, Tickets) {
     for name in USERS {
         let user = UserName::new(name).expect("a plain name");
         let password = password(name);
-        registrar.register(&user, &password, false, false).await.expect("an administrator may");
+        registrar
+            .register(&user, options().suite, &password, Role::User, false)
+            .await
+            .expect("an administrator may");
         let login =
             sealstone_client::Mds::login(dial.clone(), clock.clone(), options(), &user, &password).await;
         users.push(login.expect("the password is right").ticket().clone());

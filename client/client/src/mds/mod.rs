@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use sealstone_initiator::Environment;
 use sealstone_login::start_registration;
 use sealstone_mds_protocol::login::{Logout, SUITE_STANDARD};
-use sealstone_mds_protocol::{ErrorCode, MessageType, Request, Response, UserName, Wire, Writer};
+use sealstone_mds_protocol::{
+    ErrorCode, MessageType, Request, Response, Role, Secret, UserName, Wire, Writer,
+};
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
@@ -138,15 +140,37 @@ impl Mds {
         }
     }
 
-    /// Sets the password of an account: a new one (administrators), or one's own with `replace`. Runs Argon2id.
+    /// Chooses a password with an enrolment code; does not log in. Runs Argon2id.
+    ///
+    /// # Errors
+    /// `EnrolmentRefused`, `LoginBusy`, `LoginFailed`, `Connection`, `Protocol`, `Message`.
+    pub async fn enrol(
+        dial: &dyn MdsDial,
+        environment: Arc<dyn Environment>,
+        options: MdsOptions,
+        user: &UserName,
+        code: Secret,
+        password: &[u8],
+    ) -> Result<(), ClientError> {
+        let (mut stream, _) = dial.dial().await.map_err(not_connected)?;
+        let work = async {
+            session::hello(&mut stream, &*environment).await?;
+            session::enrol(&mut stream, &environment, options.suite, user, code, password).await
+        };
+        within(options.login_timeout, work).await
+    }
+
+    /// Sets the password or key of an account: a new one (administrators), or one's own with `replace`. Runs Argon2id,
+    /// as the suite says.
     ///
     /// # Errors
     /// As [`Metadata::call`].
     pub async fn register(
         &self,
         user: &UserName,
+        suite: u16,
         password: &[u8],
-        admin: bool,
+        role: Role,
         replace: bool,
     ) -> Result<(), ClientError> {
         let mut rng = session::Chance(self.environment.clone());
@@ -155,9 +179,8 @@ impl Mds {
         let Response::UserRegisterStart { response } = self.call(request).await? else {
             return Err(ClientError::Protocol("an answer to another request"));
         };
-        let suite = self.options.suite;
         let record = state.finish(&mut rng, suite, &response)?;
-        let request = Request::UserRegisterFinish { name: user.clone(), record, suite, admin, replace };
+        let request = Request::UserRegisterFinish { name: user.clone(), record, suite, role, replace };
         match self.call(request).await? {
             Response::Done {} => Ok(()),
             _ => Err(ClientError::Protocol("an answer to another request")),
@@ -265,7 +288,13 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::DeviceSetState { .. }
         | Request::UserRegisterStart { .. }
         | Request::UserList { .. }
-        | Request::UserSetEnabled { .. } => true,
+        | Request::UserSetEnabled { .. }
+        | Request::UserSetRole { .. }
+        | Request::GroupAddMember { .. }
+        | Request::GroupList { .. }
+        | Request::GroupMembers { .. }
+        | Request::SetOwner { .. }
+        | Request::GrantHolders { .. } => true,
         Request::MakeDir { parents: false, .. }
         | Request::Commit { .. }
         | Request::Abandon { .. }
@@ -273,6 +302,11 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::Remove { .. }
         | Request::DeviceAdd { .. }
         | Request::UserRegisterFinish { .. }
+        | Request::UserInvite { .. }
+        | Request::UserRetireKey { .. }
+        | Request::GroupCreate { .. }
+        | Request::GroupRemove { .. }
+        | Request::GroupRemoveMember { .. }
         | Request::UserRemove { .. } => false,
     }
 }

@@ -7,9 +7,16 @@
 use std::sync::Arc;
 
 use sealstone_initiator::Environment;
-use sealstone_login::{CryptoRng, LoginContext, LoginFailure, RngCore, SessionKeys, start_login};
-use sealstone_mds_protocol::login::{LoginChallenge, LoginError, LoginErrorCode, LoginOk, Retry, SessionId};
-use sealstone_mds_protocol::{MessageType, PROTOCOL_VERSION, Request, Response, Text, UserName, Wire};
+use sealstone_login::{
+    CryptoRng, LoginContext, LoginFailure, RngCore, SessionKeys, start_login, start_registration,
+};
+use sealstone_mds_protocol::login::{
+    LoginAgain, LoginChallenge, LoginError, LoginErrorCode, LoginOk, RegisterOk, RegisterResponse,
+    RegisterStart, RegisterUpload, Retry, SessionId,
+};
+use sealstone_mds_protocol::{
+    MessageType, PROTOCOL_VERSION, Request, Response, Secret, Text, UserName, Wire,
+};
 
 use super::dial::Stream;
 use super::frames::{receive, send, send_body};
@@ -18,6 +25,11 @@ use crate::tls::ChannelBinding;
 
 /// What a client calls itself in the server's logs.
 const SOFTWARE: &str = concat!("sealstone-client ", env!("CARGO_PKG_VERSION"));
+
+/// Cookies that a server may ask for in one login at most.
+const COOKIES_MAX: u32 = 5;
+/// The longest pause before one is sent back.
+const COOKIE_PAUSE_MAX_MS: u32 = 5_000;
 
 /// What lets a client go on without its password.
 #[derive(Clone, Debug)]
@@ -79,7 +91,7 @@ pub(crate) async fn login(
     let context = LoginContext::new(&greeting.server_id, &sealstone_login::ChannelBinding(binding));
     let (start, state) = start_login(&mut rng, suite, user, password, context)?;
     send(stream, MessageType::LoginStart, &start).await?;
-    let challenge: LoginChallenge = expect(stream, MessageType::LoginChallenge).await?;
+    let challenge = challenged(stream, &start).await?;
     let (finish, state) = state.challenge(&mut rng, challenge)?;
     send(stream, MessageType::LoginFinish, &finish).await?;
     let ok: LoginOk = expect(stream, MessageType::LoginOk).await?;
@@ -91,6 +103,57 @@ pub(crate) async fn login(
         keys,
         expires_ms: ok.expires_ms,
     })
+}
+
+/// The challenge; a server under load gives a cookie first, and wants it back after a pause.
+async fn challenged(
+    stream: &mut Box<dyn Stream>,
+    start: &sealstone_mds_protocol::login::LoginStart,
+) -> Result<LoginChallenge, ClientError> {
+    let mut last_ms = 0;
+    for _ in 0..COOKIES_MAX {
+        let frame = receive(stream).await?;
+        match frame.kind {
+            MessageType::LoginChallenge => return frame.message(),
+            MessageType::Retry => {
+                let Retry { cookie, retry_ms } = frame.message()?;
+                last_ms = retry_ms;
+                if retry_ms > COOKIE_PAUSE_MAX_MS {
+                    break;
+                }
+                tokio::time::sleep(core::time::Duration::from_millis(u64::from(retry_ms))).await;
+                let again = LoginAgain { cookie, start: start.clone() };
+                send(stream, MessageType::LoginAgain, &again).await?;
+            }
+            _ => return Err(refusal(&frame, "an unexpected login message")),
+        }
+    }
+    Err(ClientError::LoginBusy { retry_ms: last_ms })
+}
+
+/// Chooses a password with an enrolment code. Runs Argon2id.
+pub(crate) async fn enrol(
+    stream: &mut Box<dyn Stream>,
+    environment: &Arc<dyn Environment>,
+    suite: u16,
+    user: &UserName,
+    code: Secret,
+    password: &[u8],
+) -> Result<(), ClientError> {
+    let mut rng = Chance(environment.clone());
+    let (request, state) = start_registration(&mut rng, user, password)?;
+    let start = RegisterStart { user: user.clone(), code: code.clone(), request };
+    send(stream, MessageType::RegisterStart, &start).await?;
+    let refused = |error| match error {
+        ClientError::LoginRefused => ClientError::EnrolmentRefused,
+        other => other,
+    };
+    let answer: RegisterResponse = expect(stream, MessageType::RegisterResponse).await.map_err(refused)?;
+    let record = state.finish(&mut rng, suite, &answer.response)?;
+    let upload = RegisterUpload { user: user.clone(), code, record, suite };
+    send(stream, MessageType::RegisterUpload, &upload).await?;
+    let _: RegisterOk = expect(stream, MessageType::RegisterOk).await.map_err(refused)?;
+    Ok(())
 }
 
 /// Takes up a session on a new channel.
@@ -128,7 +191,7 @@ fn refusal(frame: &super::frames::Frame, otherwise: &'static str) -> ClientError
             Ok(error) => login_error(error),
             Err(error) => error,
         },
-        // No cookies are sent back: over TCP the server asks for none, it only wants us to come later.
+        // To a resumption no server answers so.
         MessageType::Retry => match frame.message::<Retry>() {
             Ok(retry) => ClientError::LoginBusy { retry_ms: retry.retry_ms },
             Err(error) => error,

@@ -2,7 +2,7 @@
 
 use sealstone_mds_protocol::{ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, Stat};
 
-use super::{Final, check_size, child, drop_file, place, queue_objects, touch};
+use super::{Final, check_size, child, drop_file, inherited_group, place, queue_objects, touch};
 use crate::access::{MODE_MASK, Principal};
 use crate::error::{MdsError, Result};
 use crate::keys;
@@ -133,6 +133,7 @@ pub(crate) fn commit(
         kind: FileKind::File,
         mode: intent.mode,
         owner: intent.user.clone(),
+        group: inherited_group(&directory),
         size: done.size,
         version,
         mtime_ms: done.mtime_ms.unwrap_or(now_ms),

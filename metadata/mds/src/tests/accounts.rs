@@ -2,22 +2,21 @@
 
 use sealstone_login::{ServerKeys, start_registration};
 use sealstone_mds_protocol::login::{SUITE_LIGHT, SUITE_STANDARD};
-use sealstone_mds_protocol::{ErrorCode, Request, Response};
+use sealstone_mds_protocol::{ErrorCode, Request, Response, Role};
 
 use super::world::{ADMIN, ALICE, BOB, World, path, user};
 
 /// A registration through the server; the light suite keeps the test quick.
-fn register(world: &mut World, who: [u8; 16], name: &str, admin: bool, replace: bool) -> Response {
+pub(super) fn register(world: &mut World, who: [u8; 16], name: &str, admin: bool, replace: bool) -> Response {
+    let role = if admin { Role::Admin } else { Role::User };
     let (request, started) = start_registration(&mut world.rng, &user(name), b"pw").unwrap();
     let response = match world.ask(who, Request::UserRegisterStart { name: user(name), request }) {
         Response::UserRegisterStart { response } => response,
         other => return other,
     };
     let record = started.finish(&mut world.rng, SUITE_LIGHT, &response).unwrap();
-    world.ask(
-        who,
-        Request::UserRegisterFinish { name: user(name), record, suite: SUITE_LIGHT, admin, replace },
-    )
+    world
+        .ask(who, Request::UserRegisterFinish { name: user(name), record, suite: SUITE_LIGHT, role, replace })
 }
 
 fn code(response: &Response) -> Option<ErrorCode> {
@@ -43,7 +42,7 @@ fn administrators_make_accounts_and_others_change_their_own_password_only() {
     else {
         panic!("users")
     };
-    let listed: Vec<_> = users.iter().map(|u| (u.name.as_str(), u.admin, u.enabled)).collect();
+    let listed: Vec<_> = users.iter().map(|u| (u.name.as_str(), u.role == Role::Admin, u.enabled)).collect();
     assert_eq!(listed, [("admin", true, true), ("alice", false, true), ("carol", false, true)]);
     assert!(!more);
     assert_eq!(world.refused(ALICE, Request::UserList { after: None, limit: 9 }), ErrorCode::Denied);
@@ -74,7 +73,7 @@ fn a_removed_or_disabled_account_has_no_session_left_even_after_a_restart() {
         }
         world.restart();
     }
-    assert!(matches!(world.ask(ADMIN, Request::WhoAmI {}), Response::WhoAmI { admin: true, .. }));
+    assert!(matches!(world.ask(ADMIN, Request::WhoAmI {}), Response::WhoAmI { role: Role::Admin, .. }));
 }
 
 #[test]
@@ -128,8 +127,13 @@ fn a_registration_must_be_made_of_points_and_a_known_suite() {
     let start = Request::UserRegisterStart { name: user("eve"), request: [0; 32] };
     assert_eq!(world.refused(ADMIN, start), ErrorCode::Invalid);
     for (suite, record) in [(SUITE_STANDARD, [0; 192]), (9, valid_record(&mut world))] {
-        let finish =
-            Request::UserRegisterFinish { name: user("eve"), record, suite, admin: false, replace: false };
+        let finish = Request::UserRegisterFinish {
+            name: user("eve"),
+            record,
+            suite,
+            role: Role::User,
+            replace: false,
+        };
         assert_eq!(world.refused(ADMIN, finish), ErrorCode::Invalid);
     }
 }

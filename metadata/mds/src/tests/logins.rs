@@ -13,10 +13,10 @@ use sealstone_mds_protocol::{
 use super::world::{World, user};
 use crate::{Connection, Output, Source};
 
-const CHANNEL: ChannelBinding = ChannelBinding([5; 32]);
+pub(super) const CHANNEL: ChannelBinding = ChannelBinding([5; 32]);
 
 impl World {
-    fn connect(&self) -> Connection {
+    pub(super) fn connect(&self) -> Connection {
         Connection::new(CHANNEL, Source::default())
     }
 
@@ -26,7 +26,7 @@ impl World {
         connection.receive(&self.mds, &header, body, self.now, &mut self.rng)
     }
 
-    fn message(
+    pub(super) fn message(
         &mut self,
         connection: &mut Connection,
         kind: MessageType,
@@ -67,7 +67,7 @@ impl World {
     }
 }
 
-fn answer<T: Wire>(output: &Output, kind: MessageType) -> Result<T, LoginError> {
+pub(super) fn answer<T: Wire>(output: &Output, kind: MessageType) -> Result<T, LoginError> {
     let bytes = output.frame.as_ref().expect("every frame is answered");
     let (header, body) = bytes.split_first_chunk::<HEADER_BYTES>().unwrap();
     let header = FrameHeader::parse(header).unwrap();
@@ -99,9 +99,11 @@ fn login_request_logout() {
         matches!(response(&early), Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn)
     );
     let (ok, _) = world.login(&mut connection, "admin", b"secret").unwrap();
-    assert_eq!(ok.roles.as_str(), "user,admin");
+    assert_eq!(ok.roles.as_str(), "admin");
     let who = response(&world.request(&mut connection, 1, &Request::WhoAmI {}));
-    assert!(matches!(who, Response::WhoAmI { admin: true, session, .. } if session == ok.session));
+    assert!(
+        matches!(who, Response::WhoAmI { role: sealstone_mds_protocol::Role::Admin, session, .. } if session == ok.session)
+    );
     let logout = Logout { session: ok.session, flags: 0 };
     let output = world.message(&mut connection, MessageType::Logout, 2, &logout);
     assert!(output.close);

@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
     CreatedFile, DeviceId, ErrorCode, FilePath, IntentId, Method, Name, NewDevice, OpenedFile, Request,
-    Response, Secret, Stat, Text, UserName,
+    Response, Role, Secret, Stat, Text, UserName,
 };
 
 use crate::records::SessionRecord;
@@ -76,9 +76,15 @@ impl World {
 
     /// Opens a session as a login would.
     pub(crate) fn session(&self, id: SessionId, name: &str, admin: bool) {
+        self.session_as(id, name, if admin { Role::Admin } else { Role::User });
+    }
+
+    /// The same with any role.
+    pub(crate) fn session_as(&self, id: SessionId, name: &str, role: Role) {
         let record = SessionRecord {
             user: user(name),
-            admin,
+            role,
+            suite: sealstone_mds_protocol::login::SUITE_STANDARD,
             expires_ms: self.now + self.mds.config.session_ttl_ms,
             last_used_ms: self.now,
             keys: [0; 96],

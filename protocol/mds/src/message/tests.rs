@@ -24,6 +24,10 @@ fn user() -> impl Strategy<Value = UserName> {
     "[a-z][a-z0-9._@-]{0,20}".prop_map(|s| UserName::new(s).unwrap())
 }
 
+fn group() -> impl Strategy<Value = GroupName> {
+    "[a-z][a-z0-9._@-]{0,20}".prop_map(|s| GroupName::new(s).unwrap())
+}
+
 fn of<T: Copy + core::fmt::Debug>(all: &'static [T]) -> impl Strategy<Value = T> {
     (0..all.len()).prop_map(move |i| all[i])
 }
@@ -45,12 +49,13 @@ fn checksum() -> impl Strategy<Value = Option<Checksum>> {
 }
 
 fn stat() -> impl Strategy<Value = Stat> {
-    (any::<(u64, u16, u64, u64, u64)>(), of(FileKind::ALL), user(), checksum()).prop_map(
-        |((inode, mode, size, version, time), kind, owner, checksum)| Stat {
+    (any::<(u64, u16, u64, u64, u64)>(), of(FileKind::ALL), user(), prop::option::of(group()), checksum())
+        .prop_map(|((inode, mode, size, version, time), kind, owner, group, checksum)| Stat {
             inode: InodeId(inode),
             kind,
             mode,
             owner,
+            group,
             size,
             version,
             mtime_ms: time,
@@ -58,8 +63,7 @@ fn stat() -> impl Strategy<Value = Stat> {
             created_ms: time ^ 2,
             width: mode,
             checksum,
-        },
-    )
+        })
 }
 
 fn object() -> impl Strategy<Value = ObjectRef> {
@@ -155,12 +159,12 @@ fn request() -> impl Strategy<Value = Request> {
         (any::<u32>(), of(DeviceState::ALL))
             .prop_map(|(id, state)| Request::DeviceSetState { id: DeviceId(id), state }),
         (user(), any::<[u8; 32]>()).prop_map(|(name, request)| Request::UserRegisterStart { name, request }),
-        (user(), any::<(u16, bool, bool)>(), prop::collection::vec(any::<u8>(), 192)).prop_map(
-            |(name, (suite, admin, replace), record)| Request::UserRegisterFinish {
+        (user(), of(Role::ALL), any::<(u16, bool)>(), prop::collection::vec(any::<u8>(), 192)).prop_map(
+            |(name, role, (suite, replace), record)| Request::UserRegisterFinish {
                 name,
                 record: record.try_into().unwrap(),
                 suite,
-                admin,
+                role,
                 replace
             }
         ),
@@ -169,7 +173,25 @@ fn request() -> impl Strategy<Value = Request> {
         (user(), any::<bool>()).prop_map(|(name, enabled)| Request::UserSetEnabled { name, enabled }),
         user().prop_map(|name| Request::UserRemove { name }),
     ];
-    prop_oneof![files, others]
+    let accounts = prop_oneof![
+        (user(), of(Role::ALL)).prop_map(|(name, role)| Request::UserSetRole { name, role }),
+        group().prop_map(|name| Request::GroupCreate { name }),
+        group().prop_map(|name| Request::GroupRemove { name }),
+        (group(), user()).prop_map(|(group, user)| Request::GroupAddMember { group, user }),
+        (group(), user()).prop_map(|(group, user)| Request::GroupRemoveMember { group, user }),
+        (prop::option::of(group()), any::<u16>())
+            .prop_map(|(after, limit)| Request::GroupList { after, limit }),
+        (group(), prop::option::of(user()), any::<u16>())
+            .prop_map(|(group, after, limit)| Request::GroupMembers { group, after, limit }),
+        (path(), prop::option::of(user()), prop::option::of(prop::option::of(group())))
+            .prop_map(|(path, owner, group)| Request::SetOwner { path, owner, group }),
+        (user(), of(Role::ALL), any::<(u32, bool)>()).prop_map(|(name, role, (lifetime_s, replace))| {
+            Request::UserInvite { name, role, lifetime_s, replace }
+        }),
+        (user(), any::<u16>()).prop_map(|(name, suite)| Request::UserRetireKey { name, suite }),
+        path().prop_map(|path| Request::GrantHolders { path }),
+    ];
+    prop_oneof![files, others, accounts]
 }
 
 fn response() -> impl Strategy<Value = Response> {
@@ -180,8 +202,10 @@ fn response() -> impl Strategy<Value = Response> {
         (any::<(u16, u64)>(), any::<[u8; 16]>()).prop_map(|((version, time_ms), server_id)| {
             Response::Hello { version, software: Text::default(), server_id, time_ms }
         }),
-        (user(), any::<bool>(), any::<[u8; 16]>(), any::<u64>()).prop_map(
-            |(user, admin, session, expires_ms)| { Response::WhoAmI { user, admin, session, expires_ms } }
+        (user(), of(Role::ALL), prop::collection::vec(group(), 0..5), any::<([u8; 16], u64)>()).prop_map(
+            |(user, role, groups, (session, expires_ms))| {
+                Response::WhoAmI { user, role, groups, session, expires_ms }
+            }
         ),
         Just(Response::Done {}),
         stat().prop_map(|stat| Response::Stat { stat }),
@@ -206,9 +230,25 @@ fn response() -> impl Strategy<Value = Response> {
             active,
             devices
         }),
-        (user(), any::<(bool, bool, u64)>()).prop_map(|(name, (admin, enabled, created_ms))| {
-            Response::Users { users: vec![User { name, admin, enabled, created_ms }; 3], more: admin }
+        (user(), of(Role::ALL), of(AccountKind::ALL), any::<(bool, u64, Vec<u16>, Option<u64>)>()).prop_map(
+            |(name, role, kind, (enabled, created_ms, suites, code_until_ms))| {
+                let user = User { name, role, kind, enabled, created_ms, suites, code_until_ms };
+                Response::Users { users: vec![user; 3], more: enabled }
+            }
+        ),
+        (group(), any::<(u64, bool)>()).prop_map(|(name, (created_ms, more))| Response::Groups {
+            groups: vec![Group { name, created_ms }; 3],
+            more
         }),
+        (prop::collection::vec(user(), 0..5), any::<bool>())
+            .prop_map(|(members, more)| Response::Members { members, more }),
+        (secret(), any::<u64>()).prop_map(|(code, expires_ms)| Response::Invitation { code, expires_ms }),
+        (user(), object(), any::<([u8; 16], bool, u64)>()).prop_map(
+            |(user, object, (session, writes, expires_ms))| {
+                let holder = Holder { user, session, object, writes, expires_ms };
+                Response::Holders { holders: vec![holder; 2], complete: writes }
+            }
+        ),
     ]
 }
 
@@ -282,8 +322,15 @@ fn the_largest_grants_and_the_fullest_page_fit_into_a_frame() {
 
 #[test]
 fn a_message_over_the_frame_limit_is_an_error_for_the_sender() {
-    let entry =
-        User { name: UserName::new("x".repeat(64)).unwrap(), admin: false, enabled: true, created_ms: 0 };
+    let entry = User {
+        name: UserName::new("x".repeat(64)).unwrap(),
+        role: Role::User,
+        kind: AccountKind::Password,
+        enabled: true,
+        created_ms: 0,
+        suites: vec![SUITE_STANDARD],
+        code_until_ms: Some(0),
+    };
     let users = vec![entry; 1024];
     assert_eq!(Response::Users { users, more: false }.encode(0), Err(WireError::TooLong { limit: BODY_MAX }));
 }

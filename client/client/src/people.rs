@@ -1,0 +1,296 @@
+//! Accounts and groups: for administrators, and what everybody may do to his own account.
+//!
+//! Contract: a password or key never leaves this process; the server gets its OPAQUE record.
+
+use std::sync::Arc;
+
+use sealstone_initiator::{Environment, Proofs, SystemEnvironment};
+use sealstone_mds_protocol::login::{SUITE_SERVICE_A, SUITE_SERVICE_B, SUITE_STANDARD};
+use sealstone_mds_protocol::{
+    Group, GroupName, Holder, PAGE_MAX, Request, Response, Role, Secret, Stat, User,
+};
+
+use crate::client::{file_path, tls, user_name};
+use crate::mds::{Mds, MdsOptions};
+use crate::service_key::ServiceKey;
+use crate::tls::Fingerprint;
+use crate::{Client, ClientError, Devices, Metadata};
+
+const OTHER_ANSWER: ClientError = ClientError::Protocol("an answer to another request");
+
+fn done(answer: Response) -> Result<(), ClientError> {
+    match answer {
+        Response::Done {} => Ok(()),
+        _ => Err(OTHER_ANSWER),
+    }
+}
+
+pub(crate) fn group_name(name: &str) -> Result<GroupName, ClientError> {
+    GroupName::new(name).map_err(ClientError::Name)
+}
+
+/// A code for a new user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnrolmentCode {
+    /// Letters and digits.
+    pub code: Secret,
+    /// Until then it can be used, milliseconds since 1970.
+    pub expires_ms: u64,
+}
+
+impl Client {
+    /// Adds a person's account (administrators). Runs Argon2id.
+    ///
+    /// # Errors
+    /// `Refused` with `Exists` or `Denied` among others.
+    pub async fn add_user(&self, name: &str, password: &[u8], role: Role) -> Result<(), ClientError> {
+        self.core.metadata.register(&user_name(name)?, SUITE_STANDARD, password, role, false).await
+    }
+
+    /// Changes the password of an account: one's own, or anybody's for administrators. Ends the account's sessions but
+    /// this one. Runs Argon2id.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn set_password(&self, name: &str, password: &[u8]) -> Result<(), ClientError> {
+        self.core.metadata.register(&user_name(name)?, SUITE_STANDARD, password, Role::User, true).await
+    }
+
+    /// Adds a program's account, which logs in with a key file (administrators). Returns the key: it is nowhere else.
+    ///
+    /// # Errors
+    /// `Refused` with `Exists` or `Denied` among others.
+    pub async fn add_service(&self, name: &str, role: Role) -> Result<ServiceKey, ClientError> {
+        let key = ServiceKey::generate(user_name(name)?, SUITE_SERVICE_A, &SystemEnvironment);
+        self.core.metadata.register(&key.user, key.suite, key.secret(), role, false).await?;
+        Ok(key)
+    }
+
+    /// Gives a service a second key beside the one of `suite`: by administrators, or by itself. The old one is good
+    /// until [`Client::retire_key`].
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound`, `Denied` or `Invalid` among others.
+    pub async fn rotate_key(&self, name: &str, suite: u16) -> Result<ServiceKey, ClientError> {
+        let next = if suite == SUITE_SERVICE_A { SUITE_SERVICE_B } else { SUITE_SERVICE_A };
+        let key = ServiceKey::generate(user_name(name)?, next, &SystemEnvironment);
+        self.core.metadata.register(&key.user, key.suite, key.secret(), Role::User, true).await?;
+        Ok(key)
+    }
+
+    /// Logs in with a service's key.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn connect_with_key(
+        server: &str,
+        pin: Fingerprint,
+        key: &ServiceKey,
+        proofs: Proofs,
+    ) -> Result<Self, ClientError> {
+        let options = MdsOptions { suite: key.suite, ..MdsOptions::default() };
+        Self::connect_with(server, pin, options, key.user.as_str(), key.secret(), proofs).await
+    }
+
+    /// Chooses the password of a new account with the code that an administrator handed out, or a new password for an
+    /// old one. Runs Argon2id. It does not log in.
+    ///
+    /// # Errors
+    /// `EnrolmentRefused`, `LoginBusy`, `LoginFailed`, `Connection`.
+    pub async fn enrol(
+        server: &str,
+        pin: Fingerprint,
+        user: &str,
+        code: &[u8],
+        password: &[u8],
+    ) -> Result<(), ClientError> {
+        let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
+        let code = Secret::new(code.to_vec()).map_err(|_| ClientError::EnrolmentRefused)?;
+        Mds::enrol(&tls(server, pin), environment, MdsOptions::default(), &user_name(user)?, code, password)
+            .await
+    }
+}
+
+impl<M: Metadata, D: Devices> Client<M, D> {
+    /// Makes an enrolment code (administrators): for a new account, or with `replace` for an existing one.
+    ///
+    /// # Errors
+    /// `Refused` with `Exists`, `NotFound`, `Limit` or `Denied` among others.
+    pub async fn invite(
+        &self,
+        name: &str,
+        role: Role,
+        lifetime_s: u32,
+        replace: bool,
+    ) -> Result<EnrolmentCode, ClientError> {
+        let request = Request::UserInvite { name: user_name(name)?, role, lifetime_s, replace };
+        match self.core.metadata.call(request).await? {
+            Response::Invitation { code, expires_ms } => Ok(EnrolmentCode { code, expires_ms }),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    /// All accounts (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `Denied` among others.
+    pub async fn users(&self) -> Result<Vec<User>, ClientError> {
+        let mut all: Vec<User> = Vec::new();
+        loop {
+            let after = all.last().map(|user| user.name.clone());
+            let request = Request::UserList { after: after.clone(), limit: PAGE_MAX };
+            let Response::Users { users, more } = self.core.metadata.call(request).await? else {
+                return Err(OTHER_ANSWER);
+            };
+            let last = users.last().map(|user| user.name.clone());
+            if last.is_some() && last <= after {
+                return Err(ClientError::Protocol("the list of accounts does not ascend"));
+            }
+            all.extend(users);
+            if !more || last.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Lets an account log in or not (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn set_user_enabled(&self, name: &str, enabled: bool) -> Result<(), ClientError> {
+        let request = Request::UserSetEnabled { name: user_name(name)?, enabled };
+        done(self.core.metadata.call(request).await?)
+    }
+
+    /// Gives an account another role and ends its sessions (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn set_user_role(&self, name: &str, role: Role) -> Result<(), ClientError> {
+        let request = Request::UserSetRole { name: user_name(name)?, role };
+        done(self.core.metadata.call(request).await?)
+    }
+
+    /// Removes an account (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn remove_user(&self, name: &str) -> Result<(), ClientError> {
+        done(self.core.metadata.call(Request::UserRemove { name: user_name(name)? }).await?)
+    }
+
+    /// Takes one of two keys from a service: by administrators, or by itself.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn retire_key(&self, name: &str, suite: u16) -> Result<(), ClientError> {
+        done(self.core.metadata.call(Request::UserRetireKey { name: user_name(name)?, suite }).await?)
+    }
+
+    /// Adds a group (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `Exists` or `Denied` among others.
+    pub async fn add_group(&self, name: &str) -> Result<(), ClientError> {
+        done(self.core.metadata.call(Request::GroupCreate { name: group_name(name)? }).await?)
+    }
+
+    /// Removes a group (administrators); files keep its name.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn remove_group(&self, name: &str) -> Result<(), ClientError> {
+        done(self.core.metadata.call(Request::GroupRemove { name: group_name(name)? }).await?)
+    }
+
+    /// Makes an account a member of a group, or ends that (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound`, `Limit` or `Denied` among others.
+    pub async fn set_member(&self, group: &str, user: &str, member: bool) -> Result<(), ClientError> {
+        let (group, user) = (group_name(group)?, user_name(user)?);
+        let request = if member {
+            Request::GroupAddMember { group, user }
+        } else {
+            Request::GroupRemoveMember { group, user }
+        };
+        done(self.core.metadata.call(request).await?)
+    }
+
+    /// All groups (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `Denied` among others.
+    pub async fn groups(&self) -> Result<Vec<Group>, ClientError> {
+        let mut all: Vec<Group> = Vec::new();
+        loop {
+            let after = all.last().map(|group| group.name.clone());
+            let request = Request::GroupList { after: after.clone(), limit: PAGE_MAX };
+            let Response::Groups { groups, more } = self.core.metadata.call(request).await? else {
+                return Err(OTHER_ANSWER);
+            };
+            let last = groups.last().map(|group| group.name.clone());
+            if last.is_some() && last <= after {
+                return Err(ClientError::Protocol("the list of groups does not ascend"));
+            }
+            all.extend(groups);
+            if !more || last.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// All members of a group (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn members(&self, group: &str) -> Result<Vec<sealstone_mds_protocol::UserName>, ClientError> {
+        let (group, mut all) = (group_name(group)?, Vec::new());
+        loop {
+            let after = all.last().cloned();
+            let request =
+                Request::GroupMembers { group: group.clone(), after: after.clone(), limit: PAGE_MAX };
+            let Response::Members { members, more } = self.core.metadata.call(request).await? else {
+                return Err(OTHER_ANSWER);
+            };
+            if !members.is_empty() && members.last() <= after.as_ref() {
+                return Err(ClientError::Protocol("the list of members does not ascend"));
+            }
+            let none = members.is_empty();
+            all.extend(members);
+            if !more || none {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Changes the owner (administrators) or the group of a file or directory; `Some(None)` is no group.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn set_owner(
+        &self,
+        path: &str,
+        owner: Option<&str>,
+        group: Option<Option<&str>>,
+    ) -> Result<Stat, ClientError> {
+        let owner = owner.map(user_name).transpose()?;
+        let group = group.map(|group| group.map(group_name).transpose()).transpose()?;
+        let request = Request::SetOwner { path: file_path(path)?, owner, group };
+        match self.core.metadata.call(request).await? {
+            Response::Stat { stat } => Ok(stat),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    /// Who holds credentials for the objects of a file (administrators), and whether nobody is left out.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn holders(&self, path: &str) -> Result<(Vec<Holder>, bool), ClientError> {
+        match self.core.metadata.call(Request::GrantHolders { path: file_path(path)? }).await? {
+            Response::Holders { holders, complete } => Ok((holders, complete)),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Groups: who is in which.
+//!
+//! Does: keep both directions of a membership in step. Does not: decide who may do what with them; `access` does.
+//! Contract: a membership ends with its account and with its group, so that a name used again inherits none.
+
+use std::sync::Arc;
+
+use sealstone_mds_protocol::{ErrorCode, Group, GroupName, PAGE_MAX, UserName};
+
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::records::{Account, GroupRecord, count, counter, decode, figure, load, save};
+use crate::store::{MetaError, Snapshot, Transaction};
+
+/// Groups of one server at most.
+pub(crate) const GROUPS_MAX: u64 = 65_536;
+/// Groups of one account at most: they are looked through with every check of a file.
+pub(crate) const GROUPS_PER_USER_MAX: usize = 64;
+/// Members of one group at most: they go in one transaction with it.
+pub(crate) const MEMBERS_MAX: usize = 4_096;
+
+fn need<S: Snapshot + ?Sized>(view: &S, group: &GroupName) -> Result<GroupRecord> {
+    load(view, &keys::group(group))?.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, group.as_str()))
+}
+
+/// Is there such a group?
+pub(crate) fn exists<S: Snapshot + ?Sized>(view: &S, group: &GroupName) -> Result<bool> {
+    Ok(view.get(&keys::group(group))?.is_some())
+}
+
+/// Adds a group.
+pub(crate) fn create(tx: &mut dyn Transaction, group: &GroupName, now_ms: u64) -> Result<()> {
+    if exists(tx, group)? {
+        return Err(MdsError::refused(ErrorCode::Exists, group.as_str()));
+    }
+    if figure(tx, counter::GROUPS)? >= GROUPS_MAX {
+        return Err(MdsError::refused(ErrorCode::Limit, "groups"));
+    }
+    save(tx, &keys::group(group), &GroupRecord { created_ms: now_ms })?;
+    Ok(count(tx, counter::GROUPS, 1)?)
+}
+
+/// Removes a group and its memberships.
+pub(crate) fn remove(tx: &mut dyn Transaction, group: &GroupName) -> Result<()> {
+    need(tx, group)?;
+    for user in members(tx, group, None, MEMBERS_MAX)? {
+        unlink(tx, group, &user)?;
+    }
+    tx.delete(&keys::group(group))?;
+    Ok(count(tx, counter::GROUPS, -1)?)
+}
+
+/// Makes an account a member; content if it is one.
+pub(crate) fn add_member(tx: &mut dyn Transaction, group: &GroupName, user: &UserName) -> Result<()> {
+    need(tx, group)?;
+    if load::<Account, _>(tx, &keys::user(user))?.is_none() {
+        return Err(MdsError::refused(ErrorCode::NotFound, user.as_str()));
+    }
+    if tx.get(&keys::group_of(user, group))?.is_some() {
+        return Ok(());
+    }
+    if of(tx, user)?.len() >= GROUPS_PER_USER_MAX {
+        return Err(MdsError::refused(ErrorCode::Limit, "groups of one account"));
+    }
+    if members(tx, group, None, MEMBERS_MAX)?.len() >= MEMBERS_MAX {
+        return Err(MdsError::refused(ErrorCode::Limit, "members of one group"));
+    }
+    save(tx, &keys::group_of(user, group), &())?;
+    Ok(save(tx, &keys::member_of(group, user), &())?)
+}
+
+/// Ends a membership.
+pub(crate) fn remove_member(tx: &mut dyn Transaction, group: &GroupName, user: &UserName) -> Result<()> {
+    need(tx, group)?;
+    if tx.get(&keys::group_of(user, group))?.is_none() {
+        return Err(MdsError::refused(ErrorCode::NotFound, user.as_str()));
+    }
+    unlink(tx, group, user)
+}
+
+/// Ends all memberships of an account that goes.
+pub(crate) fn forget_user(tx: &mut dyn Transaction, user: &UserName) -> Result<()> {
+    for group in of(tx, user)?.iter() {
+        unlink(tx, group, user)?;
+    }
+    Ok(())
+}
+
+fn unlink(tx: &mut dyn Transaction, group: &GroupName, user: &UserName) -> Result<()> {
+    tx.delete(&keys::group_of(user, group))?;
+    Ok(tx.delete(&keys::member_of(group, user))?)
+}
+
+/// The groups of an account.
+pub(crate) fn of<S: Snapshot + ?Sized>(view: &S, user: &UserName) -> Result<Arc<[GroupName]>> {
+    let all = keys::groups_of(user);
+    let pairs = view.scan(&all, &keys::after_prefix(&all), GROUPS_PER_USER_MAX)?;
+    pairs.iter().map(|(key, _)| named(&all, key, GroupName::new)).collect()
+}
+
+fn named<T, E>(prefix: &[u8], key: &[u8], name: impl Fn(String) -> std::result::Result<T, E>) -> Result<T> {
+    let name = keys::name_after(prefix, key).and_then(|text| name(text.to_owned()).ok());
+    Ok(name.ok_or(MetaError::Damaged("group or member with an impossible name"))?)
+}
+
+fn members<S: Snapshot + ?Sized>(
+    view: &S,
+    group: &GroupName,
+    after: Option<&UserName>,
+    limit: usize,
+) -> Result<Vec<UserName>> {
+    let all = keys::members_of(group);
+    let from = after.map_or_else(|| all.clone(), |user| [&keys::member_of(group, user)[..], &[0]].concat());
+    let pairs = view.scan(&from, &keys::after_prefix(&all), limit)?;
+    pairs.iter().map(|(key, _)| named(&all, key, UserName::new)).collect()
+}
+
+/// A page of the members of a group.
+pub(crate) fn list_members<S: Snapshot + ?Sized>(
+    view: &S,
+    group: &GroupName,
+    after: Option<&UserName>,
+    limit: u16,
+) -> Result<(Vec<UserName>, bool)> {
+    need(view, group)?;
+    let limit = usize::from(limit.clamp(1, PAGE_MAX));
+    let mut found = members(view, group, after, limit + 1)?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    Ok((found, more))
+}
+
+/// A page of the groups.
+pub(crate) fn list<S: Snapshot + ?Sized>(
+    view: &S,
+    after: Option<&GroupName>,
+    limit: u16,
+) -> Result<(Vec<Group>, bool)> {
+    let all = keys::groups();
+    let from = after.map_or_else(|| all.clone(), |name| [&keys::group(name)[..], &[0]].concat());
+    let limit = usize::from(limit.clamp(1, PAGE_MAX));
+    let page = view.scan(&from, &keys::after_prefix(&all), limit + 1)?;
+    let more = page.len() > limit;
+    let groups = page.iter().take(limit).map(|(key, value)| {
+        let record: GroupRecord = decode(value)?;
+        Ok(Group { name: named(&all, key, GroupName::new)?, created_ms: record.created_ms })
+    });
+    Ok((groups.collect::<Result<_>>()?, more))
+}

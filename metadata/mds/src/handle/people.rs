@@ -1,0 +1,177 @@
+//! Requests about accounts and groups, and what each request is about in the audit log.
+
+use std::sync::atomic::Ordering;
+
+use sealstone_mds_protocol::{ErrorCode, GroupName, Holder, PAGE_MAX, Request, Response, Secret, UserName};
+
+use crate::access::Principal;
+use crate::accounts::{self, Registration};
+use crate::entropy::Entropy;
+use crate::error::{MdsError, Result};
+use crate::groups;
+use crate::namespace;
+use crate::server::Mds;
+use crate::store::Transaction;
+
+impl Mds {
+    pub(super) fn people(
+        &self,
+        who: &Principal,
+        request: Request,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        match request {
+            Request::UserRegisterStart { name, request } => {
+                accounts::may_register(who, &name)?;
+                let response = self
+                    .login_keys
+                    .register(&name, &request)
+                    .map_err(|_| MdsError::refused(ErrorCode::Invalid, "registration request"))?;
+                Ok(Response::UserRegisterStart { response })
+            }
+            Request::UserRegisterFinish { name, record, suite, role, replace } => {
+                let new = Registration { name, record, suite, role, replace };
+                self.ending(|tx| accounts::register(tx, who, &new, now_ms))
+            }
+            Request::UserInvite { name, role, lifetime_s, replace } => {
+                who.needs_admin()?;
+                let (code, expires_ms) = self.update(|tx| {
+                    accounts::invite(tx, &name, (role, replace), lifetime_s, now_ms, &mut *rng)
+                })?;
+                Ok(Response::Invitation { code: Secret::new(code.to_vec())?, expires_ms })
+            }
+            // A service may do it to itself; `roles` has looked at that.
+            Request::UserRetireKey { name, suite } => {
+                accounts::may_register(who, &name)?;
+                self.ending(|tx| accounts::retire_key(tx, &name, suite))
+            }
+            request => {
+                who.needs_admin()?;
+                self.administer(request, now_ms)
+            }
+        }
+    }
+
+    /// What only administrators may.
+    fn administer(&self, request: Request, now_ms: u64) -> Result<Response> {
+        match request {
+            Request::UserList { after, limit } => {
+                let (users, more) = accounts::list(&*self.store.snapshot()?, after.as_ref(), limit)?;
+                Ok(Response::Users { users, more })
+            }
+            Request::UserSetEnabled { name, enabled } => {
+                let done = self.ending(|tx| accounts::set_enabled(tx, &name, enabled))?;
+                if !enabled {
+                    self.revoke_user(&name, now_ms);
+                }
+                Ok(done)
+            }
+            Request::UserRemove { name } => {
+                let done = self.ending(|tx| accounts::remove(tx, &name))?;
+                self.regrouped();
+                self.revoke_user(&name, now_ms);
+                Ok(done)
+            }
+            Request::UserSetRole { name, role } => self.ending(|tx| accounts::set_role(tx, &name, role)),
+            Request::GroupCreate { name } => self.regroup(|tx| groups::create(tx, &name, now_ms)),
+            Request::GroupRemove { name } => self.regroup(|tx| groups::remove(tx, &name)),
+            Request::GroupAddMember { group, user } => {
+                self.regroup(|tx| groups::add_member(tx, &group, &user))
+            }
+            Request::GroupRemoveMember { group, user } => {
+                self.regroup(|tx| groups::remove_member(tx, &group, &user))
+            }
+            Request::GroupList { after, limit } => {
+                let (groups, more) = groups::list(&*self.store.snapshot()?, after.as_ref(), limit)?;
+                Ok(Response::Groups { groups, more })
+            }
+            Request::GroupMembers { group, after, limit } => {
+                let view = self.store.snapshot()?;
+                let (members, more) = groups::list_members(&*view, &group, after.as_ref(), limit)?;
+                Ok(Response::Members { members, more })
+            }
+            Request::GrantHolders { path } => {
+                let inode = namespace::inspect(&*self.store.snapshot()?, &path)?;
+                let objects = inode.layout.as_ref().map_or(&[][..], |layout| layout.objects());
+                let mut held = self.holdings(now_ms).of_objects(objects, now_ms);
+                let complete = held.complete && held.holders.len() <= usize::from(PAGE_MAX);
+                held.holders.truncate(usize::from(PAGE_MAX));
+                let holders: Vec<Holder> = held.holders;
+                Ok(Response::Holders { holders, complete })
+            }
+            _ => Err(MdsError::refused(ErrorCode::Invalid, "not a request about accounts")),
+        }
+    }
+
+    /// A change that ends sessions.
+    fn ending(&self, change: impl FnMut(&mut dyn Transaction) -> Result<Vec<[u8; 16]>>) -> Result<Response> {
+        self.end_sessions_with(change)?;
+        Ok(Response::Done {})
+    }
+
+    /// A change of groups or memberships: every session reads its groups again before its next request.
+    fn regroup(&self, change: impl FnMut(&mut dyn Transaction) -> Result<()>) -> Result<Response> {
+        self.update(change)?;
+        self.regrouped();
+        Ok(Response::Done {})
+    }
+
+    fn regrouped(&self) {
+        self.groups_generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A user has no sessions and gets no credentials any more. Those that he has are accepted by the devices until
+    /// they expire: this is where they are known, for the log and for whoever tells the devices.
+    fn revoke_user(&self, user: &UserName, now_ms: u64) {
+        let held = self.held_by(user, now_ms);
+        if !held.holders.is_empty() || !held.complete {
+            tracing::info!(%user, %held, "the user is out; credentials that devices still accept");
+        }
+    }
+}
+
+/// What a request is about, for the audit log; reads are not logged.
+pub(super) fn subject(request: &Request) -> Option<String> {
+    let user = |name: &UserName| Some(name.to_string());
+    match request {
+        Request::Hello { .. }
+        | Request::WhoAmI {}
+        | Request::ServerInfo {}
+        | Request::Stat { .. }
+        | Request::ReadDir { .. }
+        | Request::DiskFree {}
+        | Request::DeviceList { .. }
+        | Request::UserList { .. }
+        | Request::GroupList { .. }
+        | Request::GroupMembers { .. } => None,
+        Request::MakeDir { path, .. }
+        | Request::Create { path, .. }
+        | Request::Open { path, .. }
+        | Request::Remove { path, .. }
+        | Request::SetMode { path, .. }
+        | Request::GrantHolders { path } => Some(path.to_string()),
+        Request::SetOwner { path, owner, group } => {
+            let owner = owner.as_ref().map_or("", UserName::as_str);
+            let group = group.as_ref().map(|group| group.as_ref().map_or("none", GroupName::as_str));
+            Some(format!("{path} -> {owner}:{}", group.unwrap_or_default()))
+        }
+        Request::Rename { from, to, .. } => Some(format!("{from} -> {to}")),
+        Request::RenewGrants { handle, .. } => Some(format!("{handle:?}")),
+        Request::Commit { intent, .. } | Request::Abandon { intent } => Some(format!("create {}", intent.0)),
+        Request::Update { inode, .. } => Some(format!("inode {}", inode.0)),
+        Request::DeviceAdd { device } => Some(device.name.to_string()),
+        Request::DeviceSetState { id, .. } => Some(format!("device {}", id.0)),
+        Request::UserRegisterStart { name, .. }
+        | Request::UserRegisterFinish { name, .. }
+        | Request::UserSetEnabled { name, .. }
+        | Request::UserInvite { name, .. }
+        | Request::UserRemove { name } => user(name),
+        Request::UserSetRole { name, role } => Some(format!("{name} -> {}", role.as_str())),
+        Request::UserRetireKey { name, suite } => Some(format!("{name} key {suite:04x}")),
+        Request::GroupCreate { name } | Request::GroupRemove { name } => Some(name.to_string()),
+        Request::GroupAddMember { group, user } | Request::GroupRemoveMember { group, user } => {
+            Some(format!("{group}: {user}"))
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What a role may ask for at all.
+//!
+//! Does: sort every request into a class, and say which roles may use the class. Does not: look at files; owner, group
+//! and mode decide after it.
+//! Contract: total; a new request does not compile before it is sorted.
+//! Truth: docs/standards/mds.md §5.3 has the same table.
+
+use sealstone_mds_protocol::{Access, ErrorCode, Handle, Request, Role, UserName};
+
+use crate::error::{MdsError, Result};
+
+/// Requests of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// About the session itself, the server's figures, one's own password.
+    Own,
+    /// Names and contents, read.
+    Read,
+    /// Names and contents, changed.
+    Write,
+    /// Devices.
+    Devices,
+    /// Accounts and groups, and who holds what.
+    Accounts,
+}
+
+pub(crate) fn class(user: &UserName, request: &Request) -> Class {
+    match request {
+        Request::Hello { .. }
+        | Request::WhoAmI {}
+        | Request::ServerInfo {}
+        | Request::DiskFree {}
+        | Request::DeviceList { .. } => Class::Own,
+        Request::Stat { .. }
+        | Request::ReadDir { .. }
+        | Request::Open { access: Access::Read, .. }
+        | Request::RenewGrants { handle: Handle::File { access: Access::Read, .. }, .. } => Class::Read,
+        Request::MakeDir { .. }
+        | Request::Create { .. }
+        | Request::Open { access: Access::Update, .. }
+        | Request::RenewGrants { .. }
+        | Request::Commit { .. }
+        | Request::Abandon { .. }
+        | Request::Rename { .. }
+        | Request::Remove { .. }
+        | Request::SetMode { .. }
+        | Request::SetOwner { .. }
+        | Request::Update { .. } => Class::Write,
+        Request::DeviceAdd { .. } | Request::DeviceSetState { .. } => Class::Devices,
+        Request::UserRegisterStart { name, .. }
+        | Request::UserRegisterFinish { name, replace: true, .. }
+        | Request::UserRetireKey { name, .. }
+            if name == user =>
+        {
+            Class::Own
+        }
+        Request::UserRegisterStart { .. }
+        | Request::UserRegisterFinish { .. }
+        | Request::UserList { .. }
+        | Request::UserSetEnabled { .. }
+        | Request::UserRemove { .. }
+        | Request::UserSetRole { .. }
+        | Request::UserInvite { .. }
+        | Request::UserRetireKey { .. }
+        | Request::GroupCreate { .. }
+        | Request::GroupRemove { .. }
+        | Request::GroupAddMember { .. }
+        | Request::GroupRemoveMember { .. }
+        | Request::GroupList { .. }
+        | Request::GroupMembers { .. }
+        | Request::GrantHolders { .. } => Class::Accounts,
+    }
+}
+
+/// Refuses what the role may not ask for.
+pub(crate) fn check(role: Role, user: &UserName, request: &Request) -> Result<()> {
+    let class = class(user, request);
+    let said = match (class, role) {
+        (Class::Own, _)
+        | (_, Role::Admin)
+        | (Class::Read, Role::User | Role::ReadOnly)
+        | (Class::Write, Role::User)
+        | (Class::Devices, Role::Operator) => return Ok(()),
+        (Class::Accounts, _) => "administrators only",
+        (Class::Devices, _) => "administrators and operators only",
+        (Class::Write, Role::ReadOnly) => "the account may only read",
+        (Class::Read | Class::Write, _) => "operators have no files",
+    };
+    Err(MdsError::refused(ErrorCode::Denied, said))
+}

@@ -1,0 +1,389 @@
+//! Enrolment codes, keys of services, passwords: what logs in, what does not any more.
+
+use sealstone_login::{LoginContext, SessionKeys, start_login, start_registration};
+use sealstone_mds_protocol::login::{
+    LoginAgain, LoginChallenge, LoginError, LoginErrorCode, LoginOk, RegisterOk, RegisterResponse,
+    RegisterStart, RegisterUpload, Retry, SUITE_LIGHT, SUITE_SERVICE_A, SUITE_SERVICE_B, SessionId,
+};
+use sealstone_mds_protocol::{ErrorCode, MessageType, Request, Response, Role, Secret};
+
+use super::accounts::register;
+use super::logins::{CHANNEL, answer};
+use super::world::{ADMIN, ALICE, BOB, World, user};
+use crate::Connection;
+
+impl World {
+    fn invite(&mut self, name: &str, role: Role, replace: bool) -> Secret {
+        let request = Request::UserInvite { name: user(name), role, lifetime_s: 60, replace };
+        match self.ask(ADMIN, request) {
+            Response::Invitation { code, expires_ms } => {
+                assert_eq!(expires_ms, self.now + 60_000);
+                code
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A registration on a connection: `uploads` is the account, code and suite of the second message.
+    fn enrol(
+        &mut self,
+        connection: &mut Connection,
+        (name, code): (&str, &Secret),
+        uploads: (&str, &Secret, u16),
+        password: &[u8],
+    ) -> Result<RegisterOk, LoginError> {
+        let (request, started) = start_registration(&mut self.rng, &user(name), password).unwrap();
+        let start = RegisterStart { user: user(name), code: code.clone(), request };
+        let output = self.message(connection, MessageType::RegisterStart, 0, &start);
+        let response: RegisterResponse = answer(&output, MessageType::RegisterResponse)?;
+        let record = started.finish(&mut self.rng, SUITE_LIGHT, &response.response).unwrap();
+        let (name, code, suite) = uploads;
+        let upload = RegisterUpload { user: user(name), code: code.clone(), record, suite };
+        let output = self.message(connection, MessageType::RegisterUpload, 0, &upload);
+        answer(&output, MessageType::RegisterOk)
+    }
+
+    fn enrols(&mut self, name: &str, code: &Secret, password: &[u8]) -> Result<(), LoginErrorCode> {
+        let mut connection = self.connect();
+        let done = self.enrol(&mut connection, (name, code), (name, code, SUITE_LIGHT), password);
+        done.map(|_| ()).map_err(|error| error.code)
+    }
+
+    fn login_with(
+        &mut self,
+        connection: &mut Connection,
+        (name, suite): (&str, u16),
+        password: &[u8],
+    ) -> Result<(LoginOk, SessionKeys), LoginError> {
+        let context = LoginContext::new(&self.mds.server_id(), &CHANNEL);
+        let (start, client) = start_login(&mut self.rng, suite, &user(name), password, context).unwrap();
+        let output = self.message(connection, MessageType::LoginStart, 0, &start);
+        let challenge: LoginChallenge = answer(&output, MessageType::LoginChallenge)?;
+        let (finish, proven) = client
+            .challenge(&mut self.rng, challenge)
+            .map_err(|_| LoginError { code: LoginErrorCode::Refused, retry_ms: 0 })?;
+        let output = self.message(connection, MessageType::LoginFinish, 0, &finish);
+        let ok: LoginOk = answer(&output, MessageType::LoginOk)?;
+        let keys = proven.confirm(&ok).unwrap();
+        Ok((ok, keys))
+    }
+
+    fn logs_in(&mut self, name: &str, suite: u16, password: &[u8]) -> Option<SessionId> {
+        let mut connection = self.connect();
+        let result = self.login_with(&mut connection, (name, suite), password);
+        connection.ended(&self.mds, self.now);
+        result.ok().map(|(ok, _)| ok.session)
+    }
+
+    fn key(&mut self, who: SessionId, name: &str, suite: u16, key: &[u8], replace: bool) -> Response {
+        let (request, started) = start_registration(&mut self.rng, &user(name), key).unwrap();
+        let response = match self.ask(who, Request::UserRegisterStart { name: user(name), request }) {
+            Response::UserRegisterStart { response } => response,
+            other => return other,
+        };
+        let record = started.finish(&mut self.rng, suite, &response).unwrap();
+        let role = Role::User;
+        self.ask(who, Request::UserRegisterFinish { name: user(name), record, suite, role, replace })
+    }
+
+    fn alive(&mut self, session: SessionId) -> bool {
+        matches!(self.ask(session, Request::WhoAmI {}), Response::WhoAmI { .. })
+    }
+}
+
+const REFUSED: Result<(), LoginErrorCode> = Err(LoginErrorCode::Refused);
+
+fn code(response: &Response) -> Option<ErrorCode> {
+    match response {
+        Response::Failed { failure } => Some(failure.code),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_new_user_chooses_his_password_with_a_code_that_is_good_once() {
+    let mut world = World::empty();
+    let code = world.invite("carol", Role::ReadOnly, false);
+    assert_eq!(world.logs_in("carol", SUITE_LIGHT, b"mine"), None, "nothing to log in with yet");
+    let mut connection = world.connect();
+    let both = ("carol", &code, SUITE_LIGHT);
+    world.enrol(&mut connection, ("carol", &code), both, b"mine").unwrap();
+    // On the same connection, at once.
+    let (ok, _) = world.login_with(&mut connection, ("carol", SUITE_LIGHT), b"mine").unwrap();
+    assert_eq!(ok.roles.as_str(), "read-only");
+    assert_eq!(world.enrols("carol", &code, b"another"), REFUSED, "used up");
+    assert!(world.logs_in("carol", SUITE_LIGHT, b"mine").is_some());
+    // The code is stored nowhere.
+    let shown = code.expose().to_vec();
+    assert!(world.disk.dump().iter().all(|(_, value)| !value.windows(26).any(|part| part == shown)));
+}
+
+#[test]
+fn a_code_of_nobody_of_another_user_or_of_yesterday_is_refused_alike() {
+    let mut world = World::empty();
+    let code = world.invite("carol", Role::User, false);
+    let other = world.invite("dave", Role::User, false);
+    let wrong = Secret::new(b"aaaaaaaaaaaaaaaaaaaaaaaaaa".to_vec()).unwrap();
+    let empty = Secret::new(Vec::new()).unwrap();
+    for (name, code) in
+        [("nobody", &code), ("carol", &other), ("carol", &wrong), ("admin", &code), ("dave", &empty)]
+    {
+        assert_eq!(world.enrols(name, code, b"pw"), REFUSED, "{name}");
+    }
+    world.now += 60_000;
+    assert_eq!(world.enrols("carol", &code, b"pw"), REFUSED, "expired");
+    // A second code takes the place of the first.
+    let first = world.invite("carol", Role::User, true);
+    let second = world.invite("carol", Role::User, true);
+    assert_eq!(world.enrols("carol", &first, b"pw"), REFUSED, "replaced");
+    world.now += 60_000 - 1;
+    assert_eq!(world.enrols("carol", &second, b"pw"), Ok(()));
+}
+
+#[test]
+fn a_code_ends_with_its_account_or_when_that_is_disabled() {
+    let mut world = World::empty();
+    for name in ["carol", "dave"] {
+        let code = world.invite(name, Role::User, false);
+        world.ask(ADMIN, Request::UserSetEnabled { name: user(name), enabled: false });
+        assert_eq!(world.enrols(name, &code, b"pw"), REFUSED);
+        world.ask(ADMIN, Request::UserSetEnabled { name: user(name), enabled: true });
+        assert_eq!(world.enrols(name, &code, b"pw"), REFUSED, "it does not come back");
+        let code = world.invite(name, Role::User, true);
+        world.ask(ADMIN, Request::UserRemove { name: user(name) });
+        assert_eq!(world.enrols(name, &code, b"pw"), REFUSED);
+        world.now += 600_000;
+    }
+}
+
+#[test]
+fn the_second_half_must_be_for_the_same_account_with_the_same_code_and_a_password_suite() {
+    let mut world = World::empty();
+    let code = world.invite("carol", Role::User, false);
+    let other = world.invite("dave", Role::User, false);
+    for (uploads, expected) in [
+        (("dave", &code, SUITE_LIGHT), LoginErrorCode::Malformed),
+        (("dave", &other, SUITE_LIGHT), LoginErrorCode::Malformed),
+        (("carol", &other, SUITE_LIGHT), LoginErrorCode::Malformed),
+        // A password under a suite that hardly stretches it would be guessed from the record.
+        (("carol", &code, SUITE_SERVICE_A), LoginErrorCode::Malformed),
+        (("carol", &code, 99), LoginErrorCode::Malformed),
+    ] {
+        let mut connection = world.connect();
+        let error = world.enrol(&mut connection, ("carol", &code), uploads, b"pw").unwrap_err();
+        assert_eq!(error.code, expected, "{uploads:?}");
+        world.now += 9_000;
+    }
+    // Nor without the first half, nor too late.
+    let code = world.invite("carol", Role::User, true);
+    let upload = |world: &mut World, connection: &mut Connection, record| {
+        let upload = RegisterUpload { user: user("carol"), code: code.clone(), record, suite: SUITE_LIGHT };
+        let output = world.message(connection, MessageType::RegisterUpload, 0, &upload);
+        answer::<RegisterOk>(&output, MessageType::RegisterOk).unwrap_err().code
+    };
+    let mut connection = world.connect();
+    assert_eq!(upload(&mut world, &mut connection, [1; 192]), LoginErrorCode::Malformed);
+    let mut connection = world.connect();
+    let (request, _) = start_registration(&mut world.rng, &user("carol"), b"pw").unwrap();
+    let start = RegisterStart { user: user("carol"), code: code.clone(), request };
+    let _ = world.message(&mut connection, MessageType::RegisterStart, 0, &start);
+    world.now += world.mds.config.challenge_ms + 1;
+    assert_eq!(upload(&mut world, &mut connection, [1; 192]), LoginErrorCode::Timeout);
+}
+
+#[test]
+fn guesses_at_codes_are_limited_like_guesses_at_passwords() {
+    let mut world = World::empty();
+    let code = world.invite("carol", Role::User, false);
+    let wrong = Secret::new(vec![b'a'; 26]).unwrap();
+    for name in ["carol", "nobody"] {
+        let tries = (0..7).map(|_| world.enrols(name, &wrong, b"pw")).collect::<Vec<_>>();
+        assert_eq!(tries.iter().filter(|result| **result == REFUSED).count(), 5, "{name}: {tries:?}");
+    }
+    assert_eq!(world.enrols("carol", &code, b"pw"), Err(LoginErrorCode::Busy));
+}
+
+#[test]
+fn codes_have_limits_and_kinds() {
+    let mut world = World::empty();
+    let invite = |name: &str, lifetime_s, replace| Request::UserInvite {
+        name: user(name),
+        role: Role::User,
+        lifetime_s,
+        replace,
+    };
+    assert_eq!(world.refused(ADMIN, invite("c", 0, false)), ErrorCode::Invalid);
+    let max = crate::accounts::CODE_LIFETIME_MAX_S;
+    assert_eq!(world.refused(ADMIN, invite("c", max + 1, false)), ErrorCode::Limit);
+    assert!(matches!(world.ask(ADMIN, invite("c", max, false)), Response::Invitation { .. }));
+    assert_eq!(world.refused(ADMIN, invite("c", 9, false)), ErrorCode::Exists);
+    assert_eq!(world.refused(ADMIN, invite("nobody", 9, true)), ErrorCode::NotFound);
+    assert_eq!(world.refused(ALICE, invite("alice", 9, true)), ErrorCode::Denied);
+    assert_eq!(world.key(ADMIN, "backup", SUITE_SERVICE_A, &[7; 32], false), Response::Done {});
+    assert_eq!(world.refused(ADMIN, invite("backup", 9, true)), ErrorCode::Invalid);
+    world.ask(ADMIN, Request::UserSetEnabled { name: user("c"), enabled: false });
+    assert_eq!(world.refused(ADMIN, invite("c", 9, true)), ErrorCode::Invalid);
+}
+
+#[test]
+fn a_changed_password_ends_what_was_opened_with_the_old_one() {
+    let mut world = World::empty();
+    register(&mut world, ADMIN, "alice", false, false);
+    world.session([7; 16], "alice", false);
+    assert_eq!(register(&mut world, ALICE, "alice", false, true), Response::Done {});
+    assert!(world.alive(ALICE), "the session that asked goes on");
+    assert!(!world.alive([7; 16]), "her others do not");
+    assert_eq!(register(&mut world, ADMIN, "alice", false, true), Response::Done {});
+    assert!(!world.alive(ALICE), "somebody else changed it");
+    // With a code too, but only once it is used.
+    world.session(ALICE, "alice", false);
+    let code = world.invite("alice", Role::User, true);
+    assert!(world.alive(ALICE));
+    assert!(world.logs_in("alice", SUITE_LIGHT, b"pw").is_some(), "the old password is good until then");
+    world.enrols("alice", &code, b"new").unwrap();
+    assert!(!world.alive(ALICE));
+    assert!(world.logs_in("alice", SUITE_LIGHT, b"pw").is_none());
+    assert!(world.logs_in("alice", SUITE_LIGHT, b"new").is_some());
+}
+
+#[test]
+fn a_service_logs_in_with_its_key_and_two_keys_overlap() {
+    let mut world = World::empty();
+    let (old, new) = ([7; 32], [8; 32]);
+    assert_eq!(world.key(ADMIN, "backup", SUITE_SERVICE_A, &old, false), Response::Done {});
+    let first = world.logs_in("backup", SUITE_SERVICE_A, &old).unwrap();
+    assert!(world.logs_in("backup", SUITE_SERVICE_A, &new).is_none());
+    assert!(world.logs_in("backup", SUITE_SERVICE_B, &old).is_none());
+    // It gives itself the next key, and both are good.
+    assert_eq!(world.key(first, "backup", SUITE_SERVICE_B, &new, true), Response::Done {});
+    assert!(world.alive(first));
+    let second = world.logs_in("backup", SUITE_SERVICE_B, &new).unwrap();
+    assert!(world.logs_in("backup", SUITE_SERVICE_A, &old).is_some());
+    let retire = |suite| Request::UserRetireKey { name: user("backup"), suite };
+    assert_eq!(world.ask(second, retire(SUITE_SERVICE_A)), Response::Done {});
+    assert!(world.logs_in("backup", SUITE_SERVICE_A, &old).is_none());
+    assert!(!world.alive(first), "what the old key opened ends with it");
+    assert!(world.alive(second));
+    assert_eq!(world.refused(second, retire(SUITE_SERVICE_A)), ErrorCode::NotFound);
+    assert_eq!(world.refused(second, retire(SUITE_SERVICE_B)), ErrorCode::Denied, "the last one stays");
+    assert_eq!(world.refused(BOB, retire(SUITE_SERVICE_B)), ErrorCode::Denied, "somebody else's");
+}
+
+#[test]
+fn passwords_and_key_files_never_stand_in_for_each_other() {
+    let mut world = World::empty();
+    register(&mut world, ADMIN, "alice", false, false);
+    world.key(ADMIN, "backup", SUITE_SERVICE_A, &[7; 32], false);
+    for suite in [SUITE_SERVICE_A, SUITE_SERVICE_B] {
+        assert_eq!(code(&world.key(ALICE, "alice", suite, b"pw", true)), Some(ErrorCode::Invalid));
+        assert_eq!(code(&world.key(ADMIN, "alice", suite, b"pw", true)), Some(ErrorCode::Invalid));
+        assert!(world.logs_in("alice", suite, b"pw").is_none());
+    }
+    assert_eq!(code(&world.key(ADMIN, "backup", SUITE_LIGHT, b"pw", true)), Some(ErrorCode::Invalid));
+    assert!(world.logs_in("backup", SUITE_LIGHT, &[7; 32]).is_none());
+    assert_eq!(
+        world.refused(ALICE, Request::UserRetireKey { name: user("alice"), suite: SUITE_LIGHT }),
+        ErrorCode::Invalid
+    );
+}
+
+#[test]
+fn a_login_under_way_opens_nothing_once_its_account_is_disabled_or_has_another_password() {
+    let mut world = World::empty();
+    register(&mut world, ADMIN, "alice", false, false);
+    let changes: [fn(&mut World); 4] = [
+        |world| {
+            world.ask(ADMIN, Request::UserSetEnabled { name: user("alice"), enabled: false });
+        },
+        |world| {
+            world.ask(ADMIN, Request::UserRemove { name: user("alice") });
+        },
+        |world| {
+            let code = world.invite("alice", Role::User, true);
+            world.enrols("alice", &code, b"other").unwrap();
+        },
+        |world| {
+            register(world, ADMIN, "alice", false, true);
+        },
+    ];
+    for change in changes {
+        world.now += 600_000;
+        world.session(ADMIN, "admin", true);
+        register(&mut world, ADMIN, "alice", false, false);
+        register(&mut world, ADMIN, "alice", false, true);
+        world.ask(ADMIN, Request::UserSetEnabled { name: user("alice"), enabled: true });
+        let mut connection = world.connect();
+        let context = LoginContext::new(&world.mds.server_id(), &CHANNEL);
+        let (start, client) =
+            start_login(&mut world.rng, SUITE_LIGHT, &user("alice"), b"pw", context).unwrap();
+        let output = world.message(&mut connection, MessageType::LoginStart, 0, &start);
+        let challenge: LoginChallenge = answer(&output, MessageType::LoginChallenge).unwrap();
+        let (finish, _) = client.challenge(&mut world.rng, challenge).unwrap();
+        change(&mut world);
+        let output = world.message(&mut connection, MessageType::LoginFinish, 0, &finish);
+        let error = answer::<LoginOk>(&output, MessageType::LoginOk).unwrap_err();
+        assert_eq!(error.code, LoginErrorCode::Refused);
+    }
+}
+
+#[test]
+fn a_disabled_users_session_is_not_taken_up_again() {
+    let mut world = World::empty();
+    register(&mut world, ADMIN, "alice", false, false);
+    let mut connection = world.connect();
+    let (ok, keys) = world.login_with(&mut connection, ("alice", SUITE_LIGHT), b"pw").unwrap();
+    world.ask(ADMIN, Request::UserSetEnabled { name: user("alice"), enabled: false });
+    world.ask(ADMIN, Request::UserSetEnabled { name: user("alice"), enabled: true });
+    for _ in 0..2 {
+        let mut connection = world.connect();
+        let resume = keys.resume(ok.session, &CHANNEL, [1; 16]);
+        let output = world.message(&mut connection, MessageType::Resume, 0, &resume);
+        let error = answer::<LoginOk>(&output, MessageType::LoginOk).unwrap_err();
+        assert_eq!(error.code, LoginErrorCode::SessionExpired);
+        world.restart();
+    }
+}
+
+/// Under load nothing is kept for a login before its cookie came back: a flood costs a hash each, and no memory.
+#[test]
+fn under_load_a_flood_of_logins_leaves_nothing_behind_and_a_patient_client_gets_in() {
+    let mut world = World::empty();
+    register(&mut world, ADMIN, "alice", false, false);
+    world.mds.config.half_open_max = 0;
+    let context = LoginContext::new(&world.mds.server_id(), &CHANNEL);
+    let before = world.disk.dump();
+    let mut connections = Vec::new();
+    for i in 0..2_000 {
+        let name = user(&format!("flood{i}"));
+        let (start, _) = start_login(&mut world.rng, SUITE_LIGHT, &name, b"pw", context.clone()).unwrap();
+        let mut connection = world.connect();
+        let output = world.message(&mut connection, MessageType::LoginStart, 0, &start);
+        assert!(!output.close);
+        let retry: Retry = answer(&output, MessageType::Retry).unwrap();
+        assert_eq!(retry.retry_ms, world.mds.config.retry_ms);
+        connections.push(connection);
+    }
+    assert_eq!(world.mds.limiter.lock().remembered(), 0, "no name and no source is remembered");
+    assert_eq!(world.mds.half_open.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(world.disk.dump(), before);
+
+    let (start, client) = start_login(&mut world.rng, SUITE_LIGHT, &user("alice"), b"pw", context).unwrap();
+    let mut connection = world.connect();
+    let output = world.message(&mut connection, MessageType::LoginStart, 0, &start);
+    let Retry { cookie, retry_ms } = answer(&output, MessageType::Retry).unwrap();
+    let again = LoginAgain { cookie, start };
+    let output = world.message(&mut connection, MessageType::LoginAgain, 0, &again);
+    let _: Retry = answer(&output, MessageType::Retry).expect("too early");
+    world.now += u64::from(retry_ms);
+    let mut bent = again.clone();
+    bent.cookie[9] ^= 1;
+    let output = world.message(&mut connection, MessageType::LoginAgain, 0, &bent);
+    let _: Retry = answer(&output, MessageType::Retry).expect("not ours");
+    let output = world.message(&mut connection, MessageType::LoginAgain, 0, &again);
+    let challenge: LoginChallenge = answer(&output, MessageType::LoginChallenge).unwrap();
+    assert_eq!(world.mds.half_open.load(std::sync::atomic::Ordering::Relaxed), 1);
+    let (finish, _) = client.challenge(&mut world.rng, challenge).unwrap();
+    let output = world.message(&mut connection, MessageType::LoginFinish, 0, &finish);
+    let _: LoginOk = answer(&output, MessageType::LoginOk).unwrap();
+    assert_eq!(world.mds.half_open.load(std::sync::atomic::Ordering::Relaxed), 0);
+}

@@ -1,0 +1,60 @@
+//! Groups, for administrators.
+
+use crate::cli::{Global, Group};
+use crate::command::session::client;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, utc};
+
+/// `sealstone group …`.
+pub(crate) async fn run(global: &Global, output: Output, command: &Group) -> Outcome {
+    let (client, _) = client(global)?;
+    match command {
+        Group::Add { name, users } => {
+            client.add_group(name).await.map_err(|error| Failure::from(error).at(name))?;
+            for user in users {
+                let added = client.set_member(name, user, true).await;
+                added.map_err(|error| Failure::from(error).at(format!("{name}, {user}")))?;
+            }
+            output.remark(format!("added {name}"));
+            output.done(&serde_json::json!({ "group": name, "members": users }))
+        }
+        Group::List => {
+            let groups = client.groups().await?;
+            let value: Vec<_> = groups
+                .iter()
+                .map(|group| {
+                    serde_json::json!({ "group": group.name.as_str(), "created_ms": group.created_ms })
+                })
+                .collect();
+            output.result(&value, || {
+                let mut lines = vec![format!("{:24} {}", "NAME", "SINCE")];
+                let row = |group: &sealstone_client::Group| {
+                    format!("{:24} {}", group.name.as_str(), utc(group.created_ms))
+                };
+                lines.extend(groups.iter().map(row));
+                lines.join("\n")
+            })
+        }
+        Group::Members { name } => {
+            let members = client.members(name).await.map_err(|error| Failure::from(error).at(name))?;
+            let value: Vec<&str> = members.iter().map(sealstone_client::UserName::as_str).collect();
+            if !output.is_json() && value.is_empty() {
+                return Ok(());
+            }
+            output.result(&value, || value.join("\n"))
+        }
+        Group::Join { name, users } | Group::Leave { name, users } => {
+            let member = matches!(command, Group::Join { .. });
+            for user in users {
+                let changed = client.set_member(name, user, member).await;
+                changed.map_err(|error| Failure::from(error).at(format!("{name}, {user}")))?;
+            }
+            output.done(&serde_json::json!({ "group": name, "users": users, "member": member }))
+        }
+        Group::Rm { name } => {
+            client.remove_group(name).await.map_err(|error| Failure::from(error).at(name))?;
+            output.remark(format!("removed {name}"));
+            output.done(&serde_json::json!({ "group": name }))
+        }
+    }
+}

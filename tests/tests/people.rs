@@ -1,0 +1,126 @@
+//! Accounts as people and programs meet them: codes, roles, groups, key files.
+
+use std::os::unix::fs::PermissionsExt;
+
+use sealstone_tests::{Ended, System, run, text};
+
+/// What somebody else does: his own session file.
+fn other(system: &System, session: &str, arguments: &[&str]) -> Ended {
+    let mut command = system.command(arguments);
+    command.env("SEALSTONE_SESSION", system.path(session));
+    Ended::from(command.output().expect("the binary starts"))
+}
+
+fn private(system: &System, name: &str, contents: &str) -> String {
+    let path = system.path(name);
+    std::fs::write(&path, contents).expect("a file");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+    text(&path).to_owned()
+}
+
+#[test]
+fn a_user_enrols_with_a_code_and_shares_files_with_a_group() {
+    let system = System::start(1);
+    let cluster = text(&system.cluster()).to_owned();
+    let (code, password) = (system.path("carol.code"), private(&system, "carol.pw", "carol's own\n"));
+    let code = text(&code);
+    system.run(&["user", "add", "carol", "--enrol", "--code-file", code]).ok();
+    system.run(&["user", "add", "carol", "--enrol"]).fails(1);
+    assert_eq!(std::fs::metadata(code).expect("written").permissions().mode() & 0o777, 0o600);
+    let enrol = ["enrol", "--user", "carol", "--cluster", &cluster, "--code-file", code, "--password-file"];
+    run(&[&enrol[..], &[&password]].concat()).ok();
+    run(&[&enrol[..], &[&password]].concat()).fails(3);
+    let login = ["login", "carol", "--cluster", &cluster, "--password-file", &password];
+    other(&system, "carol.toml", &login).ok();
+    let carol = |arguments: &[&str]| other(&system, "carol.toml", arguments);
+
+    // A directory of a group that she is in, and then not any more.
+    system.run(&["group", "add", "staff", "carol"]).ok();
+    system.run(&["mkdir", "/team"]).ok();
+    system.run(&["chgrp", "staff", "/team"]).ok();
+    system.run(&["chmod", "2770", "/team"]).ok();
+    let note = private(&system, "note", "for the team");
+    carol(&["put", &note, "/team/note"]).ok();
+    let listed = carol(&["ls", "-l", "/team"]).ok().text();
+    assert!(listed.contains("carol") && listed.contains("staff"), "{listed}");
+    system.run(&["chown", "admin", "/team/note"]).ok();
+    carol(&["chown", "carol", "/team/note"]).fails(3);
+    system.run(&["chmod", "640", "/team/note"]).ok();
+    assert_eq!(carol(&["cat", "/team/note"]).ok().text(), "for the team");
+    system.run(&["group", "leave", "staff", "carol"]).ok();
+    carol(&["cat", "/team/note"]).fails(3);
+    system.run(&["group", "join", "staff", "carol"]).ok();
+
+    // Roles: she reads, and no more; her old session is over.
+    system.run(&["user", "role", "carol", "read-only"]).ok();
+    carol(&["whoami"]).fails(3);
+    other(&system, "carol.toml", &login).ok();
+    assert!(carol(&["whoami"]).ok().text().contains("read-only, in staff"));
+    carol(&["cat", "/team/note"]).ok();
+    carol(&["put", &note, "/team/more"]).fails(3);
+    carol(&["user", "role", "carol", "admin"]).fails(3);
+    system.run(&["user", "role", "admin", "user"]).fails(3);
+
+    // Disabled, she is out: session, login, and a code that was made before.
+    let fresh = system.path("fresh.code");
+    system.run(&["user", "reset", "carol", "--code-file", text(&fresh)]).ok();
+    system.run(&["user", "disable", "carol"]).ok();
+    carol(&["whoami"]).fails(3);
+    other(&system, "carol.toml", &login).fails(3);
+    run(&[
+        "enrol",
+        "--user",
+        "carol",
+        "--cluster",
+        &cluster,
+        "--code-file",
+        text(&fresh),
+        "--password-file",
+        &password,
+    ])
+    .fails(3);
+}
+
+#[test]
+fn a_service_logs_in_with_its_key_file_and_changes_it_without_a_gap() {
+    let system = System::start(1);
+    let cluster = text(&system.cluster()).to_owned();
+    let (old, new) = (system.path("old.key"), system.path("new.key"));
+    let (old, new) = (text(&old), text(&new));
+    let add = ["user", "add", "backup", "--service", "--role", "read-only", "--key-file", old];
+    system.run(&add).ok();
+    assert_eq!(std::fs::metadata(old).expect("written").permissions().mode() & 0o777, 0o600);
+    system.run(&add).fails(2);
+    let login = |session: &str, key: &str| {
+        other(&system, session, &["login", "--key-file", key, "--cluster", &cluster])
+    };
+    login("a.toml", old).ok();
+    assert!(other(&system, "a.toml", &["whoami"]).ok().text().contains("backup (read-only)"));
+    // The service gives itself the next key.
+    let rotate = ["user", "rotate-key", "backup", "--old-key", old, "--key-file", new];
+    other(&system, "a.toml", &rotate).ok();
+    login("b.toml", new).ok();
+    login("c.toml", old).ok();
+    system.run(&["user", "rotate-key", "backup", "--key-file", text(&system.path("third.key"))]).fails(2);
+    system.run(&["user", "retire-key", "backup", "--key-file", old]).ok();
+    login("c.toml", old).fails(3);
+    other(&system, "a.toml", &["whoami"]).fails(3);
+    other(&system, "b.toml", &["whoami"]).ok();
+    // A key that others can read is none; a password never opens a service.
+    std::fs::set_permissions(new, std::fs::Permissions::from_mode(0o644)).expect("its mode");
+    login("d.toml", new).fails(3);
+    let password = private(&system, "pw", "guess\n");
+    other(&system, "d.toml", &["login", "backup", "--cluster", &cluster, "--password-file", &password])
+        .fails(3);
+    // The name of the keys is shown, the keys are not.
+    let list = system.run(&["--json", "user", "list"]).ok().text();
+    assert!(list.contains("\"0102\"") && list.contains("service"), "{list}");
+    let secret = std::fs::read_to_string(new).expect("the key");
+    let secret =
+        secret.lines().last().and_then(|line| line.split('"').nth(1)).expect("its secret").to_owned();
+    assert!(!list.contains(&secret));
+    for log in ["audit.jsonl", "meta.redb"] {
+        let bytes = std::fs::read(system.path("mds").join(log)).expect("a file of the server");
+        assert!(!bytes.windows(secret.len()).any(|part| part == secret.as_bytes()), "{log}");
+    }
+}
