@@ -23,6 +23,8 @@ use crate::input::{Input, seed};
 const CHANNEL: ChannelBinding = ChannelBinding([5; 32]);
 /// Frames of one run at most.
 const FRAMES_MAX: usize = 24;
+/// Families of accounts, groups, memberships, devices and their keys in the store.
+const ACCOUNTS_AND_DEVICES: [u8; 6] = *b"ughjvk";
 /// The account without rights of its own.
 const USER: &str = "alice";
 
@@ -124,7 +126,7 @@ fn connection(input: &[u8]) {
         1 => resumed(&mds, &world.user, &mut rng),
         _ => resumed(&mds, &world.admin, &mut rng),
     };
-    let before = [b'u', b'v', b'k'].map(|family| families(&store, family));
+    let before = ACCOUNTS_AND_DEVICES.map(|family| families(&store, family));
     let mut sequence = u32::from(who > 0);
     let mut closed = false;
     for _ in 0..FRAMES_MAX {
@@ -163,7 +165,7 @@ fn connection(input: &[u8]) {
         sequence += u32::from(connection.is_active());
     }
     if who < 2 {
-        let after = [b'u', b'v', b'k'].map(|family| families(&store, family));
+        let after = ACCOUNTS_AND_DEVICES.map(|family| families(&store, family));
         assert_eq!(before, after, "only an administrator changes accounts and devices");
     }
     // What was stored can be opened again, and everything in it counted.
