@@ -387,3 +387,38 @@ fn under_load_a_flood_of_logins_leaves_nothing_behind_and_a_patient_client_gets_
     let _: LoginOk = answer(&output, MessageType::LoginOk).unwrap();
     assert_eq!(world.mds.half_open.load(std::sync::atomic::Ordering::Relaxed), 0);
 }
+
+#[test]
+fn idle_and_absolute_ends_hold_across_restarts() {
+    let mut world = World::empty();
+    register(&mut world, ADMIN, "alice", false, false);
+    let (idle, ttl) = (world.mds.config.session_idle_ms, world.mds.config.session_ttl_ms);
+    let resumes = |world: &mut World, session, keys: &SessionKeys| {
+        let mut connection = world.connect();
+        let resume = keys.resume(session, &CHANNEL, [1; 16]);
+        let output = world.message(&mut connection, MessageType::Resume, 0, &resume);
+        answer::<LoginOk>(&output, MessageType::LoginOk).map(|ok| ok.expires_ms).map_err(|error| error.code)
+    };
+    let open = |world: &mut World| {
+        let mut connection = world.connect();
+        let (ok, keys) = world.login_with(&mut connection, ("alice", SUITE_LIGHT), b"pw").unwrap();
+        (ok.session, keys)
+    };
+    let (session, keys) = open(&mut world);
+    world.now += idle;
+    world.restart();
+    assert_eq!(resumes(&mut world, session, &keys), Err(LoginErrorCode::SessionExpired), "idle");
+    let (session, keys) = open(&mut world);
+    let end = world.now + ttl;
+    // In use all the time, and restarted all the time: its end does not move.
+    while world.now + idle / 2 < end {
+        world.now += idle / 2;
+        world.restart();
+        assert_eq!(resumes(&mut world, session, &keys), Ok(end));
+        assert!(world.alive(session));
+    }
+    world.now = end;
+    assert!(!world.alive(session));
+    world.restart();
+    assert_eq!(resumes(&mut world, session, &keys), Err(LoginErrorCode::SessionExpired), "absolute");
+}
