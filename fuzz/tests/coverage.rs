@@ -54,7 +54,9 @@ const OTHERS: &[&str] = &[
     "mds-protocol::Name::new",
     "mds-protocol::FilePath::new",
     "mds-protocol::UserName::new",
+    "mds-protocol::GroupName::new",
     "client::SavedSession::load",
+    "client::ServiceKey::from_text",
     "client::Mds::resume",
 ];
 

@@ -61,7 +61,7 @@ async fn a_program_stores_reads_names_and_logs_out() {
     assert_eq!(client.remove("/a", true).await.expect("removed"), 2);
     assert_eq!(client.device_list().await.expect("listed").len(), 2);
     assert_eq!(client.disk_free().await.expect("told").active, 2);
-    assert!(client.whoami().await.expect("told").admin);
+    assert_eq!(client.whoami().await.expect("told").role, sealstone_client::Role::Admin);
 
     let other = client.clone();
     client.logout().await.expect("confirmed");

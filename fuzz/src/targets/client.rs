@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use sealstone_client::{SavedSession, SessionTicket, UserName, tls::Fingerprint};
+use sealstone_client::{SavedSession, ServiceKey, SessionTicket, UserName, tls::Fingerprint};
 use sealstone_login::SessionKeys;
 
 use crate::Target;
@@ -60,4 +60,27 @@ pub(crate) const SESSION_FILE: Target = Target {
     cost: 60,
     quarantine: None,
     covers: &["client::SavedSession::load", "client::Fingerprint::from_str"],
+};
+
+fn key_file(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    let Ok(key) = ServiceKey::from_text(&text) else { return };
+    let again = ServiceKey::from_text(&key.to_text()).expect("our own text");
+    assert_eq!((&again.user, again.suite), (&key.user, key.suite));
+    assert_eq!(*again.to_text(), *key.to_text());
+}
+
+pub(crate) const KEY_FILE: Target = Target {
+    name: "client-key-file",
+    about: "a service's key file; what loads is written as a text that loads the same",
+    run: key_file,
+    seeds: || {
+        let text = |suite: &str, digits: &str| {
+            format!("user = \"backup\"\nsuite = {suite}\nsecret = \"{}\"\n", digits.repeat(32)).into_bytes()
+        };
+        vec![text("257", "0a"), text("258", "F9"), text("1", "ab"), text("257", "äa")]
+    },
+    cost: 4,
+    quarantine: None,
+    covers: &["client::ServiceKey::from_text"],
 };

@@ -477,6 +477,8 @@ fn names(input: &[u8]) {
     }
     if let Ok(user) = UserName::new(&*text) {
         assert_eq!(UserName::new(user.as_str()).as_ref(), Ok(&user));
+        // Groups are named as users are.
+        assert_eq!(GroupName::new(user.as_str()).as_ref().map(GroupName::as_str), Ok(user.as_str()));
     }
     let short = Text::<16>::truncated(&text);
     assert!(short.as_str().len() <= 16 && text.starts_with(short.as_str()));
@@ -512,5 +514,10 @@ pub(crate) const NAMES: Target = Target {
     },
     cost: 1,
     quarantine: None,
-    covers: &["mds-protocol::Name::new", "mds-protocol::FilePath::new", "mds-protocol::UserName::new"],
+    covers: &[
+        "mds-protocol::Name::new",
+        "mds-protocol::FilePath::new",
+        "mds-protocol::UserName::new",
+        "mds-protocol::GroupName::new",
+    ],
 };

@@ -31,7 +31,7 @@ struct OfSession {
 }
 
 /// Grants that are alive.
-pub struct HoldingTable {
+pub(crate) struct HoldingTable {
     sessions: HashMap<SessionId, OfSession>,
     by_expiry: BTreeSet<(u64, SessionId, At)>,
     /// Until then grants may be alive that are not in the table.
