@@ -67,6 +67,7 @@ pub static TARGETS: &[Target] = &[
     initiator::URL,
     #[cfg(feature = "client")]
     client::SESSION_FILE,
+    #[cfg(feature = "client")]
     client::KEY_FILE,
     #[cfg(feature = "client")]
     client_link::LINK,
