@@ -139,7 +139,8 @@ fn extents(run: &Run<'_>, list: &[u8]) -> Result<Vec<Extent>, Failure> {
 const MAPPED: u8 = 0;
 const DEALLOCATED: u8 = 1;
 
-/// GET LBA STATUS: a block is deallocated if no block of the store under it is mapped.
+/// GET LBA STATUS: a block is deallocated if no block of the store under it is mapped. The answer may end before the unit
+/// does, at the latest after 512 MiB with blocks; the initiator asks again from there.
 pub(crate) fn lba_status(run: &Run<'_>) -> Result<Done, Failure> {
     let wire = run.wire();
     let geometry = run.unit.geometry();

@@ -1,7 +1,8 @@
 //! What of an object cannot be read: finding it, and what is remembered of it.
 //!
-//! Does: read every block and record of an object against its checksum, a piece at a time; keep what was found in the
-//! Error Recovery attributes and in a [`Book`] of damaged objects. Does not: repair; writing the damaged blocks anew does.
+//! Does: have the store read every block and record of an object against its checksums and stored digests, a piece at a
+//! time; keep what was found in the Error Recovery attributes and in a [`Book`] of damaged objects. Does not: repair;
+//! writing the damaged blocks anew does.
 //! Contract: one object's lock at a time and at most a piece read under it, so that commands wait for no more than that.
 //! What is told as damaged could not be read at the moment when it was noted, under the object's lock: a write that
 //! came in between is never told as damage.
@@ -10,7 +11,7 @@
 mod book;
 
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
-use sealstone_store::{BLOCK, DamageKind, ObjectStore, StoreError, StretchKind};
+use sealstone_store::{self as store, DamageKind, ObjectStore, StoreError};
 
 pub(crate) use book::{Book, Settled};
 
@@ -19,9 +20,10 @@ use crate::catalog;
 use crate::locks::{Grasp, Locks, Reach};
 
 /// Bytes read under one lock.
-pub(crate) const PIECE: usize = 1 << 20;
-/// Bytes of an object that one record of the index is about.
-const MAPPED: u64 = 1 << 20;
+pub(crate) const PIECE: usize = store::PIECE as usize;
+/// Most damaged bytes that are read again under one lock before they are noted. Of more the rest is believed: the next
+/// pass tells.
+const CONFIRM_MAX: u64 = 64 << 20;
 /// Most damaged ranges that are remembered of one object; more are counted as one to the end.
 pub(crate) const RANGES_MAX: usize = 256;
 /// Damaged ranges of an object, 16 bytes each: in its internal page.
@@ -55,7 +57,7 @@ impl Range {
 pub struct Damage {
     /// Bytes that cannot be read, ascending.
     pub ranges: Vec<Range>,
-    /// Its record, one of its attributes, or the record of where its bytes are.
+    /// Its record, one of its attributes, or a stored digest that is not of bytes.
     pub attributes: bool,
 }
 
@@ -70,6 +72,18 @@ impl Damage {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.length).sum()
+    }
+
+    /// Takes up what the store tells, in its order.
+    pub(crate) fn take(&mut self, pieces: &[store::Damage]) {
+        for piece in pieces {
+            match piece.kind {
+                DamageKind::Data | DamageKind::Unreadable | DamageKind::Map if piece.length > 0 => {
+                    self.add(piece.offset, piece.length);
+                }
+                _ => self.attributes = true,
+            }
+        }
     }
 
     fn add(&mut self, offset: u64, length: u64) {
@@ -95,10 +109,41 @@ impl Damage {
 /// An object that is being read.
 #[derive(Clone, Debug)]
 pub(crate) struct Examination {
-    pub(crate) id: ObjectId,
-    /// Everything before this byte was read.
-    pub(crate) at: u64,
+    course: store::Examination,
     pub(crate) found: Damage,
+    /// A byte of the piece that was read last, if it has units without a digest.
+    pub(crate) incomplete: Option<u64>,
+}
+
+impl Examination {
+    /// From the first byte.
+    pub(crate) fn of(id: ObjectId) -> Self {
+        Self { course: store::Examination::of(id), found: Damage::default(), incomplete: None }
+    }
+
+    /// From a later byte, with what was found before it.
+    pub(crate) fn resumed(id: ObjectId, at: u64, mut found: Damage) -> Self {
+        let course = store::Examination::resumed(id, at);
+        found.ranges.retain(|range| range.offset < course.at());
+        Self { course, found, incomplete: None }
+    }
+
+    pub(crate) const fn id(&self) -> ObjectId {
+        self.course.id()
+    }
+
+    /// Everything before this byte was read.
+    pub(crate) const fn at(&self) -> u64 {
+        self.course.at()
+    }
+
+    /// It cannot be read on: what is left of it counts as damaged.
+    pub(crate) fn give_up(&mut self, length: Option<u64>) {
+        match length.filter(|length| *length > self.at()) {
+            Some(length) => self.found.add(self.at(), length - self.at()),
+            None => self.found.attributes = true,
+        }
+    }
 }
 
 /// How far one step of an examination came.
@@ -124,135 +169,43 @@ impl<'a> Examiner<'a> {
         self.locks.map(|locks| locks.reach(reach))
     }
 
-    /// Begins at the first byte.
-    pub(crate) fn begin(&self, id: ObjectId) -> Examination {
-        Examination { id, at: 0, found: Damage::default() }
-    }
-
     /// Reads the next piece.
-    pub(crate) fn step(&self, examination: &mut Examination, buffer: &mut [u8]) -> Result<Step, StoreError> {
-        let Examination { id, at, found } = examination;
-        let _look = self.grasp(Reach::Look(*id));
-        let read = match self.piece(*id, *at, buffer, found) {
-            Ok((Some(next), read)) => {
-                *at = next;
-                return Ok(Step::More(read));
-            }
-            Ok((None, read)) => read,
+    pub(crate) fn step(&self, examination: &mut Examination) -> Result<Step, StoreError> {
+        let _look = self.grasp(Reach::Look(examination.id()));
+        let examined = match self.store.examine(&mut examination.course) {
             Err(StoreError::NotFound(_)) => return Ok(Step::Gone),
-            Err(StoreError::IndexDamaged { .. }) => match self.lost_from(*id, *at) {
-                // A record is lost that says where some of its bytes are: which ones, the store knows.
-                Some(lost) if *at < lost.offset => {
-                    let end = lost.offset.min(*at + buffer.len() as u64);
-                    self.read_over(*id, *at, end, buffer, found)?;
-                    let read = end - *at;
-                    *at = end;
-                    return Ok(Step::More(read));
-                }
-                Some(lost) if lost.end() > *at => {
-                    found.add(*at, lost.end() - *at);
-                    *at = lost.end();
-                    return Ok(Step::More(0));
-                }
-                _ => {
-                    found.attributes = true;
-                    0
-                }
-            },
-            Err(error) => return Err(error),
+            examined => examined?,
         };
-        match self.store.attributes(*id, None) {
-            Err(StoreError::IndexDamaged { .. }) => found.attributes = true,
-            Ok(_) => {}
-            Err(StoreError::NotFound(_)) => return Ok(Step::Gone),
-            Err(error) => return Err(error),
-        }
-        Ok(Step::End(read))
+        examination.found.take(&examined.damage);
+        examination.incomplete = examined.incomplete;
+        Ok(if examined.more { Step::More(examined.bytes) } else { Step::End(examined.bytes) })
     }
 
-    /// The first bytes from `at` on of which the store does not know where they are.
-    fn lost_from(&self, id: ObjectId, at: u64) -> Option<Range> {
-        let known = self.store.known_damage(id);
-        let lost = known.iter().filter(|piece| piece.kind == DamageKind::Map);
-        let ranges = lost.map(|piece| Range { offset: piece.offset, length: piece.length });
-        ranges.filter(|range| range.end() > at).min_by_key(|range| range.offset)
-    }
-
-    /// Reads the next data from `offset` on; gives where to go on and how much it was.
-    fn piece(
-        &self,
-        id: ObjectId,
-        offset: u64,
-        buffer: &mut [u8],
-        found: &mut Damage,
-    ) -> Result<(Option<u64>, u64), StoreError> {
-        let map = self.store.map(id, offset, 2)?;
-        let Some(data) = map.iter().find(|stretch| stretch.kind != StretchKind::Hole) else {
-            return Ok((map.last().filter(|_| map.len() == 2).map(|last| last.offset + last.length), 0));
-        };
-        let length = data.length.min(buffer.len() as u64);
-        let end = data.offset + length;
-        self.read_over(id, data.offset, end, buffer, found)?;
-        Ok((Some(end), length))
-    }
-
-    /// Reads a stretch and notes what of it cannot be read.
-    fn read_over(
-        &self,
-        id: ObjectId,
-        from: u64,
-        end: u64,
-        buffer: &mut [u8],
-        found: &mut Damage,
-    ) -> Result<(), StoreError> {
-        let mut at = from;
-        // A medium that fails says nothing about where: then block by block.
-        let mut most = buffer.len() as u64;
-        while at < end {
-            let wanted = usize::try_from((end - at).min(most)).unwrap_or(0);
-            match self.store.read(id, at, &mut buffer[..wanted]) {
-                Ok(_) => at += wanted as u64,
-                Err(StoreError::Damaged { offset, length, .. }) => {
-                    let from = offset.max(at);
-                    found.add(from, offset.saturating_add(length).saturating_sub(from).max(1));
-                    at = (offset / BLOCK + 1) * BLOCK;
-                }
-                Err(StoreError::IndexDamaged { .. }) => {
-                    let stop = end.min((at / MAPPED + 1) * MAPPED);
-                    found.add(at, stop - at);
-                    at = stop;
-                }
-                Err(StoreError::Io { .. }) if most > BLOCK => most = BLOCK,
-                Err(StoreError::Io { .. }) => {
-                    let stop = end.min((at / BLOCK + 1) * BLOCK);
-                    found.add(at, stop - at);
-                    at = stop;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Those bytes of `doubted` that cannot be read now. The caller holds the object's lock.
-    pub(crate) fn confirm(
-        &self,
-        id: ObjectId,
-        length: u64,
-        doubted: &Damage,
-        buffer: &mut [u8],
-    ) -> Result<Damage, StoreError> {
+    /// Those bytes of `doubted` that are damaged now, and its records if they are. The caller holds the object's lock. What
+    /// the store cannot tell stays as it was.
+    pub(crate) fn confirm(&self, id: ObjectId, doubted: &Damage) -> Damage {
         let mut sure = Damage::default();
+        let mut left = CONFIRM_MAX;
         for range in &doubted.ranges {
-            self.read_over(id, range.offset, range.end().min(length), buffer, &mut sure)?;
+            let length = range.length.min(left);
+            left -= length;
+            match self.store.examine_bytes(id, range.offset, length) {
+                _ if length == 0 => {}
+                Ok(found) => sure.take(&found),
+                Err(StoreError::NotFound(_) | StoreError::IndexDamaged { .. }) => continue,
+                Err(_) => sure.add(range.offset, length),
+            }
+            if length < range.length {
+                sure.add(range.offset + length, range.length - length);
+            }
         }
-        Ok(sure)
-    }
-
-    /// Can the object's own record or one of its attributes not be read?
-    pub(crate) fn records_damaged(&self, id: ObjectId) -> bool {
-        let index = |error| matches!(error, StoreError::IndexDamaged { .. });
-        self.store.stat(id).is_err_and(index) || self.store.attributes(id, None).is_err_and(index)
+        sure.attributes = doubted.attributes
+            && match self.store.examine_records(id) {
+                Ok(kinds) => !kinds.is_empty(),
+                Err(StoreError::NotFound(_)) => false,
+                Err(_) => true,
+            };
+        sure
     }
 }
 
@@ -319,6 +272,8 @@ pub(crate) fn store_contained(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const BLOCK: u64 = store::BLOCK;
 
     #[test]
     fn damaged_ranges_are_joined_and_bounded() {

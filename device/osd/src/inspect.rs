@@ -7,10 +7,10 @@
 
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::{
-    Damage as Piece, DamageKind, DiskStore, ObjectStore as _, Scrub, ScrubProgress, StoreError, StoreFault,
+    Damage as Piece, DiskStore, ObjectStore as _, Scrub, ScrubProgress, StoreError, StoreFault,
 };
 
-use crate::damage::{Book, Damage, Examiner, PIECE, Range};
+use crate::damage::{Book, Damage, Examiner};
 
 /// Bytes that the store reads between two words about how far it is.
 const STEP: u64 = 4 << 20;
@@ -30,16 +30,10 @@ impl Finding {
     /// In the words of the Error Recovery attributes.
     #[must_use]
     pub fn damage(&self) -> Damage {
+        let mut pieces = self.pieces.clone();
+        pieces.sort_unstable_by_key(|piece| piece.offset);
         let mut damage = Damage::default();
-        for piece in &self.pieces {
-            match piece.kind {
-                DamageKind::Data | DamageKind::Unreadable | DamageKind::Map if piece.length > 0 => {
-                    damage.ranges.push(Range { offset: piece.offset, length: piece.length });
-                }
-                _ => damage.attributes = true,
-            }
-        }
-        damage.ranges.sort_unstable_by_key(|range| range.offset);
+        damage.take(&pieces);
         damage
     }
 }
@@ -108,14 +102,13 @@ pub fn inspect(
 fn take_note(store: &DiskStore, findings: &[Finding], now_ms: u64) -> Result<u64, StoreError> {
     let examiner = Examiner { store, locks: None };
     let book = Book::load(store);
-    let mut buffer = vec![0; PIECE];
     for finding in findings {
-        book.settle(examiner, finding.id, &finding.damage(), &mut buffer, now_ms)?;
+        book.settle(examiner, finding.id, &finding.damage(), now_ms)?;
     }
     // Of old notes what was found now is all that is true.
     for (id, _) in book.all() {
         if findings.binary_search_by_key(&id, |finding| finding.id).is_err() {
-            book.settle(examiner, id, &Damage::default(), &mut buffer, now_ms)?;
+            book.settle(examiner, id, &Damage::default(), now_ms)?;
         }
     }
     let mut noted = 0;

@@ -53,6 +53,6 @@ pub use keyring::{KeyRecord, KeyStore, KeyringError, VolatileKeys};
 pub use metrics::{CommandCount, Metrics};
 pub use nexus::TOKEN_LEN;
 pub use provision::{DataDir, Identity, ProvisionError};
-pub use scrub::{ScrubState, ScrubStep};
+pub use scrub::{ScrubState, ScrubStep, Unread};
 pub use unit::{OsdUnit, Parts, StartError, UpkeepError, Usage, Work};
 pub use worker::Worker;

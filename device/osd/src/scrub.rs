@@ -1,10 +1,12 @@
-//! The scrub: a slow walk over all objects that reads each of them against its checksums.
+//! The scrub: a slow walk over all objects that reads each of them against its checksums and stored digests.
 //!
 //! Does: one small step at a time, over and over; keep where it is in the internal page of the root, so that it goes on
-//! there after a restart; look at once at what a command stumbled over, and again at what was written anew.
+//! there after a restart; look at once at what a command stumbled over, and again at what was written anew; have the
+//! store make the digests that are missing.
 //! Does not: make threads, wait or choose its pace: the shell that calls [`OsdUnit::scrub_step`] does.
-//! Contract: a step reads at most 1 MiB under one object's lock. What it finds is in the Error Recovery attributes, in the
-//! audit log (action `SCRUB`) and in [`OsdUnit::damaged`] when the step returns.
+//! Contract: a step reads at most 1 MiB under one object's lock, and once more that much where digests are missing. What it
+//! finds is in the Error Recovery attributes, in the audit log (action `SCRUB`) and in [`OsdUnit::damaged`] when the step
+//! returns. An object that cannot be examined counts as damaged after [`TRIES`] tries, and the walk goes on behind it.
 //! Truth: docs/standards/device.md; docs/how-to/check-and-repair.md.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -19,7 +21,7 @@ use crate::attributes::rows::INTERNAL;
 use crate::audit::{AuditRecord, Principal, Verdict};
 use crate::catalog::{self, successor};
 use crate::contents::Claim;
-use crate::damage::{self, Damage, Examination, Examiner, PIECE, Range, Step};
+use crate::damage::{self, Damage, Examination, Examiner, Range, Step};
 use crate::device::Device;
 use crate::execute::Outcome;
 use crate::failure::Failure;
@@ -38,6 +40,10 @@ const SUSPECTS_MAX: usize = 4096;
 const SAVE_EVERY_MS: u64 = 5_000;
 /// How often it looks again at all that is known as damaged: other roads than commands may have written it anew.
 const RECHECK_EVERY_MS: u64 = 30_000;
+/// How often an object that cannot be examined is tried, with a pause in between, before the walk goes on.
+const TRIES: u32 = 2;
+/// Most objects that could not be examined of which it is told why.
+const UNREAD_MAX: usize = 1000;
 /// Where it is.
 const WALK: AttributeId = AttributeId::new(INTERNAL, 0x22);
 /// First byte of that attribute: its layout.
@@ -85,6 +91,10 @@ pub struct ScrubState {
     pub bytes: u64,
     /// Bytes in use.
     pub bytes_total: u64,
+    /// Objects that this pass could not examine to their end; they count as damaged until they can be.
+    pub unread: u64,
+    /// Units to which this pass gave the stored digest that they had not.
+    pub digested: u64,
     /// Objects known as damaged.
     pub damaged: u64,
     /// There are more of them than the device lists.
@@ -93,8 +103,21 @@ pub struct ScrubState {
     pub bytes_since_start: u64,
     /// Objects read since the start of the device, over all passes.
     pub objects_since_start: u64,
+    /// Digests made since the start of the device, over all passes.
+    pub digested_since_start: u64,
     /// Passes that ended since the start of the device.
     pub passes_since_start: u64,
+}
+
+/// An object that a pass could not examine to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// Which.
+    pub id: ObjectId,
+    /// The first byte that was not examined.
+    pub at: u64,
+    /// Why.
+    pub error: String,
 }
 
 #[derive(Default)]
@@ -104,6 +127,12 @@ struct Walk {
     ended_ms: u64,
     objects: u64,
     bytes: u64,
+    digested: u64,
+    unread: u64,
+    /// The first of them.
+    unread_objects: Vec<Unread>,
+    /// The object that fails, and how often it did in a row.
+    failing: Option<(ObjectId, u32)>,
     /// Objects from here on were not listed yet.
     from: Option<ObjectId>,
     /// Listed, not begun.
@@ -116,7 +145,6 @@ struct Walk {
     resume: Option<(ObjectId, u64)>,
     saved_ms: u64,
     rechecked_ms: u64,
-    buffer: Vec<u8>,
 }
 
 /// The scrub of one device.
@@ -125,6 +153,7 @@ pub(crate) struct Scrub {
     suspects: Mutex<BTreeMap<ObjectId, Suspicion>>,
     bytes: AtomicU64,
     objects: AtomicU64,
+    digested: AtomicU64,
     passes: AtomicU64,
 }
 
@@ -137,6 +166,7 @@ impl Scrub {
             suspects: Mutex::new(BTreeMap::new()),
             bytes: AtomicU64::new(0),
             objects: AtomicU64::new(0),
+            digested: AtomicU64::new(0),
             passes: AtomicU64::new(0),
         }
     }
@@ -165,6 +195,8 @@ impl Walk {
             at.unwrap_or(ObjectId::ROOT).partition,
             at.unwrap_or(ObjectId::ROOT).object,
             offset,
+            self.digested,
+            self.unread,
         ];
         let mut bytes = vec![LAYOUT, u8::from(self.running)];
         bytes.extend(numbers.into_iter().flat_map(u64::to_be_bytes));
@@ -174,7 +206,16 @@ impl Walk {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let [LAYOUT, running, numbers @ ..] = bytes else { return None };
         let numbers: Vec<u64> = numbers.chunks_exact(8).map(catalog::be).collect();
-        let &[began_ms, ended_ms, objects, bytes, partition, object, offset] = &*numbers else { return None };
+        let &[began_ms, ended_ms, objects, bytes, partition, object, offset, ref later @ ..] = &*numbers
+        else {
+            return None;
+        };
+        // A pass of an older version counted less.
+        let (digested, unread) = match *later {
+            [] => (0, 0),
+            [digested, unread] => (digested, unread),
+            _ => return None,
+        };
         let at = ObjectId::new(partition, object);
         Some(Self {
             running: *running != 0,
@@ -182,6 +223,8 @@ impl Walk {
             ended_ms,
             objects,
             bytes,
+            digested,
+            unread,
             from: Some(at),
             resume: (offset > 0).then_some((at, offset)),
             ..Self::default()
@@ -191,7 +234,7 @@ impl Walk {
     /// The object to go on with, and its byte.
     fn position(&self) -> (Option<ObjectId>, u64) {
         match (&self.now, &self.resume) {
-            (Some(now), _) => (Some(now.id), now.at),
+            (Some(now), _) => (Some(now.id()), now.at()),
             (None, Some((id, offset))) => (Some(*id), *offset),
             (None, None) => (self.queue.front().copied().or(self.from), 0),
         }
@@ -199,9 +242,9 @@ impl Walk {
 
     /// From the first object.
     fn begin(&mut self, now_ms: u64) {
-        let keep = (self.ended_ms, self.rechecked_ms, core::mem::take(&mut self.buffer));
+        let keep = (self.ended_ms, self.rechecked_ms);
         *self = Self { running: true, began_ms: now_ms, from: Some(ObjectId::ROOT), ..Self::default() };
-        (self.ended_ms, self.rechecked_ms, self.buffer) = keep;
+        (self.ended_ms, self.rechecked_ms) = keep;
     }
 
     /// The object to be read now; `None`: there is no other.
@@ -218,16 +261,24 @@ impl Walk {
             self.queue.extend(listed.into_iter().map(|(id, _)| id));
         }
         let Some(id) = self.queue.pop_front() else { return Ok(None) };
-        let mut examination = examiner.begin(id);
-        if let Some((half, offset)) = self.resume.take()
-            && half == id
-        {
-            // What was found of its first half was noted then.
-            examination.at = offset;
-            examination.found = damage::known(examiner.store, id).unwrap_or_default();
-            examination.found.ranges.retain(|range| range.offset < offset);
-        }
-        Ok(Some(examination))
+        Ok(Some(match self.resume.take() {
+            Some((half, offset)) if half == id => {
+                // What was found of its first half was noted then.
+                let found = damage::known(examiner.store, id).unwrap_or_default();
+                Examination::resumed(id, offset, found)
+            }
+            _ => Examination::of(id),
+        }))
+    }
+
+    /// An object failed once more: is it time to go on without it?
+    fn gives_up(&mut self, id: ObjectId) -> bool {
+        let tries = match self.failing {
+            Some((failing, tries)) if failing == id => tries + 1,
+            _ => 1,
+        };
+        self.failing = (tries < TRIES).then_some((id, tries));
+        tries >= TRIES
     }
 }
 
@@ -276,10 +327,13 @@ impl OsdUnit {
             objects_total: space.objects,
             bytes: walk.bytes,
             bytes_total: space.used,
+            unread: walk.unread,
+            digested: walk.digested,
             damaged,
             more_damaged,
             bytes_since_start: since_start(&scrub.bytes),
             objects_since_start: since_start(&scrub.objects),
+            digested_since_start: since_start(&scrub.digested),
             passes_since_start: since_start(&scrub.passes),
         }
     }
@@ -288,6 +342,12 @@ impl OsdUnit {
     #[must_use]
     pub fn damaged(&self) -> Vec<(ObjectId, Damage)> {
         self.device.damaged.all()
+    }
+
+    /// The objects that the pass under way, or the last one, could not examine; the first ones, and since the start.
+    #[must_use]
+    pub fn unread(&self) -> Vec<Unread> {
+        self.device.scrub.walk.lock().unread_objects.clone()
     }
 
     /// One step: first what commands stumbled over, then the pass that is under way. Call it again as long as it works,
@@ -299,9 +359,6 @@ impl OsdUnit {
         let device = &self.device;
         let mut walk = device.scrub.walk.lock();
         let walk = &mut *walk;
-        if walk.buffer.is_empty() {
-            walk.buffer = vec![0; PIECE];
-        }
         let now_ms = device.clock.machine_ms();
         if now_ms.abs_diff(walk.rechecked_ms) >= RECHECK_EVERY_MS {
             walk.rechecked_ms = now_ms;
@@ -367,11 +424,16 @@ impl OsdUnit {
         let device = &self.device;
         let examiner = device.examiner();
         if let Some(mut aside) = walk.aside.take() {
-            let step = match examiner.step(&mut aside, &mut walk.buffer) {
+            let id = aside.id();
+            let step = match examiner.step(&mut aside) {
                 Ok(step) => step,
-                Err(error) => {
+                Err(error) if !walk.gives_up(id) => {
                     walk.aside = Some(aside);
                     return Err(error);
+                }
+                Err(error) => {
+                    self.give_up(&mut aside, &error);
+                    Step::End(0)
                 }
             };
             let (bytes, found) = match step {
@@ -382,22 +444,13 @@ impl OsdUnit {
                 Step::End(read) => (read, aside.found),
                 Step::Gone => (0, Damage::default()),
             };
-            let settled = self.settle(walk, aside.id, &found, now_ms);
-            if !matches!(settled, Ok(true)) {
-                device.scrub.suspect(aside.id, Suspicion::Whole);
-                settled?;
+            if !self.settle(id, &found, now_ms)? {
+                device.scrub.suspect(id, Suspicion::Whole);
             }
             return Ok(Some(bytes));
         }
         let Some((id, why)) = device.scrub.suspects.lock().pop_first() else { return Ok(None) };
-        let mut doubted = match damage::known(&*device.store, id) {
-            Ok(known) => known,
-            Err(StoreError::NotFound(_)) => Damage::default(),
-            Err(error) => {
-                device.scrub.suspect(id, why);
-                return Err(error);
-            }
-        };
+        let mut doubted = damage::known(&*device.store, id).unwrap_or_default();
         let mut bytes = doubted.bytes();
         match why {
             Suspicion::Known => {}
@@ -410,14 +463,12 @@ impl OsdUnit {
                 }
             }
             Suspicion::Whole => {
-                walk.aside = Some(examiner.begin(id));
+                walk.aside = Some(Examination::of(id));
                 return Ok(Some(0));
             }
         }
-        let settled = self.settle(walk, id, &doubted, now_ms);
-        if !matches!(settled, Ok(true)) {
+        if !self.settle(id, &doubted, now_ms)? {
             device.scrub.suspect(id, why);
-            settled?;
             return Ok(None);
         }
         device.scrub.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -432,63 +483,93 @@ impl OsdUnit {
             (walk.running, walk.ended_ms) = (false, now_ms);
             device.scrub.passes.fetch_add(1, Ordering::Relaxed);
             let (damaged, _) = device.damaged.count();
-            tracing::info!(objects = walk.objects, bytes = walk.bytes, damaged, "a scrub ended");
+            let Walk { objects, bytes, digested, unread, .. } = *walk;
+            tracing::info!(objects, bytes, damaged, unread, digested, "a scrub ended");
             save(device, walk)?;
             return Ok(ScrubStep::Ended);
         };
-        let step = match examiner.step(&mut now, &mut walk.buffer) {
+        let (id, before) = (now.id(), now.clone());
+        let step = match examiner.step(&mut now) {
             Ok(step) => step,
-            Err(error) => {
-                // The store failed, not the object: it is read when the store is back.
+            Err(error) if !walk.gives_up(id) => {
+                // Perhaps the store failed, and not the object: it is read when the store is back.
                 walk.now = Some(now);
                 return Err(error);
             }
-        };
-        let bytes = match step {
-            Step::More(read) => {
-                walk.now = Some(now);
-                read
-            }
-            Step::End(read) => {
-                let settled = self.settle(walk, now.id, &now.found, now_ms);
-                if matches!(settled, Ok(true)) {
-                    walk.objects += 1;
-                    device.scrub.objects.fetch_add(1, Ordering::Relaxed);
-                } else {
-                    // Its partition is being duplicated, or the store failed: noted later.
-                    walk.now = Some(now);
-                    settled?;
+            Err(error) => {
+                let unread = self.give_up(&mut now, &error);
+                walk.unread += 1;
+                if walk.unread_objects.len() < UNREAD_MAX {
+                    walk.unread_objects.push(unread);
                 }
-                read
-            }
-            Step::Gone => {
-                if let Err(error) = self.settle(walk, now.id, &Damage::default(), now_ms) {
-                    walk.now = Some(now);
-                    return Err(error);
-                }
-                0
+                Step::End(0)
             }
         };
-        walk.bytes += bytes;
-        device.scrub.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let read = match step {
+            Step::More(read) | Step::End(read) => read,
+            Step::Gone => 0,
+        };
+        device.scrub.bytes.fetch_add(read, Ordering::Relaxed);
+        let incomplete = now.incomplete.take();
+        let completed = match step {
+            Step::Gone => 0,
+            _ => incomplete.map_or(0, |at| self.complete(walk, id, at)),
+        };
+        match step {
+            Step::More(_) => walk.now = Some(now),
+            Step::End(_) if self.settle(id, &now.found, now_ms)? => {
+                walk.objects += 1;
+                device.scrub.objects.fetch_add(1, Ordering::Relaxed);
+            }
+            Step::End(_) => {
+                // Its partition is being duplicated: its last piece is read again, and noted later.
+                walk.now = Some(before);
+                return Ok(ScrubStep::Worked { bytes: read + completed });
+            }
+            Step::Gone => drop(self.settle(id, &Damage::default(), now_ms)?),
+        }
+        walk.bytes += read;
         if now_ms.abs_diff(walk.saved_ms) >= SAVE_EVERY_MS {
-            if let Some(now) = walk.now.clone().filter(|now| !now.found.is_none()) {
-                let mut found = now.found;
-                let known = damage::known(&*device.store, now.id).unwrap_or_default();
-                found.ranges.extend(known.ranges.into_iter().filter(|range| range.offset >= now.at));
+            if let Some(now) = walk.now.as_ref().filter(|now| !now.found.is_none()) {
+                let mut found = now.found.clone();
+                let known = damage::known(&*device.store, now.id()).unwrap_or_default();
+                found.ranges.extend(known.ranges.into_iter().filter(|range| range.offset >= now.at()));
                 found.attributes |= known.attributes;
-                self.settle(walk, now.id, &found, now_ms)?;
+                self.settle(now.id(), &found, now_ms)?;
             }
             save(device, walk)?;
         }
-        Ok(ScrubStep::Worked { bytes })
+        Ok(ScrubStep::Worked { bytes: read + completed })
+    }
+
+    /// An object cannot be examined to its end.
+    fn give_up(&self, examination: &mut Examination, error: &StoreError) -> Unread {
+        let (id, at) = (examination.id(), examination.at());
+        tracing::error!(%id, at, %error, "an object cannot be read; the scrub goes on with the next one");
+        examination.give_up(self.device.store.stat(id).ok().map(|stat| stat.length));
+        Unread { id, at, error: error.to_string() }
+    }
+
+    /// Has the store make the digests that are missing in a piece; gives the bytes read. That it cannot is no damage.
+    fn complete(&self, walk: &mut Walk, id: ObjectId, at: u64) -> u64 {
+        match self.device.store.complete_digests(id, at) {
+            Ok(done) => {
+                walk.digested += done.units;
+                self.device.scrub.digested.fetch_add(done.units, Ordering::Relaxed);
+                done.bytes
+            }
+            Err(error) => {
+                tracing::debug!(%id, at, %error, "digests that are missing could not be made");
+                0
+            }
+        }
     }
 
     /// Notes a finding; `false`: not now, somebody works on all of the partition.
-    fn settle(&self, walk: &mut Walk, id: ObjectId, found: &Damage, now_ms: u64) -> Result<bool, StoreError> {
+    fn settle(&self, id: ObjectId, found: &Damage, now_ms: u64) -> Result<bool, StoreError> {
         let device = &self.device;
         let Ok(_contents) = device.contents.claim(Claim::Change(id.partition)) else { return Ok(false) };
-        device.damaged.settle(device.examiner(), id, found, &mut walk.buffer, now_ms)?;
+        device.damaged.settle(device.examiner(), id, found, now_ms)?;
         Ok(true)
     }
 
@@ -523,11 +604,12 @@ impl OsdUnit {
     }
 }
 
-/// Notes where the walk is. A store that refuses writes keeps where it last was.
+/// Notes where the walk is. A store that refuses writes, or a root with as many attributes as there can be, keeps where it
+/// last was.
 fn save(device: &Device, walk: &mut Walk) -> Result<(), StoreError> {
     walk.saved_ms = device.clock.machine_ms();
     match device.store.set_attribute(ObjectId::ROOT, WALK, &walk.encode()) {
-        Err(StoreError::Poisoned) => Ok(()),
+        Err(StoreError::Poisoned | StoreError::TooLarge { .. }) => Ok(()),
         other => other,
     }
 }
@@ -546,14 +628,19 @@ mod tests {
             ended_ms: 3,
             objects: 9,
             bytes: 77,
-            now: Some(Examination { id, at: 4096, found: Damage::default() }),
+            digested: 4,
+            unread: 2,
+            now: Some(Examination::resumed(id, 3 << 20, Damage::default())),
             ..Walk::default()
         };
         let again = Walk::decode(&walk.encode()).unwrap();
         assert_eq!((again.running, again.began_ms, again.ended_ms), (true, 5, 3));
         assert_eq!((again.objects, again.bytes), (9, 77));
-        assert_eq!((again.from, again.resume), (Some(id), Some((id, 4096))));
-        assert_eq!(again.position(), (Some(id), 4096));
+        assert_eq!((again.digested, again.unread), (4, 2));
+        assert_eq!((again.from, again.resume), (Some(id), Some((id, 3 << 20))));
+        assert_eq!(again.position(), (Some(id), 3 << 20));
+        let older = &walk.encode()[..2 + 7 * 8];
+        assert_eq!(Walk::decode(older).map(|walk| (walk.objects, walk.unread)), Some((9, 0)));
         for wrong in [&b""[..], b"\x02", &walk.encode()[1..], &walk.encode()[..50]] {
             assert!(Walk::decode(wrong).is_none());
         }

@@ -5,6 +5,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sealstone_device::OsdConfig;
 use sealstone_osd::cdb::*;
@@ -180,15 +181,20 @@ fn others_work_while_a_check_runs() {
     create(&bench, OID);
     create(&bench, OID + 1);
     write(&bench, user(OID), 0, &vec![3; 24 << 20]);
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let checker = scope.spawn(|| check(&bench, ObjectId::of_partition(PID)));
-        let mut rounds = 0;
-        while !checker.is_finished() {
-            write(&bench, user(OID), rounds % 4000 * 4096, b"while it is checked");
+        let checker = scope.spawn(|| {
+            let mut checks = 0;
+            while !over.load(Ordering::SeqCst) || checks == 0 {
+                check(&bench, ObjectId::of_partition(PID)).good();
+                checks += 1;
+            }
+        });
+        for round in 0..200 {
+            write(&bench, user(OID), round * 4096, b"while it is checked");
             write(&bench, user(OID + 1), 0, b"and another");
-            rounds += 1;
         }
-        checker.join().unwrap().good();
-        assert!(rounds > 0);
+        over.store(true, Ordering::SeqCst);
+        checker.join().unwrap();
     });
 }

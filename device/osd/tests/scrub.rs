@@ -3,13 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "support/faulty.rs"]
+#[allow(unreachable_pub, dead_code, reason = "shared by test files")]
+mod faulty;
 mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use faulty::Faulty;
 use sealstone_device::inspect::inspect;
 use sealstone_device::{Damage, OsdConfig, Range, ScrubStep};
+use sealstone_digest::{Cover, Covered, Profile};
 use sealstone_osd::cdb::*;
 use sealstone_osd::{Command, ObjectId, ObjectType};
 use sealstone_store::sim::SimMedium;
@@ -150,7 +155,8 @@ fn what_a_read_stumbled_over_is_noted_without_a_pass() {
     let bench = disk.start();
     make(&bench, OID, 10);
     disk.rot(7);
-    let read = Command::Read(Extent { object: user(OID), start: 0, length: 10 * BLOCK });
+    // A part of a unit: whole ones are left to whoever gets their digests.
+    let read = Command::Read(Extent { object: user(OID), start: 7 * BLOCK + 1, length: 100 });
     assert_eq!(run(&bench, read).sense(), (3, 0x1100));
     scrub(&bench);
     assert_eq!(bench.unit.damaged(), [(user(OID), blocks(7, 1))]);
@@ -318,4 +324,129 @@ fn an_index_with_a_rotten_page_is_scrubbed_to_its_end_and_every_loss_has_a_name(
         }
     }
     assert!(started > 0 && lossy > 0, "{started} started, {lossy} losses");
+}
+
+/// A digest that is not of the bytes, though all checksums are right, is damage as rot is.
+#[test]
+fn a_running_device_finds_digests_that_are_not_of_the_bytes() {
+    let mut disk = Disk::new();
+    let bench = disk.start();
+    make(&bench, OID, 600);
+    make(&bench, OID + 1, 10);
+    let data = vec![3; 600 * BLOCK as usize];
+    let mut other = data.clone();
+    other[2_000_000] ^= 1;
+    let length = data.len() as u64;
+    let covered = Covered::of(Cover::new(Profile::DEFAULT, 0, length, length), &other);
+    bench.store.write_digested(user(OID), 0, &data, &covered).unwrap();
+    bench.unit.scrub_begin().unwrap();
+    scrub(&bench);
+    let unit = 2_000_000 / (4 * BLOCK) * 4;
+    assert_eq!(bench.unit.damaged(), [(user(OID), blocks(unit, 4))]);
+    assert_eq!(get(&bench, user(OID), 6, 1), [1]);
+    assert_eq!(told(&bench).len(), 1);
+    // So does OBJECT STRUCTURE CHECK, and READ MAP shows it.
+    let check = Command::ObjectStructureCheck(Target { object: ObjectId::of_partition(PID) });
+    run(&bench, check).good();
+    assert_eq!(bench.unit.damaged(), [(user(OID), blocks(unit, 4))]);
+    write(&bench, OID, unit * BLOCK, &[9; 4 * BLOCK as usize]);
+    scrub(&bench);
+    assert_eq!(bench.unit.damaged(), []);
+}
+
+/// What a PUNCH moved has no digests: the next pass makes them, once, and counts what it reads for that.
+#[test]
+fn a_pass_makes_the_digests_that_are_missing() {
+    let mut disk = Disk::new();
+    let bench = disk.start();
+    make(&bench, OID, 600);
+    run(&bench, Command::Punch(Extent { object: user(OID), start: 0, length: BLOCK })).good();
+    let known = || {
+        let known = bench.store.digests(user(OID), 0, 599 * BLOCK).unwrap();
+        known.values.iter().flatten().count()
+    };
+    assert!(known() < 150);
+    bench.unit.scrub_begin().unwrap();
+    let read = scrub(&bench);
+    assert_eq!(known(), 150);
+    let state = bench.unit.scrub_state();
+    assert_eq!((state.bytes, state.damaged), (599 * BLOCK, 0), "{state:?}");
+    assert!(state.digested > 0 && read >= state.bytes + state.digested * 4 * BLOCK, "{read} {state:?}");
+    bench.unit.scrub_begin().unwrap();
+    assert_eq!(scrub(&bench), 599 * BLOCK);
+    assert_eq!(bench.unit.scrub_state().digested, 0);
+}
+
+/// Steps until nothing is left to do; gives how often it failed.
+fn scrub_over_failures(bench: &Bench) -> usize {
+    let mut failures = 0;
+    loop {
+        match bench.unit.scrub_step() {
+            Ok(ScrubStep::Worked { .. } | ScrubStep::Ended) => {}
+            Ok(ScrubStep::Idle) => return failures,
+            Err(_) => failures += 1,
+        }
+        assert!(failures < 100, "it does not get past an object");
+    }
+}
+
+#[test]
+fn an_object_that_can_never_be_read_costs_the_others_nothing() {
+    let store = Arc::new(Faulty::new());
+    let bench = Bench::start(OsdConfig::default(), store.clone(), 1, 0);
+    bench.create_partition(PID);
+    for oid in OID..OID + 5 {
+        make(&bench, oid, 3);
+    }
+    store.sicken(Some(user(OID + 2)));
+    for round in 0..2 {
+        bench.unit.scrub_begin().unwrap();
+        assert_eq!(scrub_over_failures(&bench), 1, "round {round}: tried twice");
+        let state = bench.unit.scrub_state();
+        assert!(!state.running && state.unread == 1 && state.damaged == 1, "{state:?}");
+        assert_eq!((state.objects, state.bytes), (state.objects_total, 4 * 3 * BLOCK), "{state:?}");
+        assert_eq!(bench.unit.damaged(), [(user(OID + 2), blocks(0, 3))]);
+        let unread = bench.unit.unread();
+        assert_eq!((unread[0].id, unread[0].at, unread.len()), (user(OID + 2), 0, 1));
+        assert!(unread[0].error.contains("reading data"), "{unread:?}");
+    }
+    assert_eq!(told(&bench).len(), 1, "told once");
+    // Looked at out of turn it ends, too.
+    let read = Command::Read(Extent { object: user(OID + 2), start: 0, length: 1 });
+    run(&bench, read).good();
+    assert_eq!(scrub_over_failures(&bench), 0);
+    store.sicken(None);
+    bench.unit.scrub_begin().unwrap();
+    assert_eq!(scrub_over_failures(&bench), 0);
+    assert_eq!((bench.unit.damaged(), bench.unit.scrub_state().unread), (vec![], 0));
+}
+
+/// An object with as many attributes as there can be takes no note of its damage. It is told all the same, once, and the
+/// walk goes on.
+#[test]
+fn damage_that_cannot_be_noted_is_told_and_stops_nothing() {
+    let mut disk = Disk::new();
+    let bench = disk.start();
+    make(&bench, OID, 10);
+    make(&bench, OID + 1, 10);
+    let value = vec![1; 0xFFFE];
+    let mut number = 0;
+    let name = |number| sealstone_store::AttributeId { page: 0x1_0000, number };
+    while bench.store.set_attribute(user(OID), name(number), &value).is_ok() {
+        number += 1;
+    }
+    while bench.store.set_attribute(user(OID), name(number), &[1]).is_ok() {
+        number += 1;
+    }
+    bench.store.flush().unwrap();
+    disk.rot(5);
+    for _ in 0..3 {
+        bench.unit.scrub_begin().unwrap();
+        assert_eq!(scrub_over_failures(&bench), 0);
+        assert_eq!(bench.unit.damaged(), [(user(OID), blocks(5, 1))]);
+    }
+    assert_eq!(told(&bench).len(), 1, "{:?}", told(&bench));
+    write(&bench, OID, 5 * BLOCK, &[8; BLOCK as usize]);
+    assert_eq!(scrub_over_failures(&bench), 0);
+    assert_eq!(bench.unit.damaged(), []);
 }

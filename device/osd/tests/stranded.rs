@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "support/faulty.rs"]
-#[allow(unreachable_pub, reason = "shared by test files")]
+#[allow(unreachable_pub, dead_code, reason = "shared by test files")]
 mod faulty;
 mod support;
 

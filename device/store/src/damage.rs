@@ -27,6 +27,13 @@ pub enum DamageKind {
     Attributes,
     /// What it is a member of, or who its members are, is in doubt. Offset and length are 0.
     Memberships,
+    /// The stored digest of one of its attribute pages is not that of its values, or is lost. Offset and length are 0.
+    Digests,
+    /// The sum over its digests is not what they add up to, or is lost: a record of where its bytes are is gone, or is
+    /// one of another time. Offset and length are 0.
+    Sum,
+    /// Of a partition: which digests its objects have is lost; it counts as the default. Offset and length are 0.
+    Profile,
 }
 
 /// One piece of damage.
@@ -210,7 +217,11 @@ impl DamageBook {
 
     /// The objects that miss records, if all of them are known.
     pub(crate) fn incomplete(&self) -> Option<HashSet<ObjectId>> {
-        let missing = |damage: &&Damage| !matches!(damage.kind, DamageKind::Data | DamageKind::Unreadable);
+        let all_there = |kind| {
+            use DamageKind::{Data, Digests, Profile, Sum, Unreadable};
+            matches!(kind, Data | Unreadable | Digests | Sum | Profile)
+        };
+        let missing = |damage: &&Damage| !all_there(damage.kind);
         let all = || self.objects.values().flatten().filter(missing).map(|damage| damage.object).collect();
         (!self.more).then(all)
     }

@@ -54,8 +54,8 @@ pub trait Digests: Send + Sync {
     /// The profile of a partition's objects: the default one unless another was set; `None` means checksums alone.
     fn profile(&self, partition: u64) -> Option<Profile>;
 
-    /// Sets the profile of a partition that has no objects yet. `NotFound` if there is no such partition, `Exists`
-    /// with the first object if it has any. It ends with the partition.
+    /// Sets the profile of a partition that has no objects yet, or whose profile was lost to damage. `NotFound` if there
+    /// is no such partition, `Exists` with the first object if it has any. It ends with the partition.
     fn set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<(), StoreError>;
 
     /// The stored digests of the units that lie as a whole in a range; reads no data. `TooLarge` above

@@ -11,6 +11,7 @@ mod damage;
 mod digests;
 pub mod disk;
 mod error;
+mod examine;
 pub mod medium;
 mod memberships;
 mod memory;
@@ -23,6 +24,7 @@ pub use disk::{
     Background, DiskStore, FormatOptions, MIN_CAPACITY, Options, Scrub, ScrubProgress, ScrubStep, format,
 };
 pub use error::{FormatError, StoreError};
+pub use examine::{Completed, Examination, Examine, Examined, PIECE};
 pub use medium::{
     BlockDevice, DEVICE_MIN, DeviceMedium, FileMedium, Io, Medium, MediumFile, bind_device, open_place,
     survey_device,
@@ -30,6 +32,6 @@ pub use medium::{
 pub use memberships::{MAX_MEMBERSHIPS, Memberships};
 pub use memory::MemoryStore;
 pub use store::{
-    AttributeId, BLOCK, MAX_ATTRIBUTE_LENGTH, MAX_ATTRIBUTES_PER_OBJECT, MAX_LIST, MAX_OBJECT_LENGTH,
-    MAX_STRETCHES, MAX_TRANSFER, ObjectStore, Scope, Space, Stat, Stretch, StretchKind,
+    AttributeId, BLOCK, MAP_PIECES_MAX, MAX_ATTRIBUTE_LENGTH, MAX_ATTRIBUTES_PER_OBJECT, MAX_LIST,
+    MAX_OBJECT_LENGTH, MAX_STRETCHES, MAX_TRANSFER, ObjectStore, Scope, Space, Stat, Stretch, StretchKind,
 };

@@ -14,11 +14,12 @@ use sealstone_osd::{ObjectId, ObjectType};
 
 use crate::store::{attribute_budget, check_transfer, end_of, push_stretch};
 use crate::{
-    AttributeId, BLOCK, MAX_LIST, MAX_MEMBERSHIPS, MAX_STRETCHES, Memberships, ObjectStore, Scope, Space,
-    Stat, StoreError, Stretch, StretchKind,
+    AttributeId, BLOCK, MAP_PIECES_MAX, MAX_LIST, MAX_MEMBERSHIPS, MAX_STRETCHES, Memberships, ObjectStore,
+    PIECE, Scope, Space, Stat, StoreError, Stretch, StretchKind,
 };
 
 mod digests;
+mod examine;
 
 /// Members of collections, from both ends, with the slots.
 #[derive(Clone, Default)]
@@ -333,15 +334,26 @@ impl ObjectStore for MemoryStore {
         self.look(id, |object| {
             let mut map = Vec::new();
             let mut at = offset;
+            let mut stop = object.length;
+            let (mut pieces, mut last) = (0, None);
             for (index, block) in object.blocks.range(offset / BLOCK..) {
                 let (start, end) = ((index * BLOCK).max(at), ((index + 1) * BLOCK).min(object.length));
                 if start < end {
+                    let piece = index * BLOCK / PIECE;
+                    if last.replace(piece) != Some(piece) {
+                        if pieces == MAP_PIECES_MAX {
+                            break;
+                        }
+                        pieces += 1;
+                    }
+                    // With the last of them it is at its end.
+                    stop = if pieces == MAP_PIECES_MAX { (piece + 1) * PIECE } else { object.length };
                     push_stretch(&mut map, at, start, StretchKind::Hole);
                     push_stretch(&mut map, start, end, StretchKind::Data { shared: !is_own(block) });
                     at = end;
                 }
             }
-            push_stretch(&mut map, at, object.length, StretchKind::Hole);
+            push_stretch(&mut map, at, stop.min(object.length), StretchKind::Hole);
             map.truncate(max.min(MAX_STRETCHES));
             map
         })

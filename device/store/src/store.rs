@@ -7,6 +7,7 @@ use sealstone_osd::{ObjectId, ObjectType};
 
 use crate::digests::Digests;
 use crate::disk::Inside;
+use crate::examine::Examine;
 use crate::memberships::Memberships;
 use crate::{Damage, StoreError};
 
@@ -36,6 +37,9 @@ pub struct Stat {
 
 /// Most stretches that one `map` returns; a larger `max` is cut to this.
 pub const MAX_STRETCHES: usize = 1 << 16;
+
+/// Most pieces of 1 MiB with blocks in them that one `map` goes over: so much work is done under the object's lock.
+pub const MAP_PIECES_MAX: usize = 512;
 
 /// A part of an object, in a [`map`](ObjectStore::map).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +112,7 @@ impl<'a> Scope<'a> {
 /// Operations on one object are atomic towards each other; an `Ok` makes the change visible to all that come
 /// after. Only [`flush`](Self::flush) makes it survive power loss. An operation that fails changes nothing.
 /// Every method but `create`, `list`, `flush`, `space` and `begin` gives `NotFound` for an unknown id.
-pub trait ObjectStore: Memberships + Digests {
+pub trait ObjectStore: Memberships + Digests + Examine {
     /// Opens a scope (see [`Scope`]). Cheap. May first close the current group, if that is due.
     fn begin(&self) -> Scope<'_>;
 
@@ -145,8 +149,10 @@ pub trait ObjectStore: Memberships + Digests {
     /// shared block takes as much as one to a hole. An object shared with itself does not change.
     fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError>;
 
-    /// What is where from `offset` to the end: stretches without gaps, in order, neighbours of different kinds; at
-    /// most `max` of them (and [`MAX_STRETCHES`]), so that one asks again from the end of the last one.
+    /// What is where from `offset` on: stretches without gaps, in order, neighbours of different kinds; at most `max` of
+    /// them (and [`MAX_STRETCHES`]), and no further than the end of the 1 MiB piece that is the last of
+    /// [`MAP_PIECES_MAX`] with blocks. One asks again from the end of the last stretch, which may go on with the same
+    /// kind, until there is none: that is the object's end.
     fn map(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError>;
 
     /// Where `id` differs from `other`, from `offset` to the end of the longer one: stretches of `id` that are not the

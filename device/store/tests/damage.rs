@@ -9,9 +9,10 @@ use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::Random;
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{
-    AttributeId, BLOCK, Background, Damage, DamageKind, DiskStore, FormatError, Medium, MediumFile,
-    Memberships, ObjectStore, Scrub, StoreError, StoreFault,
+    AttributeId, BLOCK, Background, Damage, DamageKind, DiskStore, FormatError, Medium, Memberships,
+    ObjectStore, Scrub, StoreError, StoreFault,
 };
+use support::records::{edit_record, record_key};
 use support::{fresh, open, seeds};
 
 const INDEX: &str = "index.redb";
@@ -404,53 +405,13 @@ fn damage_of_data_is_confined_and_mended_by_writing() {
     assert!(open(&medium).unwrap().health().is_sound());
 }
 
-/// The engine on the simulated disk, to write records that no store would write.
-struct Engine(std::sync::Arc<dyn MediumFile>);
-
-impl std::fmt::Debug for Engine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Engine")
-    }
-}
-
-impl redb::StorageBackend for Engine {
-    fn len(&self) -> std::io::Result<u64> {
-        self.0.length()
-    }
-    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        self.0.read_at(offset, out)
-    }
-    fn set_len(&self, length: u64) -> std::io::Result<()> {
-        self.0.set_len(length)
-    }
-    fn sync_data(&self) -> std::io::Result<()> {
-        self.0.sync()
-    }
-    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        self.0.write_at(offset, data)
-    }
-}
-
 /// Spoils the record of a tag and an object, on a page that is sound afterwards; or takes it away.
 fn spoil_record(medium: &SimMedium, tag: u8, object: u64, sub: u64, gone: bool) {
-    const TABLE: redb::TableDefinition<'static, &[u8; 25], &[u8]> = redb::TableDefinition::new("sealstone");
-    let mut key = [0; 25];
-    key[0] = tag;
-    key[1..9].copy_from_slice(&1_u64.to_be_bytes());
-    key[9..17].copy_from_slice(&object.to_be_bytes());
-    key[17..].copy_from_slice(&sub.to_be_bytes());
-    let engine =
-        redb::Builder::new().create_with_backend(Engine(medium.open(INDEX, false).unwrap())).unwrap();
-    let transaction = engine.begin_write().unwrap();
-    {
-        let mut table = transaction.open_table(TABLE).unwrap();
-        let mut value = table.remove(&key).unwrap().unwrap().value().to_vec();
-        if !gone {
-            value[1] ^= 4;
-            table.insert(&key, &value[..]).unwrap();
-        }
-    }
-    transaction.commit().unwrap();
+    edit_record(medium, record_key(tag, id(object), sub), |value| {
+        let mut value = value.expect("it is there");
+        value[1] ^= 4;
+        (!gone).then_some(value)
+    });
 }
 
 /// A record that is rotten on a sound page is its object's affair alone.

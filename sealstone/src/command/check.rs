@@ -99,6 +99,9 @@ fn word(kind: DamageKind) -> &'static str {
         DamageKind::Record => "record",
         DamageKind::Attributes => "attributes",
         DamageKind::Memberships => "memberships",
+        DamageKind::Digests => "digests",
+        DamageKind::Sum => "sum",
+        DamageKind::Profile => "profile",
         _ => "other",
     }
 }
@@ -111,12 +114,15 @@ fn line(told: &Told) -> String {
         .map(|piece| {
             let bytes = format!("{} bytes at {}", piece.length, piece.offset);
             match piece.what {
-                "data" => format!("{bytes} fail their checksum"),
+                "data" => format!("{bytes} fail their checksum or digest"),
                 "unreadable" => format!("{bytes} cannot be read"),
                 "map" if piece.length > 0 => format!("{bytes} cannot be found"),
                 "map" => "where its bytes are is in doubt".into(),
                 "record" => "its own record is lost".into(),
                 "attributes" => "attributes are lost".into(),
+                "digests" => "the digest of an attribute page is not that of its values".into(),
+                "sum" => "its digests do not add up: records are lost or of another time".into(),
+                "profile" => "which digests its objects have is lost; set the profile again".into(),
                 _ => "its memberships are in doubt".into(),
             }
         })

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::cli::Scrub;
 use crate::command::check::{summary, verdict};
 use crate::daemon::control::{self, Request};
-use crate::daemon::scrub::{Asked, Told};
+use crate::daemon::scrub::{Asked, Told, Unread};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::output::{Output, utc};
 
@@ -99,7 +99,17 @@ fn text(told: &Told) -> String {
     if told.more {
         lines.push("and more".into());
     }
-    let summary = summary(&told.device, told.objects, told.bytes, told.damaged);
+    lines.extend(told.unread_objects.iter().map(|one| {
+        let Unread { object, at, error } = one;
+        format!("object {object}: could not be read from byte {at} on: {error}; the next scrub tries again")
+    }));
+    let mut summary = summary(&told.device, told.objects, told.bytes, told.damaged);
+    if told.unread > 0 {
+        summary += &format!(", {} could not be read to the end", told.unread);
+    }
+    if told.digested > 0 {
+        summary += &format!(", {} missing digests made", told.digested);
+    }
     lines.push(match (told.running, told.ended_ms, told.began_ms) {
         (true, _, _) => format!(
             "{summary}; under way, {} of {} objects",

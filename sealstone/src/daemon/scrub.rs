@@ -108,6 +108,15 @@ impl Found {
     }
 }
 
+/// An object that could not be read to its end.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Unread {
+    pub(crate) object: String,
+    /// The first byte that was not read.
+    pub(crate) at: u64,
+    pub(crate) error: String,
+}
+
 /// What is answered.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Told {
@@ -119,6 +128,15 @@ pub(crate) struct Told {
     pub(crate) objects_total: u64,
     pub(crate) bytes: u64,
     pub(crate) bytes_total: u64,
+    /// Objects that this pass could not read to their end.
+    #[serde(default)]
+    pub(crate) unread: u64,
+    /// The first of them, and why; since the device's start.
+    #[serde(default)]
+    pub(crate) unread_objects: Vec<Unread>,
+    /// Units that this pass gave the digest that was missing.
+    #[serde(default)]
+    pub(crate) digested: u64,
     /// Damaged objects that the device knows of; at least, if `more`.
     pub(crate) damaged: u64,
     pub(crate) more: bool,
@@ -198,6 +216,14 @@ impl Scrubber {
             objects_total: state.objects_total,
             bytes: state.bytes,
             bytes_total: state.bytes_total,
+            unread: state.unread,
+            unread_objects: self
+                .unit
+                .unread()
+                .into_iter()
+                .map(|one| Unread { object: one.id.to_string(), at: one.at, error: one.error })
+                .collect(),
+            digested: state.digested,
             damaged: state.damaged,
             more: state.more_damaged || findings.len() > FINDINGS_MAX,
             findings: findings
@@ -220,6 +246,18 @@ impl Scrubber {
         one(gauge, "sealstone_osd_scrub_objects", "Objects that this pass has read.", state.objects);
         one(gauge, "sealstone_osd_scrub_objects_expected", "Objects that there are.", state.objects_total);
         one(gauge, "sealstone_osd_scrub_bytes", "Bytes that this pass has read.", state.bytes);
+        one(
+            gauge,
+            "sealstone_osd_scrub_unread_objects",
+            "Objects that this pass, or the last one, could not read to their end.",
+            state.unread,
+        );
+        one(
+            counter,
+            "sealstone_osd_scrub_digests_total",
+            "Stored digests that were missing and that scrubs made.",
+            state.digested_since_start,
+        );
         one(
             gauge,
             "sealstone_osd_scrub_ended_seconds",

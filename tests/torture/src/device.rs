@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 
 use crate::Report;
 use crate::keys::Issuer;
-use crate::worker::{Life, Tally, Worker};
+use crate::worker::{self, Life, Tally, Worker};
 
 /// Partition of the first worker.
 const PARTITION: u64 = 0x10000;
@@ -29,6 +29,8 @@ const PARTITION: u64 = 0x10000;
 const LIFE_MS: (u64, u64) = (30, 1000);
 /// Busy answers that a client sits out: a device that restarts many times in seconds waits for its clock.
 const BUSY_MAX: u32 = 60;
+/// Length of a raw device.
+const RAW_BYTES: u64 = 128 << 20;
 /// Given back when a full file system keeps the device from starting.
 const BALLAST_BYTES: usize = 2 << 20;
 /// Longest that workers may take to notice that their device is gone.
@@ -43,6 +45,8 @@ pub enum Ground {
     Full,
     /// A file system that is smaller than the capacity.
     Tight,
+    /// A raw block device, or a file that stands for one.
+    Raw,
 }
 
 impl Ground {
@@ -53,12 +57,14 @@ impl Ground {
             Self::Roomy => "roomy",
             Self::Full => "full",
             Self::Tight => "full file system",
+            Self::Raw => "raw device",
         }
     }
 
     const fn capacity(self) -> &'static str {
         match self {
             Self::Roomy | Self::Tight => "256M",
+            Self::Raw => "64M",
             Self::Full => "1M",
         }
     }
@@ -90,6 +96,26 @@ impl Drop for Mounted {
     }
 }
 
+/// A file as a block device; gone when dropped.
+struct Looped(String);
+
+impl Looped {
+    /// `None` where there are no loop devices, or not for us.
+    fn new(file: &Path) -> Option<Self> {
+        let made =
+            std::process::Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        let name = String::from_utf8(made.stdout).ok()?.trim().to_owned();
+        (made.status.success() && Path::new(&name).exists()).then_some(Self(name))
+    }
+}
+
+impl Drop for Looped {
+    fn drop(&mut self) {
+        // A loop device that stays would keep its file.
+        let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
 /// The device and those who use it.
 pub struct Rig {
     ground: Ground,
@@ -102,14 +128,16 @@ pub struct Rig {
     acknowledged: Arc<Vec<AtomicU64>>,
     durable: Arc<Vec<AtomicU64>>,
     random: StdRng,
-    // Unmounted before the folder goes.
+    // Unmounted and detached before the folder goes.
     mounted: Option<Mounted>,
+    looped: Option<Looped>,
     folder: Option<TempDir>,
 }
 
 impl Drop for Rig {
     fn drop(&mut self) {
         self.mounted = None;
+        self.looped = None;
     }
 }
 
@@ -120,13 +148,22 @@ impl Rig {
         let folder = tempfile::tempdir().expect("temporary folder");
         let mounted = match ground {
             Ground::Tight => Some(Mounted::new(folder.path().join("tight"), 14)?),
-            Ground::Roomy | Ground::Full => None,
+            Ground::Roomy | Ground::Full | Ground::Raw => None,
         };
         let place = mounted.as_ref().map_or_else(|| folder.path().to_owned(), |mounted| mounted.0.clone());
         let (data, key) = (place.join("osd"), folder.path().join("osd.key"));
-        let made = ["--capacity", ground.capacity(), "--name", "osd", "--key-out", text(&key)];
+        let mut made = vec!["--capacity", ground.capacity(), "--name", "osd", "--key-out", text(&key)];
+        let raw = folder.path().join("raw");
+        let mut looped = None;
+        if ground == Ground::Raw {
+            let file = fs::File::create(&raw).expect("a file in a temporary folder");
+            file.set_len(RAW_BYTES).expect("a sparse file");
+            looped = Looped::new(&raw);
+            made.extend(["--device", looped.as_ref().map_or(text(&raw), |looped| &looped.0)]);
+        }
         run(&[&["osd", "init", "--data", text(&data)], &made[..]].concat()).ok();
-        let partitions = (0..workers as u64).map(|number| PARTITION + number);
+        let partitions = (0..workers as u64)
+            .flat_map(|number| [PARTITION, worker::SNAPSHOT, worker::CLONE].map(|first| first + number));
         let zeros = || Arc::new((0..workers).map(|_| AtomicU64::new(0)).collect());
         Some(Self {
             ground,
@@ -140,6 +177,7 @@ impl Rig {
             durable: zeros(),
             random: StdRng::seed_from_u64(seed),
             mounted,
+            looped,
             folder: Some(folder),
         })
     }

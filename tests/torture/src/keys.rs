@@ -48,6 +48,13 @@ impl Issuer {
         self.issue(ObjectType::User, descriptor, method)
     }
 
+    /// Everything that can be done to a collection.
+    #[must_use]
+    pub fn collection(&self, allowed: ObjectId, method: SecurityMethod) -> Bearer {
+        let descriptor = Descriptor::Collection { scope: Scope::default(), allowed };
+        self.issue(ObjectType::Collection, descriptor, method)
+    }
+
     /// Everything that can be done to a partition, or with 0 to the device.
     #[must_use]
     pub fn partition(&self, partition: u64, method: SecurityMethod) -> Bearer {

@@ -15,7 +15,8 @@ const USAGE: &str = "usage: sealstone-torture [--seconds N] [--seed S] [--worker
   --workers N     clients of a device at once (5)
   --device-only   no metadata server
   --json          the summary as one line of JSON
-Exit code 1 and the seed if a promise was broken. A full file system is made with a tmpfs, which takes root.";
+Exit code 1 and the seed if a promise was broken. A full file system is made with a tmpfs, and a raw device with a loop
+device; both take root. Without a loop device a file stands for the raw device.";
 
 /// What the command line says.
 struct Arguments {
@@ -55,13 +56,17 @@ fn main() -> ExitCode {
                 println!("{}", serde_json::to_string(&report).expect("numbers serialise"));
             } else {
                 println!(
-                    "{} kills and {} during starts, {} lives; {} steps acknowledged, {} of them durable, {} refused \
-                     for want of space; {} objects compared after restarts, {} checks at rest; {} files put in {} \
-                     rounds of a system; seed {}, {:.0} s",
+                    "{} kills and {} during starts, {} lives; {} steps acknowledged ({} rewrites, {} of collections, \
+                     {} of snapshots and clones), {} of them durable, {} refused for want of space; {} objects \
+                     compared after restarts, {} checks at rest; {} files put in {} rounds of a system; seed {}, \
+                     {:.0} s",
                     report.kills,
                     report.kills_at_start,
                     report.lives,
                     report.steps,
+                    report.rewrites,
+                    report.memberships,
+                    report.duplicates,
                     report.durable,
                     report.refused,
                     report.compared,

@@ -7,22 +7,67 @@
 //! last one sent; a command is in it as a whole or not at all.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use sealstone_osd::ObjectId;
 
-/// One object.
+/// One user object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Object {
     /// Its bytes.
     pub content: Vec<u8>,
     /// Attributes of the one application page that workers use, by number; none is empty.
     pub attributes: BTreeMap<u32, Vec<u8>>,
+    /// The collections that it is a member of, by the number of the attribute that names each.
+    pub memberships: BTreeMap<u32, u64>,
 }
 
-/// All objects of a worker.
-pub type State = BTreeMap<ObjectId, Object>;
+/// What is under an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A user object.
+    User(Object),
+    /// A collection; its members know of it.
+    Collection,
+    /// A snapshot of a partition, or a clone, under the partition's own id.
+    Duplicate {
+        /// The partition that it was made of.
+        source: u64,
+        /// A clone: it goes its own way.
+        clone: bool,
+    },
+}
 
-/// A step that changes one object.
+/// Everything of a worker.
+pub type State = BTreeMap<ObjectId, Entry>;
+
+/// The user object of an id.
+#[must_use]
+pub fn user(state: &State, id: ObjectId) -> Option<&Object> {
+    match state.get(&id) {
+        Some(Entry::User(object)) => Some(object),
+        _ => None,
+    }
+}
+
+/// All ids of a partition, its own included.
+#[must_use]
+pub const fn all_of(partition: u64) -> RangeInclusive<ObjectId> {
+    ObjectId::of_partition(partition)..=ObjectId::new(partition, u64::MAX)
+}
+
+/// What REWRITE does to its range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// These bytes come in place of others, from here on.
+    Replace(usize, Vec<u8>),
+    /// Exclusive or with these.
+    Xor(usize, Vec<u8>),
+    /// So many bytes from here on are this one.
+    Fill(usize, usize, u8),
+}
+
+/// A step that changes something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// An object of these bytes, which was not there.
@@ -37,16 +82,39 @@ pub enum Step {
     Punch(ObjectId, u64, u64),
     /// A new length.
     Resize(ObjectId, u64),
-    /// An attribute; empty takes it away.
-    Attribute(ObjectId, u32, Vec<u8>),
-    /// A second object with the bytes of the first.
-    Copy(ObjectId, ObjectId),
+    /// A range of so many bytes is changed in order, and attributes with it. The object may grow.
+    Rewrite(ObjectId, u64, u32, Vec<Change>, Vec<(u32, Vec<u8>)>),
+    /// Attributes; an empty one goes.
+    Attributes(ObjectId, Vec<(u32, Vec<u8>)>),
+    /// A second object with the bytes of the first, and its attributes if that is said.
+    Copy(ObjectId, ObjectId, bool),
     /// The object is gone.
     Remove(ObjectId),
+    /// An empty collection.
+    CreateCollection(ObjectId),
+    /// The collection is gone; its members stay.
+    RemoveCollection(ObjectId),
+    /// The object's attribute of this number names a collection, or with 0 none any more.
+    Join(ObjectId, u32, u64),
+    /// A copy of a partition: a clone, or a snapshot.
+    Duplicate {
+        /// Of what.
+        source: u64,
+        /// Its id.
+        target: u64,
+        /// Not a snapshot.
+        clone: bool,
+    },
+    /// A snapshot or clone is again what its source is.
+    Refresh(u64),
+    /// A partition is again what its snapshot is.
+    Restore(u64, u64),
+    /// A partition is gone with all that is in it: objects first, one by one, collections then.
+    RemovePartition(u64),
 }
 
 impl Step {
-    /// The object that it changes.
+    /// The object or partition that it changes.
     #[must_use]
     pub const fn object(&self) -> ObjectId {
         match self {
@@ -56,56 +124,153 @@ impl Step {
             | Self::Clear(id, ..)
             | Self::Punch(id, ..)
             | Self::Resize(id, _)
-            | Self::Attribute(id, ..)
-            | Self::Copy(_, id)
-            | Self::Remove(id) => *id,
+            | Self::Rewrite(id, ..)
+            | Self::Attributes(id, _)
+            | Self::Copy(_, id, _)
+            | Self::Remove(id)
+            | Self::CreateCollection(id)
+            | Self::RemoveCollection(id)
+            | Self::Join(id, ..) => *id,
+            Self::Duplicate { target: partition, .. }
+            | Self::Refresh(partition)
+            | Self::Restore(partition, _)
+            | Self::RemovePartition(partition) => ObjectId::of_partition(*partition),
         }
     }
 
-    /// Does it.
-    pub fn apply(&self, state: &mut State) {
-        let place = |at: u64| usize::try_from(at).expect("objects are small here");
+    /// What it does one after the other, where a crash may come in between.
+    fn parts(&self, state: &State) -> Vec<Self> {
+        let Self::RemovePartition(partition) = *self else { return vec![self.clone()] };
+        let inside = || state.range(all_of(partition));
+        let objects = inside().filter(|(_, entry)| matches!(entry, Entry::User(_)));
+        let collections = inside().filter(|(_, entry)| matches!(entry, Entry::Collection));
+        let mut parts: Vec<Self> = objects.map(|(id, _)| Self::Remove(*id)).collect();
+        parts.extend(collections.map(|(id, _)| Self::RemoveCollection(*id)));
+        parts.push(self.clone());
+        parts
+    }
+
+    /// Does it; gives the ids of what may be another than before.
+    pub fn apply(&self, state: &mut State) -> Vec<ObjectId> {
         match self {
             Self::Create(id, content) => {
                 let object = Object { content: content.clone(), ..Object::default() };
-                state.insert(*id, object);
+                state.insert(*id, Entry::User(object));
             }
-            Self::Copy(from, to) => {
-                let content = state.get(from).map(|object| object.content.clone()).unwrap_or_default();
-                state.insert(*to, Object { content, ..Object::default() });
+            Self::Copy(from, to, attributes) => {
+                let source = user(state, *from).cloned().unwrap_or_default();
+                let attributes = if *attributes { source.attributes } else { BTreeMap::new() };
+                let object = Object { content: source.content, attributes, ..Object::default() };
+                state.insert(*to, Entry::User(object));
             }
             Self::Remove(id) => drop(state.remove(id)),
+            Self::CreateCollection(id) => drop(state.insert(*id, Entry::Collection)),
+            Self::RemoveCollection(id) => {
+                state.remove(id);
+                let mut touched = vec![*id];
+                for (member, entry) in state.range_mut(all_of(id.partition)) {
+                    if let Entry::User(object) = entry
+                        && object.memberships.values().any(|collection| *collection == id.object)
+                    {
+                        object.memberships.retain(|_, collection| *collection != id.object);
+                        touched.push(*member);
+                    }
+                }
+                return touched;
+            }
+            Self::Duplicate { source, target, clone } => {
+                let made = Entry::Duplicate { source: *source, clone: *clone };
+                state.insert(ObjectId::of_partition(*target), made);
+                return replace(state, *source, *target);
+            }
+            Self::Refresh(target) => {
+                let source = match state.get(&ObjectId::of_partition(*target)) {
+                    Some(Entry::Duplicate { source, .. }) => *source,
+                    _ => return Vec::new(),
+                };
+                return replace(state, source, *target);
+            }
+            Self::Restore(partition, snapshot) => return replace(state, *snapshot, *partition),
+            Self::RemovePartition(partition) => {
+                let gone: Vec<ObjectId> = state.range(all_of(*partition)).map(|(id, _)| *id).collect();
+                gone.iter().for_each(|id| drop(state.remove(id)));
+                return gone;
+            }
             _ => {
-                let object = state.entry(self.object()).or_default();
-                let content = &mut object.content;
-                match self {
-                    Self::Write(_, at, data) => {
-                        let (from, to) = (place(*at), place(*at) + data.len());
-                        content.resize(content.len().max(to), 0);
-                        content[from..to].copy_from_slice(data);
-                    }
-                    Self::Append(_, data) => content.extend_from_slice(data),
-                    Self::Clear(_, at, length) => {
-                        let (from, to) = (place(*at), place(at + length));
-                        content.resize(content.len().max(to), 0);
-                        content[from..to].fill(0);
-                    }
-                    Self::Punch(_, at, length) => {
-                        let to = place(at + length).min(content.len());
-                        drop(content.drain(place(*at).min(to)..to));
-                    }
-                    Self::Resize(_, length) => content.resize(place(*length), 0),
-                    Self::Attribute(_, number, value) if value.is_empty() => {
-                        drop(object.attributes.remove(number));
-                    }
-                    Self::Attribute(_, number, value) => {
-                        drop(object.attributes.insert(*number, value.clone()));
-                    }
-                    Self::Create(..) | Self::Copy(..) | Self::Remove(_) => {}
+                let entry = state.entry(self.object()).or_insert_with(|| Entry::User(Object::default()));
+                if let Entry::User(object) = entry {
+                    self.change(object);
                 }
             }
         }
+        vec![self.object()]
     }
+
+    fn change(&self, object: &mut Object) {
+        let place = |at: u64| usize::try_from(at).expect("objects are small here");
+        let content = &mut object.content;
+        match self {
+            Self::Write(_, at, data) => {
+                let (from, to) = (place(*at), place(*at) + data.len());
+                content.resize(content.len().max(to), 0);
+                content[from..to].copy_from_slice(data);
+            }
+            Self::Append(_, data) => content.extend_from_slice(data),
+            Self::Clear(_, at, length) => {
+                let (from, to) = (place(*at), place(at + length));
+                content.resize(content.len().max(to), 0);
+                content[from..to].fill(0);
+            }
+            Self::Punch(_, at, length) => {
+                let to = place(at + length).min(content.len());
+                drop(content.drain(place(*at).min(to)..to));
+            }
+            Self::Resize(_, length) => content.resize(place(*length), 0),
+            Self::Rewrite(_, at, length, changes, values) => {
+                let (from, to) = (place(*at), place(*at) + *length as usize);
+                content.resize(content.len().max(to), 0);
+                let range = &mut content[from..to];
+                for change in changes {
+                    match change {
+                        Change::Replace(at, data) => range[*at..][..data.len()].copy_from_slice(data),
+                        Change::Xor(at, data) => {
+                            range[*at..].iter_mut().zip(data).for_each(|(byte, other)| *byte ^= other);
+                        }
+                        Change::Fill(at, length, byte) => range[*at..][..*length].fill(*byte),
+                    }
+                }
+                set_all(object, values);
+            }
+            Self::Attributes(_, values) => set_all(object, values),
+            Self::Join(_, number, 0) => drop(object.memberships.remove(number)),
+            Self::Join(_, number, collection) => drop(object.memberships.insert(*number, *collection)),
+            _ => {}
+        }
+    }
+}
+
+fn set_all(object: &mut Object, values: &[(u32, Vec<u8>)]) {
+    for (number, value) in values {
+        match value.is_empty() {
+            true => drop(object.attributes.remove(number)),
+            false => drop(object.attributes.insert(*number, value.clone())),
+        }
+    }
+}
+
+/// What is in a partition is what is in another one from now on. What the partition itself is stays.
+fn replace(state: &mut State, source: u64, target: u64) -> Vec<ObjectId> {
+    let inside = |partition| ObjectId::new(partition, 1)..=ObjectId::new(partition, u64::MAX);
+    let mut touched: Vec<ObjectId> = state.range(inside(target)).map(|(id, _)| *id).collect();
+    touched.iter().for_each(|id| drop(state.remove(id)));
+    let copies: Vec<_> = state
+        .range(inside(source))
+        .map(|(id, entry)| (ObjectId::new(target, id.object), entry.clone()))
+        .collect();
+    touched.extend(copies.iter().map(|(id, _)| *id));
+    touched.push(ObjectId::of_partition(target));
+    state.extend(copies);
+    touched
 }
 
 /// The steps of a worker since what is durable for certain.
@@ -142,7 +307,7 @@ impl History {
     /// It was done.
     pub fn done(&mut self) {
         if let Some(step) = self.under_way.take() {
-            step.apply(&mut self.now);
+            drop(step.apply(&mut self.now));
             self.steps.push(step);
         }
     }
@@ -156,7 +321,7 @@ impl History {
     pub fn durable(&mut self, steps: u64) {
         let count = usize::try_from(steps.saturating_sub(self.first)).unwrap_or(usize::MAX);
         let count = count.min(self.steps.len());
-        self.steps.drain(..count).for_each(|step| step.apply(&mut self.base));
+        self.steps.drain(..count).for_each(|step| drop(step.apply(&mut self.base)));
         self.first += count as u64;
     }
 
@@ -176,17 +341,18 @@ impl History {
         let mut nearest = (wrong.len(), 0, wrong.clone());
         let mut fits = wrong.is_empty().then_some(0);
         for (index, step) in self.steps.iter().chain(&self.under_way).enumerate() {
-            step.apply(&mut state);
-            let id = step.object();
-            wrong.retain(|other| *other != id);
-            if differs(&state, &id) {
-                wrong.push(id);
-            }
-            if wrong.is_empty() {
-                fits = Some(index + 1);
-            }
-            if wrong.len() < nearest.0 {
-                nearest = (wrong.len(), index + 1, wrong.clone());
+            for part in step.parts(&state) {
+                let mut touched = part.apply(&mut state);
+                touched.sort_unstable();
+                touched.dedup();
+                wrong.retain(|other| touched.binary_search(other).is_err());
+                wrong.extend(touched.into_iter().filter(|id| differs(&state, id)));
+                if wrong.is_empty() {
+                    fits = Some(index + 1);
+                }
+                if wrong.len() < nearest.0 {
+                    nearest = (wrong.len(), index + 1, wrong.clone());
+                }
             }
         }
         let Some(kept) = fits else {
@@ -205,25 +371,38 @@ impl History {
 
     fn explain(&self, kept: usize, wrong: &[ObjectId], found: &State) -> String {
         let mut state = self.base.clone();
-        self.steps.iter().chain(&self.under_way).take(kept).for_each(|step| step.apply(&mut state));
-        let parts: Vec<String> = wrong
-            .iter()
-            .map(|id| match (state.get(id), found.get(id)) {
-                (Some(wanted), Some(found)) => format!("{id} {}", difference(wanted, found)),
-                (Some(_), None) => format!("{id} is not there"),
-                (None, _) => format!("{id} is there and should not be"),
-            })
-            .collect();
+        self.steps.iter().chain(&self.under_way).take(kept).for_each(|step| drop(step.apply(&mut state)));
         format!(
             "no moment since what is durable is what came back; nearest is {kept} of {} steps{}, but {}",
             self.steps.len(),
             if self.under_way.is_some() { " and one under way" } else { "" },
-            parts.join("; ")
+            told(&state, found, wrong.iter())
         )
     }
 }
 
-fn difference(wanted: &Object, found: &Object) -> String {
+fn told<'a>(wanted: &State, found: &State, ids: impl Iterator<Item = &'a ObjectId>) -> String {
+    let parts = ids.map(|id| match (wanted.get(id), found.get(id)) {
+        (Some(wanted), Some(found)) => format!("{id} {}", difference(wanted, found)),
+        (Some(_), None) => format!("{id} is not there"),
+        (None, _) => format!("{id} is there and should not be"),
+    });
+    parts.collect::<Vec<_>>().join("; ")
+}
+
+/// What of `found` is not as wanted, in words.
+#[must_use]
+pub fn differences(wanted: &State, found: &State) -> String {
+    let mut ids: Vec<&ObjectId> = wanted.keys().chain(found.keys()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    told(wanted, found, ids.into_iter().filter(|id| wanted.get(id) != found.get(id)))
+}
+
+fn difference(wanted: &Entry, found: &Entry) -> String {
+    let (Entry::User(wanted), Entry::User(found)) = (wanted, found) else {
+        return format!("is {}, not {}", name(found), name(wanted));
+    };
     if wanted.content.len() != found.content.len() {
         return format!("has {} bytes, not {}", found.content.len(), wanted.content.len());
     }
@@ -231,7 +410,24 @@ fn difference(wanted: &Object, found: &Object) -> String {
     let last = wanted.content.iter().zip(&found.content).rposition(|(wanted, found)| wanted != found);
     match (at, last) {
         (Some(at), Some(last)) => format!("differs in bytes {at} to {last}"),
-        _ => "has other attributes".into(),
+        _ if wanted.memberships != found.memberships => {
+            format!("is a member of {:x?}, not {:x?}", found.memberships, wanted.memberships)
+        }
+        _ => {
+            let lengths = |object: &Object| -> Vec<(u32, usize)> {
+                object.attributes.iter().map(|(number, value)| (*number, value.len())).collect()
+            };
+            format!("has attributes of {:?} bytes, not {:?}, or others", lengths(found), lengths(wanted))
+        }
+    }
+}
+
+const fn name(entry: &Entry) -> &'static str {
+    match entry {
+        Entry::User(_) => "an object",
+        Entry::Collection => "a collection",
+        Entry::Duplicate { clone: true, .. } => "a clone",
+        Entry::Duplicate { clone: false, .. } => "a snapshot",
     }
 }
 
@@ -257,13 +453,20 @@ mod tests {
         vec![
             Step::Create(id(1), b"abcdef".to_vec()),
             Step::Write(id(1), 4, b"XYZ".to_vec()),
-            Step::Copy(id(1), id(2)),
+            Step::Copy(id(1), id(2), false),
             Step::Append(id(1), b"!".to_vec()),
-            Step::Attribute(id(2), 7, b"value".to_vec()),
+            Step::Attributes(id(2), vec![(7, b"value".to_vec())]),
+            Step::CreateCollection(id(9)),
+            Step::Join(id(2), 1, id(9).object),
             Step::Punch(id(1), 1, 2),
+            Step::Duplicate { source: 0x10000, target: 0x20000, clone: false },
             Step::Clear(id(2), 3, 9),
+            Step::Rewrite(id(2), 2, 20, vec![Change::Fill(0, 20, 7)], vec![(7, Vec::new())]),
+            Step::Restore(0x10000, 0x20000),
             Step::Remove(id(1)),
+            Step::RemoveCollection(id(9)),
             Step::Resize(id(2), 2),
+            Step::Refresh(0x20000),
         ]
     }
 
@@ -309,5 +512,26 @@ mod tests {
         assert_eq!(history.clone().settle(after.clone()), Ok(0));
         history.refused();
         assert!(history.settle(after).is_err());
+    }
+
+    /// A partition that was being removed may have lost some of its objects, in their order, and no others.
+    #[test]
+    fn a_removal_under_way_may_have_come_to_any_object() {
+        let mut history = History::default();
+        let steps = [
+            Step::Create(id(1), vec![1]),
+            Step::Create(id(2), vec![2]),
+            Step::Duplicate { source: 0x10000, target: 0x20000, clone: true },
+        ];
+        let states = run(&mut history, &steps);
+        history.durable(3);
+        history.send(Step::RemovePartition(0x20000));
+        let mut half = states[3].clone();
+        half.remove(&ObjectId::new(0x20000, id(1).object));
+        assert_eq!(history.clone().settle(half), Ok(0));
+        let mut wrong = states[3].clone();
+        wrong.remove(&ObjectId::new(0x20000, id(2).object));
+        assert!(history.clone().settle(wrong).is_err());
+        assert_eq!(history.settle(states[2].clone()), Ok(0), "it is gone");
     }
 }

@@ -1,31 +1,40 @@
 //! One client of the device: it changes its own objects at random and knows what they must be.
+//!
+//! Does: send a command, wait for the answer, and look now and then. What it does next is chosen in `choice`; how it looks
+//! is in `view`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sealstone_initiator::{Bearer, Operation, OsdClient, OsdError};
-use sealstone_osd::{AttributeId, ObjectId, SecurityMethod};
+use sealstone_initiator::{Bearer, OsdClient, OsdError};
+use sealstone_osd::{ObjectId, SecurityMethod};
 
 use crate::keys::Issuer;
-use crate::oracle::{History, Object, State, Step};
+use crate::oracle::{Entry, History, State, Step, user};
 
-/// Objects of each worker.
-const OBJECTS: u64 = 6;
+mod choice;
+mod view;
+
+/// Objects of each worker; the first [`SMALL`] of them stay small.
+const OBJECTS: u64 = 9;
+/// Objects of a few KiB at most, which grow and shrink around the length up to which an object has no block.
+const SMALL: u64 = 3;
 /// Its numbers begin here.
 const FIRST: u64 = 0x10000;
-/// Longest object, bytes.
-const LENGTH_MAX: u64 = 256 << 10;
-/// Longest piece written at once, bytes.
-const PIECE_MAX: usize = 80 << 10;
+/// Collections of each worker, and where their numbers begin.
+const COLLECTIONS: u64 = 2;
+const FIRST_COLLECTION: u64 = 0x10100;
 /// The application page whose attributes are set.
 const PAGE: u32 = 0x10000;
 /// Attributes of it.
 const ATTRIBUTES: u32 = 4;
-/// LOGICAL LENGTH.
-const LENGTH: AttributeId = AttributeId::new(1, 0x82);
+/// Attributes of an object that name a collection.
+const MEMBERSHIPS: u32 = 3;
+/// The snapshot of the first worker's partition, and the clone.
+pub(crate) const SNAPSHOT: u64 = 0x20000;
+pub(crate) const CLONE: u64 = 0x30000;
 
 /// What all workers count.
 #[derive(Debug, Default)]
@@ -34,6 +43,12 @@ pub struct Tally {
     pub steps: AtomicU64,
     /// Of these, such that were promised to be durable, and flushes.
     pub durable: AtomicU64,
+    /// Of these, REWRITEs.
+    pub rewrites: AtomicU64,
+    /// Of these, changes of collections and of who is in them.
+    pub memberships: AtomicU64,
+    /// Of these, such on snapshots and clones as a whole.
+    pub duplicates: AtomicU64,
     /// Commands refused for want of space.
     pub refused: AtomicU64,
     /// Objects read and compared while the device ran.
@@ -99,13 +114,20 @@ impl Worker {
         self.number
     }
 
-    fn id(&self, slot: u64) -> ObjectId {
-        ObjectId::new(self.partition, FIRST + slot)
+    /// Its snapshot and its clone.
+    fn duplicates(&self) -> [u64; 2] {
+        [SNAPSHOT + self.number as u64, CLONE + self.number as u64]
     }
 
+    /// A snapshot or clone takes no keys over, and one that is made again under its id has none: without security then.
     fn bearer(&mut self, issuer: &Issuer, id: ObjectId) -> Bearer {
-        let method = self.method;
-        self.bearers.entry(id).or_insert_with(|| issuer.object(id, method)).clone()
+        let method = if id.partition == self.partition { self.method } else { SecurityMethod::NoSec };
+        let make = || match id.object {
+            0 => issuer.partition(id.partition, method),
+            FIRST_COLLECTION.. => issuer.collection(id, method),
+            _ => issuer.object(id, method),
+        };
+        self.bearers.entry(id).or_insert_with(make).clone()
     }
 
     /// Speaks by another method from now on.
@@ -126,12 +148,8 @@ impl Worker {
             self.history.durable(self.history.acknowledged());
         }
         let mut found = State::new();
-        for slot in 0..OBJECTS {
-            let id = self.id(slot);
-            if let Some(object) = self.observe(device, life, id).await? {
-                found.insert(id, object);
-            }
-            life.tally.compared.fetch_add(1, Ordering::Relaxed);
+        for partition in core::iter::once(self.partition).chain(self.duplicates()) {
+            self.observe_partition(device, life, partition, &mut found).await?;
         }
         let lost = self.history.settle(found).map_err(|error| format!("worker {}: {error}", self.number))?;
         life.tally.lost.fetch_add(lost as u64, Ordering::Relaxed);
@@ -139,42 +157,6 @@ impl Worker {
         life.acknowledged[self.number].store(known, Ordering::SeqCst);
         life.durable[self.number].store(known, Ordering::SeqCst);
         Ok(())
-    }
-
-    /// An object as the device has it.
-    async fn observe(
-        &mut self,
-        device: &OsdClient,
-        life: &Life<'_>,
-        id: ObjectId,
-    ) -> Result<Option<Object>, String> {
-        let bearer = self.bearer(life.issuer, id);
-        let names = core::iter::once(LENGTH).chain((1..=ATTRIBUTES).map(|n| AttributeId::new(PAGE, n)));
-        let values = match device.attributes(&bearer, id, names.collect()).await {
-            Err(OsdError::NotFound) => return Ok(None),
-            other => other.map_err(|error| format!("{id}: attributes by {:?}: {error:?}", self.method))?,
-        };
-        let mut object = Object::default();
-        let mut length = 0;
-        for (name, value) in values {
-            match (name, value) {
-                (LENGTH, Some(value)) => {
-                    length = value.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
-                }
-                (name, Some(value)) if !value.is_empty() => {
-                    object.attributes.insert(name.number, value.to_vec());
-                }
-                _ => {}
-            }
-        }
-        if length > 0 {
-            let length = usize::try_from(length).unwrap_or(usize::MAX);
-            object.content = device
-                .read(&bearer, id, 0, length)
-                .await
-                .map_err(|error| format!("{id}: {length} bytes by {:?}: {error:?}", self.method))?;
-        }
-        Ok(Some(object))
     }
 
     /// Works until the device is gone.
@@ -214,34 +196,40 @@ impl Worker {
         }
     }
 
-    /// Reads an object while others write theirs.
+    /// Reads an object while others write theirs, or a whole partition.
     async fn look(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<Fate, String> {
-        let slot = self.random.gen_range(0..OBJECTS);
-        let id = self.id(slot);
-        let found = self.observe(device, life, id).await;
+        let whole = self.random.gen_bool(0.1);
+        let mut found = State::new();
+        let slot = FIRST + self.random.gen_range(0..OBJECTS);
+        let duplicate = self.duplicates()[self.random.gen_range(0..2)];
+        let partition = if self.random.gen_bool(0.2) { duplicate } else { self.partition };
+        let id = ObjectId::new(partition, slot);
+        let observed = match whole {
+            true => self.observe_partition(device, life, partition, &mut found).await,
+            false => self.observe(device, life, id).await.map(|object| {
+                found.extend(object.map(|object| (id, Entry::User(object))));
+            }),
+        };
         if life.killed.load(Ordering::SeqCst) {
             return Ok(Fate::Unknown);
         }
-        let found = match found {
+        match observed {
             Err(_) if life.sick => return Ok(Fate::Unknown),
             other => other.map_err(|error| format!("worker {}: {error}", self.number))?,
-        };
+        }
         life.tally.reads.fetch_add(1, Ordering::Relaxed);
-        match (found.as_ref(), self.history.now().get(&id)) {
-            (found, now) if found == now => Ok(Fate::Done),
-            (found, now) => Err(format!(
-                "worker {}: {id} has {:?} bytes and should have {:?}, or differs in them",
-                self.number,
-                found.map(|object| object.content.len()),
-                now.map(|object| object.content.len())
-            )),
+        let range = if whole { crate::oracle::all_of(partition) } else { id..=id };
+        let wanted: State = self.history.now().range(range).map(|(id, entry)| (*id, entry.clone())).collect();
+        match found == wanted {
+            true => Ok(Fate::Done),
+            false => Err(format!("worker {}: {}", self.number, crate::oracle::differences(&wanted, &found))),
         }
     }
 
     /// Has what was acknowledged made durable: of one object, the partition, or the device.
     async fn flush(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<Fate, String> {
         let before: Vec<u64> = life.acknowledged.iter().map(|count| count.load(Ordering::SeqCst)).collect();
-        let existing: Vec<ObjectId> = self.history.now().keys().copied().collect();
+        let existing: Vec<ObjectId> = self.objects_in(self.partition);
         let object = (!existing.is_empty()).then(|| existing[self.random.gen_range(0..existing.len())]);
         let (what, everybody, result) = match (self.random.gen_range(0..3), object) {
             (0, Some(id)) => {
@@ -275,19 +263,31 @@ impl Worker {
     async fn change(&mut self, device: &OsdClient, life: &Life<'_>) -> Result<Fate, String> {
         let step = self.step();
         let id = step.object();
-        let bearer = self.bearer(life.issuer, id);
+        let bearer = self.bearer_of(life.issuer, &step);
         let operation = self.operation(&step, life.issuer);
         let what = format!("{} {id}", operation.name());
         let durable = matches!(step, Step::Remove(_)) || self.random.gen_bool(0.12);
+        // Its row makes it durable whatever is asked for.
+        let always = matches!(step, Step::RemovePartition(_));
+        let kind = match step {
+            Step::Rewrite(..) => Some(&life.tally.rewrites),
+            Step::CreateCollection(_) | Step::RemoveCollection(_) | Step::Join(..) => {
+                Some(&life.tally.memberships)
+            }
+            Step::Duplicate { .. } | Step::Refresh(_) | Step::Restore(..) | Step::RemovePartition(_) => {
+                Some(&life.tally.duplicates)
+            }
+            _ => None,
+        };
         self.history.send(step.clone());
-        let result = match durable {
+        let result = match durable && !always {
             true => device.execute_durably(&bearer, operation).await,
             false => device.execute(&bearer, operation).await,
         };
         match result {
             Ok(done) => {
                 if let (Step::Append(..), Some(at)) = (&step, done.appended_at) {
-                    let length = self.history.now().get(&id).map_or(0, |object| object.content.len() as u64);
+                    let length = user(self.history.now(), id).map_or(0, |object| object.content.len() as u64);
                     if at != length {
                         return Err(format!("worker {} {what}: at {at}, the end is {length}", self.number));
                     }
@@ -296,7 +296,10 @@ impl Worker {
                 let known = self.history.acknowledged();
                 life.acknowledged[self.number].store(known, Ordering::SeqCst);
                 life.tally.steps.fetch_add(1, Ordering::Relaxed);
-                if durable {
+                if let Some(kind) = kind {
+                    kind.fetch_add(1, Ordering::Relaxed);
+                }
+                if durable || always {
                     life.tally.durable.fetch_add(1, Ordering::Relaxed);
                     life.durable[self.number].fetch_max(known, Ordering::SeqCst);
                 }
@@ -310,88 +313,6 @@ impl Worker {
                 }
                 Ok(fate)
             }
-        }
-    }
-
-    /// What to do next, by chance.
-    fn step(&mut self) -> Step {
-        let slot = self.random.gen_range(0..OBJECTS);
-        let id = self.id(slot);
-        let now = self.history.now();
-        let others: Vec<ObjectId> = now.keys().copied().filter(|other| *other != id).collect();
-        let Some(length) = now.get(&id).map(|object| object.content.len() as u64) else {
-            if !others.is_empty() && self.random.gen_bool(0.4) {
-                return Step::Copy(others[self.random.gen_range(0..others.len())], id);
-            }
-            let empty = self.random.gen_bool(0.2);
-            let data = if empty { Vec::new() } else { self.bytes() };
-            return Step::Create(id, data);
-        };
-        let at = self.random.gen_range(0..=length);
-        let choice = self.random.gen_range(0..100);
-        match choice {
-            _ if length > LENGTH_MAX - PIECE_MAX as u64 => match choice % 3 {
-                0 => Step::Resize(id, at),
-                1 => Step::Punch(id, at, length),
-                _ => Step::Remove(id),
-            },
-            0..35 => {
-                // Sometimes beyond the end, often on a block's border.
-                let at = if choice % 3 == 0 { at / 4096 * 4096 } else { at };
-                let gap = if choice % 5 == 0 { self.random.gen_range(0..20_000) } else { 0 };
-                let data = self.bytes();
-                let at = (at + gap).min(LENGTH_MAX - data.len() as u64);
-                Step::Write(id, at, data)
-            }
-            35..55 => Step::Append(id, self.bytes()),
-            55..63 => Step::Clear(id, at, self.random.gen_range(1..30_000)),
-            63..71 if length > 0 => Step::Punch(id, at.min(length - 1), self.random.gen_range(1..30_000)),
-            63..76 => Step::Resize(id, self.random.gen_range(0..=length + 10_000)),
-            76..93 => {
-                let number = self.random.gen_range(1..=ATTRIBUTES);
-                let value = if self.random.gen_bool(0.2) { Vec::new() } else { self.bytes() };
-                Step::Attribute(id, number, value[..value.len().min(300)].to_vec())
-            }
-            _ => Step::Remove(id),
-        }
-    }
-
-    /// Some bytes, few or many, that occur nowhere else.
-    fn bytes(&mut self) -> Vec<u8> {
-        let most = match self.random.gen_range(0..10) {
-            0..4 => 200,
-            4..8 => 10_000,
-            _ => PIECE_MAX,
-        };
-        let mut bytes = vec![0; self.random.gen_range(1..=most)];
-        self.random.fill(&mut bytes[..]);
-        bytes
-    }
-
-    /// The command for a step.
-    fn operation(&mut self, step: &Step, issuer: &Issuer) -> Operation {
-        match step.clone() {
-            Step::Create(object, data) if data.is_empty() => Operation::Create { object },
-            Step::Create(object, data) => {
-                Operation::CreateAndWrite { object, offset: 0, data: Bytes::from(data) }
-            }
-            Step::Write(object, offset, data) => Operation::Write { object, offset, data: Bytes::from(data) },
-            Step::Append(object, data) => Operation::Append { object, data: Bytes::from(data) },
-            Step::Clear(object, offset, length) => Operation::Clear { object, offset, length },
-            Step::Punch(object, offset, length) => Operation::Punch { object, offset, length },
-            Step::Resize(object, length) => {
-                let value = Bytes::copy_from_slice(&length.to_be_bytes());
-                Operation::SetAttributes { object, values: vec![(LENGTH, value)] }
-            }
-            Step::Attribute(object, number, value) => {
-                let values = vec![(AttributeId::new(PAGE, number), Bytes::from(value))];
-                Operation::SetAttributes { object, values }
-            }
-            Step::Copy(source, object) => {
-                let reading = self.bearer(issuer, source);
-                Operation::Copy { object, source, attributes: false, reading }
-            }
-            Step::Remove(object) => Operation::Remove { object },
         }
     }
 }

@@ -1,7 +1,7 @@
 //! OBJECT STRUCTURE CHECK: is everything of a partition, or of the device, what was written?
 //!
-//! Does: read every block that has data against its checksum, and every record of the index; leave what it finds in the
-//! Error Recovery attributes. Does not: repair; writing the damaged blocks anew does. Contract: it holds one object's
+//! Does: read every block that has data against its checksum and stored digest, and every record of the index; leave what
+//! it finds in the Error Recovery attributes. Does not: repair; writing the damaged blocks anew does. Contract: it holds one object's
 //! lock at a time and reads at most a piece under it, so that other commands wait for no more than that; one check runs
 //! at a time. Its right ends with the key behind it: after SET KEY has answered it reads one piece more at most, and notes
 //! nothing. What was damaged and is sound again is told as sound.
@@ -12,7 +12,7 @@ use sealstone_osd::{ObjectId, ObjectType};
 use super::data::partition_of;
 use super::{Done, Run};
 use crate::catalog::successor;
-use crate::damage::{Damage, PIECE, Settled, Step, store_contained};
+use crate::damage::{Damage, Examination, Settled, Step, store_contained};
 use crate::failure::Failure;
 use crate::locks::Reach;
 
@@ -29,13 +29,12 @@ pub(crate) fn check(run: &Run<'_>, object: ObjectId) -> Result<Done, Failure> {
         partition_of(device, object)?;
         vec![object.partition]
     };
-    let mut buffer = vec![0; PIECE];
     let mut damaged = 0;
     for partition in partitions {
-        damaged += u64::from(check_partition(run, partition, &mut buffer)?);
+        damaged += u64::from(check_partition(run, partition)?);
     }
     if object.is_root() {
-        check_object(run, object, &mut buffer)?;
+        check_object(run, object)?;
         let _change = device.locks.reach(Reach::Change(object));
         go_on(run)?;
         store_contained(&*device.store, object, ObjectType::Root, damaged, run.now_ms)?;
@@ -49,7 +48,7 @@ fn go_on(run: &Run<'_>) -> Result<(), Failure> {
 }
 
 /// Is anything in a partition damaged? One that was removed meanwhile is not.
-fn check_partition(run: &Run<'_>, partition: u64, buffer: &mut [u8]) -> Result<bool, Failure> {
+fn check_partition(run: &Run<'_>, partition: u64) -> Result<bool, Failure> {
     let (device, now_ms) = (run.device, run.now_ms);
     let mut damaged = 0u64;
     let mut from = ObjectId::new(partition, 1);
@@ -65,14 +64,14 @@ fn check_partition(run: &Run<'_>, partition: u64, buffer: &mut [u8]) -> Result<b
         let last = found.last().map(|(id, _)| *id);
         let whole = found.len() == STEP;
         for (id, _) in found.into_iter().filter(|(id, _)| id.partition == partition) {
-            damaged += u64::from(check_object(run, id, buffer)?);
+            damaged += u64::from(check_object(run, id)?);
         }
         match last.and_then(successor) {
             Some(next) if whole && next.partition == partition => from = next,
             _ => break,
         }
     }
-    let own = check_object(run, object, buffer)?;
+    let own = check_object(run, object)?;
     let _change = device.locks.reach(Reach::Change(object));
     go_on(run)?;
     if device.catalog.partition(partition).is_none() {
@@ -83,22 +82,22 @@ fn check_partition(run: &Run<'_>, partition: u64, buffer: &mut [u8]) -> Result<b
 }
 
 /// Reads all of an object, notes what was found, and tells whether it is damaged.
-fn check_object(run: &Run<'_>, id: ObjectId, buffer: &mut [u8]) -> Result<bool, Failure> {
+fn check_object(run: &Run<'_>, id: ObjectId) -> Result<bool, Failure> {
     let (device, now_ms) = (run.device, run.now_ms);
     let examiner = device.examiner();
-    let mut examination = examiner.begin(id);
+    let mut examination = Examination::of(id);
     let found = loop {
         {
             let _look = device.locks.reach(Reach::Look(id));
             go_on(run)?;
         }
-        match examiner.step(&mut examination, buffer)? {
+        match examiner.step(&mut examination)? {
             Step::More(_) => {}
             Step::End(_) => break examination.found,
             Step::Gone => break Damage::default(),
         }
     };
-    match device.damaged.settle(examiner, id, &found, buffer, now_ms)? {
+    match device.damaged.settle(examiner, id, &found, now_ms)? {
         Settled::Gone => Ok(false),
         Settled::Same | Settled::Changed if found == Damage::default() => Ok(false),
         // A write may have come in between: what counts is what was noted.

@@ -34,7 +34,7 @@ pub(crate) fn read_map(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Failure
     let damaged = still_damaged(run.device, map.object, length, &damage.ranges);
     answer(run, map, length, damage.attributes, |device, offset| {
         let stretches = device.store.map(map.object, offset, STEP)?;
-        let next = stretches.last().filter(|_| stretches.len() == STEP).map(|last| last.offset + last.length);
+        let next = stretches.last().map(|last| last.offset + last.length);
         let mut parts = Vec::with_capacity(stretches.len());
         for stretch in stretches {
             cut(&stretch, &damaged, &mut parts);
@@ -60,7 +60,8 @@ pub(crate) fn compare_maps(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Fai
             Some(_) => device.store.compare(map.object, source, offset, STEP)?,
             None => device.store.map(map.object, offset, STEP)?,
         };
-        let next = stretches.last().filter(|_| stretches.len() == STEP).map(|last| last.offset + last.length);
+        let full = there.is_none() || stretches.len() == STEP;
+        let next = stretches.last().filter(|_| full).map(|last| last.offset + last.length);
         Ok((stretches.iter().map(|stretch| (kind(stretch), stretch.offset, stretch.length)).collect(), next))
     })
 }
@@ -152,12 +153,11 @@ fn cut(stretch: &Stretch, damaged: &[Range], parts: &mut Vec<Part>) {
 
 /// Those of the ranges that cannot be read now: what was written anew is sound.
 fn still_damaged(device: &Device, id: ObjectId, length: u64, ranges: &[Range]) -> Vec<Range> {
-    let mut block = vec![0; if ranges.is_empty() { 0 } else { PIECE }];
     let mut found = Vec::new();
     for &range in ranges {
-        let most = range.length.min(length.saturating_sub(range.offset)).min(block.len() as u64);
-        let most = usize::try_from(most).unwrap_or(0);
-        if most > 0 && device.store.read(id, range.offset, &mut block[..most]).is_err() {
+        let most = range.length.min(length.saturating_sub(range.offset)).min(PIECE as u64);
+        let sound = || device.store.examine_bytes(id, range.offset, most).is_ok_and(|found| found.is_empty());
+        if most > 0 && !sound() {
             found.push(range);
         }
     }

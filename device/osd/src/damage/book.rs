@@ -122,7 +122,6 @@ impl Book {
         examiner: Examiner<'_>,
         id: ObjectId,
         doubted: &Damage,
-        buffer: &mut [u8],
         now_ms: u64,
     ) -> Result<Settled, StoreError> {
         let store = examiner.store;
@@ -130,8 +129,8 @@ impl Book {
             let _change = examiner.grasp(Reach::Change(id));
             let stat = match store.stat(id) {
                 Err(StoreError::NotFound(_)) => None,
-                Err(StoreError::IndexDamaged { .. }) => Some((ObjectType::User, 0)),
-                other => other.map(|stat| Some((stat.kind, stat.length)))?,
+                Err(_) => Some(ObjectType::User),
+                Ok(stat) => Some(stat.kind),
             };
             match stat {
                 None => {
@@ -142,15 +141,16 @@ impl Book {
                         Settled::Same
                     }
                 }
-                Some((kind, length)) => {
-                    let mut sure = examiner.confirm(id, length, doubted, buffer)?;
-                    sure.attributes = doubted.attributes && examiner.records_damaged(id);
-                    let before = known(store, id)?;
-                    if before == sure && self.lists(id, &sure) {
-                        return Ok(Settled::Same);
-                    }
+                Some(kind) => {
+                    let sure = examiner.confirm(id, doubted);
+                    let before = known(store, id).unwrap_or_default();
                     if before != sure {
                         tolerate(store_damage(store, id, kind, &sure, now_ms))?;
+                    }
+                    // What cannot be noted is told once, too.
+                    let in_book = || self.damaged.lock().contains_key(&id);
+                    if self.lists(id, &sure) && (before == sure || in_book()) {
+                        return Ok(Settled::Same);
                     }
                     self.tell(News { id, damage: sure.clone() });
                     self.note(store, id, Some(sure))?;
@@ -237,10 +237,15 @@ impl Book {
     }
 }
 
-/// A store that refuses writes, or an object that cannot carry a note, is told elsewhere.
+/// A store that refuses writes, or an object that cannot carry a note (its attributes may be as many as there can be), is
+/// told elsewhere: nothing that cannot be noted keeps others from being looked at.
 fn tolerate(result: Result<(), StoreError>) -> Result<(), StoreError> {
     match result {
-        Err(StoreError::Poisoned | StoreError::NoSpace | StoreError::IndexDamaged { .. }) => Ok(()),
-        other => other,
+        Err(StoreError::NotFound(id)) => Err(StoreError::NotFound(id)),
+        Err(error) => {
+            tracing::debug!(%error, "damage is told, and could not be noted in an attribute");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
     }
 }

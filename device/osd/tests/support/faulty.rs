@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use sealstone_digest::{Covered, Profile, Value};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use sealstone_store::{
-    Checked, Digested, Digests, KnownDigests, Memberships, MemoryStore, ObjectStore, Scope, Space, Stat,
-    StoreError, Stretch,
+    Checked, Completed, Damage, DamageKind, Digested, Digests, Examination, Examine, Examined, KnownDigests,
+    Memberships, MemoryStore, ObjectStore, Scope, Space, Stat, StoreError, Stretch,
 };
 
 /// What happens after each change: the number of it since the start.
@@ -20,6 +20,8 @@ pub struct Faulty {
     /// The change that fails, counted from 1; and how many after it do too.
     fails: Mutex<(u64, u64)>,
     after: Mutex<Option<After>>,
+    /// An object that cannot be examined.
+    sick: Mutex<Option<ObjectId>>,
 }
 
 impl Faulty {
@@ -29,6 +31,21 @@ impl Faulty {
             changes: AtomicU64::new(0),
             fails: Mutex::new((0, 0)),
             after: Mutex::new(None),
+            sick: Mutex::new(None),
+        }
+    }
+
+    /// From now on this object cannot be examined; with `None` all can be.
+    pub fn sicken(&self, id: Option<ObjectId>) {
+        *self.sick.lock() = id;
+    }
+
+    fn look(&self, id: ObjectId) -> Result<(), StoreError> {
+        match *self.sick.lock() {
+            Some(sick) if sick == id => {
+                Err(StoreError::Io { doing: "reading data", source: std::io::Error::other("never again") })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -192,5 +209,23 @@ impl Digests for Faulty {
     }
     fn page_digest(&self, id: ObjectId, page: u32) -> Result<Option<Value>, StoreError> {
         self.inner.page_digest(id, page)
+    }
+}
+
+impl Examine for Faulty {
+    fn examine(&self, examination: &mut Examination) -> Result<Examined, StoreError> {
+        self.look(examination.id())?;
+        self.inner.examine(examination)
+    }
+    fn examine_bytes(&self, id: ObjectId, offset: u64, length: u64) -> Result<Vec<Damage>, StoreError> {
+        self.look(id)?;
+        self.inner.examine_bytes(id, offset, length)
+    }
+    fn examine_records(&self, id: ObjectId) -> Result<Vec<DamageKind>, StoreError> {
+        self.look(id)?;
+        self.inner.examine_records(id)
+    }
+    fn complete_digests(&self, id: ObjectId, offset: u64) -> Result<Completed, StoreError> {
+        self.inner.complete_digests(id, offset)
     }
 }

@@ -3,7 +3,8 @@
 use sealstone_osd::ObjectType;
 
 use super::{CAPACITY, content, made, pattern, user};
-use crate::{AttributeId, BLOCK, ObjectStore, StoreError, Stretch, StretchKind};
+use crate::store::push_stretch;
+use crate::{AttributeId, BLOCK, MAP_PIECES_MAX, ObjectStore, PIECE, StoreError, Stretch, StretchKind};
 
 /// Bytes of the blocks that the object has alone, and that it shares, by its map.
 fn own_and_shared<S: ObjectStore>(store: &S, object: u64) -> (u64, u64) {
@@ -85,6 +86,39 @@ pub(super) fn a_share_replaces_what_was_there<S: ObjectStore>(store: &S) {
     store.share(empty, target).expect("share nothing");
     assert!(content(store, target).is_empty());
     assert_eq!(own_and_shared(store, 0x1_0001), (BLOCK, 0), "alone again");
+}
+
+pub(super) fn a_map_of_many_pieces_is_told_in_parts<S: ObjectStore>(store: &S) {
+    let id = made(store);
+    let pieces = MAP_PIECES_MAX as u64;
+    let (hole, data) = (StretchKind::Hole, StretchKind::Data { shared: false });
+    for piece in 0..pieces + 2 {
+        // One that lies far away costs no more than one that is near.
+        let at = if piece < pieces { piece } else { piece + 5000 };
+        store.write(id, at * PIECE, &[7; BLOCK as usize]).expect("write");
+    }
+    let length = store.stat(id).expect("stat").length;
+    let (mut at, mut parts) = (0, Vec::new());
+    let mut all: Vec<Stretch> = Vec::new();
+    loop {
+        let part = store.map(id, at, usize::MAX).expect("map");
+        let Some(last) = part.last() else { break };
+        at = last.offset + last.length;
+        parts.push(at);
+        part.iter().for_each(|one| push_stretch(&mut all, one.offset, one.offset + one.length, one.kind));
+    }
+    assert_eq!(parts, [pieces * PIECE, length], "to the end of the last piece, then to the end");
+    let stretch = |offset, length, kind| Stretch { offset, length, kind };
+    assert_eq!(all.len() as u64, 2 * (pieces + 2) - 1);
+    assert_eq!(all[1], stretch(BLOCK, PIECE - BLOCK, hole));
+    let far = (pieces + 5000) * PIECE;
+    let before = (pieces - 1) * PIECE + BLOCK;
+    assert_eq!(all[2 * pieces as usize - 1], stretch(before, far - before, hole));
+    assert_eq!(all[2 * pieces as usize], stretch(far, BLOCK, data));
+    // What lies before the offset does not count.
+    let from = PIECE / 2;
+    let end = store.map(id, from, usize::MAX).expect("map").last().map(|last| last.offset + last.length);
+    assert_eq!(end, Some((pieces + 5001) * PIECE));
 }
 
 pub(super) fn a_comparison_tells_what_is_not_shared<S: ObjectStore>(store: &S) {

@@ -9,6 +9,7 @@ use sealstone_digest::{Profile, Value as Digest};
 
 use super::digests::{self, Packed};
 use super::record::Rotten;
+use crate::BLOCK;
 
 /// Blocks of one chunk.
 pub(crate) const CHUNK_BLOCKS: u64 = 256;
@@ -55,18 +56,42 @@ impl Chunk {
     }
 
     /// The units whose known digest is not that of their bytes, with their range; of the chunk at `base` of an object of
-    /// `length` bytes. `content` is all of the chunk.
-    pub(crate) fn wrong_digests(&self, base: u64, length: u64, content: &[u8]) -> Vec<(u64, Range<u64>)> {
+    /// `length` bytes. `content` is all of the chunk; only units all of whose blocks are `sound` are looked at.
+    pub(crate) fn wrong_digests(
+        &self,
+        base: u64,
+        length: u64,
+        content: &[u8],
+        sound: impl Fn(Range<u64>) -> bool,
+    ) -> Vec<Range<u64>> {
         let Some(profile) = self.digests.profile() else { return Vec::new() };
         let check = |(number, value): (u32, Digest)| {
             let start = u64::from(number) * profile.unit_bytes();
             let end = (start + profile.unit_bytes()).min(length.saturating_sub(base)).max(start);
+            if !sound(start / BLOCK..end.div_ceil(BLOCK)) {
+                return None;
+            }
             let unit = (base + start) / profile.unit_bytes();
             let bytes = &content[start as usize..end as usize];
             let right = !bytes.is_empty() && profile.value(unit, bytes) == value;
-            (!right).then(|| (unit, base + start..base + end.max(start + 1)))
+            (!right).then(|| base + start..base + end.max(start + 1))
         };
         self.digests.iter(profile).filter_map(check).collect()
+    }
+
+    /// The units that have blocks and no digest by this profile, of a chunk that has `length` bytes of its object.
+    pub(crate) fn unknown_units(&self, profile: Profile, length: u64) -> Vec<u32> {
+        let mut mapped = [false; CHUNK_BLOCKS as usize];
+        for extent in &self.extents {
+            mapped[usize::from(extent.first)..][..usize::from(extent.count)].fill(true);
+        }
+        let end = length.div_ceil(BLOCK).min(CHUNK_BLOCKS) as usize;
+        let units = mapped[..end].chunks((profile.unit_bytes() / BLOCK) as usize);
+        (0..)
+            .zip(units)
+            .filter(|(unit, blocks)| blocks.contains(&true) && self.digests.get(profile, *unit).is_none())
+            .map(|(unit, _)| unit)
+            .collect()
     }
 
     /// The same, with all of it counted as committed: no block of it is written in place any more.

@@ -150,6 +150,24 @@ impl Stage<'_> {
         self.store.read_sound(place, &sums, &mut bytes[from..][..sums.len() * BLOCK as usize])
     }
 
+    /// Makes the digests of these units of a chunk; gives how many could be made.
+    pub(crate) fn complete(
+        &mut self,
+        chunk: u64,
+        profile: Profile,
+        units: &[u32],
+    ) -> Result<u64, StoreError> {
+        let first = chunk * (CHUNK_BLOCKS * BLOCK / profile.unit_bytes());
+        let mut made = 0;
+        for &unit in units {
+            if let Some(value) = self.merged(profile, first + u64::from(unit), None) {
+                self.flat(chunk)?.set_digest(unit, &value);
+                made += 1;
+            }
+        }
+        Ok(made)
+    }
+
     /// Makes the digests that are still missing of units at the edges of what changed.
     pub(crate) fn refresh(&mut self) {
         let Some(profile) = self.profile else { return };
@@ -295,7 +313,9 @@ impl DiskStore {
             return Err(StoreError::NotFound(id));
         }
         let all = object_key(ObjectId::new(partition, 1))..=object_key(ObjectId::new(partition, u64::MAX));
-        if let Some((key, _)) = self.index.scan(all, 1)?.first() {
+        // One that was lost may be given again.
+        let lost = self.lost_profile(id);
+        if let Some((key, _)) = self.index.scan(all, 1)?.first().filter(|_| !lost) {
             return Err(StoreError::Exists(object_of(key)));
         }
         let given = (profile != Some(Profile::DEFAULT)).then_some(profile);
@@ -316,7 +336,9 @@ impl Digests for DiskStore {
 
     fn set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<(), StoreError> {
         self.make_room();
-        self.try_set_profile(partition, profile)
+        self.try_set_profile(partition, profile)?;
+        self.changed(ObjectId::of_partition(partition), 0..0, true);
+        Ok(())
     }
 
     fn digests(&self, id: ObjectId, offset: u64, length: u64) -> Result<KnownDigests, StoreError> {

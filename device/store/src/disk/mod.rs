@@ -13,6 +13,7 @@ mod check;
 mod chunk;
 mod digested;
 mod digests;
+mod examine;
 mod format;
 mod group;
 mod increments;
@@ -53,6 +54,7 @@ pub use space::{FreeRuns, HandedOut};
 pub use superblock::{MAX_CAPACITY, MIN_CAPACITY};
 
 pub(crate) use group::Inside;
+pub(crate) use sums::SumCourse;
 pub(crate) use superblock::reserve_of;
 
 use group::Groups;

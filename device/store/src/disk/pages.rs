@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use sealstone_digest::{AttributePage, Profile, Value as Digest};
 use sealstone_osd::ObjectId;
 
-use super::record::{Key, Rotten, Value, attribute_of, page_key, profile_key, sum_key};
+use super::record::{Key, Rotten, Value, attribute_of, page_key, profile_key, sub_of, sum_key};
 use super::stage::Stage;
 use super::{DiskStore, MAX_ATTRIBUTES, attribute_range};
 use crate::StoreError;
@@ -68,6 +68,19 @@ impl DiskStore {
             self.index.apply(vec![(key, Some(Value::Page(profile, digest)))], &[]);
         }
         Ok(Some(digest))
+    }
+
+    /// Is the stored digest of any page lost, or not that of the page's attributes? By whatever profile it was made. The
+    /// caller holds the object's lock.
+    pub(crate) fn wrong_page(&self, id: ObjectId) -> bool {
+        let pages = self.index.scan(all_pages(id), MAX_ATTRIBUTES).unwrap_or_default();
+        pages.into_iter().any(|(key, value)| match value {
+            Ok(Value::Page(profile, digest)) => {
+                let computed = self.compute_page(id, sub_of(&key) as u32, profile);
+                computed.is_ok_and(|(computed, _)| computed != digest)
+            }
+            Ok(_) | Err(Rotten) => true,
+        })
     }
 
     /// The digest, and how many attributes the page has. The caller holds the object's lock.

@@ -145,6 +145,16 @@ pub(crate) fn is_chunk(key: &Key) -> bool {
     key[0] == Tag::Chunk as u8
 }
 
+/// Is it the key of a partition's profile?
+pub(crate) fn is_profile(key: &Key) -> bool {
+    key[0] == Tag::Profile as u8
+}
+
+/// Is it the key of an object's sum?
+pub(crate) fn is_sum(key: &Key) -> bool {
+    key[0] == Tag::Sum as u8
+}
+
 /// The chunk number in a chunk's key.
 pub(crate) fn chunk_of(key: &Key) -> u64 {
     u64_at(key, 17)

@@ -17,7 +17,7 @@ use super::record::{Key, Rotten, Value, chunk_key, chunk_of};
 use super::space::Run;
 use super::stage::{Stage, Stop, WALK};
 use crate::store::{Stretch, StretchKind, push_stretch};
-use crate::{BLOCK, MAX_OBJECT_LENGTH, StoreError};
+use crate::{BLOCK, MAP_PIECES_MAX, MAX_OBJECT_LENGTH, StoreError};
 
 impl DiskStore {
     /// The locks of two objects, in an order that all keep. They may share one.
@@ -97,28 +97,30 @@ impl DiskStore {
         let _lock = self.lock(id).read();
         let length = self.record(id)?.length;
         let mut map: Vec<Stretch> = Vec::new();
-        self.walk_map(&mut map, id, offset, length, max)?;
+        self.walk_map(&mut map, id, offset, length, (max, MAP_PIECES_MAX))?;
         map.truncate(max);
         Ok(map)
     }
 
-    /// Appends what is where between two offsets, until there are more than `max` stretches. Gives whether it came to
-    /// the end.
+    /// Appends what is where between two offsets, until there are more than so many stretches, or so many chunks were gone
+    /// over. Gives whether it came to the end.
     fn walk_map(
         &self,
         map: &mut Vec<Stretch>,
         id: ObjectId,
         offset: u64,
         end: u64,
-        max: usize,
+        (max, chunks_max): (usize, usize),
     ) -> Result<bool, StoreError> {
         // Everything up to `at` is in the map.
         let mut at = offset;
+        let mut gone_over = 0;
         let mut next = Some(offset / BLOCK / CHUNK_BLOCKS);
         while let Some(first) = next {
             let (chunks, more) = self.some_chunks(id, first)?;
             next = more;
             for (number, chunk) in chunks {
+                let before = at;
                 for (extent, sums) in chunk.extents() {
                     let base = number * CHUNK_BLOCKS + u64::from(extent.first);
                     for (block, place) in (base..).zip(extent.place..).take(sums.len()) {
@@ -132,6 +134,12 @@ impl DiskStore {
                 }
                 if map.len() > max {
                     return Ok(false);
+                }
+                gone_over += usize::from(at > before);
+                if gone_over == chunks_max {
+                    let stop = end.min((number + 1) * CHUNK_BLOCKS * BLOCK);
+                    push_stretch(map, at, stop, StretchKind::Hole);
+                    return Ok(stop == end);
                 }
             }
         }
@@ -189,7 +197,7 @@ impl DiskStore {
             }
         }
         let tail = both.max(offset);
-        if self.walk_map(&mut map, id, tail, mine.max(tail), max)? {
+        if self.walk_map(&mut map, id, tail, mine.max(tail), (max, usize::MAX))? {
             push_stretch(&mut map, mine.max(tail), theirs, StretchKind::Hole);
         }
         map.truncate(max);

@@ -83,28 +83,73 @@ impl DiskStore {
     /// # Errors
     /// `NotFound`, `IndexDamaged`, `Index`.
     pub fn digest_sums(&self, id: ObjectId) -> Result<Option<(Digest, Digest)>, StoreError> {
-        if self.profile_of(id.partition) != Some(Profile::LtHash) {
-            return Ok(None);
-        }
         let _lock = self.lock(id).read();
         self.record(id)?;
-        let stored = match self.index.get(&sum_key(id))? {
-            None => LtHash::default().digest(),
-            Some(Ok(Value::Sum(sum))) => sum.digest(),
-            Some(Ok(_) | Err(Rotten)) => return Err(StoreError::IndexDamaged { object: id }),
-        };
-        let mut sum = LtHash::default();
+        let Some(mut course) = self.begin_sum(id) else { return Ok(None) };
+        let stored = course.stored.ok_or(StoreError::IndexDamaged { object: id })?;
+        self.add_all(id, &mut course)?;
+        Ok(Some((stored, course.total.digest())))
+    }
+
+    fn add_all(&self, id: ObjectId, course: &mut SumCourse) -> Result<(), StoreError> {
         let mut next = Some(0);
         while let Some(first) = next {
             let found = self.index.scan(chunk_key(id, first)..=chunk_key(id, u64::MAX), WALK)?;
             next = found.last().filter(|_| found.len() == WALK).map(|(key, _)| chunk_of(key) + 1);
             for (key, value) in found {
                 match value {
-                    Ok(Value::Chunk(chunk)) => each(id, chunk_of(&key), &chunk, |element| sum.add(element)),
+                    Ok(Value::Chunk(chunk)) => course.add(id, chunk_of(&key), &chunk),
                     Ok(_) | Err(Rotten) => return Err(StoreError::IndexDamaged { object: id }),
                 }
             }
         }
-        Ok(Some((stored, sum.digest())))
+        Ok(())
+    }
+
+    /// The sum of no chunks yet, beside the stored one; `None` if the partition's profile keeps none. The caller holds
+    /// the object's lock.
+    pub(crate) fn begin_sum(&self, id: ObjectId) -> Option<Box<SumCourse>> {
+        if self.profile_of(id.partition) != Some(Profile::LtHash) {
+            return None;
+        }
+        let stored = match self.index.get(&sum_key(id)) {
+            Ok(None) => Some(LtHash::default().digest()),
+            Ok(Some(Ok(Value::Sum(sum)))) => Some(sum.digest()),
+            Ok(Some(_)) => None,
+            Err(_) => return None,
+        };
+        Some(Box::new(SumCourse { stored, total: LtHash::default() }))
+    }
+
+    /// Is the stored sum lost, or another than what its digests add up to? Where one of them cannot be read, that is what
+    /// is damaged. The caller holds the object's lock.
+    pub(crate) fn wrong_sum(&self, id: ObjectId) -> bool {
+        let Some(mut course) = self.begin_sum(id) else { return false };
+        course.stored.is_none() || (self.add_all(id, &mut course).is_ok() && course.differs())
+    }
+}
+
+/// The sum over an object's digests, while its chunks are read one after the other.
+#[derive(Clone, Debug)]
+pub(crate) struct SumCourse {
+    /// What is stored; `None`: its record is lost.
+    stored: Option<Digest>,
+    total: LtHash,
+}
+
+impl SumCourse {
+    /// The next chunk.
+    pub(crate) fn add(&mut self, id: ObjectId, number: u64, chunk: &Chunk) {
+        each(id, number, chunk, |element| self.total.add(element));
+    }
+
+    fn differs(&self) -> bool {
+        self.stored != Some(self.total.digest())
+    }
+
+    /// All chunks were added. Is it another than the stored one, and that the same as when it began? The object may have
+    /// changed and changed back in between: then nothing is certain. The caller holds its lock.
+    pub(crate) fn is_doubtful(&self, store: &DiskStore, id: ObjectId) -> bool {
+        self.differs() && store.begin_sum(id).is_some_and(|now| now.stored == self.stored)
     }
 }

@@ -14,7 +14,7 @@ use sealstone_osd::ObjectId;
 use super::chunk::CHUNK_BLOCKS;
 use super::record::{
     Key, Rotten, Value, all_about_digests, all_attributes, all_chunks, all_objects, attribute_key, chunk_key,
-    chunk_of, collection_key, member_key, membership_key, object_of,
+    chunk_of, collection_key, is_profile, is_sum, member_key, membership_key, object_of,
 };
 use super::space::Run;
 use super::ties::Ties;
@@ -220,13 +220,22 @@ pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Su
     // What is left belongs to objects whose own record is gone.
     each(&mut survey, &objects, end, None);
     survey.inconsistent += u64::from(!ties.finish());
-    // Digests can be computed again: what is lost of them is no damage. But their pages have to be proved.
+    // Digests can be computed again: what is lost of them costs no bytes.
     Owned::new(reader, all_about_digests()).advance(end, |key, value| match value {
         Ok(Value::Profile(profile)) => {
             survey.profiles.insert(object_of(key).partition, profile);
         }
         Ok(_) => {}
-        Err(Rotten) => tracing::error!(object = %object_of(key), "a record about digests is lost"),
+        Err(Rotten) => {
+            let object = object_of(key);
+            tracing::error!(%object, "a record about digests is lost");
+            let kind = match () {
+                () if is_profile(key) => DamageKind::Profile,
+                () if is_sum(key) => DamageKind::Sum,
+                () => DamageKind::Digests,
+            };
+            survey.damage.add(Damage::whole(object, kind));
+        }
     });
     let (low, high) = all_objects();
     for lost in &objects.lost {

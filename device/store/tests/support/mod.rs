@@ -1,6 +1,8 @@
 //! What the tests share: small stores on the simulated disk.
 #![allow(dead_code)] // no test uses all of it
 
+pub(crate) mod records;
+
 use std::sync::Arc;
 
 use sealstone_store::sim::SimMedium;
