@@ -88,7 +88,11 @@ pub(crate) const KEYSTORE: Target = Target {
     seeds: keystore_seeds,
     cost: 60,
     quarantine: None,
-    covers: &["seal::KeyHierarchy::decode", "seal::KeyHierarchy::decode_top", "seal::KeyHierarchy::put_partition"],
+    covers: &[
+        "seal::KeyHierarchy::decode",
+        "seal::KeyHierarchy::decode_top",
+        "seal::KeyHierarchy::put_partition",
+    ],
 };
 
 /// The objects of a device.
