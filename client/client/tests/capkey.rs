@@ -15,6 +15,8 @@ const INSECURE: OsdConfig = OsdConfig {
     insecure_nosec: false,
     insecure_capkey: true,
     insecure_adhash: false,
+    method_cipher: None,
+    sealed_only: false,
     audit_reads: false,
 };
 
