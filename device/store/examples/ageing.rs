@@ -5,6 +5,9 @@
 //! map is the store's own source, without a disk below it.
 #![allow(clippy::print_stdout)]
 
+#[path = "../src/disk/pool.rs"]
+#[allow(dead_code, missing_docs, unreachable_pub)]
+mod pool;
 #[path = "../src/disk/shares.rs"]
 #[allow(dead_code, missing_docs, unreachable_pub)]
 mod shares;

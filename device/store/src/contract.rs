@@ -24,6 +24,7 @@ macro_rules! refuses {
 mod digests;
 mod memberships;
 mod sharing;
+mod small;
 
 pub use digests::wrong_digests;
 
@@ -35,7 +36,7 @@ const CAPACITY: u64 = 4 << 20;
 /// # Panics
 /// When a promise is broken.
 pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
-    let promises: [fn(&S); 29] = [
+    let promises: [fn(&S); 32] = [
         unknown_objects_are_not_found,
         create_and_remove_change_what_exists,
         writes_are_read_back,
@@ -56,6 +57,9 @@ pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
         sharing::a_comparison_tells_what_is_not_shared,
         sharing::the_last_to_let_go_frees,
         sharing::a_full_store_refuses_to_part_what_is_shared,
+        small::small_objects_grow_and_shrink,
+        small::small_objects_share_and_part,
+        small::a_full_store_lets_small_objects_grow_within_a_block,
         memberships::members_and_memberships_are_one_fact,
         memberships::only_user_objects_join_only_collections,
         memberships::removal_ends_memberships_and_full_collections_stay,
@@ -613,16 +617,21 @@ impl std::fmt::Debug for ObjectSnapshot {
 /// Longest object that [`random_op`] makes, in bytes.
 const MODEL_LENGTH: u64 = 3 << 19;
 
-/// A step drawn from `random`: mostly small and unaligned, sometimes large, aligned or at a chunk boundary.
+/// A step drawn from `random`: mostly small and unaligned, sometimes large, aligned or at a chunk boundary; half of the
+/// objects stay so short that they may lie in an index, most of the time.
 pub fn random_op(random: &mut Random) -> Op {
     let object = random.below(6) as u8;
+    let small = object >= 3 && random.below(16) > 0;
     let place = |random: &mut Random| match random.below(4) {
+        0 if small => 0,
+        _ if small => random.below(1200),
         0 => random.below(MODEL_LENGTH),
         1 => random.below(MODEL_LENGTH / BLOCK) * BLOCK,
         2 => random.below(3 * BLOCK),
         _ => (1 << 20) - 3 * BLOCK + random.below(6 * BLOCK),
     };
     let length = |random: &mut Random| match random.below(5) {
+        _ if small => random.below(900),
         0 => random.below(100),
         1 => random.below(3 * BLOCK),
         2 => (1 + random.below(8)) * BLOCK,

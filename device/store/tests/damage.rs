@@ -13,9 +13,10 @@ use sealstone_store::{
     ObjectStore, Scrub, StoreError, StoreFault,
 };
 use support::records::{edit_record, record_key};
-use support::{fresh, open, seeds};
+use support::{INDEX, fresh, open, seeds};
 
-const INDEX: &str = "index.redb";
+/// Tag of the records of inline blocks.
+const INLINE: u8 = 10;
 const OBJECTS: u64 = 60;
 const PAGE: u64 = 4096;
 const NAME: AttributeId = AttributeId { page: 1, number: 1 };
@@ -24,8 +25,10 @@ fn id(object: u64) -> ObjectId {
     ObjectId::new(1, object)
 }
 
+/// Every third object is small.
 fn content(object: u64, round: u8) -> Vec<u8> {
-    vec![object as u8 ^ round; 5000 + object as usize]
+    let length = if object % 3 == 0 { 60 } else { 5000 };
+    vec![object as u8 ^ round; length + object as usize]
 }
 
 fn name(object: u64, round: u8) -> Vec<u8> {
@@ -407,7 +410,9 @@ fn damage_of_data_is_confined_and_mended_by_writing() {
 
 /// Spoils the record of a tag and an object, on a page that is sound afterwards; or takes it away.
 fn spoil_record(medium: &SimMedium, tag: u8, object: u64, sub: u64, gone: bool) {
-    edit_record(medium, record_key(tag, id(object), sub), |value| {
+    // Inline blocks are nobody's.
+    let owner = if tag == INLINE { ObjectId::ROOT } else { id(object) };
+    edit_record(medium, record_key(tag, owner, sub), |value| {
         let mut value = value.expect("it is there");
         value[1] ^= 4;
         (!gone).then_some(value)
@@ -447,6 +452,93 @@ fn a_rotten_record_is_confined_to_its_object_and_mended_by_writing() {
     }
 }
 
+/// The bytes of a small object are one record: without it they are damaged, and nothing else is.
+#[test]
+fn a_rotten_inline_block_is_confined_to_its_objects_and_mended_by_writing() {
+    for copies in [0, 2] {
+        let (medium, store) = fresh(1, 4 << 20);
+        for object in 1..6 {
+            store.create(id(object), ObjectType::User).unwrap();
+            store.write(id(object), 0, &[object as u8; 300]).unwrap();
+        }
+        for copy in 0..copies {
+            store.share(id(1), id(4 + copy)).unwrap();
+        }
+        store.flush().unwrap();
+        let used = store.space().used;
+        drop(store);
+        // The first object's has the first number.
+        spoil_record(&medium, INLINE, 0, 0, false);
+        let store = open(&medium).unwrap();
+        let sick: Vec<_> = [1, 4, 5].into_iter().take(1 + copies as usize).map(id).collect();
+        let piece = |object| Damage { object, kind: DamageKind::Data, offset: 0, length: 300 };
+        let expected: Vec<_> = sick.iter().copied().map(piece).collect();
+        assert_eq!(store.health().damage, expected);
+        assert!(store.health().faults.is_empty() && !store.is_poisoned(), "{:?}", store.health());
+        assert_eq!(store.space().used, used);
+        for object in (1..6).map(id) {
+            let read = store.read(object, 0, &mut [0; 300]);
+            match sick.contains(&object) {
+                true => assert!(matches!(read, Err(StoreError::Damaged { offset: 0, length: 300, .. }))),
+                false => assert_eq!(read.unwrap(), 300),
+            }
+        }
+        let mut walk = Scrub::new();
+        while !store.scrub(&mut walk, 1 << 20).unwrap().done {}
+        assert_eq!(store.health().damage, expected, "a scrub finds the same");
+        assert!(matches!(store.write(sick[0], 1, b"x"), Err(StoreError::Damaged { .. })), "not in part");
+        for (at, object) in sick.iter().enumerate() {
+            match at {
+                0 => store.write(*object, 0, &[7; 300]).unwrap(),
+                1 => store.resize(*object, 0).unwrap(),
+                _ => store.remove(*object).unwrap(),
+            }
+            assert_eq!(store.health().damage, expected[at + 1..]);
+        }
+        store.flush().unwrap();
+        drop(store);
+        let store = open(&medium).unwrap();
+        assert!(store.health().is_sound() && !store.is_poisoned(), "{:?}", store.health());
+        let mut found = [0; 300];
+        store.read(sick[0], 0, &mut found).unwrap();
+        assert_eq!(found, [7; 300]);
+        store.write(id(2), 0, &[9; 200]).unwrap();
+        store.flush().unwrap();
+    }
+}
+
+/// The number of an object whose map is lost is given to another one: what stood there is not taken for its bytes.
+#[test]
+fn an_inline_block_whose_map_is_lost_is_used_again() {
+    let (medium, store) = fresh(1, 4 << 20);
+    for object in 1..4 {
+        store.create(id(object), ObjectType::User).unwrap();
+        store.write(id(object), 0, &[object as u8; 300]).unwrap();
+    }
+    store.flush().unwrap();
+    drop(store);
+    spoil_record(&medium, 2, 1, 0, false);
+    let store = open(&medium).unwrap();
+    assert!(!store.is_poisoned());
+    assert_eq!(
+        store.damage_of(id(1)),
+        [Damage { object: id(1), kind: DamageKind::Map, offset: 0, length: 300 }]
+    );
+    assert_eq!(store.inline_use().blocks, 2);
+    store.create(id(9), ObjectType::User).unwrap();
+    store.write(id(9), 0, &[9; 200]).unwrap();
+    store.resize(id(1), 0).unwrap();
+    store.flush().unwrap();
+    drop(store);
+    let store = open(&medium).unwrap();
+    assert!(store.health().is_sound(), "{:?}", store.health());
+    for (object, length) in [(2, 300), (3, 300), (9, 200)] {
+        let mut found = [0; 301];
+        assert_eq!(store.read(id(object), 0, &mut found).unwrap(), length);
+        assert!(found[..length].iter().all(|byte| *byte == object as u8));
+    }
+}
+
 fn fill_but(store: &DiskStore, sick: u64) {
     for object in (0..OBJECTS).filter(|&object| object != sick) {
         store.write(id(object), 0, &content(object, 3)).unwrap();
@@ -457,11 +549,12 @@ fn fill_but(store: &DiskStore, sick: u64) {
 /// A record that is gone from a sound page was taken by a program: nothing is believed enough to write.
 #[test]
 fn a_record_that_vanished_makes_the_store_read_only() {
-    for (tag, sub) in [(2, 0), (3, 1 << 32 | 1), (4, 5), (5, 1000)] {
+    for (tag, sub) in [(2, 0), (3, 1 << 32 | 1), (4, 5), (5, 1000), (INLINE, 0)] {
         let (medium, store) = filled();
         drop(store);
         let (object, sub) = match tag {
             4 => (1000, sub),
+            INLINE => (0, sub),
             _ => (7, sub),
         };
         spoil_record(&medium, tag, object, sub, true);

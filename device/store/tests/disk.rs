@@ -220,7 +220,7 @@ fn one_flush_serves_all_that_wait() {
                 for step in 0..50 {
                     let id = ObjectId::new(thread, step);
                     store.create(id, ObjectType::User).unwrap();
-                    store.write(id, 0, &[thread as u8; 100]).unwrap();
+                    store.write(id, 0, &[thread as u8; 5000]).unwrap();
                     store.flush().unwrap();
                 }
             });

@@ -444,6 +444,13 @@ impl Observed for Watched {
         one(Sample::Counter, "sealstone_store_allocated_bytes_total", help, handed_out.blocks * BLOCK);
         let help = "Runs that those blocks were in: the more for each MiB, the more fragmented is new data.";
         one(Sample::Counter, "sealstone_store_allocated_runs_total", help, handed_out.runs);
+        let inline = self.store.inline_use();
+        let help = "Small objects whose bytes lie in the store's index.";
+        one(Sample::Gauge, "sealstone_store_inline_objects", help, inline.blocks);
+        let help = "What they take of the index.";
+        one(Sample::Gauge, "sealstone_store_inline_bytes", help, inline.bytes);
+        let help = "How much of the index they may take; small objects beyond it go to blocks.";
+        one(Sample::Gauge, "sealstone_store_inline_limit_bytes", help, inline.bytes_max);
         one(Sample::Gauge, "sealstone_osd_partitions", "Partitions.", usage.partitions);
         let work = self.unit.work_counts();
         one(

@@ -8,6 +8,7 @@ use std::ops::Range;
 use sealstone_digest::{Profile, Value as Digest};
 
 use super::digests::{self, Packed};
+use super::pool::is_inline;
 use super::record::Rotten;
 use crate::BLOCK;
 
@@ -137,6 +138,10 @@ impl Chunk {
             if first < next || length == 0 || first + length > CHUNK_BLOCKS || place > HOLE - CHUNK_BLOCKS {
                 return Err(Rotten);
             }
+            // An inline block stands alone.
+            if is_inline(place) && length != 1 {
+                return Err(Rotten);
+            }
             next = first + length;
             blocks += length as usize;
             extents.push(Extent { first: first as u16, count: length as u16, place, born: 0 });
@@ -248,6 +253,7 @@ impl Flat {
                     if usize::from(last.first + last.count) == block
                         && last.place + u64::from(last.count) == place
                         && place % segment_blocks != 0
+                        && !is_inline(place)
                         && last.born == born =>
                 {
                     last.count += 1;

@@ -147,6 +147,10 @@ impl Stage<'_> {
 
     fn fill(&self, run: Option<(u64, usize, Vec<u32>)>, bytes: &mut [u8]) -> Option<()> {
         let Some((place, from, sums)) = run else { return Some(()) };
+        if let Some(written) = self.inline.get(&place) {
+            bytes[from..from + written.len()].copy_from_slice(written);
+            return Some(());
+        }
         self.store.read_sound(place, &sums, &mut bytes[from..][..sums.len() * BLOCK as usize])
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::backend::{LiveBackend, Pages};
 use super::cache::Cache;
-use super::record::{Key, Rotten, Value, is_object, object_of, seal, store_key};
+use super::record::{Key, Rotten, Value, is_inline_key, is_object, object_of, seal, store_key};
 use super::space::Run;
 use super::tree::{Cursor, Proof, Reader, Step};
 use crate::medium::MediumFile;
@@ -206,7 +206,9 @@ impl Index {
 
     /// May a record of this key be there, if its page is lost?
     fn may_be(&self, key: &Key) -> bool {
-        is_object(key) || self.incomplete.as_ref().is_none_or(|objects| objects.contains(&object_of(key)))
+        is_object(key)
+            || is_inline_key(key)
+            || self.incomplete.as_ref().is_none_or(|objects| objects.contains(&object_of(key)))
     }
 
     /// Reads from the engine. If that fails it has failed for good: the store is stopped, and our own reader takes

@@ -18,8 +18,10 @@ mod format;
 mod group;
 mod increments;
 mod index;
+mod inline;
 mod memberships;
 mod pages;
+mod pool;
 mod prepared;
 mod punch;
 mod read;
@@ -50,6 +52,7 @@ use sealstone_osd::{ObjectId, ObjectType};
 pub use background::Background;
 pub use check::{Scrub, ScrubProgress, ScrubStep};
 pub use format::{FormatOptions, format};
+pub use pool::InlineUse;
 pub use space::{FreeRuns, HandedOut};
 pub use superblock::{MAX_CAPACITY, MIN_CAPACITY};
 
@@ -59,6 +62,8 @@ pub(crate) use superblock::reserve_of;
 
 use group::Groups;
 use index::Index;
+use inline::Inline;
+use pool::is_inline;
 use record::{
     Key, ObjectRecord, Rotten, Value, all_objects, attribute_key, attribute_of, collection_key, object_key,
     object_of,
@@ -79,6 +84,10 @@ use crate::{
 
 /// Number of object locks; objects share them by hash.
 const LOCKS: usize = 1024;
+/// Longest object that may be kept in the index, in bytes.
+pub const MAX_INLINE: u64 = BLOCK;
+/// Longest object that is kept in the index unless something else is asked for, in bytes.
+const INLINE_MAX: u64 = 1024;
 /// Most attributes that one object can have within its limit.
 const MAX_ATTRIBUTES: usize = (crate::MAX_ATTRIBUTES_PER_OBJECT / 17) as usize;
 
@@ -104,6 +113,12 @@ pub struct Options {
     /// A write to a part of a unit leaves its digest to be computed by whoever asks for it, rather than read the rest
     /// of the unit at once.
     pub digest_lazily: bool,
+    /// Longest object whose bytes are kept in the index rather than in a block, in bytes; at most [`MAX_INLINE`], 0 for
+    /// none. What is there stays there until it is written again.
+    pub inline_max: u64,
+    /// How much of the index such objects may take, in bytes; `None`, the default: a share of the capacity that the
+    /// medium has room for. What comes beyond goes to blocks.
+    pub inline_bytes_max: Option<u64>,
 }
 
 impl Default for Options {
@@ -117,6 +132,8 @@ impl Default for Options {
             discard_blocks_min: u64::MAX,
             io: Io::Auto,
             digest_lazily: false,
+            inline_max: INLINE_MAX,
+            inline_bytes_max: None,
         }
     }
 }
@@ -193,11 +210,15 @@ impl DiskStore {
         }
         let mut space =
             FreeMap::new(superblock.blocks(), superblock.capacity_blocks, superblock.segment_blocks);
+        space.inline.limit(options.inline_bytes_max.unwrap_or_else(|| inline::share(&*medium, &superblock)));
+        let inline = Inline::survey(&proof.reader, superblock.blocks());
         let mut survey = survey::survey(&proof.reader, |run: Run| match space.claim(run) {
             Err(_) => Claim::Outside,
+            Ok(()) if is_inline(run.place) => inline.claim(run.place, &mut space.inline),
             Ok(()) if segments.has(run) => Claim::Taken,
             Ok(()) => Claim::Unreadable,
         });
+        space.inline.claimed();
         for object in agree::check(&proof.reader, space.shares()) {
             survey.damage.add(Damage::whole(object, DamageKind::Map));
             survey.inconsistent += 1;
@@ -247,6 +268,12 @@ impl DiskStore {
     pub fn fragmentation(&self) -> (FreeRuns, HandedOut) {
         let space = self.space.lock();
         (space.free_runs(), space.handed_out())
+    }
+
+    /// How many objects have their bytes in the index, and what they take of it.
+    #[must_use]
+    pub fn inline_use(&self) -> InlineUse {
+        self.space.lock().inline.usage()
     }
 
     fn lock(&self, id: ObjectId) -> &RwLock<()> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use sealstone_digest::Value as Digest;
 
 use super::chunk::{CHUNK_BLOCKS, Chunk, Flat, Slot};
+use super::pool::is_inline;
 use super::record::{Rotten, Value, chunk_key, chunk_of};
 use super::space::Run;
 use super::stage::{Stage, Stop, WALK, write_error};
@@ -159,9 +160,14 @@ impl Stage<'_> {
     ) -> Result<(), Stop> {
         let after: u64 = runs.iter().map(|run| run.end - run.start).sum();
         let (before, shared) = (left.len() as u64, self.shared(left));
-        let mut places = self.take(after.saturating_sub(before - shared), after, None)?.into_iter();
-        self.count(after, before);
         let length = self.record.length - gap;
+        let growth = after.saturating_sub(before - shared);
+        let inline = match after == 1 && self.may_be_inline(length) {
+            true => self.take_inline(growth, length)?.map(|place| vec![Run { place, count: 1 }]),
+            false => None,
+        };
+        let mut places = inline.map_or_else(|| self.take(growth, after, None), Ok)?.into_iter();
+        self.count(after, before);
         let mut left = Run { place: 0, count: 0 };
         let mut buffer = Vec::new();
         for run in runs {
@@ -178,11 +184,15 @@ impl Stage<'_> {
                     .split_at_mut((offset.clamp(start, end) - start) as usize);
                 self.store.read_range(self.id, start, kept)?;
                 self.store.read_range(self.id, start.max(offset) + gap, moved)?;
-                self.store
-                    .segments
-                    .write(left.place, &[std::io::IoSlice::new(&buffer)])
-                    .map_err(write_error)?;
-                self.store.groups.wrote(count * BLOCK);
+                if is_inline(left.place) {
+                    self.put_inline(left.place, &buffer);
+                } else {
+                    self.store
+                        .segments
+                        .write(left.place, &[std::io::IoSlice::new(&buffer)])
+                        .map_err(write_error)?;
+                    self.store.groups.wrote(count * BLOCK);
+                }
                 for ((bytes, block), place) in
                     buffer.chunks_exact(BLOCK as usize).zip(block..).zip(left.place..)
                 {

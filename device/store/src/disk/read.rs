@@ -12,6 +12,7 @@ use sealstone_osd::ObjectId;
 
 use super::DiskStore;
 use super::chunk::{CHUNK_BLOCKS, Chunk};
+use super::pool::is_inline;
 use super::record::{Rotten, Value, chunk_key};
 use crate::damage::{Damage, DamageKind};
 use crate::{BLOCK, StoreError};
@@ -178,6 +179,9 @@ impl DiskStore {
 
     /// As `read_extent`, in one call to the medium.
     fn read_with(&self, place: u64, sums: Sums<'_>, from: u64, into: &mut [u8]) -> Result<(), BadRead> {
+        if is_inline(place) {
+            return self.read_inline(place, sums.sums, from, into);
+        }
         let to = from + into.len() as u64;
         let first = from / BLOCK;
         let lead = (from % BLOCK) as usize;

@@ -9,6 +9,8 @@ use sealstone_digest::{LTHASH_BYTES, LtHash, Profile, Value as Digest};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 
 use super::chunk::Chunk;
+use super::pool::number_of;
+use crate::BLOCK;
 
 /// A key: tag, partition, object, and chunk number or attribute; big endian, so that byte order is key order.
 pub(crate) type Key = [u8; 25];
@@ -26,6 +28,7 @@ enum Tag {
     Profile = 7,
     Page = 8,
     Sum = 9,
+    Inline = 10,
 }
 
 fn key(tag: Tag, id: ObjectId, sub: u64) -> Key {
@@ -90,6 +93,21 @@ pub(crate) fn page_key(id: ObjectId, page: u32) -> Key {
 /// The sum over the digests of an object.
 pub(crate) fn sum_key(id: ObjectId) -> Key {
     key(Tag::Sum, id, 0)
+}
+
+/// The bytes of an inline block, by its place.
+pub(crate) fn inline_key(place: u64) -> Key {
+    key(Tag::Inline, ObjectId::ROOT, number_of(place))
+}
+
+/// Is it the key of an inline block?
+pub(crate) fn is_inline_key(key: &Key) -> bool {
+    key[0] == Tag::Inline as u8
+}
+
+/// First and last key of all inline blocks.
+pub(crate) fn all_inline() -> (Key, Key) {
+    all(Tag::Inline)
 }
 
 /// First and last key of all records about digests that are not of chunks: profiles, pages, sums.
@@ -160,7 +178,7 @@ pub(crate) fn chunk_of(key: &Key) -> u64 {
     u64_at(key, 17)
 }
 
-/// The member in a member's key, the collection in a membership's.
+/// The member in a member's key, the collection in a membership's, the number of an inline block.
 pub(crate) fn sub_of(key: &Key) -> u64 {
     u64_at(key, 17)
 }
@@ -207,6 +225,8 @@ pub(crate) enum Value {
     Page(Profile, Digest),
     /// The sum over the digests of an object.
     Sum(Arc<LtHash>),
+    /// The bytes of an inline block, without the zeros at its end.
+    Inline(Arc<[u8]>),
 }
 
 /// A record whose bytes are not what was written.
@@ -222,7 +242,7 @@ impl Value {
         match self {
             Self::Object(_) => 48,
             Self::Chunk(chunk) => 64 + chunk.weight(),
-            Self::Attribute(value) => 48 + value.len(),
+            Self::Attribute(value) | Self::Inline(value) => 48 + value.len(),
             Self::Membership(_) | Self::Count(_) | Self::Profile(_) => 16,
             Self::Page(..) => 48,
             Self::Sum(_) => 48 + LTHASH_BYTES,
@@ -241,7 +261,7 @@ impl Value {
                 }
             }
             Self::Chunk(chunk) => chunk.encode(&mut out),
-            Self::Attribute(value) => out.extend_from_slice(value),
+            Self::Attribute(value) | Self::Inline(value) => out.extend_from_slice(value),
             Self::Membership(slot) => out.extend_from_slice(&slot.to_le_bytes()),
             Self::Count(count) => out.extend_from_slice(&count.to_le_bytes()),
             Self::Profile(profile) => out.push(profile.map_or(0, Profile::code)),
@@ -298,9 +318,16 @@ impl Value {
             tag if tag == Tag::Sum as u8 => {
                 Ok(Self::Sum(Arc::new(LtHash::from_bytes(body.try_into().map_err(|_| Rotten)?))))
             }
+            tag if tag == Tag::Inline as u8 && body.len() as u64 <= BLOCK => Ok(Self::Inline(body.into())),
             _ => Err(Rotten),
         }
     }
+}
+
+/// How many bytes the sound record of an inline block has; `None` if it is rotten. Copies nothing.
+pub(crate) fn inline_length(key: &Key, bytes: &[u8]) -> Option<u16> {
+    let (&layout, body) = unseal(key, bytes).ok()?.split_first()?;
+    u16::try_from(body.len()).ok().filter(|length| layout == LAYOUT && u64::from(*length) <= BLOCK)
 }
 
 /// Appends the CRC32C over key and value.
@@ -336,6 +363,10 @@ mod tests {
             let attribute = AttributeId { page: length as u32, number: weight as u32 };
             let key = attribute_key(id, attribute);
             prop_assert_eq!((object_of(&key), attribute_of(&key)), (id, attribute));
+            let inline = inline_key(weight >> 1);
+            let bytes = Value::Inline(value.clone().into());
+            prop_assert_eq!((is_inline_key(&inline), sub_of(&inline)), (true, weight >> 1));
+            prop_assert_eq!(Value::parse(&inline, &bytes.encode(&inline)), Ok(bytes));
             let value = Value::Attribute(value.into());
             prop_assert_eq!(Value::parse(&key, &value.encode(&key)), Ok(value));
             for key in [member_key(id, weight), membership_key(id, weight)] {
@@ -356,7 +387,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_records_never_panic(bytes: Vec<u8>, tag in 0_u8..11) {
+        fn arbitrary_records_never_panic(bytes: Vec<u8>, tag in 0_u8..12) {
             let mut key = chunk_key(ObjectId::ROOT, 3);
             key[0] = tag;
             let _ = Value::parse(&key, &bytes);

@@ -7,6 +7,7 @@
 //! Costs: one bit a block (32 MiB of memory for each TiB), a 32nd more for summaries, and 4 bytes for each 65536 blocks.
 //! Taking and releasing go word by word; a search goes by the summaries, and gives up after a number of steps.
 
+use super::pool::{Pool, is_inline};
 use super::shares::Shares;
 
 /// Bits of one word of the map.
@@ -70,6 +71,8 @@ pub(crate) struct FreeMap {
     used: u64,
     cursor: u64,
     shares: Shares,
+    /// Blocks in the index; they are used ones, too.
+    pub(crate) inline: Pool,
     handed_out: HandedOut,
 }
 
@@ -125,6 +128,7 @@ impl FreeMap {
             used: 0,
             cursor: 0,
             shares: Shares::default(),
+            inline: Pool::new(blocks),
             handed_out: HandedOut::default(),
         };
         if !blocks.is_multiple_of(WORD) {
@@ -159,11 +163,19 @@ impl FreeMap {
 
     /// Blocks that no object uses and that cannot be had yet: their group is not committed.
     pub(crate) fn pending(&self) -> u64 {
-        self.blocks - self.used - self.free
+        self.blocks + self.inline.usage().blocks - self.used - self.free
     }
 
     /// Claims a run found in the index; gives the first block that is outside. What is claimed already is shared.
     pub(crate) fn claim(&mut self, run: Run) -> Result<(), u64> {
+        if is_inline(run.place) {
+            match self.inline.claim(run.place) {
+                None => return Err(run.place),
+                Some(true) => self.used += 1,
+                Some(false) => self.shares.add(run),
+            }
+            return Ok(());
+        }
         for place in run.place..run.place.saturating_add(run.count) {
             if place >= self.blocks {
                 return Err(place);
@@ -229,6 +241,19 @@ impl FreeMap {
         Ok(runs)
     }
 
+    /// A place in the index for a block of so many bytes, while objects come to use `growth` more; `None` if there is
+    /// none.
+    pub(crate) fn take_inline(&mut self, growth: u64, length: u64) -> Result<Option<u64>, Short> {
+        if growth > 0 && self.used + growth > self.capacity {
+            return Err(Short::Capacity);
+        }
+        let place = if self.inline.fits(None, length) { self.inline.take() } else { None };
+        if place.is_some() {
+            self.used += growth;
+        }
+        Ok(place)
+    }
+
     /// Gives back blocks that were taken, and `growth` of what objects use.
     pub(crate) fn give_back(&mut self, runs: &[Run], growth: u64) {
         self.release(runs);
@@ -247,6 +272,10 @@ impl FreeMap {
     /// Makes blocks free.
     pub(crate) fn release(&mut self, runs: &[Run]) {
         for &run in runs {
+            if is_inline(run.place) {
+                (run.place..run.place + run.count).for_each(|place| self.inline.release(place));
+                continue;
+            }
             debug_assert!(
                 (run.place..run.place + run.count).all(|place| self.is_used(place)),
                 "released twice"

@@ -15,6 +15,7 @@ use sealstone_osd::ObjectId;
 
 use super::DiskStore;
 use super::chunk::{CHUNK_BLOCKS, Chunk, Flat, Slot};
+use super::pool::is_inline;
 use super::prepared::Prepared;
 use super::read::Block;
 use super::record::{Key, ObjectRecord, Rotten, Value, chunk_key, chunk_of, object_key};
@@ -79,15 +80,17 @@ pub(crate) struct Stage<'a> {
     /// Blocks of committed groups that this object does not refer to any more.
     dropped: Vec<Run>,
     /// Blocks of this group that are not used any more. Only this object refers to them.
-    spared: Vec<Run>,
+    pub(crate) spared: Vec<Run>,
+    /// The bytes of inline blocks that were written, by place.
+    pub(crate) inline: BTreeMap<u64, Arc<[u8]>>,
     finished: bool,
 }
 
-/// Consecutive blocks of the object that go to consecutive blocks of the medium.
+/// Consecutive blocks of the object that go to consecutive blocks of the medium, or one that goes to the index.
 pub(crate) struct Span {
-    blocks: Range<u64>,
-    place: u64,
-    in_place: bool,
+    pub(crate) blocks: Range<u64>,
+    pub(crate) place: u64,
+    pub(crate) in_place: bool,
 }
 
 /// The data of a write, with its partial first and last blocks filled up.
@@ -181,6 +184,7 @@ impl<'a> Stage<'a> {
             gained: Vec::new(),
             dropped: Vec::new(),
             spared: Vec::new(),
+            inline: BTreeMap::new(),
             finished: false,
         }
     }
@@ -227,6 +231,16 @@ impl<'a> Stage<'a> {
         Ok(runs)
     }
 
+    /// As `take`, one block of so many bytes in the index; `None` if there is no place for it.
+    pub(crate) fn take_inline(&mut self, growth: u64, length: u64) -> Result<Option<u64>, Short> {
+        let place = self.store.space.lock().take_inline(growth, length)?;
+        if let Some(place) = place {
+            self.taken.push(Run { place, count: 1 });
+            self.reserved += growth;
+        }
+        Ok(place)
+    }
+
     /// A block's old place is not used any more. `gone`: the block becomes a hole, rather than moves.
     pub(crate) fn let_go(&mut self, slot: Slot, gone: bool) {
         if let Some(place) = slot.place() {
@@ -261,7 +275,7 @@ impl<'a> Stage<'a> {
         let past_end = block * BLOCK + (within + data.len()) as u64 >= self.record.length;
         let (mut bytes, is_old) = match slot.place() {
             Some(place) if within > 0 || !past_end => {
-                (Box::new(self.store.read_block(self.id, block, place, slot.sum)?), true)
+                (Box::new(self.block_at(block, place, slot.sum)?), true)
             }
             place => (Box::new([0; BLOCK as usize]), place.is_none()),
         };
@@ -298,13 +312,20 @@ impl<'a> Stage<'a> {
 
     /// Finds a place for each block.
     fn place(&mut self, blocks: Range<u64>) -> Result<Vec<Span>, Stop> {
+        if blocks == (0..1)
+            && let Some(span) = self.place_inline()?
+        {
+            return Ok(vec![span]);
+        }
+        let open = self.open;
+        let own = |slot: Slot| slot.place().filter(|place| slot.born == open && !is_inline(*place));
         let (mut need, mut holes) = (0, 0);
         let mut left = Vec::new();
         for block in blocks.clone() {
             let slot = self.slot(block)?;
-            need += u64::from(slot.born != self.open || slot.place().is_none());
             holes += u64::from(slot.place().is_none());
-            if slot.born != self.open {
+            if own(slot).is_none() {
+                need += 1;
                 left.push(slot);
             }
         }
@@ -320,7 +341,7 @@ impl<'a> Stage<'a> {
         let mut spans: Vec<Span> = Vec::new();
         for block in blocks {
             let slot = self.slot(block)?;
-            let own = slot.place().filter(|_| slot.born == self.open);
+            let own = own(slot);
             let place = own.unwrap_or_else(|| {
                 if run.count == 0 {
                     run = runs.next().expect("as many blocks were taken as are needed");
@@ -346,7 +367,8 @@ impl<'a> Stage<'a> {
     fn put(&mut self, pieces: &[(Source<'_>, Vec<Span>)], prepared: &Prepared<'_>) -> Result<(), Stop> {
         let all = || pieces.iter().flat_map(|(source, spans)| spans.iter().map(move |span| (source, span)));
         for in_place in [false, true] {
-            for (source, span) in all().filter(|(_, span)| span.in_place == in_place) {
+            let on_medium = |span: &Span| span.in_place == in_place && !is_inline(span.place);
+            for (source, span) in all().filter(|(_, span)| on_medium(span)) {
                 if let Err(error) = self.store.segments.write(span.place, &source.parts(&span.blocks)) {
                     if in_place {
                         self.store.poison(false);
@@ -359,6 +381,9 @@ impl<'a> Stage<'a> {
         let increments = self.increments(pieces.iter().map(|(source, _)| source));
         for (source, span) in all() {
             for (block, place) in span.blocks.clone().zip(span.place..) {
+                if is_inline(place) {
+                    self.put_inline(place, source.block(block));
+                }
                 let sum = prepared.sum(block).unwrap_or_else(|| crate::crc::crc32c(source.block(block)));
                 let slot = Slot::new(place, self.open, sum);
                 let old = self.flat(block / CHUNK_BLOCKS)?.set(block % CHUNK_BLOCKS, slot);
@@ -472,8 +497,15 @@ impl<'a> Stage<'a> {
             spared: total(&self.spared),
         };
         let freed = self.store.space.lock().turn_over(&turnover);
+        // The index has those: what replaces them is committed with what removes them.
+        let (gone, freed): (Vec<Run>, Vec<Run>) = freed.into_iter().partition(|run| is_inline(run.place));
+        self.spared.extend(gone);
+        let written = self.inline_records();
         self.store.index.apply(std::mem::take(&mut self.changes), &freed);
-        self.store.space.lock().release(&self.spared);
+        let mut space = self.store.space.lock();
+        space.release(&self.spared);
+        written.iter().for_each(|(place, length)| space.inline.set(*place, *length));
+        drop(space);
         self.finished = true;
     }
 }

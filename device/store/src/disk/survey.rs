@@ -46,6 +46,10 @@ pub(crate) enum Claim {
     Taken,
     /// It is counted, but its segment cannot be read.
     Unreadable,
+    /// It is counted, but its bytes were in a record of the index that is lost.
+    Lost,
+    /// It is counted, but its bytes are not in the index, and nothing lost explains it.
+    Absent,
     /// It lies outside of all segments.
     Outside,
 }
@@ -58,7 +62,7 @@ pub(crate) struct Owned<'a> {
 }
 
 /// Lost keys among these, of lost keys in ascending order.
-fn among<'l>(lost: &'l [Lost], first: &Key, last: &Key) -> impl Iterator<Item = &'l Lost> {
+pub(crate) fn among<'l>(lost: &'l [Lost], first: &Key, last: &Key) -> impl Iterator<Item = &'l Lost> {
     let from = lost.partition_point(|lost| lost.through.is_some_and(|through| through < *first));
     let (first, last) = (*first, *last);
     lost[from..].iter().take_while(move |lost| lost.meets(&first, &last))
@@ -126,7 +130,7 @@ pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Su
             damage.add(Damage::whole(id, DamageKind::Record));
         }
         let mine = |owner: ObjectId| owner == id && record.is_some();
-        let (mut blocks, mut rotten) = (0, false);
+        let (mut blocks, mut absent, mut rotten) = (0, 0, false);
         chunks.advance(id, |key, value| {
             let (owner, number) = (object_of(key), chunk_of(key));
             if !mine(owner) {
@@ -144,6 +148,11 @@ pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Su
                 let kind = match claim(Run { place: extent.place, count }) {
                     Claim::Taken => continue,
                     Claim::Unreadable => DamageKind::Unreadable,
+                    Claim::Lost => DamageKind::Data,
+                    Claim::Absent => {
+                        absent += 1;
+                        DamageKind::Data
+                    }
                     Claim::Outside => DamageKind::Map,
                 };
                 let offset = number.saturating_mul(CHUNK) + u64::from(extent.first) * BLOCK;
@@ -168,6 +177,7 @@ pub(crate) fn survey(reader: &Reader, mut claim: impl FnMut(Run) -> Claim) -> Su
                 }
             }
         });
+        *inconsistent += absent;
         let tie = ties.advance(id);
         let Some(record) = known else { return };
         if record.blocks != blocks {

@@ -48,6 +48,11 @@ pub trait Medium: Send + Sync {
 
     /// Makes created and deleted names durable.
     fn sync_names(&self) -> io::Result<()>;
+
+    /// Has the index a room of its own, set aside when the store was made, beyond which it cannot grow?
+    fn has_bounded_index(&self) -> bool {
+        false
+    }
 }
 
 /// One open file. Positions are bytes; there is no cursor, so all threads may use it at once.

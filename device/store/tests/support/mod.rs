@@ -7,12 +7,18 @@ use std::sync::Arc;
 
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{
-    DEVICE_MIN, DeviceMedium, DiskStore, FormatError, FormatOptions, Medium, Options, format,
+    DEVICE_MIN, DeviceMedium, DiskStore, FormatError, FormatOptions, Medium, MediumFile, Options, format,
 };
 
-/// Small caches, so that they turn over.
+/// Small caches, so that they turn over, and room in the index for some small objects.
 pub(crate) fn options() -> Options {
-    Options { record_cache: 8 << 10, index_cache: 0, discard_blocks_min: 4, ..Options::default() }
+    Options {
+        record_cache: 8 << 10,
+        index_cache: 0,
+        discard_blocks_min: 4,
+        inline_bytes_max: Some(3 << 10),
+        ..Options::default()
+    }
 }
 
 /// Small segments, so that objects lie in several.
@@ -64,5 +70,44 @@ pub(crate) fn seeds(usual: u64) -> Vec<u64> {
     match number("SEALSTONE_SEED") {
         Some(seed) => vec![seed],
         None => (1..=usual * number("SEALSTONE_SEEDS").unwrap_or(1)).collect(),
+    }
+}
+
+/// The index's file.
+pub(crate) const INDEX: &str = "index.redb";
+/// Its one table.
+pub(crate) const TABLE: redb::TableDefinition<'static, &[u8; 25], &[u8]> =
+    redb::TableDefinition::new("sealstone");
+
+/// The engine on the simulated disk, to write records that no store would write.
+pub(crate) struct Engine(Arc<dyn MediumFile>);
+
+impl Engine {
+    pub(crate) fn on(medium: &SimMedium) -> Self {
+        Self(medium.open(INDEX, false).unwrap())
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Engine")
+    }
+}
+
+impl redb::StorageBackend for Engine {
+    fn len(&self) -> std::io::Result<u64> {
+        self.0.length()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.0.read_at(offset, out)
+    }
+    fn set_len(&self, length: u64) -> std::io::Result<()> {
+        self.0.set_len(length)
+    }
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.0.sync()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.0.write_at(offset, data)
     }
 }

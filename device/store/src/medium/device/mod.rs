@@ -310,6 +310,10 @@ impl Inner {
 }
 
 impl Medium for DeviceMedium {
+    fn has_bounded_index(&self) -> bool {
+        true
+    }
+
     fn open(&self, name: &str, create: bool) -> io::Result<Arc<dyn MediumFile>> {
         let found = self.0.regions.read().find(name);
         let id = match found {

@@ -1,0 +1,168 @@
+//! Small objects in the index: the bytes of a first block in a record of their own, and not in a block of the medium.
+//!
+//! Does: choose which blocks go there; write, read and find their records. An inline block has a number in place of a
+//! block of the medium, and is shared, counted and let go as any other: it uses one block of the capacity, so that it
+//! can leave the index at any time.
+//! Contract: the bytes of a number change only where one object refers to it, in the step that changes its checksum.
+//! Truth: docs/design/store.md, "Small objects".
+
+use std::io;
+use std::sync::Arc;
+
+use super::pool::{Pool, is_inline, number_of};
+use super::read::{BadRead, Block};
+use super::record::{Rotten, Value, all_inline, inline_key, inline_length, sub_of};
+use super::stage::{Span, Stage, Stop};
+use super::superblock::Superblock;
+use super::survey::{Claim, among};
+use super::tree::{Cursor, Lost, Reader, Step};
+use super::{DiskStore, MAX_INLINE};
+use crate::medium::Medium;
+use crate::{BLOCK, StoreError};
+
+/// Which part of the capacity inline blocks may take of the index: where it grows with its file system,
+const SHARE: u64 = 16;
+/// and where it has a room of its own, which is a 16th of the device: the engine's pages are not all full, and attributes
+/// and the records of other objects need room, too.
+const SHARE_BOUNDED: u64 = 64;
+
+/// How much of the index inline blocks may take, in bytes.
+pub(crate) fn share(medium: &dyn Medium, superblock: &Superblock) -> u64 {
+    let part = if medium.has_bounded_index() { SHARE_BOUNDED } else { SHARE };
+    superblock.capacity_blocks * BLOCK / part
+}
+
+impl Stage<'_> {
+    /// Is an object of this length kept in the index?
+    pub(crate) fn may_be_inline(&self, length: u64) -> bool {
+        length <= self.store.options.inline_max.min(MAX_INLINE)
+    }
+
+    /// A place in the index for the first block, if the object is small and there is one.
+    pub(crate) fn place_inline(&mut self) -> Result<Option<Span>, Stop> {
+        let length = self.record.length;
+        if !self.may_be_inline(length) {
+            return Ok(None);
+        }
+        let slot = self.slot(0)?;
+        let shared = self.shared(&[slot]);
+        if let Some(place) = slot.place().filter(|place| shared == 0 && is_inline(*place))
+            && self.store.space.lock().inline.fits(Some(place), length)
+        {
+            return Ok(Some(Span { blocks: 0..1, place, in_place: true }));
+        }
+        let hole = u64::from(slot.place().is_none());
+        let Some(place) = self.take_inline(hole + shared, length)? else { return Ok(None) };
+        self.count(hole, 0);
+        Ok(Some(Span { blocks: 0..1, place, in_place: false }))
+    }
+
+    /// Notes the bytes of an inline block.
+    pub(crate) fn put_inline(&mut self, place: u64, block: &[u8]) {
+        let end = block.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        self.inline.insert(place, block[..end].into());
+    }
+
+    /// All bytes of a mapped block, as they are after what was done so far.
+    pub(crate) fn block_at(&self, block: u64, place: u64, sum: u32) -> Result<Block, StoreError> {
+        match self.inline.get(&place) {
+            Some(bytes) => Ok(padded(bytes)),
+            None => self.store.read_block(self.id, block, place, sum),
+        }
+    }
+
+    /// Adds the records of inline blocks to the changes: those that were written, and not those that are gone. Gives what
+    /// was written, with the lengths.
+    pub(crate) fn inline_records(&mut self) -> Vec<(u64, usize)> {
+        for run in self.spared.iter().filter(|run| is_inline(run.place)) {
+            for place in run.place..run.place + run.count {
+                self.inline.remove(&place);
+                self.changes.push((inline_key(place), None));
+            }
+        }
+        let written = std::mem::take(&mut self.inline);
+        let lengths = written.iter().map(|(place, bytes)| (*place, bytes.len())).collect();
+        let records =
+            written.into_iter().map(|(place, bytes)| (inline_key(place), Some(Value::Inline(bytes))));
+        self.changes.extend(records);
+        lengths
+    }
+}
+
+/// A block that begins with these bytes.
+fn padded(bytes: &[u8]) -> Block {
+    let mut block = [0; BLOCK as usize];
+    block[..bytes.len()].copy_from_slice(bytes);
+    block
+}
+
+impl DiskStore {
+    /// As `read_slice`, of an inline block.
+    pub(crate) fn read_inline(
+        &self,
+        place: u64,
+        sums: &[u32],
+        from: u64,
+        into: &mut [u8],
+    ) -> Result<(), BadRead> {
+        let found =
+            self.index.get(&inline_key(place)).map_err(|error| BadRead::Io(io::Error::other(error), 0))?;
+        let bytes: Arc<[u8]> = match found {
+            Some(Ok(Value::Inline(bytes))) => bytes,
+            Some(Ok(_) | Err(Rotten)) | None => return Err(BadRead::Sum(0)),
+        };
+        let block = padded(&bytes);
+        if crate::crc::crc32c(&block) != sums[0] {
+            return Err(BadRead::Sum(0));
+        }
+        into.copy_from_slice(&block[from as usize..][..into.len()]);
+        Ok(())
+    }
+}
+
+/// The records of inline blocks, as the walk at open finds them.
+pub(crate) struct Inline {
+    /// By number: 0 if there is no record, 1 if it is rotten, else the length of its bytes and 2.
+    found: Vec<u16>,
+    /// Keys that could not be seen.
+    lost: Vec<Lost>,
+}
+
+impl Inline {
+    /// Walks over all of them, of which there may be `numbers_max`.
+    pub(crate) fn survey(reader: &Reader, numbers_max: u64) -> Self {
+        let (first, last) = all_inline();
+        let (mut found, mut lost) = (Vec::new(), Vec::new());
+        let mut cursor = Cursor::new(reader, first, last);
+        while let Some(step) = cursor.current() {
+            match step {
+                Step::Lost(piece) => lost.push(piece),
+                Step::Record(key, value) => {
+                    let number = sub_of(key);
+                    if number < numbers_max {
+                        if found.len() as u64 <= number {
+                            found.resize(number as usize + 1, 0);
+                        }
+                        found[number as usize] = inline_length(key, value).map_or(1, |length| length + 2);
+                    }
+                }
+            }
+            cursor.pass();
+        }
+        Self { found, lost }
+    }
+
+    /// A block refers to this record.
+    pub(crate) fn claim(&self, place: u64, pool: &mut Pool) -> Claim {
+        let key = inline_key(place);
+        match self.found.get(number_of(place) as usize).copied().unwrap_or(0) {
+            0 if among(&self.lost, &key, &key).next().is_some() => Claim::Lost,
+            0 => Claim::Absent,
+            1 => Claim::Lost,
+            length => {
+                pool.set(place, usize::from(length - 2));
+                Claim::Taken
+            }
+        }
+    }
+}
