@@ -16,7 +16,9 @@ use sealstone_store::{DiskStore, FileMedium, FormatOptions, MAX_INLINE, ObjectSt
 
 const WRITERS: u64 = 16;
 const TURN: Duration = Duration::from_millis(700);
-const LENGTHS: [usize; 5] = [64, 512, 1024, 2048, 4000];
+const LENGTHS: [usize; 3] = [512, 1024, 2048];
+/// Objects that are read so often that all of them stay in memory.
+const HOT: u64 = 1000;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -38,7 +40,7 @@ fn main() -> Result<(), Failure> {
             }
         }
         let mut disk = [0, 0];
-        let mut cold = [Vec::new(), Vec::new()];
+        let (mut cold, mut hot) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
         for at in [0, 1] {
             let before = sides[at].bytes_on_disk()?;
             sides[at].fill(objects, length)?;
@@ -47,15 +49,17 @@ fn main() -> Result<(), Failure> {
         for round in 0..rounds as u64 {
             for at in [0, 1] {
                 cold[at].push(sides[at].reads(objects, length, round)?);
+                hot[at].push(sides[at].reads(HOT, length, round)?);
             }
         }
         println!(
-            "{{\"length\":{length},\"durable_puts_per_s\":{{\"one\":{},\"sixteen\":{}}},\"bytes_on_disk\":{{\"blocks\":{},\"index\":{}}},\"reads_per_s\":{}}}",
+            "{{\"length\":{length},\"durable_puts_per_s\":{{\"one\":{},\"sixteen\":{}}},\"bytes_on_disk\":{{\"blocks\":{},\"index\":{}}},\"reads_per_s\":{{\"all\":{},\"hot\":{}}}}}",
             pair(&one),
             pair(&many),
             disk[0],
             disk[1],
             pair(&cold),
+            pair(&hot),
         );
     }
     Ok(())

@@ -27,7 +27,7 @@ fn id(object: u64) -> ObjectId {
 
 /// Every third object is small.
 fn content(object: u64, round: u8) -> Vec<u8> {
-    let length = if object % 3 == 0 { 60 } else { 5000 };
+    let length = if object.is_multiple_of(3) { 60 } else { 5000 };
     vec![object as u8 ^ round; length + object as usize]
 }
 

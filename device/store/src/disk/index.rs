@@ -30,6 +30,9 @@ const TABLE: TableDefinition<'static, &[u8; 25], &[u8]> = TableDefinition::new(N
 /// What a change costs in memory beside its value, about, in bytes.
 const ENTRY: usize = 72;
 
+/// Part of the memory for records that bytes of small objects have.
+const INLINE_PART: usize = 4;
+
 /// Changes of one group: key to new value, or `None` for removed.
 #[derive(Default)]
 pub(crate) struct Overlay {
@@ -143,6 +146,8 @@ impl Drop for Held {
 pub(crate) struct Index {
     layers: RwLock<Layers>,
     cache: Cache,
+    /// Bytes of small objects have a part of the memory of their own: many of them would drive out what leads to them.
+    inline: Cache,
     engine: RwLock<Engine>,
     pages: Arc<Pages>,
     stopped: Arc<AtomicBool>,
@@ -201,7 +206,12 @@ impl Index {
         // Of a store that is written to, this is old tomorrow.
         let incomplete = incomplete.filter(|_| !writable);
         let (layers, engine) = (RwLock::default(), RwLock::new(engine));
-        Ok(Self { layers, cache: Cache::new(cache), engine, pages, stopped, incomplete })
+        let (inline, cache) = (Cache::new(cache / INLINE_PART), Cache::new(cache - cache / INLINE_PART));
+        Ok(Self { layers, cache, inline, engine, pages, stopped, incomplete })
+    }
+
+    fn cache(&self, key: &Key) -> &Cache {
+        if is_inline_key(key) { &self.inline } else { &self.cache }
     }
 
     /// May a record of this key be there, if its page is lost?
@@ -247,7 +257,7 @@ impl Index {
                 return Ok(value.clone().map(Ok));
             }
         }
-        if let Some(value) = self.cache.get(key) {
+        if let Some(value) = self.cache(key).get(key) {
             return Ok(value.map(Ok));
         }
         let found = self.try_read(
@@ -266,7 +276,7 @@ impl Index {
             Some(Err(Rotten)) => Ok(Some(Err(Rotten))),
             found => {
                 let value = found.and_then(Result::ok);
-                self.cache.put(*key, value.clone());
+                self.cache(key).put(*key, value.clone());
                 Ok(value.map(Ok))
             }
         }
@@ -378,7 +388,7 @@ impl Index {
     pub(crate) fn settle(&self, group: &Overlay) {
         let mut layers = self.layers.write();
         for (key, value) in &group.changes {
-            self.cache.put(*key, value.clone());
+            self.cache(key).put(*key, value.clone());
         }
         layers.committing = None;
     }
