@@ -1,7 +1,7 @@
-//! What small objects cost in the index and in blocks: `small [FOLDER] [OBJECTS] [ROUNDS]`.
+//! What small objects cost in the index and in blocks: `small [FOLDER] [OBJECTS] [ROUNDS] [LENGTH]`.
 //!
 //! Prints one JSON object for each length: durable puts a second of 1 and of 16 writers, bytes on disk for each object,
-//! reads a second. In two stores that take turns: one that keeps small objects in the index, and one that does not.
+//! reads a second (of all, and of few), time to open. In two stores that take turns: one that keeps small objects in the index, and one that does not.
 #![allow(clippy::print_stdout, reason = "an example that prints what it measured")]
 
 use std::os::unix::fs::MetadataExt;
@@ -16,6 +16,7 @@ use sealstone_store::{DiskStore, FileMedium, FormatOptions, MAX_INLINE, ObjectSt
 
 const WRITERS: u64 = 16;
 const TURN: Duration = Duration::from_millis(700);
+/// Bytes of an object, unless one length is given as the last argument.
 const LENGTHS: [usize; 3] = [512, 1024, 2048];
 /// Objects that are read so often that all of them stay in memory.
 const HOT: u64 = 1000;
@@ -28,7 +29,9 @@ fn main() -> Result<(), Failure> {
     let folder = arguments.next().map_or_else(|| scratch.path().to_path_buf(), PathBuf::from);
     let objects: u64 = arguments.next().map_or(Ok(100_000), |text| text.parse())?;
     let rounds: usize = arguments.next().map_or(Ok(5), |text| text.parse())?;
-    for length in LENGTHS {
+    let lengths =
+        arguments.next().map_or(Ok(LENGTHS.to_vec()), |text| text.parse().map(|length| vec![length]))?;
+    for length in lengths {
         let [blocks, index] = [0, MAX_INLINE].map(|inline_max| Side::new(&folder, inline_max, objects));
         let sides = [blocks?, index?];
         let mut one = [Vec::new(), Vec::new()];
@@ -52,14 +55,26 @@ fn main() -> Result<(), Failure> {
                 hot[at].push(sides[at].reads(HOT, length, round)?);
             }
         }
+        let ways = sides.map(|side| (side.folder, side.options));
+        let mut opened = [Vec::new(), Vec::new()];
+        for _ in 0..rounds {
+            for at in [0, 1] {
+                let (folder, options) = &ways[at];
+                let start = Instant::now();
+                let store = DiskStore::open(Arc::new(FileMedium::open(folder)?), options.clone())?;
+                opened[at].push(start.elapsed().as_secs_f64() * 1000.0);
+                drop(store);
+            }
+        }
         println!(
-            "{{\"length\":{length},\"durable_puts_per_s\":{{\"one\":{},\"sixteen\":{}}},\"bytes_on_disk\":{{\"blocks\":{},\"index\":{}}},\"reads_per_s\":{{\"all\":{},\"hot\":{}}}}}",
+            "{{\"length\":{length},\"durable_puts_per_s\":{{\"one\":{},\"sixteen\":{}}},\"bytes_on_disk\":{{\"blocks\":{},\"index\":{}}},\"reads_per_s\":{{\"all\":{},\"hot\":{}}},\"open_ms\":{}}}",
             pair(&one),
             pair(&many),
             disk[0],
             disk[1],
             pair(&cold),
             pair(&hot),
+            pair(&opened),
         );
     }
     Ok(())
@@ -80,6 +95,7 @@ fn middle(values: &[f64]) -> f64 {
 
 struct Side {
     folder: PathBuf,
+    options: Options,
     store: DiskStore,
 }
 
@@ -94,7 +110,7 @@ impl Side {
         let medium = FileMedium::open(&folder)?;
         format(&medium, &FormatOptions::new((objects * 8192).max(1 << 30), [7; 16]))?;
         let options = Options { inline_max, inline_bytes_max: Some(u64::MAX >> 1), ..Options::default() };
-        Ok(Self { store: DiskStore::open(Arc::new(medium), options)?, folder })
+        Ok(Self { store: DiskStore::open(Arc::new(medium), options.clone())?, folder, options })
     }
 
     /// New objects, made durable one by one, by so many threads: each second.
