@@ -190,18 +190,16 @@ async fn a_bit_flipped_on_the_way_is_never_handed_on() {
     let world = World::new(1).await;
     let bytes = content(400_000);
     put(&world.client(Tuning::default()).await, "/file", &bytes).await.unwrap();
-    let mut refused = 0;
     for at in [3_000, 50_001, 200_000, 399_999] {
         let client = world.client(Tuning::default()).await;
         world.faults.next([Some(Fault::FlipRead(at))]);
         match get(&client, "/file").await {
-            // It struck a header: the connection was given up and made anew.
+            // Read once more: over another connection where it struck a header, else with FUA.
             Ok(back) => assert!(back == bytes, "{at}"),
-            Err(ClientError::Device { error: OsdError::IntegrityFailure(_), .. }) => refused += 1,
+            Err(ClientError::Device { error: OsdError::IntegrityFailure(_), .. }) => {}
             Err(error) => panic!("{at}: {error}"),
         }
     }
-    assert!(refused >= 3, "{refused}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -112,7 +112,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   sealstone mds keys reseal --data /srv/mds --new-passphrase-file mds.passphrase
-  sealstone mds keys reseal --data /srv/mds --passphrase-file mds.passphrase --new-key /etc/sealstone/mds.key
+  sealstone mds keys reseal --data /srv/mds --passphrase-file mds.phrase --new-key mds.key
 Without a --new… option it is the key file in the server's folder.")]
     Reseal {
         /// Folder of the server.
