@@ -57,6 +57,7 @@ pub static TARGETS: &[Target] = &[
     login::CLIENT,
     login::RESUME,
     seal::KEYSTORE,
+    seal::METHOD_CIPHER,
     seal::GATE,
     seal::DATA_OUT,
     seal::REPLY,

@@ -50,6 +50,8 @@ const OTHERS: &[&str] = &[
     "device::DataDir::open",
     "osd::ObjectValues::entries",
     "scsi::spc::flat_lun",
+    "seal::KeyHierarchy::put_partition",
+    "seal::mceliece::reveal",
     "seal::sense::response_icv_field",
     "seal::sense::good_carrier",
     "mds-protocol::Name::new",

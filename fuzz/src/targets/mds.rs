@@ -9,10 +9,10 @@ use sealstone_mds_protocol::login::{
 use sealstone_mds_protocol::{
     Access, AccountKind, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceId,
     DevicePin, DeviceProblem, DeviceState, DirEntry, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath,
-    FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle, Holder, InodeId, IntentId, KeyLevel,
-    KeyPlace, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, ProblemKind,
-    REQUESTS, RESPONSES, Request, Response, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User,
-    UserName, Wire, Writer, decode_message, frame,
+    FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle, Holder, InodeId, IntentId, KeyInfo, KeyLevel,
+    KeyPlace, KeyUse, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind,
+    ProblemKind, REQUESTS, RESPONSES, Request, Response, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text,
+    User, UserName, Wire, Writer, decode_message, frame,
 };
 use sealstone_osd::ObjectId;
 
@@ -400,6 +400,21 @@ pub(crate) fn responses() -> Vec<Response> {
         Response::Members { members: vec![user("bob"); 2], more: false },
         Response::Invitation { code, expires_ms: 5 },
         Response::Holders { holders: vec![holder; 2], complete: true },
+        Response::Keys {
+            keys: vec![KeyInfo {
+                device: DeviceId(1),
+                level: KeyLevel::Working,
+                partition: 1 << 16,
+                version: 3,
+                identifier: Some([7; 7]),
+                set_ms: 1,
+                dead_ms: 2,
+                usage: KeyUse::Current,
+                credentials: 9,
+            }],
+            next: Some(KeyPlace { device: DeviceId(1), partition: None }),
+        },
+        Response::KeyProgress { open: 3, stuck: 1, changed: 2 },
     ]
 }
 

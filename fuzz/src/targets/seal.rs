@@ -13,6 +13,7 @@ use sealstone_osd::{
 use sealstone_scsi::{Sense, SenseKey, additional};
 use sealstone_seal::cover::Place;
 use sealstone_seal::icv::DataInCounts;
+use sealstone_seal::mceliece::{Parameters, PrivateKey, PublicKey};
 use sealstone_seal::{
     Admitted, AlgorithmSlots, Credential, Facts, Gate, GatePolicy, Hash, InitialKey, KeyHierarchy, Nexus,
     NonceLimits, ObjectFacts, Parts, Random, Reply, Request, SecurityToken, Signed, Signer, sense,
@@ -93,6 +94,52 @@ pub(crate) const KEYSTORE: Target = Target {
         "seal::KeyHierarchy::decode_top",
         "seal::KeyHierarchy::put_partition",
     ],
+};
+
+/// A public key, or one of ours and a CDB that says that it is concealed.
+fn method_cipher(input: &[u8]) {
+    if let Ok(key) = PublicKey::parse(input) {
+        assert_eq!(key.encode(), input);
+    }
+    let mut chance = |into: &mut [u8]| into.fill(0x35);
+    let (which, cdb) = input.split_first().unwrap_or((&0, &[]));
+    let parameters = Parameters::ALL[usize::from(*which) % Parameters::ALL.len()];
+    let mut state = 1_u64;
+    let mut drawn = |into: &mut [u8]| {
+        for byte in into {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *byte = (state >> 56) as u8;
+        }
+    };
+    // A pair of the smallest code is drawn at once; the larger ones would be all that is done here.
+    let key =
+        PrivateKey::generate(if parameters.length() > 31 { Parameters::H3 } else { parameters }, &mut drawn);
+    let mut cdb = cdb.to_vec();
+    let before = cdb.clone();
+    if key.reveal(&mut cdb).is_err() {
+        assert_eq!(cdb, before);
+    }
+    if key.public().conceal(&mut cdb, &mut chance).is_ok() {
+        key.reveal(&mut cdb).expect("what we concealed");
+    }
+}
+
+fn method_cipher_seeds() -> Vec<Vec<u8>> {
+    let mut concealed = vec![0; 237];
+    (concealed[2], concealed[81]) = (0x80, 2);
+    let mut key = vec![1, 0, 7, 0, 4];
+    key.extend([0x80, 0x40, 0x20, 0x10]);
+    vec![concealed, key]
+}
+
+pub(crate) const METHOD_CIPHER: Target = Target {
+    name: "seal-method-cipher",
+    about: "public keys and concealed CDBs of the ESM paper; what is refused stays as it was",
+    run: method_cipher,
+    seeds: method_cipher_seeds,
+    cost: 60,
+    quarantine: None,
+    covers: &["seal::PublicKey::parse", "seal::mceliece::reveal"],
 };
 
 /// The objects of a device.

@@ -432,7 +432,7 @@ mod tests {
             secret_of(folder, &unlock).err()
         };
         // Memory of 2^30 KiB and more, 2^24 passes, and none at all.
-        for (at, value) in [(9, 0x40), (13, 1), (16, 0), (12, 0)] {
+        for (at, value) in [(9, 0x40), (13, 1), (16, 0), (10, 0)] {
             let refused = asks(at, value);
             assert!(
                 matches!(refused, Some(KeystoreError::Stretch(_) | KeystoreError::WrongPassphrase(_))),

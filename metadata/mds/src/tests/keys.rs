@@ -45,7 +45,7 @@ impl Osd {
 
     fn perform(&mut self, step: &KeyStep, now_ms: u64) -> StepOutcome {
         self.commands += 1;
-        let version = step.credential.capability.parse().unwrap().key_version;
+        let version = step.credential.capability.clear().unwrap().key_version;
         let command = match &step.action {
             KeyAction::SetKey(set) => Command::SetKey(*set),
             KeyAction::ExchangeSeeds { set, .. } | KeyAction::ChangeMaster { set, .. } => {
