@@ -306,7 +306,7 @@ impl Source {
         });
         self.number += 1;
         let opened = opened.map_err(|_| BackupError::Damaged { path: self.path.clone(), frame: at })?;
-        if self.done && !self.input.by_ref().bytes().next().is_none_or(|byte| byte.is_err()) {
+        if self.done && self.input.by_ref().bytes().next().is_some_and(|byte| byte.is_ok()) {
             return Err(BackupError::Damaged { path: self.path.clone(), frame: at + 1 });
         }
         Ok(Some(opened))

@@ -87,7 +87,8 @@ impl Housekeeper {
     /// Prepares the devices that were added: makes their partition, reads their capacity, takes them into use.
     pub async fn prepare_devices(&self) {
         for (device, state) in self.mds.devices() {
-            if state != DeviceState::Joining {
+            // Why its keys are not ours yet is told by whoever changes them.
+            if state != DeviceState::Joining || !self.mds.keys_ready(device.id) {
                 continue;
             }
             match self.prepare(&device).await {
@@ -102,9 +103,6 @@ impl Housekeeper {
 
     /// Capacity is the last thing that a device is asked for before it is in use: its keys are ours by then.
     async fn prepare(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
-        if !self.mds.keys_ready(device.id) {
-            return Err(DeviceError::Refused("its keys are not set yet".to_owned()));
-        }
         self.measure(device).await?;
         self.blocking(|mds| mds.device_prepared(device.id)).map_err(store_failed)
     }

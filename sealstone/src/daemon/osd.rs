@@ -291,7 +291,7 @@ impl OsdDaemon {
             ..Options::default()
         };
         // Checked before the log is opened, so that a wrong folder stays untouched.
-        sealstone_device::DataDir::open(data).map_err(|error| boot_failure(error.into(), data))?;
+        DataDir::open(data).map_err(|error| boot_failure(error.into(), data))?;
         let audit = AuditLog::open(&data.join(AUDIT_FILE))?;
         let audit_state = audit.state();
         let audit = Arc::new(audit);

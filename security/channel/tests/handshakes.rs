@@ -1,5 +1,7 @@
 //! Who gets a channel, and who does not.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;

@@ -44,7 +44,7 @@ impl CookieJar {
         wait_ms: u32,
         now_ms: u64,
     ) -> [u8; COOKIE_BYTES] {
-        if !self.current.as_ref().is_some_and(|key| now_ms.wrapping_sub(key.since_ms) < KEY_LIFE_MS) {
+        if self.current.as_ref().is_none_or(|key| now_ms.wrapping_sub(key.since_ms) >= KEY_LIFE_MS) {
             let id = self.current.as_ref().map_or(0, |key| key.id.wrapping_add(1));
             let mut key = CookieKey { id, key: [0; 32], since_ms: now_ms };
             rng.fill_bytes(&mut key.key);

@@ -253,10 +253,10 @@ fn the_standards_exchange_is_one_mac_over_secret_and_system_id() {
 #[test]
 fn the_last_bit_of_a_seed_does_not_choose_the_keys() {
     let parent = GenerationKey::new(&[7; 20]).unwrap();
-    let even = hierarchy::derive_pair::<RustCrypto>(Hash::Sha1, &parent, &[0x10; 20]);
+    let even = derive_pair::<RustCrypto>(Hash::Sha1, &parent, &[0x10; 20]);
     let mut seed = [0x10; 20];
     seed[19] |= 1;
-    let odd = hierarchy::derive_pair::<RustCrypto>(Hash::Sha1, &parent, &seed);
+    let odd = derive_pair::<RustCrypto>(Hash::Sha1, &parent, &seed);
     assert!(ct_eq(even.generation.expose(), odd.generation.expose()));
     assert!(ct_eq(even.authentication.expose(), odd.authentication.expose()));
     assert!(!ct_eq(even.generation.expose(), even.authentication.expose()));

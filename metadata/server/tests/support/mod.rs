@@ -21,6 +21,7 @@ use sealstone_mds_protocol::{
 use sealstone_mds_server::{
     ALPN, Capacity, DeviceError, DeviceFuture, Devices, Environment, InitReport, Limits, Server, init, open,
 };
+use sealstone_osd::cdb::KeyToSet;
 use sealstone_osd::{ObjectId, Permissions};
 use sealstone_seal::Credential;
 use sha2::{Digest, Sha256};
@@ -36,6 +37,8 @@ pub struct FakeDevices {
     pub removed: Mutex<Vec<(u32, ObjectId)>>,
     pub silent: Mutex<BTreeSet<u32>>,
     pub urls: Mutex<BTreeMap<u32, String>>,
+    /// Names of the keys that were set, by device, partition and attribute.
+    pub key_names: Mutex<BTreeMap<(u32, u64, u32), [u8; 7]>>,
 }
 
 impl FakeDevices {
@@ -73,8 +76,26 @@ impl Devices for FakeDevices {
                     self.partitions.lock().insert((device.id.0, *partition));
                     StepOutcome::Done
                 }
-                KeyAction::Identifiers { ids, .. } => StepOutcome::Identifiers(vec![None; ids.len()]),
-                KeyAction::SetKey(_) | KeyAction::ChangeMaster { .. } => StepOutcome::Done,
+                KeyAction::Identifiers { object, ids } => {
+                    let names = self.key_names.lock();
+                    let name = |number| {
+                        names.get(&(device.id.0, object.partition, number)).map(|name| name.to_vec())
+                    };
+                    StepOutcome::Identifiers(ids.iter().map(|id| name(id.number)).collect())
+                }
+                KeyAction::SetKey(set) => {
+                    let number = match set.key {
+                        KeyToSet::Root => 0x7FFE,
+                        KeyToSet::Partition => 0x7FFF,
+                        KeyToSet::Working(version) => 0x8000 + u32::from(version),
+                    };
+                    self.key_names.lock().insert((device.id.0, set.partition, number), set.identifier);
+                    StepOutcome::Done
+                }
+                KeyAction::ChangeMaster { set, .. } => {
+                    self.key_names.lock().insert((device.id.0, 0, 0x7FFD), set.identifier);
+                    StepOutcome::Done
+                }
             })
         })
     }

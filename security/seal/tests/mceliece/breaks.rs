@@ -4,7 +4,7 @@ use sealstone_seal::mceliece::PublicKey;
 
 /// Decrypts with the public key alone. Every Hamming code decodes by any of its check matrices: their columns all
 /// differ, so the syndrome of one wrong bit names it, whatever the private form of the code was.
-pub struct Breaker {
+pub(crate) struct Breaker {
     length: usize,
     /// Columns of a check matrix, one for each bit of a code word.
     checks: Vec<u128>,
@@ -14,7 +14,7 @@ pub struct Breaker {
 
 impl Breaker {
     /// O(K²·N) once.
-    pub fn new(public: &PublicKey) -> Self {
+    pub(crate) fn new(public: &PublicKey) -> Self {
         let (length, dimension) = (public.parameters().length(), public.parameters().dimension());
         // Reduced row echelon form, with the combination of rows that made each row beside it.
         let mut rows: Vec<(u128, u128)> =
@@ -47,7 +47,7 @@ impl Breaker {
     }
 
     /// The message of a code word with at most one wrong bit.
-    pub fn decrypt(&self, mut word: u128) -> Option<u128> {
+    pub(crate) fn decrypt(&self, mut word: u128) -> Option<u128> {
         let set = |word: u128| (0..self.length).filter(move |at| word >> at & 1 != 0);
         let syndrome = set(word).fold(0, |sum, at| sum ^ self.checks[at]);
         if syndrome != 0 {
@@ -60,7 +60,7 @@ impl Breaker {
 }
 
 /// What has to be added to a code word so that its message changes in these bits; nothing is decrypted for it.
-pub fn difference(public: &PublicKey, message_bits: u128) -> u128 {
+pub(crate) fn difference(public: &PublicKey, message_bits: u128) -> u128 {
     let rows = public.rows().iter().enumerate();
     rows.filter(|(at, _)| message_bits >> at & 1 != 0).fold(0, |sum, (_, row)| sum ^ row)
 }
