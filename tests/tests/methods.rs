@@ -17,10 +17,11 @@ fn there_and_back(system: &System, method: &str) {
     assert!(system.run(&["cat", &path]).ok().stdout == bytes, "{method}");
 }
 
-/// Inside TLS the channel protects what the method does not, so no flag is needed at the device.
+/// Inside TLS what CAPKEY signs is the channel's own token. A device's partitions ask for CMDRSP by default there too.
 #[test]
 fn inside_tls_a_client_works_by_the_channels_token() {
-    let system = System::start_with_mds(2, "1G", &[], &["--method-floor", "capkey"]);
+    let system = System::start_with_mds(2, "1G", &["--insecure-capkey"], &["--method-floor", "capkey"]);
+    assert!(system.osd(0).ready()["pin"].is_string(), "clients speak TLS");
     there_and_back(&system, "capkey");
     // The metadata server's floor still holds.
     there_and_back(&system, "nosec");
@@ -51,8 +52,8 @@ fn with_insecure_nosec_a_client_works_unprotected() {
 fn a_device_has_a_floor_of_its_own() {
     let system = System::start_with_mds(1, "1G", &["--metrics", "127.0.0.1:0"], &["--method-floor", "nosec"]);
     there_and_back(&system, "cmdrsp");
-    // Without TLS the floor is CMDRSP, inside of it CAPKEY.
-    for (method, tls) in [("nosec", "off"), ("nosec", "required"), ("capkey", "off")] {
+    for (method, tls) in [("nosec", "off"), ("nosec", "required"), ("capkey", "off"), ("capkey", "required")]
+    {
         let weak = ["--device-tls", tls];
         let put = [&["put", "--method", method, "-", "/weak"], &weak[..]].concat();
         let put: Ended = run_with_input(system.command(&put), b"weak");
@@ -61,7 +62,6 @@ fn a_device_has_a_floor_of_its_own() {
         system.run(&cat).fails(3).says(&["access denied"]);
         system.run(&["stat", "/weak"]).fails(4);
     }
-    there_and_back(&system, "capkey");
     let page = get(system.osd(0).field("metrics"), "/metrics").1;
     assert!(page.contains("sealstone_osd_denials_total{"), "refusals are counted: {page}");
 }
