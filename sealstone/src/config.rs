@@ -254,7 +254,7 @@ options! {
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     conceal_method: bool, "SEALSTONE_MDS_CONCEAL_METHOD", "false";
     /// Weakest security method that clients are given credentials for; what they ask for is raised to it. Devices accept
-    /// capkey inside TLS, and otherwise, as nosec, only if they were started with an --insecure flag.
+    /// weaker ones than cmdrsp only if they were started with an --insecure flag.
     [value_enum]
     method_floor: MethodName, "SEALSTONE_MDS_METHOD_FLOOR", "\"cmdrsp\"";
 }

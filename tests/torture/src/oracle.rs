@@ -480,7 +480,11 @@ mod tests {
             let lost = one.settle(state.clone());
             match moment {
                 0..3 => assert!(lost.is_err(), "{moment} was durable"),
-                _ => assert_eq!(lost, Ok(states.len() - 1 - moment), "{moment}"),
+                // Two moments may look the same: the later one is taken.
+                _ => {
+                    let taken = states.len() - 1 - lost.expect("it was there");
+                    assert!(taken >= moment && states[taken] == *state, "{moment}");
+                }
             }
             if moment >= 3 {
                 assert_eq!(one.now(), state);
