@@ -9,6 +9,7 @@
 extern crate alloc;
 
 pub mod login;
+pub mod paper;
 
 mod error;
 mod frame;

@@ -9,6 +9,8 @@
 
 extern crate alloc;
 
+pub mod paper;
+
 mod channel;
 mod client;
 mod code;

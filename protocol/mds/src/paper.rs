@@ -1,0 +1,587 @@
+//! Profile 0: the messages of the paper's login, types 01h to 10h. Insecure by design; the modern profile is the default.
+//!
+//! Does: header, shapes, and a bound on every field, checked before memory is reserved. Does not: any cryptography;
+//! `sealstone-login::paper` does.
+//! Contract: a header of the other profile is refused before its body is read: profiles are chosen by the listener and
+//! never negotiated.
+//! Truth: docs/standards/paper-login.md; docs/design/security.md 2.2.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::frame::{BODY_MAX, FRAME_VERSION, HEADER_BYTES, MAGIC};
+use crate::login::SessionId;
+use crate::name::UserName;
+use crate::wire::{Reader, Text, Wire, WireError, Writer, code, record};
+
+/// Frames of the paper's profile.
+pub const PROFILE_PAPER: u8 = 0;
+/// Bytes of a cookie: the first of a SHA-1.
+pub const COOKIE_BYTES: usize = 8;
+/// Bytes of a nonce at least.
+pub const NONCE_MIN: usize = 16;
+/// Bytes of a nonce at most.
+pub const NONCE_MAX: usize = 64;
+/// Bytes of an identity at most.
+pub const IDENTITY_MAX: usize = 64;
+/// Bytes of a public value at most: group 14.
+pub const ELEMENT_MAX: usize = 256;
+/// Pairs in a list of offers at most; there are seven.
+pub const OFFERS_MAX: usize = 16;
+/// Bytes of a signature or proof at most: HMAC-SHA256.
+pub const MAC_MAX: usize = 32;
+/// Bytes of a body before somebody is logged in at most; the longest, RESP in group 14, has 684.
+pub const LOGIN_BODY_MAX: usize = 1_024;
+/// What a record adds to its content at most: number 8, IV 16, padding 16, check value 32.
+pub const RECORD_OVERHEAD_MAX: usize = 72;
+
+/// ID(M) of a server of ours.
+pub const SERVER_IDENTITY: &[u8] = b"mds";
+/// ID(C) of a client of ours.
+pub const CLIENT_IDENTITY: &[u8] = b"client";
+
+/// A cookie: eight bytes of a hash over an address and the passphrase's key.
+pub type Cookie = [u8; COOKIE_BYTES];
+/// An end's name for itself; opaque bytes.
+pub type Identity = Bytes<1, IDENTITY_MAX>;
+/// N_c or N_m.
+pub type Nonce = Bytes<NONCE_MIN, NONCE_MAX>;
+/// g^x or g^y, as long as the prime.
+pub type Element = Bytes<1, ELEMENT_MAX>;
+/// A signature (HMAC under k_i), or a proof of a session.
+pub type Proof = Bytes<1, MAC_MAX>;
+
+/// `MIN` to `MAX` bytes, on the wire as `lv16`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes<const MIN: usize, const MAX: usize>(Vec<u8>);
+
+impl<const MIN: usize, const MAX: usize> Bytes<MIN, MAX> {
+    /// Checks the length.
+    ///
+    /// # Errors
+    /// `TooLong`; `Malformed` for fewer than `MIN`.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, WireError> {
+        let bytes = bytes.into();
+        match bytes.len() {
+            length if length > MAX => Err(WireError::TooLong { limit: MAX }),
+            length if length < MIN => Err(WireError::Malformed("short field")),
+            _ => Ok(Self(bytes)),
+        }
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl<const MIN: usize, const MAX: usize> fmt::Debug for Bytes<MIN, MAX> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl<const MIN: usize, const MAX: usize> Wire for Bytes<MIN, MAX> {
+    fn put(&self, out: &mut Writer) {
+        out.lv16(&self.0);
+    }
+
+    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Self::new(input.lv16(MAX)?)
+    }
+}
+
+/// EHAO or EHAS: pairs of a class (1 encryption, 2 hash, 3 authentication) and an algorithm of it. Codes that nobody
+/// knows are kept: an offer may hold what its reader passes over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offers(Vec<(u8, u8)>);
+
+impl Offers {
+    /// Checks the number of pairs.
+    ///
+    /// # Errors
+    /// `TooLong` above [`OFFERS_MAX`], `Malformed` for none.
+    pub fn new(pairs: impl Into<Vec<(u8, u8)>>) -> Result<Self, WireError> {
+        let pairs = pairs.into();
+        match pairs.len() {
+            0 => Err(WireError::Malformed("list of algorithms")),
+            count if count > OFFERS_MAX => Err(WireError::TooLong { limit: OFFERS_MAX }),
+            _ => Ok(Self(pairs)),
+        }
+    }
+
+    /// The pairs, in the order of preference of whoever made the list.
+    #[must_use]
+    pub fn pairs(&self) -> &[(u8, u8)] {
+        &self.0
+    }
+
+    /// The pairs as they are signed: two bytes each.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.0.iter().flat_map(|&(class, algorithm)| [class, algorithm]).collect()
+    }
+}
+
+impl Wire for Offers {
+    fn put(&self, out: &mut Writer) {
+        out.lv16(&self.to_bytes());
+    }
+
+    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let bytes = input.lv16(2 * OFFERS_MAX).map_err(|error| match error {
+            WireError::TooLong { .. } => WireError::TooLong { limit: OFFERS_MAX },
+            other => other,
+        })?;
+        let (pairs, []) = bytes.as_chunks::<2>() else {
+            return Err(WireError::Malformed("list of algorithms"));
+        };
+        Self::new(pairs.iter().map(|&[class, algorithm]| (class, algorithm)).collect::<Vec<_>>())
+    }
+}
+
+code! {
+    /// What a frame of this profile carries.
+    pub enum PaperType: u8 as "message type" {
+        /// Conservative mode: the client asks for the server's cookie first.
+        CookieRequest = 0x01,
+        /// The server's cookie.
+        CookieResponse = 0x02,
+        /// The client's half of the exchange, signed.
+        Init = 0x03,
+        /// The server's half.
+        Response = 0x04,
+        /// The client has seen the server's half.
+        Confirm = 0x05,
+        /// The session; a record.
+        SessionOk = 0x06,
+        /// The client ends its session; a record.
+        Logout = 0x07,
+        /// The server has ended it; a record.
+        LogoutOk = 0x08,
+        /// A client goes on with a session on a new connection; ours, not the paper's.
+        Continue = 0x09,
+        /// The server's half of that.
+        ContinueOk = 0x0A,
+        /// A step was refused.
+        Error = 0x0E,
+        /// A request or its response; a record.
+        Data = 0x10,
+    }
+}
+
+impl PaperType {
+    /// Is the body a record under the session's keys?
+    #[must_use]
+    pub const fn is_record(self) -> bool {
+        matches!(self, Self::SessionOk | Self::Logout | Self::LogoutOk | Self::Data)
+    }
+
+    /// Bytes of a body of this type at most.
+    #[must_use]
+    pub const fn body_max(self) -> usize {
+        match self {
+            Self::Data => BODY_MAX + RECORD_OVERHEAD_MAX,
+            _ => LOGIN_BODY_MAX,
+        }
+    }
+}
+
+/// A checked header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PaperHeader {
+    /// What the body is.
+    pub kind: PaperType,
+    /// Bytes that follow, at most [`PaperType::body_max`].
+    pub body_length: u32,
+    /// 0 for what is no record; of a record the lower half of its number.
+    pub sequence: u32,
+}
+
+impl PaperHeader {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// `Frame` for foreign bytes and for the other profile, `UnknownCode` for an unknown type, `TooLong`.
+    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
+        let [m0, m1, m2, m3, version, profile, kind, flags, l0, l1, l2, l3, s0, s1, s2, s3] = *bytes;
+        if [m0, m1, m2, m3] != MAGIC {
+            return Err(WireError::Frame("magic"));
+        }
+        if version != FRAME_VERSION {
+            return Err(WireError::Frame("version"));
+        }
+        if profile != PROFILE_PAPER {
+            return Err(WireError::Frame("profile"));
+        }
+        if flags != 0 {
+            return Err(WireError::Frame("flags"));
+        }
+        let kind = PaperType::from_code(kind)
+            .ok_or(WireError::UnknownCode { what: "message type", code: u32::from(kind) })?;
+        let body_length = u32::from_be_bytes([l0, l1, l2, l3]);
+        if body_length as usize > kind.body_max() {
+            return Err(WireError::TooLong { limit: kind.body_max() });
+        }
+        let sequence = u32::from_be_bytes([s0, s1, s2, s3]);
+        if (sequence == 0) == kind.is_record() {
+            return Err(WireError::Frame("sequence"));
+        }
+        Ok(Self { kind, body_length, sequence })
+    }
+
+    /// The bytes of a header.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4] = FRAME_VERSION;
+        bytes[5] = PROFILE_PAPER;
+        bytes[6] = self.kind.code();
+        bytes[8..12].copy_from_slice(&self.body_length.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes
+    }
+}
+
+/// A message that is no record, as a frame.
+///
+/// # Errors
+/// `TooLong` if it does not fit.
+pub fn encode_paper(kind: PaperType, message: &impl Wire) -> Result<Vec<u8>, WireError> {
+    let mut out = Writer::new();
+    message.put(&mut out);
+    let body = out.finish(kind.body_max())?;
+    let header = PaperHeader { kind, body_length: body.len() as u32, sequence: 0 };
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    bytes.extend_from_slice(&header.encode());
+    bytes.extend_from_slice(&body);
+    Ok(bytes)
+}
+
+record! {
+    /// 01h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct CookieRequest {
+        /// CKY-C.
+        pub client_cookie: Cookie,
+        /// Who logs in.
+        pub user: UserName,
+    }
+}
+
+record! {
+    /// 02h.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct CookieResponse {
+        /// CKY-C, as it came.
+        pub client_cookie: Cookie,
+        /// CKY-M.
+        pub server_cookie: Cookie,
+    }
+}
+
+record! {
+    /// 03h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Init {
+        /// CKY-C.
+        pub client_cookie: Cookie,
+        /// CKY-M; zero in aggressive mode.
+        pub server_cookie: Cookie,
+        /// GRP.
+        pub group: u32,
+        /// UID.
+        pub user: UserName,
+        /// ID(C).
+        pub client: Identity,
+        /// ID(M): whom the client wants to talk to.
+        pub server: Identity,
+        /// N_c.
+        pub client_nonce: Nonce,
+        /// g^x.
+        pub public: Element,
+        /// EHAO.
+        pub offers: Offers,
+        /// SIG1 over TBS1.
+        pub signature: Proof,
+    }
+}
+
+record! {
+    /// 04h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct InitResponse {
+        /// CKY-C.
+        pub client_cookie: Cookie,
+        /// CKY-M.
+        pub server_cookie: Cookie,
+        /// GRP, as it came.
+        pub group: u32,
+        /// UID, as it came.
+        pub user: UserName,
+        /// ID(M).
+        pub server: Identity,
+        /// ID(C), as it came.
+        pub client: Identity,
+        /// N_m.
+        pub server_nonce: Nonce,
+        /// N_c, as it came.
+        pub client_nonce: Nonce,
+        /// g^y.
+        pub public: Element,
+        /// EHAS: one pair of each class, all of them offered.
+        pub choice: Offers,
+        /// TS: the server's clock, milliseconds since 1970.
+        pub time_ms: u64,
+        /// SIG2 over TBS2.
+        pub signature: Proof,
+    }
+}
+
+record! {
+    /// 05h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Confirm {
+        /// CKY-C.
+        pub client_cookie: Cookie,
+        /// CKY-M.
+        pub server_cookie: Cookie,
+        /// N_c.
+        pub client_nonce: Nonce,
+        /// N_m.
+        pub server_nonce: Nonce,
+        /// SIG3 over TBS3.
+        pub signature: Proof,
+    }
+}
+
+record! {
+    /// Content of the record 06h.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SessionOk {
+        /// The session.
+        pub session: SessionId,
+        /// When it ends whatever happens, milliseconds since 1970.
+        pub expires_ms: u64,
+        /// After this many seconds without a request it ends too.
+        pub idle_s: u32,
+        /// Bytes of records in one direction of a connection after which a new one is needed.
+        pub rekey_bytes: u64,
+    }
+}
+
+record! {
+    /// Content of the records 07h and 08h.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct PaperLogout {
+        /// The session to end; must be the connection's own.
+        pub session: SessionId,
+    }
+}
+
+record! {
+    /// 09h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Continue {
+        /// The session to go on with.
+        pub session: SessionId,
+        /// Fresh random bytes.
+        pub nonce: [u8; 16],
+        /// MAC under the session's key.
+        pub proof: Proof,
+    }
+}
+
+record! {
+    /// 0Ah.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct ContinueOk {
+        /// Fresh random bytes.
+        pub nonce: [u8; 16],
+        /// The server's clock, milliseconds since 1970.
+        pub time_ms: u64,
+        /// MAC under the session's key.
+        pub proof: Proof,
+    }
+}
+
+code! {
+    /// Why a step was refused: as much as a stranger is told.
+    pub enum PaperErrorCode: u16 as "login error" {
+        /// Frame or profile version unknown.
+        Version = 1,
+        /// Malformed, or not now.
+        Malformed = 2,
+        /// Group unknown or refused.
+        Group = 3,
+        /// No algorithm of some class in common.
+        Algorithms = 4,
+        /// A cookie that is not the expected one: another address, another passphrase, or no such user. Reported as an
+        /// attack.
+        Cookie = 5,
+        /// A wrong signature or another server was meant.
+        Refused = 6,
+        /// A nonce that was seen before.
+        Replay = 7,
+        /// Too many attempts; wait.
+        Busy = 8,
+        /// Too slow.
+        Timeout = 9,
+        /// No such session, or it is over.
+        SessionExpired = 10,
+    }
+}
+
+record! {
+    /// 0Eh. The text is empty for strangers.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct PaperError {
+        /// Why.
+        pub code: PaperErrorCode,
+        /// For people; only after a login.
+        pub text: Text<64>,
+        /// Milliseconds to wait before another try; 0 if waiting does not help.
+        pub retry_ms: u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{FrameHeader, MessageType, PROFILE_MODERN, decode_message};
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    fn init() -> Init {
+        Init {
+            client_cookie: [1; 8],
+            server_cookie: [0; 8],
+            group: 2,
+            user: UserName::new("alice").unwrap(),
+            client: Identity::new(*b"client1").unwrap(),
+            server: Identity::new(*b"mds1").unwrap(),
+            client_nonce: Nonce::new([2; 16]).unwrap(),
+            public: Element::new([3; 128]).unwrap(),
+            offers: Offers::new([(1, 1), (2, 2), (3, 1)]).unwrap(),
+            signature: Proof::new([4; 20]).unwrap(),
+        }
+    }
+
+    /// The body of an INIT with one variable field replaced by `length` bytes.
+    fn init_with(field: usize, length: usize) -> Vec<u8> {
+        let init = init();
+        let mut out = Writer::new();
+        out.raw(&init.client_cookie);
+        out.raw(&init.server_cookie);
+        out.raw(&init.group.to_be_bytes());
+        let offers = init.offers.to_bytes();
+        let fields: [&[u8]; 7] = [
+            init.user.as_str().as_bytes(),
+            init.client.as_slice(),
+            init.server.as_slice(),
+            init.client_nonce.as_slice(),
+            init.public.as_slice(),
+            &offers,
+            init.signature.as_slice(),
+        ];
+        for (at, bytes) in fields.into_iter().enumerate() {
+            if at == field { out.lv16(&vec![b'a'; length]) } else { out.lv16(bytes) }
+        }
+        out.finish(BODY_MAX).unwrap()
+    }
+
+    #[test]
+    fn every_list_and_field_of_a_login_is_bounded_at_both_ends() {
+        // Field, least, most.
+        let bounds = [(0, 1, 64), (1, 1, 64), (2, 1, 64), (3, 16, 64), (4, 1, 256), (5, 2, 32), (6, 1, 32)];
+        for (field, least, most) in bounds {
+            for good in [least, most] {
+                assert!(decode_message::<Init>(&init_with(field, good)).is_ok(), "{field} {good}");
+            }
+            let limit = if field == 5 { OFFERS_MAX } else { most };
+            let over = decode_message::<Init>(&init_with(field, most + 1));
+            assert_eq!(over, Err(WireError::TooLong { limit }), "{field}");
+            assert!(decode_message::<Init>(&init_with(field, least - 1)).is_err(), "{field}");
+        }
+        assert_eq!(
+            decode_message::<Init>(&init_with(5, 7)),
+            Err(WireError::Malformed("list of algorithms")),
+            "half a pair"
+        );
+    }
+
+    #[test]
+    fn the_longest_login_message_fits_its_bound() {
+        let longest = InitResponse {
+            client_cookie: [0; 8],
+            server_cookie: [0; 8],
+            group: 14,
+            user: UserName::new("u".repeat(64)).unwrap(),
+            server: Identity::new([1; IDENTITY_MAX]).unwrap(),
+            client: Identity::new([2; IDENTITY_MAX]).unwrap(),
+            server_nonce: Nonce::new([3; NONCE_MAX]).unwrap(),
+            client_nonce: Nonce::new([4; NONCE_MAX]).unwrap(),
+            public: Element::new([5; ELEMENT_MAX]).unwrap(),
+            choice: Offers::new([(1, 1); OFFERS_MAX]).unwrap(),
+            time_ms: 0,
+            signature: Proof::new([6; MAC_MAX]).unwrap(),
+        };
+        let frame = encode_paper(PaperType::Response, &longest).unwrap();
+        assert!(frame.len() - HEADER_BYTES <= LOGIN_BODY_MAX);
+    }
+
+    #[test]
+    fn a_frame_of_one_profile_is_foreign_to_the_other() {
+        let paper = encode_paper(PaperType::Init, &init()).unwrap();
+        let header = *paper.first_chunk::<HEADER_BYTES>().unwrap();
+        assert_eq!(FrameHeader::parse(&header), Err(WireError::Frame("profile")));
+        let modern =
+            FrameHeader { kind: MessageType::LoginStart, flags: 0, body_length: 0, sequence: 0 }.encode();
+        assert_eq!(modern[5], PROFILE_MODERN);
+        assert_eq!(PaperHeader::parse(&modern), Err(WireError::Frame("profile")));
+    }
+
+    #[test]
+    fn a_body_over_its_limit_is_refused_before_it_is_read() {
+        for kind in PaperType::ALL {
+            let sequence = u32::from(kind.is_record());
+            let mut header = PaperHeader { kind: *kind, body_length: kind.body_max() as u32, sequence };
+            assert_eq!(PaperHeader::parse(&header.encode()), Ok(header));
+            header.body_length += 1;
+            let over = Err(WireError::TooLong { limit: kind.body_max() });
+            assert_eq!(PaperHeader::parse(&header.encode()), over);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_headers_never_panic_and_reencode_to_themselves(bytes: [u8; HEADER_BYTES]) {
+            if let Ok(header) = PaperHeader::parse(&bytes) {
+                prop_assert_eq!(header.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn arbitrary_bodies_are_a_message_or_an_error(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            fn one<T: Wire>(body: &[u8]) {
+                if let Ok(message) = decode_message::<T>(body) {
+                    let mut out = Writer::new();
+                    message.put(&mut out);
+                    assert_eq!(out.finish(BODY_MAX).unwrap(), body);
+                }
+            }
+            one::<CookieRequest>(&body);
+            one::<CookieResponse>(&body);
+            one::<Init>(&body);
+            one::<InitResponse>(&body);
+            one::<Confirm>(&body);
+            one::<SessionOk>(&body);
+            one::<PaperLogout>(&body);
+            one::<Continue>(&body);
+            one::<ContinueOk>(&body);
+            one::<PaperError>(&body);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The paper's login (OBS section 3): Oakley with enhanced cookies, as state machines. Insecure, for reproduction only.
+//!
+//! Does: cookies, exchange, signatures, session keys, records, at both ends. Each step consumes the state before it.
+//! Does not: sockets, accounts, rate limits, clocks; the time and randomness are passed in.
+//! Contract: nothing of a peer is remembered, and no exponentiation is done, before his signature was verified.
+//! Truth: docs/standards/paper-login.md; docs/design/security.md 2.1 to 2.3, with the weaknesses.
+
+mod choice;
+mod client;
+mod clock;
+mod group;
+mod key;
+mod record;
+mod replay;
+mod resume;
+mod server;
+mod session;
+
+pub use choice::{Algorithms, Encryption, Hash};
+pub use client::{AwaitingCookie, AwaitingResponse, AwaitingSession, ClientTerms, Opened, RETRANSMITS_MAX};
+pub use clock::{ClockReading, RTT_MAX_MS};
+pub use group::Group;
+pub use key::{Addresses, PassphraseKey};
+pub use record::{Channel, Opener, REKEY_BYTES, RecordFailure, Sealer};
+pub use replay::{REPLAYS_MAX, ReplayCache};
+pub use resume::{AwaitingContinueOk, answer_continue};
+pub use server::{
+    CheckedInit, FreshInit, HALF_OPEN_MS, HalfOpen, ServerProven, ServerTerms, answer_cookie, check_init,
+};
+pub use session::{PAPER_SESSION_BYTES, PaperSession};
+
+use sealstone_mds_protocol::WireError;
+use sealstone_mds_protocol::paper::PaperErrorCode;
+
+/// Why a step did not succeed: for the log. Strangers are told [`PaperFailure::code`] alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PaperFailure {
+    /// A body or record content does not parse.
+    #[error("malformed message: {0}")]
+    Malformed(WireError),
+    /// GRP names no group of ours (3 and 4, over elliptic curves, are among them).
+    #[error("unknown group {0}")]
+    GroupUnknown(u32),
+    /// GRP names a group that this end refuses.
+    #[error("group {0} is too weak here")]
+    GroupRefused(u32),
+    /// A public value is not as long as its group's prime.
+    #[error("a public value of {actual} bytes where the group has {expected}")]
+    ElementLength {
+        /// Bytes given.
+        actual: usize,
+        /// Bytes of the prime.
+        expected: usize,
+    },
+    /// A public value that makes the secret predictable: 0, 1, p - 1 or at least p.
+    #[error("a public value that gives the secret away")]
+    ElementWeak,
+    /// A class without an algorithm that both ends allow.
+    #[error("no algorithm of class {0} in common")]
+    NoCommon(u8),
+    /// EHAS names what was not offered, or a class twice or not at all.
+    #[error("the server chose algorithms that were not offered")]
+    ChoiceNotOffered,
+    /// CKY-C is not that of this user at this address: another passphrase, another address (NAT), no such user.
+    #[error("client cookie mismatch, attack notified")]
+    ClientCookie,
+    /// CKY-M is not the server's.
+    #[error("server cookie mismatch, attack notified")]
+    ServerCookie,
+    /// A signature does not verify.
+    #[error("signature {0} is wrong")]
+    Signature(u8),
+    /// ID(M) is somebody else, or ID(C) is the server itself: a reflection.
+    #[error("identity: {0}")]
+    Identity(&'static str),
+    /// A field that must come back as it was sent did not.
+    #[error("{0} does not match this exchange")]
+    Echo(&'static str),
+    /// N_c is an address of 16 bytes: the cookie of that address would be the beginning of k_i, which is made by the same
+    /// function. The paper does not keep the two apart.
+    #[error("a nonce that is an address")]
+    NonceIsAddress,
+    /// N_c was seen before.
+    #[error("nonce seen before")]
+    Replay,
+    /// The half-open login is too old.
+    #[error("confirmation came too late")]
+    Late,
+    /// A message that does not belong here.
+    #[error("message out of place")]
+    OutOfPlace,
+    /// A proof for a session that is wrong, or no such session.
+    #[error("no such session, or a wrong proof for it")]
+    NoSession,
+    /// A record does not open.
+    #[error("record: {0}")]
+    Record(#[from] RecordFailure),
+}
+
+impl PaperFailure {
+    /// What the other end is told.
+    #[must_use]
+    pub const fn code(&self) -> PaperErrorCode {
+        match self {
+            Self::Malformed(_)
+            | Self::ElementLength { .. }
+            | Self::ElementWeak
+            | Self::NonceIsAddress
+            | Self::Echo(_)
+            | Self::OutOfPlace
+            | Self::Record(_) => PaperErrorCode::Malformed,
+            Self::GroupUnknown(_) | Self::GroupRefused(_) => PaperErrorCode::Group,
+            Self::NoCommon(_) | Self::ChoiceNotOffered => PaperErrorCode::Algorithms,
+            Self::ClientCookie | Self::ServerCookie => PaperErrorCode::Cookie,
+            Self::Signature(_) | Self::Identity(_) => PaperErrorCode::Refused,
+            Self::Replay => PaperErrorCode::Replay,
+            Self::Late => PaperErrorCode::Timeout,
+            Self::NoSession => PaperErrorCode::SessionExpired,
+        }
+    }
+}
+
+impl From<WireError> for PaperFailure {
+    fn from(error: WireError) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests;
