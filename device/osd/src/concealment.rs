@@ -4,17 +4,12 @@
 //! (`sealstone_seal::mceliece` says why). The key pair lives as long as this start of the device.
 //! Truth: docs/design/security.md 4.2.
 
-use sealstone_osd::Generation;
+use std::borrow::Cow;
+
 use sealstone_seal::Denial;
 use sealstone_seal::mceliece::{Parameters, PrivateKey};
 
 use crate::environment::Surroundings;
-
-/// Bytes of the longer CDB with its transport padding.
-pub(crate) const CDB_MAX: usize = Generation::Osd2.cdb_len() + 4;
-
-/// Room for a CDB that was brought back.
-pub(crate) type Room = [u8; CDB_MAX];
 
 /// What a device does with concealed CDBs.
 pub(crate) struct Concealment(Option<PrivateKey>);
@@ -40,14 +35,13 @@ impl Concealment {
     ///
     /// # Errors
     /// [`Denial::Concealment`]: in the clear where it should not be, the other way round, or no code word.
-    pub(crate) fn reveal<'a>(&self, cdb: &'a [u8], room: &'a mut Room) -> Result<&'a [u8], Denial> {
+    pub(crate) fn reveal<'a>(&self, cdb: &'a [u8]) -> Result<Cow<'a, [u8]>, Denial> {
         match (&self.0, PrivateKey::is_concealed(cdb)) {
-            (None, false) => Ok(cdb),
+            (None, false) => Ok(Cow::Borrowed(cdb)),
             (Some(key), true) => {
-                let clear = room.get_mut(..cdb.len()).ok_or(Denial::Concealment)?;
-                clear.copy_from_slice(cdb);
-                key.reveal(clear).map_err(|_| Denial::Concealment)?;
-                Ok(clear)
+                let mut clear = cdb.to_vec();
+                key.reveal(&mut clear).map_err(|_| Denial::Concealment)?;
+                Ok(Cow::Owned(clear))
             }
             (None, true) | (Some(_), false) => Err(Denial::Concealment),
         }

@@ -24,7 +24,7 @@ use crate::cache::ObjectCache;
 use crate::catalog::{self, Catalog, Defaults};
 use crate::clock::DeviceClock;
 use crate::commands;
-use crate::concealment::{CDB_MAX, Concealment};
+use crate::concealment::Concealment;
 use crate::contents::Contents;
 use crate::cost;
 use crate::damage::Book;
@@ -253,9 +253,8 @@ impl OsdUnit {
     }
 
     fn osd(&self, nexus: &Nexus, command: &ScsiCommand<'_>) -> ScsiReply {
-        let mut room = [0; CDB_MAX];
-        match self.device.concealment.reveal(command.cdb, &mut room) {
-            Ok(cdb) => self.revealed(nexus, &ScsiCommand { cdb, ..*command }),
+        match self.device.concealment.reveal(command.cdb) {
+            Ok(cdb) => self.revealed(nexus, &ScsiCommand { cdb: &cdb, ..*command }),
             Err(denial) => self.not_revealed(nexus, command, denial),
         }
     }

@@ -10,23 +10,9 @@ use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::{self, Op, Random};
 use sealstone_store::sim::{Fault, SimMedium};
 use sealstone_store::{AttributeId, BLOCK, Checked, Digests, DiskStore, ObjectStore, Options, StoreError};
-use support::{fresh, open, options, seeds};
+use support::{bytes, fresh, object_of, open, options, seeds};
 
 const PARTITION: u64 = 0x1_0000;
-
-/// An object in a partition with this profile.
-fn object_of(store: &DiskStore, partition: u64, profile: Option<Profile>) -> ObjectId {
-    store.create(ObjectId::of_partition(partition), ObjectType::Partition).unwrap();
-    store.set_profile(partition, profile).unwrap();
-    let id = ObjectId::new(partition, 0x1_0000);
-    store.create(id, ObjectType::User).unwrap();
-    id
-}
-
-fn bytes(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = Random::new(seed);
-    (0..length).map(|_| random.next() as u8).collect()
-}
 
 /// Which units of an object are known; those that are, are right.
 fn known(store: &DiskStore, id: ObjectId) -> Vec<bool> {

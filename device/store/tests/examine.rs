@@ -15,22 +15,9 @@ use sealstone_store::{
     PIECE,
 };
 use support::records::{edit_record, record_key};
-use support::{fresh, open};
+use support::{bytes, fresh, object_of, open};
 
 const PARTITION: u64 = 0x1_0000;
-
-fn object_of(store: &DiskStore, partition: u64, profile: Option<Profile>) -> ObjectId {
-    store.create(ObjectId::of_partition(partition), ObjectType::Partition).unwrap();
-    store.set_profile(partition, profile).unwrap();
-    let id = ObjectId::new(partition, 0x1_0000);
-    store.create(id, ObjectType::User).unwrap();
-    id
-}
-
-fn bytes(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = Random::new(seed);
-    (0..length).map(|_| random.next() as u8).collect()
-}
 
 /// All of an object; gives bytes read, damage, and the pieces that miss digests.
 fn examine(store: &DiskStore, id: ObjectId) -> (u64, Vec<Damage>, Vec<u64>) {

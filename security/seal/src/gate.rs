@@ -154,9 +154,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         if method < floor {
             return Err(Denial::BelowFloor { method, floor }.into());
         }
-        let by_working_key =
-            matches!(selector(&cdb.command, FACTORY_KEY_VERSION), KeySelector::Working { .. });
-        if self.policy.sealed_only && by_working_key && !cdb.capability.is_sealed() {
+        if self.policy.sealed_only && !cdb.capability.is_sealed() && is_signed_by_working_key(&cdb.command) {
             return Err(Denial::Seal.into());
         }
         if method == SecurityMethod::NoSec {
@@ -288,6 +286,11 @@ fn unseal<P: Provider>(request: &Request<'_, P>) -> Result<Capability, Denial> {
             Err(Denial::KeyUnknown)
         }
     }
+}
+
+/// Does a working key sign the capabilities of this command, whichever version it has?
+fn is_signed_by_working_key(command: &Command) -> bool {
+    matches!(selector(command, FACTORY_KEY_VERSION), KeySelector::Working { .. })
 }
 
 /// The method nibble of the capability, whatever the rest of it says.

@@ -5,9 +5,13 @@ pub(crate) mod records;
 
 use std::sync::Arc;
 
+use sealstone_digest::Profile;
+use sealstone_osd::{ObjectId, ObjectType};
+use sealstone_store::contract::Random;
 use sealstone_store::sim::SimMedium;
 use sealstone_store::{
-    DEVICE_MIN, DeviceMedium, DiskStore, FormatError, FormatOptions, Medium, MediumFile, Options, format,
+    DEVICE_MIN, DeviceMedium, Digests as _, DiskStore, FormatError, FormatOptions, Medium, MediumFile,
+    ObjectStore as _, Options, format,
 };
 
 /// Small caches, so that they turn over, and room in the index for some small objects.
@@ -115,4 +119,19 @@ impl redb::StorageBackend for Engine {
     fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
         self.0.write_at(offset, data)
     }
+}
+
+/// An object in a partition with this profile.
+pub(crate) fn object_of(store: &DiskStore, partition: u64, profile: Option<Profile>) -> ObjectId {
+    store.create(ObjectId::of_partition(partition), ObjectType::Partition).unwrap();
+    store.set_profile(partition, profile).unwrap();
+    let id = ObjectId::new(partition, 0x1_0000);
+    store.create(id, ObjectType::User).unwrap();
+    id
+}
+
+/// Arbitrary bytes, the same for the same seed.
+pub(crate) fn bytes(seed: u64, length: usize) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    (0..length).map(|_| random.next() as u8).collect()
 }
