@@ -62,6 +62,8 @@ bench: build ## All figures and aims, as tables, as JSON and as plots in target/
 	echo "== methods, sizes, depths" && $$bin/sealstone-bench run --runs $(BENCH_RUNS) --json $(BENCH_FOLDER)/figures.json
 	echo "== ALLDATA by algorithm, aligned and not" && $$bin/sealstone-bench run --algorithms --runs $(BENCH_RUNS) \
 		--json $(BENCH_FOLDER)/algorithms.json --plots $(BENCH_FOLDER)
+	echo "== reads by stored digests, beside a client that hashes as well" && $$bin/sealstone-bench run --only read-sequential \
+		--contenders NOSEC,NOSEC-HASHED,ALLDATA --runs $(BENCH_RUNS) --json $(BENCH_FOLDER)/reads.json
 	echo "== durable writes, beside a plain file" && $$bin/examples/durable $(BENCH_FOLDER)/scratch $(BENCH_RUNS) files \
 		| tee $(BENCH_FOLDER)/durable.json
 	echo "== a store of 1,000,000 objects" && SEALSTONE_OPEN_JSON=1 $$bin/examples/open 1000000 0 $(BENCH_FOLDER)/scratch/open \

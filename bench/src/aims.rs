@@ -25,6 +25,7 @@ const OPEN_KIB_MAX: u64 = 512 << 10;
 /// Files of the parts, in the folder of a run.
 pub(crate) const METHODS: &str = "figures.json";
 pub(crate) const ALGORITHMS: &str = "algorithms.json";
+const READS: &str = "reads.json";
 const DURABLE: &str = "durable.json";
 const OPEN: &str = "open.json";
 
@@ -41,6 +42,7 @@ pub(crate) fn run(folder: &Path) -> Outcome {
     };
     part(METHODS, of_run)?;
     part(ALGORITHMS, of_run)?;
+    part(READS, of_reads)?;
     part(DURABLE, of_durable)?;
     part(OPEN, of_open)?;
     fs::write(folder.join("aims.json"), serde_json::to_vec_pretty(&verdicts)?)?;
@@ -70,6 +72,13 @@ fn of_run(text: &str) -> Outcome<Vec<Verdict>> {
         // Starts and idle memory are told once.
         .filter(|verdict| !algorithms || verdict.aim.starts_with("ALLDATA"))
         .collect())
+}
+
+/// What only the reads beside a client that hashes can tell.
+fn of_reads(text: &str) -> Outcome<Vec<Verdict>> {
+    let mut verdicts = of_run(text)?;
+    verdicts.retain(|verdict| verdict.aim.contains("client hashes"));
+    Ok(verdicts)
 }
 
 fn of_durable(text: &str) -> Outcome<Vec<Verdict>> {

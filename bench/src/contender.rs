@@ -13,6 +13,10 @@ pub(crate) enum Contender {
     /// No protocol at all.
     Tcp,
     NoSec,
+    /// NOSEC, with a client that computes the digests of what it read as ALLDATA's does, and drops them: what ALLDATA costs
+    /// the device beside this is its own doing, and not that of a neighbour who uses caches and memory.
+    #[serde(rename = "NOSEC-HASHED")]
+    NoSecHashed,
     CapKey,
     CmdRsp,
     /// With the algorithm that clients get: HMAC-SHA256 over BLAKE3 units, F3h.
@@ -68,9 +72,10 @@ impl Contender {
         Self::AllDataTls,
     ];
     /// All there are.
-    pub(crate) const EVERY: [Self; 14] = [
+    pub(crate) const EVERY: [Self; 15] = [
         Self::Tcp,
         Self::NoSec,
+        Self::NoSecHashed,
         Self::CapKey,
         Self::CmdRsp,
         Self::AllData,
@@ -95,6 +100,7 @@ impl Contender {
         match self {
             Self::Tcp => "TCP",
             Self::NoSec => "NOSEC",
+            Self::NoSecHashed => "NOSEC-HASHED",
             Self::CapKey => "CAPKEY",
             Self::CmdRsp => "CMDRSP",
             Self::AllData => "ALLDATA",
@@ -114,7 +120,7 @@ impl Contender {
     pub(crate) const fn method(self) -> Option<SecurityMethod> {
         match self {
             Self::Tcp => None,
-            Self::NoSec | Self::NoSecTls => Some(SecurityMethod::NoSec),
+            Self::NoSec | Self::NoSecHashed | Self::NoSecTls => Some(SecurityMethod::NoSec),
             Self::CapKey | Self::CapKeyTls => Some(SecurityMethod::CapKey),
             Self::CmdRsp | Self::CmdRspTls => Some(SecurityMethod::CmdRsp),
             Self::AllData
@@ -141,7 +147,9 @@ impl Contender {
     /// The algorithm slot of its credentials.
     pub(crate) const fn slot(self) -> u8 {
         match self {
-            Self::Tcp | Self::NoSec | Self::CapKey | Self::CmdRsp | Self::AllDataF1 => SLOT_HMAC_SHA256,
+            Self::Tcp | Self::NoSec | Self::NoSecHashed | Self::CapKey | Self::CmdRsp | Self::AllDataF1 => {
+                SLOT_HMAC_SHA256
+            }
             Self::NoSecTls | Self::CapKeyTls | Self::CmdRspTls => SLOT_HMAC_SHA256,
             Self::AllData | Self::AllDataTls | Self::AllDataLt => SLOT_UNITS_BLAKE3,
             Self::AllData01 => SLOT_HMAC_SHA1,

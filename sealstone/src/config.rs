@@ -190,6 +190,11 @@ options! {
     /// Take only capabilities that are sealed (see seal_capabilities of the metadata server).
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     sealed_only: bool, "SEALSTONE_OSD_SEALED_ONLY", "false";
+    /// Weakest security method that the device accepts, and that new partitions ask for; cmdrsp unless an insecure flag
+    /// says less. capkey: enough inside TLS, where its token is the channel's own. alldata: nothing less. Partitions
+    /// that exist keep what they ask for (attribute P+5h, 1) where that is more.
+    [value_enum]
+    method_floor: MethodName, "SEALSTONE_OSD_METHOD_FLOOR", "\"cmdrsp\"";
     /// Accept commands without any check. Anybody who reaches the port can read and write everything.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_nosec: bool, "SEALSTONE_OSD_INSECURE_NOSEC", "false";

@@ -17,12 +17,15 @@ fn there_and_back(system: &System, method: &str) {
     assert!(system.run(&["cat", &path]).ok().stdout == bytes, "{method}");
 }
 
-/// Inside TLS what CAPKEY signs is the channel's own token. A device's partitions ask for CMDRSP by default there too.
+/// Inside TLS what CAPKEY signs is the channel's own token: a device that was told to takes it there, and only there.
 #[test]
 fn inside_tls_a_client_works_by_the_channels_token() {
-    let system = System::start_with_mds(2, "1G", &["--insecure-capkey"], &["--method-floor", "capkey"]);
+    let system =
+        System::start_with_mds(2, "1G", &["--method-floor", "capkey"], &["--method-floor", "capkey"]);
     assert!(system.osd(0).ready()["pin"].is_string(), "clients speak TLS");
     there_and_back(&system, "capkey");
+    let put = ["put", "--method", "capkey", "--device-tls", "off", "-", "/plain"];
+    run_with_input(system.command(&put), b"plain").fails(3).says(&["access denied"]);
     // The metadata server's floor still holds.
     there_and_back(&system, "nosec");
 }
@@ -64,6 +67,19 @@ fn a_device_has_a_floor_of_its_own() {
     }
     let page = get(system.osd(0).field("metrics"), "/metrics").1;
     assert!(page.contains("sealstone_osd_denials_total{"), "refusals are counted: {page}");
+}
+
+/// What a device demands, it demands of everybody, whatever its partitions asked for when they were made.
+#[test]
+fn a_device_may_demand_more_than_its_partitions_do() {
+    let system = System::start_with_mds(1, "1G", &["--method-floor", "alldata"], &[]);
+    there_and_back(&system, "alldata");
+    run_with_input(system.command(&["put", "--method", "cmdrsp", "-", "/weak"]), b"weak")
+        .fails(3)
+        .says(&["access denied"]);
+    let wrong = sealstone_tests::run(&["osd", "serve", "--data", "nowhere", "--method-floor", "nosec"]);
+    assert_eq!(wrong.code, 2, "{}", wrong.stderr);
+    assert!(wrong.stderr.contains("--insecure-nosec"), "{}", wrong.stderr);
 }
 
 /// An operator may ask for more than clients do.

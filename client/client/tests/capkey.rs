@@ -14,6 +14,7 @@ const INSECURE: OsdConfig = OsdConfig {
     allow_osd1: false,
     insecure_nosec: false,
     insecure_capkey: true,
+    method_floor: None,
     insecure_adhash: false,
     method_cipher: None,
     sealed_only: false,

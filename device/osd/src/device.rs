@@ -37,6 +37,9 @@ pub struct OsdConfig {
     pub insecure_nosec: bool,
     /// CAPKEY is enough on channels that are not sealed. Insecure.
     pub insecure_capkey: bool,
+    /// The least method of any command, and what new partitions ask for. Below CMDRSP it is what the channel allows:
+    /// CAPKEY inside TLS or with `insecure_capkey`, NOSEC with `insecure_nosec`. None: as these two say.
+    pub method_floor: Option<SecurityMethod>,
     /// Check values over AdHash digests are accepted: slot 4 has F5h. Broken (security.md 5.2).
     pub insecure_adhash: bool,
     /// CDBs must have their method concealed by the paper's cipher. Worth nothing (security.md 4.3).
@@ -50,11 +53,11 @@ pub struct OsdConfig {
 impl OsdConfig {
     /// The least method that a device starts with, and that a floor may ever be lowered to.
     pub(crate) fn least_method(&self) -> SecurityMethod {
-        match (self.insecure_nosec, self.insecure_capkey) {
+        self.method_floor.unwrap_or(match (self.insecure_nosec, self.insecure_capkey) {
             (true, _) => SecurityMethod::NoSec,
             (false, true) => SecurityMethod::CapKey,
             (false, false) => SecurityMethod::CmdRsp,
-        }
+        })
     }
 }
 

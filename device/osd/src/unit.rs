@@ -105,6 +105,7 @@ impl OsdUnit {
         let policy = GatePolicy {
             insecure_nosec: parts.config.insecure_nosec,
             insecure_capkey: parts.config.insecure_capkey,
+            least: parts.config.method_floor.unwrap_or(sealstone_osd::SecurityMethod::NoSec),
             sealed_only: parts.config.sealed_only,
             slots: match parts.config.insecure_adhash {
                 true => AlgorithmSlots::WITH_BROKEN,

@@ -491,10 +491,16 @@ fn no_weaker_method_than_the_floor_gets_through() {
 
 #[test]
 fn capkey_is_bound_to_the_token_of_its_nexus() {
-    for (insecure_capkey, secure_channel, status) in
-        [(true, false, Status::Good), (false, false, Status::CheckCondition), (true, true, Status::Good)]
-    {
-        let bench = bench_with(OsdConfig { insecure_capkey, ..OsdConfig::default() });
+    let capkey = Some(SecurityMethod::CapKey);
+    for (method_floor, insecure_capkey, secure_channel, status) in [
+        (None, true, false, Status::Good),
+        (None, false, false, Status::CheckCondition),
+        (None, false, true, Status::CheckCondition),
+        (None, true, true, Status::Good),
+        (capkey, false, false, Status::CheckCondition),
+        (capkey, false, true, Status::Good),
+    ] {
+        let bench = bench_with(OsdConfig { method_floor, insecure_capkey, ..OsdConfig::default() });
         let nexus = NexusId(5);
         bench.unit.nexus_established(
             nexus,
@@ -514,13 +520,13 @@ fn capkey_is_bound_to_the_token_of_its_nexus() {
         assert_eq!(first.0 == [0x5A; 32], secure_channel, "inside TLS it is the channel's");
         let ready = bench.ready_with_token(read(), &Wish::default(), &[], &capability, &first);
         let reply = bench.raw(nexus, &ready.cdb, &[], 4);
-        assert_eq!(reply.status, status, "{insecure_capkey} {secure_channel}");
+        assert_eq!(reply.status, status, "{method_floor:?} {insecure_capkey} {secure_channel}");
         // Another nexus has another token, and a reset draws a new one outside of TLS.
         assert_eq!(bench.raw(NEXUS, &ready.cdb, &[], 4).status, Status::CheckCondition);
         bench.unit.reset();
         assert_eq!(token() == first, secure_channel);
         bench.raw(nexus, &[0; 6], &[], 0);
-        let after = if secure_channel { Status::Good } else { Status::CheckCondition };
+        let after = if secure_channel { status } else { Status::CheckCondition };
         assert_eq!(bench.raw(nexus, &ready.cdb, &[], 4).status, after);
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use sealstone_client::{Client, FileKind, GetOptions, Method, PutOptions};
+use sealstone_osd::SecurityMethod;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
@@ -27,6 +28,17 @@ use crate::output::{Output, human_bytes};
 const FILES_AT_ONCE: usize = 16;
 
 impl From<MethodName> for Method {
+    fn from(name: MethodName) -> Self {
+        match name {
+            MethodName::Nosec => Self::NoSec,
+            MethodName::Capkey => Self::CapKey,
+            MethodName::Cmdrsp => Self::CmdRsp,
+            MethodName::Alldata => Self::AllData,
+        }
+    }
+}
+
+impl From<MethodName> for SecurityMethod {
     fn from(name: MethodName) -> Self {
         match name {
             MethodName::Nosec => Self::NoSec,

@@ -10,6 +10,7 @@ use sealstone_channel::{Identity, Pin};
 use sealstone_device::boot::{self, BootError, NewDevice, Running};
 use sealstone_device::provision::{DataDir, InitialKey};
 use sealstone_device::{Environment, OsdConfig, OsdUnit, Worker};
+use sealstone_osd::SecurityMethod;
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_store::disk::Background;
 use sealstone_store::{BLOCK, DiskStore, FormatError, ObjectStore, Options, survey_device};
@@ -251,11 +252,16 @@ impl OsdDaemon {
             allow_osd1: flag(options.allow_osd1),
             insecure_nosec: flag(options.insecure_nosec),
             insecure_capkey: flag(options.insecure_capkey),
+            method_floor: options.method_floor.map(Into::into),
             insecure_adhash: flag(options.insecure_adhash),
             method_cipher: options.method_cipher.map(|name| name.0),
             sealed_only: flag(options.sealed_only),
             audit_reads: flag(options.audit_reads),
         };
+        if config.method_floor == Some(SecurityMethod::NoSec) && !config.insecure_nosec {
+            return Err(Failure::usage("--method-floor nosec needs --insecure-nosec")
+                .hint("without it the least is capkey, inside TLS"));
+        }
         if config.insecure_nosec {
             tracing::warn!("--insecure-nosec: anybody who reaches the port can read and write everything");
         }

@@ -37,6 +37,8 @@ pub struct GatePolicy {
     pub insecure_nosec: bool,
     /// Accept CAPKEY on a nexus without a secure channel, where its token can be sniffed.
     pub insecure_capkey: bool,
+    /// The least method of any command, whatever attributes say. It only raises.
+    pub least: SecurityMethod,
     /// Take sealed capabilities alone for commands that a working key signs.
     pub sealed_only: bool,
     /// Credentials whose keys are remembered.
@@ -51,6 +53,7 @@ impl Default for GatePolicy {
             slots: AlgorithmSlots::DEFAULT,
             insecure_nosec: false,
             insecure_capkey: false,
+            least: SecurityMethod::NoSec,
             sealed_only: false,
             credentials: CREDENTIALS_MAX,
             nonces: NonceLimits::default(),
@@ -185,7 +188,7 @@ impl<P: Provider, L: Locks> Gate<P, L> {
         let command = &request.cdb.command;
         let attributes = request.facts.floor(command.object());
         let nexus = self.nexus_floor(request.nexus);
-        nexus.max(attributes).max(command_floor(command, self.policy.insecure_nosec))
+        nexus.max(attributes).max(self.policy.least).max(command_floor(command, self.policy.insecure_nosec))
     }
 
     /// The least method that policy accepts through this nexus.
