@@ -52,7 +52,7 @@ torture: build ## Kill real daemons under load, again and again, and compare wha
 BENCH_RUNS ?= 3
 BENCH_FOLDER ?= target/bench
 
-bench: build ## All figures and aims, as tables, as JSON and as plots in target/bench/: about twelve minutes after the build
+bench: build ## All figures and aims, as tables, as JSON and as plots in target/bench/
 	@. scripts/env
 	cargo build --release -p sealstone-bench
 	cargo build --release -p sealstone-store --examples

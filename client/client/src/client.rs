@@ -101,7 +101,7 @@ pub struct WhoAmI {
 }
 
 impl Client {
-    /// Logs in over TLS with usual settings. Runs Argon2id on the calling task: some 200 ms and 64 MiB.
+    /// Logs in over TLS with usual settings. Runs Argon2id on the calling task: three passes over 64 MiB.
     ///
     /// # Errors
     /// `LoginRefused`, `LoginBusy`, `LoginFailed`, `Connection`.

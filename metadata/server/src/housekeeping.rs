@@ -84,7 +84,7 @@ impl Housekeeper {
         }
     }
 
-    /// Prepares the devices that were added: makes their partition, reads their capacity, takes them into use.
+    /// Takes the devices that were added into use: those whose keys and partitions are made, and whose capacity can be read.
     pub async fn prepare_devices(&self) {
         for (device, state) in self.mds.devices() {
             // Why its keys are not ours yet is told by whoever changes them.

@@ -248,7 +248,7 @@ pub(crate) fn keystore_of(
     keystore.write(folder, &Protection::KeyFile(None), &mut *rng)?;
     tracing::warn!(
         "the keys in the metadata store were in the clear and are sealed now; what they were may stay in free pages \
-         of the file: change the devices' master keys (sealstone mds rotate --master)"
+         of the file: change the devices' master keys (sealstone mds keys rotate master)"
     );
     Ok(keystore)
 }

@@ -39,7 +39,7 @@ pub fn start_login<R: RngCore + CryptoRng>(
 }
 
 impl ClientStarted {
-    /// Checks the server's half and proves the password. Runs Argon2id: some 200 ms and 64 MiB for the standard suite.
+    /// Checks the server's half and proves the password. Runs Argon2id: three passes over 64 MiB with the standard suite.
     ///
     /// # Errors
     /// `Refused` for a wrong password, an unknown user, another server or another channel; `Malformed`, `Stretch`.

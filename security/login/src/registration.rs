@@ -37,7 +37,7 @@ pub fn start_registration<R: RngCore + CryptoRng>(
 }
 
 impl RegistrationStarted {
-    /// Makes the record for the server. Runs Argon2id: some 200 ms and 64 MiB for the standard suite.
+    /// Makes the record for the server. Runs Argon2id: three passes over 64 MiB with the standard suite.
     ///
     /// # Errors
     /// `Malformed`, `Suite`, `Stretch`.

@@ -76,7 +76,7 @@ pub struct Mds {
 }
 
 impl Mds {
-    /// Logs in with a password. Runs Argon2id on the calling task: some 200 ms and 64 MiB with the standard suite.
+    /// Logs in with a password. Runs Argon2id on the calling task: three passes over 64 MiB with the standard suite.
     ///
     /// # Errors
     /// `LoginRefused`, `LoginBusy`, `LoginFailed`, `Connection`, `Protocol`, `Message`.

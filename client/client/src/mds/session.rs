@@ -77,7 +77,7 @@ pub(crate) async fn hello(
     }
 }
 
-/// Logs in with a password. Runs Argon2id: some 200 ms and 64 MiB with the standard suite.
+/// Logs in with a password. Runs Argon2id: three passes over 64 MiB with the standard suite.
 pub(crate) async fn login(
     stream: &mut Box<dyn Stream>,
     environment: &Arc<dyn Environment>,

@@ -191,7 +191,6 @@ impl PublicKey {
     }
 
     /// Conceals the fields of a CDB in place, and says so in its CONTROL byte. One bit at most is wrong on purpose.
-    /// About 30 ns.
     ///
     /// # Errors
     /// [`CipherError::Length`], [`CipherError::Twice`], [`CipherError::Reserved`]; the CDB is as it was.
