@@ -87,6 +87,8 @@ pub struct Mds {
     pub(crate) devices: DeviceTable,
     pub(crate) sessions: Sessions,
     pub(crate) limiter: Mutex<LoginLimiter>,
+    /// Of registrations by who is logged in: they must not use up logins, nor logins them.
+    pub(crate) registrations: Mutex<LoginLimiter>,
     pub(crate) counters: Counters,
     pub(crate) audit: Arc<dyn AuditSink>,
     sweep_at: Mutex<Option<SessionId>>,
@@ -209,6 +211,7 @@ impl Mds {
             devices,
             sessions: Sessions::default(),
             limiter: Mutex::default(),
+            registrations: Mutex::default(),
             counters: Counters::default(),
             audit: Arc::new(NoAudit),
             sweep_at: Mutex::default(),

@@ -6,6 +6,7 @@ mod support;
 use core::time::Duration;
 use std::os::unix::fs::PermissionsExt;
 
+use sealstone_channel::TlsError;
 use sealstone_mds_protocol::login::LoginErrorCode;
 use sealstone_mds_protocol::{
     Access, BODY_MAX, DeviceState, FilePath, FrameHeader, MessageType, Method, Name, NewDevice, Request,
@@ -229,11 +230,29 @@ async fn too_many_connections_are_turned_away_and_room_comes_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_certificate_does_not_pass_the_pin() {
     let running = running(quick()).await;
-    let config = support::client_config([0; 32]);
-    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
-    let stream = TcpStream::connect(running.server.address()).await.unwrap();
-    let name = rustls::pki_types::ServerName::try_from("x.invalid").unwrap();
-    assert!(connector.connect(name, stream).await.is_err());
+    let refused = support::shake_hands(running.server.address(), [0; 32]).await;
+    assert!(matches!(refused, Err(TlsError::WrongCertificate { .. })));
+}
+
+/// TLS lets somebody with the server's own certificate through, in both directions. What a login and a resumption are bound to
+/// does not: the client breaks off, and the server refuses.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_relays_a_login_with_the_servers_own_certificate_opens_nothing() {
+    let running = running(quick()).await;
+    let (id, password) = (running.server_id, running.password());
+    let (ok, keys) = running.connect().await.login(&id, "admin", &password).await.unwrap();
+    let relay = running.relay().await;
+    let mut client = running.connect_through(relay).await;
+    let hello = Request::Hello { oldest: 1, newest: 1, software: Text::new("test").unwrap() };
+    assert!(
+        matches!(client.ask(hello).await, Response::Hello { .. }),
+        "the relay passes on what it is given"
+    );
+    assert_eq!(client.login(&id, "admin", &password).await.err().unwrap().code, LoginErrorCode::Refused);
+    let mut client = running.connect_through(relay).await;
+    assert_eq!(client.resume(&ok, &keys).await.unwrap_err().code, LoginErrorCode::SessionExpired);
+    // The session is none the worse for it.
+    running.connect().await.resume(&ok, &keys).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::stretch::CHEAP_FOR_TESTS as SUITE;
+use alloc::vec::Vec;
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -91,6 +92,102 @@ fn a_splice_of_two_channels_or_servers_fails() {
             world.keys.challenge(&mut world.rng, Some(&world.record), &start, other, [1; 16], 5, 1).unwrap();
         assert_eq!(client.challenge(&mut world.rng, challenge).err(), Some(LoginFailure::Refused));
     }
+}
+
+/// The three messages of a login, recorded and sent once more: the server's nonce and share are others.
+#[test]
+fn a_recorded_login_played_again_opens_nothing() {
+    let mut world = world();
+    let (start, client) = start_login(&mut world.rng, SUITE, &alice(), b"correct horse", context()).unwrap();
+    let mut challenge = || {
+        world.keys.challenge(&mut world.rng, Some(&world.record), &start, context(), [1; 16], 5, 1).unwrap()
+    };
+    let ((first, server), (_, again)) = (challenge(), challenge());
+    let (finish, _) = client.challenge(&mut world.rng, first).unwrap();
+    assert!(server.finish(&finish).is_ok());
+    assert_eq!(again.finish(&finish).err(), Some(LoginFailure::Refused));
+}
+
+/// Whoever has the keys of one session has none of another one's, though user, password, channel and terms are the same.
+#[test]
+fn the_keys_of_a_session_open_no_other() {
+    let mut world = world();
+    let mut open = || {
+        let (client, server) = world.login();
+        let (ok, keys) = server.open(terms());
+        (client, ok, keys)
+    };
+    let ((first, first_ok, lost), (second, second_ok, kept)) = (open(), open());
+    assert_eq!(first_ok.session, second_ok.session);
+    let resume = lost.resume(second_ok.session, &CHANNEL, [4; 16]);
+    assert!(lost.proves(&resume, &CHANNEL) && !kept.proves(&resume, &CHANNEL));
+    assert_eq!(second.confirm(&first_ok).err(), Some(LoginFailure::Refused));
+    assert!(first.confirm(&first_ok).is_ok());
+    let (lost, kept) = (lost.to_bytes(), kept.to_bytes());
+    let keys: Vec<&[u8]> = lost.chunks(32).chain(kept.chunks(32)).collect();
+    for (i, key) in keys.iter().enumerate() {
+        assert!(!keys[..i].contains(key), "key {i} is another one's too");
+    }
+}
+
+/// Do two messages have eight bytes in a row in common?
+fn share_bytes(one: &[u8], other: &[u8]) -> bool {
+    one.windows(8).any(|window| other.windows(8).any(|found| found == window))
+}
+
+/// Two logins of one user with one password, on one channel: who records both sees nothing twice.
+#[test]
+fn nothing_in_a_login_comes_back_in_the_next() {
+    let mut world = world();
+    let mut record = || {
+        let (start, client) =
+            start_login(&mut world.rng, SUITE, &alice(), b"correct horse", context()).unwrap();
+        let (challenge, _) = world
+            .keys
+            .challenge(&mut world.rng, Some(&world.record), &start, context(), [1; 16], 5, 1)
+            .unwrap();
+        let ke2 = challenge.ke2;
+        let (finish, _) = client.challenge(&mut world.rng, challenge).unwrap();
+        [start.ke1.as_slice(), ke2.as_slice(), finish.ke3.as_slice()].concat()
+    };
+    assert!(!share_bytes(&record(), &record()));
+}
+
+/// A registration as a thief would try one against a stolen record.
+fn registered(keys: &ServerKeys, rng: &mut StdRng, user: &UserName, password: &[u8]) -> [u8; 192] {
+    let (request, started) = start_registration(rng, user, password).unwrap();
+    started.finish(rng, SUITE, &keys.register(user, &request).unwrap()).unwrap()
+}
+
+/// A record is public key, masking key and envelope. The masking key is what a guess can be compared with.
+fn masking_key(record: &[u8; 192]) -> &[u8] {
+    &record[32..96]
+}
+
+/// Who stole the records alone has nothing to compare a guess with; with the server's keys each guess is the whole
+/// computation, Argon2id included, for one user.
+#[test]
+fn a_stolen_record_can_be_guessed_at_only_with_the_servers_keys_and_for_one_user() {
+    let mut rng = StdRng::seed_from_u64(5);
+    let (keys, others) = (ServerKeys::generate(&mut rng), ServerKeys::generate(&mut rng));
+    let bob = UserName::new("bob").unwrap();
+    let stolen = registered(&keys, &mut rng, &alice(), b"correct horse");
+    let mut fits = |keys: &ServerKeys, user: &UserName, guess: &[u8]| {
+        masking_key(&registered(keys, &mut rng, user, guess)) == masking_key(&stolen)
+    };
+    assert!(fits(&keys, &alice(), b"correct horse"), "a thief of both can guess");
+    assert!(!fits(&keys, &alice(), b"wrong"));
+    assert!(!fits(&others, &alice(), b"correct horse"), "without the server's keys he cannot");
+    assert!(!fits(&keys, &bob, b"correct horse"), "a guess for one user is none for another");
+}
+
+#[test]
+fn accounts_with_one_password_have_nothing_in_common_in_their_records() {
+    let mut rng = StdRng::seed_from_u64(6);
+    let keys = ServerKeys::generate(&mut rng);
+    let alices = registered(&keys, &mut rng, &alice(), b"correct horse");
+    let bobs = registered(&keys, &mut rng, &UserName::new("bob").unwrap(), b"correct horse");
+    assert!(!share_bytes(&alices, &bobs));
 }
 
 #[test]

@@ -2,13 +2,16 @@
 
 use std::sync::atomic::Ordering;
 
-use sealstone_mds_protocol::{ErrorCode, GroupName, Holder, PAGE_MAX, Request, Response, Secret, UserName};
+use sealstone_mds_protocol::{
+    ErrorCode, Failure, GroupName, Holder, PAGE_MAX, Request, Response, Secret, UserName,
+};
 
 use crate::access::Principal;
 use crate::accounts::{self, Registration};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::groups;
+use crate::limiter::Source;
 use crate::namespace;
 use crate::server::Mds;
 use crate::store::Transaction;
@@ -24,6 +27,11 @@ impl Mds {
         match request {
             Request::UserRegisterStart { name, request } => {
                 accounts::may_register(who, &name)?;
+                // With one recorded challenge the answer is all that a guess at the password takes: whoever has a
+                // session, his own or not, guesses no faster with it than without.
+                self.registrations.lock().attempt(&name, Source::default(), now_ms).map_err(|wait_ms| {
+                    MdsError::Refused(Failure::busy(u32::try_from(wait_ms).unwrap_or(u32::MAX)))
+                })?;
                 let response = self
                     .login_keys
                     .register(&name, &request)

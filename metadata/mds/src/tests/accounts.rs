@@ -48,6 +48,25 @@ fn administrators_make_accounts_and_others_change_their_own_password_only() {
     assert_eq!(world.refused(ALICE, Request::UserList { after: None, limit: 9 }), ErrorCode::Denied);
 }
 
+/// The server's half of a registration raises a point to the power that logins hang on. Who has somebody's session, and one
+/// challenge, must not guess the password with it faster than by logging in.
+#[test]
+fn a_session_is_no_way_to_guess_a_password_faster() {
+    let mut world = World::empty();
+    assert_eq!(register(&mut world, ADMIN, "alice", false, false), Response::Done {});
+    let (request, _) = start_registration(&mut world.rng, &user("alice"), b"guess").unwrap();
+    let guess = Request::UserRegisterStart { name: user("alice"), request };
+    let answered =
+        (0..20).take_while(|_| code(&world.ask(ALICE, guess.clone())) != Some(ErrorCode::Busy)).count();
+    assert_eq!(answered, 4, "five for each name, of which the account took one");
+    let Response::Failed { failure } = world.ask(ADMIN, guess.clone()) else { panic!("not limited") };
+    assert!(failure.retry_ms > 0);
+    // Others are not held up, and it passes.
+    assert_eq!(register(&mut world, ADMIN, "carol", false, false), Response::Done {});
+    world.now += 60_000;
+    assert!(matches!(world.ask(ALICE, guess), Response::UserRegisterStart { .. }));
+}
+
 #[test]
 fn the_last_administrator_stays() {
     let mut world = World::empty();

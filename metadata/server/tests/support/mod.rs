@@ -3,14 +3,12 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "test support")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rand::rngs::OsRng;
-use rustls::ClientConfig;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use sealstone_channel::{Identity, Pin, PinKind, TlsError};
 use sealstone_login::{ChannelBinding, LoginContext, SessionKeys, start_login};
 use sealstone_mds::{DeviceAddress, KeyAction, KeyStep, StepOutcome};
 use sealstone_mds_protocol::login::{LoginError, LoginOk, SUITE_STANDARD};
@@ -24,10 +22,8 @@ use sealstone_mds_server::{
 use sealstone_osd::cdb::KeyToSet;
 use sealstone_osd::{ObjectId, Permissions};
 use sealstone_seal::Credential;
-use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// Devices as maps of objects; `silent` ones do not answer.
@@ -155,15 +151,39 @@ impl Running {
     }
 
     pub async fn connect(&self) -> Client<TlsStream<TcpStream>> {
-        let stream = TcpStream::connect(self.server.address()).await.unwrap();
-        let connector = TlsConnector::from(Arc::new(client_config(self.report.fingerprint.0)));
-        let stream = connector.connect(ServerName::try_from("x.invalid").unwrap(), stream).await.unwrap();
-        let channel = stream
-            .get_ref()
-            .1
-            .export_keying_material([0; 32], b"EXPORTER-Channel-Binding", Some(b""))
-            .unwrap();
+        self.connect_through(self.server.address()).await
+    }
+
+    /// A client that knows the server by its pin, connected to whoever listens at `address`.
+    pub async fn connect_through(&self, address: SocketAddr) -> Client<TlsStream<TcpStream>> {
+        let (stream, channel) = shake_hands(address, self.report.fingerprint.0).await.unwrap();
         Client::new(stream, ChannelBinding(channel))
+    }
+
+    /// Somebody in the middle who has the server's certificate and its key: he ends TLS at both sides and passes on what is
+    /// inside, unchanged.
+    pub async fn relay(&self) -> SocketAddr {
+        let read = |name: &str| std::fs::read(self.folder.path().join("mds").join(name)).unwrap();
+        let identity = Identity {
+            chain: vec![read("certificate.der"), read("ca.der")],
+            key: read("certificate-key.der").into(),
+        };
+        let near = sealstone_channel::Server::new(&identity, ALPN, BINDING).unwrap();
+        let (far, pin) = (self.server.address(), self.report.fingerprint.0);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let near = near.clone();
+                tokio::spawn(async move {
+                    let mut near = near.accept(stream).await.unwrap().stream;
+                    let (mut far, _) = shake_hands(far, pin).await.unwrap();
+                    // Either end may break off: that is what is to be seen.
+                    let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                });
+            }
+        });
+        address
     }
 
     pub async fn login(&self) -> Client<TlsStream<TcpStream>> {
@@ -171,6 +191,19 @@ impl Running {
         client.login(&self.server_id, "admin", &self.password()).await.unwrap();
         client
     }
+}
+
+/// Label of what a login is bound to (RFC 9266).
+const BINDING: &[u8] = b"EXPORTER-Channel-Binding";
+
+/// TLS with whoever has the certificate of this hash, and the channel's binding.
+pub async fn shake_hands(
+    address: SocketAddr,
+    hash: [u8; 32],
+) -> Result<(TlsStream<TcpStream>, [u8; 32]), TlsError> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let pin = Pin { kind: PinKind::Certificate, hash };
+    sealstone_channel::connect(stream, pin, "x.invalid", ALPN, BINDING).await
 }
 
 pub struct Client<S> {
@@ -246,59 +279,4 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         assert_eq!(header.sequence, sequence);
         Response::decode(&body).unwrap().1
     }
-}
-
-#[derive(Debug)]
-struct Pin([u8; 32], Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Pin {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let found: [u8; 32] = Sha256::digest(end_entity).into();
-        if found == self.0 {
-            Ok(ServerCertVerified::assertion())
-        } else {
-            Err(rustls::Error::General("pin".into()))
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.1.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.1.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-pub fn client_config(pin: [u8; 32]) -> ClientConfig {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Pin(pin, provider)))
-        .with_no_client_auth();
-    config.alpn_protocols = vec![ALPN.to_vec()];
-    config
 }
