@@ -21,6 +21,10 @@ use zeroize::Zeroizing;
 
 use crate::folder::{self, Directory};
 
+mod initial_key;
+
+pub use initial_key::{InitialKey, KeyFile, KeyFileError};
+
 /// Layout of the data directory that this version reads and writes.
 pub const LAYOUT_VERSION: u32 = 2;
 /// The layout of a device that was never started: its keys are not stored yet.
@@ -148,15 +152,6 @@ pub fn system_id(unique: [u8; 12]) -> [u8; SYSTEM_ID_LEN] {
     id
 }
 
-/// The initial master key of a device. Wiped when dropped; never shown.
-pub struct InitialKey(pub Zeroizing<[u8; MASTER_KEY_LEN]>);
-
-impl core::fmt::Debug for InitialKey {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("InitialKey")
-    }
-}
-
 /// What changes at each start and every second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -202,14 +197,6 @@ struct DeviceFile {
     system_id: String,
     name: String,
     capacity: u64,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyFile {
-    system_id: String,
-    name: String,
-    master_key: String,
 }
 
 impl DataDir {
@@ -371,16 +358,7 @@ fn check_name(name: &str) -> Result<(), ProvisionError> {
 }
 
 fn key_file(identity: &Identity, key: &InitialKey) -> Zeroizing<String> {
-    let secret = Zeroizing::new(hex(&*key.0));
-    let mut text = Zeroizing::new(String::with_capacity(256 + identity.name.len()));
-    text.push_str("system_id = \"");
-    text.push_str(&hex(&identity.system_id));
-    text.push_str("\"\nname = \"");
-    text.push_str(&identity.name);
-    text.push_str("\"\nmaster_key = \"");
-    text.push_str(&secret);
-    text.push_str("\"\n");
-    text
+    KeyFile { system_id: identity.system_id, name: identity.name.clone(), key: key.clone() }.to_text()
 }
 
 fn read_key(path: &Path, identity: &Identity) -> Result<InitialKey, ProvisionError> {
@@ -398,16 +376,11 @@ fn read_key(path: &Path, identity: &Identity) -> Result<InitialKey, ProvisionErr
         return Err(ProvisionError::KeyMode { path: path.to_owned(), mode });
     }
     let text = Zeroizing::new(read_bounded(path)?);
-    // The parser's own message would quote the line, and the line may be the key.
-    let file: KeyFile = toml::from_str(&text).map_err(|_| bad(path, "not a key file"))?;
-    let secret = Zeroizing::new(file.master_key);
-    let system: [u8; SYSTEM_ID_LEN] =
-        unhex(&file.system_id).ok_or_else(|| bad(path, "system_id is not 20 bytes of hex"))?;
-    if system != identity.system_id {
+    let file = KeyFile::parse(&text).map_err(|error| bad(path, &error.to_string()))?;
+    if file.system_id != identity.system_id {
         return Err(ProvisionError::KeyOfAnotherDevice(path.to_owned()));
     }
-    let key = unhex(&secret).ok_or_else(|| bad(path, "master_key is not 32 bytes of hex"))?;
-    Ok(InitialKey(Zeroizing::new(key)))
+    Ok(file.key)
 }
 
 fn replace(dir: &Path, name: &str, content: &[u8]) -> Result<(), ProvisionError> {

@@ -9,14 +9,13 @@ use std::time::{Duration, Instant};
 
 use sealstone_channel::{Pin, device_name};
 use sealstone_client::{Client, Metadata};
+use sealstone_device::provision::KeyFile;
 use sealstone_mds::Config;
 use sealstone_mds_protocol::{
     Device, DeviceState, FILE_PARTITIONS_MAX, Method, Name, NewDevice, ProblemKind, Request, Secret, Text,
     UserName,
 };
 use sealstone_mds_server::{ADMIN_SECRET_FILE, Environment, InitiatorDevices, Limits, Server, SetupError};
-use serde::Deserialize;
-use zeroize::{Zeroize, Zeroizing};
 
 use super::audit_log::{AuditLog, AuditState};
 use super::{AUDIT_FILE, Shutdown, bind, identity, keystore, observe};
@@ -37,21 +36,6 @@ pub(crate) const ADMIN: &str = "admin";
 const LISTEN_DEFAULT: &str = "127.0.0.1:3270";
 /// How long `up` waits for a device to become usable, seconds.
 pub(crate) const JOIN_S_MAX: u64 = 30;
-
-/// A device's initial key as `osd init` wrote it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyFile {
-    system_id: String,
-    name: String,
-    master_key: String,
-}
-
-impl Drop for KeyFile {
-    fn drop(&mut self) {
-        self.master_key.zeroize();
-    }
-}
 
 /// Sets a server up.
 pub(crate) fn init(data: &Path, keystore: &Keystore) -> Outcome<PathBuf> {
@@ -246,9 +230,9 @@ async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
 
 /// A certificate for the device of this key file, in a folder to be carried to it.
 fn issue_certificate(output: Output, data: &Path, key: &Path, out: &Path, days: u16) -> Outcome {
-    let (file, system_id) = key_file(key)?;
+    let file = key_file(key)?;
     let life = Duration::from_secs(u64::from(days) * 24 * 3600);
-    let name = device_name(&system_id);
+    let name = device_name(&file.system_id);
     let made = sealstone_mds_server::issue_certificate(data, &name, life, &Environment::system())
         .map_err(setup_failure)?;
     std::fs::DirBuilder::new()
@@ -276,16 +260,9 @@ fn issue_certificate(output: Output, data: &Path, key: &Path, out: &Path, days: 
     })
 }
 
-/// Reads a device's key file; its OSD system id besides.
-fn key_file(key: &Path) -> Outcome<(KeyFile, [u8; 20])> {
-    let text = secret_file::read(key)?;
-    // The parser's own message would quote the line, and the line may be the key.
-    let file: KeyFile = toml::from_str(&text)
-        .map_err(|_| Failure::usage("is not a key file of `osd init`").at(key.display()))?;
-    let system_id = unhex(&file.system_id)
-        .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| Failure::usage("the system id is not 20 bytes of hex").at(key.display()))?;
-    Ok((file, system_id))
+/// Reads a device's key file.
+fn key_file(path: &Path) -> Outcome<KeyFile> {
+    KeyFile::parse(&secret_file::read(path)?).map_err(|error| Failure::usage(error).at(path.display()))
 }
 
 /// Hands a device over to the metadata server and waits until it takes objects.
@@ -296,10 +273,8 @@ pub(crate) async fn add_osd(
     pin: Option<Pin>,
     wait_s: u64,
 ) -> Outcome<String> {
-    let (mut file, system_id) = key_file(key)?;
-    let secret = Zeroizing::new(core::mem::take(&mut file.master_key));
-    let bytes =
-        Zeroizing::new(unhex(&secret).ok_or_else(|| Failure::usage("the key is not hex").at(key.display()))?);
+    let file = key_file(key)?;
+    let system_id = file.system_id;
     url.parse::<sealstone_initiator::TargetUrl>().map_err(|error| Failure::usage(error).at(url))?;
     let invalid = |error: sealstone_mds_protocol::WireError| Failure::usage(chain(&error));
     let device = NewDevice {
@@ -308,7 +283,7 @@ pub(crate) async fn add_osd(
         url: Text::new(url).map_err(invalid)?,
         pin: pin.map(Into::into),
         capacity: 0,
-        master_key: Secret::new(bytes.to_vec()).map_err(invalid)?,
+        master_key: Secret::new(file.key.0.to_vec()).map_err(invalid)?,
     };
     client
         .metadata()
@@ -377,11 +352,4 @@ fn joined(device: &Device, name: &str) -> Option<Outcome<String>> {
         }
         ProblemKind::Silent | ProblemKind::Failed => None,
     }
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.is_ascii() {
-        return None;
-    }
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
 }

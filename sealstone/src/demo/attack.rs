@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sealstone_client::{Client, Method, PutOptions, SystemEnvironment};
 use sealstone_crypto::RustCrypto;
+use sealstone_device::provision::KeyFile;
 use sealstone_initiator::{ScsiRequest, ScsiResponse, Session, SessionConfig, TargetUrl};
 use sealstone_mds_protocol::{Access, FilePath, Grant, Request, Response};
 use sealstone_osd::cdb::Extent;
@@ -20,7 +21,7 @@ use sealstone_scsi::Sense;
 use sealstone_seal::{
     AlgorithmSlots, CapabilityKey, Credential, Hash, InitialKey, KeyHierarchy, Signer, signer::Parts,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::daemon::AUDIT_FILE;
 use crate::daemon::up::Running;
@@ -61,13 +62,6 @@ pub(super) struct Finding {
 struct Packet {
     cdb: Vec<u8>,
     data_out: Vec<u8>,
-}
-
-/// A device's key file, as `osd init` wrote it.
-#[derive(Deserialize)]
-struct KeyFile {
-    system_id: String,
-    master_key: String,
 }
 
 struct Attacker {
@@ -163,11 +157,10 @@ fn credential(grant: &Grant) -> Outcome<Credential> {
 fn mint(folder: &Path, object: ObjectId, expires_ms: u64) -> Outcome<Credential> {
     let path = folder.join("master.key");
     let text = crate::secret_file::read(&path)?;
-    let bad = || Failure::operation("is not a key file").at(path.display());
-    let file: KeyFile = toml::from_str(&text).map_err(|_| bad())?;
-    let system_id = unhex(&file.system_id).and_then(|bytes| bytes.try_into().ok()).ok_or_else(bad)?;
-    let initial = unhex(&file.master_key).and_then(|bytes| InitialKey::new(&bytes)).ok_or_else(bad)?;
-    let mut keys = KeyHierarchy::<RustCrypto>::factory(Hash::Sha256, &initial, system_id);
+    let file = KeyFile::parse(&text).map_err(|error| Failure::operation(error).at(path.display()))?;
+    let initial = InitialKey::new(file.key.0.as_slice())
+        .ok_or_else(|| Failure::operation("is no master key").at(path.display()))?;
+    let mut keys = KeyHierarchy::<RustCrypto>::factory(Hash::Sha256, &initial, file.system_id);
     keys.add_partition(object.partition).map_err(Failure::operation)?;
     let capability = Capability {
         generation: Generation::Osd2,
@@ -188,10 +181,6 @@ fn mint(folder: &Path, object: ObjectId, expires_ms: u64) -> Outcome<Credential>
         },
     };
     Credential::issue(&keys, &AlgorithmSlots::DEFAULT, &capability).map_err(Failure::operation)
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
 }
 
 /// A signed WRITE of [`BYTES`] bytes, as it goes over the wire.
