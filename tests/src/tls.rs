@@ -45,6 +45,20 @@ impl ServerCertVerifier for Gullible {
     }
 }
 
+/// What a client that names these application protocols and believes every certificate shakes hands with.
+#[must_use]
+pub fn gullible(protocols: &[Vec<u8>]) -> ClientConfig {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("TLS 1.3 is there")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Gullible))
+        .with_no_client_auth();
+    config.alpn_protocols = protocols.to_vec();
+    config
+}
+
 /// A TLS connection to a metadata server, whoever it is.
 ///
 /// # Panics
@@ -62,15 +76,7 @@ pub fn connect(address: &str) -> StreamOwned<ClientConnection, TcpStream> {
 #[track_caller]
 #[must_use]
 pub fn connect_as(address: &str, protocols: &[Vec<u8>]) -> StreamOwned<ClientConnection, TcpStream> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("TLS 1.3 is there")
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Gullible))
-        .with_no_client_auth();
-    config.alpn_protocols = protocols.to_vec();
     let name = ServerName::try_from("mds.example").expect("a name");
-    let connection = ClientConnection::new(Arc::new(config), name).expect("a connection");
+    let connection = ClientConnection::new(Arc::new(gullible(protocols)), name).expect("a connection");
     StreamOwned::new(connection, TcpStream::connect(address).expect("the port is open"))
 }

@@ -1,6 +1,6 @@
 //! Rules that neither the compiler nor clippy knows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +33,7 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
         Err(error) => findings.push(error),
     }
     check_reasons(&mut findings);
-    check_standards(&files, &mut findings);
+    check_names(&files, &mut findings);
     if findings.is_empty() { Ok(format!("tidy: {} files in order", files.len())) } else { Err(findings) }
 }
 
@@ -166,23 +166,69 @@ fn check_reasons(findings: &mut Vec<String>) {
     }
 }
 
-/// A test named in `docs/standards` exists: tables there put test names as `test: name` in backquotes.
-fn check_standards(files: &[PathBuf], findings: &mut Vec<String>) {
-    let mut sources = String::new();
-    for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs")) {
-        sources.push_str(&fs::read_to_string(file).unwrap_or_default());
+/// What the documentation names exists: a test (`test: name`, `module::name`, `name` of four words and more; … stands for
+/// any rest), and whatever else is written like one: keys, metrics, fields.
+fn check_names(files: &[PathBuf], findings: &mut Vec<String>) {
+    let mut words = BTreeSet::new();
+    for file in files {
+        // A name that only the documentation or the history has is none.
+        if is_markdown(file) {
+            continue;
+        }
+        words.insert(file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default().to_owned());
+        let text = fs::read_to_string(file).unwrap_or_default();
+        words.extend(
+            text.split(|c: char| !is_of_a_word(c)).filter(|word| !word.is_empty()).map(str::to_owned),
+        );
     }
-    for file in files.iter().filter(|file| file.starts_with("docs/standards") && is_markdown(file)) {
+    for file in files.iter().filter(|file| file.starts_with("docs") && is_markdown(file)) {
+        // Designs and records of decisions also name what others have, and what was refused.
+        if file.starts_with("docs/design") || file.starts_with("docs/adr") {
+            continue;
+        }
         let text = fs::read_to_string(file).unwrap_or_default();
         for (number, line) in text.lines().enumerate() {
-            for piece in line.split("`test:").skip(1) {
-                let name = piece.split('`').next().unwrap_or_default().trim();
-                if !sources.contains(&format!("fn {name}(")) {
-                    findings.push(format!("{}:{}: no test called {name}", file.display(), number + 1));
-                }
+            for name in line.split('`').skip(1).step_by(2).filter(|quoted| !is_known(quoted, &words)) {
+                findings.push(format!("{}:{}: nothing is called {name}", file.display(), number + 1));
             }
         }
     }
+}
+
+fn is_of_a_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// Is this quotation no name of ours, or one of a thing that there is?
+fn is_known(quoted: &str, words: &BTreeSet<String>) -> bool {
+    let demanded = quoted.strip_prefix("test:").map(str::trim);
+    let path = demanded.unwrap_or(quoted);
+    // "login tests::name": the crate, then the path within it.
+    let path = path.rsplit(' ').next().unwrap_or(path);
+    let is_ours =
+        |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | ':' | '…' | '*');
+    if path.is_empty()
+        || !path.chars().all(is_ours)
+        || !path.starts_with(|c: char| c.is_ascii_lowercase() || c == '…')
+    {
+        return true;
+    }
+    let parts: Vec<&str> = path.split("::").collect();
+    let last = parts.last().copied().unwrap_or_default();
+    let is_long = last.matches('_').count() >= 3;
+    if demanded.is_none() && parts.len() < 2 && !is_long {
+        return true;
+    }
+    parts.iter().all(|part| {
+        let mut pieces = part.split(['…', '*']);
+        let (start, end) = (pieces.next().unwrap_or_default(), pieces.next_back().unwrap_or_default());
+        if start == *part { words.contains(*part) } else { has_word(words, start, end) }
+    })
+}
+
+/// Is there a word that begins and ends so?
+fn has_word(words: &BTreeSet<String>, start: &str, end: &str) -> bool {
+    words.range(start.to_owned()..).take_while(|word| word.starts_with(start)).any(|word| word.ends_with(end))
 }
 
 fn is_markdown(path: &Path) -> bool {
@@ -205,5 +251,33 @@ mod tests {
         fs::remove_dir_all(&folder).expect("clean up");
         assert_eq!(findings.len(), 1);
         assert!(findings[0].contains("sample.rs:2"));
+    }
+
+    #[test]
+    fn a_name_in_the_documentation_is_one_of_something() {
+        let words: BTreeSet<String> =
+            ["frame", "tests", "a_reader_of_much_waits", "busy_s_max"].map(str::to_owned).into();
+        for known in [
+            "a_reader_of_much_waits",
+            "frame::a_reader_of_much_waits",
+            "a_reader_of_…",
+            "…_of_much_waits",
+            "frame::tests::*",
+            "login tests::a_reader_of_much_waits",
+            "test:busy_s_max",
+            "put",
+            "K_resume = expand(1)",
+        ] {
+            assert!(is_known(known, &words), "{known}");
+        }
+        for unknown in [
+            "a_reader_of_much_runs",
+            "other::a_reader_of_much_waits",
+            "a_writer_of_…",
+            "test:gone",
+            "frame::gone",
+        ] {
+            assert!(!is_known(unknown, &words), "{unknown}");
+        }
     }
 }

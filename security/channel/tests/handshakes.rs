@@ -9,10 +9,9 @@ use std::time::Duration;
 use sealstone_channel::{
     ALPN_ISCSI, Authority, Identity, Pin, Server, TOKEN_LABEL, TlsError, connect, device_name,
 };
+use sealstone_tests::tls::gullible;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, SignatureScheme};
+use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 const NAME: &str = "a.osd.sealstone.invalid";
@@ -109,9 +108,9 @@ async fn below_an_authority_the_name_and_the_date_count() {
 #[tokio::test]
 async fn who_names_another_protocol_or_none_is_refused() {
     let own = Identity::self_signed(NAME).unwrap();
-    for protocols in [&[][..], &[&b"osd-mds/1"[..]], &[&b"h2"[..], b"http/1.1"]] {
+    for protocols in [vec![], vec![b"osd-mds/1".to_vec()], vec![b"h2".to_vec(), b"http/1.1".to_vec()]] {
         let (near, far) = duplex(64 * 1024);
-        let (server, connector) = (server(&own), gullible(protocols));
+        let (server, connector) = (server(&own), TlsConnector::from(Arc::new(gullible(&protocols))));
         let name = ServerName::try_from(NAME).unwrap();
         let (_, far) = tokio::join!(connector.connect(name, near), server.accept(far));
         assert_eq!(far.err(), Some(TlsError::OtherProtocol(ALPN_ISCSI.to_vec())), "{protocols:?}");
@@ -195,55 +194,4 @@ fn a_device_is_named_by_its_system_id() {
     let name = device_name(&[0xAB; 20]);
     assert!(name.starts_with("abab") && name.ends_with(".osd.sealstone.invalid"));
     assert!(ServerName::try_from(name).is_ok());
-}
-
-/// Believes everybody.
-#[derive(Debug)]
-struct Gullible;
-
-fn gullible(protocols: &[&[u8]]) -> TlsConnector {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .unwrap()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Gullible))
-        .with_no_client_auth();
-    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-    TlsConnector::from(Arc::new(config))
-}
-
-impl ServerCertVerifier for Gullible {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
-    }
 }
