@@ -201,7 +201,7 @@ options! {
     /// Let TLS be off beyond loopback. Data is read by whoever is on the way, and under NOSEC and CMDRSP changed too.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_no_tls: bool, "SEALSTONE_OSD_INSECURE_NO_TLS", "false";
-    /// Accept CAPKEY, inside TLS and without it, where it stops neither injection nor replay.
+    /// Accept CAPKEY on connections without TLS, where it stops neither injection nor replay.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_capkey: bool, "SEALSTONE_OSD_INSECURE_CAPKEY", "false";
     /// Accept check values over AdHash digests (slot 4, code F5h), to reproduce a paper's figures. Broken: whoever is on
