@@ -170,6 +170,12 @@ impl Mds {
         Ok(Self { daemon, data: data.to_owned() })
     }
 
+    /// What its ready line says under this name.
+    pub(crate) fn field(&self, name: &str) -> Outcome<&str> {
+        let text = self.daemon.ready.get(name).and_then(Value::as_str);
+        Ok(text.ok_or_else(|| format!("the metadata server does not say its {name}"))?)
+    }
+
     pub(crate) fn stop(self) -> Outcome {
         self.daemon.stop()
     }

@@ -20,6 +20,7 @@ mod fairness;
 mod figures;
 mod keys;
 mod latency;
+mod logins;
 mod machine;
 mod measure;
 mod objects;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         Command::Aims(arguments) => aims::run(&arguments.folder),
         Command::Rotation(arguments) => rotation::run(&arguments),
         Command::Defences(arguments) => defences::run(&arguments),
+        Command::Logins(arguments) => logins::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

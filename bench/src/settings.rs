@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Copies(Run),
     /// All aims in one list, from the files that the parts of `make bench` left in a folder.
     Aims(Aims),
+    /// Logging in and out at a metadata server: the paper's login and the modern one.
+    Logins(Logins),
 }
 
 #[derive(Args)]
@@ -54,6 +56,25 @@ pub(crate) struct Aims {
     /// Where the parts of a run wrote their figures.
     #[arg(value_name = "DIR", default_value = "target/bench")]
     pub(crate) folder: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct Logins {
+    /// Logins of each kind.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) samples: usize,
+    /// Write everything to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// The program to measure [default: `sealstone` beside this one].
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+}
+
+impl Logins {
+    pub(crate) fn binary(&self) -> Outcome<PathBuf> {
+        program(self.binary.as_ref())
+    }
 }
 
 #[derive(Args)]

@@ -1,8 +1,8 @@
 //! The table of targets.
 
 use crate::targets::{
-    block, device, initiator, iscsi, iscsi_login, login, mds, mds_connection, osd, osd_lists, scsi, seal,
-    shell, store,
+    block, device, initiator, iscsi, iscsi_login, login, mds, mds_connection, osd, osd_lists, paper, scsi,
+    seal, shell, store,
 };
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link};
@@ -56,6 +56,9 @@ pub static TARGETS: &[Target] = &[
     login::SERVER,
     login::CLIENT,
     login::RESUME,
+    paper::MESSAGES,
+    paper::ENDS,
+    paper::RECORDS,
     seal::KEYSTORE,
     seal::METHOD_CIPHER,
     seal::GATE,

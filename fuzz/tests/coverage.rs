@@ -36,8 +36,6 @@ const EXEMPT: &[(&str, &str)] = &[
     ("scsi::AdditionalSense::from_bytes", "any two bytes are a code"),
     ("digest::LtHash::from_bytes", "any 2048 bytes are a sum"),
     ("login::PassphraseKey::from_bytes", "any twenty bytes are a key"),
-    ("login::PaperSession::from_bytes", "34 bytes of our own store; nothing serves them yet"),
-    ("mds-protocol::PaperHeader::parse", "a property test beside it takes any bytes; nothing serves it yet"),
     ("block::BlockSize::from_bytes", "a number of bytes, not bytes"),
 ];
 

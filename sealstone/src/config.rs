@@ -262,6 +262,12 @@ options! {
     /// weaker ones than cmdrsp only if they were started with an --insecure flag.
     [value_enum]
     method_floor: MethodName, "SEALSTONE_MDS_METHOD_FLOOR", "\"cmdrsp\"";
+    /// Serve the login of a paper on this address too, HOST:PORT, over plain TCP, to reproduce it. Broken: whoever records
+    /// a login finds its passphrase with a word list. On a loopback address alone.
+    insecure_paper_login: String, "SEALSTONE_MDS_INSECURE_PAPER_LOGIN", "\"127.0.0.1:3271\"";
+    /// Let insecure_paper_login be used beyond loopback.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    i_accept_insecure: bool, "SEALSTONE_MDS_I_ACCEPT_INSECURE", "false";
 }
 
 /// The example file of `noun`.

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::buffers::Buffers;
 use crate::get::{self, GetOptions};
-use crate::mds::{Mds, MdsDial, MdsOptions, TlsDial};
+use crate::mds::{Mds, MdsDial, MdsOptions, PaperOptions, PlainDial, TlsDial};
 use crate::open::{Core, OpenObjects};
 use crate::pool::DevicePool;
 use crate::put::{self, PutOptions};
@@ -145,6 +145,24 @@ impl Client {
         Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), reach))
     }
 
+    /// Logs in as the paper has it, over plain TCP at `HOST:PORT`. Insecure: whoever records it can guess the passphrase.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn connect_paper(
+        server: &str,
+        paper: PaperOptions,
+        user: &str,
+        passphrase: &str,
+        reach: impl Into<Reach>,
+    ) -> Result<Self, ClientError> {
+        let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
+        let (user, options) = (user_name(user)?, MdsOptions::default());
+        let mds =
+            Mds::login_paper(plain(server), environment.clone(), options, paper, &user, passphrase).await?;
+        Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), reach))
+    }
+
     /// Goes on with a session from a file; connects at the first request.
     ///
     /// # Errors
@@ -160,7 +178,10 @@ impl Client {
     /// As [`Client::resume`].
     pub fn resume_proving(saved: &SavedSession, reach: impl Into<Reach>) -> Result<Self, ClientError> {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
-        let dial = Arc::new(tls(&saved.server, saved.fingerprint));
+        let dial: Arc<dyn MdsDial> = match saved.fingerprint {
+            Some(pin) => Arc::new(tls(&saved.server, pin)),
+            None => Arc::new(plain(&saved.server)),
+        };
         let mds = Mds::resume(dial, environment.clone(), MdsOptions::default(), saved.ticket.clone());
         Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), reach))
     }
@@ -194,7 +215,12 @@ impl Client {
     ///
     /// # Errors
     /// `SessionFileIo`.
-    pub fn save(&self, server: &str, fingerprint: Fingerprint, path: &Path) -> Result<(), ClientError> {
+    pub fn save(
+        &self,
+        server: &str,
+        fingerprint: Option<Fingerprint>,
+        path: &Path,
+    ) -> Result<(), ClientError> {
         let ticket = self.core.metadata.ticket().clone();
         SavedSession { server: server.to_owned(), fingerprint, ticket }.save(path)
     }
@@ -208,6 +234,10 @@ impl Client {
         self.core.devices.close().await;
         self.core.metadata.logout().await
     }
+}
+
+fn plain(server: &str) -> PlainDial {
+    PlainDial { address: server.to_owned(), timeout: CONNECT_TIMEOUT }
 }
 
 pub(crate) fn tls(server: &str, pin: Fingerprint) -> impl MdsDial {

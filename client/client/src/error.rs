@@ -66,6 +66,12 @@ pub enum ClientError {
     /// A file is no service's key.
     #[error("not a key file: {0}")]
     KeyFile(&'static str),
+    /// The paper's login: the server computes another cookie than we do.
+    #[error(
+        "the server computes another cookie: a wrong passphrase, no such user in the paper's profile, or addresses that \
+         are translated on the way"
+    )]
+    CookieRefused,
     /// Too many attempts; wait.
     #[error("the metadata server wants {retry_ms} ms of patience before the next try")]
     LoginBusy {
@@ -129,7 +135,11 @@ impl ClientError {
             Self::Refused(failure) => failure.code.exit_code(),
             Self::Name(_) => 2,
             Self::Device { error, .. } if error.is_denied() || error.is_not_admitted() => 3,
-            Self::SessionOver | Self::LoginRefused | Self::EnrolmentRefused | Self::WrongCertificate(_) => 3,
+            Self::SessionOver
+            | Self::LoginRefused
+            | Self::CookieRefused
+            | Self::EnrolmentRefused
+            | Self::WrongCertificate(_) => 3,
             _ => 1,
         }
     }

@@ -27,7 +27,9 @@ pub use budget::{BUDGET_MAX, Lease, MemoryBudget};
 pub use client::{CONNECT_TIMEOUT, Client, DiskFree, Listing, OpenFile, Reach, WhoAmI};
 pub use error::ClientError;
 pub use get::GetOptions;
-pub use mds::{Channel, Mds, MdsDial, MdsOptions, SessionTicket, Stream, TlsDial};
+pub use mds::{
+    Channel, Mds, MdsDial, MdsOptions, PaperOptions, PlainDial, SessionTicket, Stream, TicketKeys, TlsDial,
+};
 pub use open::RENEW_BEFORE_MS;
 pub use people::EnrolmentCode;
 pub use pool::{DevicePool, DialFactory};
@@ -35,6 +37,7 @@ pub use put::PutOptions;
 pub use sealstone_initiator::{
     Environment, OsdError, OsdOptions, Proof, ProofError, Proofs, SystemEnvironment, chap,
 };
+pub use sealstone_login::paper::Group as PaperGroup;
 pub use sealstone_mds_protocol::{
     AccountKind, Checksum, ChecksumKind, Device, DeviceId, DeviceProblem, DirEntry, FileKind, FilePath,
     Group, GroupName, Holder, Method, Name, ProblemKind, Role, Stat, User, UserName,

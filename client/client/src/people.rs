@@ -5,10 +5,12 @@
 use std::sync::Arc;
 
 use sealstone_initiator::{Environment, SystemEnvironment};
+use sealstone_login::paper::PassphraseKey;
 use sealstone_mds_protocol::login::{SUITE_SERVICE_A, SUITE_SERVICE_B, SUITE_STANDARD};
 use sealstone_mds_protocol::{
     Group, GroupName, Holder, PAGE_MAX, Request, Response, Role, Secret, Stat, User,
 };
+use zeroize::Zeroizing;
 
 use crate::client::{file_path, tls, user_name};
 use crate::mds::{Mds, MdsOptions};
@@ -112,6 +114,30 @@ impl Client {
 }
 
 impl<M: Metadata, D: Devices> Client<M, D> {
+    /// A password that nobody knows and nobody will guess.
+    #[must_use]
+    pub fn random_password(&self) -> Zeroizing<[u8; 32]> {
+        let mut password = Zeroizing::new([0; 32]);
+        self.core.environment.fill_random(&mut *password);
+        password
+    }
+
+    /// Gives an account its key for the paper's profile, or takes it away (administrators). The key is as good as the
+    /// passphrase, and can be guessed from any recorded login.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn set_paper_passphrase(
+        &self,
+        name: &str,
+        passphrase: Option<&str>,
+    ) -> Result<(), ClientError> {
+        let name = user_name(name)?;
+        let key = passphrase.map(|passphrase| PassphraseKey::derive(&name, passphrase).to_bytes().to_vec());
+        let key = key.map(Secret::new).transpose()?;
+        done(self.core.metadata.call(Request::UserSetPaperKey { name, key }).await?)
+    }
+
     /// Makes an enrolment code (administrators): for a new account, or with `replace` for an existing one.
     ///
     /// # Errors

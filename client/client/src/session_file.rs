@@ -9,14 +9,17 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use sealstone_login::SessionKeys;
+use sealstone_login::paper::{PAPER_SESSION_BYTES, PaperSession};
 use sealstone_mds_protocol::UserName;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::ClientError;
-use crate::mds::SessionTicket;
+use crate::mds::{SessionTicket, TicketKeys};
 use crate::tls::Fingerprint;
 
+/// The profile that the file has to name; without one it is the modern one.
+const PAPER: &str = "paper";
 /// Bytes of a session file at most.
 pub const SESSION_FILE_MAX: u64 = 16 * 1024;
 
@@ -25,8 +28,8 @@ pub const SESSION_FILE_MAX: u64 = 16 * 1024;
 pub struct SavedSession {
     /// `HOST:PORT` of the metadata server.
     pub server: String,
-    /// Its certificate's fingerprint.
-    pub fingerprint: Fingerprint,
+    /// Its certificate's fingerprint; none in the paper's profile, where nothing proves the server but the login.
+    pub fingerprint: Option<Fingerprint>,
     /// The session.
     pub ticket: SessionTicket,
 }
@@ -36,7 +39,11 @@ pub struct SavedSession {
 #[serde(deny_unknown_fields)]
 struct Text {
     server: String,
-    fingerprint: String,
+    /// `paper`, or nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    profile: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fingerprint: Option<String>,
     user: String,
     server_id: String,
     session: String,
@@ -56,14 +63,16 @@ impl SavedSession {
     /// # Errors
     /// `SessionFileIo`; the older file is then still there.
     pub fn save(&self, path: &Path) -> Result<(), ClientError> {
+        let profile = matches!(self.ticket.keys, TicketKeys::Paper(_)).then(|| PAPER.to_owned());
         let text = Text {
             server: self.server.clone(),
-            fingerprint: self.fingerprint.to_string(),
+            profile,
+            fingerprint: self.fingerprint.map(|fingerprint| fingerprint.to_string()),
             user: self.ticket.user.as_str().to_owned(),
             server_id: hex(&self.ticket.server_id),
             session: hex(&self.ticket.session),
             expires_ms: self.ticket.expires_ms,
-            keys: hex(&*self.ticket.keys.to_bytes()),
+            keys: hex(&self.ticket.keys.to_bytes()),
         };
         let body =
             toml::to_string(&text).map_err(|_| ClientError::SessionFile("cannot be written as text"))?;
@@ -107,15 +116,26 @@ impl SavedSession {
     fn parse(text: &str) -> Result<Self, ClientError> {
         const DAMAGED: ClientError = ClientError::SessionFile("it is damaged; log in again");
         let text: Text = toml::from_str(text).map_err(|_| DAMAGED)?;
-        let keys = Zeroizing::new(unhex::<96>(&text.keys).ok_or(DAMAGED)?);
+        let fingerprint = text.fingerprint.as_deref().map(str::parse).transpose().map_err(|_| DAMAGED)?;
+        let keys = match (text.profile.as_deref(), &fingerprint) {
+            (None, Some(_)) => {
+                let keys = Zeroizing::new(unhex::<32>(&text.keys).ok_or(DAMAGED)?);
+                TicketKeys::Modern(SessionKeys::from_bytes(&keys))
+            }
+            (Some(PAPER), None) => {
+                let keys = Zeroizing::new(unhex::<PAPER_SESSION_BYTES>(&text.keys).ok_or(DAMAGED)?);
+                TicketKeys::Paper(PaperSession::from_bytes(&keys).ok_or(DAMAGED)?)
+            }
+            _ => return Err(DAMAGED),
+        };
         Ok(Self {
             server: text.server.clone(),
-            fingerprint: text.fingerprint.parse().map_err(|_| DAMAGED)?,
+            fingerprint,
             ticket: SessionTicket {
                 user: UserName::new(text.user.as_str()).map_err(|_| DAMAGED)?,
                 server_id: unhex(&text.server_id).ok_or(DAMAGED)?,
                 session: unhex(&text.session).ok_or(DAMAGED)?,
-                keys: SessionKeys::from_bytes(&keys),
+                keys,
                 expires_ms: text.expires_ms,
             },
         })
@@ -173,12 +193,12 @@ mod tests {
     fn saved() -> SavedSession {
         SavedSession {
             server: "mds.example:3270".to_owned(),
-            fingerprint: Fingerprint::certificate(b"it"),
+            fingerprint: Some(Fingerprint::certificate(b"it")),
             ticket: SessionTicket {
                 user: UserName::new("alice").unwrap(),
                 server_id: [1; 16],
                 session: [2; 16],
-                keys: SessionKeys::from_bytes(&[3; 96]),
+                keys: SessionKeys::from_bytes(&[3; 32]).into(),
                 expires_ms: 1_800_000_000_000,
             },
         }
@@ -195,10 +215,32 @@ mod tests {
         let loaded = SavedSession::load(&path).unwrap().unwrap();
         assert_eq!(loaded.server, saved().server);
         assert_eq!(loaded.ticket.session, [2; 16]);
-        assert_eq!(*loaded.ticket.keys.to_bytes(), [3; 96]);
+        assert!(matches!(loaded.ticket.keys, TicketKeys::Modern(keys) if *keys.to_bytes() == [3; 32]));
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         SavedSession::remove(&path).unwrap();
         SavedSession::remove(&path).unwrap();
+    }
+
+    #[test]
+    fn a_session_of_the_papers_profile_says_so_and_is_of_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("session.toml");
+        let mut keys = [7; PAPER_SESSION_BYTES];
+        (keys[0], keys[1]) = (1, 3);
+        let paper = PaperSession::from_bytes(&keys).unwrap();
+        let mut saved = saved();
+        saved.fingerprint = None;
+        saved.ticket.keys = TicketKeys::Paper(paper);
+        saved.save(&path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("profile = \"paper\"") && !text.contains("fingerprint"), "{text}");
+        let loaded = SavedSession::load(&path).unwrap().unwrap();
+        assert!(matches!(loaded.ticket.keys, TicketKeys::Paper(session) if *session.to_bytes() == keys));
+        // Neither without its profile, nor with another's fingerprint.
+        assert!(SavedSession::parse(&text.replace("profile = \"paper\"\n", "")).is_err());
+        let pinned = text.replace("profile", "fingerprint = \"sha256:00\"\nprofile");
+        assert!(SavedSession::parse(&pinned).is_err());
+        assert!(SavedSession::parse(&text.replace("\"paper\"", "\"modern\"")).is_err());
     }
 
     #[test]

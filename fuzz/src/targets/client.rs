@@ -38,12 +38,12 @@ fn session_file(input: &[u8]) {
 fn session_seeds() -> Vec<Vec<u8>> {
     let saved = SavedSession {
         server: "mds.example:3270".to_owned(),
-        fingerprint: Fingerprint::certificate(b"it"),
+        fingerprint: Some(Fingerprint::certificate(b"it")),
         ticket: SessionTicket {
             user: UserName::new("alice").expect("a proper account"),
             server_id: [1; 16],
             session: [2; 16],
-            keys: SessionKeys::from_bytes(&[3; 96]),
+            keys: SessionKeys::from_bytes(&[3; 32]).into(),
             expires_ms: 1_800_000_000_000,
         },
     };

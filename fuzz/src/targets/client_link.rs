@@ -33,7 +33,7 @@ const SINK_MAX: usize = 1 << 20;
 const SOURCE_BYTES: usize = 700_000;
 
 fn keys() -> SessionKeys {
-    SessionKeys::from_bytes(&[3; 96])
+    SessionKeys::from_bytes(&[3; 32])
 }
 
 /// A server that says what the input tells it to, over however many connections the client makes.
@@ -179,7 +179,7 @@ fn link(input: &[u8]) {
             user: user("alice"),
             server_id: SERVER_ID,
             session: SESSION,
-            keys: keys(),
+            keys: keys().into(),
             expires_ms: u64::MAX,
         };
         let environment = Arc::new(SystemEnvironment);

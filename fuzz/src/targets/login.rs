@@ -112,7 +112,7 @@ pub(crate) fn log_in(
         let mut out = Writer::new();
         message(&mut out);
         let body = out.finish(BODY_MAX).expect("login bodies are short");
-        let header = FrameHeader { kind, flags: 0, body_length: body.len() as u32, sequence: 0 };
+        let header = FrameHeader { kind, body_length: body.len() as u32, sequence: 0 };
         let output = connection.receive(mds, &header, &body, NOW_MS, rng);
         output.frame.expect("an honest message is answered")[HEADER_BYTES..].to_vec()
     };

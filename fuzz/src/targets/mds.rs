@@ -157,7 +157,7 @@ pub(crate) const FRAME: Target = Target {
     seeds: frame_seeds,
     cost: 1,
     quarantine: None,
-    covers: &["mds-protocol::FrameHeader::parse", "mds-protocol::frame::decode_message"],
+    covers: &["mds-protocol::Header::parse", "mds-protocol::frame::decode_message"],
 };
 
 fn login_seeds() -> Vec<Vec<u8>> {
@@ -253,6 +253,7 @@ pub(crate) fn requests() -> Vec<Request> {
             revoke: true,
         },
         Request::KeyProgress { device: None },
+        Request::UserSetPaperKey { name: user("bob"), key: Secret::new(vec![7; 20]).ok() },
     ]
 }
 

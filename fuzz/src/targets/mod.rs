@@ -14,6 +14,7 @@ pub(crate) mod mds;
 pub(crate) mod mds_connection;
 pub(crate) mod osd;
 pub(crate) mod osd_lists;
+pub(crate) mod paper;
 pub(crate) mod scsi;
 pub(crate) mod seal;
 pub(crate) mod shell;

@@ -143,6 +143,8 @@ pub(crate) fn set_role(tx: &mut dyn Transaction, name: &UserName, role: Role) ->
     }
     need_another_admin(tx, name, &account)?;
     account.role = role;
+    // What a new role may do must not hang on a passphrase of the paper's profile.
+    tx.delete(&keys::paper_key(name))?;
     save(tx, &keys::user(name), &account)?;
     sessions::end_where(tx, name, |_, _| true)
 }
@@ -153,6 +155,7 @@ pub(crate) fn remove(tx: &mut dyn Transaction, name: &UserName) -> Result<Vec<Se
     need_another_admin(tx, name, &account)?;
     groups::forget_user(tx, name)?;
     tx.delete(&keys::user(name))?;
+    tx.delete(&keys::paper_key(name))?;
     count(tx, counter::USERS, -1)?;
     sessions::end_where(tx, name, |_, _| true)
 }

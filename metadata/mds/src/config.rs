@@ -47,6 +47,8 @@ pub struct Config {
     pub file_partitions: u64,
     /// How far the server's clock may be off, milliseconds; told to clients.
     pub clock_error_ms: u32,
+    /// May accounts have keys of the paper's profile? They are as good as passphrases.
+    pub paper_login: bool,
 }
 
 impl Default for Config {
@@ -70,6 +72,7 @@ impl Default for Config {
             master_key_group: Group::X25519,
             file_partitions: 1,
             clock_error_ms: 1_000,
+            paper_login: false,
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::entropy::Entropy;
 use crate::limiter::Source;
 use crate::login::Challenged;
 use crate::server::Mds;
+use crate::violation::{Violation, Where};
 
 /// What to do after a frame.
 #[derive(Debug, Default)]
@@ -97,14 +98,48 @@ impl Connection {
                 self.registering(mds, header.kind, body, (user, code, until_ms), now_ms)
             }
             Phase::Active { session, received, sent } => {
-                active(mds, header, body, (session, received, sent), now_ms, rng)
+                self.active(mds, header, body, (session, received, sent), now_ms, rng)
             }
-            Phase::Fresh | Phase::Challenged { .. } | Phase::Registering { .. } | Phase::Closed => {
-                violation(mds)
+            // A number where there is no session.
+            phase @ (Phase::Fresh | Phase::Challenged { .. } | Phase::Registering { .. }) => {
+                let why = Violation::Sequence(header.sequence);
+                self.violation(mds, &phase, header.kind.name(), &why, now_ms)
+            }
+            Phase::Closed => {
+                self.violation(mds, &Phase::Closed, header.kind.name(), &Violation::OutOfPlace, now_ms)
             }
         };
         self.phase = if output.close { Phase::Closed } else { phase };
         output
+    }
+
+    /// What came is no frame of this profile, or a longer one than is taken. It ends the connection.
+    pub fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output {
+        let phase = std::mem::replace(&mut self.phase, Phase::Closed);
+        self.violation(mds, &phase, "", &Violation::Frame(error), now_ms).1
+    }
+
+    /// Something that no client of ours sends in this phase: write it down, say so and close.
+    fn violation(
+        &self,
+        mds: &Mds,
+        phase: &Phase,
+        message: &'static str,
+        why: &Violation,
+        now_ms: u64,
+    ) -> (Phase, Output) {
+        let (action, user, session) = match phase {
+            Phase::Fresh | Phase::Closed => ("login", None, None),
+            Phase::Challenged { login, .. } => ("login", Some(login.started.user()), None),
+            Phase::Registering { user, .. } => ("enrol", Some(user), None),
+            Phase::Active { session, .. } => ("session", None, Some(session)),
+        };
+        if matches!(phase, Phase::Challenged { .. } | Phase::Registering { .. }) {
+            // It was a login, too.
+            add(&mds.counters.login_refused, 1);
+        }
+        mds.violated(self.source, Where { action, message, user, session }, why, now_ms);
+        refuse(LoginError { code: LoginErrorCode::Malformed, retry_ms: 0 })
     }
 
     fn fresh(
@@ -115,6 +150,7 @@ impl Connection {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> (Phase, Output) {
+        let refused = |why: &Violation| self.violation(mds, &Phase::Fresh, kind.name(), why, now_ms);
         match kind {
             MessageType::Request => match Request::decode(body) {
                 Ok((id, request @ Request::Hello { .. })) => {
@@ -127,22 +163,25 @@ impl Connection {
                     (Phase::Fresh, respond(id, &Response::Failed { failure }, 0))
                 }
                 Err((Some(id), error)) => {
-                    add(&mds.counters.violations, 1);
                     let failure = error.into();
+                    refused(&Violation::Malformed(error));
                     (Phase::Closed, Output { close: true, ..respond(id, &Response::Failed { failure }, 0) })
                 }
-                Err((None, _)) => violation(mds),
+                Err((None, error)) => refused(&Violation::Malformed(error)),
             },
-            MessageType::LoginStart => {
-                let Ok(start) = decode_message::<LoginStart>(body) else { return violation(mds) };
-                self.start(mds, &start, None, now_ms, rng)
-            }
-            MessageType::LoginAgain => {
-                let Ok(again) = decode_message::<LoginAgain>(body) else { return violation(mds) };
-                self.start(mds, &again.start, Some(&again.cookie), now_ms, rng)
-            }
+            MessageType::LoginStart => match decode_message::<LoginStart>(body) {
+                Ok(start) => self.start(mds, &start, None, now_ms, rng),
+                Err(error) => refused(&Violation::Malformed(error)),
+            },
+            MessageType::LoginAgain => match decode_message::<LoginAgain>(body) {
+                Ok(again) => self.start(mds, &again.start, Some(&again.cookie), now_ms, rng),
+                Err(error) => refused(&Violation::Malformed(error)),
+            },
             MessageType::RegisterStart => {
-                let Ok(start) = decode_message::<RegisterStart>(body) else { return violation(mds) };
+                let start = match decode_message::<RegisterStart>(body) {
+                    Ok(start) => start,
+                    Err(error) => return refused(&Violation::Malformed(error)),
+                };
                 match mds.register_start(self.source, &start, now_ms) {
                     Ok(response) => {
                         let until_ms = now_ms.saturating_add(mds.config.challenge_ms);
@@ -154,14 +193,14 @@ impl Connection {
                     Err(error) => refuse(error),
                 }
             }
-            MessageType::Resume => {
-                let Ok(resume) = decode_message::<Resume>(body) else { return violation(mds) };
-                match mds.resume(self.source, &self.channel, &resume, now_ms) {
+            MessageType::Resume => match decode_message::<Resume>(body) {
+                Ok(resume) => match mds.resume(self.source, &self.channel, &resume, now_ms) {
                     Ok(ok) => (open(resume.session), message(MessageType::LoginOk, 0, &ok)),
                     Err(error) => refuse(error),
-                }
-            }
-            _ => violation(mds),
+                },
+                Err(error) => refused(&Violation::Malformed(error)),
+            },
+            _ => refused(&Violation::OutOfPlace),
         }
     }
 
@@ -198,12 +237,19 @@ impl Connection {
         now_ms: u64,
     ) -> (Phase, Output) {
         let upload = match kind {
-            MessageType::RegisterUpload => decode_message::<RegisterUpload>(body).ok(),
-            _ => None,
+            MessageType::RegisterUpload => decode_message(body).map_err(Violation::Malformed),
+            _ => Err(Violation::OutOfPlace),
         };
-        let Some(upload) = upload.filter(|upload| upload.user == user && upload.code == code) else {
-            mds.enrolment_failed(self.source, &user, "abandoned", now_ms);
-            return violation(mds);
+        let upload = upload.and_then(|upload: RegisterUpload| {
+            let same = upload.user == user && upload.code == code;
+            if same { Ok(upload) } else { Err(Violation::OtherEnrolment) }
+        });
+        let upload = match upload {
+            Ok(upload) => upload,
+            Err(why) => {
+                let phase = Phase::Registering { user, code, until_ms };
+                return self.violation(mds, &phase, kind.name(), &why, now_ms);
+            }
         };
         if now_ms > until_ms {
             mds.enrolment_failed(self.source, &user, "late", now_ms);
@@ -226,12 +272,15 @@ impl Connection {
         rng: &mut dyn Entropy,
     ) -> (Phase, Output) {
         let finish = match kind {
-            MessageType::LoginFinish => decode_message::<LoginFinish>(body).ok(),
-            _ => None,
+            MessageType::LoginFinish => decode_message::<LoginFinish>(body).map_err(Violation::Malformed),
+            _ => Err(Violation::OutOfPlace),
         };
-        let Some(finish) = finish else {
-            mds.login_failed(self.source, login.started.user(), "abandoned", now_ms);
-            return violation(mds);
+        let finish = match finish {
+            Ok(finish) => finish,
+            Err(why) => {
+                let phase = Phase::Challenged { login: Box::new(login), until_ms };
+                return self.violation(mds, &phase, kind.name(), &why, now_ms);
+            }
         };
         if now_ms > until_ms {
             mds.login_failed(self.source, login.started.user(), "late", now_ms);
@@ -242,64 +291,61 @@ impl Connection {
             Err(error) => refuse(error),
         }
     }
-}
 
-fn active(
-    mds: &Mds,
-    header: &FrameHeader,
-    body: &[u8],
-    (session, mut received, mut sent): (SessionId, Sequence, Sequence),
-    now_ms: u64,
-    rng: &mut dyn Entropy,
-) -> (Phase, Output) {
-    if !received.accept(header.sequence) {
-        return violation(mds);
-    }
-    // 2^32 frames: the client reconnects.
-    let Some(sequence) = sent.advance() else { return violation(mds) };
-    let phase = Phase::Active { session, received, sent };
-    match header.kind {
-        MessageType::Request => match Request::decode(body) {
-            Ok((id, request)) => {
-                let response = mds.handle(Some(&session), request, now_ms, rng);
-                let close = matches!(&response, Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn);
-                (phase, Output { close, ..respond(id, &response, sequence) })
-            }
-            Err((Some(id), error)) => {
-                (phase, respond(id, &Response::Failed { failure: error.into() }, sequence))
-            }
-            Err((None, _)) => violation(mds),
-        },
-        MessageType::Logout => match decode_message::<Logout>(body) {
-            Ok(logout) if logout.session == session => {
-                match mds.logout(&session, logout.flags & LOGOUT_REVOKE != 0, now_ms) {
-                    Ok(()) => (
-                        Phase::Closed,
-                        Output { close: true, ..message(MessageType::LogoutOk, sequence, &logout) },
-                    ),
-                    Err(_) => {
-                        let error = LoginError { code: LoginErrorCode::SessionExpired, retry_ms: 0 };
-                        (
+    fn active(
+        &self,
+        mds: &Mds,
+        header: &FrameHeader,
+        body: &[u8],
+        (session, mut received, mut sent): (SessionId, Sequence, Sequence),
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> (Phase, Output) {
+        let refused = |why: &Violation| self.violation(mds, &open(session), header.kind.name(), why, now_ms);
+        if !received.accept(header.sequence) {
+            return refused(&Violation::Sequence(header.sequence));
+        }
+        // 2^32 frames: the client reconnects.
+        let Some(sequence) = sent.advance() else { return refused(&Violation::Exhausted) };
+        let phase = Phase::Active { session, received, sent };
+        match header.kind {
+            MessageType::Request => match Request::decode(body) {
+                Ok((id, request)) => {
+                    let response = mds.handle(Some(&session), request, now_ms, rng);
+                    let close = matches!(&response, Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn);
+                    (phase, Output { close, ..respond(id, &response, sequence) })
+                }
+                Err((Some(id), error)) => {
+                    (phase, respond(id, &Response::Failed { failure: error.into() }, sequence))
+                }
+                Err((None, error)) => refused(&Violation::Malformed(error)),
+            },
+            MessageType::Logout => match decode_message::<Logout>(body) {
+                Ok(logout) if logout.session == session => {
+                    match mds.logout(&session, logout.flags & LOGOUT_REVOKE != 0, now_ms) {
+                        Ok(()) => (
                             Phase::Closed,
-                            Output { close: true, ..message(MessageType::Error, sequence, &error) },
-                        )
+                            Output { close: true, ..message(MessageType::LogoutOk, sequence, &logout) },
+                        ),
+                        Err(_) => {
+                            let error = LoginError { code: LoginErrorCode::SessionExpired, retry_ms: 0 };
+                            (
+                                Phase::Closed,
+                                Output { close: true, ..message(MessageType::Error, sequence, &error) },
+                            )
+                        }
                     }
                 }
-            }
-            _ => violation(mds),
-        },
-        _ => violation(mds),
+                Ok(_) => refused(&Violation::OtherSession),
+                Err(error) => refused(&Violation::Malformed(error)),
+            },
+            _ => refused(&Violation::OutOfPlace),
+        }
     }
 }
 
 fn open(session: SessionId) -> Phase {
     Phase::Active { session, received: Sequence::default(), sent: Sequence::default() }
-}
-
-/// Something that no client of ours sends: say so and close.
-fn violation(mds: &Mds) -> (Phase, Output) {
-    add(&mds.counters.violations, 1);
-    refuse(LoginError { code: LoginErrorCode::Malformed, retry_ms: 0 })
 }
 
 /// A refused step. One that may be tried again later leaves the connection open.

@@ -21,6 +21,8 @@ const GROUP_OF_USER: u8 = b'h';
 const MEMBER_OF_GROUP: u8 = b'j';
 const SESSION: u8 = b's';
 const SESSION_OF_USER: u8 = b'w';
+const PAPER_KEY: u8 = b'p';
+const PAPER_SESSION: u8 = b'q';
 
 /// Name of the record with the server's keys for logins.
 pub(crate) const LOGIN_KEYS: &str = "login-keys";
@@ -46,18 +48,19 @@ pub(crate) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
     end
 }
 
-/// What nobody may read who reads the store: the login keys, the devices' keys, sessions.
+/// What nobody may read who reads the store: the login keys, the devices' keys, sessions, and what the paper's profile
+/// keeps of accounts and sessions.
 pub(crate) fn secrets() -> Vec<(Vec<u8>, Vec<u8>)> {
     let login_keys = meta(LOGIN_KEYS);
     let after = [&login_keys[..], &[0]].concat();
     let family = |first: u8| (vec![first], vec![first + 1]);
-    vec![family(DEVICE_KEY), (login_keys, after), family(SESSION)]
+    vec![family(DEVICE_KEY), (login_keys, after), family(PAPER_KEY), family(PAPER_SESSION), family(SESSION)]
 }
 
 /// Is the value of this key one of [`secrets`]?
 pub(crate) fn is_secret(key: &[u8]) -> bool {
     match key {
-        [DEVICE_KEY | SESSION, ..] => true,
+        [DEVICE_KEY | PAPER_KEY | PAPER_SESSION | SESSION, ..] => true,
         [META, name @ ..] => name == LOGIN_KEYS.as_bytes(),
         _ => false,
     }
@@ -199,6 +202,11 @@ pub(crate) fn sessions() -> Vec<u8> {
     vec![SESSION]
 }
 
+/// Keys of all sessions of the paper's profile.
+pub(crate) fn paper_sessions() -> Vec<u8> {
+    vec![PAPER_SESSION]
+}
+
 /// The sessions of all users.
 pub(crate) fn sessions_of_users() -> Vec<u8> {
     vec![SESSION_OF_USER]
@@ -211,6 +219,16 @@ pub(crate) fn sessions_of(user: &UserName) -> Vec<u8> {
 
 pub(crate) fn session_of(user: &UserName, id: &SessionId) -> Vec<u8> {
     key(SESSION_OF_USER, &[user.as_str().as_bytes(), &[0], id])
+}
+
+/// What a user logs in with in the paper's profile: a secret.
+pub(crate) fn paper_key(name: &UserName) -> Vec<u8> {
+    key(PAPER_KEY, &[name.as_str().as_bytes()])
+}
+
+/// Keys of a session of the paper's profile: a secret.
+pub(crate) fn paper_session(id: &SessionId) -> Vec<u8> {
+    key(PAPER_SESSION, &[id])
 }
 
 /// The session named by a `session_of` key: its last 16 bytes.

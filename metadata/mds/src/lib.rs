@@ -29,9 +29,11 @@ mod keys;
 mod limiter;
 mod login;
 mod namespace;
+mod paper;
 mod reap;
 mod roles;
 mod server;
+mod violation;
 
 pub use access::Principal;
 pub use config::Config;
@@ -45,6 +47,7 @@ pub use keeping::KeysNow;
 pub use keybook::{KeyAction, KeyStep, StepOutcome};
 pub use limiter::{LoginLimiter, Source};
 pub use namespace::ROOT;
+pub use paper::{HALF_OPEN_MAX, PaperConnection, PaperListener};
 pub use reap::ReapItem;
 pub use server::{LoginTurn, Mds, OpenError};
 

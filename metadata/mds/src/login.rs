@@ -13,7 +13,7 @@ use sealstone_mds_protocol::login::{
     LoginChallenge, LoginError, LoginErrorCode, LoginFinish, LoginOk, LoginStart, RegisterResponse,
     RegisterStart, RegisterUpload, Resume, Retry, SessionId,
 };
-use sealstone_mds_protocol::{ErrorCode, Role, Text, UserName};
+use sealstone_mds_protocol::{ErrorCode, MessageType, Role, Text, UserName};
 
 use crate::access::Principal;
 use crate::accounts;
@@ -23,9 +23,10 @@ use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::groups;
 use crate::limiter::Source;
-use crate::records::{AccountCredential, SessionRecord};
+use crate::records::{AccountCredential, SUITE_PAPER, SessionRecord};
 use crate::server::Mds;
 use crate::sessions::{self, Sessions};
+use crate::violation::{Violation, Where};
 
 const fn error(code: LoginErrorCode) -> LoginError {
     LoginError { code, retry_ms: 0 }
@@ -79,7 +80,12 @@ impl Mds {
         now_ms: u64,
         mut rng: &mut dyn Entropy,
     ) -> std::result::Result<(LoginChallenge, Challenged), LoginError> {
+        let violated = |why: &Violation| {
+            let (message, user) = (MessageType::LoginStart.name(), Some(&start.user));
+            self.violated(source, Where { action: "login", message, user, session: None }, why, now_ms);
+        };
         if Stretch::for_suite(start.suite).is_err() {
+            violated(&Violation::Suite(start.suite));
             return Err(error(LoginErrorCode::Suite));
         }
         if let Err(wait) = self.limiter.lock().attempt(&start.user, source, now_ms) {
@@ -104,7 +110,10 @@ impl Mds {
                 let _half_open = HalfOpen::new(&self.half_open);
                 (challenge, Challenged { started, credential, _half_open })
             })
-            .map_err(|_| error(LoginErrorCode::Malformed))
+            .map_err(|_| {
+                violated(&Violation::Element);
+                error(LoginErrorCode::Malformed)
+            })
     }
 
     /// LOGIN_START or the same again with a cookie: under load nothing is done or kept before the cookie is right.
@@ -137,7 +146,9 @@ impl Mds {
     ) -> std::result::Result<LoginOk, LoginError> {
         let user = started.user().clone();
         let proven = started.finish(finish).map_err(|failure| {
-            self.login_failed(source, &user, "refused", now_ms);
+            // Nobody has a proof for a fake challenge: our log tells them apart, the answer does not.
+            let verdict = if credential.is_some() { "refused" } else { "unknown-user" };
+            self.login_failed(source, &user, verdict, now_ms);
             error(match failure {
                 LoginFailure::Malformed => LoginErrorCode::Malformed,
                 _ => LoginErrorCode::Refused,
@@ -203,11 +214,25 @@ impl Mds {
         now_ms: u64,
     ) -> std::result::Result<LoginOk, LoginError> {
         let expired = error(LoginErrorCode::SessionExpired);
-        let (record, keys) = self
+        let found = self
             .sessions
             .find(&*self.store, &message.session, self.config.session_idle_ms, now_ms)
             .map_err(store_failed)?
-            .ok_or(expired)?;
+            // The paper's profile has its own way to go on, and keys of its own.
+            .filter(|(record, _)| record.suite != SUITE_PAPER);
+        let Some((record, keys)) = found else {
+            add(&self.counters.login_refused, 1);
+            self.audit.record(&AuditRecord {
+                time_ms: now_ms,
+                user: "",
+                session: Some(&message.session),
+                source: Some(source),
+                action: "resume",
+                subject: None,
+                verdict: "no-session",
+            });
+            return Err(expired);
+        };
         if !keys.proves(message, channel) {
             // The same answer as for no session: a session id alone tells nothing.
             add(&self.counters.login_refused, 1);
@@ -276,7 +301,12 @@ impl Mds {
         let response = self
             .login_keys
             .register(&start.user, &start.request)
-            .map_err(|_| error(LoginErrorCode::Malformed))?;
+            .map_err(|_| {
+                let (message, user) = (MessageType::RegisterStart.name(), Some(&start.user));
+                let at = Where { action: "enrol", message, user, session: None };
+                self.violated(source, at, &Violation::Element, now_ms);
+                error(LoginErrorCode::Malformed)
+            })?;
         Ok(RegisterResponse { response })
     }
 
@@ -289,7 +319,10 @@ impl Mds {
     ) -> std::result::Result<(), LoginError> {
         let user = &upload.user;
         if !accounts::is_password_record(upload.suite, &upload.record) {
-            self.enrolment_failed(source, user, "refused", now_ms);
+            add(&self.counters.login_refused, 1);
+            let message = MessageType::RegisterUpload.name();
+            let at = Where { action: "enrol", message, user: Some(user), session: None };
+            self.violated(source, at, &Violation::Record, now_ms);
             return Err(error(LoginErrorCode::Malformed));
         }
         let credential = AccountCredential { suite: upload.suite, record: upload.record };

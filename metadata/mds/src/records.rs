@@ -140,6 +140,9 @@ record! {
     }
 }
 
+/// In the place of a login suite: the session was opened by the paper's login.
+pub(crate) const SUITE_PAPER: u16 = 0;
+
 record! {
     /// A session, so that a restart of the server logs nobody out.
     #[derive(Clone, PartialEq, Eq)]
@@ -148,14 +151,14 @@ record! {
         pub user: UserName,
         /// As the account was at login; another one ends its sessions.
         pub role: Role,
-        /// Suite of the password or key that it was opened with.
+        /// Suite of the password or key that it was opened with, or [`SUITE_PAPER`].
         pub suite: u16,
         /// Ends whatever happens.
         pub expires_ms: u64,
         /// Last request known to be stored; lags behind by at most [`crate::sessions::TOUCH_EVERY_MS`].
         pub last_used_ms: u64,
-        /// Keys of the session.
-        pub keys: [u8; 96],
+        /// What a client takes it up with; in the paper's profile random bytes that nobody has.
+        pub keys: [u8; 32],
     }
 }
 

@@ -64,6 +64,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::UserRemove { .. }
         | Request::UserSetRole { .. }
         | Request::UserInvite { .. }
+        | Request::UserSetPaperKey { .. }
         | Request::UserRetireKey { .. }
         | Request::GroupCreate { .. }
         | Request::GroupRemove { .. }

@@ -204,6 +204,7 @@ pub(crate) fn end(tx: &mut dyn Transaction, id: &SessionId, user: &UserName) -> 
     }
     tx.delete(&keys::session(id))?;
     tx.delete(&keys::session_of(user, id))?;
+    tx.delete(&keys::paper_session(id))?;
     Ok(count(tx, counter::SESSIONS, -1)?)
 }
 
@@ -225,7 +226,7 @@ pub(crate) fn end_where(
 
 /// Forgets every session of the store.
 pub(crate) fn forget_all(tx: &mut dyn Transaction) -> Result<()> {
-    for all in [keys::sessions(), keys::sessions_of_users()] {
+    for all in [keys::sessions(), keys::sessions_of_users(), keys::paper_sessions()] {
         for (key, value) in tx.scan(&all, &keys::after_prefix(&all), usize::MAX)? {
             drop(zeroize::Zeroizing::new(value));
             tx.delete(&key)?;

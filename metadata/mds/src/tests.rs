@@ -8,4 +8,5 @@ mod groups;
 mod keys;
 mod logins;
 mod model;
+mod paper;
 mod world;

@@ -8,8 +8,9 @@ use std::io;
 use std::sync::Arc;
 
 use sealstone_login::ChannelBinding;
-use sealstone_mds::{Connection, Mds, Output, Source};
-use sealstone_mds_protocol::{FrameHeader, HEADER_BYTES, MessageType};
+use sealstone_mds::{Connection, Entropy, Mds, Output, PaperConnection, Source};
+use sealstone_mds_protocol::paper::{PaperHeader, PaperType};
+use sealstone_mds_protocol::{FrameHeader, FrameType, HEADER_BYTES, Header, MessageType, WireError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -18,6 +19,100 @@ use zeroize::Zeroizing;
 use crate::environment::Environment;
 use crate::housekeeping::Housekeeper;
 use crate::limits::Limits;
+
+/// The server's end of a connection, of either profile.
+pub(crate) trait Conversation: Send + 'static {
+    /// Types of its profile's frames.
+    type Kind: FrameType + Send + 'static;
+    /// A step of a login that costs: those have their own turns.
+    fn is_login_step(kind: Self::Kind, mds: &Mds) -> bool;
+    /// Is somebody logged in?
+    fn is_active(&self) -> bool;
+    /// Takes one frame.
+    fn receive(
+        &mut self,
+        mds: &Mds,
+        header: &Header<Self::Kind>,
+        body: &[u8],
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Output;
+    /// What came is no frame of this profile, or a longer one than is taken.
+    fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output;
+    /// The connection is gone.
+    fn ended(self, mds: &Mds, now_ms: u64);
+}
+
+impl Conversation for Connection {
+    type Kind = MessageType;
+
+    fn is_login_step(kind: MessageType, mds: &Mds) -> bool {
+        match kind {
+            // Under load it costs a hash, and must not wait behind what costs more: it is told to come again.
+            MessageType::LoginStart => !mds.is_under_load(),
+            MessageType::LoginAgain
+            | MessageType::LoginFinish
+            | MessageType::Resume
+            | MessageType::RegisterStart
+            | MessageType::RegisterUpload => true,
+            _ => false,
+        }
+    }
+
+    fn is_active(&self) -> bool {
+        self.is_active()
+    }
+
+    fn receive(
+        &mut self,
+        mds: &Mds,
+        header: &FrameHeader,
+        body: &[u8],
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Output {
+        self.receive(mds, header, body, now_ms, rng)
+    }
+
+    fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output {
+        self.reject(mds, error, now_ms)
+    }
+
+    fn ended(self, mds: &Mds, now_ms: u64) {
+        self.ended(mds, now_ms);
+    }
+}
+
+impl Conversation for PaperConnection {
+    type Kind = PaperType;
+
+    fn is_login_step(kind: PaperType, _mds: &Mds) -> bool {
+        !kind.is_record()
+    }
+
+    fn is_active(&self) -> bool {
+        self.is_active()
+    }
+
+    fn receive(
+        &mut self,
+        mds: &Mds,
+        header: &PaperHeader,
+        body: &[u8],
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Output {
+        self.receive(mds, header, body, now_ms, rng)
+    }
+
+    fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output {
+        self.reject(mds, error, now_ms)
+    }
+
+    fn ended(self, mds: &Mds, now_ms: u64) {
+        self.ended(mds, now_ms);
+    }
+}
 
 /// What all connections of a listener share.
 #[derive(Clone)]
@@ -64,20 +159,21 @@ where
 {
     let (_keep, stop) = watch::channel(false);
     let login_by = Instant::now() + limits.login_timeout;
-    run(stream, channel, source, Shared::new(mds, environment, limits, stop, None), login_by).await
+    let connection = Connection::new(channel, source);
+    run(stream, connection, Shared::new(mds, environment, limits, stop, None), login_by).await
 }
 
-pub(crate) async fn run<S>(
+pub(crate) async fn run<S, C>(
     mut stream: S,
-    channel: ChannelBinding,
-    source: Source,
+    connection: C,
     mut shared: Shared,
     login_by: Instant,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
+    C: Conversation,
 {
-    let mut connection = Some(Connection::new(channel, source));
+    let mut connection = Some(connection);
     let result = exchange(&mut stream, &mut connection, &mut shared, login_by).await;
     if let Some(connection) = connection {
         connection.ended(&shared.mds, shared.environment.now_ms());
@@ -89,22 +185,31 @@ where
 }
 
 /// Frame by frame until the end. `held` is empty only while a frame is being decided.
-async fn exchange<S>(
+async fn exchange<S, C>(
     stream: &mut S,
-    held: &mut Option<Connection>,
+    held: &mut Option<C>,
     shared: &mut Shared,
     login_by: Instant,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
+    C: Conversation,
 {
     while let Some(connection) = held {
         let idle_by =
             if connection.is_active() { Instant::now() + shared.limits.idle_timeout } else { login_by };
-        let Some((header, body)) = next_frame(stream, shared, idle_by).await? else { break };
-        let Some(connection) = held.take() else { break };
-        let (connection, output) = decide(connection, shared, header, body).await?;
-        *held = Some(connection);
+        let output = match next_frame::<S, C>(stream, shared, idle_by).await? {
+            Incoming::End => break,
+            Incoming::Frame(header, body) => {
+                let Some(connection) = held.take() else { break };
+                let (connection, output) = decide(connection, shared, header, body).await?;
+                *held = Some(connection);
+                output
+            }
+            Incoming::Foreign(error) => {
+                connection.reject(&shared.mds, error, shared.environment.now_ms())
+            }
+        };
         if let Some(keeper) = &shared.keeper
             && shared.mds.take_devices_changed()
         {
@@ -125,21 +230,29 @@ where
     Ok(())
 }
 
-/// The next frame; `None` if the peer closed between two frames, sent what is no frame, was silent for too long, or the
-/// server is to stop.
-async fn next_frame<S: AsyncRead + Unpin>(
+/// What came from the other end.
+enum Incoming<K> {
+    /// A frame.
+    Frame(Header<K>, Zeroizing<Vec<u8>>),
+    /// Something else; nothing behind its first bytes was read.
+    Foreign(WireError),
+    /// Nothing: the peer closed between two frames or was silent for too long, or the server is to stop.
+    End,
+}
+
+async fn next_frame<S: AsyncRead + Unpin, C: Conversation>(
     stream: &mut S,
     shared: &mut Shared,
     idle_by: Instant,
-) -> io::Result<Option<(FrameHeader, Zeroizing<Vec<u8>>)>> {
+) -> io::Result<Incoming<C::Kind>> {
     let mut bytes = [0; HEADER_BYTES];
     let first = tokio::select! {
         biased;
-        _ = shared.stop.wait_for(|stop| *stop) => return Ok(None),
+        _ = shared.stop.wait_for(|stop| *stop) => return Ok(Incoming::End),
         first = timeout_at(idle_by, stream.read(&mut bytes)) => first,
     };
     let got = match first {
-        Ok(Ok(0)) | Err(_) => return Ok(None),
+        Ok(Ok(0)) | Err(_) => return Ok(Incoming::End),
         Ok(Err(error)) => return Err(error),
         Ok(Ok(got)) => got,
     };
@@ -147,36 +260,29 @@ async fn next_frame<S: AsyncRead + Unpin>(
     let frame_by = (Instant::now() + shared.limits.frame_timeout).min(idle_by);
     let rest = async {
         stream.read_exact(&mut bytes[got..]).await?;
-        let Ok(header) = FrameHeader::parse(&bytes) else { return Ok(None) };
+        let header = match Header::<C::Kind>::parse(&bytes) {
+            Ok(header) => header,
+            Err(error) => return Ok(Incoming::Foreign(error)),
+        };
+        // The header's parser bounded the length.
         let mut body = Zeroizing::new(vec![0; header.body_length as usize]);
         stream.read_exact(&mut body).await?;
-        Ok(Some((header, body)))
+        Ok(Incoming::Frame(header, body))
     };
     match timeout_at(frame_by, rest).await {
         Ok(frame) => frame,
-        Err(_) => Ok(None),
+        Err(_) => Ok(Incoming::End),
     }
 }
 
 /// Has a frame decided, where waiting for the medium disturbs nobody.
-async fn decide(
-    mut connection: Connection,
+async fn decide<C: Conversation>(
+    mut connection: C,
     shared: &Shared,
-    header: FrameHeader,
+    header: Header<C::Kind>,
     body: Zeroizing<Vec<u8>>,
-) -> io::Result<(Connection, Output)> {
-    // Under load a login costs a hash, and must not wait behind those that cost more: it is told to come again.
-    let cheap = header.kind == MessageType::LoginStart && shared.mds.is_under_load();
-    let is_login = matches!(
-        header.kind,
-        MessageType::LoginStart
-            | MessageType::LoginAgain
-            | MessageType::LoginFinish
-            | MessageType::Resume
-            | MessageType::RegisterStart
-            | MessageType::RegisterUpload
-    );
-    let (gate, waiting) = if is_login && !cheap {
+) -> io::Result<(C, Output)> {
+    let (gate, waiting) = if C::is_login_step(header.kind, &shared.mds) {
         (&shared.logins, Some(shared.mds.login_turn()))
     } else {
         (&shared.requests, None)

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use sealstone_channel::{Accepted, Server as Tls};
 use sealstone_login::ChannelBinding;
-use sealstone_mds::Mds;
+use sealstone_login::paper::Addresses;
+use sealstone_mds::{Connection, Mds, PaperConnection, PaperListener};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -77,6 +78,16 @@ pub struct Server {
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     keeper: Housekeeper,
+    shared: Shared,
+    paper: OnceLock<Arc<PaperListener>>,
+}
+
+/// How the connections of a listener are protected.
+#[derive(Clone)]
+enum Protection {
+    Tls(Tls),
+    /// By the login itself, which is the paper's: hardly.
+    Paper(Arc<PaperListener>),
 }
 
 impl Server {
@@ -97,9 +108,24 @@ impl Server {
         let keeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());
         let shared = Shared::new(mds.clone(), environment, limits, stopped.clone(), Some(keeper.clone()));
         let tally = Arc::new(Tally::default());
-        let listen = tokio::spawn(accept(listener, opened.tls.clone(), shared, tally.clone()));
+        let tls = Protection::Tls(opened.tls.clone());
+        let listen = tokio::spawn(accept(listener, tls, shared.clone(), tally.clone()));
         let keep = tokio::spawn(keeper.clone().run(stopped));
-        Ok(Self { address, mds, tally, stop, tasks: Mutex::new(vec![listen, keep]), keeper })
+        let tasks = Mutex::new(vec![listen, keep]);
+        Ok(Self { address, mds, tally, stop, tasks, keeper, shared, paper: OnceLock::new() })
+    }
+
+    /// Serves the paper's profile too, on a listener of its own: plain TCP. Who can record a login can guess its
+    /// passphrase.
+    ///
+    /// # Errors
+    /// If the listener has no address, or this was called before.
+    pub fn serve_paper(&self, listener: TcpListener, paper: Arc<PaperListener>) -> io::Result<SocketAddr> {
+        let address = listener.local_addr()?;
+        self.paper.set(paper.clone()).map_err(|_| io::Error::from(io::ErrorKind::AlreadyExists))?;
+        let task = accept(listener, Protection::Paper(paper), self.shared.clone(), self.tally.clone());
+        self.tasks.lock().push(tokio::spawn(task));
+        Ok(address)
     }
 
     /// Where it listens.
@@ -112,6 +138,9 @@ impl Server {
     #[must_use]
     pub fn metrics(&self) -> String {
         let mut text = self.mds.counters().render();
+        if let Some(paper) = self.paper.get() {
+            text.push_str(&paper.render());
+        }
         let open: usize = self.tally.open.lock().values().sum();
         let value = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         for (name, kind, help, value) in [
@@ -160,7 +189,7 @@ impl Server {
     }
 }
 
-async fn accept(listener: TcpListener, tls: Tls, shared: Shared, tally: Arc<Tally>) {
+async fn accept(listener: TcpListener, protection: Protection, shared: Shared, tally: Arc<Tally>) {
     let mut connections = JoinSet::new();
     let mut stop = shared.stop.clone();
     loop {
@@ -179,7 +208,7 @@ async fn accept(listener: TcpListener, tls: Tls, shared: Shared, tally: Arc<Tall
             }
         };
         if let Some(place) = tally.enter(peer.ip(), &shared.limits) {
-            connections.spawn(serve(stream, peer, tls.clone(), shared.clone(), place));
+            connections.spawn(serve(stream, peer, protection.clone(), shared.clone(), place));
         }
     }
     drop(listener);
@@ -189,9 +218,21 @@ async fn accept(listener: TcpListener, tls: Tls, shared: Shared, tally: Arc<Tall
     }
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, tls: Tls, shared: Shared, place: Place) {
+async fn serve(stream: TcpStream, peer: SocketAddr, protection: Protection, shared: Shared, place: Place) {
     let login_by = Instant::now() + shared.limits.login_timeout;
     let _ = stream.set_nodelay(true);
+    let tls = match protection {
+        Protection::Tls(tls) => tls,
+        Protection::Paper(paper) => {
+            let Ok(own) = stream.local_addr() else { return };
+            let addresses = Addresses { client: peer.ip(), server: own.ip() };
+            let connection = PaperConnection::new(paper, addresses);
+            if let Err(error) = run(stream, connection, shared, login_by).await {
+                tracing::debug!(%peer, %error, "connection ended");
+            }
+            return;
+        }
+    };
     let Accepted { stream, export, .. } = match timeout_at(login_by, tls.accept(stream)).await {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => {
@@ -204,7 +245,8 @@ async fn serve(stream: TcpStream, peer: SocketAddr, tls: Tls, shared: Shared, pl
             return;
         }
     };
-    if let Err(error) = run(stream, ChannelBinding(export), peer.ip().into(), shared, login_by).await {
+    let connection = Connection::new(ChannelBinding(export), peer.ip().into());
+    if let Err(error) = run(stream, connection, shared, login_by).await {
         tracing::debug!(%peer, %error, "connection ended");
     }
 }

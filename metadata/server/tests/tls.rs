@@ -172,7 +172,7 @@ async fn a_session_survives_a_new_connection_but_not_another_server() {
 async fn bad_frames_and_oversized_bodies_close_the_connection() {
     let running = running(quick()).await;
     let mut oversized =
-        FrameHeader { kind: MessageType::Request, flags: 0, body_length: 0, sequence: 0 }.encode();
+        FrameHeader { kind: MessageType::Request, body_length: 0, sequence: 0 }.encode();
     oversized[8..12].copy_from_slice(&(BODY_MAX as u32 + 1).to_be_bytes());
     for bytes in [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), oversized.to_vec(), vec![0xFF; 64]] {
         let mut client = running.connect().await;

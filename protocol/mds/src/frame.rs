@@ -1,6 +1,6 @@
 //! The 16-byte frame header in front of every message.
 //!
-//! Does: recognise our frames and bound their bodies before a byte of them is read.
+//! Does: recognise our frames and bound their bodies before a byte of them is read; the same for both profiles.
 //! Does not: check the sequence; each end keeps its own [`Sequence`].
 //! Truth: docs/standards/mds.md §2.
 
@@ -57,24 +57,63 @@ code! {
     }
 }
 
-/// A checked header.
+/// The types of frames of one profile. Profiles share the layout of a frame and nothing else: a frame names its profile,
+/// and a reader of one refuses those of the other.
+pub trait FrameType: Copy + Sized {
+    /// Number of the profile.
+    const PROFILE: u8;
+    /// The type of a number.
+    fn of_number(number: u8) -> Option<Self>;
+    /// The number on the wire.
+    fn number(self) -> u8;
+    /// Bytes of a body of this type at most.
+    fn body_max(self) -> usize;
+    /// May a frame of this type have this sequence?
+    fn takes_sequence(self, sequence: u32) -> bool;
+}
+
+impl FrameType for MessageType {
+    const PROFILE: u8 = PROFILE_MODERN;
+
+    fn of_number(number: u8) -> Option<Self> {
+        Self::from_code(number)
+    }
+
+    fn number(self) -> u8 {
+        self.code()
+    }
+
+    fn body_max(self) -> usize {
+        BODY_MAX
+    }
+
+    /// The connection's state decides.
+    fn takes_sequence(self, _sequence: u32) -> bool {
+        true
+    }
+}
+
+/// A checked header of a frame of one profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameHeader {
+pub struct Header<K> {
     /// What the body is.
-    pub kind: MessageType,
-    /// Reserved for the type; 0 is the only value today and others are refused.
-    pub flags: u8,
-    /// Bytes that follow, at most [`BODY_MAX`].
+    pub kind: K,
+    /// Bytes that follow, at most [`FrameType::body_max`].
     pub body_length: u32,
-    /// 0 before a session, then 1, 2, 3 … in each direction of a connection.
+    /// 0 before a session, then 1, 2, 3 … in each direction of a connection. In the paper's profile 0 for what is no
+    /// record, of a record the lower half of its number.
     pub sequence: u32,
 }
 
-impl FrameHeader {
+/// A header of the modern profile.
+pub type FrameHeader = Header<MessageType>;
+
+impl<K: FrameType> Header<K> {
     /// Reads a header.
     ///
     /// # Errors
-    /// `Frame` for foreign bytes, `UnknownCode` for an unknown type, `TooLong` for a body over [`BODY_MAX`].
+    /// `Frame` for foreign bytes and for another profile, `UnknownCode` for an unknown type, `TooLong` for a body over
+    /// its limit.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
         let [m0, m1, m2, m3, version, profile, kind, flags, l0, l1, l2, l3, s0, s1, s2, s3] = *bytes;
         if [m0, m1, m2, m3] != MAGIC {
@@ -83,19 +122,24 @@ impl FrameHeader {
         if version != FRAME_VERSION {
             return Err(WireError::Frame("version"));
         }
-        if profile != PROFILE_MODERN {
+        if profile != K::PROFILE {
             return Err(WireError::Frame("profile"));
         }
+        // Reserved; 0 is the only value today.
         if flags != 0 {
             return Err(WireError::Frame("flags"));
         }
-        let kind = MessageType::from_code(kind)
+        let kind = K::of_number(kind)
             .ok_or(WireError::UnknownCode { what: "message type", code: u32::from(kind) })?;
         let body_length = u32::from_be_bytes([l0, l1, l2, l3]);
-        if body_length > BODY_MAX as u32 {
-            return Err(WireError::TooLong { limit: BODY_MAX });
+        if body_length as usize > kind.body_max() {
+            return Err(WireError::TooLong { limit: kind.body_max() });
         }
-        Ok(Self { kind, flags, body_length, sequence: u32::from_be_bytes([s0, s1, s2, s3]) })
+        let sequence = u32::from_be_bytes([s0, s1, s2, s3]);
+        if !kind.takes_sequence(sequence) {
+            return Err(WireError::Frame("sequence"));
+        }
+        Ok(Self { kind, body_length, sequence })
     }
 
     /// The bytes of a header.
@@ -104,9 +148,8 @@ impl FrameHeader {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4] = FRAME_VERSION;
-        bytes[5] = PROFILE_MODERN;
-        bytes[6] = self.kind.code();
-        bytes[7] = self.flags;
+        bytes[5] = K::PROFILE;
+        bytes[6] = self.kind.number();
         bytes[8..12].copy_from_slice(&self.body_length.to_be_bytes());
         bytes[12..].copy_from_slice(&self.sequence.to_be_bytes());
         bytes
@@ -116,12 +159,12 @@ impl FrameHeader {
 /// Header and body as one buffer, ready to be sent.
 ///
 /// # Errors
-/// `TooLong` if `body` is over [`BODY_MAX`].
-pub fn frame(kind: MessageType, sequence: u32, body: &[u8]) -> Result<Vec<u8>, WireError> {
-    if body.len() > BODY_MAX {
-        return Err(WireError::TooLong { limit: BODY_MAX });
+/// `TooLong` if `body` is over the limit of its type.
+pub fn frame<K: FrameType>(kind: K, sequence: u32, body: &[u8]) -> Result<Vec<u8>, WireError> {
+    if body.len() > kind.body_max() {
+        return Err(WireError::TooLong { limit: kind.body_max() });
     }
-    let header = FrameHeader { kind, flags: 0, body_length: body.len() as u32, sequence };
+    let header = Header { kind, body_length: body.len() as u32, sequence };
     let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
     bytes.extend_from_slice(&header.encode());
     bytes.extend_from_slice(body);
@@ -132,10 +175,14 @@ pub fn frame(kind: MessageType, sequence: u32, body: &[u8]) -> Result<Vec<u8>, W
 ///
 /// # Errors
 /// `TooLong` if it does not fit.
-pub fn encode_message(kind: MessageType, sequence: u32, message: &impl Wire) -> Result<Vec<u8>, WireError> {
+pub fn encode_message<K: FrameType>(
+    kind: K,
+    sequence: u32,
+    message: &impl Wire,
+) -> Result<Vec<u8>, WireError> {
     let mut out = crate::wire::Writer::new();
     message.put(&mut out);
-    frame(kind, sequence, &zeroize::Zeroizing::new(out.finish(BODY_MAX)?))
+    frame(kind, sequence, &zeroize::Zeroizing::new(out.finish(kind.body_max())?))
 }
 
 /// The one message in a body.
@@ -186,7 +233,7 @@ mod tests {
 
         #[test]
         fn every_header_survives_the_wire(kind in 0..MessageType::ALL.len(), body_length in 0..=BODY_MAX as u32, sequence: u32) {
-            let header = FrameHeader { kind: MessageType::ALL[kind], flags: 0, body_length, sequence };
+            let header = FrameHeader { kind: MessageType::ALL[kind], body_length, sequence };
             prop_assert_eq!(FrameHeader::parse(&header.encode()), Ok(header));
         }
     }
@@ -194,7 +241,7 @@ mod tests {
     #[test]
     fn a_body_one_byte_over_the_limit_is_refused_before_it_is_read() {
         let mut bytes =
-            FrameHeader { kind: MessageType::Request, flags: 0, body_length: 0, sequence: 1 }.encode();
+            FrameHeader { kind: MessageType::Request, body_length: 0, sequence: 1 }.encode();
         bytes[8..12].copy_from_slice(&(BODY_MAX as u32 + 1).to_be_bytes());
         assert_eq!(FrameHeader::parse(&bytes), Err(WireError::TooLong { limit: BODY_MAX }));
     }

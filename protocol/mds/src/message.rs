@@ -331,6 +331,14 @@ messages! {
             /// Which.
             path: FilePath,
         },
+        /// Gives an account its key for the paper's profile or takes it away, and ends its sessions of that profile
+        /// (administrators).
+        0x0040 => UserSetPaperKey {
+            /// Account.
+            name: UserName,
+            /// 20 bytes, as good as the passphrase; none: the account does not log in there.
+            key: Option<Secret>,
+        },
         /// A page of the devices' keys: identifiers, ages, uses (administrators).
         0x0050 => KeyList {
             /// Of this device alone.

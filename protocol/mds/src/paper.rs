@@ -1,7 +1,8 @@
 //! Profile 0: the messages of the paper's login, types 01h to 10h. Insecure by design; the modern profile is the default.
 //!
-//! Does: header, shapes, and a bound on every field, checked before memory is reserved. Does not: any cryptography;
+//! Does: types, shapes, and a bound on every field, checked before memory is reserved. Does not: any cryptography;
 //! `sealstone-login::paper` does.
+//! The header is that of `frame`, with this profile's number.
 //! Contract: a header of the other profile is refused before its body is read: profiles are chosen by the listener and
 //! never negotiated.
 //! Truth: docs/standards/paper-login.md; docs/design/security.md 2.2.
@@ -9,7 +10,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::frame::{BODY_MAX, FRAME_VERSION, HEADER_BYTES, MAGIC};
+use crate::frame::{BODY_MAX, FrameType, Header};
 use crate::login::SessionId;
 use crate::name::UserName;
 use crate::wire::{Reader, Text, Wire, WireError, Writer, code, record};
@@ -177,88 +178,34 @@ impl PaperType {
     pub const fn is_record(self) -> bool {
         matches!(self, Self::SessionOk | Self::Logout | Self::LogoutOk | Self::Data)
     }
+}
 
-    /// Bytes of a body of this type at most.
-    #[must_use]
-    pub const fn body_max(self) -> usize {
+impl FrameType for PaperType {
+    const PROFILE: u8 = PROFILE_PAPER;
+
+    fn of_number(number: u8) -> Option<Self> {
+        Self::from_code(number)
+    }
+
+    fn number(self) -> u8 {
+        self.code()
+    }
+
+    fn body_max(self) -> usize {
         match self {
             Self::Data => BODY_MAX + RECORD_OVERHEAD_MAX,
             _ => LOGIN_BODY_MAX,
         }
     }
-}
 
-/// A checked header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PaperHeader {
-    /// What the body is.
-    pub kind: PaperType,
-    /// Bytes that follow, at most [`PaperType::body_max`].
-    pub body_length: u32,
-    /// 0 for what is no record; of a record the lower half of its number.
-    pub sequence: u32,
-}
-
-impl PaperHeader {
-    /// Reads a header.
-    ///
-    /// # Errors
-    /// `Frame` for foreign bytes and for the other profile, `UnknownCode` for an unknown type, `TooLong`.
-    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
-        let [m0, m1, m2, m3, version, profile, kind, flags, l0, l1, l2, l3, s0, s1, s2, s3] = *bytes;
-        if [m0, m1, m2, m3] != MAGIC {
-            return Err(WireError::Frame("magic"));
-        }
-        if version != FRAME_VERSION {
-            return Err(WireError::Frame("version"));
-        }
-        if profile != PROFILE_PAPER {
-            return Err(WireError::Frame("profile"));
-        }
-        if flags != 0 {
-            return Err(WireError::Frame("flags"));
-        }
-        let kind = PaperType::from_code(kind)
-            .ok_or(WireError::UnknownCode { what: "message type", code: u32::from(kind) })?;
-        let body_length = u32::from_be_bytes([l0, l1, l2, l3]);
-        if body_length as usize > kind.body_max() {
-            return Err(WireError::TooLong { limit: kind.body_max() });
-        }
-        let sequence = u32::from_be_bytes([s0, s1, s2, s3]);
-        if (sequence == 0) == kind.is_record() {
-            return Err(WireError::Frame("sequence"));
-        }
-        Ok(Self { kind, body_length, sequence })
-    }
-
-    /// The bytes of a header.
-    #[must_use]
-    pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[..4].copy_from_slice(&MAGIC);
-        bytes[4] = FRAME_VERSION;
-        bytes[5] = PROFILE_PAPER;
-        bytes[6] = self.kind.code();
-        bytes[8..12].copy_from_slice(&self.body_length.to_be_bytes());
-        bytes[12..].copy_from_slice(&self.sequence.to_be_bytes());
-        bytes
+    /// Records are numbered, what is none is not.
+    fn takes_sequence(self, sequence: u32) -> bool {
+        (sequence == 0) != self.is_record()
     }
 }
 
-/// A message that is no record, as a frame.
-///
-/// # Errors
-/// `TooLong` if it does not fit.
-pub fn encode_paper(kind: PaperType, message: &impl Wire) -> Result<Vec<u8>, WireError> {
-    let mut out = Writer::new();
-    message.put(&mut out);
-    let body = out.finish(kind.body_max())?;
-    let header = PaperHeader { kind, body_length: body.len() as u32, sequence: 0 };
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
-    bytes.extend_from_slice(&header.encode());
-    bytes.extend_from_slice(&body);
-    Ok(bytes)
-}
+/// A header of this profile.
+pub type PaperHeader = Header<PaperType>;
 
 record! {
     /// 01h.
@@ -450,7 +397,9 @@ record! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{FrameHeader, MessageType, PROFILE_MODERN, decode_message};
+    use crate::frame::{
+        FrameHeader, HEADER_BYTES, MessageType, PROFILE_MODERN, decode_message, encode_message,
+    };
     use alloc::vec;
     use proptest::prelude::*;
 
@@ -528,17 +477,17 @@ mod tests {
             time_ms: 0,
             signature: Proof::new([6; MAC_MAX]).unwrap(),
         };
-        let frame = encode_paper(PaperType::Response, &longest).unwrap();
+        let frame = encode_message(PaperType::Response, 0, &longest).unwrap();
         assert!(frame.len() - HEADER_BYTES <= LOGIN_BODY_MAX);
     }
 
     #[test]
     fn a_frame_of_one_profile_is_foreign_to_the_other() {
-        let paper = encode_paper(PaperType::Init, &init()).unwrap();
+        let paper = encode_message(PaperType::Init, 0, &init()).unwrap();
         let header = *paper.first_chunk::<HEADER_BYTES>().unwrap();
         assert_eq!(FrameHeader::parse(&header), Err(WireError::Frame("profile")));
         let modern =
-            FrameHeader { kind: MessageType::LoginStart, flags: 0, body_length: 0, sequence: 0 }.encode();
+            FrameHeader { kind: MessageType::LoginStart, body_length: 0, sequence: 0 }.encode();
         assert_eq!(modern[5], PROFILE_MODERN);
         assert_eq!(PaperHeader::parse(&modern), Err(WireError::Frame("profile")));
     }

@@ -110,6 +110,24 @@ Examples:
         #[command(flatten)]
         password: Password,
     },
+    /// Give an account a passphrase for the paper's login, or take it away (administrators).
+    ///
+    /// Insecure: what the server keeps is as good as the passphrase, and whoever records a login finds the passphrase
+    /// with a word list. Use one that is used nowhere else. An account that is not there is made, and then logs in by
+    /// the paper's login alone. The server must run with --insecure-paper-login.
+    #[command(after_help = "\
+Examples:
+  sealstone user paper alice --password-file paper.pw
+  sealstone user paper alice --remove")]
+    Paper {
+        /// Name of the account.
+        name: String,
+        /// Take the passphrase away.
+        #[arg(long)]
+        remove: bool,
+        #[command(flatten)]
+        password: Password,
+    },
     /// Let an account log in again.
     #[command(after_help = "\
 Example:
@@ -261,6 +279,7 @@ Examples:
   sealstone login alice --cluster /srv/mds/cluster.toml
   sealstone login alice --mds 10.0.0.5:3270 --pin sha256:4f0c…
   sealstone login --key-file backup.key --cluster cluster.toml      a service
+  sealstone login alice --paper-profile 127.0.0.1:3271              insecure, to reproduce a paper
 The pin is the SHA-256 of the server's certificate: `mds serve` and `up` print it.")]
 pub(crate) struct Login {
     /// Name of the account.
@@ -271,6 +290,16 @@ pub(crate) struct Login {
     pub(crate) key_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) server: Server,
+    /// Log in as a paper has it, at the address of the server's --insecure-paper-login. Insecure: whoever records it
+    /// finds the passphrase with a word list. On a loopback address alone.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["mds", "pin", "key_file"])]
+    pub(crate) paper_profile: Option<String>,
+    /// Ask for the server's cookie before anything is computed.
+    #[arg(long, requires = "paper_profile")]
+    pub(crate) conservative: bool,
+    /// Let --paper-profile be used beyond loopback.
+    #[arg(long, requires = "paper_profile")]
+    pub(crate) i_accept_insecure: bool,
     #[command(flatten)]
     pub(crate) password: Password,
 }

@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use sealstone_client::tls::Fingerprint;
-use sealstone_client::{Client, Proofs, Reach, Role, SavedSession};
+use sealstone_client::{Client, PaperOptions, Proofs, Reach, Role, SavedSession};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -107,7 +107,10 @@ fn server(file: &Path, arguments: &Server) -> Outcome<(Cluster, Fingerprint)> {
         (Some(path), _, _) => Cluster::read(path)?,
         (None, Some(mds), Some(pin)) => Cluster { mds: mds.clone(), pin: pin.clone() },
         _ => match SavedSession::load(file) {
-            Ok(Some(saved)) => Cluster { mds: saved.server.clone(), pin: saved.fingerprint.to_string() },
+            // One of the paper's profile says nothing about how to know the server.
+            Ok(Some(SavedSession { server, fingerprint: Some(pin), .. })) => {
+                Cluster { mds: server, pin: pin.to_string() }
+            }
             _ => {
                 return Err(
                     Failure::usage("which metadata server?").hint("use --cluster FILE, or --mds and --pin")
@@ -142,8 +145,51 @@ pub(crate) async fn enrol(global: &Global, output: Output, arguments: &Enrol) ->
     output.done(&serde_json::json!({ "user": name, "mds": cluster.mds }))
 }
 
+/// `sealstone login --paper-profile`: where the server is, and nothing by which to know it.
+async fn login_paper(global: &Global, output: Output, arguments: &Login, server: &str) -> Outcome {
+    let file = path(global)?;
+    let name = arguments.name.as_deref().ok_or_else(|| Failure::usage("who?").hint("sealstone login NAME"))?;
+    let mut addresses =
+        tokio::net::lookup_host(server).await.map_err(|error| Failure::from(error).at(server))?;
+    if !arguments.i_accept_insecure && !addresses.all(|address| address.ip().is_loopback()) {
+        return Err(Failure::usage("--paper-profile is for loopback addresses").at(server).hint(
+            "whoever records the login finds the passphrase; --i-accept-insecure does it nevertheless",
+        ));
+    }
+    let password = password(&arguments.password, &format!("Passphrase of {name}"), false)?;
+    let paper = PaperOptions { conservative: arguments.conservative, ..PaperOptions::default() };
+    let client = Client::connect_paper(server, paper, name, &password, Proofs::default()).await?;
+    keep(&client, output, server, None, &file).await
+}
+
+/// Writes the session down and says who it is.
+async fn keep(
+    client: &Client,
+    output: Output,
+    server: &str,
+    pin: Option<Fingerprint>,
+    file: &Path,
+) -> Outcome {
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).map_err(|error| Failure::from(error).at(folder.display()))?;
+    }
+    client.save(server, pin, file).map_err(|error| Failure::from(error).at(file.display()))?;
+    let who = client.whoami().await?;
+    let value = serde_json::json!({
+        "user": who.user.as_str(), "role": who.role.as_str(), "admin": who.role == Role::Admin,
+        "mds": server, "expires_ms": who.expires_ms,
+        "session": file, "profile": if pin.is_some() { "modern" } else { "paper" },
+    });
+    let insecurely = if pin.is_some() { "" } else { ", INSECURELY (the paper's profile)" };
+    output.remark(format!("logged in as {} at {server}{insecurely}", who.user.as_str()));
+    output.done(&value)
+}
+
 /// `sealstone login`.
 pub(crate) async fn login(global: &Global, output: Output, arguments: &Login) -> Outcome {
+    if let Some(server) = &arguments.paper_profile {
+        return login_paper(global, output, arguments, server).await;
+    }
     let file = path(global)?;
     let (cluster, pin) = server(&file, &arguments.server)?;
     let client = match (&arguments.key_file, &arguments.name) {
@@ -157,18 +203,7 @@ pub(crate) async fn login(global: &Global, output: Output, arguments: &Login) ->
         }
         (None, None) => return Err(Failure::usage("who?").hint("sealstone login NAME, or --key-file FILE")),
     };
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| Failure::from(error).at(folder.display()))?;
-    }
-    client.save(&cluster.mds, pin, &file).map_err(|error| Failure::from(error).at(file.display()))?;
-    let who = client.whoami().await?;
-    let value = serde_json::json!({
-        "user": who.user.as_str(), "role": who.role.as_str(), "admin": who.role == Role::Admin,
-        "mds": cluster.mds, "expires_ms": who.expires_ms,
-        "session": file,
-    });
-    output.remark(format!("logged in as {} at {}", who.user.as_str(), cluster.mds));
-    output.done(&value)
+    keep(&client, output, &cluster.mds, Some(pin), &file).await
 }
 
 /// `sealstone logout`.

@@ -82,6 +82,22 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
             output.remark(format!("changed the password of {name}"));
             output.done(&serde_json::json!({ "user": name }))
         }
+        User::Paper { name, remove: true, .. } => {
+            client.set_paper_passphrase(name, None).await.map_err(|error| Failure::from(error).at(name))?;
+            output.remark(format!("{name} does not log in by the paper's login any more"));
+            output.done(&serde_json::json!({ "user": name, "paper": false }))
+        }
+        User::Paper { name, remove: false, password: source } => {
+            let password = password(source, &format!("Passphrase for {name}"), true)?;
+            let at = |error: ClientError| Failure::from(error).at(name);
+            if !client.users().await?.iter().any(|user| user.name.as_str() == name) {
+                // A password that nobody knows: this account has no other login.
+                client.add_user(name, &*client.random_password(), Role::User).await.map_err(at)?;
+            }
+            client.set_paper_passphrase(name, Some(&password)).await.map_err(at)?;
+            output.remark(format!("{name} logs in by the paper's login; whoever records that can guess"));
+            output.done(&serde_json::json!({ "user": name, "paper": true }))
+        }
         User::List => {
             let users = client.users().await?;
             let value: Vec<_> = users

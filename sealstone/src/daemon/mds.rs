@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use sealstone_channel::{Pin, device_name};
 use sealstone_client::{Client, Metadata};
 use sealstone_device::provision::KeyFile;
-use sealstone_mds::Config;
+use sealstone_mds::{Config, PaperListener};
 use sealstone_mds_protocol::{
     Device, DeviceState, FILE_PARTITIONS_MAX, Method, Name, NewDevice, ProblemKind, Request, Secret, Text,
     UserName,
@@ -64,9 +64,25 @@ pub(crate) fn setup_failure(error: SetupError) -> Failure {
     }
 }
 
+/// The listener of the paper's login, with the banner that it has to have.
+async fn paper_listener(address: &str, accepted: Option<bool>) -> Outcome<tokio::net::TcpListener> {
+    let (listener, address) = bind(address, "insecure_paper_login").await?;
+    if !address.ip().is_loopback() && accepted != Some(true) {
+        return Err(Failure::usage("--insecure-paper-login is for loopback addresses")
+            .at(address)
+            .hint("it protects nothing; --i-accept-insecure serves it nevertheless"));
+    }
+    tracing::warn!(
+        "--insecure-paper-login: {address} takes logins whose passphrases anybody finds who records them"
+    );
+    Ok(listener)
+}
+
 /// A server that serves.
 pub(crate) struct MdsDaemon {
     pub(crate) address: SocketAddr,
+    /// Of the paper's login, if it is served.
+    pub(crate) paper: Option<SocketAddr>,
     pub(crate) cluster: PathBuf,
     pub(crate) pin: String,
     server: Arc<Server>,
@@ -99,7 +115,11 @@ impl MdsDaemon {
     pub(crate) async fn start(data: &Path, options: &MdsOptions, shutdown: Shutdown) -> Outcome<Self> {
         let proofs = chap_file::proofs(options.chap_file.as_ref())?;
         let (listener, address) = bind(options.listen.as_deref().unwrap_or(LISTEN_DEFAULT), "listen").await?;
-        let mut policy = Config::default();
+        let paper = match &options.insecure_paper_login {
+            Some(address) => Some(paper_listener(address, options.i_accept_insecure).await?),
+            None => None,
+        };
+        let mut policy = Config { paper_login: paper.is_some(), ..Config::default() };
         policy.method_floor = options.method_floor.map_or(policy.method_floor, Into::into);
         let ms = |seconds: Option<NonZeroU64>, default| {
             seconds.map_or(default, |seconds: NonZeroU64| seconds.get().saturating_mul(1000))
@@ -146,7 +166,15 @@ impl MdsDaemon {
         let pin = format!("sha256:{}", opened.fingerprint());
         let conceal = options.conceal_method.unwrap_or(false);
         let devices = Arc::new(InitiatorDevices::default().proving(proofs).concealing(conceal));
-        let server = Server::start(&opened, listener, devices, Environment::system(), limits)?;
+        let environment = Environment::system();
+        let server = Server::start(&opened, listener, devices, environment.clone(), limits)?;
+        let paper = match paper {
+            Some(listener) => {
+                let shared = PaperListener::new(false, &mut *(environment.entropy)());
+                Some(server.serve_paper(listener, Arc::new(shared))?)
+            }
+            None => None,
+        };
         let cluster = data.join(CLUSTER_FILE);
         let mut text = Cluster { mds: address.to_string(), pin: pin.clone() }.text();
         if let Some(authority) = opened.authority() {
@@ -156,7 +184,7 @@ impl MdsDaemon {
             text.push_str(&format!("# pin = \"{authority}\"\n"));
         }
         secret_file::write(&cluster, text.as_bytes())?;
-        Ok(Self { address, cluster, pin, server: Arc::new(server), audit: audit_state, shutdown })
+        Ok(Self { address, paper, cluster, pin, server: Arc::new(server), audit: audit_state, shutdown })
     }
 
     pub(crate) fn observed(&self) -> Arc<dyn Observed> {
@@ -221,9 +249,13 @@ async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
         "ready": "mds", "address": daemon.address.to_string(), "pin": daemon.pin, "cluster": daemon.cluster,
         "metrics": metrics.map(|address| address.to_string()), "admin_secret": data.join(ADMIN_SECRET_FILE),
         "audit": data.join(AUDIT_FILE),
+        "insecure_paper_login": daemon.paper.map(|address| address.to_string()),
     });
     output.result(&value, || {
-        format!("ready {} {}\nclients need {}", daemon.address, daemon.pin, daemon.cluster.display())
+        let paper = daemon.paper.map_or_else(String::new, |address| {
+            format!("\nINSECURE: the paper's login at {address}, over plain TCP")
+        });
+        format!("ready {} {}\nclients need {}{paper}", daemon.address, daemon.pin, daemon.cluster.display())
     })?;
     daemon.finish().await
 }

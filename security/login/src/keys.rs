@@ -12,7 +12,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::{ChannelBinding, LoginFailure};
 
-/// HKDF-Expand with SHA-512. The only lengths asked for are 32 and 64 bytes, far below its limit.
+/// HKDF-Expand with SHA-512.
 fn expand(key: &[u8], info: &[&[u8]]) -> Zeroizing<[u8; 32]> {
     let mut out = Zeroizing::new([0; 32]);
     Hkdf::<Sha512>::from_prk(key)
@@ -51,13 +51,7 @@ impl OpaqueKey {
     }
 
     pub(crate) fn session(&self, session: &SessionId, epoch: u32) -> SessionKeys {
-        let epoch = epoch.to_be_bytes();
-        let key = |label: &[u8]| *expand(&self.0, &[label, session, &epoch]);
-        SessionKeys {
-            resume: key(b"osd resume"),
-            client_to_server: key(b"osd c2m"),
-            server_to_client: key(b"osd m2c"),
-        }
+        SessionKeys { resume: *expand(&self.0, &[b"osd resume", session, &epoch.to_be_bytes()]) }
     }
 }
 
@@ -67,42 +61,24 @@ fn ok_digest(ok: &LoginOk) -> [u8; 64] {
     Sha512::digest(out.finish(4096).expect("a LoginOk is shorter than 1 KiB")).into()
 }
 
-/// Keys of one session. Wiped when dropped, never printed.
+/// What a session is taken up with on another channel: `K_resume`. There are no keys for records: every channel of this
+/// profile is TLS, which has its own. Wiped when dropped, never printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct SessionKeys {
     resume: [u8; 32],
-    client_to_server: [u8; 32],
-    server_to_client: [u8; 32],
 }
 
 impl SessionKeys {
-    /// Keys as both ends may store them: `K_resume ‖ K_c2m ‖ K_m2c`.
+    /// As both ends may store it.
     #[must_use]
-    pub fn to_bytes(&self) -> Zeroizing<[u8; 96]> {
-        let mut bytes = Zeroizing::new([0; 96]);
-        bytes[..32].copy_from_slice(&self.resume);
-        bytes[32..64].copy_from_slice(&self.client_to_server);
-        bytes[64..].copy_from_slice(&self.server_to_client);
-        bytes
+    pub fn to_bytes(&self) -> Zeroizing<[u8; 32]> {
+        Zeroizing::new(self.resume)
     }
 
-    /// Keys read back.
+    /// Read back.
     #[must_use]
-    pub fn from_bytes(bytes: &[u8; 96]) -> Self {
-        let part = |at: usize| core::array::from_fn(|i| bytes[at + i]);
-        Self { resume: part(0), client_to_server: part(32), server_to_client: part(64) }
-    }
-
-    /// Record key for bytes from client to server, for channels without TLS.
-    #[must_use]
-    pub const fn client_to_server(&self) -> &[u8; 32] {
-        &self.client_to_server
-    }
-
-    /// Record key for bytes from server to client, for channels without TLS.
-    #[must_use]
-    pub const fn server_to_client(&self) -> &[u8; 32] {
-        &self.server_to_client
+    pub const fn from_bytes(bytes: &[u8; 32]) -> Self {
+        Self { resume: *bytes }
     }
 
     fn resume_mac(

@@ -13,9 +13,9 @@ use sealstone_login::paper::{
 use sealstone_login::{CryptoRng, RngCore};
 use sealstone_mds_protocol::paper::{
     Confirm, Continue, ContinueOk, CookieRequest, CookieResponse, Identity, Init, InitResponse, Offers,
-    PaperHeader, PaperLogout, PaperType, SessionOk, encode_paper,
+    PaperHeader, PaperLogout, PaperType, SessionOk,
 };
-use sealstone_mds_protocol::{HEADER_BYTES, UserName, Wire, Writer, decode_message};
+use sealstone_mds_protocol::{HEADER_BYTES, UserName, Wire, Writer, decode_message, encode_message};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -70,7 +70,7 @@ impl Frames<'_> {
 
     /// A message that must be this frame, and the frame that must be this message.
     fn check<T: Wire + PartialEq + core::fmt::Debug>(&self, name: &str, kind: PaperType, message: &T) -> T {
-        assert_eq!(encode_paper(kind, message).unwrap(), self.bytes(name), "{name}");
+        assert_eq!(encode_message(kind, 0, message).unwrap(), self.bytes(name), "{name}");
         let (header, body) = self.split(name);
         assert_eq!(header.kind, kind);
         let read: T = decode_message(&body).unwrap();

@@ -4,13 +4,19 @@
 //! Truth: docs/standards/mds.md §2.
 
 use std::io;
+use std::sync::Arc;
 
+use sealstone_initiator::Environment;
+use sealstone_login::paper::{Channel, Opener, Sealer};
+use sealstone_mds_protocol::paper::{PaperHeader, PaperType};
 use sealstone_mds_protocol::{
-    FrameHeader, HEADER_BYTES, MessageType, Sequence, Wire, WireError, decode_message, encode_message, frame,
+    FrameType, HEADER_BYTES, Header, MessageType, Sequence, Wire, WireError, decode_message, encode_message,
+    frame,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use zeroize::Zeroizing;
 
+use super::session::Chance;
 use crate::ClientError;
 
 /// A received frame.
@@ -28,24 +34,40 @@ impl Frame {
     }
 }
 
-/// Reads one frame; `None` if the stream ended between frames.
-pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Frame>> {
+/// Reads one frame of a profile, header and body; `None` if the stream ended between frames.
+async fn read_any<K: FrameType>(
+    stream: &mut (impl AsyncRead + Unpin),
+) -> io::Result<Option<(Header<K>, Zeroizing<Vec<u8>>)>> {
     let mut header = [0; HEADER_BYTES];
     if stream.read(&mut header[..1]).await? == 0 {
         return Ok(None);
     }
     stream.read_exact(&mut header[1..]).await?;
-    let header = FrameHeader::parse(&header).map_err(invalid)?;
+    let header = Header::<K>::parse(&header).map_err(invalid)?;
     // The header's parser bounded the length.
     let mut body = Zeroizing::new(vec![0; usize::try_from(header.body_length).map_err(io::Error::other)?]);
     stream.read_exact(&mut body).await?;
-    Ok(Some(Frame { kind: header.kind, sequence: header.sequence, body }))
+    Ok(Some((header, body)))
+}
+
+/// Reads one frame of the modern profile; `None` if the stream ended between frames.
+pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Frame>> {
+    let frame = read_any::<MessageType>(stream).await?;
+    Ok(frame.map(|(header, body)| Frame { kind: header.kind, sequence: header.sequence, body }))
+}
+
+/// Reads one frame of a login in the paper's profile; the stream must not end.
+pub(crate) async fn read_paper(
+    stream: &mut (impl AsyncRead + Unpin),
+) -> Result<(PaperHeader, Zeroizing<Vec<u8>>), ClientError> {
+    let end = || ClientError::Connection(io::ErrorKind::UnexpectedEof.into());
+    read_any::<PaperType>(stream).await.map_err(ClientError::Connection)?.ok_or_else(end)
 }
 
 /// Sends one frame outside a session (sequence 0).
-pub(crate) async fn send(
+pub(crate) async fn send<K: FrameType>(
     stream: &mut (impl AsyncWrite + Unpin),
-    kind: MessageType,
+    kind: K,
     message: &impl Wire,
 ) -> Result<(), ClientError> {
     let bytes = Zeroizing::new(encode_message(kind, 0, message)?);
@@ -72,18 +94,35 @@ pub(crate) async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> Result<Fra
     Ok(frame)
 }
 
-/// Writes frames of a session, numbering them.
+/// The records of a connection of the paper's profile.
+pub(crate) struct Seal {
+    pub(crate) records: Channel,
+    pub(crate) environment: Arc<dyn Environment>,
+}
+
+/// Writes frames of a session, numbering them; as records in the paper's profile.
 pub(crate) struct FrameWriter<W> {
     stream: W,
     sequence: Sequence,
+    sealer: Option<(Sealer, Arc<dyn Environment>)>,
 }
 
 impl<W: AsyncWrite + Unpin> FrameWriter<W> {
-    pub(crate) fn new(stream: W) -> Self {
-        Self { stream, sequence: Sequence::default() }
+    pub(crate) fn new(stream: W, sealer: Option<(Sealer, Arc<dyn Environment>)>) -> Self {
+        Self { stream, sequence: Sequence::default(), sealer }
     }
 
     pub(crate) async fn write(&mut self, kind: MessageType, body: &[u8]) -> io::Result<()> {
+        if let Some((sealer, environment)) = &mut self.sealer {
+            let kind = match kind {
+                MessageType::Request => PaperType::Data,
+                MessageType::Logout => PaperType::Logout,
+                _ => return Err(io::ErrorKind::InvalidInput.into()),
+            };
+            let mut rng = Chance(environment.clone());
+            let bytes = sealer.seal(&mut rng, kind, body).map_err(io::Error::other)?;
+            return write(&mut self.stream, &bytes).await;
+        }
         let sequence = self.sequence.advance().ok_or(io::ErrorKind::ConnectionAborted)?;
         let bytes = Zeroizing::new(frame(kind, sequence, body).map_err(invalid)?);
         write(&mut self.stream, &bytes).await
@@ -94,15 +133,19 @@ impl<W: AsyncWrite + Unpin> FrameWriter<W> {
 pub(crate) struct FrameReader<R> {
     stream: R,
     sequence: Sequence,
+    opener: Option<Opener>,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
-    pub(crate) fn new(stream: R) -> Self {
-        Self { stream, sequence: Sequence::default() }
+    pub(crate) fn new(stream: R, opener: Option<Opener>) -> Self {
+        Self { stream, sequence: Sequence::default(), opener }
     }
 
     /// `None` if the stream ended between frames.
     pub(crate) async fn read(&mut self) -> io::Result<Option<Frame>> {
+        if let Some(opener) = &mut self.opener {
+            return read_record(&mut self.stream, opener).await;
+        }
         let frame = read_frame(&mut self.stream).await?;
         match &frame {
             Some(frame) if !self.sequence.accept(frame.sequence) => {
@@ -111,6 +154,22 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             _ => Ok(frame),
         }
     }
+}
+
+/// Reads one record of the paper's profile. What is no record, an error message too, can be anybody's.
+async fn read_record(
+    stream: &mut (impl AsyncRead + Unpin),
+    opener: &mut Opener,
+) -> io::Result<Option<Frame>> {
+    let Some((header, body)) = read_any::<PaperType>(stream).await? else { return Ok(None) };
+    let kind = match header.kind {
+        PaperType::Data => MessageType::Response,
+        PaperType::LogoutOk => MessageType::LogoutOk,
+        _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "no record in a session")),
+    };
+    let content = opener.open(&header, &body);
+    let body = content.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    Ok(Some(Frame { kind, sequence: header.sequence, body }))
 }
 
 async fn write(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {

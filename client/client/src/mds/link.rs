@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use zeroize::Zeroizing;
 
 use super::dial::Stream;
-use super::frames::{Frame, FrameReader, FrameWriter};
+use super::frames::{Frame, FrameReader, FrameWriter, Seal};
 use crate::ClientError;
 
 /// Requests waiting to be written; more wait for their turn.
@@ -45,17 +45,23 @@ pub(crate) struct Link {
 
 impl Link {
     /// Takes over a stream on which a session was begun.
-    pub(crate) fn start(stream: Box<dyn Stream>) -> Self {
+    pub(crate) fn start(stream: Box<dyn Stream>, seal: Option<Seal>) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         let (outgoing, queue) = mpsc::channel(QUEUE);
         let waiters: Waiters = Arc::new(Mutex::new(Some(BTreeMap::new())));
         let (ended, end) = watch::channel(None);
-        let reading = read_all(FrameReader::new(reader), waiters.clone());
+        let (sealer, opener) = match seal {
+            None => (None, None),
+            Some(Seal { records, environment }) => {
+                (Some((records.sealer, environment)), Some(records.opener))
+            }
+        };
+        let reading = read_all(FrameReader::new(reader, opener), waiters.clone());
         let reading = tokio::spawn(async move {
             let last = reading.await;
             ended.send_replace(last);
         });
-        let writing = tokio::spawn(write_all(FrameWriter::new(writer), queue, waiters.clone()));
+        let writing = tokio::spawn(write_all(FrameWriter::new(writer, sealer), queue, waiters.clone()));
         let tasks = [reading.abort_handle(), writing.abort_handle()];
         Self { outgoing, waiters, next_id: Mutex::new(0), end, tasks }
     }

@@ -7,6 +7,7 @@
 mod dial;
 mod frames;
 mod link;
+mod paper;
 mod session;
 
 use core::time::Duration;
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use sealstone_initiator::Environment;
 use sealstone_login::start_registration;
 use sealstone_mds_protocol::login::{Logout, SUITE_STANDARD};
+use sealstone_mds_protocol::paper::PaperLogout;
 use sealstone_mds_protocol::{
     ErrorCode, MessageType, Request, Response, Role, Secret, UserName, Wire, Writer,
 };
@@ -23,9 +25,11 @@ use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
 pub use dial::{Channel, MdsDial, Stream, TlsDial};
-pub use session::SessionTicket;
+pub use paper::{PaperOptions, PlainDial};
+pub use session::{SessionTicket, TicketKeys};
 
 use crate::{ClientError, Metadata};
+use frames::Seal;
 use link::{Broken, Link};
 
 /// Times that a request is sent again over a new connection at most.
@@ -96,8 +100,31 @@ impl Mds {
             Ok::<_, ClientError>((ticket, greeting.clock_offset_ms))
         };
         let (ticket, offset) = within(options.login_timeout, work).await?;
-        let link = Arc::new(Link::start(stream));
+        let link = Arc::new(Link::start(stream, None));
         let clock_offset_ms = Arc::new(AtomicI64::new(offset));
+        Ok(Self { dial, environment, options, ticket, clock_offset_ms, link: Mutex::new(Some(link)) })
+    }
+
+    /// Logs in as the paper has it, over plain TCP. Insecure: whoever records it can guess the passphrase.
+    ///
+    /// # Errors
+    /// `LoginRefused`, `LoginBusy`, `LoginFailed`, `Connection`, `Protocol`, `Message`.
+    pub async fn login_paper(
+        dial: PlainDial,
+        environment: Arc<dyn Environment>,
+        options: MdsOptions,
+        paper: PaperOptions,
+        user: &UserName,
+        passphrase: &str,
+    ) -> Result<Self, ClientError> {
+        let mut stream = dial.connect().await.map_err(ClientError::Connection)?;
+        let work = paper::login(&mut stream, &environment, paper, user, passphrase);
+        let (ticket, begun) = within(options.login_timeout, work).await?;
+        let offset = begun.clock.map_or(0, |clock| clock.offset_ms);
+        let seal = Seal { records: begun.records, environment: environment.clone() };
+        let link = Arc::new(Link::start(Box::new(stream), Some(seal)));
+        let clock_offset_ms = Arc::new(AtomicI64::new(offset));
+        let dial = Arc::new(dial);
         Ok(Self { dial, environment, options, ticket, clock_offset_ms, link: Mutex::new(Some(link)) })
     }
 
@@ -134,7 +161,10 @@ impl Mds {
     pub async fn logout(&self) -> Result<(), ClientError> {
         let link = self.connected().await?;
         let mut body = Writer::new();
-        Logout { session: self.ticket.session, flags: 0 }.put(&mut body);
+        match &self.ticket.keys {
+            TicketKeys::Modern(_) => Logout { session: self.ticket.session, flags: 0 }.put(&mut body),
+            TicketKeys::Paper(_) => PaperLogout { session: self.ticket.session }.put(&mut body),
+        }
         link.send(MessageType::Logout, body.finish(sealstone_mds_protocol::BODY_MAX)?).await;
         match timeout(LOGOUT_TIMEOUT, link.closed()).await {
             Ok(Some(MessageType::LogoutOk)) => Ok(()),
@@ -198,14 +228,26 @@ impl Mds {
         }
         *held = None;
         let (mut stream, binding) = self.dial.dial().await.map_err(not_connected)?;
+        let (environment, ticket) = (&self.environment, &self.ticket);
         let work = async {
-            let greeting = session::hello(&mut stream, &*self.environment).await?;
-            session::resume(&mut stream, &self.environment, binding, &greeting, &self.ticket).await?;
-            Ok::<_, ClientError>(greeting.clock_offset_ms)
+            match &ticket.keys {
+                TicketKeys::Modern(keys) => {
+                    let greeting = session::hello(&mut stream, &**environment).await?;
+                    session::resume(&mut stream, environment, binding, &greeting, ticket, keys).await?;
+                    Ok::<_, ClientError>((Some(greeting.clock_offset_ms), None))
+                }
+                TicketKeys::Paper(session) => {
+                    let begun = paper::resume(&mut stream, environment, ticket, session).await?;
+                    let seal = Seal { records: begun.records, environment: environment.clone() };
+                    Ok((begun.clock.map(|clock| clock.offset_ms), Some(seal)))
+                }
+            }
         };
-        let offset = within(self.options.login_timeout, work).await?;
-        self.clock_offset_ms.store(offset, Ordering::Relaxed);
-        let link = Arc::new(Link::start(stream));
+        let (offset, seal) = within(self.options.login_timeout, work).await?;
+        if let Some(offset) = offset {
+            self.clock_offset_ms.store(offset, Ordering::Relaxed);
+        }
+        let link = Arc::new(Link::start(stream, seal));
         *held = Some(link.clone());
         Ok(link)
     }
@@ -305,7 +347,8 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::KeyList { .. }
         | Request::KeyProgress { .. }
         // Done twice the key is changed twice.
-        | Request::KeyRotate { .. } => true,
+        | Request::KeyRotate { .. }
+        | Request::UserSetPaperKey { .. } => true,
         Request::MakeDir { parents: false, .. }
         | Request::Commit { .. }
         | Request::Abandon { .. }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use sealstone_initiator::Environment;
+use sealstone_login::paper::PaperSession;
 use sealstone_login::{
     CryptoRng, LoginContext, LoginFailure, RngCore, SessionKeys, start_login, start_registration,
 };
@@ -17,6 +18,7 @@ use sealstone_mds_protocol::login::{
 use sealstone_mds_protocol::{
     MessageType, PROTOCOL_VERSION, Request, Response, Secret, Text, UserName, Wire,
 };
+use zeroize::Zeroizing;
 
 use super::dial::Stream;
 use super::frames::{receive, send, send_body};
@@ -40,10 +42,36 @@ pub struct SessionTicket {
     pub server_id: [u8; 16],
     /// Which session.
     pub session: SessionId,
-    /// Its keys.
-    pub keys: SessionKeys,
+    /// Its keys, which say its profile too.
+    pub keys: TicketKeys,
     /// When it ends whatever happens, milliseconds since 1970.
     pub expires_ms: u64,
+}
+
+/// Keys of a session, by profile. One of one profile is worth nothing in the other.
+#[derive(Clone, Debug)]
+pub enum TicketKeys {
+    /// OPAQUE inside TLS.
+    Modern(SessionKeys),
+    /// The paper's login.
+    Paper(PaperSession),
+}
+
+impl TicketKeys {
+    /// As they are kept in a file: a secret. 32 bytes in the modern profile, 34 in the paper's.
+    #[must_use]
+    pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(match self {
+            Self::Modern(keys) => keys.to_bytes().to_vec(),
+            Self::Paper(session) => session.to_bytes().to_vec(),
+        })
+    }
+}
+
+impl From<SessionKeys> for TicketKeys {
+    fn from(keys: SessionKeys) -> Self {
+        Self::Modern(keys)
+    }
 }
 
 /// What the server said of itself.
@@ -100,7 +128,7 @@ pub(crate) async fn login(
         user: user.clone(),
         server_id: greeting.server_id,
         session: ok.session,
-        keys,
+        keys: keys.into(),
         expires_ms: ok.expires_ms,
     })
 }
@@ -163,6 +191,7 @@ pub(crate) async fn resume(
     binding: ChannelBinding,
     greeting: &Greeting,
     ticket: &SessionTicket,
+    keys: &SessionKeys,
 ) -> Result<(), ClientError> {
     if greeting.server_id != ticket.server_id {
         return Err(ClientError::LoginFailed("another server answers"));
@@ -170,13 +199,13 @@ pub(crate) async fn resume(
     let mut nonce = [0; 16];
     environment.fill_random(&mut nonce);
     let channel = sealstone_login::ChannelBinding(binding);
-    let message = ticket.keys.resume(ticket.session, &channel, nonce);
+    let message = keys.resume(ticket.session, &channel, nonce);
     send(stream, MessageType::Resume, &message).await?;
     let ok: LoginOk = match expect(stream, MessageType::LoginOk).await {
         Err(ClientError::LoginRefused) => return Err(ClientError::SessionOver),
         other => other?,
     };
-    ticket.keys.check_resumed(&message, &channel, &ok)?;
+    keys.check_resumed(&message, &channel, &ok)?;
     Ok(())
 }
 

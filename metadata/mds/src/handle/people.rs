@@ -13,6 +13,7 @@ use crate::error::{MdsError, Result};
 use crate::groups;
 use crate::limiter::Source;
 use crate::namespace;
+use crate::paper;
 use crate::server::Mds;
 use crate::store::Transaction;
 
@@ -80,6 +81,13 @@ impl Mds {
                 self.regrouped();
                 self.revoke_user(&name, now_ms);
                 Ok(done)
+            }
+            Request::UserSetPaperKey { name, key } => {
+                if key.is_some() && !self.config.paper_login {
+                    let why = "this server does not take the paper's profile";
+                    return Err(MdsError::refused(ErrorCode::Denied, why));
+                }
+                self.ending(|tx| paper::set_key(tx, &name, key.as_ref()))
             }
             Request::UserSetRole { name, role } => self.ending(|tx| accounts::set_role(tx, &name, role)),
             Request::GroupCreate { name } => self.regroup(|tx| groups::create(tx, &name, now_ms)),
@@ -182,6 +190,7 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::UserRegisterFinish { name, .. }
         | Request::UserSetEnabled { name, .. }
         | Request::UserInvite { name, .. }
+        | Request::UserSetPaperKey { name, .. }
         | Request::UserRemove { name } => user(name),
         Request::UserSetRole { name, role } => Some(format!("{name} -> {}", role.as_str())),
         Request::UserRetireKey { name, suite } => Some(format!("{name} key {suite:04x}")),

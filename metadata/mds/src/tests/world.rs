@@ -87,7 +87,7 @@ impl World {
             suite: sealstone_mds_protocol::login::SUITE_STANDARD,
             expires_ms: self.now + self.mds.config.session_ttl_ms,
             last_used_ms: self.now,
-            keys: [0; 96],
+            keys: [0; 32],
         };
         self.mds.update(|tx| Sessions::open(tx, &id, &record)).unwrap();
         self.mds.sessions.insert(id, record);

@@ -173,6 +173,10 @@ fn request() -> impl Strategy<Value = Request> {
             .prop_map(|(after, limit)| Request::UserList { after, limit }),
         (user(), any::<bool>()).prop_map(|(name, enabled)| Request::UserSetEnabled { name, enabled }),
         user().prop_map(|name| Request::UserRemove { name }),
+        (user(), any::<Option<[u8; 20]>>()).prop_map(|(name, key)| Request::UserSetPaperKey {
+            name,
+            key: key.map(|key| Secret::new(key.to_vec()).unwrap()),
+        }),
     ];
     let accounts = prop_oneof![
         (user(), of(Role::ALL)).prop_map(|(name, role)| Request::UserSetRole { name, role }),

@@ -70,6 +70,12 @@ impl PassphraseKey {
         Zeroizing::new(self.0)
     }
 
+    /// Are both the same key? Takes as long whatever they are.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+
     /// A key that nobody has, for users that nobody knows: their logins take the same path and time.
     #[must_use]
     pub fn dummy(secret: &[u8; 32], user: &UserName) -> Self {

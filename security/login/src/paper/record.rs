@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use aes_gcm::aead::{AeadInOut as _, KeyInit as _};
 use aes_gcm::{Aes256Gcm, Nonce as GcmNonce, Tag as GcmTag};
 use cbc::cipher::{BlockModeDecrypt as _, BlockModeEncrypt as _, KeyIvInit as _, block_padding::Pkcs7};
-use sealstone_mds_protocol::HEADER_BYTES;
 use sealstone_mds_protocol::paper::{PaperHeader, PaperType, RECORD_OVERHEAD_MAX};
+use sealstone_mds_protocol::{FrameType as _, HEADER_BYTES};
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 

@@ -8,9 +8,9 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sealstone_mds_protocol::paper::{
     Confirm, Element, Identity, Init, InitResponse, Nonce, Offers, PaperErrorCode, PaperHeader, PaperType,
-    Proof, SessionOk, encode_paper,
+    Proof, SessionOk,
 };
-use sealstone_mds_protocol::{HEADER_BYTES, UserName, Wire, decode_message};
+use sealstone_mds_protocol::{FrameType, HEADER_BYTES, UserName, Wire, decode_message, encode_message};
 
 use super::*;
 
@@ -97,7 +97,7 @@ fn session_terms() -> SessionOk {
 
 /// Encoded, and read again.
 fn through_the_wire<T: Wire>(kind: PaperType, message: &T) -> T {
-    let frame = encode_paper(kind, message).unwrap();
+    let frame = encode_message(kind, 0, message).unwrap();
     decode_message(split(&frame).1).unwrap()
 }
 

@@ -1,0 +1,375 @@
+//! The paper's login, served: whom it lets in, and what a session of it may do.
+//!
+//! Does: the decisions between the state machines and the store, its metrics and its audit records. Does not: sockets.
+//! Contract: off unless the operator asked for it. A session of this profile is never an administrator's, changes no
+//! account, and cannot be taken up in the other profile, nor the other way round.
+//! Truth: docs/standards/paper-login.md; docs/adr/0027-the-papers-login-behind-a-flag.md.
+
+mod connection;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use sealstone_login::paper::{
+    Channel, PAPER_SESSION_BYTES, PaperFailure, PaperSession, PassphraseKey, REKEY_BYTES, ReplayCache,
+    ServerProven, ServerTerms, answer_continue,
+};
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::paper::{Continue, ContinueOk, Identity, SERVER_IDENTITY, SessionOk};
+use sealstone_mds_protocol::{AccountKind, ErrorCode, Role, Secret, UserName, record};
+
+use crate::accounts;
+use crate::audit::AuditRecord;
+use crate::counters::add;
+use crate::entropy::{Entropy, random};
+use crate::error::{self, MdsError};
+use crate::keys;
+use crate::limiter::Source;
+use crate::records::{Account, SUITE_PAPER, SessionRecord, load, save};
+use crate::server::Mds;
+use crate::sessions::{self, Sessions};
+use crate::store::{Snapshot, Transaction};
+
+pub use connection::PaperConnection;
+
+/// Logins whose confirmation is awaited at most, of a whole listener.
+pub const HALF_OPEN_MAX: usize = 256;
+
+record! {
+    /// What an account logs in with in this profile: as good as its passphrase.
+    #[derive(Clone)]
+    pub struct PaperKeyRecord {
+        /// k.
+        pub key: [u8; 20],
+        /// When the account was made: another account of the same name has no key.
+        pub created_ms: u64,
+    }
+}
+
+impl Drop for PaperKeyRecord {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.key);
+    }
+}
+
+record! {
+    /// Keys of a session of this profile.
+    #[derive(Clone)]
+    pub struct PaperSessionRecord {
+        /// As `PaperSession` writes itself.
+        pub session: [u8; PAPER_SESSION_BYTES],
+    }
+}
+
+impl Drop for PaperSessionRecord {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.session);
+    }
+}
+
+/// What all connections of one listener share.
+pub struct PaperListener {
+    terms: ServerTerms,
+    dummy: zeroize::Zeroizing<[u8; 32]>,
+    seen: Mutex<ReplayCache>,
+    half_open: AtomicUsize,
+    figures: Figures,
+}
+
+#[derive(Default)]
+struct Figures {
+    logins: AtomicU64,
+    cookie_mismatches: AtomicU64,
+    refused: AtomicU64,
+    limited: AtomicU64,
+    continued: AtomicU64,
+}
+
+/// One of [`HALF_OPEN_MAX`] places.
+struct HalfOpenPlace(Arc<PaperListener>);
+
+impl Drop for HalfOpenPlace {
+    fn drop(&mut self) {
+        self.0.half_open.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl PaperListener {
+    /// A listener that nobody has logged in at. `takes_group_1` lets 768-bit groups in.
+    #[must_use]
+    pub fn new(takes_group_1: bool, rng: &mut dyn Entropy) -> Self {
+        let identity = Identity::new(SERVER_IDENTITY).expect("a fixed name is an identity");
+        Self {
+            terms: ServerTerms { identity, takes_group_1 },
+            dummy: zeroize::Zeroizing::new(random(rng)),
+            seen: Mutex::default(),
+            half_open: AtomicUsize::new(0),
+            figures: Figures::default(),
+        }
+    }
+
+    fn enter(self: &Arc<Self>) -> Option<HalfOpenPlace> {
+        let taken = self.half_open.fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| {
+            (open < HALF_OPEN_MAX).then_some(open + 1)
+        });
+        taken.is_ok().then(|| HalfOpenPlace(self.clone()))
+    }
+
+    /// Logins half open now, and nonces remembered: both bounded.
+    #[must_use]
+    pub fn held(&self) -> (usize, usize) {
+        (self.half_open.load(Ordering::Acquire), self.seen.lock().len())
+    }
+
+    /// Prometheus text.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text = String::from(
+            "# HELP sealstone_mds_insecure_profile Mechanisms that protect nothing and are on.\n\
+             # TYPE sealstone_mds_insecure_profile gauge\n\
+             sealstone_mds_insecure_profile{mechanism=\"obs-login\"} 1\n",
+        );
+        for (name, help, figure) in [
+            ("logins", "Logins in the paper's profile.", &self.figures.logins),
+            (
+                "cookie_mismatches",
+                "Cookies that were not the expected ones.",
+                &self.figures.cookie_mismatches,
+            ),
+            ("refused", "Logins and continued sessions refused.", &self.figures.refused),
+            ("limited", "Logins put off: too many attempts, or half-open logins.", &self.figures.limited),
+            ("continued", "Connections that went on with a session.", &self.figures.continued),
+        ] {
+            let name = format!("sealstone_mds_paper_{name}_total");
+            let value = figure.load(Ordering::Relaxed);
+            text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}\n"));
+        }
+        text
+    }
+}
+
+/// May the account log in here at all? A passphrase that anybody can guess must not give anybody devices or accounts;
+/// and programs have keys.
+fn may_log_in(account: &Account) -> bool {
+    matches!(account.role, Role::User | Role::ReadOnly) && account.kind == AccountKind::Password
+}
+
+/// Sets or removes what an account logs in with in this profile. Returns the sessions of it, which end.
+pub(crate) fn set_key(
+    tx: &mut dyn Transaction,
+    name: &UserName,
+    key: Option<&Secret>,
+) -> error::Result<Vec<SessionId>> {
+    let account = accounts::existing(tx, name)?;
+    match key {
+        None => tx.delete(&keys::paper_key(name))?,
+        Some(_) if !may_log_in(&account) => {
+            let why = "no key of the paper's profile for administrators, operators and services";
+            return Err(MdsError::refused(ErrorCode::Denied, why));
+        }
+        Some(key) => {
+            let key = key.expose().try_into();
+            let key = key.map_err(|_| MdsError::refused(ErrorCode::Invalid, "20 bytes make a key"))?;
+            save(tx, &keys::paper_key(name), &PaperKeyRecord { key, created_ms: account.created_ms })?;
+        }
+    }
+    sessions::end_where(tx, name, |_, session| session.suite == SUITE_PAPER)
+}
+
+/// The account and its key, if it may log in here now.
+fn entitled<S: Snapshot + ?Sized>(
+    view: &S,
+    user: &UserName,
+) -> error::Result<Option<(Account, PaperKeyRecord)>> {
+    let account = accounts::existing_enabled(view, user)?.filter(may_log_in);
+    let record = load::<PaperKeyRecord, _>(view, &keys::paper_key(user))?;
+    Ok(account.zip(record).filter(|(account, record)| account.created_ms == record.created_ms))
+}
+
+/// Who logs in, with the key that the store has, or with one that nobody has.
+struct Claim {
+    user: UserName,
+    key: PassphraseKey,
+    known: bool,
+}
+
+impl Claim {
+    /// A cookie that does not fit, of a user who has no key here: our log tells them apart, the answer does not.
+    fn refusal(&self, failure: PaperFailure) -> Refusal {
+        if self.known { Refusal::Failure(failure) } else { Refusal::Unknown }
+    }
+}
+
+impl Mds {
+    fn paper_claim(&self, listener: &PaperListener, user: &UserName) -> error::Result<Claim> {
+        let found = entitled(&*self.store.snapshot()?, user)?;
+        // Computed for everybody, so that its absence takes no time off.
+        let dummy = PassphraseKey::dummy(&listener.dummy, user);
+        let known = found.is_some();
+        let key = found.map_or(dummy, |(_, record)| PassphraseKey::from_bytes(record.key));
+        Ok(Claim { user: user.clone(), key, known })
+    }
+
+    /// Opens a session for whoever has proven his key: the SESSION_OK frame, and the records that follow.
+    fn paper_open(
+        &self,
+        listener: &PaperListener,
+        source: Source,
+        (proven, key): (ServerProven, &PassphraseKey),
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<(SessionId, Vec<u8>, Channel), Refusal> {
+        let user = proven.user().clone();
+        let (session, resume): (SessionId, [u8; 32]) = (random(rng), random(rng));
+        let expires_ms = now_ms.saturating_add(self.config.session_ttl_ms);
+        let own = PaperSessionRecord { session: *proven.session().to_bytes() };
+        // Random keys: nobody takes this session up in the other profile.
+        let record = |role| SessionRecord {
+            user: user.clone(),
+            role,
+            suite: SUITE_PAPER,
+            expires_ms,
+            last_used_ms: now_ms,
+            keys: resume,
+        };
+        // What the login was decided on is read again: the account may have been disabled, or its key changed, while
+        // the proof was on its way.
+        let opened = self.update(|tx| {
+            let same = |record: &PaperKeyRecord| PassphraseKey::from_bytes(record.key).is_same(key);
+            let Some((account, _)) = entitled(tx, &user)?.filter(|(_, record)| same(record)) else {
+                return Ok(None);
+            };
+            let record = record(account.role);
+            let over = Sessions::open(tx, &session, &record)?;
+            save(tx, &keys::paper_session(&session), &own)?;
+            Ok(Some((record, over)))
+        })?;
+        let (record, over) = opened.ok_or(Refusal::Unknown)?;
+        self.sessions.forget(&over);
+        self.sessions.insert(session, record);
+        if !self.sessions.confirm(&*self.store, &session)? {
+            return Err(Refusal::Unknown);
+        }
+        self.limiter.lock().succeeded(&user, source, now_ms);
+        add(&listener.figures.logins, 1);
+        self.paper_audit(source, "paper-login", Some(&user), Some(&session), "ok", now_ms);
+        let idle_s = u32::try_from(self.config.session_idle_ms / 1000).unwrap_or(u32::MAX);
+        let terms = SessionOk { session, expires_ms, idle_s, rekey_bytes: REKEY_BYTES };
+        let (frame, channel) = proven.open(rng, &terms)?;
+        Ok((session, frame, channel))
+    }
+
+    /// CONTINUE.
+    fn paper_continue(
+        &self,
+        listener: &PaperListener,
+        source: Source,
+        message: &Continue,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<(ContinueOk, Channel), Refusal> {
+        let id = &message.session;
+        let found = self.sessions.find(&*self.store, id, self.config.session_idle_ms, now_ms)?;
+        // One of the modern profile is none here.
+        let Some((record, _)) = found.filter(|(record, _)| record.suite == SUITE_PAPER) else {
+            self.paper_audit(source, "paper-continue", None, Some(id), "no-session", now_ms);
+            return Err(PaperFailure::NoSession.into());
+        };
+        let view = self.store.snapshot().map_err(MdsError::from)?;
+        let own = load::<PaperSessionRecord, _>(&*view, &keys::paper_session(id)).map_err(MdsError::from)?;
+        drop(view);
+        let session = own.and_then(|own| PaperSession::from_bytes(&own.session));
+        let answered = session
+            .ok_or(PaperFailure::NoSession)
+            .and_then(|session| answer_continue(rng, &session, message, now_ms));
+        let (ok, channel) = answered.inspect_err(|failure| {
+            self.paper_audit(
+                source,
+                "paper-continue",
+                Some(&record.user),
+                Some(id),
+                verdict(failure),
+                now_ms,
+            );
+        })?;
+        self.limiter.lock().succeeded(&record.user, source, now_ms);
+        self.sessions.take_up(*id, record, now_ms);
+        if !self.sessions.confirm(&*self.store, id)? {
+            return Err(PaperFailure::NoSession.into());
+        }
+        add(&listener.figures.continued, 1);
+        Ok((ok, channel))
+    }
+
+    fn paper_audit(
+        &self,
+        source: Source,
+        action: &str,
+        user: Option<&UserName>,
+        session: Option<&SessionId>,
+        verdict: &str,
+        time_ms: u64,
+    ) {
+        self.audit.record(&AuditRecord {
+            time_ms,
+            user: user.map_or("", UserName::as_str),
+            session,
+            source: Some(source),
+            action,
+            subject: None,
+            verdict,
+        });
+    }
+}
+
+/// Why a step did not succeed: for us. The other end hears a code.
+enum Refusal {
+    /// Something was wrong with the message.
+    Failure(PaperFailure),
+    /// No account that may log in here; the other end hears what a wrong cookie would.
+    Unknown,
+    /// Too often, or too many at once; to be tried again after so many milliseconds.
+    Busy(u64),
+    /// The store failed.
+    Store(MdsError),
+}
+
+impl From<PaperFailure> for Refusal {
+    fn from(failure: PaperFailure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+impl From<MdsError> for Refusal {
+    fn from(error: MdsError) -> Self {
+        match error {
+            MdsError::Refused(failure) => Self::Busy(u64::from(failure.retry_ms)),
+            error @ MdsError::Store(_) => Self::Store(error),
+        }
+    }
+}
+
+/// Name of a failure in the audit log.
+const fn verdict(failure: &PaperFailure) -> &'static str {
+    match failure {
+        PaperFailure::Malformed(_) => "malformed",
+        PaperFailure::GroupUnknown(_) => "group-unknown",
+        PaperFailure::GroupRefused(_) => "group-refused",
+        PaperFailure::ElementLength { .. } => "element-length",
+        PaperFailure::ElementWeak => "element-weak",
+        PaperFailure::NoCommon(_) => "no-common-algorithm",
+        PaperFailure::ChoiceNotOffered => "choice-not-offered",
+        PaperFailure::ClientCookie => "cookie-mismatch",
+        PaperFailure::ServerCookie => "server-cookie-mismatch",
+        PaperFailure::Signature(_) => "signature",
+        PaperFailure::Identity(_) => "identity",
+        PaperFailure::Echo(_) => "spliced",
+        PaperFailure::NonceIsAddress => "nonce-is-address",
+        PaperFailure::Replay => "replay",
+        PaperFailure::Late => "late",
+        PaperFailure::OutOfPlace => "out-of-place",
+        PaperFailure::NoSession => "no-session",
+        PaperFailure::Record(_) => "record",
+    }
+}

@@ -1,0 +1,362 @@
+//! One connection of the paper's profile: frames in, frames out.
+//!
+//! Contract: as [`crate::Connection`]. What is refused closes the connection; strangers hear a code and no text.
+
+use std::sync::Arc;
+
+use sealstone_login::paper::{
+    Addresses, Channel, HalfOpen, PaperFailure, PassphraseKey, RecordFailure, answer_cookie, check_init,
+};
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::paper::{
+    Confirm, CookieRequest, Init, InitResponse, PaperError, PaperErrorCode, PaperHeader, PaperLogout,
+    PaperType,
+};
+use sealstone_mds_protocol::{
+    BODY_MAX, ErrorCode, Failure, Request, Response, Text, UserName, Wire, WireError, Writer, decode_message,
+    encode_message,
+};
+
+use super::{Claim, HalfOpenPlace, PaperListener, Refusal, verdict};
+use crate::connection::Output;
+use crate::counters::add;
+use crate::entropy::Entropy;
+use crate::error::MdsError;
+use crate::limiter::Source;
+use crate::server::Mds;
+use crate::violation::{Violation, Where};
+
+/// What a client waits when all places for half-open logins are taken, milliseconds.
+const HALF_OPEN_RETRY_MS: u64 = 1_000;
+/// What it waits when the store failed.
+const STORE_RETRY_MS: u64 = 1_000;
+/// The same INIT is answered again this often.
+const REPEATS_MAX: u32 = 2;
+
+enum Phase {
+    /// Connected; COOKIE_REQ, INIT and CONTINUE are taken. Whose cookie was asked for is counted already.
+    Fresh(Option<UserName>),
+    /// RESP is out.
+    HalfOpen(Box<Waiting>),
+    /// Logged in.
+    Active { session: SessionId, channel: Box<Channel> },
+    /// Over.
+    Closed,
+}
+
+/// A login whose confirmation is awaited.
+struct Waiting {
+    half: HalfOpen,
+    /// What the account logged in with, as it was then.
+    key: PassphraseKey,
+    /// How often its INIT came again.
+    repeats: u32,
+    place: HalfOpenPlace,
+}
+
+/// The server's end of one connection.
+pub struct PaperConnection {
+    phase: Phase,
+    listener: Arc<PaperListener>,
+    addresses: Addresses,
+    source: Source,
+}
+
+type Step = Result<(Phase, Output), Refusal>;
+
+impl PaperConnection {
+    /// A new connection between these addresses, as the server's socket sees them.
+    #[must_use]
+    pub fn new(listener: Arc<PaperListener>, addresses: Addresses) -> Self {
+        Self { phase: Phase::Fresh(None), listener, addresses, source: addresses.client.into() }
+    }
+
+    /// Is somebody logged in on it?
+    #[must_use]
+    pub const fn is_active(&self) -> bool {
+        matches!(self.phase, Phase::Active { .. })
+    }
+
+    /// The connection is gone; nothing more is received.
+    pub fn ended(self, mds: &Mds, now_ms: u64) {
+        if let Phase::HalfOpen(waiting) = &self.phase {
+            add(&self.listener.figures.refused, 1);
+            mds.paper_audit(self.source, "paper-login", Some(waiting.half.user()), None, "abandoned", now_ms);
+        }
+    }
+
+    /// What came is no frame of this profile, or a longer one than is taken. It ends the connection.
+    pub fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output {
+        let phase = std::mem::replace(&mut self.phase, Phase::Closed);
+        let (action, user, session) = match &phase {
+            Phase::HalfOpen(waiting) => ("paper-login", Some(waiting.half.user()), None),
+            Phase::Active { session, .. } => ("paper-session", None, Some(session)),
+            Phase::Fresh(user) => ("paper-login", user.as_ref(), None),
+            Phase::Closed => ("paper-login", None, None),
+        };
+        add(&self.listener.figures.refused, 1);
+        let at = Where { action, message: "", user, session };
+        mds.violated(self.source, at, &Violation::Frame(error), now_ms);
+        let code = match error {
+            WireError::Frame("version" | "profile") => PaperErrorCode::Version,
+            _ => PaperErrorCode::Malformed,
+        };
+        last(code, 0)
+    }
+
+    /// Takes one frame.
+    pub fn receive(
+        &mut self,
+        mds: &Mds,
+        header: &PaperHeader,
+        body: &[u8],
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Output {
+        // A refusal leaves it closed.
+        let phase = std::mem::replace(&mut self.phase, Phase::Closed);
+        let (user, session) = match &phase {
+            Phase::HalfOpen(waiting) => (Some(waiting.half.user().clone()), None),
+            Phase::Active { session, .. } => (None, Some(*session)),
+            Phase::Fresh(_) | Phase::Closed => (claimed(header, body), None),
+        };
+        let step = match phase {
+            Phase::Fresh(asked) => self.fresh(mds, header, body, asked.as_ref(), now_ms, rng),
+            Phase::HalfOpen(waiting) => self.half_open(mds, header, body, waiting, now_ms, rng),
+            Phase::Active { session, channel } => active(mds, header, body, (session, channel), now_ms, rng),
+            Phase::Closed => Err(PaperFailure::OutOfPlace.into()),
+        };
+        match step {
+            Ok((phase, output)) => {
+                self.phase = if output.close { Phase::Closed } else { phase };
+                output
+            }
+            Err(refusal) => self.refuse(mds, header.kind, user.as_ref(), session.as_ref(), &refusal, now_ms),
+        }
+    }
+
+    fn fresh(
+        &self,
+        mds: &Mds,
+        header: &PaperHeader,
+        body: &[u8],
+        asked: Option<&UserName>,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Step {
+        match header.kind {
+            // Twice on one connection is a search for cookies.
+            PaperType::CookieRequest if asked.is_none() => {
+                let request: CookieRequest = decode_message(body).map_err(PaperFailure::from)?;
+                let claim = self.claim(mds, &request.user, true, now_ms)?;
+                let response = answer_cookie(&claim.key, &self.addresses, &request)
+                    .map_err(|failure| claim.refusal(failure))?;
+                Ok((Phase::Fresh(Some(claim.user)), plain(PaperType::CookieResponse, &response)?))
+            }
+            PaperType::Init => {
+                let init: Init = decode_message(body).map_err(PaperFailure::from)?;
+                let claim = self.claim(mds, &init.user, asked != Some(&init.user), now_ms)?;
+                let (response, half, place) = self.init(&claim, init, now_ms, rng)?;
+                let output = plain(PaperType::Response, &response)?;
+                let waiting = Waiting { half, key: claim.key, repeats: 0, place };
+                Ok((Phase::HalfOpen(Box::new(waiting)), output))
+            }
+            PaperType::Continue => {
+                let message = decode_message(body).map_err(PaperFailure::from)?;
+                let (ok, channel) = mds.paper_continue(&self.listener, self.source, &message, now_ms, rng)?;
+                let output = plain(PaperType::ContinueOk, &ok)?;
+                Ok((Phase::Active { session: message.session, channel: Box::new(channel) }, output))
+            }
+            _ => Err(PaperFailure::OutOfPlace.into()),
+        }
+    }
+
+    /// Counts an attempt, and finds the user's key.
+    fn claim(&self, mds: &Mds, user: &UserName, counts: bool, now_ms: u64) -> Result<Claim, Refusal> {
+        if counts {
+            mds.limiter.lock().attempt(user, self.source, now_ms).map_err(Refusal::Busy)?;
+        }
+        Ok(mds.paper_claim(&self.listener, user)?)
+    }
+
+    fn init(
+        &self,
+        claim: &Claim,
+        init: Init,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<(InitResponse, HalfOpen, HalfOpenPlace), Refusal> {
+        let checked = check_init(&self.listener.terms, &claim.key, &self.addresses, init)
+            .map_err(|failure| claim.refusal(failure))?;
+        let place = self.listener.enter().ok_or(Refusal::Busy(HALF_OPEN_RETRY_MS))?;
+        let fresh = checked.fresh(&mut self.listener.seen.lock())?;
+        let (response, half) = fresh.respond(rng, now_ms)?;
+        Ok((response, half, place))
+    }
+
+    fn half_open(
+        &self,
+        mds: &Mds,
+        header: &PaperHeader,
+        body: &[u8],
+        mut waiting: Box<Waiting>,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Step {
+        match header.kind {
+            PaperType::Init if waiting.repeats < REPEATS_MAX => {
+                let init: Init = decode_message(body).map_err(PaperFailure::from)?;
+                let again = waiting.half.answered(&init).ok_or(PaperFailure::OutOfPlace)?;
+                let output = plain(PaperType::Response, again)?;
+                waiting.repeats += 1;
+                Ok((Phase::HalfOpen(waiting), output))
+            }
+            PaperType::Confirm => {
+                let confirm: Confirm = decode_message(body).map_err(PaperFailure::from)?;
+                let Waiting { half, key, place, .. } = *waiting;
+                let proven = half.confirm(&confirm, now_ms)?;
+                drop(place);
+                let (session, frame, channel) =
+                    mds.paper_open(&self.listener, self.source, (proven, &key), now_ms, rng)?;
+                let output = Output { frame: Some(frame), close: false };
+                Ok((Phase::Active { session, channel: Box::new(channel) }, output))
+            }
+            _ => Err(PaperFailure::OutOfPlace.into()),
+        }
+    }
+
+    /// The reason goes into the log, a code to the other end.
+    fn refuse(
+        &self,
+        mds: &Mds,
+        kind: PaperType,
+        user: Option<&UserName>,
+        session: Option<&SessionId>,
+        refusal: &Refusal,
+        now_ms: u64,
+    ) -> Output {
+        let figures = &self.listener.figures;
+        let (verdict, output) = match refusal {
+            Refusal::Failure(failure) => {
+                add(&figures.refused, 1);
+                match failure {
+                    PaperFailure::ClientCookie | PaperFailure::ServerCookie => {
+                        add(&figures.cookie_mismatches, 1);
+                    }
+                    PaperFailure::Malformed(_) | PaperFailure::OutOfPlace | PaperFailure::Record(_) => {
+                        add(&mds.counters.violations, 1);
+                    }
+                    _ => {}
+                }
+                tracing::info!(source = %self.source, message = kind.name(), reason = %failure, "paper login refused");
+                (verdict(failure), last(failure.code(), 0))
+            }
+            Refusal::Unknown => {
+                add(&figures.refused, 1);
+                add(&figures.cookie_mismatches, 1);
+                tracing::info!(source = %self.source, message = kind.name(), "paper login refused: unknown user");
+                ("unknown-user", last(PaperErrorCode::Cookie, 0))
+            }
+            Refusal::Busy(wait_ms) => {
+                add(&figures.limited, 1);
+                ("limited", last(PaperErrorCode::Busy, *wait_ms))
+            }
+            Refusal::Store(cause) => {
+                tracing::error!(error = %cause, "paper login: metadata store");
+                ("store", last(PaperErrorCode::Busy, STORE_RETRY_MS))
+            }
+        };
+        let action = match kind {
+            PaperType::Continue => "paper-continue",
+            _ if session.is_some() => "paper-session",
+            _ => "paper-login",
+        };
+        // A continued session that is refused was written down where its user is known.
+        if kind != PaperType::Continue || !matches!(refusal, Refusal::Failure(PaperFailure::NoSession)) {
+            mds.paper_audit(self.source, action, user, session, verdict, now_ms);
+        }
+        output
+    }
+}
+
+/// A code, and no more: the connection is over.
+fn last(code: PaperErrorCode, wait_ms: u64) -> Output {
+    Output { close: true, ..plain(PaperType::Error, &error(code, wait_ms)).unwrap_or_default() }
+}
+
+/// Who says he logs in, for the log.
+fn claimed(header: &PaperHeader, body: &[u8]) -> Option<UserName> {
+    match header.kind {
+        PaperType::CookieRequest => decode_message::<CookieRequest>(body).ok().map(|request| request.user),
+        PaperType::Init => decode_message::<Init>(body).ok().map(|init| init.user),
+        _ => None,
+    }
+}
+
+fn error(code: PaperErrorCode, wait_ms: u64) -> PaperError {
+    PaperError { code, text: Text::default(), retry_ms: u32::try_from(wait_ms).unwrap_or(u32::MAX) }
+}
+
+fn plain(kind: PaperType, message: &impl Wire) -> Result<Output, Refusal> {
+    let frame = encode_message(kind, 0, message).map_err(PaperFailure::from)?;
+    Ok(Output { frame: Some(frame), close: false })
+}
+
+/// Accounts are not administered through a profile whose passwords can be guessed from a recording.
+fn administers_accounts(request: &Request) -> bool {
+    matches!(request.operation(), 0x0030..=0x003B | 0x003D..=0x0040)
+}
+
+fn active(
+    mds: &Mds,
+    header: &PaperHeader,
+    body: &[u8],
+    (session, mut channel): (SessionId, Box<Channel>),
+    now_ms: u64,
+    rng: &mut dyn Entropy,
+) -> Step {
+    if !header.kind.is_record() {
+        return Err(PaperFailure::OutOfPlace.into());
+    }
+    let content = channel.opener.open(header, body).map_err(PaperFailure::from)?;
+    let (kind, answer, close) = match header.kind {
+        PaperType::Data => {
+            let (id, response) = match Request::decode(&content) {
+                Ok((id, request)) if administers_accounts(&request) => {
+                    let failure = Failure::new(ErrorCode::Denied, "accounts: use the modern profile");
+                    (id, Response::Failed { failure })
+                }
+                Ok((id, request)) => (id, mds.handle(Some(&session), request, now_ms, rng)),
+                Err((Some(id), error)) => (id, Response::Failed { failure: error.into() }),
+                Err((None, error)) => return Err(PaperFailure::Malformed(error).into()),
+            };
+            let close =
+                matches!(&response, Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn);
+            let encoded = response.encode(id).or_else(|_| {
+                // Pages are cut to fit, so this is a response that cannot be sent at all.
+                Response::Failed { failure: Failure::new(ErrorCode::Limit, "response") }.encode(id)
+            });
+            (PaperType::Data, encoded.map_err(PaperFailure::from)?, close)
+        }
+        PaperType::Logout => {
+            let logout: PaperLogout = decode_message(&content).map_err(PaperFailure::from)?;
+            if logout.session != session {
+                return Err(PaperFailure::NoSession.into());
+            }
+            mds.logout(&session, false, now_ms).map_err(|error| match error {
+                MdsError::Refused(_) => Refusal::Failure(PaperFailure::NoSession),
+                error @ MdsError::Store(_) => Refusal::Store(error),
+            })?;
+            let mut out = Writer::new();
+            logout.put(&mut out);
+            (PaperType::LogoutOk, out.finish(BODY_MAX).map_err(PaperFailure::from)?, true)
+        }
+        _ => return Err(PaperFailure::OutOfPlace.into()),
+    };
+    let answer = zeroize::Zeroizing::new(answer);
+    let frame = channel
+        .sealer
+        .seal(rng, kind, &answer)
+        .map_err(|failure: RecordFailure| PaperFailure::from(failure))?;
+    Ok((Phase::Active { session, channel }, Output { frame: Some(frame), close }))
+}

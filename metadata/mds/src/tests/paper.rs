@@ -1,0 +1,556 @@
+//! The paper's login, frame by frame: what it lets in, and what it refuses with which reason.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sealstone_login::paper::{
+    Addresses, Algorithms, AwaitingCookie, AwaitingResponse, AwaitingSession, Channel, ClientTerms, Group,
+    Opened, PassphraseKey,
+};
+use sealstone_mds_protocol::paper::{
+    CLIENT_IDENTITY, ContinueOk, CookieRequest, Identity, Init, InitResponse, PaperError, PaperErrorCode,
+    PaperHeader, PaperLogout, PaperType, SERVER_IDENTITY,
+};
+use sealstone_mds_protocol::{
+    ErrorCode, HEADER_BYTES, Request, Response, Secret, Wire, Writer, decode_message, encode_message,
+};
+
+use super::accounts::register;
+use super::world::{ADMIN, World, path, user};
+use crate::audit::{AuditRecord, AuditSink};
+use crate::{Config, HALF_OPEN_MAX, Mds, Output, PaperConnection, PaperListener};
+
+const PASSPHRASE: &str = "correct horse battery";
+
+/// What was written down: user, action, verdict.
+#[derive(Default)]
+struct Seen(Mutex<Vec<(String, String, String)>>);
+
+impl AuditSink for Seen {
+    fn record(&self, record: &AuditRecord<'_>) {
+        let text = |text: &str| text.to_owned();
+        self.0.lock().push((text(record.user), text(record.action), text(record.verdict)));
+    }
+}
+
+struct Paper {
+    world: World,
+    listener: Arc<PaperListener>,
+    seen: Arc<Seen>,
+}
+
+impl Paper {
+    /// A server with an account `carol` that has a key.
+    fn new() -> Self {
+        let mut world = World::empty();
+        let config = Config { paper_login: true, ..world.mds.config.clone() };
+        let seen = Arc::new(Seen::default());
+        world.mds = Mds::open(Arc::new(world.disk.clone()), config).unwrap().with_audit(seen.clone());
+        let record = world.mds.sessions.find(&world.disk, &ADMIN, u64::MAX, world.now).unwrap().unwrap().0;
+        world.mds.sessions.take_up(ADMIN, record, world.now);
+        register(&mut world, ADMIN, "carol", false, false);
+        let listener = Arc::new(PaperListener::new(false, &mut world.rng));
+        let mut paper = Self { world, listener, seen };
+        let answer = paper.set_key("carol", Some(PASSPHRASE));
+        assert!(matches!(answer, Response::Done {}), "{answer:?}");
+        paper
+    }
+
+    fn set_key(&mut self, name: &str, passphrase: Option<&str>) -> Response {
+        let key = passphrase.map(|passphrase| {
+            let key = PassphraseKey::derive(&user(name), passphrase);
+            Secret::new(key.to_bytes().to_vec()).unwrap()
+        });
+        self.world.ask(ADMIN, Request::UserSetPaperKey { name: user(name), key })
+    }
+
+    fn connect_from(&self, client: [u8; 4]) -> PaperConnection {
+        let addresses = Addresses { client: IpAddr::from(client), server: IpAddr::from([192, 0, 2, 1]) };
+        PaperConnection::new(self.listener.clone(), addresses)
+    }
+
+    fn connect(&self) -> PaperConnection {
+        self.connect_from([192, 0, 2, 10])
+    }
+
+    fn send(&mut self, connection: &mut PaperConnection, frame: &[u8]) -> Output {
+        let (header, body) = split(frame);
+        connection.receive(&self.world.mds, &header, body, self.world.now, &mut self.world.rng)
+    }
+
+    fn message(&mut self, to: &mut PaperConnection, kind: PaperType, message: &impl Wire) -> Output {
+        self.send(to, &encode_message(kind, 0, message).unwrap())
+    }
+
+    fn init(&mut self, terms: ClientTerms, passphrase: &str) -> (Init, AwaitingResponse) {
+        let key = PassphraseKey::derive(&terms.user, passphrase);
+        AwaitingResponse::start(&mut self.world.rng, terms, key).unwrap()
+    }
+
+    /// Up to the confirmation.
+    fn half_open(&mut self, connection: &mut PaperConnection) -> (Vec<u8>, AwaitingSession) {
+        let (init, client) = self.init(terms("carol"), PASSPHRASE);
+        let output = self.message(connection, PaperType::Init, &init);
+        let response: InitResponse = answer(&output, PaperType::Response).unwrap();
+        let (confirm, client) = client.answer(response, self.world.now, self.world.now).unwrap();
+        (encode_message(PaperType::Confirm, 0, &confirm).unwrap(), client)
+    }
+
+    fn login(&mut self, connection: &mut PaperConnection) -> Opened {
+        let (confirm, client) = self.half_open(connection);
+        let output = self.send(connection, &confirm);
+        let frame = output.frame.unwrap();
+        let (header, body) = split(&frame);
+        client.open(&header, body).unwrap()
+    }
+
+    fn data(&mut self, to: &mut PaperConnection, channel: &mut Channel, request: &Request) -> Response {
+        let body = request.encode(7).unwrap();
+        let frame = channel.sealer.seal(&mut self.world.rng, PaperType::Data, &body).unwrap();
+        let output = self.send(to, &frame);
+        let frame = output.frame.unwrap();
+        let (header, body) = split(&frame);
+        assert_eq!(header.kind, PaperType::Data);
+        Response::decode(&channel.opener.open(&header, body).unwrap()).unwrap().1
+    }
+
+    /// The answer was this code without a word, the connection is closed, and this was written down for `user`.
+    fn refused(&self, output: &Output, code: PaperErrorCode, user: &str, verdict: &str) {
+        let error = answer::<PaperError>(output, PaperType::Error).unwrap();
+        assert_eq!(error.code, code);
+        assert_eq!(error.text.as_str(), "");
+        assert!(output.close);
+        let seen = self.seen.0.lock();
+        let last = seen.last().unwrap();
+        assert_eq!((last.0.as_str(), last.2.as_str()), (user, verdict));
+    }
+}
+
+fn terms(name: &str) -> ClientTerms {
+    ClientTerms {
+        user: user(name),
+        client: Identity::new(CLIENT_IDENTITY).unwrap(),
+        server: Identity::new(SERVER_IDENTITY).unwrap(),
+        addresses: Addresses { client: IpAddr::from([192, 0, 2, 10]), server: IpAddr::from([192, 0, 2, 1]) },
+        group: Group::Modp1024,
+        offers: Algorithms::offers(),
+    }
+}
+
+fn split(frame: &[u8]) -> (PaperHeader, &[u8]) {
+    let (header, body) = frame.split_first_chunk::<HEADER_BYTES>().unwrap();
+    (PaperHeader::parse(header).unwrap(), body)
+}
+
+fn answer<T: Wire>(output: &Output, kind: PaperType) -> Result<T, PaperErrorCode> {
+    let frame = output.frame.as_ref().expect("every frame is answered");
+    let (header, body) = split(frame);
+    if header.kind == PaperType::Error && kind != PaperType::Error {
+        return Err(decode_message::<PaperError>(body).unwrap().code);
+    }
+    assert_eq!(header.kind, kind);
+    Ok(decode_message(body).unwrap())
+}
+
+fn content(message: &impl Wire) -> Vec<u8> {
+    let mut out = Writer::new();
+    message.put(&mut out);
+    out.finish(1024).unwrap()
+}
+
+#[test]
+fn login_request_logout() {
+    let mut paper = Paper::new();
+    let mut connection = paper.connect();
+    let opened = paper.login(&mut connection);
+    assert!(connection.is_active());
+    let mut channel = opened.channel;
+    let who = paper.data(&mut connection, &mut channel, &Request::WhoAmI {});
+    assert!(matches!(who, Response::WhoAmI { ref user, session, .. }
+        if user.as_str() == "carol" && session == opened.terms.session));
+    let made = Request::MakeDir { path: path("/carols"), parents: false, mode: 0o755 };
+    assert!(matches!(paper.data(&mut connection, &mut channel, &made), Response::Stat { .. }));
+    let logout = PaperLogout { session: opened.terms.session };
+    let frame = channel.sealer.seal(&mut paper.world.rng, PaperType::Logout, &content(&logout)).unwrap();
+    let output = paper.send(&mut connection, &frame);
+    assert!(output.close);
+    let frame = output.frame.unwrap();
+    let (header, body) = split(&frame);
+    assert_eq!(header.kind, PaperType::LogoutOk);
+    assert_eq!(*channel.opener.open(&header, body).unwrap(), content(&logout));
+    // The session is over on every connection, and its keys are gone.
+    let (message, _) = opened.session.resume(&mut paper.world.rng, opened.terms.session);
+    let mut another = paper.connect();
+    let output = paper.message(&mut another, PaperType::Continue, &message);
+    assert_eq!(answer::<ContinueOk>(&output, PaperType::ContinueOk), Err(PaperErrorCode::SessionExpired));
+    assert!(paper.world.disk.dump().iter().all(|(key, _)| key[0] != b'q'));
+    let verdicts: Vec<String> = paper
+        .seen
+        .0
+        .lock()
+        .iter()
+        .map(|(user, action, verdict)| format!("{user} {action} {verdict}"))
+        .collect();
+    assert!(verdicts.contains(&"carol paper-login ok".to_owned()), "{verdicts:?}");
+    assert!(verdicts.contains(&"carol logout ok".to_owned()), "{verdicts:?}");
+}
+
+#[test]
+fn a_session_goes_on_over_another_connection_and_after_a_restart() {
+    let mut paper = Paper::new();
+    let mut connection = paper.connect();
+    let opened = paper.login(&mut connection);
+    for restart in [false, true] {
+        if restart {
+            paper.world.mds =
+                Mds::open(Arc::new(paper.world.disk.clone()), paper.world.mds.config.clone()).unwrap();
+        }
+        // From elsewhere: a session is bound to no address.
+        let mut another = paper.connect_from([198, 51, 100, 7]);
+        let (message, client) = opened.session.resume(&mut paper.world.rng, opened.terms.session);
+        let output = paper.message(&mut another, PaperType::Continue, &message);
+        let ok = answer(&output, PaperType::ContinueOk).unwrap();
+        let (mut channel, _) = client.answer(&ok, paper.world.now, paper.world.now).unwrap();
+        let who = paper.data(&mut another, &mut channel, &Request::WhoAmI {});
+        assert!(matches!(who, Response::WhoAmI { .. }), "{who:?}");
+    }
+}
+
+#[test]
+fn a_session_of_one_profile_is_not_taken_up_in_the_other() {
+    let mut paper = Paper::new();
+    let mut connection = paper.connect();
+    let opened = paper.login(&mut connection);
+    // Whatever its owner knows, the modern profile's keys of this session are nobody's.
+    let (_, keys) = paper
+        .world
+        .mds
+        .sessions
+        .find(&paper.world.disk, &opened.terms.session, u64::MAX, paper.world.now)
+        .unwrap()
+        .unwrap();
+    let stored = keys.to_bytes();
+    assert!(stored.windows(20).all(|window| window != opened.session.skeyid()));
+    // And a session of the modern profile has no keys of this one.
+    let (message, _) = opened.session.resume(&mut paper.world.rng, ADMIN);
+    let mut another = paper.connect();
+    let output = paper.message(&mut another, PaperType::Continue, &message);
+    paper.refused(&output, PaperErrorCode::SessionExpired, "admin", "no-session");
+}
+
+/// A stolen passphrase of this profile must not grow into an account of the other.
+#[test]
+fn no_account_is_changed_through_this_profile() {
+    let mut paper = Paper::new();
+    let mut connection = paper.connect();
+    let mut channel = paper.login(&mut connection).channel;
+    let requests = [
+        Request::UserRegisterStart { name: user("carol"), request: [0; 32] },
+        Request::UserSetPaperKey { name: user("carol"), key: None },
+        Request::UserList { after: None, limit: 9 },
+        Request::UserRemove { name: user("carol") },
+    ];
+    for request in requests {
+        let response = paper.data(&mut connection, &mut channel, &request);
+        assert!(matches!(response, Response::Failed { failure } if failure.code == ErrorCode::Denied));
+    }
+}
+
+#[test]
+fn only_an_administrator_gives_keys_none_to_administrators_and_none_unless_the_profile_is_served() {
+    let mut paper = Paper::new();
+    let denied =
+        |response| matches!(response, Response::Failed { failure } if failure.code == ErrorCode::Denied);
+    assert!(denied(paper.set_key("admin", Some("x"))));
+    let missing = paper.set_key("nobody", Some("x"));
+    assert!(matches!(missing, Response::Failed { failure } if failure.code == ErrorCode::NotFound));
+    let short = Secret::new(vec![1; 19]).unwrap();
+    let response = paper.world.ask(ADMIN, Request::UserSetPaperKey { name: user("carol"), key: Some(short) });
+    assert!(matches!(response, Response::Failed { failure } if failure.code == ErrorCode::Invalid));
+    paper.world.mds.config.paper_login = false;
+    assert!(denied(paper.set_key("carol", Some("x"))));
+    assert!(matches!(paper.set_key("carol", None), Response::Done {}), "taking away is always allowed");
+    let mut connection = paper.connect();
+    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
+    let output = paper.message(&mut connection, PaperType::Init, &init);
+    paper.refused(&output, PaperErrorCode::Cookie, "carol", "unknown-user");
+}
+
+#[test]
+fn a_new_key_and_a_removed_account_end_the_sessions() {
+    let mut paper = Paper::new();
+    for end in [0, 1] {
+        let mut connection = paper.connect();
+        let mut channel = paper.login(&mut connection).channel;
+        if end == 0 {
+            paper.set_key("carol", Some(PASSPHRASE));
+        } else {
+            paper.world.ask(ADMIN, Request::UserRemove { name: user("carol") });
+        }
+        let response = paper.data(&mut connection, &mut channel, &Request::WhoAmI {});
+        assert!(matches!(response, Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn));
+        assert!(!connection.is_active());
+    }
+    assert!(paper.world.disk.dump().iter().all(|(key, _)| key[0] != b'p' && key[0] != b'q'));
+}
+
+/// A1, A9: the answer does not tell them apart, the log does.
+#[test]
+fn a_wrong_passphrase_an_unknown_user_an_administrator_and_a_translated_address_hear_the_same() {
+    let mut paper = Paper::new();
+    for (name, passphrase, from, verdict) in [
+        ("carol", "wrong", [192, 0, 2, 10], "cookie-mismatch"),
+        ("carol", PASSPHRASE, [192, 0, 2, 99], "cookie-mismatch"),
+        ("nobody", PASSPHRASE, [192, 0, 2, 10], "unknown-user"),
+        ("admin", PASSPHRASE, [192, 0, 2, 10], "unknown-user"),
+    ] {
+        let (init, _) = paper.init(terms(name), passphrase);
+        let mut connection = paper.connect_from(from);
+        let output = paper.message(&mut connection, PaperType::Init, &init);
+        paper.refused(&output, PaperErrorCode::Cookie, name, verdict);
+        let mut connection = paper.connect_from(from);
+        let request = CookieRequest { client_cookie: init.client_cookie, user: init.user };
+        let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
+        paper.refused(&output, PaperErrorCode::Cookie, name, verdict);
+    }
+    assert_eq!(paper.listener.held(), (0, 0), "nothing is remembered of any");
+    let page = paper.listener.render();
+    assert!(page.contains("sealstone_mds_paper_cookie_mismatches_total 8\n"), "{page}");
+    assert!(page.contains("sealstone_mds_insecure_profile{mechanism=\"obs-login\"} 1\n"), "{page}");
+}
+
+#[test]
+fn a_conservative_login_counts_as_one_attempt_and_asks_for_one_cookie() {
+    let mut paper = Paper::new();
+    for _ in 0..4 {
+        let mut connection = paper.connect();
+        let key = PassphraseKey::derive(&user("carol"), PASSPHRASE);
+        let (request, client) = AwaitingCookie::start(terms("carol"), key);
+        let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
+        let cookies = answer(&output, PaperType::CookieResponse).unwrap();
+        let (init, _) = client.answer(&mut paper.world.rng, &cookies).unwrap();
+        assert!(
+            answer::<InitResponse>(
+                &paper.message(&mut connection, PaperType::Init, &init),
+                PaperType::Response
+            )
+            .is_ok()
+        );
+    }
+    let mut connection = paper.connect();
+    let key = PassphraseKey::derive(&user("carol"), PASSPHRASE);
+    let (request, _) = AwaitingCookie::start(terms("carol"), key);
+    assert!(!paper.message(&mut connection, PaperType::CookieRequest, &request).close);
+    let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
+    paper.refused(&output, PaperErrorCode::Malformed, "carol", "out-of-place");
+}
+
+#[test]
+fn guesses_are_limited_and_the_client_is_told_how_long_to_wait() {
+    let mut paper = Paper::new();
+    let mut limited = None;
+    for _ in 0..7 {
+        let (init, _) = paper.init(terms("carol"), "wrong");
+        let mut connection = paper.connect();
+        let output = paper.message(&mut connection, PaperType::Init, &init);
+        let error: PaperError = answer(&output, PaperType::Error).unwrap();
+        if error.code == PaperErrorCode::Busy {
+            limited = Some(error.retry_ms);
+            paper.refused(&output, PaperErrorCode::Busy, "carol", "limited");
+            break;
+        }
+    }
+    assert_eq!(limited, Some(1_000));
+}
+
+#[test]
+fn a_replayed_init_and_one_that_was_altered_are_refused_with_their_reason() {
+    let mut paper = Paper::new();
+    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
+    let mut connection = paper.connect();
+    assert!(!paper.message(&mut connection, PaperType::Init, &init).close);
+    let mut another = paper.connect();
+    let output = paper.message(&mut another, PaperType::Init, &init);
+    paper.refused(&output, PaperErrorCode::Replay, "carol", "replay");
+    // The place of the refused one was given back.
+    assert_eq!(paper.listener.held(), (1, 1));
+    let mut altered = init.clone();
+    altered.group = 14;
+    let mut another = paper.connect();
+    let output = paper.message(&mut another, PaperType::Init, &altered);
+    paper.refused(&output, PaperErrorCode::Refused, "carol", "signature");
+}
+
+#[test]
+fn the_same_init_on_the_same_connection_is_answered_the_same_twice_and_no_more() {
+    let mut paper = Paper::new();
+    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
+    let mut connection = paper.connect();
+    let first = paper.message(&mut connection, PaperType::Init, &init).frame;
+    assert_eq!(paper.message(&mut connection, PaperType::Init, &init).frame, first);
+    assert_eq!(paper.message(&mut connection, PaperType::Init, &init).frame, first);
+    let output = paper.message(&mut connection, PaperType::Init, &init);
+    paper.refused(&output, PaperErrorCode::Malformed, "carol", "out-of-place");
+}
+
+#[test]
+fn a_confirmation_that_is_late_or_of_another_connection_is_refused() {
+    let mut paper = Paper::new();
+    let (mut first, mut second) = (paper.connect(), paper.connect());
+    let (confirm, _) = paper.half_open(&mut first);
+    let (_, _) = paper.half_open(&mut second);
+    let output = paper.send(&mut second, &confirm);
+    paper.refused(&output, PaperErrorCode::Malformed, "carol", "spliced");
+    paper.world.now += 5_001;
+    let output = paper.send(&mut first, &confirm);
+    paper.refused(&output, PaperErrorCode::Timeout, "carol", "late");
+    assert_eq!(paper.listener.held().0, 0);
+}
+
+#[test]
+fn messages_out_of_place_are_refused() {
+    let mut paper = Paper::new();
+    // Before anything.
+    let mut connection = paper.connect();
+    let (confirm, _) = paper.half_open(&mut connection);
+    let mut fresh = paper.connect();
+    let output = paper.send(&mut fresh, &confirm);
+    paper.refused(&output, PaperErrorCode::Malformed, "", "out-of-place");
+    // Something else instead of the confirmation.
+    let request = CookieRequest { client_cookie: [0; 8], user: user("carol") };
+    let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
+    paper.refused(&output, PaperErrorCode::Malformed, "carol", "out-of-place");
+    // A login in the middle of a session.
+    let mut connection = paper.connect();
+    paper.login(&mut connection);
+    let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
+    paper.refused(&output, PaperErrorCode::Malformed, "", "out-of-place");
+    // After the end.
+    let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
+    assert!(output.close);
+}
+
+#[test]
+fn records_that_were_altered_repeated_or_swapped_end_the_session_on_this_connection() {
+    let mut paper = Paper::new();
+    for attack in 0..4 {
+        let mut connection = paper.connect();
+        let mut channel = paper.login(&mut connection).channel;
+        let body = Request::WhoAmI {}.encode(1).unwrap();
+        let mut seal =
+            |paper: &mut Paper| channel.sealer.seal(&mut paper.world.rng, PaperType::Data, &body).unwrap();
+        let (first, second) = (seal(&mut paper), seal(&mut paper));
+        let frame = match attack {
+            0 => {
+                let mut altered = first.clone();
+                *altered.last_mut().unwrap() ^= 1;
+                altered
+            }
+            1 => second.clone(),
+            2 => {
+                assert!(!paper.send(&mut connection, &first).close);
+                first.clone()
+            }
+            // Of another session.
+            _ => {
+                let mut other = paper.connect();
+                let mut channel = paper.login(&mut other).channel;
+                channel.sealer.seal(&mut paper.world.rng, PaperType::Data, &body).unwrap()
+            }
+        };
+        let output = paper.send(&mut connection, &frame);
+        paper.refused(&output, PaperErrorCode::Malformed, "", "record");
+        assert!(!connection.is_active());
+    }
+}
+
+#[test]
+fn a_login_that_stops_half_way_is_recorded_and_gives_its_place_back() {
+    let mut paper = Paper::new();
+    let mut connection = paper.connect();
+    paper.half_open(&mut connection);
+    assert_eq!(paper.listener.held().0, 1);
+    connection.ended(&paper.world.mds, paper.world.now);
+    assert_eq!(paper.listener.held().0, 0);
+    let last = paper.seen.0.lock().last().cloned().unwrap();
+    assert_eq!(last, ("carol".to_owned(), "paper-login".to_owned(), "abandoned".to_owned()));
+}
+
+/// Somebody who knows a passphrase and never confirms.
+#[test]
+fn half_open_logins_have_so_many_places_and_no_more() {
+    let mut paper = Paper::new();
+    let mut held = Vec::new();
+    for _ in 0..HALF_OPEN_MAX {
+        // Patient enough for the limiter.
+        paper.world.now += 12_000;
+        let mut connection = paper.connect();
+        paper.half_open(&mut connection);
+        held.push(connection);
+    }
+    assert_eq!(paper.listener.held().0, HALF_OPEN_MAX);
+    paper.world.now += 12_000;
+    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
+    let mut connection = paper.connect();
+    let output = paper.message(&mut connection, PaperType::Init, &init);
+    paper.refused(&output, PaperErrorCode::Busy, "carol", "limited");
+    held.clear();
+    assert_eq!(paper.listener.held().0, 0);
+}
+
+/// Resident memory of this process, bytes.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    status.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// As fast as they can be sent, from everywhere and for everybody.
+#[test]
+fn a_flood_of_cookies_leaves_no_memory_behind() {
+    let mut paper = Paper::new();
+    let request = |at: u32| CookieRequest {
+        client_cookie: u64::from(at).to_be_bytes(),
+        user: user(&format!("u{}", at % 50_000)),
+    };
+    let mut flood = |range: core::ops::Range<u32>| {
+        for at in range {
+            let [_, a, b, c] = at.to_be_bytes();
+            let mut connection = paper.connect_from([10, a, b, c]);
+            let output = paper.message(&mut connection, PaperType::CookieRequest, &request(at));
+            assert!(output.close);
+            paper.seen.0.lock().clear();
+        }
+    };
+    // Until everything that is bounded is full.
+    flood(0..60_000);
+    let before = resident();
+    flood(60_000..160_000);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 32 << 20, "{grown} bytes more after 100 000 cookies");
+    assert_eq!(paper.listener.held(), (0, 0));
+}
+
+/// What there is on the wire, without a session: never one, never a panic.
+#[test]
+fn no_frame_of_a_stranger_opens_a_session() {
+    let mut paper = Paper::new();
+    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
+    let honest = encode_message(PaperType::Init, 0, &init).unwrap();
+    for at in HEADER_BYTES..honest.len() {
+        paper.world.now += 12_000;
+        let mut altered = honest.clone();
+        altered[at] ^= 0x55;
+        let mut connection = paper.connect();
+        let output = paper.send(&mut connection, &altered);
+        assert!(output.close, "byte {at}");
+        assert!(!connection.is_active());
+        // Cut there.
+        let (header, body) = split(&honest);
+        let cut = &body[..at - HEADER_BYTES];
+        let mut connection = paper.connect();
+        let now = paper.world.now;
+        let output = connection.receive(&paper.world.mds, &header, cut, now, &mut paper.world.rng);
+        assert!(output.close && !connection.is_active());
+    }
+}
