@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::attacks;
+
 /// Crates that do no I/O and read no clock; each is `no_std`.
 pub(crate) const PURE_CRATES: &[&str] = &[
     "sealstone-scsi",
@@ -34,6 +36,7 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     }
     check_reasons(&mut findings);
     check_names(&files, &mut findings);
+    attacks::check(&mut findings);
     if findings.is_empty() { Ok(format!("tidy: {} files in order", files.len())) } else { Err(findings) }
 }
 

@@ -116,7 +116,13 @@ impl Connection {
     /// What came is no frame of this profile, or a longer one than is taken. It ends the connection.
     pub fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output {
         let phase = std::mem::replace(&mut self.phase, Phase::Closed);
-        self.violation(mds, &phase, "", &Violation::Frame(error), now_ms).1
+        let output = self.violation(mds, &phase, "", &Violation::Frame(error), now_ms).1;
+        match error {
+            WireError::Frame("version" | "profile") => {
+                refuse(LoginError { code: LoginErrorCode::Version, retry_ms: 0 }).1
+            }
+            _ => output,
+        }
     }
 
     /// Something that no client of ours sends in this phase: write it down, say so and close.

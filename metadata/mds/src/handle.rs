@@ -41,7 +41,7 @@ impl Mds {
         let operation = request.name();
         let result = match request {
             Request::Hello { oldest, newest, software: _ } => self.hello(oldest, newest, now_ms),
-            request => self.principal(session, now_ms).and_then(|who| {
+            request => self.principal_of(session, operation, now_ms).and_then(|who| {
                 let subject = people::subject(&request);
                 let result = roles::check(who.role, &who.user, &request)
                     .and_then(|()| self.dispatch(&who, request, now_ms, rng));
@@ -57,6 +57,18 @@ impl Mds {
             }
             Response::Failed { failure }
         })
+    }
+
+    /// Who asks. A request in a session that is over is written down; its connection ends with it.
+    fn principal_of(&self, session: Option<&SessionId>, action: &str, time_ms: u64) -> Result<Principal> {
+        let found = self.principal(session, time_ms);
+        if let (Some(session), Err(MdsError::Refused(failure))) = (session, &found) {
+            let (verdict, session) = (failure.code.name(), Some(session));
+            let record =
+                AuditRecord { time_ms, user: "", session, source: None, action, subject: None, verdict };
+            self.audit.record(&record);
+        }
+        found
     }
 
     /// One record for every request that changes something, gives a right, or is denied.

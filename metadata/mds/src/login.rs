@@ -298,15 +298,12 @@ impl Mds {
             self.enrolment_failed(source, &start.user, "refused", now_ms);
             return Err(error(LoginErrorCode::Refused));
         }
-        let response = self
-            .login_keys
-            .register(&start.user, &start.request)
-            .map_err(|_| {
-                let (message, user) = (MessageType::RegisterStart.name(), Some(&start.user));
-                let at = Where { action: "enrol", message, user, session: None };
-                self.violated(source, at, &Violation::Element, now_ms);
-                error(LoginErrorCode::Malformed)
-            })?;
+        let response = self.login_keys.register(&start.user, &start.request).map_err(|_| {
+            let (message, user) = (MessageType::RegisterStart.name(), Some(&start.user));
+            let at = Where { action: "enrol", message, user, session: None };
+            self.violated(source, at, &Violation::Element, now_ms);
+            error(LoginErrorCode::Malformed)
+        })?;
         Ok(RegisterResponse { response })
     }
 

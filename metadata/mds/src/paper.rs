@@ -296,6 +296,7 @@ impl Mds {
         self.limiter.lock().succeeded(&record.user, source, now_ms);
         self.sessions.take_up(*id, record, now_ms);
         if !self.sessions.confirm(&*self.store, id)? {
+            self.paper_audit(source, "paper-continue", None, Some(id), "no-session", now_ms);
             return Err(PaperFailure::NoSession.into());
         }
         add(&listener.figures.continued, 1);

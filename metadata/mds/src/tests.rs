@@ -1,6 +1,7 @@
 //! Tests of the whole server without a socket.
 
 mod accounts;
+mod attacks;
 mod crash;
 mod enrolment;
 mod files;
@@ -9,4 +10,5 @@ mod keys;
 mod logins;
 mod model;
 mod paper;
+mod seen;
 mod world;

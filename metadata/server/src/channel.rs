@@ -206,9 +206,7 @@ where
                 *held = Some(connection);
                 output
             }
-            Incoming::Foreign(error) => {
-                connection.reject(&shared.mds, error, shared.environment.now_ms())
-            }
+            Incoming::Foreign(error) => connection.reject(&shared.mds, error, shared.environment.now_ms()),
         };
         if let Some(keeper) = &shared.keeper
             && shared.mds.take_devices_changed()

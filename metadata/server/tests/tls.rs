@@ -7,10 +7,10 @@ use core::time::Duration;
 use std::os::unix::fs::PermissionsExt;
 
 use sealstone_channel::TlsError;
-use sealstone_mds_protocol::login::LoginErrorCode;
+use sealstone_mds_protocol::login::{LoginError, LoginErrorCode};
 use sealstone_mds_protocol::{
     Access, BODY_MAX, DeviceState, FilePath, FrameHeader, MessageType, Method, Name, NewDevice, Request,
-    Response, Secret, Text,
+    Response, Secret, Text, decode_message,
 };
 use sealstone_mds_server::{Environment, Limits, SetupError, init, open, serve_stream};
 use support::{Client, admin, running};
@@ -171,14 +171,21 @@ async fn a_session_survives_a_new_connection_but_not_another_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_frames_and_oversized_bodies_close_the_connection() {
     let running = running(quick()).await;
-    let mut oversized =
-        FrameHeader { kind: MessageType::Request, body_length: 0, sequence: 0 }.encode();
+    let mut oversized = FrameHeader { kind: MessageType::Request, body_length: 0, sequence: 0 }.encode();
     oversized[8..12].copy_from_slice(&(BODY_MAX as u32 + 1).to_be_bytes());
     for bytes in [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), oversized.to_vec(), vec![0xFF; 64]] {
         let mut client = running.connect().await;
         client.send(&bytes).await;
-        assert!(timeout(Duration::from_secs(5), client.next()).await.unwrap().is_none());
+        // A code, if it comes through before the connection is gone, and the end.
+        if let Some((header, body)) = timeout(Duration::from_secs(5), client.next()).await.unwrap() {
+            assert_eq!(header.kind, MessageType::Error);
+            let error = decode_message::<LoginError>(&body).unwrap();
+            assert_eq!((error.code, error.retry_ms), (LoginErrorCode::Malformed, 0));
+            assert!(timeout(Duration::from_secs(5), client.next()).await.unwrap().is_none());
+        }
     }
+    let page = running.server.metrics();
+    assert!(page.contains("sealstone_mds_protocol_violations_total 3\n"), "{page}");
     // The others are not disturbed.
     assert!(matches!(running.login().await.ask(Request::WhoAmI {}).await, Response::WhoAmI { .. }));
 }

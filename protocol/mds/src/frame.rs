@@ -240,8 +240,7 @@ mod tests {
 
     #[test]
     fn a_body_one_byte_over_the_limit_is_refused_before_it_is_read() {
-        let mut bytes =
-            FrameHeader { kind: MessageType::Request, body_length: 0, sequence: 1 }.encode();
+        let mut bytes = FrameHeader { kind: MessageType::Request, body_length: 0, sequence: 1 }.encode();
         bytes[8..12].copy_from_slice(&(BODY_MAX as u32 + 1).to_be_bytes());
         assert_eq!(FrameHeader::parse(&bytes), Err(WireError::TooLong { limit: BODY_MAX }));
     }

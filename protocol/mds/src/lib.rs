@@ -23,8 +23,8 @@ mod wire;
 
 pub use error::{ErrorCode, Failure};
 pub use frame::{
-    BODY_MAX, FRAME_VERSION, FrameHeader, FrameType, HEADER_BYTES, Header, MAGIC, MessageType, PROFILE_MODERN,
-    Sequence, decode_message, encode_message, frame,
+    BODY_MAX, FRAME_VERSION, FrameHeader, FrameType, HEADER_BYTES, Header, MAGIC, MessageType,
+    PROFILE_MODERN, Sequence, decode_message, encode_message, frame,
 };
 pub use keys::{KeyInfo, KeyLevel, KeyPlace, KeyUse};
 pub use layout::{

@@ -486,8 +486,7 @@ mod tests {
         let paper = encode_message(PaperType::Init, 0, &init()).unwrap();
         let header = *paper.first_chunk::<HEADER_BYTES>().unwrap();
         assert_eq!(FrameHeader::parse(&header), Err(WireError::Frame("profile")));
-        let modern =
-            FrameHeader { kind: MessageType::LoginStart, body_length: 0, sequence: 0 }.encode();
+        let modern = FrameHeader { kind: MessageType::LoginStart, body_length: 0, sequence: 0 }.encode();
         assert_eq!(modern[5], PROFILE_MODERN);
         assert_eq!(PaperHeader::parse(&modern), Err(WireError::Frame("profile")));
     }

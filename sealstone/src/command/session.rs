@@ -148,7 +148,8 @@ pub(crate) async fn enrol(global: &Global, output: Output, arguments: &Enrol) ->
 /// `sealstone login --paper-profile`: where the server is, and nothing by which to know it.
 async fn login_paper(global: &Global, output: Output, arguments: &Login, server: &str) -> Outcome {
     let file = path(global)?;
-    let name = arguments.name.as_deref().ok_or_else(|| Failure::usage("who?").hint("sealstone login NAME"))?;
+    let name =
+        arguments.name.as_deref().ok_or_else(|| Failure::usage("who?").hint("sealstone login NAME"))?;
     let mut addresses =
         tokio::net::lookup_host(server).await.map_err(|error| Failure::from(error).at(server))?;
     if !arguments.i_accept_insecure && !addresses.all(|address| address.ip().is_loopback()) {

@@ -208,6 +208,26 @@ fn the_terms_of_a_session_cannot_be_altered_on_the_way() {
     }
 }
 
+/// The server's clock is in the challenge, which both ends have in the transcript.
+#[test]
+fn a_clock_or_number_altered_on_the_way_makes_the_end_of_the_login_wrong() {
+    let mut world = world();
+    let alterations: [fn(&mut LoginChallenge); 3] =
+        [|one| one.time_ms += 3_600_000, |one| one.max_error_ms += 1, |one| one.login_id[0] ^= 1];
+    for (number, alter) in alterations.into_iter().enumerate() {
+        let (client, mut challenge, server) = world.begin(b"correct horse", true);
+        alter(&mut challenge);
+        let (mut finish, client) = client.challenge(&mut world.rng, challenge).unwrap();
+        if number == 2 {
+            assert_eq!(server.finish(&finish).err(), Some(LoginFailure::Refused));
+            continue;
+        }
+        finish.login_id = [1; 16];
+        let (ok, _) = server.finish(&finish).unwrap().open(terms());
+        assert_eq!(client.confirm(&ok).err(), Some(LoginFailure::Refused));
+    }
+}
+
 #[test]
 fn a_session_is_taken_up_only_with_its_key_and_on_its_own_channel() {
     let mut world = world();

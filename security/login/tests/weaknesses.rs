@@ -54,7 +54,9 @@ fn a_recorded_cookie_of_either_mode_gives_the_passphrase_to_a_word_list() {
     let mut rng = StdRng::seed_from_u64(1);
     let (request, _) = AwaitingCookie::start(terms(), key());
     let (init, _) = AwaitingResponse::start(&mut rng, terms(), key()).unwrap();
-    for frame in [encode_message(PaperType::CookieRequest, 0, &request), encode_message(PaperType::Init, 0, &init)] {
+    for frame in
+        [encode_message(PaperType::CookieRequest, 0, &request), encode_message(PaperType::Init, 0, &init)]
+    {
         let recorded = Recorded::from_frame(&frame.unwrap(), terms().addresses.client).unwrap();
         assert_eq!(recorded.guess(WORDS), Some(PASSPHRASE));
         assert_eq!(recorded.guess(["none", "of", "these"]), None);
@@ -140,7 +142,7 @@ fn fast_init(
     sealstone_login::RngCore::fill_bytes(rng, &mut nonce);
     init.client_nonce = sealstone_mds_protocol::paper::Nonce::new(nonce).unwrap();
     let signing = Sha1::new().chain_update(nonce).chain_update(*key().to_bytes()).finalize();
-    let mut mac = Hmac::<Sha1>::new_from_slice(&signing).unwrap();
+    let mut mac = Hmac::<Sha1>::new_from_slice(signing.as_slice()).unwrap();
     let mut lv = |bytes: &[u8]| {
         mac.update(&u16::try_from(bytes.len()).unwrap().to_be_bytes());
         mac.update(bytes);

@@ -123,7 +123,9 @@ impl PaperConnection {
         let step = match phase {
             Phase::Fresh(asked) => self.fresh(mds, header, body, asked.as_ref(), now_ms, rng),
             Phase::HalfOpen(waiting) => self.half_open(mds, header, body, waiting, now_ms, rng),
-            Phase::Active { session, channel } => active(mds, header, body, (session, channel), now_ms, rng),
+            Phase::Active { session, channel } => {
+                self.active(mds, header, body, (session, channel), now_ms, rng)
+            }
             Phase::Closed => Err(PaperFailure::OutOfPlace.into()),
         };
         match step {
@@ -277,6 +279,61 @@ impl PaperConnection {
         }
         output
     }
+
+    fn active(
+        &self,
+        mds: &Mds,
+        header: &PaperHeader,
+        body: &[u8],
+        (session, mut channel): (SessionId, Box<Channel>),
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Step {
+        if !header.kind.is_record() {
+            return Err(PaperFailure::OutOfPlace.into());
+        }
+        let content = channel.opener.open(header, body).map_err(PaperFailure::from)?;
+        let (kind, answer, close) = match header.kind {
+            PaperType::Data => {
+                let (id, response) = match Request::decode(&content) {
+                    Ok((id, request)) if administers_accounts(&request) => {
+                        mds.paper_audit(self.source, request.name(), None, Some(&session), "Denied", now_ms);
+                        let failure = Failure::new(ErrorCode::Denied, "accounts: use the modern profile");
+                        (id, Response::Failed { failure })
+                    }
+                    Ok((id, request)) => (id, mds.handle(Some(&session), request, now_ms, rng)),
+                    Err((Some(id), error)) => (id, Response::Failed { failure: error.into() }),
+                    Err((None, error)) => return Err(PaperFailure::Malformed(error).into()),
+                };
+                let close = matches!(&response, Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn);
+                let encoded = response.encode(id).or_else(|_| {
+                    // Pages are cut to fit, so this is a response that cannot be sent at all.
+                    Response::Failed { failure: Failure::new(ErrorCode::Limit, "response") }.encode(id)
+                });
+                (PaperType::Data, encoded.map_err(PaperFailure::from)?, close)
+            }
+            PaperType::Logout => {
+                let logout: PaperLogout = decode_message(&content).map_err(PaperFailure::from)?;
+                if logout.session != session {
+                    return Err(PaperFailure::NoSession.into());
+                }
+                mds.logout(&session, false, now_ms).map_err(|error| match error {
+                    MdsError::Refused(_) => Refusal::Failure(PaperFailure::NoSession),
+                    error @ MdsError::Store(_) => Refusal::Store(error),
+                })?;
+                let mut out = Writer::new();
+                logout.put(&mut out);
+                (PaperType::LogoutOk, out.finish(BODY_MAX).map_err(PaperFailure::from)?, true)
+            }
+            _ => return Err(PaperFailure::OutOfPlace.into()),
+        };
+        let answer = zeroize::Zeroizing::new(answer);
+        let frame = channel
+            .sealer
+            .seal(rng, kind, &answer)
+            .map_err(|failure: RecordFailure| PaperFailure::from(failure))?;
+        Ok((Phase::Active { session, channel }, Output { frame: Some(frame), close }))
+    }
 }
 
 /// A code, and no more: the connection is over.
@@ -305,58 +362,4 @@ fn plain(kind: PaperType, message: &impl Wire) -> Result<Output, Refusal> {
 /// Accounts are not administered through a profile whose passwords can be guessed from a recording.
 fn administers_accounts(request: &Request) -> bool {
     matches!(request.operation(), 0x0030..=0x003B | 0x003D..=0x0040)
-}
-
-fn active(
-    mds: &Mds,
-    header: &PaperHeader,
-    body: &[u8],
-    (session, mut channel): (SessionId, Box<Channel>),
-    now_ms: u64,
-    rng: &mut dyn Entropy,
-) -> Step {
-    if !header.kind.is_record() {
-        return Err(PaperFailure::OutOfPlace.into());
-    }
-    let content = channel.opener.open(header, body).map_err(PaperFailure::from)?;
-    let (kind, answer, close) = match header.kind {
-        PaperType::Data => {
-            let (id, response) = match Request::decode(&content) {
-                Ok((id, request)) if administers_accounts(&request) => {
-                    let failure = Failure::new(ErrorCode::Denied, "accounts: use the modern profile");
-                    (id, Response::Failed { failure })
-                }
-                Ok((id, request)) => (id, mds.handle(Some(&session), request, now_ms, rng)),
-                Err((Some(id), error)) => (id, Response::Failed { failure: error.into() }),
-                Err((None, error)) => return Err(PaperFailure::Malformed(error).into()),
-            };
-            let close =
-                matches!(&response, Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn);
-            let encoded = response.encode(id).or_else(|_| {
-                // Pages are cut to fit, so this is a response that cannot be sent at all.
-                Response::Failed { failure: Failure::new(ErrorCode::Limit, "response") }.encode(id)
-            });
-            (PaperType::Data, encoded.map_err(PaperFailure::from)?, close)
-        }
-        PaperType::Logout => {
-            let logout: PaperLogout = decode_message(&content).map_err(PaperFailure::from)?;
-            if logout.session != session {
-                return Err(PaperFailure::NoSession.into());
-            }
-            mds.logout(&session, false, now_ms).map_err(|error| match error {
-                MdsError::Refused(_) => Refusal::Failure(PaperFailure::NoSession),
-                error @ MdsError::Store(_) => Refusal::Store(error),
-            })?;
-            let mut out = Writer::new();
-            logout.put(&mut out);
-            (PaperType::LogoutOk, out.finish(BODY_MAX).map_err(PaperFailure::from)?, true)
-        }
-        _ => return Err(PaperFailure::OutOfPlace.into()),
-    };
-    let answer = zeroize::Zeroizing::new(answer);
-    let frame = channel
-        .sealer
-        .seal(rng, kind, &answer)
-        .map_err(|failure: RecordFailure| PaperFailure::from(failure))?;
-    Ok((Phase::Active { session, channel }, Output { frame: Some(frame), close }))
 }

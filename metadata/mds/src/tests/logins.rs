@@ -20,7 +20,7 @@ impl World {
         Connection::new(CHANNEL, Source::default())
     }
 
-    fn send(&mut self, connection: &mut Connection, bytes: &[u8]) -> Output {
+    pub(super) fn send(&mut self, connection: &mut Connection, bytes: &[u8]) -> Output {
         let (header, body) = bytes.split_first_chunk::<HEADER_BYTES>().unwrap();
         let header = FrameHeader::parse(header).unwrap();
         connection.receive(&self.mds, &header, body, self.now, &mut self.rng)
@@ -124,7 +124,7 @@ fn a_wrong_password_and_an_unknown_user_hear_the_same() {
 
 #[test]
 fn guesses_are_limited_per_user_known_or_not() {
-    let mut world = World::empty();
+    let (mut world, seen) = World::empty().audited(|_| {});
     for name in ["admin", "nobody"] {
         let mut limited = None;
         for _ in 0..7 {
@@ -139,6 +139,7 @@ fn guesses_are_limited_per_user_known_or_not() {
             }
         }
         assert_eq!(limited, Some(1_000), "{name}");
+        assert_eq!(seen.last(), (name.to_owned(), "login".to_owned(), "limited".to_owned()));
     }
 }
 
@@ -169,7 +170,7 @@ fn a_session_is_taken_up_on_another_connection_and_after_a_restart() {
 
 #[test]
 fn logging_out_on_one_connection_ends_the_session_on_all() {
-    let mut world = World::empty();
+    let (mut world, seen) = World::empty().audited(|_| {});
     let (mut first, mut second) = (world.connect(), world.connect());
     let (ok, keys) = world.login(&mut first, "admin", b"secret").unwrap();
     let resume = keys.resume(ok.session, &CHANNEL, [8; 16]);
@@ -180,14 +181,16 @@ fn logging_out_on_one_connection_ends_the_session_on_all() {
         matches!(response(&output), Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn)
     );
     assert!(output.close);
+    assert_eq!(seen.last().2, "NotLoggedIn");
     let mut third = world.connect();
     let output = world.message(&mut third, MessageType::Resume, 0, &resume);
     assert!(answer::<LoginOk>(&output, MessageType::LoginOk).is_err());
+    assert_eq!(seen.last().2, "no-session");
 }
 
 #[test]
 fn a_late_proof_is_refused() {
-    let mut world = World::empty();
+    let (mut world, seen) = World::empty().audited(|_| {});
     let mut connection = world.connect();
     let context = LoginContext::new(&world.mds.server_id(), &CHANNEL);
     let (start, client) =
@@ -199,6 +202,7 @@ fn a_late_proof_is_refused() {
     let output = world.message(&mut connection, MessageType::LoginFinish, 0, &finish);
     assert_eq!(answer::<LoginOk>(&output, MessageType::LoginOk).unwrap_err().code, LoginErrorCode::Timeout);
     assert!(output.close);
+    assert_eq!(seen.last().2, "late");
 }
 
 #[test]
@@ -263,17 +267,7 @@ fn shared_world() -> &'static parking_lot::Mutex<World> {
 /// Who guesses a password learns from the challenge that he is wrong and sends no proof; the record still tells.
 #[test]
 fn a_login_that_stops_half_way_is_recorded_and_counted() {
-    #[derive(Default)]
-    struct Seen(parking_lot::Mutex<Vec<String>>);
-    impl crate::audit::AuditSink for Seen {
-        fn record(&self, record: &crate::audit::AuditRecord<'_>) {
-            self.0.lock().push(format!("{} {} {}", record.user, record.action, record.verdict));
-        }
-    }
-    let mut world = World::empty();
-    let seen = std::sync::Arc::new(Seen::default());
-    let mds = crate::Mds::open(world.mds.store.clone(), world.mds.config.clone()).unwrap();
-    world.mds = mds.with_audit(seen.clone());
+    let (mut world, seen) = World::empty().audited(|_| {});
     let start = |world: &mut World, name: &str| {
         let context = LoginContext::new(&world.mds.server_id(), &CHANNEL);
         start_login(&mut world.rng, SUITE_STANDARD, &user(name), b"guess", context).unwrap().0
@@ -293,7 +287,7 @@ fn a_login_that_stops_half_way_is_recorded_and_counted() {
     let mut connection = world.connect();
     world.login(&mut connection, "admin", b"secret").unwrap();
     connection.ended(&world.mds, world.now);
-    assert_eq!(*seen.0.lock(), ["admin login abandoned", "nobody login abandoned", "admin login ok"]);
+    assert_eq!(seen.lines(), ["admin login abandoned", "nobody login out-of-place", "admin login ok"]);
     let page = world.mds.counters().render();
     assert!(page.contains("sealstone_mds_logins_refused_total 2\n"), "{page}");
 }

@@ -1,9 +1,10 @@
 //! The paper's login, frame by frame: what it lets in, and what it refuses with which reason.
 
+mod attacks;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use sealstone_login::paper::{
     Addresses, Algorithms, AwaitingCookie, AwaitingResponse, AwaitingSession, Channel, ClientTerms, Group,
     Opened, PassphraseKey,
@@ -17,22 +18,11 @@ use sealstone_mds_protocol::{
 };
 
 use super::accounts::register;
+use super::seen::Seen;
 use super::world::{ADMIN, World, path, user};
-use crate::audit::{AuditRecord, AuditSink};
-use crate::{Config, HALF_OPEN_MAX, Mds, Output, PaperConnection, PaperListener};
+use crate::{Mds, Output, PaperConnection, PaperListener};
 
 const PASSPHRASE: &str = "correct horse battery";
-
-/// What was written down: user, action, verdict.
-#[derive(Default)]
-struct Seen(Mutex<Vec<(String, String, String)>>);
-
-impl AuditSink for Seen {
-    fn record(&self, record: &AuditRecord<'_>) {
-        let text = |text: &str| text.to_owned();
-        self.0.lock().push((text(record.user), text(record.action), text(record.verdict)));
-    }
-}
 
 struct Paper {
     world: World,
@@ -43,12 +33,7 @@ struct Paper {
 impl Paper {
     /// A server with an account `carol` that has a key.
     fn new() -> Self {
-        let mut world = World::empty();
-        let config = Config { paper_login: true, ..world.mds.config.clone() };
-        let seen = Arc::new(Seen::default());
-        world.mds = Mds::open(Arc::new(world.disk.clone()), config).unwrap().with_audit(seen.clone());
-        let record = world.mds.sessions.find(&world.disk, &ADMIN, u64::MAX, world.now).unwrap().unwrap().0;
-        world.mds.sessions.take_up(ADMIN, record, world.now);
+        let (mut world, seen) = World::empty().audited(|config| config.paper_login = true);
         register(&mut world, ADMIN, "carol", false, false);
         let listener = Arc::new(PaperListener::new(false, &mut world.rng));
         let mut paper = Self { world, listener, seen };
@@ -121,9 +106,8 @@ impl Paper {
         assert_eq!(error.code, code);
         assert_eq!(error.text.as_str(), "");
         assert!(output.close);
-        let seen = self.seen.0.lock();
-        let last = seen.last().unwrap();
-        assert_eq!((last.0.as_str(), last.2.as_str()), (user, verdict));
+        let (who, _, why) = self.seen.last();
+        assert_eq!((who.as_str(), why.as_str()), (user, verdict));
     }
 }
 
@@ -185,13 +169,7 @@ fn login_request_logout() {
     let output = paper.message(&mut another, PaperType::Continue, &message);
     assert_eq!(answer::<ContinueOk>(&output, PaperType::ContinueOk), Err(PaperErrorCode::SessionExpired));
     assert!(paper.world.disk.dump().iter().all(|(key, _)| key[0] != b'q'));
-    let verdicts: Vec<String> = paper
-        .seen
-        .0
-        .lock()
-        .iter()
-        .map(|(user, action, verdict)| format!("{user} {action} {verdict}"))
-        .collect();
+    let verdicts = paper.seen.lines();
     assert!(verdicts.contains(&"carol paper-login ok".to_owned()), "{verdicts:?}");
     assert!(verdicts.contains(&"carol logout ok".to_owned()), "{verdicts:?}");
 }
@@ -236,7 +214,7 @@ fn a_session_of_one_profile_is_not_taken_up_in_the_other() {
     let (message, _) = opened.session.resume(&mut paper.world.rng, ADMIN);
     let mut another = paper.connect();
     let output = paper.message(&mut another, PaperType::Continue, &message);
-    paper.refused(&output, PaperErrorCode::SessionExpired, "admin", "no-session");
+    paper.refused(&output, PaperErrorCode::SessionExpired, "", "no-session");
 }
 
 /// A stolen passphrase of this profile must not grow into an account of the other.
@@ -254,6 +232,7 @@ fn no_account_is_changed_through_this_profile() {
     for request in requests {
         let response = paper.data(&mut connection, &mut channel, &request);
         assert!(matches!(response, Response::Failed { failure } if failure.code == ErrorCode::Denied));
+        assert_eq!(paper.seen.last().2, "Denied");
     }
 }
 
@@ -263,6 +242,7 @@ fn only_an_administrator_gives_keys_none_to_administrators_and_none_unless_the_p
     let denied =
         |response| matches!(response, Response::Failed { failure } if failure.code == ErrorCode::Denied);
     assert!(denied(paper.set_key("admin", Some("x"))));
+    assert_eq!(paper.seen.last().2, "Denied");
     let missing = paper.set_key("nobody", Some("x"));
     assert!(matches!(missing, Response::Failed { failure } if failure.code == ErrorCode::NotFound));
     let short = Secret::new(vec![1; 19]).unwrap();
@@ -290,6 +270,7 @@ fn a_new_key_and_a_removed_account_end_the_sessions() {
         }
         let response = paper.data(&mut connection, &mut channel, &Request::WhoAmI {});
         assert!(matches!(response, Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn));
+        assert_eq!(paper.seen.last().2, "NotLoggedIn");
         assert!(!connection.is_active());
     }
     assert!(paper.world.disk.dump().iter().all(|(key, _)| key[0] != b'p' && key[0] != b'q'));
@@ -362,195 +343,4 @@ fn guesses_are_limited_and_the_client_is_told_how_long_to_wait() {
         }
     }
     assert_eq!(limited, Some(1_000));
-}
-
-#[test]
-fn a_replayed_init_and_one_that_was_altered_are_refused_with_their_reason() {
-    let mut paper = Paper::new();
-    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
-    let mut connection = paper.connect();
-    assert!(!paper.message(&mut connection, PaperType::Init, &init).close);
-    let mut another = paper.connect();
-    let output = paper.message(&mut another, PaperType::Init, &init);
-    paper.refused(&output, PaperErrorCode::Replay, "carol", "replay");
-    // The place of the refused one was given back.
-    assert_eq!(paper.listener.held(), (1, 1));
-    let mut altered = init.clone();
-    altered.group = 14;
-    let mut another = paper.connect();
-    let output = paper.message(&mut another, PaperType::Init, &altered);
-    paper.refused(&output, PaperErrorCode::Refused, "carol", "signature");
-}
-
-#[test]
-fn the_same_init_on_the_same_connection_is_answered_the_same_twice_and_no_more() {
-    let mut paper = Paper::new();
-    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
-    let mut connection = paper.connect();
-    let first = paper.message(&mut connection, PaperType::Init, &init).frame;
-    assert_eq!(paper.message(&mut connection, PaperType::Init, &init).frame, first);
-    assert_eq!(paper.message(&mut connection, PaperType::Init, &init).frame, first);
-    let output = paper.message(&mut connection, PaperType::Init, &init);
-    paper.refused(&output, PaperErrorCode::Malformed, "carol", "out-of-place");
-}
-
-#[test]
-fn a_confirmation_that_is_late_or_of_another_connection_is_refused() {
-    let mut paper = Paper::new();
-    let (mut first, mut second) = (paper.connect(), paper.connect());
-    let (confirm, _) = paper.half_open(&mut first);
-    let (_, _) = paper.half_open(&mut second);
-    let output = paper.send(&mut second, &confirm);
-    paper.refused(&output, PaperErrorCode::Malformed, "carol", "spliced");
-    paper.world.now += 5_001;
-    let output = paper.send(&mut first, &confirm);
-    paper.refused(&output, PaperErrorCode::Timeout, "carol", "late");
-    assert_eq!(paper.listener.held().0, 0);
-}
-
-#[test]
-fn messages_out_of_place_are_refused() {
-    let mut paper = Paper::new();
-    // Before anything.
-    let mut connection = paper.connect();
-    let (confirm, _) = paper.half_open(&mut connection);
-    let mut fresh = paper.connect();
-    let output = paper.send(&mut fresh, &confirm);
-    paper.refused(&output, PaperErrorCode::Malformed, "", "out-of-place");
-    // Something else instead of the confirmation.
-    let request = CookieRequest { client_cookie: [0; 8], user: user("carol") };
-    let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
-    paper.refused(&output, PaperErrorCode::Malformed, "carol", "out-of-place");
-    // A login in the middle of a session.
-    let mut connection = paper.connect();
-    paper.login(&mut connection);
-    let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
-    paper.refused(&output, PaperErrorCode::Malformed, "", "out-of-place");
-    // After the end.
-    let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
-    assert!(output.close);
-}
-
-#[test]
-fn records_that_were_altered_repeated_or_swapped_end_the_session_on_this_connection() {
-    let mut paper = Paper::new();
-    for attack in 0..4 {
-        let mut connection = paper.connect();
-        let mut channel = paper.login(&mut connection).channel;
-        let body = Request::WhoAmI {}.encode(1).unwrap();
-        let mut seal =
-            |paper: &mut Paper| channel.sealer.seal(&mut paper.world.rng, PaperType::Data, &body).unwrap();
-        let (first, second) = (seal(&mut paper), seal(&mut paper));
-        let frame = match attack {
-            0 => {
-                let mut altered = first.clone();
-                *altered.last_mut().unwrap() ^= 1;
-                altered
-            }
-            1 => second.clone(),
-            2 => {
-                assert!(!paper.send(&mut connection, &first).close);
-                first.clone()
-            }
-            // Of another session.
-            _ => {
-                let mut other = paper.connect();
-                let mut channel = paper.login(&mut other).channel;
-                channel.sealer.seal(&mut paper.world.rng, PaperType::Data, &body).unwrap()
-            }
-        };
-        let output = paper.send(&mut connection, &frame);
-        paper.refused(&output, PaperErrorCode::Malformed, "", "record");
-        assert!(!connection.is_active());
-    }
-}
-
-#[test]
-fn a_login_that_stops_half_way_is_recorded_and_gives_its_place_back() {
-    let mut paper = Paper::new();
-    let mut connection = paper.connect();
-    paper.half_open(&mut connection);
-    assert_eq!(paper.listener.held().0, 1);
-    connection.ended(&paper.world.mds, paper.world.now);
-    assert_eq!(paper.listener.held().0, 0);
-    let last = paper.seen.0.lock().last().cloned().unwrap();
-    assert_eq!(last, ("carol".to_owned(), "paper-login".to_owned(), "abandoned".to_owned()));
-}
-
-/// Somebody who knows a passphrase and never confirms.
-#[test]
-fn half_open_logins_have_so_many_places_and_no_more() {
-    let mut paper = Paper::new();
-    let mut held = Vec::new();
-    for _ in 0..HALF_OPEN_MAX {
-        // Patient enough for the limiter.
-        paper.world.now += 12_000;
-        let mut connection = paper.connect();
-        paper.half_open(&mut connection);
-        held.push(connection);
-    }
-    assert_eq!(paper.listener.held().0, HALF_OPEN_MAX);
-    paper.world.now += 12_000;
-    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
-    let mut connection = paper.connect();
-    let output = paper.message(&mut connection, PaperType::Init, &init);
-    paper.refused(&output, PaperErrorCode::Busy, "carol", "limited");
-    held.clear();
-    assert_eq!(paper.listener.held().0, 0);
-}
-
-/// Resident memory of this process, bytes.
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
-    status.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
-}
-
-/// As fast as they can be sent, from everywhere and for everybody.
-#[test]
-fn a_flood_of_cookies_leaves_no_memory_behind() {
-    let mut paper = Paper::new();
-    let request = |at: u32| CookieRequest {
-        client_cookie: u64::from(at).to_be_bytes(),
-        user: user(&format!("u{}", at % 50_000)),
-    };
-    let mut flood = |range: core::ops::Range<u32>| {
-        for at in range {
-            let [_, a, b, c] = at.to_be_bytes();
-            let mut connection = paper.connect_from([10, a, b, c]);
-            let output = paper.message(&mut connection, PaperType::CookieRequest, &request(at));
-            assert!(output.close);
-            paper.seen.0.lock().clear();
-        }
-    };
-    // Until everything that is bounded is full.
-    flood(0..60_000);
-    let before = resident();
-    flood(60_000..160_000);
-    let grown = resident().saturating_sub(before);
-    assert!(grown < 32 << 20, "{grown} bytes more after 100 000 cookies");
-    assert_eq!(paper.listener.held(), (0, 0));
-}
-
-/// What there is on the wire, without a session: never one, never a panic.
-#[test]
-fn no_frame_of_a_stranger_opens_a_session() {
-    let mut paper = Paper::new();
-    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
-    let honest = encode_message(PaperType::Init, 0, &init).unwrap();
-    for at in HEADER_BYTES..honest.len() {
-        paper.world.now += 12_000;
-        let mut altered = honest.clone();
-        altered[at] ^= 0x55;
-        let mut connection = paper.connect();
-        let output = paper.send(&mut connection, &altered);
-        assert!(output.close, "byte {at}");
-        assert!(!connection.is_active());
-        // Cut there.
-        let (header, body) = split(&honest);
-        let cut = &body[..at - HEADER_BYTES];
-        let mut connection = paper.connect();
-        let now = paper.world.now;
-        let output = connection.receive(&paper.world.mds, &header, cut, now, &mut paper.world.rng);
-        assert!(output.close && !connection.is_active());
-    }
 }

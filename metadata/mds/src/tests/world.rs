@@ -97,6 +97,11 @@ impl World {
     pub(crate) fn restart(&mut self) {
         self.disk.fail_after(None);
         self.mds = Mds::open(Arc::new(self.disk.clone()), self.mds.config.clone()).unwrap();
+        self.take_up();
+    }
+
+    /// Puts the sessions of the store into use.
+    pub(super) fn take_up(&self) {
         for id in [ADMIN, ALICE, BOB] {
             if let Some((record, _)) = self.mds.sessions.find(&self.disk, &id, u64::MAX, self.now).unwrap() {
                 self.mds.sessions.take_up(id, record, self.now);

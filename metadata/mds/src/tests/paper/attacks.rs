@@ -1,0 +1,452 @@
+//! Attacks on the paper's login and its channel, frame by frame: each is refused, with its reason in the log and a code
+//! without a word on the wire. docs/standards/login-attacks.md is the list.
+
+use sealstone_mds_protocol::paper::{Confirm, Element, Nonce, Offers, Proof};
+use sealstone_mds_protocol::{Role, frame};
+
+use super::*;
+use crate::HALF_OPEN_MAX;
+use crate::tests::seen::resident;
+
+#[test]
+fn a_replayed_init_and_one_that_was_altered_are_refused_with_their_reason() {
+    let mut paper = Paper::new();
+    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
+    let mut connection = paper.connect();
+    assert!(!paper.message(&mut connection, PaperType::Init, &init).close);
+    let mut another = paper.connect();
+    let output = paper.message(&mut another, PaperType::Init, &init);
+    paper.refused(&output, PaperErrorCode::Replay, "carol", "replay");
+    // The place of the refused one was given back.
+    assert_eq!(paper.listener.held(), (1, 1));
+    let mut altered = init.clone();
+    altered.group = 14;
+    let mut another = paper.connect();
+    let output = paper.message(&mut another, PaperType::Init, &altered);
+    paper.refused(&output, PaperErrorCode::Refused, "carol", "signature");
+}
+
+#[test]
+fn the_same_init_on_the_same_connection_is_answered_the_same_twice_and_no_more() {
+    let mut paper = Paper::new();
+    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
+    let mut connection = paper.connect();
+    let first = paper.message(&mut connection, PaperType::Init, &init).frame;
+    assert_eq!(paper.message(&mut connection, PaperType::Init, &init).frame, first);
+    assert_eq!(paper.message(&mut connection, PaperType::Init, &init).frame, first);
+    let output = paper.message(&mut connection, PaperType::Init, &init);
+    paper.refused(&output, PaperErrorCode::Malformed, "carol", "out-of-place");
+}
+
+#[test]
+fn a_confirmation_that_is_late_or_of_another_connection_is_refused() {
+    let mut paper = Paper::new();
+    let (mut first, mut second) = (paper.connect(), paper.connect());
+    let (confirm, _) = paper.half_open(&mut first);
+    let (_, _) = paper.half_open(&mut second);
+    let output = paper.send(&mut second, &confirm);
+    paper.refused(&output, PaperErrorCode::Malformed, "carol", "spliced");
+    paper.world.now += 5_001;
+    let output = paper.send(&mut first, &confirm);
+    paper.refused(&output, PaperErrorCode::Timeout, "carol", "late");
+    assert_eq!(paper.listener.held().0, 0);
+}
+
+#[test]
+fn messages_out_of_place_are_refused() {
+    let mut paper = Paper::new();
+    // Before anything.
+    let mut connection = paper.connect();
+    let (confirm, _) = paper.half_open(&mut connection);
+    let mut fresh = paper.connect();
+    let output = paper.send(&mut fresh, &confirm);
+    paper.refused(&output, PaperErrorCode::Malformed, "", "out-of-place");
+    // Something else instead of the confirmation.
+    let request = CookieRequest { client_cookie: [0; 8], user: user("carol") };
+    let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
+    paper.refused(&output, PaperErrorCode::Malformed, "carol", "out-of-place");
+    // A login in the middle of a session.
+    let mut connection = paper.connect();
+    paper.login(&mut connection);
+    let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
+    paper.refused(&output, PaperErrorCode::Malformed, "", "out-of-place");
+    // After the end.
+    let output = paper.message(&mut connection, PaperType::CookieRequest, &request);
+    assert!(output.close);
+}
+
+#[test]
+fn records_that_were_altered_cut_repeated_swapped_or_renamed_end_the_session_on_this_connection() {
+    let mut paper = Paper::new();
+    for attack in 0..7 {
+        let mut connection = paper.connect();
+        let mut channel = paper.login(&mut connection).channel;
+        let body = Request::WhoAmI {}.encode(1).unwrap();
+        let mut seal =
+            |paper: &mut Paper| channel.sealer.seal(&mut paper.world.rng, PaperType::Data, &body).unwrap();
+        let (first, second) = (seal(&mut paper), seal(&mut paper));
+        let frame = match attack {
+            0 => {
+                let mut altered = first.clone();
+                *altered.last_mut().unwrap() ^= 1;
+                altered
+            }
+            1 => second.clone(),
+            2 => {
+                assert!(!paper.send(&mut connection, &first).close);
+                first.clone()
+            }
+            3 => frame(PaperType::Data, 1, &first[HEADER_BYTES..first.len() - 1]).unwrap(),
+            // Renamed, and with another number in the header.
+            4 => frame(PaperType::Logout, 1, &first[HEADER_BYTES..]).unwrap(),
+            5 => frame(PaperType::Data, 2, &first[HEADER_BYTES..]).unwrap(),
+            // Of another session.
+            _ => {
+                let mut other = paper.connect();
+                let mut channel = paper.login(&mut other).channel;
+                channel.sealer.seal(&mut paper.world.rng, PaperType::Data, &body).unwrap()
+            }
+        };
+        let output = paper.send(&mut connection, &frame);
+        paper.refused(&output, PaperErrorCode::Malformed, "", "record");
+        assert!(!connection.is_active());
+    }
+}
+
+#[test]
+fn the_servers_signature_sent_back_is_not_the_clients() {
+    let mut paper = Paper::new();
+    let mut connection = paper.connect();
+    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
+    let output = paper.message(&mut connection, PaperType::Init, &init);
+    let response: InitResponse = answer(&output, PaperType::Response).unwrap();
+    let reflected = Confirm {
+        client_cookie: response.client_cookie,
+        server_cookie: response.server_cookie,
+        client_nonce: response.client_nonce,
+        server_nonce: response.server_nonce,
+        signature: response.signature,
+    };
+    let output = paper.message(&mut connection, PaperType::Confirm, &reflected);
+    paper.refused(&output, PaperErrorCode::Refused, "carol", "signature");
+}
+
+#[test]
+fn a_login_that_stops_half_way_is_recorded_and_gives_its_place_back() {
+    let mut paper = Paper::new();
+    let mut connection = paper.connect();
+    paper.half_open(&mut connection);
+    assert_eq!(paper.listener.held().0, 1);
+    connection.ended(&paper.world.mds, paper.world.now);
+    assert_eq!(paper.listener.held().0, 0);
+    let last = ("carol".to_owned(), "paper-login".to_owned(), "abandoned".to_owned());
+    assert_eq!(paper.seen.last(), last);
+}
+
+/// Somebody who knows a passphrase and never confirms.
+#[test]
+fn half_open_logins_have_so_many_places_and_no_more() {
+    let mut paper = Paper::new();
+    let mut held = Vec::new();
+    for _ in 0..HALF_OPEN_MAX {
+        // Patient enough for the limiter.
+        paper.world.now += 12_000;
+        let mut connection = paper.connect();
+        paper.half_open(&mut connection);
+        held.push(connection);
+    }
+    assert_eq!(paper.listener.held().0, HALF_OPEN_MAX);
+    paper.world.now += 12_000;
+    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
+    let mut connection = paper.connect();
+    let output = paper.message(&mut connection, PaperType::Init, &init);
+    paper.refused(&output, PaperErrorCode::Busy, "carol", "limited");
+    held.clear();
+    assert_eq!(paper.listener.held().0, 0);
+}
+
+/// As fast as they can be sent, from everywhere and for everybody.
+#[test]
+fn a_flood_of_cookies_leaves_no_memory_behind() {
+    let mut paper = Paper::new();
+    let request = |at: u32| CookieRequest {
+        client_cookie: u64::from(at).to_be_bytes(),
+        user: user(&format!("u{}", at % 50_000)),
+    };
+    let mut flood = |range: core::ops::Range<u32>| {
+        for at in range {
+            let [_, a, b, c] = at.to_be_bytes();
+            let mut connection = paper.connect_from([10, a, b, c]);
+            let output = paper.message(&mut connection, PaperType::CookieRequest, &request(at));
+            assert!(output.close);
+            paper.seen.clear();
+        }
+    };
+    // Until everything that is bounded is full.
+    flood(0..60_000);
+    let before = resident();
+    flood(60_000..160_000);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 32 << 20, "{grown} bytes more after 100 000 cookies");
+    assert_eq!(paper.listener.held(), (0, 0));
+}
+
+/// What there is on the wire, without a session: never one, never a panic.
+#[test]
+fn no_frame_of_a_stranger_opens_a_session() {
+    let mut paper = Paper::new();
+    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
+    let honest = encode_message(PaperType::Init, 0, &init).unwrap();
+    for at in HEADER_BYTES..honest.len() {
+        paper.world.now += 12_000;
+        let mut altered = honest.clone();
+        altered[at] ^= 0x55;
+        let mut connection = paper.connect();
+        let output = paper.send(&mut connection, &altered);
+        assert!(output.close, "byte {at}");
+        assert!(!connection.is_active());
+        // Cut there.
+        let (header, body) = split(&honest);
+        let cut = &body[..at - HEADER_BYTES];
+        let mut connection = paper.connect();
+        let now = paper.world.now;
+        let output = connection.receive(&paper.world.mds, &header, cut, now, &mut paper.world.rng);
+        assert!(output.close && !connection.is_active());
+    }
+}
+
+#[test]
+fn what_is_no_frame_or_too_long_is_refused_by_name_before_and_in_a_session() {
+    let mut paper = Paper::new();
+    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
+    let honest = encode_message(PaperType::Init, 0, &init).unwrap();
+    let attacks = [
+        (0, b'G', "foreign-frame", PaperErrorCode::Malformed),
+        (4, 9, "foreign-frame", PaperErrorCode::Version),
+        // A frame of the modern profile.
+        (5, 1, "foreign-frame", PaperErrorCode::Version),
+        (6, 0x7F, "foreign-frame", PaperErrorCode::Malformed),
+        (7, 1, "foreign-frame", PaperErrorCode::Malformed),
+        (8, 1, "oversize", PaperErrorCode::Malformed),
+        // A number on what is no record.
+        (15, 1, "foreign-frame", PaperErrorCode::Malformed),
+    ];
+    for (at, byte, verdict, code) in attacks {
+        let mut header: [u8; HEADER_BYTES] = *honest.first_chunk().unwrap();
+        header[at] = byte;
+        let error = PaperHeader::parse(&header).unwrap_err();
+        let mut connection = paper.connect();
+        let output = connection.reject(&paper.world.mds, error, paper.world.now);
+        paper.refused(&output, code, "", verdict);
+        let mut connection = paper.connect();
+        paper.half_open(&mut connection);
+        let output = connection.reject(&paper.world.mds, error, paper.world.now);
+        paper.refused(&output, code, "carol", verdict);
+        let mut connection = paper.connect();
+        paper.login(&mut connection);
+        let output = connection.reject(&paper.world.mds, error, paper.world.now);
+        paper.refused(&output, code, "", verdict);
+        assert!(!connection.is_active());
+        paper.world.now += 24_000;
+    }
+    assert_eq!(paper.listener.held().0, 0);
+}
+
+type Alter<'a> = &'a dyn Fn(&mut Init);
+
+/// Whoever knows the passphrase, as a guesser does: everything is signed, and still refused.
+#[test]
+fn weak_groups_and_values_names_of_others_and_useless_offers_are_refused_by_name() {
+    let mut paper = Paper::new();
+    let server = Identity::new(SERVER_IDENTITY).unwrap();
+    let attacks: [(Alter<'_>, PaperErrorCode, &str); 12] = [
+        (&|init| init.group = 1, PaperErrorCode::Group, "group-refused"),
+        (&|init| init.group = 3, PaperErrorCode::Group, "group-unknown"),
+        (&|init| init.group = u32::MAX, PaperErrorCode::Group, "group-unknown"),
+        (&|init| init.public = number(128, 0), PaperErrorCode::Malformed, "element-weak"),
+        (&|init| init.public = number(128, 1), PaperErrorCode::Malformed, "element-weak"),
+        (&|init| init.public = Element::new([0xFF; 128]).unwrap(), PaperErrorCode::Malformed, "element-weak"),
+        (&|init| init.public = number(127, 2), PaperErrorCode::Malformed, "element-length"),
+        (&|init| init.public = number(129, 2), PaperErrorCode::Malformed, "element-length"),
+        (&|init| init.client = server.clone(), PaperErrorCode::Refused, "identity"),
+        (&|init| init.server = Identity::new(*b"mds2").unwrap(), PaperErrorCode::Refused, "identity"),
+        (
+            &|init| init.offers = Offers::new([(1, 2), (2, 1), (3, 1)]).unwrap(),
+            PaperErrorCode::Algorithms,
+            "no-common-algorithm",
+        ),
+        (&|init| init.server_cookie = [1; 8], PaperErrorCode::Cookie, "server-cookie-mismatch"),
+    ];
+    for (alter, code, verdict) in attacks {
+        paper.world.now += 12_000;
+        let (mut init, _) = paper.init(terms("carol"), PASSPHRASE);
+        alter(&mut init);
+        sign(&mut init);
+        let mut connection = paper.connect();
+        let output = paper.message(&mut connection, PaperType::Init, &init);
+        paper.refused(&output, code, "carol", verdict);
+        assert_eq!(paper.listener.held().0, 0);
+    }
+}
+
+/// The cookie of that address would begin like the key that signs.
+#[test]
+fn a_nonce_that_is_an_address_is_refused_by_name() {
+    let mut paper = Paper::new();
+    let client = IpAddr::from([0x2001, 0xDB8, 0, 0, 0, 0, 0, 1]);
+    let server = IpAddr::from([0x2001, 0xDB8, 0, 0, 0, 0, 0, 2]);
+    let terms = ClientTerms { addresses: Addresses { client, server }, ..terms("carol") };
+    for address in [client, server] {
+        let (mut init, _) = paper.init(terms.clone(), PASSPHRASE);
+        let IpAddr::V6(bytes) = address else { panic!("not this one") };
+        init.client_nonce = Nonce::new(bytes.octets()).unwrap();
+        sign(&mut init);
+        let mut connection = PaperConnection::new(paper.listener.clone(), terms.addresses);
+        let output = paper.message(&mut connection, PaperType::Init, &init);
+        paper.refused(&output, PaperErrorCode::Malformed, "carol", "nonce-is-address");
+    }
+}
+
+/// `value` in so many bytes.
+fn number(bytes: usize, value: u8) -> Element {
+    let mut element = vec![0; bytes];
+    element[bytes - 1] = value;
+    Element::new(element).unwrap()
+}
+
+/// Signs an INIT as whoever has the passphrase can, from the description alone.
+fn sign(init: &mut Init) {
+    use hmac::{Hmac, KeyInit, Mac};
+    use sha1::{Digest, Sha1};
+    fn lv(out: &mut Vec<u8>, bytes: &[u8]) {
+        out.extend(u16::try_from(bytes.len()).unwrap().to_be_bytes());
+        out.extend(bytes);
+    }
+    let key = PassphraseKey::derive(&init.user, PASSPHRASE).to_bytes();
+    let signing = Sha1::new().chain_update(init.client_nonce.as_slice()).chain_update(*key).finalize();
+    let mut text = Vec::new();
+    for field in [init.client.as_slice(), init.server.as_slice(), init.user.as_str().as_bytes()] {
+        lv(&mut text, field);
+    }
+    lv(&mut text, init.client_nonce.as_slice());
+    lv(&mut text, &[]);
+    text.extend(init.group.to_be_bytes());
+    lv(&mut text, init.public.as_slice());
+    lv(&mut text, &[]);
+    lv(&mut text, &init.offers.to_bytes());
+    let mut mac = Hmac::<Sha1>::new_from_slice(signing.as_slice()).unwrap();
+    mac.update(&text);
+    let signature: [u8; 20] = mac.finalize().into_bytes().into();
+    init.signature = Proof::new(signature).unwrap();
+}
+
+#[test]
+fn lists_and_fields_over_their_limit_are_malformed() {
+    let mut paper = Paper::new();
+    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
+    let honest = content(&init);
+    // The offers stand before the signature: `lv16` of so many pairs.
+    let signature = 2 + init.signature.as_slice().len();
+    let offers = 2 + 2 * init.offers.pairs().len();
+    let head = &honest[..honest.len() - signature - offers];
+    for pairs in [17usize, 0] {
+        let list = [&u16::try_from(2 * pairs).unwrap().to_be_bytes()[..], &vec![1; 2 * pairs]].concat();
+        let body = [head, &list, &honest[honest.len() - signature..]].concat();
+        let mut connection = paper.connect();
+        let output = paper.send(&mut connection, &frame(PaperType::Init, 0, &body).unwrap());
+        // A message that does not parse names nobody.
+        paper.refused(&output, PaperErrorCode::Malformed, "", "malformed");
+    }
+}
+
+/// An account that was changed between the two halves of a login.
+#[test]
+fn a_login_under_way_opens_nothing_once_its_key_or_account_is_another() {
+    let mut paper = Paper::new();
+    let changes: [fn(&mut Paper); 4] = [
+        |paper| assert!(matches!(paper.set_key("carol", Some("another")), Response::Done {})),
+        |paper| assert!(matches!(paper.set_key("carol", None), Response::Done {})),
+        |paper| {
+            let request = Request::UserSetRole { name: user("carol"), role: Role::Operator };
+            assert!(matches!(paper.world.ask(ADMIN, request), Response::Done {}));
+        },
+        |paper| {
+            let request = Request::UserSetEnabled { name: user("carol"), enabled: false };
+            assert!(matches!(paper.world.ask(ADMIN, request), Response::Done {}));
+        },
+    ];
+    for change in changes {
+        for request in [
+            Request::UserSetEnabled { name: user("carol"), enabled: true },
+            Request::UserSetRole { name: user("carol"), role: Role::User },
+        ] {
+            assert!(matches!(paper.world.ask(ADMIN, request), Response::Done {}));
+        }
+        paper.set_key("carol", Some(PASSPHRASE));
+        paper.world.now += 12_000;
+        let mut connection = paper.connect();
+        let (confirm, _) = paper.half_open(&mut connection);
+        change(&mut paper);
+        let output = paper.send(&mut connection, &confirm);
+        paper.refused(&output, PaperErrorCode::Cookie, "carol", "unknown-user");
+        assert!(!connection.is_active());
+    }
+}
+
+#[test]
+fn operators_services_and_whoever_becomes_one_have_no_key() {
+    let mut paper = Paper::new();
+    let role = |role| Request::UserSetRole { name: user("carol"), role };
+    assert!(matches!(paper.world.ask(ADMIN, role(Role::Operator)), Response::Done {}));
+    assert!(paper.world.disk.dump().iter().all(|(key, _)| key[0] != b'p'), "it went with the old role");
+    let refused = paper.set_key("carol", Some(PASSPHRASE));
+    assert!(matches!(refused, Response::Failed { failure } if failure.code == ErrorCode::Denied));
+    // Back in the old role, it does not come back.
+    assert!(matches!(paper.world.ask(ADMIN, role(Role::User)), Response::Done {}));
+    let (init, _) = paper.init(terms("carol"), PASSPHRASE);
+    let mut connection = paper.connect();
+    let output = paper.message(&mut connection, PaperType::Init, &init);
+    paper.refused(&output, PaperErrorCode::Cookie, "carol", "unknown-user");
+}
+
+/// A new key of this profile leaves the sessions of the other alone.
+#[test]
+fn a_new_passphrase_ends_the_sessions_of_its_own_profile_alone() {
+    let mut paper = Paper::new();
+    paper.world.session([7; 16], "carol", false);
+    let mut connection = paper.connect();
+    let mut channel = paper.login(&mut connection).channel;
+    paper.set_key("carol", Some("another"));
+    assert!(matches!(paper.world.ask([7; 16], Request::WhoAmI {}), Response::WhoAmI { .. }));
+    let response = paper.data(&mut connection, &mut channel, &Request::WhoAmI {});
+    assert!(matches!(response, Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn));
+}
+
+#[test]
+fn a_continuation_forged_replayed_or_of_no_session_hears_one_answer() {
+    let mut paper = Paper::new();
+    let (mut first, mut second) = (paper.connect(), paper.connect());
+    let (opened, other) = (paper.login(&mut first), paper.login(&mut second));
+    let (honest, _) = opened.session.resume(&mut paper.world.rng, opened.terms.session);
+    // The proof of another session of the same user.
+    let (spliced, _) = other.session.resume(&mut paper.world.rng, opened.terms.session);
+    let mut nonce = honest.clone();
+    nonce.nonce[0] ^= 1;
+    let mut unknown = honest.clone();
+    unknown.session[0] ^= 1;
+    for (forged, who) in [(spliced, "carol"), (nonce, "carol"), (unknown, "")] {
+        let mut connection = paper.connect();
+        let output = paper.message(&mut connection, PaperType::Continue, &forged);
+        paper.refused(&output, PaperErrorCode::SessionExpired, who, "no-session");
+    }
+    // Played again it is answered, with another nonce; whoever plays it has no keys to say anything with.
+    let mut connection = paper.connect();
+    let output = paper.message(&mut connection, PaperType::Continue, &honest);
+    assert!(answer::<ContinueOk>(&output, PaperType::ContinueOk).is_ok());
+    let mut replayed = paper.connect();
+    let output = paper.message(&mut replayed, PaperType::Continue, &honest);
+    assert!(answer::<ContinueOk>(&output, PaperType::ContinueOk).is_ok());
+    let record = frame(PaperType::Data, 1, &[7; 80]).unwrap();
+    let output = paper.send(&mut replayed, &record);
+    paper.refused(&output, PaperErrorCode::Malformed, "", "record");
+}
