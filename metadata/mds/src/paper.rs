@@ -169,8 +169,8 @@ pub(crate) fn set_key(
             return Err(MdsError::refused(ErrorCode::Denied, why));
         }
         Some(key) => {
-            let key = key.expose().try_into();
-            let key = key.map_err(|_| MdsError::refused(ErrorCode::Invalid, "20 bytes make a key"))?;
+            let bytes: Result<[u8; 20], _> = key.expose().try_into();
+            let key = bytes.map_err(|_| MdsError::refused(ErrorCode::Invalid, "20 bytes make a key"))?;
             save(tx, &keys::paper_key(name), &PaperKeyRecord { key, created_ms: account.created_ms })?;
         }
     }

@@ -84,7 +84,7 @@ impl Mds {
     pub(crate) fn violated(&self, source: Source, at: Where<'_>, why: &Violation, time_ms: u64) {
         add(&self.counters.violations, 1);
         let Where { action, message, user, session } = at;
-        tracing::info!(%source, action, message, reason = %why, "connection refused");
+        tracing::info!(%source, action, frame = message, reason = %why, "connection refused");
         self.audit.record(&AuditRecord {
             time_ms,
             user: user.map_or("", UserName::as_str),

@@ -250,13 +250,13 @@ impl PaperConnection {
                     }
                     _ => {}
                 }
-                tracing::info!(source = %self.source, message = kind.name(), reason = %failure, "paper login refused");
+                tracing::info!(source = %self.source, frame = kind.name(), reason = %failure, "paper login refused");
                 (verdict(failure), last(failure.code(), 0))
             }
             Refusal::Unknown => {
                 add(&figures.refused, 1);
                 add(&figures.cookie_mismatches, 1);
-                tracing::info!(source = %self.source, message = kind.name(), "paper login refused: unknown user");
+                tracing::info!(source = %self.source, frame = kind.name(), "paper login refused: unknown user");
                 ("unknown-user", last(PaperErrorCode::Cookie, 0))
             }
             Refusal::Busy(wait_ms) => {

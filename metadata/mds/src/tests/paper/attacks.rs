@@ -394,7 +394,7 @@ fn a_login_under_way_opens_nothing_once_its_key_or_account_is_another() {
 }
 
 #[test]
-fn operators_services_and_whoever_becomes_one_have_no_key() {
+fn operators_and_whoever_becomes_one_have_no_key() {
     let mut paper = Paper::new();
     let role = |role| Request::UserSetRole { name: user("carol"), role };
     assert!(matches!(paper.world.ask(ADMIN, role(Role::Operator)), Response::Done {}));
