@@ -90,7 +90,7 @@ impl Mds {
         }
         if let Err(wait) = self.limiter.lock().attempt(&start.user, source, now_ms) {
             add(&self.counters.login_limited, 1);
-            self.audit_login(source, "login", &start.user, None, "limited", now_ms);
+            self.audit_login(source, "login", Some(&start.user), None, "limited", now_ms);
             return Err(busy(wait));
         }
         let account = self
@@ -201,7 +201,7 @@ impl Mds {
         }
         self.limiter.lock().succeeded(&user, source, now_ms);
         add(&self.counters.logins, 1);
-        self.audit_login(source, "login", &user, Some(&session), "ok", now_ms);
+        self.audit_login(source, "login", Some(&user), Some(&session), "ok", now_ms);
         Ok(ok)
     }
 
@@ -222,21 +222,13 @@ impl Mds {
             .filter(|(record, _)| record.suite != SUITE_PAPER);
         let Some((record, keys)) = found else {
             add(&self.counters.login_refused, 1);
-            self.audit.record(&AuditRecord {
-                time_ms: now_ms,
-                user: "",
-                session: Some(&message.session),
-                source: Some(source),
-                action: "resume",
-                subject: None,
-                verdict: "no-session",
-            });
+            self.audit_login(source, "resume", None, Some(&message.session), "no-session", now_ms);
             return Err(expired);
         };
         if !keys.proves(message, channel) {
             // The same answer as for no session: a session id alone tells nothing.
             add(&self.counters.login_refused, 1);
-            self.audit_login(source, "resume", &record.user, Some(&message.session), "refused", now_ms);
+            self.audit_login(source, "resume", Some(&record.user), Some(&message.session), "refused", now_ms);
             return Err(expired);
         }
         let mut ok = LoginOk {
@@ -285,7 +277,7 @@ impl Mds {
     ) -> std::result::Result<RegisterResponse, LoginError> {
         if let Err(wait) = self.limiter.lock().attempt(&start.user, source, now_ms) {
             add(&self.counters.login_limited, 1);
-            self.audit_login(source, "enrol", &start.user, None, "limited", now_ms);
+            self.audit_login(source, "enrol", Some(&start.user), None, "limited", now_ms);
             return Err(busy(wait));
         }
         let invited = self
@@ -332,34 +324,35 @@ impl Mds {
         };
         self.sessions.forget(&over);
         add(&self.counters.enrolled, 1);
-        self.audit_login(source, "enrol", user, None, "ok", now_ms);
+        self.audit_login(source, "enrol", Some(user), None, "ok", now_ms);
         Ok(())
     }
 
     /// An enrolment that was begun did not succeed.
     pub(crate) fn enrolment_failed(&self, source: Source, user: &UserName, verdict: &str, now_ms: u64) {
         add(&self.counters.login_refused, 1);
-        self.audit_login(source, "enrol", user, None, verdict, now_ms);
+        self.audit_login(source, "enrol", Some(user), None, verdict, now_ms);
     }
 
     /// A login that was begun did not succeed. Who has the wrong password finds out from the challenge, alone: then all
     /// that the server sees is that no proof comes.
     pub(crate) fn login_failed(&self, source: Source, user: &UserName, verdict: &str, now_ms: u64) {
         add(&self.counters.login_refused, 1);
-        self.audit_login(source, "login", user, None, verdict, now_ms);
+        self.audit_login(source, "login", Some(user), None, verdict, now_ms);
     }
 
-    fn audit_login(
+    /// Writes down what came of a step of a login or session.
+    pub(crate) fn audit_login(
         &self,
         source: Source,
         action: &str,
-        user: &UserName,
+        user: Option<&UserName>,
         session: Option<&SessionId>,
         verdict: &str,
         time_ms: u64,
     ) {
         let source = Some(source);
-        let user = user.as_str();
+        let user = user.map_or("", UserName::as_str);
         self.audit.record(&AuditRecord { time_ms, user, session, source, action, subject: None, verdict });
     }
 

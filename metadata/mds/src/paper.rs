@@ -20,7 +20,6 @@ use sealstone_mds_protocol::paper::{Continue, ContinueOk, Identity, SERVER_IDENT
 use sealstone_mds_protocol::{AccountKind, ErrorCode, Role, Secret, UserName, record};
 
 use crate::accounts;
-use crate::audit::AuditRecord;
 use crate::counters::add;
 use crate::entropy::{Entropy, random};
 use crate::error::{self, MdsError};
@@ -253,7 +252,7 @@ impl Mds {
         }
         self.limiter.lock().succeeded(&user, source, now_ms);
         add(&listener.figures.logins, 1);
-        self.paper_audit(source, "paper-login", Some(&user), Some(&session), "ok", now_ms);
+        self.audit_login(source, "paper-login", Some(&user), Some(&session), "ok", now_ms);
         let idle_s = u32::try_from(self.config.session_idle_ms / 1000).unwrap_or(u32::MAX);
         let terms = SessionOk { session, expires_ms, idle_s, rekey_bytes: REKEY_BYTES };
         let (frame, channel) = proven.open(rng, &terms)?;
@@ -273,7 +272,7 @@ impl Mds {
         let found = self.sessions.find(&*self.store, id, self.config.session_idle_ms, now_ms)?;
         // One of the modern profile is none here.
         let Some((record, _)) = found.filter(|(record, _)| record.suite == SUITE_PAPER) else {
-            self.paper_audit(source, "paper-continue", None, Some(id), "no-session", now_ms);
+            self.audit_login(source, "paper-continue", None, Some(id), "no-session", now_ms);
             return Err(PaperFailure::NoSession.into());
         };
         let view = self.store.snapshot().map_err(MdsError::from)?;
@@ -284,7 +283,7 @@ impl Mds {
             .ok_or(PaperFailure::NoSession)
             .and_then(|session| answer_continue(rng, &session, message, now_ms));
         let (ok, channel) = answered.inspect_err(|failure| {
-            self.paper_audit(
+            self.audit_login(
                 source,
                 "paper-continue",
                 Some(&record.user),
@@ -296,31 +295,11 @@ impl Mds {
         self.limiter.lock().succeeded(&record.user, source, now_ms);
         self.sessions.take_up(*id, record, now_ms);
         if !self.sessions.confirm(&*self.store, id)? {
-            self.paper_audit(source, "paper-continue", None, Some(id), "no-session", now_ms);
+            self.audit_login(source, "paper-continue", None, Some(id), "no-session", now_ms);
             return Err(PaperFailure::NoSession.into());
         }
         add(&listener.figures.continued, 1);
         Ok((ok, channel))
-    }
-
-    fn paper_audit(
-        &self,
-        source: Source,
-        action: &str,
-        user: Option<&UserName>,
-        session: Option<&SessionId>,
-        verdict: &str,
-        time_ms: u64,
-    ) {
-        self.audit.record(&AuditRecord {
-            time_ms,
-            user: user.map_or("", UserName::as_str),
-            session,
-            source: Some(source),
-            action,
-            subject: None,
-            verdict,
-        });
     }
 }
 

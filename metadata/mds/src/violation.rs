@@ -7,7 +7,6 @@
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{UserName, WireError};
 
-use crate::audit::AuditRecord;
 use crate::counters::add;
 use crate::limiter::Source;
 use crate::server::Mds;
@@ -85,14 +84,6 @@ impl Mds {
         add(&self.counters.violations, 1);
         let Where { action, message, user, session } = at;
         tracing::info!(%source, action, frame = message, reason = %why, "connection refused");
-        self.audit.record(&AuditRecord {
-            time_ms,
-            user: user.map_or("", UserName::as_str),
-            session,
-            source: Some(source),
-            action,
-            subject: None,
-            verdict: why.verdict(),
-        });
+        self.audit_login(source, action, user, session, why.verdict(), time_ms);
     }
 }

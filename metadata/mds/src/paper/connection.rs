@@ -81,7 +81,7 @@ impl PaperConnection {
     pub fn ended(self, mds: &Mds, now_ms: u64) {
         if let Phase::HalfOpen(waiting) = &self.phase {
             add(&self.listener.figures.refused, 1);
-            mds.paper_audit(self.source, "paper-login", Some(waiting.half.user()), None, "abandoned", now_ms);
+            mds.audit_login(self.source, "paper-login", Some(waiting.half.user()), None, "abandoned", now_ms);
         }
     }
 
@@ -275,7 +275,7 @@ impl PaperConnection {
         };
         // A continued session that is refused was written down where its user is known.
         if kind != PaperType::Continue || !matches!(refusal, Refusal::Failure(PaperFailure::NoSession)) {
-            mds.paper_audit(self.source, action, user, session, verdict, now_ms);
+            mds.audit_login(self.source, action, user, session, verdict, now_ms);
         }
         output
     }
@@ -297,7 +297,7 @@ impl PaperConnection {
             PaperType::Data => {
                 let (id, response) = match Request::decode(&content) {
                     Ok((id, request)) if administers_accounts(&request) => {
-                        mds.paper_audit(self.source, request.name(), None, Some(&session), "Denied", now_ms);
+                        mds.audit_login(self.source, request.name(), None, Some(&session), "Denied", now_ms);
                         let failure = Failure::new(ErrorCode::Denied, "accounts: use the modern profile");
                         (id, Response::Failed { failure })
                     }
