@@ -46,6 +46,7 @@ const OTHERS: &[&str] = &[
     "store::DiskStore::open",
     "device::OsdUnit::execute",
     "mds::Connection::receive",
+    "login::Opener::open",
     "block::BlockUnit::execute",
     "target::Target::serve_stream",
     "device::DataDir::open",

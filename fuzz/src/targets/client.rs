@@ -32,7 +32,7 @@ fn session_file(input: &[u8]) {
     assert_eq!((&again.server, again.fingerprint), (&saved.server, saved.fingerprint));
     let (one, other) = (again.ticket, saved.ticket);
     assert_eq!((one.user, one.server_id, one.session), (other.user, other.server_id, other.session));
-    assert_eq!((one.expires_ms, *one.keys.to_bytes()), (other.expires_ms, *other.keys.to_bytes()));
+    assert_eq!((one.expires_ms, one.keys.to_bytes()), (other.expires_ms, other.keys.to_bytes()));
 }
 
 fn session_seeds() -> Vec<Vec<u8>> {

@@ -236,5 +236,5 @@ pub(crate) const RECORDS: Target = Target {
     },
     cost: 2_000,
     quarantine: None,
-    covers: &[],
+    covers: &["login::Opener::open"],
 };

@@ -202,6 +202,7 @@ impl Mds {
             | Request::UserRemove { .. }
             | Request::UserSetRole { .. }
             | Request::UserInvite { .. }
+            | Request::UserSetPaperKey { .. }
             | Request::UserRetireKey { .. }
             | Request::GroupCreate { .. }
             | Request::GroupRemove { .. }
