@@ -1,8 +1,8 @@
 //! The table of targets.
 
 use crate::targets::{
-    block, device, initiator, iscsi, iscsi_login, login, mds, mds_connection, osd, osd_lists, paper, scsi,
-    seal, shell, store,
+    block, device, initiator, iscsi, iscsi_login, ldap, login, mds, mds_connection, osd, osd_lists, paper,
+    scsi, seal, shell, store,
 };
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link};
@@ -53,6 +53,8 @@ pub static TARGETS: &[Target] = &[
     mds::LAYOUT,
     mds::NAMES,
     mds_connection::CONNECTION,
+    ldap::MESSAGE,
+    ldap::FILTER,
     login::SERVER,
     login::CLIENT,
     login::RESUME,

@@ -15,6 +15,7 @@ const CRATES: &[(&str, &str)] = &[
     ("protocol/osd", "osd"),
     ("protocol/iscsi", "iscsi"),
     ("protocol/mds", "mds-protocol"),
+    ("protocol/ldap", "ldap"),
     ("security/digest", "digest"),
     ("security/seal", "seal"),
     ("security/login", "login"),

@@ -394,6 +394,22 @@ Example:
         #[command(flatten)]
         options: MdsOptions,
     },
+    /// Ask the LDAP directory of users about somebody as the server would, to try its configuration.
+    #[command(after_help = "\
+Examples:
+  sealstone mds directory erika --config /etc/sealstone/mds.toml
+  sealstone mds directory erika --directory-url ldaps://ldap.example.org --directory-ca-file ca.pem \
+--directory-user-base ou=people,dc=example,dc=org --directory-group-base ou=groups,dc=example,dc=org
+Exit code 4: the directory has nobody of that name who may work here; 3: his account there is closed; 1: it does not answer.")]
+    Directory {
+        /// Name of the user.
+        name: String,
+        /// Configuration file of the server.
+        #[arg(long, env = "SEALSTONE_MDS_CONFIG", value_name = "FILE")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        options: MdsOptions,
+    },
     /// Sign a certificate for a device with the cluster's own authority, which clients may pin once for all devices.
     #[command(after_help = "\
 Example:

@@ -268,6 +268,56 @@ options! {
     /// Let insecure_paper_login be used beyond loopback.
     [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     i_accept_insecure: bool, "SEALSTONE_MDS_I_ACCEPT_INSECURE", "false";
+    /// LDAP server that knows the users and groups of accounts made with `user add --directory`: ldaps://HOST, or
+    /// ldap://HOST, which goes on in TLS (StartTLS) if directory_ca_file is set, and must be this machine otherwise.
+    directory_url: String, "SEALSTONE_MDS_DIRECTORY_URL", "\"ldaps://ldap.example.org\"";
+    /// PEM file of the authority that must have signed the directory's certificate (TLS 1.3).
+    directory_ca_file: PathBuf, "SEALSTONE_MDS_DIRECTORY_CA_FILE", "\"/etc/sealstone/ldap-ca.pem\"";
+    /// Whom to bind as; as nobody without it. It has to read users and groups, and should be able to do nothing else.
+    directory_bind_dn: String, "SEALSTONE_MDS_DIRECTORY_BIND_DN", "\"cn=sealstone,dc=example,dc=org\"";
+    /// Private file (mode 0600) whose first line is the password to bind with.
+    directory_bind_password_file: PathBuf, "SEALSTONE_MDS_DIRECTORY_BIND_PASSWORD_FILE", "\"/etc/sealstone/ldap.pw\"";
+    /// Name of the systemd credential (LoadCredential=) with that password, in the place of the file.
+    directory_bind_credential: String, "SEALSTONE_MDS_DIRECTORY_BIND_CREDENTIAL", "\"sealstone-ldap\"";
+    /// Where users are.
+    directory_user_base: String, "SEALSTONE_MDS_DIRECTORY_USER_BASE", "\"ou=people,dc=example,dc=org\"";
+    /// What an entry must be to be a user that may work here.
+    directory_user_filter: String, "SEALSTONE_MDS_DIRECTORY_USER_FILTER", "\"(objectClass=person)\"";
+    /// The attribute with the user's name; Active Directory's is sAMAccountName.
+    directory_user_attribute: String, "SEALSTONE_MDS_DIRECTORY_USER_ATTRIBUTE", "\"uid\"";
+    /// The attribute by which an entry is known again when its name was given to somebody else; Active Directory's is
+    /// objectGUID.
+    directory_id_attribute: String, "SEALSTONE_MDS_DIRECTORY_ID_ATTRIBUTE", "\"entryUUID\"";
+    /// Where groups are.
+    directory_group_base: String, "SEALSTONE_MDS_DIRECTORY_GROUP_BASE", "\"ou=groups,dc=example,dc=org\"";
+    /// What an entry must be to be a group that counts here.
+    directory_group_filter: String, "SEALSTONE_MDS_DIRECTORY_GROUP_FILTER", "\"(objectClass=*)\"";
+    /// The attribute with the group's name.
+    directory_group_attribute: String, "SEALSTONE_MDS_DIRECTORY_GROUP_ATTRIBUTE", "\"cn\"";
+    /// Attributes of a group with the DNs of its members, with commas between them.
+    directory_member_attributes: String, "SEALSTONE_MDS_DIRECTORY_MEMBER_ATTRIBUTES", "\"member,uniqueMember\"";
+    /// Attributes of a group with the names of its members, with commas between them.
+    directory_member_name_attributes: String, "SEALSTONE_MDS_DIRECTORY_MEMBER_NAME_ATTRIBUTES", "\"memberUid\"";
+    /// Group of the directory whose members are administrators. With this or one of the next three, groups say the role of
+    /// every account of the directory (the first that fits), and who is in none of them may not log in; with none of them
+    /// the role is the one that the account was made with.
+    directory_admin_group: String, "SEALSTONE_MDS_DIRECTORY_ADMIN_GROUP", "\"storage-admins\"";
+    /// Group whose members are operators.
+    directory_operator_group: String, "SEALSTONE_MDS_DIRECTORY_OPERATOR_GROUP", "\"storage-operators\"";
+    /// Group whose members are users.
+    directory_user_group: String, "SEALSTONE_MDS_DIRECTORY_USER_GROUP", "\"storage-users\"";
+    /// Group whose members may read.
+    directory_read_only_group: String, "SEALSTONE_MDS_DIRECTORY_READ_ONLY_GROUP", "\"storage-readers\"";
+    /// Seconds after which the directory is asked again about who is logged in: by then sessions end of whoever is out.
+    directory_age_s_max: NonZeroU64, "SEALSTONE_MDS_DIRECTORY_AGE_S_MAX", "300";
+    /// Seconds for which a session goes on after the directory's last answer if it does not answer any more.
+    directory_grace_s_max: NonZeroU64, "SEALSTONE_MDS_DIRECTORY_GRACE_S_MAX", "3600";
+    /// Seconds that one question to the directory may take, at most 20.
+    directory_timeout_s_max: NonZeroU64, "SEALSTONE_MDS_DIRECTORY_TIMEOUT_S_MAX", "5";
+    /// Ask a directory beyond this machine in plain text. Whoever is on the way reads the password to bind with and says who
+    /// is in which group.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    insecure_directory: bool, "SEALSTONE_MDS_INSECURE_DIRECTORY", "false";
 }
 
 /// The example file of `noun`.

@@ -124,3 +124,35 @@ fn a_service_logs_in_with_its_key_file_and_changes_it_without_a_gap() {
         assert!(!bytes.windows(secret.len()).any(|part| part == secret.as_bytes()), "{log}");
     }
 }
+
+/// Whoever gets at a session file must not get the account with it.
+#[test]
+fn ones_own_password_is_changed_only_by_who_knows_the_old_one() {
+    let system = System::start(0);
+    let cluster = text(&system.cluster()).to_owned();
+    let (old, new) =
+        (private(&system, "old.pw", "the old one\n"), private(&system, "new.pw", "the new one\n"));
+    let guess = private(&system, "guess.pw", "a guess\n");
+    system.run(&["user", "add", "carol", "--password-file", &old]).ok();
+    let login = |password: &str| {
+        other(&system, "carol.toml", &["login", "carol", "--cluster", &cluster, "--password-file", password])
+    };
+    login(&old).ok();
+    let passwd = |proof: &[&str]| {
+        other(&system, "carol.toml", &[&["user", "passwd", "--password-file", &new][..], proof].concat())
+    };
+    passwd(&[]).fails(2).says(&["--password-file"]);
+    passwd(&["--old-password-file", &guess]).fails(3).says(&["the old password or key is another one"]);
+    passwd(&["--old-password-file", &new]).fails(3);
+    passwd(&["--old-password-file", &old]).ok();
+    other(&system, "carol.toml", &["whoami"]).ok();
+    login(&old).fails(3);
+    login(&new).ok();
+    // An administrator's own is no exception; somebody else's he sets without it.
+    let admin =
+        |flags: &[&str]| system.run(&[&["user", "passwd", "--password-file", &new][..], flags].concat());
+    admin(&["admin", "--old-password-file", &guess]).fails(3);
+    admin(&["carol"]).ok();
+    admin(&["carol", "--old-password-file", &old]).fails(2);
+    admin(&["--old-password-file", text(&system.path("mds").join("admin-secret"))]).ok();
+}

@@ -13,6 +13,7 @@ pub(crate) const PURE_CRATES: &[&str] = &[
     "sealstone-osd",
     "sealstone-iscsi",
     "sealstone-mds-protocol",
+    "sealstone-ldap",
     "sealstone-digest",
     "sealstone-seal",
     "sealstone-login",

@@ -60,6 +60,9 @@ pub enum ClientError {
     /// Wrong name or password.
     #[error("wrong user name or password")]
     LoginRefused,
+    /// What was to be proven before a change is not the password or key in use.
+    #[error("the old password or key is another one")]
+    InUseRefused,
     /// The code is not the account's, was used, or has expired.
     #[error("wrong, used or expired enrolment code")]
     EnrolmentRefused,
@@ -138,6 +141,7 @@ impl ClientError {
             Self::SessionOver
             | Self::LoginRefused
             | Self::CookieRefused
+            | Self::InUseRefused
             | Self::EnrolmentRefused
             | Self::WrongCertificate(_) => 3,
             _ => 1,

@@ -8,7 +8,7 @@ use sealstone_initiator::{Environment, SystemEnvironment};
 use sealstone_login::paper::PassphraseKey;
 use sealstone_mds_protocol::login::{SUITE_SERVICE_A, SUITE_SERVICE_B, SUITE_STANDARD};
 use sealstone_mds_protocol::{
-    Group, GroupName, Holder, PAGE_MAX, Request, Response, Role, Secret, Stat, User,
+    AccountKind, Group, GroupName, Holder, PAGE_MAX, Request, Response, Role, Secret, Stat, User,
 };
 use zeroize::Zeroizing;
 
@@ -25,6 +25,10 @@ fn done(answer: Response) -> Result<(), ClientError> {
         Response::Done {} => Ok(()),
         _ => Err(OTHER_ANSWER),
     }
+}
+
+const fn other_suite(suite: u16) -> u16 {
+    if suite == SUITE_SERVICE_A { SUITE_SERVICE_B } else { SUITE_SERVICE_A }
 }
 
 pub(crate) fn group_name(name: &str) -> Result<GroupName, ClientError> {
@@ -46,16 +50,26 @@ impl Client {
     /// # Errors
     /// `Refused` with `Exists` or `Denied` among others.
     pub async fn add_user(&self, name: &str, password: &[u8], role: Role) -> Result<(), ClientError> {
-        self.core.metadata.register(&user_name(name)?, SUITE_STANDARD, password, role, false).await
+        self.core.metadata.register(&user_name(name)?, SUITE_STANDARD, password, role, false, None).await
     }
 
-    /// Changes the password of an account: one's own, or anybody's for administrators. Ends the account's sessions but
-    /// this one. Runs Argon2id.
+    /// Changes the password of somebody else's account (administrators) and ends its sessions. Runs Argon2id.
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
     pub async fn set_password(&self, name: &str, password: &[u8]) -> Result<(), ClientError> {
-        self.core.metadata.register(&user_name(name)?, SUITE_STANDARD, password, Role::User, true).await
+        self.core.metadata.register(&user_name(name)?, SUITE_STANDARD, password, Role::User, true, None).await
+    }
+
+    /// Changes one's own password, which `old` is now: whoever has a session alone does not. Ends the account's sessions but
+    /// this one. Runs Argon2id twice.
+    ///
+    /// # Errors
+    /// `InUseRefused` if it is another one; `Refused` with `Busy` after too many wrong ones, or `Invalid` for a service.
+    pub async fn change_password(&self, old: &[u8], password: &[u8]) -> Result<(), ClientError> {
+        let (metadata, in_use) = (&self.core.metadata, Some((SUITE_STANDARD, old)));
+        let user = metadata.ticket().user.clone();
+        metadata.register(&user, SUITE_STANDARD, password, Role::User, true, in_use).await
     }
 
     /// Adds a program's account, which logs in with a key file (administrators). Returns the key: it is nowhere else.
@@ -64,19 +78,29 @@ impl Client {
     /// `Refused` with `Exists` or `Denied` among others.
     pub async fn add_service(&self, name: &str, role: Role) -> Result<ServiceKey, ClientError> {
         let key = ServiceKey::generate(user_name(name)?, SUITE_SERVICE_A, &SystemEnvironment);
-        self.core.metadata.register(&key.user, key.suite, key.secret(), role, false).await?;
+        self.core.metadata.register(&key.user, key.suite, key.secret(), role, false, None).await?;
         Ok(key)
     }
 
-    /// Gives a service a second key beside the one of `suite`: by administrators, or by itself. The old one is good
-    /// until [`Client::retire_key`].
+    /// Gives a service a second key beside the one of `suite` (administrators). The old one is good until
+    /// [`Client::retire_key`].
     ///
     /// # Errors
     /// `Refused` with `NotFound`, `Denied` or `Invalid` among others.
     pub async fn rotate_key(&self, name: &str, suite: u16) -> Result<ServiceKey, ClientError> {
-        let next = if suite == SUITE_SERVICE_A { SUITE_SERVICE_B } else { SUITE_SERVICE_A };
-        let key = ServiceKey::generate(user_name(name)?, next, &SystemEnvironment);
-        self.core.metadata.register(&key.user, key.suite, key.secret(), Role::User, true).await?;
+        let key = ServiceKey::generate(user_name(name)?, other_suite(suite), &SystemEnvironment);
+        self.core.metadata.register(&key.user, key.suite, key.secret(), Role::User, true, None).await?;
+        Ok(key)
+    }
+
+    /// The same by the service itself, which proves that it has the key in use.
+    ///
+    /// # Errors
+    /// As [`Client::rotate_key`]; `InUseRefused` if the service has another key.
+    pub async fn rotate_own_key(&self, in_use: &ServiceKey) -> Result<ServiceKey, ClientError> {
+        let key = ServiceKey::generate(in_use.user.clone(), other_suite(in_use.suite), &SystemEnvironment);
+        let (metadata, in_use) = (&self.core.metadata, Some((in_use.suite, in_use.secret())));
+        metadata.register(&key.user, key.suite, key.secret(), Role::User, true, in_use).await?;
         Ok(key)
     }
 
@@ -138,18 +162,20 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         done(self.core.metadata.call(Request::UserSetPaperKey { name, key }).await?)
     }
 
-    /// Makes an enrolment code (administrators): for a new account, or with `replace` for an existing one.
+    /// Makes an enrolment code (administrators): for a new account, a person's or a directory's, or with `replace` for an
+    /// existing one, which keeps its kind and role.
     ///
     /// # Errors
     /// `Refused` with `Exists`, `NotFound`, `Limit` or `Denied` among others.
     pub async fn invite(
         &self,
         name: &str,
+        kind: AccountKind,
         role: Role,
         lifetime_s: u32,
         replace: bool,
     ) -> Result<EnrolmentCode, ClientError> {
-        let request = Request::UserInvite { name: user_name(name)?, role, lifetime_s, replace };
+        let request = Request::UserInvite { name: user_name(name)?, kind, role, lifetime_s, replace };
         match self.core.metadata.call(request).await? {
             Response::Invitation { code, expires_ms } => Ok(EnrolmentCode { code, expires_ms }),
             _ => Err(OTHER_ANSWER),

@@ -50,8 +50,8 @@ fn world() -> &'static World {
         let (request, started) = sealstone_login::start_registration(&mut rng, &user(USER), b"her own")
             .expect("a proper password");
         let ask = |request, rng: &mut StdRng| mds.handle(Some(&admin.0), request, NOW_MS, rng);
-        let begin = Request::UserRegisterStart { name: user(USER), request };
-        let Response::UserRegisterStart { response } = ask(begin, &mut rng) else {
+        let begin = Request::UserRegisterStart { name: user(USER), request, proof: None };
+        let Response::UserRegisterStart { response, .. } = ask(begin, &mut rng) else {
             panic!("an administrator may register")
         };
         let record = started.finish(&mut rng, SUITE_LIGHT, &response).expect("the server's answer");
@@ -61,6 +61,7 @@ fn world() -> &'static World {
             suite: SUITE_LIGHT,
             role: Role::User,
             replace: false,
+            proof: None,
         };
         assert_eq!(ask(end, &mut rng), Response::Done {});
         let own = log_in(&mds, &CHANNEL, USER, b"her own", SUITE_LIGHT, &mut rng);

@@ -9,6 +9,7 @@ pub(crate) mod device;
 pub(crate) mod initiator;
 pub(crate) mod iscsi;
 pub(crate) mod iscsi_login;
+pub(crate) mod ldap;
 pub(crate) mod login;
 pub(crate) mod mds;
 pub(crate) mod mds_connection;

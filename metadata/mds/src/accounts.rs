@@ -2,8 +2,9 @@
 //!
 //! Does: registration by administrators and by code, change of one's own password, keys of services, roles, enabling,
 //! removal. Does not: see a password or a key.
-//! Contract: the last administrator who can log in can be neither removed, disabled nor given another role. A password
-//! account never has a credential of a suite for key files, whose secrets are not stretched, nor the other way round.
+//! Contract: the last administrator who can log in without a directory can be neither removed, disabled nor given another
+//! role. A password account never has a credential of a suite for key files, whose secrets are not stretched, nor the other
+//! way round. Whoever changes what his own account logs in with has proven what it logs in with now.
 
 use sealstone_login::{AccountRecord, code_digest, code_matches, new_code};
 use sealstone_mds_protocol::login::{SessionId, is_service_suite};
@@ -32,10 +33,25 @@ pub(crate) struct Registration {
     pub(crate) suite: u16,
     pub(crate) role: Role,
     pub(crate) replace: bool,
+    /// For one's own account: what was proven to be known.
+    pub(crate) proven: Option<AccountCredential>,
 }
 
-const fn kind_of(suite: u16) -> AccountKind {
-    if is_service_suite(suite) { AccountKind::Service } else { AccountKind::Password }
+/// Whom a code is for.
+pub(crate) struct Invited {
+    /// Of a new account.
+    pub(crate) kind: AccountKind,
+    /// Of a new account.
+    pub(crate) role: Role,
+    /// An account that exists.
+    pub(crate) replace: bool,
+    /// The entry that a directory has for it.
+    pub(crate) entry: Option<[u8; 32]>,
+}
+
+/// Does a credential of this suite belong to an account of this kind?
+const fn fits(kind: AccountKind, suite: u16) -> bool {
+    matches!(kind, AccountKind::Service) == is_service_suite(suite)
 }
 
 /// May `who` register a password or key for `name`?
@@ -56,17 +72,24 @@ pub(crate) fn register(
     let credential = AccountCredential { suite: new.suite, record: new.record };
     if !new.replace {
         who.needs_admin()?;
-        add(tx, &new.name, kind_of(new.suite), new.role, now_ms)?;
+        let service = is_service_suite(new.suite);
+        let kind = if service { AccountKind::Service } else { AccountKind::Password };
+        add(tx, &new.name, kind, new.role, now_ms)?;
         let account: Account = existing(tx, &new.name)?;
         save(tx, &key, &Account { credentials: vec![credential], ..account })?;
         return Ok(Vec::new());
     }
     let mut account = existing(tx, &new.name)?;
-    if account.kind != kind_of(new.suite) {
+    if !fits(account.kind, new.suite) {
         return Err(MdsError::refused(ErrorCode::Invalid, "login suite of another kind of account"));
     }
+    // Whoever took a session over must not take the account over with it, an administrator's no more than a user's.
+    let proves = |proven: &AccountCredential| account.credential(proven.suite) == Some(proven);
+    if new.name == who.user && !new.proven.as_ref().is_some_and(proves) {
+        return Err(MdsError::refused(ErrorCode::Denied, "the password or key in use must be proven"));
+    }
     match account.kind {
-        AccountKind::Password => account.credentials.clear(),
+        AccountKind::Password | AccountKind::Directory => account.credentials.clear(),
         AccountKind::Service => account.credentials.retain(|old| old.suite != new.suite),
     }
     account.credentials.push(credential);
@@ -95,8 +118,15 @@ fn add(tx: &mut dyn Transaction, name: &UserName, kind: AccountKind, role: Role,
         return Err(MdsError::refused(ErrorCode::Limit, "accounts"));
     }
     count(tx, counter::USERS, 1)?;
-    let account =
-        Account { kind, role, enabled: true, created_ms: now_ms, credentials: Vec::new(), invitation: None };
+    let account = Account {
+        kind,
+        role,
+        enabled: true,
+        created_ms: now_ms,
+        credentials: Vec::new(),
+        invitation: None,
+        entry: None,
+    };
     Ok(save(tx, &keys::user(name), &account)?)
 }
 
@@ -109,7 +139,7 @@ pub(crate) fn existing_enabled<S: Snapshot + ?Sized>(view: &S, name: &UserName) 
 impl Account {
     /// What it logs in with by this suite.
     pub(crate) fn credential(&self, suite: u16) -> Option<&AccountCredential> {
-        self.credentials.iter().find(|one| one.suite == suite && kind_of(suite) == self.kind)
+        self.credentials.iter().find(|one| one.suite == suite && fits(self.kind, suite))
     }
 }
 
@@ -177,27 +207,27 @@ pub(crate) fn retire_key(tx: &mut dyn Transaction, name: &UserName, suite: u16) 
     sessions::end_where(tx, name, |_, session| session.suite == suite)
 }
 
-/// Makes a code for a new account, or for an existing one in the place of its password. Returns the code; what is
-/// stored does not tell it.
+/// Makes a code for a new account, or for an existing one in the place of its password. Returns the code, which what is
+/// stored does not tell, its end, and the sessions that ended.
 pub(crate) fn invite(
     tx: &mut dyn Transaction,
     name: &UserName,
-    (role, replace): (Role, bool),
+    invited: &Invited,
     lifetime_s: u32,
     now_ms: u64,
     mut rng: &mut dyn Entropy,
-) -> Result<(zeroize::Zeroizing<Vec<u8>>, u64)> {
+) -> Result<(zeroize::Zeroizing<Vec<u8>>, u64, Vec<SessionId>)> {
     if lifetime_s == 0 {
         return Err(MdsError::refused(ErrorCode::Invalid, "life of the code"));
     }
     if lifetime_s > CODE_LIFETIME_MAX_S {
         return Err(MdsError::refused(ErrorCode::Limit, "life of the code"));
     }
-    if !replace {
-        add(tx, name, AccountKind::Password, role, now_ms)?;
+    if !invited.replace {
+        add(tx, name, invited.kind, invited.role, now_ms)?;
     }
-    let account = existing(tx, name)?;
-    if account.kind != AccountKind::Password {
+    let mut account = existing(tx, name)?;
+    if account.kind == AccountKind::Service {
         return Err(MdsError::refused(ErrorCode::Invalid, "the account has keys, not a password"));
     }
     if !account.enabled {
@@ -206,8 +236,16 @@ pub(crate) fn invite(
     let code = new_code(&mut rng);
     let expires_ms = now_ms.saturating_add(u64::from(lifetime_s) * 1000);
     let invitation = Some(Invitation { digest: code_digest(name, &*code), expires_ms });
-    save(tx, &keys::user(name), &Account { invitation, ..account })?;
-    Ok((zeroize::Zeroizing::new(code.to_vec()), expires_ms))
+    account.invitation = invitation;
+    let mut over = Vec::new();
+    if account.kind == AccountKind::Directory && account.entry != invited.entry {
+        // The code is for whoever the directory has under that name now: what his predecessor knew is worth nothing.
+        account.entry = invited.entry;
+        account.credentials.clear();
+        over = sessions::end_where(tx, name, |_, _| true)?;
+    }
+    save(tx, &keys::user(name), &account)?;
+    Ok((zeroize::Zeroizing::new(code.to_vec()), expires_ms, over))
 }
 
 /// The account that this code is good for now; `None` whatever is wrong with it.
@@ -242,7 +280,7 @@ pub(crate) fn enrol(
 
 /// Is `record` fit for a person's password?
 pub(crate) fn is_password_record(suite: u16, record: &[u8; 192]) -> bool {
-    kind_of(suite) == AccountKind::Password && check_record(suite, record).is_ok()
+    fits(AccountKind::Password, suite) && check_record(suite, record).is_ok()
 }
 
 /// If `leaving` administers and can log in, somebody else must.
@@ -257,7 +295,10 @@ fn need_another_admin(tx: &dyn Transaction, leaving: &UserName, account: &Accoun
         let page = tx.scan(&from, &until, SCAN_PAGE)?;
         for (key, value) in &page {
             let other: Account = decode(value)?;
-            let administers = other.role == Role::Admin && other.enabled && !other.credentials.is_empty();
+            // Not one whom the directory could keep out by being silent.
+            let here = other.kind != AccountKind::Directory;
+            let administers =
+                here && other.role == Role::Admin && other.enabled && !other.credentials.is_empty();
             if *key != leaving && administers {
                 return Ok(());
             }

@@ -3,6 +3,7 @@
 use sealstone_crypto::dh::Group;
 use sealstone_mds_protocol::{FILE_PARTITION, FILE_PARTITIONS_MAX, Method};
 
+use crate::directory::DirectoryRoles;
 use crate::placement::WIDTH_DEFAULT;
 
 /// Longest life of a grant, milliseconds.
@@ -25,6 +26,12 @@ pub struct Config {
     pub session_idle_ms: u64,
     /// A challenge must be answered within this, milliseconds.
     pub challenge_ms: u64,
+    /// A directory is asked again for a user whose answer is older than this, milliseconds.
+    pub directory_age_ms: u64,
+    /// While it does not answer, a session goes on for so long after its last answer, milliseconds.
+    pub directory_grace_ms: u64,
+    /// Which of its groups have which role.
+    pub directory_roles: DirectoryRoles,
     /// Challenges that nobody has answered yet; from then on a login must come with a cookie.
     pub half_open_max: usize,
     /// Logins that wait for their turn; from then on too.
@@ -61,6 +68,9 @@ impl Default for Config {
             session_ttl_ms: 12 * 3_600_000,
             session_idle_ms: 30 * 60_000,
             challenge_ms: 10_000,
+            directory_age_ms: 300_000,
+            directory_grace_ms: 3_600_000,
+            directory_roles: DirectoryRoles::default(),
             half_open_max: 256,
             login_queue_max: 64,
             retry_ms: 500,

@@ -21,6 +21,12 @@ pub struct Counters {
     pub cookies: AtomicU64,
     /// Accounts whose users chose their password with a code.
     pub enrolled: AtomicU64,
+    /// Questions to the directory.
+    pub directory_questions: AtomicU64,
+    /// Of them, those without an answer.
+    pub directory_silent: AtomicU64,
+    /// Sessions that ended because of what the directory said, or because it said nothing for too long.
+    pub directory_ended: AtomicU64,
     /// Frames that broke the protocol.
     pub violations: AtomicU64,
     /// Grants given out.
@@ -45,6 +51,9 @@ impl Default for Counters {
             login_limited: AtomicU64::default(),
             cookies: AtomicU64::default(),
             enrolled: AtomicU64::default(),
+            directory_questions: AtomicU64::default(),
+            directory_silent: AtomicU64::default(),
+            directory_ended: AtomicU64::default(),
             violations: AtomicU64::default(),
             grants: AtomicU64::default(),
             reaped: AtomicU64::default(),
@@ -97,6 +106,13 @@ impl Counters {
             ("logins_limited", "Logins put off because of too many attempts.", &self.login_limited),
             ("login_cookies", "Logins that were asked to come again with a cookie.", &self.cookies),
             ("enrolments", "Passwords chosen with an enrolment code.", &self.enrolled),
+            ("directory_questions", "Questions to the directory of users.", &self.directory_questions),
+            ("directory_silent", "Questions that the directory did not answer.", &self.directory_silent),
+            (
+                "directory_sessions_ended",
+                "Sessions that ended by the directory's word, or by its silence.",
+                &self.directory_ended,
+            ),
             ("protocol_violations", "Connections closed for a protocol violation.", &self.violations),
             ("grants", "Credentials given for objects.", &self.grants),
             ("objects_reaped", "Objects of removed files that are gone from their devices.", &self.reaped),

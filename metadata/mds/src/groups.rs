@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use sealstone_mds_protocol::{ErrorCode, Group, GroupName, PAGE_MAX, UserName};
+use sealstone_mds_protocol::{AccountKind, ErrorCode, Group, GroupName, PAGE_MAX, UserName};
 
 use crate::error::{MdsError, Result};
 use crate::keys;
@@ -53,8 +53,12 @@ pub(crate) fn remove(tx: &mut dyn Transaction, group: &GroupName) -> Result<()> 
 /// Makes an account a member; content if it is one.
 pub(crate) fn add_member(tx: &mut dyn Transaction, group: &GroupName, user: &UserName) -> Result<()> {
     need(tx, group)?;
-    if load::<Account, _>(tx, &keys::user(user))?.is_none() {
-        return Err(MdsError::refused(ErrorCode::NotFound, user.as_str()));
+    match load::<Account, _>(tx, &keys::user(user))?.map(|account| account.kind) {
+        None => return Err(MdsError::refused(ErrorCode::NotFound, user.as_str())),
+        Some(AccountKind::Directory) => {
+            return Err(MdsError::refused(ErrorCode::Invalid, "the directory says this account's groups"));
+        }
+        Some(AccountKind::Password | AccountKind::Service) => {}
     }
     if tx.get(&keys::group_of(user, group))?.is_some() {
         return Ok(());

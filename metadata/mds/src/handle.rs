@@ -161,7 +161,8 @@ impl Mds {
                 Ok(Response::Stat { stat })
             }
             Request::SetOwner { path, owner, group } => {
-                let new = NewOwner { owner, group };
+                // Groups of the directory are not listed here: an administrator names them on his own word.
+                let new = NewOwner { owner, group, any_group: self.has_directory() };
                 let stat = self.update(|tx| namespace::set_owner(tx, who, &path, &new, now_ms))?;
                 Ok(Response::Stat { stat })
             }

@@ -13,17 +13,18 @@ use sealstone_mds_protocol::login::{
     LoginChallenge, LoginError, LoginErrorCode, LoginFinish, LoginOk, LoginStart, RegisterResponse,
     RegisterStart, RegisterUpload, Resume, Retry, SessionId,
 };
-use sealstone_mds_protocol::{ErrorCode, MessageType, Role, Text, UserName};
+use sealstone_mds_protocol::{AccountKind, ErrorCode, MessageType, Role, Text, UserName};
 
 use crate::access::Principal;
 use crate::accounts;
 use crate::audit::AuditRecord;
 use crate::counters::add;
+use crate::directory::Verdict;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::groups;
 use crate::limiter::Source;
-use crate::records::{AccountCredential, SUITE_PAPER, SessionRecord};
+use crate::records::{Account, AccountCredential, DirectoryGroups, SUITE_PAPER, SessionRecord};
 use crate::server::Mds;
 use crate::sessions::{self, Sessions};
 use crate::violation::{Violation, Where};
@@ -169,20 +170,28 @@ impl Mds {
             .and_then(|view| accounts::existing_enabled(&*view, &user))
             .map_err(store_failed)?
             .ok_or_else(refused)?;
-        let terms = SessionTerms { session, expires_ms, idle_s, roles: roles(account.role) };
+        // Asked only now, so that who cannot prove a password causes no questions.
+        let (role, directory) = match account.kind {
+            AccountKind::Directory => self.by_directory(source, &user, &account, now_ms)?,
+            AccountKind::Password | AccountKind::Service => (account.role, None),
+        };
+        let terms = SessionTerms { session, expires_ms, idle_s, roles: roles(role) };
         let (ok, keys) = proven.open(terms);
         let record = SessionRecord {
             user: user.clone(),
-            role: account.role,
+            role,
             suite: credential.suite,
             expires_ms,
             last_used_ms: now_ms,
             keys: *keys.to_bytes(),
+            directory,
         };
         let over = self
             .update(|tx| {
                 let still = accounts::existing_enabled(tx, &user)?.filter(|still| {
-                    still.role == account.role && still.credential(credential.suite) == Some(&*credential)
+                    still.role == account.role
+                        && still.entry == account.entry
+                        && still.credential(credential.suite) == Some(&*credential)
                 });
                 if still.is_none() {
                     return Ok(None);
@@ -205,6 +214,23 @@ impl Mds {
         Ok(ok)
     }
 
+    /// What the directory says of somebody who has proven his password.
+    fn by_directory(
+        &self,
+        source: Source,
+        user: &UserName,
+        account: &Account,
+        now_ms: u64,
+    ) -> std::result::Result<(Role, Option<DirectoryGroups>), LoginError> {
+        let (verdict, code) = match self.verdict(user, account, now_ms) {
+            Verdict::In(role, said) => return Ok((role, Some(said))),
+            Verdict::Out(why) => (why, LoginErrorCode::Refused),
+            Verdict::Silent => ("no directory", LoginErrorCode::Directory),
+        };
+        self.login_failed(source, user, verdict, now_ms);
+        Err(error(code))
+    }
+
     /// RESUME: takes a session up on another connection.
     pub(crate) fn resume(
         &self,
@@ -220,7 +246,7 @@ impl Mds {
             .map_err(store_failed)?
             // The paper's profile has its own way to go on, and keys of its own.
             .filter(|(record, _)| record.suite != SUITE_PAPER);
-        let Some((record, keys)) = found else {
+        let Some((mut record, keys)) = found else {
             add(&self.counters.login_refused, 1);
             self.audit_login(source, "resume", None, Some(&message.session), "no-session", now_ms);
             return Err(expired);
@@ -229,6 +255,17 @@ impl Mds {
             // The same answer as for no session: a session id alone tells nothing.
             add(&self.counters.login_refused, 1);
             self.audit_login(source, "resume", Some(&record.user), Some(&message.session), "refused", now_ms);
+            return Err(expired);
+        }
+        if !self.may_take_up(&message.session, &mut record, now_ms).map_err(store_failed)? {
+            self.audit_login(
+                source,
+                "resume",
+                Some(&record.user),
+                Some(&message.session),
+                "directory",
+                now_ms,
+            );
             return Err(expired);
         }
         let mut ok = LoginOk {
@@ -372,11 +409,16 @@ impl Mds {
         // Read before the groups: a change in between makes the next request read them again.
         let generation = self.groups_generation.load(Ordering::Acquire);
         let found = self.sessions.check(session, self.config.session_idle_ms, now_ms)?;
+        let silent_ms = found.asked_ms.map_or(0, |asked_ms| now_ms.saturating_sub(asked_ms));
+        if silent_ms > self.config.directory_grace_ms {
+            self.out_of_grace(&found.who.user, session, now_ms)?;
+            return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
+        }
         if found.stale {
             self.update(|tx| sessions::touch(tx, session, now_ms))?;
         }
         let mut who = found.who;
-        if found.groups_of != generation {
+        if found.asked_ms.is_none() && found.groups_of != generation {
             who.groups = groups::of(&*self.store.snapshot()?, &who.user)?;
             self.sessions.set_groups(session, who.groups.clone(), generation);
         }

@@ -231,6 +231,7 @@ impl Mds {
             expires_ms,
             last_used_ms: now_ms,
             keys: resume,
+            directory: None,
         };
         // What the login was decided on is read again: the account may have been disabled, or its key changed, while
         // the proof was on its way.

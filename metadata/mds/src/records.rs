@@ -128,6 +128,8 @@ record! {
         pub credentials: Vec<AccountCredential>,
         /// The code to enrol with.
         pub invitation: Option<Invitation>,
+        /// Of a directory's account: the digest of the lasting name of the entry that it was made for.
+        pub entry: Option<[u8; 32]>,
     }
 }
 
@@ -144,12 +146,23 @@ record! {
 pub(crate) const SUITE_PAPER: u16 = 0;
 
 record! {
+    /// What a directory said of a user.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct DirectoryGroups {
+        /// His groups.
+        pub groups: Vec<GroupName>,
+        /// When it was asked.
+        pub asked_ms: u64,
+    }
+}
+
+record! {
     /// A session, so that a restart of the server logs nobody out.
     #[derive(Clone, PartialEq, Eq)]
     pub struct SessionRecord {
         /// Whose.
         pub user: UserName,
-        /// As the account was at login; another one ends its sessions.
+        /// As the account or the directory had it at login; another one ends its sessions.
         pub role: Role,
         /// Suite of the password or key that it was opened with, or [`SUITE_PAPER`].
         pub suite: u16,
@@ -159,6 +172,8 @@ record! {
         pub last_used_ms: u64,
         /// What a client takes it up with; in the paper's profile random bytes that nobody has.
         pub keys: [u8; 32],
+        /// What a directory said of the user; none if none is asked about him.
+        pub directory: Option<DirectoryGroups>,
     }
 }
 

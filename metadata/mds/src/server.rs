@@ -3,8 +3,8 @@
 //! Does: hold what all requests share, run transactions, the housekeeping that the shell calls. Does not: decide a
 //! request; `handle` does.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use sealstone_login::{CookieJar, ServerId, ServerKeys, start_registration};
@@ -19,6 +19,7 @@ use crate::audit::{AuditSink, NoAudit};
 use crate::config::Config;
 use crate::counters::{Counters, add};
 use crate::devices::{self, DeviceAddress, DeviceTable, Purpose};
+use crate::directory::Directory;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::holdings::{HoldingTable, Holdings};
@@ -32,7 +33,7 @@ use crate::sessions::{self, Sessions};
 use crate::store::{MetaError, MetaStore, Transaction};
 
 /// Version of the layout of the store.
-pub(crate) const STORE_VERSION: u64 = 3;
+pub(crate) const STORE_VERSION: u64 = 4;
 /// Times a transaction is run again after a conflict.
 const CONFLICTS_MAX: usize = 8;
 /// Creates expired in one transaction at most.
@@ -102,6 +103,7 @@ pub struct Mds {
     pub(crate) half_open: Arc<AtomicUsize>,
     logins_waiting: AtomicUsize,
     pub(crate) key_turn: Mutex<Exchanges>,
+    pub(crate) directory: OnceLock<Arc<dyn Directory>>,
 }
 
 /// A login that waits for its turn in the shell.
@@ -141,6 +143,7 @@ impl Mds {
             created_ms: now_ms,
             credentials: vec![AccountCredential { suite: SUITE_STANDARD, record }],
             invitation: None,
+            entry: None,
         };
         let object_base = u64::from(u32::from_be_bytes(random(rng)) >> 1 | 1) << 32;
 
@@ -223,6 +226,7 @@ impl Mds {
             half_open: Arc::default(),
             logins_waiting: AtomicUsize::new(0),
             key_turn: Mutex::default(),
+            directory: OnceLock::new(),
         })
     }
 

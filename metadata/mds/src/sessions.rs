@@ -4,7 +4,7 @@
 //! Contract: a session that ended is found by nobody, on any connection.
 //! Truth: docs/design/security.md 2.4; docs/standards/mds.md §4.5.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -15,7 +15,10 @@ use sealstone_mds_protocol::{ErrorCode, GroupName, UserName};
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::records::{SessionKey, SessionRecord, count, counter, decode, figure, load, save};
+use crate::records::{
+    DirectoryGroups, SessionKey, SessionRecord, count, counter, decode, figure, load, save,
+};
+use crate::reproof::Reproof;
 use crate::store::{MetaStore, Transaction};
 
 /// A session in use is written to the store at most this often, milliseconds.
@@ -31,13 +34,17 @@ struct Live {
     record: SessionRecord,
     last_used_ms: u64,
     grants: u32,
-    /// The user's groups, as of this generation of all groups; none were read yet if it is 0.
+    /// The user's groups, as of this generation of all groups; none were read yet if it is 0. If a directory is asked
+    /// about the user, they are what it said.
     groups: (Arc<[GroupName]>, u64),
+    reproof: Option<Box<Reproof>>,
 }
 
 impl Live {
     fn new(record: SessionRecord, last_used_ms: u64) -> Self {
-        Self { record, last_used_ms, grants: 0, groups: (Arc::default(), 0) }
+        let said = record.directory.as_ref();
+        let groups = said.map_or_else(Arc::default, |said| said.groups.as_slice().into());
+        Self { record, last_used_ms, grants: 0, groups: (groups, 0), reproof: None }
     }
 }
 
@@ -48,6 +55,8 @@ pub(crate) struct Checked {
     pub(crate) stale: bool,
     /// Generation that the groups of `who` are of.
     pub(crate) groups_of: u64,
+    /// When a directory was last asked about the user; none if none is.
+    pub(crate) asked_ms: Option<u64>,
 }
 
 /// Sessions in use; the others are in the store only.
@@ -132,7 +141,46 @@ impl Sessions {
         }
         let (groups, groups_of) = live.groups.clone();
         let who = Principal { user: live.record.user.clone(), role: live.record.role, groups, session: *id };
-        Ok(Checked { who, stale, groups_of })
+        let asked_ms = live.record.directory.as_ref().map(|said| said.asked_ms);
+        Ok(Checked { who, stale, groups_of, asked_ms })
+    }
+
+    /// Users of live sessions about whom a directory was last asked before this time, the longest ago first.
+    pub(crate) fn directory_due(&self, before_ms: u64, limit: usize) -> Vec<UserName> {
+        let table = self.0.lock();
+        let asked = |live: &Live| live.record.directory.as_ref().map(|said| said.asked_ms);
+        let mut due: Vec<(u64, &UserName)> = table
+            .values()
+            .filter_map(|live| Some((asked(live)?, &live.record.user)))
+            .filter(|(asked_ms, _)| *asked_ms < before_ms)
+            .collect();
+        due.sort_unstable();
+        let mut seen = HashSet::new();
+        due.into_iter()
+            .filter(|(_, user)| seen.insert(*user))
+            .map(|(_, user)| user.clone())
+            .take(limit)
+            .collect()
+    }
+
+    /// A directory was asked again.
+    pub(crate) fn set_directory(&self, user: &UserName, said: &DirectoryGroups) {
+        for live in self.0.lock().values_mut().filter(|live| live.record.user == *user) {
+            if let Some(before) = &mut live.record.directory {
+                before.clone_from(said);
+                live.groups = (said.groups.as_slice().into(), 0);
+            }
+        }
+    }
+
+    /// A proof was begun; one that was begun before and not ended is forgotten, and returned.
+    pub(crate) fn set_reproof(&self, id: &SessionId, reproof: Reproof) -> Option<Box<Reproof>> {
+        self.0.lock().get_mut(id)?.reproof.replace(Box::new(reproof))
+    }
+
+    /// The proof that was begun, to be ended now or never.
+    pub(crate) fn take_reproof(&self, id: &SessionId) -> Option<Box<Reproof>> {
+        self.0.lock().get_mut(id)?.reproof.take()
     }
 
     /// Absolute end of a session.
@@ -233,6 +281,23 @@ pub(crate) fn forget_all(tx: &mut dyn Transaction) -> Result<()> {
         }
     }
     Ok(save(tx, &keys::meta(counter::SESSIONS), &0u64)?)
+}
+
+/// A directory was asked again: its word is in the store too, for after a restart.
+pub(crate) fn store_directory(
+    tx: &mut dyn Transaction,
+    user: &UserName,
+    said: &DirectoryGroups,
+) -> Result<()> {
+    for id in of_user(tx, user)? {
+        if let Some(mut record) = load::<SessionRecord, _>(tx, &keys::session(&id))?
+            && let Some(before) = &mut record.directory
+        {
+            before.clone_from(said);
+            save(tx, &keys::session(&id), &record)?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes the time of use.

@@ -3,6 +3,7 @@
 mod accounts;
 mod attacks;
 mod crash;
+mod directory;
 mod enrolment;
 mod files;
 mod groups;

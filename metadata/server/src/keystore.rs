@@ -243,7 +243,9 @@ pub(crate) fn seal_content(
             let header = header(STRETCH_NEW);
             (header, stretch(&folder.join(KEYSTORE_FILE), &header, passphrase)?)
         }
-        Protection::Credential(name) => (header(Kind::Credential), of_credential(&read_credential(name)?)?),
+        Protection::Credential(name) => {
+            (header(Kind::Credential), of_credential(&systemd_credential(name)?)?)
+        }
     };
     Ok(vault::seal_as(&header, &secret, content, &mut |into: &mut [u8]| rng.fill_bytes(into)))
 }
@@ -264,13 +266,13 @@ pub(crate) fn secret_for(
         }
         Kind::Credential => {
             let name = unlock.credential().to_owned();
-            let secret = of_credential(&read_credential(&name)?)?;
+            let secret = of_credential(&systemd_credential(&name)?)?;
             Ok((secret, KeystoreError::WrongCredential { keystore, name }))
         }
         Kind::Passphrase { .. } => {
             let passphrase = match &unlock.passphrase {
                 Some(passphrase) => passphrase.clone(),
-                None => match read_credential(unlock.credential()) {
+                None => match systemd_credential(unlock.credential()) {
                     Err(KeystoreError::NoCredential(_)) => {
                         return Err(KeystoreError::NeedsPassphrase(keystore));
                     }
@@ -337,7 +339,11 @@ fn of_credential(content: &[u8]) -> Result<Zeroizing<[u8; SECRET_LEN]>, Keystore
     Ok(secret)
 }
 
-fn read_credential(name: &str) -> Result<Zeroizing<Vec<u8>>, KeystoreError> {
+/// What systemd gave the service under this name (`LoadCredential=`), without a line end.
+///
+/// # Errors
+/// `CredentialName`, `NoCredential`, `File`.
+pub fn systemd_credential(name: &str) -> Result<Zeroizing<Vec<u8>>, KeystoreError> {
     let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
     if !plain {
         return Err(KeystoreError::CredentialName(name.to_owned()));
@@ -414,7 +420,7 @@ mod tests {
         assert!(matches!(secret_of(folder, &unlock), Err(KeystoreError::KeyMalformed(_))));
         files::write(&elsewhere, &[b'a'; 64], 0o640).unwrap();
         assert!(matches!(secret_of(folder, &unlock), Err(KeystoreError::File(FileError::Exposed { .. }))));
-        assert!(matches!(read_credential("../passwd"), Err(KeystoreError::CredentialName(_))));
+        assert!(matches!(systemd_credential("../passwd"), Err(KeystoreError::CredentialName(_))));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod backup;
 mod channel;
 mod devices;
+mod directory;
 mod environment;
 mod files;
 mod housekeeping;
@@ -22,10 +23,16 @@ mod tls;
 pub use backup::{BackupError, BackupReport, backup, restore, verify_backup};
 pub use channel::serve_stream;
 pub use devices::{Capacity, DeviceError, DeviceFuture, Devices};
+pub use directory::{
+    DirectorySettings, DirectorySettingsError, LdapDirectory, TIMEOUT_MAX as DIRECTORY_TIMEOUT_MAX,
+};
 pub use environment::Environment;
 pub use housekeeping::Housekeeper;
 pub use initiator::InitiatorDevices;
-pub use keystore::{CREDENTIAL_DEFAULT, KEYSTORE_FILE, KEYSTORE_KEY_FILE, KeystoreError, Protection, Unlock};
+pub use keystore::{
+    CREDENTIAL_DEFAULT, KEYSTORE_FILE, KEYSTORE_KEY_FILE, KeystoreError, Protection, Unlock,
+    systemd_credential,
+};
 pub use limits::Limits;
 pub use serve::Server;
 pub use setup::{

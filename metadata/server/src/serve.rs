@@ -26,6 +26,9 @@ use crate::setup::Opened;
 /// Pause after a failed accept (too many open files, say), so that it does not spin.
 const ACCEPT_PAUSE: core::time::Duration = core::time::Duration::from_millis(100);
 
+/// Between two looks for users whose last answer of the directory is old.
+const DIRECTORY_EVERY: core::time::Duration = core::time::Duration::from_secs(1);
+
 #[derive(Default)]
 struct Tally {
     open: Mutex<HashMap<IpAddr, usize>>,
@@ -106,12 +109,16 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let mds = opened.mds.clone();
         let keeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());
-        let shared = Shared::new(mds.clone(), environment, limits, stopped.clone(), Some(keeper.clone()));
+        let shared =
+            Shared::new(mds.clone(), environment.clone(), limits, stopped.clone(), Some(keeper.clone()));
         let tally = Arc::new(Tally::default());
         let tls = Protection::Tls(opened.tls.clone());
         let listen = tokio::spawn(accept(listener, tls, shared.clone(), tally.clone()));
-        let keep = tokio::spawn(keeper.clone().run(stopped));
-        let tasks = Mutex::new(vec![listen, keep]);
+        let mut tasks = vec![listen, tokio::spawn(keeper.clone().run(stopped.clone()))];
+        if mds.has_directory() {
+            tasks.push(tokio::spawn(ask_again(mds.clone(), environment, stopped)));
+        }
+        let tasks = Mutex::new(tasks);
         Ok(Self { address, mds, tally, stop, tasks, keeper, shared, paper: OnceLock::new() })
     }
 
@@ -186,6 +193,33 @@ impl Server {
         for task in tasks {
             let _ = task.await;
         }
+    }
+}
+
+/// Asks the directory again about those whose last answer is old. A task of its own: a directory may be slow.
+async fn ask_again(mds: Arc<Mds>, environment: Environment, mut stop: watch::Receiver<bool>) {
+    let mut more = false;
+    loop {
+        if !more {
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                () = tokio::time::sleep(DIRECTORY_EVERY) => {}
+            }
+        }
+        let (mds, now_ms, stopped) = (mds.clone(), environment.now_ms(), stop.clone());
+        let round = move || mds.refresh_directory(now_ms, &|| !*stopped.borrow());
+        more = match tokio::task::spawn_blocking(round).await {
+            Ok(Ok(more)) => more,
+            Ok(Err(error)) => {
+                tracing::error!(%error, "the directory's word could not be stored");
+                false
+            }
+            Err(error) => {
+                tracing::error!(%error, "asking the directory failed");
+                false
+            }
+        };
     }
 }
 

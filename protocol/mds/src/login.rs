@@ -215,6 +215,8 @@ code! {
         Timeout = 9,
         /// No such session, or it is over.
         SessionExpired = 10,
+        /// The directory that knows the account does not answer; said only to who has proven the password.
+        Directory = 11,
     }
 }
 

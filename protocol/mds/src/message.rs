@@ -12,12 +12,13 @@ use crate::frame::BODY_MAX;
 use crate::keys::{KeyInfo, KeyLevel, KeyPlace};
 use crate::layout::DeviceId;
 use crate::login::{
-    REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES, REGISTRATION_UPLOAD_BYTES, SessionId,
+    LoginChallenge, LoginFinish, LoginStart, REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES,
+    REGISTRATION_UPLOAD_BYTES, SessionId,
 };
 use crate::name::{FilePath, GroupName, Name, UserName};
 use crate::records::{
-    Access, Checksum, CreatedFile, Device, DeviceState, DirEntry, Grant, Group, Handle, Holder, InodeId,
-    IntentId, Method, NewDevice, OpenedFile, Role, Stat, User,
+    Access, AccountKind, Checksum, CreatedFile, Device, DeviceState, DirEntry, Grant, Group, Handle, Holder,
+    InodeId, IntentId, Method, NewDevice, OpenedFile, Role, Stat, User,
 };
 use crate::secret::Secret;
 use crate::wire::{Reader, Text, Wire, WireError, Writer};
@@ -216,6 +217,8 @@ messages! {
             name: UserName,
             /// OPAQUE registration request made from the new password.
             request: [u8; REGISTRATION_REQUEST_BYTES],
+            /// For one's own account: the beginning of the proof that one knows the password or key in use.
+            proof: Option<LoginStart>,
         },
         /// Second half; the password is in use from here on.
         0x0031 => UserRegisterFinish {
@@ -229,6 +232,8 @@ messages! {
             role: Role,
             /// Change an existing account's password or key instead of adding an account.
             replace: bool,
+            /// For one's own account: the end of that proof.
+            proof: Option<LoginFinish>,
         },
         /// A page of the accounts, by name (administrators).
         0x0032 => UserList {
@@ -311,6 +316,8 @@ messages! {
         0x003D => UserInvite {
             /// Account.
             name: UserName,
+            /// Kind of a new account, a person's or a directory's; an existing one keeps its own.
+            kind: AccountKind,
             /// Role of a new account; an existing one keeps its own.
             role: Role,
             /// Seconds that the code is good for.
@@ -479,6 +486,8 @@ messages! {
         0x0030 => UserRegisterStart {
             /// OPAQUE registration response.
             response: [u8; REGISTRATION_RESPONSE_BYTES],
+            /// To the proof that was begun; none if none was.
+            challenge: Option<LoginChallenge>,
         },
         /// To UserList.
         0x0032 => Users {

@@ -412,6 +412,8 @@ code! {
         Password = 1,
         /// A program's key file; never a password.
         Service = 2,
+        /// A person's password, like the first; whether he exists, and which groups he is in, a directory says.
+        Directory = 3,
     }
 }
 

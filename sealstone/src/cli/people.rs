@@ -13,6 +13,7 @@ Examples:
   sealstone user add alice                              asks for the password
   sealstone user add carol --enrol                      prints a code; carol chooses her password herself
   sealstone user add dave --enrol --code-file dave.code --hours 72 --role read-only
+  sealstone user add erika --directory --enrol          the LDAP directory says whether she is there, and her groups
   sealstone user add backup --service --key-file backup.key
   sealstone user add root --role admin --password-file root.pw
 Roles: admin may do everything; operator has devices, but neither files nor accounts; user has files; read-only reads
@@ -31,6 +32,9 @@ them.")]
         enrol: bool,
         #[command(flatten)]
         code: Code,
+        /// The LDAP directory that the server is configured with says whether the user exists and which groups he is in.
+        #[arg(long, requires = "enrol")]
+        directory: bool,
         /// An account for a program: it logs in with a key file, never with a password.
         #[arg(long, requires = "key_file", conflicts_with = "password_file")]
         service: bool,
@@ -99,14 +103,19 @@ Example:
   sealstone user list")]
     #[command(visible_alias = "ls")]
     List,
-    /// Change a password: your own, or as an administrator anybody's.
+    /// Change a password: your own, which you are asked for first, or as an administrator anybody's.
     #[command(after_help = "\
 Examples:
   sealstone user passwd
+  sealstone user passwd --old-password-file old.pw --password-file new.pw
   sealstone user passwd alice --password-file alice.pw")]
     Passwd {
         /// Name of the account [default: your own].
         name: Option<String>,
+        /// File whose first line is your password until now (mode 0600), or `-` for standard input; asked for on the
+        /// terminal otherwise.
+        #[arg(long, value_name = "FILE")]
+        old_password_file: Option<PathBuf>,
         #[command(flatten)]
         password: Password,
     },

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sealstone_client::{AccountKind, Client, ClientError, Role, ServiceKey};
 
-use crate::cli::{Code, Global, User};
+use crate::cli::{Code, Global, Password, User};
 use crate::command::session::{client, password};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
@@ -14,11 +14,12 @@ use crate::secret_file;
 pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outcome {
     let (client, saved) = client(global)?;
     match command {
-        User::Add { name, role, admin, enrol, code, service, key_file, password: source } => {
+        User::Add { name, role, admin, enrol, directory, code, service, key_file, password: source } => {
             let role = if *admin { Role::Admin } else { *role };
             let at = |error: ClientError| Failure::from(error).at(name);
             if *enrol {
-                return invite(&client, output, name, (role, false), code).await;
+                let kind = if *directory { AccountKind::Directory } else { AccountKind::Password };
+                return invite(&client, output, name, (kind, role, false), code).await;
             }
             if *service {
                 let file = key_file.as_ref().ok_or_else(|| Failure::usage("--service needs --key-file"))?;
@@ -36,7 +37,9 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
                 &serde_json::json!({ "user": name, "role": role.as_str(), "admin": role == Role::Admin }),
             )
         }
-        User::Reset { name, code } => invite(&client, output, name, (Role::User, true), code).await,
+        User::Reset { name, code } => {
+            invite(&client, output, name, (AccountKind::Password, Role::User, true), code).await
+        }
         User::Role { name, role } => {
             client.set_user_role(name, *role).await.map_err(|error| Failure::from(error).at(name))?;
             output.remark(format!("{name} is {} now; sessions of {name} ended", role.as_str()));
@@ -44,11 +47,21 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
         }
         User::RotateKey { name, key_file, old_key } => {
             free(key_file)?;
-            let suite = match old_key {
-                Some(file) => read_key(file)?.suite,
-                None => only_suite(&client, name).await?,
+            let old = old_key.as_deref().map(read_key).transpose()?;
+            let own = saved.ticket.user.as_str() == name;
+            let (suite, key) = match old {
+                Some(old) if old.user.as_str() != name => {
+                    return Err(Failure::usage(format!("the old key is one of {}", old.user)).at(name));
+                }
+                Some(old) if own => (old.suite, client.rotate_own_key(&old).await),
+                Some(old) => (old.suite, client.rotate_key(name, old.suite).await),
+                None if own => return Err(Failure::usage("which key has it?").hint("--old-key FILE")),
+                None => {
+                    let suite = only_suite(&client, name).await?;
+                    (suite, client.rotate_key(name, suite).await)
+                }
             };
-            let key = client.rotate_key(name, suite).await.map_err(|error| Failure::from(error).at(name))?;
+            let key = key.map_err(|error| Failure::from(error).at(name))?;
             secret_file::write(key_file, key.to_text().as_bytes())?;
             output.remark(format!(
                 "the new key of {name} is in {}; the old one is good until `sealstone user retire-key`",
@@ -72,13 +85,25 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
             output.remark(format!("that key of {name} is good no more"));
             output.done(&serde_json::json!({ "user": name, "suite": format!("{suite:04x}") }))
         }
-        User::Passwd { name, password: source } => {
-            let name = name.as_deref().unwrap_or_else(|| saved.ticket.user.as_str());
+        User::Passwd { name, old_password_file, password: source } => {
+            let own = saved.ticket.user.as_str();
+            let name = name.as_deref().unwrap_or(own);
+            let old = if name == own {
+                let source = Password { password_file: old_password_file.clone() };
+                Some(password(&source, &format!("Old password of {name}"), false)?)
+            } else if old_password_file.is_some() {
+                return Err(
+                    Failure::usage(format!("{name}'s old password is not needed")).at("old-password-file")
+                );
+            } else {
+                None
+            };
             let password = password(source, &format!("New password for {name}"), true)?;
-            client
-                .set_password(name, password.as_bytes())
-                .await
-                .map_err(|error| Failure::from(error).at(name))?;
+            let changed = match &old {
+                Some(old) => client.change_password(old.as_bytes(), password.as_bytes()).await,
+                None => client.set_password(name, password.as_bytes()).await,
+            };
+            changed.map_err(|error| Failure::from(error).at(name))?;
             output.remark(format!("changed the password of {name}"));
             output.done(&serde_json::json!({ "user": name }))
         }
@@ -113,7 +138,7 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
                 .collect();
             output.result(&value, || {
                 let row = |name: &str, role: &str, kind: &str, state: &str, since: &str, keys: &str| {
-                    format!("{name:24} {role:9} {kind:8} {state:8} {since:16} {keys}").trim_end().to_owned()
+                    format!("{name:24} {role:9} {kind:9} {state:8} {since:16} {keys}").trim_end().to_owned()
                 };
                 let mut lines = vec![row("NAME", "ROLE", "KIND", "STATE", "SINCE", "KEYS")];
                 lines.extend(users.iter().map(|user| {
@@ -124,7 +149,7 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
                     };
                     let keys = match user.kind {
                         AccountKind::Service => suites(user).join(","),
-                        AccountKind::Password => String::new(),
+                        AccountKind::Password | AccountKind::Directory => String::new(),
                     };
                     let role = user.role.as_str();
                     row(user.name.as_str(), role, kind(user), state, &utc(user.created_ms), &keys)
@@ -151,6 +176,7 @@ fn kind(user: &sealstone_client::User) -> &'static str {
     match user.kind {
         AccountKind::Password => "person",
         AccountKind::Service => "service",
+        AccountKind::Directory => "directory",
     }
 }
 
@@ -163,13 +189,13 @@ async fn invite(
     client: &Client,
     output: Output,
     name: &str,
-    (role, replace): (Role, bool),
+    (kind, role, replace): (AccountKind, Role, bool),
     code: &Code,
 ) -> Outcome {
     if let Some(file) = &code.code_file {
         free(file)?;
     }
-    let made = client.invite(name, role, code.hours * 3600, replace).await;
+    let made = client.invite(name, kind, role, code.hours * 3600, replace).await;
     let made = made.map_err(|error| Failure::from(error).at(name))?;
     let text = String::from_utf8_lossy(made.code.expose()).into_owned();
     let until = utc(made.expires_ms);

@@ -145,6 +145,7 @@ impl MdsDaemon {
             tracing::warn!("--method-floor: clients may have credentials whose commands anybody can alter");
         }
         policy.seal_capabilities = options.seal_capabilities.unwrap_or(policy.seal_capabilities);
+        let directory = super::directory::configured(options, &mut policy)?;
         // Checked before the log is opened, so that a wrong folder stays untouched.
         sealstone_mds_server::is_set_up(data).map_err(setup_failure)?;
         let audit = Arc::new(AuditLog::open(&data.join(AUDIT_FILE))?);
@@ -156,6 +157,9 @@ impl MdsDaemon {
         .await
         .map_err(Failure::operation)?
         .map_err(setup_failure)?;
+        if let Some(directory) = directory {
+            opened.mds().set_directory(Arc::new(directory));
+        }
         let mut limits = Limits::default();
         let seconds = |given: Option<u64>, default| given.map_or(default, Duration::from_secs);
         limits.login_timeout = seconds(options.login_s_max, limits.login_timeout);
@@ -216,6 +220,9 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
         Mds::Serve { data, config, options } => {
             let options = options.or(config::read(config.as_ref())?);
             super::run(serve(output, &data, &options))
+        }
+        Mds::Directory { name, config, options } => {
+            super::directory::ask(output, &name, &options.or(config::read(config.as_ref())?))
         }
         Mds::IssueCertificate { data, key, out, days } => issue_certificate(output, &data, &key, &out, days),
         Mds::Keys(Keys::List { device }) => {

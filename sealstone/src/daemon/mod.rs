@@ -4,6 +4,7 @@ pub(crate) mod access;
 mod audit_log;
 pub(crate) mod blocks;
 pub(crate) mod control;
+mod directory;
 pub(crate) mod identity;
 pub(crate) mod keystore;
 pub(crate) mod mds;

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 const CONTEXT_LABEL: &[u8] = b"OSD-MDS-LOGIN-v1";
+const AGAIN_LABEL: &[u8] = b"OSD-MDS-AGAIN-v1";
 
 /// Identity of a metadata server, chosen at random when it is set up.
 pub type ServerId = [u8; 16];
@@ -27,6 +28,14 @@ impl LoginContext {
         bytes.extend_from_slice(server);
         bytes.extend_from_slice(&channel.0);
         Self(bytes)
+    }
+
+    /// For a proof within a session that the password is still known: `"OSD-MDS-AGAIN-v1" ‖ lv16(server id) ‖ session`.
+    /// The label keeps it apart from logins, the session from other sessions.
+    #[must_use]
+    pub fn again(server: &ServerId, session: &[u8; 16]) -> Self {
+        let length = (server.len() as u16).to_be_bytes();
+        Self([AGAIN_LABEL, &length[..], server, session].concat())
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {

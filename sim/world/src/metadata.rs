@@ -163,7 +163,7 @@ async fn set_up() -> (MemoryMeta, Tickets) {
         let user = UserName::new(name).expect("a plain name");
         let password = password(name);
         registrar
-            .register(&user, options().suite, &password, Role::User, false)
+            .register(&user, options().suite, &password, Role::User, false, None)
             .await
             .expect("an administrator may");
         let login =

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use sealstone_initiator::Environment;
-use sealstone_login::start_registration;
+use sealstone_login::{LoginContext, LoginFailure, start_login, start_registration};
 use sealstone_mds_protocol::login::{Logout, SUITE_STANDARD};
 use sealstone_mds_protocol::paper::PaperLogout;
 use sealstone_mds_protocol::{
@@ -193,11 +193,11 @@ impl Mds {
         within(options.login_timeout, work).await
     }
 
-    /// Sets the password or key of an account: a new one (administrators), or one's own with `replace`. Runs Argon2id,
-    /// as the suite says.
+    /// Sets the password or key of an account: a new one (administrators), or one's own with `replace`, and then `in_use`
+    /// is the suite and the password or key to be proven. Runs Argon2id, as the suites say.
     ///
     /// # Errors
-    /// As [`Metadata::call`].
+    /// As [`Metadata::call`]; `InUseRefused` if `in_use` is not what the account has.
     pub async fn register(
         &self,
         user: &UserName,
@@ -205,15 +205,29 @@ impl Mds {
         password: &[u8],
         role: Role,
         replace: bool,
+        in_use: Option<(u16, &[u8])>,
     ) -> Result<(), ClientError> {
         let mut rng = session::Chance(self.environment.clone());
+        let begun = in_use.map(|(suite, password)| {
+            let context = LoginContext::again(&self.ticket.server_id, &self.ticket.session);
+            start_login(&mut rng, suite, user, password, context)
+        });
+        let (proof, proving) = begun.transpose()?.unzip();
         let (request, state) = start_registration(&mut rng, user, password)?;
-        let request = Request::UserRegisterStart { name: user.clone(), request };
-        let Response::UserRegisterStart { response } = self.call(request).await? else {
+        let request = Request::UserRegisterStart { name: user.clone(), request, proof };
+        let Response::UserRegisterStart { response, challenge } = self.call(request).await? else {
             return Err(ClientError::Protocol("an answer to another request"));
         };
+        let proof = match proving.zip(challenge) {
+            Some((proving, challenge)) => match proving.challenge(&mut rng, challenge) {
+                Ok((finish, _)) => Some(finish),
+                Err(LoginFailure::Refused) => return Err(ClientError::InUseRefused),
+                Err(error) => return Err(error.into()),
+            },
+            None => None,
+        };
         let record = state.finish(&mut rng, suite, &response)?;
-        let request = Request::UserRegisterFinish { name: user.clone(), record, suite, role, replace };
+        let request = Request::UserRegisterFinish { name: user.clone(), record, suite, role, replace, proof };
         match self.call(request).await? {
             Response::Done {} => Ok(()),
             _ => Err(ClientError::Protocol("an answer to another request")),

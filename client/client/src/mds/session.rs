@@ -238,6 +238,9 @@ const fn login_error(error: LoginError) -> ClientError {
         LoginErrorCode::Malformed => ClientError::LoginFailed("the server found our message malformed"),
         LoginErrorCode::Suite => ClientError::LoginFailed("the account uses another login suite"),
         LoginErrorCode::Replay => ClientError::LoginFailed("the server saw a message twice"),
+        LoginErrorCode::Directory => ClientError::LoginFailed(
+            "the password is right, but the directory that knows the account does not answer",
+        ),
         LoginErrorCode::Timeout => ClientError::LoginFailed("too slow for the server"),
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    ErrorCode, Failure, GroupName, Holder, PAGE_MAX, Request, Response, Secret, UserName,
+    AccountKind, ErrorCode, Failure, GroupName, Holder, PAGE_MAX, Request, Response, Secret, UserName,
 };
 
 use crate::access::Principal;
-use crate::accounts::{self, Registration};
+use crate::accounts::{self, Invited, Registration};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::groups;
@@ -26,28 +26,36 @@ impl Mds {
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         match request {
-            Request::UserRegisterStart { name, request } => {
+            Request::UserRegisterStart { name, request, proof } => {
                 accounts::may_register(who, &name)?;
                 // With one recorded challenge the answer is all that a guess at the password takes: whoever has a
                 // session, his own or not, guesses no faster with it than without.
                 self.registrations.lock().attempt(&name, Source::default(), now_ms).map_err(|wait_ms| {
                     MdsError::Refused(Failure::busy(u32::try_from(wait_ms).unwrap_or(u32::MAX)))
                 })?;
+                let own = name == who.user;
+                let proof = proof.as_ref().filter(|_| own);
+                let challenge = proof.map(|start| self.reproof_start(who, start, now_ms, rng)).transpose()?;
                 let response = self
                     .login_keys
                     .register(&name, &request)
                     .map_err(|_| MdsError::refused(ErrorCode::Invalid, "registration request"))?;
-                Ok(Response::UserRegisterStart { response })
+                Ok(Response::UserRegisterStart { response, challenge })
             }
-            Request::UserRegisterFinish { name, record, suite, role, replace } => {
-                let new = Registration { name, record, suite, role, replace };
+            Request::UserRegisterFinish { name, record, suite, role, replace, proof } => {
+                let own = name == who.user;
+                let proof = proof.as_ref().filter(|_| own);
+                let proven = proof.map(|finish| self.reproof_finish(who, finish, now_ms)).transpose()?;
+                let new = Registration { name, record, suite, role, replace, proven };
                 self.ending(|tx| accounts::register(tx, who, &new, now_ms))
             }
-            Request::UserInvite { name, role, lifetime_s, replace } => {
+            Request::UserInvite { name, kind, role, lifetime_s, replace } => {
                 who.needs_admin()?;
-                let (code, expires_ms) = self.update(|tx| {
-                    accounts::invite(tx, &name, (role, replace), lifetime_s, now_ms, &mut *rng)
-                })?;
+                let entry = self.entry_to_invite(&name, kind, replace)?;
+                let invited = Invited { kind, role, replace, entry };
+                let (code, expires_ms, over) =
+                    self.update(|tx| accounts::invite(tx, &name, &invited, lifetime_s, now_ms, &mut *rng))?;
+                self.sessions.forget(&over);
                 Ok(Response::Invitation { code: Secret::new(code.to_vec())?, expires_ms })
             }
             // A service may do it to itself; `roles` has looked at that.
@@ -89,7 +97,16 @@ impl Mds {
                 }
                 self.ending(|tx| paper::set_key(tx, &name, key.as_ref()))
             }
-            Request::UserSetRole { name, role } => self.ending(|tx| accounts::set_role(tx, &name, role)),
+            Request::UserSetRole { name, role } => {
+                let by_directory = !self.config.directory_roles.is_empty();
+                self.ending(|tx| {
+                    if by_directory && accounts::existing(tx, &name)?.kind == AccountKind::Directory {
+                        let what = "groups of the directory say this account's role";
+                        return Err(MdsError::refused(ErrorCode::Invalid, what));
+                    }
+                    accounts::set_role(tx, &name, role)
+                })
+            }
             Request::GroupCreate { name } => self.regroup(|tx| groups::create(tx, &name, now_ms)),
             Request::GroupRemove { name } => self.regroup(|tx| groups::remove(tx, &name)),
             Request::GroupAddMember { group, user } => {
@@ -139,7 +156,7 @@ impl Mds {
 
     /// A user has no sessions and gets no credentials any more. Those that he has are accepted by the devices until
     /// they expire: this is where they are known, for the log and for whoever tells the devices.
-    fn revoke_user(&self, user: &UserName, now_ms: u64) {
+    pub(crate) fn revoke_user(&self, user: &UserName, now_ms: u64) {
         let held = self.held_by(user, now_ms);
         if !held.holders.is_empty() || !held.complete {
             tracing::info!(%user, %held, "the user is out; credentials that devices still accept");

@@ -16,6 +16,8 @@ pub(crate) struct NewOwner {
     pub(crate) owner: Option<UserName>,
     /// A group or none.
     pub(crate) group: Option<Option<GroupName>>,
+    /// May administrators name groups that are not listed here?
+    pub(crate) any_group: bool,
 }
 
 /// Changes permission bits.
@@ -52,7 +54,7 @@ pub(crate) fn set_owner(
         give(tx, who, &mut inode, owner)?;
     }
     if let Some(group) = &new.group {
-        regroup(tx, who, &mut inode, group.as_ref())?;
+        regroup(tx, who, &mut inode, group.as_ref(), new.any_group)?;
     }
     if inode.kind == FileKind::File && !who.is_admin() {
         inode.mode &= !(SETUID | SETGID);
@@ -80,13 +82,14 @@ fn regroup(
     who: &Principal,
     inode: &mut Inode,
     group: Option<&GroupName>,
+    any_group: bool,
 ) -> Result<()> {
     if let Some(group) = group {
         // The same answer for a group of others and for none, so that nobody finds out which groups there are.
         if !who.is_admin() && !who.is_member(group) {
             return Err(MdsError::refused(ErrorCode::Denied, group.as_str()));
         }
-        if !who.is_member(group) && !groups::exists(tx, group)? {
+        if !any_group && !who.is_member(group) && !groups::exists(tx, group)? {
             return Err(MdsError::refused(ErrorCode::NotFound, group.as_str()));
         }
     }

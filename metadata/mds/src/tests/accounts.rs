@@ -1,22 +1,47 @@
 //! Accounts and sessions by request.
 
-use sealstone_login::{ServerKeys, start_registration};
-use sealstone_mds_protocol::login::{SUITE_LIGHT, SUITE_STANDARD};
+use sealstone_login::{LoginContext, ServerKeys, start_login, start_registration};
+use sealstone_mds_protocol::login::{LoginFinish, SUITE_LIGHT, SUITE_STANDARD};
 use sealstone_mds_protocol::{ErrorCode, Request, Response, Role};
 
 use super::world::{ADMIN, ALICE, BOB, World, path, user};
 
-/// A registration through the server; the light suite keeps the test quick.
+/// A registration through the server; the light suite keeps the test quick. Whoever changes his own password proves that he
+/// knows it.
 pub(super) fn register(world: &mut World, who: [u8; 16], name: &str, admin: bool, replace: bool) -> Response {
     let role = if admin { Role::Admin } else { Role::User };
-    let (request, started) = start_registration(&mut world.rng, &user(name), b"pw").unwrap();
-    let response = match world.ask(who, Request::UserRegisterStart { name: user(name), request }) {
-        Response::UserRegisterStart { response } => response,
+    let own =
+        matches!(world.ask(who, Request::WhoAmI {}), Response::WhoAmI { user: me, .. } if me == user(name));
+    let proof = (own && replace).then_some((SUITE_LIGHT, &b"pw"[..]));
+    register_proving(world, who, name, (SUITE_LIGHT, b"pw"), (role, replace), proof)
+}
+
+/// Sets a password or key by its suite; `proof` is what is claimed to be in use.
+pub(super) fn register_proving(
+    world: &mut World,
+    who: [u8; 16],
+    name: &str,
+    (suite, password): (u16, &[u8]),
+    (role, replace): (Role, bool),
+    proof: Option<(u16, &[u8])>,
+) -> Response {
+    let name = user(name);
+    let context = LoginContext::again(&world.mds.server_id(), &who);
+    let begun = proof.map(|(suite, old)| start_login(&mut world.rng, suite, &name, old, context).unwrap());
+    let (proof, state) = begun.unzip();
+    let (request, started) = start_registration(&mut world.rng, &name, password).unwrap();
+    let begin = Request::UserRegisterStart { name: name.clone(), request, proof };
+    let (response, challenge) = match world.ask(who, begin) {
+        Response::UserRegisterStart { response, challenge } => (response, challenge),
         other => return other,
     };
-    let record = started.finish(&mut world.rng, SUITE_LIGHT, &response).unwrap();
-    world
-        .ask(who, Request::UserRegisterFinish { name: user(name), record, suite: SUITE_LIGHT, role, replace })
+    let record = started.finish(&mut world.rng, suite, &response).unwrap();
+    let proof = state.zip(challenge).map(|(state, challenge)| {
+        // Who does not know the password sends something anyway.
+        let guess = LoginFinish { login_id: challenge.login_id, ke3: [1; 64] };
+        state.challenge(&mut world.rng, challenge).map_or(guess, |(finish, _)| finish)
+    });
+    world.ask(who, Request::UserRegisterFinish { name, record, suite, role, replace, proof })
 }
 
 fn code(response: &Response) -> Option<ErrorCode> {
@@ -55,7 +80,7 @@ fn a_session_is_no_way_to_guess_a_password_faster() {
     let mut world = World::empty();
     assert_eq!(register(&mut world, ADMIN, "alice", false, false), Response::Done {});
     let (request, _) = start_registration(&mut world.rng, &user("alice"), b"guess").unwrap();
-    let guess = Request::UserRegisterStart { name: user("alice"), request };
+    let guess = Request::UserRegisterStart { name: user("alice"), request, proof: None };
     let answered =
         (0..20).take_while(|_| code(&world.ask(ALICE, guess.clone())) != Some(ErrorCode::Busy)).count();
     assert_eq!(answered, 4, "five for each name, of which the account took one");
@@ -143,7 +168,7 @@ fn requests_without_a_session_are_answered_with_hello_only() {
 #[test]
 fn a_registration_must_be_made_of_points_and_a_known_suite() {
     let mut world = World::empty();
-    let start = Request::UserRegisterStart { name: user("eve"), request: [0; 32] };
+    let start = Request::UserRegisterStart { name: user("eve"), request: [0; 32], proof: None };
     assert_eq!(world.refused(ADMIN, start), ErrorCode::Invalid);
     for (suite, record) in [(SUITE_STANDARD, [0; 192]), (9, valid_record(&mut world))] {
         let finish = Request::UserRegisterFinish {
@@ -152,6 +177,7 @@ fn a_registration_must_be_made_of_points_and_a_known_suite() {
             suite,
             role: Role::User,
             replace: false,
+            proof: None,
         };
         assert_eq!(world.refused(ADMIN, finish), ErrorCode::Invalid);
     }

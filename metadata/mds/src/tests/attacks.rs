@@ -410,7 +410,9 @@ fn a_resumption_forged_replayed_or_of_no_session_hears_one_answer() {
 fn an_enrolment_of_other_halves_bad_points_or_key_file_suites_is_refused_by_name() {
     let mut attack = Attack::new();
     let lifetime_s = 60_000;
-    let invite = Request::UserInvite { name: user("erin"), role: Role::User, lifetime_s, replace: false };
+    let kind = sealstone_mds_protocol::AccountKind::Password;
+    let invite =
+        Request::UserInvite { name: user("erin"), kind, role: Role::User, lifetime_s, replace: false };
     let Response::Invitation { code, .. } = attack.world.ask(ADMIN, invite) else { panic!("no code") };
     let (request, _) = start_registration(&mut attack.world.rng, &user("erin"), b"mine").unwrap();
     let start = |request| RegisterStart { user: user("erin"), code: code.clone(), request };

@@ -5,16 +5,22 @@ use sealstone_mds_protocol::login::{
     LoginAgain, LoginChallenge, LoginError, LoginErrorCode, LoginOk, RegisterOk, RegisterResponse,
     RegisterStart, RegisterUpload, Retry, SUITE_LIGHT, SUITE_SERVICE_A, SUITE_SERVICE_B, SessionId,
 };
-use sealstone_mds_protocol::{ErrorCode, MessageType, Request, Response, Role, Secret};
+use sealstone_mds_protocol::{AccountKind, ErrorCode, MessageType, Request, Response, Role, Secret};
 
-use super::accounts::register;
+use super::accounts::{register, register_proving};
 use super::logins::{CHANNEL, answer};
 use super::world::{ADMIN, ALICE, BOB, World, user};
 use crate::Connection;
 
 impl World {
     fn invite(&mut self, name: &str, role: Role, replace: bool) -> Secret {
-        let request = Request::UserInvite { name: user(name), role, lifetime_s: 60, replace };
+        let request = Request::UserInvite {
+            name: user(name),
+            kind: AccountKind::Password,
+            role,
+            lifetime_s: 60,
+            replace,
+        };
         match self.ask(ADMIN, request) {
             Response::Invitation { code, expires_ms } => {
                 assert_eq!(expires_ms, self.now + 60_000);
@@ -43,13 +49,18 @@ impl World {
         answer(&output, MessageType::RegisterOk)
     }
 
-    fn enrols(&mut self, name: &str, code: &Secret, password: &[u8]) -> Result<(), LoginErrorCode> {
+    pub(super) fn enrols(
+        &mut self,
+        name: &str,
+        code: &Secret,
+        password: &[u8],
+    ) -> Result<(), LoginErrorCode> {
         let mut connection = self.connect();
         let done = self.enrol(&mut connection, (name, code), (name, code, SUITE_LIGHT), password);
         done.map(|_| ()).map_err(|error| error.code)
     }
 
-    fn login_with(
+    pub(super) fn login_with(
         &mut self,
         connection: &mut Connection,
         (name, suite): (&str, u16),
@@ -76,14 +87,7 @@ impl World {
     }
 
     fn key(&mut self, who: SessionId, name: &str, suite: u16, key: &[u8], replace: bool) -> Response {
-        let (request, started) = start_registration(&mut self.rng, &user(name), key).unwrap();
-        let response = match self.ask(who, Request::UserRegisterStart { name: user(name), request }) {
-            Response::UserRegisterStart { response } => response,
-            other => return other,
-        };
-        let record = started.finish(&mut self.rng, suite, &response).unwrap();
-        let role = Role::User;
-        self.ask(who, Request::UserRegisterFinish { name: user(name), record, suite, role, replace })
+        register_proving(self, who, name, (suite, key), (Role::User, replace), None)
     }
 
     fn alive(&mut self, session: SessionId) -> bool {
@@ -208,6 +212,7 @@ fn codes_have_limits_and_kinds() {
     let mut world = World::empty();
     let invite = |name: &str, lifetime_s, replace| Request::UserInvite {
         name: user(name),
+        kind: AccountKind::Password,
         role: Role::User,
         lifetime_s,
         replace,
@@ -221,6 +226,11 @@ fn codes_have_limits_and_kinds() {
     assert_eq!(world.refused(ALICE, invite("alice", 9, true)), ErrorCode::Denied);
     assert_eq!(world.key(ADMIN, "backup", SUITE_SERVICE_A, &[7; 32], false), Response::Done {});
     assert_eq!(world.refused(ADMIN, invite("backup", 9, true)), ErrorCode::Invalid);
+    for kind in [AccountKind::Service, AccountKind::Directory] {
+        let (role, lifetime_s) = (Role::User, 9);
+        let request = Request::UserInvite { name: user("d"), kind, role, lifetime_s, replace: false };
+        assert_eq!(world.refused(ADMIN, request), ErrorCode::Invalid, "nothing of that kind has a code here");
+    }
     world.ask(ADMIN, Request::UserSetEnabled { name: user("c"), enabled: false });
     assert_eq!(world.refused(ADMIN, invite("c", 9, true)), ErrorCode::Invalid);
 }
@@ -246,6 +256,97 @@ fn a_changed_password_ends_what_was_opened_with_the_old_one() {
     assert!(world.logs_in("alice", SUITE_LIGHT, b"new").is_some());
 }
 
+/// A session that was taken over does not take the account over.
+#[test]
+fn ones_own_password_is_changed_only_by_who_knows_it() {
+    let mut world = World::empty();
+    for name in ["alice", "bob"] {
+        register(&mut world, ADMIN, name, false, false);
+    }
+    let change = |world: &mut World, who, name, proof| {
+        register_proving(world, who, name, (SUITE_LIGHT, b"new"), (Role::User, true), proof)
+    };
+    assert_eq!(code(&change(&mut world, ALICE, "alice", None)), Some(ErrorCode::Denied));
+    for (suite, guess) in [(SUITE_LIGHT, &b"guess"[..]), (SUITE_LIGHT, b"new"), (1, b"pw")] {
+        assert_eq!(code(&change(&mut world, ALICE, "alice", Some((suite, guess)))), Some(ErrorCode::Denied));
+    }
+    // An administrator's session is worth the more: his own needs it too, others' do not.
+    assert_eq!(code(&change(&mut world, ADMIN, "admin", None)), Some(ErrorCode::Denied));
+    assert_eq!(change(&mut world, ADMIN, "bob", None), Response::Done {});
+    // A proof of her own is none for somebody else's account.
+    assert_eq!(code(&change(&mut world, ALICE, "bob", Some((SUITE_LIGHT, b"pw")))), Some(ErrorCode::Denied));
+    assert!(world.logs_in("alice", SUITE_LIGHT, b"pw").is_some(), "still the old one");
+    world.now += 60_000;
+    assert_eq!(change(&mut world, ALICE, "alice", Some((SUITE_LIGHT, b"pw"))), Response::Done {});
+    assert!(world.alive(ALICE));
+    assert!(world.logs_in("alice", SUITE_LIGHT, b"new").is_some());
+}
+
+#[test]
+fn a_proof_is_for_one_change_in_its_own_session_in_time_and_guesses_are_limited() {
+    let mut world = World::empty();
+    register(&mut world, ADMIN, "alice", false, false);
+    let record = {
+        register(&mut world, ADMIN, "other", false, false);
+        crate::accounts::existing(&*world.mds.store.snapshot().unwrap(), &user("other")).unwrap().credentials
+            [0]
+        .record
+    };
+    let second = [7; 16];
+    world.session(second, "alice", false);
+    let begin = |world: &mut World, who: SessionId, session: SessionId| {
+        let context = LoginContext::again(&world.mds.server_id(), &session);
+        let (proof, state) =
+            start_login(&mut world.rng, SUITE_LIGHT, &user("alice"), b"pw", context).unwrap();
+        let (request, _) = start_registration(&mut world.rng, &user("alice"), b"new").unwrap();
+        let request = Request::UserRegisterStart { name: user("alice"), request, proof: Some(proof) };
+        match world.ask(who, request) {
+            Response::UserRegisterStart { challenge: Some(challenge), .. } => {
+                Ok(state.challenge(&mut world.rng, challenge).ok().map(|(finish, _)| finish))
+            }
+            Response::Failed { failure } => Err(failure),
+            other => panic!("{other:?}"),
+        }
+    };
+    let end = |world: &mut World, who, proof| {
+        let (name, suite, role) = (user("alice"), SUITE_LIGHT, Role::User);
+        world.ask(who, Request::UserRegisterFinish { name, record, suite, role, replace: true, proof })
+    };
+    let denied = Some(ErrorCode::Denied);
+    // Made for another session, it is not even a proof for the client.
+    assert_eq!(begin(&mut world, ALICE, second), Ok(None));
+    let proof = begin(&mut world, ALICE, ALICE).unwrap();
+    assert_eq!(code(&end(&mut world, second, proof.clone())), denied, "another session's");
+    world.now += crate::reproof::REPROOF_MS + 1;
+    assert_eq!(code(&end(&mut world, ALICE, proof)), denied, "late");
+    let older = begin(&mut world, ALICE, ALICE).unwrap();
+    let proof = begin(&mut world, ALICE, ALICE).unwrap();
+    assert_eq!(code(&end(&mut world, ALICE, older)), denied, "another was begun");
+    assert_eq!(code(&end(&mut world, ALICE, proof)), denied, "and a wrong end used it up");
+    // The password was changed between proof and change.
+    world.now += 600_000;
+    let proof = begin(&mut world, ALICE, ALICE).unwrap();
+    let code_of_admin = world.invite("alice", Role::User, true);
+    world.enrols("alice", &code_of_admin, b"third").unwrap();
+    world.session(ALICE, "alice", false);
+    assert_eq!(code(&end(&mut world, ALICE, proof.clone())), denied);
+    // In time, once; and not a second time.
+    world.now += 600_000;
+    register(&mut world, ADMIN, "alice", false, true);
+    world.session(ALICE, "alice", false);
+    let proof = begin(&mut world, ALICE, ALICE).unwrap();
+    assert_eq!(end(&mut world, ALICE, proof.clone()), Response::Done {});
+    assert_eq!(code(&end(&mut world, ALICE, proof)), denied, "used up");
+    // Guesses wait, as at the door.
+    world.now += 600_000;
+    register(&mut world, ADMIN, "alice", false, true);
+    world.session(ALICE, "alice", false);
+    let busy = (0..9).filter_map(|_| begin(&mut world, ALICE, ALICE).err()).last().expect("limited");
+    assert_eq!(busy.code, ErrorCode::Busy);
+    assert!(busy.retry_ms > 0);
+    assert!(world.logs_in("alice", SUITE_LIGHT, b"pw").is_some(), "and do not make her wait at the door");
+}
+
 #[test]
 fn a_service_logs_in_with_its_key_and_two_keys_overlap() {
     let mut world = World::empty();
@@ -255,7 +356,12 @@ fn a_service_logs_in_with_its_key_and_two_keys_overlap() {
     assert!(world.logs_in("backup", SUITE_SERVICE_A, &new).is_none());
     assert!(world.logs_in("backup", SUITE_SERVICE_B, &old).is_none());
     // It gives itself the next key, and both are good.
-    assert_eq!(world.key(first, "backup", SUITE_SERVICE_B, &new, true), Response::Done {});
+    let next = |world: &mut World, proof| {
+        register_proving(world, first, "backup", (SUITE_SERVICE_B, &new), (Role::User, true), proof)
+    };
+    assert_eq!(code(&next(&mut world, None)), Some(ErrorCode::Denied), "with the key in use alone");
+    assert_eq!(code(&next(&mut world, Some((SUITE_SERVICE_A, &[9; 32])))), Some(ErrorCode::Denied));
+    assert_eq!(next(&mut world, Some((SUITE_SERVICE_A, &old))), Response::Done {});
     assert!(world.alive(first));
     let second = world.logs_in("backup", SUITE_SERVICE_B, &new).unwrap();
     assert!(world.logs_in("backup", SUITE_SERVICE_A, &old).is_some());

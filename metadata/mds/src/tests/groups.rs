@@ -2,7 +2,8 @@
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, DeviceState, ErrorCode, FileKind, GroupName, Handle, Method, Request, Response, Role, UserName,
+    Access, AccountKind, DeviceState, ErrorCode, FileKind, GroupName, Handle, Method, Request, Response,
+    Role, UserName,
 };
 
 use super::accounts::register;
@@ -99,7 +100,16 @@ fn a_role_may_ask_for_exactly_what_the_table_says() {
         (Request::UserList { after: None, limit: 1 }, admin),
         (Request::UserSetRole { name: user("bob"), role: Role::User }, admin),
         (Request::UserSetEnabled { name: user("bob"), enabled: true }, admin),
-        (Request::UserInvite { name: user("bob"), role: Role::Admin, lifetime_s: 1, replace: true }, admin),
+        (
+            Request::UserInvite {
+                name: user("bob"),
+                kind: AccountKind::Password,
+                role: Role::Admin,
+                lifetime_s: 1,
+                replace: true,
+            },
+            admin,
+        ),
         (Request::GroupCreate { name: group("g") }, admin),
         (Request::GroupAddMember { group: group("g"), user: user("bob") }, admin),
         (Request::GroupMembers { group: group("g"), after: None, limit: 1 }, admin),
@@ -143,8 +153,13 @@ fn a_role_cannot_be_taken_only_given_and_ends_the_sessions_of_the_old_one() {
     // An administrator may step down only if another one stays who can log in.
     let down = Request::UserSetRole { name: user("admin"), role: Role::User };
     assert_eq!(world.refused(ADMIN, down.clone()), ErrorCode::Denied);
-    let invited =
-        Request::UserInvite { name: user("new"), role: Role::Admin, lifetime_s: 60, replace: false };
+    let invited = Request::UserInvite {
+        name: user("new"),
+        kind: AccountKind::Password,
+        role: Role::Admin,
+        lifetime_s: 60,
+        replace: false,
+    };
     assert!(matches!(world.ask(ADMIN, invited), Response::Invitation { .. }));
     assert_eq!(world.refused(ADMIN, down.clone()), ErrorCode::Denied, "who never enrolled cannot log in");
     world.done(ADMIN, Request::UserSetRole { name: user("bob"), role: Role::Admin });

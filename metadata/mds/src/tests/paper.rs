@@ -224,7 +224,7 @@ fn no_account_is_changed_through_this_profile() {
     let mut connection = paper.connect();
     let mut channel = paper.login(&mut connection).channel;
     let requests = [
-        Request::UserRegisterStart { name: user("carol"), request: [0; 32] },
+        Request::UserRegisterStart { name: user("carol"), request: [0; 32], proof: None },
         Request::UserSetPaperKey { name: user("carol"), key: None },
         Request::UserList { after: None, limit: 9 },
         Request::UserRemove { name: user("carol") },

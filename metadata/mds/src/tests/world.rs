@@ -88,6 +88,7 @@ impl World {
             expires_ms: self.now + self.mds.config.session_ttl_ms,
             last_used_ms: self.now,
             keys: [0; 32],
+            directory: None,
         };
         self.mds.update(|tx| Sessions::open(tx, &id, &record)).unwrap();
         self.mds.sessions.insert(id, record);

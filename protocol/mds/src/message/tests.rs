@@ -159,16 +159,20 @@ fn request() -> impl Strategy<Value = Request> {
         ),
         (any::<u32>(), of(DeviceState::ALL))
             .prop_map(|(id, state)| Request::DeviceSetState { id: DeviceId(id), state }),
-        (user(), any::<[u8; 32]>()).prop_map(|(name, request)| Request::UserRegisterStart { name, request }),
-        (user(), of(Role::ALL), any::<(u16, bool)>(), prop::collection::vec(any::<u8>(), 192)).prop_map(
-            |(name, role, (suite, replace), record)| Request::UserRegisterFinish {
+        (user(), any::<([u8; 32], bool)>()).prop_map(|(name, (request, own))| {
+            let proof =
+                own.then(|| LoginStart { suite: 1, user: name.clone(), capabilities: 0, ke1: [7; 96] });
+            Request::UserRegisterStart { name, request, proof }
+        }),
+        (user(), of(Role::ALL), any::<(u16, bool, bool)>(), prop::collection::vec(any::<u8>(), 192))
+            .prop_map(|(name, role, (suite, replace, own), record)| Request::UserRegisterFinish {
                 name,
                 record: record.try_into().unwrap(),
                 suite,
                 role,
-                replace
-            }
-        ),
+                replace,
+                proof: own.then_some(LoginFinish { login_id: [8; 16], ke3: [9; 64] }),
+            }),
         (prop::option::of(user()), any::<u16>())
             .prop_map(|(after, limit)| Request::UserList { after, limit }),
         (user(), any::<bool>()).prop_map(|(name, enabled)| Request::UserSetEnabled { name, enabled }),
@@ -190,9 +194,11 @@ fn request() -> impl Strategy<Value = Request> {
             .prop_map(|(group, after, limit)| Request::GroupMembers { group, after, limit }),
         (path(), prop::option::of(user()), prop::option::of(prop::option::of(group())))
             .prop_map(|(path, owner, group)| Request::SetOwner { path, owner, group }),
-        (user(), of(Role::ALL), any::<(u32, bool)>()).prop_map(|(name, role, (lifetime_s, replace))| {
-            Request::UserInvite { name, role, lifetime_s, replace }
-        }),
+        (user(), of(AccountKind::ALL), of(Role::ALL), any::<(u32, bool)>()).prop_map(
+            |(name, kind, role, (lifetime_s, replace))| {
+                Request::UserInvite { name, kind, role, lifetime_s, replace }
+            }
+        ),
         (user(), any::<u16>()).prop_map(|(name, suite)| Request::UserRetireKey { name, suite }),
         path().prop_map(|path| Request::GrantHolders { path }),
     ];
@@ -281,6 +287,10 @@ fn response() -> impl Strategy<Value = Response> {
         }),
         (prop::collection::vec(user(), 0..5), any::<bool>())
             .prop_map(|(members, more)| Response::Members { members, more }),
+        any::<([u8; 16], u64, bool)>().prop_map(|(login_id, time_ms, own)| {
+            let challenge = LoginChallenge { login_id, ke2: [3; 320], time_ms, max_error_ms: 5 };
+            Response::UserRegisterStart { response: [4; 64], challenge: own.then_some(challenge) }
+        }),
         (secret(), any::<u64>()).prop_map(|(code, expires_ms)| Response::Invitation { code, expires_ms }),
         (user(), object(), any::<([u8; 16], bool, u64)>()).prop_map(
             |(user, object, (session, writes, expires_ms))| {

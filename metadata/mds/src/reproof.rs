@@ -1,0 +1,91 @@
+//! Proving within a session that the password or key is still known, before it is changed.
+//!
+//! Does: OPAQUE once more, inside a session and bound to it. Does not: open anything.
+//! Contract: one proof under way for each session, good for one change. Whoever calls has counted the attempt, whether it is
+//! ended or not. Truth: docs/standards/mds.md §4.9.
+
+use sealstone_login::{AccountRecord, LoginContext, ServerStarted, Stretch};
+use sealstone_mds_protocol::ErrorCode;
+use sealstone_mds_protocol::login::{LoginChallenge, LoginFinish, LoginStart};
+
+use crate::access::Principal;
+use crate::accounts;
+use crate::audit::AuditRecord;
+use crate::counters::add;
+use crate::entropy::{Entropy, random};
+use crate::error::{MdsError, Result};
+use crate::records::AccountCredential;
+use crate::server::Mds;
+
+/// Time from the challenge to the change: two passwords are stretched in it, on a slow machine maybe.
+pub(crate) const REPROOF_MS: u64 = 60_000;
+
+/// A proof whose challenge is out.
+pub(crate) struct Reproof {
+    started: ServerStarted,
+    /// None: there is nothing to prove, and the challenge is a fake.
+    credential: Option<AccountCredential>,
+    until_ms: u64,
+}
+
+impl Mds {
+    /// The challenge to whoever is to prove the password of the session's account.
+    pub(crate) fn reproof_start(
+        &self,
+        who: &Principal,
+        start: &LoginStart,
+        now_ms: u64,
+        mut rng: &mut dyn Entropy,
+    ) -> Result<LoginChallenge> {
+        if start.user != who.user {
+            return Err(MdsError::refused(ErrorCode::Invalid, "a proof for another account"));
+        }
+        if Stretch::for_suite(start.suite).is_err() {
+            return Err(MdsError::refused(ErrorCode::Invalid, "login suite"));
+        }
+        let account = accounts::existing_enabled(&*self.store.snapshot()?, &who.user)?;
+        let credential = account.and_then(|account| account.credential(start.suite).cloned());
+        let record = credential.as_ref().and_then(|one| AccountRecord::parse(&one.record).ok());
+        let context = LoginContext::again(&self.server_id, &who.session);
+        let (id, skew) = (random(rng), self.config.clock_error_ms);
+        let (challenge, started) = self
+            .login_keys
+            .challenge(&mut rng, record.as_ref(), start, context, id, now_ms, skew)
+            .map_err(|_| MdsError::refused(ErrorCode::Invalid, "proof"))?;
+        let until_ms = now_ms.saturating_add(REPROOF_MS);
+        if self.sessions.set_reproof(&who.session, Reproof { started, credential, until_ms }).is_some() {
+            // What a wrong guess looks like from here: whoever made it saw it in the challenge, and sent nothing.
+            add(&self.counters.login_refused, 1);
+            self.audit.record(&AuditRecord {
+                time_ms: now_ms,
+                user: who.user.as_str(),
+                session: Some(&who.session),
+                source: None,
+                action: "prove",
+                subject: None,
+                verdict: "abandoned",
+            });
+        }
+        Ok(challenge)
+    }
+
+    /// What was proven to be known. The transaction that changes it looks whether it is still in use.
+    pub(crate) fn reproof_finish(
+        &self,
+        who: &Principal,
+        finish: &LoginFinish,
+        now_ms: u64,
+    ) -> Result<AccountCredential> {
+        let denied = |what: &str| MdsError::refused(ErrorCode::Denied, what);
+        let reproof = self.sessions.take_reproof(&who.session);
+        let reproof = reproof.filter(|reproof| now_ms <= reproof.until_ms);
+        let Reproof { started, credential, .. } =
+            *reproof.ok_or_else(|| denied("no proof was begun, or it took too long"))?;
+        if started.finish(finish).is_err() {
+            add(&self.counters.login_refused, 1);
+            return Err(denied("the password or key in use is another one"));
+        }
+        let credential = credential.ok_or_else(|| denied("the password or key in use is another one"))?;
+        Ok(credential)
+    }
+}

@@ -1,0 +1,430 @@
+//! Messages: what is asked, what is answered.
+//!
+//! Truth: RFC 4511 §4.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use zeroize::Zeroizing;
+
+use crate::ber::{BOOLEAN, ENUMERATED, Elements, INTEGER, LdapError, OCTETS, SEQUENCE, SET, Writer};
+use crate::filter::{Attribute, Filter};
+use crate::message_length;
+
+/// Values of one entry at most, over all its attributes.
+pub const VALUES_MAX: usize = 4096;
+/// Characters of what a directory says to a result that are kept.
+const DIAGNOSTIC_CHARS_MAX: usize = 200;
+/// The version that everybody speaks since 1997.
+const VERSION: u32 = 3;
+/// The extended operation that begins TLS (RFC 4511 §4.14).
+const START_TLS_OID: &[u8] = b"1.3.6.1.4.1.1466.20037";
+/// The number of messages that nobody asked for.
+const UNASKED: u32 = 0;
+
+const BIND: u8 = 0x60;
+const BIND_RESPONSE: u8 = 0x61;
+const UNBIND: u8 = 0x42;
+const SEARCH: u8 = 0x63;
+const ENTRY: u8 = 0x64;
+const DONE: u8 = 0x65;
+const REFERENCE: u8 = 0x73;
+const EXTENDED: u8 = 0x77;
+const EXTENDED_RESPONSE: u8 = 0x78;
+const INTERMEDIATE: u8 = 0x79;
+/// Controls of a message.
+const CONTROLS: u8 = 0xA0;
+
+fn message(id: u32, operation: impl FnOnce(&mut Writer)) -> Zeroizing<Vec<u8>> {
+    let mut out = Writer::default();
+    out.put_all(SEQUENCE, |out| {
+        out.number(INTEGER, id);
+        operation(out);
+    });
+    out.finish()
+}
+
+/// Says who asks, with a password; both empty: nobody in particular.
+#[must_use]
+pub fn bind_request(id: u32, name: &str, password: &str) -> Zeroizing<Vec<u8>> {
+    message(id, |out| {
+        out.put_all(BIND, |out| {
+            out.number(INTEGER, VERSION);
+            out.put(OCTETS, name.as_bytes());
+            out.put(0x80, password.as_bytes());
+        });
+    })
+}
+
+/// Asks to go on in TLS.
+#[must_use]
+pub fn start_tls_request(id: u32) -> Zeroizing<Vec<u8>> {
+    message(id, |out| out.put_all(EXTENDED, |out| out.put(0x80, START_TLS_OID)))
+}
+
+/// Says good-bye.
+#[must_use]
+pub fn unbind_request(id: u32) -> Zeroizing<Vec<u8>> {
+    message(id, |out| out.put(UNBIND, &[]))
+}
+
+/// What is looked for: in the whole subtree, aliases as entries of their own.
+#[derive(Clone, Debug)]
+pub struct Search<'a> {
+    /// Where.
+    pub base: &'a str,
+    /// What an entry must be.
+    pub filter: &'a Filter,
+    /// What is wanted of it.
+    pub attributes: &'a [&'a Attribute],
+    /// Entries wanted at most; the server says if there were more.
+    pub entries_max: u32,
+    /// Seconds that the server may take.
+    pub time_s_max: u32,
+}
+
+/// Asks for entries.
+#[must_use]
+pub fn search_request(id: u32, search: &Search<'_>) -> Zeroizing<Vec<u8>> {
+    const WHOLE_SUBTREE: u32 = 2;
+    const NEVER_DEREF_ALIASES: u32 = 0;
+    /// No attribute at all (RFC 4511 §4.5.1.8); an empty list would be all of them.
+    const NONE: &[u8] = b"1.1";
+    message(id, |out| {
+        out.put_all(SEARCH, |out| {
+            out.put(OCTETS, search.base.as_bytes());
+            out.number(ENUMERATED, WHOLE_SUBTREE);
+            out.number(ENUMERATED, NEVER_DEREF_ALIASES);
+            out.number(INTEGER, search.entries_max);
+            out.number(INTEGER, search.time_s_max);
+            out.put(BOOLEAN, &[0]);
+            search.filter.put(out);
+            out.put_all(SEQUENCE, |out| {
+                search.attributes.iter().for_each(|one| out.put(OCTETS, one.as_str().as_bytes()));
+                if search.attributes.is_empty() {
+                    out.put(OCTETS, NONE);
+                }
+            });
+        });
+    })
+}
+
+/// How an operation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Result code (RFC 4511 §4.1.9).
+    pub code: u32,
+    /// What the directory says to it, for the log: one line, cut off.
+    pub diagnostic: String,
+}
+
+impl Outcome {
+    /// It was done.
+    pub const SUCCESS: u32 = 0;
+    /// There are more entries than were asked for.
+    pub const SIZE_LIMIT_EXCEEDED: u32 = 4;
+    /// What was asked for is at another server.
+    pub const REFERRAL: u32 = 10;
+    /// The server has a limit of its own.
+    pub const ADMIN_LIMIT_EXCEEDED: u32 = 11;
+    /// There is no such entry.
+    pub const NO_SUCH_OBJECT: u32 = 32;
+    /// Name or password are wrong.
+    pub const INVALID_CREDENTIALS: u32 = 49;
+}
+
+impl core::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "result {}", self.code)?;
+        match self.code {
+            Self::SIZE_LIMIT_EXCEEDED => f.write_str(" (size limit exceeded)")?,
+            Self::REFERRAL => f.write_str(" (referral)")?,
+            Self::ADMIN_LIMIT_EXCEEDED => f.write_str(" (administrative limit exceeded)")?,
+            Self::NO_SUCH_OBJECT => f.write_str(" (no such object)")?,
+            Self::INVALID_CREDENTIALS => f.write_str(" (invalid credentials)")?,
+            _ => {}
+        }
+        if self.diagnostic.is_empty() { Ok(()) } else { write!(f, ": {}", self.diagnostic) }
+    }
+}
+
+/// An entry of the directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name, as the directory writes it.
+    pub dn: Vec<u8>,
+    attributes: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
+}
+
+impl Entry {
+    /// The values of an attribute; none if the entry has none or does not show them.
+    pub fn values<'a>(&'a self, attribute: &'a Attribute) -> impl Iterator<Item = &'a [u8]> {
+        let name = attribute.as_str().as_bytes();
+        let found = self.attributes.iter().filter(move |(found, _)| found.eq_ignore_ascii_case(name));
+        found.flat_map(|(_, values)| values.iter().map(Vec::as_slice))
+    }
+}
+
+/// What is in a message of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// The answer to a bind.
+    Bound(Outcome),
+    /// An entry that was looked for.
+    Entry(Entry),
+    /// More may be at another server. Which one is not looked at: it is not followed.
+    Reference,
+    /// The end of a search.
+    Done(Outcome),
+    /// The answer to an extended operation.
+    Extended(Outcome),
+    /// Something on the way to an answer that nothing here asks for.
+    Intermediate,
+    /// The directory closes the connection (RFC 4511 §4.4.1).
+    Disconnection,
+}
+
+/// A message of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The number of the request that it answers.
+    pub id: u32,
+    /// What is in it.
+    pub body: Body,
+}
+
+impl Message {
+    /// Reads exactly one message.
+    ///
+    /// # Errors
+    /// [`LdapError`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, LdapError> {
+        match message_length(bytes)? {
+            Some(length) if length == bytes.len() => {}
+            Some(length) if length < bytes.len() => return Err(LdapError::Tail),
+            _ => return Err(LdapError::CutOff),
+        }
+        let mut fields = Elements::new(Elements::new(bytes).expect(SEQUENCE, "message")?);
+        let id = fields.number(INTEGER, "number of a message")?;
+        let (operation, content) = fields.next()?;
+        if id == UNASKED {
+            // One server puts parts of it where others have controls; all that matters is that it is the end.
+            return match operation {
+                EXTENDED_RESPONSE => Ok(Self { id, body: Body::Disconnection }),
+                _ => Err(LdapError::Unexpected("request that this answers")),
+            };
+        }
+        let body = match operation {
+            BIND_RESPONSE => Body::Bound(outcome(content)?),
+            ENTRY => Body::Entry(entry(content)?),
+            DONE => Body::Done(outcome(content)?),
+            REFERENCE => Body::Reference,
+            EXTENDED_RESPONSE => Body::Extended(outcome(content)?),
+            INTERMEDIATE => Body::Intermediate,
+            _ => return Err(LdapError::Unexpected("answer")),
+        };
+        if !fields.is_empty() {
+            fields.expect(CONTROLS, "controls")?;
+        }
+        if fields.is_empty() { Ok(Self { id, body }) } else { Err(LdapError::Tail) }
+    }
+}
+
+fn outcome(content: &[u8]) -> Result<Outcome, LdapError> {
+    let mut fields = Elements::new(content);
+    let code = fields.number(ENUMERATED, "result")?;
+    fields.expect(OCTETS, "matched name")?;
+    let said = String::from_utf8_lossy(fields.expect(OCTETS, "diagnostic message")?);
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let diagnostic = said.chars().take(DIAGNOSTIC_CHARS_MAX).map(plain).collect::<String>();
+    // Referrals and what an operation adds of its own.
+    while !fields.is_empty() {
+        fields.next()?;
+    }
+    Ok(Outcome { code, diagnostic: String::from(diagnostic.trim()) })
+}
+
+fn entry(content: &[u8]) -> Result<Entry, LdapError> {
+    let mut fields = Elements::new(content);
+    let dn = fields.expect(OCTETS, "name of an entry")?.to_vec();
+    let mut list = Elements::new(fields.expect(SEQUENCE, "attributes")?);
+    if !fields.is_empty() {
+        return Err(LdapError::Tail);
+    }
+    let (mut attributes, mut count) = (Vec::new(), 0);
+    while !list.is_empty() {
+        let mut one = Elements::new(list.expect(SEQUENCE, "attribute")?);
+        let name = one.expect(OCTETS, "name of an attribute")?.to_vec();
+        let mut set = Elements::new(one.expect(SET, "values")?);
+        if !one.is_empty() {
+            return Err(LdapError::Tail);
+        }
+        let mut values = Vec::new();
+        // An attribute without values counts too: a list of nothing but names must end as well.
+        count += 1;
+        while !set.is_empty() {
+            count += 1;
+            if count > VALUES_MAX {
+                return Err(LdapError::TooMany);
+            }
+            values.push(set.expect(OCTETS, "value")?.to_vec());
+        }
+        if count > VALUES_MAX {
+            return Err(LdapError::TooMany);
+        }
+        attributes.push((name, values));
+    }
+    Ok(Entry { dn, attributes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use alloc::string::ToString;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    fn response(id: u32, tag: u8, content: impl FnOnce(&mut Writer)) -> Vec<u8> {
+        message(id, |out| out.put_all(tag, content)).to_vec()
+    }
+
+    fn result(code: u32, said: &str) -> impl FnOnce(&mut Writer) {
+        move |out| {
+            out.number(ENUMERATED, code);
+            out.put(OCTETS, b"");
+            out.put(OCTETS, said.as_bytes());
+        }
+    }
+
+    fn an_entry(values: &[&[u8]]) -> Vec<u8> {
+        response(2, ENTRY, |out| {
+            out.put(OCTETS, b"uid=erika,dc=example");
+            out.put_all(SEQUENCE, |out| {
+                out.put_all(SEQUENCE, |out| {
+                    out.put(OCTETS, b"UID");
+                    out.put_all(SET, |out| values.iter().for_each(|value| out.put(OCTETS, value)));
+                });
+            });
+        })
+    }
+
+    #[test]
+    fn requests_are_the_bytes_of_rfc_4511() {
+        assert_eq!(
+            &**bind_request(1, "cn=a", "pw"),
+            b"\x30\x12\x02\x01\x01\x60\x0D\x02\x01\x03\x04\x04cn=a\x80\x02pw"
+        );
+        assert_eq!(&**unbind_request(3), b"\x30\x05\x02\x01\x03\x42\x00");
+        assert_eq!(&**start_tls_request(1), b"\x30\x1D\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037");
+        let filter = Filter::parse("(uid=erika)").unwrap();
+        let uid = Attribute::new("uid").unwrap();
+        let mut search =
+            Search { base: "dc=x", filter: &filter, attributes: &[&uid], entries_max: 2, time_s_max: 5 };
+        assert_eq!(
+            &**search_request(2, &search),
+            b"\x30\x2F\x02\x01\x02\x63\x2A\x04\x04dc=x\x0A\x01\x02\x0A\x01\x00\x02\x01\x02\x02\x01\x05\x01\x01\x00\
+              \xA3\x0C\x04\x03uid\x04\x05erika\x30\x05\x04\x03uid"
+        );
+        search.attributes = &[];
+        assert!(
+            search_request(2, &search).ends_with(b"\x30\x05\x04\x031.1"),
+            "no attribute, not all of them"
+        );
+    }
+
+    #[test]
+    fn responses_are_read() {
+        let parsed = |bytes: &[u8]| Message::parse(bytes).unwrap().body;
+        let outcome = |code, said: &str| Outcome { code, diagnostic: said.to_string() };
+        assert_eq!(parsed(&response(1, BIND_RESPONSE, result(49, ""))), Body::Bound(outcome(49, "")));
+        assert_eq!(parsed(&response(1, DONE, result(4, "too\nmany "))), Body::Done(outcome(4, "too many")));
+        assert_eq!(parsed(&response(1, EXTENDED_RESPONSE, result(0, ""))), Body::Extended(outcome(0, "")));
+        assert_eq!(parsed(&response(1, REFERENCE, |out| out.put(OCTETS, b"ldap://evil"))), Body::Reference);
+        assert_eq!(parsed(&response(0, EXTENDED_RESPONSE, result(52, ""))), Body::Disconnection);
+        let Body::Entry(entry) = parsed(&an_entry(&[b"erika", b"second"])) else { panic!("an entry") };
+        assert_eq!(entry.dn, b"uid=erika,dc=example");
+        let uid = Attribute::new("uid").unwrap();
+        assert_eq!(entry.values(&uid).collect::<Vec<_>>(), [&b"erika"[..], b"second"]);
+        assert_eq!(entry.values(&Attribute::new("cn").unwrap()).count(), 0);
+        // A referral in a result, and controls, are passed over.
+        let with_more = response(1, DONE, |out| {
+            result(10, "elsewhere")(out);
+            out.put_all(0xA3, |out| out.put(OCTETS, b"ldap://evil"));
+        });
+        assert_eq!(parsed(&with_more), Body::Done(outcome(10, "elsewhere")));
+        let controls = message(1, |out| {
+            out.put_all(DONE, result(0, ""));
+            out.put(CONTROLS, &[]);
+        });
+        assert_eq!(parsed(&controls), Body::Done(outcome(0, "")));
+    }
+
+    #[test]
+    fn what_is_no_answer_is_an_error() {
+        let fine = response(1, DONE, result(0, ""));
+        for length in 0..fine.len() {
+            assert_eq!(Message::parse(&fine[..length]), Err(LdapError::CutOff), "{length}");
+        }
+        assert_eq!(Message::parse(&[&fine[..], &[0]].concat()), Err(LdapError::Tail));
+        assert_eq!(Message::parse(b"HTTP/1.1"), Err(LdapError::Unexpected("message")));
+        // A request, from whoever took us for a server.
+        assert_eq!(Message::parse(&bind_request(1, "", "")), Err(LdapError::Unexpected("answer")));
+        assert!(Message::parse(&response(0, DONE, result(0, ""))).is_err(), "the answer to nothing");
+        let tail = message(1, |out| {
+            out.put_all(DONE, result(0, ""));
+            out.put(CONTROLS, &[]);
+            out.put(OCTETS, b"more");
+        });
+        assert_eq!(Message::parse(&tail), Err(LdapError::Tail));
+    }
+
+    #[test]
+    fn an_entry_has_so_many_values_and_not_one_more() {
+        let of = |count: usize| Message::parse(&an_entry(&vec![&b"v"[..]; count]));
+        assert!(of(VALUES_MAX - 1).is_ok());
+        assert_eq!(of(VALUES_MAX), Err(LdapError::TooMany));
+        let names = response(2, ENTRY, |out| {
+            out.put(OCTETS, b"");
+            out.put_all(SEQUENCE, |out| {
+                for _ in 0..=VALUES_MAX {
+                    out.put_all(SEQUENCE, |out| {
+                        out.put(OCTETS, b"a");
+                        out.put(SET, &[]);
+                    });
+                }
+            });
+        });
+        assert_eq!(Message::parse(&names), Err(LdapError::TooMany));
+    }
+
+    #[test]
+    fn what_a_directory_says_is_one_line_and_not_endless() {
+        let Body::Done(outcome) =
+            Message::parse(&response(1, DONE, result(1, &"ä\r".repeat(500)))).unwrap().body
+        else {
+            panic!("an end")
+        };
+        assert_eq!(outcome.diagnostic.chars().count(), DIAGNOSTIC_CHARS_MAX - 1, "a blank at the end is off");
+        assert!(!outcome.diagnostic.contains('\r'));
+        assert!(format!("{outcome}").starts_with("result 1: ä"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Message::parse(&bytes);
+            let mut framed = vec![SEQUENCE, 0x81, bytes.len() as u8];
+            framed.extend(&bytes);
+            let _ = Message::parse(&framed);
+        }
+
+        #[test]
+        fn a_changed_byte_is_an_answer_or_an_error(at in 0usize..60, value in any::<u8>()) {
+            let mut bytes = an_entry(&[b"erika"]);
+            let at = at % bytes.len();
+            bytes[at] = value;
+            let _ = Message::parse(&bytes);
+        }
+    }
+}

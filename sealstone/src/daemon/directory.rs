@@ -1,0 +1,260 @@
+//! The directory of users and groups, from the metadata server's configuration.
+
+use std::time::Duration;
+
+use sealstone_mds::{Config, DirectoryRoles, Found};
+use sealstone_mds_protocol::GroupName;
+use sealstone_mds_server::{DirectorySettings, LdapDirectory, systemd_credential};
+use zeroize::Zeroizing;
+
+use crate::config::MdsOptions;
+use crate::failure::{Failure, Kind, Outcome, chain};
+use crate::output::Output;
+use crate::secret_file;
+
+/// The directory, if one is named; what else is said of one is put into the server's policy.
+pub(crate) fn configured(options: &MdsOptions, policy: &mut Config) -> Outcome<Option<LdapDirectory>> {
+    let Some(url) = &options.directory_url else {
+        return match alone(options) {
+            Some(key) => {
+                Err(Failure::usage(format!("{key} is there without directory_url")).at("configuration"))
+            }
+            None => Ok(None),
+        };
+    };
+    let needed = |value: &Option<String>, key: &str| {
+        value.clone().ok_or_else(|| Failure::usage(format!("{key} is missing beside directory_url")))
+    };
+    let mut settings = DirectorySettings::new(
+        url,
+        &needed(&options.directory_user_base, "directory_user_base")?,
+        &needed(&options.directory_group_base, "directory_group_base")?,
+    );
+    let set = |value: &Option<String>, place: &mut String| {
+        if let Some(value) = value {
+            place.clone_from(value);
+        }
+    };
+    set(&options.directory_user_filter, &mut settings.user_filter);
+    set(&options.directory_user_attribute, &mut settings.user_attribute);
+    set(&options.directory_id_attribute, &mut settings.id_attribute);
+    set(&options.directory_group_filter, &mut settings.group_filter);
+    set(&options.directory_group_attribute, &mut settings.group_attribute);
+    if let Some(names) = &options.directory_member_attributes {
+        settings.member_attributes = list(names);
+    }
+    if let Some(names) = &options.directory_member_name_attributes {
+        settings.member_name_attributes = list(names);
+    }
+    settings.ca_file.clone_from(&options.directory_ca_file);
+    settings.insecure = options.insecure_directory.unwrap_or(false);
+    settings.bind = bind(options)?;
+    if let Some(seconds) = options.directory_timeout_s_max {
+        settings.timeout = Duration::from_secs(seconds.get());
+    }
+    let ms = |seconds: Option<core::num::NonZeroU64>, default| {
+        seconds.map_or(default, |seconds| seconds.get().saturating_mul(1000))
+    };
+    policy.directory_age_ms = ms(options.directory_age_s_max, policy.directory_age_ms);
+    policy.directory_grace_ms = ms(options.directory_grace_s_max, policy.directory_grace_ms);
+    if policy.directory_grace_ms < policy.directory_age_ms {
+        // Sessions would end before anybody asks again.
+        return Err(Failure::usage("directory_grace_s_max is less than directory_age_s_max"));
+    }
+    let group = |name: &Option<String>, key: &str| {
+        let name = name.as_ref().map(|name| GroupName::new(name.as_str())).transpose();
+        name.map_err(|error| Failure::usage(format!("no name of a group: {}", chain(&error))).at(key))
+    };
+    policy.directory_roles = DirectoryRoles {
+        admin: group(&options.directory_admin_group, "directory_admin_group")?,
+        operator: group(&options.directory_operator_group, "directory_operator_group")?,
+        user: group(&options.directory_user_group, "directory_user_group")?,
+        read_only: group(&options.directory_read_only_group, "directory_read_only_group")?,
+    };
+    let directory = LdapDirectory::new(settings).map_err(|error| {
+        Failure::usage(error).hint("see docs/how-to/users.md, or `sealstone config example mds`")
+    })?;
+    if directory.is_exposed() {
+        tracing::warn!(
+            "--insecure-directory: whoever is on the way to the directory reads the password to bind with, and says who \
+             is in which group"
+        );
+    }
+    Ok(Some(directory))
+}
+
+/// `sealstone mds directory`.
+pub(crate) fn ask(output: Output, name: &str, options: &MdsOptions) -> Outcome {
+    let mut policy = Config::default();
+    let directory = configured(options, &mut policy)?;
+    let directory = directory.ok_or_else(|| {
+        Failure::usage("no directory is configured").hint("--config FILE, or --directory-url and the bases")
+    })?;
+    match directory.look_up_name(name) {
+        Ok(Found::Entry(found)) => {
+            let groups: Vec<&str> = found.groups.iter().map(GroupName::as_str).collect();
+            let by_groups = !policy.directory_roles.is_empty();
+            let role = policy.directory_roles.of(&found.groups);
+            if by_groups && role.is_none() {
+                let what = format!("in no group with a role, but in: {}", groups.join(", "));
+                return Err(Failure::new(Kind::Denied, what)
+                    .at(name)
+                    .hint("directory_user_group and the like"));
+            }
+            let value = serde_json::json!({
+                "user": name, "groups": groups, "role": role.map(|role| role.as_str()),
+            });
+            output.result(&value, || {
+                let role = role.map_or("as the account was made", |role| role.as_str());
+                format!("{name}\ngroups: {}\nrole: {role}", groups.join(", "))
+            })
+        }
+        Ok(Found::Nobody) => Err(Failure::new(Kind::NotFound, "not in the directory")
+            .at(name)
+            .hint("directory_user_base, directory_user_filter, directory_user_attribute")),
+        Ok(Found::Closed(mark)) => {
+            Err(Failure::new(Kind::Denied, format!("closed in the directory ({mark})")).at(name))
+        }
+        Err(error) => Err(Failure::operation(chain(&error)).at(name)),
+    }
+}
+
+/// Whom to bind as: the password is in a private file or in a systemd credential, never in an argument.
+fn bind(options: &MdsOptions) -> Outcome<Option<(String, Zeroizing<String>)>> {
+    let secret = match (&options.directory_bind_password_file, &options.directory_bind_credential) {
+        (Some(_), Some(_)) => {
+            return Err(Failure::usage("directory_bind_password_file and directory_bind_credential: which?"));
+        }
+        (Some(file), None) => Some(secret_file::read(file)?),
+        (None, Some(name)) => {
+            let bytes = systemd_credential(name)
+                .map_err(|error| Failure::new(Kind::Denied, chain(&error)).at("directory_bind_credential"))?;
+            let text = core::str::from_utf8(&bytes)
+                .map_err(|_| Failure::usage("is not UTF-8").at("directory_bind_credential"))?;
+            Some(Zeroizing::new(text.to_owned()))
+        }
+        (None, None) => None,
+    };
+    match (&options.directory_bind_dn, secret) {
+        (None, None) => Ok(None),
+        (Some(dn), Some(secret)) => {
+            let first = Zeroizing::new(secret.lines().next().unwrap_or_default().to_owned());
+            Ok(Some((dn.clone(), first)))
+        }
+        _ => Err(Failure::usage("directory_bind_dn and its password go together")
+            .hint("directory_bind_password_file or directory_bind_credential")),
+    }
+}
+
+fn list(names: &str) -> Vec<String> {
+    names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(ToOwned::to_owned).collect()
+}
+
+/// A key that means nothing without a directory: whoever sets it believes that there is one.
+fn alone(options: &MdsOptions) -> Option<&'static str> {
+    let there = [
+        (options.directory_ca_file.is_some(), "directory_ca_file"),
+        (options.directory_bind_dn.is_some(), "directory_bind_dn"),
+        (options.directory_bind_password_file.is_some(), "directory_bind_password_file"),
+        (options.directory_bind_credential.is_some(), "directory_bind_credential"),
+        (options.directory_user_base.is_some(), "directory_user_base"),
+        (options.directory_user_filter.is_some(), "directory_user_filter"),
+        (options.directory_group_base.is_some(), "directory_group_base"),
+        (options.directory_group_filter.is_some(), "directory_group_filter"),
+        (options.directory_admin_group.is_some(), "directory_admin_group"),
+        (options.directory_operator_group.is_some(), "directory_operator_group"),
+        (options.directory_user_group.is_some(), "directory_user_group"),
+        (options.directory_read_only_group.is_some(), "directory_read_only_group"),
+    ];
+    there.iter().find(|(there, _)| *there).map(|(_, key)| *key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> MdsOptions {
+        MdsOptions {
+            directory_url: Some("ldap://localhost".into()),
+            directory_user_base: Some("ou=people".into()),
+            directory_group_base: Some("ou=groups".into()),
+            ..MdsOptions::default()
+        }
+    }
+
+    fn message(options: &MdsOptions) -> String {
+        configured(options, &mut Config::default())
+            .err()
+            .map(|failure| failure.to_string())
+            .unwrap_or_default()
+    }
+
+    #[test]
+    fn a_directory_is_configured_whole_or_not_at_all() {
+        let mut policy = Config::default();
+        assert!(configured(&MdsOptions::default(), &mut policy).expect("none").is_none());
+        assert!(configured(&options(), &mut policy).expect("one").is_some());
+        let half = MdsOptions { directory_admin_group: Some("admins".into()), ..MdsOptions::default() };
+        assert!(message(&half).contains("directory_admin_group is there without directory_url"));
+        assert!(
+            message(&MdsOptions { directory_user_base: None, ..options() }).contains("directory_user_base")
+        );
+        let elsewhere = MdsOptions { directory_url: Some("ldap://h".into()), ..options() };
+        assert!(message(&elsewhere).contains("CA file is missing"), "{}", message(&elsewhere));
+        let insecure = MdsOptions { insecure_directory: Some(true), ..elsewhere };
+        assert_eq!(message(&insecure), "");
+    }
+
+    #[test]
+    fn the_password_to_bind_with_comes_from_a_private_file_alone() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("ldap.pw");
+        let dn = Some("cn=reader".to_owned());
+        let with = |file: Option<std::path::PathBuf>| MdsOptions {
+            directory_bind_dn: dn.clone(),
+            directory_bind_password_file: file,
+            ..options()
+        };
+        secret_file::write(&file, b"the password\nand more\n").expect("written");
+        let found = bind(&with(Some(file.clone()))).expect("read").expect("a bind");
+        assert_eq!((found.0.as_str(), found.1.as_str()), ("cn=reader", "the password"));
+        assert!(message(&with(None)).contains("go together"));
+        let nobody = MdsOptions { directory_bind_dn: None, ..with(Some(file.clone())) };
+        assert!(message(&nobody).contains("go together"));
+        let both = MdsOptions { directory_bind_credential: Some("c".into()), ..with(Some(file.clone())) };
+        assert!(message(&both).contains("which?"));
+        let credential = MdsOptions { directory_bind_credential: Some("../etc".into()), ..with(None) };
+        assert!(message(&credential).contains("no name of a systemd credential"));
+        secret_file::write(&file, b"\n").expect("written");
+        assert!(
+            message(&with(Some(file.clone()))).contains("must both not be empty"),
+            "an empty password binds as nobody"
+        );
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .expect("its mode");
+        assert!(message(&with(Some(file))).contains("lets others read it"));
+    }
+
+    #[test]
+    fn roles_and_times_reach_the_policy() {
+        let seconds = core::num::NonZeroU64::new;
+        let all = MdsOptions {
+            directory_age_s_max: seconds(20),
+            directory_grace_s_max: seconds(60),
+            directory_admin_group: Some("storage-admins".into()),
+            directory_member_attributes: Some("member, owner".into()),
+            ..options()
+        };
+        let mut policy = Config::default();
+        configured(&all, &mut policy).expect("configured");
+        assert_eq!((policy.directory_age_ms, policy.directory_grace_ms), (20_000, 60_000));
+        assert_eq!(policy.directory_roles.admin.as_ref().map(GroupName::as_str), Some("storage-admins"));
+        assert!(
+            message(&MdsOptions { directory_grace_s_max: seconds(19), ..all.clone() })
+                .contains("is less than")
+        );
+        let blank = MdsOptions { directory_admin_group: Some("Storage Admins".into()), ..all.clone() };
+        assert!(message(&blank).contains("directory_admin_group"));
+        assert!(message(&MdsOptions { directory_timeout_s_max: seconds(21), ..all }).contains("1 to 20 s"));
+    }
+}
