@@ -80,6 +80,7 @@ pub static TARGETS: &[Target] = &[
     device::UNIT,
     device::LOCKED_UNIT,
     device::DIRECTORY,
+    device::KEY_FILE,
     block::UNIT,
 ];
 

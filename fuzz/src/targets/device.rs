@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use sealstone_crypto::RustCrypto;
-use sealstone_device::provision::{self, DataDir, Identity};
+use sealstone_device::provision::{self, DataDir, Identity, KeyFile};
 use sealstone_device::{
     Environment, KeyRecord, NoAudit, OsdConfig, OsdUnit, Parts as DeviceParts, VolatileLease,
 };
@@ -464,4 +464,32 @@ pub(crate) const DIRECTORY: Target = Target {
     cost: 4000,
     quarantine: None,
     covers: &["device::DataDir::open"],
+};
+
+fn key_file(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    if let Ok(file) = KeyFile::parse(text) {
+        let shown = format!("{file:?}");
+        let key: String = file.key.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(!shown.contains(&key), "the key is shown");
+    }
+}
+
+pub(crate) const KEY_FILE: Target = Target {
+    name: "device-key-file",
+    about: "the text of a device's key file; of what parses the key is not shown",
+    run: key_file,
+    seeds: || {
+        let file = |id: &str, key: &str| {
+            format!("system_id = \"{id}\"\nname = \"osd1\"\nmaster_key = \"{key}\"\n").into_bytes()
+        };
+        vec![
+            file(&"0a".repeat(20), &"1B".repeat(32)),
+            file(&"0a".repeat(19), &"1b".repeat(32)),
+            file(&"0a".repeat(20), &"1g".repeat(32)),
+        ]
+    },
+    cost: 20,
+    quarantine: None,
+    covers: &["device::KeyFile::parse"],
 };
