@@ -27,6 +27,10 @@ use crate::worker::{self, Life, Tally, Worker};
 const PARTITION: u64 = 0x10000;
 /// Shortest and longest life under load, milliseconds.
 const LIFE_MS: (u64, u64) = (30, 1000);
+/// Most steps of all clients that a life waits for once its time is over, and how long at most: on a slow machine a moment
+/// is no life.
+const STEPS_MAX: u64 = 300;
+const SLOW_LIFE_MAX: Duration = Duration::from_secs(10);
 /// Busy answers that a client sits out: a device that restarts many times in seconds waits for its clock.
 const BUSY_MAX: u32 = 60;
 /// Length of a raw device.
@@ -292,6 +296,7 @@ impl Rig {
                 }
             }
             let time = Duration::from_millis(self.random.gen_range(LIFE_MS.0..LIFE_MS.1));
+            let wanted = tally.steps.load(Ordering::SeqCst) + self.random.gen_range(0..STEPS_MAX);
             clean = self.random.gen_bool(0.1);
             let signal = if clean { Signal::Terminate } else { Signal::Kill };
             let sick = self.ground == Ground::Tight;
@@ -315,6 +320,10 @@ impl Rig {
                     });
                 }
                 tokio::time::sleep(time).await;
+                let patience = Instant::now() + SLOW_LIFE_MAX;
+                while tally.steps.load(Ordering::SeqCst) < wanted && Instant::now() < patience {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
                 killed.store(true, Ordering::SeqCst);
                 let code = daemon.end(signal);
                 let mut first = Ok(code);
