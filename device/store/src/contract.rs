@@ -36,7 +36,7 @@ const CAPACITY: u64 = 4 << 20;
 /// # Panics
 /// When a promise is broken.
 pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
-    let promises: [fn(&S); 32] = [
+    let promises: [fn(&S); 33] = [
         unknown_objects_are_not_found,
         create_and_remove_change_what_exists,
         writes_are_read_back,
@@ -55,6 +55,7 @@ pub fn contract<S: ObjectStore>(make: impl Fn(u64) -> S) {
         sharing::a_share_replaces_what_was_there,
         sharing::a_map_of_many_pieces_is_told_in_parts,
         sharing::a_comparison_tells_what_is_not_shared,
+        sharing::a_comparison_of_many_pieces_is_told_in_parts,
         sharing::the_last_to_let_go_frees,
         sharing::a_full_store_refuses_to_part_what_is_shared,
         small::small_objects_grow_and_shrink,

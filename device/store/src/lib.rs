@@ -5,6 +5,7 @@
 //! Contract: [`ObjectStore`] and the suite in [`contract`], which every backend passes.
 //! Truth: `docs/design/store.md`.
 
+mod compare;
 pub mod contract;
 mod crc;
 mod damage;
@@ -18,6 +19,7 @@ mod memory;
 pub mod sim;
 mod store;
 
+pub use compare::Comparison;
 pub use damage::{Damage, DamageKind, Health, MAX_DAMAGE, StoreFault};
 pub use digests::{Checked, Digested, Digests, KnownDigests};
 pub use disk::{

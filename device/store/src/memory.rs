@@ -12,10 +12,11 @@ use parking_lot::Mutex;
 use sealstone_digest::Profile;
 use sealstone_osd::{ObjectId, ObjectType};
 
+use crate::compare::Comparer;
 use crate::store::{attribute_budget, check_transfer, end_of, push_stretch};
 use crate::{
-    AttributeId, BLOCK, MAP_PIECES_MAX, MAX_LIST, MAX_MEMBERSHIPS, MAX_STRETCHES, Memberships, ObjectStore,
-    PIECE, Scope, Space, Stat, StoreError, Stretch, StretchKind,
+    AttributeId, BLOCK, Comparison, MAP_PIECES_MAX, MAX_LIST, MAX_MEMBERSHIPS, MAX_STRETCHES, Memberships,
+    ObjectStore, PIECE, Scope, Space, Stat, StoreError, Stretch, StretchKind,
 };
 
 mod digests;
@@ -365,42 +366,26 @@ impl ObjectStore for MemoryStore {
         other: ObjectId,
         offset: u64,
         max: usize,
-    ) -> Result<Vec<Stretch>, StoreError> {
+    ) -> Result<Comparison, StoreError> {
         let inner = self.inner.lock();
         let object = |id| inner.objects.get(&id).ok_or(StoreError::NotFound(id));
         let (one, two) = (object(id)?, object(other)?);
-        let both = one.length.min(two.length);
         let blocks: BTreeSet<u64> = one
             .blocks
             .range(offset / BLOCK..)
             .chain(two.blocks.range(offset / BLOCK..))
             .map(|(at, _)| *at)
             .collect();
-        let mut map = Vec::new();
-        let kind = |block: Option<&Block>| match block {
-            Some(block) => StretchKind::Data { shared: !is_own(block) },
-            None => StretchKind::Hole,
-        };
+        let mut found = Comparer::new(offset, one.length, two.length, max);
         for at in blocks {
             let (mine, theirs) = (one.blocks.get(&at), two.blocks.get(&at));
             let same = mine.zip(theirs).is_some_and(|(mine, theirs)| Arc::ptr_eq(mine, theirs));
-            if !same {
-                let (start, end) = ((at * BLOCK).max(offset), ((at + 1) * BLOCK).min(both));
-                push_stretch(&mut map, start, end, kind(mine));
+            let kind = mine.map(|block| StretchKind::Data { shared: !is_own(block) });
+            if !found.block(at, kind, same) {
+                break;
             }
         }
-        let mut at = both.max(offset);
-        for (index, block) in one.blocks.range(at / BLOCK..) {
-            let (start, end) = ((index * BLOCK).max(at), ((index + 1) * BLOCK).min(one.length));
-            if start < end {
-                push_stretch(&mut map, at, start, StretchKind::Hole);
-                push_stretch(&mut map, start, end, kind(Some(block)));
-                at = end;
-            }
-        }
-        push_stretch(&mut map, at, one.length.max(two.length), StretchKind::Hole);
-        map.truncate(max.min(MAX_STRETCHES));
-        Ok(map)
+        Ok(found.end())
     }
 
     fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError> {

@@ -9,7 +9,7 @@ use crate::digests::Digests;
 use crate::disk::Inside;
 use crate::examine::Examine;
 use crate::memberships::Memberships;
-use crate::{Damage, StoreError};
+use crate::{Comparison, Damage, StoreError};
 
 /// Unit of allocation and of checksums, in bytes.
 pub const BLOCK: u64 = 4096;
@@ -38,7 +38,7 @@ pub struct Stat {
 /// Most stretches that one `map` returns; a larger `max` is cut to this.
 pub const MAX_STRETCHES: usize = 1 << 16;
 
-/// Most pieces of 1 MiB with blocks in them that one `map` goes over: so much work is done under the object's lock.
+/// Most pieces of 1 MiB with blocks in them that one `map` or `compare` goes over: so much work is done under the object's lock.
 pub const MAP_PIECES_MAX: usize = 512;
 
 /// A part of an object, in a [`map`](ObjectStore::map).
@@ -157,14 +157,15 @@ pub trait ObjectStore: Memberships + Digests + Examine {
 
     /// Where `id` differs from `other`, from `offset` to the end of the longer one: stretches of `id` that are not the
     /// very same blocks there, nor holes in both; beyond its own end `id` has a hole. In order, at most `max` of them
-    /// (and [`MAX_STRETCHES`]). Reads no data, so that equal bytes in different blocks differ.
+    /// (and [`MAX_STRETCHES`]), and no further than the end of the 1 MiB piece that is the last of [`MAP_PIECES_MAX`] in
+    /// which one of them has blocks; says where to go on. Reads no data, so that equal bytes in different blocks differ.
     fn compare(
         &self,
         id: ObjectId,
         other: ObjectId,
         offset: u64,
         max: usize,
-    ) -> Result<Vec<Stretch>, StoreError>;
+    ) -> Result<Comparison, StoreError>;
 
     /// One attribute's value, `None` if it was never set.
     fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError>;

@@ -535,10 +535,23 @@ const USER_OBJECT_TAG_OF_PARTITION: AttributeId =
 /// An object that both have: its bytes and attributes become those of the source; who may touch it does not change.
 fn bring_up_to_date(store: &dyn ObjectStore, from: ObjectId, to: ObjectId) -> Result<(), Failure> {
     let _together = store.begin();
-    if !store.compare(from, to, 0, 1)?.is_empty() {
+    if differ(store, from, to)? {
         store.share(from, to)?;
     }
     Ok(take_over(store, from, to, |id| is_own(id) || is_authority(id))?)
+}
+
+/// Are the bytes of two objects not the very same blocks?
+fn differ(store: &dyn ObjectStore, one: ObjectId, other: ObjectId) -> Result<bool, StoreError> {
+    let mut next = Some(0);
+    while let Some(offset) = next {
+        let found = store.compare(one, other, offset, 1)?;
+        if !found.stretches.is_empty() {
+            return Ok(true);
+        }
+        next = found.next;
+    }
+    Ok(false)
 }
 
 /// Makes attributes those of another object, but for those that stay as they are.

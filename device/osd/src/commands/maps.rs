@@ -11,7 +11,7 @@ use sealstone_osd::cdb::{ReadMap, pointer};
 use sealstone_osd::map::{
     ALL, ALLOCATION_MIN, DAMAGED_ATTRIBUTES, DAMAGED_DATA, HOLE, MapWriter, Stretch as Entry, WRITTEN, split,
 };
-use sealstone_store::{Stretch, StretchKind};
+use sealstone_store::{Comparison, Stretch, StretchKind};
 
 use super::data::{partition_of, user_object};
 use super::{Done, Run, Touch};
@@ -56,12 +56,14 @@ pub(crate) fn compare_maps(run: &mut Run<'_>, map: &ReadMap) -> Result<Done, Fai
     let there = user_object(run.device, source).ok();
     let length = there.map_or(length, |source| source.length.max(length));
     answer(run, map, length, false, |device, offset| {
-        let stretches = match there {
+        let Comparison { stretches, next } = match there {
             Some(_) => device.store.compare(map.object, source, offset, STEP)?,
-            None => device.store.map(map.object, offset, STEP)?,
+            None => {
+                let stretches = device.store.map(map.object, offset, STEP)?;
+                let next = stretches.last().map(|last| last.offset + last.length);
+                Comparison { stretches, next }
+            }
         };
-        let full = there.is_none() || stretches.len() == STEP;
-        let next = stretches.last().filter(|_| full).map(|last| last.offset + last.length);
         Ok((stretches.iter().map(|stretch| (kind(stretch), stretch.offset, stretch.length)).collect(), next))
     })
 }

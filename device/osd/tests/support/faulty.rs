@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use sealstone_digest::{Covered, Profile, Value};
 use sealstone_osd::{AttributeId, ObjectId, ObjectType};
 use sealstone_store::{
-    Checked, Completed, Damage, DamageKind, Digested, Digests, Examination, Examine, Examined, KnownDigests,
-    Memberships, MemoryStore, ObjectStore, Scope, Space, Stat, StoreError, Stretch,
+    Checked, Comparison, Completed, Damage, DamageKind, Digested, Digests, Examination, Examine, Examined,
+    KnownDigests, Memberships, MemoryStore, ObjectStore, Scope, Space, Stat, StoreError, Stretch,
 };
 
 /// What happens after each change: the number of it since the start.
@@ -136,7 +136,7 @@ impl ObjectStore for Faulty {
         to: ObjectId,
         offset: u64,
         max: usize,
-    ) -> Result<Vec<Stretch>, StoreError> {
+    ) -> Result<Comparison, StoreError> {
         self.inner.compare(from, to, offset, max)
     }
     fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError> {

@@ -4,7 +4,9 @@ use sealstone_osd::ObjectType;
 
 use super::{CAPACITY, content, made, pattern, user};
 use crate::store::push_stretch;
-use crate::{AttributeId, BLOCK, MAP_PIECES_MAX, ObjectStore, PIECE, StoreError, Stretch, StretchKind};
+use crate::{
+    AttributeId, BLOCK, Comparison, MAP_PIECES_MAX, ObjectStore, PIECE, StoreError, Stretch, StretchKind,
+};
 
 /// Bytes of the blocks that the object has alone, and that it shares, by its map.
 fn own_and_shared<S: ObjectStore>(store: &S, object: u64) -> (u64, u64) {
@@ -127,7 +129,7 @@ pub(super) fn a_comparison_tells_what_is_not_shared<S: ObjectStore>(store: &S) {
     store.create(other, ObjectType::User).expect("create");
     store.write(one, 0, &pattern(1, 300 * BLOCK as usize)).expect("write");
     store.share(one, other).expect("share");
-    let compare = |offset, max| store.compare(one, other, offset, max).expect("compare");
+    let compare = |offset, max| store.compare(one, other, offset, max).expect("compare").stretches;
     assert_eq!(compare(0, 9), []);
     store.write(one, 5 * BLOCK + 7, b"x").expect("write");
     store.write(other, 6 * BLOCK, b"x").expect("write to the other");
@@ -147,8 +149,34 @@ pub(super) fn a_comparison_tells_what_is_not_shared<S: ObjectStore>(store: &S) {
     assert_eq!(compare(6 * BLOCK + 1, 1), [stretch(6 * BLOCK + 1, BLOCK - 1, own)]);
     assert_eq!(compare(302 * BLOCK, 9), [stretch(302 * BLOCK, 8 * BLOCK, hole)]);
     assert_eq!(compare(310 * BLOCK, 9), []);
-    let back = store.compare(other, one, 290 * BLOCK, 9).expect("compare");
+    let back = store.compare(other, one, 290 * BLOCK, 9).expect("compare").stretches;
     assert_eq!(back, [stretch(300 * BLOCK, 10 * BLOCK, hole)], "beyond its own end there is a hole");
+    let next = |offset, max| store.compare(one, other, offset, max).expect("compare").next;
+    assert_eq!([next(0, 2), next(0, 4), next(0, 0)], [Some(281 * BLOCK), None, Some(0)]);
+}
+
+pub(super) fn a_comparison_of_many_pieces_is_told_in_parts<S: ObjectStore>(store: &S) {
+    let one = made(store);
+    let other = user(0x1_0002);
+    store.create(other, ObjectType::User).expect("create");
+    let pieces = MAP_PIECES_MAX as u64;
+    for piece in 0..pieces + 3 {
+        store.write(one, piece * PIECE, &[7; BLOCK as usize]).expect("write");
+    }
+    store.share(one, other).expect("share");
+    store.write(one, (pieces + 1) * PIECE, b"x").expect("write");
+    let first = store.compare(one, other, 0, 9).expect("compare");
+    assert_eq!(first, Comparison { stretches: Vec::new(), next: Some(pieces * PIECE) });
+    let rest = store.compare(one, other, pieces * PIECE, 9).expect("compare");
+    let kind = StretchKind::Data { shared: false };
+    let changed = Stretch { offset: (pieces + 1) * PIECE, length: BLOCK, kind };
+    assert_eq!(rest, Comparison { stretches: vec![changed], next: None });
+    // An object with nothing in it: all of the other one is a hole beside it.
+    let empty = user(0x1_0003);
+    store.create(empty, ObjectType::User).expect("create");
+    let back = store.compare(empty, other, 0, 9).expect("compare");
+    let hole = |offset, length| Stretch { offset, length, kind: StretchKind::Hole };
+    assert_eq!(back, Comparison { stretches: vec![hole(0, pieces * PIECE)], next: Some(pieces * PIECE) });
 }
 
 pub(super) fn the_last_to_let_go_frees<S: ObjectStore>(store: &S) {

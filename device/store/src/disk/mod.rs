@@ -79,8 +79,8 @@ use crate::damage::{Damage, DamageBook, DamageKind, StoreFault};
 use crate::medium::{Io, Medium};
 use crate::store::{attribute_budget, attribute_weight, end_of};
 use crate::{
-    AttributeId, BLOCK, FormatError, MAX_LIST, MAX_OBJECT_LENGTH, MAX_STRETCHES, ObjectStore, Scope, Space,
-    Stat, StoreError, Stretch,
+    AttributeId, BLOCK, Comparison, FormatError, MAX_LIST, MAX_OBJECT_LENGTH, MAX_STRETCHES, ObjectStore,
+    Scope, Space, Stat, StoreError, Stretch,
 };
 
 /// Number of object locks; objects share them by hash.
@@ -534,8 +534,8 @@ impl ObjectStore for DiskStore {
         other: ObjectId,
         offset: u64,
         max: usize,
-    ) -> Result<Vec<Stretch>, StoreError> {
-        self.differences(id, other, offset, max.min(MAX_STRETCHES))
+    ) -> Result<Comparison, StoreError> {
+        self.differences(id, other, offset, max)
     }
 
     fn attribute(&self, id: ObjectId, attribute: AttributeId) -> Result<Option<Vec<u8>>, StoreError> {

@@ -16,8 +16,9 @@ use super::chunk::{CHUNK_BLOCKS, Chunk, Flat};
 use super::record::{Key, Rotten, Value, chunk_key, chunk_of};
 use super::space::Run;
 use super::stage::{Stage, Stop, WALK};
+use crate::compare::Comparer;
 use crate::store::{Stretch, StretchKind, push_stretch};
-use crate::{BLOCK, MAP_PIECES_MAX, MAX_OBJECT_LENGTH, StoreError};
+use crate::{BLOCK, Comparison, MAP_PIECES_MAX, MAX_OBJECT_LENGTH, StoreError};
 
 impl DiskStore {
     /// The locks of two objects, in an order that all keep. They may share one.
@@ -95,23 +96,8 @@ impl DiskStore {
     /// What is where in an object from `offset` on: at most `max` stretches.
     pub(crate) fn map_of(&self, id: ObjectId, offset: u64, max: usize) -> Result<Vec<Stretch>, StoreError> {
         let _lock = self.lock(id).read();
-        let length = self.record(id)?.length;
+        let end = self.record(id)?.length;
         let mut map: Vec<Stretch> = Vec::new();
-        self.walk_map(&mut map, id, offset, length, (max, MAP_PIECES_MAX))?;
-        map.truncate(max);
-        Ok(map)
-    }
-
-    /// Appends what is where between two offsets, until there are more than so many stretches, or so many chunks were gone
-    /// over. Gives whether it came to the end.
-    fn walk_map(
-        &self,
-        map: &mut Vec<Stretch>,
-        id: ObjectId,
-        offset: u64,
-        end: u64,
-        (max, chunks_max): (usize, usize),
-    ) -> Result<bool, StoreError> {
         // Everything up to `at` is in the map.
         let mut at = offset;
         let mut gone_over = 0;
@@ -126,25 +112,28 @@ impl DiskStore {
                     for (block, place) in (base..).zip(extent.place..).take(sums.len()) {
                         let (start, stop) = ((block * BLOCK).max(at), ((block + 1) * BLOCK).min(end));
                         if start < stop {
-                            push_stretch(map, at, start, StretchKind::Hole);
-                            push_stretch(map, start, stop, self.data_at(place));
+                            push_stretch(&mut map, at, start, StretchKind::Hole);
+                            push_stretch(&mut map, start, stop, self.data_at(place));
                             at = stop;
                         }
                     }
                 }
                 if map.len() > max {
-                    return Ok(false);
+                    map.truncate(max);
+                    return Ok(map);
                 }
                 gone_over += usize::from(at > before);
-                if gone_over == chunks_max {
+                if gone_over == MAP_PIECES_MAX {
                     let stop = end.min((number + 1) * CHUNK_BLOCKS * BLOCK);
-                    push_stretch(map, at, stop, StretchKind::Hole);
-                    return Ok(stop == end);
+                    push_stretch(&mut map, at, stop, StretchKind::Hole);
+                    map.truncate(max);
+                    return Ok(map);
                 }
             }
         }
-        push_stretch(map, at, end, StretchKind::Hole);
-        Ok(true)
+        push_stretch(&mut map, at, end, StretchKind::Hole);
+        map.truncate(max);
+        Ok(map)
     }
 
     fn data_at(&self, place: u64) -> StretchKind {
@@ -158,13 +147,12 @@ impl DiskStore {
         other: ObjectId,
         offset: u64,
         max: usize,
-    ) -> Result<Vec<Stretch>, StoreError> {
+    ) -> Result<Comparison, StoreError> {
         let (first, second) = (self.lock_number(id), self.lock_number(other));
         let _low = self.locks[first.min(second)].read();
         let _high = (first != second).then(|| self.locks[first.max(second)].read());
         let (mine, theirs) = (self.record(id)?.length, self.record(other)?.length);
-        let both = mine.min(theirs);
-        let mut map: Vec<Stretch> = Vec::new();
+        let mut found = Comparer::new(offset, mine, theirs, max);
         let mut next = [Some(offset / BLOCK / CHUNK_BLOCKS); 2];
         let mut waiting: [BTreeMap<u64, Arc<Chunk>>; 2] = Default::default();
         loop {
@@ -182,25 +170,16 @@ impl DiskStore {
             let flats = waiting.each_mut().map(|chunks| {
                 chunks.remove(&number).map_or_else(|| Flat::empty(None), |chunk| Flat::of(&chunk, None))
             });
-            for block in 0..CHUNK_BLOCKS {
+            let more = (0..CHUNK_BLOCKS).all(|block| {
                 let places = [0, 1].map(|side| flats[side].slot(block).place());
-                let start = (number * CHUNK_BLOCKS + block) * BLOCK;
-                let (start, end) = (start.max(offset), (start + BLOCK).min(both));
-                if places[0] != places[1] && start < end {
-                    let kind = places[0].map_or(StretchKind::Hole, |place| self.data_at(place));
-                    push_stretch(&mut map, start, end, kind);
-                }
-            }
-            if map.len() > max {
-                map.truncate(max);
-                return Ok(map);
+                let mine = places[0].map(|place| self.data_at(place));
+                places == [None; 2]
+                    || found.block(number * CHUNK_BLOCKS + block, mine, places[0] == places[1])
+            });
+            if !more {
+                break;
             }
         }
-        let tail = both.max(offset);
-        if self.walk_map(&mut map, id, tail, mine.max(tail), (max, usize::MAX))? {
-            push_stretch(&mut map, mine.max(tail), theirs, StretchKind::Hole);
-        }
-        map.truncate(max);
-        Ok(map)
+        Ok(found.end())
     }
 }
