@@ -29,6 +29,7 @@ mod pace;
 mod plots;
 mod process;
 mod report;
+mod revocation;
 mod rotation;
 mod settings;
 mod verdicts;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         Command::Pace(arguments) => pace::run(&arguments),
         Command::Aims(arguments) => aims::run(&arguments.folder),
         Command::Rotation(arguments) => rotation::run(&arguments),
+        Command::Revocation(arguments) => revocation::run(&arguments),
         Command::Defences(arguments) => defences::run(&arguments),
         Command::Logins(arguments) => logins::run(&arguments),
     };

@@ -46,9 +46,9 @@ struct Findings {
 
 /// A user of the system that is measured.
 #[derive(Clone)]
-struct User {
-    binary: PathBuf,
-    session: PathBuf,
+pub(crate) struct User {
+    pub(crate) binary: PathBuf,
+    pub(crate) session: PathBuf,
 }
 
 impl User {
@@ -59,7 +59,7 @@ impl User {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Outcome<Value> {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Outcome<Value> {
         let output = self.command(arguments).output()?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
@@ -83,7 +83,7 @@ impl User {
     }
 }
 
-fn text(path: &Path) -> Outcome<&str> {
+pub(crate) fn text(path: &Path) -> Outcome<&str> {
     path.to_str().ok_or_else(|| "a path that is not UTF-8".into())
 }
 

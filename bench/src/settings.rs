@@ -41,6 +41,9 @@ pub(crate) enum Command {
     Pace(Run),
     /// Working keys of a thousand partitions changed by the metadata server while clients put and get; takes `--json`.
     Rotation(Run),
+    /// How long it takes until the last of three devices refuses: one file, one partition, users who hold more and more;
+    /// takes `--json`.
+    Revocation(Run),
     /// Each defence against a lowered security method: writes, rewrites and reads by it, and what a CDB costs.
     Defences(Run),
     /// Ways from the page cache into a socket, without a device.

@@ -76,6 +76,8 @@ pub static TARGETS: &[Target] = &[
     #[cfg(feature = "client")]
     client::KEY_FILE,
     #[cfg(feature = "client")]
+    client::CAPABILITY_FILE,
+    #[cfg(feature = "client")]
     client_link::LINK,
     device::UNIT,
     device::LOCKED_UNIT,

@@ -1,5 +1,6 @@
 //! The command line: every noun, verb, flag and variable, with examples in the help texts.
 
+pub(crate) mod grants;
 pub(crate) mod keys;
 
 use std::path::PathBuf;
@@ -151,6 +152,13 @@ Examples:
     Chown(Chown),
     /// Change the group: of your files to a group of yours, or as an administrator of any to any.
     Chgrp(Chgrp),
+    /// Capability files: a part of one file for a program that never logs in.
+    #[command(subcommand)]
+    Cap(grants::Cap),
+    /// End credentials before they expire: of a file, of a partition, of a user.
+    Revoke(grants::Revoke),
+    /// Who could touch a file, when, by which credential.
+    Audit(grants::Audit),
     /// Space, over all and by device.
     #[command(after_help = "\
 Example:

@@ -236,6 +236,8 @@ options! {
     chap_file: PathBuf, "SEALSTONE_MDS_CHAP_FILE", "\"/etc/sealstone/mds.chap\"";
     /// Seconds that a credential for an object lives, at most 3600; clients renew what they still use.
     grant_s: NonZeroU64, "SEALSTONE_MDS_GRANT_S", "300";
+    /// Seconds that a credential in a capability file lives at most; 28800 is the most. Keys are kept as long.
+    delegated_s_max: NonZeroU64, "SEALSTONE_MDS_DELEGATED_S_MAX", "3600";
     /// Seconds after which a working key of a device is superseded. The old one works until its last credential expires.
     working_key_age_s: NonZeroU64, "SEALSTONE_MDS_WORKING_KEY_AGE_S", "3600";
     /// Seconds after which the keys of a partition are replaced from above. Its credentials are renewed then.

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::cli::{Cli, Command, ConfigCommand};
-use crate::command::{block_on, files, groups, session, transfer, users};
+use crate::command::{block_on, cap, files, groups, revoke, session, transfer, users};
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 
@@ -76,6 +76,9 @@ fn run(cli: Cli, output: Output) -> Outcome {
         Command::Chmod(arguments) => block_on(files::chmod(global, output, &arguments)),
         Command::Chown(arguments) => block_on(files::chown(global, output, &arguments)),
         Command::Chgrp(arguments) => block_on(files::chgrp(global, output, &arguments)),
+        Command::Cap(command) => block_on(cap::run(global, output, &command)),
+        Command::Revoke(arguments) => block_on(revoke::run(global, output, &arguments)),
+        Command::Audit(arguments) => block_on(command::audit::run(global, output, &arguments)),
         Command::Df => block_on(files::df(global, output)),
         Command::Config(ConfigCommand::Example { daemon }) => {
             let text = config::example(&daemon)?;

@@ -157,6 +157,41 @@ pub(crate) fn utc(ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", minute / 60, minute % 60)
 }
 
+/// A moment as people write it, UTC: `2026-11-20T21:50Z`, seconds after it if wanted; a blank may stand for the T.
+pub(crate) fn parse_moment(text: &str) -> Result<u64, String> {
+    let fail = || format!("'{text}' is not a moment such as 2026-11-20T21:50Z, in UTC");
+    let (date, time) = text.split_once(['T', ' ']).ok_or_else(fail)?;
+    let numbers = |part: &str, separator: char, lengths: &[usize]| -> Option<Vec<u64>> {
+        let parts: Vec<&str> = part.split(separator).collect();
+        let lawful = |(part, length): (&&str, &usize)| {
+            part.len() == *length && part.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        (parts.len() <= lengths.len() && parts.iter().zip(lengths).all(lawful))
+            .then(|| parts.iter().filter_map(|part| part.parse().ok()).collect())
+    };
+    let date = numbers(date, '-', &[4, 2, 2]).ok_or_else(fail)?;
+    let time = numbers(time.strip_suffix('Z').unwrap_or(time), ':', &[2, 2, 2]).ok_or_else(fail)?;
+    let (&[year, month, day], [hour, minute, rest @ ..]) = (&date[..], &time[..]) else { return Err(fail()) };
+    let second = rest.first().copied().unwrap_or(0);
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days_of_month = match month {
+        2 => 28 + u64::from(leap),
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => return Err(fail()),
+    };
+    if year < 1970 || !(1..=days_of_month).contains(&day) || *hour > 23 || *minute > 59 || second > 59 {
+        return Err(fail());
+    }
+    // As in `utc`: the year begins in March, so that the leap day ends it.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let (era, year_of_era) = (year / 400, year % 400);
+    let day_of_year = (153 * month + 2) / 5 + day - 1;
+    let days =
+        era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468;
+    Ok((((days * 24 + hour) * 60 + minute) * 60 + second) * 1000)
+}
+
 /// Permission bits as `ls -l` shows them.
 pub(crate) fn mode_string(directory: bool, mode: u16) -> String {
     let mut text = String::from(if directory { "d" } else { "-" });
@@ -190,6 +225,21 @@ mod tests {
         assert_eq!(utc(1_792_533_000_000), "2026-10-20 21:50");
         assert_eq!(utc(4_107_542_340_000), "2100-02-28 23:59");
         assert_eq!(utc(4_107_542_400_000), "2100-03-01 00:00");
+    }
+
+    /// What is shown can be typed, and what is no moment is refused.
+    #[test]
+    fn moments_that_are_shown_can_be_typed() {
+        for ms in [0, 951_782_400_000, 1_792_533_000_000, 4_107_542_340_000, 4_107_542_400_000] {
+            assert_eq!(parse_moment(&utc(ms)), Ok(ms));
+        }
+        assert_eq!(parse_moment("2026-10-20T21:50:07Z"), Ok(1_792_533_007_000));
+        for bad in
+            ["2026-02-29T00:00Z", "2026-13-01T00:00", "2026-1-01T00:00", "2026-10-20", "1969-12-31T00:00"]
+        {
+            assert!(parse_moment(bad).is_err(), "{bad}");
+        }
+        assert!(parse_moment("2026-10-20T24:00Z").is_err() && parse_moment("x").is_err());
     }
 
     /// The letters of `ls -l`.

@@ -38,6 +38,18 @@ pub enum ClientError {
     /// A device restarted in the middle of a put, and again each time that it was sent anew what it may have lost.
     #[error("device {} restarts again and again; nothing was stored", .0.0)]
     Restarted(DeviceId),
+    /// A device restarted while bytes were written in place, and may have lost some: write the range again.
+    #[error("device {} restarted while it was written to: write the range again", .0.0)]
+    RestartedMeanwhile(DeviceId),
+    /// A capability file does not allow it.
+    #[error("the capability file does not allow it: {0}")]
+    NotDelegated(&'static str),
+    /// A capability file cannot be used.
+    #[error("capability file: {0}")]
+    CapabilityFile(&'static str),
+    /// The capability file could not be read or written.
+    #[error("capability file")]
+    CapabilityFileIo(#[source] io::Error),
     /// The metadata server names a device that it does not list.
     #[error("device {} is unknown", .0.0)]
     UnknownDevice(DeviceId),
@@ -133,11 +145,13 @@ pub enum ClientError {
 impl ClientError {
     /// Exit code of the command line: 1 failed, 2 usage, 3 access denied, 4 not found.
     #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Refused(failure) => failure.code.exit_code(),
             Self::Name(_) => 2,
             Self::Device { error, .. } if error.is_denied() || error.is_not_admitted() => 3,
+            Self::NotDelegated(_) => 3,
+            Self::CapabilityFileIo(error) if matches!(error.kind(), io::ErrorKind::NotFound) => 4,
             Self::SessionOver
             | Self::LoginRefused
             | Self::CookieRefused

@@ -70,7 +70,7 @@ pub(crate) async fn open<M: Metadata, D: Devices>(
 pub(crate) async fn get<M: Metadata, D: Devices>(
     core: &Arc<Core<M, D>>,
     path: &FilePath,
-    mut sink: impl AsyncWrite + Unpin + Send,
+    sink: impl AsyncWrite + Unpin + Send,
     mut options: GetOptions,
 ) -> Result<Stat, ClientError> {
     let (stat, objects) = open(core, path, Access::Read, options.method).await?;
@@ -81,21 +81,16 @@ pub(crate) async fn get<M: Metadata, D: Devices>(
     let total = range.end.saturating_sub(range.start);
     let mut done = 0u64;
 
-    let mut ahead = ReadAhead::new(objects, range);
-    while let Some(mut group) = ahead.next().await? {
-        for piece in group.pieces() {
-            sink.write_all(piece).await.map_err(ClientError::Sink)?;
-            if let Some(running) = &mut running {
-                running.update(piece);
-            }
-            done += piece.len() as u64;
-            if let Some(progress) = &mut options.progress {
-                progress(done, total);
-            }
+    let each = |piece: &[u8]| {
+        if let Some(running) = &mut running {
+            running.update(piece);
         }
-        group.give_back(core);
-    }
-    sink.flush().await.map_err(ClientError::Sink)?;
+        done += piece.len() as u64;
+        if let Some(progress) = &mut options.progress {
+            progress(done, total);
+        }
+    };
+    pour(&objects, range, sink, each).await?;
     if done != total {
         return Err(ClientError::DataMissing { offset: done });
     }
@@ -103,6 +98,27 @@ pub(crate) async fn get<M: Metadata, D: Devices>(
         return Err(ClientError::ChecksumMismatch);
     }
     Ok(stat)
+}
+
+/// Writes the bytes of a range to `sink`, and shows `each` piece of them; gives their number, less only if data ends.
+pub(crate) async fn pour<M: Metadata, D: Devices>(
+    objects: &Arc<OpenObjects<M, D>>,
+    range: Range<u64>,
+    mut sink: impl AsyncWrite + Unpin + Send,
+    mut each: impl FnMut(&[u8]) + Send,
+) -> Result<u64, ClientError> {
+    let mut ahead = ReadAhead::new(objects.clone(), range);
+    let mut done = 0;
+    while let Some(mut group) = ahead.next().await? {
+        for piece in group.pieces() {
+            sink.write_all(piece).await.map_err(ClientError::Sink)?;
+            each(piece);
+            done += piece.len() as u64;
+        }
+        group.give_back(&objects.core);
+    }
+    sink.flush().await.map_err(ClientError::Sink)?;
+    Ok(done)
 }
 
 /// Fills `into` from `offset` on; returns the bytes before the end of the file, at most `into.len()`.

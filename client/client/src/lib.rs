@@ -8,8 +8,10 @@
 
 mod budget;
 mod buffers;
+mod capability_file;
 mod checksum;
 mod client;
+mod delegated;
 mod error;
 mod get;
 mod mds;
@@ -24,7 +26,9 @@ pub mod tls;
 mod tuning;
 
 pub use budget::{BUDGET_MAX, Lease, MemoryBudget};
+pub use capability_file::{CAPABILITY_FILE_MAX, CapabilityDevice, CapabilityFile};
 pub use client::{CONNECT_TIMEOUT, Client, DiskFree, Listing, OpenFile, Reach, WhoAmI};
+pub use delegated::{Delegated, Delegation, NoServer, Progress};
 pub use error::ClientError;
 pub use get::GetOptions;
 pub use mds::{
@@ -40,7 +44,8 @@ pub use sealstone_initiator::{
 pub use sealstone_login::paper::Group as PaperGroup;
 pub use sealstone_mds_protocol::{
     AccountKind, Checksum, ChecksumKind, Device, DeviceId, DeviceProblem, DirEntry, FileKind, FilePath,
-    Group, GroupName, Holder, Method, Name, ProblemKind, Role, Stat, User, UserName,
+    Group, GroupName, Holder, IssueEntry, IssueKind, Method, Name, ProblemKind, Revocation, RevokeWhat, Role,
+    Stat, User, UserName, WaitingDevice,
 };
 pub use seam::{Devices, Metadata};
 pub use service_key::ServiceKey;

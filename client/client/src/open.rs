@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use sealstone_initiator::{Bearer, Completion, Environment, Operation, OsdError};
 use sealstone_mds_protocol::{Device, DeviceId, Grant, Handle, Layout, Method, PAGE_MAX, Request, Response};
+use sealstone_osd::AttributeId;
 use tokio::sync::Mutex;
 
 use crate::{ClientError, Devices, Metadata};
@@ -20,6 +21,8 @@ use crate::{ClientError, Devices, Metadata};
 pub const RENEW_BEFORE_MS: u64 = 5_000;
 /// Renewals for one command at most.
 pub(crate) const RENEWALS_MAX: u32 = 3;
+/// The boot epoch as an attribute of user objects, a page of ours (docs/standards/device.md).
+const BOOT_EPOCH: AttributeId = AttributeId::new(0xF003, 1);
 /// Pages of the device list read at most: as many devices as that are 1 048 576.
 const DEVICE_PAGES_MAX: usize = 4096;
 
@@ -81,7 +84,8 @@ impl<M: Metadata, D: Devices> Core<M, D> {
 pub(crate) struct OpenObjects<M, D> {
     pub(crate) core: Arc<Core<M, D>>,
     pub(crate) layout: Layout,
-    handle: Handle,
+    /// None: by a capability file; nothing is renewed.
+    handle: Option<Handle>,
     method: Method,
     devices: Vec<Arc<Device>>,
     bearers: Mutex<Bearers>,
@@ -91,7 +95,8 @@ struct Bearers {
     /// Counts renewals, so that two commands refused under one credential make one renewal.
     generation: u64,
     expires_ms: u64,
-    bearers: Vec<Bearer>,
+    /// One per object of the layout; none where a capability file has none.
+    bearers: Vec<Option<Bearer>>,
 }
 
 impl Bearers {
@@ -103,7 +108,7 @@ impl Bearers {
         }
         let bearers = grants
             .iter()
-            .map(|grant| Bearer::new(grant.capability.as_slice(), grant.key.expose()))
+            .map(|grant| Bearer::new(grant.capability.as_slice(), grant.key.expose()).map(Some))
             .collect::<Result<_, _>>()
             .map_err(|_| ClientError::Protocol("a grant without a usable credential"))?;
         // 0 means "never" in a capability; the server gives none of those for files, but it would be honoured.
@@ -126,11 +131,44 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         grants: &[Grant],
     ) -> Result<Self, ClientError> {
         let bearers = Mutex::new(Bearers::new(0, &layout, grants)?);
+        let handle = Some(handle);
         let mut devices = Vec::with_capacity(layout.width());
         for object in layout.objects() {
             devices.push(core.device(object.device).await?);
         }
         Ok(Self { core, layout, handle, method, devices, bearers })
+    }
+
+    /// By a capability file: some objects of the layout, nothing to be renewed.
+    pub(crate) fn delegated(
+        core: Arc<Core<M, D>>,
+        layout: Layout,
+        grants: &[Grant],
+        known: &BTreeMap<DeviceId, Arc<Device>>,
+    ) -> Result<Self, ClientError> {
+        const UNUSABLE: ClientError = ClientError::CapabilityFile("a credential in it cannot be used");
+        let mut bearers = Vec::with_capacity(layout.width());
+        let mut devices = Vec::with_capacity(layout.width());
+        for object in layout.objects() {
+            let grant = grants.iter().find(|grant| grant.object == *object);
+            let bearer = grant.map(|grant| Bearer::new(grant.capability.as_slice(), grant.key.expose()));
+            bearers.push(bearer.transpose().map_err(|_| UNUSABLE)?);
+            devices.push(known.get(&object.device).ok_or(ClientError::UnknownDevice(object.device))?.clone());
+        }
+        let bearers = Mutex::new(Bearers { generation: 0, expires_ms: u64::MAX, bearers });
+        Ok(Self { core, layout, handle: None, method: Method::AllData, devices, bearers })
+    }
+
+    /// The boot epoch of an object's device, asked of the object.
+    pub(crate) async fn boot_epoch(&self, index: usize) -> Result<u16, ClientError> {
+        let place =
+            self.layout.objects().get(index).ok_or(ClientError::Protocol("an object outside the layout"))?;
+        let ask = || Operation::GetAttributes { object: place.object, ids: vec![BOOT_EPOCH], length_max: 64 };
+        let answer = self.execute(index, ask).await?;
+        let value = answer.attributes.first().and_then(|(_, value)| value.as_deref()?.try_into().ok());
+        value
+            .map(u16::from_be_bytes)
+            .ok_or(ClientError::Protocol("a device that does not tell its boot epoch"))
     }
 
     /// Runs an operation on object `index`; `make` is called again if a refused credential is renewed.
@@ -144,7 +182,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         let mut outcome = self.core.devices.execute(device, &bearer, make()).await;
         for _ in 0..RENEWALS_MAX {
             let Err(error) = &outcome else { break };
-            if !error.is_denied() {
+            if !error.is_denied() || self.handle.is_none() {
                 break;
             }
             tracing::debug!(device = device.id.0, %error, "renewing a refused credential");
@@ -166,15 +204,18 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     async fn bearer(&self, index: usize, refused: Option<u64>) -> Result<(Bearer, u64), ClientError> {
         let mut held = self.bearers.lock().await;
         let about_to_expire = self.core.now_ms().saturating_add(RENEW_BEFORE_MS) >= held.expires_ms;
-        if about_to_expire || refused == Some(held.generation) {
-            let request = Request::RenewGrants { handle: self.handle, method: self.method };
+        if let Some(handle) = self.handle
+            && (about_to_expire || refused == Some(held.generation))
+        {
+            let request = Request::RenewGrants { handle, method: self.method };
             let Response::Grants { grants } = self.core.metadata.call(request).await? else {
                 return Err(ClientError::Protocol("an answer to another request"));
             };
             *held = Bearers::new(held.generation + 1, &self.layout, &grants)?;
         }
-        let bearer = held.bearers.get(index).cloned();
-        Ok((bearer.ok_or(ClientError::Protocol("an object outside the layout"))?, held.generation))
+        let bearer = held.bearers.get(index).ok_or(ClientError::Protocol("an object outside the layout"))?;
+        let bearer = bearer.clone().ok_or(ClientError::NotDelegated("an object without a credential"))?;
+        Ok((bearer, held.generation))
     }
 
     /// Is the file still what it was when it was opened?
@@ -182,6 +223,9 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     /// # Errors
     /// `Refused` with `Stale` if it was replaced or removed.
     pub(crate) async fn check_current(&self) -> Result<(), ClientError> {
+        if self.handle.is_none() {
+            return Ok(());
+        }
         let generation = self.bearers.lock().await.generation;
         self.bearer(0, Some(generation)).await.map(drop)
     }

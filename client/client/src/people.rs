@@ -8,11 +8,13 @@ use sealstone_initiator::{Environment, SystemEnvironment};
 use sealstone_login::paper::PassphraseKey;
 use sealstone_mds_protocol::login::{SUITE_SERVICE_A, SUITE_SERVICE_B, SUITE_STANDARD};
 use sealstone_mds_protocol::{
-    AccountKind, Group, GroupName, Holder, PAGE_MAX, Request, Response, Role, Secret, Stat, User,
+    AccountKind, Group, GroupName, Holder, IssueEntry, IssuePlace, PAGE_MAX, Request, Response, Revocation,
+    Role, Secret, Stat, User,
 };
 use zeroize::Zeroizing;
 
 use crate::client::{file_path, tls, user_name};
+use crate::delegated::revocation;
 use crate::mds::{Mds, MdsOptions};
 use crate::service_key::ServiceKey;
 use crate::tls::Fingerprint;
@@ -205,13 +207,23 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         }
     }
 
-    /// Lets an account log in or not (administrators).
+    /// Lets an account log in again (administrators).
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn set_user_enabled(&self, name: &str, enabled: bool) -> Result<(), ClientError> {
-        let request = Request::UserSetEnabled { name: user_name(name)?, enabled };
+    pub async fn enable_user(&self, name: &str) -> Result<(), ClientError> {
+        let request = Request::UserSetEnabled { name: user_name(name)?, enabled: true };
         done(self.core.metadata.call(request).await?)
+    }
+
+    /// Keeps an account from logging in, ends its sessions, and has its credentials revoked in the background; see
+    /// [`Client::revocation`] (administrators).
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn disable_user(&self, name: &str) -> Result<Revocation, ClientError> {
+        let request = Request::UserSetEnabled { name: user_name(name)?, enabled: false };
+        revocation(self.core.metadata.call(request).await?)
     }
 
     /// Gives an account another role and ends its sessions (administrators).
@@ -223,12 +235,12 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         done(self.core.metadata.call(request).await?)
     }
 
-    /// Removes an account (administrators).
+    /// Removes an account, and has its credentials revoked in the background (administrators).
     ///
     /// # Errors
     /// `Refused` with `NotFound` or `Denied` among others.
-    pub async fn remove_user(&self, name: &str) -> Result<(), ClientError> {
-        done(self.core.metadata.call(Request::UserRemove { name: user_name(name)? }).await?)
+    pub async fn remove_user(&self, name: &str) -> Result<Revocation, ClientError> {
+        revocation(self.core.metadata.call(Request::UserRemove { name: user_name(name)? }).await?)
     }
 
     /// Takes one of two keys from a service: by administrators, or by itself.
@@ -343,6 +355,41 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         match self.core.metadata.call(Request::GrantHolders { path: file_path(path)? }).await? {
             Response::Holders { holders, complete } => Ok((holders, complete)),
             _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    /// Who was given, or refused, credentials for a file (its owner, administrators); and since when the record knows.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn issued(
+        &self,
+        path: &str,
+        user: Option<&str>,
+        since_ms: u64,
+        until_ms: u64,
+    ) -> Result<(Vec<IssueEntry>, u64), ClientError> {
+        let (path, user) = (file_path(path)?, user.map(user_name).transpose()?);
+        let (mut all, mut from) = (Vec::new(), None);
+        loop {
+            let request =
+                Request::IssueList { path: path.clone(), user: user.clone(), since_ms, until_ms, from };
+            let Response::Issues { entries, known_since_ms, next } = self.core.metadata.call(request).await?
+            else {
+                return Err(OTHER_ANSWER);
+            };
+            all.extend(entries);
+            let ascends = |next: &IssuePlace| {
+                from.is_none_or(|from: IssuePlace| (next.stream, next.at) > (from.stream, from.at))
+            };
+            match next {
+                None => {
+                    all.sort_by_key(|entry| entry.time_ms);
+                    return Ok((all, known_since_ms));
+                }
+                Some(next) if ascends(&next) => from = Some(next),
+                Some(_) => return Err(ClientError::Protocol("the record of credentials does not ascend")),
+            }
         }
     }
 }

@@ -143,7 +143,7 @@ impl SavedSession {
 }
 
 /// Writes beside the file, makes it durable, then gives it the name.
-fn replace(path: &Path, body: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, body: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;

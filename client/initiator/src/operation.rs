@@ -126,6 +126,14 @@ pub enum Operation {
         /// Names and values.
         values: Vec<(AttributeId, Bytes)>,
     },
+    /// Makes an empty user object or a partition of this id, with these attributes: there is no moment in which it has
+    /// others.
+    CreateWith {
+        /// The object or partition wanted; neither number is 0, but a partition's object number.
+        object: ObjectId,
+        /// Names and values.
+        values: Vec<(AttributeId, Bytes)>,
+    },
     /// Makes a partition; id 0 lets the device choose one.
     CreatePartition {
         /// The id wanted.
@@ -249,6 +257,8 @@ impl Operation {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Create { .. } => "CREATE",
+            Self::CreateWith { object, .. } if object.is_partition() => "CREATE PARTITION",
+            Self::CreateWith { .. } => "CREATE",
             Self::CreateAndWrite { .. } => "CREATE AND WRITE",
             Self::Write { .. } => "WRITE",
             Self::Append { .. } => "APPEND",
@@ -305,6 +315,8 @@ impl Operation {
                 Repeat::CreateOfKnownId
             }
             Self::CreatePartition { partition } if *partition != 0 => Repeat::CreateOfKnownId,
+            // "Exists" may also mean that somebody else made it, with other attributes.
+            Self::CreateWith { .. } => Repeat::Unsafe,
             Self::Collection(what) if what.is_repeatable() => Repeat::Safe,
             Self::Collection(OnCollection::Create { collection }) if collection.object != 0 => {
                 Repeat::CreateOfKnownId

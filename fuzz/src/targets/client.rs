@@ -1,12 +1,17 @@
-//! `sealstone-client`: the file that keeps a session.
+//! `sealstone-client`: the files that keep a session, a service's key, capabilities.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use sealstone_client::{SavedSession, ServiceKey, SessionTicket, UserName, tls::Fingerprint};
+use sealstone_client::{
+    CapabilityDevice, CapabilityFile, Delegated, FilePath, Proofs, SavedSession, ServiceKey, SessionTicket,
+    UserName, tls::Fingerprint,
+};
 use sealstone_login::SessionKeys;
+use sealstone_mds_protocol::{DelegatedFile, Response};
+use sha2::{Digest as _, Sha256};
 
 use crate::Target;
 
@@ -83,4 +88,64 @@ pub(crate) const KEY_FILE: Target = Target {
     cost: 4,
     quarantine: None,
     covers: &["client::ServiceKey::from_text"],
+};
+
+/// The file's first bytes; its last ones are a digest of all before them.
+const CAPABILITY_MAGIC: &[u8] = b"OSDCAP01";
+const DIGEST_BYTES: usize = 32;
+
+/// The bytes as they come, and as the body of a file whose digest is right.
+fn capability_file(input: &[u8]) {
+    let _ = CapabilityFile::parse(input);
+    let mut bytes = [CAPABILITY_MAGIC, input].concat();
+    bytes.extend_from_slice(&Sha256::digest(&bytes));
+    let Ok(file) = CapabilityFile::parse(&bytes) else { return };
+    assert_eq!(*file.encode().expect("what parses is within the limits"), bytes);
+    let range = file.delegated.start..file.delegated.end;
+    // Its credentials are looked at; nothing is sent.
+    if let Ok(delegated) = Delegated::open(file, Proofs::default()) {
+        assert_eq!(delegated.range(), range);
+    }
+}
+
+fn capability_seeds() -> Vec<Vec<u8>> {
+    let all = super::mds::responses();
+    let found = all.into_iter().find_map(|response| match response {
+        Response::Delegated { file } => Some(file),
+        _ => None,
+    });
+    let delegated = found.expect("a seed for each row");
+    let device = |id| CapabilityDevice {
+        id,
+        name: sealstone_mds_protocol::Name::new("osd").expect("a name"),
+        system_id: [1; 20],
+        url: sealstone_mds_protocol::Text::truncated("iscsi://h:3260/iqn.x/0"),
+        pin: None,
+    };
+    let mut devices: Vec<_> = delegated.layout.objects().iter().map(|object| object.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let mut grants = delegated.grants.clone();
+    grants.truncate(1);
+    for (grant, object) in grants.iter_mut().zip(delegated.layout.objects()) {
+        grant.object = *object;
+    }
+    let file = CapabilityFile {
+        path: FilePath::new("/f").expect("a path"),
+        delegated: DelegatedFile { grants, ..delegated },
+        devices: devices.into_iter().map(device).collect(),
+    };
+    let bytes = file.encode().expect("a short file");
+    let body = &bytes[CAPABILITY_MAGIC.len()..bytes.len() - DIGEST_BYTES];
+    vec![body.to_vec(), bytes.to_vec()]
+}
+
+pub(crate) const CAPABILITY_FILE: Target = Target {
+    name: "client-capability-file",
+    about: "a capability file, with any digest and with the right one; what parses encodes to the same bytes",
+    run: capability_file,
+    seeds: capability_seeds,
+    cost: 10,
+    quarantine: None,
+    covers: &["client::CapabilityFile::parse"],
 };

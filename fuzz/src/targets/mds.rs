@@ -7,12 +7,13 @@ use sealstone_mds_protocol::login::{
     SUITE_LIGHT, SUITE_SERVICE_A,
 };
 use sealstone_mds_protocol::{
-    Access, AccountKind, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DeviceId,
-    DevicePin, DeviceProblem, DeviceState, DirEntry, ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath,
-    FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle, Holder, InodeId, IntentId, KeyInfo, KeyLevel,
-    KeyPlace, KeyUse, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind,
-    ProblemKind, REQUESTS, RESPONSES, Request, Response, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text,
-    User, UserName, Wire, Writer, decode_message, frame,
+    Access, AccountKind, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, DelegatedFile,
+    Device, DeviceId, DevicePin, DeviceProblem, DeviceState, DirEntry, ErrorCode, FILE_SIZE_MAX, Failure,
+    FileKind, FilePath, FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle, Holder, InodeId,
+    IntentId, IssueEntry, IssueKind, IssuePlace, KeyInfo, KeyLevel, KeyPlace, KeyUse, Layout, MessageType,
+    Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, ProblemKind, REQUESTS, RESPONSES, Request,
+    Response, Revocation, RevokeWhat, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName,
+    WaitingDevice, Wire, Writer, decode_message, frame,
 };
 use sealstone_osd::ObjectId;
 
@@ -253,6 +254,26 @@ pub(crate) fn requests() -> Vec<Request> {
         },
         Request::UserRetireKey { name: user("backup"), suite: SUITE_SERVICE_A },
         Request::GrantHolders { path: path("/f") },
+        Request::Delegate {
+            path: path("/f"),
+            read: true,
+            write: true,
+            start: 1,
+            end: Some(5),
+            until_ms: 60_000,
+            method,
+        },
+        Request::Revoke { what: RevokeWhat::Object(path("/f")) },
+        Request::Revoke { what: RevokeWhat::User(user("bob")) },
+        Request::RevocationProgress { id: 1 },
+        Request::RevocationList {},
+        Request::IssueList {
+            path: path("/f"),
+            user: Some(user("bob")),
+            since_ms: 1,
+            until_ms: 2,
+            from: Some(IssuePlace { stream: 1, at: 3 }),
+        },
         Request::KeyList {
             device: Some(DeviceId(1)),
             from: Some(KeyPlace { device: DeviceId(1), partition: Some(1 << 16) }),
@@ -376,6 +397,40 @@ pub(crate) fn responses() -> Vec<Response> {
         layout: layout.clone(),
         grants: grants.clone(),
     };
+    let delegated = DelegatedFile {
+        stat: stat(),
+        layout: layout.clone(),
+        grants: grants.clone(),
+        start: 1,
+        end: 5,
+        read: true,
+        write: false,
+        expires_ms: 9,
+        principal: [4; 20],
+    };
+    let revocation = Revocation {
+        id: 1,
+        what: RevokeWhat::User(user("bob")),
+        began_ms: 2,
+        total: 3,
+        open: 1,
+        collecting: false,
+        complete: true,
+        done_ms: None,
+        waiting: vec![WaitingDevice { device: DeviceId(1), objects: 1, problem: text("away") }],
+    };
+    let issued = IssueEntry {
+        time_ms: 1,
+        kind: IssueKind::Delegate,
+        user: user("bob"),
+        session: [6; 16],
+        number: 2,
+        permissions: 0x8000,
+        method: Method::AllData,
+        expires_ms: 9,
+        start: 0,
+        end: 5,
+    };
     vec![
         Response::Failed { failure: Failure::new(ErrorCode::ALL[0], "why") },
         Response::Hello { version: 1, software: text("fuzz"), server_id: [1; 16], time_ms: 2 },
@@ -420,6 +475,14 @@ pub(crate) fn responses() -> Vec<Response> {
         Response::Members { members: vec![user("bob"); 2], more: false },
         Response::Invitation { code, expires_ms: 5 },
         Response::Holders { holders: vec![holder; 2], complete: true },
+        Response::Delegated { file: delegated },
+        Response::Revocation { revocation: revocation.clone() },
+        Response::Revocations { revocations: vec![revocation; 2] },
+        Response::Issues {
+            entries: vec![issued; 2],
+            known_since_ms: 1,
+            next: Some(IssuePlace { stream: 0, at: 7 }),
+        },
         Response::Keys {
             keys: vec![KeyInfo {
                 device: DeviceId(1),

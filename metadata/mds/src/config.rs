@@ -9,11 +9,17 @@ use crate::placement::WIDTH_DEFAULT;
 /// Longest life of a grant, milliseconds.
 pub(crate) const GRANT_LIFETIME_MAX_MS: u64 = 3_600_000;
 
+/// Longest life of a delegated credential, and so of any, milliseconds. A superseded working key is kept until the last
+/// credential under it has expired, and there are 16 versions of one.
+pub(crate) const CREDENTIAL_LIFETIME_MAX_MS: u64 = 8 * 3_600_000;
+
 /// Policy of one server.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Life of a grant, milliseconds; at most an hour.
     pub grant_lifetime_ms: u64,
+    /// Longest life of a credential as a file, milliseconds; at most eight hours.
+    pub delegated_lifetime_ms: u64,
     /// Life of a create without renewal, milliseconds.
     pub intent_lifetime_ms: u64,
     /// Weakest method granted; requests below it are raised to it.
@@ -62,6 +68,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             grant_lifetime_ms: 300_000,
+            delegated_lifetime_ms: 3_600_000,
             intent_lifetime_ms: 600_000,
             method_floor: Method::CmdRsp,
             seal_capabilities: false,
@@ -99,5 +106,9 @@ impl Config {
 
     pub(crate) fn grant_lifetime_ms(&self) -> u64 {
         self.grant_lifetime_ms.min(GRANT_LIFETIME_MAX_MS)
+    }
+
+    pub(crate) fn delegated_lifetime_ms(&self) -> u64 {
+        self.delegated_lifetime_ms.min(CREDENTIAL_LIFETIME_MAX_MS)
     }
 }

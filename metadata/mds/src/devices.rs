@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 use sealstone_mds_protocol::{
     CapabilityBlob, Device, DeviceId, DevicePin, DeviceProblem, DeviceState, ErrorCode, FILE_PARTITION,
-    Failure, Grant, KeyInfo, KeyPlace, Layout, Method, NewDevice, ObjectRef, ProblemKind, Secret,
+    Failure, Grant, KeyInfo, KeyPlace, Method, NewDevice, ObjectRef, ProblemKind, Secret,
 };
 use sealstone_osd::{
     Capability, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod, capability::Range,
@@ -45,25 +45,35 @@ struct Known {
     record: DeviceRecord,
     keys: Arc<Keys>,
     book: Book,
-    /// Grants since the book was last taken out to be changed, by partition.
-    granted: BTreeMap<u64, AtomicU64>,
+    /// Grants by partition.
+    granted: BTreeMap<u64, Granted>,
     /// Total and used as the store has them.
     stored: (u64, u64),
     /// Of the last try; not stored, the next try comes soon after a restart.
     problem: Option<DeviceProblem>,
 }
 
+/// Grants of one partition.
+#[derive(Default)]
+struct Granted {
+    /// Since the book was last taken out to be changed.
+    count: AtomicU64,
+    /// When the last one expires.
+    until_ms: AtomicU64,
+}
+
 /// All devices, as the store has them.
 pub(crate) struct DeviceTable(RwLock<BTreeMap<DeviceId, Known>>);
 
 /// What a client may do with the objects of a file.
-pub(crate) const READ_RIGHTS: Permissions = Permissions::READ.union(Permissions::GET_ATTR);
-/// What it may do with the objects of a create. FLUSH needs the last one.
+pub(crate) const READ_RIGHTS: Permissions = Permissions::READ;
+/// What it may do with the objects of a create. FLUSH needs the last one; before it commits, a client looks whether the
+/// device was restarted since its first write, by an attribute.
 pub(crate) const CREATE_RIGHTS: Permissions =
     Permissions::CREATE.union(Permissions::WRITE).union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);
 /// What it may do with the objects of a file opened for update.
 pub(crate) const UPDATE_RIGHTS: Permissions =
-    READ_RIGHTS.union(Permissions::WRITE).union(Permissions::OBJ_MGMT);
+    READ_RIGHTS.union(Permissions::WRITE).union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);
 
 /// The method of a message as the device knows it.
 #[must_use]
@@ -98,6 +108,21 @@ pub enum Purpose {
     ReadCapacity,
     /// Remove an object.
     RemoveObject(ObjectId),
+    /// Give an object another policy access tag; and make it, if it is not there.
+    Retag {
+        /// Which.
+        object: ObjectId,
+        /// May it have to be made?
+        creates: bool,
+    },
+}
+
+/// An object to sign a credential for.
+pub(crate) struct Sign {
+    pub(crate) object: ObjectRef,
+    pub(crate) range: Range,
+    /// Policy access tag.
+    pub(crate) tag: u32,
 }
 
 /// What goes into a capability beside the object.
@@ -207,7 +232,8 @@ impl DeviceTable {
             .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0)))?;
         for (partition, granted) in &known.granted {
             if let Some(part) = known.book.parts.get_mut(partition) {
-                part.credentials = part.credentials.saturating_add(granted.swap(0, Ordering::Relaxed));
+                part.credentials = part.credentials.saturating_add(granted.count.swap(0, Ordering::Relaxed));
+                part.grants_until_ms = granted.until_ms.load(Ordering::Relaxed);
             }
         }
         Ok((Arc::clone(&known.keys), known.book.clone()))
@@ -331,18 +357,33 @@ impl DeviceTable {
         })
     }
 
-    /// One grant per object of a layout, in its order.
-    pub(crate) fn grants(&self, layout: &Layout, terms: &Terms, rng: &mut dyn Entropy) -> Result<Vec<Grant>> {
-        layout.objects().iter().map(|object| self.grant(*object, terms, rng)).collect()
+    /// One grant per object, in their order.
+    pub(crate) fn grants(
+        &self,
+        objects: &[Sign],
+        terms: &Terms,
+        rng: &mut dyn Entropy,
+    ) -> Result<Vec<Grant>> {
+        objects.iter().map(|sign| self.grant(sign, terms, rng)).collect()
     }
 
-    fn grant(&self, object: ObjectRef, terms: &Terms, rng: &mut dyn Entropy) -> Result<Grant> {
-        let (keys, version) = self.current(object.device, object.object.partition)?;
-        let descriptor =
-            Descriptor::User { scope: Scope::default(), allowed: object.object, range: Range::ALL };
+    /// A grant of before the start lives until then.
+    pub(crate) fn recall_grant(&self, object: ObjectRef, expires_ms: u64) {
+        let table = self.0.read();
+        let granted = table.get(&object.device).and_then(|known| known.granted.get(&object.object.partition));
+        if let Some(granted) = granted {
+            granted.until_ms.fetch_max(expires_ms, Ordering::Relaxed);
+        }
+    }
+
+    fn grant(&self, sign: &Sign, terms: &Terms, rng: &mut dyn Entropy) -> Result<Grant> {
+        let &Sign { object, range, tag } = sign;
+        let (keys, version) = self.current(object.device, object.object.partition, terms.expires_ms)?;
+        let scope = Scope { policy_access_tag: tag, ..Scope::default() };
+        let descriptor = Descriptor::User { scope, allowed: object.object, range };
         let capability = capability(ObjectType::User, descriptor, terms, version, random(rng));
         let selector = KeySelector::of_capability(&capability);
-        let credential = sign(&keys, selector, &capability, terms.sealed)
+        let credential = signed(&keys, selector, &capability, terms.sealed)
             .map_err(|_| MetaError::Damaged("device keys lack the working key"))?;
         Ok(Grant {
             object,
@@ -364,14 +405,16 @@ impl DeviceTable {
     ) -> Result<Credential> {
         let partition = match purpose {
             Purpose::PreparePartition | Purpose::ReadCapacity => 0,
-            Purpose::RemoveObject(object) => object.partition,
+            Purpose::RemoveObject(object) | Purpose::Retag { object, .. } => object.partition,
         };
-        let (keys, version) = self.current(device, partition)?;
+        let (keys, version) = self.current(device, partition, expires_ms)?;
         let scope = Scope::default();
         let (kind, permissions, descriptor) = match purpose {
             Purpose::PreparePartition => {
                 let descriptor = Descriptor::Partition { scope, partition: FILE_PARTITION };
-                (ObjectType::Partition, Permissions::CREATE, descriptor)
+                // Its tags are set with the same command.
+                let rights = Permissions::CREATE.union(Permissions::SET_ATTR).union(Permissions::POL_SEC);
+                (ObjectType::Partition, rights, descriptor)
             }
             Purpose::ReadCapacity => {
                 let descriptor = Descriptor::Partition { scope, partition: 0 };
@@ -381,17 +424,23 @@ impl DeviceTable {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
                 (ObjectType::User, Permissions::REMOVE, descriptor)
             }
+            Purpose::Retag { object, creates } => {
+                let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
+                let rights = Permissions::SET_ATTR.union(Permissions::POL_SEC);
+                let making = if creates { Permissions::CREATE } else { Permissions::NONE };
+                (ObjectType::User, rights.union(making), descriptor)
+            }
         };
         // Nobody's session: the audit field of the server's own commands is zero.
         let terms = Terms { method: Method::AllData, permissions, expires_ms, audit: [0; 20], sealed };
         let capability = capability(kind, descriptor, &terms, version, random(rng));
         let selector = KeySelector::Working { partition, version };
-        Ok(sign(&keys, selector, &capability, sealed)
+        Ok(signed(&keys, selector, &capability, sealed)
             .map_err(|_| MetaError::Damaged("device keys lack a working key"))?)
     }
 
     /// The keys of a device and the version that signs for a partition now; counts the credential.
-    fn current(&self, device: DeviceId, partition: u64) -> Result<(Arc<Keys>, u8)> {
+    fn current(&self, device: DeviceId, partition: u64, expires_ms: u64) -> Result<(Arc<Keys>, u8)> {
         let table = self.0.read();
         let known = table.get(&device).ok_or(MetaError::Damaged("a layout names an unknown device"))?;
         let version = known
@@ -399,7 +448,8 @@ impl DeviceTable {
             .current(&known.keys, partition)
             .ok_or_else(|| MdsError::Refused(Failure::busy(KEYS_CHANGING_MS)))?;
         if let Some(granted) = known.granted.get(&partition) {
-            granted.fetch_add(1, Ordering::Relaxed);
+            granted.count.fetch_add(1, Ordering::Relaxed);
+            granted.until_ms.fetch_max(expires_ms, Ordering::Relaxed);
         }
         Ok((Arc::clone(&known.keys), version))
     }
@@ -408,12 +458,12 @@ impl DeviceTable {
 impl Known {
     fn new(record: DeviceRecord, keys: Keys, book: Book) -> Self {
         let stored = (record.total, record.used);
-        let granted = book.parts.keys().map(|id| (*id, AtomicU64::new(0))).collect();
+        let granted = book.parts.keys().map(|id| (*id, Granted::default())).collect();
         Self { record, keys: Arc::new(keys), book, granted, stored, problem: None }
     }
 }
 /// A credential, sealed or open.
-fn sign(
+fn signed(
     keys: &Keys,
     selector: KeySelector,
     capability: &Capability,

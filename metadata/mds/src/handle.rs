@@ -6,24 +6,27 @@ use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, CreatedFile, DeviceState, ErrorCode, Failure, FileKind, FilePath, Grant, Handle, InodeId, Layout,
-    Method, NewDevice, ObjectRef, OpenedFile, PROTOCOL_VERSION, Request, Response, Text,
+    Access, CreatedFile, DeviceState, ErrorCode, Failure, FileKind, FilePath, Handle, InodeId, IssueKind,
+    Layout, Method, NewDevice, ObjectRef, OpenedFile, PROTOCOL_VERSION, Request, Response, Text,
 };
 use sealstone_osd::{ObjectId, Permissions};
 
 use crate::access::Principal;
 use crate::audit::AuditRecord;
-use crate::counters::add;
-use crate::devices::{self, CREATE_RIGHTS, READ_RIGHTS, Terms, UPDATE_RIGHTS, audit_field};
+use crate::devices::{self, CREATE_RIGHTS, READ_RIGHTS, UPDATE_RIGHTS};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
+use crate::issue::Wanted;
 use crate::namespace::{self, Final, NewIntent, NewOwner};
 use crate::placement::{self, Shape};
 use crate::records::{counter, figure, next_number};
 use crate::roles;
 use crate::server::Mds;
 
+mod delegate;
 mod people;
+
+use delegate::{Delegation, Issue};
 
 /// Devices in one page at most: the largest record is some 850 bytes, and 64 KiB make a frame.
 const DEVICE_PAGE_MAX: u16 = 64;
@@ -43,8 +46,15 @@ impl Mds {
             Request::Hello { oldest, newest, software: _ } => self.hello(oldest, newest, now_ms),
             request => self.principal_of(session, operation, now_ms).and_then(|who| {
                 let subject = people::subject(&request);
+                let wanted = asked_for(&request);
                 let result = roles::check(who.role, &who.user, &request)
                     .and_then(|()| self.dispatch(&who, request, now_ms, rng));
+                if let (Some((path, inode, method)), Err(MdsError::Refused(failure))) = (&wanted, &result)
+                    && failure.code == ErrorCode::Denied
+                {
+                    let wanted = Wanted { path: path.as_ref(), inode: *inode, method: *method };
+                    self.write_refusal(&who, &wanted, now_ms);
+                }
                 self.record(&who, operation, subject.as_deref(), result.as_ref().err(), now_ms);
                 result
             }),
@@ -212,6 +222,16 @@ impl Mds {
             | Request::GroupList { .. }
             | Request::GroupMembers { .. }
             | Request::GrantHolders { .. }) => self.people(who, request, now_ms, rng),
+            Request::Delegate { path, read, write, start, end, until_ms, method } => {
+                let asked = Delegation { path, read, write, start, end, until_ms, method };
+                self.delegate(who, &asked, now_ms, rng)
+            }
+            Request::Revoke { what } => self.revoke(who, what, now_ms),
+            Request::RevocationProgress { id } => self.revocation_progress(who, id),
+            Request::RevocationList {} => self.revocation_list(),
+            Request::IssueList { path, user, since_ms, until_ms, from } => {
+                self.issue_list(who, &path, user.as_ref(), (since_ms, until_ms), from)
+            }
             Request::KeyList { device, from } => self.key_list(device, from),
             Request::KeyRotate { level, device, partition, revoke } => {
                 self.key_rotate(who, level, device, partition, revoke, now_ms)
@@ -285,8 +305,9 @@ impl Mds {
                 Ok((inode, layout))
             })
         })?;
-        let grants =
-            self.grants(who, &record.layout, method, CREATE_RIGHTS, (grants_until_ms, now_ms), rng)?;
+        let terms = (method, CREATE_RIGHTS, grants_until_ms);
+        let issue = Issue::whole(IssueKind::Create, record.inode, &record.layout, terms);
+        let (grants, _) = self.issue(who, &issue, now_ms, rng)?;
         let file = CreatedFile {
             intent,
             inode: record.inode,
@@ -314,7 +335,8 @@ impl Mds {
         let (inode, layout) = namespace::file_for(&*view, who, id, access == Access::Update, path.as_str())?;
         drop(view);
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
-        let grants = self.grants(who, &layout, self.method(method), rights(access), (until, now_ms), rng)?;
+        let terms = (self.method(method), rights(access), until);
+        let (grants, _) = self.issue(who, &Issue::whole(IssueKind::Open, id, &layout, terms), now_ms, rng)?;
         Ok(Response::Opened { file: OpenedFile { stat: inode.stat(id), layout, grants } })
     }
 
@@ -328,40 +350,21 @@ impl Mds {
     ) -> Result<Response> {
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
         let method = self.method(method);
-        let (layout, rights) = match handle {
+        let (inode, layout, rights) = match handle {
             Handle::File { inode, access } => {
                 let view = self.store.snapshot()?;
                 let (_, layout) = namespace::file_for(&*view, who, inode, access == Access::Update, "")?;
-                (layout, rights(access))
+                (inode, layout, rights(access))
             }
             Handle::Intent(intent) => {
                 let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(until);
                 let record =
                     self.update(|tx| namespace::prolong(tx, who, intent, expires_ms, until, now_ms))?;
-                (record.layout, CREATE_RIGHTS)
+                (record.inode, record.layout, CREATE_RIGHTS)
             }
         };
-        Ok(Response::Grants { grants: self.grants(who, &layout, method, rights, (until, now_ms), rng)? })
-    }
-
-    fn grants(
-        &self,
-        who: &Principal,
-        layout: &Layout,
-        method: Method,
-        permissions: Permissions,
-        (expires_ms, now_ms): (u64, u64),
-        rng: &mut dyn Entropy,
-    ) -> Result<Vec<Grant>> {
-        let audit = audit_field(who, self.sessions.next_grant(&who.session));
-        // Remembered first: what is known to be held is never less than what is held.
-        let writes = permissions.contains(Permissions::WRITE);
-        self.holdings(now_ms).add(&who.session, &who.user, layout.objects(), writes, expires_ms, now_ms);
-        let sealed = self.config.seal_capabilities;
-        let terms = Terms { method, permissions, expires_ms, audit, sealed };
-        let grants = self.devices.grants(layout, &terms, rng)?;
-        add(&self.counters.grants, grants.len() as u64);
-        Ok(grants)
+        let issue = Issue::whole(IssueKind::Renew, inode, &layout, (method, rights, until));
+        Ok(Response::Grants { grants: self.issue(who, &issue, now_ms, rng)?.0 })
     }
 
     fn add_device(&self, new: &NewDevice) -> Result<Response> {
@@ -388,6 +391,19 @@ impl Mds {
 
     const fn reap_due(&self, now_ms: u64) -> u64 {
         now_ms.saturating_add(self.config.reap_grace_ms)
+    }
+}
+
+/// The file of a request for credentials, by name or number.
+fn asked_for(request: &Request) -> Option<(Option<FilePath>, Option<InodeId>, Method)> {
+    match request {
+        Request::Create { path, method, .. }
+        | Request::Open { path, method, .. }
+        | Request::Delegate { path, method, .. } => Some((Some(path.clone()), None, *method)),
+        Request::RenewGrants { handle: Handle::File { inode, .. }, method } => {
+            Some((None, Some(*inode), *method))
+        }
+        _ => None,
     }
 }
 

@@ -4,7 +4,7 @@
 //! access tag of the object or the key of the partition.
 //! Contract: bounded; what it had to forget, and what was given out before it began, it says is missing
 //! ([`Holdings::complete`]). Kept in memory: a grant lives for an hour at most, and a write for every open would cost
-//! more than it tells.
+//! more than it tells. After a restart the record of credentials (`issue`) fills it again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,9 +19,15 @@ pub(crate) const HOLDINGS_MAX: usize = 262_144;
 /// An object as a key: [`ObjectRef`] has no order.
 type At = (u32, u64, u64);
 
-struct Held {
-    writes: bool,
-    expires_ms: u64,
+/// What one grant gives, or several together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// May it change the object?
+    pub(crate) writes: bool,
+    /// May it make the object?
+    pub(crate) creates: bool,
+    /// Not valid after, milliseconds since 1970.
+    pub(crate) expires_ms: u64,
 }
 
 #[derive(Default)]
@@ -64,11 +70,12 @@ fn key(object: &ObjectRef) -> At {
 }
 
 fn holder(session: &SessionId, user: &UserName, at: &At, held: &Held) -> Holder {
-    let object = ObjectRef {
-        device: DeviceId(at.0),
-        object: sealstone_osd::ObjectId { partition: at.1, object: at.2 },
-    };
+    let object = object_of(at);
     Holder { user: user.clone(), session: *session, object, writes: held.writes, expires_ms: held.expires_ms }
+}
+
+fn object_of(at: &At) -> ObjectRef {
+    ObjectRef { device: DeviceId(at.0), object: sealstone_osd::ObjectId { partition: at.1, object: at.2 } }
 }
 
 impl HoldingTable {
@@ -88,8 +95,7 @@ impl HoldingTable {
         session: &SessionId,
         user: &UserName,
         objects: &[ObjectRef],
-        writes: bool,
-        expires_ms: u64,
+        given: Held,
         now_ms: u64,
     ) {
         self.expire(now_ms);
@@ -97,13 +103,14 @@ impl HoldingTable {
             let at = key(object);
             let of = self.sessions.entry(*session).or_default();
             of.user.get_or_insert_with(|| user.clone());
-            let held = of.objects.entry(at).or_insert(Held { writes: false, expires_ms: 0 });
+            let held = of.objects.entry(at).or_default();
             // An older grant for the same object may last longer, or give more: both are true of the two together.
-            held.writes |= writes;
-            if expires_ms > held.expires_ms {
+            held.writes |= given.writes;
+            held.creates |= given.creates;
+            if given.expires_ms > held.expires_ms {
                 self.by_expiry.remove(&(held.expires_ms, *session, at));
-                held.expires_ms = expires_ms;
-                self.by_expiry.insert((expires_ms, *session, at));
+                held.expires_ms = given.expires_ms;
+                self.by_expiry.insert((given.expires_ms, *session, at));
             }
         }
         while self.by_expiry.len() > HOLDINGS_MAX {
@@ -153,6 +160,15 @@ impl HoldingTable {
         self.select(now_ms, |_, holder| holder == user, |_| true)
     }
 
+    /// The objects of what a user holds, each with whether he may make it. One may come more than once.
+    pub(crate) fn objects_of(&self, user: &UserName, now_ms: u64) -> Vec<(ObjectRef, bool)> {
+        let of = self.sessions.values().filter(|of| of.user.as_ref() == Some(user));
+        of.flat_map(|of| &of.objects)
+            .filter(|(_, held)| held.expires_ms >= now_ms)
+            .map(|(at, held)| (object_of(at), held.creates))
+            .collect()
+    }
+
     /// What one session holds.
     pub(crate) fn of_session(&self, session: &SessionId, now_ms: u64) -> Holdings {
         self.select(now_ms, |id, _| id == session, |_| true)
@@ -174,6 +190,10 @@ mod tests {
         UserName::new(name).unwrap()
     }
 
+    fn held(writes: bool, expires_ms: u64) -> Held {
+        Held { writes, creates: false, expires_ms }
+    }
+
     fn object(number: u64) -> ObjectRef {
         ObjectRef { device: DeviceId(1), object: ObjectId::new(0x1_0000, 0x1_0000 + number) }
     }
@@ -181,9 +201,9 @@ mod tests {
     #[test]
     fn a_grant_is_known_until_it_expires_whatever_its_session_does() {
         let mut table = HoldingTable::new();
-        table.add(&[1; 16], &user("alice"), &[object(1), object(2)], false, 300, 10);
-        table.add(&[2; 16], &user("alice"), &[object(1)], true, 200, 10);
-        table.add(&[3; 16], &user("bob"), &[object(2)], false, 300, 10);
+        table.add(&[1; 16], &user("alice"), &[object(1), object(2)], held(false, 300), 10);
+        table.add(&[2; 16], &user("alice"), &[object(1)], held(true, 200), 10);
+        table.add(&[3; 16], &user("bob"), &[object(2)], held(false, 300), 10);
         assert_eq!(table.of_user(&user("alice"), 200).holders.len(), 3);
         assert_eq!(table.of_session(&[1; 16], 200).holders.len(), 2);
         let of = table.of_objects(&[object(1)], 200);
@@ -197,9 +217,9 @@ mod tests {
     #[test]
     fn a_renewal_counts_once_and_never_shortens_or_weakens_what_is_known() {
         let mut table = HoldingTable::new();
-        table.add(&[1; 16], &user("a"), &[object(1)], true, 300, 1);
-        table.add(&[1; 16], &user("a"), &[object(1)], false, 200, 1);
-        table.add(&[1; 16], &user("a"), &[object(1)], false, 400, 1);
+        table.add(&[1; 16], &user("a"), &[object(1)], held(true, 300), 1);
+        table.add(&[1; 16], &user("a"), &[object(1)], held(false, 200), 1);
+        table.add(&[1; 16], &user("a"), &[object(1)], held(false, 400), 1);
         let held = table.of_user(&user("a"), 350);
         assert_eq!(held.holders.len(), 1);
         assert!(held.holders[0].writes && held.holders[0].expires_ms == 400);
@@ -218,7 +238,7 @@ mod tests {
     fn memory_is_bounded_and_a_full_table_says_so() {
         let mut table = HoldingTable::new();
         let all: Vec<ObjectRef> = (0..=HOLDINGS_MAX as u64).map(object).collect();
-        table.add(&[1; 16], &user("a"), &all, false, 500, 1);
+        table.add(&[1; 16], &user("a"), &all, held(false, 500), 1);
         assert_eq!(table.by_expiry.len(), HOLDINGS_MAX);
         let held = table.of_user(&user("a"), 400);
         assert_eq!((held.holders.len(), held.complete), (HOLDINGS_MAX, false));

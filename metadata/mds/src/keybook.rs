@@ -157,6 +157,8 @@ pub(crate) struct Part {
     pub(crate) asked: u8,
     /// The device's identifiers were compared with ours since the start.
     pub(crate) checked: bool,
+    /// When the last grant so far expires; not stored, the record of credentials has it.
+    pub(crate) grants_until_ms: u64,
 }
 
 impl Part {
@@ -360,6 +362,7 @@ impl Book {
                     pending,
                     asked,
                     checked: false,
+                    grants_until_ms: 0,
                 };
                 book.parts.insert(id, part);
             }

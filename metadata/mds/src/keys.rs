@@ -23,6 +23,11 @@ const SESSION: u8 = b's';
 const SESSION_OF_USER: u8 = b'w';
 const PAPER_KEY: u8 = b'p';
 const PAPER_SESSION: u8 = b'q';
+/// Policy access tags of objects that have another one than they were made with.
+const TAG: u8 = b'a';
+/// Objects whose device was not told their tag yet.
+const RETAG: u8 = b'o';
+const REVOCATION: u8 = b'x';
 
 /// Name of the record with the server's keys for logins.
 pub(crate) const LOGIN_KEYS: &str = "login-keys";
@@ -91,6 +96,15 @@ pub(crate) fn intent(id: IntentId) -> Vec<u8> {
     key(INTENT, &[&id.0.to_be_bytes()])
 }
 
+pub(crate) fn intents() -> Vec<u8> {
+    vec![INTENT]
+}
+
+/// The create of an `intent` key.
+pub(crate) fn intent_id(key: &[u8]) -> Option<IntentId> {
+    Some(IntentId(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
+}
+
 pub(crate) fn intent_expiry(expires_ms: u64, id: IntentId) -> Vec<u8> {
     key(INTENT_EXPIRY, &[&expires_ms.to_be_bytes(), &id.0.to_be_bytes()])
 }
@@ -123,6 +137,49 @@ pub(crate) fn reap_parts(key: &[u8]) -> Option<(u64, ObjectRef)> {
     let object = rest.try_into().ok()?;
     let object = ObjectId::new(u64::from_be_bytes(*partition), u64::from_be_bytes(object));
     Some((u64::from_be_bytes(*due), ObjectRef { device: DeviceId(u32::from_be_bytes(*device)), object }))
+}
+
+fn of_object(family: u8, ObjectRef { device, object }: ObjectRef) -> Vec<u8> {
+    let parts: [&[u8]; 3] =
+        [&device.0.to_be_bytes(), &object.partition.to_be_bytes(), &object.object.to_be_bytes()];
+    key(family, &parts)
+}
+
+pub(crate) fn tag(object: ObjectRef) -> Vec<u8> {
+    of_object(TAG, object)
+}
+
+pub(crate) fn retag(object: ObjectRef) -> Vec<u8> {
+    of_object(RETAG, object)
+}
+
+pub(crate) fn retags() -> Vec<u8> {
+    vec![RETAG]
+}
+
+pub(crate) fn retags_of(device: DeviceId) -> Vec<u8> {
+    key(RETAG, &[&device.0.to_be_bytes()])
+}
+
+/// The object of a `retag` key.
+pub(crate) fn retag_object(key: &[u8]) -> Option<ObjectRef> {
+    let (device, rest) = key.get(1..)?.split_first_chunk()?;
+    let (partition, rest) = rest.split_first_chunk()?;
+    let object = ObjectId::new(u64::from_be_bytes(*partition), u64::from_be_bytes(rest.try_into().ok()?));
+    Some(ObjectRef { device: DeviceId(u32::from_be_bytes(*device)), object })
+}
+
+pub(crate) fn revocation(id: u64) -> Vec<u8> {
+    key(REVOCATION, &[&id.to_be_bytes()])
+}
+
+pub(crate) fn revocations() -> Vec<u8> {
+    vec![REVOCATION]
+}
+
+/// The number of a `revocation` key.
+pub(crate) fn revocation_id(key: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(key.get(1..)?.try_into().ok()?))
 }
 
 /// Everything to be reaped at or before `now_ms`.
@@ -246,6 +303,9 @@ mod tests {
         fn keys_give_back_what_they_are_made_of(due: u64, device: u32, partition: u64, object: u64, intent: u64) {
             let object = ObjectRef { device: DeviceId(device), object: ObjectId::new(partition, object) };
             prop_assert_eq!(reap_parts(&reap(due, object)), Some((due, object)));
+            prop_assert_eq!(retag_object(&retag(object)), Some(object));
+            prop_assert_eq!(revocation_id(&revocation(due)), Some(due));
+            prop_assert_eq!(intent_id(&super::intent(IntentId(intent))), Some(IntentId(intent)));
             prop_assert_eq!(partition_of(&partition_key(DeviceId(device), due)), Some(due));
             prop_assert_eq!(intent_of_expiry(&intent_expiry(due, IntentId(intent))), Some(IntentId(intent)));
         }
@@ -259,7 +319,7 @@ mod tests {
 
         #[test]
         fn damaged_keys_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            let _ = (partition_of(&bytes), reap_parts(&bytes), intent_of_expiry(&bytes), entry_name(&bytes), session_of_id(&bytes));
+            let _ = (retag_object(&bytes), revocation_id(&bytes), intent_id(&bytes), partition_of(&bytes), reap_parts(&bytes), intent_of_expiry(&bytes), entry_name(&bytes), session_of_id(&bytes));
         }
     }
 

@@ -24,6 +24,7 @@ mod error;
 mod groups;
 mod handle;
 mod holdings;
+mod issue;
 mod keeping;
 mod keybook;
 mod keys;
@@ -33,8 +34,10 @@ mod namespace;
 mod paper;
 mod reap;
 mod reproof;
+mod revoke;
 mod roles;
 mod server;
+mod tags;
 mod violation;
 
 pub use access::Principal;
@@ -46,13 +49,16 @@ pub use directory::{DIRECTORY_GROUPS_MAX, Directory, DirectoryEntry, DirectoryEr
 pub use entropy::Entropy;
 pub use error::{MdsError, Result};
 pub use holdings::Holdings;
+pub use issue::{GrantLog, IssueRecord, MemoryGrantLog, NoGrantLog, Stream};
 pub use keeping::KeysNow;
 pub use keybook::{KeyAction, KeyStep, StepOutcome};
 pub use limiter::{LoginLimiter, Source};
 pub use namespace::ROOT;
 pub use paper::{HALF_OPEN_MAX, PaperConnection, PaperListener};
 pub use reap::ReapItem;
+pub use revoke::{RetagItem, RevocationRecord};
 pub use server::{LoginTurn, Mds, OpenError};
+pub use tags::{INITIAL_TAG, object_attribute, partition_attributes};
 
 #[cfg(test)]
 mod tests;

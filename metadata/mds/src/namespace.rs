@@ -17,11 +17,13 @@ use crate::records::{Inode, count, counter, load, next_number, save};
 use crate::store::{MetaError, Snapshot, Transaction};
 
 mod create;
+mod delegate;
 mod owner;
 mod remove;
 mod rename;
 
-pub(crate) use create::{NewIntent, abandon, begin_create, commit, expire, prolong};
+pub(crate) use create::{NewIntent, abandon, begin_create, commit, end_creates, expire, prolong};
+pub(crate) use delegate::{Delegated, delegate, delegate_writing};
 pub(crate) use owner::{NewOwner, set_mode, set_owner};
 pub(crate) use remove::remove;
 pub(crate) use rename::rename;
@@ -135,10 +137,10 @@ pub(crate) fn stat<S: Snapshot + ?Sized>(view: &S, who: &Principal, path: &FileP
 }
 
 /// The inode of a path, whoever may see it: for administrators and the server itself.
-pub(crate) fn inspect<S: Snapshot + ?Sized>(view: &S, path: &FilePath) -> Result<Inode> {
+pub(crate) fn inspect<S: Snapshot + ?Sized>(view: &S, path: &FilePath) -> Result<(InodeId, Inode)> {
     let user = UserName::new("inspect")?;
     let (role, groups) = (sealstone_mds_protocol::Role::Admin, Default::default());
-    Ok(resolve(view, &Principal { user, role, groups, session: [0; 16] }, path)?.1)
+    resolve(view, &Principal { user, role, groups, session: [0; 16] }, path)
 }
 
 /// A page of a directory.

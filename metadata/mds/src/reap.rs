@@ -42,7 +42,37 @@ pub(crate) fn done(tx: &mut dyn Transaction, items: &[ReapItem], now_ms: u64) ->
         if item.guard_ms >= now_ms {
             save(tx, &keys::reap(item.guard_ms.saturating_add(1), item.object), &0u64)?;
         } else {
+            // It never comes back, so nothing has to be known of it.
+            tx.delete(&keys::tag(item.object))?;
             count(tx, counter::REAPS, -1)?;
+        }
+    }
+    Ok(())
+}
+
+/// Of those that are due, the ones that must stay where they are: their credentials were revoked, and one of these could
+/// make the object again if it were gone.
+pub(crate) fn barred<S: Snapshot + ?Sized>(
+    view: &S,
+    items: &[ReapItem],
+    now_ms: u64,
+) -> Result<Vec<ReapItem>> {
+    let mut barred = Vec::new();
+    for item in items.iter().filter(|item| item.guard_ms >= now_ms) {
+        if view.get(&keys::tag(item.object))?.is_some() {
+            barred.push(*item);
+        }
+    }
+    Ok(barred)
+}
+
+/// They are removed when no grant can make them again.
+pub(crate) fn bar(tx: &mut dyn Transaction, items: &[ReapItem]) -> Result<()> {
+    for item in items {
+        let key = keys::reap(item.due_ms, item.object);
+        if load::<u64, _>(tx, &key)?.is_some() {
+            tx.delete(&key)?;
+            save(tx, &keys::reap(item.guard_ms.saturating_add(1), item.object), &0u64)?;
         }
     }
     Ok(())

@@ -266,6 +266,8 @@ pub(crate) mod counter {
     pub(crate) const INTENT: &str = "next/intent";
     pub(crate) const OBJECT: &str = "next/object";
     pub(crate) const DEVICE: &str = "next/device";
+    pub(crate) const TAG: &str = "next/tag";
+    pub(crate) const REVOCATION: &str = "next/revocation";
     pub(crate) const FILES: &str = "count/files";
     pub(crate) const DIRECTORIES: &str = "count/directories";
     pub(crate) const INTENTS: &str = "count/intents";

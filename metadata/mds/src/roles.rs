@@ -5,7 +5,7 @@
 //! Contract: total; a new request does not compile before it is sorted.
 //! Truth: docs/standards/mds.md §5.3 has the same table.
 
-use sealstone_mds_protocol::{Access, ErrorCode, Handle, Request, Role, UserName};
+use sealstone_mds_protocol::{Access, ErrorCode, Handle, Request, RevokeWhat, Role, UserName};
 
 use crate::error::{MdsError, Result};
 
@@ -30,10 +30,14 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::WhoAmI {}
         | Request::ServerInfo {}
         | Request::DiskFree {}
-        | Request::DeviceList { .. } => Class::Own,
+        | Request::DeviceList { .. }
+        // Only who asked for it, and administrators, see one.
+        | Request::RevocationProgress { .. } => Class::Own,
         Request::Stat { .. }
         | Request::ReadDir { .. }
         | Request::Open { access: Access::Read, .. }
+        | Request::Delegate { write: false, .. }
+        | Request::IssueList { .. }
         | Request::RenewGrants { handle: Handle::File { access: Access::Read, .. }, .. } => Class::Read,
         Request::MakeDir { .. }
         | Request::Create { .. }
@@ -45,6 +49,8 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::Remove { .. }
         | Request::SetMode { .. }
         | Request::SetOwner { .. }
+        | Request::Delegate { .. }
+        | Request::Revoke { what: RevokeWhat::Object(_) }
         | Request::Update { .. } => Class::Write,
         Request::DeviceAdd { .. }
         | Request::DeviceSetState { .. }
@@ -73,6 +79,8 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::GroupList { .. }
         | Request::GroupMembers { .. }
         | Request::GrantHolders { .. }
+        | Request::Revoke { what: RevokeWhat::User(_) }
+        | Request::RevocationList {}
         | Request::KeyRotate { .. } => Class::Accounts,
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use sealstone_login::{CookieJar, ServerId, ServerKeys, start_registration};
 use sealstone_mds_protocol::login::{SUITE_STANDARD, SessionId};
 use sealstone_mds_protocol::{
@@ -23,6 +23,7 @@ use crate::directory::Directory;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::holdings::{HoldingTable, Holdings};
+use crate::issue::{GrantLog, NoGrantLog};
 use crate::keeping::Exchanges;
 use crate::keys::{self, LOGIN_KEYS};
 use crate::limiter::LoginLimiter;
@@ -43,6 +44,8 @@ const OWN_CREDENTIAL_MS: u64 = 60_000;
 
 /// Numbers that are left out after a restore: more files than a server makes between two backups.
 const RESTORE_STEP: u64 = 1 << 32;
+/// The same for policy access tags, which have 32 bits.
+const RESTORE_TAG_STEP: u64 = 1 << 20;
 
 const VERSION: &str = "version";
 const SERVER_ID: &str = "server-id";
@@ -104,6 +107,10 @@ pub struct Mds {
     logins_waiting: AtomicUsize,
     pub(crate) key_turn: Mutex<Exchanges>,
     pub(crate) directory: OnceLock<Arc<dyn Directory>>,
+    /// Held while credentials leave; alone, while what is held is revoked.
+    pub(crate) issuing: RwLock<()>,
+    pub(crate) grant_log: Arc<dyn GrantLog>,
+    pub(crate) revocations_changed: AtomicBool,
 }
 
 /// A login that waits for its turn in the shell.
@@ -173,6 +180,8 @@ impl Mds {
         // As at setup: objects that were made after the backup are on the devices under numbers that are not known.
         let object_base = u64::from(u32::from_be_bytes(random(rng)) >> 1 | 1) << 32;
         save(&mut *tx, &keys::meta(counter::OBJECT), &object_base)?;
+        let tag: u64 = load(&*tx, &keys::meta(counter::TAG))?.unwrap_or(0);
+        save(&mut *tx, &keys::meta(counter::TAG), &tag.saturating_add(RESTORE_TAG_STEP))?;
         for name in [counter::INODE, counter::INTENT] {
             let number: u64 = load(&*tx, &keys::meta(name))?.unwrap_or(1);
             save(&mut *tx, &keys::meta(name), &number.saturating_add(RESTORE_STEP))?;
@@ -227,6 +236,10 @@ impl Mds {
             logins_waiting: AtomicUsize::new(0),
             key_turn: Mutex::default(),
             directory: OnceLock::new(),
+            issuing: RwLock::default(),
+            grant_log: Arc::new(NoGrantLog),
+            // What was under way when the server ended.
+            revocations_changed: AtomicBool::new(true),
         })
     }
 
@@ -260,6 +273,11 @@ impl Mds {
     pub fn is_under_load(&self) -> bool {
         self.half_open.load(Ordering::Relaxed) >= self.config.half_open_max
             || self.logins_waiting.load(Ordering::Relaxed) >= self.config.login_queue_max
+    }
+
+    /// The table of grants knows all that are alive.
+    pub(crate) fn holdings_are_known(&self) {
+        self.holdings_began.store(true, Ordering::Relaxed);
     }
 
     /// The table of grants; it learns here when the server began.
@@ -314,7 +332,20 @@ impl Mds {
     /// # Errors
     /// `Store`.
     pub fn next_reap(&self, limit: usize, now_ms: u64) -> Result<Vec<ReapItem>> {
-        reap::next(&*self.store.snapshot()?, limit, now_ms)
+        loop {
+            let view = self.store.snapshot()?;
+            let mut items = reap::next(&*view, limit, now_ms)?;
+            let barred = reap::barred(&*view, &items, now_ms)?;
+            drop(view);
+            if barred.is_empty() {
+                return Ok(items);
+            }
+            self.update(|tx| reap::bar(tx, &barred))?;
+            items.retain(|item| !barred.contains(item));
+            if !items.is_empty() {
+                return Ok(items);
+            }
+        }
     }
 
     /// These are gone from their devices.

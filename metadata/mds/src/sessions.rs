@@ -59,9 +59,9 @@ pub(crate) struct Checked {
     pub(crate) asked_ms: Option<u64>,
 }
 
-/// Sessions in use; the others are in the store only.
+/// Sessions in use; the others are in the store only. And where sessions that are not in use yet go on numbering.
 #[derive(Default)]
-pub(crate) struct Sessions(Mutex<HashMap<SessionId, Live>>);
+pub(crate) struct Sessions(Mutex<HashMap<SessionId, Live>>, Mutex<HashMap<SessionId, u32>>);
 
 fn ended() -> MdsError {
     MdsError::refused(ErrorCode::NotLoggedIn, "")
@@ -188,6 +188,11 @@ impl Sessions {
         Some(self.0.lock().get(id)?.record.expires_ms)
     }
 
+    /// Sessions that are taken up go on after these numbers: none stands for two credentials.
+    pub(crate) fn number_from(&self, numbers: HashMap<SessionId, u32>) {
+        *self.1.lock() = numbers;
+    }
+
     /// Numbers the grants of a session.
     pub(crate) fn next_grant(&self, id: &SessionId) -> u32 {
         let mut table = self.0.lock();
@@ -228,7 +233,8 @@ impl Sessions {
         let live = table.entry(id).or_insert_with(|| {
             // Let the next request write the new time of use.
             record.last_used_ms = record.last_used_ms.min(now_ms.saturating_sub(TOUCH_EVERY_MS));
-            Live::new(record, now_ms)
+            let grants = self.1.lock().remove(&id).unwrap_or_default();
+            Live { grants, ..Live::new(record, now_ms) }
         });
         live.last_used_ms = now_ms;
     }

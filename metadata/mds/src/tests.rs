@@ -6,6 +6,7 @@ mod crash;
 mod directory;
 mod enrolment;
 mod files;
+mod grants;
 mod groups;
 mod keys;
 mod logins;

@@ -213,6 +213,11 @@ where
         {
             keeper.wake();
         }
+        if let Some(keeper) = &shared.keeper
+            && shared.mds.take_revocations_changed()
+        {
+            keeper.wake_revoker();
+        }
         if let Some(frame) = output.frame {
             let frame = Zeroizing::new(frame);
             let send = async {

@@ -3,7 +3,7 @@
 use core::future::Future;
 use core::pin::Pin;
 
-use sealstone_mds::{DeviceAddress, KeyStep, StepOutcome};
+use sealstone_mds::{DeviceAddress, KeyStep, RetagItem, StepOutcome};
 use sealstone_mds_protocol::ProblemKind;
 use sealstone_osd::ObjectId;
 use sealstone_seal::Credential;
@@ -78,6 +78,14 @@ pub trait Devices: Send + Sync + 'static {
         &'a self,
         device: &'a DeviceAddress,
         object: ObjectId,
+        credential: Credential,
+    ) -> DeviceFuture<'a, ()>;
+
+    /// Gives an object another policy access tag. One that is not there is as good, unless somebody may make it.
+    fn retag<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        item: RetagItem,
         credential: Credential,
     ) -> DeviceFuture<'a, ()>;
 }

@@ -18,6 +18,8 @@ use crate::devices::{DeviceError, Devices};
 use crate::environment::Environment;
 use crate::limits::Limits;
 
+mod revoker;
+
 /// Rounds without a pause while there is more to do.
 const ROUNDS_MAX: usize = 64;
 
@@ -32,13 +34,14 @@ pub struct Housekeeper {
     environment: Environment,
     limits: Limits,
     wake: Arc<Notify>,
+    wake_revoker: Arc<Notify>,
 }
 
 impl Housekeeper {
     /// A keeper; [`Housekeeper::run`] does its work.
     #[must_use]
     pub fn new(mds: Arc<Mds>, devices: Arc<dyn Devices>, environment: Environment, limits: Limits) -> Self {
-        Self { mds, devices, environment, limits, wake: Arc::default() }
+        Self { mds, devices, environment, limits, wake: Arc::default(), wake_revoker: Arc::default() }
     }
 
     /// Has the next round of [`Housekeeper::run`] begin now.
@@ -66,6 +69,9 @@ impl Housekeeper {
                     self.poll_devices().await;
                 }
                 self.tidy().await;
+                if let Err(error) = self.blocking(Mds::sync_grant_log) {
+                    tracing::error!(%error, "the record of credentials is not on the medium");
+                }
                 self.reap().await
             };
             // A device that hangs must not hold up the shutdown.

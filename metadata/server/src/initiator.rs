@@ -10,7 +10,9 @@ use sealstone_initiator::{
     Bearer, Dial, Environment, Operation, OsdClient, OsdError, OsdOptions, Proofs, SessionError,
     SystemEnvironment, TargetUrl, TcpDial, TlsError,
 };
-use sealstone_mds::{DeviceAddress, KeyAction, KeyStep, StepOutcome};
+use sealstone_mds::{
+    DeviceAddress, KeyAction, KeyStep, RetagItem, StepOutcome, object_attribute, partition_attributes,
+};
 use sealstone_mds_protocol::{DeviceId, DevicePin};
 use sealstone_osd::attribute::root_information::{OSD_SYSTEM_ID, TOTAL_CAPACITY, USED_CAPACITY};
 use sealstone_osd::master_key::parse_device_value;
@@ -102,6 +104,10 @@ fn over_tcp(url: &TargetUrl, device: &DeviceAddress) -> Arc<dyn Dial> {
     })
 }
 
+fn values(attributes: &[(AttributeId, [u8; 4])]) -> Vec<(AttributeId, Bytes)> {
+    attributes.iter().map(|(id, value)| (*id, Bytes::copy_from_slice(value))).collect()
+}
+
 fn bearer(credential: &Credential) -> Result<Bearer, DeviceError> {
     Bearer::of(credential).map_err(|error| DeviceError::Refused(error.to_string()))
 }
@@ -134,7 +140,10 @@ impl Devices for InitiatorDevices {
                     Operation::SetMasterKey { set: *set, data_out: Bytes::copy_from_slice(data) }
                 }
                 KeyAction::SetKey(set) => Operation::SetKey { set: *set },
-                KeyAction::CreatePartition(partition) => Operation::CreatePartition { partition: *partition },
+                KeyAction::CreatePartition(partition) => Operation::CreateWith {
+                    object: ObjectId::of_partition(*partition),
+                    values: values(&partition_attributes()),
+                },
                 KeyAction::Identifiers { object, ids } => {
                     let length_max = IDENTIFIERS_ROOM;
                     Operation::GetAttributes { object: *object, ids: ids.clone(), length_max }
@@ -203,6 +212,32 @@ impl Devices for InitiatorDevices {
         Box::pin(async move {
             match self.session(device)?.remove(&bearer(&credential)?, object).await {
                 Ok(()) | Err(OsdError::NotFound) => Ok(()),
+                Err(error) => Err(failed(error)),
+            }
+        })
+    }
+
+    fn retag<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        item: RetagItem,
+        credential: Credential,
+    ) -> DeviceFuture<'a, ()> {
+        Box::pin(async move {
+            let object = item.object.object;
+            let (session, bearer) = (self.session(device)?, bearer(&credential)?);
+            let values = values(&[object_attribute(item.tag)]);
+            let set = Operation::SetAttributes { object, values: values.clone() };
+            match session.execute(&bearer, set.clone()).await {
+                Ok(_) => return Ok(()),
+                Err(OsdError::NotFound) if !item.creates => return Ok(()),
+                Err(OsdError::NotFound) => {}
+                Err(error) => return Err(failed(error)),
+            }
+            // Whoever may make it finds it made.
+            match session.execute(&bearer, Operation::CreateWith { object, values }).await {
+                Ok(_) => Ok(()),
+                Err(OsdError::Exists) => session.execute(&bearer, set).await.map(drop).map_err(failed),
                 Err(error) => Err(failed(error)),
             }
         })

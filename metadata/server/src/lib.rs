@@ -12,6 +12,7 @@ mod devices;
 mod directory;
 mod environment;
 mod files;
+mod grant_log;
 mod housekeeping;
 mod initiator;
 mod keystore;
@@ -27,6 +28,7 @@ pub use directory::{
     DirectorySettings, DirectorySettingsError, LdapDirectory, TIMEOUT_MAX as DIRECTORY_TIMEOUT_MAX,
 };
 pub use environment::Environment;
+pub use grant_log::GrantLogSizes;
 pub use housekeeping::Housekeeper;
 pub use initiator::InitiatorDevices;
 pub use keystore::{

@@ -29,6 +29,12 @@ pub struct Limits {
     pub device_timeout: Duration,
     /// Partitions whose keys are changed in one transaction.
     pub key_batch: usize,
+    /// Between two looks at revocations whose devices did not answer.
+    pub revoke_retry: Duration,
+    /// Objects that a device is told of in one round of a revocation.
+    pub retag_batch: usize,
+    /// Of them, at a time.
+    pub retags_at_once: usize,
     /// Objects removed in one round.
     pub reap_batch: usize,
     /// A device that did not remove an object is asked again after this.
@@ -51,6 +57,9 @@ impl Default for Limits {
             poll_every: Duration::from_secs(10),
             device_timeout: Duration::from_secs(10),
             key_batch: 128,
+            revoke_retry: Duration::from_secs(1),
+            retag_batch: 256,
+            retags_at_once: 16,
             reap_batch: 256,
             reap_retry: Duration::from_secs(30),
         }

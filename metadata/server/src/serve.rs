@@ -115,6 +115,7 @@ impl Server {
         let tls = Protection::Tls(opened.tls.clone());
         let listen = tokio::spawn(accept(listener, tls, shared.clone(), tally.clone()));
         let mut tasks = vec![listen, tokio::spawn(keeper.clone().run(stopped.clone()))];
+        tasks.push(tokio::spawn(keeper.clone().run_revoker(stopped.clone())));
         if mds.has_directory() {
             tasks.push(tokio::spawn(ask_again(mds.clone(), environment, stopped)));
         }

@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 
 use crate::environment::Environment;
 use crate::files::{self, FileError};
+use crate::grant_log::{self, FileGrantLog, GrantLogSizes};
 use crate::keystore::{KEYSTORE_FILE, KEYSTORE_KEY_FILE, Keystore, KeystoreError, Protection, Unlock};
 use crate::tls::{self, CERTIFICATE_LIFE, Fingerprint, SUBJECT};
 
@@ -35,7 +36,8 @@ const AUTHORITY_KEY_FILE: &str = "ca-key.der";
 /// The administrator's password, mode 0600; a line end follows it.
 pub const ADMIN_SECRET_FILE: &str = "admin-secret";
 /// What an interrupted setup may leave behind, temporary names included.
-const OWN_FILES: [&str; 15] = [
+const OWN_FILES: [&str; 16] = [
+    grant_log::FOLDER,
     KEYSTORE_FILE,
     KEYSTORE_KEY_FILE,
     "keystore.new",
@@ -158,6 +160,8 @@ pub fn init_under(
     files::write(&admin_secret, &[secret.as_slice(), b"\n"].concat(), 0o600)?;
     let mut keystore = Keystore::draw(&mut *rng);
     keystore.write(folder, protection, &mut *rng)?;
+    // Nothing was given out yet, and the log knows it.
+    grant_log(folder)?;
     let store = take_over(Arc::new(store), &keystore, environment)?;
     Mds::set_up(&store, admin, &secret, environment.now_ms(), &mut *rng).map_err(|error| match error {
         OpenError::AlreadySetUp => SetupError::AlreadySetUp(folder.to_owned()),
@@ -172,6 +176,12 @@ pub fn init_under(
         fingerprint: certificate,
         authority: authority.pin(),
     })
+}
+
+fn grant_log(folder: &Path) -> Result<FileGrantLog, FileError> {
+    let boot = FileGrantLog::boot_id();
+    FileGrantLog::open(folder, GrantLogSizes::default(), boot.as_deref())
+        .map_err(|source| FileError::Io { path: folder.join(grant_log::FOLDER), source })
 }
 
 /// A certificate of the server, signed by its authority, in the place of an older one.
@@ -376,6 +386,9 @@ pub fn open_under(
         OpenError::NotSetUp => SetupError::Unfinished(folder.to_owned()),
         other => SetupError::Contents(other),
     })?;
+    let mds = mds
+        .with_grant_log(Arc::new(grant_log(folder)?), environment.now_ms())
+        .map_err(|error| SetupError::Contents(OpenError::Store(error)))?;
     let certificate = folder.join(CERTIFICATE_FILE);
     let mut identity = Identity { chain: Vec::new(), key: Zeroizing::default() };
     let mut pin = None;

@@ -13,6 +13,7 @@ pub mod paper;
 
 mod error;
 mod frame;
+mod grants;
 mod keys;
 mod layout;
 mod message;
@@ -26,6 +27,7 @@ pub use frame::{
     BODY_MAX, FRAME_VERSION, FrameHeader, FrameType, HEADER_BYTES, Header, MAGIC, MessageType,
     PROFILE_MODERN, Sequence, decode_message, encode_message, frame,
 };
+pub use grants::{DelegatedFile, IssueEntry, IssueKind, IssuePlace, Revocation, RevokeWhat, WaitingDevice};
 pub use keys::{KeyInfo, KeyLevel, KeyPlace, KeyUse};
 pub use layout::{
     DeviceId, Extent, FILE_SIZE_MAX, Layout, ObjectRef, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN, WIDTH_MAX,

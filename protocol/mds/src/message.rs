@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use crate::error::Failure;
 use crate::frame::BODY_MAX;
+use crate::grants::{DelegatedFile, IssueEntry, IssuePlace, Revocation, RevokeWhat};
 use crate::keys::{KeyInfo, KeyLevel, KeyPlace};
 use crate::layout::DeviceId;
 use crate::login::{
@@ -346,6 +347,49 @@ messages! {
             /// 20 bytes, as good as the passphrase; none: the account does not log in there.
             key: Option<Secret>,
         },
+        /// Credentials for a part of a file, for a program that never logs in; never more than the asker may do
+        /// himself.
+        0x0041 => Delegate {
+            /// Which file.
+            path: FilePath,
+            /// May it read?
+            read: bool,
+            /// May it write, in place?
+            write: bool,
+            /// First byte.
+            start: u64,
+            /// The byte after the last one; the end of the file if none.
+            end: Option<u64>,
+            /// Until when, milliseconds since 1970.
+            until_ms: u64,
+            /// Method; raised to the floor of policy.
+            method: Method,
+        },
+        /// Ends credentials that devices accept (administrators; owners for their files). It is done in the background.
+        0x0042 => Revoke {
+            /// Whose.
+            what: RevokeWhat,
+        },
+        /// How far a revocation is (administrators; owners for their files).
+        0x0043 => RevocationProgress {
+            /// Which.
+            id: u64,
+        },
+        /// The revocations that are under way and the last ones that are over (administrators).
+        0x0044 => RevocationList {},
+        /// Who was given, or refused, credentials for a file (administrators and its owner).
+        0x0045 => IssueList {
+            /// Which file, as it is now.
+            path: FilePath,
+            /// To this user alone.
+            user: Option<UserName>,
+            /// Not before, milliseconds since 1970.
+            since_ms: u64,
+            /// Not after.
+            until_ms: u64,
+            /// Where to begin, as the page before told; none to begin.
+            from: Option<IssuePlace>,
+        },
         /// A page of the devices' keys: identifiers, ages, uses (administrators).
         0x0050 => KeyList {
             /// Of this device alone.
@@ -524,6 +568,30 @@ messages! {
             /// Is nobody left out? Not if the list was cut, or if the server began or lost track within the longest
             /// life of a credential.
             complete: bool,
+        },
+        /// To Delegate.
+        0x0041 => Delegated {
+            /// What to hand to the program.
+            file: DelegatedFile,
+        },
+        /// To Revoke, RevocationProgress, UserSetEnabled and UserRemove.
+        0x0042 => Revocation {
+            /// How far it is.
+            revocation: Revocation,
+        },
+        /// To RevocationList.
+        0x0044 => Revocations {
+            /// The last ones, newest first.
+            revocations: Vec<Revocation>,
+        },
+        /// To IssueList.
+        0x0045 => Issues {
+            /// Oldest first within what was given, then within what was refused.
+            entries: Vec<IssueEntry>,
+            /// The oldest that the record still has, milliseconds since 1970; what was before is not known.
+            known_since_ms: u64,
+            /// Where the next page begins, if there is one. A page may be empty and not be the last.
+            next: Option<IssuePlace>,
         },
         /// To KeyList.
         0x0050 => Keys {

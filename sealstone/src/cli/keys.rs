@@ -80,7 +80,7 @@ pub(crate) struct Rotate {
     pub(crate) wait: u64,
 }
 
-fn partition(text: &str) -> Result<u64, String> {
+pub(super) fn partition(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use sealstone_client::Role;
 
+use super::grants::Wait;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum User {
     /// Add an account. The password never leaves this machine: only its OPAQUE record does.
@@ -145,21 +147,27 @@ Example:
         /// Name of the account.
         name: String,
     },
-    /// Keep an account from logging in and end its sessions.
+    /// Keep an account from logging in, end its sessions and revoke its credentials.
     #[command(after_help = "\
-Example:
-  sealstone user disable alice")]
+Examples:
+  sealstone user disable alice
+  sealstone user disable alice --no-wait      devices that are away are told when they come back
+It tells how long it took until the last device refused.")]
     Disable {
         /// Name of the account.
         name: String,
+        #[command(flatten)]
+        wait: Wait,
     },
-    /// Remove an account; its files stay.
+    /// Remove an account and revoke its credentials; its files stay.
     #[command(after_help = "\
 Example:
   sealstone user rm alice")]
     Rm {
         /// Name of the account.
         name: String,
+        #[command(flatten)]
+        wait: Wait,
     },
 }
 

@@ -23,7 +23,7 @@ const fn level(level: Level) -> KeyLevel {
     }
 }
 
-async fn device(client: &Client, name: Option<&str>) -> Outcome<Option<DeviceId>> {
+pub(crate) async fn device(client: &Client, name: Option<&str>) -> Outcome<Option<DeviceId>> {
     let Some(name) = name else { return Ok(None) };
     let devices = client.device_list().await?;
     let found = devices.iter().find(|device| device.name.as_str() == name);

@@ -1,10 +1,13 @@
 //! What the verbs do. Each command is one function from its arguments to an [`Outcome`].
 
+pub(crate) mod audit;
 pub(crate) mod block;
+pub(crate) mod cap;
 pub(crate) mod check;
 pub(crate) mod files;
 pub(crate) mod groups;
 pub(crate) mod keys;
+pub(crate) mod revoke;
 pub(crate) mod scrub;
 pub(crate) mod session;
 pub(crate) mod transfer;
@@ -56,6 +59,8 @@ impl From<ClientError> for Failure {
             ClientError::Damaged { .. } => failure.hint(
                 "put the file again from a good copy, or `rm` it; `sealstone scrub` on the device tells what else is damaged",
             ),
+            ClientError::CapabilityFile(_) => failure.hint("`sealstone cap issue` makes a new one"),
+            ClientError::NotDelegated(_) => failure.hint("`sealstone cap show FILE` tells what it allows"),
             ClientError::OutcomeUnknown { .. } => failure.hint("`sealstone stat` tells what is there now"),
             _ => failure,
         }

@@ -67,9 +67,13 @@ pub(crate) fn client(global: &Global) -> Outcome<(Client, SavedSession)> {
     let saved = SavedSession::load(&path)
         .map_err(|error| Failure::from(error).at(path.display()))?
         .ok_or_else(|| Failure::new(Kind::Denied, "not logged in").hint("sealstone login NAME"))?;
+    Ok((Client::resume_proving(&saved, reach(global)?)?, saved))
+}
+
+/// How devices are reached.
+pub(crate) fn reach(global: &Global) -> Outcome<Reach> {
     let proofs = chap_file::proofs(global.chap_file.as_ref())?;
-    let reach = Reach { proofs, tls: global.device_tls.into(), conceal_method: global.conceal_method };
-    Ok((Client::resume_proving(&saved, reach)?, saved))
+    Ok(Reach { proofs, tls: global.device_tls.into(), conceal_method: global.conceal_method })
 }
 
 /// A password from a file, standard input, or the terminal; asked twice when it is new.

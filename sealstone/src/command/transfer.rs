@@ -351,12 +351,12 @@ async fn fetch(client: &Client, job: &Job, options: GetOptions) -> Outcome<u64> 
 }
 
 /// Standard input as a file: large reads on the thread pool, no copy through a line buffer.
-fn standard_input() -> Outcome<tokio::fs::File> {
+pub(crate) fn standard_input() -> Outcome<tokio::fs::File> {
     Ok(tokio::fs::File::from_std(fs::File::from(io::stdin().as_fd().try_clone_to_owned()?)))
 }
 
 /// Standard output, likewise.
-fn standard_output() -> Outcome<tokio::fs::File> {
+pub(crate) fn standard_output() -> Outcome<tokio::fs::File> {
     Ok(tokio::fs::File::from_std(fs::File::from(io::stdout().as_fd().try_clone_to_owned()?)))
 }
 

@@ -1,10 +1,12 @@
 //! Accounts, for administrators.
 
 use std::path::Path;
+use std::time::Instant;
 
 use sealstone_client::{AccountKind, Client, ClientError, Role, ServiceKey};
 
 use crate::cli::{Code, Global, Password, User};
+use crate::command::revoke;
 use crate::command::session::{client, password};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, utc};
@@ -157,17 +159,24 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
                 lines.join("\n")
             })
         }
-        User::Enable { name } | User::Disable { name } => {
-            let enabled = matches!(command, User::Enable { .. });
-            client.set_user_enabled(name, enabled).await.map_err(|error| Failure::from(error).at(name))?;
-            output
-                .remark(format!("{name} {}", if enabled { "may log in" } else { "may not log in any more" }));
-            output.done(&serde_json::json!({ "user": name, "enabled": enabled }))
+        User::Enable { name } => {
+            client.enable_user(name).await.map_err(|error| Failure::from(error).at(name))?;
+            output.remark(format!("{name} may log in"));
+            output.done(&serde_json::json!({ "user": name, "enabled": true }))
         }
-        User::Rm { name } => {
-            client.remove_user(name).await.map_err(|error| Failure::from(error).at(name))?;
+        User::Disable { name, wait } => {
+            let started = Instant::now();
+            let revoking = client.disable_user(name).await.map_err(|error| Failure::from(error).at(name))?;
+            output.remark(format!("{name} may not log in any more; sessions of {name} ended"));
+            let value = serde_json::json!({ "user": name, "enabled": false });
+            revoke::follow(&client, output, revoking, *wait, started, value).await
+        }
+        User::Rm { name, wait } => {
+            let started = Instant::now();
+            let revoking = client.remove_user(name).await.map_err(|error| Failure::from(error).at(name))?;
             output.remark(format!("removed {name}"));
-            output.done(&serde_json::json!({ "user": name }))
+            revoke::follow(&client, output, revoking, *wait, started, serde_json::json!({ "user": name }))
+                .await
         }
     }
 }

@@ -125,6 +125,7 @@ impl MdsDaemon {
             seconds.map_or(default, |seconds: NonZeroU64| seconds.get().saturating_mul(1000))
         };
         policy.grant_lifetime_ms = ms(options.grant_s, policy.grant_lifetime_ms);
+        policy.delegated_lifetime_ms = ms(options.delegated_s_max, policy.delegated_lifetime_ms);
         policy.working_key_age_ms = ms(options.working_key_age_s, policy.working_key_age_ms);
         policy.partition_key_age_ms = ms(options.partition_key_age_s, policy.partition_key_age_ms);
         if let Some(max) = options.credentials_per_key_max {

@@ -9,7 +9,7 @@
 use core::ops::Deref;
 
 use sealstone_osd::capability::Range;
-use sealstone_osd::cdb::Action;
+use sealstone_osd::cdb::{Action, Command};
 use sealstone_osd::table::Continuation;
 use sealstone_osd::{
     AttributeId, Capability, Cdb, Descriptor, Generation, ObjectId, ObjectType, Permissions, SecurityMethod,
@@ -185,7 +185,13 @@ impl Need {
                 _ => object,
             },
             permissions,
-            range: command.range(),
+            range: match command {
+                // What follows moves down: a capability for some bytes of the object is not enough.
+                Command::Punch(extent) => {
+                    Some(Range { start: extent.start, length: u64::MAX - extent.start })
+                }
+                command => command.range(),
+            },
             scattered: cdb.continuation_length != 0
                 && command.row().continuation == Continuation::ScatterGather,
         }

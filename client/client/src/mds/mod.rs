@@ -358,6 +358,12 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::GroupMembers { .. }
         | Request::SetOwner { .. }
         | Request::GrantHolders { .. }
+        | Request::Delegate { .. }
+        | Request::RevocationProgress { .. }
+        | Request::RevocationList {}
+        | Request::IssueList { .. }
+        // Done twice it is revoked twice.
+        | Request::Revoke { .. }
         | Request::KeyList { .. }
         | Request::KeyProgress { .. }
         // Done twice the key is changed twice.

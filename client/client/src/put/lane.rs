@@ -11,14 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_osd::{AttributeId, ObjectId};
+use sealstone_osd::ObjectId;
 use tokio::sync::{OnceCell, RwLock, Semaphore};
 
 use crate::open::OpenObjects;
 use crate::{ClientError, Devices, Metadata};
 
-/// The boot epoch as an attribute of user objects, a page of ours (docs/standards/device.md).
-const BOOT_EPOCH: AttributeId = AttributeId::new(0xF003, 1);
 /// Times that the bytes of one object are sent again because its device restarted, before the put fails.
 pub(crate) const REDOS_MAX: u32 = 8;
 
@@ -253,13 +251,7 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
 
     /// The boot epoch of the device, asked of the object.
     async fn epoch(&self) -> Result<u16, ClientError> {
-        let object = self.object();
-        let ask = || Operation::GetAttributes { object, ids: vec![BOOT_EPOCH], length_max: 64 };
-        let answer = self.objects.execute(self.index, ask).await?;
-        let value = answer.attributes.first().and_then(|(_, value)| value.as_deref()?.try_into().ok());
-        value
-            .map(u16::from_be_bytes)
-            .ok_or(ClientError::Protocol("a device that does not tell its boot epoch"))
+        self.objects.boot_epoch(self.index).await
     }
 
     fn acknowledge(&self, number: u64) {

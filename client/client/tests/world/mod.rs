@@ -16,7 +16,7 @@ use sealstone_client::{
     Client, ClientError, DeviceId, DevicePool, Devices, DialFactory, Metadata, OsdOptions, Tuning, UserName,
 };
 use sealstone_device::OsdConfig;
-use sealstone_initiator::{Bearer, Dial, Dialed, Dialing, Environment, OsdClient, TargetUrl};
+use sealstone_initiator::{Bearer, Dial, Dialed, Dialing, Environment, Operation, OsdClient, TargetUrl};
 use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
 use sealstone_mds::{Config, Connection, Mds, Purpose, Source};
@@ -152,7 +152,10 @@ impl World {
             self.mds.own_credential(id, Purpose::PreparePartition, self.clock.now(), rng).unwrap();
         let device = self.osd(i);
         let bearer = Bearer::of(&credential).unwrap();
-        assert_eq!(device.create_partition(&bearer, 0x1_0000).await.unwrap(), 0x1_0000);
+        let values = sealstone_mds::partition_attributes();
+        let values = values.into_iter().map(|(id, value)| (id, bytes::Bytes::copy_from_slice(&value)));
+        let object = sealstone_osd::ObjectId::of_partition(0x1_0000);
+        device.execute(&bearer, Operation::CreateWith { object, values: values.collect() }).await.unwrap();
         self.mds.device_answered(id, GIB, 0).unwrap();
         self.mds.device_prepared(id).unwrap();
     }

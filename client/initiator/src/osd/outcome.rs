@@ -143,9 +143,13 @@ fn refused(generation: Generation, operation: &Operation, field: Option<u16>) ->
     if field >= pointer::CAPABILITY {
         return OsdError::AccessDenied { field: Some(field) };
     }
-    let creates_partition = matches!(operation, Operation::CreatePartition { .. });
+    let creates_partition = match operation {
+        Operation::CreatePartition { .. } => true,
+        Operation::CreateWith { object, .. } => object.is_partition(),
+        _ => false,
+    };
     let creates = match operation {
-        Operation::Create { .. } | Operation::CreateAndWrite { .. } => true,
+        Operation::Create { .. } | Operation::CreateWith { .. } | Operation::CreateAndWrite { .. } => true,
         Operation::Collection(what) => what.made().is_some(),
         _ => false,
     };

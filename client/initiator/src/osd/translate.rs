@@ -111,6 +111,15 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
             let command = Command::CreatePartition(CreatePartition { partition: *partition });
             if *partition == 0 { asking(command, &[PARTITION]) } else { plain(command) }
         }
+        Operation::CreateWith { object, values } => {
+            let set = list::encode_set(generation, values.iter().map(|(id, value)| (*id, &value[..])));
+            bounded("an attribute list", set.len(), ATTRIBUTES_LENGTH_MAX)?;
+            let command = match object.is_partition() {
+                true => Command::CreatePartition(CreatePartition { partition: object.partition }),
+                false => Command::Create(Create { object: *object, count: 1 }),
+            };
+            Draft { set, ..plain(command) }
+        }
         Operation::RemovePartition { partition } => {
             plain(Command::RemovePartition(RemovePartition { partition: *partition, with_contents: false }))
         }

@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    AccountKind, ErrorCode, Failure, GroupName, Holder, PAGE_MAX, Request, Response, Secret, UserName,
+    AccountKind, ErrorCode, Failure, GroupName, Holder, PAGE_MAX, Request, Response, RevokeWhat, Secret,
+    UserName,
 };
 
 use crate::access::Principal;
@@ -14,6 +15,7 @@ use crate::groups;
 use crate::limiter::Source;
 use crate::namespace;
 use crate::paper;
+use crate::revoke;
 use crate::server::Mds;
 use crate::store::Transaction;
 
@@ -65,30 +67,28 @@ impl Mds {
             }
             request => {
                 who.needs_admin()?;
-                self.administer(request, now_ms)
+                self.administer(who, request, now_ms)
             }
         }
     }
 
     /// What only administrators may.
-    fn administer(&self, request: Request, now_ms: u64) -> Result<Response> {
+    fn administer(&self, who: &Principal, request: Request, now_ms: u64) -> Result<Response> {
         match request {
             Request::UserList { after, limit } => {
                 let (users, more) = accounts::list(&*self.store.snapshot()?, after.as_ref(), limit)?;
                 Ok(Response::Users { users, more })
             }
-            Request::UserSetEnabled { name, enabled } => {
-                let done = self.ending(|tx| accounts::set_enabled(tx, &name, enabled))?;
-                if !enabled {
-                    self.revoke_user(&name, now_ms);
-                }
-                Ok(done)
+            Request::UserSetEnabled { name, enabled: true } => {
+                self.ending(|tx| accounts::set_enabled(tx, &name, true))
+            }
+            Request::UserSetEnabled { name, enabled: false } => {
+                self.put_out(who, &name, now_ms, |tx| accounts::set_enabled(tx, &name, false))
             }
             Request::UserRemove { name } => {
-                let done = self.ending(|tx| accounts::remove(tx, &name))?;
+                let revoking = self.put_out(who, &name, now_ms, |tx| accounts::remove(tx, &name))?;
                 self.regrouped();
-                self.revoke_user(&name, now_ms);
-                Ok(done)
+                Ok(revoking)
             }
             Request::UserSetPaperKey { name, key } => {
                 if key.is_some() && !self.config.paper_login {
@@ -125,7 +125,7 @@ impl Mds {
                 Ok(Response::Members { members, more })
             }
             Request::GrantHolders { path } => {
-                let inode = namespace::inspect(&*self.store.snapshot()?, &path)?;
+                let (_, inode) = namespace::inspect(&*self.store.snapshot()?, &path)?;
                 let objects = inode.layout.as_ref().map_or(&[][..], |layout| layout.objects());
                 let mut held = self.holdings(now_ms).of_objects(objects, now_ms);
                 let complete = held.complete && held.holders.len() <= usize::from(PAGE_MAX);
@@ -154,13 +154,44 @@ impl Mds {
         self.groups_generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A user has no sessions and gets no credentials any more. Those that he has are accepted by the devices until
-    /// they expire: this is where they are known, for the log and for whoever tells the devices.
+    /// The same for a user who is gone for a reason of its own, such as a directory that knows him no more. A failure is
+    /// told in the log: what he holds expires by itself.
     pub(crate) fn revoke_user(&self, user: &UserName, now_ms: u64) {
         let held = self.held_by(user, now_ms);
-        if !held.holders.is_empty() || !held.complete {
-            tracing::info!(%user, %held, "the user is out; credentials that devices still accept");
+        let begun = {
+            let _stopped = self.issuing.write();
+            let what = RevokeWhat::User(user.clone());
+            self.update(|tx| revoke::begin(tx, user, what.clone(), held.complete, now_ms))
+        };
+        match begun {
+            Ok(_) => self.revocations_changed.store(true, Ordering::Release),
+            Err(error) => tracing::error!(%user, %held, %error, "credentials not revoked"),
         }
+    }
+
+    /// A user has no sessions and gets no credentials any more; what he has is revoked, in the same transaction.
+    fn put_out(
+        &self,
+        who: &Principal,
+        user: &UserName,
+        now_ms: u64,
+        mut change: impl FnMut(&mut dyn Transaction) -> Result<Vec<[u8; 16]>>,
+    ) -> Result<Response> {
+        let held = self.held_by(user, now_ms);
+        let mut id = 0;
+        {
+            // Whoever is in the middle of being given something is waited for: it is known from then on.
+            let _stopped = self.issuing.write();
+            self.end_sessions_with(|tx| {
+                let over = change(tx)?;
+                let what = RevokeWhat::User(user.clone());
+                id = revoke::begin(tx, &who.user, what, held.complete, now_ms)?;
+                Ok(over)
+            })?;
+        }
+        tracing::info!(%user, %held, "the user is out; his credentials are being revoked");
+        self.revocations_changed.store(true, Ordering::Release);
+        self.revocation(id)
     }
 }
 
@@ -179,13 +210,23 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::KeyProgress { .. }
         | Request::UserList { .. }
         | Request::GroupList { .. }
-        | Request::GroupMembers { .. } => None,
+        | Request::GroupMembers { .. }
+        | Request::RevocationProgress { .. }
+        | Request::RevocationList {} => None,
         Request::MakeDir { path, .. }
         | Request::Create { path, .. }
         | Request::Open { path, .. }
         | Request::Remove { path, .. }
         | Request::SetMode { path, .. }
+        | Request::IssueList { path, .. }
         | Request::GrantHolders { path } => Some(path.to_string()),
+        Request::Delegate { path, read, write, start, end, until_ms, .. } => {
+            let read = if *read { " read" } else { "" };
+            let write = if *write { " write" } else { "" };
+            let end = end.map_or_else(String::new, |end| end.to_string());
+            Some(format!("{path}{read}{write} {start}..{end} until {until_ms}"))
+        }
+        Request::Revoke { what } => Some(what.to_string()),
         Request::SetOwner { path, owner, group } => {
             let owner = owner.as_ref().map_or("", UserName::as_str);
             let group = group.as_ref().map(|group| group.as_ref().map_or("none", GroupName::as_str));

@@ -260,7 +260,9 @@ impl Turn<'_> {
         let version = self.root_version.ok_or(MetaError::Damaged("partition zero has no working key"))?;
         let object = ObjectId::of_partition(self.id);
         let key = KeySelector::Working { partition: 0, version };
-        let credential = credential(self.keys, key, object, Permissions::CREATE, version, rng)?;
+        // Its policy access tags are set with the same command.
+        let rights = Permissions::CREATE.union(Permissions::SET_ATTR).union(Permissions::POL_SEC);
+        let credential = credential(self.keys, key, object, rights, version, rng)?;
         Ok(KeyStep { action: KeyAction::CreatePartition(self.id), credential, kind: Kind::Create(self.id) })
     }
 
@@ -328,7 +330,7 @@ pub(super) fn dead_ms(part: &Part, policy: &Policy, now_ms: u64) -> u64 {
     if part.asked & ASKED_REVOKE != 0 {
         return now_ms;
     }
-    now_ms.saturating_add(policy.grant_ms).saturating_add(KEY_MARGIN_MS)
+    now_ms.saturating_add(policy.grant_ms).max(part.grants_until_ms).saturating_add(KEY_MARGIN_MS)
 }
 
 /// The attributes that tell which keys a device has for a partition (zero: the root's), with what they should be.

@@ -33,7 +33,7 @@ pub enum KeyAction {
     },
     /// SET KEY.
     SetKey(SetKey),
-    /// CREATE PARTITION; one that exists is as good.
+    /// CREATE PARTITION, with [`crate::tags::partition_attributes`]; one that exists is as good.
     CreatePartition(u64),
     /// Reads attributes.
     Identifiers {

@@ -1,13 +1,15 @@
 //! Creates: begun unseen, seen all at once, or gone.
 
-use sealstone_mds_protocol::{ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, Stat};
+use sealstone_mds_protocol::{
+    ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, Stat, UserName,
+};
 
 use super::{Final, check_size, child, drop_file, inherited_group, place, queue_objects, touch};
 use crate::access::{MODE_MASK, Principal};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::records::{Inode, Intent, count, counter, load, next_number, save};
-use crate::store::{Snapshot, Transaction};
+use crate::store::{Pair, Snapshot, Transaction};
 
 /// A create to begin.
 pub(crate) struct NewIntent {
@@ -163,6 +165,25 @@ pub(crate) fn abandon(
     let intent = load_intent(tx, who, id, now_ms)?;
     delete_intent(tx, id, &intent)?;
     queue_objects(tx, intent.layout.objects(), reap_due_ms, intent.grants_until_ms)
+}
+
+/// Gives up those of `page` (keys and creates) that are a user's. Their objects are removed when no grant can make
+/// them again, and not before: who may make an object that is not there need not be stopped by its tag.
+pub(crate) fn end_creates(
+    tx: &mut dyn Transaction,
+    page: &[Pair],
+    user: &UserName,
+    now_ms: u64,
+) -> Result<()> {
+    for (key, _) in page {
+        let Some(id) = keys::intent_id(key) else { continue };
+        if let Some(intent) = load::<Intent, _>(tx, key)?.filter(|intent| intent.user == *user) {
+            delete_intent(tx, id, &intent)?;
+            let due_ms = intent.grants_until_ms.saturating_add(1).max(now_ms);
+            queue_objects(tx, intent.layout.objects(), due_ms, 0)?;
+        }
+    }
+    Ok(())
 }
 
 /// Gives up to `limit` expired creates up; says how many it found.

@@ -127,7 +127,7 @@ fn grants_say_exactly_what_was_asked_for_and_the_device_agrees() {
                 .union(Permissions::GET_ATTR)
                 .union(Permissions::OBJ_MGMT),
         ),
-        (&read.grants, Permissions::READ.union(Permissions::GET_ATTR)),
+        (&read.grants, Permissions::READ),
     ];
     let mut discriminators = Vec::new();
     for (grants, permissions) in rights {
@@ -137,8 +137,10 @@ fn grants_say_exactly_what_was_asked_for_and_the_device_agrees() {
             assert_eq!(grant.object, *object);
             assert_eq!(capability.permissions, permissions);
             assert_eq!(capability.object_type, ObjectType::User);
-            let Descriptor::User { allowed, .. } = capability.descriptor else { panic!("user object") };
-            assert_eq!(allowed, object.object);
+            let Descriptor::User { allowed, scope, .. } = capability.descriptor else {
+                panic!("user object")
+            };
+            assert_eq!((allowed, scope.policy_access_tag), (object.object, crate::INITIAL_TAG));
             assert_eq!(capability.expires_ms, world.now + 300_000);
             assert_eq!(capability.method as u8, grant.method.code());
             discriminators.push(capability.discriminator);

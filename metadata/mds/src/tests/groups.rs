@@ -3,7 +3,7 @@
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
     Access, AccountKind, DeviceState, ErrorCode, FileKind, GroupName, Handle, Method, Request, Response,
-    Role, UserName,
+    RevokeWhat, Role, UserName,
 };
 
 use super::accounts::register;
@@ -73,6 +73,16 @@ fn a_role_may_ask_for_exactly_what_the_table_says() {
     let (admin, operator, user_, reader) = (8, 4, 2, 1);
     let (read, update) = (Access::Read, Access::Update);
     let method = Method::CmdRsp;
+    let until_ms = world.now + 1_000;
+    let delegate = |write| Request::Delegate {
+        path: path("/f"),
+        read: true,
+        write,
+        start: 0,
+        end: None,
+        until_ms,
+        method,
+    };
     let all: Vec<(Request, u8)> = vec![
         (Request::WhoAmI {}, 15),
         (Request::ServerInfo {}, 15),
@@ -117,6 +127,16 @@ fn a_role_may_ask_for_exactly_what_the_table_says() {
         (Request::GroupRemoveMember { group: group("g"), user: user("bob") }, admin),
         (Request::GroupRemove { name: group("g") }, admin),
         (Request::GrantHolders { path: path("/f") }, admin),
+        (delegate(false), admin | user_ | reader),
+        (delegate(true), admin | user_),
+        (
+            Request::IssueList { path: path("/f"), user: None, since_ms: 0, until_ms: 9, from: None },
+            admin | user_,
+        ),
+        (Request::Revoke { what: RevokeWhat::Object(path("/f")) }, admin | user_),
+        (Request::Revoke { what: RevokeWhat::User(user("reader")) }, admin),
+        (Request::RevocationList {}, admin),
+        (Request::RevocationProgress { id: 77 }, admin | user_ | reader | operator),
         (Request::Rename { from: path("/f"), to: path("/h"), replace: false }, user_),
         (Request::Remove { path: path("/h"), recursive: false }, user_),
     ];
@@ -189,7 +209,7 @@ fn members_of_a_files_group_have_its_group_bits_from_their_next_request_on() {
     world.done(ADMIN, Request::GroupRemove { name: group("staff") });
     assert!(!world.may_read(BOB, "/f"));
     world.join("staff", &["bob"]);
-    world.done(ADMIN, Request::UserRemove { name: user("bob") });
+    world.ask(ADMIN, Request::UserRemove { name: user("bob") });
     register(&mut world, ADMIN, "bob", false, false);
     world.session(BOB, "bob", false);
     assert!(!world.may_read(BOB, "/f"), "a new account of an old name is in no group");
@@ -314,7 +334,7 @@ fn who_holds_credentials_for_a_file_is_known_until_they_expire() {
     let (seen, _) = holders(&mut world);
     assert_eq!(seen, [("alice".to_owned(), true), ("bob".to_owned(), false)]);
     // What a disabled user holds is known still: the devices accept it.
-    world.done(ADMIN, Request::UserSetEnabled { name: user("bob"), enabled: false });
+    world.ask(ADMIN, Request::UserSetEnabled { name: user("bob"), enabled: false });
     assert_eq!(world.mds.held_by(&user("bob"), world.now).holders.len(), 1);
     world.now += world.mds.config.grant_lifetime_ms + 1;
     assert_eq!(holders(&mut world).0, []);

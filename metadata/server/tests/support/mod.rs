@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rand::rngs::OsRng;
 use sealstone_channel::{Identity, Pin, PinKind, TlsError};
 use sealstone_login::{ChannelBinding, LoginContext, SessionKeys, start_login};
-use sealstone_mds::{DeviceAddress, KeyAction, KeyStep, StepOutcome};
+use sealstone_mds::{DeviceAddress, KeyAction, KeyStep, RetagItem, StepOutcome};
 use sealstone_mds_protocol::login::{LoginError, LoginOk, SUITE_STANDARD};
 use sealstone_mds_protocol::{
     FrameHeader, HEADER_BYTES, MessageType, Request, Response, Sequence, UserName, Wire, decode_message,
@@ -116,6 +116,19 @@ impl Devices for FakeDevices {
         Box::pin(async move {
             self.answer(device, &credential, Permissions::REMOVE)?;
             self.removed.lock().push((device.id.0, object));
+            Ok(())
+        })
+    }
+
+    fn retag<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        item: RetagItem,
+        credential: Credential,
+    ) -> DeviceFuture<'a, ()> {
+        Box::pin(async move {
+            let making = if item.creates { Permissions::CREATE } else { Permissions::NONE };
+            self.answer(device, &credential, Permissions::SET_ATTR | Permissions::POL_SEC | making)?;
             Ok(())
         })
     }

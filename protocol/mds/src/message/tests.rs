@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::ErrorCode;
+use crate::grants::{IssueKind, WaitingDevice};
 use crate::keys::KeyUse;
 use crate::layout::{Layout, ObjectRef};
 use crate::login::*;
@@ -202,7 +203,7 @@ fn request() -> impl Strategy<Value = Request> {
         (user(), any::<u16>()).prop_map(|(name, suite)| Request::UserRetireKey { name, suite }),
         path().prop_map(|path| Request::GrantHolders { path }),
     ];
-    prop_oneof![files, others, accounts, key_request()]
+    prop_oneof![files, others, accounts, key_request(), grant_request()]
 }
 
 fn key_place() -> impl Strategy<Value = KeyPlace> {
@@ -219,6 +220,101 @@ fn key_request() -> impl Strategy<Value = Request> {
             |(level, device, partition, revoke)| Request::KeyRotate { level, device, partition, revoke }
         ),
         device().prop_map(|device| Request::KeyProgress { device }),
+    ]
+}
+
+fn revoke_what() -> impl Strategy<Value = RevokeWhat> {
+    prop_oneof![path().prop_map(RevokeWhat::Object), user().prop_map(RevokeWhat::User)]
+}
+
+fn issue_place() -> impl Strategy<Value = IssuePlace> {
+    any::<(u8, u64)>().prop_map(|(stream, at)| IssuePlace { stream, at })
+}
+
+fn grant_request() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        (path(), of(Method::ALL), any::<(bool, bool, u64, Option<u64>, u64)>()).prop_map(
+            |(path, method, (read, write, start, end, until_ms))| Request::Delegate {
+                path,
+                read,
+                write,
+                start,
+                end,
+                until_ms,
+                method
+            }
+        ),
+        revoke_what().prop_map(|what| Request::Revoke { what }),
+        any::<u64>().prop_map(|id| Request::RevocationProgress { id }),
+        Just(Request::RevocationList {}),
+        (path(), prop::option::of(user()), any::<(u64, u64)>(), prop::option::of(issue_place())).prop_map(
+            |(path, user, (since_ms, until_ms), from)| Request::IssueList {
+                path,
+                user,
+                since_ms,
+                until_ms,
+                from
+            }
+        ),
+    ]
+}
+
+fn revocation() -> impl Strategy<Value = Revocation> {
+    let numbers = any::<(u64, u64, u64, u64, bool, bool, Option<u64>)>();
+    let waiting = (any::<(u32, u32)>(), ".{0,20}").prop_map(|((device, objects), problem)| WaitingDevice {
+        device: DeviceId(device),
+        objects,
+        problem: Text::truncated(&problem),
+    });
+    (numbers, revoke_what(), prop::collection::vec(waiting, 0..4)).prop_map(
+        |((id, began_ms, total, open, collecting, complete, done_ms), what, waiting)| Revocation {
+            id,
+            what,
+            began_ms,
+            total,
+            open,
+            collecting,
+            complete,
+            done_ms,
+            waiting,
+        },
+    )
+}
+
+fn issue_entry() -> impl Strategy<Value = IssueEntry> {
+    let numbers = any::<(u64, [u8; 16], u32, u16, u64, u64, u64)>();
+    (numbers, user(), of(IssueKind::ALL), of(Method::ALL)).prop_map(
+        |((time_ms, session, number, permissions, expires_ms, start, end), user, kind, method)| IssueEntry {
+            time_ms,
+            kind,
+            user,
+            session,
+            number,
+            permissions,
+            method,
+            expires_ms,
+            start,
+            end,
+        },
+    )
+}
+
+fn grant_response() -> impl Strategy<Value = Response> {
+    let numbers = any::<(u64, u64, bool, bool, u64, [u8; 20])>();
+    prop_oneof![
+        (stat(), object(), prop::collection::vec(grant(), 0..9), numbers).prop_map(
+            |(stat, object, grants, (start, end, read, write, expires_ms, principal))| {
+                let layout = Layout::single(object);
+                let file =
+                    DelegatedFile { stat, layout, grants, start, end, read, write, expires_ms, principal };
+                Response::Delegated { file }
+            }
+        ),
+        revocation().prop_map(|revocation| Response::Revocation { revocation }),
+        prop::collection::vec(revocation(), 0..4)
+            .prop_map(|revocations| Response::Revocations { revocations }),
+        (prop::collection::vec(issue_entry(), 0..9), any::<u64>(), prop::option::of(issue_place()))
+            .prop_map(|(entries, known_since_ms, next)| Response::Issues { entries, known_since_ms, next }),
     ]
 }
 
@@ -242,6 +338,7 @@ fn key_info() -> impl Strategy<Value = KeyInfo> {
 fn response() -> impl Strategy<Value = Response> {
     let grants = || prop::collection::vec(grant(), 0..9);
     prop_oneof![
+        grant_response(),
         (of(ErrorCode::ALL), ".{0,300}")
             .prop_map(|(code, text)| Response::Failed { failure: Failure::new(code, &text) }),
         (any::<(u16, u64)>(), any::<[u8; 16]>()).prop_map(|((version, time_ms), server_id)| {

@@ -1,0 +1,264 @@
+//! Capability files: credentials for a part of one file, for programs that never log in.
+//!
+//! Does: hold all that such a program needs, addresses and pins of the devices among it; save, load, check. Does not: talk
+//! to devices; `delegated` does.
+//! Contract: the file is a secret: whoever has it may do what it says until it expires or is revoked. It is never readable
+//! by others, and a damaged one is refused before anything is sent.
+//! Format: `OSDCAP01`, fields as in messages of the metadata server, SHA-256 of all before it; docs/standards/mds.md §5.5.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use sealstone_mds_protocol::{
+    DelegatedFile, DeviceId, DevicePin, FilePath, Name, Reader, SYSTEM_ID_BYTES, Text, Wire, WireError,
+    Writer, record,
+};
+use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
+
+use crate::ClientError;
+use crate::session_file::replace;
+
+/// Bytes of a capability file at most: 64 objects on as many devices take half of it.
+pub const CAPABILITY_FILE_MAX: usize = 128 * 1024;
+const MAGIC: &[u8; 8] = b"OSDCAP01";
+const DIGEST_BYTES: usize = 32;
+
+record! {
+    /// Where a device is, and how it is known.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct CapabilityDevice {
+        /// Number in the layout.
+        pub id: DeviceId,
+        /// Name.
+        pub name: Name,
+        /// OSD system id.
+        pub system_id: [u8; SYSTEM_ID_BYTES],
+        /// `iscsi://HOST:PORT/IQN/LUN`.
+        pub url: Text<512>,
+        /// The certificate that it must hold; without one it is talked to without TLS.
+        pub pin: Option<DevicePin>,
+    }
+}
+
+record! {
+    /// What is in the file.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct CapabilityFile {
+        /// The name that the file had, for people.
+        pub path: FilePath,
+        /// What it allows, and the credentials.
+        pub delegated: DelegatedFile,
+        /// The devices of the layout.
+        pub devices: Vec<CapabilityDevice>,
+    }
+}
+
+const DAMAGED: ClientError = ClientError::CapabilityFile("it is damaged: ask for a new one");
+const INCONSISTENT: ClientError = ClientError::CapabilityFile("its parts do not fit together");
+
+impl CapabilityFile {
+    /// The bytes of the file.
+    ///
+    /// # Errors
+    /// `Message` if it is over its limit.
+    pub fn encode(&self) -> Result<Zeroizing<Vec<u8>>, ClientError> {
+        let mut out = Writer::new();
+        out.raw(MAGIC);
+        self.put(&mut out);
+        let mut bytes = Zeroizing::new(out.finish(CAPABILITY_FILE_MAX - DIGEST_BYTES)?);
+        let digest = Sha256::digest(&*bytes);
+        bytes.extend_from_slice(&digest);
+        Ok(bytes)
+    }
+
+    /// Reads and checks the bytes of a file.
+    ///
+    /// # Errors
+    /// `CapabilityFile`.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ClientError> {
+        if bytes.len() > CAPABILITY_FILE_MAX || !bytes.starts_with(MAGIC) {
+            return Err(ClientError::CapabilityFile("not a capability file, or of another version"));
+        }
+        let at = bytes.len().checked_sub(DIGEST_BYTES).filter(|at| *at >= MAGIC.len()).ok_or(DAMAGED)?;
+        let (body, digest) = bytes.split_at(at);
+        // No secret: it tells damage, and proves nothing. That the capabilities are what the server issued, each device
+        // checks.
+        if Sha256::digest(body).as_slice() != digest {
+            return Err(DAMAGED);
+        }
+        let mut input = Reader::new(body.get(MAGIC.len()..).ok_or(DAMAGED)?);
+        let file = Self::get(&mut input).map_err(|_| DAMAGED)?;
+        input.finish().map_err(|_: WireError| DAMAGED)?;
+        file.check()?;
+        Ok(file)
+    }
+
+    /// Does everything that is used without looking again fit together?
+    fn check(&self) -> Result<(), ClientError> {
+        let DelegatedFile { layout, grants, start, end, read, write, .. } = &self.delegated;
+        let mut objects = layout.objects().iter();
+        // Each grant's object comes in the layout, in its order.
+        let in_order = grants.iter().all(|grant| objects.any(|object| *object == grant.object));
+        let known: BTreeSet<DeviceId> = self.devices.iter().map(|device| device.id).collect();
+        let all_known = layout.objects().iter().all(|object| known.contains(&object.device));
+        let distinct = known.len() == self.devices.len();
+        if in_order && all_known && distinct && start < end && (*read || *write) {
+            Ok(())
+        } else {
+            Err(INCONSISTENT)
+        }
+    }
+
+    /// Writes the file with mode 0600, in place of an older one.
+    ///
+    /// # Errors
+    /// `CapabilityFileIo`; the older file is then still there.
+    pub fn save(&self, path: &Path) -> Result<(), ClientError> {
+        replace(path, &self.encode()?).map_err(ClientError::CapabilityFileIo)
+    }
+
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// `CapabilityFile` if others may read or write it, or it is damaged; `CapabilityFileIo`.
+    pub fn load(path: &Path) -> Result<Self, ClientError> {
+        let read = || -> io::Result<(Zeroizing<Vec<u8>>, bool)> {
+            let file = File::open(path)?;
+            let metadata = file.metadata()?;
+            let private = metadata.is_file() && metadata.mode() & 0o077 == 0;
+            let mut bytes = Zeroizing::new(Vec::with_capacity(CAPABILITY_FILE_MAX + 1));
+            if private {
+                file.take(CAPABILITY_FILE_MAX as u64 + 1).read_to_end(&mut bytes)?;
+            }
+            Ok((bytes, private))
+        };
+        let (bytes, private) = read().map_err(ClientError::CapabilityFileIo)?;
+        if !private {
+            return Err(ClientError::CapabilityFile("others may read or write it; its mode must be 0600"));
+        }
+        Self::parse(&bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use sealstone_mds_protocol::{
+        CapabilityBlob, FileKind, Grant, InodeId, Layout, Method, ObjectRef, Secret, Stat, UserName,
+    };
+    use sealstone_osd::ObjectId;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn file() -> CapabilityFile {
+        let object = |n: u32| ObjectRef {
+            device: DeviceId(n),
+            object: ObjectId::new(0x1_0000, 0x1_0000 + u64::from(n)),
+        };
+        let grant = |object| Grant {
+            object,
+            method: Method::AllData,
+            expires_ms: 9,
+            capability: CapabilityBlob::new(vec![7; 104]).unwrap(),
+            key: Secret::new(vec![0x5E; 32]).unwrap(),
+        };
+        let stat = Stat {
+            inode: InodeId(5),
+            kind: FileKind::File,
+            mode: 0o644,
+            owner: UserName::new("alice").unwrap(),
+            group: None,
+            size: 100,
+            version: 1,
+            mtime_ms: 0,
+            ctime_ms: 0,
+            created_ms: 0,
+            width: 2,
+            checksum: None,
+        };
+        let device = |n: u32| CapabilityDevice {
+            id: DeviceId(n),
+            name: Name::new(format!("osd{n}")).unwrap(),
+            system_id: [n as u8; 20],
+            url: Text::new(format!("iscsi://127.0.0.1:326{n}/iqn.2026-11.org.sealstone:osd.{n}/0")).unwrap(),
+            pin: None,
+        };
+        CapabilityFile {
+            path: FilePath::new("/data/a").unwrap(),
+            delegated: DelegatedFile {
+                stat,
+                layout: Layout::striped(4096, vec![object(1), object(2)]).unwrap(),
+                grants: vec![grant(object(2))],
+                start: 4096,
+                end: 4100,
+                read: true,
+                write: false,
+                expires_ms: 9,
+                principal: [3; 20],
+            },
+            devices: vec![device(1), device(2)],
+        }
+    }
+
+    #[test]
+    fn what_was_saved_is_loaded_and_only_its_owner_may_read_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.cap");
+        file().save(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(CapabilityFile::load(&path).unwrap(), file());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(matches!(CapabilityFile::load(&path), Err(ClientError::CapabilityFile(_))));
+        assert!(!format!("{:?}", file()).contains("94, 94"), "the key is not shown");
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        let bytes = file().encode().unwrap();
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= 1 << (at % 8);
+            assert!(CapabilityFile::parse(&damaged).is_err(), "byte {at}");
+            assert!(CapabilityFile::parse(&bytes[..at]).is_err(), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_together_are_refused() {
+        let refused = |change: fn(&mut CapabilityFile)| {
+            let mut changed = file();
+            change(&mut changed);
+            let bytes = changed.encode().unwrap();
+            assert!(matches!(CapabilityFile::parse(&bytes), Err(ClientError::CapabilityFile(_))));
+        };
+        refused(|file| file.delegated.end = file.delegated.start);
+        refused(|file| file.delegated.read = false);
+        refused(|file| drop(file.devices.pop()));
+        refused(|file| file.devices.push(file.devices[0].clone()));
+        refused(|file| file.delegated.grants[0].object.object.object += 1);
+        refused(|file| file.delegated.grants.push(file.delegated.grants[0].clone()));
+    }
+
+    #[test]
+    fn a_file_over_its_limit_is_refused() {
+        let mut bytes = MAGIC.to_vec();
+        bytes.resize(CAPABILITY_FILE_MAX + 1, 0);
+        assert!(matches!(CapabilityFile::parse(&bytes), Err(ClientError::CapabilityFile(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_refused_without_panic(tail in prop::collection::vec(any::<u8>(), 0..400)) {
+            let mut bytes = [&MAGIC[..], &tail].concat();
+            prop_assert!(CapabilityFile::parse(&bytes).is_err());
+            let digest = Sha256::digest(&bytes);
+            bytes.extend_from_slice(&digest);
+            let _ = CapabilityFile::parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Credentials as they leave, and those for programs that never log in.
+//!
+//! Contract: a credential is remembered, and its record written, before it leaves; none leaves for a session that has
+//! ended. A delegated one allows nothing that its issuer may not do.
+
+use sealstone_mds_protocol::{
+    DelegatedFile, ErrorCode, FilePath, Grant, InodeId, IssueEntry, IssueKind, Layout, Method, ObjectRef,
+    Response,
+};
+use sealstone_osd::Permissions;
+use sealstone_osd::capability::Range;
+
+use crate::access::Principal;
+use crate::counters::add;
+use crate::devices::{Sign, Terms, audit_field};
+use crate::entropy::Entropy;
+use crate::error::{MdsError, Result};
+use crate::holdings::Held;
+use crate::issue::{IssueRecord, bits};
+use crate::namespace;
+use crate::server::Mds;
+use crate::tags;
+
+/// What a program reads with: nothing but bytes.
+const DELEGATED_READ: Permissions = Permissions::READ;
+/// What it writes with. FLUSH needs the second one; by an attribute it sees whether the device restarted in between.
+const DELEGATED_WRITE: Permissions =
+    Permissions::WRITE.union(Permissions::OBJ_MGMT).union(Permissions::GET_ATTR);
+
+/// Credentials about to leave.
+pub(super) struct Issue {
+    pub(super) kind: IssueKind,
+    pub(super) inode: InodeId,
+    pub(super) parts: Vec<(ObjectRef, Range)>,
+    /// Bytes of the file.
+    pub(super) span: (u64, u64),
+    pub(super) method: Method,
+    pub(super) permissions: Permissions,
+    pub(super) expires_ms: u64,
+}
+
+impl Issue {
+    /// For all of a file.
+    pub(super) fn whole(
+        kind: IssueKind,
+        inode: InodeId,
+        layout: &Layout,
+        (method, permissions, expires_ms): (Method, Permissions, u64),
+    ) -> Self {
+        let parts = layout.objects().iter().map(|object| (*object, Range::ALL)).collect();
+        Self { kind, inode, parts, span: (0, u64::MAX), method, permissions, expires_ms }
+    }
+}
+
+/// What is asked for as a file.
+pub(super) struct Delegation {
+    pub(super) path: FilePath,
+    pub(super) read: bool,
+    pub(super) write: bool,
+    pub(super) start: u64,
+    pub(super) end: Option<u64>,
+    pub(super) until_ms: u64,
+    pub(super) method: Method,
+}
+
+impl Mds {
+    /// One grant per part, and what the devices' audit logs will call whoever uses them.
+    pub(super) fn issue(
+        &self,
+        who: &Principal,
+        issue: &Issue,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<(Vec<Grant>, [u8; 20])> {
+        // Whoever ends the session or revokes what it holds waits for this, or is seen here.
+        let _issuing = self.issuing.read();
+        if self.sessions.expires_ms(&who.session).is_none() {
+            return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
+        }
+        let &Issue { kind, inode, method, permissions, expires_ms, span: (start, end), .. } = issue;
+        let view = self.store.snapshot()?;
+        let mut to_sign = Vec::with_capacity(issue.parts.len());
+        for (object, range) in &issue.parts {
+            to_sign.push(Sign { object: *object, range: *range, tag: tags::of(&*view, *object)? });
+        }
+        drop(view);
+        let number = self.sessions.next_grant(&who.session);
+        let audit = audit_field(who, number);
+        let sealed = self.config.seal_capabilities;
+        let terms = Terms { method, permissions, expires_ms, audit, sealed };
+        // Remembered first: what is known to be held is never less than what is held.
+        let objects: Vec<ObjectRef> = issue.parts.iter().map(|(object, _)| *object).collect();
+        let held = Held {
+            writes: permissions.contains(Permissions::WRITE),
+            creates: permissions.contains(Permissions::CREATE),
+            expires_ms,
+        };
+        self.holdings(now_ms).add(&who.session, &who.user, &objects, held, now_ms);
+        let grants = self.devices.grants(&to_sign, &terms, rng)?;
+        let entry = IssueEntry {
+            time_ms: now_ms,
+            kind,
+            user: who.user.clone(),
+            session: who.session,
+            number,
+            permissions: bits(permissions),
+            method,
+            expires_ms,
+            start,
+            end,
+        };
+        self.write_issue(&IssueRecord { entry, inode, objects, path: None })?;
+        add(&self.counters.grants, grants.len() as u64);
+        Ok((grants, audit))
+    }
+
+    /// Credentials for a part of a file, for whoever gets the file that they are put into.
+    pub(super) fn delegate(
+        &self,
+        who: &Principal,
+        asked: &Delegation,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        let &Delegation { read, write, start, end, until_ms: expires_ms, .. } = asked;
+        if !read && !write {
+            return Err(MdsError::refused(ErrorCode::Invalid, "neither to read nor to write"));
+        }
+        let lifetime_ms = self.config.delegated_lifetime_ms();
+        if expires_ms <= now_ms {
+            return Err(MdsError::refused(ErrorCode::Invalid, "it would have expired already"));
+        }
+        if expires_ms - now_ms > lifetime_ms {
+            let said = format!("a delegated credential lives for {} s at most", lifetime_ms / 1000);
+            return Err(MdsError::refused(ErrorCode::Limit, said));
+        }
+        let rights = namespace::Delegated { read, write, start, end };
+        let (inode, stat, layout, end) = if write {
+            self.update(|tx| namespace::delegate_writing(tx, who, &asked.path, rights, now_ms))?
+        } else {
+            namespace::delegate(&*self.store.snapshot()?, who, &asked.path, rights)?
+        };
+        let part = |(index, object): (usize, &ObjectRef)| {
+            let range = layout.object_range(index, start..end)?;
+            let length = range.end.checked_sub(range.start).filter(|length| *length > 0)?;
+            Some((*object, Range { start: range.start, length }))
+        };
+        let parts = layout.objects().iter().enumerate().filter_map(part).collect();
+        let mut permissions = if read { DELEGATED_READ } else { Permissions::NONE };
+        if write {
+            permissions = permissions | DELEGATED_WRITE;
+        }
+        let issue = Issue {
+            kind: IssueKind::Delegate,
+            inode,
+            parts,
+            span: (start, end),
+            method: self.method(asked.method),
+            permissions,
+            expires_ms,
+        };
+        let (grants, principal) = self.issue(who, &issue, now_ms, rng)?;
+        let file = DelegatedFile { stat, layout, grants, start, end, read, write, expires_ms, principal };
+        Ok(Response::Delegated { file })
+    }
+}

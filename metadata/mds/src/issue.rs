@@ -1,0 +1,354 @@
+//! The record of credentials: who was given which, when, and who was refused.
+//!
+//! Does: say what a record holds, write it before the credential leaves, find what is said of a file, and after a restart
+//! remember from it what is still alive. Does not: write files; a shell brings its log.
+//! Contract: a credential whose record could not be written does not leave. Records hold no key.
+//! Truth: docs/standards/mds.md §5.7, §8.6; docs/adr/0029-credentials-on-record.md.
+
+use std::collections::HashMap;
+use std::io;
+
+use parking_lot::Mutex;
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    ErrorCode, FileKind, FilePath, InodeId, IssueEntry, IssueKind, IssuePlace, Method, ObjectRef, PAGE_MAX,
+    Response, UserName, record,
+};
+use sealstone_osd::Permissions;
+
+use crate::access::Principal;
+use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
+use crate::error::{MdsError, Result};
+use crate::namespace;
+use crate::records::{decode, encode};
+use crate::server::Mds;
+use crate::sessions::SESSIONS_MAX;
+use crate::store::MetaError;
+
+/// Bytes of the log that one request reads at most.
+const SCAN_BYTES: usize = 4 << 20;
+/// Bytes read at once when the server starts.
+const LOAD_BYTES: usize = 1 << 20;
+
+/// The two logs: one cannot push the other's records out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// What was given.
+    Given = 0,
+    /// What was refused.
+    Refused = 1,
+}
+
+impl Stream {
+    fn of(code: u8) -> Result<Self> {
+        match code {
+            0 => Ok(Self::Given),
+            1 => Ok(Self::Refused),
+            _ => Err(MdsError::refused(ErrorCode::Invalid, "no such place in the record")),
+        }
+    }
+}
+
+record! {
+    /// One record: what is told, and what it is found by.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct IssueRecord {
+        /// What is told.
+        pub entry: IssueEntry,
+        /// The file; 0 if there was none.
+        pub inode: InodeId,
+        /// Its objects that the credential is for.
+        pub objects: Vec<ObjectRef>,
+        /// The name that was asked for, of what was refused.
+        pub path: Option<FilePath>,
+    }
+}
+
+/// Where records are kept.
+pub trait GrantLog: Send + Sync + 'static {
+    /// Appends a record of this time. When it returns, the death of the process loses nothing; with `durable`, neither
+    /// does the loss of power.
+    ///
+    /// # Errors
+    /// The medium's.
+    fn append(&self, stream: Stream, time_ms: u64, record: &[u8], durable: bool) -> io::Result<()>;
+
+    /// Reads records from a place on, or (place 0) about from a time on, as long as `each` says so and the budget of
+    /// bytes lasts. Gives the place to go on from; none at the end.
+    ///
+    /// # Errors
+    /// The medium's; a damaged tail is no error, it is where the log ends.
+    fn read(
+        &self,
+        stream: Stream,
+        from: u64,
+        since_ms: u64,
+        budget: usize,
+        each: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> io::Result<Option<u64>>;
+
+    /// What was before this is not in the log any more, or never was.
+    fn known_since_ms(&self, stream: Stream) -> u64;
+
+    /// Is nothing missing that was appended before the start? Not after a loss of power, or if the log is new.
+    fn is_whole(&self) -> bool;
+
+    /// Makes what was appended durable.
+    ///
+    /// # Errors
+    /// The medium's.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// Nowhere: for servers that keep no record.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoGrantLog;
+
+impl GrantLog for NoGrantLog {
+    fn append(&self, _: Stream, _: u64, _: &[u8], _: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        _: Stream,
+        _: u64,
+        _: u64,
+        _: usize,
+        _: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> io::Result<Option<u64>> {
+        Ok(None)
+    }
+
+    fn known_since_ms(&self, _: Stream) -> u64 {
+        u64::MAX
+    }
+
+    fn is_whole(&self) -> bool {
+        false
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// In memory: for simulations and tests.
+#[derive(Debug, Default)]
+pub struct MemoryGrantLog(Mutex<[Vec<(u64, Vec<u8>)>; 2]>);
+
+impl GrantLog for MemoryGrantLog {
+    fn append(&self, stream: Stream, time_ms: u64, record: &[u8], _: bool) -> io::Result<()> {
+        self.0.lock()[stream as usize].push((time_ms, record.to_vec()));
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        stream: Stream,
+        from: u64,
+        since_ms: u64,
+        mut budget: usize,
+        each: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> io::Result<Option<u64>> {
+        let logs = self.0.lock();
+        let log = &logs[stream as usize];
+        for (at, (time_ms, record)) in log.iter().enumerate().skip(from as usize) {
+            if budget == 0 {
+                return Ok(Some(at as u64));
+            }
+            budget = budget.saturating_sub(record.len());
+            if *time_ms >= since_ms && !each(record) {
+                return Ok(Some(at as u64 + 1));
+            }
+        }
+        Ok(None)
+    }
+
+    fn known_since_ms(&self, _: Stream) -> u64 {
+        0
+    }
+
+    fn is_whole(&self) -> bool {
+        true
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The first two bytes of permission bits: all that files need.
+pub(crate) const fn bits(permissions: Permissions) -> u16 {
+    let [a, b, ..] = permissions.bytes();
+    u16::from_be_bytes([a, b])
+}
+
+const fn may(bits: u16, permission: Permissions) -> bool {
+    let [a, b] = bits.to_be_bytes();
+    Permissions::from_bytes([a, b, 0, 0, 0]).contains(permission)
+}
+
+fn log_failed(error: io::Error) -> MdsError {
+    MdsError::Store(MetaError::Failed(Box::new(error)))
+}
+
+/// What a request that was refused wanted.
+pub(crate) struct Wanted<'a> {
+    pub(crate) path: Option<&'a FilePath>,
+    pub(crate) inode: Option<InodeId>,
+    pub(crate) method: Method,
+}
+
+impl Mds {
+    /// Remembers from the log what is alive, and from here on writes every credential into it.
+    ///
+    /// # Errors
+    /// `Store` if the log cannot be read.
+    pub fn with_grant_log(mut self, log: std::sync::Arc<dyn GrantLog>, now_ms: u64) -> Result<Self> {
+        let window = CREDENTIAL_LIFETIME_MAX_MS.max(self.config.session_ttl_ms);
+        let since_ms = now_ms.saturating_sub(window);
+        let mut numbers: HashMap<SessionId, u32> = HashMap::new();
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let mut take = |bytes: &[u8]| {
+                // What a later release wrote, or what rotted, is no reason not to start.
+                if let Ok(found) = decode::<IssueRecord>(bytes) {
+                    self.recall(&found, &mut numbers, now_ms);
+                }
+                true
+            };
+            from = log.read(Stream::Given, at, since_ms, LOAD_BYTES, &mut take).map_err(log_failed)?;
+        }
+        self.sessions.number_from(numbers);
+        if log.is_whole() {
+            self.holdings_are_known();
+        }
+        self.grant_log = log;
+        Ok(self)
+    }
+
+    fn recall(&self, found: &IssueRecord, numbers: &mut HashMap<SessionId, u32>, now_ms: u64) {
+        let entry = &found.entry;
+        if numbers.len() < SESSIONS_MAX as usize || numbers.contains_key(&entry.session) {
+            let number = numbers.entry(entry.session).or_default();
+            *number = (*number).max(entry.number);
+        }
+        if entry.expires_ms < now_ms {
+            return;
+        }
+        let held = crate::holdings::Held {
+            writes: may(entry.permissions, Permissions::WRITE),
+            creates: may(entry.permissions, Permissions::CREATE),
+            expires_ms: entry.expires_ms,
+        };
+        self.holdings.lock().add(&entry.session, &entry.user, &found.objects, held, now_ms);
+        for object in &found.objects {
+            self.devices.recall_grant(*object, entry.expires_ms);
+        }
+    }
+
+    /// Writes a record; without it the credential must not leave.
+    pub(crate) fn write_issue(&self, record: &IssueRecord) -> Result<()> {
+        // Those that live for long are worth a wait for the medium; the others have expired soon after it came back.
+        let durable = record.entry.kind == IssueKind::Delegate;
+        let stream = if record.entry.kind == IssueKind::Refused { Stream::Refused } else { Stream::Given };
+        let bytes = encode(record)?;
+        self.grant_log.append(stream, record.entry.time_ms, &bytes, durable).map_err(log_failed)
+    }
+
+    /// Remembers that somebody was refused a credential.
+    pub(crate) fn write_refusal(&self, who: &Principal, wanted: &Wanted<'_>, now_ms: u64) {
+        let by_name = || {
+            let view = self.store.snapshot().ok()?;
+            namespace::inspect(&*view, wanted.path?).ok().map(|(id, _)| id)
+        };
+        let inode = wanted.inode.or_else(by_name).unwrap_or(InodeId(0));
+        let entry = IssueEntry {
+            time_ms: now_ms,
+            kind: IssueKind::Refused,
+            user: who.user.clone(),
+            session: who.session,
+            number: 0,
+            permissions: 0,
+            method: wanted.method,
+            expires_ms: 0,
+            start: 0,
+            end: u64::MAX,
+        };
+        let record = IssueRecord { entry, inode, objects: Vec::new(), path: wanted.path.cloned() };
+        if let Err(error) = self.write_issue(&record) {
+            // It stays refused; the audit log has it too.
+            tracing::error!(%error, "refusal not recorded");
+        }
+    }
+
+    /// A page of what the record says of a file, for its owner and administrators.
+    pub(crate) fn issue_list(
+        &self,
+        who: &Principal,
+        path: &FilePath,
+        user: Option<&UserName>,
+        (since_ms, until_ms): (u64, u64),
+        from: Option<IssuePlace>,
+    ) -> Result<Response> {
+        let (id, inode) = namespace::resolve(&*self.store.snapshot()?, who, path)?;
+        who.needs_ownership(&inode, path.as_str())?;
+        if inode.kind == FileKind::Directory {
+            return Err(MdsError::refused(ErrorCode::IsADirectory, path.as_str()));
+        }
+        let from = from.unwrap_or(IssuePlace { stream: 0, at: 0 });
+        let stream = Stream::of(from.stream)?;
+        let mut entries = Vec::new();
+        let mut take = |bytes: &[u8]| {
+            if let Ok(found) = decode::<IssueRecord>(bytes)
+                && (found.inode == id || found.path.as_ref() == Some(path))
+                && (since_ms..=until_ms).contains(&found.entry.time_ms)
+                && user.is_none_or(|user| *user == found.entry.user)
+            {
+                entries.push(found.entry);
+            }
+            entries.len() < usize::from(PAGE_MAX)
+        };
+        let log = &self.grant_log;
+        let next = log.read(stream, from.at, since_ms, SCAN_BYTES, &mut take).map_err(log_failed)?;
+        let next = match (next, stream) {
+            (Some(at), _) => Some(IssuePlace { stream: from.stream, at }),
+            (None, Stream::Given) => Some(IssuePlace { stream: Stream::Refused as u8, at: 0 }),
+            (None, Stream::Refused) => None,
+        };
+        Ok(Response::Issues { entries, known_since_ms: log.known_since_ms(Stream::Given), next })
+    }
+
+    /// Makes the record of what was given durable. Call every few seconds.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn sync_grant_log(&self) -> Result<()> {
+        self.grant_log.sync().map_err(log_failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_bits_of_a_record_say_what_the_capability_says() {
+        let rights = Permissions::READ | Permissions::OBJ_MGMT | Permissions::POL_SEC;
+        for (permission, _) in Permissions::NAMES.iter().take(14) {
+            assert_eq!(may(bits(rights), *permission), rights.contains(*permission));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_records_are_errors_not_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            if let Some(first) = bytes.first_mut() {
+                *first = 1;
+            }
+            let _ = decode::<IssueRecord>(&bytes);
+        }
+    }
+}

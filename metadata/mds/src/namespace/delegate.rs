@@ -1,0 +1,73 @@
+//! What somebody may hand on of a file.
+
+use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Layout, Stat};
+
+use super::resolve;
+use crate::access::{Principal, Right};
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::records::{Inode, save};
+use crate::store::{Snapshot, Transaction};
+
+/// What is to be handed on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delegated {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    /// First byte.
+    pub(crate) start: u64,
+    /// The byte after the last one; the end of the file if none.
+    pub(crate) end: Option<u64>,
+}
+
+/// The file, and the end of the range: all of it within the file, and nothing that `who` may not do.
+fn check<S: Snapshot + ?Sized>(
+    view: &S,
+    who: &Principal,
+    path: &FilePath,
+    wanted: Delegated,
+) -> Result<(InodeId, Inode, Layout, u64)> {
+    let (id, inode) = resolve(view, who, path)?;
+    let layout =
+        inode.layout.clone().ok_or_else(|| MdsError::refused(ErrorCode::IsADirectory, path.as_str()))?;
+    if wanted.read {
+        who.needs(Right::Read, &inode, path.as_str())?;
+    }
+    if wanted.write {
+        who.needs(Right::Write, &inode, path.as_str())?;
+    }
+    let end = wanted.end.unwrap_or(inode.size);
+    if wanted.start >= end || end > inode.size {
+        let said = format!("bytes {}..{end} of a file of {} bytes", wanted.start, inode.size);
+        return Err(MdsError::refused(ErrorCode::Invalid, said));
+    }
+    Ok((id, inode, layout, end))
+}
+
+/// A file to be read.
+pub(crate) fn delegate<S: Snapshot + ?Sized>(
+    view: &S,
+    who: &Principal,
+    path: &FilePath,
+    wanted: Delegated,
+) -> Result<(InodeId, Stat, Layout, u64)> {
+    let (id, inode, layout, end) = check(view, who, path, wanted)?;
+    Ok((id, inode.stat(id), layout, end))
+}
+
+/// A file to be written, by somebody who will not tell us when: from here on it has no checksum.
+pub(crate) fn delegate_writing(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    path: &FilePath,
+    wanted: Delegated,
+    now_ms: u64,
+) -> Result<(InodeId, Stat, Layout, u64)> {
+    let (id, mut inode, layout, end) = check(tx, who, path, wanted)?;
+    inode.checksum = None;
+    inode.version += 1;
+    inode.mtime_ms = now_ms;
+    inode.ctime_ms = now_ms;
+    save(tx, &keys::inode(id), &inode)?;
+    Ok((id, inode.stat(id), layout, end))
+}

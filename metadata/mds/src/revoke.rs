@@ -1,0 +1,374 @@
+//! Revocation: credentials that are out become worthless before they expire, by new policy access tags.
+//!
+//! Does: write down what is to be revoked, find the objects, keep the list of those whose device was not told yet, count.
+//! Does not: talk to devices; the shell tells each the new tags, and comes back until it has answered.
+//! Contract: a revocation that was promised is in the store, and goes on after a crash at any point. An object is done
+//! when its device has answered under a signed reply: from then on it refuses the old tag. New credentials carry the new
+//! tag from the transaction on that drew it.
+//! Truth: docs/standards/mds.md §5.6, §8.5; docs/adr/0029-credentials-on-record.md.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use sealstone_mds_protocol::{
+    DeviceId, ErrorCode, FilePath, ObjectRef, Response, Revocation, RevokeWhat, Text, UserName,
+    WaitingDevice, record,
+};
+
+use crate::access::Principal;
+use crate::accounts;
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::namespace;
+use crate::records::{counter, decode, load, next_number, save};
+use crate::server::Mds;
+use crate::store::{Snapshot, Transaction};
+use crate::tags;
+
+/// Revocations that are remembered, those under way among them; no more can wait for one object.
+pub(crate) const REVOCATIONS_MAX: usize = 256;
+/// Objects of one transaction.
+const COLLECT_BATCH: usize = 2048;
+/// Creates that are looked at in one transaction.
+const INTENT_PAGE: usize = 1024;
+/// Devices told of in one answer, and objects counted of each.
+const WAITING_DEVICES_MAX: usize = 64;
+const WAITING_OBJECTS_MAX: usize = 1024;
+/// Revocations told of in one answer.
+const LISTED_MAX: usize = 64;
+
+record! {
+    /// A revocation.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RevocationRecord {
+        /// Whose credentials end.
+        pub what: RevokeWhat,
+        /// Who asked.
+        pub by: UserName,
+        /// When.
+        pub began_ms: u64,
+        /// The last object found so far.
+        pub cursor: Option<ObjectRef>,
+        /// Is there more to be found?
+        pub collecting: bool,
+        /// Was everything that is out known?
+        pub complete: bool,
+        /// Objects found.
+        pub total: u64,
+        /// Of them, not answered for.
+        pub open: u64,
+        /// When the last one was.
+        pub done_ms: Option<u64>,
+    }
+}
+
+record! {
+    /// An object whose device was not told its tag yet.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Retag {
+        /// The tag.
+        pub tag: u32,
+        /// May somebody hold a credential that makes the object? Then it is made first, so that he cannot.
+        pub creates: bool,
+        /// The revocations that wait for it.
+        pub waits: Vec<u64>,
+    }
+}
+
+/// A device has to be told the tag of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetagItem {
+    /// Which object.
+    pub object: ObjectRef,
+    /// Its tag from here on.
+    pub tag: u32,
+    /// If it is not there, somebody may still make it: it has to be made, with this tag.
+    pub creates: bool,
+}
+
+/// Writes a revocation down. A user's objects are found later, by [`Mds::collect_revocations`].
+pub(crate) fn begin(
+    tx: &mut dyn Transaction,
+    by: &UserName,
+    what: RevokeWhat,
+    complete: bool,
+    now_ms: u64,
+) -> Result<u64> {
+    let all = keys::revocations();
+    let known = tx.scan(&all, &keys::after_prefix(&all), REVOCATIONS_MAX)?;
+    if known.len() >= REVOCATIONS_MAX {
+        let over = known.iter().find_map(|(key, value)| {
+            let record: RevocationRecord = decode(value).ok()?;
+            record.done_ms.map(|_| key.clone())
+        });
+        let over = over.ok_or_else(|| MdsError::refused(ErrorCode::Limit, "revocations under way"))?;
+        tx.delete(&over)?;
+    }
+    let id = next_number(tx, counter::REVOCATION)?;
+    let record = RevocationRecord {
+        what,
+        by: by.clone(),
+        began_ms: now_ms,
+        cursor: None,
+        collecting: true,
+        complete,
+        total: 0,
+        open: 0,
+        done_ms: None,
+    };
+    save(tx, &keys::revocation(id), &record)?;
+    Ok(id)
+}
+
+/// Gives objects new tags, and puts them on the list of those whose device has to be told.
+fn retag(tx: &mut dyn Transaction, objects: &[(ObjectRef, bool)], id: u64) -> Result<()> {
+    let first = tags::draw(tx, objects.len())?;
+    for (tag, (object, creates)) in (first..).zip(objects) {
+        save(tx, &keys::tag(*object), &tag)?;
+        let key = keys::retag(*object);
+        let mut item =
+            load::<Retag, _>(tx, &key)?.unwrap_or(Retag { tag, creates: false, waits: Vec::new() });
+        item.tag = tag;
+        item.creates |= creates;
+        item.waits.push(id);
+        save(tx, &key, &item)?;
+    }
+    Ok(())
+}
+
+fn found(record: &mut RevocationRecord, objects: &[(ObjectRef, bool)], more: bool, now_ms: u64) {
+    record.total += objects.len() as u64;
+    record.open += objects.len() as u64;
+    record.cursor = objects.last().map(|(object, _)| *object).or(record.cursor);
+    record.collecting = more;
+    settle(record, now_ms);
+}
+
+const fn settle(record: &mut RevocationRecord, now_ms: u64) {
+    if !record.collecting && record.open == 0 && record.done_ms.is_none() {
+        record.done_ms = Some(now_ms);
+    }
+}
+
+fn unknown(id: u64) -> MdsError {
+    MdsError::refused(ErrorCode::NotFound, format!("revocation {id}"))
+}
+
+/// The devices that have something on the list.
+fn waiting<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<DeviceId>> {
+    let until = keys::after_prefix(&keys::retags());
+    let (mut from, mut devices) = (keys::retags(), Vec::new());
+    while let Some((key, _)) = view.scan(&from, &until, 1)?.first() {
+        let Some(object) = keys::retag_object(key) else { break };
+        devices.push(object.device);
+        from = keys::after_prefix(&keys::retags_of(object.device));
+    }
+    Ok(devices)
+}
+
+impl Mds {
+    pub(crate) fn revoke(&self, who: &Principal, what: RevokeWhat, now_ms: u64) -> Result<Response> {
+        let id = match what {
+            RevokeWhat::Object(path) => self.revoke_object(who, path, now_ms)?,
+            RevokeWhat::User(name) => {
+                who.needs_admin()?;
+                let held = self.held_by(&name, now_ms);
+                let complete = held.complete;
+                if held.holders.is_empty() {
+                    // Whoever was removed may hold something still; a name that nobody has is a mistake.
+                    accounts::existing(&*self.store.snapshot()?, &name)?;
+                }
+                // Who is in the middle of being given something is waited for: it is found then.
+                let _stopped = self.issuing.write();
+                self.update(|tx| begin(tx, &who.user, RevokeWhat::User(name.clone()), complete, now_ms))?
+            }
+        };
+        self.revocations_changed.store(true, Ordering::Release);
+        self.revocation(id)
+    }
+
+    fn revoke_object(&self, who: &Principal, path: FilePath, now_ms: u64) -> Result<u64> {
+        let _stopped = self.issuing.write();
+        self.update(|tx| {
+            let (_, inode) = namespace::resolve(tx, who, &path)?;
+            who.needs_ownership(&inode, path.as_str())?;
+            let Some(layout) = &inode.layout else {
+                return Err(MdsError::refused(ErrorCode::IsADirectory, path.as_str()));
+            };
+            let creates = inode.create_grants_until_ms >= now_ms;
+            let objects: Vec<_> = layout.objects().iter().map(|object| (*object, creates)).collect();
+            let id = begin(tx, &who.user, RevokeWhat::Object(path.clone()), true, now_ms)?;
+            retag(tx, &objects, id)?;
+            let mut record: RevocationRecord = load(tx, &keys::revocation(id))?.ok_or_else(|| unknown(id))?;
+            found(&mut record, &objects, false, now_ms);
+            save(tx, &keys::revocation(id), &record)?;
+            Ok(id)
+        })
+    }
+
+    /// Finds what the users hold whose credentials are being revoked, and ends their creates; a bounded number of each.
+    /// Returns whether there may be more to do at once. After a crash it goes on where it was.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn collect_revocations(&self, now_ms: u64) -> Result<bool> {
+        let all = keys::revocations();
+        let pairs = self.store.snapshot()?.scan(&all, &keys::after_prefix(&all), REVOCATIONS_MAX)?;
+        let mut more = false;
+        for (key, value) in pairs {
+            let record: RevocationRecord = decode(&value)?;
+            let RevokeWhat::User(user) = &record.what else { continue };
+            if !record.collecting {
+                continue;
+            }
+            let Some(id) = keys::revocation_id(&key) else { continue };
+            if record.cursor.is_none() {
+                self.end_creates_of(user, now_ms)?;
+            }
+            more |= self.collect(id, user, record.cursor, now_ms)?;
+        }
+        Ok(more)
+    }
+
+    /// One step of the objects of one user.
+    fn collect(&self, id: u64, user: &UserName, after: Option<ObjectRef>, now_ms: u64) -> Result<bool> {
+        let mut objects: BTreeMap<ObjectRef, bool> = BTreeMap::new();
+        for (object, creates) in self.holdings(now_ms).objects_of(user, now_ms) {
+            if after.is_none_or(|after| object > after) {
+                *objects.entry(object).or_default() |= creates;
+            }
+        }
+        let more = objects.len() > COLLECT_BATCH;
+        let objects: Vec<_> = objects.into_iter().take(COLLECT_BATCH).collect();
+        self.update(|tx| {
+            let Some(mut record) = load::<RevocationRecord, _>(tx, &keys::revocation(id))? else {
+                return Ok(());
+            };
+            if record.cursor != after || !record.collecting {
+                return Ok(());
+            }
+            retag(tx, &objects, id)?;
+            found(&mut record, &objects, more, now_ms);
+            Ok(save(tx, &keys::revocation(id), &record)?)
+        })?;
+        Ok(more)
+    }
+
+    /// A user's creates are over. Their objects stay until nobody can make them again: one that was removed before
+    /// could be.
+    fn end_creates_of(&self, user: &UserName, now_ms: u64) -> Result<()> {
+        let mut from = keys::intents();
+        let until = keys::after_prefix(&from);
+        loop {
+            let page = self.store.snapshot()?.scan(&from, &until, INTENT_PAGE)?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            from = [&last[..], &[0]].concat();
+            self.update(|tx| namespace::end_creates(tx, &page, user, now_ms))?;
+        }
+    }
+
+    /// The devices that have to be told something.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn retag_devices(&self) -> Result<Vec<DeviceId>> {
+        waiting(&*self.store.snapshot()?)
+    }
+
+    /// Up to `limit` objects that a device has to be told the tags of.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn next_retags(&self, device: DeviceId, limit: usize) -> Result<Vec<RetagItem>> {
+        let of = keys::retags_of(device);
+        let pairs = self.store.snapshot()?.scan(&of, &keys::after_prefix(&of), limit)?;
+        let item = |(key, value): (Vec<u8>, Vec<u8>)| -> Result<Option<RetagItem>> {
+            let Retag { tag, creates, .. } = decode(&value)?;
+            Ok(keys::retag_object(&key).map(|object| RetagItem { object, tag, creates }))
+        };
+        pairs.into_iter().filter_map(|pair| item(pair).transpose()).collect()
+    }
+
+    /// The device has answered: it refuses the older tags of these objects.
+    ///
+    /// # Errors
+    /// `Store`; the device is told once more then, which changes nothing.
+    pub fn retagged(&self, items: &[RetagItem], now_ms: u64) -> Result<()> {
+        self.update(|tx| {
+            let mut answered: BTreeMap<u64, u64> = BTreeMap::new();
+            for item in items {
+                let key = keys::retag(item.object);
+                // A newer tag was drawn meanwhile: this answer says nothing of that one.
+                let Some(known) = load::<Retag, _>(tx, &key)?.filter(|known| known.tag == item.tag) else {
+                    continue;
+                };
+                tx.delete(&key)?;
+                for id in known.waits {
+                    *answered.entry(id).or_default() += 1;
+                }
+            }
+            for (id, count) in answered {
+                let key = keys::revocation(id);
+                if let Some(mut record) = load::<RevocationRecord, _>(tx, &key)? {
+                    record.open = record.open.saturating_sub(count);
+                    settle(&mut record, now_ms);
+                    save(tx, &key, &record)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// How far a revocation is.
+    pub(crate) fn revocation_progress(&self, who: &Principal, id: u64) -> Result<Response> {
+        let record: RevocationRecord =
+            load(&*self.store.snapshot()?, &keys::revocation(id))?.ok_or_else(|| unknown(id))?;
+        // Somebody else's number looks like no number.
+        if record.by == who.user || who.is_admin() { self.revocation(id) } else { Err(unknown(id)) }
+    }
+
+    pub(crate) fn revocation(&self, id: u64) -> Result<Response> {
+        let view = self.store.snapshot()?;
+        let record = load(&*view, &keys::revocation(id))?.ok_or_else(|| unknown(id))?;
+        Ok(Response::Revocation { revocation: self.told(&*view, id, record)? })
+    }
+
+    pub(crate) fn revocation_list(&self) -> Result<Response> {
+        let view = self.store.snapshot()?;
+        let all = keys::revocations();
+        let pairs = view.scan(&all, &keys::after_prefix(&all), REVOCATIONS_MAX)?;
+        let mut revocations = Vec::new();
+        for (key, value) in pairs.iter().rev().take(LISTED_MAX) {
+            let Some(id) = keys::revocation_id(key) else { continue };
+            revocations.push(self.told(&*view, id, decode(value)?)?);
+        }
+        Ok(Response::Revocations { revocations })
+    }
+
+    fn told(&self, view: &dyn Snapshot, id: u64, record: RevocationRecord) -> Result<Revocation> {
+        let devices = if record.open == 0 { Vec::new() } else { waiting(view)? };
+        let mut told = Vec::new();
+        for device in devices.into_iter().take(WAITING_DEVICES_MAX) {
+            let of = keys::retags_of(device);
+            let pairs = view.scan(&of, &keys::after_prefix(&of), WAITING_OBJECTS_MAX)?;
+            let mut objects = 0;
+            for (_, value) in &pairs {
+                objects += u32::from(decode::<Retag>(value)?.waits.contains(&id));
+            }
+            if objects > 0 {
+                let problem = self.devices.get(device).and_then(|device| device.problem);
+                let problem = problem.map_or_else(Text::default, |problem| problem.said);
+                told.push(WaitingDevice { device, objects, problem });
+            }
+        }
+        let RevocationRecord { what, began_ms, collecting, complete, total, open, done_ms, .. } = record;
+        Ok(Revocation { id, what, began_ms, total, open, collecting, complete, done_ms, waiting: told })
+    }
+
+    /// Was something revoked since the last call? Then devices want to be told.
+    #[must_use]
+    pub fn take_revocations_changed(&self) -> bool {
+        self.revocations_changed.load(Ordering::Relaxed)
+            && self.revocations_changed.swap(false, Ordering::AcqRel)
+    }
+}

@@ -1,0 +1,245 @@
+//! Capability files: made by whoever is logged in, used by programs that never do.
+
+use std::path::Path;
+use std::time::Instant;
+
+use sealstone_client::{CapabilityFile, Delegated, Delegation};
+use sealstone_mds_protocol::PinKind;
+use sealstone_osd::{CapabilityBytes, Descriptor, Generation, Permissions};
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+
+use crate::cli::Global;
+use crate::cli::grants::{ByteRange, Cap, Issue, Until};
+use crate::command::session::{client, reach};
+use crate::command::transfer::{standard_input, standard_output};
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, human_bytes, utc};
+
+/// `sealstone cap …`.
+pub(crate) async fn run(global: &Global, output: Output, command: &Cap) -> Outcome {
+    match command {
+        Cap::Issue(arguments) => issue(global, output, arguments).await,
+        Cap::Show { file } => show(output, file),
+        Cap::Get { file, place, range } => get(global, output, file, place, *range).await,
+        Cap::Put { file, source, at } => put(global, output, file, source, *at).await,
+    }
+}
+
+async fn issue(global: &Global, output: Output, arguments: &Issue) -> Outcome {
+    let Issue { path, read, write, range, until, output: to, force, method } = arguments;
+    if to.exists() && !force {
+        return Err(Failure::usage("exists already").at(to.display()).hint("name a new file, or --force"));
+    }
+    let (client, _) = client(global)?;
+    if let Until::In(_) = until {
+        // What is heard from the server tells its clock.
+        client.whoami().await?;
+    }
+    let until_ms = match until {
+        Until::In(ms) => client.server_now_ms().saturating_add(*ms),
+        Until::At(ms) => *ms,
+    };
+    let ByteRange { start, end } = range.unwrap_or(ByteRange { start: 0, end: None });
+    let wanted = Delegation { read: *read, write: *write, start, end, until_ms, method: (*method).into() };
+    let file = client.delegate(path, wanted).await.map_err(|error| Failure::from(error).at(path))?;
+    file.save(to).map_err(|error| Failure::from(error).at(to.display()))?;
+    let delegated = &file.delegated;
+    output.remark(format!(
+        "{} may {} bytes {}..{} of {path} until {} UTC",
+        to.display(),
+        rights(&file).join(" and "),
+        delegated.start,
+        delegated.end,
+        utc(delegated.expires_ms),
+    ));
+    output.done(&value(&file))
+}
+
+fn rights(file: &CapabilityFile) -> Vec<&'static str> {
+    let of = |may: bool, what| may.then_some(what);
+    let delegated = &file.delegated;
+    [of(delegated.read, "read"), of(delegated.write, "write")].into_iter().flatten().collect()
+}
+
+fn load(path: &Path) -> Outcome<CapabilityFile> {
+    CapabilityFile::load(path).map_err(|error| Failure::from(error).at(path.display()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a capability says to whoever can read it; nothing of its key.
+fn capability(bytes: &[u8]) -> serde_json::Value {
+    let generation = [Generation::Osd1, Generation::Osd2]
+        .into_iter()
+        .find(|generation| generation.capability_len() == bytes.len());
+    let bytes = generation.and_then(|generation| CapabilityBytes::new(generation, bytes));
+    let Some(bytes) = bytes else { return json!({ "readable": false }) };
+    if bytes.is_sealed() {
+        return json!({ "sealed": true });
+    }
+    let Ok(capability) = bytes.parse() else { return json!({ "readable": false }) };
+    let permissions: Vec<&str> = Permissions::NAMES
+        .iter()
+        .filter(|(permission, _)| capability.permissions.contains(*permission))
+        .map(|(_, name)| *name)
+        .collect();
+    let mut value = json!({
+        "sealed": false, "permissions": permissions, "method": format!("{:?}", capability.method).to_lowercase(),
+        "expires_ms": capability.expires_ms, "key_version": capability.key_version,
+        "audit": hex(&capability.audit),
+    });
+    if let Descriptor::User { scope, allowed, range } = capability.descriptor {
+        value["object"] = json!(allowed.to_string());
+        value["start"] = json!(range.start);
+        value["length"] = json!(range.length);
+        value["policy_access_tag"] = json!(scope.policy_access_tag);
+    }
+    value
+}
+
+fn value(file: &CapabilityFile) -> serde_json::Value {
+    let CapabilityFile { path, delegated, devices } = file;
+    let devices: Vec<_> = devices
+        .iter()
+        .map(|device| {
+            let pin = device.pin.map(|pin| {
+                let kind = if pin.kind == PinKind::Authority { "authority" } else { "certificate" };
+                json!({ "kind": kind, "sha256": hex(&pin.hash) })
+            });
+            json!({ "id": device.id.0, "name": device.name.as_str(), "url": device.url.as_str(), "pin": pin })
+        })
+        .collect();
+    let capabilities: Vec<_> = delegated
+        .grants
+        .iter()
+        .map(|grant| {
+            let mut value = capability(grant.capability.as_slice());
+            value["device"] = json!(grant.object.device.0);
+            value
+        })
+        .collect();
+    json!({
+        "path": path.as_str(), "read": delegated.read, "write": delegated.write,
+        "start": delegated.start, "end": delegated.end, "size": delegated.stat.size,
+        "expires_ms": delegated.expires_ms, "principal": hex(&delegated.principal),
+        "devices": devices, "capabilities": capabilities,
+    })
+}
+
+fn show(output: Output, path: &Path) -> Outcome {
+    let file = load(path)?;
+    output.result(&value(&file), || {
+        let CapabilityFile { path, delegated, devices } = &file;
+        let mut lines = vec![
+            format!("file       {}", path.as_str()),
+            format!("may        {}", rights(&file).join(", ")),
+            format!("bytes      {}..{} of {}", delegated.start, delegated.end, delegated.stat.size),
+            format!("until      {} UTC", utc(delegated.expires_ms)),
+            format!("principal  {}", hex(&delegated.principal)),
+        ];
+        for device in devices {
+            let by = if device.pin.is_some() { "inside TLS, pinned" } else { "without TLS" };
+            lines.push(format!("device     {} {} ({by})", device.name, device.url));
+        }
+        for grant in &delegated.grants {
+            let told = capability(grant.capability.as_slice());
+            let names = told["permissions"].as_array().map_or_else(
+                || "sealed: only the device reads what it allows".to_owned(),
+                |names| names.iter().filter_map(|name| name.as_str()).collect::<Vec<_>>().join(" "),
+            );
+            lines.push(format!(
+                "object     {} on device {}: {names}",
+                grant.object.object, grant.object.device.0
+            ));
+        }
+        lines.join("\n")
+    })
+}
+
+fn report(output: Output, verb: &str, bytes: u64, started: Instant) -> Outcome {
+    let seconds = started.elapsed().as_secs_f64();
+    output.remark(format!("{verb} {} in {seconds:.2} s", human_bytes(bytes)));
+    output.done(&json!({ "bytes": bytes, "seconds": seconds }))
+}
+
+async fn get(global: &Global, output: Output, path: &Path, place: &str, range: Option<ByteRange>) -> Outcome {
+    let file = load(path)?;
+    let delegated =
+        Delegated::open(file, reach(global)?).map_err(|error| Failure::from(error).at(path.display()))?;
+    let range = range.map(|range| range.start..range.end.unwrap_or(delegated.range().end));
+    let total = range.as_ref().map_or_else(
+        || delegated.range().end - delegated.range().start,
+        |range| range.end.saturating_sub(range.start),
+    );
+    let (bar, started) = (output.progress(Some(total), place), Instant::now());
+    let shown = bar.clone();
+    let mut progress = move |done: u64, _: Option<u64>| shown.set_position(done);
+    let at = |error: std::io::Error| Failure::from(error).at(place);
+    let refused = |error: sealstone_client::ClientError| Failure::from(error).at(path.display());
+    let bytes = if place == "-" {
+        let mut sink = standard_output()?;
+        match delegated.read(range, &mut sink, &mut progress).await {
+            Ok(bytes) => {
+                sink.flush().await?;
+                bytes
+            }
+            Err(sealstone_client::ClientError::Sink(error))
+                if error.kind() == std::io::ErrorKind::BrokenPipe =>
+            {
+                return Ok(());
+            }
+            Err(error) => return Err(refused(error)),
+        }
+    } else {
+        // Its name is for whole bytes that were checked, as with `get`.
+        let folder = Path::new(place).parent().filter(|folder| !folder.as_os_str().is_empty());
+        let temporary = tempfile::Builder::new()
+            .prefix(".sealstone-")
+            .tempfile_in(folder.unwrap_or(Path::new(".")))
+            .map_err(at)?;
+        let mut sink = tokio::fs::File::from_std(temporary.reopen().map_err(at)?);
+        let bytes = delegated.read(range, &mut sink, &mut progress).await.map_err(refused)?;
+        sink.flush().await.map_err(at)?;
+        temporary.persist(place).map_err(|error| at(error.error))?;
+        bytes
+    };
+    bar.finish_and_clear();
+    delegated.close().await;
+    // Standard output has the bytes, and nothing else.
+    if place == "-" { Ok(()) } else { report(output, "fetched", bytes, started) }
+}
+
+async fn put(global: &Global, output: Output, path: &Path, source: &str, at: Option<u64>) -> Outcome {
+    let file = load(path)?;
+    let delegated =
+        Delegated::open(file, reach(global)?).map_err(|error| Failure::from(error).at(path.display()))?;
+    let offset = at.unwrap_or(delegated.range().start);
+    let (bar, started) = (output.progress(None, source), Instant::now());
+    let shown = bar.clone();
+    let mut progress = move |done: u64, _: Option<u64>| shown.set_position(done);
+    let bytes = if source == "-" {
+        delegated.write(offset, standard_input()?, &mut progress).await
+    } else {
+        let file = tokio::fs::File::open(source).await.map_err(|error| Failure::from(error).at(source))?;
+        // Told before anything is written, where it can be.
+        let length = file.metadata().await.map_err(|error| Failure::from(error).at(source))?.len();
+        let end = delegated.range().end;
+        if offset.saturating_add(length) > end {
+            let what = format!(
+                "has {length} bytes; from {offset} on there is room for {}",
+                end.saturating_sub(offset)
+            );
+            return Err(Failure::operation(what)
+                .at(source)
+                .hint("`sealstone cap show FILE` tells the range"));
+        }
+        delegated.write(offset, file, &mut progress).await
+    };
+    let bytes = bytes.map_err(|error| Failure::from(error).at(path.display()))?;
+    bar.finish_and_clear();
+    delegated.close().await;
+    report(output, "wrote", bytes, started)
+}

@@ -1,0 +1,179 @@
+//! `sealstone revoke`, and following a revocation until the last device refuses.
+
+use std::time::{Duration, Instant};
+
+use sealstone_client::{Client, Metadata, Revocation};
+use sealstone_mds_protocol::{KeyLevel, Request, Response};
+use serde_json::json;
+
+use crate::cli::Global;
+use crate::cli::grants::{Revoke, Wait};
+use crate::command::keys;
+use crate::command::session::client;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, utc};
+
+/// Between two looks at how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// `sealstone revoke`.
+pub(crate) async fn run(global: &Global, output: Output, arguments: &Revoke) -> Outcome {
+    let (client, _) = client(global)?;
+    let started = Instant::now();
+    let wait = arguments.wait;
+    match (&arguments.object, &arguments.user, arguments.partition) {
+        (Some(path), _, _) => {
+            let revoking = client.revoke_object(path).await.map_err(|error| Failure::from(error).at(path))?;
+            follow(&client, output, revoking, wait, started, json!({ "object": path })).await
+        }
+        (None, Some(name), _) => {
+            let revoking = client.revoke_user(name).await.map_err(|error| Failure::from(error).at(name))?;
+            follow(&client, output, revoking, wait, started, json!({ "user": name })).await
+        }
+        (None, None, Some(partition)) => {
+            let device = keys::device(&client, arguments.device.as_deref()).await?;
+            revoke_partition(&client, output, partition, device, wait).await
+        }
+        (None, None, None) => list(&client, output).await,
+    }
+}
+
+fn waiting(revocation: &Revocation) -> serde_json::Value {
+    let device = |one: &sealstone_client::WaitingDevice| {
+        let problem = Some(one.problem.as_str()).filter(|problem| !problem.is_empty());
+        json!({ "device": one.device.0, "objects": one.objects, "problem": problem })
+    };
+    revocation.waiting.iter().map(device).collect()
+}
+
+fn told(revocation: &Revocation) -> serde_json::Value {
+    json!({
+        "id": revocation.id, "what": revocation.what.to_string(), "began_ms": revocation.began_ms,
+        "objects": revocation.total, "open": revocation.open, "collecting": revocation.collecting,
+        "complete": revocation.complete, "done_ms": revocation.done_ms,
+        "last_refusal_ms": revocation.done_ms.map(|done| done.saturating_sub(revocation.began_ms)),
+        "waiting": waiting(revocation),
+    })
+}
+
+fn names(revocation: &Revocation) -> String {
+    let one = |waiting: &sealstone_client::WaitingDevice| {
+        let problem = waiting.problem.as_str();
+        let problem = if problem.is_empty() { String::new() } else { format!(" ({problem})") };
+        format!("device {}{problem}", waiting.device.0)
+    };
+    revocation.waiting.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Waits until the last device refuses, and tells how long that took.
+pub(crate) async fn follow(
+    client: &Client,
+    output: Output,
+    mut revocation: Revocation,
+    wait: Wait,
+    started: Instant,
+    mut value: serde_json::Value,
+) -> Outcome {
+    let bar = output.counting(revocation.total, "objects");
+    while revocation.done_ms.is_none() && !wait.no_wait {
+        if started.elapsed() > Duration::from_secs(wait.wait) {
+            bar.finish_and_clear();
+            let what = format!(
+                "credentials for {} objects are accepted still; waiting for {}",
+                revocation.open,
+                names(&revocation)
+            );
+            return Err(Failure::operation(what).hint(
+                "the metadata server goes on until each device has answered; `sealstone revoke --list` tells how far",
+            ));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+        revocation = client.revocation(revocation.id).await?;
+        bar.set_length(revocation.total);
+        bar.set_position(revocation.total.saturating_sub(revocation.open));
+    }
+    bar.finish_and_clear();
+    let elapsed = started.elapsed();
+    if !revocation.complete {
+        output.remark(
+            "the record of credentials is not whole: some that were given out before the server started may be accepted \
+             until they expire",
+        );
+    }
+    match revocation.done_ms {
+        Some(done_ms) => output.remark(format!(
+            "revoked credentials for {} objects; {} ms from the request until the last device refused, {:.0} ms with the \
+             way there and back",
+            revocation.total,
+            done_ms.saturating_sub(revocation.began_ms),
+            elapsed.as_secs_f64() * 1000.0,
+        )),
+        None => output.remark(format!("revocation {} is under way", revocation.id)),
+    }
+    value["revocation"] = told(&revocation);
+    value["elapsed_ms"] = json!(elapsed.as_secs_f64() * 1000.0);
+    output.done(&value)
+}
+
+/// By the key: all credentials for the partition.
+async fn revoke_partition(
+    client: &Client,
+    output: Output,
+    partition: u64,
+    device: Option<sealstone_client::DeviceId>,
+    wait: Wait,
+) -> Outcome {
+    let started = Instant::now();
+    let (level, revoke) = (KeyLevel::Working, true);
+    let request = Request::KeyRotate { level, device, partition: Some(partition), revoke };
+    let (mut open, mut stuck) = progress(client, request).await?;
+    while open > 0 && !wait.no_wait {
+        if started.elapsed() > Duration::from_secs(wait.wait) {
+            let what = format!("{open} keys are not replaced yet, {stuck} devices have a problem");
+            return Err(Failure::operation(what)
+                .hint("the metadata server goes on by itself; `sealstone df` tells what devices say"));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+        (open, stuck) = progress(client, Request::KeyProgress { device }).await?;
+    }
+    let elapsed_ms = started.elapsed().as_secs_f64() * 1000.0;
+    output.remark(match open {
+        0 => format!("revoked the credentials for partition {partition:#x}; {elapsed_ms:.0} ms until the last device refused"),
+        open => format!("{open} keys are being replaced"),
+    });
+    output.done(&json!({ "partition": partition, "open": open, "elapsed_ms": elapsed_ms }))
+}
+
+async fn progress(client: &Client, request: Request) -> Outcome<(u64, u32)> {
+    match client.metadata().call(request).await? {
+        Response::KeyProgress { open, stuck, .. } => Ok((open, stuck)),
+        _ => Err(Failure::operation("an answer to another request")),
+    }
+}
+
+async fn list(client: &Client, output: Output) -> Outcome {
+    let all = client.revocations().await?;
+    let value: Vec<_> = all.iter().map(told).collect();
+    output.result(&value, || {
+        let mut lines = vec![format!(
+            "{:>6} {:30} {:16} {:>9} {:>9} {}",
+            "ID", "WHAT", "SINCE", "OBJECTS", "OPEN", "STATE"
+        )];
+        lines.extend(all.iter().map(|one| {
+            let state = match one.done_ms {
+                Some(done) => format!("done in {} ms", done.saturating_sub(one.began_ms)),
+                None if one.waiting.is_empty() => "under way".to_owned(),
+                None => format!("waiting for {}", names(one)),
+            };
+            let what = one.what.to_string();
+            format!(
+                "{:>6} {what:30} {:16} {:>9} {:>9} {state}",
+                one.id,
+                utc(one.began_ms),
+                one.total,
+                one.open
+            )
+        }));
+        lines.join("\n")
+    })
+}

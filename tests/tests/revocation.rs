@@ -1,0 +1,282 @@
+//! Revocation of one file, one partition, one user, through the real binaries: from then on every device refuses.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use sealstone_tests::{Ended, Signal, System, command, run_with_input, text};
+use serde_json::Value;
+
+/// Generous, because tests share two cores.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn content(length: u32) -> Vec<u8> {
+    (0..length).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+fn put(system: &System, path: &str, bytes: &[u8]) {
+    run_with_input(system.command(&["put", "-", path]), bytes).ok();
+}
+
+/// Somebody who has nothing but a capability file.
+fn program(arguments: &[&str]) -> Ended {
+    let mut command = command(arguments);
+    command.env("SEALSTONE_SESSION", "/nonexistent/session.toml");
+    Ended::from(command.output().expect("the binary starts"))
+}
+
+/// Somebody else's session.
+fn other(system: &System, name: &str, arguments: &[&str]) -> Ended {
+    let mut command = system.command(arguments);
+    command.env("SEALSTONE_SESSION", system.path(&format!("{name}.toml")));
+    Ended::from(command.output().expect("the binary starts"))
+}
+
+fn add_user(system: &System, name: &str) {
+    let password = system.path(&format!("{name}.pw"));
+    std::fs::write(&password, format!("{name}'s long password\n")).expect("a file");
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+    system.run(&["user", "add", name, "--password-file", text(&password)]).ok();
+    login(system, name).ok();
+}
+
+fn login(system: &System, name: &str) -> Ended {
+    let password = system.path(&format!("{name}.pw"));
+    let cluster = system.cluster();
+    let login = ["login", name, "--cluster", text(&cluster), "--password-file", text(&password)];
+    other(system, name, &login)
+}
+
+/// A file with one object on each device, wherever placement puts them; and a capability file for it.
+fn delegate(system: &System, name: &str, path: &str) -> String {
+    let cap = system.path(&format!("{name}{}.cap", path.replace('/', "-")));
+    let issue = ["cap", "issue", "--read", "--until", "30m", path, "-o", text(&cap), "--force"];
+    if name == "admin" {
+        system.run(&issue).ok()
+    } else {
+        other(system, name, &issue).ok()
+    };
+    text(&cap).to_owned()
+}
+
+fn latest(system: &System) -> Value {
+    system.run(&["--json", "revoke", "--list"]).ok().json()[0].clone()
+}
+
+#[test]
+fn a_files_credentials_end_at_every_device_and_others_go_on() {
+    let system = System::start(3);
+    let bytes = content(3_500_000);
+    put(&system, "/a", &bytes);
+    put(&system, "/b", &bytes);
+    let (a, b) = (delegate(&system, "admin", "/a"), delegate(&system, "admin", "/b"));
+    assert!(program(&["cap", "get", &a]).ok().stdout == bytes);
+    let told = system.run(&["--json", "revoke", "--object", "/a"]).ok().json();
+    let revocation = &told["revocation"];
+    assert_eq!((&revocation["open"], &revocation["waiting"]), (&Value::from(0), &Value::Array(Vec::new())));
+    assert!(revocation["objects"].as_u64() >= Some(3) && revocation["last_refusal_ms"].is_u64(), "{told}");
+    assert!(told["elapsed_ms"].is_f64());
+    program(&["cap", "get", &a]).fails(3);
+    assert!(program(&["cap", "get", &b]).ok().stdout == bytes, "another file's go on");
+    // Whoever may still, gets new ones; and so do files that are written later.
+    assert!(system.run(&["cat", "/a"]).ok().stdout == bytes);
+    let again = delegate(&system, "admin", "/b");
+    assert!(program(&["cap", "get", &again]).ok().stdout == bytes);
+    put(&system, "/a", b"new");
+    assert_eq!(system.run(&["cat", "/a"]).ok().stdout, b"new");
+    // Its owner may, others may not.
+    add_user(&system, "bob");
+    other(&system, "bob", &["revoke", "--object", "/a"]).fails(3);
+    other(&system, "bob", &["revoke", "--user", "admin"]).fails(3);
+    other(&system, "bob", &["revoke", "--list"]).fails(3);
+    run_with_input(
+        {
+            let mut command = system.command(&["put", "-", "/bobs"]);
+            command.env("SEALSTONE_SESSION", system.path("bob.toml"));
+            command
+        },
+        b"his own",
+    )
+    .ok();
+    let his = delegate(&system, "bob", "/bobs");
+    other(&system, "bob", &["revoke", "--object", "/bobs"]).ok();
+    program(&["cap", "get", &his]).fails(3);
+    system.run(&["revoke", "--object", "/nowhere"]).fails(4);
+    system.run(&["revoke", "--user", "nobody"]).fails(4);
+    assert_eq!(system.run(&["revoke"]).code, 2);
+}
+
+#[test]
+fn a_partitions_credentials_end_with_its_key() {
+    let system = System::start(2);
+    put(&system, "/a", b"0123456789");
+    let cap = delegate(&system, "admin", "/a");
+    program(&["cap", "get", &cap]).ok();
+    let told = system.run(&["--json", "revoke", "--partition", "0x10000"]).ok().json();
+    assert!(told["elapsed_ms"].is_f64() && told["open"] == 0, "{told}");
+    program(&["cap", "get", &cap]).fails(3);
+    assert_eq!(system.run(&["cat", "/a"]).ok().stdout, b"0123456789");
+    system.run(&["revoke", "--partition", "0x99999"]).fails(4);
+}
+
+#[test]
+fn a_disabled_users_credentials_are_refused_by_each_of_three_devices() {
+    let system = System::start(3);
+    add_user(&system, "bob");
+    let bytes = content(3_500_000);
+    put(&system, "/shared", &bytes);
+    put(&system, "/mine", &bytes);
+    system.run(&["chmod", "644", "/shared"]).ok();
+    let (his, mine) = (delegate(&system, "bob", "/shared"), delegate(&system, "admin", "/mine"));
+    let shown = program(&["--json", "cap", "show", &his]).ok().json();
+    let devices: std::collections::BTreeSet<u64> = shown["capabilities"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|one| one["device"].as_u64())
+        .collect();
+    assert_eq!(devices.len(), 3, "one on each device: {shown}");
+    assert!(program(&["cap", "get", &his]).ok().stdout == bytes);
+    let told = system.run(&["--json", "user", "disable", "bob"]).ok().json();
+    assert!(
+        told["revocation"]["last_refusal_ms"].is_u64() && told["revocation"]["complete"] == true,
+        "{told}"
+    );
+    // Each unit of the stripe lies on another device, and each device refuses.
+    let unit = 1 << 20;
+    for device in 0..3u64 {
+        let range = format!("{}..{}", device * unit, device * unit + 10);
+        program(&["cap", "get", &his, "-", "--range", &range]).fails(3);
+    }
+    assert!(program(&["cap", "get", &mine]).ok().stdout == bytes, "nobody else's");
+    assert!(system.run(&["cat", "/shared"]).ok().stdout == bytes);
+    login(&system, "bob").fails(3);
+    // Let in again, he gets new ones; the old ones are as good as before.
+    system.run(&["user", "enable", "bob"]).ok();
+    login(&system, "bob").ok();
+    assert!(other(&system, "bob", &["cat", "/shared"]).ok().stdout == bytes);
+    program(&["cap", "get", &his]).fails(3);
+}
+
+/// The metadata server is killed while two devices are away: it goes on when it is back, and tells each when it comes.
+#[test]
+fn a_revocation_goes_on_after_a_kill_and_reaches_devices_that_were_away() {
+    let mut system = System::start(3);
+    add_user(&system, "bob");
+    let bytes = content(3_500_000);
+    put(&system, "/shared", &bytes);
+    system.run(&["chmod", "644", "/shared"]).ok();
+    let cap = delegate(&system, "bob", "/shared");
+    for device in [1, 2] {
+        system.end_osd(device, Signal::Kill);
+    }
+    let waiting = system.run(&["--quiet", "user", "disable", "bob", "--wait", "3"]);
+    waiting.fails(1).says(&["are accepted still", "--list"]);
+    let before = latest(&system);
+    assert!(before["done_ms"].is_null() && before["open"].as_u64() > Some(0), "{before}");
+    system.end_mds(Signal::Kill);
+    system.start_mds();
+    let after = latest(&system);
+    assert_eq!((&after["id"], &after["what"]), (&before["id"], &before["what"]));
+    // The one that is there has refused since before the kill; the others must, as soon as they are back.
+    let unit = 1 << 20;
+    system.start_osd(1);
+    let until = |what: &str, done: &dyn Fn(&Value) -> bool| {
+        let started = Instant::now();
+        loop {
+            let now = latest(&system);
+            if done(&now) {
+                return now;
+            }
+            assert!(started.elapsed() < PATIENCE, "{what}: {now}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    until("one device waits", &|now| now["waiting"].as_array().is_some_and(|list| list.len() == 1));
+    system.start_osd(2);
+    let started = Instant::now();
+    let done = loop {
+        let now = latest(&system);
+        if now["done_ms"].is_u64() {
+            break now;
+        }
+        assert!(started.elapsed() < PATIENCE, "{now}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert_eq!((&done["open"], &done["collecting"]), (&Value::from(0), &Value::from(false)));
+    for device in 0..3u64 {
+        let range = format!("{}..{}", device * unit, device * unit + 10);
+        program(&["cap", "get", &cap, "-", "--range", &range]).fails(3);
+    }
+    assert!(system.run(&["cat", "/shared"]).ok().stdout == bytes);
+}
+
+/// What was given out is known after the server was killed, so that it can be revoked.
+#[test]
+fn what_a_killed_server_gave_out_is_revoked_by_the_next_one() {
+    let mut system = System::start(1);
+    add_user(&system, "bob");
+    put(&system, "/shared", b"0123456789");
+    system.run(&["chmod", "644", "/shared"]).ok();
+    let cap = delegate(&system, "bob", "/shared");
+    system.end_mds(Signal::Kill);
+    system.start_mds();
+    let told = system.run(&["--json", "revoke", "--user", "bob"]).ok().json();
+    assert_eq!(
+        (&told["revocation"]["complete"], &told["revocation"]["objects"]),
+        (&Value::from(true), &Value::from(1))
+    );
+    program(&["cap", "get", &cap]).fails(3);
+    // He was not disabled: he asks again.
+    assert_eq!(other(&system, "bob", &["cat", "/shared"]).ok().stdout, b"0123456789");
+}
+
+#[test]
+fn the_record_tells_who_could_touch_a_file_when_and_by_which_credential() {
+    let mut system = System::start(1);
+    add_user(&system, "bob");
+    put(&system, "/f", b"0123456789");
+    system.run(&["chmod", "600", "/f"]).ok();
+    other(&system, "bob", &["cat", "/f"]).fails(3);
+    let cap = delegate(&system, "admin", "/f");
+    let principal = program(&["--json", "cap", "show", &cap]).ok().json()["principal"].clone();
+    system.end_mds(Signal::Kill);
+    system.start_mds();
+    system.run(&["revoke", "--object", "/f"]).ok();
+    program(&["cap", "get", &cap]).fails(3);
+    let log = system.path("osd0").join("audit.jsonl");
+    let started = Instant::now();
+    let entries = loop {
+        let audit = ["--json", "audit", "--object", "/f", "--device-log", text(&log)];
+        let entries = system.run(&audit).ok().json()["entries"].as_array().expect("a list").clone();
+        let refused = entries.iter().any(|one| {
+            one["kind"] == "delegate"
+                && one["principal"] == principal
+                && one["devices"]["refused"].as_u64() > Some(0)
+        });
+        if refused {
+            break entries;
+        }
+        assert!(started.elapsed() < PATIENCE, "{entries:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let of = |kind: &str| entries.iter().filter(|one| one["kind"] == kind).cloned().collect::<Vec<_>>();
+    assert_eq!(of("create")[0]["user"], "admin");
+    assert_eq!(of("create")[0]["devices"]["done"].as_u64().map(|done| done > 0), Some(true), "{entries:?}");
+    assert_eq!(of("refused")[0]["user"], "bob");
+    assert_eq!(of("delegate")[0]["permissions"], serde_json::json!(["READ"]));
+    let only = system.run(&["--json", "audit", "--object", "/f", "--user", "bob"]).ok().json();
+    assert!(
+        only["entries"]
+            .as_array()
+            .is_some_and(|list| list.iter().all(|one| one["user"] == "bob") && list.len() == 1)
+    );
+    let none = system.run(&["--json", "audit", "--object", "/f", "--until", "1h"]).ok().json();
+    assert_eq!(none["entries"], serde_json::json!([]));
+    other(&system, "bob", &["audit", "--object", "/f"]).fails(3);
+    system.run(&["audit", "--object", "/nowhere"]).fails(4);
+    let folder = system.path("mds").join("issued");
+    for entry in std::fs::read_dir(&folder).expect("the record") {
+        let mode = entry.expect("an entry").metadata().expect("its mode").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}
