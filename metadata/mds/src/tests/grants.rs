@@ -43,6 +43,7 @@ impl World {
                 created_ms: 0,
                 credentials: Vec::new(),
                 invitation: None,
+                entry: None,
             };
             let save = |tx: &mut dyn crate::store::Transaction| {
                 Ok(crate::records::save(tx, &crate::keys::user(&user(name)), &account)?)
