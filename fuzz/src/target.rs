@@ -2,7 +2,7 @@
 
 use crate::targets::{
     block, device, initiator, iscsi, iscsi_login, ldap, login, mds, mds_connection, osd, osd_lists, paper,
-    scsi, seal, shell, store,
+    scsi, seal, shell, sntp, store,
 };
 #[cfg(feature = "client")]
 use crate::targets::{client, client_link};
@@ -71,6 +71,9 @@ pub static TARGETS: &[Target] = &[
     store::WHOLE_SUPERBLOCK,
     store::RECORDS,
     initiator::URL,
+    sntp::PACKET,
+    sntp::TALK,
+    sntp::KEY_LINE,
     #[cfg(feature = "client")]
     client::SESSION_FILE,
     #[cfg(feature = "client")]

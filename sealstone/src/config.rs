@@ -130,6 +130,9 @@ options! {
     /// optional on a loopback address, else required.
     [value_enum]
     tls: TlsName, "SEALSTONE_OSD_TLS", "\"required\"";
+    /// Follow the metadata server's clock: HOST:PORT of its time_listen. Answers count only under a key that device and
+    /// metadata server share. Otherwise this machine's clock is believed.
+    time: String, "SEALSTONE_OSD_TIME", "\"mds.example.org:123\"";
     /// Address of /metrics and /healthz; keep it on loopback.
     metrics: String, "SEALSTONE_OSD_METRICS", "\"127.0.0.1:9260\"";
     /// iSCSI connections at once; one more is closed at once.
@@ -222,6 +225,18 @@ options! {
     MdsOptions, section "Metadata server: sealstone mds serve --config FILE";
     /// Address of the client port, HOST:PORT; port 0 takes a free one.
     listen: String, "SEALSTONE_MDS_LISTEN", "\"127.0.0.1:3270\"";
+    /// UDP address on which the time is told (SNTP), HOST:PORT, to devices that follow it and to whoever asks; port 0 takes
+    /// a free one. By default it is not.
+    time_listen: String, "SEALSTONE_MDS_TIME_LISTEN", "\"0.0.0.0:123\"";
+    /// Follow the clock of this NTP server, HOST:PORT, instead of this machine's. It takes time_key_file, unless the server
+    /// is on this machine.
+    time_source: String, "SEALSTONE_MDS_TIME_SOURCE", "\"ntp.example.org:123\"";
+    /// Private file (mode 0600) with the key that this server's answers must be under, one line: NUMBER AES128 HEX:DIGITS.
+    time_key_file: PathBuf, "SEALSTONE_MDS_TIME_KEY_FILE", "\"/etc/sealstone/ntp.key\"";
+    /// Believe time_source without a key beyond loopback. Whoever is on the way moves the clock by up to a minute, and
+    /// 17 s a day.
+    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
+    insecure_time: bool, "SEALSTONE_MDS_INSECURE_TIME", "false";
     /// Address of /metrics and /healthz; keep it on loopback.
     metrics: String, "SEALSTONE_MDS_METRICS", "\"127.0.0.1:9270\"";
     /// Client connections at once; one more is closed at once.

@@ -14,6 +14,7 @@ pub(crate) const PURE_CRATES: &[&str] = &[
     "sealstone-iscsi",
     "sealstone-mds-protocol",
     "sealstone-ldap",
+    "sealstone-sntp",
     "sealstone-digest",
     "sealstone-seal",
     "sealstone-login",

@@ -206,6 +206,8 @@ impl Client {
         options.session.proofs = proofs;
         options.tls = tls;
         options.conceal_method = conceal_method;
+        // Devices follow the metadata server: what is known of its clock is a good guess at theirs.
+        options.clock_offset_ms = mds.clock_offset_ms();
         let devices = DevicePool::tcp(environment.clone(), options);
         let offset = mds.clock_offset_ms();
         Self::new(mds, devices, environment, offset, tuning)

@@ -18,6 +18,7 @@ use sealstone_scsi::{AdditionalSense, Sense, SenseKey, primary};
 use sealstone_seal::{AlgorithmSlots, ClockBehind, Denial, GatePolicy, InitialKey};
 use sealstone_store::{ObjectStore, StoreError};
 use thiserror::Error;
+use zeroize::Zeroizing;
 
 use crate::audit::{AuditRecord, AuditSink, Principal, Verdict};
 use crate::cache::ObjectCache;
@@ -203,6 +204,13 @@ impl OsdUnit {
     /// No immediate command takes another step: for an orderly end. They are told as ended with ABORTED COMMAND.
     pub fn stop_work(&self) {
         self.device.tracking.stop();
+    }
+
+    /// What the manager proves with that the time comes from it, and we that we ask; `None` while there is no root key. It
+    /// changes with the root key, so ask anew each time.
+    #[must_use]
+    pub fn time_key(&self) -> Option<Zeroizing<[u8; 32]>> {
+        self.device.guard.keys.read().time_key()
     }
 
     /// What goes on beside the commands: for metrics.

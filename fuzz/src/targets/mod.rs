@@ -19,4 +19,5 @@ pub(crate) mod paper;
 pub(crate) mod scsi;
 pub(crate) mod seal;
 pub(crate) mod shell;
+pub(crate) mod sntp;
 pub(crate) mod store;

@@ -20,6 +20,7 @@ use sealstone_osd::{
 };
 use sealstone_seal::algorithm::preferred_slot;
 use sealstone_seal::{AlgorithmSlots, Credential, InitialKey, IssueError, KeySelector};
+use zeroize::Zeroizing;
 
 use crate::access::Principal;
 use crate::entropy::{Entropy, random};
@@ -334,6 +335,12 @@ impl DeviceTable {
             (DeviceAddress { id, url: url.as_str().to_owned(), system_id, pin }, state)
         };
         self.0.read().iter().map(address).collect()
+    }
+
+    /// What authenticates the time to each device.
+    pub(crate) fn time_keys(&self) -> Vec<(DeviceId, Zeroizing<[u8; 32]>)> {
+        let table = self.0.read();
+        table.iter().filter_map(|(id, known)| Some((*id, known.keys.time_key()?))).collect()
     }
 
     pub(crate) fn candidates(&self) -> Vec<Candidate> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{DeviceId, ErrorCode, KeyLevel, KeyPlace, Response};
+use zeroize::Zeroizing;
 
 use crate::access::Principal;
 use crate::counters::add;
@@ -109,6 +110,12 @@ impl Mds {
         } else {
             KeysNow::Stuck
         })
+    }
+
+    /// What authenticates the time to each device, as its keys are now.
+    #[must_use]
+    pub fn time_keys(&self) -> Vec<(DeviceId, Zeroizing<[u8; 32]>)> {
+        self.devices.time_keys()
     }
 
     /// Are all keys of the device ones that we set, and all its partitions made?

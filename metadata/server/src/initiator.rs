@@ -60,6 +60,12 @@ impl InitiatorDevices {
         }
     }
 
+    /// Devices over TCP, by this clock.
+    #[must_use]
+    pub fn over_tcp_by(environment: Arc<dyn Environment>) -> Self {
+        Self::new(environment, Box::new(over_tcp))
+    }
+
     /// Proves itself to devices that ask who logs in.
     #[must_use]
     pub fn proving(mut self, proofs: Proofs) -> Self {

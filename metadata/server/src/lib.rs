@@ -19,6 +19,7 @@ mod keystore;
 mod limits;
 mod serve;
 mod setup;
+mod time;
 mod tls;
 
 pub use backup::{BackupError, BackupReport, backup, restore, verify_backup};
@@ -41,4 +42,5 @@ pub use setup::{
     ADMIN_SECRET_FILE, AUTHORITY_FILE, CERTIFICATE_FILE, InitReport, Opened, SetupError, init, init_under,
     is_set_up, issue_certificate, open, open_under, open_with_audit, rekey_keystore,
 };
+pub use time::StateOfClock;
 pub use tls::{ALPN, Fingerprint};

@@ -11,7 +11,7 @@ use sealstone_channel::{Accepted, Server as Tls};
 use sealstone_login::ChannelBinding;
 use sealstone_login::paper::Addresses;
 use sealstone_mds::{Connection, Mds, PaperConnection, PaperListener};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -22,6 +22,7 @@ use crate::environment::Environment;
 use crate::housekeeping::Housekeeper;
 use crate::limits::Limits;
 use crate::setup::Opened;
+use crate::time::{StateOfClock, TimePort};
 
 /// Pause after a failed accept (too many open files, say), so that it does not spin.
 const ACCEPT_PAUSE: core::time::Duration = core::time::Duration::from_millis(100);
@@ -83,6 +84,8 @@ pub struct Server {
     keeper: Housekeeper,
     shared: Shared,
     paper: OnceLock<Arc<PaperListener>>,
+    environment: Environment,
+    time: Mutex<Option<TimePort>>,
 }
 
 /// How the connections of a listener are protected.
@@ -117,10 +120,11 @@ impl Server {
         let mut tasks = vec![listen, tokio::spawn(keeper.clone().run(stopped.clone()))];
         tasks.push(tokio::spawn(keeper.clone().run_revoker(stopped.clone())));
         if mds.has_directory() {
-            tasks.push(tokio::spawn(ask_again(mds.clone(), environment, stopped)));
+            tasks.push(tokio::spawn(ask_again(mds.clone(), environment.clone(), stopped)));
         }
         let tasks = Mutex::new(tasks);
-        Ok(Self { address, mds, tally, stop, tasks, keeper, shared, paper: OnceLock::new() })
+        let (paper, time) = (OnceLock::new(), Mutex::default());
+        Ok(Self { address, mds, tally, stop, tasks, keeper, shared, paper, environment, time })
     }
 
     /// Serves the paper's profile too, on a listener of its own: plain TCP. Who can record a login can guess its
@@ -134,6 +138,15 @@ impl Server {
         let task = accept(listener, Protection::Paper(paper), self.shared.clone(), self.tally.clone());
         self.tasks.lock().push(tokio::spawn(task));
         Ok(address)
+    }
+
+    /// Tells the time on this port, until the shutdown.
+    pub fn tell_time(&self, socket: UdpSocket, state: StateOfClock) {
+        let port = TimePort::default();
+        *self.time.lock() = Some(port.clone());
+        let (mds, environment) = (self.mds.clone(), self.environment.clone());
+        let task = tokio::spawn(port.serve(socket, mds, environment, state, self.stop.subscribe()));
+        self.tasks.lock().push(task);
     }
 
     /// Where it listens.
@@ -170,6 +183,9 @@ impl Server {
             text.push_str(&format!(
                 "# HELP sealstone_mds_{name} {help}\n# TYPE sealstone_mds_{name} {kind}\nsealstone_mds_{name} {value}\n"
             ));
+        }
+        if let Some(port) = &*self.time.lock() {
+            text.push_str(&port.metrics());
         }
         text
     }

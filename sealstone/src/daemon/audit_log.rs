@@ -76,6 +76,20 @@ struct Decision<'a> {
     verdict: &'a str,
 }
 
+/// One line about a clock: what was said of the time, and whether it was believed.
+#[derive(Serialize)]
+struct Clock<'a> {
+    time_ms: u64,
+    source: &'a str,
+    action: &'a str,
+    verdict: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ahead_ms: Option<i64>,
+    count: u64,
+}
+
 /// What the log can say about itself.
 #[derive(Debug, Default)]
 pub(crate) struct AuditState {
@@ -121,6 +135,18 @@ impl AuditLog {
 
     pub(crate) fn state(&self) -> Arc<AuditState> {
         Arc::clone(&self.state)
+    }
+
+    /// Records what became of the time that a server told: `ahead_ms` of ours by its words, `count` times.
+    pub(crate) fn time(
+        &self,
+        (time_ms, source): (u64, &str),
+        verdict: &str,
+        reason: Option<&str>,
+        ahead_ms: Option<i64>,
+        count: u64,
+    ) {
+        self.write(&Clock { time_ms, source, action: "TIME", verdict, reason, ahead_ms, count });
     }
 
     fn write(&self, line: &impl Serialize) {

@@ -16,8 +16,12 @@ use sealstone_mds_protocol::{
     UserName,
 };
 use sealstone_mds_server::{ADMIN_SECRET_FILE, Environment, InitiatorDevices, Limits, Server, SetupError};
+use sealstone_sntp::Policy;
+use tokio::net::UdpSocket;
+use tokio::task::JoinHandle;
 
 use super::audit_log::{AuditLog, AuditState};
+use super::time::{self, FollowedClock, Following, Proof};
 use super::{AUDIT_FILE, Shutdown, bind, identity, keystore, observe};
 use crate::chap_file;
 use crate::cli::keys::{Keys, Keystore};
@@ -85,6 +89,9 @@ pub(crate) struct MdsDaemon {
     pub(crate) paper: Option<SocketAddr>,
     pub(crate) cluster: PathBuf,
     pub(crate) pin: String,
+    /// Where the time is told.
+    pub(crate) time: Option<SocketAddr>,
+    following: Option<(Arc<Following>, JoinHandle<()>)>,
     server: Arc<Server>,
     audit: Arc<AuditState>,
     shutdown: Shutdown,
@@ -93,6 +100,7 @@ pub(crate) struct MdsDaemon {
 struct Watched {
     server: Arc<Server>,
     audit: Arc<AuditState>,
+    following: Option<Arc<Following>>,
 }
 
 impl Observed for Watched {
@@ -100,6 +108,9 @@ impl Observed for Watched {
         page.raw(&self.server.metrics());
         let (name, help) = ("sealstone_mds_audit_records_total", "Audit records written.");
         page.family(Sample::Counter, name, help, [(&[][..], self.audit.records())]);
+        if let Some(following) = &self.following {
+            following.observe("mds", page);
+        }
     }
 
     fn health(&self) -> Result<(), String> {
@@ -119,6 +130,11 @@ impl MdsDaemon {
             Some(address) => Some(paper_listener(address, options.i_accept_insecure).await?),
             None => None,
         };
+        let time_port = match options.time_listen.as_deref() {
+            Some(address) => Some(bind_time(address).await?),
+            None => None,
+        };
+        let source = time_source(options).await?;
         let mut policy = Config { paper_login: paper.is_some(), ..Config::default() };
         policy.method_floor = options.method_floor.map_or(policy.method_floor, Into::into);
         let ms = |seconds: Option<NonZeroU64>, default| {
@@ -151,6 +167,10 @@ impl MdsDaemon {
         sealstone_mds_server::is_set_up(data).map_err(setup_failure)?;
         let audit = Arc::new(AuditLog::open(&data.join(AUDIT_FILE))?);
         let audit_state = audit.state();
+        let following = match source {
+            Some(source) => Some(follow(source, data, Arc::clone(&audit)).await?),
+            None => None,
+        };
         let folder = data.to_owned();
         let opened = tokio::task::spawn_blocking(move || {
             sealstone_mds_server::open_under(&folder, policy, audit, &unlock)
@@ -170,8 +190,14 @@ impl MdsDaemon {
         limits.connections_per_address_max = limits.connections_per_address_max.min(limits.connections_max);
         let pin = format!("sha256:{}", opened.fingerprint());
         let conceal = options.conceal_method.unwrap_or(false);
-        let devices = Arc::new(InitiatorDevices::default().proving(proofs).concealing(conceal));
-        let environment = Environment::system();
+        let mut environment = Environment::system();
+        let mut devices = InitiatorDevices::default();
+        if let Some((_, clock)) = &following {
+            let told = Arc::clone(clock);
+            environment.now_ms = Arc::new(move || told.now_ms());
+            devices = InitiatorDevices::over_tcp_by(clock.clone());
+        }
+        let devices = Arc::new(devices.proving(proofs).concealing(conceal));
         let server = Server::start(&opened, listener, devices, environment.clone(), limits)?;
         let paper = match paper {
             Some(listener) => {
@@ -180,6 +206,15 @@ impl MdsDaemon {
             }
             None => None,
         };
+        let time = time_port.as_ref().map(UdpSocket::local_addr).transpose()?;
+        if let Some(port) = time_port {
+            let clock = following.as_ref().map(|(_, clock)| Arc::clone(clock));
+            server.tell_time(port, Arc::new(move || time::state(clock.as_deref())));
+        }
+        let following = following.map(|(following, _)| {
+            let task = following.start(&shutdown);
+            (following, task)
+        });
         let cluster = data.join(CLUSTER_FILE);
         let mut text = Cluster { mds: address.to_string(), pin: pin.clone() }.text();
         if let Some(authority) = opened.authority() {
@@ -189,19 +224,103 @@ impl MdsDaemon {
             text.push_str(&format!("# pin = \"{authority}\"\n"));
         }
         secret_file::write(&cluster, text.as_bytes())?;
-        Ok(Self { address, paper, cluster, pin, server: Arc::new(server), audit: audit_state, shutdown })
+        let server = Arc::new(server);
+        Ok(Self { address, paper, cluster, pin, time, following, server, audit: audit_state, shutdown })
     }
 
     pub(crate) fn observed(&self) -> Arc<dyn Observed> {
-        Arc::new(Watched { server: Arc::clone(&self.server), audit: Arc::clone(&self.audit) })
+        let following = self.following.as_ref().map(|(following, _)| Arc::clone(following));
+        Arc::new(Watched { server: Arc::clone(&self.server), audit: Arc::clone(&self.audit), following })
     }
 
     /// Serves until the shutdown, then ends in order.
     pub(crate) async fn finish(self) -> Outcome {
         self.shutdown.wait().await;
         self.server.shutdown().await;
+        if let Some((_, task)) = self.following {
+            // It writes down what was told, so that no later start tells less.
+            let _ = task.await;
+        }
         Ok(())
     }
+}
+
+/// The port on which the time is told.
+async fn bind_time(address: &str) -> Outcome<UdpSocket> {
+    UdpSocket::bind(address).await.map_err(|error| {
+        let kind = error.kind();
+        let failure = Failure::operation(error).at(format!("time_listen {address}"));
+        match kind {
+            std::io::ErrorKind::AddrInUse => failure
+                .hint("another time server runs there; choose another port, and tell it to the devices"),
+            std::io::ErrorKind::PermissionDenied => {
+                failure.hint("ports below 1024 are root's; choose another one, and tell it to the devices")
+            }
+            std::io::ErrorKind::InvalidInput => {
+                Failure { kind: Kind::Usage, ..failure }.hint("say HOST:PORT")
+            }
+            _ => failure,
+        }
+    })
+}
+
+/// Whose clock the server follows, how it proves itself, and how far it is believed.
+struct TimeSource {
+    server: String,
+    proof: Proof,
+    policy: Policy,
+}
+
+async fn time_source(options: &MdsOptions) -> Outcome<Option<TimeSource>> {
+    let Some(server) = options.time_source.clone() else {
+        if options.time_key_file.is_some() {
+            return Err(Failure::usage("--time-key-file is for --time-source"));
+        }
+        return Ok(None);
+    };
+    if !server.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
+        return Err(Failure::usage("is not HOST:PORT").at(format!("time_source {server}")));
+    }
+    if let Some(path) = &options.time_key_file {
+        let key = time::key_file(path)?;
+        let proof = Proof::Key(Arc::new(move || Some(key.clone())));
+        return Ok(Some(TimeSource { server, proof, policy: Policy::SIGNED }));
+    }
+    if !time::is_here(&server).await {
+        if !options.insecure_time.unwrap_or(false) {
+            return Err(Failure::usage("anybody on the way can answer for it")
+                .at(format!("time_source {server}"))
+                .hint("give its key with --time-key-file, or follow a time server on this machine (chrony with NTS, say); \
+                       --insecure-time believes it nevertheless"));
+        }
+        tracing::warn!(
+            "--insecure-time: whoever is on the way to the time server moves this clock, within limits"
+        );
+    }
+    Ok(Some(TimeSource { server, proof: Proof::None, policy: Policy::UNSIGNED }))
+}
+
+/// Has the server's clock follow its source: the first answer is waited for before anybody is served. A clock that is
+/// before what was told earlier would bring what has expired back to life.
+async fn follow(
+    source: TimeSource,
+    data: &Path,
+    audit: Arc<AuditLog>,
+) -> Outcome<(Arc<Following>, Arc<FollowedClock>)> {
+    let clock = FollowedClock::open(data, source.policy)?;
+    let following = Following::new(&source.server, source.proof, Arc::clone(&clock), audit);
+    following.first().await;
+    let behind_ms = clock.behind_ms();
+    if behind_ms > time::BEHIND_MAX_MS {
+        let message =
+            format!("the clock is {} s before the latest time that this server told", behind_ms / 1000);
+        return Err(Failure::operation(message).at(clock.file().display()).hint(
+            "set this machine's clock; or, if it was wrong when that was told, take the file away: what was to expire \
+             in between is valid until it does",
+        ));
+    }
+    clock.begin();
+    Ok((following, clock))
 }
 
 /// `sealstone mds …`.
@@ -256,7 +375,7 @@ async fn serve(output: Output, data: &Path, options: &MdsOptions) -> Outcome {
     let value = serde_json::json!({
         "ready": "mds", "address": daemon.address.to_string(), "pin": daemon.pin, "cluster": daemon.cluster,
         "metrics": metrics.map(|address| address.to_string()), "admin_secret": data.join(ADMIN_SECRET_FILE),
-        "audit": data.join(AUDIT_FILE),
+        "audit": data.join(AUDIT_FILE), "time": daemon.time.map(|address| address.to_string()),
         "insecure_paper_login": daemon.paper.map(|address| address.to_string()),
     });
     output.result(&value, || {

@@ -12,6 +12,7 @@ use sealstone_device::provision::{DataDir, InitialKey};
 use sealstone_device::{Environment, OsdConfig, OsdUnit, Worker};
 use sealstone_osd::SecurityMethod;
 use sealstone_scsi::lu::LogicalUnit;
+use sealstone_sntp::{Policy, TimeKey};
 use sealstone_store::disk::Background;
 use sealstone_store::{BLOCK, DiskStore, FormatError, ObjectStore, Options, survey_device};
 use sealstone_target::{Config as TargetConfig, Counter, Pace, Rate, Target, Tls, TlsMode, Watch};
@@ -24,6 +25,7 @@ use super::blocks::{self, Blocks, Exposure};
 use super::control::{self, Control, Served};
 use super::identity;
 use super::scrub::{self, Scrubber};
+use super::time::{FollowedClock, Following, Proof};
 use super::{AUDIT_FILE, Shutdown, bind, now_ms, observe, random};
 use crate::cli::Osd;
 use crate::command::check;
@@ -222,6 +224,8 @@ pub(crate) struct OsdDaemon {
     /// What clients know it by; none without TLS.
     pub(crate) pin: Option<Pin>,
     pub(crate) observed: Arc<dyn Observed>,
+    /// Whose clock it follows.
+    time: Option<(Arc<Following>, JoinHandle<()>)>,
     unit: Arc<OsdUnit>,
     serving: JoinHandle<std::io::Result<()>>,
     upkeep: JoinHandle<()>,
@@ -241,6 +245,7 @@ struct Watched {
     audit: Arc<AuditState>,
     blocks: Arc<Blocks>,
     scrubber: Arc<Scrubber>,
+    time: Option<Arc<Following>>,
     insecure_adhash: bool,
 }
 
@@ -302,14 +307,26 @@ impl OsdDaemon {
         let audit_state = audit.state();
         let audit = Arc::new(audit);
         let watch = Watch::by(Arc::clone(&audit) as Arc<dyn sealstone_target::Watcher>);
-        let folder = data.to_owned();
+        let clock = match options.time {
+            Some(_) => Some(FollowedClock::open(data, Policy::SIGNED)?),
+            None => None,
+        };
+        let environment: Arc<dyn Environment> = match &clock {
+            Some(clock) => Arc::clone(clock) as Arc<dyn Environment>,
+            None => Arc::new(Machine),
+        };
+        let (folder, recorder) = (data.to_owned(), Arc::clone(&audit));
         let running = tokio::task::spawn_blocking(move || {
-            boot::start(&folder, config, store_options, Arc::new(Machine), audit)
+            boot::start(&folder, config, store_options, environment, recorder)
         })
         .await
         .map_err(Failure::operation)?
         .map_err(|error| boot_failure(error, data))?;
         let Running { unit, store, identity, .. } = running;
+        let time = match options.time.as_deref().zip(clock) {
+            Some((server, clock)) => Some(follow(server, clock, audit, &unit).await),
+            None => None,
+        };
         let background = Background::start(Arc::clone(&store), TICK_EVERY)?;
         let own = match tls {
             TlsName::Off => None,
@@ -396,16 +413,22 @@ impl OsdDaemon {
             target: target.clone(),
             audit: audit_state,
             scrubber: Arc::clone(&scrubber),
+            time: time.clone(),
         });
         let until = shutdown.wait();
         let serving = tokio::spawn(async move { target.serve(listener, until).await });
         let upkeep = tokio::spawn(keep_up(Arc::clone(&unit)));
         let worker = Worker::start(Arc::clone(&unit))?;
+        let time = time.map(|time| {
+            let task = time.start(&shutdown);
+            (time, task)
+        });
         Ok(Self {
             name: identity.name,
             url,
             address,
             tls,
+            time,
             pin: own.and_then(|own| own.pin().ok()),
             observed,
             unit,
@@ -425,6 +448,10 @@ impl OsdDaemon {
         drop(self.control);
         self.serving.await.map_err(Failure::operation)?.map_err(|error| Failure::from(error).at("target"))?;
         self.upkeep.abort();
+        if let Some((_, task)) = self.time {
+            // It writes down what was told, so that no later start tells less.
+            let _ = task.await;
+        }
         let (unit, scrubber) = (self.unit, self.scrubber);
         tokio::task::spawn_blocking(move || {
             scrubber.end();
@@ -463,6 +490,21 @@ fn portal_tls(tls: TlsName, own: &Identity, options: &OsdOptions, data: &Path) -
     })
 }
 
+/// Has the device's clock follow the metadata server's: its first answer is waited for before anybody is served.
+async fn follow(
+    server: &str,
+    clock: Arc<FollowedClock>,
+    audit: Arc<AuditLog>,
+    unit: &Arc<OsdUnit>,
+) -> Arc<Following> {
+    let keys = Arc::downgrade(unit);
+    let proof = Proof::Key(Arc::new(move || Some(TimeKey::derived(&*keys.upgrade()?.time_key()?))));
+    let following = Following::new(server, proof, Arc::clone(&clock), audit);
+    following.first().await;
+    clock.begin();
+    following
+}
+
 /// Keeps the nonce lease ahead of the clock; the write is an fsync, so it runs where it may block.
 async fn keep_up(unit: Arc<OsdUnit>) {
     let mut every = tokio::time::interval(UPKEEP_EVERY);
@@ -489,6 +531,9 @@ impl Observed for Watched {
         page.raw(&self.unit.metrics().prometheus(&self.name));
         self.blocks.observe(&self.name, page);
         self.scrubber.observe(page);
+        if let Some(time) = &self.time {
+            time.observe(&self.name, page);
+        }
         let usage = self.unit.usage();
         let labels = [("device", self.name.as_str())];
         let mechanism = [("device", self.name.as_str()), ("mechanism", "adhash")];
@@ -642,6 +687,7 @@ async fn serve(output: Output, data: &Path, options: &OsdOptions) -> Outcome {
     let value = serde_json::json!({
         "ready": "osd", "name": daemon.name, "url": daemon.url, "address": daemon.address.to_string(),
         "tls": daemon.tls.name(), "pin": daemon.pin.map(|pin| pin.to_string()),
+        "time": daemon.time.as_ref().map(|(time, _)| time.server()),
         "metrics": metrics.map(|address| address.to_string()), "audit": data.join(AUDIT_FILE),
     });
     output.result(&value, || match daemon.pin {

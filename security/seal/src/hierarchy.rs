@@ -98,6 +98,9 @@ const LABEL_IDENTITY: &[u8] = b"sealstone key identity v1";
 /// Label of the MAC that makes a key's identifier.
 const LABEL_IDENTIFIER: &[u8] = b"sealstone key identifier v1";
 
+/// Label of the key that authenticates the time.
+const LABEL_TIME: &[u8] = b"sealstone time key v1";
+
 /// Names a key by its bytes: equal keys have equal identities, on every device, before and after a restart.
 ///
 /// It is the start of a MAC under the key itself, so it tells nothing about the key and nobody without the key can
@@ -336,6 +339,14 @@ impl<P: Provider> KeyHierarchy<P> {
                 .as_ref()
                 .map(|working| &working.signing),
         }
+    }
+
+    /// What authenticates the time between device and manager: derived from the root authentication key, so that both have
+    /// it from the first key on and it changes with the root key. `None` while that is not set.
+    #[must_use]
+    pub fn time_key(&self) -> Option<Zeroizing<[u8; 32]>> {
+        let root = self.signing_key(KeySelector::Root)?;
+        Some(Zeroizing::new(root.derive(&[LABEL_TIME, &self.system_id])))
     }
 
     /// Is the key that a selector names still the one with this identity?

@@ -24,7 +24,8 @@
 //! `cargo run -p sealstone-world -- --seeds 1000` hunts; a failing run prints the seed that replays it.
 //!
 //! Does not: simulate TLS and TCP (streams arrive or break, and a login is bound to a number in the place of TLS's
-//! exporter; TLS is not pure and is tested where it is), rot of the index, or a clock that jumps.
+//! exporter; TLS is not pure and is tested where it is), or rot of the index. Clocks that drift, are set wrong and are lied
+//! to have days of their own ([`timekeeping`]).
 
 pub mod attacker;
 pub mod audit;
@@ -38,6 +39,7 @@ pub mod model;
 pub mod network;
 pub mod plan;
 pub mod tasks;
+pub mod timekeeping;
 pub mod wiretap;
 pub mod workload;
 mod world;

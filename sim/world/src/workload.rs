@@ -72,6 +72,7 @@ impl Workshop {
         let mds = Mds::resume(dial, self.clock.clone(), options, ticket.clone());
         let mut options = OsdOptions::new(&*self.clock);
         options.session.command_timeout = self.plan.command_timeout;
+        options.clock_offset_ms = mds.clock_offset_ms();
         let network = self.network.clone();
         let dial = Box::new(move |url: &_, _: &_| Ok(ToDevice::way(&network, host, url)));
         let pool = DevicePool::new(dial, self.clock.clone(), options);

@@ -101,7 +101,7 @@ impl Mds {
         };
         let (ticket, offset) = within(options.login_timeout, work).await?;
         let link = Arc::new(Link::start(stream, None));
-        let clock_offset_ms = Arc::new(AtomicI64::new(offset));
+        let clock_offset_ms = Arc::new(AtomicI64::new(offset.unwrap_or_default()));
         Ok(Self { dial, environment, options, ticket, clock_offset_ms, link: Mutex::new(Some(link)) })
     }
 
@@ -248,7 +248,7 @@ impl Mds {
                 TicketKeys::Modern(keys) => {
                     let greeting = session::hello(&mut stream, &**environment).await?;
                     session::resume(&mut stream, environment, binding, &greeting, ticket, keys).await?;
-                    Ok::<_, ClientError>((Some(greeting.clock_offset_ms), None))
+                    Ok::<_, ClientError>((greeting.clock_offset_ms, None))
                 }
                 TicketKeys::Paper(session) => {
                     let begun = paper::resume(&mut stream, environment, ticket, session).await?;

@@ -18,6 +18,7 @@ use sealstone_mds_protocol::login::{
 use sealstone_mds_protocol::{
     MessageType, PROTOCOL_VERSION, Request, Response, Secret, Text, UserName, Wire,
 };
+use sealstone_seal::clock::DeviceClock;
 use zeroize::Zeroizing;
 
 use super::dial::Stream;
@@ -77,8 +78,8 @@ impl From<SessionKeys> for TicketKeys {
 /// What the server said of itself.
 pub(crate) struct Greeting {
     pub(crate) server_id: [u8; 16],
-    /// Server's clock minus ours, milliseconds.
-    pub(crate) clock_offset_ms: i64,
+    /// Server's clock minus ours, milliseconds; `None` if its answer took too long to tell.
+    pub(crate) clock_offset_ms: Option<i64>,
 }
 
 /// Greets the server and agrees on the version.
@@ -97,8 +98,8 @@ pub(crate) async fn hello(
     }
     match Response::decode(&frame.body).map_err(|(_, error)| error)? {
         (0, Response::Hello { version: PROTOCOL_VERSION, server_id, time_ms, .. }) => {
-            let ours = sent_ms.midpoint(received_ms);
-            Ok(Greeting { server_id, clock_offset_ms: difference_ms(time_ms, ours) })
+            let reading = DeviceClock::from_exchange(sent_ms, received_ms, time_ms);
+            Ok(Greeting { server_id, clock_offset_ms: reading.ok().map(|reading| reading.offset_ms()) })
         }
         (_, Response::Failed { failure }) => Err(failure.into()),
         _ => Err(ClientError::Protocol("no answer to the greeting")),
@@ -255,12 +256,6 @@ impl From<LoginFailure> for ClientError {
             LoginFailure::Damaged => Self::LoginFailed("stored login keys are damaged"),
         }
     }
-}
-
-/// `a − b` without overflow.
-fn difference_ms(a: u64, b: u64) -> i64 {
-    let distance = i64::try_from(a.abs_diff(b)).unwrap_or(i64::MAX);
-    if a >= b { distance } else { -distance }
 }
 
 /// The environment's random bytes, for OPAQUE.

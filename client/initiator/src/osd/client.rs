@@ -6,6 +6,7 @@
 //! Truth: security.md §3.4 (client skew); t10-osd §1.10.
 
 use core::time::Duration;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -56,8 +57,9 @@ pub struct OsdOptions {
     /// Conceal the method of each command by the paper's cipher, for a device that asks for it. Protects nothing
     /// (`sealstone_seal::mceliece`).
     pub conceal_method: bool,
-    /// Device clock minus ours, milliseconds, as far as the metadata server knows.
-    pub clock_offset_ms: i64,
+    /// Device clock minus ours, milliseconds, as far as the metadata server knows: read when the first session with a
+    /// device is prepared, and from then on only the device's own word counts.
+    pub clock_offset_ms: Arc<AtomicI64>,
     /// When devices are talked to inside TLS.
     pub tls: TlsPolicy,
 }
@@ -78,7 +80,7 @@ impl OsdOptions {
             busy_retries_max: 10,
             busy_pause: Duration::from_millis(5),
             conceal_method: false,
-            clock_offset_ms: 0,
+            clock_offset_ms: Arc::default(),
             tls: TlsPolicy::default(),
         }
     }
@@ -149,7 +151,7 @@ impl OsdClient {
         mut options: OsdOptions,
     ) -> Self {
         options.session.target_name = Some(url.target.clone());
-        let clock = Mutex::new(DeviceClock::new(options.clock_offset_ms, 0));
+        let clock = Mutex::new(DeviceClock::new(options.clock_offset_ms.load(Ordering::Relaxed), 0));
         let nexus = tokio::sync::Mutex::new(None);
         Self(Arc::new(Inner { dial, environment, options, lun: url.lun, clock, nexus }))
     }

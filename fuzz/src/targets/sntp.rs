@@ -1,0 +1,168 @@
+//! `sealstone-sntp`: packets, whole exchanges with a liar in between, key files.
+
+use std::net::IpAddr;
+
+use sealstone_sntp::{
+    ClockState, Follower, HEADER_LEN, Heard, Leap, Packet, Policy, Query, Responder, SIGNED_LEN, Source,
+    Stamp, TimeKey, Trailer, parse_key_line,
+};
+
+use crate::Target;
+use crate::input::{Input, seed};
+
+const NOW_MS: u64 = 1_800_000_000_000;
+
+fn key() -> TimeKey {
+    TimeKey::new(0x1234, [7; 16]).expect("no key has number zero")
+}
+
+fn packet(input: &[u8]) {
+    let Ok((packet, trailer)) = Packet::parse(input) else { return };
+    assert_eq!(packet.encode()[..], input[..HEADER_LEN]);
+    let length = match trailer {
+        Trailer::Plain => HEADER_LEN,
+        Trailer::Nak => HEADER_LEN + 4,
+        Trailer::Signed { key_id, .. } => {
+            assert_ne!(key_id, 0);
+            SIGNED_LEN
+        }
+    };
+    assert_eq!(length, input.len());
+    for stamp in [packet.reference, packet.origin, packet.receive, packet.transmit] {
+        if let Some(ms) = stamp.to_ms(NOW_MS) {
+            assert!(Stamp::of_ms(ms).0.abs_diff(stamp.0) <= (1 << 32) / 1000 + 1, "{stamp:?} {ms}");
+        }
+    }
+}
+
+fn packets() -> Vec<Vec<u8>> {
+    let request = Query::new(99, None, 0).bytes().to_vec();
+    let signed = Query::new(99, Some(key()), 0).bytes().to_vec();
+    let nak = [&request[..], &[0; 4]].concat();
+    let answer =
+        [&[0x24, 3, 6, 0xF7], &request[4..24], &request[40..], &request[40..], &request[40..]].concat();
+    vec![request, signed, nak, answer]
+}
+
+/// A server and a clock that follows it, and everything on the way is the input's: what comes to the server, what comes
+/// back, when. No answer is longer than its question, and the clock never goes back, nor faster than it may.
+fn talk(input: &[u8]) {
+    let mut input = Input::new(input);
+    let mut server = Responder::default();
+    let mut clock = Follower::new(Policy::SIGNED, NOW_MS, 0, 0, NOW_MS - 1_000);
+    let state = ClockState {
+        leap: Leap::None,
+        stratum: 10,
+        reference_id: *b"LOCL",
+        root_delay_ms: 1,
+        root_dispersion_ms: 10,
+        reference_ms: NOW_MS,
+    };
+    let source = Source::from(IpAddr::from([127, 0, 0, 1]));
+    let (mut at_ms, mut last_ms) = (0u64, clock.tell(0));
+    while !input.is_empty() {
+        let choices = input.byte();
+        let pause_ms = u64::from(input.short());
+        at_ms += pause_ms;
+        let now_ms = clock.tell(at_ms);
+        let most = if clock.is_set() { pause_ms + pause_ms / 20 + 1 } else { u64::MAX };
+        assert!(now_ms >= last_ms && now_ms - last_ms <= most, "{last_ms} to {now_ms} in {pause_ms}");
+        let query = Query::new(input.long(), (choices & 1 != 0).then(key), at_ms);
+        let mut datagram = query.bytes().to_vec();
+        if choices & 2 != 0 {
+            change(&mut datagram, &mut input);
+        }
+        // The server's clock is wherever the input has it.
+        let theirs_ms = (NOW_MS + at_ms).saturating_add_signed(i64::from(input.word().cast_signed()));
+        let own = |id| (id == key().id()).then(key);
+        let answer = server.answer(&datagram, source, at_ms, (theirs_ms, theirs_ms), &state, own);
+        last_ms = clock.tell(at_ms);
+        let Some(reply) = answer.reply else { continue };
+        assert!(reply.bytes().len() <= datagram.len());
+        let mut datagram = reply.bytes().to_vec();
+        if choices & 4 != 0 {
+            change(&mut datagram, &mut input);
+        }
+        at_ms += u64::from(input.byte());
+        if let Ok(sample) = query.read(&datagram, at_ms, NOW_MS) {
+            let before_ms = clock.tell(at_ms);
+            let was_set = clock.is_set();
+            let machine_ms = if choices & 8 != 0 { NOW_MS + at_ms } else { theirs_ms };
+            let heard = clock.take(sample, at_ms, machine_ms);
+            let after_ms = clock.tell(at_ms);
+            assert!(after_ms >= before_ms);
+            let jumps = matches!(heard, Ok(Heard::Set { .. }));
+            assert!(jumps || after_ms == before_ms, "{heard:?} {was_set}");
+        }
+        last_ms = clock.tell(at_ms);
+    }
+}
+
+/// Changes a few bytes, or the length.
+fn change(datagram: &mut Vec<u8>, input: &mut Input<'_>) {
+    for _ in 0..input.byte() % 4 {
+        let at = usize::from(input.byte()) % datagram.len().max(1);
+        if let Some(byte) = datagram.get_mut(at) {
+            *byte ^= input.byte();
+        }
+    }
+    if input.byte() & 0x80 != 0 {
+        datagram.resize(usize::from(input.byte()) % 128, 0);
+    }
+}
+
+fn key_line(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    if let Ok(Some(key)) = parse_key_line(&text) {
+        assert_ne!(key.id(), 0);
+        assert!(!text.trim().is_empty());
+    }
+}
+
+pub(crate) const PACKET: Target = Target {
+    name: "sntp-packet",
+    about: "a datagram as an NTP packet; what parses encodes to the same bytes",
+    run: packet,
+    seeds: packets,
+    cost: 1,
+    quarantine: None,
+    covers: &["sntp::Packet::parse"],
+};
+
+pub(crate) const TALK: Target = Target {
+    name: "sntp-talk",
+    about: "a clock that follows a server with a liar in between; it never goes back, and no answer is longer than its question",
+    run: talk,
+    seeds: || {
+        let step = |choices: u8| seed(&[choices, 1, 0], &[9, 9, 9, 9, 9, 9, 9, 9, 0, 0, 0, 50, 3]);
+        vec![
+            step(1).repeat(4),
+            step(0).repeat(4),
+            [step(1), seed(&[3, 255, 255, 1, 2, 3, 4, 5, 6, 7, 8], &[2, 40, 1, 50, 1, 0, 0, 0, 0, 9, 3])]
+                .concat(),
+            [step(1), seed(&[5, 255, 255, 1, 2, 3, 4, 5, 6, 7, 8], &[0, 255, 0, 0, 2, 33, 9, 60, 9, 0, 3])]
+                .concat(),
+        ]
+    },
+    cost: 4,
+    quarantine: None,
+    covers: &["sntp::Query::read", "sntp::Responder::answer"],
+};
+
+pub(crate) const KEY_LINE: Target = Target {
+    name: "sntp-key-line",
+    about: "a line of a key file",
+    run: key_line,
+    seeds: || {
+        let digits = "00112233445566778899aabbccddeeff";
+        let lines = [
+            format!("7 AES128 HEX:{digits}"),
+            format!("7 AES128CMAC {digits} # upstream"),
+            "# none".to_owned(),
+        ];
+        lines.map(String::into_bytes).to_vec()
+    },
+    cost: 1,
+    quarantine: None,
+    covers: &["sntp::key::parse_key_line"],
+};

@@ -1,0 +1,591 @@
+//! Clocks that follow another one: a device's the metadata server's, the metadata server's an NTP server's.
+//!
+//! Does: ask, hand what comes to `sealstone-sntp`, keep what was told in `clock.toml`, audit and count what is not believed.
+//! Does not: decide what is believed. Contract: a file that cannot be written is told, and the clock goes on; an answer is
+//! waited for at the start for [`START_WAIT`] at most.
+//! Truth: docs/standards/time.md; docs/adr/0030-time-from-the-metadata-server.md.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sealstone_sntp::{
+    ClockState, Follower, Heard, Leap, Policy, Query, Refusal, Sample, TimeKey, parse_key_line,
+};
+use serde::{Deserialize, Serialize};
+use tokio::net::UdpSocket;
+use tokio::task::JoinHandle;
+use tokio::time::timeout_at;
+
+use super::audit_log::AuditLog;
+use super::{Shutdown, now_ms, random};
+use crate::config::read_bounded;
+use crate::failure::{Failure, Outcome};
+use crate::metrics::Page;
+use crate::secret_file;
+
+/// What is kept of a clock, in the daemon's folder.
+pub(crate) const CLOCK_FILE: &str = "clock.toml";
+/// How often it is written.
+const SAVE_EVERY: Duration = Duration::from_secs(10);
+/// An answer is waited for so long.
+const ANSWER_WAIT: Duration = Duration::from_millis(1_500);
+/// At the start, the first one is waited for so long in all.
+pub(crate) const START_WAIT: Duration = Duration::from_secs(3);
+/// Datagrams that are no answer are looked at up to so many for each question.
+const STRANGERS_MAX: usize = 64;
+/// The same reason is audited again after this, with how often it was found meanwhile.
+const AUDIT_EVERY: Duration = Duration::from_secs(60);
+/// What a clock was ahead of the machine's is taken up again at a start up to here; milliseconds. More than that only if
+/// the machine's clock alone would be before what was told.
+const AHEAD_KEPT_MS: i64 = 60_000;
+/// A clock further behind what was told than this is wrong, milliseconds.
+pub(crate) const BEHIND_MAX_MS: u64 = 60_000;
+/// No clock gets here: 48 bits of milliseconds.
+const TIME_MAX_MS: u64 = (1 << 48) - 1;
+/// A clock that follows nobody is off by so much as far as it knows, milliseconds.
+const OWN_ERROR_MS: u64 = 10;
+/// The stratum of a clock that follows nobody.
+const OWN_STRATUM: u8 = 10;
+/// What a good clock drifts, millionths.
+const DRIFT_PPM: u64 = 15;
+/// A clock that followed another one is never told as worse than this, milliseconds.
+const DISPERSION_MAX_MS: u64 = 1_000;
+/// Strata end here.
+const STRATUM_MAX: u8 = 15;
+
+/// What is kept of a clock.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    /// The latest time told, milliseconds since 1970.
+    told_ms: u64,
+    /// How far ahead of the machine's clock that was.
+    ahead_ms: i64,
+}
+
+impl Kept {
+    fn read(path: &Path) -> Outcome<Self> {
+        if !path.exists() {
+            return Ok(Self::default());
+        }
+        let wrong = |what: String| {
+            Failure::operation(what)
+                .at(path.display())
+                .hint("without this file the clock starts from this machine's; take it away if that is right")
+        };
+        let kept: Self =
+            toml::from_str(&read_bounded(path)?).map_err(|error| wrong(error.message().to_owned()))?;
+        if kept.told_ms > TIME_MAX_MS || kept.ahead_ms.unsigned_abs() > TIME_MAX_MS {
+            return Err(wrong("a time that no clock tells".to_owned()));
+        }
+        Ok(kept)
+    }
+
+    /// How far ahead of the machine's clock to begin.
+    const fn ahead_at(&self, machine_ms: u64) -> i64 {
+        let small = self.ahead_ms.unsigned_abs() <= AHEAD_KEPT_MS.unsigned_abs();
+        if small || machine_ms < self.told_ms { self.ahead_ms } else { 0 }
+    }
+}
+
+/// A clock that follows another one.
+pub(crate) struct FollowedClock {
+    follower: Mutex<Follower>,
+    began: Instant,
+    file: PathBuf,
+    /// Somebody goes by it: what it tells cannot be taken back.
+    told: AtomicBool,
+}
+
+impl FollowedClock {
+    /// The clock of a daemon with this folder.
+    pub(crate) fn open(folder: &Path, policy: Policy) -> Outcome<Arc<Self>> {
+        let file = folder.join(CLOCK_FILE);
+        let kept = Kept::read(&file)?;
+        let machine_ms = now_ms();
+        let follower = Follower::new(policy, machine_ms, 0, kept.ahead_at(machine_ms), kept.told_ms);
+        let (follower, began) = (Mutex::new(follower), Instant::now());
+        Ok(Arc::new(Self { follower, began, file, told: AtomicBool::new(false) }))
+    }
+
+    fn stopwatch_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The time, milliseconds since 1970. One that would stand still for longer than anybody should wait goes on instead,
+    /// and whoever has a memory of his own finds it too far behind.
+    pub(crate) fn now_ms(&self) -> u64 {
+        let mut follower = self.follower.lock();
+        let stopwatch_ms = self.stopwatch_ms();
+        if !self.told.load(Ordering::Relaxed) || follower.behind_ms(stopwatch_ms) > BEHIND_MAX_MS {
+            return follower.untold_ms(stopwatch_ms);
+        }
+        follower.tell(stopwatch_ms)
+    }
+
+    /// From here on it never goes back.
+    pub(crate) fn begin(&self) {
+        self.told.store(true, Ordering::Relaxed);
+    }
+
+    /// How far it is behind what was told before the start, milliseconds.
+    pub(crate) fn behind_ms(&self) -> u64 {
+        self.follower.lock().behind_ms(self.stopwatch_ms())
+    }
+
+    /// Where what is kept of it lies.
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The last sample that was believed, and how far the other clock is ahead by it.
+    fn latest(&self) -> Option<(Sample, i64)> {
+        self.follower.lock().latest(self.stopwatch_ms())
+    }
+
+    /// Makes what was told durable. A clock that is not believed itself is not kept.
+    fn save(&self) -> Outcome {
+        if !self.told.load(Ordering::Relaxed) || self.behind_ms() > BEHIND_MAX_MS {
+            return Ok(());
+        }
+        let told_ms = self.now_ms();
+        // Of the clock that goes on: the one that is told may stand still.
+        let running_ms = self.follower.lock().untold_ms(self.stopwatch_ms());
+        let ahead = i128::from(running_ms) - i128::from(now_ms());
+        let kept = Kept { told_ms, ahead_ms: i64::try_from(ahead).unwrap_or(0) };
+        let text = toml::to_string(&kept).expect("two numbers serialise");
+        let text = format!("# The latest time that this daemon told: it never tells an earlier one.\n{text}");
+        secret_file::write(&self.file, text.as_bytes())
+    }
+}
+
+impl sealstone_initiator::Environment for FollowedClock {
+    fn now_ms(&self) -> u64 {
+        Self::now_ms(self)
+    }
+
+    fn fill_random(&self, into: &mut [u8]) {
+        sealstone_initiator::SystemEnvironment.fill_random(into);
+    }
+}
+
+impl sealstone_device::Environment for FollowedClock {
+    fn now_ms(&self) -> u64 {
+        Self::now_ms(self)
+    }
+
+    fn fill_random(&self, into: &mut [u8]) {
+        getrandom::fill(into).expect("the system gives random bytes");
+    }
+}
+
+/// What a server says of its clock to those who follow it: of one that follows another one, or of this machine's.
+pub(crate) fn state(clock: Option<&FollowedClock>) -> ClockState {
+    let latest = clock.and_then(FollowedClock::latest);
+    let Some((sample, _)) = latest else {
+        return ClockState {
+            leap: Leap::None,
+            stratum: OWN_STRATUM,
+            reference_id: *b"LOCL",
+            root_delay_ms: 0,
+            root_dispersion_ms: OWN_ERROR_MS,
+            reference_ms: clock.map_or_else(now_ms, FollowedClock::now_ms),
+        };
+    };
+    let age_ms = clock.map_or(0, |clock| clock.stopwatch_ms().saturating_sub(sample.at_ms));
+    ClockState {
+        leap: Leap::None,
+        stratum: sample.stratum.saturating_add(1).min(STRATUM_MAX),
+        // Of an IPv6 server it would be a hash; it only serves to find loops, of which there are none here.
+        reference_id: *b"SNTP",
+        root_delay_ms: sample.delay_ms,
+        // With what a good clock drifts meanwhile (RFC 5905, PHI). Capped, because who follows us wants our time, however
+        // long our own server was away.
+        root_dispersion_ms: (sample.error_ms + age_ms * DRIFT_PPM / 1_000_000).min(DISPERSION_MAX_MS),
+        reference_ms: clock.map_or(0, FollowedClock::now_ms).saturating_sub(age_ms),
+    }
+}
+
+/// The key that answers must be under, as it is now.
+pub(crate) type KeyNow = Arc<dyn Fn() -> Option<TimeKey> + Send + Sync>;
+
+/// Whether answers are signed.
+#[derive(Clone)]
+pub(crate) enum Proof {
+    /// Under this key.
+    Key(KeyNow),
+    /// They are not.
+    None,
+}
+
+/// Findings of one name.
+struct Found {
+    /// In all.
+    count: u64,
+    /// Since the last record of it, and when that was.
+    open: u64,
+    recorded: Option<Instant>,
+}
+
+/// Asks a server for the time, and has a clock follow it.
+pub(crate) struct Following {
+    server: String,
+    proof: Proof,
+    clock: Arc<FollowedClock>,
+    audit: Arc<AuditLog>,
+    found: Mutex<BTreeMap<&'static str, Found>>,
+}
+
+/// How a question ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It was believed.
+    Followed,
+    /// The server asks to be asked less often.
+    Kissed,
+    /// Nobody can answer as things are: there is no key, or the server does not know it.
+    NoKey,
+    /// No answer that is believed.
+    Missed,
+}
+
+impl Following {
+    pub(crate) fn new(
+        server: &str,
+        proof: Proof,
+        clock: Arc<FollowedClock>,
+        audit: Arc<AuditLog>,
+    ) -> Arc<Self> {
+        let server = server.to_owned();
+        Arc::new(Self { server, proof, clock, audit, found: Mutex::default() })
+    }
+
+    /// Whom it follows.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Asks until there was an answer that is believed, for [`START_WAIT`] at most.
+    pub(crate) async fn first(&self) {
+        let until = Instant::now() + START_WAIT;
+        while Instant::now() < until {
+            match self.ask().await {
+                End::Followed => return,
+                // Waiting does not help: a device that nobody added yet has no key that the server knows.
+                End::NoKey => break,
+                End::Kissed | End::Missed => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+        tracing::warn!(server = %self.server, "no time from the server yet; this machine's clock is believed until then");
+    }
+
+    /// Asks for as long as the daemon runs.
+    pub(crate) fn start(self: &Arc<Self>, shutdown: &Shutdown) -> JoinHandle<()> {
+        let (this, until) = (Arc::clone(self), shutdown.wait());
+        tokio::spawn(async move {
+            tokio::pin!(until);
+            let mut next = Instant::now() + this.pause();
+            let mut saved = Instant::now();
+            this.save().await;
+            loop {
+                let wake = next.min(saved + SAVE_EVERY);
+                tokio::select! {
+                    biased;
+                    () = &mut until => break,
+                    () = tokio::time::sleep_until(wake.into()) => {}
+                }
+                if saved.elapsed() >= SAVE_EVERY {
+                    this.save().await;
+                    saved = Instant::now();
+                }
+                if Instant::now() >= next {
+                    tokio::select! {
+                        biased;
+                        () = &mut until => break,
+                        _ = this.ask() => {}
+                    }
+                    next = Instant::now() + this.pause();
+                }
+            }
+            this.save().await;
+        })
+    }
+
+    /// Until the next question; a sixteenth more or less, so that many devices do not ask at the same moment.
+    fn pause(&self) -> Duration {
+        let pause = self.clock.follower.lock().pause_ms();
+        let [chance] = random::<1>();
+        Duration::from_millis(pause - pause / 16 + pause * u64::from(chance) / 2048)
+    }
+
+    async fn save(&self) {
+        let clock = Arc::clone(&self.clock);
+        match tokio::task::spawn_blocking(move || clock.save()).await {
+            Ok(Err(error)) => tracing::warn!(%error, "what the clock told could not be kept"),
+            Ok(Ok(())) | Err(_) => {}
+        }
+    }
+
+    async fn ask(&self) -> End {
+        let end = match self.exchange().await {
+            Ok(end) => end,
+            Err(error) => {
+                tracing::debug!(server = %self.server, %error, "the time server cannot be asked");
+                self.note("unreachable");
+                End::Missed
+            }
+        };
+        let mut follower = self.clock.follower.lock();
+        match end {
+            End::Followed => {}
+            End::Kissed => follower.kissed(),
+            End::NoKey | End::Missed => follower.missed(),
+        }
+        end
+    }
+
+    async fn exchange(&self) -> std::io::Result<End> {
+        let key = match &self.proof {
+            Proof::None => None,
+            Proof::Key(key) => match key() {
+                Some(key) => Some(key),
+                None => return Ok(End::NoKey),
+            },
+        };
+        let nowhere = || std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
+        let server = tokio::net::lookup_host(&self.server).await?.next().ok_or_else(nowhere)?;
+        let any: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
+        // A port of its own for each question: one thing more that a stranger has to guess.
+        let socket = UdpSocket::bind(any).await?;
+        socket.connect(server).await?;
+        let query = Query::new(u64::from_be_bytes(random()), key, self.clock.stopwatch_ms());
+        socket.send(query.bytes()).await?;
+        let until = tokio::time::Instant::now() + ANSWER_WAIT;
+        let mut datagram = [0; 128];
+        for _ in 0..STRANGERS_MAX {
+            let Ok(came) = timeout_at(until, socket.recv(&mut datagram)).await else {
+                self.note("silent");
+                return Ok(End::Missed);
+            };
+            let length = came?;
+            let received_ms = self.clock.stopwatch_ms();
+            match query.read(&datagram[..length], received_ms, now_ms()) {
+                Ok(sample) => return Ok(self.take(sample)),
+                Err(refusal) => {
+                    self.refused(refusal);
+                    match refusal {
+                        Refusal::Kiss(_) => return Ok(End::Kissed),
+                        Refusal::Unsynchronised | Refusal::Slow(_) | Refusal::Distant(_) => {
+                            return Ok(End::Missed);
+                        }
+                        // Anybody can send this one; the true answer may still come.
+                        Refusal::UnknownKey if !self.is_quick() => {}
+                        Refusal::UnknownKey => return Ok(End::NoKey),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(End::Missed)
+    }
+
+    /// Was there no answer yet? Then a device that is not added does not wait for one.
+    fn is_quick(&self) -> bool {
+        !self.clock.follower.lock().is_set()
+    }
+
+    fn take(&self, sample: Sample) -> End {
+        let heard = {
+            let mut follower = self.clock.follower.lock();
+            follower.take(sample, self.clock.stopwatch_ms(), now_ms())
+        };
+        match heard {
+            Ok(heard) => {
+                let name = match heard {
+                    Heard::Set { .. } => "set",
+                    Heard::Steered { .. } => "steered",
+                    Heard::Kept => "kept",
+                };
+                self.note(name);
+                if let Heard::Set { by_ms } = heard {
+                    tracing::info!(server = %self.server, by_ms, error_ms = sample.error_ms, "the clock is set");
+                    let at = (self.clock.now_ms(), self.server.as_str());
+                    self.audit.time(at, "done", None, Some(by_ms), 1);
+                }
+                End::Followed
+            }
+            Err(lie) => {
+                self.suspect(lie.name(), Some(lie.by_ms()), &lie);
+                End::Missed
+            }
+        }
+    }
+
+    fn refused(&self, refusal: Refusal) {
+        match refusal.is_suspect() {
+            true => self.suspect(refusal.name(), None, &refusal),
+            false => {
+                tracing::debug!(server = %self.server, %refusal, "no time from the server");
+                self.note(refusal.name());
+            }
+        }
+    }
+
+    /// Counts a finding.
+    fn note(&self, name: &'static str) -> u64 {
+        let mut found = self.found.lock();
+        let found = found.entry(name).or_insert(Found { count: 0, open: 0, recorded: None });
+        found.count += 1;
+        found.open += 1;
+        if found.recorded.is_some_and(|at| at.elapsed() < AUDIT_EVERY) {
+            return 0;
+        }
+        found.recorded = Some(Instant::now());
+        std::mem::take(&mut found.open)
+    }
+
+    /// Somebody lies, or is out of order: that is for the audit log.
+    fn suspect(&self, name: &'static str, ahead_ms: Option<i64>, why: &dyn std::fmt::Display) {
+        let count = self.note(name);
+        if count > 0 {
+            tracing::warn!(server = %self.server, count, "the time is not believed: {why}");
+            let at = (self.clock.now_ms(), self.server.as_str());
+            self.audit.time(at, "refused", Some(name), ahead_ms, count);
+        }
+    }
+
+    /// Adds its families to the page of this daemon.
+    pub(crate) fn observe(&self, daemon: &str, page: &mut Page) {
+        let label = daemon.replace(['\\', '"', '\n'], "_");
+        let found = self.found.lock();
+        let mut text = String::from(
+            "# HELP sealstone_time_answers_total What became of questions for the time.\n\
+             # TYPE sealstone_time_answers_total counter\n",
+        );
+        for (name, found) in found.iter() {
+            text.push_str(&format!(
+                "sealstone_time_answers_total{{daemon=\"{label}\",result=\"{name}\"}} {}\n",
+                found.count
+            ));
+        }
+        drop(found);
+        let latest = self.clock.latest();
+        let mut gauge = |name: &str, help: &str, value: Option<i64>| {
+            let name = format!("sealstone_time_{name}");
+            text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n"));
+            if let Some(value) = value {
+                text.push_str(&format!("{name}{{daemon=\"{label}\"}} {value}\n"));
+            }
+        };
+        gauge(
+            "followed",
+            "Whether there is an answer that the clock follows.",
+            Some(latest.is_some().into()),
+        );
+        let ahead = latest.map(|(_, ahead_ms)| ahead_ms);
+        gauge("server_ahead_ms", "How far the server's clock is ahead, milliseconds.", ahead);
+        let error = latest.map(|(sample, _)| i64::try_from(sample.error_ms).unwrap_or(i64::MAX));
+        gauge("error_ms", "How far off that may be, milliseconds.", error);
+        page.raw(&text);
+    }
+}
+
+/// The one key in a private file.
+pub(crate) fn key_file(path: &Path) -> Outcome<TimeKey> {
+    let at = |failure: Failure| failure.at(path.display());
+    let text = secret_file::read(path)?;
+    let mut keys = Vec::new();
+    for line in text.lines() {
+        // The error does not quote the line: it may hold the key.
+        keys.extend(parse_key_line(line).map_err(|error| at(Failure::usage(error)))?);
+    }
+    match <[TimeKey; 1]>::try_from(keys) {
+        Ok([key]) => Ok(key),
+        Err(keys) => Err(at(Failure::usage(format!("{} keys: want one", keys.len())))
+            .hint("one line: NUMBER AES128 HEX:32 hexadecimal digits, as in chrony's key file")),
+    }
+}
+
+/// Does this name mean this machine, and nothing else?
+pub(crate) async fn is_here(server: &str) -> bool {
+    let Ok(addresses) = tokio::net::lookup_host(server).await else { return false };
+    let mut any = false;
+    let all = addresses.into_iter().all(|address| {
+        any = true;
+        address.ip().to_canonical().is_loopback()
+    });
+    any && all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_back_and_nonsense_is_refused() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let clock = FollowedClock::open(folder.path(), Policy::SIGNED).expect("a new clock");
+        clock.save().expect("nothing to save");
+        assert!(!clock.file().exists(), "nobody was told anything");
+        clock.begin();
+        let told = clock.now_ms();
+        clock.save().expect("saved");
+        let kept = Kept::read(clock.file()).expect("read");
+        assert!(kept.told_ms >= told && kept.ahead_ms.abs() < 60_000, "{kept:?}");
+        for nonsense in
+            ["told_ms = -1\nahead_ms = 0", "told_ms = 1", "told_ms = 281474976710656\nahead_ms = 0", "x"]
+        {
+            std::fs::write(clock.file(), nonsense).expect("written");
+            let failure = FollowedClock::open(folder.path(), Policy::SIGNED).err().expect("refused");
+            assert!(failure.message.contains(CLOCK_FILE), "{failure}");
+        }
+        std::fs::write(clock.file(), "told_ms = 281474976710655\nahead_ms = -5").expect("written");
+        assert!(
+            FollowedClock::open(folder.path(), Policy::SIGNED).expect("the limit").behind_ms()
+                > BEHIND_MAX_MS
+        );
+    }
+
+    #[test]
+    fn a_clock_that_was_far_ahead_of_the_machines_is_taken_up_only_if_the_machine_must_be_wrong() {
+        let hour = 3_600_000;
+        let kept = Kept { told_ms: 1_000_000_000_000, ahead_ms: hour };
+        assert_eq!(kept.ahead_at(kept.told_ms - 1), hour, "the machine is behind what was told");
+        assert_eq!(kept.ahead_at(kept.told_ms), 0, "somebody put it right");
+        for small in [-60_000, 60_000] {
+            assert_eq!(Kept { ahead_ms: small, ..kept }.ahead_at(kept.told_ms + 1), small);
+        }
+        assert_eq!(Kept { ahead_ms: -60_001, ..kept }.ahead_at(kept.told_ms + 1), 0);
+    }
+
+    #[test]
+    fn a_key_file_holds_one_key_and_its_errors_do_not_show_it() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("ntp.key");
+        let secret = "00112233445566778899aabbccddeeff";
+        let write = |text: &str| secret_file::write(&path, text.as_bytes()).expect("written");
+        write(&format!("# upstream\n7 AES128 HEX:{secret}\n"));
+        assert_eq!(key_file(&path).expect("a key").id(), 7);
+        for (text, says) in [
+            (format!("7 AES128 {secret}\n8 AES128 {secret}\n"), "2 keys"),
+            ("# none\n".to_owned(), "0 keys"),
+            (format!("7 SHA1 {secret}\n"), "AES128"),
+            (format!("7 AES128 {secret}0\n"), "32 hexadecimal digits"),
+        ] {
+            write(&text);
+            let failure = key_file(&path).expect_err("refused").to_string();
+            assert!(failure.contains(says) && !failure.contains(secret), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_follows_nobody_says_so() {
+        let state = state(None);
+        assert_eq!((state.stratum, state.reference_id), (OWN_STRATUM, *b"LOCL"));
+    }
+}

@@ -1,0 +1,445 @@
+//! A day of clocks: devices with skewed and drifting ones follow a metadata server, and somebody is on the way.
+//!
+//! The real ends of `sealstone-sntp`, a simulated network, machines that lose power. The attacker holds packets back, loses,
+//! changes, replays and forges them; the metadata server's own clock is set wrong for a while; keys change. What must hold:
+//!
+//! - No clock goes back, and none that starts again tells less than was kept of it.
+//! - Nothing that the attacker made or held back for more than a second is believed.
+//! - A server whose clock is an hour off is not followed by a clock that followed it before, and never backwards.
+//! - Whatever the attacker holds back, a clock that hears its server is within half a second of it and what clocks drift
+//!   meanwhile; without him within 60 ms.
+
+use sealstone_sntp::{
+    ClockState, Follower, HEADER_LEN, Leap, Lie, Policy, Query, Responder, Sample, Source, Stamp, TimeKey,
+};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::chance::Chance;
+use crate::clock::START_MS;
+
+/// How long a day is, and since when there is no attacker, milliseconds.
+const DAY_MS: u64 = 24 * 3600 * 1000;
+const CALM_MS: u64 = 21 * 3600 * 1000;
+/// Clocks drift by so many millionths.
+const DRIFT_PPM: i64 = 150;
+/// Clocks are off by so much at first, milliseconds.
+const SKEW_MS: u64 = 40_000;
+/// How far off the server's clock is while it is wrong.
+const HOUR_MS: i64 = 3_600_000;
+/// What is told is kept so often.
+const SAVE_MS: u64 = 10_000;
+/// A clock that heard its server so lately is near it.
+const HEARD_MS: u64 = 300_000;
+/// How near, with the attacker and without.
+const NEAR_MS: u64 = 600;
+const NEAR_CALM_MS: u64 = 60;
+/// After it was set it may have to stand still for a while.
+const SETTLE_MS: u64 = 120_000;
+
+/// A machine's clock.
+#[derive(Clone, Copy)]
+struct Machine {
+    skew_ms: i64,
+    drift_ppm: i64,
+}
+
+impl Machine {
+    fn draw(chance: &Chance, skew_ms: u64, drift_ppm: i64) -> Self {
+        let either = |chance: &Chance, most: u64| {
+            chance.range(0..=2 * most).cast_signed().saturating_sub(most.cast_signed())
+        };
+        Self { skew_ms: either(chance, skew_ms), drift_ppm: either(chance, drift_ppm.unsigned_abs()) }
+    }
+
+    /// What its oscillator makes of the time.
+    const fn passed_ms(&self, true_ms: u64) -> u64 {
+        true_ms.saturating_add_signed(true_ms.cast_signed() / 1000 * self.drift_ppm / 1000)
+    }
+
+    const fn wall_ms(&self, true_ms: u64) -> u64 {
+        (START_MS + self.passed_ms(true_ms)).saturating_add_signed(self.skew_ms)
+    }
+}
+
+/// The server: its clock, how wrong that is, and the keys that it has.
+struct Server {
+    machine: Machine,
+    wrong_ms: i64,
+    responder: Responder,
+    keys: Vec<TimeKey>,
+}
+
+impl Server {
+    fn now_ms(&self, true_ms: u64) -> u64 {
+        self.machine.wall_ms(true_ms).saturating_add_signed(self.wrong_ms)
+    }
+
+    fn answer(&mut self, datagram: &[u8], from: Source, true_ms: u64) -> Option<Vec<u8>> {
+        let now_ms = self.now_ms(true_ms);
+        let state = ClockState {
+            leap: Leap::None,
+            stratum: 10,
+            reference_id: *b"LOCL",
+            root_delay_ms: 0,
+            root_dispersion_ms: 10,
+            reference_ms: now_ms,
+        };
+        let keys = &self.keys;
+        let find = |id| keys.iter().find(|key| key.id() == id).cloned();
+        let answer = self.responder.answer(datagram, from, true_ms, (now_ms, now_ms), &state, find);
+        answer.reply.map(|reply| reply.bytes().to_vec())
+    }
+}
+
+struct Device {
+    place: usize,
+    machine: Machine,
+    key: TimeKey,
+    booted_ms: u64,
+    clock: Follower,
+    /// Somebody goes by it.
+    told: bool,
+    last_ms: u64,
+    kept: (u64, i64),
+    saved_ms: u64,
+    next_ms: u64,
+    set_ms: Option<u64>,
+    heard_ms: u64,
+    /// Answers that the attacker saw.
+    seen: Vec<Vec<u8>>,
+}
+
+impl Device {
+    fn stopwatch_ms(&self, true_ms: u64) -> u64 {
+        self.machine.passed_ms(true_ms) - self.machine.passed_ms(self.booted_ms)
+    }
+
+    fn boot(&mut self, true_ms: u64) {
+        let (told_ms, ahead_ms) = self.kept;
+        self.booted_ms = true_ms;
+        self.clock = Follower::new(Policy::SIGNED, self.machine.wall_ms(true_ms), 0, ahead_ms, told_ms);
+        self.told = false;
+        self.last_ms = told_ms;
+        self.next_ms = true_ms;
+        self.set_ms = None;
+    }
+
+    fn save(&mut self, true_ms: u64) {
+        let stopwatch_ms = self.stopwatch_ms(true_ms);
+        let told_ms = self.clock.tell(stopwatch_ms);
+        let running_ms = self.clock.untold_ms(stopwatch_ms);
+        let ahead_ms = running_ms.cast_signed() - self.machine.wall_ms(true_ms).cast_signed();
+        self.kept = (told_ms, ahead_ms);
+        self.saved_ms = true_ms;
+    }
+}
+
+/// How a day went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Day {
+    /// Answers that were believed.
+    pub believed: u64,
+    /// Datagrams that were none, by name.
+    pub refused: std::collections::BTreeMap<&'static str, u64>,
+    /// Answers of a server whose clock was wrong that were not believed.
+    pub lies: u64,
+    /// Starts.
+    pub starts: u64,
+    /// Broken promises.
+    pub violations: Vec<String>,
+}
+
+/// A datagram on its way back, and whether the attacker had anything to do with it.
+struct Arrival {
+    bytes: Vec<u8>,
+    at_ms: u64,
+    forged: bool,
+}
+
+struct World {
+    chance: Arc<Chance>,
+    server: Server,
+    devices: Vec<Device>,
+    day: Day,
+}
+
+/// The day of a seed.
+#[must_use]
+pub fn day(seed: u64) -> Day {
+    let chance = Chance::new(seed, "timekeeping");
+    let devices: Vec<Device> = (0..chance.range(1..=4) as usize)
+        .map(|place| Device {
+            place,
+            machine: Machine::draw(&chance, SKEW_MS, DRIFT_PPM),
+            key: new_key(&chance),
+            booted_ms: 0,
+            clock: Follower::new(Policy::SIGNED, 0, 0, 0, 0),
+            told: false,
+            last_ms: 0,
+            kept: (0, 0),
+            saved_ms: 0,
+            next_ms: 0,
+            set_ms: None,
+            heard_ms: 0,
+            seen: Vec::new(),
+        })
+        .collect();
+    let server = Server {
+        machine: Machine::draw(&chance, 0, DRIFT_PPM / 2),
+        wrong_ms: 0,
+        responder: Responder::default(),
+        keys: devices.iter().map(|device| device.key.clone()).collect(),
+    };
+    let mut world = World { chance, server, devices, day: Day::default() };
+    world.live();
+    world.day
+}
+
+fn new_key(chance: &Chance) -> TimeKey {
+    let mut bytes = [0; 32];
+    chance.fill(&mut bytes);
+    TimeKey::derived(&bytes)
+}
+
+impl World {
+    fn live(&mut self) {
+        for at in 0..self.devices.len() {
+            self.devices[at].boot(0);
+            self.day.starts += 1;
+        }
+        let mut event_ms = self.chance.range(600_000..=3_600_000);
+        // Until when the server's clock is wrong, and when it learns of a new key.
+        let (mut wrong_until_ms, mut learns_ms) = (0, u64::MAX);
+        let mut true_ms = 0;
+        while true_ms < DAY_MS {
+            let next = self.devices.iter().map(|device| device.next_ms.min(device.saved_ms + SAVE_MS)).min();
+            true_ms = next.unwrap_or(DAY_MS).max(true_ms + 1);
+            if true_ms >= learns_ms {
+                self.server.keys = self.devices.iter().map(|device| device.key.clone()).collect();
+                learns_ms = u64::MAX;
+            }
+            if true_ms >= wrong_until_ms {
+                self.server.wrong_ms = 0;
+            }
+            if true_ms >= event_ms && true_ms < CALM_MS {
+                event_ms = true_ms + self.chance.range(300_000..=3_600_000);
+                let one = self.chance.range(0..=self.devices.len() as u64 - 1) as usize;
+                match self.chance.range(0..=3) {
+                    // A wrong time ahead is what a new start believes, so there is none meanwhile.
+                    0 if self.server.wrong_ms <= 0 => {
+                        self.devices[one].boot(true_ms);
+                        self.day.starts += 1;
+                    }
+                    1 => {
+                        self.server.wrong_ms = *self.chance.pick(&[-HOUR_MS, HOUR_MS]);
+                        // Only if all of them follow by now: one that was not set yet would believe it.
+                        if self.devices.iter().any(|device| !device.clock.is_set()) {
+                            self.server.wrong_ms = -HOUR_MS;
+                        }
+                        wrong_until_ms = true_ms + self.chance.range(60_000..=1_800_000);
+                        event_ms = wrong_until_ms.max(event_ms);
+                    }
+                    _ => {
+                        self.devices[one].key = new_key(&self.chance);
+                        learns_ms = true_ms + self.chance.range(0..=60_000);
+                    }
+                }
+            }
+            for at in 0..self.devices.len() {
+                self.turn(at, true_ms);
+            }
+        }
+    }
+
+    fn turn(&mut self, at: usize, true_ms: u64) {
+        if self.devices[at].next_ms <= true_ms {
+            self.ask(at, true_ms);
+            let device = &mut self.devices[at];
+            // Whatever came of the first question, the device serves from now on.
+            device.told = true;
+            device.next_ms = true_ms + device.clock.pause_ms();
+        }
+        let device = &mut self.devices[at];
+        if device.told {
+            let now_ms = device.clock.tell(device.stopwatch_ms(true_ms));
+            if now_ms < device.last_ms {
+                let (place, last) = (device.place, device.last_ms);
+                self.day.violations.push(format!("{true_ms}: osd{place} told {now_ms} after {last}"));
+            }
+            device.last_ms = now_ms;
+            if device.saved_ms + SAVE_MS <= true_ms {
+                device.save(true_ms);
+            }
+        } else {
+            device.saved_ms = true_ms;
+        }
+        self.check_distance(at, true_ms);
+    }
+
+    fn check_distance(&mut self, at: usize, true_ms: u64) {
+        let device = &mut self.devices[at];
+        let settled = device.set_ms.is_some_and(|set| true_ms > set + SETTLE_MS);
+        if self.server.wrong_ms != 0 || !settled || true_ms > device.heard_ms + HEARD_MS {
+            return;
+        }
+        let server_ms = self.server.now_ms(true_ms);
+        let now_ms = device.clock.tell(device.stopwatch_ms(true_ms));
+        // The last of what was held back is forgotten after some answers.
+        let near_ms = if true_ms > CALM_MS + 3_600_000 { NEAR_CALM_MS } else { NEAR_MS };
+        if now_ms.abs_diff(server_ms) > near_ms {
+            let off = i128::from(now_ms) - i128::from(server_ms);
+            self.day.violations.push(format!("{true_ms}: osd{} is {off} ms off", device.place));
+        }
+    }
+
+    fn ask(&mut self, at: usize, true_ms: u64) {
+        let mut nonce = [0; 8];
+        self.chance.fill(&mut nonce);
+        let device = &self.devices[at];
+        let query =
+            Query::new(u64::from_be_bytes(nonce), Some(device.key.clone()), device.stopwatch_ms(true_ms));
+        let arrivals = self.on_the_way(at, &query, true_ms);
+        for arrival in arrivals {
+            let device = &mut self.devices[at];
+            let stopwatch_ms = device.stopwatch_ms(arrival.at_ms);
+            match query.read(&arrival.bytes, stopwatch_ms, START_MS) {
+                Ok(sample) => {
+                    if arrival.forged {
+                        self.day.violations.push(format!("{true_ms}: a forged answer counts: {sample:?}"));
+                    }
+                    if arrival.at_ms > true_ms + 1_001 {
+                        self.day
+                            .violations
+                            .push(format!("{true_ms}: an answer after {} counts", arrival.at_ms));
+                    }
+                    self.take(at, sample, arrival.at_ms);
+                    return;
+                }
+                Err(refusal) => *self.day.refused.entry(refusal.name()).or_default() += 1,
+            }
+        }
+        self.devices[at].clock.missed();
+    }
+
+    fn take(&mut self, at: usize, sample: Sample, true_ms: u64) {
+        let wrong = self.server.wrong_ms != 0;
+        let device = &mut self.devices[at];
+        let stopwatch_ms = device.stopwatch_ms(true_ms);
+        let was_set = device.clock.is_set();
+        match device.clock.take(sample, stopwatch_ms, device.machine.wall_ms(true_ms)) {
+            Ok(_) => {
+                self.day.believed += 1;
+                device.heard_ms = true_ms;
+                device.set_ms.get_or_insert(true_ms);
+                // At the very first start nothing was told yet that a time could be before.
+                if wrong && (was_set || device.kept.0 > 0) {
+                    self.day.violations.push(format!("{true_ms}: osd{} believes a wrong hour", device.place));
+                }
+            }
+            Err(Lie::TooFar { .. } | Lie::Past { .. }) if wrong => {
+                self.day.lies += 1;
+                device.clock.missed();
+            }
+            Err(lie) => {
+                self.day
+                    .violations
+                    .push(format!("{true_ms}: osd{} does not believe the truth: {lie}", device.place));
+            }
+        }
+    }
+
+    /// What comes back for a question, in order.
+    fn on_the_way(&mut self, at: usize, query: &Query, true_ms: u64) -> Vec<Arrival> {
+        let chance = self.chance.clone();
+        let hostile = true_ms < CALM_MS && chance.percent(40);
+        let delay = |held: bool| if held { chance.range(0..=1_200) } else { chance.range(0..=5) };
+        let (there_ms, back_ms) =
+            (delay(hostile && chance.percent(30)), delay(hostile && chance.percent(30)));
+        let mut request = query.bytes().to_vec();
+        let mut forged = false;
+        if hostile && chance.percent(10) {
+            return Vec::new();
+        }
+        if hostile && chance.percent(15) {
+            flip(&chance, &mut request);
+            forged = true;
+        }
+        let from = Source::from(IpAddr::from([10, 0, 0, at as u8]));
+        let Some(mut reply) = self.server.answer(&request, from, true_ms + there_ms) else {
+            return Vec::new();
+        };
+        let device = &mut self.devices[at];
+        let mut arrivals = Vec::new();
+        let at_ms = true_ms + there_ms + back_ms;
+        if hostile {
+            let mut lie = |bytes: Vec<u8>| arrivals.push(Arrival { bytes, at_ms, forged: true });
+            match chance.range(0..=4) {
+                0 if !device.seen.is_empty() => lie(chance.pick(&device.seen).clone()),
+                1 => lie(query.bytes().to_vec()),
+                // The best that one can do who sees the question: all but the MAC.
+                2 => {
+                    let mut bytes = reply.clone();
+                    let wrong = Stamp::of_ms(START_MS + chance.range(0..=DAY_MS));
+                    bytes[32..40].copy_from_slice(&wrong.0.to_be_bytes());
+                    bytes[40..48].copy_from_slice(&wrong.0.to_be_bytes());
+                    lie(bytes.clone());
+                    lie(bytes[..HEADER_LEN].to_vec());
+                }
+                3 => lie([&reply[..HEADER_LEN], &[0; 4]].concat()),
+                _ => {}
+            }
+            device.seen.push(reply.clone());
+            if device.seen.len() > 8 {
+                device.seen.remove(0);
+            }
+            if chance.percent(15) {
+                flip(&chance, &mut reply);
+                forged = true;
+            }
+        }
+        arrivals.push(Arrival { bytes: reply, at_ms, forged });
+        arrivals
+    }
+}
+
+fn flip(chance: &Chance, bytes: &mut [u8]) {
+    if let Some(last) = bytes.len().checked_sub(1) {
+        bytes[chance.range(0..=last as u64) as usize] ^= 1 << chance.range(0..=7);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Days by default; `SEALSTONE_SEEDS` says another number.
+    const DAYS: u64 = 60;
+
+    #[test]
+    fn clocks_follow_through_drift_lies_and_restarts() {
+        let days = std::env::var("SEALSTONE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(DAYS);
+        let mut all = Day::default();
+        for seed in 0..days {
+            let day = day(seed);
+            assert!(day.violations.is_empty(), "seed {seed}: {:#?}", day.violations);
+            assert!(day.believed > 500, "seed {seed}: {day:?}");
+            all.lies += day.lies;
+            all.starts += day.starts;
+            for (name, count) in day.refused {
+                *all.refused.entry(name).or_default() += count;
+            }
+        }
+        // What should have been tried was tried.
+        assert!(all.lies > 0 && all.starts > days, "{all:?}");
+        for name in ["wrong_mac", "unsigned", "not_ours", "reflected", "slow", "unknown_key", "malformed"] {
+            assert!(all.refused.contains_key(name), "{name}: {all:?}");
+        }
+    }
+
+    #[test]
+    fn one_seed_is_one_day() {
+        assert_eq!(day(3), day(3));
+        assert_ne!(day(3), day(4));
+    }
+}

@@ -1,0 +1,435 @@
+//! Devices follow the metadata server's clock, and it an NTP server's, through the real binary: who lies is not believed,
+//! and is found in figures and in the audit log.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use sealstone_sntp::{
+    ClockState, HEADER_LEN, Leap, NAK_LEN, Packet, Query, Responder, SIGNED_LEN, Stamp, TimeKey,
+};
+use sealstone_tests::{Daemon, Signal, System, command, get, run, run_with_input, text};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Generous, because tests share two cores.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What clocks that agree may differ by here, milliseconds: records are made before they are read.
+const NEAR_MS: u64 = 60_000;
+/// How far ahead of this machine the system's clock is.
+const AHEAD_MS: i64 = 30 * 60 * 1000;
+const DIGITS: &str = "00112233445566778899aabbccddeeff";
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as u64
+}
+
+fn key() -> TimeKey {
+    let secret =
+        [0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff];
+    TimeKey::new(7, secret).expect("a key")
+}
+
+#[track_caller]
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A thread with a UDP port, until it is dropped.
+struct Port {
+    address: String,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Port {
+    fn start(mut each: impl FnMut(&UdpSocket, &[u8], std::net::SocketAddr) + Send + 'static) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
+        let address = socket.local_addr().expect("an address").to_string();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut datagram = [0; 256];
+            while !stopped.load(Ordering::Relaxed) {
+                if let Ok((length, from)) = socket.recv_from(&mut datagram) {
+                    each(&socket, &datagram[..length], from);
+                }
+            }
+        });
+        Self { address, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An NTP server that is so far ahead of this machine.
+fn upstream(ahead_ms: &Arc<AtomicI64>) -> Port {
+    let ahead_ms = Arc::clone(ahead_ms);
+    let mut server = Responder::default();
+    Port::start(move |socket, datagram, from| {
+        let now = now_ms().saturating_add_signed(ahead_ms.load(Ordering::Relaxed));
+        let state = ClockState {
+            leap: Leap::None,
+            stratum: 1,
+            reference_id: *b"GPS\0",
+            root_delay_ms: 0,
+            root_dispersion_ms: 1,
+            reference_ms: now,
+        };
+        let own = |id| (id == 7).then(key);
+        let answer = server.answer(datagram, from.ip().into(), now_ms(), (now, now), &state, own);
+        if let Some(reply) = answer.reply {
+            socket.send_to(reply.bytes(), from).expect("sent");
+        }
+    })
+}
+
+/// The value of a sample whose line holds all of these words; zero if there is none.
+fn sample(daemon: &Daemon, words: &[&str]) -> i64 {
+    let (status, page) = get(daemon.field("metrics"), "/metrics");
+    assert_eq!(status, 200);
+    page.lines()
+        .find(|line| !line.starts_with('#') && words.iter().all(|word| line.contains(word)))
+        .and_then(|line| line.rsplit_once(' ')?.1.parse().ok())
+        .unwrap_or_default()
+}
+
+fn answers(daemon: &Daemon, result: &str) -> i64 {
+    sample(daemon, &["sealstone_time_answers_total", &format!("result=\"{result}\"")])
+}
+
+fn records(path: &std::path::Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("an audit log");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// A system whose metadata server follows a server that is ahead of this machine, with one device that follows it through
+/// somebody in between.
+struct Followed {
+    system: System,
+    device: Daemon,
+    ahead_ms: Arc<AtomicI64>,
+    source: Option<Port>,
+    /// What is done to answers on their way to the device.
+    trick: Arc<AtomicUsize>,
+    _between: Port,
+    /// Holds the key file.
+    _folder: TempDir,
+}
+
+const HONEST: usize = 0;
+const FLIP: usize = 1;
+const STRIP: usize = 2;
+const REPLAY: usize = 3;
+const FORGE: usize = 4;
+
+/// Hands requests on to the server, and answers back with a trick.
+fn between(server: &str, trick: &Arc<AtomicUsize>) -> Port {
+    let (server, trick) = (server.to_owned(), Arc::clone(trick));
+    let mut seen: Option<Vec<u8>> = None;
+    Port::start(move |socket, datagram, from| {
+        let behind = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        behind.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+        behind.send_to(datagram, &server).expect("sent");
+        let mut answer = [0; 256];
+        // A server that is down does not answer.
+        let Ok((length, _)) = behind.recv_from(&mut answer) else { return };
+        let mut bytes = answer[..length].to_vec();
+        match trick.load(Ordering::Relaxed) {
+            FLIP => bytes[45] ^= 0x10,
+            STRIP => bytes.truncate(HEADER_LEN),
+            REPLAY => {
+                let old = seen.get_or_insert_with(|| bytes.clone());
+                std::mem::swap(old, &mut bytes);
+            }
+            // An hour back, to bring to life what has expired.
+            FORGE => {
+                let hour_ago =
+                    Stamp::of_ms(now_ms().saturating_add_signed(AHEAD_MS) - 3_600_000).0.to_be_bytes();
+                bytes[32..40].copy_from_slice(&hour_ago);
+                bytes[40..48].copy_from_slice(&hour_ago);
+            }
+            _ => {}
+        }
+        let _ = socket.send_to(&bytes, from);
+    })
+}
+
+impl Followed {
+    fn start() -> Self {
+        let ahead_ms = Arc::new(AtomicI64::new(AHEAD_MS));
+        let source = upstream(&ahead_ms);
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let key_file = folder.path().join("ntp.key");
+        write_private(&key_file, &format!("7 AES128 HEX:{DIGITS}\n"));
+        // A port that stays the same when the server starts again.
+        let port =
+            UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").to_string();
+        let flags = [
+            "--time-listen",
+            &port,
+            "--time-source",
+            &source.address,
+            "--time-key-file",
+            text(&key_file),
+            "--metrics",
+            "127.0.0.1:0",
+        ];
+        let system = System::start_with_mds(0, "1G", &[], &flags);
+        assert_eq!(system.mds().field("time"), port);
+        let trick = Arc::new(AtomicUsize::new(HONEST));
+        let between = between(&port, &trick);
+        let (data, key) = (system.path("osd"), system.path("osd.key"));
+        let init = ["osd", "init", "--data", text(&data), "--capacity", "1G", "--key-out", text(&key)];
+        run(&init).ok();
+        let device = serve(&data, &between.address);
+        assert_eq!(device.field("time"), between.address);
+        let (url, pin) = (device.field("url").to_owned(), device.field("pin").to_owned());
+        system.run(&["mds", "add-osd", &url, "--key", text(&key), "--pin", &pin]).ok();
+        Self { system, device, ahead_ms, source: Some(source), trick, _between: between, _folder: folder }
+    }
+
+    fn follows(&self) {
+        eventually("the device follows", || sample(&self.device, &["sealstone_time_followed"]) == 1);
+    }
+
+    /// The device's clock, by the last record of its audit log, ahead of this machine's.
+    fn device_ahead_ms(&self) -> i64 {
+        let before = now_ms();
+        let name = format!("/probe-{before}");
+        run_with_input(self.system.command(&["put", "-", &name]), b"probe").ok();
+        let log = self.system.path("osd").join("audit.jsonl");
+        let mut told = 0;
+        eventually("the put is in the log", || {
+            told = records(&log)
+                .iter()
+                .filter(|record| record["action"] != "TIME")
+                .filter_map(|record| record["time_ms"].as_u64())
+                .next_back()
+                .unwrap_or_default();
+            told > 0
+        });
+        told as i64 - before as i64
+    }
+}
+
+fn write_private(path: &std::path::Path, contents: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::write(path, contents).expect("written");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("private");
+}
+
+fn serve(data: &std::path::Path, time: &str) -> Daemon {
+    Daemon::start(command(&[
+        "--json",
+        "osd",
+        "serve",
+        "--data",
+        text(data),
+        "--listen",
+        "127.0.0.1:0",
+        "--metrics",
+        "127.0.0.1:0",
+        "--time",
+        time,
+    ]))
+}
+
+fn near(found: i64, wanted: i64) -> bool {
+    found.abs_diff(wanted) < NEAR_MS
+}
+
+/// The whole system is half an hour ahead of this machine; its clients, whose clocks are this machine's, do not notice.
+#[test]
+fn devices_and_clients_follow_the_metadata_server_and_it_its_source() {
+    let mut followed = Followed::start();
+    followed.follows();
+    let ahead = followed.device_ahead_ms();
+    assert!(near(ahead, AHEAD_MS), "the device is {ahead} ms ahead");
+    let content: Vec<u8> =
+        (0..700_000u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let system = &followed.system;
+    run_with_input(system.command(&["put", "-", "/file"]), &content).ok();
+    assert!(system.run(&["cat", "/file"]).ok().stdout == content);
+    let mds = records(&system.path("mds").join("audit.jsonl"));
+    let last = mds.last().expect("records")["time_ms"].as_u64().expect("a time");
+    assert!(near(last as i64 - now_ms() as i64, AHEAD_MS), "{last}");
+    // Set once, and it is in the log.
+    let set: Vec<&Value> = mds.iter().filter(|record| record["action"] == "TIME").collect();
+    assert!(
+        set.len() == 1
+            && set[0]["verdict"] == "done"
+            && near(set[0]["ahead_ms"].as_i64().unwrap_or(0), AHEAD_MS),
+        "{set:?}"
+    );
+
+    // Killed, and its source is gone: it does not fall back to this machine's clock, which is before what it told.
+    eventually("what was told is kept", || system.path("mds").join("clock.toml").exists());
+    followed.system.end_mds(Signal::Kill);
+    followed.source = None;
+    followed.system.start_mds();
+    let ahead = followed.device_ahead_ms();
+    assert!(near(ahead, AHEAD_MS), "the device is {ahead} ms ahead");
+    let mds = records(&followed.system.path("mds").join("audit.jsonl"));
+    let last = mds.last().expect("records")["time_ms"].as_u64().expect("a time");
+    assert!(near(last as i64 - now_ms() as i64, AHEAD_MS), "{last}");
+
+    // So it is with the device.
+    let data = followed.system.path("osd");
+    eventually("what was told is kept", || data.join("clock.toml").exists());
+    let address = followed.device.field("address").to_owned();
+    let time = followed.device.field("time").to_owned();
+    followed.device.end(Signal::Kill);
+    followed.device = Daemon::start(command(&[
+        "--json",
+        "osd",
+        "serve",
+        "--data",
+        text(&data),
+        "--listen",
+        &address,
+        "--metrics",
+        "127.0.0.1:0",
+        "--time",
+        &time,
+    ]));
+    followed.follows();
+    assert!(near(followed.device_ahead_ms(), AHEAD_MS));
+}
+
+/// Whoever is between a device and its metadata server changes, strips, replays and forges: none of it is believed, all of
+/// it is counted and audited, and the clock goes on.
+#[test]
+fn lies_on_the_way_are_refused_counted_and_audited() {
+    let followed = Followed::start();
+    followed.follows();
+    for (trick, name) in
+        [(FLIP, "wrong_mac"), (STRIP, "unsigned"), (REPLAY, "not_ours"), (FORGE, "wrong_mac")]
+    {
+        followed.trick.store(trick, Ordering::Relaxed);
+        let before = answers(&followed.device, name);
+        eventually(name, || answers(&followed.device, name) > before);
+    }
+    followed.trick.store(HONEST, Ordering::Relaxed);
+    assert!(near(followed.device_ahead_ms(), AHEAD_MS));
+    let audit = records(&followed.system.path("osd").join("audit.jsonl"));
+    for name in ["wrong_mac", "unsigned", "not_ours"] {
+        let found = audit.iter().any(|record| {
+            record["action"] == "TIME" && record["verdict"] == "refused" && record["reason"] == name
+        });
+        assert!(found, "{name} is audited");
+    }
+}
+
+/// The source is suddenly two hours ahead: the metadata server stays where it is, and so does the device.
+#[test]
+fn a_source_that_jumps_is_not_followed() {
+    let followed = Followed::start();
+    followed.follows();
+    followed.ahead_ms.store(AHEAD_MS + 2 * 3_600_000, Ordering::Relaxed);
+    eventually("the jump is refused", || answers(followed.system.mds(), "too_far") > 0);
+    assert!(near(followed.device_ahead_ms(), AHEAD_MS));
+    let audit = records(&followed.system.path("mds").join("audit.jsonl"));
+    let refused = audit.iter().find(|record| record["reason"] == "too_far").expect("it is audited");
+    assert!(near(refused["ahead_ms"].as_i64().unwrap_or(0), 2 * 3_600_000), "{refused}");
+}
+
+/// Anybody may ask; nobody gets more than he sent, and who asks too often is told once.
+#[test]
+fn the_time_port_answers_everybody_at_a_rate_and_never_at_length() {
+    let flags = ["--time-listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
+    let system = System::start_with_mds(0, "1G", &[], &flags);
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    socket.connect(system.mds().field("time")).expect("an address");
+    socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a timeout");
+    let mut buffer = [0; 256];
+    let mut ask = |bytes: &[u8]| {
+        socket.send(bytes).expect("sent");
+        socket.recv(&mut buffer).ok().map(|length| buffer[..length].to_vec())
+    };
+    for junk in [&b""[..], b"x", &[0x23; 47], &[0x23; 49], &[0x23; 200], &[0x24; 48], &[0x1b; 52]] {
+        assert_eq!(ask(junk), None, "{} bytes", junk.len());
+    }
+    let query = Query::new(1, None, 0);
+    let answer = ask(query.bytes()).expect("an answer");
+    assert_eq!(answer.len(), HEADER_LEN);
+    let sample = query.read(&answer, 100, now_ms()).expect("a good one");
+    assert!(sample.offset_ms.abs_diff(now_ms() as i64) < NEAR_MS);
+    // Under a key that is nobody's.
+    let stranger = Query::new(2, Some(key()), 0);
+    assert_eq!(stranger.bytes().len(), SIGNED_LEN);
+    assert_eq!(ask(stranger.bytes()).expect("a crypto-NAK").len(), NAK_LEN);
+    // A flood: at most what may come at once, one kiss, and what time brings meanwhile.
+    let mut kisses = 0;
+    for _ in 0..40 {
+        socket.send(query.bytes()).expect("sent");
+    }
+    let mut buffer = [0; 256];
+    let mut heard = 0;
+    while let Ok(length) = socket.recv(&mut buffer) {
+        let (packet, _) = Packet::parse(&buffer[..length]).expect("a packet");
+        assert!(length <= query.bytes().len());
+        heard += 1;
+        kisses += usize::from(packet.stratum == 0 && packet.reference_id == *b"RATE");
+    }
+    assert!(kisses <= 1 && heard < 40, "{heard} answers, {kisses} kisses");
+    eventually("the flood is counted", || {
+        sample_of(system.mds(), "limited") > 0 && sample_of(system.mds(), "malformed") >= 6
+    });
+    assert_eq!(get(system.mds().field("metrics"), "/healthz").0, 200);
+}
+
+fn sample_of(daemon: &Daemon, verdict: &str) -> i64 {
+    sample(daemon, &["sealstone_mds_time_requests_total", &format!("verdict=\"{verdict}\"")])
+}
+
+/// What would bring expired rights back to life does not start, and says what to do.
+#[test]
+fn a_server_whose_clock_is_before_what_it_told_does_not_start() {
+    let ahead_ms = Arc::new(AtomicI64::new(0));
+    let source = upstream(&ahead_ms);
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let data = folder.path().join("mds");
+    run(&["mds", "init", "--data", text(&data)]).ok();
+    let serve = |flags: &[&str]| {
+        let base = ["mds", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"];
+        run(&[&base[..], flags].concat())
+    };
+    let later = now_ms() + 3_600_000;
+    write_private(&data.join("clock.toml"), &format!("told_ms = {later}\nahead_ms = 0\n"));
+    let followed = ["--time-source", source.address.as_str()];
+    serve(&followed).fails(1).says(&["before the latest time that this server told", "take the file away"]);
+    write_private(&data.join("clock.toml"), "told_ms = \"soon\"\n");
+    serve(&followed).fails(1).says(&["clock.toml"]);
+
+    // Who could be anybody is not believed without a key.
+    let anybody = serve(&["--time-source", "192.0.2.1:123"]);
+    assert_eq!(anybody.code, 2);
+    anybody.says(&["anybody on the way", "--time-key-file", "--insecure-time"]);
+    assert_eq!(serve(&["--time-source", "nowhere"]).code, 2);
+    assert_eq!(serve(&["--time-key-file", "/nonexistent"]).code, 2);
+    let key_file = folder.path().join("ntp.key");
+    fs::write(&key_file, format!("7 AES128 HEX:{DIGITS}\n")).expect("written");
+    serve(&["--time-source", &source.address, "--time-key-file", text(&key_file)])
+        .fails(3)
+        .says(&["chmod 600"]);
+    write_private(&key_file, &format!("7 MD5 {DIGITS}\n"));
+    let weak = serve(&["--time-source", &source.address, "--time-key-file", text(&key_file)]);
+    assert!(!weak.text().contains(DIGITS));
+    weak.says(&["AES128"]);
+}
