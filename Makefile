@@ -68,6 +68,8 @@ bench: build ## All figures and aims, as tables, as JSON and as plots in target/
 		| tee $(BENCH_FOLDER)/durable.json
 	echo "== a store of 1,000,000 objects" && SEALSTONE_OPEN_JSON=1 $$bin/examples/open 1000000 0 $(BENCH_FOLDER)/scratch/open \
 		| tee $(BENCH_FOLDER)/open.json
+	echo "== working keys of 1,000 partitions" && $$bin/sealstone-bench rotation --json $(BENCH_FOLDER)/rotation.json
+	echo "== what trust costs" && $$bin/sealstone-bench trust --json $(BENCH_FOLDER)/trust.json
 	echo "== aims" && $$bin/sealstone-bench aims $(BENCH_FOLDER)
 
 bench-pace: build ## Small requests beside large ones, with each switch that orders them: a table, and JSON

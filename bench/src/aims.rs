@@ -9,6 +9,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::Outcome;
+use crate::trust;
 use crate::verdicts::Verdict;
 
 /// Durable 4 KiB writes: sixteen writers have at least so many times the rate of one.
@@ -28,6 +29,9 @@ pub(crate) const ALGORITHMS: &str = "algorithms.json";
 const READS: &str = "reads.json";
 const DURABLE: &str = "durable.json";
 const OPEN: &str = "open.json";
+const TRUST: &str = "trust.json";
+const ROTATION: &str = "rotation.json";
+pub(crate) const LOGINS: &str = "logins.json";
 
 /// Prints the list, and writes it to `aims.json` beside the others.
 pub(crate) fn run(folder: &Path) -> Outcome {
@@ -45,6 +49,9 @@ pub(crate) fn run(folder: &Path) -> Outcome {
     part(READS, of_reads)?;
     part(DURABLE, of_durable)?;
     part(OPEN, of_open)?;
+    part(TRUST, trust::own_verdicts)?;
+    part(ROTATION, trust::rotation_verdicts)?;
+    part(LOGINS, trust::login_verdicts)?;
     fs::write(folder.join("aims.json"), serde_json::to_vec_pretty(&verdicts)?)?;
     for verdict in &verdicts {
         let word = if verdict.reached { "reached" } else { "not reached" };

@@ -32,6 +32,7 @@ mod report;
 mod revocation;
 mod rotation;
 mod settings;
+mod trust;
 mod verdicts;
 mod workload;
 
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
         Command::Revocation(arguments) => revocation::run(&arguments),
         Command::Defences(arguments) => defences::run(&arguments),
         Command::Logins(arguments) => logins::run(&arguments),
+        Command::Trust(arguments) => trust::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

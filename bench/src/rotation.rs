@@ -52,6 +52,18 @@ pub(crate) struct User {
 }
 
 impl User {
+    /// One whose session is in this file.
+    pub(crate) fn new(binary: &Path, session: &Path) -> Self {
+        Self { binary: binary.to_owned(), session: session.to_owned() }
+    }
+
+    /// Logs in as the administrator.
+    pub(crate) fn login(&self, mds: &Mds) -> Outcome {
+        let (cluster, secret) = (mds.data.join("cluster.toml"), mds.data.join("admin-secret"));
+        let (cluster, secret) = (text(&cluster)?, text(&secret)?);
+        self.run(&["login", "admin", "--cluster", cluster, "--password-file", secret]).map(drop)
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
         command.arg("--json").args(arguments).env("SEALSTONE_SESSION", &self.session);
@@ -59,6 +71,7 @@ impl User {
         command
     }
 
+    /// What a command that must succeed says.
     pub(crate) fn run(&self, arguments: &[&str]) -> Outcome<Value> {
         let output = self.command(arguments).output()?;
         if !output.status.success() {
@@ -98,9 +111,8 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     let flags = ["--grant-s", GRANT_S, "--file-partitions", &partitions];
     let mds = Mds::new(&settings.binary, &folder.path().join("mds"), &flags)?;
     let osd = Osd::new(&settings.binary, &folder.path().join("osd"))?;
-    let user = User { binary: settings.binary, session: folder.path().join("session") };
-    let (cluster, secret) = (mds.data.join("cluster.toml"), mds.data.join("admin-secret"));
-    user.run(&["login", "admin", "--cluster", text(&cluster)?, "--password-file", text(&secret)?])?;
+    let user = User::new(&settings.binary, &folder.path().join("session"));
+    user.login(&mds)?;
     eprintln!("making {PARTITIONS} partitions and setting their keys");
     let key = osd.data.join("initial.key");
     user.run(&["mds", "add-osd", &osd.url, "--key", text(&key)?, "--wait", "600"])?;

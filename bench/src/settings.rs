@@ -46,6 +46,9 @@ pub(crate) enum Command {
     Revocation(Run),
     /// Each defence against a lowered security method: writes, rewrites and reads by it, and what a CDB costs.
     Defences(Run),
+    /// What trust costs, as the OBS paper's Tables 1 to 3: capability key, credential, SET KEY at each level, SET MASTER KEY,
+    /// logins (from what `logins` left), metadata operations by each method.
+    Trust(Trust),
     /// Ways from the page cache into a socket, without a device.
     Copies(Run),
     /// All aims in one list, from the files that the parts of `make bench` left in a folder.
@@ -75,6 +78,38 @@ pub(crate) struct Logins {
 }
 
 impl Logins {
+    pub(crate) fn binary(&self) -> Outcome<PathBuf> {
+        program(self.binary.as_ref())
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Trust {
+    /// Times that each command is measured; operations on files a tenth of it.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) samples: usize,
+    /// What `logins --json` wrote [default: logins.json beside the file of --json].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) logins: Option<PathBuf>,
+    /// Let idle cores sleep while measuring; else they are kept awake, which takes root.
+    #[arg(long)]
+    pub(crate) let_sleep: bool,
+    /// Write everything to this file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// The program to measure [default: `sealstone` beside this one].
+    #[arg(long, value_name = "PATH")]
+    binary: Option<PathBuf>,
+    /// Where daemons keep their data with the cost of making it durable [default: the system's folder for temporary
+    /// files].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
+    /// Where a device keeps its data without that cost: a file system in memory.
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) memory_folder: PathBuf,
+}
+
+impl Trust {
     pub(crate) fn binary(&self) -> Outcome<PathBuf> {
         program(self.binary.as_ref())
     }

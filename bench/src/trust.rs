@@ -1,0 +1,555 @@
+//! What trust costs: the OBS paper's Tables 1 to 3 on this machine, with the paper's figures beside them as far as our designs
+//! have them.
+//!
+//! Does: capability key and credential by themselves; SET KEY at each level and SET MASTER KEY; logins, from what `logins`
+//! left; metadata operations by each method, at a device and through a metadata server. Does not: judge by its exit code.
+//! Contract: methods take turns in every round, and a ratio compares the turns of one round.
+
+use std::fs;
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sealstone_client::{Client, Method, PutOptions, tls::Fingerprint};
+use sealstone_crypto::RustCrypto;
+use sealstone_initiator::{Bearer, Operation, OsdClient, OsdOptions, SystemEnvironment, TargetUrl, TcpDial};
+use sealstone_osd::cdb::{Create, Target};
+use sealstone_osd::{AttributeId, Command, ObjectId, SecurityMethod};
+use sealstone_seal::{AlgorithmSlots, Credential, Hash, InitialKey, KeyHierarchy, KeySelector};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::Outcome;
+use crate::credential::Issuer;
+use crate::daemon::{Mds, Osd};
+use crate::keys;
+use crate::latency::Latency;
+use crate::machine::{Awake, Machine};
+use crate::rotation::User;
+use crate::settings::Trust;
+use crate::verdicts::Verdict;
+use crate::workload::median;
+
+/// Threads of the client, as many as the real one has.
+const WORKERS: usize = 2;
+const PARTITION: u64 = 1 << 16;
+const OBJECT: ObjectId = ObjectId::new(PARTITION, 1 << 16);
+/// Computations that are timed together, and how often.
+const BATCH: u32 = 5_000;
+const BATCHES: usize = 21;
+/// Operations of one method in a row, at a device and through a metadata server; those of metadata wait for a disk.
+const DEVICE_TURN: usize = 40;
+const FILE_TURN: usize = 8;
+/// File operations are so much rarer than commands.
+const FILES_FEWER: usize = 10;
+/// An attribute that anybody may set.
+const ATTRIBUTE: AttributeId = AttributeId::new(0x1_0000, 1);
+
+/// What the OBS paper measured, microseconds, as far as our designs quote it. They quote no figure of its tables for a metadata
+/// operation under one method; only that a method adds at most 300 us, 5 %.
+const PAPER: [(&str, f64); 8] = [
+    ("capability key", 37.0),
+    ("credential", 45.0),
+    ("login", 20_500.0),
+    ("logout", 270.0),
+    ("SET KEY working", 1_398.0),
+    ("SET KEY partition", 1_922.0),
+    ("SET KEY root", 2_962.0),
+    ("SET MASTER KEY", 28_700.0),
+];
+const PAPER_METHOD_US: f64 = 300.0;
+const PAPER_METHOD_PERCENT: f64 = 5.0;
+
+/// Aims.
+const CREDENTIAL_US: f64 = 3.0;
+const METHOD_PERCENT: f64 = 2.0;
+const PAPER_LOGIN_US: f64 = 5_000.0;
+const MODERN_LOGIN_US: f64 = 2_000.0;
+const ROTATION_S: f64 = 10.0;
+const ROTATION_PARTITIONS: u64 = 1_000;
+
+const METHODS: [(&str, SecurityMethod, Method); 4] = [
+    ("NOSEC", SecurityMethod::NoSec, Method::NoSec),
+    ("CAPKEY", SecurityMethod::CapKey, Method::CapKey),
+    ("CMDRSP", SecurityMethod::CmdRsp, Method::CmdRsp),
+    ("ALLDATA", SecurityMethod::AllData, Method::AllData),
+];
+
+/// One line of the first tables.
+#[derive(Serialize)]
+struct Row {
+    #[serde(flatten)]
+    latency: Latency,
+    paper_us: Option<f64>,
+}
+
+/// A metadata operation by one method.
+#[derive(Clone, Debug, Serialize)]
+struct Metadata {
+    operation: &'static str,
+    /// `device` or `files`.
+    at: &'static str,
+    method: &'static str,
+    samples: usize,
+    median_us: f64,
+    /// Beyond NOSEC in the same rounds: percent, and microseconds.
+    more_percent: f64,
+    more_us: f64,
+}
+
+#[derive(Serialize)]
+struct Findings {
+    machine: Machine,
+    rows: Vec<Row>,
+    metadata: Vec<Metadata>,
+    verdicts: Vec<Verdict>,
+}
+
+/// Measures and prints.
+pub(crate) fn run(arguments: &Trust) -> Outcome {
+    if !(100..=1_000_000).contains(&arguments.samples) {
+        return Err("--samples is not between 100 and 1000000".into());
+    }
+    let binary = arguments.binary()?;
+    let mut machine = Machine::look();
+    let folder = match &arguments.folder {
+        Some(parent) => tempfile::tempdir_in(parent)?,
+        None => tempfile::tempdir()?,
+    };
+    let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
+    let awake = if arguments.let_sleep { None } else { Awake::new() };
+    machine.kept_awake = awake.is_some();
+    let mut latencies = computations()?;
+    let memory = tempfile::tempdir_in(&arguments.memory_folder)?;
+    for (place, name) in [(memory.path(), "in memory"), (folder.path(), "on disk")] {
+        latencies.extend(keys::measure(&runtime, &binary, &place.join("keys"), name, arguments.samples)?);
+    }
+    let mut metadata = at_device(&runtime, &binary, &folder.path().join("device"), arguments.samples)?;
+    metadata.extend(files(&runtime, &binary, folder.path(), arguments.samples / FILES_FEWER)?);
+    drop(awake);
+    machine.look_again();
+    let rows: Vec<Row> =
+        latencies.into_iter().map(|latency| Row { paper_us: paper(&latency.name), latency }).collect();
+    let verdicts = verdicts(&rows, &metadata);
+    let findings = Findings { machine, rows, metadata, verdicts };
+    if let Some(file) = &arguments.json {
+        if let Some(parent) = file.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(file, serde_json::to_vec_pretty(&findings)?)?;
+    }
+    print(&findings, arguments.logins_file().as_deref());
+    Ok(())
+}
+
+fn paper(name: &str) -> Option<f64> {
+    PAPER.iter().find(|(row, _)| name.starts_with(row)).map(|(_, us)| *us)
+}
+
+/// Capability key and credential, without anything around them.
+fn computations() -> Outcome<Vec<Latency>> {
+    let initial = InitialKey::new(&[7; 32]).ok_or("a key of 32 bytes")?;
+    let mut keys = KeyHierarchy::<RustCrypto>::factory(Hash::Sha256, &initial, [1; 20]);
+    keys.add_partition(PARTITION).map_err(|error| error.to_string())?;
+    let issuer = Issuer::from_keys(keys);
+    let capability = issuer.capability(OBJECT, SecurityMethod::CmdRsp)?;
+    let bytes = capability.encode();
+    let slots = AlgorithmSlots::DEFAULT;
+    let algorithm = slots.get(capability.icv_algorithm).ok_or("no algorithm in the preferred slot")?;
+    let working = issuer
+        .keys()
+        .signing_key(KeySelector::Working { partition: PARTITION, version: 0 })
+        .ok_or("no working key")?;
+    let system_id = *issuer.keys().system_id();
+    let each = |name: &str, note: &str, work: &dyn Fn()| {
+        let times = (0..BATCHES)
+            .map(|_| {
+                let begin = Instant::now();
+                (0..BATCH).for_each(|_| work());
+                begin.elapsed() / BATCH
+            })
+            .collect();
+        let mut latency = Latency::of(name, note, times);
+        // A time is the mean of a batch.
+        latency.samples = BATCHES * BATCH as usize;
+        latency
+    };
+    let issue = |sealed: bool| {
+        let issue = if sealed { Credential::issue_sealed } else { Credential::issue };
+        black_box(issue(issuer.keys(), &slots, black_box(&capability)).is_ok());
+    };
+    Ok(vec![
+        each("capability key", "HMAC over capability and system id", &|| {
+            black_box(working.capability_key(algorithm, black_box(&bytes), &system_id));
+        }),
+        each("credential, open", "encoded, with its key", &|| issue(false)),
+        each("credential, sealed", "and the capability enciphered", &|| issue(true)),
+    ])
+}
+
+/// Times of one operation, by round and method.
+struct Turns {
+    operation: &'static str,
+    at: &'static str,
+    rounds: Vec<[Vec<Duration>; METHODS.len()]>,
+}
+
+impl Turns {
+    const fn new(at: &'static str, operation: &'static str) -> Self {
+        Self { operation, at, rounds: Vec::new() }
+    }
+
+    fn metadata(&self) -> Vec<Metadata> {
+        let middle = |times: &[Duration]| {
+            median(&mut times.iter().map(|time| time.as_secs_f64() * 1e6).collect::<Vec<_>>())
+        };
+        METHODS
+            .iter()
+            .enumerate()
+            .map(|(at, (method, ..))| {
+                let of_round =
+                    |round: &[Vec<Duration>; METHODS.len()]| (middle(&round[at]), middle(&round[0]));
+                let (mut percent, mut more) = (Vec::new(), Vec::new());
+                for (own, nosec) in self.rounds.iter().map(of_round) {
+                    percent.push(100.0 * (own / nosec - 1.0));
+                    more.push(own - nosec);
+                }
+                let all: Vec<Duration> = self.rounds.iter().flat_map(|round| round[at].clone()).collect();
+                Metadata {
+                    operation: self.operation,
+                    at: self.at,
+                    method,
+                    samples: all.len(),
+                    median_us: middle(&all),
+                    more_percent: median(&mut percent),
+                    more_us: median(&mut more),
+                }
+            })
+            .collect()
+    }
+}
+
+/// In another order each round.
+fn order(round: usize) -> impl Iterator<Item = usize> {
+    (0..METHODS.len()).map(move |place| (place + round) % METHODS.len())
+}
+
+fn at_device(runtime: &Runtime, binary: &Path, data: &Path, samples: usize) -> Outcome<Vec<Metadata>> {
+    let osd = Osd::new(binary, data)?;
+    let issuer = Issuer::of(&osd.data, PARTITION)?;
+    let url: TargetUrl = osd.url.parse()?;
+    let environment = Arc::new(SystemEnvironment);
+    let options = OsdOptions::new(&*environment);
+    let device = OsdClient::new(Arc::new(TcpDial::new(&url)), &url, environment, options);
+    let anything = issuer.anything()?;
+    runtime.block_on(device.create_partition(&anything, PARTITION))?;
+    runtime.block_on(device.create(&anything, OBJECT))?;
+    let ids: Vec<_> = [0x1, 0x2, 0x81, 0x82].map(|number| AttributeId::new(1, number)).to_vec();
+    let names = ["GET ATTRIBUTES, four", "SET ATTRIBUTES, one", "CREATE", "REMOVE"];
+    let mut turns = names.map(|name| Turns::new("device", name));
+    let rounds = samples.div_ceil(DEVICE_TURN).max(3);
+    let mut next = 1 << 20;
+    for round in 0..=rounds {
+        let mut of_round = names.map(|_| [const { Vec::new() }; METHODS.len()]);
+        for at in order(round) {
+            let (_, method, _) = METHODS[at];
+            let bearer = |command: &Command| issuer.command(command, method);
+            let here = Target { object: OBJECT };
+            let (get, set) = (bearer(&Command::GetAttributes(here))?, bearer(&Command::SetAttributes(here))?);
+            for number in 0..DEVICE_TURN {
+                let begin = Instant::now();
+                runtime.block_on(device.attributes(&get, OBJECT, ids.clone()))?;
+                of_round[0][at].push(begin.elapsed());
+                let value = vec![(ATTRIBUTE, Bytes::copy_from_slice(&(number as u64).to_be_bytes()))];
+                let begin = Instant::now();
+                runtime.block_on(device.set_attributes(&set, OBJECT, value))?;
+                of_round[1][at].push(begin.elapsed());
+            }
+            let objects: Vec<ObjectId> =
+                (next..next + DEVICE_TURN as u64).map(|number| ObjectId::new(PARTITION, number)).collect();
+            next += DEVICE_TURN as u64;
+            let bearers = |command: &dyn Fn(ObjectId) -> Command| -> Outcome<Vec<Bearer>> {
+                objects.iter().map(|object| bearer(&command(*object))).collect()
+            };
+            let create = bearers(&|object| Command::Create(Create { object, count: 1 }))?;
+            let remove = bearers(&|object| Command::Remove(Target { object }))?;
+            for (object, bearer) in objects.iter().zip(&create) {
+                let begin = Instant::now();
+                runtime.block_on(device.create(bearer, *object))?;
+                of_round[2][at].push(begin.elapsed());
+            }
+            for (object, bearer) in objects.iter().zip(&remove) {
+                let command = Command::Remove(Target { object: *object });
+                let operation = Operation::Other { command, data_out: Bytes::new() };
+                let begin = Instant::now();
+                runtime.block_on(device.execute(bearer, operation))?;
+                of_round[3][at].push(begin.elapsed());
+            }
+        }
+        // The first round pays for what is done once.
+        if round > 0 {
+            for (turns, of_round) in turns.iter_mut().zip(of_round) {
+                turns.rounds.push(of_round);
+            }
+        }
+    }
+    drop(device);
+    osd.stop()?;
+    Ok(turns.iter().flat_map(Turns::metadata).collect())
+}
+
+/// Operations on files, by the client that people use: each asks the metadata server, and those that need it a device.
+fn files(runtime: &Runtime, binary: &Path, folder: &Path, samples: usize) -> Outcome<Vec<Metadata>> {
+    let mds = Mds::new(binary, &folder.join("mds"), &["--method-floor", "nosec"])?;
+    let osd = Osd::new(binary, &folder.join("osd"))?;
+    let user = User::new(binary, &folder.join("session"));
+    let secret = mds.data.join("admin-secret");
+    user.login(&mds)?;
+    let key = osd.data.join("initial.key");
+    let key = key.to_str().ok_or("a path that is not UTF-8")?;
+    user.run(&["mds", "add-osd", &osd.url, "--key", key, "--wait", "60"])?;
+    let pin: Fingerprint = mds.field("pin")?.parse().map_err(|_| "the daemon's pin does not parse")?;
+    let password = fs::read_to_string(secret)?.trim_end().as_bytes().to_vec();
+    let client = runtime.block_on(Client::connect(mds.field("address")?, pin, "admin", &password))?;
+    let names = ["create a file of 1 byte", "open a file and read it", "stat", "remove a file"];
+    let mut turns = names.map(|name| Turns::new("files", name));
+    let rounds = samples.div_ceil(FILE_TURN).max(3);
+    for round in 0..=rounds {
+        let mut of_round = names.map(|_| [const { Vec::new() }; METHODS.len()]);
+        for at in order(round) {
+            let (_, _, method) = METHODS[at];
+            let paths: Vec<String> =
+                (0..FILE_TURN).map(|number| format!("/f-{round}-{at}-{number}")).collect();
+            for path in &paths {
+                let options = PutOptions { size: Some(1), method, ..PutOptions::default() };
+                let begin = Instant::now();
+                runtime.block_on(client.put(path, &b"x"[..], options))?;
+                of_round[0][at].push(begin.elapsed());
+            }
+            for path in &paths {
+                let begin = Instant::now();
+                let read = runtime.block_on(async { client.open(path, method).await?.read(0..1).await })?;
+                of_round[1][at].push(begin.elapsed());
+                if read != b"x" {
+                    return Err(format!("{path} holds something else").into());
+                }
+            }
+            for path in &paths {
+                let begin = Instant::now();
+                runtime.block_on(client.stat(path))?;
+                of_round[2][at].push(begin.elapsed());
+            }
+            for path in &paths {
+                let begin = Instant::now();
+                runtime.block_on(client.remove(path, false))?;
+                of_round[3][at].push(begin.elapsed());
+            }
+        }
+        if round > 0 {
+            for (turns, of_round) in turns.iter_mut().zip(of_round) {
+                turns.rounds.push(of_round);
+            }
+        }
+    }
+    runtime.block_on(client.logout())?;
+    drop(client);
+    osd.stop()?;
+    mds.stop()?;
+    Ok(turns.iter().flat_map(Turns::metadata).collect())
+}
+
+fn verdicts(rows: &[Row], metadata: &[Metadata]) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    for row in rows.iter().map(|row| &row.latency).filter(|row| row.name.starts_with("credential")) {
+        verdicts.push(Verdict {
+            aim: format!("{}: generated in under 3 us", row.name),
+            reached: row.median_us < CREDENTIAL_US,
+            measured: format!("{:.2} us", row.median_us),
+        });
+    }
+    for (method, ..) in &METHODS[1..] {
+        let of_files: Vec<&Metadata> =
+            metadata.iter().filter(|row| row.at == "files" && row.method == *method).collect();
+        let Some(worst) = of_files.iter().max_by(|a, b| a.more_percent.total_cmp(&b.more_percent)) else {
+            continue;
+        };
+        verdicts.push(Verdict {
+            aim: format!("metadata operations on files, {method}: under 2 % beyond NOSEC"),
+            reached: worst.more_percent < METHOD_PERCENT,
+            measured: format!(
+                "at most {:+.1} % ({:+.0} us, {})",
+                worst.more_percent, worst.more_us, worst.operation
+            ),
+        });
+    }
+    verdicts
+}
+
+fn print(findings: &Findings, logins: Option<&Path>) {
+    let machine = &findings.machine;
+    println!(
+        "{} cores of {}, {}, Linux {}; load {} before, {} after",
+        machine.cores,
+        machine.cpu,
+        if machine.kept_awake { "kept awake" } else { "free to sleep" },
+        machine.kernel,
+        machine.load_before,
+        machine.load_after
+    );
+    println!("one client, loopback, one at a time; the paper's figures are of its own machines in 2007\n");
+    println!("{:44} {:>11} {:>11} {:>11}  {:>9}", "", "median, us", "p99, us", "least, us", "paper, us");
+    let line = |name: &str, times: [f64; 3], paper: Option<f64>| {
+        let paper = paper.map_or("-".to_owned(), |us| us.to_string());
+        println!("{name:44} {:>11.2} {:>11.2} {:>11.2}  {paper:>9}", times[0], times[1], times[2]);
+    };
+    for Row { latency, paper_us } in &findings.rows {
+        line(&latency.name, [latency.median_us, latency.p99_us, latency.least_us], *paper_us);
+    }
+    match logins.and_then(|file| fs::read_to_string(file).ok()).map(|text| login_rows(&text)) {
+        Some(Ok(rows)) => {
+            for (name, times) in rows {
+                let kind = if name.contains("logout") { "logout" } else { "login" };
+                line(&name, times, paper(kind));
+            }
+        }
+        Some(Err(error)) => println!("logins: {error}"),
+        None => {
+            println!("login and logout: not measured in this run; `sealstone-bench logins --json FILE` does")
+        }
+    }
+    println!(
+        "\nmetadata operations by method; the paper: at most {PAPER_METHOD_US:.0} us, {PAPER_METHOD_PERCENT:.0} % more than without\n"
+    );
+    println!(
+        "{:8} {:26} {:8} {:>11} {:>11} {:>11}",
+        "at", "operation", "method", "median, us", "more, us", "more, %"
+    );
+    for row in &findings.metadata {
+        println!(
+            "{:8} {:26} {:8} {:>11.1} {:>+11.1} {:>+11.1}",
+            row.at, row.operation, row.method, row.median_us, row.more_us, row.more_percent
+        );
+    }
+    println!();
+    for verdict in &findings.verdicts {
+        let word = if verdict.reached { "reached" } else { "not reached" };
+        println!("{word:12} {:66} {}", verdict.aim, verdict.measured);
+    }
+}
+
+/// Name, median, p99 and least of each row that `logins` left, microseconds.
+fn login_rows(text: &str) -> Outcome<Vec<(String, [f64; 3])>> {
+    let found: Value = serde_json::from_str(text)?;
+    let rows = found["rows"].as_array().ok_or("no rows")?;
+    rows.iter()
+        .map(|row| {
+            let number = |key: &str| row[key].as_f64().ok_or_else(|| format!("a row without {key}"));
+            let name = row["name"].as_str().ok_or("a row without a name")?;
+            Ok((name.to_owned(), [number("median_us")?, number("p99_us")?, number("least_us")?]))
+        })
+        .collect()
+}
+
+/// The aims of `logins`, from what it left.
+pub(crate) fn login_verdicts(text: &str) -> Outcome<Vec<Verdict>> {
+    let found: Value = serde_json::from_str(text)?;
+    let rows = login_rows(text)?;
+    let paper = rows.iter().find(|(name, _)| name == "paper login, group 2, aggressive");
+    let paper = paper.ok_or("no paper login")?.1[0];
+    let modern = found["modern_beside_hashing_us"].as_f64().ok_or("no modern login")?;
+    let verdict = |aim: &str, measured: f64, most: f64| Verdict {
+        aim: aim.to_owned(),
+        reached: measured < most,
+        measured: format!("{:.2} ms", measured / 1000.0),
+    };
+    Ok(vec![
+        verdict("the paper's login in under 5 ms", paper, PAPER_LOGIN_US),
+        verdict("the modern login in under 2 ms beside its hashing", modern, MODERN_LOGIN_US),
+    ])
+}
+
+/// The aim of `rotation`, from what it left.
+pub(crate) fn rotation_verdicts(text: &str) -> Outcome<Vec<Verdict>> {
+    let found: Value = serde_json::from_str(text)?;
+    let number = |key: &str| found[key].as_u64().ok_or_else(|| format!("no {key}"));
+    let (partitions, operations, failed) = (number("partitions")?, number("operations")?, number("failed")?);
+    let seconds = found["rotation_s"].as_f64().ok_or("no rotation")?;
+    Ok(vec![Verdict {
+        aim: "working keys of 1,000 partitions in under 10 s, no request failed".to_owned(),
+        reached: partitions >= ROTATION_PARTITIONS && seconds < ROTATION_S && operations > 0 && failed == 0,
+        measured: format!("{partitions} in {seconds:.2} s; {failed} of {operations} requests failed"),
+    }])
+}
+
+/// The aims that a run of this found itself.
+pub(crate) fn own_verdicts(text: &str) -> Outcome<Vec<Verdict>> {
+    let found: Value = serde_json::from_str(text)?;
+    let verdicts = found["verdicts"].as_array().ok_or("no verdicts")?;
+    let word = |verdict: &Value, key: &str| verdict[key].as_str().unwrap_or_default().to_owned();
+    Ok(verdicts
+        .iter()
+        .map(|verdict| Verdict {
+            aim: word(verdict, "aim"),
+            reached: verdict["reached"].as_bool().unwrap_or(false),
+            measured: word(verdict, "measured"),
+        })
+        .collect())
+}
+
+impl Trust {
+    /// What `logins` left: as told, or beside our own file.
+    fn logins_file(&self) -> Option<PathBuf> {
+        let beside = || Some(self.json.as_ref()?.with_file_name(crate::aims::LOGINS));
+        self.logins.clone().or_else(beside)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overheads_compare_the_turns_of_one_round() {
+        let us = |time: u64| vec![Duration::from_micros(time); 3];
+        let mut turns = Turns::new("device", "x");
+        // A machine that is twice as slow in the second round changes no ratio.
+        turns.rounds.push([us(100), us(101), us(110), us(150)]);
+        turns.rounds.push([us(200), us(202), us(220), us(300)]);
+        let percent: Vec<f64> =
+            turns.metadata().iter().map(|row| (row.more_percent * 10.0).round() / 10.0).collect();
+        assert_eq!(percent, [0.0, 1.0, 10.0, 50.0]);
+    }
+
+    #[test]
+    fn what_other_parts_left_is_judged() {
+        let rotation = |seconds: f64, failed: u64| {
+            let text =
+                format!(r#"{{"partitions":1001,"rotation_s":{seconds},"operations":50,"failed":{failed}}}"#);
+            rotation_verdicts(&text).unwrap()[0].reached
+        };
+        assert!(rotation(9.9, 0) && !rotation(10.0, 0) && !rotation(1.0, 1));
+        let row =
+            |name: &str, us: f64| format!(r#"{{"name":"{name}","median_us":{us},"p99_us":1,"least_us":1}}"#);
+        let logins = format!(
+            r#"{{"rows":[{}],"modern_beside_hashing_us":2500.0}}"#,
+            row("paper login, group 2, aggressive", 1500.0)
+        );
+        let reached: Vec<bool> =
+            login_verdicts(&logins).unwrap().iter().map(|verdict| verdict.reached).collect();
+        assert_eq!(reached, [true, false]);
+        assert!(
+            login_verdicts("{}").is_err() && rotation_verdicts("{}").is_err() && own_verdicts("{}").is_err()
+        );
+    }
+
+    #[test]
+    fn each_row_has_its_own_figure_of_the_paper() {
+        assert_eq!(paper("SET KEY working, on disk"), Some(1_398.0));
+        assert_eq!(paper("SET MASTER KEY X25519, in memory"), Some(28_700.0));
+        assert_eq!((paper("login"), paper("logout")), (Some(20_500.0), Some(270.0)));
+        assert_eq!(paper("GET ATTRIBUTES"), None);
+    }
+}
