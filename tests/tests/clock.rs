@@ -433,3 +433,65 @@ fn a_server_whose_clock_is_before_what_it_told_does_not_start() {
     assert!(!weak.text().contains(DIGITS));
     weak.says(&["AES128"]);
 }
+
+/// chrony, which we did not write, as the source of our server and as a client of it.
+#[test]
+fn a_foreign_server_and_a_foreign_client_understand_us() {
+    let Some(chronyd) = foreign() else {
+        eprintln!("left out: chronyd is not there (scripts/setup --all)");
+        return;
+    };
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let key_file = folder.path().join("ntp.key");
+    write_private(&key_file, &format!("7 AES128 HEX:{DIGITS}\n"));
+    let port = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let configuration = folder.path().join("chrony.conf");
+    let lines = format!(
+        "port {port}\nbindaddress 127.0.0.1\ncmdport 0\nlocal stratum 3\nallow 127.0.0.1\nkeyfile {}\npidfile {}\n",
+        text(&key_file),
+        text(&folder.path().join("chronyd.pid"))
+    );
+    fs::write(&configuration, lines).expect("written");
+    // -x: it leaves this machine's clock alone.
+    let mut server = std::process::Command::new(&chronyd)
+        .args(["-d", "-x", "-U", "-u", "root", "-f", text(&configuration)])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("chronyd starts");
+    let source = format!("127.0.0.1:{port}");
+    let flags = [
+        "--time-listen",
+        "127.0.0.1:0",
+        "--time-source",
+        &source,
+        "--time-key-file",
+        text(&key_file),
+        "--metrics",
+        "127.0.0.1:0",
+    ];
+    let system = System::start_with_mds(0, "1G", &[], &flags);
+    eventually("our server follows chronyd", || sample(system.mds(), &["sealstone_time_followed"]) == 1);
+    server.kill().expect("it runs");
+    let _ = server.wait();
+
+    let (_, ours) = system.mds().field("time").rsplit_once(':').expect("HOST:PORT");
+    let asked = std::process::Command::new(&chronyd)
+        .args(["-Q", "-U", "-u", "root", "-t", "30", "-f", "/dev/null"])
+        .args([format!("pidfile {}", text(&folder.path().join("client.pid"))), "cmdport 0".to_owned()])
+        .arg(format!("server 127.0.0.1 port {ours} iburst maxsamples 1"))
+        .output()
+        .expect("chronyd starts");
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&asked.stdout), String::from_utf8_lossy(&asked.stderr));
+    let wrong_by =
+        said.split("wrong by ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+    assert!(wrong_by.is_some_and(|seconds| seconds.abs() < 1.0), "{said}");
+}
+
+/// chronyd, if it is installed.
+fn foreign() -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    folders.map(|folder| folder.join("chronyd")).find(|binary| binary.is_file())
+}

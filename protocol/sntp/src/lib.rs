@@ -28,7 +28,7 @@ pub use key::{KEY_LEN, KeyFileError, TAG_LEN, TimeKey, parse_key_line};
 pub use packet::{
     HEADER_LEN, Leap, Mode, NAK_LEN, Packet, PacketError, SIGNED_LEN, Short, Trailer, VERSION, kiss,
 };
-pub use query::{Query, Refusal, Sample};
+pub use query::{DISTANCE_MAX_MS, Query, ROUND_TRIP_MAX_MS, Refusal, Sample};
 pub use responder::{
     Answer, ClockState, Counts, KISS_EVERY_MS, RATE, Rate, Reply, Responder, SOURCES_MAX, Source, Verdict,
 };

@@ -151,7 +151,7 @@ impl Packet {
                 id => return Err(PacketError::Key(id)),
             },
             Some((id, tag)) => {
-                let tag = tag.try_into().map_err(|_| wrong)?;
+                let tag: [u8; TAG_LEN] = tag.try_into().map_err(|_| wrong)?;
                 match u32::from_be_bytes(*id) {
                     0 => return Err(PacketError::Key(0)),
                     key_id => Trailer::Signed { key_id, tag },

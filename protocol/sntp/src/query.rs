@@ -61,7 +61,7 @@ pub enum Refusal {
     #[error("the server does not know our key")]
     UnknownKey,
     /// The server asks to be left alone.
-    #[error("kiss-o'-death {}", Code(*.0))]
+    #[error("kiss-o'-death {}", code(.0))]
     Kiss([u8; 4]),
     /// The server has no time to give.
     #[error("the server's clock is not set")]
@@ -75,6 +75,11 @@ pub enum Refusal {
     /// The server itself may be too far off.
     #[error("the server may be {0} ms off: at most {DISTANCE_MAX_MS}")]
     Distant(u64),
+}
+
+/// A kiss's code for people.
+const fn code(bytes: &[u8; 4]) -> Code {
+    Code(*bytes)
 }
 
 struct Code([u8; 4]);

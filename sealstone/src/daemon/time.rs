@@ -170,7 +170,7 @@ impl sealstone_initiator::Environment for FollowedClock {
     }
 
     fn fill_random(&self, into: &mut [u8]) {
-        sealstone_initiator::SystemEnvironment.fill_random(into);
+        sealstone_initiator::Environment::fill_random(&sealstone_initiator::SystemEnvironment, into);
     }
 }
 
@@ -359,7 +359,7 @@ impl Following {
         };
         let nowhere = || std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
         let server = tokio::net::lookup_host(&self.server).await?.next().ok_or_else(nowhere)?;
-        let any: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
+        let any: SocketAddr = if server.is_ipv4() { ([0u8; 4], 0).into() } else { ([0u16; 8], 0).into() };
         // A port of its own for each question: one thing more that a stranger has to guess.
         let socket = UdpSocket::bind(any).await?;
         socket.connect(server).await?;
@@ -513,9 +513,9 @@ pub(crate) fn key_file(path: &Path) -> Outcome<TimeKey> {
 
 /// Does this name mean this machine, and nothing else?
 pub(crate) async fn is_here(server: &str) -> bool {
-    let Ok(addresses) = tokio::net::lookup_host(server).await else { return false };
+    let Ok(mut addresses) = tokio::net::lookup_host(server).await else { return false };
     let mut any = false;
-    let all = addresses.into_iter().all(|address| {
+    let all = addresses.all(|address| {
         any = true;
         address.ip().to_canonical().is_loopback()
     });

@@ -414,7 +414,7 @@ mod tests {
     use super::*;
 
     /// Days by default; `SEALSTONE_SEEDS` says another number.
-    const DAYS: u64 = 60;
+    const DAYS: u64 = 24;
 
     #[test]
     fn clocks_follow_through_drift_lies_and_restarts() {
