@@ -3,8 +3,8 @@
 //! Does: answer requests with and without MAC, refuse with a crypto-NAK or a kiss-o'-death, keep everybody to a rate.
 //! Does not: read a clock, or know keys; both are handed in.
 //! Contract: an answer is never longer than its request, so that a forged sender gains nothing. Whoever shows a MAC under
-//! a key of ours has a rate of his own, which nobody else can use up; all others share one by address, and what is kept
-//! about them is bounded. A state that says nothing of clients is kept in between: no answer depends on an earlier one.
+//! a key of ours has a rate of his own, which only who recorded his questions can use up; all others have one by address.
+//! What is kept about them is bounded, and no time that is told depends on it.
 //! Truth: RFC 5905 §9.2 (fields of an answer), RFC 4330 §6 and §8 (kiss-o'-death).
 
 use alloc::collections::BTreeMap;

@@ -19,7 +19,7 @@ use sealstone_sntp::{
 use serde::{Deserialize, Serialize};
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
 use super::audit_log::AuditLog;
 use super::{Shutdown, now_ms, random};
@@ -239,6 +239,8 @@ pub(crate) struct Following {
     clock: Arc<FollowedClock>,
     audit: Arc<AuditLog>,
     found: Mutex<BTreeMap<&'static str, Found>>,
+    /// That nothing can be kept was told.
+    complained: AtomicBool,
 }
 
 /// How a question ended.
@@ -262,7 +264,8 @@ impl Following {
         audit: Arc<AuditLog>,
     ) -> Arc<Self> {
         let server = server.to_owned();
-        Arc::new(Self { server, proof, clock, audit, found: Mutex::default() })
+        let complained = AtomicBool::new(false);
+        Arc::new(Self { server, proof, clock, audit, found: Mutex::default(), complained })
     }
 
     /// Whom it follows.
@@ -272,14 +275,19 @@ impl Following {
 
     /// Asks until there was an answer that is believed, for [`START_WAIT`] at most.
     pub(crate) async fn first(&self) {
-        let until = Instant::now() + START_WAIT;
-        while Instant::now() < until {
-            match self.ask().await {
-                End::Followed => return,
-                // Waiting does not help: a device that nobody added yet has no key that the server knows.
-                End::NoKey => break,
-                End::Kissed | End::Missed => tokio::time::sleep(Duration::from_millis(100)).await,
+        let asked = async {
+            loop {
+                match self.ask().await {
+                    End::Followed => return true,
+                    // Waiting does not help: a device that nobody added yet has no key that the server knows.
+                    End::NoKey => return false,
+                    End::Kissed | End::Missed => tokio::time::sleep(Duration::from_millis(100)).await,
+                }
             }
+        };
+        // A name that is looked up in vain takes longer than anybody wants to wait.
+        if timeout(START_WAIT, asked).await.unwrap_or(false) {
+            return;
         }
         tracing::warn!(server = %self.server, "no time from the server yet; this machine's clock is believed until then");
     }
@@ -326,8 +334,12 @@ impl Following {
     async fn save(&self) {
         let clock = Arc::clone(&self.clock);
         match tokio::task::spawn_blocking(move || clock.save()).await {
-            Ok(Err(error)) => tracing::warn!(%error, "what the clock told could not be kept"),
-            Ok(Ok(())) | Err(_) => {}
+            Ok(Err(error)) if !self.complained.swap(true, Ordering::Relaxed) => {
+                tracing::warn!(%error, "what the clock told could not be kept");
+            }
+            Ok(Ok(())) => self.complained.store(false, Ordering::Relaxed),
+            // Told already, or the runtime is ending.
+            Ok(Err(_)) | Err(_) => {}
         }
     }
 
