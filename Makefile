@@ -69,6 +69,7 @@ bench: build ## All figures and aims, as tables, as JSON and as plots in target/
 	echo "== a store of 1,000,000 objects" && SEALSTONE_OPEN_JSON=1 $$bin/examples/open 1000000 0 $(BENCH_FOLDER)/scratch/open \
 		| tee $(BENCH_FOLDER)/open.json
 	echo "== working keys of 1,000 partitions" && $$bin/sealstone-bench rotation --json $(BENCH_FOLDER)/rotation.json
+	echo "== logins and logouts" && $$bin/sealstone-bench logins --json $(BENCH_FOLDER)/logins.json
 	echo "== what trust costs" && $$bin/sealstone-bench trust --json $(BENCH_FOLDER)/trust.json
 	echo "== aims" && $$bin/sealstone-bench aims $(BENCH_FOLDER)
 

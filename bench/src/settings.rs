@@ -85,7 +85,7 @@ impl Logins {
 
 #[derive(Args)]
 pub(crate) struct Trust {
-    /// Times that each command is measured; operations on files a tenth of it.
+    /// Times that each command is measured; operations on files half as often.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) samples: usize,
     /// What `logins --json` wrote [default: logins.json beside the file of --json].
