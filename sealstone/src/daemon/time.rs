@@ -488,21 +488,20 @@ impl Following {
         drop(found);
         let latest = self.clock.latest();
         let mut gauge = |name: &str, help: &str, value: Option<i64>| {
-            let name = format!("sealstone_time_{name}");
             text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n"));
             if let Some(value) = value {
                 text.push_str(&format!("{name}{{daemon=\"{label}\"}} {value}\n"));
             }
         };
         gauge(
-            "followed",
+            "sealstone_time_followed",
             "Whether there is an answer that the clock follows.",
             Some(latest.is_some().into()),
         );
         let ahead = latest.map(|(_, ahead_ms)| ahead_ms);
-        gauge("server_ahead_ms", "How far the server's clock is ahead, milliseconds.", ahead);
+        gauge("sealstone_time_server_ahead_ms", "How far the server's clock is ahead, milliseconds.", ahead);
         let error = latest.map(|(sample, _)| i64::try_from(sample.error_ms).unwrap_or(i64::MAX));
-        gauge("error_ms", "How far off that may be, milliseconds.", error);
+        gauge("sealstone_time_error_ms", "How far off that may be, milliseconds.", error);
         page.raw(&text);
     }
 }
