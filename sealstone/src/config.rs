@@ -3,11 +3,13 @@
 //! Order of precedence: flag, variable, file, default. Unknown keys are refused, so that a misspelt floor or
 //! limit cannot be silently ignored.
 
+use std::any::TypeId;
 use std::fs;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap::builder::ValueRange;
 use sealstone_seal::mceliece::Parameters;
 use serde::Deserialize;
 
@@ -85,6 +87,21 @@ impl<'de> Deserialize<'de> for CipherName {
     }
 }
 
+/// A switch may stand alone, which means true, or say `=true` or `=false`; what follows it is never its value.
+fn is_switch<T: 'static>() -> bool {
+    TypeId::of::<T>() == TypeId::of::<bool>()
+}
+
+/// How many values an option takes.
+fn values<T: 'static>() -> ValueRange {
+    if is_switch::<T>() { (0..=1).into() } else { 1.into() }
+}
+
+/// What an option without a value means.
+fn missing<T: 'static>() -> &'static [&'static str] {
+    if is_switch::<T>() { &["true"] } else { &[] }
+}
+
 /// Declares a daemon's options once: as flags with variables, as keys of the file, and as rows of the example.
 macro_rules! options {
     (
@@ -95,7 +112,15 @@ macro_rules! options {
         #[derive(Args, Clone, Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(crate) struct $name {
-            $( $(#[doc = $doc])+ #[arg(long, env = $variable $(, $($extra)+)?)] pub(crate) $field: Option<$type>, )*
+            $(
+                $(#[doc = $doc])+
+                #[arg(
+                    long, env = $variable, num_args = values::<$type>(),
+                    default_missing_values = missing::<$type>().iter().copied(), require_equals = is_switch::<$type>()
+                    $(, $($extra)+)?
+                )]
+                pub(crate) $field: Option<$type>,
+            )*
         }
 
         impl $name {
@@ -156,15 +181,12 @@ options! {
     /// Without it everybody may, and capabilities alone protect objects.
     access_file: PathBuf, "SEALSTONE_OSD_ACCESS_FILE", "\"/etc/sealstone/osd1.access\"";
     /// Let initiators reset the whole target, which ends the commands of all others.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     allow_target_reset: bool, "SEALSTONE_OSD_ALLOW_TARGET_RESET", "false";
     /// Short commands first: those that compute check values over much data run on threads of their own, of lower
     /// priority, the shortest first. Otherwise each holds its connection to its end.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     short_first: bool, "SEALSTONE_OSD_SHORT_FIRST", "false";
     /// With short_first: run many of them at once, so that each gets a slice of time by turns; otherwise one for each
     /// core runs to its end.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     time_slices: bool, "SEALSTONE_OSD_TIME_SLICES", "false";
     /// Ask for the data of writes at the pace at which they are done: at most so many KiB of a connection at once,
     /// beyond the first 64 KiB of each, which come unasked. 0: every write asks at once.
@@ -182,16 +204,13 @@ options! {
     /// It costs time, and more when the space is used again.
     discard_kib_min: u64, "SEALSTONE_OSD_DISCARD_KIB_MIN", "0";
     /// Also write an audit record for every read.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     audit_reads: bool, "SEALSTONE_OSD_AUDIT_READS", "false";
     /// Accept OSD-1 commands (200-byte CDBs) beside OSD-2.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     allow_osd1: bool, "SEALSTONE_OSD_ALLOW_OSD1", "false";
     /// Take commands whose security method is concealed by the ESM paper's cipher, and no others: h3, h4, h5s, h5, h6, h7s or
     /// h7. To reproduce the paper; it protects nothing, as anybody may conceal anything.
     method_cipher: CipherName, "SEALSTONE_OSD_METHOD_CIPHER", "\"h5s\"";
     /// Take only capabilities that are sealed (see seal_capabilities of the metadata server).
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     sealed_only: bool, "SEALSTONE_OSD_SEALED_ONLY", "false";
     /// Weakest security method that the device accepts, and that new partitions ask for; cmdrsp unless an insecure flag
     /// says less. capkey: enough inside TLS, where its token is the channel's own. alldata: nothing less. Partitions
@@ -199,24 +218,18 @@ options! {
     [value_enum]
     method_floor: MethodName, "SEALSTONE_OSD_METHOD_FLOOR", "\"cmdrsp\"";
     /// Accept commands without any check. Anybody who reaches the port can read and write everything.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_nosec: bool, "SEALSTONE_OSD_INSECURE_NOSEC", "false";
     /// Let TLS be off beyond loopback. Data is read by whoever is on the way, and under NOSEC and CMDRSP changed too.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_no_tls: bool, "SEALSTONE_OSD_INSECURE_NO_TLS", "false";
     /// Accept CAPKEY on connections without TLS, where it stops neither injection nor replay.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_capkey: bool, "SEALSTONE_OSD_INSECURE_CAPKEY", "false";
     /// Accept check values over AdHash digests (slot 4, code F5h), to reproduce a paper's figures. Broken: whoever is on
     /// the wire exchanges data for his own. On a loopback address alone.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_adhash: bool, "SEALSTONE_OSD_INSECURE_ADHASH", "false";
     /// Let insecure_adhash be used beyond loopback.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     i_accept_insecure: bool, "SEALSTONE_OSD_I_ACCEPT_INSECURE", "false";
     /// Offer block units beyond loopback although neither CHAP nor a list of initiators protects them. Anybody who
     /// reaches the port can read and write them.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     insecure_block: bool, "SEALSTONE_OSD_INSECURE_BLOCK", "false";
 }
 
@@ -270,10 +283,8 @@ options! {
     keystore_credential: String, "SEALSTONE_MDS_KEYSTORE_CREDENTIAL", "\"sealstone-keystore\"";
     /// Seal the capabilities of credentials: who sees one on the wire, the client among them, reads nothing of it but key
     /// version, algorithm and method.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     seal_capabilities: bool, "SEALSTONE_MDS_SEAL_CAPABILITIES", "false";
     /// Conceal the method of the server's own commands, for devices with method_cipher.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     conceal_method: bool, "SEALSTONE_MDS_CONCEAL_METHOD", "false";
     /// Weakest security method that clients are given credentials for; what they ask for is raised to it. Devices accept
     /// weaker ones than cmdrsp only if they were started with an --insecure flag.
@@ -283,7 +294,6 @@ options! {
     /// a login finds its passphrase with a word list. On a loopback address alone.
     insecure_paper_login: String, "SEALSTONE_MDS_INSECURE_PAPER_LOGIN", "\"127.0.0.1:3271\"";
     /// Let insecure_paper_login be used beyond loopback.
-    [num_args = 0..=1, default_missing_value = "true", require_equals = true]
     i_accept_insecure: bool, "SEALSTONE_MDS_I_ACCEPT_INSECURE", "false";
     /// LDAP server that knows the users and groups of accounts made with `user add --directory`: ldaps://HOST, or
     /// ldap://HOST, which goes on in TLS (StartTLS) if directory_ca_file is set, and must be this machine otherwise.
@@ -421,6 +431,25 @@ mod tests {
                 assert_eq!(flags.is_ok(), fits, "{flag} {value}");
             }
         }
+    }
+
+    /// A switch stands alone or has its value after an equals sign; every other option has one behind it.
+    #[test]
+    fn switches_need_no_value_and_others_do() {
+        let parse = |words: &[&str]| {
+            let command = OsdOptions::augment_args(clap::Command::new("osd"));
+            let matches = command.try_get_matches_from([&["osd"][..], words].concat());
+            matches
+                .ok()
+                .and_then(|matches| <OsdOptions as clap::FromArgMatches>::from_arg_matches(&matches).ok())
+        };
+        let said = |words: &[&str]| parse(words).and_then(|options| options.audit_reads);
+        assert_eq!(said(&["--audit-reads"]), Some(true));
+        assert_eq!(said(&["--audit-reads=true"]), Some(true));
+        assert_eq!(said(&["--audit-reads=false"]), Some(false));
+        assert!(parse(&["--audit-reads", "false"]).is_none());
+        assert_eq!(parse(&["--idle-s-max", "9"]).and_then(|options| options.idle_s_max), Some(9));
+        assert!(parse(&["--idle-s-max"]).is_none());
     }
 
     /// A flag beats the file.
