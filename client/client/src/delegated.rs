@@ -6,6 +6,7 @@
 
 use core::ops::Range;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
@@ -205,8 +206,8 @@ impl<D: Devices> Delegated<D> {
         let mut writes = JoinSet::new();
         for extent in self.objects.layout.extents(at..at + bytes.len() as u64) {
             // Several commands are durable together only if one life of the device saw them all.
-            if !lives.contains_key(&extent.index) {
-                lives.insert(extent.index, self.objects.boot_epoch(extent.index).await?);
+            if let Entry::Vacant(life) = lives.entry(extent.index) {
+                life.insert(self.objects.boot_epoch(extent.index).await?);
             }
             let mut done = 0;
             while done < extent.length {

@@ -11,6 +11,7 @@ use sealstone_seal::{
     Admitted, Denial, Extended, Facts, Gate, GatePolicy, KeyError, Nexus as SealNexus, ObjectFacts, Refused,
     Request, SecurityToken, SignedBy,
 };
+use sealstone_store::StoreError;
 
 use crate::attributes::rows::{PARTITION, page};
 use crate::catalog;
@@ -230,6 +231,13 @@ impl Facts for Device {
         let kind = self.store.stat(id).ok()?.kind;
         let facts = self.facts(id).ok()?;
         Some(ObjectFacts { kind, created_ms: facts.created_ms, policy_access_tag: facts.tag })
+    }
+
+    fn is_absent(&self, id: ObjectId) -> bool {
+        !id.is_root()
+            && !id.is_partition()
+            && !collections::is_everything(id)
+            && matches!(self.store.stat(id), Err(StoreError::NotFound(_)))
     }
 
     fn attribute_allowed(&self, partition: u64, access: u32, attribute: AttributeId) -> bool {

@@ -15,7 +15,7 @@ pub(crate) enum Cap {
     #[command(after_help = "\
 Examples:
   sealstone cap issue --read --until 30m /data/in.csv -o in.cap
-  sealstone cap issue --read --write --range 4K..8K --until 2026-11-22T18:00Z /data/table -o table.cap
+  sealstone cap issue --read --write --range 4K..8K --until 10m /data/table -o table.cap
 The file is a secret: whoever has it may do what it says until it expires or is revoked (`sealstone revoke`). It allows
 nothing that you may not do yourself, and lives for an hour at most unless the server says otherwise. A file that
 somebody may write loses its recorded checksum.")]

@@ -29,6 +29,12 @@ pub trait Facts {
     /// the command does not tell collection from user object.
     fn object(&self, id: ObjectId) -> Option<ObjectFacts>;
 
+    /// Is it certain that there is no such object? Not if it cannot be read. Asked where a missing object and one with
+    /// another tag are not the same.
+    fn is_absent(&self, _: ObjectId) -> bool {
+        false
+    }
+
     /// Does the Attributes Access list number `access` of the partition (P+4) name the attribute?
     fn attribute_allowed(&self, partition: u64, access: u32, attribute: AttributeId) -> bool;
 }

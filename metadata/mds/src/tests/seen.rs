@@ -47,9 +47,3 @@ impl World {
         (self, seen)
     }
 }
-
-/// Resident memory of this process, bytes.
-pub(super) fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
-    status.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
-}
