@@ -228,11 +228,10 @@ impl Verified<Capability> {
         if allowed.object != need.object.object {
             return Err(Denial::Object);
         }
-        // What is not there has neither: the command will say that it is not there, which its client must hear after a
-        // device lost what it had not made durable. What cannot be read is refused.
-        if (capability.object_created_ms != 0 || scope.policy_access_tag != 0)
-            && !facts.is_absent(need.subject)
-        {
+        // A user object that is not there has neither: the command will say that it is not there, which its client must
+        // hear after a device lost what it had not made durable. What cannot be read is refused.
+        let lost = || capability.object_type == ObjectType::User && facts.is_absent(need.subject);
+        if (capability.object_created_ms != 0 || scope.policy_access_tag != 0) && !lost() {
             let facts = facts.object(need.subject);
             if capability.object_created_ms != 0
                 && facts.is_none_or(|facts| facts.created_ms != capability.object_created_ms)
