@@ -78,7 +78,9 @@ fn a_paper_session_puts_and_gets_and_whoever_recorded_its_login_has_the_passphra
     let kept = fs::read_to_string(&session).expect("the session file");
     assert!(kept.contains("profile = \"paper\""), "{kept}");
     // Accounts are not changed through it.
-    as_carol(&["user", "passwd", "--password-file", text(&password)], b"").fails(3);
+    let passwd =
+        ["user", "passwd", "--old-password-file", text(&password), "--password-file", text(&password)];
+    as_carol(&passwd, b"").fails(3);
     as_carol(&["user", "list"], b"").fails(3);
 
     // What was on the wire: INIT first. The client's address is in every packet's header.
