@@ -205,7 +205,7 @@ pub(crate) struct Wait {
 Examples:
   sealstone audit --object /data/in.csv                        who could touch it, when, by which credential
   sealstone audit --object /data/in.csv --since 2h --user bob
-  sealstone audit --object /data/in.csv --device-log /srv/osd1/audit.jsonl --device-log /srv/osd2/audit.jsonl
+  sealstone audit --object /data/in.csv --device-log osd1.jsonl --device-log osd2.jsonl
   sealstone --json audit --object /data/in.csv | jq '.entries[] | select(.kind == \"delegate\")'
 For the file's owner and administrators. `principal` is what the devices' audit logs call whoever used the credential:
 with --device-log the command shows what was done and refused under each.")]
