@@ -100,7 +100,7 @@ fn init(binary: &Path, arguments: &[&str], data: &Path) -> Outcome {
     Err(format!("`{}` failed: {said}", arguments.join(" ")).into())
 }
 
-const OSD_INIT: [&str; 6] = ["osd", "init", "--capacity", CAPACITY, "--name", "bench"];
+const OSD_INIT: [&str; 4] = ["osd", "init", "--capacity", CAPACITY];
 const OSD_SERVE: [&str; 7] =
     ["osd", "serve", "--insecure-nosec", "--insecure-capkey", "--insecure-adhash", "--listen", "127.0.0.1:0"];
 const MDS_INIT: [&str; 2] = ["mds", "init"];
@@ -123,7 +123,13 @@ impl Osd {
         Self::with(binary, data, &[])
     }
 
-    /// Likewise, with further flags.
+    /// Likewise, as one of several.
+    pub(crate) fn named(binary: &Path, data: &Path, name: &str) -> Outcome<Self> {
+        init(binary, &[&OSD_INIT[..], &["--name", name]].concat(), data)?;
+        Self::serve(binary, data, &[])
+    }
+
+    /// Formats a device and starts it with further flags.
     pub(crate) fn with(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
         init(binary, &OSD_INIT, data)?;
         Self::serve(binary, data, flags)

@@ -95,7 +95,8 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     admin.run(&["login", "admin", "--cluster", cluster, "--password-file", text(&secret)?])?;
     let mut devices = Vec::new();
     for index in 0..DEVICES {
-        let osd = Osd::new(&settings.binary, &folder.path().join(format!("osd{index}")))?;
+        let name = format!("osd{index}");
+        let osd = Osd::named(&settings.binary, &folder.path().join(&name), &name)?;
         let key = osd.data.join("initial.key");
         admin.run(&["mds", "add-osd", &osd.url, "--key", text(&key)?])?;
         devices.push(osd);

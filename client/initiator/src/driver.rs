@@ -31,6 +31,13 @@ const SLICES_MAX: usize = 64;
 /// Turns of the loop before other tasks get theirs.
 const TURNS_MAX: usize = 64;
 
+/// Somebody who works on data-in while the rest of it is still under way.
+pub(crate) trait Watch: Send + Sync {
+    /// The first bytes of data-in are there; what was shown once stays as it is. Called by the session's task: what takes
+    /// long holds up its other commands.
+    fn arrived(&self, so_far: &[u8]);
+}
+
 /// A command on its way to the machine.
 pub(crate) struct Order {
     pub(crate) lun: u64,
@@ -40,6 +47,7 @@ pub(crate) struct Order {
     pub(crate) data_in_max: usize,
     pub(crate) timeout: Duration,
     pub(crate) memory: OwnedSemaphorePermit,
+    pub(crate) watch: Option<Arc<dyn Watch>>,
     pub(crate) reply: oneshot::Sender<Result<ScsiResponse, SessionError>>,
 }
 
@@ -55,6 +63,7 @@ pub(crate) enum Ask {
 struct Waiting {
     reply: oneshot::Sender<Result<ScsiResponse, SessionError>>,
     lent: Arc<Lent>,
+    watch: Option<Arc<dyn Watch>>,
     deadline: Instant,
     timeout: Duration,
     aborting: bool,
@@ -293,10 +302,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
                     count => {
                         let now_ms = self.now_ms();
                         self.connection.received(count, now_ms);
+                        self.show_data_in();
                     }
                 }
                 Ok(true)
             }
+        }
+    }
+
+    /// Shows whoever watches a command what has come of its data.
+    fn show_data_in(&self) {
+        let Some((task, so_far)) = self.connection.data_in_so_far() else { return };
+        if let Some(watch) = self.waiting.get(&task).and_then(|waiting| waiting.watch.as_ref()) {
+            watch.arrived(so_far);
         }
     }
 
@@ -321,11 +339,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + 'static> Driver<S> {
     fn take_ask(&mut self, ask: Ask) {
         match ask {
             Ask::Execute(order) => {
-                let Order { lun, cdb, data_out, buffer, data_in_max, timeout, memory, reply } = *order;
+                let Order { lun, cdb, data_out, buffer, data_in_max, timeout, memory, watch, reply } = *order;
                 let (lent, data_in) = Lent::lend(buffer, data_in_max);
                 let command = Command { lun, cdb, attribute: TaskAttribute::Simple, data_out, data_in };
                 let deadline = Instant::now() + timeout;
-                let waiting = Waiting { reply, lent, deadline, timeout, aborting: false, _memory: memory };
+                let waiting =
+                    Waiting { reply, lent, watch, deadline, timeout, aborting: false, _memory: memory };
                 self.submit(command, waiting);
             }
             Ask::ResetLun(lun, reply) => match self.connection.manage(Function::LogicalUnitReset(lun)) {

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::driver::{Ask, Driver, Order};
+use crate::driver::{Ask, Driver, Order, Watch};
 use crate::{SessionConfig, SessionError, TargetUrl};
 
 /// Commands that wait for the task that sends them; more wait with their callers.
@@ -112,6 +112,15 @@ impl Session {
     /// # Errors
     /// `NexusLost` and `Timeout`: it may have been done. `Closed`, `TooLong`: it was not sent. `Rejected`.
     pub async fn execute(&self, request: ScsiRequest) -> Result<ScsiResponse, SessionError> {
+        self.execute_watched(request, None).await
+    }
+
+    /// As [`Session::execute`]; `watch` sees data-in as it comes.
+    pub(crate) async fn execute_watched(
+        &self,
+        request: ScsiRequest,
+        watch: Option<Arc<dyn Watch>>,
+    ) -> Result<ScsiResponse, SessionError> {
         let cdb = Cdb::new(&request.cdb).map_err(|too_long| SessionError::TooLong {
             what: "a CDB",
             actual: too_long.0,
@@ -131,6 +140,7 @@ impl Session {
             data_in_max: request.data_in_max,
             timeout: request.timeout.unwrap_or(self.command_timeout),
             memory,
+            watch,
             reply,
         };
         self.asks.send(Ask::Execute(Box::new(order))).await.map_err(|_| SessionError::Closed)?;

@@ -170,6 +170,18 @@ impl Receiver {
         !matches!(self.state, State::Header) || self.start != self.end
     }
 
+    /// The buffer of the segment that is being received, up to the last byte that is there.
+    pub(crate) fn filled(&self) -> Option<&[u8]> {
+        let (Destination::Into(buffer, offset), filled) = (match &self.state {
+            State::Data { destination, filled } => (destination, *filled),
+            State::Trailer { destination } => (destination, self.data_length()),
+            State::Header | State::Held => return None,
+        }) else {
+            return None;
+        };
+        Some(&buffer.as_slice()[..offset.saturating_add(filled).min(buffer.len())])
+    }
+
     fn data_length(&self) -> usize {
         pdu::data_length(&self.bhs) as usize
     }

@@ -14,6 +14,7 @@ extern crate alloc;
 extern crate std;
 
 mod adhash;
+mod arriving;
 mod attributes;
 pub mod cost;
 mod cover;
@@ -24,6 +25,7 @@ mod sha1;
 mod subtree;
 
 pub use adhash::AdHash;
+pub use arriving::Arriving;
 pub use attributes::AttributePage;
 pub use cover::{Cover, Covered, Part};
 pub use header::{Direction, HEADER_BYTES, RangeHeader};

@@ -64,5 +64,6 @@ pub use nonce::Nonce;
 pub use provider::{Locks, Mutex, Provider, Random};
 pub use reply::{ReplySeal, Stored};
 pub use retired::RETIRED_STRETCHES_MAX;
+pub use sealstone_digest::Arriving;
 pub use signer::{Checked, Integrity, Parts, Reply, ReplyError, SignError, Signed, Signer};
 pub use tag::{TAG_MAX, Tag, ct_eq};

@@ -7,7 +7,7 @@
 //! is as authentic as the credential's method makes it; anything else is an error.
 //! Truth: docs/design/security.md 3.2, 3.4; t10-osd 1.7.
 
-use sealstone_digest::{Cover, Covered, Direction, Profile};
+use sealstone_digest::{Arriving, Cover, Covered, Direction, Profile};
 use sealstone_osd::cdb::{CdbBytes, EncodeError};
 use sealstone_osd::continuation::PROOF_LEN;
 use sealstone_osd::{CapabilityBytes, CapabilityError, Cdb, Generation, SecurityMethod, offset};
@@ -321,6 +321,28 @@ impl<P: Provider> Signer<P> {
     /// # Errors
     /// See [`ReplyError`]; then nothing of the reply is to be believed.
     pub fn verify<'a>(&self, signed: &Signed, reply: &Reply<'a>) -> Result<Checked<'a>, ReplyError> {
+        self.verify_arrived(signed, reply, None)
+    }
+
+    /// What to tell of the data-in of a command as it arrives, so that verifying the reply has less to do: `None` where
+    /// no digests of it count.
+    #[must_use]
+    pub fn arriving(&self, signed: &Signed) -> Option<Arriving> {
+        signed.data_in_icv?;
+        Some(Arriving::new(self.keys.digest()?, signed.origin.start?, signed.data_max))
+    }
+
+    /// As [`verify`](Self::verify), with what [`arriving`](Self::arriving) gave: it was told of the very bytes that are in
+    /// the reply, and none of them changed since.
+    ///
+    /// # Errors
+    /// As `verify`.
+    pub fn verify_arrived<'a>(
+        &self,
+        signed: &Signed,
+        reply: &Reply<'a>,
+        arrived: Option<&Arriving>,
+    ) -> Result<Checked<'a>, ReplyError> {
         if self.method >= SecurityMethod::CmdRsp {
             self.verify_response(signed, reply)?;
         }
@@ -345,7 +367,7 @@ impl<P: Provider> Signer<P> {
         let tag = match self.keys.digest() {
             None => self.keys.data_in(&signed.nonce, &[data], attributes),
             Some(profile) => self
-                .over_digests(profile, signed, &block[DataInCounts::LEN..head], data, attributes)
+                .over_digests(profile, signed, &block[DataInCounts::LEN..head], (data, arrived), attributes)
                 .ok_or(ReplyError::DataInIcv)?,
         };
         if !tag.matches(&block[head..]) {
@@ -360,7 +382,7 @@ impl<P: Provider> Signer<P> {
         profile: Profile,
         signed: &Signed,
         place: &[u8],
-        data: &[u8],
+        (data, arrived): (&[u8], Option<&Arriving>),
         attributes: &[u8],
     ) -> Option<Tag> {
         let place = Place::parse(place)?;
@@ -372,7 +394,10 @@ impl<P: Provider> Signer<P> {
         if end > place.object_length || to_the_end && end != place.object_length {
             return None;
         }
-        let covered = Covered::of(Cover::new(profile, start, moved, place.object_length), data);
+        // Of a unit behind the last byte of the data more may have arrived: what else the reply has.
+        let full = end / profile.unit_bytes();
+        let known = |unit| arrived.filter(|_| unit < full)?.value(unit);
+        let covered = Covered::with(Cover::new(profile, start, moved, place.object_length), data, known);
         let page = signed
             .page
             .and_then(|page| cover::page_value(profile, self.capability.generation(), page, attributes));

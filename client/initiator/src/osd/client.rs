@@ -16,11 +16,13 @@ use sealstone_seal::clock::{Advice, DeviceClock, Retry};
 use sealstone_seal::mceliece::PublicKey;
 use tokio::time::sleep;
 
+use super::arrival::Arrival;
 use super::assemble::assemble;
 use super::bearer::Bearer;
 use super::dial::{Dial, Dialed, TlsPolicy};
 use super::outcome::{Heard, hear};
 use super::translate::{completion, draft};
+use crate::driver::Watch;
 use crate::{
     Completion, Environment, Operation, OsdError, Repeat, ScsiRequest, ScsiResponse, Session, SessionConfig,
     SessionError, TargetUrl,
@@ -203,14 +205,22 @@ impl OsdClient {
                 buffer: core::mem::take(&mut buffer),
                 timeout: None,
             };
-            let response = match nexus.session.execute(request).await {
+            let arrival = Arrival::of(bearer, &sent.signed);
+            let watch = arrival.clone().map(|arrival| arrival as Arc<dyn Watch>);
+            let response = match nexus.session.execute_watched(request, watch).await {
                 Ok(response) => response,
                 Err(error) => {
                     self.lost(&nexus, &operation, error, &mut patience).await?;
                     continue;
                 }
             };
-            match hear(bearer, &sent.signed, &operation, response) {
+            let heard = match &arrival {
+                Some(arrival) => {
+                    arrival.show(|so_far| hear(bearer, &sent.signed, &operation, response, Some(so_far)))
+                }
+                None => hear(bearer, &sent.signed, &operation, response, None),
+            };
+            match heard {
                 Heard::Done(parts) => return completion(bearer.generation(), &operation, parts),
                 Heard::Short(mut parts, there) => {
                     let there = usize::try_from(there).unwrap_or(usize::MAX);

@@ -1,5 +1,6 @@
 //! OSD commands under credentials.
 
+mod arrival;
 mod assemble;
 mod bearer;
 mod client;

@@ -8,6 +8,7 @@
 use sealstone_osd::Generation;
 use sealstone_osd::cdb::pointer;
 use sealstone_scsi::{AdditionalSense, Sense, SenseKey, Status, additional};
+use sealstone_seal::Arriving;
 use sealstone_seal::signer::{Reply, ReplyError, Signed};
 
 use super::bearer::Bearer;
@@ -54,13 +55,21 @@ pub(crate) struct Parts {
 }
 
 /// Understands the answer to one command.
-pub(crate) fn hear(bearer: &Bearer, signed: &Signed, operation: &Operation, response: ScsiResponse) -> Heard {
+///
+/// `arrived` was told of the data as they came.
+pub(crate) fn hear(
+    bearer: &Bearer,
+    signed: &Signed,
+    operation: &Operation,
+    response: ScsiResponse,
+    arrived: Option<&Arriving>,
+) -> Heard {
     let Some(status) = Status::from_byte(response.status) else {
         return Heard::Failed(OsdError::Malformed("an unknown status"));
     };
     let ScsiResponse { sense, mut data_in, .. } = response;
     let reply = Reply { status: status.byte(), sense: &sense, data_in: &data_in };
-    let (parts, proven) = match bearer.signer().verify(signed, &reply) {
+    let (parts, proven) = match bearer.signer().verify_arrived(signed, &reply, arrived) {
         Ok(checked) => {
             // Command data begins the buffer, so the buffer itself is handed on.
             let (length, attributes) = (checked.data.len(), checked.attributes.to_vec());
@@ -233,7 +242,7 @@ mod tests {
             read_residual: crate::Residual::None,
             write_residual: crate::Residual::None,
         };
-        hear(&bearer, &sent.signed, operation, response)
+        hear(&bearer, &sent.signed, operation, response, None)
     }
 
     fn invalid_field(at: u16) -> Sense {
@@ -316,7 +325,7 @@ mod tests {
             let sent = assemble(&bearer, &draft, 1, None, &SystemEnvironment).unwrap();
             let (read_residual, write_residual) = Default::default();
             let response = ScsiResponse { status, sense, data_in, read_residual, write_residual };
-            let heard = hear(&bearer, &sent.signed, &read(), response);
+            let heard = hear(&bearer, &sent.signed, &read(), response, None);
             prop_assert!(!matches!(heard, Heard::Done(_) | Heard::Short(..) | Heard::Skewed(_)));
         }
     }

@@ -37,6 +37,12 @@ impl Task {
     pub(super) const fn new(id: TaskId, tag: u32, cmd_sn: u32, command: Command) -> Self {
         Self { id, tag, cmd_sn, command, next_sn: 0, received: 0, granted: 0, r2ts: 0 }
     }
+
+    /// Data-in as far as whole segments of it are there.
+    pub(super) fn data_in(&self) -> &[u8] {
+        let buffer = self.command.data_in.as_slice();
+        &buffer[..self.received.min(buffer.len())]
+    }
 }
 
 /// Tasks by tag: the low half of a tag is a slot, the high half tells its users apart.
@@ -103,6 +109,10 @@ impl Tasks {
 
     fn get(&mut self, tag: u32) -> Option<&mut Task> {
         self.slot(tag)?.as_mut()
+    }
+
+    pub(super) fn by_tag(&self, tag: u32) -> Option<&Task> {
+        self.slots.get((tag & 0xFFFF) as usize)?.as_ref().filter(|task| task.tag == tag)
     }
 
     fn remove(&mut self, tag: u32) -> Option<Task> {
@@ -244,6 +254,7 @@ impl Connection {
             return Err(Violation::DataSequence);
         }
         task.next_sn = task.next_sn.wrapping_add(1);
+        self.data_in_tag = Some(task.tag);
         Ok(Destination::Into(mem::take(&mut task.command.data_in), task.received))
     }
 

@@ -46,6 +46,8 @@ pub struct Connection {
     login_until: u64,
     heard_at: u64,
     pub(super) ping_sent: Option<u64>,
+    /// Whose Data-In came last.
+    pub(super) data_in_tag: Option<u32>,
     now_ms: u64,
 }
 
@@ -71,6 +73,7 @@ impl Connection {
             login_until: now_ms.saturating_add(config.login_timeout_ms),
             heard_at: now_ms,
             ping_sent: None,
+            data_in_tag: None,
             now_ms,
             config,
         };
@@ -93,6 +96,20 @@ impl Connection {
         self.heard_at = self.now_ms;
         self.rx.received(n);
         self.pump();
+    }
+
+    /// The command whose data came last, while it is under way, and its data-in from the first byte on as far as it is
+    /// there. It arrives in order: what was shown once stays as it is.
+    #[must_use]
+    pub fn data_in_so_far(&self) -> Option<(TaskId, &[u8])> {
+        let task = self.tasks.by_tag(self.data_in_tag?)?;
+        // While a segment is received the receiver has the task's buffer.
+        let bhs = self.rx.bhs();
+        let in_hand = pdu::opcode_of(bhs) == opcode::DATA_IN && pdu::DataIn::of(bhs).tag.get() == task.tag;
+        match self.rx.filled() {
+            Some(filled) if in_hand => Some((task.id, filled)),
+            _ => Some((task.id, task.data_in())),
+        }
     }
 
     /// The target closed its side of the stream.

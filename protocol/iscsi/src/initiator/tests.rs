@@ -152,6 +152,42 @@ fn data_in_out_of_order_or_range_is_a_violation() {
 }
 
 #[test]
+fn data_in_is_shown_as_far_as_it_has_come_and_nothing_else_is() {
+    let mut bench = Bench::logged_in("");
+    let data: Vec<u8> = (0..200_u8).collect();
+    let tag = bench.submit(0, data.len());
+    let mut stream = Vec::new();
+    for (sn, (offset, piece)) in [(0, &data[..120]), (120, &data[120..])].into_iter().enumerate() {
+        let mut pdu = pdu::DataIn::new(opcode::DATA_IN, 0);
+        pdu.tag.set(tag);
+        pdu.offset.set(offset);
+        pdu.data_sn.set(u32::try_from(sn).unwrap());
+        stream.extend(segment(pdu.wire(), piece));
+    }
+    let mut shown = 0;
+    for byte in stream {
+        bench.hear(&[byte]);
+        let so_far = bench.initiator.data_in_so_far().map_or(&[][..], |(_, so_far)| so_far);
+        assert!(so_far.len() >= shown && so_far == &data[..so_far.len()]);
+        shown = so_far.len();
+    }
+    assert_eq!(shown, data.len());
+    // Another PDU with a segment of its own comes in between.
+    let mut text = pdu::TextResponse::new(opcode::TEXT_RESPONSE, flag::FINAL);
+    text.tag.set(NO_TAG);
+    bench.hear(&segment(text.wire(), &[7; 40])[..BHS_LEN + 20]);
+    assert_eq!(bench.initiator.data_in_so_far().map(|(_, so_far)| so_far), Some(&data[..]));
+
+    // Of a command that is over nothing is shown.
+    let mut bench = Bench::logged_in("");
+    let mut pdu = pdu::DataIn::new(opcode::DATA_IN, flag::FINAL | flag::STATUS);
+    pdu.tag.set(bench.submit(0, 16));
+    pdu.stat_sn.set(bench.stat_sn);
+    bench.hear(&segment(pdu.wire(), &[1; 16]));
+    assert!(bench.initiator.data_in_so_far().is_none());
+}
+
+#[test]
 fn an_r2t_may_ask_only_for_what_is_there_and_next() {
     let keys = "ImmediateData=No|InitialR2T=Yes|MaxBurstLength=1024|MaxOutstandingR2T=1|";
     for (offset, length, sn) in [(1, 100, 0), (0, 0, 0), (0, 1025, 0), (0, 100, 1), (0, 513, 0)] {
