@@ -70,6 +70,8 @@ struct State {
 #[derive(Clone, Default)]
 struct Node {
     length: u64,
+    /// Sectors up to here have space on the disk, written or not.
+    allocated: u64,
     current: BTreeMap<u64, Sector>,
     durable_length: u64,
     durable: BTreeMap<u64, Sector>,
@@ -105,7 +107,7 @@ impl SimMedium {
         self.state.lock().faults.push(fault);
     }
 
-    /// Limits the disk to `bytes` of written sectors; a write above it gives ENOSPC.
+    /// Limits the disk to `bytes` of sectors that were written or allocated; what would take more gives ENOSPC.
     pub fn limit_space(&self, bytes: u64) {
         self.state.lock().space = bytes;
     }
@@ -222,7 +224,8 @@ impl Node {
             self.pending_lengths[random.below(self.pending_lengths.len() as u64) as usize]
         };
         let length = if odds.0 == 100 { self.length } else { length };
-        let mut node = Self { length, current: sectors, ..Self::default() };
+        let allocated = self.allocated.min(length.div_ceil(SECTOR));
+        let mut node = Self { length, current: sectors, allocated, ..Self::default() };
         node.cut();
         node.durable.clone_from(&node.current);
         node.durable_length = node.length;
@@ -269,6 +272,7 @@ impl Node {
         if length < self.length {
             let gone: Vec<u64> = self.current.range(length / SECTOR..).map(|(&index, _)| index).collect();
             self.length = length;
+            self.allocated = self.allocated.min(length.div_ceil(SECTOR));
             self.cut();
             for index in gone {
                 let now = self.current.get(&index).cloned().flatten();
@@ -371,8 +375,24 @@ impl State {
         self.bad.iter().any(|(name, sector)| touched.contains(sector) && self.names.get(name) == Some(&node))
     }
 
-    fn sectors(&self) -> u64 {
-        self.names.values().map(|&node| self.nodes[node].current.len() as u64).sum()
+    /// Space in use, in bytes.
+    fn used(&self) -> u64 {
+        let sectors = |node: &Node| {
+            let beyond = match node.allocated {
+                0 => node.current.len(),
+                allocated => node.current.range(allocated..).count(),
+            };
+            node.allocated + beyond as u64
+        };
+        self.names.values().map(|&node| sectors(&self.nodes[node])).sum::<u64>() * SECTOR
+    }
+
+    /// Is there no room for so many sectors more?
+    fn is_full(&self, more: impl FnOnce(&Self) -> u64) -> bool {
+        self.space != u64::MAX && {
+            let more = more(self);
+            more > 0 && self.used() + more * SECTOR > self.space
+        }
     }
 }
 
@@ -440,6 +460,30 @@ impl MediumFile for SimFile {
         self.medium.state.lock().whole(|state| state.nodes[self.node].set_length(length))
     }
 
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        let mut state = self.medium.state.lock();
+        let sectors = length.div_ceil(SECTOR);
+        let node = &state.nodes[self.node];
+        if !state.dead && node.length >= length && node.allocated >= sectors {
+            return Ok(());
+        }
+        let is_new = |state: &State| {
+            let node = &state.nodes[self.node];
+            let from = node.allocated.min(sectors);
+            sectors - from - node.current.range(from..sectors).count() as u64
+        };
+        if state.is_full(is_new) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        state.whole(|state| {
+            let node = &mut state.nodes[self.node];
+            node.allocated = node.allocated.max(sectors);
+            if node.length < length {
+                node.set_length(length);
+            }
+        })
+    }
+
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let mut state = self.medium.state.lock();
         state.read_fate()?;
@@ -464,11 +508,15 @@ impl MediumFile for SimFile {
         let mut state = self.medium.state.lock();
         let state = &mut *state;
         let fate = state.write_fate()?;
-        if state.space != u64::MAX && state.sectors() * SECTOR + data.len() as u64 > state.space {
+        let touched = offset / SECTOR..(offset + data.len() as u64).div_ceil(SECTOR);
+        let is_new =
+            |node: &Node, sector: &u64| *sector >= node.allocated && !node.current.contains_key(sector);
+        if state.is_full(|state| {
+            touched.clone().filter(|sector| is_new(&state.nodes[self.node], sector)).count() as u64
+        }) {
             return Err(io::ErrorKind::StorageFull.into());
         }
         if matches!(fate, Fate::Good) {
-            let touched = offset / SECTOR..(offset + data.len() as u64).div_ceil(SECTOR);
             let State { bad, names, .. } = state;
             bad.retain(|(name, sector)| !touched.contains(sector) || names.get(name) != Some(&self.node));
         }

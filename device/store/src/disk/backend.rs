@@ -9,6 +9,7 @@
 //! page while it writes it.
 //! Truth: docs/adr/0011-the-index-is-proved-before-the-engine-reads-it.md.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use redb::StorageBackend;
 
-use super::tree::{COPY, HEADER, Header, Proof, Reader, UNIT};
+use super::room::Ground;
+use super::tree::{Book, COPY, HEADER, Header, MAX_LENGTH, Proof, Reader, UNIT};
 use crate::medium::MediumFile;
 
 /// Marks a checksum as known, above its 32 bits.
@@ -94,6 +96,8 @@ pub(crate) struct Pages {
     stopped: Arc<AtomicBool>,
     /// Set when a sync failed: what is in memory may not be on the medium.
     unsynced: AtomicBool,
+    /// Pages written, by their place in bytes, with their lengths.
+    written: Mutex<HashMap<u64, u64>>,
 }
 
 impl Pages {
@@ -119,8 +123,8 @@ impl Pages {
         stopped: Arc<AtomicBool>,
     ) -> Self {
         let (length, end) = (AtomicU64::new(end), AtomicU64::new(end));
-        let (head, unsynced) = (Mutex::new(head), AtomicBool::new(false));
-        Self { file, sums, uuid, head, length, end, stopped, unsynced }
+        let (head, unsynced, written) = (Mutex::new(head), AtomicBool::new(false), Mutex::default());
+        Self { file, sums, uuid, head, length, end, stopped, unsynced, written }
     }
 
     fn end(&self) -> u64 {
@@ -155,20 +159,82 @@ impl Pages {
         let with_copy = |end: u64| (end + copy).next_multiple_of(GROW_UNIT);
         let step = (old / 8).min(GROW_MAX);
         let wanted = with_copy(needed.max(old + step));
-        let grown = match self.file.reserve(wanted) {
+        let grown = match self.file.allocate(wanted) {
             // Where there is no room for a step there may be for what is needed.
-            Err(error) if error.kind() == io::ErrorKind::StorageFull && wanted > with_copy(needed) => {
-                self.file.reserve(with_copy(needed)).map(|()| with_copy(needed))
+            Err(error) if is_full(&error) && wanted > with_copy(needed) => {
+                self.file.allocate(with_copy(needed)).map(|()| with_copy(needed))
             }
             result => result.map(|()| wanted),
         }?;
-        self.write_copy(&mut head, grown - copy)?;
+        self.end_at(&mut head, grown - copy)
+    }
+
+    /// The file is longer now: our copy of the header goes behind the new end.
+    fn end_at(&self, head: &mut Head, end: u64) -> io::Result<()> {
+        let old = self.end();
+        self.write_copy(head, end)?;
         // Else it might be taken for the last one, if the file were cut off here again.
         if old > 0 {
             self.file.write_at(old, &[0; COPY])?;
         }
-        self.end.store(grown - copy, Ordering::Release);
+        self.end.store(end, Ordering::Release);
         Ok(())
+    }
+
+    /// Makes the file longer by so many bytes, at least an eighth, or by what the medium has of that. Gives whether it has
+    /// any. The engine is not told.
+    pub(crate) fn grow(&self, wanted: u64) -> io::Result<bool> {
+        let mut head = self.head.lock();
+        let old = self.end();
+        let longest = MAX_LENGTH.saturating_sub(old) / GROW_UNIT * GROW_UNIT;
+        let mut step = wanted.max(old / 8).max(1).next_multiple_of(GROW_UNIT).min(longest);
+        while step > 0 {
+            let end = (old + step + COPY as u64) / GROW_UNIT * GROW_UNIT - COPY as u64;
+            let end = if end > old { end } else { end + GROW_UNIT };
+            match self.file.allocate(end + COPY as u64) {
+                Ok(()) => {
+                    self.end_at(&mut head, end)?;
+                    return Ok(true);
+                }
+                Err(error) if is_full(&error) => step = step / 2 / GROW_UNIT * GROW_UNIT,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// What the last commit leaves free, with the book of it; `None` if that cannot be found out.
+    pub(crate) fn look(&self, table: &str) -> Option<(Book, Ground)> {
+        let last = self.head.lock().synced.as_ref().and_then(Header::primary)?;
+        let length = self.end();
+        let mut reader = Reader::new(self.file.clone(), length, None);
+        reader.watch(last.user);
+        reader.find_table(last.user, table);
+        let shape = reader.outline()?;
+        let book = Book::of(&reader.seen()?, &last, length, true)?;
+        let ground = Ground { free: book.free.clone(), shape, length };
+        Some((book, ground))
+    }
+
+    /// An engine that starts now finds the last commit, closed in order, with this book of all of the file.
+    pub(crate) fn start_from(&self, book: &Book) -> io::Result<()> {
+        self.check()?;
+        for (offset, bytes) in &book.pages {
+            self.sums.learn(*offset, bytes);
+            self.file.write_at(*offset, bytes)?;
+        }
+        let mut head = self.head.lock();
+        let length = self.end();
+        let header = Header::closed_after(&book.commit, length);
+        (head.now, head.synced) = (header.clone(), Some(header));
+        self.length.store(length, Ordering::Release);
+        self.written.lock().clear();
+        Ok(())
+    }
+
+    /// The pages that were written since this was asked last, by their places and lengths in bytes.
+    pub(crate) fn take_written(&self) -> Vec<(u64, u64)> {
+        self.written.lock().drain().collect()
     }
 
     /// Cuts the file off.
@@ -202,8 +268,31 @@ impl Pages {
     }
 }
 
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// What the engine is given.
-pub(crate) struct LiveBackend(pub(crate) Arc<Pages>);
+pub(crate) struct LiveBackend {
+    pub(crate) pages: Arc<Pages>,
+    /// Set when another engine has the file.
+    pub(crate) detached: Arc<AtomicBool>,
+}
+
+impl LiveBackend {
+    pub(crate) fn new(pages: Arc<Pages>) -> Self {
+        Self { pages, detached: Arc::default() }
+    }
+
+    /// The pages, for writing.
+    fn writable(&self) -> io::Result<&Pages> {
+        if self.detached.load(Ordering::Acquire) {
+            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "another engine has the file"));
+        }
+        self.pages.check()?;
+        Ok(&self.pages)
+    }
+}
 
 impl fmt::Debug for LiveBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -217,69 +306,71 @@ fn is_pages(offset: u64, length: usize) -> bool {
 
 impl StorageBackend for LiveBackend {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.length.load(Ordering::Acquire))
+        Ok(self.pages.length.load(Ordering::Acquire))
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         if offset == 0 && out.len() <= HEADER {
-            out.copy_from_slice(&self.0.head.lock().now.0[..out.len()]);
+            out.copy_from_slice(&self.pages.head.lock().now.0[..out.len()]);
             return Ok(());
         }
         if !is_pages(offset, out.len()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the engine read a part of a page"));
         }
-        self.0.file.read_at(offset, out)?;
-        self.0.sums.check(offset, out).map_err(|page| {
+        self.pages.file.read_at(offset, out)?;
+        self.pages.sums.check(offset, out).map_err(|page| {
             tracing::error!(page, "a page of the index is damaged");
             io::Error::new(io::ErrorKind::InvalidData, format!("the index's page at {page} is damaged"))
         })
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
-        self.0.check()?;
-        self.0.cut(length)?;
-        self.0.length.store(length, Ordering::Release);
+        let pages = self.writable()?;
+        pages.cut(length)?;
+        pages.length.store(length, Ordering::Release);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.check()?;
-        let now = self.0.head.lock().now.clone();
-        if let Err(error) = self.0.file.sync() {
-            self.0.unsynced.store(true, Ordering::Release);
+        self.writable()?;
+        let now = self.pages.head.lock().now.clone();
+        if let Err(error) = self.pages.file.sync() {
+            self.pages.unsynced.store(true, Ordering::Release);
             return Err(error);
         }
-        let mut head = self.0.head.lock();
+        let mut head = self.pages.head.lock();
         head.loose = false;
         let commit = now.primary().map(|slot| slot.id);
         let news =
             commit.is_some() && commit != head.synced.as_ref().and_then(Header::primary).map(|slot| slot.id);
         head.synced = Some(now);
         // Only a witness for after a crash: it becomes durable with the next sync, or by itself.
-        if news && let Err(error) = self.0.write_copy(&mut head, self.0.end()) {
+        if news && let Err(error) = self.pages.write_copy(&mut head, self.pages.end()) {
             tracing::warn!(%error, "the copy of the index's header was not written");
         }
         Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.check()?;
+        self.writable()?;
         if offset == 0 && data.len() == HEADER {
-            self.0.reach(UNIT)?;
-            let mut head = self.0.head.lock();
+            self.pages.reach(UNIT)?;
+            let mut head = self.pages.head.lock();
             head.now.0.copy_from_slice(data);
-            return self.0.file.write_at(0, data);
+            return self.pages.file.write_at(0, data);
         }
         if !is_pages(offset, data.len()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the engine wrote a part of a page"));
         }
-        self.0.reach(offset + data.len() as u64)?;
-        self.0.sums.learn(offset, data);
-        self.0.file.write_at(offset, data)
+        self.pages.reach(offset + data.len() as u64)?;
+        self.pages.written.lock().insert(offset, data.len() as u64);
+        self.pages.sums.learn(offset, data);
+        self.pages.file.write_at(offset, data)
     }
 
     fn close(&self) -> io::Result<()> {
-        let loose = std::mem::take(&mut self.0.head.lock().loose);
-        if loose && self.0.check().is_ok() { self.0.file.sync() } else { Ok(()) }
+        let Ok(pages) = self.writable() else { return Ok(()) };
+        let loose = std::mem::take(&mut pages.head.lock().loose);
+        if loose { pages.file.sync() } else { Ok(()) }
     }
 }

@@ -18,6 +18,7 @@ use super::chunk::{CHUNK_BLOCKS, Chunk};
 use super::prepared::Prepared;
 use super::read::{Unchecked, within};
 use super::record::{Value, object_key, object_of, profile_key};
+use super::room::{Load, Purpose};
 use super::stage::{Source, Stage, Stop};
 use crate::damage::{Damage, DamageKind};
 use crate::digests::{Checked, Digested, Digests, KnownDigests};
@@ -276,7 +277,9 @@ impl DiskStore {
             Err(_) => Prepared::default(),
         };
         let bytes = offset..offset.saturating_add(data.len() as u64);
-        self.change(id, Some(bytes), |stage| {
+        let load = Load::bytes(data.len() as u64, self.options.inline_max);
+        let _room = self.admit_change(load, || Ok(self.is_mapped(id, &bytes)?.then_some(load)))?;
+        self.change(id, Some(bytes.clone()), |stage| {
             check_transfer(data.len())?;
             end_of(offset, data.len() as u64)?;
             if data.is_empty() { Ok(()) } else { stage.write(offset, data, &prepared) }
@@ -339,7 +342,7 @@ impl Digests for DiskStore {
     }
 
     fn set_profile(&self, partition: u64, profile: Option<Profile>) -> Result<(), StoreError> {
-        self.make_room();
+        let _room = self.admit(Load::profile(), Purpose::Overwrite)?;
         self.try_set_profile(partition, profile)?;
         self.changed(ObjectId::of_partition(partition), 0..0, true);
         Ok(())

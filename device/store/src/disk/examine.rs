@@ -12,6 +12,7 @@ use sealstone_osd::ObjectId;
 use super::chunk::{CHUNK_BLOCKS, Chunk};
 use super::read::{BadRead, SLICE_BLOCKS};
 use super::record::{Rotten, Value, chunk_key, chunk_of, profile_key};
+use super::room::{Load, Purpose};
 use super::stage::Stage;
 use super::{DiskStore, MAX_ATTRIBUTES, attribute_range};
 use crate::damage::{Damage, DamageKind};
@@ -273,7 +274,11 @@ impl Examine for DiskStore {
         let Some(profile) = self.profile_of(id.partition).map(Profile::values) else {
             return Ok(Completed::default());
         };
-        self.make_room();
+        let _room = match self.admit(Load::bytes(CHUNK, 0), Purpose::Addition) {
+            // They are made another time.
+            Err(StoreError::NoSpace) => return Ok(Completed::default()),
+            room => room?,
+        };
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
         let _lock = self.lock(id).write();

@@ -235,6 +235,8 @@ impl DiskStore {
             let _all_out = self.groups.gate.inside.write();
             self.groups.written.store(0, Ordering::Relaxed);
             let number = self.groups.open.fetch_add(1, Ordering::AcqRel);
+            // Before it is the committing one: so that it is never counted nowhere.
+            self.room.commits(self.index.open_load());
             (self.index.rotate(), number, self.segments.take_dirty())
         };
         if let Err(source) = self.segments.sync(&segments) {
@@ -247,6 +249,7 @@ impl DiskStore {
             self.poison(true);
             return Err(error);
         }
+        self.room.committed(&self.index.written());
         // A read that met a damaged page meanwhile may have frozen the index one commit earlier: then the layers stay
         // above it, and nothing that it refers to comes free. Whoever stops the index from here on freezes this commit.
         self.groups.check()?;

@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::backend::{LiveBackend, Pages};
 use super::cache::Cache;
-use super::record::{Key, Rotten, Value, is_inline_key, is_object, object_of, seal, store_key};
+use super::record::{Key, Rotten, Value, is_inline_key, is_object, object_of, seal, store_key, sub_of};
+use super::room::{Ground, Load};
 use super::space::Run;
 use super::tree::{Cursor, Lost, Proof, Reader, Step};
 use crate::medium::MediumFile;
@@ -40,6 +41,8 @@ pub(crate) struct Overlay {
     changes: BTreeMap<Key, Option<Value>>,
     /// Memory that the changes take, about, in bytes.
     pub(crate) weight: usize,
+    /// What the changes ask of the index's room.
+    pub(crate) load: Load,
     /// Blocks that no object uses any more once the group is committed.
     pub(crate) freed: Vec<Run>,
 }
@@ -49,12 +52,34 @@ impl Overlay {
         self.changes.is_empty()
     }
 
-    fn put(&mut self, key: Key, value: Option<Value>) {
+    /// `leaves`: how many pages of records it takes, at most, if it is the first change of its record.
+    fn put(&mut self, key: Key, value: Option<Value>, leaves: u64) {
+        let leaves = match (self.changes.get(&key), &value) {
+            (Some(Some(_)), _) | (Some(None), None) => 0,
+            _ => leaves,
+        };
+        self.load.add(&key, leaves, value.as_ref());
         let weight = |value: &Option<Value>| ENTRY + value.as_ref().map_or(0, Value::weight);
         self.weight += weight(&value);
         if let Some(old) = self.changes.insert(key, value) {
             self.weight -= weight(&old);
         }
+    }
+}
+
+/// How many pages of records a change takes, at most, after another of the same operation; of each, whether it removes.
+fn leaves_of(before: Option<(Key, bool)>, key: &Key, gone: bool) -> u64 {
+    match before {
+        // An operation that removes several records of an object removes all between them: whole leaves go.
+        Some((before, true)) if gone && before[..17] == key[..17] => 0,
+        // Each leaf that a run of records ends up in has one of them.
+        Some((before, false))
+            if !gone && before[..17] == key[..17] && sub_of(&before).checked_add(1) == Some(sub_of(key)) =>
+        {
+            1
+        }
+        // The leaf that it lies in, and the one split off or joined.
+        _ => 2,
     }
 }
 
@@ -119,32 +144,46 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::
 
 /// redb, as opened; and after it failed, or where it may not have the file, our own reader.
 struct Engine {
-    live: Option<Arc<Held>>,
+    live: Option<Held>,
     frozen: Option<Arc<Reader>>,
 }
 
 /// A redb database that may be dropped over any file: closing it writes, and may panic over a damaged one.
-struct Held(Option<Database>);
+struct Held {
+    database: Option<Database>,
+    /// Set when the file is another's: nothing that it does reaches it any more.
+    detached: Arc<AtomicBool>,
+}
 
 impl Held {
-    fn new(database: Database) -> Self {
-        Self(Some(database))
+    /// Starts the engine over the file.
+    fn open(pages: &Arc<Pages>, cache: usize) -> Result<Self, redb::Error> {
+        let detached = Arc::new(AtomicBool::new(false));
+        let backend = LiveBackend { pages: pages.clone(), detached: detached.clone() };
+        let mut builder = Builder::new();
+        builder.set_cache_size(cache);
+        guarded(|| Ok(Self { database: Some(builder.create_with_backend(backend)?), detached }))
     }
 
     fn get(&self) -> &Database {
-        self.0.as_ref().expect("taken by drop alone")
+        self.database.as_ref().expect("taken by drop alone")
+    }
+
+    /// Ends the engine without a trace.
+    fn abandon(self) {
+        self.detached.store(true, Ordering::Release);
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let database = self.0.take();
-        if guarded(move || {
+        let database = self.database.take();
+        let detached = self.detached.load(Ordering::Acquire);
+        let closed = guarded(move || {
             drop(database);
             Ok(())
-        })
-        .is_err()
-        {
+        });
+        if closed.is_err() && !detached {
             tracing::error!("closing the index failed");
         }
     }
@@ -156,7 +195,9 @@ pub(crate) struct Index {
     cache: Cache,
     /// Bytes of small objects have a part of the memory of their own: many of them would drive out what leads to them.
     inline: Cache,
+    /// Whoever uses it holds this for reading, so that it is not replaced meanwhile.
     engine: RwLock<Engine>,
+    engine_cache: usize,
     pages: Arc<Pages>,
     stopped: Arc<AtomicBool>,
     /// Objects that miss records, if that is known of all. Of others nothing is lost.
@@ -175,8 +216,8 @@ impl Index {
     /// Makes the index of a new store in an empty file, durably.
     pub(crate) fn format(file: Arc<dyn MediumFile>, uuid: &[u8; 16]) -> Result<(), FormatError> {
         let write = || -> Result<(), redb::Error> {
-            let engine =
-                Builder::new().create_with_backend(LiveBackend(Pages::fresh(file.clone(), *uuid)))?;
+            let pages = Pages::fresh(file.clone(), *uuid);
+            let engine = Builder::new().create_with_backend(LiveBackend::new(pages))?;
             let transaction = engine.begin_write()?;
             let value = seal(&store_key(), uuid.to_vec());
             transaction.open_table(TABLE)?.insert(&store_key(), &value[..])?;
@@ -194,19 +235,27 @@ impl Index {
         incomplete: Option<HashSet<ObjectId>>,
         engine_cache: usize,
         cache: usize,
-    ) -> Result<Self, FormatError> {
+    ) -> Result<(Self, Option<Ground>), FormatError> {
         let stopped: Arc<AtomicBool> = Arc::new(AtomicBool::new(!writable));
+        let mut ground = None;
         if writable {
-            proof.hand_over().map_err(redb::Error::Io).map_err(format_error("mending the index"))?;
+            let book =
+                proof.hand_over(true).map_err(redb::Error::Io).map_err(format_error("mending the index"))?;
+            let shape = proof.reader.outline();
+            ground = book.zip(shape).map(|(free, shape)| Ground { free, shape, length: proof.end });
         }
         let pages = Pages::proved(&proof, stopped.clone());
-        let engine = if writable {
-            let live = guarded(|| {
-                let mut builder = Builder::new();
-                builder.set_cache_size(engine_cache);
-                Ok(Held::new(builder.create_with_backend(LiveBackend(pages.clone()))?))
+        // A file that was just made, or is full to its end, has no room for a book.
+        if writable && ground.is_none() {
+            let grown = pages.grow(0).and_then(|grown| {
+                let Some((book, larger)) = pages.look(NAME).filter(|_| grown) else { return Ok(None) };
+                pages.start_from(&book).map(|()| Some(larger))
             });
-            Engine { live: Some(Arc::new(live.map_err(format_error("opening the index"))?)), frozen: None }
+            ground = grown.map_err(redb::Error::Io).map_err(format_error("growing the index"))?;
+        }
+        let engine = if writable {
+            let live = Held::open(&pages, engine_cache).map_err(format_error("opening the index"))?;
+            Engine { live: Some(live), frozen: None }
         } else {
             Engine { live: None, frozen: Some(Arc::new(proof.reader)) }
         };
@@ -214,7 +263,7 @@ impl Index {
         let incomplete = incomplete.filter(|_| !writable);
         let (layers, engine) = (RwLock::default(), RwLock::new(engine));
         let (inline, cache) = (Cache::new(cache / INLINE_PART), Cache::new(cache - cache / INLINE_PART));
-        Ok(Self { layers, cache, inline, engine, pages, stopped, incomplete })
+        Ok((Self { layers, cache, inline, engine, engine_cache, pages, stopped, incomplete }, ground))
     }
 
     fn cache(&self, key: &Key) -> &Cache {
@@ -236,20 +285,20 @@ impl Index {
         live: impl FnOnce(&Database) -> Result<T, redb::Error>,
         frozen: impl FnOnce(&Reader) -> T,
     ) -> Result<T, StoreError> {
-        let (engine, reader) = {
-            let engine = self.engine.read();
-            (engine.live.clone(), engine.frozen.clone())
-        };
-        if let (Some(engine), None) = (&engine, &reader) {
-            match guarded(|| live(engine.get())) {
+        let engine = self.engine.read();
+        let failed = match (&engine.live, &engine.frozen) {
+            (Some(engine), None) => match guarded(|| live(engine.get())) {
                 Ok(found) => return Ok(found),
-                Err(error) => {
-                    tracing::error!(%error, doing, "the index engine failed; the store refuses writes until opened again");
-                    self.stop(true);
-                }
-            }
+                Err(error) => Some(error),
+            },
+            _ => None,
+        };
+        drop(engine);
+        if let Some(error) = failed {
+            tracing::error!(%error, doing, "the index engine failed; the store refuses writes until opened again");
+            self.stop(true);
         }
-        let reader = reader.or_else(|| self.engine.read().frozen.clone());
+        let reader = self.engine.read().frozen.clone();
         let reader = reader.ok_or(redb::Error::PreviousIo).map_err(store_error(doing))?;
         Ok(frozen(&reader))
     }
@@ -381,8 +430,11 @@ impl Index {
     /// Puts changes of one operation into the open group, at once.
     pub(crate) fn apply(&self, changes: Vec<(Key, Option<Value>)>, freed: &[Run]) {
         let mut layers = self.layers.write();
+        let mut before: Option<(Key, bool)> = None;
         for (key, value) in changes {
-            layers.open.put(key, value);
+            let leaves = leaves_of(before, &key, value.is_none());
+            before = Some((key, value.is_none()));
+            layers.open.put(key, value, leaves);
         }
         for &run in freed {
             Run::push(&mut layers.open.freed, run);
@@ -402,6 +454,11 @@ impl Index {
     /// Memory that the open group's changes take, about, in bytes.
     pub(crate) fn open_weight(&self) -> usize {
         self.layers.read().open.weight
+    }
+
+    /// What the open group asks of the index's room.
+    pub(crate) fn open_load(&self) -> Load {
+        self.layers.read().open.load
     }
 
     /// The open group becomes the committing one; a new one is open. Nothing may change meanwhile.
@@ -428,8 +485,54 @@ impl Index {
             transaction.commit()?;
             Ok(())
         };
-        let engine = self.engine.read().live.clone().ok_or(StoreError::Poisoned)?;
-        guarded(|| write(engine.get())).map_err(store_error("committing a group"))
+        let engine = self.engine.read();
+        let live = engine.live.as_ref().ok_or(StoreError::Poisoned)?;
+        guarded(|| write(live.get())).map_err(store_error("committing a group"))
+    }
+
+    /// The pages that the engine wrote since this was asked last, by their places and lengths in bytes.
+    pub(crate) fn written(&self) -> Vec<(u64, u64)> {
+        self.pages.take_written()
+    }
+
+    /// Looks at the file anew: what is in use is what the last commit refers to. The engine gets all else; and if that does
+    /// not suffice, a longer file: by `wanted` bytes, or what the medium has of that. Reads and commits wait meanwhile.
+    /// `None` if the file cannot be looked at, or, unless something was written since the last look, if it cannot grow:
+    /// then all is as it was.
+    ///
+    /// # Errors
+    /// If the engine could not be started again: then the store is to be poisoned.
+    pub(crate) fn renew(
+        &self,
+        wanted: u64,
+        is_touched: bool,
+        suffices: impl Fn(&Ground) -> bool,
+    ) -> Result<Option<Ground>, StoreError> {
+        let failed = |error| store_error("renewing the index")(redb::Error::Io(error));
+        let mut engine = self.engine.write();
+        if engine.live.is_none() || engine.frozen.is_some() || self.stopped.load(Ordering::Acquire) {
+            return Err(StoreError::Poisoned);
+        }
+        let mut grown = false;
+        if !is_touched {
+            grown = self.pages.grow(wanted).map_err(failed)?;
+            if !grown {
+                return Ok(None);
+            }
+        }
+        let Some((mut book, mut ground)) = self.pages.look(NAME) else { return Ok(None) };
+        if !grown && !suffices(&ground) && self.pages.grow(wanted).map_err(failed)? {
+            let Some(larger) = self.pages.look(NAME) else { return Ok(None) };
+            (book, ground) = larger;
+        }
+        tracing::debug!(length = ground.length, units = ground.shape.units, "the index is looked at anew");
+        if let Some(live) = engine.live.take() {
+            live.abandon();
+        }
+        self.pages.start_from(&book).map_err(failed)?;
+        let live = Held::open(&self.pages, self.engine_cache).map_err(store_error("renewing the index"))?;
+        engine.live = Some(live);
+        Ok(Some(ground))
     }
 
     /// The committing group is in redb: what it changed may be cached, and found there.

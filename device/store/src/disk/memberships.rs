@@ -13,6 +13,7 @@ use super::record::{
     Key, Rotten, Value, all_collections, collection_key, member_key, membership_key, object_key, object_of,
     sub_of,
 };
+use super::room::{Load, Purpose};
 use super::{DiskStore, list_to_gap};
 use crate::memberships::{MAX_MEMBERSHIPS, Memberships};
 use crate::{MAX_LIST, StoreError};
@@ -108,6 +109,12 @@ impl DiskStore {
         found.into_iter().map(|(key, value)| Ok((sub_of(&key), slot_of(member, value)?))).collect()
     }
 
+    /// How many collections an object is in, as far as its record tells.
+    pub(crate) fn membership_count(&self, member: ObjectId) -> u64 {
+        let _lock = self.lock(member).read();
+        self.record(member).map_or(0, |record| u64::from(record.memberships))
+    }
+
     /// The locks that removing an object takes, and what removing it changes besides: its memberships end. A
     /// collection that has members is refused.
     pub(crate) fn lock_for_removal(
@@ -162,7 +169,7 @@ impl DiskStore {
 
 impl Memberships for DiskStore {
     fn join(&self, collection: ObjectId, member: u64, slot: u32) -> Result<bool, StoreError> {
-        self.make_room();
+        let _room = self.admit(Load::membership(), Purpose::Addition)?;
         let object = ObjectId::new(collection.partition, member);
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
@@ -186,7 +193,7 @@ impl Memberships for DiskStore {
     }
 
     fn leave(&self, collection: ObjectId, member: u64) -> Result<Option<u32>, StoreError> {
-        self.make_room();
+        let _room = self.admit(Load::membership(), Purpose::Removal)?;
         let object = ObjectId::new(collection.partition, member);
         let _inside = self.groups.gate.enter();
         self.groups.check()?;

@@ -5,6 +5,7 @@
 //! Contract: as the trait says; the order of writes is in `group.rs`.
 //! Truth: docs/design/store.md.
 
+mod admit;
 mod agree;
 mod backend;
 mod background;
@@ -26,6 +27,7 @@ mod prepared;
 mod punch;
 mod read;
 mod record;
+mod room;
 mod segments;
 mod share;
 mod shares;
@@ -69,6 +71,7 @@ use record::{
     Key, ObjectRecord, Rotten, Value, all_objects, attribute_key, attribute_of, collection_key, object_key,
     object_of,
 };
+use room::{Load, Purpose, Room};
 use segments::Segments;
 use space::{FreeMap, Run};
 use stage::{Stage, Stop};
@@ -85,6 +88,8 @@ use crate::{
 
 /// Number of object locks; objects share them by hash.
 const LOCKS: usize = 1024;
+/// Bytes of one chunk.
+const CHUNK_BYTES: u64 = chunk::CHUNK_BLOCKS * BLOCK;
 /// Longest object that may be kept in the index, in bytes.
 pub const MAX_INLINE: u64 = BLOCK;
 /// Longest object that is kept in the index unless something else is asked for, in bytes.
@@ -155,6 +160,10 @@ pub struct DiskStore {
     locks: Box<[RwLock<()>]>,
     hasher: RandomState,
     groups: Groups,
+    /// What is free in the index.
+    room: Room,
+    /// Held by whoever looks for more of it.
+    renewing: Mutex<()>,
     /// Partitions whose digest profile is not the default.
     profiles: RwLock<BTreeMap<u64, Option<Profile>>>,
     options: Options,
@@ -245,13 +254,16 @@ impl DiskStore {
             tracing::error!(?faults, "the store is damaged: it opens for reading only");
         }
         let incomplete = survey.damage.incomplete();
-        let index = Index::open(proof, writable, incomplete, options.index_cache, options.record_cache)
-            .inspect_err(|_| format::mark(&*medium))?;
+        let (index, ground) =
+            Index::open(proof, writable, incomplete, options.index_cache, options.record_cache)
+                .inspect_err(|_| format::mark(&*medium))?;
         if writable {
             format::upgrade(&*medium, &found)?;
         }
         Ok(Self {
             groups: Groups::new(index.stopped()),
+            room: Room::new(ground),
+            renewing: Mutex::default(),
             profiles: RwLock::new(survey.profiles),
             index,
             segments,
@@ -439,11 +451,12 @@ fn attribute_range(id: ObjectId, page: Option<u32>) -> RangeInclusive<Key> {
 impl ObjectStore for DiskStore {
     fn begin(&self) -> Scope<'_> {
         self.make_room();
+        self.room_for_scope();
         Scope::inside(self.groups.gate.enter())
     }
 
     fn create(&self, id: ObjectId, kind: ObjectType) -> Result<(), StoreError> {
-        self.make_room();
+        let _room = self.admit(Load::membership(), Purpose::Addition)?;
         let _inside = self.groups.gate.enter();
         self.groups.check()?;
         let _lock = self.lock(id).write();
@@ -462,7 +475,7 @@ impl ObjectStore for DiskStore {
     }
 
     fn remove(&self, id: ObjectId) -> Result<(), StoreError> {
-        self.make_room();
+        let _room = self.admit_removal(id)?;
         self.try_remove(id).map_err(stop_error)?;
         self.changed(id, 0..u64::MAX, true);
         Ok(())
@@ -483,6 +496,7 @@ impl ObjectStore for DiskStore {
     }
 
     fn resize(&self, id: ObjectId, length: u64) -> Result<(), StoreError> {
+        let _room = self.admit(Load::bytes(0, 0), Purpose::Overwrite)?;
         self.change(id, Some(0..0), |stage| {
             end_of(length, 0)?;
             stage.cut_or_extend(length)
@@ -490,6 +504,7 @@ impl ObjectStore for DiskStore {
     }
 
     fn clear(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError> {
+        let _room = self.admit(Load::bytes(0, 0), Purpose::Overwrite)?;
         self.change(id, Some(offset..offset.saturating_add(length)), |stage| {
             let end = end_of(offset, length)?;
             if length > 0 {
@@ -504,6 +519,8 @@ impl ObjectStore for DiskStore {
 
     fn punch(&self, id: ObjectId, offset: u64, length: u64) -> Result<(), StoreError> {
         // The tail moves.
+        let tail = self.stat(id)?.length.saturating_sub(offset);
+        let _room = self.admit(Load::bytes(tail, 0), Purpose::Overwrite)?;
         self.change(id, Some(offset..u64::MAX), |stage| {
             let old = stage.record.length;
             if offset >= old || length == 0 {
@@ -518,7 +535,10 @@ impl ObjectStore for DiskStore {
     }
 
     fn share(&self, from: ObjectId, to: ObjectId) -> Result<(), StoreError> {
-        self.make_room();
+        let Stat { length, used_bytes, .. } = self.stat(from)?;
+        // Its own records may be written anew, too.
+        let chunks = (length / CHUNK_BYTES + 1).min(used_bytes / BLOCK);
+        let _room = self.admit(Load::bytes(2 * chunks * CHUNK_BYTES, BLOCK), Purpose::Addition)?;
         self.try_share(from, to).map_err(stop_error)?;
         self.changed(to, 0..u64::MAX, false);
         Ok(())
@@ -551,6 +571,16 @@ impl ObjectStore for DiskStore {
 
     fn set_attribute(&self, id: ObjectId, attribute: AttributeId, value: &[u8]) -> Result<(), StoreError> {
         let key = attribute_key(id, attribute);
+        let load = Load::attribute(value.len());
+        let _room = if value.is_empty() {
+            self.admit(load, Purpose::Removal)?
+        } else {
+            self.admit_change(load, || {
+                // The leaf that it lies in has room for a value of its length.
+                let old = self.attribute_length(id, attribute)?;
+                Ok(old.filter(|old| value.len() <= *old).map(|_| Load::attribute(0)))
+            })?
+        };
         self.change(id, None, |stage| {
             let old = match self.index.get(&key)? {
                 Some(Ok(Value::Attribute(old))) => old.len(),

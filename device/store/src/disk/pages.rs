@@ -10,6 +10,7 @@ use sealstone_digest::{AttributePage, Profile, Value as Digest};
 use sealstone_osd::ObjectId;
 
 use super::record::{Key, Rotten, Value, attribute_of, page_key, profile_key, sub_of, sum_key};
+use super::room::{Load, Purpose};
 use super::stage::Stage;
 use super::{DiskStore, MAX_ATTRIBUTES, attribute_range};
 use crate::StoreError;
@@ -58,13 +59,17 @@ impl DiskStore {
                 _ => {}
             }
         }
-        self.make_room();
+        // A digest that cannot be kept is made again when it is asked for again.
+        let room = match self.admit(Load::attribute(0), Purpose::Addition) {
+            Err(StoreError::NoSpace | StoreError::Poisoned) => None,
+            room => Some(room?),
+        };
         let _inside = self.groups.gate.enter();
         let _lock = self.lock(id).write();
         self.record(id)?;
         let (digest, count) = self.compute_page(id, page, profile)?;
         // Whoever asks for pages that are empty fills nothing.
-        if count > 0 && self.groups.check().is_ok() {
+        if count > 0 && room.is_some() && self.groups.check().is_ok() {
             self.index.apply(vec![(key, Some(Value::Page(profile, digest)))], &[]);
         }
         Ok(Some(digest))

@@ -12,12 +12,14 @@ use super::chunk::Chunk;
 use super::pool::number_of;
 use crate::BLOCK;
 
+/// Tags of records are below this.
+pub(crate) const TAGS: usize = 11;
 /// A key: tag, partition, object, and chunk number or attribute; big endian, so that byte order is key order.
 pub(crate) type Key = [u8; 25];
 
 /// What a key names; the first byte of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tag {
+pub(crate) enum Tag {
     Store = 0,
     Object = 1,
     Chunk = 2,

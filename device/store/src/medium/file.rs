@@ -135,6 +135,23 @@ impl MediumFile for RealFile {
         self.file.set_len(length)
     }
 
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        let old = self.length()?;
+        match fallocate(&self.file, FallocateFlags::empty(), 0, length.max(1)) {
+            Ok(()) => Ok(()),
+            // Not every file system can: then the bytes have a length, and no promise.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) if old < length => self.set_len(length),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(error) => {
+                // A part of it may have been given.
+                if self.length()? > old {
+                    self.set_len(old)?;
+                }
+                Err(error.into())
+            }
+        }
+    }
+
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         match &self.direct {
             Some(direct) => direct.read_at(offset, into),

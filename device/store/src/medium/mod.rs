@@ -75,6 +75,12 @@ pub trait MediumFile: Send + Sync {
         self.set_len(length)
     }
 
+    /// As `reserve`, but with space for all bytes up to there: no later write to them finds the medium full, as far as the
+    /// medium can promise that. Fails with `StorageFull` and changes nothing if there is no such space. Never shortens.
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        if self.length()? < length { self.reserve(length) } else { Ok(()) }
+    }
+
     /// Fills `into` from `offset`. `UnexpectedEof` if the file ends before.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 

@@ -3,20 +3,26 @@
 //! Does: after an unclean end, write the tables that the engine writes when it closes in order, so that it loads them
 //! instead of walking over the whole file two more times. Does not: change a page that any commit refers to.
 //! Contract: only a walk that saw every page of the commit makes a book. Where there is none, the engine recovers by
-//! itself.
+//! itself. With a guard, the last unit of the file is called taken: so the engine never gives a part of the file back.
 //! Truth: docs/design/store.md, "The engine's file".
 
 use super::header::Slot;
 use super::{PageRef, REGION_PAGES, UNIT, sum_of};
 
 /// Orders of pages, from one page to a whole region.
-const ORDERS: u32 = 21;
+pub(crate) const ORDERS: u32 = 21;
+/// Free or wanted pages, by order.
+pub(crate) type Blocks = [u64; ORDERS as usize];
 /// The engine's tracker of regions has room for so many at least,
 const REGIONS_MIN: u32 = 1000;
 /// and its bitmaps as many levels as so many need.
 const REGIONS_CAPACITY: u32 = 1 << 20;
 /// Regions of files that get a book: 256 GiB. Larger ones would need branches of several levels.
 const REGIONS_MAX: u64 = 64;
+/// Longest file that gets a book, in bytes.
+pub(crate) const MAX_LENGTH: u64 = (REGIONS_MAX * REGION_PAGES + 1) * UNIT;
+/// What a leaf has besides the values of two pairs, at most.
+const ENTRY: usize = 64;
 /// The engine's name of the table,
 const TABLE: &[u8] = b"allocator_state";
 /// and of the types of its keys and values, each behind a byte for "the engine's own".
@@ -99,16 +105,19 @@ impl Seen {
 
 /// The free pages of one region, by their orders, as the engine's allocator has them: no two free halves of a larger
 /// page.
-struct Region {
+#[derive(Clone, Debug)]
+pub(crate) struct Region {
     pages: u32,
     free: Vec<Bits>,
 }
 
 impl Region {
-    fn new(seen: &Seen, region: u64, pages: u32) -> Self {
+    /// `guard`: a unit of the file that is nobody's.
+    fn new(seen: &Seen, region: u64, pages: u32, guard: Option<u64>) -> Self {
         let mut free = vec![Bits::default(); ORDERS as usize];
         let first = region * REGION_PAGES;
-        for page in (0..u64::from(pages)).filter(|page| !seen.taken.get(first + page)) {
+        let is_free = |page: &u64| !seen.taken.get(first + page) && guard != Some(first + page);
+        for page in (0..u64::from(pages)).filter(is_free) {
             free[0].set(page, true);
         }
         for order in 1..ORDERS as usize {
@@ -146,6 +155,44 @@ impl Region {
         let bitmaps: Vec<Vec<u8>> = bitmaps.collect();
         append_with_ends(&mut bytes, &bitmaps);
         bytes
+    }
+
+    /// All of it is free.
+    #[cfg(test)]
+    pub(crate) fn all_free(pages: u32) -> Self {
+        Self::new(&Seen::default(), 0, pages, None)
+    }
+
+    /// The unit `first` and those with it in a page of this order are somebody's now, whatever of them was free. `blocks`
+    /// are the free pages by order.
+    pub(crate) fn occupy(&mut self, first: u64, order: u32, blocks: &mut Blocks) {
+        let mut change = |at: u32, page: u64, free: bool| {
+            let at = at as usize;
+            if self.free[at].get(page) != free {
+                self.free[at].set(page, free);
+                blocks[at] = if free { blocks[at] + 1 } else { blocks[at].saturating_sub(1) };
+                return true;
+            }
+            false
+        };
+        for at in order..ORDERS {
+            if change(at, first >> at, false) {
+                // The halves of it that they do not lie in.
+                for below in (order..at).rev() {
+                    change(below, (first >> below) ^ 1, true);
+                }
+                return;
+            }
+        }
+        for below in 0..order {
+            for page in (first >> below)..((first + (1 << order)) >> below) {
+                change(below, page, false);
+            }
+        }
+    }
+
+    pub(crate) fn blocks(&self) -> Blocks {
+        std::array::from_fn(|order| self.free[order].0.iter().map(|word| u64::from(word.count_ones())).sum())
     }
 
     fn highest(&self) -> Option<u32> {
@@ -271,25 +318,48 @@ fn key(tag: u8, region: u32) -> [u8; 5] {
 }
 
 /// Pages to be written where nothing is, and the commit that refers to them.
-pub(super) struct Book {
-    pub(super) pages: Vec<(u64, Vec<u8>)>,
-    pub(super) commit: Slot,
+pub(crate) struct Book {
+    pub(crate) pages: Vec<(u64, Vec<u8>)>,
+    pub(crate) commit: Slot,
+    /// What is free beside them.
+    pub(crate) free: Vec<Region>,
+}
+
+/// The pages that a book of a file of `length` bytes takes, by order; the engine writes the same when it closes.
+pub(crate) fn book_blocks(length: u64) -> Blocks {
+    let mut blocks = [0; ORDERS as usize];
+    let mut add = |bytes: usize, count: u64| blocks[order_of(bytes) as usize] += count;
+    let units = (length / UNIT).saturating_sub(1);
+    let regions = units.div_ceil(REGION_PAGES);
+    let region =
+        Region { pages: units.min(REGION_PAGES) as u32, free: vec![Bits::default(); ORDERS as usize] };
+    add(region.encode().len() + ENTRY, regions);
+    add(tracker(&[]).len() + ENTRY, 1);
+    // The branch above them, and the leaf of the table's definition.
+    add(0, 2);
+    blocks
+}
+
+/// The order of a page for so many bytes.
+pub(crate) fn order_of(bytes: usize) -> u32 {
+    (bytes as u64).div_ceil(UNIT).max(1).next_power_of_two().trailing_zeros()
 }
 
 impl Book {
     /// The book of a commit in a file of `length` bytes; `None` if the walk did not see all of it, or there is no room.
-    pub(super) fn of(seen: &Seen, commit: &Slot, length: u64) -> Option<Self> {
+    pub(crate) fn of(seen: &Seen, commit: &Slot, length: u64, guard: bool) -> Option<Self> {
         let units = (length / UNIT).checked_sub(1)?;
         let count = units.div_ceil(REGION_PAGES);
         if !seen.is_whole() || !(1..=REGIONS_MAX).contains(&count) {
             return None;
         }
+        let last = guard.then(|| units - 1);
         let in_region = |region: u64| (units - region * REGION_PAGES).min(REGION_PAGES) as u32;
         let mut regions: Vec<Region> =
-            (0..count).map(|region| Region::new(seen, region, in_region(region))).collect();
+            (0..count).map(|region| Region::new(seen, region, in_region(region), last)).collect();
         // Their lengths do not depend on what is free: so all pages find their places before the book is written.
         let mut place = |length: usize| {
-            let order = (length as u64).div_ceil(UNIT).next_power_of_two().trailing_zeros();
+            let order = order_of(length);
             let found = regions
                 .iter_mut()
                 .enumerate()
@@ -334,6 +404,47 @@ impl Book {
         leaves.push(put(rest_place, leaf(&[(&key(4, 0), &tracked), (&key(5, 0), &id)], true))?);
         let root = put(root_place, branch(&leaves, &keys))?;
         let table = put(table_place, leaf(&[(TABLE, &definition(root, count + 2))], false))?;
-        Some(Self { pages, commit: commit.with_system(table, 1) })
+        Some(Self { pages, commit: commit.with_system(table, 1), free: regions })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::Random;
+
+    /// Each unit that lies in a free page.
+    fn units(region: &Region) -> Vec<u64> {
+        let mut units = Vec::new();
+        for order in 0..ORDERS as usize {
+            for page in (0..u64::from(region.pages) >> order).filter(|page| region.free[order].get(*page)) {
+                units.extend(page << order..(page + 1) << order);
+            }
+        }
+        units.sort_unstable();
+        units
+    }
+
+    #[test]
+    fn what_is_occupied_is_not_free_and_all_else_is() {
+        let mut random = Random::new(1);
+        for round in 0..50 {
+            let pages = 1 + random.below(600);
+            let mut seen = Seen::default();
+            for _ in 0..random.below(100) {
+                seen.taken.set(random.below(pages), true);
+            }
+            let mut region = Region::new(&seen, 0, pages as u32, Some(pages - 1));
+            let mut blocks = region.blocks();
+            let mut expected = units(&region);
+            for _ in 0..60 {
+                let order = random.below(7) as u32;
+                let first = random.below(pages) >> order << order;
+                region.occupy(first, order, &mut blocks);
+                expected.retain(|unit| !(first..first + (1 << order)).contains(unit));
+                assert_eq!(units(&region), expected, "round {round}: {first} of order {order}");
+                assert_eq!(region.blocks(), blocks);
+            }
+        }
     }
 }

@@ -156,7 +156,7 @@ impl Header {
     }
 
     /// The header of a file that the engine closed in order after `commit`, which has its book of free pages.
-    pub(super) fn closed_after(commit: &Slot, length: u64) -> Self {
+    pub(crate) fn closed_after(commit: &Slot, length: u64) -> Self {
         Self::of(commit, TWO_PHASE, length)
     }
 

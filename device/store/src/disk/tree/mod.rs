@@ -9,14 +9,17 @@
 mod book;
 mod cursor;
 mod header;
+mod outline;
 mod proof;
 mod reader;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use book::{Blocks, Book, MAX_LENGTH, ORDERS, Region, book_blocks, order_of};
 pub(crate) use cursor::{Cursor, Lost, Step};
 pub(crate) use header::{COPY, HEADER, Header};
+pub(crate) use outline::Outline;
 pub(crate) use proof::Proof;
 pub(crate) use reader::Reader;
 
@@ -25,7 +28,7 @@ use twox_hash::XxHash3_128;
 /// The engine's page in bytes; larger pages are powers of two of it.
 pub(crate) const UNIT: u64 = 4096;
 /// Pages of one region; the engine's constant for pages of 4 KiB.
-const REGION_PAGES: u64 = 1 << 20;
+pub(crate) const REGION_PAGES: u64 = 1 << 20;
 /// Largest page: a region.
 const ORDER_MAX: u64 = 20;
 /// Longest page in which a wrong bit is looked for: the search costs 8 hashes a byte.

@@ -10,7 +10,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::book::Book;
+use super::book::{Book, Region};
 use super::header::{COPY, HEADER, Header, OLD_COPY, OLD_COPY_AT, Slot};
 use super::{PageRef, Reader, UNIT};
 use crate::disk::backend::Sums;
@@ -25,8 +25,10 @@ pub(crate) struct Proof {
     pub(crate) sums: Arc<Sums>,
     /// What the engine is to be given as the file's header.
     pub(crate) header: Header,
-    /// The commit that counts, of a file that the engine did not close in order, or whose own tables are damaged.
-    unclean: Option<Slot>,
+    /// The commit that counts.
+    commit: Option<Slot>,
+    /// Did the engine not close the file in order, or are its own tables damaged?
+    unclean: bool,
     /// Where the engine's part of the file ends, in bytes. Behind it lies our copy of the header.
     pub(crate) end: u64,
     /// Does it? In a store of an older make it lay elsewhere.
@@ -100,12 +102,13 @@ impl Proof {
         let closed = commits.first().is_some_and(|commit| header.is_closed_after(commit, end));
         let chosen = if closed { commits.first() } else { choose(&reader, &commits, acknowledged) };
         let Some(chosen) = chosen else {
-            let (lost_commit, has_table, unclean) = (true, true, None);
+            let (lost_commit, has_table, unclean) = (true, true, true);
             return Ok(Self {
                 reader,
                 file,
                 sums,
                 header,
+                commit: None,
                 unclean,
                 end,
                 has_copy,
@@ -121,24 +124,32 @@ impl Proof {
             }
             sound
         };
-        let unclean = (!ready).then_some(*chosen);
-        if unclean.is_some() {
-            reader.watch(chosen.user);
-        }
+        let (commit, unclean) = (Some(*chosen), !ready);
+        reader.watch(chosen.user);
         let has_table = reader.find_table(chosen.user, table);
-        Ok(Self { reader, file, sums, header, unclean, end, has_copy, uuid, lost_commit, has_table })
+        Ok(Self { reader, file, sums, header, commit, unclean, end, has_copy, uuid, lost_commit, has_table })
     }
 
-    /// After all records were read, of a sound file that may be written to: makes it ready for the engine.
+    /// After all records were read, of a sound file that may be written to: makes it ready for the engine. Gives what is
+    /// free in it, by region, if the engine need not find that out by itself. `guard`: the last page is nobody's, so that
+    /// the engine does not shorten the file.
     ///
     /// # Errors
     /// When the file cannot be written to, or synced.
-    pub(crate) fn hand_over(&mut self) -> io::Result<()> {
+    pub(crate) fn hand_over(&mut self, guard: bool) -> io::Result<Option<Vec<Region>>> {
         self.reader.write_mended()?;
-        if let Some(commit) = self.unclean.take() {
-            // Pages of the commit may be in memory alone, and those of the one before are written over from here on.
-            self.file.sync()?;
-            self.write_book(&commit)?;
+        if self.has_copy
+            && let Err(error) = self.file.allocate(self.end + COPY as u64)
+        {
+            tracing::warn!(%error, "the index's file has holes that the medium has no room for");
+        }
+        let mut free = None;
+        if let Some(commit) = self.commit.take() {
+            if self.unclean {
+                // Pages of the commit may be in memory alone, and those of the one before are written over from here on.
+                self.file.sync()?;
+            }
+            free = self.write_book(&commit, guard)?;
         }
         if !self.has_copy {
             self.file.reserve(self.end + COPY as u64)?;
@@ -146,17 +157,21 @@ impl Proof {
             self.file.sync()?;
             self.has_copy = true;
         }
-        Ok(())
+        Ok(free)
     }
 
     /// Spares the engine its walks over the file, if it can be done.
-    fn write_book(&mut self, commit: &Slot) -> io::Result<()> {
-        let book = self.reader.seen().and_then(|seen| Book::of(&seen, commit, self.end));
+    fn write_book(&mut self, commit: &Slot, guard: bool) -> io::Result<Option<Vec<Region>>> {
+        let book = self.reader.seen().and_then(|seen| Book::of(&seen, commit, self.end, guard));
         let Some(book) = book else {
+            if !self.unclean {
+                // It has one of its own.
+                return Ok(None);
+            }
             let system = bad_pages(&self.reader, commit.system).is_empty();
             tracing::info!(system, "the index engine recovers");
             self.header = Header::to_recover(commit, system, self.end);
-            return Ok(());
+            return Ok(None);
         };
         // No commit refers to these places: should the power fail, they are found damaged and made anew.
         for (offset, bytes) in &book.pages {
@@ -164,7 +179,7 @@ impl Proof {
             self.file.write_at(*offset, bytes)?;
         }
         self.header = Header::closed_after(&book.commit, self.end);
-        Ok(())
+        Ok(Some(book.free))
     }
 
     /// After all records were read: is all of it sound, so that the engine may have the file?

@@ -45,14 +45,14 @@ impl Reader {
     }
 
     /// From here on, notes which pages are referred to and which are loaded, from this root.
-    pub(super) fn watch(&self, root: Option<PageRef>) {
+    pub(in crate::disk) fn watch(&self, root: Option<PageRef>) {
         let mut seen = Seen::default();
         root.into_iter().for_each(|root| seen.refer(root));
         *self.seen.lock() = Some(seen);
     }
 
     /// What was noted; nothing is from here on.
-    pub(super) fn seen(&self) -> Option<Seen> {
+    pub(in crate::disk) fn seen(&self) -> Option<Seen> {
         self.seen.lock().take()
     }
 
@@ -135,6 +135,13 @@ impl Reader {
                 None if bad.len() < LISTED => bad.push(page),
                 None => return,
             }
+        }
+    }
+
+    /// Counts a page as loaded that is not.
+    pub(super) fn pass_over(&self, page: PageRef) {
+        if let Some(seen) = &mut *self.seen.lock() {
+            seen.load(page);
         }
     }
 

@@ -30,11 +30,11 @@ fn open(medium: &SimMedium) -> Database {
         cursor.pass();
     }
     assert!(proof.is_sound());
-    proof.hand_over().unwrap();
+    proof.hand_over(false).unwrap();
     let pages = Pages::proved(&proof, Arc::default());
     let mut builder = Builder::new();
     builder.set_repair_callback(|_| panic!("the engine walks over the file"));
-    builder.create_with_backend(LiveBackend(pages)).unwrap()
+    builder.create_with_backend(LiveBackend::new(pages)).unwrap()
 }
 
 /// The engine takes our book for its own, whatever pages are in use, and goes on with it; its own check finds that the
@@ -92,12 +92,12 @@ fn a_page_that_nobody_saw_is_not_free() {
     let killed = medium.fork();
     let mut proof = Proof::take(killed.open("index", false).unwrap(), NAME, UUID, true).unwrap();
     Cursor::new(&proof.reader, [0; 25], [255; 25]).current().unwrap();
-    proof.hand_over().unwrap();
+    proof.hand_over(false).unwrap();
     let walked = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let mut builder = Builder::new();
     let told = walked.clone();
     builder.set_repair_callback(move |_| told.store(true, std::sync::atomic::Ordering::Relaxed));
     // It meets pages that were not proved, and is given none of them.
-    assert!(builder.create_with_backend(LiveBackend(Pages::proved(&proof, Arc::default()))).is_err());
+    assert!(builder.create_with_backend(LiveBackend::new(Pages::proved(&proof, Arc::default()))).is_err());
     assert!(walked.load(std::sync::atomic::Ordering::Relaxed));
 }

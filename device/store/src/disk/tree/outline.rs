@@ -1,0 +1,97 @@
+//! What a commit's tree of records looks like from above: how large its pages are, and how many branches lead to them.
+//!
+//! Does: read the branches alone, which is a page in some eighty. Does not: read leaves, but for one of each last branch.
+//! Contract: all leaves of a tree lie at the same depth, as redb keeps them.
+
+use super::super::record::TAGS;
+use super::{Blocks, Node, PageRef, Reader, UNIT};
+
+/// Levels of a tree at most.
+const DEPTH_MAX: u64 = 40;
+
+/// Sizes that bound what a commit can need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outline {
+    /// For each tag of records, the order of the largest leaf of such records alone.
+    pub(crate) orders: [u8; TAGS],
+    /// Leaves that may hold records of several tags, at most one more than there are tags, by order.
+    pub(crate) joint: Blocks,
+    /// Pages that lead to the leaves.
+    pub(crate) branches: u64,
+    /// How many of them on each way.
+    pub(crate) depth: u64,
+    /// Units of 4 KiB that records and branches have.
+    pub(crate) units: u64,
+}
+
+impl Outline {
+    fn count(&mut self, page: PageRef) -> Option<u8> {
+        let (_, length) = page.place()?;
+        self.units += length / UNIT;
+        Some((length / UNIT).trailing_zeros() as u8)
+    }
+}
+
+/// The first byte of a key of a node.
+fn tag(node: &Node, at: usize) -> Option<usize> {
+    node.key(at)?.first().map(|tag| usize::from(*tag))
+}
+
+impl Reader {
+    /// The outline of the tree of records; `None` if a branch cannot be read. While pages are noted, leaves count as loaded.
+    pub(crate) fn outline(&self) -> Option<Outline> {
+        let mut shape = Outline::default();
+        if let Some(root) = self.records().ok()? {
+            let node = self.load_record_page(root)?;
+            self.walk(root, &node, (0, TAGS - 1), 0, &mut shape)?;
+        }
+        Some(shape)
+    }
+
+    /// `tags`: the lowest and highest that the page may hold.
+    fn walk(
+        &self,
+        page: PageRef,
+        node: &Node,
+        tags: (usize, usize),
+        depth: u64,
+        shape: &mut Outline,
+    ) -> Option<()> {
+        let order = shape.count(page)?;
+        if node.leaf {
+            widen(shape, tags, order);
+            return Some(());
+        }
+        shape.branches += 1;
+        shape.depth = shape.depth.max(depth + 1);
+        if depth == DEPTH_MAX {
+            return None;
+        }
+        let first = self.load_record_page(node.child(0)?)?;
+        for at in 0..=node.count {
+            let child = node.child(at)?;
+            // The key before a child may be the last one of the child before, or less.
+            let low = if at == 0 { tags.0 } else { tag(node, at - 1)? };
+            let high = if at == node.count { tags.1 } else { tag(node, at)? };
+            let tags = (low.min(TAGS - 1), high.min(TAGS - 1));
+            if first.leaf {
+                self.pass_over(child);
+                let order = shape.count(child)?;
+                widen(shape, tags, order);
+            } else {
+                let below = if at == 0 { first.clone() } else { self.load_record_page(child)? };
+                self.walk(child, &below, tags, depth + 1, shape)?;
+            }
+        }
+        Some(())
+    }
+}
+
+/// There is a leaf of these tags.
+fn widen(shape: &mut Outline, (low, high): (usize, usize), order: u8) {
+    if low < high {
+        shape.joint[usize::from(order)] += 1;
+    } else {
+        shape.orders[low] = shape.orders[low].max(order);
+    }
+}
