@@ -220,7 +220,7 @@ impl Mds {
             };
             from = log.read(Stream::Given, at, since_ms, LOAD_BYTES, &mut take).map_err(log_failed)?;
         }
-        self.sessions.number_from(numbers);
+        self.sessions.number_from(numbers, log.is_whole());
         if log.is_whole() {
             self.holdings_are_known();
         }

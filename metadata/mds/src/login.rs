@@ -25,7 +25,8 @@ use crate::error::{MdsError, Result};
 use crate::groups;
 use crate::limiter::Source;
 use crate::records::{Account, AccountCredential, DirectoryGroups, SUITE_PAPER, SessionRecord};
-use crate::server::Mds;
+use crate::revoke;
+use crate::server::{Mds, Wait};
 use crate::sessions::{self, Sessions};
 use crate::violation::{Violation, Where};
 
@@ -187,16 +188,17 @@ impl Mds {
             directory,
         };
         let over = self
-            .update(|tx| {
+            .update_and(|tx| {
                 let still = accounts::existing_enabled(tx, &user)?.filter(|still| {
                     still.role == account.role
                         && still.entry == account.entry
                         && still.credential(credential.suite) == Some(&*credential)
                 });
                 if still.is_none() {
-                    return Ok(None);
+                    return Ok((None, Wait::ForMedium));
                 }
-                Sessions::open(tx, &session, &record).map(Some)
+                let (over, wait) = Sessions::open(tx, &session, &record)?;
+                Ok((Some(over), wait))
             })
             .map_err(|cause| match cause {
                 MdsError::Refused(failure) => busy(u64::from(failure.retry_ms)),
@@ -415,7 +417,7 @@ impl Mds {
             return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
         }
         if found.stale {
-            self.update(|tx| sessions::touch(tx, session, now_ms))?;
+            self.update_and(|tx| Ok((sessions::touch(tx, session, now_ms)?, Wait::No)))?;
         }
         let mut who = found.who;
         if found.asked_ms.is_none() && found.groups_of != generation {

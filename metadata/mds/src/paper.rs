@@ -26,7 +26,7 @@ use crate::error::{self, MdsError};
 use crate::keys;
 use crate::limiter::Source;
 use crate::records::{Account, SUITE_PAPER, SessionRecord, load, save};
-use crate::server::Mds;
+use crate::server::{Mds, Wait};
 use crate::sessions::{self, Sessions};
 use crate::store::{Snapshot, Transaction};
 
@@ -235,15 +235,15 @@ impl Mds {
         };
         // What the login was decided on is read again: the account may have been disabled, or its key changed, while
         // the proof was on its way.
-        let opened = self.update(|tx| {
+        let opened = self.update_and(|tx| {
             let same = |record: &PaperKeyRecord| PassphraseKey::from_bytes(record.key).is_same(key);
             let Some((account, _)) = entitled(tx, &user)?.filter(|(_, record)| same(record)) else {
-                return Ok(None);
+                return Ok((None, Wait::ForMedium));
             };
             let record = record(account.role);
-            let over = Sessions::open(tx, &session, &record)?;
+            let (over, wait) = Sessions::open(tx, &session, &record)?;
             save(tx, &keys::paper_session(&session), &own)?;
-            Ok(Some((record, over)))
+            Ok((Some((record, over)), wait))
         })?;
         let (record, over) = opened.ok_or(Refusal::Unknown)?;
         self.sessions.forget(&over);

@@ -111,6 +111,17 @@ pub struct Mds {
     pub(crate) issuing: RwLock<()>,
     pub(crate) grant_log: Arc<dyn GrantLog>,
     pub(crate) revocations_changed: AtomicBool,
+    /// Was anything committed lazily since the store was settled?
+    unsettled: AtomicBool,
+}
+
+/// May a crash take a change that was told of already?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// No: nobody hears of it before it is on the medium.
+    ForMedium,
+    /// Yes, and whatever it takes does nobody any harm: only for what gives nothing but a session.
+    No,
 }
 
 /// A login that waits for its turn in the shell.
@@ -240,6 +251,7 @@ impl Mds {
             grant_log: Arc::new(NoGrantLog),
             // What was under way when the server ended.
             revocations_changed: AtomicBool::new(true),
+            unsettled: AtomicBool::new(false),
         })
     }
 
@@ -298,16 +310,47 @@ impl Mds {
 
     /// Runs changes as one transaction; again if another server was faster.
     pub(crate) fn update<T>(&self, mut work: impl FnMut(&mut dyn Transaction) -> Result<T>) -> Result<T> {
+        self.update_and(|tx| Ok((work(tx)?, Wait::ForMedium)))
+    }
+
+    /// The same; `work` says whether the medium is waited for.
+    pub(crate) fn update_and<T>(
+        &self,
+        mut work: impl FnMut(&mut dyn Transaction) -> Result<(T, Wait)>,
+    ) -> Result<T> {
         for _ in 0..CONFLICTS_MAX {
             let mut tx = self.store.begin()?;
-            let value = work(&mut *tx)?;
-            match tx.commit() {
-                Ok(()) => return Ok(value),
+            let (value, wait) = work(&mut *tx)?;
+            let committed = match wait {
+                Wait::ForMedium => tx.commit(),
+                Wait::No => tx.commit_lazily(),
+            };
+            match committed {
+                Ok(()) => {
+                    // After the commit: whoever settles meanwhile may settle once too often, never too seldom.
+                    self.unsettled.fetch_or(wait == Wait::No, Ordering::AcqRel);
+                    return Ok(value);
+                }
                 Err(MetaError::Conflict) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Err(MdsError::Refused(Failure::busy(10)))
+    }
+
+    /// Makes durable what nobody waited for: sessions that were opened or used. Call it every second or so, and at the
+    /// end; what a crash takes before, its users open again.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn settle(&self) -> Result<()> {
+        if self.unsettled.swap(false, Ordering::AcqRel)
+            && let Err(error) = self.store.settle()
+        {
+            self.unsettled.store(true, Ordering::Release);
+            return Err(error.into());
+        }
+        Ok(())
     }
 
     /// Gives expired creates up and ends old sessions, a bounded number of each. Call every few seconds; returns

@@ -1,8 +1,9 @@
 //! Sessions: who is logged in.
 //!
 //! Does: open, find, take up, end them; a copy in the store lets them outlive a restart. Does not: log in.
-//! Contract: a session that ended is found by nobody, on any connection.
-//! Truth: docs/design/security.md 2.4; docs/standards/mds.md §4.5.
+//! Contract: a session that ended is found by nobody, on any connection, nor after a crash. One that was opened or used a
+//! moment before a crash may be gone, or seem unused since: its user logs in again.
+//! Truth: docs/design/security.md 2.4; docs/standards/mds.md §4.5; docs/adr/0032-sessions-are-not-waited-for.md.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::records::{
     DirectoryGroups, SessionKey, SessionRecord, count, counter, decode, figure, load, save,
 };
 use crate::reproof::Reproof;
+use crate::server::Wait;
 use crate::store::{MetaStore, Transaction};
 
 /// A session in use is written to the store at most this often, milliseconds.
@@ -27,6 +29,8 @@ pub const TOUCH_EVERY_MS: u64 = 60_000;
 pub const SESSIONS_MAX: u64 = 65_536;
 /// Sessions of one user at most; a further login ends the one used longest ago.
 pub const SESSIONS_PER_USER_MAX: usize = 256;
+/// Numbers of a session's credentials that are left out when the last records of them may be lost.
+const NUMBERS_LOST_MAX: u32 = 1 << 20;
 /// Sessions looked at in one transaction when old ones are swept.
 const SWEEP_PAGE: usize = 256;
 
@@ -61,19 +65,28 @@ pub(crate) struct Checked {
 
 /// Sessions in use; the others are in the store only. And where sessions that are not in use yet go on numbering.
 #[derive(Default)]
-pub(crate) struct Sessions(Mutex<HashMap<SessionId, Live>>, Mutex<HashMap<SessionId, u32>>);
+pub(crate) struct Sessions(Mutex<HashMap<SessionId, Live>>, Mutex<Numbers>);
+
+#[derive(Default)]
+struct Numbers {
+    last: HashMap<SessionId, u32>,
+    /// Left out, as the last ones may not be known.
+    skip: u32,
+}
 
 fn ended() -> MdsError {
     MdsError::refused(ErrorCode::NotLoggedIn, "")
 }
 
 impl Sessions {
-    /// Writes a new session; [`Sessions::insert`] after the commit. Returns the sessions it ended.
+    /// Writes a new session; [`Sessions::insert`] after the commit. Returns the sessions it ended, and whether the medium
+    /// must have that before it is told: a new session that a crash takes is opened again, one that was ended must not
+    /// come back.
     pub(crate) fn open(
         tx: &mut dyn Transaction,
         id: &SessionId,
         record: &SessionRecord,
-    ) -> Result<Vec<SessionId>> {
+    ) -> Result<(Vec<SessionId>, Wait)> {
         if figure(tx, counter::SESSIONS)? >= SESSIONS_MAX {
             return Err(MdsError::Refused(sealstone_mds_protocol::Failure::busy(TOUCH_EVERY_MS as u32)));
         }
@@ -94,7 +107,8 @@ impl Sessions {
         save(tx, &keys::session(id), record)?;
         save(tx, &keys::session_of(&record.user, id), &())?;
         count(tx, counter::SESSIONS, 1)?;
-        Ok(over)
+        let wait = if over.is_empty() { Wait::No } else { Wait::ForMedium };
+        Ok((over, wait))
     }
 
     pub(crate) fn insert(&self, id: SessionId, record: SessionRecord) {
@@ -188,9 +202,11 @@ impl Sessions {
         Some(self.0.lock().get(id)?.record.expires_ms)
     }
 
-    /// Sessions that are taken up go on after these numbers: none stands for two credentials.
-    pub(crate) fn number_from(&self, numbers: HashMap<SessionId, u32>) {
-        *self.1.lock() = numbers;
+    /// Sessions that are taken up go on after these numbers: none stands for two credentials. If a loss of power took the
+    /// last records, more numbers are left out than a session was given in the seconds that they stand for.
+    pub(crate) fn number_from(&self, last: HashMap<SessionId, u32>, is_whole: bool) {
+        let skip = if is_whole { 0 } else { NUMBERS_LOST_MAX };
+        *self.1.lock() = Numbers { last, skip };
     }
 
     /// Numbers the grants of a session.
@@ -233,7 +249,8 @@ impl Sessions {
         let live = table.entry(id).or_insert_with(|| {
             // Let the next request write the new time of use.
             record.last_used_ms = record.last_used_ms.min(now_ms.saturating_sub(TOUCH_EVERY_MS));
-            let grants = self.1.lock().remove(&id).unwrap_or_default();
+            let mut numbers = self.1.lock();
+            let grants = numbers.last.remove(&id).unwrap_or_default().wrapping_add(numbers.skip);
             Live { grants, ..Live::new(record, now_ms) }
         });
         live.last_used_ms = now_ms;
@@ -306,7 +323,7 @@ pub(crate) fn store_directory(
     Ok(())
 }
 
-/// Writes the time of use.
+/// Writes the time of use; nobody waits for the medium.
 pub(crate) fn touch(tx: &mut dyn Transaction, id: &SessionId, now_ms: u64) -> Result<()> {
     if let Some(mut record) = load::<SessionRecord, _>(tx, &keys::session(id))? {
         record.last_used_ms = now_ms;

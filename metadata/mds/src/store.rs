@@ -2,7 +2,9 @@
 //!
 //! Does: say what a store promises. Does not: know what is stored; everything above is `namespace` and its siblings.
 //! Contract: a transaction sees one state and its own changes; when `commit` returns `Ok` they are durable, when it
-//! fails or the transaction is dropped nothing happened. [`contract::check`] runs on every implementation.
+//! fails or the transaction is dropped nothing happened. What comes back after a crash is the state after one of the
+//! commits, and no older one than the last `commit` or `settle` that returned. [`contract::check`] runs on every
+//! implementation, [`contract::check_crashes`] on those that a test can let crash.
 //! Truth: docs/standards/mds.md §8.
 
 use std::error::Error;
@@ -79,6 +81,16 @@ pub trait Transaction: Snapshot {
     /// # Errors
     /// `Conflict`, `Failed`, `Poisoned`; nothing happened then.
     fn commit(self: Box<Self>) -> Result<(), MetaError>;
+
+    /// Makes the changes visible, all at once, without waiting for the medium: a crash may take them, and then takes all
+    /// that were committed so after them. The next `commit` or [`MetaStore::settle`] of anybody makes them durable. A
+    /// store that has no such way commits.
+    ///
+    /// # Errors
+    /// `Conflict`, `Failed`, `Poisoned`; nothing happened then.
+    fn commit_lazily(self: Box<Self>) -> Result<(), MetaError> {
+        self.commit()
+    }
 }
 
 /// A store. Two implementations share one contract: memory, and the embedded one.
@@ -94,6 +106,15 @@ pub trait MetaStore: Send + Sync {
     /// # Errors
     /// `Failed`, `Poisoned`.
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError>;
+
+    /// Makes durable what was committed lazily before. A store that does so by itself, within a second or so, need not do
+    /// anything.
+    ///
+    /// # Errors
+    /// `Failed`, `Poisoned`.
+    fn settle(&self) -> Result<(), MetaError> {
+        Ok(())
+    }
 }
 
 /// Refuses what no implementation takes.

@@ -10,6 +10,7 @@ mod grants;
 mod groups;
 mod keys;
 mod logins;
+mod lazy;
 mod model;
 mod paper;
 mod seen;

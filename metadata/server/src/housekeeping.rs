@@ -90,6 +90,26 @@ impl Housekeeper {
         }
     }
 
+    /// Makes durable what nobody waited for, until told to stop; beside [`Housekeeper::run`], which may wait for a device
+    /// that is silent.
+    pub async fn run_settler(self, mut stop: watch::Receiver<bool>) {
+        let mut ticks = interval(self.limits.settle_every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let stopped = tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => true,
+                _ = ticks.tick() => false,
+            };
+            if let Err(error) = self.blocking(Mds::settle) {
+                tracing::error!(%error, "sessions are not on the medium");
+            }
+            if stopped {
+                return;
+            }
+        }
+    }
+
     /// Takes the devices that were added into use: those whose keys and partitions are made, and whose capacity can be read.
     pub async fn prepare_devices(&self) {
         for (device, state) in self.mds.devices() {

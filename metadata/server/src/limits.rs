@@ -23,6 +23,9 @@ pub struct Limits {
     pub shutdown_grace: Duration,
     /// Between two rounds of housekeeping (expired creates, objects to be removed).
     pub tidy_every: Duration,
+    /// Between two looks whether there is something in the store that nobody waited for: so much of sessions is lost with
+    /// the power at most.
+    pub settle_every: Duration,
     /// Between two looks at the capacity of devices.
     pub poll_every: Duration,
     /// One operation at a device may take this long.
@@ -54,6 +57,7 @@ impl Default for Limits {
             logins_max: 2 * cores,
             shutdown_grace: Duration::from_secs(5),
             tidy_every: Duration::from_secs(2),
+            settle_every: Duration::from_millis(500),
             poll_every: Duration::from_secs(10),
             device_timeout: Duration::from_secs(10),
             key_batch: 128,

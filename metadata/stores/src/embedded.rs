@@ -1,6 +1,7 @@
 //! The embedded store: one file, one writer at a time, readers that never wait.
 //!
-//! Does: durable commits (the medium has them when `commit` returns), a version marker, refusal of foreign files.
+//! Does: durable commits (the medium has them when `commit` returns), lazy ones (in memory until the next durable one), a
+//! version marker, refusal of foreign files.
 //! Contract: after a failed commit nothing more is read or written until the store is opened again.
 //! Truth: redb 4 file format; docs/standards/mds.md §8.
 
@@ -9,10 +10,11 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use redb::{
-    Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition, TableError,
+    Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
+    TableError, WriteTransaction,
 };
 use sealstone_mds::store::{MetaError, MetaStore, Pair, Snapshot, Transaction, check_limits};
 
@@ -75,6 +77,10 @@ pub enum OpenError {
 pub struct EmbeddedMeta {
     database: Database,
     poisoned: AtomicBool,
+    /// Lazy commits begun; grows under the engine's turn to write.
+    lazy: AtomicU64,
+    /// As many of them are durable.
+    settled: AtomicU64,
 }
 
 impl EmbeddedMeta {
@@ -96,7 +102,12 @@ impl EmbeddedMeta {
             }
             other => OpenError::Corrupt { path: path.to_owned(), source: Box::new(other) },
         })?;
-        let store = Self { database, poisoned: AtomicBool::new(false) };
+        let store = Self {
+            database,
+            poisoned: AtomicBool::new(false),
+            lazy: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
+        };
         match store.marker() {
             Ok(FORMAT_VERSION) => Ok(store),
             Ok(found) => Err(OpenError::Version { path: path.to_owned(), found }),
@@ -121,6 +132,22 @@ impl EmbeddedMeta {
         };
         tx.commit()?;
         Ok(version)
+    }
+
+    fn finish(&self, tx: WriteTransaction, lazily: bool) -> Result<(), MetaError> {
+        let lazy = self.lazy.fetch_add(u64::from(lazily), Ordering::AcqRel);
+        tx.commit().map_err(|error| {
+            self.poisoned.store(true, Ordering::Release);
+            failed(error)
+        })?;
+        if !lazily {
+            self.settled.fetch_max(lazy, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire) >= self.lazy.load(Ordering::Acquire)
     }
 
     fn check(&self) -> Result<(), MetaError> {
@@ -173,6 +200,21 @@ impl MetaStore for EmbeddedMeta {
         // While we waited for our turn the commit before may have failed.
         self.check()?;
         Ok(Box::new(Changes { tx, changed: false, store: self }))
+    }
+
+    fn settle(&self) -> Result<(), MetaError> {
+        self.check()?;
+        if self.is_settled() {
+            return Ok(());
+        }
+        let tx = self.database.begin_write().map_err(failed)?;
+        self.check()?;
+        // Somebody else's durable commit may have come first.
+        if self.is_settled() {
+            return tx.abort().map_err(failed);
+        }
+        // A durable commit writes the root that all lazy ones before it have led to.
+        self.finish(tx, false)
     }
 }
 
@@ -253,10 +295,16 @@ impl Transaction for Changes<'_> {
         if !changed {
             return tx.abort().map_err(failed);
         }
-        tx.commit().map_err(|error| {
-            store.poisoned.store(true, Ordering::Release);
-            failed(error)
-        })
+        store.finish(tx, false)
+    }
+
+    fn commit_lazily(self: Box<Self>) -> Result<(), MetaError> {
+        let Self { mut tx, changed, store } = *self;
+        if !changed {
+            return tx.abort().map_err(failed);
+        }
+        tx.set_durability(Durability::None).map_err(failed)?;
+        store.finish(tx, true)
     }
 }
 
@@ -264,6 +312,7 @@ impl Transaction for Changes<'_> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use sealstone_mds::store::contract;
     use std::fs;
 
     fn path(dir: &tempfile::TempDir) -> PathBuf {
@@ -280,14 +329,54 @@ mod tests {
         fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
             self.0.begin()
         }
+        fn settle(&self) -> Result<(), MetaError> {
+            self.0.settle()
+        }
     }
 
     #[test]
     fn the_embedded_store_keeps_the_contract() {
-        sealstone_mds::store::contract::check(&|| {
+        contract::check(&|| {
             let dir = tempfile::tempdir().unwrap();
             Box::new(Scratch(EmbeddedMeta::open(&path(&dir)).unwrap(), dir))
         });
+    }
+
+    impl contract::Crash for Scratch {
+        fn store(&self) -> &dyn MetaStore {
+            &self.0
+        }
+
+        /// What the kernel has of the file at this moment is what the next process finds after a kill.
+        fn crash(self: Box<Self>) -> Box<dyn contract::Crash> {
+            let dir = tempfile::tempdir().unwrap();
+            fs::copy(path(&self.1), path(&dir)).unwrap();
+            Box::new(Self(EmbeddedMeta::open(&path(&dir)).unwrap(), dir))
+        }
+    }
+
+    #[test]
+    fn the_embedded_store_keeps_the_contract_when_it_crashes() {
+        contract::check_crashes(&|| {
+            let dir = tempfile::tempdir().unwrap();
+            Box::new(Scratch(EmbeddedMeta::open(&path(&dir)).unwrap(), dir))
+        });
+    }
+
+    #[test]
+    fn lazy_commits_do_not_write_and_closing_settles_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
+        let before = fs::read(path(&dir)).unwrap();
+        for n in 0..10u8 {
+            let mut tx = store.begin().unwrap();
+            tx.put(&[n], b"lazy").unwrap();
+            tx.commit_lazily().unwrap();
+        }
+        assert!(fs::read(path(&dir)).unwrap() == before, "nothing was written that somebody waited for");
+        drop(store);
+        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
+        assert_eq!(store.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap().len(), 10);
     }
 
     #[test]

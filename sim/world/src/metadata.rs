@@ -1,6 +1,7 @@
 //! The machine of the metadata server: the real server and housekeeper over a store in memory.
 //!
-//! Contract: the store survives with exactly the transactions that were committed; nothing else does.
+//! Contract: the store survives with exactly the transactions that were committed, but for the last of those that nobody
+//! waited for; nothing else does.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -170,8 +171,9 @@ async fn set_up() -> (MemoryMeta, Tickets) {
             sealstone_client::Mds::login(dial.clone(), clock.clone(), options(), &user, &password).await;
         users.push(login.expect("the password is right").ticket().clone());
     }
+    let found = store.copy();
     host.kill();
-    (store, Tickets { admin, users })
+    (found, Tickets { admin, users })
 }
 
 struct Running {
@@ -239,7 +241,8 @@ impl MdsHost {
         let devices = Arc::new(InitiatorDevices::new(self.clock.clone(), dialer));
         let keeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());
         let (stop, stopped) = watch::channel(false);
-        tasks.spawn("the metadata server", keeper.run(stopped));
+        tasks.spawn("the metadata server", keeper.clone().run(stopped.clone()));
+        tasks.spawn("the metadata server", keeper.run_settler(stopped));
         let serve_tasks = Arc::downgrade(&tasks);
         self.network.serve(Host::Mds, move |end| {
             let channel = ChannelBinding(binding(&end));
@@ -266,6 +269,8 @@ impl MdsHost {
         if let Some(Running { tasks, .. }) = self.running.lock().take() {
             tasks.end();
         }
+        let unsettled = self.store.unsettled();
+        self.store.crash(self.chance.range(0..=unsettled as u64) as usize);
         self.history.tell("mds is killed");
         self.network.down(Host::Mds);
     }

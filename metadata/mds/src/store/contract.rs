@@ -14,6 +14,105 @@ pub fn check(fresh: &dyn Fn() -> Box<dyn MetaStore>) {
     scans_merge_the_transaction(&*fresh());
     limits_hold(&*fresh());
     transactions_are_serial(&*fresh());
+    a_lazy_commit_is_seen_at_once_and_refused_like_any_other(&*fresh());
+}
+
+/// A store that a test can let crash.
+pub trait Crash {
+    /// The store, as long as it lives.
+    fn store(&self) -> &dyn MetaStore;
+
+    /// The process dies at this moment; the store as the next one finds it.
+    fn crash(self: Box<Self>) -> Box<dyn Crash>;
+}
+
+/// Runs the part of the suite that needs crashes; `fresh` makes an empty store each time.
+///
+/// # Panics
+/// If the store breaks the contract; the message says which promise.
+pub fn check_crashes(fresh: &dyn Fn() -> Box<dyn Crash>) {
+    a_crash_takes_nothing_that_was_committed(fresh());
+    a_commit_makes_what_was_lazy_before_it_durable(fresh());
+    settling_makes_what_was_lazy_durable(fresh());
+    a_crash_takes_lazy_commits_from_the_last_one_on(fresh());
+    what_was_ended_stays_ended(fresh());
+}
+
+fn lazily(store: &dyn MetaStore, changes: &[(&[u8], Option<&[u8]>)]) {
+    let mut tx = store.begin().expect("a transaction begins");
+    for (key, value) in changes {
+        match value {
+            Some(value) => tx.put(key, value).expect("a small pair is taken"),
+            None => tx.delete(key).expect("delete"),
+        }
+    }
+    tx.commit_lazily().expect("a transaction commits lazily");
+}
+
+fn a_lazy_commit_is_seen_at_once_and_refused_like_any_other(store: &dyn MetaStore) {
+    lazily(store, &[(b"a", Some(b"1")), (b"b", Some(b"1"))]);
+    assert_eq!(
+        (get(store, b"a"), get(store, b"b")),
+        (Some(b"1".to_vec()), Some(b"1".to_vec())),
+        "seen at once"
+    );
+    lazily(store, &[(b"a", None)]);
+    assert_eq!(get(store, b"a"), None, "so are lazy deletes");
+    lazily(store, &[]);
+    store.settle().expect("settle");
+    store.settle().expect("settling what is settled is fine");
+    put(store, &[(b"a", b"2")]);
+    lazily(store, &[(b"a", Some(b"3"))]);
+    assert_eq!(get(store, b"a"), Some(b"3".to_vec()), "lazy and other commits are one order");
+}
+
+fn a_crash_takes_nothing_that_was_committed(store: Box<dyn Crash>) {
+    put(store.store(), &[(b"a", b"1"), (b"b", b"1")]);
+    put(store.store(), &[(b"a", b"2")]);
+    let store = store.crash();
+    let found = (get(store.store(), b"a"), get(store.store(), b"b"));
+    assert_eq!(found, (Some(b"2".to_vec()), Some(b"1".to_vec())), "committed is durable");
+}
+
+fn a_commit_makes_what_was_lazy_before_it_durable(store: Box<dyn Crash>) {
+    lazily(store.store(), &[(b"a", Some(b"1"))]);
+    lazily(store.store(), &[(b"b", Some(b"1"))]);
+    put(store.store(), &[(b"c", b"1")]);
+    let store = store.crash();
+    for key in [b"a", b"b", b"c"] {
+        assert_eq!(get(store.store(), key), Some(b"1".to_vec()), "a commit carries what was lazy before it");
+    }
+}
+
+fn settling_makes_what_was_lazy_durable(store: Box<dyn Crash>) {
+    lazily(store.store(), &[(b"a", Some(b"1"))]);
+    store.store().settle().expect("settle");
+    let store = store.crash();
+    assert_eq!(get(store.store(), b"a"), Some(b"1".to_vec()), "settled is durable");
+}
+
+fn a_crash_takes_lazy_commits_from_the_last_one_on(store: Box<dyn Crash>) {
+    put(store.store(), &[(b"n", b"\0")]);
+    for n in 1..=20u8 {
+        lazily(store.store(), &[(b"n", Some(&[n])), (&[b'k', n], Some(&[n]))]);
+    }
+    let store = store.crash();
+    let n = get(store.store(), b"n").expect("the key is there")[0];
+    let found = store.store().snapshot().expect("a snapshot").scan(b"k", b"l", 99).expect("scan");
+    let expected: Vec<_> = (1..=n).map(|n| (vec![b'k', n], vec![n])).collect();
+    assert_eq!(found, expected, "what comes back is the state after one of the commits");
+    put(store.store(), &[(b"n", b"x")]);
+    assert_eq!(get(store.store(), b"n"), Some(b"x".to_vec()), "and the store goes on");
+}
+
+fn what_was_ended_stays_ended(store: Box<dyn Crash>) {
+    lazily(store.store(), &[(b"session", Some(b"1"))]);
+    let mut tx = store.store().begin().expect("a transaction begins");
+    tx.delete(b"session").expect("delete");
+    tx.commit().expect("commit");
+    lazily(store.store(), &[(b"other", Some(b"1"))]);
+    let store = store.crash();
+    assert_eq!(get(store.store(), b"session"), None, "a commit that removed it holds");
 }
 
 fn put(store: &dyn MetaStore, pairs: &[(&[u8], &[u8])]) {

@@ -1,4 +1,4 @@
-//! A store in memory: the oracle of tests and simulation, with a switch that fails commits.
+//! A store in memory: the oracle of tests and simulation, with a switch that fails commits and one that loses lazy ones.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,7 +16,11 @@ pub struct MemoryMeta {
     state: Arc<Mutex<Arc<Map>>>,
     writer: Arc<Mutex<()>>,
     commits_left: Arc<Mutex<Option<u64>>>,
+    /// What the lazy commits since the last durable one replaced, one entry for each.
+    unsettled: Arc<Mutex<Vec<Undo>>>,
 }
+
+type Undo = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
 impl MemoryMeta {
     /// An empty store.
@@ -42,8 +46,34 @@ impl MemoryMeta {
         self.state.lock().iter().map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
+    /// Lazy commits that a crash may take.
+    #[must_use]
+    pub fn unsettled(&self) -> usize {
+        self.unsettled.lock().len()
+    }
+
+    /// A crash takes the lazy commits but for the first `kept`.
+    pub fn crash(&self, kept: usize) {
+        let mut state = self.state.lock();
+        let mut unsettled = self.unsettled.lock();
+        while unsettled.len() > kept {
+            for (key, value) in unsettled.pop().into_iter().flatten() {
+                set(Arc::make_mut(&mut state), key, value);
+            }
+        }
+        // What was found after the crash is what the medium has.
+        unsettled.clear();
+    }
+
     fn current(&self) -> Arc<Map> {
         self.state.lock().clone()
+    }
+
+    fn use_up_commit(&self) -> Result<(), MetaError> {
+        if let Some(left) = self.commits_left.lock().as_mut() {
+            *left = left.checked_sub(1).ok_or(MetaError::Poisoned)?;
+        }
+        Ok(())
     }
 }
 
@@ -55,6 +85,22 @@ impl MetaStore for MemoryMeta {
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
         let turn = self.writer.lock();
         Ok(Box::new(Changes { base: self.current(), changes: BTreeMap::new(), store: self, _turn: turn }))
+    }
+
+    fn settle(&self) -> Result<(), MetaError> {
+        if self.unsettled() > 0 {
+            self.use_up_commit()?;
+            self.unsettled.lock().clear();
+        }
+        Ok(())
+    }
+}
+
+/// Sets or removes a key; what it was.
+fn set(map: &mut Map, key: Vec<u8>, value: Option<Vec<u8>>) -> Option<Vec<u8>> {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
     }
 }
 
@@ -131,21 +177,34 @@ impl Transaction for Changes<'_> {
     }
 
     fn commit(self: Box<Self>) -> Result<(), MetaError> {
-        if self.changes.is_empty() {
+        self.apply(false)
+    }
+
+    fn commit_lazily(self: Box<Self>) -> Result<(), MetaError> {
+        self.apply(true)
+    }
+}
+
+impl Changes<'_> {
+    fn apply(self, lazily: bool) -> Result<(), MetaError> {
+        let Self { base, changes, store, _turn } = self;
+        if changes.is_empty() {
             return Ok(());
         }
-        if let Some(left) = self.store.commits_left.lock().as_mut() {
-            *left = left.checked_sub(1).ok_or(MetaError::Poisoned)?;
-        }
-        let Self { base, changes, store, _turn } = *self;
+        store.use_up_commit()?;
         let mut state = store.state.lock();
         drop(base);
         let map = Arc::make_mut(&mut state);
-        for (key, change) in changes {
-            match change {
-                Some(value) => map.insert(key, value),
-                None => map.remove(&key),
-            };
+        let undo = changes.into_iter().map(|(key, change)| {
+            let before = set(map, key.clone(), change);
+            (key, before)
+        });
+        let undo = undo.collect();
+        let mut unsettled = store.unsettled.lock();
+        if lazily {
+            unsettled.push(undo);
+        } else {
+            unsettled.clear();
         }
         Ok(())
     }
@@ -158,6 +217,41 @@ mod tests {
     #[test]
     fn memory_keeps_the_contract() {
         super::super::contract::check(&|| Box::new(MemoryMeta::new()));
+    }
+
+    impl super::super::contract::Crash for MemoryMeta {
+        fn store(&self) -> &dyn MetaStore {
+            self
+        }
+
+        fn crash(self: Box<Self>) -> Box<dyn super::super::contract::Crash> {
+            Self::crash(&self, 0);
+            self
+        }
+    }
+
+    #[test]
+    fn memory_keeps_the_contract_when_it_crashes() {
+        super::super::contract::check_crashes(&|| Box::new(MemoryMeta::new()));
+    }
+
+    #[test]
+    fn a_crash_takes_the_last_lazy_commits_and_no_durable_one() {
+        for kept in 0..=3u8 {
+            let store = MemoryMeta::new();
+            for key in *b"abcd" {
+                let mut tx = store.begin().unwrap();
+                tx.put(b"last", &[key]).unwrap();
+                tx.put(&[key], b"").unwrap();
+                if key == b'a' { tx.commit().unwrap() } else { tx.commit_lazily().unwrap() }
+            }
+            assert_eq!(store.unsettled(), 3);
+            store.crash(usize::from(kept));
+            assert_eq!(store.snapshot().unwrap().get(b"last").unwrap(), Some(vec![b'a' + kept]));
+            assert_eq!(store.dump().len(), 2 + usize::from(kept));
+            store.crash(0);
+            assert_eq!(store.dump().len(), 2 + usize::from(kept), "what a crash has left stays");
+        }
     }
 
     #[test]

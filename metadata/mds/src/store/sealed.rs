@@ -169,6 +169,10 @@ impl MetaStore for SealedStore {
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
         Ok(Box::new(Changes { inner: self.inner.begin()?, store: self }))
     }
+
+    fn settle(&self) -> Result<(), MetaError> {
+        self.inner.settle()
+    }
 }
 
 struct View<'a> {
@@ -246,6 +250,10 @@ impl Transaction for Changes<'_> {
 
     fn commit(self: Box<Self>) -> Result<(), MetaError> {
         self.inner.commit()
+    }
+
+    fn commit_lazily(self: Box<Self>) -> Result<(), MetaError> {
+        self.inner.commit_lazily()
     }
 }
 

@@ -150,7 +150,7 @@ impl Office {
             keys: [0; 32],
             directory: None,
         };
-        self.world.mds.update(|tx| Sessions::open(tx, &ADMIN, &record)).unwrap();
+        self.world.mds.update_and(|tx| Sessions::open(tx, &ADMIN, &record)).unwrap();
         self.world.mds.sessions.insert(ADMIN, record);
     }
 }
@@ -427,7 +427,7 @@ fn one_users_trouble_does_not_keep_the_others_from_being_asked_about() {
             keys: [0; 32],
             directory: Some(said),
         };
-        office.world.mds.update(|tx| Sessions::open(tx, &id, &record)).unwrap();
+        office.world.mds.update_and(|tx| Sessions::open(tx, &id, &record)).unwrap();
         office.world.mds.sessions.insert(id, record);
         sessions.push(id);
     }

@@ -518,6 +518,56 @@ fn what_was_given_out_before_a_restart_is_known_after_it() {
     assert!(world.mds.held_by(&user("bob"), world.now).holders.is_empty());
 }
 
+/// A log that was just begun, or lost its end with the power.
+struct Torn(MemoryGrantLog);
+
+impl GrantLog for Torn {
+    fn append(&self, stream: Stream, time_ms: u64, record: &[u8], durable: bool) -> std::io::Result<()> {
+        self.0.append(stream, time_ms, record, durable)
+    }
+
+    fn read(
+        &self,
+        stream: Stream,
+        from: u64,
+        since_ms: u64,
+        budget: usize,
+        each: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> std::io::Result<Option<u64>> {
+        self.0.read(stream, from, since_ms, budget, each)
+    }
+
+    fn known_since_ms(&self, stream: Stream) -> u64 {
+        self.0.known_since_ms(stream)
+    }
+
+    fn is_whole(&self) -> bool {
+        false
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        self.0.sync()
+    }
+}
+
+#[test]
+fn no_number_stands_for_two_credentials_though_the_power_took_the_last_records() {
+    let (mut world, _) = World::logged(1);
+    world.put(ALICE, "/f", 1);
+    for _ in 0..5 {
+        world.read("/f");
+    }
+    let before: Vec<u32> = world.issued(ALICE, "/f", None).iter().map(|entry| entry.number).collect();
+    let torn: Arc<dyn GrantLog> = Arc::new(Torn(MemoryGrantLog::default()));
+    let mds = crate::Mds::open(Arc::new(world.disk.clone()), world.mds.config.clone()).unwrap();
+    world.mds = mds.with_grant_log(torn, world.now).unwrap();
+    world.take_up();
+    world.read("/f");
+    let after: Vec<u32> = world.issued(ALICE, "/f", None).iter().map(|entry| entry.number).collect();
+    assert!(!after.is_empty() && after.iter().all(|number| !before.contains(number)), "{before:?} {after:?}");
+    assert!(!world.mds.held_by(&user("alice"), world.now).complete);
+}
+
 #[test]
 fn the_record_tells_the_owner_and_administrators_who_could_touch_a_file_and_nobody_else() {
     let (mut world, _) = World::logged(1);

@@ -151,6 +151,7 @@ fn a_session_is_taken_up_on_another_connection_and_after_a_restart() {
     for restart in [false, true] {
         if restart {
             world.restart();
+            world.mds.settle().unwrap();
         }
         let mut connection = world.connect();
         let resume = keys.resume(ok.session, &CHANNEL, [8; 16]);

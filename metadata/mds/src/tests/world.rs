@@ -52,6 +52,7 @@ impl World {
         world.session(ADMIN, "admin", true);
         world.session(ALICE, "alice", false);
         world.session(BOB, "bob", false);
+        world.mds.settle().unwrap();
         world
     }
 
@@ -90,12 +91,13 @@ impl World {
             keys: [0; 32],
             directory: None,
         };
-        self.mds.update(|tx| Sessions::open(tx, &id, &record)).unwrap();
+        self.mds.update_and(|tx| Sessions::open(tx, &id, &record)).unwrap();
         self.mds.sessions.insert(id, record);
     }
 
-    /// Power is lost and comes back.
+    /// Power is lost and comes back; of what nobody waited for, nothing is left.
     pub(crate) fn restart(&mut self) {
+        self.disk.crash(0);
         self.disk.fail_after(None);
         self.mds = Mds::open(Arc::new(self.disk.clone()), self.mds.config.clone()).unwrap();
         self.take_up();
