@@ -117,9 +117,16 @@ pub(crate) enum Command {
     Login(Login),
     /// End the session.
     #[command(after_help = "\
-Example:
-  sealstone logout")]
-    Logout,
+Examples:
+  sealstone logout
+  sealstone logout --revoke     credentials that the session was given become worthless, too
+Without --revoke devices accept those until they expire, some minutes at most; capability files for longer. With it the
+command tells how many there are; the metadata server goes on until each device has answered.")]
+    Logout {
+        /// Have the credentials revoked that the session was given, capability files among them.
+        #[arg(long)]
+        revoke: bool,
+    },
     /// Who is logged in, where, until when.
     #[command(after_help = "\
 Examples:

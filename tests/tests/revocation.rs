@@ -169,8 +169,16 @@ fn a_revocation_goes_on_after_a_kill_and_reaches_devices_that_were_away() {
     for device in [1, 2] {
         system.end_osd(device, Signal::Kill);
     }
+    // The account is disabled whatever devices are away: they are named, and only who asks for them hears of a failure.
+    let told = system.run(&["--json", "user", "disable", "bob"]).ok().json();
+    let pending = told["pending"].as_array().expect("a list").clone();
+    assert!(!pending.is_empty() && pending.iter().all(|one| one["objects"].as_u64() > Some(0)), "{told}");
+    assert_eq!((&told["enabled"], &told["revocation"]["done_ms"]), (&Value::from(false), &Value::Null));
+    login(&system, "bob").fails(3);
+    let at_once = system.run(&["--json", "user", "disable", "bob", "--no-wait"]).ok().json();
+    assert!(at_once["revocation"]["done_ms"].is_null(), "{at_once}");
     let waiting = system.run(&["--quiet", "user", "disable", "bob", "--wait", "3"]);
-    waiting.fails(1).says(&["are accepted still", "--list"]);
+    waiting.fails(1).says(&["are accepted still; waiting for", "--list"]);
     let before = latest(&system);
     assert!(before["done_ms"].is_null() && before["open"].as_u64() > Some(0), "{before}");
     system.end_mds(Signal::Kill);
@@ -208,6 +216,55 @@ fn a_revocation_goes_on_after_a_kill_and_reaches_devices_that_were_away() {
         program(&["cap", "get", &cap, "-", "--range", &range]).fails(3);
     }
     assert!(system.run(&["cat", "/shared"]).ok().stdout == bytes);
+}
+
+/// Whoever logs out may take back what the session was given; that goes on without him.
+#[test]
+fn logging_out_with_revoke_ends_what_the_session_was_given_and_nothing_else() {
+    let system = System::start(2);
+    add_user(&system, "bob");
+    add_user(&system, "carol");
+    let bytes = content(3_500_000);
+    for path in ["/a", "/b"] {
+        put(&system, path, &bytes);
+        system.run(&["chmod", "644", path]).ok();
+    }
+    let (his, hers) = (delegate(&system, "bob", "/a"), delegate(&system, "carol", "/b"));
+    assert!(program(&["cap", "get", &his]).ok().stdout == bytes);
+    // Without it they live on.
+    let told = other(&system, "bob", &["--json", "logout"]).ok().json();
+    assert_eq!(told, serde_json::json!({ "user": "bob" }));
+    assert!(program(&["cap", "get", &his]).ok().stdout == bytes);
+    login(&system, "bob").ok();
+    let second = delegate(&system, "bob", "/a");
+    let told = other(&system, "bob", &["--json", "logout", "--revoke"]).ok().json();
+    let revocation = &told["revocation"];
+    assert!(revocation["objects"].as_u64() > Some(0) && revocation["until_ms"].is_u64(), "{told}");
+    assert_eq!(revocation["complete"], true, "{told}");
+    other(&system, "bob", &["whoami"]).fails(3);
+    let started = Instant::now();
+    loop {
+        let now = latest(&system);
+        assert!(now["what"].as_str().is_some_and(|what| what.starts_with("session ")), "{now}");
+        if now["done_ms"].is_u64() {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "{now}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    program(&["cap", "get", &second]).fails(3);
+    assert!(program(&["cap", "get", &hers]).ok().stdout == bytes, "another user's go on");
+    // He was not disabled.
+    login(&system, "bob").ok();
+    assert!(other(&system, "bob", &["cat", "/a"]).ok().stdout == bytes);
+    let nothing = other(&system, "carol", &["logout"]).ok();
+    drop(nothing);
+    login(&system, "carol").ok();
+    let told = other(&system, "carol", &["--json", "logout", "--revoke"]).ok().json();
+    assert_eq!(
+        (&told["revocation"]["objects"], &told["revocation"]["until_ms"]),
+        (&Value::from(0), &Value::Null)
+    );
 }
 
 /// What was given out is known after the server was killed, so that it can be revoked.

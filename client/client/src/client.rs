@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use sealstone_initiator::{Environment, OsdOptions, Proofs, SystemEnvironment, TlsPolicy};
+use sealstone_mds_protocol::login::Revoking;
 use sealstone_mds_protocol::{
     Access, Device, DirEntry, FileKind, FilePath, GroupName, Method, Name, PAGE_MAX, Request, Response, Role,
     Stat, UserName,
@@ -235,6 +236,16 @@ impl Client {
     pub async fn logout(&self) -> Result<(), ClientError> {
         self.core.devices.close().await;
         self.core.metadata.logout().await
+    }
+
+    /// The same, and has the credentials revoked that the session was given; none if too many revocations are under way,
+    /// and then they live until they expire. [`Client::revocation`] tells how far it is, to the same user.
+    ///
+    /// # Errors
+    /// As [`Client::logout`]; `NotInPaperProfile`.
+    pub async fn logout_revoking(&self) -> Result<Option<Revoking>, ClientError> {
+        self.core.devices.close().await;
+        self.core.metadata.logout_revoking().await
     }
 }
 

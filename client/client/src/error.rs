@@ -66,6 +66,9 @@ pub enum ClientError {
         /// The request's name.
         request: &'static str,
     },
+    /// A session of the paper's profile cannot ask for this.
+    #[error("the paper's profile has no way to ask for this: log in with the modern one")]
+    NotInPaperProfile,
     /// The session is over: log in again.
     #[error("the session is over; log in again")]
     SessionOver,

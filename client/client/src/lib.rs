@@ -42,6 +42,7 @@ pub use sealstone_initiator::{
     Environment, OsdError, OsdOptions, Proof, ProofError, Proofs, SystemEnvironment, chap,
 };
 pub use sealstone_login::paper::Group as PaperGroup;
+pub use sealstone_mds_protocol::login::Revoking;
 pub use sealstone_mds_protocol::{
     AccountKind, Checksum, ChecksumKind, Device, DeviceId, DeviceProblem, DirEntry, FileKind, FilePath,
     Group, GroupName, Holder, IssueEntry, IssueKind, Method, Name, ProblemKind, Revocation, RevokeWhat, Role,

@@ -2,9 +2,9 @@
 
 use sealstone_mds_protocol::login::{
     KE1_BYTES, KE2_BYTES, KE3_BYTES, LoginAgain, LoginChallenge, LoginError, LoginErrorCode, LoginFinish,
-    LoginOk, LoginStart, Logout, REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES,
+    LoginOk, LoginStart, Logout, LogoutOk, REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES,
     REGISTRATION_UPLOAD_BYTES, RegisterOk, RegisterResponse, RegisterStart, RegisterUpload, Resume, Retry,
-    SUITE_LIGHT, SUITE_SERVICE_A,
+    Revoking, SUITE_LIGHT, SUITE_SERVICE_A,
 };
 use sealstone_mds_protocol::{
     Access, AccountKind, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, DelegatedFile,
@@ -66,7 +66,8 @@ fn login_body(kind: MessageType, bytes: &[u8]) -> bool {
         MessageType::Resume => one::<Resume>(bytes),
         MessageType::LoginAgain => one::<LoginAgain>(bytes),
         MessageType::RegisterOk => one::<RegisterOk>(bytes),
-        MessageType::Logout | MessageType::LogoutOk => one::<Logout>(bytes),
+        MessageType::Logout => one::<Logout>(bytes),
+        MessageType::LogoutOk => one::<LogoutOk>(bytes),
         MessageType::Retry => one::<Retry>(bytes),
         MessageType::RegisterStart => one::<RegisterStart>(bytes),
         MessageType::RegisterResponse => one::<RegisterResponse>(bytes),
@@ -97,6 +98,7 @@ fn login_messages() -> Vec<(MessageType, Vec<u8>)> {
         suite: SUITE_LIGHT,
     };
     let code = code(b"one-time-code");
+    let revoking = Revoking { id: 1, objects: 2, until_ms: 3, complete: true };
     vec![
         (MessageType::LoginStart, body(&start)),
         (MessageType::LoginChallenge, body(&challenge)),
@@ -106,7 +108,7 @@ fn login_messages() -> Vec<(MessageType, Vec<u8>)> {
         (MessageType::LoginAgain, body(&LoginAgain { cookie: [7; 40], start })),
         (MessageType::RegisterOk, body(&RegisterOk { time_ms: 9 })),
         (MessageType::Logout, body(&Logout { session: [6; 16], flags: 1 })),
-        (MessageType::LogoutOk, body(&Logout { session: [6; 16], flags: 0 })),
+        (MessageType::LogoutOk, body(&LogoutOk { session: [6; 16], revoking: Some(revoking) })),
         (MessageType::Retry, body(&Retry { cookie: [7; 40], retry_ms: 9 })),
         (
             MessageType::RegisterStart,
@@ -265,6 +267,7 @@ pub(crate) fn requests() -> Vec<Request> {
         },
         Request::Revoke { what: RevokeWhat::Object(path("/f")) },
         Request::Revoke { what: RevokeWhat::User(user("bob")) },
+        Request::Revoke { what: RevokeWhat::Session([6; 16]) },
         Request::RevocationProgress { id: 1 },
         Request::RevocationList {},
         Request::IssueList {

@@ -8,7 +8,7 @@ use sealstone_login::{ChannelBinding, SessionKeys};
 use sealstone_mds::store::MemoryMeta;
 use sealstone_mds::{Config, Connection, Mds, Output, Source};
 use sealstone_mds_protocol::login::{
-    LoginError, LoginOk, Logout, Resume, SUITE_LIGHT, SUITE_STANDARD, SessionId,
+    LoginError, LoginOk, Logout, LogoutOk, Resume, SUITE_LIGHT, SUITE_STANDARD, SessionId,
 };
 use sealstone_mds_protocol::{
     ErrorCode, FrameHeader, HEADER_BYTES, MessageType, Request, Response, Role, decode_message,
@@ -93,7 +93,7 @@ fn send(mds: &Mds, connection: &mut Connection, bytes: &[u8], rng: &mut StdRng) 
         }
         MessageType::Error => drop(decode_message::<LoginError>(body).expect("our own error")),
         MessageType::LoginOk => drop(decode_message::<LoginOk>(body).expect("our own message")),
-        MessageType::LogoutOk => drop(decode_message::<Logout>(body).expect("our own message")),
+        MessageType::LogoutOk => drop(decode_message::<LogoutOk>(body).expect("our own message")),
         MessageType::LoginChallenge => assert!(!active),
         other => panic!("the server sends {other:?}"),
     }

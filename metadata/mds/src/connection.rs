@@ -8,8 +8,8 @@
 
 use sealstone_login::ChannelBinding;
 use sealstone_mds_protocol::login::{
-    LOGOUT_REVOKE, LoginAgain, LoginError, LoginErrorCode, LoginFinish, LoginStart, Logout, RegisterOk,
-    RegisterStart, RegisterUpload, Resume, SessionId,
+    LOGOUT_REVOKE, LoginAgain, LoginError, LoginErrorCode, LoginFinish, LoginStart, Logout, LogoutOk,
+    RegisterOk, RegisterStart, RegisterUpload, Resume, SessionId,
 };
 use sealstone_mds_protocol::{
     ErrorCode, Failure, FrameHeader, MessageType, Request, Response, Secret, Sequence, UserName, Wire,
@@ -329,10 +329,13 @@ impl Connection {
             MessageType::Logout => match decode_message::<Logout>(body) {
                 Ok(logout) if logout.session == session => {
                     match mds.logout(&session, logout.flags & LOGOUT_REVOKE != 0, now_ms) {
-                        Ok(()) => (
-                            Phase::Closed,
-                            Output { close: true, ..message(MessageType::LogoutOk, sequence, &logout) },
-                        ),
+                        Ok(revoking) => {
+                            let ok = LogoutOk { session, revoking };
+                            (
+                                Phase::Closed,
+                                Output { close: true, ..message(MessageType::LogoutOk, sequence, &ok) },
+                            )
+                        }
                         Err(_) => {
                             let error = LoginError { code: LoginErrorCode::SessionExpired, retry_ms: 0 };
                             (

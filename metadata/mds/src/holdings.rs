@@ -169,6 +169,14 @@ impl HoldingTable {
             .collect()
     }
 
+    /// The objects of what one session holds, as [`HoldingTable::objects_of`] gives them.
+    pub(crate) fn objects_of_session(&self, session: &SessionId, now_ms: u64) -> Vec<(ObjectRef, bool)> {
+        let of = self.sessions.get(session).into_iter().flat_map(|of| &of.objects);
+        of.filter(|(_, held)| held.expires_ms >= now_ms)
+            .map(|(at, held)| (object_of(at), held.creates))
+            .collect()
+    }
+
     /// What one session holds.
     pub(crate) fn of_session(&self, session: &SessionId, now_ms: u64) -> Holdings {
         self.select(now_ms, |id, _| id == session, |_| true)

@@ -11,9 +11,9 @@ use sealstone_login::{
 };
 use sealstone_mds_protocol::login::{
     LoginChallenge, LoginError, LoginErrorCode, LoginFinish, LoginOk, LoginStart, RegisterResponse,
-    RegisterStart, RegisterUpload, Resume, Retry, SessionId,
+    RegisterStart, RegisterUpload, Resume, Retry, Revoking, SessionId,
 };
-use sealstone_mds_protocol::{AccountKind, ErrorCode, MessageType, Role, Text, UserName};
+use sealstone_mds_protocol::{AccountKind, ErrorCode, MessageType, RevokeWhat, Role, Text, UserName};
 
 use crate::access::Principal;
 use crate::accounts;
@@ -289,12 +289,37 @@ impl Mds {
         Ok(ok)
     }
 
-    /// LOGOUT, on every connection of the session. With `revoke` the audit log says what the session still holds.
-    pub(crate) fn logout(&self, session: &SessionId, revoke: bool, now_ms: u64) -> Result<()> {
+    /// LOGOUT, on every connection of the session. With `revoke` the transaction that ends it begins to revoke what it
+    /// holds, unless too many revocations are under way: the session ends whatever becomes of them.
+    pub(crate) fn logout(&self, session: &SessionId, revoke: bool, now_ms: u64) -> Result<Option<Revoking>> {
         let who = self.sessions.check(session, self.config.session_idle_ms, now_ms)?.who;
-        self.update(|tx| sessions::end(tx, session, &who.user))?;
+        let (mut revoking, mut held) = (None, None);
+        if revoke {
+            // Whoever is in the middle of being given something is waited for: it is known from then on.
+            let _stopped = self.issuing.write();
+            let holds = self.holdings(now_ms).of_session(session, now_ms);
+            let what = RevokeWhat::Session(*session);
+            revoking = self.update(|tx| {
+                sessions::end(tx, session, &who.user)?;
+                match revoke::begin(tx, &who, what.clone(), holds.complete, now_ms) {
+                    Ok(id) => Ok(Some(Revoking {
+                        id,
+                        objects: u32::try_from(holds.holders.len()).unwrap_or(u32::MAX),
+                        until_ms: holds.holders.iter().map(|one| one.expires_ms).max().unwrap_or(0),
+                        complete: holds.complete,
+                    })),
+                    Err(MdsError::Refused(failure)) if failure.code == ErrorCode::Limit => Ok(None),
+                    Err(error) => Err(error),
+                }
+            })?;
+            self.revocations_changed.store(true, Ordering::Release);
+            let begun =
+                if revoking.is_some() { "being revoked" } else { "not revoked: too many revocations" };
+            held = Some(format!("{holds}, {begun}"));
+        } else {
+            self.update(|tx| sessions::end(tx, session, &who.user))?;
+        }
         self.sessions.forget(&[*session]);
-        let held = revoke.then(|| self.holdings(now_ms).of_session(session, now_ms).to_string());
         self.audit.record(&AuditRecord {
             time_ms: now_ms,
             user: who.user.as_str(),
@@ -304,7 +329,7 @@ impl Mds {
             subject: held.as_deref(),
             verdict: "ok",
         });
-        Ok(())
+        Ok(revoking)
     }
 
     /// REGISTER_START: answers whoever has the code. All that may be wrong with it sounds the same.

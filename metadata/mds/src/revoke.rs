@@ -27,6 +27,10 @@ use crate::tags;
 
 /// Revocations that are remembered, those under way among them; no more can wait for one object.
 pub(crate) const REVOCATIONS_MAX: usize = 256;
+/// Of them, at most so many under way that others than administrators began: putting a user out begins one.
+pub(crate) const REVOCATIONS_OF_USERS_MAX: usize = 192;
+/// Of them, at most so many under way that one user began who is no administrator.
+pub(crate) const REVOCATIONS_PER_USER_MAX: usize = 16;
 /// Objects of one transaction.
 const COLLECT_BATCH: usize = 2048;
 /// Creates that are looked at in one transaction.
@@ -45,6 +49,8 @@ record! {
         pub what: RevokeWhat,
         /// Who asked.
         pub by: UserName,
+        /// Was it an administrator, or the server itself?
+        pub privileged: bool,
         /// When.
         pub began_ms: u64,
         /// The last object found so far.
@@ -86,12 +92,50 @@ pub struct RetagItem {
     pub creates: bool,
 }
 
-/// Writes a revocation down. A user's objects are found later, by [`Mds::collect_revocations`].
+/// Writes a revocation down. What a user or a session holds is found later, by [`Mds::collect_revocations`].
 pub(crate) fn begin(
+    tx: &mut dyn Transaction,
+    by: &Principal,
+    what: RevokeWhat,
+    complete: bool,
+    now_ms: u64,
+) -> Result<u64> {
+    if !by.is_admin() {
+        let under_way = under_way(tx)?;
+        let own = under_way.iter().filter(|record| record.by == by.user).count();
+        let of_users = under_way.iter().filter(|record| !record.privileged).count();
+        if own >= REVOCATIONS_PER_USER_MAX || of_users >= REVOCATIONS_OF_USERS_MAX {
+            return Err(MdsError::refused(ErrorCode::Limit, "revocations under way"));
+        }
+    }
+    write_down(tx, &by.user, what, complete, by.is_admin(), now_ms)
+}
+
+/// The same for the server itself.
+pub(crate) fn begin_for_server(
+    tx: &mut dyn Transaction,
+    of: &UserName,
+    complete: bool,
+    now_ms: u64,
+) -> Result<u64> {
+    write_down(tx, of, RevokeWhat::User(of.clone()), complete, true, now_ms)
+}
+
+fn under_way<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<RevocationRecord>> {
+    let all = keys::revocations();
+    let pairs = view.scan(&all, &keys::after_prefix(&all), REVOCATIONS_MAX)?;
+    let records = pairs.iter().map(|(_, value)| decode::<RevocationRecord>(value));
+    Ok(records
+        .filter(|record| record.as_ref().map_or(true, |one| one.done_ms.is_none()))
+        .collect::<core::result::Result<_, _>>()?)
+}
+
+fn write_down(
     tx: &mut dyn Transaction,
     by: &UserName,
     what: RevokeWhat,
     complete: bool,
+    privileged: bool,
     now_ms: u64,
 ) -> Result<u64> {
     let all = keys::revocations();
@@ -108,6 +152,7 @@ pub(crate) fn begin(
     let record = RevocationRecord {
         what,
         by: by.clone(),
+        privileged,
         began_ms: now_ms,
         cursor: None,
         collecting: true,
@@ -180,7 +225,11 @@ impl Mds {
                 }
                 // Who is in the middle of being given something is waited for: it is found then.
                 let _stopped = self.issuing.write();
-                self.update(|tx| begin(tx, &who.user, RevokeWhat::User(name.clone()), complete, now_ms))?
+                self.update(|tx| begin(tx, who, RevokeWhat::User(name.clone()), complete, now_ms))?
+            }
+            RevokeWhat::Session(_) => {
+                let what = "what a session holds is revoked by its logout";
+                return Err(MdsError::refused(ErrorCode::Invalid, what));
             }
         };
         self.revocations_changed.store(true, Ordering::Release);
@@ -197,7 +246,7 @@ impl Mds {
             };
             let creates = inode.create_grants_until_ms >= now_ms;
             let objects: Vec<_> = layout.objects().iter().map(|object| (*object, creates)).collect();
-            let id = begin(tx, &who.user, RevokeWhat::Object(path.clone()), true, now_ms)?;
+            let id = begin(tx, who, RevokeWhat::Object(path.clone()), true, now_ms)?;
             retag(tx, &objects, id)?;
             let mut record: RevocationRecord = load(tx, &keys::revocation(id))?.ok_or_else(|| unknown(id))?;
             found(&mut record, &objects, false, now_ms);
@@ -206,7 +255,8 @@ impl Mds {
         })
     }
 
-    /// Finds what the users hold whose credentials are being revoked, and ends their creates; a bounded number of each.
+    /// Finds what the users and sessions hold whose credentials are being revoked, and ends creates of such users; a
+    /// bounded number of each.
     /// Returns whether there may be more to do at once. After a crash it goes on where it was.
     ///
     /// # Errors
@@ -217,23 +267,30 @@ impl Mds {
         let mut more = false;
         for (key, value) in pairs {
             let record: RevocationRecord = decode(&value)?;
-            let RevokeWhat::User(user) = &record.what else { continue };
             if !record.collecting {
                 continue;
             }
             let Some(id) = keys::revocation_id(&key) else { continue };
-            if record.cursor.is_none() {
+            // What a session was creating, its user may still finish in another one.
+            if let (RevokeWhat::User(user), None) = (&record.what, record.cursor) {
                 self.end_creates_of(user, now_ms)?;
             }
-            more |= self.collect(id, user, record.cursor, now_ms)?;
+            more |= self.collect(id, &record, now_ms)?;
         }
         Ok(more)
     }
 
-    /// One step of the objects of one user.
-    fn collect(&self, id: u64, user: &UserName, after: Option<ObjectRef>, now_ms: u64) -> Result<bool> {
+    /// One step of the objects of one user or session.
+    fn collect(&self, id: u64, revocation: &RevocationRecord, now_ms: u64) -> Result<bool> {
+        let after = revocation.cursor;
+        let held = match &revocation.what {
+            RevokeWhat::User(user) => self.holdings(now_ms).objects_of(user, now_ms),
+            RevokeWhat::Session(session) => self.holdings(now_ms).objects_of_session(session, now_ms),
+            // They were found when it began.
+            RevokeWhat::Object(_) => Vec::new(),
+        };
         let mut objects: BTreeMap<ObjectRef, bool> = BTreeMap::new();
-        for (object, creates) in self.holdings(now_ms).objects_of(user, now_ms) {
+        for (object, creates) in held {
             if after.is_none_or(|after| object > after) {
                 *objects.entry(object).or_default() |= creates;
             }

@@ -79,7 +79,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::GroupList { .. }
         | Request::GroupMembers { .. }
         | Request::GrantHolders { .. }
-        | Request::Revoke { what: RevokeWhat::User(_) }
+        | Request::Revoke { what: RevokeWhat::User(_) | RevokeWhat::Session(_) }
         | Request::RevocationList {}
         | Request::KeyRotate { .. } => Class::Accounts,
     }

@@ -34,7 +34,7 @@ use crate::sessions::{self, Sessions};
 use crate::store::{MetaError, MetaStore, Transaction};
 
 /// Version of the layout of the store.
-pub(crate) const STORE_VERSION: u64 = 4;
+pub(crate) const STORE_VERSION: u64 = 5;
 /// Times a transaction is run again after a conflict.
 const CONFLICTS_MAX: usize = 8;
 /// Creates expired in one transaction at most.

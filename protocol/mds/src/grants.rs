@@ -42,6 +42,8 @@ pub enum RevokeWhat {
     Object(FilePath),
     /// Everything that a user holds, over all his sessions, and what he delegated.
     User(UserName),
+    /// What one session holds, and what was delegated in it. Only its logout begins this one.
+    Session(SessionId),
 }
 
 impl Wire for RevokeWhat {
@@ -55,6 +57,10 @@ impl Wire for RevokeWhat {
                 2u8.put(out);
                 name.put(out);
             }
+            Self::Session(session) => {
+                3u8.put(out);
+                session.put(out);
+            }
         }
     }
 
@@ -62,6 +68,7 @@ impl Wire for RevokeWhat {
         match u8::get(input)? {
             1 => Ok(Self::Object(FilePath::get(input)?)),
             2 => Ok(Self::User(UserName::get(input)?)),
+            3 => Ok(Self::Session(SessionId::get(input)?)),
             code => Err(WireError::UnknownCode { what: "subject of a revocation", code: u32::from(code) }),
         }
     }
@@ -72,6 +79,10 @@ impl core::fmt::Display for RevokeWhat {
         match self {
             Self::Object(path) => write!(f, "object {}", path.as_str()),
             Self::User(name) => write!(f, "user {name}"),
+            Self::Session(session) => {
+                f.write_str("session ")?;
+                session.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
         }
     }
 }

@@ -113,12 +113,39 @@ record! {
     }
 }
 
-/// Flag of [`Logout`]: the user wants the session's outstanding credentials to be useless at once. The server writes down
-/// which there are; devices accept them until they expire.
+/// Flag of [`Logout`]: the user wants the session's outstanding credentials to be useless. The server begins to revoke
+/// them in the transaction that ends the session.
 pub const LOGOUT_REVOKE: u32 = 1;
 
 record! {
-    /// 27h and 28h.
+    /// What becomes of the credentials of a session that is over.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Revoking {
+        /// Number of the revocation; its user may ask for it in another session.
+        pub id: u64,
+        /// Objects that the session holds credentials for.
+        pub objects: u32,
+        /// None of them is valid after, milliseconds since 1970; 0 if there is none.
+        pub until_ms: u64,
+        /// Is every credential of the session known? Not soon after a start without the record of credentials.
+        pub complete: bool,
+    }
+}
+
+record! {
+    /// 28h.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct LogoutOk {
+        /// The session that is over.
+        pub session: SessionId,
+        /// With [`LOGOUT_REVOKE`]; none if too many revocations are under way, and then its credentials live until they
+        /// expire.
+        pub revoking: Option<Revoking>,
+    }
+}
+
+record! {
+    /// 27h.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Logout {
         /// The session to end; must be the connection's own.

@@ -199,6 +199,17 @@ pub(crate) struct Wait {
     pub(crate) wait: u64,
 }
 
+/// How long to wait for devices after what was asked for is done already.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Do not wait for devices.
+    #[arg(long, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// Fail if a device has not refused within so many seconds; without it those that are away are told of.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) wait: Option<u64>,
+}
+
 /// What `audit` takes.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use sealstone_client::Role;
 
-use super::grants::Wait;
+use super::grants::Patience;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum User {
@@ -151,23 +151,27 @@ Example:
     #[command(after_help = "\
 Examples:
   sealstone user disable alice
-  sealstone user disable alice --no-wait      devices that are away are told when they come back
-It tells how long it took until the last device refused.")]
+  sealstone user disable alice --wait 60      fails if a device has not refused in a minute
+  sealstone user disable alice --no-wait      do not wait for any device
+The account is disabled and its sessions are over when the metadata server has answered. It tells how long it took until
+the last device refused what alice holds. Devices that are away for longer than ten seconds are named, and under --json listed
+as `pending`; they are told when they come back, whether somebody waits or not.")]
     Disable {
         /// Name of the account.
         name: String,
         #[command(flatten)]
-        wait: Wait,
+        wait: Patience,
     },
     /// Remove an account and revoke its credentials; its files stay.
     #[command(after_help = "\
 Example:
-  sealstone user rm alice")]
+  sealstone user rm alice
+Devices that are away are told of as by `sealstone user disable`.")]
     Rm {
         /// Name of the account.
         name: String,
         #[command(flatten)]
-        wait: Wait,
+        wait: Patience,
     },
 }
 

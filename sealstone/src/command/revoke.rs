@@ -7,7 +7,7 @@ use sealstone_mds_protocol::{KeyLevel, Request, Response};
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::cli::grants::{Revoke, Wait};
+use crate::cli::grants::{Patience, Revoke, Wait};
 use crate::command::keys;
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
@@ -15,6 +15,36 @@ use crate::output::{Output, utc};
 
 /// Between two looks at how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How long devices are waited for that were told of in passing.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long to wait for the last device, and what if it is not enough.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Until {
+    wait: Duration,
+    /// Is that the failure of the command? Not if it has done something else that it was asked for.
+    must: bool,
+}
+
+impl From<Wait> for Until {
+    fn from(wait: Wait) -> Self {
+        match wait.no_wait {
+            true => Self { wait: Duration::ZERO, must: false },
+            false => Self { wait: Duration::from_secs(wait.wait), must: true },
+        }
+    }
+}
+
+impl From<Patience> for Until {
+    fn from(patience: Patience) -> Self {
+        match (patience.no_wait, patience.wait) {
+            (true, _) => Self { wait: Duration::ZERO, must: false },
+            (false, None) => Self { wait: PATIENCE, must: false },
+            (false, Some(seconds)) => Self { wait: Duration::from_secs(seconds), must: true },
+        }
+    }
+}
 
 /// `sealstone revoke`.
 pub(crate) async fn run(global: &Global, output: Output, arguments: &Revoke) -> Outcome {
@@ -24,11 +54,11 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Revoke) -> 
     match (&arguments.object, &arguments.user, arguments.partition) {
         (Some(path), _, _) => {
             let revoking = client.revoke_object(path).await.map_err(|error| Failure::from(error).at(path))?;
-            follow(&client, output, revoking, wait, started, json!({ "object": path })).await
+            follow(&client, output, revoking, wait.into(), started, json!({ "object": path })).await
         }
         (None, Some(name), _) => {
             let revoking = client.revoke_user(name).await.map_err(|error| Failure::from(error).at(name))?;
-            follow(&client, output, revoking, wait, started, json!({ "user": name })).await
+            follow(&client, output, revoking, wait.into(), started, json!({ "user": name })).await
         }
         (None, None, Some(partition)) => {
             let device = keys::device(&client, arguments.device.as_deref()).await?;
@@ -65,28 +95,17 @@ fn names(revocation: &Revocation) -> String {
     revocation.waiting.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// Waits until the last device refuses, and tells how long that took.
+/// Waits until the last device refuses, and tells how long that took, or which devices are waited for still.
 pub(crate) async fn follow(
     client: &Client,
     output: Output,
     mut revocation: Revocation,
-    wait: Wait,
+    until: Until,
     started: Instant,
     mut value: serde_json::Value,
 ) -> Outcome {
     let bar = output.counting(revocation.total, "objects");
-    while revocation.done_ms.is_none() && !wait.no_wait {
-        if started.elapsed() > Duration::from_secs(wait.wait) {
-            bar.finish_and_clear();
-            let what = format!(
-                "credentials for {} objects are accepted still; waiting for {}",
-                revocation.open,
-                names(&revocation)
-            );
-            return Err(Failure::operation(what).hint(
-                "the metadata server goes on until each device has answered; `sealstone revoke --list` tells how far",
-            ));
-        }
+    while revocation.done_ms.is_none() && started.elapsed() < until.wait {
         tokio::time::sleep(LOOK_EVERY).await;
         revocation = client.revocation(revocation.id).await?;
         bar.set_length(revocation.total);
@@ -100,6 +119,8 @@ pub(crate) async fn follow(
              until they expire",
         );
     }
+    let goes_on =
+        "the metadata server goes on until each device has answered; `sealstone revoke --list` tells how far";
     match revocation.done_ms {
         Some(done_ms) => output.remark(format!(
             "revoked credentials for {} objects; {} ms from the request until the last device refused, {:.0} ms with the \
@@ -108,11 +129,24 @@ pub(crate) async fn follow(
             done_ms.saturating_sub(revocation.began_ms),
             elapsed.as_secs_f64() * 1000.0,
         )),
-        None => output.remark(format!("revocation {} is under way", revocation.id)),
+        None if until.must => return Err(Failure::operation(pending(&revocation)).hint(goes_on)),
+        None if until.wait.is_zero() => output.remark(format!("revocation {} is under way", revocation.id)),
+        None => output.remark(format!("pending: {} ({goes_on})", pending(&revocation))),
     }
     value["revocation"] = told(&revocation);
+    value["pending"] = waiting(&revocation);
     value["elapsed_ms"] = json!(elapsed.as_secs_f64() * 1000.0);
     output.done(&value)
+}
+
+/// What is not done yet, in words.
+fn pending(revocation: &Revocation) -> String {
+    let objects = revocation.open;
+    match names(revocation) {
+        // Not all objects were found yet, or their devices were told just now.
+        devices if devices.is_empty() => format!("credentials for {objects} objects are accepted still"),
+        devices => format!("credentials for {objects} objects are accepted still; waiting for {devices}"),
+    }
 }
 
 /// By the key: all credentials for the partition.

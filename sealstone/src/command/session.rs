@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use sealstone_client::tls::Fingerprint;
-use sealstone_client::{Client, PaperOptions, Proofs, Reach, Role, SavedSession};
+use sealstone_client::{Client, PaperOptions, Proofs, Reach, Revoking, Role, SavedSession};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -13,7 +13,7 @@ use crate::cli::{Enrol, Global, Login, Password, Server};
 use crate::command::users::read_key;
 use crate::config::read_bounded;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::output::Output;
+use crate::output::{Output, utc};
 use crate::secret_file;
 
 /// Where a metadata server is and how to know it: what `up` and `mds serve` write for clients.
@@ -212,20 +212,68 @@ pub(crate) async fn login(global: &Global, output: Output, arguments: &Login) ->
 }
 
 /// `sealstone logout`.
-pub(crate) async fn logout(global: &Global, output: Output) -> Outcome {
+pub(crate) async fn logout(global: &Global, output: Output, revoke: bool) -> Outcome {
     let file = path(global)?;
     let (client, saved) = client(global)?;
-    let told = client.logout().await;
+    if revoke && matches!(saved.ticket.keys, sealstone_client::TicketKeys::Paper(_)) {
+        // Before anything is done: whoever wants both must not get half of it.
+        return Err(Failure::from(sealstone_client::ClientError::NotInPaperProfile)
+            .hint("sealstone logout ends the session; its credentials expire by themselves"));
+    }
+    let told = if revoke { client.logout_revoking().await } else { client.logout().await.map(|()| None) };
     // The file goes even if the server cannot be told: whoever logs out wants it gone.
     SavedSession::remove(&file).map_err(|error| Failure::from(error).at(file.display()))?;
-    match told {
-        Ok(()) | Err(sealstone_client::ClientError::SessionOver) => {}
+    let user = saved.ticket.user.as_str();
+    let revoking = match told {
+        Ok(revoking) => revoking,
+        // Somebody ended it before, so that nothing was revoked now.
+        Err(sealstone_client::ClientError::SessionOver) if !revoke => None,
         Err(error) => {
-            return Err(Failure::from(error).at("the session file is removed, but the server was not told"));
+            let what = if matches!(error, sealstone_client::ClientError::SessionOver) {
+                "the session file is removed, but nothing was revoked"
+            } else {
+                "the session file is removed, but the server was not told"
+            };
+            return Err(Failure::from(error).at(what));
         }
+    };
+    output.remark(format!("logged out {user}"));
+    let mut value = serde_json::json!({ "user": user });
+    if revoke {
+        value["revocation"] = revoked(output, revoking.as_ref())?;
     }
-    output.remark(format!("logged out {}", saved.ticket.user.as_str()));
-    output.done(&serde_json::json!({ "user": saved.ticket.user.as_str() }))
+    output.done(&value)
+}
+
+/// What becomes of the credentials of a session that is over.
+fn revoked(output: Output, revoking: Option<&Revoking>) -> Outcome<serde_json::Value> {
+    let Some(revoking) = revoking else {
+        return Err(Failure::operation(
+            "the session is over, but its credentials were not revoked: too many \
+                                       revocations are under way",
+        )
+        .hint(
+            "they expire by themselves; an administrator sees what is waited for: sealstone revoke --list",
+        ));
+    };
+    let Revoking { id, objects, until_ms, complete } = *revoking;
+    if !complete {
+        output.remark(
+            "the record of credentials is not whole: some that were given out before the server started may be accepted \
+             until they expire",
+        );
+    }
+    output.remark(if objects == 0 {
+        "it held no credentials that are alive".to_owned()
+    } else {
+        format!(
+            "credentials for {objects} objects are being revoked (revocation {id}); whatever devices are away, none is \
+             valid after {}",
+            utc(until_ms.saturating_add(59_999))
+        )
+    });
+    let until = (objects > 0).then_some(until_ms);
+    Ok(serde_json::json!({ "id": id, "objects": objects, "until_ms": until, "complete": complete }))
 }
 
 /// `sealstone whoami`.

@@ -169,14 +169,14 @@ pub(crate) async fn run(global: &Global, output: Output, command: &User) -> Outc
             let revoking = client.disable_user(name).await.map_err(|error| Failure::from(error).at(name))?;
             output.remark(format!("{name} may not log in any more; sessions of {name} ended"));
             let value = serde_json::json!({ "user": name, "enabled": false });
-            revoke::follow(&client, output, revoking, *wait, started, value).await
+            revoke::follow(&client, output, revoking, (*wait).into(), started, value).await
         }
         User::Rm { name, wait } => {
             let started = Instant::now();
             let revoking = client.remove_user(name).await.map_err(|error| Failure::from(error).at(name))?;
             output.remark(format!("removed {name}"));
-            revoke::follow(&client, output, revoking, *wait, started, serde_json::json!({ "user": name }))
-                .await
+            let value = serde_json::json!({ "user": name });
+            revoke::follow(&client, output, revoking, (*wait).into(), started, value).await
         }
     }
 }

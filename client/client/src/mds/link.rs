@@ -28,6 +28,9 @@ pub(crate) struct Broken {
 
 type Waiters = Arc<Mutex<Option<BTreeMap<u64, oneshot::Sender<Response>>>>>;
 
+/// The frame that announced the end.
+pub(crate) type Last = Arc<Frame>;
+
 struct Outgoing {
     kind: MessageType,
     body: Zeroizing<Vec<u8>>,
@@ -39,7 +42,7 @@ pub(crate) struct Link {
     waiters: Waiters,
     next_id: Mutex<u64>,
     /// How it ended; the sender goes when it has.
-    end: watch::Receiver<Option<MessageType>>,
+    end: watch::Receiver<Option<Last>>,
     tasks: [AbortHandle; 2],
 }
 
@@ -97,12 +100,12 @@ impl Link {
         let _ = self.outgoing.send(Outgoing { kind, body: Zeroizing::new(body) }).await;
     }
 
-    /// Waits until the other end has closed, or it broke; gives the message that announced the end, if one did.
-    pub(crate) async fn closed(&self) -> Option<MessageType> {
+    /// Waits until the other end has closed, or it broke; gives the frame that announced the end, if one did.
+    pub(crate) async fn closed(&self) -> Option<Last> {
         let mut end = self.end.clone();
         // The reading task sends once, or goes without when it is aborted.
         while end.changed().await.is_ok() {}
-        *end.borrow()
+        end.borrow().clone()
     }
 }
 
@@ -144,8 +147,8 @@ async fn write_all(
     lock(&waiters).take();
 }
 
-/// Hands out answers until the connection ends; gives the type of the frame that ended it.
-async fn read_all(mut reader: FrameReader<impl AsyncRead + Unpin>, waiters: Waiters) -> Option<MessageType> {
+/// Hands out answers until the connection ends; gives the frame that ended it.
+async fn read_all(mut reader: FrameReader<impl AsyncRead + Unpin>, waiters: Waiters) -> Option<Last> {
     let mut last = None;
     loop {
         match reader.read().await {
@@ -158,7 +161,7 @@ async fn read_all(mut reader: FrameReader<impl AsyncRead + Unpin>, waiters: Wait
                     }
                 }
                 None => {
-                    last = Some(frame.kind);
+                    last = Some(Arc::new(frame));
                     break;
                 }
             },

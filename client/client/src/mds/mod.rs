@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use sealstone_initiator::Environment;
 use sealstone_login::{LoginContext, LoginFailure, start_login, start_registration};
-use sealstone_mds_protocol::login::{Logout, SUITE_STANDARD};
+use sealstone_mds_protocol::login::{LOGOUT_REVOKE, Logout, LogoutOk, Revoking, SUITE_STANDARD};
 use sealstone_mds_protocol::paper::PaperLogout;
 use sealstone_mds_protocol::{
-    ErrorCode, MessageType, Request, Response, Role, Secret, UserName, Wire, Writer,
+    ErrorCode, MessageType, Request, Response, Role, Secret, UserName, Wire, Writer, decode_message,
 };
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
@@ -152,24 +152,47 @@ impl Mds {
         self.clock_offset_ms.clone()
     }
 
-    /// Ends the session. Credentials that it was given live until they expire: the protocol has a flag to revoke them,
-    /// which no server acts on yet.
+    /// Ends the session. Credentials that it was given live until they expire.
     ///
     /// # Errors
     /// `SessionOver` if it was over already; `Connection` if the server could not be told; `OutcomeUnknown` if it did
     /// not confirm it.
     pub async fn logout(&self) -> Result<(), ClientError> {
+        self.end(0).await.map(drop)
+    }
+
+    /// Ends the session, and has the credentials that it was given revoked; none if the server has too many revocations
+    /// under way. How far that is, its user may ask in another session. Not in the paper's profile.
+    ///
+    /// # Errors
+    /// As [`Metadata::logout`]; `NotInPaperProfile`.
+    pub async fn logout_revoking(&self) -> Result<Option<Revoking>, ClientError> {
+        if matches!(self.ticket.keys, TicketKeys::Paper(_)) {
+            return Err(ClientError::NotInPaperProfile);
+        }
+        self.end(LOGOUT_REVOKE).await
+    }
+
+    async fn end(&self, flags: u32) -> Result<Option<Revoking>, ClientError> {
         let link = self.connected().await?;
         let mut body = Writer::new();
+        let session = self.ticket.session;
         match &self.ticket.keys {
-            TicketKeys::Modern(_) => Logout { session: self.ticket.session, flags: 0 }.put(&mut body),
-            TicketKeys::Paper(_) => PaperLogout { session: self.ticket.session }.put(&mut body),
+            TicketKeys::Modern(_) => Logout { session, flags }.put(&mut body),
+            TicketKeys::Paper(_) => PaperLogout { session }.put(&mut body),
         }
         link.send(MessageType::Logout, body.finish(sealstone_mds_protocol::BODY_MAX)?).await;
-        match timeout(LOGOUT_TIMEOUT, link.closed()).await {
-            Ok(Some(MessageType::LogoutOk)) => Ok(()),
-            Ok(Some(MessageType::Error)) => Err(ClientError::SessionOver),
-            _ => Err(ClientError::OutcomeUnknown { request: "Logout" }),
+        let unknown = ClientError::OutcomeUnknown { request: "Logout" };
+        let Ok(Some(last)) = timeout(LOGOUT_TIMEOUT, link.closed()).await else { return Err(unknown) };
+        match (last.kind, &self.ticket.keys) {
+            (MessageType::LogoutOk, TicketKeys::Modern(_)) => {
+                let ok: LogoutOk = decode_message(&last.body)
+                    .map_err(|_| ClientError::OutcomeUnknown { request: "Logout" })?;
+                Ok(ok.revoking)
+            }
+            (MessageType::LogoutOk, TicketKeys::Paper(_)) => Ok(None),
+            (MessageType::Error, _) => Err(ClientError::SessionOver),
+            _ => Err(unknown),
         }
     }
 

@@ -160,8 +160,7 @@ impl Mds {
         let held = self.held_by(user, now_ms);
         let begun = {
             let _stopped = self.issuing.write();
-            let what = RevokeWhat::User(user.clone());
-            self.update(|tx| revoke::begin(tx, user, what.clone(), held.complete, now_ms))
+            self.update(|tx| revoke::begin_for_server(tx, user, held.complete, now_ms))
         };
         match begun {
             Ok(_) => self.revocations_changed.store(true, Ordering::Release),
@@ -185,7 +184,7 @@ impl Mds {
             self.end_sessions_with(|tx| {
                 let over = change(tx)?;
                 let what = RevokeWhat::User(user.clone());
-                id = revoke::begin(tx, &who.user, what, held.complete, now_ms)?;
+                id = revoke::begin(tx, who, what, held.complete, now_ms)?;
                 Ok(over)
             })?;
         }

@@ -317,7 +317,7 @@ impl PaperConnection {
                 if logout.session != session {
                     return Err(PaperFailure::NoSession.into());
                 }
-                mds.logout(&session, false, now_ms).map_err(|error| match error {
+                mds.logout(&session, false, now_ms).map(drop).map_err(|error| match error {
                     MdsError::Refused(_) => Refusal::Failure(PaperFailure::NoSession),
                     error @ MdsError::Store(_) => Refusal::Store(error),
                 })?;

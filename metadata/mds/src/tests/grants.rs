@@ -32,7 +32,7 @@ fn delegation(at: &str, read: bool, write: bool, start: u64, end: Option<u64>, u
 
 impl World {
     /// The same with a log of what is given out.
-    fn logged(devices: u8) -> (Self, Arc<MemoryGrantLog>) {
+    pub(super) fn logged(devices: u8) -> (Self, Arc<MemoryGrantLog>) {
         let log = Arc::new(MemoryGrantLog::default());
         let mut world = Self::with_devices(devices);
         for name in ["alice", "bob"] {
@@ -55,7 +55,7 @@ impl World {
     }
 
     /// Power is lost and comes back; the log is there still.
-    fn log_to(&mut self, log: &Arc<MemoryGrantLog>) {
+    pub(super) fn log_to(&mut self, log: &Arc<MemoryGrantLog>) {
         let mds = crate::Mds::open(Arc::new(self.disk.clone()), self.mds.config.clone()).unwrap();
         self.mds = mds.with_grant_log(log.clone(), self.now).unwrap();
         for id in [ADMIN, ALICE, BOB] {
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    fn revocation(&mut self, request: Request) -> Revocation {
+    pub(super) fn revocation(&mut self, request: Request) -> Revocation {
         match self.ask(ADMIN, request) {
             Response::Revocation { revocation } => revocation,
             other => panic!("{other:?}"),
@@ -85,7 +85,7 @@ impl World {
     }
 
     /// What devices that answer do; says which objects got which tags.
-    fn tell(&mut self, device: DeviceId, batch: usize) -> Vec<(ObjectRef, u32, bool)> {
+    pub(super) fn tell(&mut self, device: DeviceId, batch: usize) -> Vec<(ObjectRef, u32, bool)> {
         let mut told = Vec::new();
         loop {
             while self.mds.collect_revocations(self.now).unwrap() {}

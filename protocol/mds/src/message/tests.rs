@@ -224,7 +224,11 @@ fn key_request() -> impl Strategy<Value = Request> {
 }
 
 fn revoke_what() -> impl Strategy<Value = RevokeWhat> {
-    prop_oneof![path().prop_map(RevokeWhat::Object), user().prop_map(RevokeWhat::User)]
+    prop_oneof![
+        path().prop_map(RevokeWhat::Object),
+        user().prop_map(RevokeWhat::User),
+        any::<[u8; 16]>().prop_map(RevokeWhat::Session)
+    ]
 }
 
 fn issue_place() -> impl Strategy<Value = IssuePlace> {

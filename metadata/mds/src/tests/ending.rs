@@ -1,0 +1,133 @@
+//! Logging out and taking back what the session was given; and that nobody can be in the way of being put out.
+
+use std::collections::BTreeSet;
+
+use sealstone_mds_protocol::login::{LOGOUT_REVOKE, Revoking, SessionId};
+use sealstone_mds_protocol::{
+    Access, DeviceId, ErrorCode, Method, ObjectRef, Request, Response, Revocation, RevokeWhat,
+};
+
+use super::world::{ADMIN, ALICE, BOB, World, path, user};
+use crate::revoke::{REVOCATIONS_MAX, REVOCATIONS_OF_USERS_MAX, REVOCATIONS_PER_USER_MAX};
+
+impl World {
+    fn read_as(&mut self, who: SessionId, at: &str) -> BTreeSet<ObjectRef> {
+        let open = Request::Open { path: path(at), access: Access::Read, method: Method::AllData };
+        self.open(who, open).grants.iter().map(|grant| grant.object).collect()
+    }
+
+    fn log_out_revoking(&self, id: &SessionId) -> Option<Revoking> {
+        assert_eq!(LOGOUT_REVOKE, 1);
+        self.mds.logout(id, true, self.now).unwrap()
+    }
+
+    fn known(&mut self) -> Vec<Revocation> {
+        match self.ask(ADMIN, Request::RevocationList {}) {
+            Response::Revocations { revocations } => revocations,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_logout_with_revoke_takes_back_what_the_session_holds_and_not_what_others_do() {
+    const OTHER: SessionId = [9; 16];
+    let (mut world, _) = World::logged(1);
+    for at in ["/a", "/b", "/c"] {
+        world.put(ALICE, at, 1);
+        world.ask(ALICE, Request::SetMode { path: path(at), mode: 0o644 });
+    }
+    world.now += crate::config::CREDENTIAL_LIFETIME_MAX_MS + 1;
+    for (id, name) in [(ADMIN, true), (BOB, false)] {
+        world.session(id, if name { "admin" } else { "bob" }, name);
+    }
+    world.session(OTHER, "bob", false);
+    let mut his = world.read_as(BOB, "/a");
+    his.extend(world.read_as(BOB, "/b"));
+    world.read_as(OTHER, "/c");
+    let revoking = world.log_out_revoking(&BOB).unwrap();
+    assert!(revoking.complete && revoking.objects == 2 && revoking.until_ms > world.now, "{revoking:?}");
+    assert_eq!(world.refused(BOB, Request::WhoAmI {}), ErrorCode::NotLoggedIn);
+    let told: BTreeSet<ObjectRef> =
+        world.tell(DeviceId(1), 9).into_iter().map(|(object, ..)| object).collect();
+    assert_eq!(told, his);
+    // He asks in another session how far it is; others do not know of it.
+    let asked = Request::RevocationProgress { id: revoking.id };
+    let Response::Revocation { revocation } = world.ask(OTHER, asked.clone()) else { panic!("his own") };
+    assert!(revocation.done_ms.is_some() && revocation.what == RevokeWhat::Session(BOB), "{revocation:?}");
+    world.session(ALICE, "alice", false);
+    assert_eq!(world.refused(ALICE, asked), ErrorCode::NotFound);
+    // Nobody begins one for somebody else's session.
+    let foreign = Request::Revoke { what: RevokeWhat::Session(OTHER) };
+    assert_eq!(world.refused(ADMIN, foreign), ErrorCode::Invalid);
+}
+
+#[test]
+fn a_crash_leaves_a_session_with_its_credentials_or_neither() {
+    for crash_at in 0..6 {
+        let (mut world, log) = World::logged(1);
+        world.put(ALICE, "/a", 1);
+        world.ask(ALICE, Request::SetMode { path: path("/a"), mode: 0o644 });
+        world.read_as(BOB, "/a");
+        world.disk.fail_after(Some(crash_at));
+        let promised = world.mds.logout(&BOB, true, world.now).is_ok();
+        let collected = promised && world.mds.collect_revocations(world.now).is_ok();
+        world.disk.fail_after(None);
+        world.disk.crash(0);
+        world.log_to(&log);
+        let alive = !matches!(world.ask(BOB, Request::WhoAmI {}), Response::Failed { .. });
+        assert_eq!(alive, !promised, "crash at {crash_at}");
+        let told = world.tell(DeviceId(1), 9);
+        assert_eq!(told.len(), usize::from(promised), "crash at {crash_at}, collected {collected}");
+        let known = world.known();
+        assert_eq!(known.len(), usize::from(promised));
+        assert!(known.iter().all(|one| one.done_ms.is_some()), "crash at {crash_at}: {known:?}");
+    }
+}
+
+#[test]
+fn who_fills_the_list_of_revocations_is_put_out_all_the_same() {
+    let (mut world, _) = World::logged(1);
+    world.put(BOB, "/f", 1);
+    let revoke = Request::Revoke { what: RevokeWhat::Object(path("/f")) };
+    for _ in 0..REVOCATIONS_PER_USER_MAX {
+        assert!(matches!(world.ask(BOB, revoke.clone()), Response::Revocation { .. }));
+    }
+    assert_eq!(world.refused(BOB, revoke), ErrorCode::Limit);
+    // Logging out works, though nothing is revoked by it.
+    assert_eq!(world.log_out_revoking(&BOB), None);
+    assert_eq!(world.refused(BOB, Request::WhoAmI {}), ErrorCode::NotLoggedIn);
+    let disabled = world.ask(ADMIN, Request::UserSetEnabled { name: user("bob"), enabled: false });
+    assert!(matches!(disabled, Response::Revocation { .. }), "{disabled:?}");
+    let told = world.tell(DeviceId(1), 9);
+    assert!(!told.is_empty());
+    assert!(world.known().iter().all(|one| one.done_ms.is_some()));
+}
+
+#[test]
+fn many_users_together_leave_room_for_administrators() {
+    let (mut world, _) = World::logged(1);
+    world.mkdir(ADMIN, "/d", 0o777);
+    let mut refused = 0;
+    for n in 0..REVOCATIONS_OF_USERS_MAX + 20 {
+        // Each has a session, and a file of his own.
+        let name = format!("u{}", n / REVOCATIONS_PER_USER_MAX);
+        let mut id = [0xC0; 16];
+        id[..8].copy_from_slice(&((n / REVOCATIONS_PER_USER_MAX) as u64).to_be_bytes());
+        if n % REVOCATIONS_PER_USER_MAX == 0 {
+            world.session(id, &name, false);
+            world.put(id, &format!("/d/{name}"), 1);
+        }
+        let what = RevokeWhat::Object(path(&format!("/d/{name}")));
+        if let Response::Failed { failure } = world.ask(id, Request::Revoke { what }) {
+            assert_eq!(failure.code, ErrorCode::Limit);
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 20);
+    for name in ["alice", "bob"] {
+        let disabled = world.ask(ADMIN, Request::UserSetEnabled { name: user(name), enabled: false });
+        assert!(matches!(disabled, Response::Revocation { .. }), "{disabled:?}");
+    }
+    assert!(world.known().len() <= REVOCATIONS_MAX);
+}
