@@ -56,8 +56,11 @@ impl fmt::Display for Principal {
 pub struct AuditRecord<'a> {
     /// Milliseconds since 1970 by the device's clock.
     pub time_ms: u64,
-    /// AUDIT field of the capability; claimed, not proven, when the verdict is a refusal.
+    /// AUDIT field of the capability; claimed unless `proven`.
     pub principal: Principal,
+    /// Was it done, or can only the bearer of the credential have caused it? If not, whoever can connect can cause as
+    /// many such records as he likes.
+    pub proven: bool,
     /// The nexus it came by.
     pub nexus: NexusId,
     /// iSCSI name of the initiator; empty if the nexus is unknown.

@@ -57,6 +57,8 @@ pub(crate) struct Outcome {
     pub(crate) reply: ScsiReply,
     pub(crate) refusal: Option<Refusal>,
     pub(crate) sense: Option<Sense>,
+    /// Can only the bearer of a credential have caused it? What was done on a device that asks for none counts as well.
+    pub(crate) proven: bool,
 }
 
 /// What a command that ran has to say.
@@ -99,7 +101,10 @@ impl<'a> Execution<'a> {
         let admitted =
             self.device.guard.admit(self.device, self.nexus, self.cdb, self.command.cdb, self.now_ms);
         match admitted {
-            Err(refused) => self.refuse(&refused.reply, refused.denial.into()),
+            Err(refused) => {
+                let proven = refused.denial.is_bearers();
+                Outcome { proven, ..self.refuse(&refused.reply, refused.denial.into()) }
+            }
             Ok(admitted) => match self.admitted(&admitted, version) {
                 Ok(answer) => {
                     let outcome = self.answer(admitted.reply(), answer);
@@ -108,7 +113,8 @@ impl<'a> Execution<'a> {
                 }
                 Err(refusal) => {
                     self.abandon(&admitted, &refusal);
-                    self.refuse(admitted.reply(), refusal)
+                    let proven = admitted.capability().is_some();
+                    Outcome { proven, ..self.refuse(admitted.reply(), refusal) }
                 }
             },
         }
@@ -148,7 +154,7 @@ impl<'a> Execution<'a> {
             data_in_wanted: answer.data_in_wanted,
             data_out_used: self.data_out_used,
         };
-        Outcome { reply, refusal: None, sense }
+        Outcome { reply, refusal: None, sense, proven: true }
     }
 
     fn refuse(&self, seal: &ReplySeal<RustCrypto>, refusal: Refusal) -> Outcome {
@@ -170,7 +176,7 @@ impl<'a> Execution<'a> {
             data_in_wanted: 0,
             data_out_used: self.data_out_used,
         };
-        Outcome { reply, refusal: Some(refusal), sense }
+        Outcome { reply, refusal: Some(refusal), sense, proven: false }
     }
 
     /// Everything after the gate.

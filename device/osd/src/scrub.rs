@@ -593,6 +593,7 @@ impl OsdUnit {
             self.audit.record(&AuditRecord {
                 time_ms: now_ms,
                 principal: Principal([0; 20]),
+                proven: true,
                 nexus: NexusId(0),
                 initiator: "",
                 action: ACTION,

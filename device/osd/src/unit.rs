@@ -186,6 +186,7 @@ impl OsdUnit {
         self.audit.record(&AuditRecord {
             time_ms: job.now_ms,
             principal: principal(&job.cdb),
+            proven: true,
             nexus: job.nexus,
             initiator: &job.initiator,
             action: job.cdb.command.row().name,
@@ -346,6 +347,7 @@ impl OsdUnit {
         self.audit.record(&AuditRecord {
             time_ms: self.device.clock.machine_ms(),
             principal: Principal([0; 20]),
+            proven: false,
             nexus: nexus.id,
             initiator: &nexus.initiator,
             action: row.map_or(UNKNOWN, |row| row.name),
@@ -374,6 +376,7 @@ impl OsdUnit {
         self.audit.record(&AuditRecord {
             time_ms: now_ms,
             principal: principal(cdb),
+            proven: outcome.proven,
             nexus: nexus.id,
             initiator: &nexus.initiator,
             action: row.name,
@@ -430,7 +433,8 @@ pub enum UpkeepError {
 /// A refusal before the gate: nothing to sign it with.
 fn refused(failure: Failure) -> Outcome {
     let refusal = Refusal::Failed(failure);
-    Outcome { reply: refusal.bare_reply(), sense: refusal.sense(Generation::Osd2), refusal: Some(refusal) }
+    let sense = refusal.sense(Generation::Osd2);
+    Outcome { reply: refusal.bare_reply(), sense, refusal: Some(refusal), proven: false }
 }
 
 fn triple(sense: &Sense) -> (u8, u8, u8) {

@@ -18,6 +18,9 @@ pub struct AuditRecord<'a> {
     pub user: &'a str,
     /// Its session, if there is one.
     pub session: Option<&'a SessionId>,
+    /// Is it known to be that account's doing: by its password, its key, or its session? If not, whoever can connect can
+    /// cause as many such records as he likes.
+    pub proven: bool,
     /// Where a login came from, as far as it is told apart.
     pub source: Option<Source>,
     /// `login`, `resume`, `logout`, or the request's name.

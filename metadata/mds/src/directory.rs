@@ -352,7 +352,16 @@ impl Mds {
         time_ms: u64,
     ) {
         let (user, action) = (user.as_str(), "directory");
-        self.audit.record(&AuditRecord { time_ms, user, session, source: None, action, subject, verdict });
+        self.audit.record(&AuditRecord {
+            time_ms,
+            user,
+            session,
+            proven: true,
+            source: None,
+            action,
+            subject,
+            verdict,
+        });
     }
 
     /// How many questions there were, for tests of who causes some.

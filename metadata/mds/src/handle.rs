@@ -75,7 +75,8 @@ impl Mds {
         if let (Some(session), Err(MdsError::Refused(failure))) = (session, &found) {
             let (verdict, session) = (failure.code.name(), Some(session));
             let record =
-                AuditRecord { time_ms, user: "", session, source: None, action, subject: None, verdict };
+                // The session was proven when it was taken up on this connection.
+                AuditRecord { time_ms, user: "", session, proven: true, source: None, action, subject: None, verdict };
             self.audit.record(&record);
         }
         found
@@ -98,7 +99,16 @@ impl Mds {
         }
         let verdict = failure.as_ref().map_or("ok", |failure| failure.code.name());
         let (user, session) = (who.user.as_str(), Some(&who.session));
-        self.audit.record(&AuditRecord { time_ms, user, session, source: None, action, subject, verdict });
+        self.audit.record(&AuditRecord {
+            time_ms,
+            user,
+            session,
+            proven: true,
+            source: None,
+            action,
+            subject,
+            verdict,
+        });
     }
 
     fn hello(&self, oldest: u16, newest: u16, now_ms: u64) -> Result<Response> {

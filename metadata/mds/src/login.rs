@@ -229,7 +229,9 @@ impl Mds {
             Verdict::Out(why) => (why, LoginErrorCode::Refused),
             Verdict::Silent => ("no directory", LoginErrorCode::Directory),
         };
-        self.login_failed(source, user, verdict, now_ms);
+        // He has the password.
+        add(&self.counters.login_refused, 1);
+        self.audit_proven(source, "login", Some(user), None, verdict, now_ms);
         Err(error(code))
     }
 
@@ -260,14 +262,8 @@ impl Mds {
             return Err(expired);
         }
         if !self.may_take_up(&message.session, &mut record, now_ms).map_err(store_failed)? {
-            self.audit_login(
-                source,
-                "resume",
-                Some(&record.user),
-                Some(&message.session),
-                "directory",
-                now_ms,
-            );
+            let (user, session) = (Some(&record.user), Some(&message.session));
+            self.audit_proven(source, "resume", user, session, "directory", now_ms);
             return Err(expired);
         }
         let mut ok = LoginOk {
@@ -324,6 +320,7 @@ impl Mds {
             time_ms: now_ms,
             user: who.user.as_str(),
             session: Some(session),
+            proven: true,
             source: None,
             action: "logout",
             subject: held.as_deref(),
@@ -405,7 +402,7 @@ impl Mds {
         self.audit_login(source, "login", Some(user), None, verdict, now_ms);
     }
 
-    /// Writes down what came of a step of a login or session.
+    /// Writes down what came of a step of a login: of a stranger, unless it came to a good end.
     pub(crate) fn audit_login(
         &self,
         source: Source,
@@ -415,9 +412,24 @@ impl Mds {
         verdict: &str,
         time_ms: u64,
     ) {
-        let source = Some(source);
-        let user = user.map_or("", UserName::as_str);
-        self.audit.record(&AuditRecord { time_ms, user, session, source, action, subject: None, verdict });
+        let (source, proven, user) = (Some(source), verdict == "ok", user.map_or("", UserName::as_str));
+        let subject = None;
+        self.audit.record(&AuditRecord { time_ms, user, session, proven, source, action, subject, verdict });
+    }
+
+    /// The same of somebody who has proven who he is, on this connection.
+    pub(crate) fn audit_proven(
+        &self,
+        source: Source,
+        action: &str,
+        user: Option<&UserName>,
+        session: Option<&SessionId>,
+        verdict: &str,
+        time_ms: u64,
+    ) {
+        let (source, proven, user) = (Some(source), true, user.map_or("", UserName::as_str));
+        let subject = None;
+        self.audit.record(&AuditRecord { time_ms, user, session, proven, source, action, subject, verdict });
     }
 
     /// Changes accounts; the sessions that `change` says ended are found by nobody any more.

@@ -60,6 +60,7 @@ impl Mds {
                 time_ms: now_ms,
                 user: who.user.as_str(),
                 session: Some(&who.session),
+                proven: true,
                 source: None,
                 action: "prove",
                 subject: None,

@@ -74,7 +74,7 @@ pub(crate) struct Where<'a> {
     pub(crate) message: &'static str,
     /// Who was said to be there.
     pub(crate) user: Option<&'a UserName>,
-    /// Whose session it was.
+    /// The session that the connection is in.
     pub(crate) session: Option<&'a SessionId>,
 }
 
@@ -84,6 +84,11 @@ impl Mds {
         add(&self.counters.violations, 1);
         let Where { action, message, user, session } = at;
         tracing::info!(%source, action, frame = message, reason = %why, "connection refused");
-        self.audit_login(source, action, user, session, why.verdict(), time_ms);
+        // Where a session is named, it is the connection's own.
+        if session.is_some() {
+            self.audit_proven(source, action, user, session, why.verdict(), time_ms);
+        } else {
+            self.audit_login(source, action, user, session, why.verdict(), time_ms);
+        }
     }
 }

@@ -255,7 +255,7 @@ impl Snapshot for View {
 }
 
 struct Changes<'a> {
-    tx: redb::WriteTransaction,
+    tx: WriteTransaction,
     changed: bool,
     store: &'a EmbeddedMeta,
 }

@@ -2,7 +2,8 @@
 //!
 //! Does: format on the caller's thread, write on a thread of its own, notice that the file was moved away and begin a
 //! new one. Does not: rotate; `logrotate`, or `mv`, does.
-//! Contract: records are written in order. When the writer falls [`QUEUE_RECORDS_MAX`] behind, whoever records waits for
+//! Contract: records about principals that are known are written one by one, in order; those about whoever has proven
+//! nothing are put together (`strangers`). When the writer falls [`QUEUE_RECORDS_MAX`] behind, whoever records waits for
 //! it: a record is never dropped while the daemon serves. A disk that refuses the log shows in `/healthz`.
 
 use std::fs::{self, File, OpenOptions};
@@ -11,16 +12,18 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sealstone_device::audit::{AuditRecord, AuditSink};
 use sealstone_target::{Refused, Watcher};
 use serde::Serialize;
 
 use super::now_ms;
 use super::osd::medium_hint;
+use super::strangers::{Kind, Others, Strangers, Told};
 use crate::failure::{Failure, Outcome};
 
 /// Records under way between commands and the writer; about 300 bytes each.
@@ -30,7 +33,7 @@ const QUEUE_RECORDS_MAX: usize = 4096;
 /// than the record itself.
 const REST: Duration = Duration::from_millis(1);
 
-/// How often the writer looks whether the file still has its name.
+/// How often the writer looks whether the file still has its name, and what strangers did meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// One line of a device's log.
@@ -58,7 +61,6 @@ struct Turned<'a> {
     action: &'a str,
     verdict: &'a str,
     reason: &'a str,
-    count: u64,
 }
 
 /// One line of a metadata server's log.
@@ -90,6 +92,58 @@ struct Clock<'a> {
     count: u64,
 }
 
+/// One line about strangers that there were no lines for.
+#[derive(Serialize)]
+struct Crowd<'a> {
+    time_ms: u64,
+    source: &'a str,
+    action: &'a str,
+    verdict: &'a str,
+    count: u64,
+}
+
+/// Records of those who have proven nothing, and since when the log is open: clocks that are set do not disturb it.
+struct Outside {
+    strangers: Mutex<Strangers>,
+    opened: Instant,
+}
+
+impl Outside {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn flush(&self, all: bool) -> Vec<Vec<u8>> {
+        let told = self.strangers.lock().flush(all, self.now_ms());
+        told.into_iter().map(written).collect()
+    }
+}
+
+/// The line for it.
+fn written(told: Told) -> Vec<u8> {
+    match told {
+        Told::Last(line, 1) => line,
+        Told::Last(mut line, count) => {
+            // An object without its last brace and line feed.
+            line.truncate(line.len().saturating_sub(2));
+            line.extend_from_slice(format!(",\"count\":{count}}}\n").as_bytes());
+            line
+        }
+        Told::Others(Others { action, verdict, count }) => {
+            let other = |word: String| if word.is_empty() { "others".to_owned() } else { word };
+            let (action, verdict) = (other(action), other(verdict));
+            let (time_ms, source) = (now_ms(), "others");
+            line(&Crowd { time_ms, source, action: &action, verdict: &verdict, count })
+        }
+    }
+}
+
+fn line(of: &impl Serialize) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(of).expect("strings and numbers serialise");
+    bytes.push(b'\n');
+    bytes
+}
+
 /// What the log can say about itself.
 #[derive(Debug, Default)]
 pub(crate) struct AuditState {
@@ -114,6 +168,7 @@ pub(crate) struct AuditLog {
     queue: Option<SyncSender<Vec<u8>>>,
     writer: Option<JoinHandle<()>>,
     state: Arc<AuditState>,
+    outside: Arc<Outside>,
 }
 
 impl AuditLog {
@@ -125,12 +180,13 @@ impl AuditLog {
         let path = path.to_owned();
         let (queue, lines) = sync_channel(QUEUE_RECORDS_MAX);
         let state = Arc::new(AuditState::default());
-        let for_writer = Arc::clone(&state);
+        let outside = Arc::new(Outside { strangers: Mutex::default(), opened: Instant::now() });
+        let for_writer = (Arc::clone(&state), Arc::clone(&outside));
         let writer = std::thread::Builder::new()
             .name("audit".into())
-            .spawn(move || write_all(&path, file, &lines, &for_writer))
+            .spawn(move || write_all(&path, file, &lines, &for_writer.0, &for_writer.1))
             .map_err(Failure::from)?;
-        Ok(Self { queue: Some(queue), writer: Some(writer), state })
+        Ok(Self { queue: Some(queue), writer: Some(writer), state, outside })
     }
 
     pub(crate) fn state(&self) -> Arc<AuditState> {
@@ -149,9 +205,19 @@ impl AuditLog {
         self.write(&Clock { time_ms, source, action: "TIME", verdict, reason, ahead_ms, count });
     }
 
-    fn write(&self, line: &impl Serialize) {
-        let mut bytes = serde_json::to_vec(line).expect("strings and numbers serialise");
-        bytes.push(b'\n');
+    fn write(&self, of: &impl Serialize) {
+        self.send(line(of));
+    }
+
+    /// A record about somebody who has proven nothing.
+    fn outside(&self, kind: Kind, of: &impl Serialize, count: u64) {
+        let told = self.outside.strangers.lock().add(kind, line(of), count, self.outside.now_ms());
+        if let Some(told) = told {
+            self.send(written(told));
+        }
+    }
+
+    fn send(&self, bytes: Vec<u8>) {
         if let Some(queue) = &self.queue {
             // The writer ends only after this sender is gone.
             let _ = queue.send(bytes);
@@ -166,21 +232,27 @@ fn append(path: &Path) -> std::io::Result<File> {
 impl sealstone_mds::audit::AuditSink for AuditLog {
     fn record(&self, record: &sealstone_mds::audit::AuditRecord<'_>) {
         let hex = |id: &[u8; 16]| id.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.write(&Decision {
+        let source = record.source.map(|source| source.to_string());
+        let decision = Decision {
             time_ms: record.time_ms,
             user: record.user,
             session: record.session.map(hex),
-            source: record.source.map(|source| source.to_string()),
+            source: source.clone(),
             action: record.action,
             subject: record.subject,
             verdict: record.verdict,
-        });
+        };
+        if record.proven {
+            return self.write(&decision);
+        }
+        let (source, action) = (source.unwrap_or_default(), record.action.to_owned());
+        self.outside(Kind { source, action, verdict: record.verdict.to_owned() }, &decision, 1);
     }
 }
 
 impl AuditSink for AuditLog {
     fn record(&self, record: &AuditRecord<'_>) {
-        self.write(&Line {
+        let command = Line {
             time_ms: record.time_ms,
             principal: record.principal.to_string(),
             nexus: record.nexus.0,
@@ -190,21 +262,28 @@ impl AuditSink for AuditLog {
             verdict: record.verdict.name(),
             reason: record.verdict.reason(),
             sense: record.sense.map(|(key, code, qualifier)| format!("{key:X}/{code:02X}/{qualifier:02X}")),
-        });
+        };
+        if record.proven {
+            return self.write(&command);
+        }
+        let reason = record.verdict.reason().unwrap_or_else(|| record.verdict.name());
+        let (source, action) = (record.initiator.to_owned(), record.action.to_owned());
+        self.outside(Kind { source, action, verdict: reason.to_owned() }, &command, 1);
     }
 }
 
 impl Watcher for AuditLog {
     fn refused(&self, refused: &Refused<'_>) {
-        self.write(&Turned {
+        let turned = Turned {
             time_ms: now_ms(),
             source: refused.source,
             initiator: refused.initiator,
             action: refused.action,
             verdict: "refused",
             reason: refused.reason,
-            count: refused.count,
-        });
+        };
+        let (source, action) = (refused.source.to_owned(), refused.action.to_owned());
+        self.outside(Kind { source, action, verdict: refused.reason.to_owned() }, &turned, refused.count);
     }
 }
 
@@ -227,12 +306,23 @@ fn is_there(path: &Path, file: &File) -> bool {
     }
 }
 
-fn write_all(path: &Path, file: File, lines: &Receiver<Vec<u8>>, state: &AuditState) {
+fn write_all(path: &Path, file: File, lines: &Receiver<Vec<u8>>, state: &AuditState, outside: &Outside) {
     let mut out = BufWriter::with_capacity(64 << 10, file);
     let mut looked = Instant::now();
-    while let Ok(first) = lines.recv() {
-        if looked.elapsed() >= LOOK_EVERY {
+    let mut is_open = true;
+    while is_open {
+        let first = match lines.recv_timeout(LOOK_EVERY) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                is_open = false;
+                None
+            }
+        };
+        let mut gathered = Vec::new();
+        if looked.elapsed() >= LOOK_EVERY || !is_open {
             looked = Instant::now();
+            gathered = outside.flush(!is_open);
             // One that cannot be opened anew is told when the old one cannot be written either.
             if !is_there(path, out.get_ref())
                 && let Ok(file) = append(path)
@@ -240,10 +330,12 @@ fn write_all(path: &Path, file: File, lines: &Receiver<Vec<u8>>, state: &AuditSt
                 out = BufWriter::with_capacity(64 << 10, file);
             }
         }
+        if first.is_none() && gathered.is_empty() {
+            continue;
+        }
         // Everything that is waiting goes out in one write.
-        let mut outcome = out.write_all(&first);
-        let mut count = 1;
-        while let Ok(line) = lines.try_recv() {
+        let (mut outcome, mut count) = (Ok(()), 0);
+        for line in first.into_iter().chain(lines.try_iter()).chain(gathered) {
             outcome = outcome.and_then(|()| out.write_all(&line));
             count += 1;
         }
@@ -281,6 +373,7 @@ mod tests {
                 time_ms: 1,
                 user,
                 session: Some(&[0xAB; 16]),
+                proven: true,
                 source: None,
                 action: "login",
                 subject: None,
@@ -301,6 +394,58 @@ mod tests {
         assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
     }
 
+    /// However many refusals strangers cause, each is in the count of one of a few lines; what known principals do has a
+    /// line of its own in between.
+    #[test]
+    fn a_flood_from_outside_makes_few_lines_and_known_principals_keep_theirs() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("audit.jsonl");
+        let log = AuditLog::open(&path).expect("opened");
+        let flood = 30_000u32;
+        for n in 0..flood {
+            let name = format!("guess{n}");
+            let source = std::net::Ipv4Addr::from(0x0A00_0000 + (n % 5000) * 256);
+            let decision = sealstone_mds::audit::AuditRecord {
+                time_ms: u64::from(n),
+                user: &name,
+                session: None,
+                proven: false,
+                source: Some(std::net::IpAddr::from(source).into()),
+                action: "login",
+                subject: None,
+                verdict: "refused",
+            };
+            sealstone_mds::audit::AuditSink::record(&log, &decision);
+            AuditSink::record(
+                &log,
+                &AuditRecord {
+                    time_ms: u64::from(n),
+                    principal: Principal([7; 20]),
+                    proven: n % 100 == 0,
+                    nexus: NexusId(1),
+                    initiator: "iqn.2026-11.org.example:known",
+                    action: "WRITE",
+                    object: ObjectId::new(0x10000, 0x10001),
+                    verdict: Verdict::Refused("permission"),
+                    sense: None,
+                },
+            );
+        }
+        drop(log);
+        let text = fs::read_to_string(&path).expect("readable");
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let count = |line: &serde_json::Value| line.get("count").map_or(1, |count| count.as_u64().unwrap());
+        let of = |action: &str| lines.iter().filter(|line| line["action"] == action).map(count).sum::<u64>();
+        assert_eq!((of("login"), of("WRITE")), (u64::from(flood), u64::from(flood)));
+        let precise = lines.iter().filter(|line| line["action"] == "WRITE" && line.get("count").is_none());
+        assert!(precise.count() >= flood as usize / 100);
+        assert!(lines.len() < flood as usize / 100 + 1_000, "{} lines", lines.len());
+        let others =
+            lines.iter().find(|line| line["source"] == "others").expect("there are too many sources");
+        assert_eq!((&others["action"], &others["verdict"]), (&"login".into(), &"refused".into()));
+    }
+
     /// Whatever was recorded before the end is in the file, in order, one JSON object a line.
     #[test]
     fn every_record_is_a_line_in_order() {
@@ -313,6 +458,7 @@ mod tests {
                 &AuditRecord {
                     time_ms: index,
                     principal: Principal([7; 20]),
+                    proven: true,
                     nexus: NexusId(1),
                     initiator: "iqn.2026-11.org.example:\"quoted\"",
                     action: "WRITE",

@@ -201,6 +201,14 @@ impl Denial {
         }
     }
 
+    /// Can only the bearer of the credential have caused it? Not one that whoever recorded a command causes by sending it
+    /// again.
+    #[must_use]
+    pub const fn is_bearers(&self) -> bool {
+        self.is_proven()
+            && !matches!(self, Self::Replayed | Self::OutOfWindow { .. } | Self::NonceFull | Self::NonceShare)
+    }
+
     /// The status of the reply: TASK SET FULL where only time helps, CHECK CONDITION otherwise.
     #[must_use]
     pub const fn status(&self) -> Status {

@@ -275,7 +275,11 @@ impl PaperConnection {
         };
         // A continued session that is refused was written down where its user is known.
         if kind != PaperType::Continue || !matches!(refusal, Refusal::Failure(PaperFailure::NoSession)) {
-            mds.audit_login(self.source, action, user, session, verdict, now_ms);
+            if session.is_some() && kind != PaperType::Continue {
+                mds.audit_proven(self.source, action, user, session, verdict, now_ms);
+            } else {
+                mds.audit_login(self.source, action, user, session, verdict, now_ms);
+            }
         }
         output
     }
@@ -297,7 +301,7 @@ impl PaperConnection {
             PaperType::Data => {
                 let (id, response) = match Request::decode(&content) {
                     Ok((id, request)) if administers_accounts(&request) => {
-                        mds.audit_login(self.source, request.name(), None, Some(&session), "Denied", now_ms);
+                        mds.audit_proven(self.source, request.name(), None, Some(&session), "Denied", now_ms);
                         let failure = Failure::new(ErrorCode::Denied, "accounts: use the modern profile");
                         (id, Response::Failed { failure })
                     }
