@@ -56,15 +56,12 @@ pub(crate) fn run(arguments: &Commands) -> Outcome {
     if arguments.connections == 0 || arguments.objects == 0 || arguments.queried == 0 {
         return Err("--connections, --objects and --queried are at least 1".into());
     }
-    let binary = arguments.binary()?;
+    let binary = arguments.common.binary()?;
     let mut machine = Machine::look();
-    let folder = match &arguments.folder {
-        Some(parent) => tempfile::tempdir_in(parent)?,
-        None => tempfile::tempdir()?,
-    };
-    let memory = tempfile::tempdir_in(&arguments.memory_folder)?;
+    let folder = arguments.stage.scratch()?;
+    let memory = tempfile::tempdir_in(&arguments.memory.memory_folder)?;
     let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
-    let awake = if arguments.let_sleep { None } else { Awake::new() };
+    let awake = if arguments.stage.let_sleep { None } else { Awake::new() };
     machine.kept_awake = awake.is_some();
     let keys =
         |place: &Path, name| keys::measure(&runtime, &binary, &place.join("keys"), name, arguments.samples);
@@ -84,13 +81,7 @@ pub(crate) fn run(arguments: &Commands) -> Outcome {
         held: measured.held,
         aims,
     };
-    if let Some(file) = &arguments.json {
-        if let Some(parent) = file.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::write(file, serde_json::to_vec_pretty(&findings)?)?;
-        eprintln!("everything: {}", file.display());
-    }
+    arguments.common.save(&findings)?;
     print(&findings);
     Ok(())
 }
@@ -126,16 +117,7 @@ fn us(value: f64) -> String {
 }
 
 fn print(findings: &Findings) {
-    let machine = &findings.machine;
-    println!(
-        "{} cores of {}, {}, Linux {}; load {} before, {} after",
-        machine.cores,
-        machine.cpu,
-        if machine.kept_awake { "kept awake" } else { "free to sleep" },
-        machine.kernel,
-        machine.load_before,
-        machine.load_after
-    );
+    println!("{}", findings.machine);
     println!("one device, one client, loopback, depth 1\n");
     println!(
         "{:34} {:>8} {:>11} {:>11} {:>11}  paper, us",

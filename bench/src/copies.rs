@@ -59,10 +59,7 @@ struct Row {
 /// Measures and prints.
 pub(crate) fn run(arguments: &Run) -> Outcome {
     let settings = arguments.settings()?;
-    let folder = match &arguments.folder {
-        Some(parent) => tempfile::tempdir_in(parent)?,
-        None => tempfile::tempdir()?,
-    };
+    let folder = arguments.stage.scratch()?;
     let path = folder.path().join("data");
     let mut file = File::create_new(&path)?;
     let mut block = vec![0; 1 << 20];
@@ -100,9 +97,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
             });
         }
     }
-    if let Some(json) = &arguments.json {
-        fs::write(json, serde_json::to_vec_pretty(&rows)?)?;
-    }
+    arguments.common.save(&rows)?;
     println!(
         "{:18} {:>10} {:>10} {:>16} {:>14} {:>14}",
         "way", "bytes", "MiB/s", "of checked copy", "sender us/MiB", "receiver"

@@ -153,9 +153,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
         osd.stop()?;
     }
     let findings = Findings { rows, steps: steps()? };
-    if let Some(file) = &arguments.json {
-        fs::write(file, serde_json::to_vec_pretty(&findings)?)?;
-    }
+    arguments.common.save(&findings)?;
     print(&findings);
     Ok(())
 }

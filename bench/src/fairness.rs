@@ -93,9 +93,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
     drop(client);
     osd.stop()?;
     let findings = Findings { rows, idle_bytes_per_connection: idle };
-    if let Some(file) = &arguments.json {
-        fs::write(file, serde_json::to_vec_pretty(&findings)?)?;
-    }
+    arguments.common.save(&findings)?;
     println!(
         "one honest client ({}) beside one hostile one, medians of {} runs\n",
         HONEST.name(),

@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Logins) -> Outcome {
     if !(10..=100_000).contains(&arguments.samples) {
         return Err("--samples is not between 10 and 100000".into());
     }
-    let binary = arguments.binary()?;
+    let binary = arguments.common.binary()?;
     let mut machine = Machine::look();
     let folder = tempfile::tempdir()?;
     let mds =
@@ -78,11 +78,7 @@ pub(crate) fn run(arguments: &Logins) -> Outcome {
         "modern login under {MODERN_LOGIN_US:.0} us beside its hashing: {modern_beside_hashing_us:.0} us, {}",
         verdict(modern_beside_hashing_us, MODERN_LOGIN_US)
     );
-    if let Some(file) = &arguments.json {
-        let findings = Findings { machine, rows, modern_beside_hashing_us };
-        std::fs::write(file, serde_json::to_vec_pretty(&findings)?)?;
-    }
-    Ok(())
+    arguments.common.save(&Findings { machine, rows, modern_beside_hashing_us })
 }
 
 const BESIDE: &str = "modern login beside its password hashing";

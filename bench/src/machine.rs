@@ -1,5 +1,6 @@
 //! What the figures were measured on.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 
@@ -47,6 +48,18 @@ impl Machine {
 
     pub(crate) fn look_again(&mut self) {
         self.load_after = load();
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cores = if self.kept_awake { "kept awake" } else { "free to sleep" };
+        let Self { cores: count, cpu, memory_mib, kernel, congestion_control, .. } = self;
+        write!(
+            f,
+            "{count} cores of {cpu}, {cores}, {memory_mib} MiB, Linux {kernel}, {congestion_control}; "
+        )?;
+        write!(f, "load {} before, {} after", self.load_before, self.load_after)
     }
 }
 

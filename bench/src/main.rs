@@ -106,15 +106,12 @@ fn main() -> ExitCode {
 
 fn run(settings: Settings, arguments: &settings::Run) -> Outcome {
     let mut machine = Machine::look();
-    let folder = match &arguments.folder {
-        Some(parent) => tempfile::tempdir_in(parent)?,
-        None => tempfile::tempdir()?,
-    };
+    let folder = arguments.stage.scratch()?;
     eprintln!("starting the device and the metadata server {} times each", settings.starts);
     let starts = daemon::measure_starts(&settings, folder.path())?;
     let osd = Osd::new(&settings.binary, &folder.path().join("measured"))?;
     let client = Client::connect(&osd, &settings)?;
-    let awake = if arguments.let_sleep { None } else { Awake::new() };
+    let awake = if arguments.stage.let_sleep { None } else { Awake::new() };
     machine.kept_awake = awake.is_some();
     if awake.is_none() {
         eprintln!("idle cores sleep: at depth 1 the time to wake one is most of what is measured");
@@ -134,13 +131,7 @@ fn run(settings: Settings, arguments: &settings::Run) -> Outcome {
     let verdicts = verdicts::of(&figures, &memory, &starts);
     let findings =
         Findings { machine, settings, figures, memory, starts, verdicts, samples: measured.samples };
-    if let Some(file) = &arguments.json {
-        if let Some(parent) = file.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::write(file, serde_json::to_vec_pretty(&findings)?)?;
-        eprintln!("all samples: {}", file.display());
-    }
+    arguments.common.save(&findings)?;
     if let Some(folder) = &arguments.plots {
         plots::draw(folder, &findings.figures)?;
         overhead::draw(folder, &findings.figures)?;

@@ -187,9 +187,7 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
         drop((large, small));
         osd.stop()?;
     }
-    if let Some(file) = &arguments.json {
-        fs::write(file, serde_json::to_vec_pretty(&rows)?)?;
-    }
+    arguments.common.save(&rows)?;
     print(&rows);
     Ok(())
 }

@@ -16,19 +16,7 @@ pub(crate) fn text(findings: &Findings) -> String {
 }
 
 fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
-    let machine = &findings.machine;
-    writeln!(
-        text,
-        "{} cores of {}, {}, {} MiB, Linux {}, {}; load {} before, {} after",
-        machine.cores,
-        machine.cpu,
-        if machine.kept_awake { "kept awake" } else { "free to sleep" },
-        machine.memory_mib,
-        machine.kernel,
-        machine.congestion_control,
-        machine.load_before,
-        machine.load_after
-    )?;
+    writeln!(text, "{}", findings.machine)?;
     writeln!(
         text,
         "one device, one client, loopback, {} MiB object in the page cache; medians of {} rounds, in brackets their \

@@ -84,12 +84,9 @@ fn records(folder: &Path) -> Outcome<(u64, u64)> {
 /// Measures and prints.
 pub(crate) fn run(arguments: &Run) -> Outcome {
     let settings = arguments.settings()?;
-    let folder = match &arguments.folder {
-        Some(parent) => tempfile::tempdir_in(parent)?,
-        None => tempfile::tempdir()?,
-    };
+    let folder = arguments.stage.scratch()?;
     let mds = Mds::new(&settings.binary, &folder.path().join("mds"), &[])?;
-    let admin = User { binary: settings.binary.clone(), session: folder.path().join("session") };
+    let admin = User::new(&settings.binary, &folder.path().join("session"));
     let (cluster, secret) = (mds.data.join("cluster.toml"), mds.data.join("admin-secret"));
     let cluster = text(&cluster)?;
     admin.run(&["login", "admin", "--cluster", cluster, "--password-file", text(&secret)?])?;
@@ -121,15 +118,13 @@ pub(crate) fn run(arguments: &Run) -> Outcome {
             fs::write(tree.join(file.to_string()), b"held")?;
         }
         user.run(&["put", "-r", text(&tree)?, &format!("/{name}")])?;
-        let told = admin.run(&["user", "disable", &name])?;
+        let told = admin.run(&["user", "disable", &name, "--wait", "60"])?;
         revocations.push(timed(&format!("a user who holds {held} files"), &[told])?);
     }
     let (records, bytes) = records(&mds.data.join("issued"))?;
     let findings = Findings { revocations, record_bytes: bytes as f64 / records.max(1) as f64, records };
     println!("record of credentials: {:.1} bytes each, {records} of them", findings.record_bytes);
-    if let Some(file) = &arguments.json {
-        fs::write(file, serde_json::to_vec_pretty(&findings)?)?;
-    }
+    arguments.common.save(&findings)?;
     for osd in devices {
         osd.stop()?;
     }

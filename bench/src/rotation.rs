@@ -2,15 +2,15 @@
 //!
 //! Does: run a metadata server and a device as processes on a disk, rotate, count what failed. Does not: judge.
 //! Contract: the time is that of the rotation as `mds keys rotate` measures it: from the request until the last key is
-//! set at the device and stored at the server. Clients run before, during and after it.
+//! set at the device and stored at the server. Clients run before, during and after it. What they met is told however
+//! the run ends, and it ends: an interrupt and [`RUN_S_MAX`] end everything that is under way.
 
-use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
+use std::time::{Duration, Instant};
+use std::{fmt, fs, io, thread};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -27,6 +27,10 @@ const CLIENTS: usize = 3;
 const FILE_BYTES: usize = 1 << 20;
 /// Rotations measured.
 const ROUNDS: usize = 5;
+/// Seconds that a run takes at most, from its login on. An interrupt ends it, too.
+const RUN_S_MAX: u64 = 1800;
+/// How often it is looked whether a command has ended.
+const POLL: Duration = Duration::from_millis(2);
 /// Seconds that a grant lives: versions of the key come free again between rounds.
 const GRANT_S: &str = "10";
 
@@ -36,12 +40,14 @@ struct Findings {
     partitions: u64,
     /// Seconds of each rotation of all working keys.
     rotations_s: Vec<f64>,
-    rotation_s: f64,
+    rotation_s: Option<f64>,
     /// Of a rotation that also overwrites the superseded keys at once.
-    revocation_s: f64,
+    revocation_s: Option<f64>,
     /// Puts and gets meanwhile, and those that failed.
     operations: u64,
     failed: u64,
+    /// Why not all of it was measured.
+    ended_early: Option<String>,
 }
 
 /// A user of the system that is measured.
@@ -49,12 +55,14 @@ struct Findings {
 pub(crate) struct User {
     pub(crate) binary: PathBuf,
     pub(crate) session: PathBuf,
+    /// His commands end with the run.
+    pub(crate) end: Option<End>,
 }
 
 impl User {
     /// One whose session is in this file.
     pub(crate) fn new(binary: &Path, session: &Path) -> Self {
-        Self { binary: binary.to_owned(), session: session.to_owned() }
+        Self { binary: binary.to_owned(), session: session.to_owned(), end: None }
     }
 
     /// Logs in as the administrator.
@@ -73,7 +81,7 @@ impl User {
 
     /// What a command that must succeed says.
     pub(crate) fn run(&self, arguments: &[&str]) -> Outcome<Value> {
-        let output = self.command(arguments).output()?;
+        let output = self.output(self.command(arguments))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
             return Err(format!("`{}` failed: {said}", arguments.join(" ")).into());
@@ -81,16 +89,24 @@ impl User {
         Ok(serde_json::from_slice(&output.stdout).unwrap_or_default())
     }
 
+    fn output(&self, mut command: Command) -> Outcome<Output> {
+        match &self.end {
+            None => Ok(command.output()?),
+            Some(end) => {
+                let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+                end.output(child)
+            }
+        }
+    }
+
     /// Puts a file and gets it back; how many of the two failed.
     fn there_and_back(&self, path: &str, bytes: &[u8]) -> Outcome<u64> {
-        let mut put =
-            self.command(&["put", "-", path]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
-        if let Some(mut stdin) = put.stdin.take() {
-            // One that fails does not read all of it.
-            let _ = stdin.write_all(bytes);
-        }
-        let put = put.wait()?.success();
-        let got = self.command(&["get", path, "-"]).output()?;
+        let file = self.session.with_extension(format!("put{}", path.replace('/', "-")));
+        fs::write(&file, bytes)?;
+        let put = self.output(self.command(&["put", text(&file)?, path]));
+        fs::remove_file(&file)?;
+        let put = put?.status.success();
+        let got = self.output(self.command(&["get", path, "-"]))?;
         let got = got.status.success() && got.stdout == bytes;
         Ok(u64::from(!put) + u64::from(!got))
     }
@@ -100,73 +116,232 @@ pub(crate) fn text(path: &Path) -> Outcome<&str> {
     path.to_str().ok_or_else(|| "a path that is not UTF-8".into())
 }
 
-/// Measures and prints.
+/// Puts and gets of all clients.
+#[derive(Default)]
+struct Tally {
+    done: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Measures and prints. What the clients met is told however it ends.
 pub(crate) fn run(arguments: &Run) -> Outcome {
     let settings = arguments.settings()?;
-    let folder = match &arguments.folder {
-        Some(parent) => tempfile::tempdir_in(parent)?,
-        None => tempfile::tempdir()?,
-    };
+    let folder = arguments.stage.scratch()?;
     let partitions = PARTITIONS.to_string();
     let flags = ["--grant-s", GRANT_S, "--file-partitions", &partitions];
     let mds = Mds::new(&settings.binary, &folder.path().join("mds"), &flags)?;
     let osd = Osd::new(&settings.binary, &folder.path().join("osd"))?;
-    let user = User::new(&settings.binary, &folder.path().join("session"));
+    let end = End::watch(Duration::from_secs(RUN_S_MAX))?;
+    let user = User { end: Some(end.clone()), ..User::new(&settings.binary, &folder.path().join("session")) };
     user.login(&mds)?;
-    eprintln!("making {PARTITIONS} partitions and setting their keys");
+    eprintln!("making {PARTITIONS} partitions and setting their keys; at most {RUN_S_MAX} s in all");
     let key = osd.data.join("initial.key");
     user.run(&["mds", "add-osd", &osd.url, "--key", text(&key)?, "--wait", "600"])?;
-    let (stop, done, failed) =
-        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (stop, tally) = (Arc::new(AtomicBool::new(false)), Arc::new(Tally::default()));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
-            let (user, stop, done, failed) = (user.clone(), stop.clone(), done.clone(), failed.clone());
-            thread::spawn(move || -> Outcome {
-                let bytes: Vec<u8> = (0..FILE_BYTES).map(|at| (at * 31 + client) as u8).collect();
-                for round in 0.. {
-                    if stop.load(Ordering::Relaxed) {
-                        return Ok(());
-                    }
-                    let path = format!("/client-{client}-{}", round % 100);
-                    failed.fetch_add(user.there_and_back(&path, &bytes)?, Ordering::Relaxed);
-                    done.fetch_add(2, Ordering::Relaxed);
-                }
-                Ok(())
-            })
+            let (user, end, stop, tally) = (user.clone(), end.clone(), stop.clone(), tally.clone());
+            thread::spawn(move || put_and_get(client, &user, &end, &stop, &tally))
         })
         .collect();
+    let mut rotations_s = Vec::new();
+    let outcome = rotate_all(&user, &mut rotations_s);
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        if client.join().is_err() {
+            // What it met is not known.
+            tally.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let findings = Findings {
+        partitions: PARTITIONS + 1,
+        rotation_s: if rotations_s.is_empty() { None } else { Some(median(&mut rotations_s.clone())) },
+        rotations_s,
+        revocation_s: outcome.as_ref().ok().copied(),
+        operations: tally.done.load(Ordering::Relaxed),
+        failed: tally.failed.load(Ordering::Relaxed),
+        ended_early: outcome.as_ref().err().map(|error| end.reason().unwrap_or_else(|| error.to_string())),
+    };
+    println!("{findings}");
+    // One that was cut off must not stand in for a whole one.
+    let saved = if outcome.is_ok() { arguments.common.save(&findings) } else { Ok(()) };
+    // After an interrupt they may have ended already.
+    let stopped = osd.stop().and(mds.stop());
+    outcome?;
+    saved.and(stopped)
+}
+
+/// Rotates, again and again, and once more with the superseded keys overwritten; gives the seconds of that.
+fn rotate_all(user: &User, rotations_s: &mut Vec<f64>) -> Outcome<f64> {
     let rotate = |further: &[&str]| -> Outcome<f64> {
         let arguments = [&["mds", "keys", "rotate", "working"][..], further].concat();
         let told = user.run(&arguments)?;
         told["seconds"].as_f64().ok_or_else(|| "the command tells no time".into())
     };
-    let mut rotations_s = Vec::new();
     for round in 0..ROUNDS {
         let seconds = rotate(&[])?;
         eprintln!("rotation {}: {seconds:.2} s", round + 1);
         rotations_s.push(seconds);
     }
-    let revocation_s = rotate(&["--revoke"])?;
-    stop.store(true, Ordering::Relaxed);
-    for client in clients {
-        client.join().map_err(|_| "a client panicked")??;
+    rotate(&["--revoke"])
+}
+
+/// One client. What is under way when the run ends is not counted: it was cut off.
+fn put_and_get(client: usize, user: &User, end: &End, stop: &AtomicBool, tally: &Tally) {
+    let bytes: Vec<u8> = (0..FILE_BYTES).map(|at| (at * 31 + client) as u8).collect();
+    for round in 0.. {
+        if stop.load(Ordering::Relaxed) || end.has_come() {
+            return;
+        }
+        let path = format!("/client-{client}-{}", round % 100);
+        let failed = user.there_and_back(&path, &bytes);
+        if end.has_come() {
+            return;
+        }
+        tally.failed.fetch_add(failed.unwrap_or(2), Ordering::Relaxed);
+        tally.done.fetch_add(2, Ordering::Relaxed);
     }
-    let findings = Findings {
-        partitions: PARTITIONS + 1,
-        rotation_s: median(&mut rotations_s.clone()),
-        rotations_s,
-        revocation_s,
-        operations: done.load(Ordering::Relaxed),
-        failed: failed.load(Ordering::Relaxed),
-    };
-    if let Some(file) = &arguments.json {
-        fs::write(file, serde_json::to_vec_pretty(&findings)?)?;
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { partitions, rotations_s, operations, failed, .. } = self;
+        let seconds =
+            |time: Option<f64>| time.map_or("not measured".to_owned(), |time| format!("{time:.2} s"));
+        let (rotation, revocation) = (seconds(self.rotation_s), seconds(self.revocation_s));
+        write!(
+            f,
+            "working keys of {partitions} partitions: {rotation} a rotation (median of {}; with --revoke: {revocation}); \
+             {operations} puts and gets meanwhile, {failed} failed",
+            rotations_s.len()
+        )?;
+        match &self.ended_early {
+            Some(why) => write!(f, "; ended early: {why}"),
+            None => Ok(()),
+        }
     }
-    println!(
-        "working keys of {} partitions: {:.2} s a rotation (median of {ROUNDS}; {:.2} s with --revoke); {} puts and gets \
-         meanwhile, {} failed",
-        findings.partitions, findings.rotation_s, findings.revocation_s, findings.operations, findings.failed
-    );
-    osd.stop()?;
-    mds.stop()
+}
+
+/// When a run is over, whatever is under way: its time is up, or somebody interrupted it.
+#[derive(Clone)]
+pub(crate) struct End {
+    until: Instant,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl End {
+    /// From here on an interrupt ends the run in good order.
+    fn watch(at_most: Duration) -> Outcome<Self> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        let heard = interrupted.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let signals = {
+            let _inside = runtime.enter();
+            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?
+        };
+        // Ends with the process.
+        thread::spawn(move || {
+            let mut signals = signals;
+            if runtime.block_on(signals.recv()).is_some() {
+                heard.store(true, Ordering::Relaxed);
+            }
+        });
+        Ok(Self { until: Instant::now() + at_most, interrupted })
+    }
+
+    fn has_come(&self) -> bool {
+        self.reason().is_some()
+    }
+
+    /// Why.
+    fn reason(&self) -> Option<String> {
+        if self.interrupted.load(Ordering::Relaxed) {
+            return Some("interrupted".to_owned());
+        }
+        (Instant::now() >= self.until).then(|| format!("it took more than {RUN_S_MAX} s"))
+    }
+
+    /// The output of a process, which is killed when the run is over.
+    fn output(&self, mut child: Child) -> Outcome<Output> {
+        // Read beside it: a pipe that nobody reads holds it up.
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let (out, err) = (thread::spawn(move || read(out)), thread::spawn(move || read(err)));
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if self.has_come() {
+                child.kill()?;
+            }
+            thread::sleep(POLL);
+        };
+        let whole = |reader: thread::JoinHandle<Vec<u8>>| reader.join().unwrap_or_default();
+        Ok(Output { status, stdout: whole(out), stderr: whole(err) })
+    }
+}
+
+fn read(pipe: Option<impl io::Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe {
+        // What came before an error is what there is.
+        let _ = pipe.read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(at_most: Duration) -> End {
+        End { until: Instant::now() + at_most, interrupted: Arc::default() }
+    }
+
+    fn shell(script: &str) -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("a shell")
+    }
+
+    #[test]
+    fn what_a_command_says_is_read_whole() {
+        let output =
+            end(Duration::from_secs(600)).output(shell("seq 1 50000; echo no >&2; exit 3")).expect("ended");
+        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(3), &b"no\n"[..]));
+        assert!(output.stdout.ends_with(b"50000\n"));
+    }
+
+    #[test]
+    fn a_run_that_is_over_ends_what_is_under_way_and_says_why() {
+        let late = end(Duration::ZERO);
+        assert!(!late.output(shell("exec sleep 600")).expect("ended").status.success());
+        assert!(late.reason().is_some_and(|why| why.contains("took more than")));
+        let interrupted = end(Duration::from_secs(600));
+        interrupted.interrupted.store(true, Ordering::Relaxed);
+        assert!(!interrupted.output(shell("exec sleep 600")).expect("ended").status.success());
+        assert_eq!(interrupted.reason().as_deref(), Some("interrupted"));
+    }
+
+    #[test]
+    fn the_verdict_is_told_whether_the_run_was_whole_or_not() {
+        let mut findings = Findings {
+            partitions: 3,
+            rotations_s: vec![1.0, 3.0, 2.0],
+            rotation_s: Some(2.0),
+            revocation_s: Some(4.0),
+            operations: 10,
+            failed: 0,
+            ended_early: None,
+        };
+        assert!(findings.to_string().ends_with("10 puts and gets meanwhile, 0 failed"));
+        findings = Findings {
+            rotation_s: None,
+            revocation_s: None,
+            failed: 2,
+            ended_early: Some("x".into()),
+            ..findings
+        };
+        let told = findings.to_string();
+        assert!(told.contains("not measured") && told.ends_with("2 failed; ended early: x"), "{told}");
+    }
 }

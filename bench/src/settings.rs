@@ -1,10 +1,12 @@
 //! What a run is told.
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use tempfile::TempDir;
 
 use crate::Outcome;
 use crate::contender::Contender;
@@ -64,12 +66,10 @@ pub(crate) struct Aims {
     pub(crate) folder: PathBuf,
 }
 
+/// What every part takes.
 #[derive(Args)]
-pub(crate) struct Logins {
-    /// Logins of each kind.
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    pub(crate) samples: usize,
-    /// Write everything to this file.
+pub(crate) struct Common {
+    /// Write everything, raw samples included, to this file.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// The program to measure [default: `sealstone` beside this one].
@@ -77,10 +77,68 @@ pub(crate) struct Logins {
     binary: Option<PathBuf>,
 }
 
-impl Logins {
+impl Common {
+    /// The program to measure.
     pub(crate) fn binary(&self) -> Outcome<PathBuf> {
-        program(self.binary.as_ref())
+        let binary = match &self.binary {
+            Some(binary) => binary.clone(),
+            None => std::env::current_exe()?.with_file_name("sealstone"),
+        };
+        if binary.is_file() {
+            return Ok(binary);
+        }
+        Err(format!("{} is not there; build it, or use --binary", binary.display()).into())
     }
+
+    /// Writes what a part found out, if it is to be written.
+    pub(crate) fn save(&self, findings: &impl Serialize) -> Outcome {
+        let Some(file) = &self.json else { return Ok(()) };
+        if let Some(parent) = file.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(file, serde_json::to_vec_pretty(findings)?)?;
+        eprintln!("everything: {}", file.display());
+        Ok(())
+    }
+}
+
+/// Where a part measures.
+#[derive(Args)]
+pub(crate) struct Stage {
+    /// Let idle cores sleep while measuring; else they are kept awake, which takes root.
+    #[arg(long)]
+    pub(crate) let_sleep: bool,
+    /// Where daemons keep their data, with the cost of making it durable [default: the system's folder for temporary
+    /// files].
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+}
+
+impl Stage {
+    /// A folder there that goes when it is dropped.
+    pub(crate) fn scratch(&self) -> Outcome<TempDir> {
+        Ok(match &self.folder {
+            Some(parent) => tempfile::tempdir_in(parent)?,
+            None => tempfile::tempdir()?,
+        })
+    }
+}
+
+/// Where a device keeps its data without the cost of making it durable.
+#[derive(Args)]
+pub(crate) struct InMemory {
+    /// A file system in memory.
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) memory_folder: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct Logins {
+    /// Logins of each kind.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) samples: usize,
+    #[command(flatten)]
+    pub(crate) common: Common,
 }
 
 #[derive(Args)]
@@ -91,28 +149,12 @@ pub(crate) struct Trust {
     /// What `logins --json` wrote [default: logins.json beside the file of --json].
     #[arg(long, value_name = "FILE")]
     pub(crate) logins: Option<PathBuf>,
-    /// Let idle cores sleep while measuring; else they are kept awake, which takes root.
-    #[arg(long)]
-    pub(crate) let_sleep: bool,
-    /// Write everything to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// The program to measure [default: `sealstone` beside this one].
-    #[arg(long, value_name = "PATH")]
-    binary: Option<PathBuf>,
-    /// Where daemons keep their data with the cost of making it durable [default: the system's folder for temporary
-    /// files].
-    #[arg(long, value_name = "DIR")]
-    pub(crate) folder: Option<PathBuf>,
-    /// Where a device keeps its data without that cost: a file system in memory.
-    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
-    pub(crate) memory_folder: PathBuf,
-}
-
-impl Trust {
-    pub(crate) fn binary(&self) -> Outcome<PathBuf> {
-        program(self.binary.as_ref())
-    }
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) stage: Stage,
+    #[command(flatten)]
+    pub(crate) memory: InMemory,
 }
 
 #[derive(Args)]
@@ -129,40 +171,12 @@ pub(crate) struct Commands {
     /// Connections that are made and left idle.
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub(crate) connections: usize,
-    /// Let idle cores sleep while measuring; else they are kept awake, which takes root.
-    #[arg(long)]
-    pub(crate) let_sleep: bool,
-    /// Write everything to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// The program to measure [default: `sealstone` beside this one].
-    #[arg(long, value_name = "PATH")]
-    binary: Option<PathBuf>,
-    /// Where a device keeps its data with the cost of making it durable [default: the system's folder for temporary
-    /// files].
-    #[arg(long, value_name = "DIR")]
-    pub(crate) folder: Option<PathBuf>,
-    /// Where a device keeps its data without that cost: a file system in memory.
-    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
-    pub(crate) memory_folder: PathBuf,
-}
-
-impl Commands {
-    pub(crate) fn binary(&self) -> Outcome<PathBuf> {
-        program(self.binary.as_ref())
-    }
-}
-
-/// The program to measure.
-fn program(given: Option<&PathBuf>) -> Outcome<PathBuf> {
-    let binary = match given {
-        Some(binary) => binary.clone(),
-        None => std::env::current_exe()?.with_file_name("sealstone"),
-    };
-    if binary.is_file() {
-        return Ok(binary);
-    }
-    Err(format!("{} is not there; build it, or use --binary", binary.display()).into())
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) stage: Stage,
+    #[command(flatten)]
+    pub(crate) memory: InMemory,
 }
 
 #[derive(Args)]
@@ -176,18 +190,10 @@ pub(crate) struct Run {
     /// Seconds for each method in each workload of each run [default: 0.4, quick: 0.06].
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
-    /// Let idle cores sleep while measuring; else they are kept awake, which takes root.
-    #[arg(long)]
-    pub(crate) let_sleep: bool,
-    /// Write everything, raw samples included, to this file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// The program to measure [default: `sealstone` beside this one].
-    #[arg(long, value_name = "PATH")]
-    binary: Option<PathBuf>,
-    /// Where the device keeps its data while it is measured [default: the system's folder for temporary files].
-    #[arg(long, value_name = "DIR")]
-    pub(crate) folder: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) stage: Stage,
     /// Starts of each daemon [default: 5, quick: 3].
     #[arg(long, value_name = "N")]
     starts: Option<usize>,
@@ -227,7 +233,7 @@ pub(crate) struct Settings {
 
 impl Run {
     pub(crate) fn settings(&self) -> Outcome<Settings> {
-        let binary = program(self.binary.as_ref())?;
+        let binary = self.common.binary()?;
         let pick = |quick, usual| if self.quick { quick } else { usual };
         let seconds = self.seconds.unwrap_or(if self.quick { SECONDS_QUICK } else { SECONDS });
         if !(0.001..=3600.0).contains(&seconds) {

@@ -115,17 +115,14 @@ pub(crate) fn run(arguments: &Trust) -> Outcome {
     if !(100..=1_000_000).contains(&arguments.samples) {
         return Err("--samples is not between 100 and 1000000".into());
     }
-    let binary = arguments.binary()?;
+    let binary = arguments.common.binary()?;
     let mut machine = Machine::look();
-    let folder = match &arguments.folder {
-        Some(parent) => tempfile::tempdir_in(parent)?,
-        None => tempfile::tempdir()?,
-    };
+    let folder = arguments.stage.scratch()?;
     let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
-    let awake = if arguments.let_sleep { None } else { Awake::new() };
+    let awake = if arguments.stage.let_sleep { None } else { Awake::new() };
     machine.kept_awake = awake.is_some();
     let mut latencies = computations()?;
-    let memory = tempfile::tempdir_in(&arguments.memory_folder)?;
+    let memory = tempfile::tempdir_in(&arguments.memory.memory_folder)?;
     for (place, name) in [(memory.path(), "in memory"), (folder.path(), "on disk")] {
         latencies.extend(keys::measure(&runtime, &binary, &place.join("keys"), name, arguments.samples)?);
     }
@@ -137,12 +134,7 @@ pub(crate) fn run(arguments: &Trust) -> Outcome {
         latencies.into_iter().map(|latency| Row { paper_us: paper(&latency.name), latency }).collect();
     let verdicts = verdicts(&rows, &metadata);
     let findings = Findings { machine, rows, metadata, verdicts };
-    if let Some(file) = &arguments.json {
-        if let Some(parent) = file.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::write(file, serde_json::to_vec_pretty(&findings)?)?;
-    }
+    arguments.common.save(&findings)?;
     print(&findings, arguments.logins_file().as_deref());
     Ok(())
 }
@@ -394,17 +386,8 @@ fn verdicts(rows: &[Row], metadata: &[Metadata]) -> Vec<Verdict> {
 }
 
 fn print(findings: &Findings, logins: Option<&Path>) {
-    let machine = &findings.machine;
-    println!(
-        "{} cores of {}, {}, Linux {}; load {} before, {} after",
-        machine.cores,
-        machine.cpu,
-        if machine.kept_awake { "kept awake" } else { "free to sleep" },
-        machine.kernel,
-        machine.load_before,
-        machine.load_after
-    );
-    println!("one client, loopback, one at a time; the paper's figures are of its own machines in 2007\n");
+    println!("{}", findings.machine);
+    println!("one client, loopback, one at a time; the paper's figures (2007) are of machines of its own\n");
     println!("{:44} {:>11} {:>11} {:>11}  {:>9}", "", "median, us", "p99, us", "least, us", "paper, us");
     let line = |name: &str, times: [f64; 3], paper: Option<f64>| {
         let paper = paper.map_or("-".to_owned(), |us| us.to_string());
@@ -507,7 +490,7 @@ pub(crate) fn own_verdicts(text: &str) -> Outcome<Vec<Verdict>> {
 impl Trust {
     /// What `logins` left: as told, or beside our own file.
     fn logins_file(&self) -> Option<PathBuf> {
-        let beside = || Some(self.json.as_ref()?.with_file_name(crate::aims::LOGINS));
+        let beside = || Some(self.common.json.as_ref()?.with_file_name(crate::aims::LOGINS));
         self.logins.clone().or_else(beside)
     }
 }
