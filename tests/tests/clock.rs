@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sealstone_sntp::{
-    ClockState, HEADER_LEN, Leap, NAK_LEN, Packet, Query, Responder, SIGNED_LEN, Stamp, TimeKey,
+    Came, ClockState, HEADER_LEN, Leap, NAK_LEN, Packet, Query, Responder, SIGNED_LEN, Stamp, TimeKey,
 };
 use sealstone_tests::{Daemon, Signal, System, command, get, run, run_with_input, text};
 use serde_json::Value;
@@ -92,7 +92,14 @@ fn upstream(ahead_ms: &Arc<AtomicI64>) -> Port {
             reference_ms: now,
         };
         let own = |id| (id == 7).then(key);
-        let answer = server.answer(datagram, from.ip().into(), now_ms(), (now, now), &state, own);
+        let came = Came {
+            datagram,
+            source: from.ip().into(),
+            stopwatch_ms: now_ms(),
+            received_ms: now,
+            now_ms: now,
+        };
+        let answer = server.answer(&came, &state, own);
         if let Some(reply) = answer.reply {
             socket.send_to(reply.bytes(), from).expect("sent");
         }

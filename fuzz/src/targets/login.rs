@@ -16,6 +16,7 @@ use sealstone_mds_protocol::{
     BODY_MAX, FrameHeader, HEADER_BYTES, MessageType, Text, Wire, Writer, decode_message,
 };
 
+use super::mds::body;
 use super::mds::user;
 use crate::Target;
 use crate::input::{Input, array, seed};
@@ -28,12 +29,6 @@ const LOGIN_ID: [u8; 16] = [1; 16];
 
 fn context() -> LoginContext {
     LoginContext::new(&[7; 16], &CHANNEL)
-}
-
-fn body(message: &impl Wire) -> Vec<u8> {
-    let mut out = Writer::new();
-    message.put(&mut out);
-    out.finish(BODY_MAX).expect("login bodies are short")
 }
 
 /// One account and the messages of its one honest login; the same in every process.

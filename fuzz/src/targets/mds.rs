@@ -43,14 +43,14 @@ fn text<const MAX: usize>(text: &str) -> Text<MAX> {
     Text::new(text).expect("a short text")
 }
 
-fn body(message: &impl Wire) -> Vec<u8> {
+pub(super) fn body(message: &impl Wire) -> Vec<u8> {
     let mut out = Writer::new();
     message.put(&mut out);
     out.finish(BODY_MAX).expect("seeds are short")
 }
 
 /// The message in a body, if it is one, encodes to the same bytes: each value has one encoding.
-fn one<T: Wire>(bytes: &[u8]) {
+pub(super) fn one<T: Wire>(bytes: &[u8]) {
     if let Ok(message) = decode_message::<T>(bytes) {
         assert_eq!(body(&message), bytes);
     }

@@ -12,9 +12,9 @@ use sealstone_mds_protocol::paper::{
     Confirm, Continue, ContinueOk, CookieRequest, CookieResponse, Identity, Init, InitResponse, PaperError,
     PaperHeader, PaperLogout, PaperType, SessionOk,
 };
-use sealstone_mds_protocol::{BODY_MAX, HEADER_BYTES, Wire, Writer, decode_message, encode_message};
+use sealstone_mds_protocol::{HEADER_BYTES, decode_message, encode_message};
 
-use super::mds::user;
+use super::mds::{body, one, user};
 use crate::Target;
 use crate::input::{Input, array, seed};
 
@@ -70,19 +70,6 @@ fn session(encryption: Encryption) -> (PaperSession, Confirm, Channel, Channel) 
 fn split(frame: &[u8]) -> (PaperHeader, &[u8]) {
     let (header, body) = frame.split_first_chunk::<HEADER_BYTES>().expect("a whole frame");
     (PaperHeader::parse(header).expect("a frame of ours"), body)
-}
-
-fn body(message: &impl Wire) -> Vec<u8> {
-    let mut out = Writer::new();
-    message.put(&mut out);
-    out.finish(BODY_MAX).expect("seeds are short")
-}
-
-/// Each value has one encoding.
-fn one<T: Wire>(bytes: &[u8]) {
-    if let Ok(message) = decode_message::<T>(bytes) {
-        assert_eq!(body(&message), bytes);
-    }
 }
 
 fn messages(input: &[u8]) {

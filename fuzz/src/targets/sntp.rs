@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use sealstone_sntp::{
-    ClockState, Follower, HEADER_LEN, Heard, Leap, Packet, Policy, Query, Responder, SIGNED_LEN, Source,
-    Stamp, TimeKey, Trailer, parse_key_line,
+    Came, ClockState, Follower, HEADER_LEN, Heard, Leap, Packet, Policy, Query, Responder, SIGNED_LEN,
+    Source, Stamp, TimeKey, Trailer, parse_key_line,
 };
 
 use crate::Target;
@@ -75,7 +75,14 @@ fn talk(input: &[u8]) {
         // The server's clock is wherever the input has it.
         let theirs_ms = (NOW_MS + at_ms).saturating_add_signed(i64::from(input.word().cast_signed()));
         let own = |id| (id == key().id()).then(key);
-        let answer = server.answer(&datagram, source, at_ms, (theirs_ms, theirs_ms), &state, own);
+        let came = Came {
+            datagram: &datagram,
+            source,
+            stopwatch_ms: at_ms,
+            received_ms: theirs_ms,
+            now_ms: theirs_ms,
+        };
+        let answer = server.answer(&came, &state, own);
         last_ms = clock.tell(at_ms);
         let Some(reply) = answer.reply else { continue };
         assert!(reply.bytes().len() <= datagram.len());

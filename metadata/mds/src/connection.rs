@@ -65,6 +65,12 @@ impl Connection {
         matches!(self.phase, Phase::Active { .. })
     }
 
+    /// Does the login that is under way ask a directory when its proof comes?
+    #[must_use]
+    pub fn asks_directory(&self) -> bool {
+        matches!(&self.phase, Phase::Challenged { login, .. } if login.asks_directory)
+    }
+
     /// The connection is gone; nothing more is received.
     pub fn ended(self, mds: &Mds, now_ms: u64) {
         match &self.phase {

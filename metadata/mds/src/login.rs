@@ -53,6 +53,8 @@ pub(crate) struct Challenged {
     pub(crate) started: ServerStarted,
     /// What the account logs in with, as it was then; none: there is no such account, and the challenge is a fake.
     credential: Option<Box<AccountCredential>>,
+    /// Is the account a directory's?
+    pub(crate) asks_directory: bool,
     _half_open: HalfOpen,
 }
 
@@ -101,6 +103,7 @@ impl Mds {
             .map_err(MdsError::from)
             .and_then(|view| accounts::existing_enabled(&*view, &start.user))
             .map_err(store_failed)?;
+        let asks_directory = account.as_ref().is_some_and(|account| account.kind == AccountKind::Directory);
         let credential = account.and_then(|account| account.credential(start.suite).cloned().map(Box::new));
         // A damaged record is treated as an unknown user.
         let record = credential.as_ref().and_then(|one| AccountRecord::parse(&one.record).ok());
@@ -110,7 +113,7 @@ impl Mds {
             .challenge(&mut rng, record.as_ref(), start, context, id, now_ms, skew)
             .map(|(challenge, started)| {
                 let _half_open = HalfOpen::new(&self.half_open);
-                (challenge, Challenged { started, credential, _half_open })
+                (challenge, Challenged { started, credential, asks_directory, _half_open })
             })
             .map_err(|_| {
                 violated(&Violation::Element);
@@ -141,7 +144,7 @@ impl Mds {
     pub(crate) fn login_finish(
         &self,
         source: Source,
-        Challenged { started, credential, _half_open }: Challenged,
+        Challenged { started, credential, asks_directory: _, _half_open }: Challenged,
         finish: &LoginFinish,
         now_ms: u64,
         rng: &mut dyn Entropy,
@@ -412,9 +415,8 @@ impl Mds {
         verdict: &str,
         time_ms: u64,
     ) {
-        let (source, proven, user) = (Some(source), verdict == "ok", user.map_or("", UserName::as_str));
-        let subject = None;
-        self.audit.record(&AuditRecord { time_ms, user, session, proven, source, action, subject, verdict });
+        let proven = verdict == "ok";
+        self.audit.record(&AuditRecord { proven, ..step(source, action, user, session, verdict, time_ms) });
     }
 
     /// The same of somebody who has proven who he is, on this connection.
@@ -427,9 +429,7 @@ impl Mds {
         verdict: &str,
         time_ms: u64,
     ) {
-        let (source, proven, user) = (Some(source), true, user.map_or("", UserName::as_str));
-        let subject = None;
-        self.audit.record(&AuditRecord { time_ms, user, session, proven, source, action, subject, verdict });
+        self.audit.record(&step(source, action, user, session, verdict, time_ms));
     }
 
     /// Changes accounts; the sessions that `change` says ended are found by nobody any more.
@@ -463,4 +463,16 @@ impl Mds {
         }
         Ok(who)
     }
+}
+
+fn step<'a>(
+    source: Source,
+    action: &'a str,
+    user: Option<&'a UserName>,
+    session: Option<&'a SessionId>,
+    verdict: &'a str,
+    time_ms: u64,
+) -> AuditRecord<'a> {
+    let (source, user) = (Some(source), user.map_or("", UserName::as_str));
+    AuditRecord { time_ms, user, session, proven: true, source, action, subject: None, verdict }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use sealstone_login::ChannelBinding;
 use sealstone_mds::{Connection, Entropy, Mds, Output, PaperConnection, Source};
-use sealstone_mds_protocol::paper::{PaperHeader, PaperType};
-use sealstone_mds_protocol::{FrameHeader, FrameType, HEADER_BYTES, Header, MessageType, WireError};
+use sealstone_mds_protocol::paper::PaperType;
+use sealstone_mds_protocol::{FrameType, HEADER_BYTES, Header, MessageType, WireError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -20,12 +20,23 @@ use crate::environment::Environment;
 use crate::housekeeping::Housekeeper;
 use crate::limits::Limits;
 
+/// What a frame waits for before it is decided, so that one kind of work does not hold up another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// A request.
+    Request,
+    /// A step of a login that costs.
+    Login,
+    /// One that asks a directory, which may take its time: logins of other accounts go on meanwhile.
+    Directory,
+}
+
 /// The server's end of a connection, of either profile.
 pub(crate) trait Conversation: Send + 'static {
     /// Types of its profile's frames.
     type Kind: FrameType + Send + 'static;
-    /// A step of a login that costs: those have their own turns.
-    fn is_login_step(kind: Self::Kind, mds: &Mds) -> bool;
+    /// What a frame of this kind has to wait for.
+    fn turn(&self, kind: Self::Kind, mds: &Mds) -> Turn;
     /// Is somebody logged in?
     fn is_active(&self) -> bool;
     /// Takes one frame.
@@ -43,74 +54,60 @@ pub(crate) trait Conversation: Send + 'static {
     fn ended(self, mds: &Mds, now_ms: u64);
 }
 
-impl Conversation for Connection {
-    type Kind = MessageType;
+/// What both profiles' connections do under the same names.
+macro_rules! forwarded {
+    ($kind:ty) => {
+        type Kind = $kind;
 
-    fn is_login_step(kind: MessageType, mds: &Mds) -> bool {
+        fn is_active(&self) -> bool {
+            self.is_active()
+        }
+
+        fn receive(
+            &mut self,
+            mds: &Mds,
+            header: &Header<$kind>,
+            body: &[u8],
+            now_ms: u64,
+            rng: &mut dyn Entropy,
+        ) -> Output {
+            self.receive(mds, header, body, now_ms, rng)
+        }
+
+        fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output {
+            self.reject(mds, error, now_ms)
+        }
+
+        fn ended(self, mds: &Mds, now_ms: u64) {
+            self.ended(mds, now_ms);
+        }
+    };
+}
+
+impl Conversation for Connection {
+    forwarded!(MessageType);
+
+    fn turn(&self, kind: MessageType, mds: &Mds) -> Turn {
         match kind {
             // Under load it costs a hash, and must not wait behind what costs more: it is told to come again.
-            MessageType::LoginStart => !mds.is_under_load(),
-            MessageType::LoginAgain
+            MessageType::LoginStart if mds.is_under_load() => Turn::Request,
+            MessageType::LoginFinish if self.asks_directory() => Turn::Directory,
+            MessageType::LoginStart
+            | MessageType::LoginAgain
             | MessageType::LoginFinish
             | MessageType::Resume
             | MessageType::RegisterStart
-            | MessageType::RegisterUpload => true,
-            _ => false,
+            | MessageType::RegisterUpload => Turn::Login,
+            _ => Turn::Request,
         }
-    }
-
-    fn is_active(&self) -> bool {
-        self.is_active()
-    }
-
-    fn receive(
-        &mut self,
-        mds: &Mds,
-        header: &FrameHeader,
-        body: &[u8],
-        now_ms: u64,
-        rng: &mut dyn Entropy,
-    ) -> Output {
-        self.receive(mds, header, body, now_ms, rng)
-    }
-
-    fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output {
-        self.reject(mds, error, now_ms)
-    }
-
-    fn ended(self, mds: &Mds, now_ms: u64) {
-        self.ended(mds, now_ms);
     }
 }
 
 impl Conversation for PaperConnection {
-    type Kind = PaperType;
+    forwarded!(PaperType);
 
-    fn is_login_step(kind: PaperType, _mds: &Mds) -> bool {
-        !kind.is_record()
-    }
-
-    fn is_active(&self) -> bool {
-        self.is_active()
-    }
-
-    fn receive(
-        &mut self,
-        mds: &Mds,
-        header: &PaperHeader,
-        body: &[u8],
-        now_ms: u64,
-        rng: &mut dyn Entropy,
-    ) -> Output {
-        self.receive(mds, header, body, now_ms, rng)
-    }
-
-    fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output {
-        self.reject(mds, error, now_ms)
-    }
-
-    fn ended(self, mds: &Mds, now_ms: u64) {
-        self.ended(mds, now_ms);
+    fn turn(&self, kind: PaperType, _mds: &Mds) -> Turn {
+        if kind.is_record() { Turn::Request } else { Turn::Login }
     }
 }
 
@@ -122,6 +119,7 @@ pub(crate) struct Shared {
     pub(crate) limits: Arc<Limits>,
     requests: Arc<Semaphore>,
     logins: Arc<Semaphore>,
+    directory: Arc<Semaphore>,
     /// True when the server is to stop.
     pub(crate) stop: watch::Receiver<bool>,
     keeper: Option<Housekeeper>,
@@ -137,7 +135,8 @@ impl Shared {
     ) -> Self {
         let requests = Arc::new(Semaphore::new(limits.requests_max));
         let logins = Arc::new(Semaphore::new(limits.logins_max));
-        Self { mds, environment, limits: Arc::new(limits), requests, logins, stop, keeper }
+        let directory = Arc::new(Semaphore::new(limits.logins_max));
+        Self { mds, environment, limits: Arc::new(limits), requests, logins, directory, stop, keeper }
     }
 }
 
@@ -285,10 +284,10 @@ async fn decide<C: Conversation>(
     header: Header<C::Kind>,
     body: Zeroizing<Vec<u8>>,
 ) -> io::Result<(C, Output)> {
-    let (gate, waiting) = if C::is_login_step(header.kind, &shared.mds) {
-        (&shared.logins, Some(shared.mds.login_turn()))
-    } else {
-        (&shared.requests, None)
+    let (gate, waiting) = match connection.turn(header.kind, &shared.mds) {
+        Turn::Request => (&shared.requests, None),
+        Turn::Login => (&shared.logins, Some(shared.mds.login_turn())),
+        Turn::Directory => (&shared.directory, Some(shared.mds.login_turn())),
     };
     let turn = gate.clone().acquire_owned().await.map_err(io::Error::other)?;
     drop(waiting);

@@ -17,7 +17,7 @@ pub struct Limits {
     pub frame_timeout: Duration,
     /// Requests decided at a time; the others wait.
     pub requests_max: usize,
-    /// Login steps computed at a time.
+    /// Login steps computed at a time; as many again may wait for a directory.
     pub logins_max: usize,
     /// Time for connections to finish their request at shutdown.
     pub shutdown_grace: Duration,

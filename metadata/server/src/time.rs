@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sealstone_mds::Mds;
-use sealstone_sntp::{ClockState, Responder, TimeKey};
+use sealstone_sntp::{Came, ClockState, Responder, TimeKey};
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 
@@ -82,14 +82,14 @@ impl TimePort {
                 }
             };
             let stopwatch_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-            let answer = self.0.lock().answer(
-                &datagram[..length],
-                from.ip().into(),
+            let came = Came {
+                datagram: &datagram[..length],
+                source: from.ip().into(),
                 stopwatch_ms,
-                (received_ms, environment.now_ms()),
-                &state(),
-                |number| keys.find(&mds, number),
-            );
+                received_ms,
+                now_ms: environment.now_ms(),
+            };
+            let answer = self.0.lock().answer(&came, &state(), |number| keys.find(&mds, number));
             if let Some(reply) = answer.reply {
                 // A full queue is a reason not to answer, as any other loss of a datagram.
                 let _ = socket.try_send_to(reply.bytes(), from);

@@ -30,7 +30,8 @@ pub use packet::{
 };
 pub use query::{DISTANCE_MAX_MS, Query, ROUND_TRIP_MAX_MS, Refusal, Sample};
 pub use responder::{
-    Answer, ClockState, Counts, KISS_EVERY_MS, RATE, Rate, Reply, Responder, SOURCES_MAX, Source, Verdict,
+    Answer, Came, ClockState, Counts, KISS_EVERY_MS, RATE, Rate, Reply, Responder, SOURCES_MAX, Source,
+    Verdict,
 };
 pub use stamp::Stamp;
 pub use steer::Steering;

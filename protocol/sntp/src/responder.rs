@@ -193,6 +193,21 @@ impl<K: Ord + Copy> Buckets<K> {
     }
 }
 
+/// A datagram that came.
+#[derive(Clone, Copy, Debug)]
+pub struct Came<'a> {
+    /// Its bytes.
+    pub datagram: &'a [u8],
+    /// Who sent it.
+    pub source: Source,
+    /// What rates go by, milliseconds from any moment on.
+    pub stopwatch_ms: u64,
+    /// When it came, milliseconds since 1970.
+    pub received_ms: u64,
+    /// When its answer leaves, milliseconds since 1970.
+    pub now_ms: u64,
+}
+
 /// The server.
 pub struct Responder {
     by_source: Buckets<Source>,
@@ -213,18 +228,14 @@ impl Responder {
         self.counts
     }
 
-    /// Answers a datagram that came at `received_ms` since 1970, `now_ms` being the time at which the answer leaves and
-    /// `stopwatch_ms` what rates go by. `key` finds the key of a number.
+    /// Answers a datagram. `key` finds the key of a number.
     pub fn answer(
         &mut self,
-        datagram: &[u8],
-        source: Source,
-        stopwatch_ms: u64,
-        (received_ms, now_ms): (u64, u64),
+        came: &Came<'_>,
         state: &ClockState,
         key: impl FnOnce(u32) -> Option<TimeKey>,
     ) -> Answer {
-        let answer = self.decide(datagram, source, stopwatch_ms, (received_ms, now_ms), state, key);
+        let answer = self.decide(came, state, key);
         let count = match answer.verdict {
             Verdict::Plain => &mut self.counts.plain,
             Verdict::Signed => &mut self.counts.signed,
@@ -234,19 +245,17 @@ impl Responder {
             Verdict::NoRoom => &mut self.counts.no_room,
         };
         *count += 1;
-        debug_assert!(answer.reply.is_none_or(|reply| reply.len <= datagram.len()));
+        debug_assert!(answer.reply.is_none_or(|reply| reply.len <= came.datagram.len()));
         answer
     }
 
     fn decide(
         &mut self,
-        datagram: &[u8],
-        source: Source,
-        stopwatch_ms: u64,
-        (received_ms, now_ms): (u64, u64),
+        came: &Came<'_>,
         state: &ClockState,
         key: impl FnOnce(u32) -> Option<TimeKey>,
     ) -> Answer {
+        let Came { datagram, source, stopwatch_ms, received_ms, now_ms } = *came;
         let none = |verdict| Answer { verdict, reply: None };
         // Two servers that answer each other's answers would never end.
         let Ok((request, trailer)) = Packet::parse(datagram) else { return none(Verdict::Malformed) };
@@ -320,6 +329,10 @@ mod tests {
         IpAddr::V4(Ipv4Addr::from_bits(last)).into()
     }
 
+    fn came(datagram: &[u8], from: u32, stopwatch_ms: u64) -> Came<'_> {
+        Came { datagram, source: source(from), stopwatch_ms, received_ms: NOW, now_ms: NOW }
+    }
+
     fn key() -> TimeKey {
         TimeKey::new(77, [1; 16]).unwrap()
     }
@@ -329,7 +342,7 @@ mod tests {
     }
 
     fn ask(server: &mut Responder, query: &Query, from: u32, at_ms: u64) -> Answer {
-        server.answer(query.bytes(), source(from), at_ms, (NOW, NOW + 1), &STATE, known)
+        server.answer(&Came { now_ms: NOW + 1, ..came(query.bytes(), from, at_ms) }, &STATE, known)
     }
 
     #[test]
@@ -414,7 +427,7 @@ mod tests {
         let mut server = Responder::default();
         let query = Query::new(5, None, 100);
         let reply = ask(&mut server, &query, 1, 0).reply.unwrap();
-        let again = server.answer(reply.bytes(), source(1), 0, (NOW, NOW), &STATE, known);
+        let again = server.answer(&came(reply.bytes(), 1, 0), &STATE, known);
         assert_eq!(again, Answer { verdict: Verdict::Malformed, reply: None });
     }
 
@@ -431,7 +444,7 @@ mod tests {
     fn a_client_of_version_3_is_answered_in_version_3() {
         let mut request = Packet::request(Stamp(9));
         request.version = 3;
-        let answer = Responder::default().answer(&request.encode(), source(1), 0, (NOW, NOW), &STATE, known);
+        let answer = Responder::default().answer(&came(&request.encode(), 1, 0), &STATE, known);
         let (packet, _) = Packet::parse(answer.reply.unwrap().bytes()).unwrap();
         assert_eq!((packet.version, packet.origin), (3, Stamp(9)));
         assert_eq!(VERSION, 4);
@@ -450,7 +463,7 @@ mod tests {
                     *byte = if first & 3 == 0 { first } else { 0x23 };
                 }
                 let any_key = |id| TimeKey::new(id, [1; 16]);
-                let answer = server.answer(&bytes, source(1), 0, (NOW, NOW), &STATE, any_key);
+                let answer = server.answer(&came(&bytes, 1, 0), &STATE, any_key);
                 prop_assert!(answer.reply.is_none_or(|reply| reply.bytes().len() <= bytes.len()));
             }
         }

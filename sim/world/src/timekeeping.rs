@@ -10,7 +10,8 @@
 //!   meanwhile; without him within 60 ms.
 
 use sealstone_sntp::{
-    ClockState, Follower, HEADER_LEN, Leap, Lie, Policy, Query, Responder, Sample, Source, Stamp, TimeKey,
+    Came, ClockState, Follower, HEADER_LEN, Leap, Lie, Policy, Query, Responder, Sample, Source, Stamp,
+    TimeKey,
 };
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -87,7 +88,8 @@ impl Server {
         };
         let keys = &self.keys;
         let find = |id| keys.iter().find(|key| key.id() == id).cloned();
-        let answer = self.responder.answer(datagram, from, true_ms, (now_ms, now_ms), &state, find);
+        let came = Came { datagram, source: from, stopwatch_ms: true_ms, received_ms: now_ms, now_ms };
+        let answer = self.responder.answer(&came, &state, find);
         answer.reply.map(|reply| reply.bytes().to_vec())
     }
 }
