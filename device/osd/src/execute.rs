@@ -13,7 +13,7 @@ use sealstone_scsi::lu::{ScsiCommand, ScsiReply};
 use sealstone_scsi::{Functions, Sense, Status};
 use sealstone_seal::cover::{self, Place};
 use sealstone_seal::{Admitted, DataInLayout, Denial, Nonce, Permit, ReplySeal, Stored};
-use sealstone_store::Scope;
+use sealstone_store::{Scope, StoreError};
 
 use crate::attributes::current::Current;
 use crate::attributes::engine::{self, Wishes};
@@ -59,6 +59,11 @@ pub(crate) struct Outcome {
     pub(crate) sense: Option<Sense>,
     /// Can only the bearer of a credential have caused it? What was done on a device that asks for none counts as well.
     pub(crate) proven: bool,
+}
+
+/// Nothing runs by a permit for an object that is not there.
+pub(crate) fn there(permit: &Permit) -> Result<(), Failure> {
+    if permit.is_for_nothing() { Err(StoreError::NotFound(permit.object()).into()) } else { Ok(()) }
 }
 
 /// What a command that ran has to say.
@@ -210,6 +215,7 @@ impl<'a> Execution<'a> {
             return Err(Failure::KeysChanged.into());
         }
         let permit = admitted.permit(cdb, device)?;
+        there(&permit)?;
         match (&continued.spans, cdb.command.range()) {
             (Some(spans), _) => {
                 spans.iter().try_for_each(|span| permit.check_range(span.at, span.length))?;

@@ -32,7 +32,11 @@ impl Further {
         if !device.guard.still_signed(Some(self.extended.signed_by())) {
             return Err(Failure::KeysChanged.into());
         }
-        self.extended.permit(&self.need, device).map_err(Refusal::Further)?;
+        let permit = self.extended.permit(&self.need, device).map_err(Refusal::Further)?;
+        if permit.is_for_nothing() {
+            // It is named in the segment, not in the CDB.
+            return Err(Failure::Field(pointer::CONTINUATION).into());
+        }
         Ok(())
     }
 }

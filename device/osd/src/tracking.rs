@@ -26,6 +26,7 @@ use crate::commands::{Done, Entries, Plan, Run, Steps, Tally, multi};
 use crate::contents::Claim;
 use crate::continued;
 use crate::device::Device;
+use crate::execute::there;
 use crate::failure::{self, Failure};
 use crate::locks::Reach;
 use crate::report::Refusal;
@@ -85,6 +86,7 @@ impl Job {
             let continued = continued::read(cdb, parts.continuation())?;
             let wishes = Wishes::parse(cdb, &parts)?;
             let permit = self.admitted.permit(cdb, device)?;
+            there(&permit)?;
             let mut run = Run {
                 device,
                 cdb,
@@ -147,7 +149,7 @@ pub(crate) fn authority(
         return Err(Failure::KeysChanged.into());
     }
     admitted.check_unfrozen(device)?;
-    admitted.permit(cdb, device)?;
+    there(&admitted.permit(cdb, device)?)?;
     further.map_or(Ok(()), |further| further.check(device))
 }
 

@@ -448,6 +448,35 @@ fn changing_the_tag_revokes_at_once() {
     refused(&bench.run_with(read(), Wish::default(), &[], &capability), 0x2400);
 }
 
+/// Its tag cannot be compared with that of an object that is gone: nothing runs by it, whatever the command makes of an
+/// object that is not there, and what is made under the id later is not its own.
+#[test]
+fn an_old_credential_does_nothing_where_its_object_is_gone() {
+    let bench = bench();
+    bench.run(Command::Remove(Target { object: user(OID) }), Wish::default(), &[]).good();
+    let before = bench.state_hash();
+    let mut tried = 0;
+    for (command, data) in implemented().into_iter().filter(|(command, _)| command.object() == user(OID)) {
+        let full = bench.capability(&command, SecurityMethod::AllData);
+        let Descriptor::User { scope, allowed, range } = full.descriptor else { continue };
+        let scope = Scope { policy_access_tag: 5, ..scope };
+        let old = Capability { descriptor: Descriptor::User { scope, allowed, range }, ..full };
+        for old in [old, Capability { object_created_ms: START_MS - 1, ..full }] {
+            let answer = bench.run_with(command, Wish::default(), data, &old);
+            assert!(answer.sense.is_some(), "{command:?}");
+            assert_eq!(bench.state_hash(), before, "{command:?}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 10, "{tried}");
+    bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
+    let old = Capability {
+        object_created_ms: START_MS - 1,
+        ..bench.capability(&read(), SecurityMethod::AllData)
+    };
+    refused(&bench.run_with(read(), Wish::default(), &[], &old), 0x2400);
+}
+
 #[test]
 fn another_devices_credential_is_worth_nothing() {
     let bench = bench();

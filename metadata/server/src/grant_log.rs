@@ -58,6 +58,8 @@ struct Log {
     segments: Vec<Segment>,
     /// The one that is appended to, and its length.
     open: Option<(File, u64)>,
+    /// Full ones that are not on the medium yet.
+    closed: Vec<File>,
     unsynced: bool,
     next: u32,
 }
@@ -116,7 +118,7 @@ impl FileGrantLog {
         }
         segments.sort_by_key(|segment| segment.number);
         let next = segments.last().map_or(1, |last| last.number.saturating_add(1));
-        Ok(Mutex::new(Log { segments, open: None, unsynced: false, next }))
+        Ok(Mutex::new(Log { segments, open: None, closed: Vec::new(), unsynced: false, next }))
     }
 
     fn path(&self, stream: Stream, number: u32) -> PathBuf {
@@ -132,9 +134,8 @@ impl FileGrantLog {
 
     /// Begins a segment; the oldest goes if there are too many.
     fn begin(&self, log: &mut Log, stream: Stream, time_ms: u64) -> io::Result<()> {
-        if let Some((file, _)) = log.open.take() {
-            file.sync_data()?;
-        }
+        // Not while others wait for the log: `sync` does it.
+        log.closed.extend(log.open.take().map(|(file, _)| file));
         while log.segments.len() >= self.segments_max(stream).max(1) {
             let oldest = log.segments.remove(0);
             match fs::remove_file(self.path(stream, oldest.number)) {
@@ -214,11 +215,14 @@ impl GrantLog for FileGrantLog {
             return Err(error);
         }
         *length += frame.len() as u64;
-        if durable {
-            file.sync_data()?;
+        log.unsynced = true;
+        if !durable {
+            return Ok(());
         }
-        log.unsynced = !durable;
-        Ok(())
+        let own = file.try_clone()?;
+        drop(guard);
+        // Others go on appending while this one waits for the medium.
+        own.sync_data()
     }
 
     fn read(
@@ -272,15 +276,18 @@ impl GrantLog for FileGrantLog {
 
     fn sync(&self) -> io::Result<()> {
         for log in &self.logs {
-            let file = {
+            let files = {
                 let mut log = log.lock();
                 if !core::mem::take(&mut log.unsynced) {
                     continue;
                 }
-                log.open.as_ref().map(|(file, _)| file.try_clone()).transpose()?
+                let open = log.open.as_ref().map(|(file, _)| file.try_clone()).transpose()?;
+                let mut files = core::mem::take(&mut log.closed);
+                files.extend(open);
+                files
             };
             // Nobody waits for the medium but this thread.
-            if let Some(file) = file {
+            for file in files {
                 file.sync_data()?;
             }
         }

@@ -129,6 +129,7 @@ impl<P: Provider> Admitted<P> {
                     permissions: *bits,
                     range: Range::ALL,
                     attributes_access: 0,
+                    lost: false,
                 })
             }
         }
@@ -228,10 +229,12 @@ impl Verified<Capability> {
         if allowed.object != need.object.object {
             return Err(Denial::Object);
         }
-        // A user object that is not there has neither: the command will say that it is not there, which its client must
-        // hear after a device lost what it had not made durable. What cannot be read is refused.
-        let lost = || capability.object_type == ObjectType::User && facts.is_absent(need.subject);
-        if (capability.object_created_ms != 0 || scope.policy_access_tag != 0) && !lost() {
+        // A user object that is not there has neither: its client must hear that, after a device lost what it had not made
+        // durable. What cannot be read is refused. The permit then says that it is for nothing, and nothing may run by it:
+        // an object could be made in the meantime.
+        let asked = capability.object_created_ms != 0 || scope.policy_access_tag != 0;
+        let lost = asked && capability.object_type == ObjectType::User && facts.is_absent(need.subject);
+        if asked && !lost {
             let facts = facts.object(need.subject);
             if capability.object_created_ms != 0
                 && facts.is_none_or(|facts| facts.created_ms != capability.object_created_ms)
@@ -251,6 +254,7 @@ impl Verified<Capability> {
             permissions: capability.permissions,
             range,
             attributes_access: scope.attributes_access,
+            lost,
         };
         match need.range {
             Some(wanted) if !need.scattered => permit.check_range(wanted.start, wanted.length)?,
@@ -291,6 +295,7 @@ pub struct Permit {
     permissions: Permissions,
     range: Range,
     attributes_access: u32,
+    lost: bool,
 }
 
 impl Permit {
@@ -298,6 +303,13 @@ impl Permit {
     #[must_use]
     pub const fn object(&self) -> ObjectId {
         self.object
+    }
+
+    /// Was the object not there, so that neither its created time nor its tag was compared? Then the command ends by
+    /// saying so, whatever is there when it would run.
+    #[must_use]
+    pub const fn is_for_nothing(&self) -> bool {
+        self.lost
     }
 
     /// Layout of the capability, for field pointers of a later [`Denial`].
