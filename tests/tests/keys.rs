@@ -279,3 +279,26 @@ fn keys_are_old_or_new_and_whole_after_a_kill_at_any_moment_of_a_change() {
         assert!(fits(&device, &keys).await);
     });
 }
+
+/// Whoever made the partition, by hand or with a release that knew no tags: credentials go by them, so it gets them.
+#[test]
+fn a_partition_that_was_made_without_tags_has_them_once_its_device_is_added() {
+    let device = Device::new();
+    let key = device.folder.path().join("osd.key");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let object = ObjectId::of_partition(FIRST);
+    let create = Command::CreatePartition(sealstone_osd::cdb::Target { object });
+    let made =
+        enters(&device, &factory(&key), create, || Operation::CreateWith { object, values: Vec::new() });
+    assert!(runtime.block_on(made), "the initial key makes partitions");
+    let system = sealstone_tests::System::start(0);
+    let url = device.daemon.as_ref().expect("it runs").field("url").to_owned();
+    system.run(&["mds", "add-osd", &url, "--key", text(&key)]).ok();
+    let put = sealstone_tests::run_with_input(system.command(&["put", "-", "/file"]), b"0123456789");
+    put.ok();
+    assert_eq!(system.run(&["cat", "/file"]).ok().stdout, b"0123456789");
+    assert!(system.mds().said().contains("made without policy access tags"), "{}", system.mds().said());
+    // From here on it is as any other.
+    system.run(&["revoke", "--object", "/file"]).ok();
+    assert_eq!(system.run(&["cat", "/file"]).ok().stdout, b"0123456789");
+}

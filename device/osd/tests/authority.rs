@@ -470,10 +470,8 @@ fn an_old_credential_does_nothing_where_its_object_is_gone() {
     }
     assert!(tried > 10, "{tried}");
     bench.run(Command::Create(Create { object: user(OID), count: 1 }), Wish::default(), &[]).good();
-    let old = Capability {
-        object_created_ms: START_MS - 1,
-        ..bench.capability(&read(), SecurityMethod::AllData)
-    };
+    let old =
+        Capability { object_created_ms: START_MS - 1, ..bench.capability(&read(), SecurityMethod::AllData) };
     refused(&bench.run_with(read(), Wish::default(), &[], &old), 0x2400);
 }
 

@@ -107,6 +107,8 @@ pub enum Purpose {
     PreparePartition,
     /// Read the attributes of the root: capacity and use.
     ReadCapacity,
+    /// Read a file partition's policy access tags, and set them.
+    TagPartition(u64),
     /// Remove an object.
     RemoveObject(ObjectId),
     /// Give an object another policy access tag; and make it, if it is not there.
@@ -412,6 +414,7 @@ impl DeviceTable {
     ) -> Result<Credential> {
         let partition = match purpose {
             Purpose::PreparePartition | Purpose::ReadCapacity => 0,
+            Purpose::TagPartition(partition) => partition,
             Purpose::RemoveObject(object) | Purpose::Retag { object, .. } => object.partition,
         };
         let (keys, version) = self.current(device, partition, expires_ms)?;
@@ -426,6 +429,11 @@ impl DeviceTable {
             Purpose::ReadCapacity => {
                 let descriptor = Descriptor::Partition { scope, partition: 0 };
                 (ObjectType::Root, Permissions::GET_ATTR, descriptor)
+            }
+            Purpose::TagPartition(partition) => {
+                let descriptor = Descriptor::Partition { scope, partition };
+                let rights = Permissions::GET_ATTR.union(Permissions::SET_ATTR).union(Permissions::POL_SEC);
+                (ObjectType::Partition, rights, descriptor)
             }
             Purpose::RemoveObject(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };

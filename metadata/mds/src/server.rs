@@ -10,8 +10,8 @@ use parking_lot::{Mutex, RwLock};
 use sealstone_login::{CookieJar, ServerId, ServerKeys, start_registration};
 use sealstone_mds_protocol::login::{SUITE_STANDARD, SessionId};
 use sealstone_mds_protocol::{
-    AccountKind, DeviceId, DeviceProblem, DeviceState, ErrorCode, Failure, ProblemKind, Role, Stat, Text,
-    UserName,
+    AccountKind, DeviceId, DeviceProblem, DeviceState, ErrorCode, FILE_PARTITION, Failure, ProblemKind, Role,
+    Stat, Text, UserName,
 };
 use sealstone_seal::Credential;
 
@@ -407,6 +407,11 @@ impl Mds {
     /// `Store`.
     pub fn postpone_reap(&self, items: &[ReapItem], until_ms: u64) -> Result<()> {
         self.update(|tx| reap::postpone(tx, items, until_ms))
+    }
+
+    /// The partitions of files, the same at each device.
+    pub fn file_partitions(&self) -> impl Iterator<Item = u64> + use<> {
+        FILE_PARTITION..FILE_PARTITION + self.config.file_partitions()
     }
 
     /// All devices, for the shell that talks to them.

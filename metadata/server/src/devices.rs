@@ -73,6 +73,15 @@ pub trait Devices: Send + Sync + 'static {
         credential: Credential,
     ) -> DeviceFuture<'a, Capacity>;
 
+    /// Gives a partition that was made without them, by hand or by an earlier release, the policy access tags that
+    /// credentials go by: without them the device would refuse every one. Says whether it had to.
+    fn tag_partition<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        partition: u64,
+        credential: Credential,
+    ) -> DeviceFuture<'a, bool>;
+
     /// Removes an object; one that is not there is as good.
     fn remove<'a>(
         &'a self,

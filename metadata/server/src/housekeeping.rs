@@ -130,6 +130,16 @@ impl Housekeeper {
     /// Capacity is the last thing that a device is asked for before it is in use: its keys are ours by then.
     async fn prepare(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
         self.measure(device).await?;
+        for partition in self.mds.file_partitions() {
+            let credential = self.credential(device.id, Purpose::TagPartition(partition))?;
+            if self.in_time(self.devices.tag_partition(device, partition, credential)).await? {
+                tracing::warn!(
+                    device = device.id.0,
+                    partition,
+                    "the partition was made without policy access tags, by hand or by an earlier release: it has them now"
+                );
+            }
+        }
         self.blocking(|mds| mds.device_prepared(device.id)).map_err(store_failed)
     }
 

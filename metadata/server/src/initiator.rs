@@ -209,6 +209,29 @@ impl Devices for InitiatorDevices {
         })
     }
 
+    fn tag_partition<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        partition: u64,
+        credential: Credential,
+    ) -> DeviceFuture<'a, bool> {
+        Box::pin(async move {
+            let (session, bearer) = (self.session(device)?, bearer(&credential)?);
+            let (object, wanted) = (ObjectId::of_partition(partition), values(&partition_attributes()));
+            let ids = wanted.iter().map(|(id, _)| *id).collect();
+            let found = session.attributes(&bearer, object, ids).await.map_err(failed)?;
+            let has = |(id, value): &(AttributeId, Bytes)| {
+                found.iter().any(|(known, is)| known == id && is.as_deref() == Some(&value[..]))
+            };
+            if wanted.iter().all(has) {
+                return Ok(false);
+            }
+            let set = Operation::SetAttributes { object, values: wanted };
+            session.execute(&bearer, set).await.map_err(failed)?;
+            Ok(true)
+        })
+    }
+
     fn remove<'a>(
         &'a self,
         device: &'a DeviceAddress,

@@ -107,6 +107,22 @@ impl Devices for FakeDevices {
         })
     }
 
+    fn tag_partition<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        _: u64,
+        credential: Credential,
+    ) -> DeviceFuture<'a, bool> {
+        Box::pin(async move {
+            self.answer(
+                device,
+                &credential,
+                Permissions::GET_ATTR | Permissions::SET_ATTR | Permissions::POL_SEC,
+            )?;
+            Ok(false)
+        })
+    }
+
     fn remove<'a>(
         &'a self,
         device: &'a DeviceAddress,
