@@ -63,7 +63,7 @@ fn run(cli: Cli, output: Output) -> Outcome {
         Command::Login(arguments) => block_on(session::login(global, output, &arguments)),
         Command::Block(command) => command::block::command(output, command),
         Command::Scrub(arguments) => command::scrub::command(output, &arguments),
-        Command::Logout { revoke } => block_on(session::logout(global, output, *revoke)),
+        Command::Logout { revoke } => block_on(session::logout(global, output, revoke)),
         Command::Whoami => block_on(session::whoami(global, output)),
         Command::Put(arguments) => block_on(transfer::put(global, output, &arguments)),
         Command::Get(arguments) => block_on(transfer::get(global, output, &arguments)),

@@ -292,7 +292,7 @@ pub(crate) async fn whoami(global: &Global, output: Output) -> Outcome {
             who.user.as_str(),
             who.role.as_str(),
             saved.server,
-            crate::output::utc(who.expires_ms)
+            utc(who.expires_ms)
         )
     })
 }
