@@ -98,7 +98,8 @@ struct Followed {
     booted_us: u64,
     /// What was told last, and by how much the clock was ahead of the machine then: as `clock.toml` keeps it.
     kept: (u64, i64),
-    saved_ms: u64,
+    /// Somebody goes by it: what it tells cannot be taken back.
+    told: bool,
     booted: Instant,
     heard: Option<Instant>,
 }
@@ -141,7 +142,7 @@ impl DeviceClock {
             clock: Follower::new(Policy::SIGNED, START_MS.saturating_add_signed(skew_ms), 0, 0, 0),
             booted_us: 0,
             kept: (0, 0),
-            saved_ms: 0,
+            told: false,
             booted: Instant::now(),
             heard: None,
         });
@@ -187,7 +188,9 @@ impl DeviceClock {
                 sleep(Duration::from_millis(200)).await;
             }
         };
+        // Whatever came of it, the device serves from now on.
         let _ = timeout(FIRST_ANSWER, asked).await;
+        drifting.followed.lock().told = true;
     }
 
     /// Asks again and again, and keeps what was told.
@@ -221,7 +224,7 @@ impl Drifting {
     fn now_ms(&self) -> u64 {
         let mut followed = self.followed.lock();
         let (stopwatch_ms, _) = self.look(&followed);
-        followed.clock.tell(stopwatch_ms)
+        if followed.told { followed.clock.tell(stopwatch_ms) } else { followed.clock.untold_ms(stopwatch_ms) }
     }
 
     fn boot(&self) {
@@ -229,18 +232,19 @@ impl Drifting {
         let passed_us = self.oscillator.lock().passed_us();
         let (told_ms, ahead_ms) = followed.kept;
         let clock = Follower::new(Policy::SIGNED, self.wall_ms(passed_us), 0, ahead_ms, told_ms);
-        let (kept, saved_ms) = (followed.kept, followed.saved_ms);
-        *followed =
-            Followed { clock, booted_us: passed_us, kept, saved_ms, booted: Instant::now(), heard: None };
+        let (kept, booted) = (followed.kept, Instant::now());
+        *followed = Followed { clock, booted_us: passed_us, kept, told: false, booted, heard: None };
     }
 
     fn save(&self) {
         let mut followed = self.followed.lock();
+        if !followed.told {
+            return;
+        }
         let (stopwatch_ms, wall_ms) = self.look(&followed);
         let told_ms = followed.clock.tell(stopwatch_ms);
         let running_ms = followed.clock.untold_ms(stopwatch_ms);
         followed.kept = (told_ms, running_ms.cast_signed() - wall_ms.cast_signed());
-        followed.saved_ms = told_ms;
     }
 
     /// One question; true if its answer was believed.
