@@ -16,6 +16,7 @@ extern crate std;
 extern crate alloc;
 
 mod follow;
+mod keep;
 mod key;
 mod packet;
 mod query;
@@ -24,6 +25,7 @@ mod stamp;
 mod steer;
 
 pub use follow::{Follower, Heard, Lie, Policy};
+pub use keep::{BEHIND_MAX_MS, Kept};
 pub use key::{KEY_LEN, KeyFileError, TAG_LEN, TimeKey, parse_key_line};
 pub use packet::{
     HEADER_LEN, Leap, Mode, NAK_LEN, Packet, PacketError, SIGNED_LEN, Short, Trailer, VERSION, kiss,

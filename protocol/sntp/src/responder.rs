@@ -12,6 +12,7 @@ use core::net::IpAddr;
 
 use crate::key::TimeKey;
 use crate::packet::{HEADER_LEN, Leap, Mode, NAK_LEN, Packet, SIGNED_LEN, Short, Trailer, kiss};
+use crate::query::Sample;
 use crate::stamp::Stamp;
 
 /// Addresses whose rate is kept, and as many keys.
@@ -62,6 +63,48 @@ pub struct ClockState {
     pub root_dispersion_ms: u64,
     /// When it was last set, milliseconds since 1970.
     pub reference_ms: u64,
+}
+
+/// A clock that follows nobody is off by so much as far as it knows, milliseconds.
+const OWN_ERROR_MS: u64 = 10;
+/// The stratum of a clock that follows nobody.
+const OWN_STRATUM: u8 = 10;
+/// What a good clock drifts, millionths (RFC 5905, PHI).
+const DRIFT_PPM: u64 = 15;
+/// A clock that followed another one is never told as worse than this, milliseconds: who follows it wants its time, however
+/// long its own server was away.
+const DISPERSION_MAX_MS: u64 = 1_000;
+/// Strata end here.
+const STRATUM_MAX: u8 = 15;
+
+impl ClockState {
+    /// Of a clock that follows nobody.
+    #[must_use]
+    pub const fn own(now_ms: u64) -> Self {
+        Self {
+            leap: Leap::None,
+            stratum: OWN_STRATUM,
+            reference_id: *b"LOCL",
+            root_delay_ms: 0,
+            root_dispersion_ms: OWN_ERROR_MS,
+            reference_ms: now_ms,
+        }
+    }
+
+    /// Of one that follows the server of this sample, which came `age_ms` ago.
+    #[must_use]
+    pub fn following(sample: &Sample, age_ms: u64, now_ms: u64) -> Self {
+        let drifted_ms = age_ms.saturating_mul(DRIFT_PPM) / 1_000_000;
+        Self {
+            leap: Leap::None,
+            stratum: sample.stratum.saturating_add(1).min(STRATUM_MAX),
+            // Of an IPv6 server it would be a hash; it only serves to find loops, of which there are none here.
+            reference_id: *b"SNTP",
+            root_delay_ms: sample.delay_ms,
+            root_dispersion_ms: sample.error_ms.saturating_add(drifted_ms).min(DISPERSION_MAX_MS),
+            reference_ms: now_ms.saturating_sub(age_ms),
+        }
+    }
 }
 
 /// A datagram to send back.
@@ -324,6 +367,18 @@ mod tests {
         root_dispersion_ms: 3,
         reference_ms: NOW,
     };
+
+    #[test]
+    fn a_clock_says_what_it_follows_and_how_far_off_it_may_be() {
+        let own = ClockState::own(NOW);
+        assert_eq!((own.stratum, own.reference_id, own.reference_ms), (10, *b"LOCL", NOW));
+        let sample = Sample { offset_ms: 5, error_ms: 40, delay_ms: 30, at_ms: 0, stratum: 2 };
+        let state = ClockState::following(&sample, 1_000_000, NOW);
+        assert_eq!((state.stratum, state.root_delay_ms, state.root_dispersion_ms), (3, 30, 55));
+        assert_eq!(state.reference_ms, NOW - 1_000_000);
+        let worst = ClockState::following(&Sample { stratum: 15, ..sample }, u64::MAX, NOW);
+        assert_eq!((worst.stratum, worst.root_dispersion_ms), (15, 1_000));
+    }
 
     fn source(last: u32) -> Source {
         IpAddr::V4(Ipv4Addr::from_bits(last)).into()

@@ -311,7 +311,7 @@ async fn follow(
     let following = Following::new(&source.server, source.proof, Arc::clone(&clock), audit);
     following.first().await;
     let behind_ms = clock.behind_ms();
-    if behind_ms > time::BEHIND_MAX_MS {
+    if behind_ms > sealstone_sntp::BEHIND_MAX_MS {
         let message =
             format!("the clock is {} s before the latest time that this server told", behind_ms / 1000);
         return Err(Failure::operation(message).at(clock.file().display()).hint(

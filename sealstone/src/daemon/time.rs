@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sealstone_sntp::{
-    ClockState, Follower, Heard, Leap, Policy, Query, Refusal, Sample, TimeKey, parse_key_line,
+    BEHIND_MAX_MS, ClockState, Follower, Heard, Kept, Policy, Query, Refusal, Sample, TimeKey, parse_key_line,
 };
 use serde::{Deserialize, Serialize};
 use tokio::net::UdpSocket;
@@ -40,57 +40,31 @@ pub(crate) const START_WAIT: Duration = Duration::from_secs(3);
 const STRANGERS_MAX: usize = 64;
 /// The same reason is audited again after this, with how often it was found meanwhile.
 const AUDIT_EVERY: Duration = Duration::from_secs(60);
-/// What a clock was ahead of the machine's is taken up again at a start up to here; milliseconds. More than that only if
-/// the machine's clock alone would be before what was told.
-const AHEAD_KEPT_MS: i64 = 60_000;
-/// A clock further behind what was told than this is wrong, milliseconds.
-pub(crate) const BEHIND_MAX_MS: u64 = 60_000;
 /// No clock gets here: 48 bits of milliseconds.
 const TIME_MAX_MS: u64 = (1 << 48) - 1;
-/// A clock that follows nobody is off by so much as far as it knows, milliseconds.
-const OWN_ERROR_MS: u64 = 10;
-/// The stratum of a clock that follows nobody.
-const OWN_STRATUM: u8 = 10;
-/// What a good clock drifts, millionths.
-const DRIFT_PPM: u64 = 15;
-/// A clock that followed another one is never told as worse than this, milliseconds.
-const DISPERSION_MAX_MS: u64 = 1_000;
-/// Strata end here.
-const STRATUM_MAX: u8 = 15;
-
-/// What is kept of a clock.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+/// [`Kept`] as a file.
+#[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
-    /// The latest time told, milliseconds since 1970.
+struct KeptFile {
     told_ms: u64,
-    /// How far ahead of the machine's clock that was.
     ahead_ms: i64,
 }
 
-impl Kept {
-    fn read(path: &Path) -> Outcome<Self> {
-        if !path.exists() {
-            return Ok(Self::default());
-        }
-        let wrong = |what: String| {
-            Failure::operation(what)
-                .at(path.display())
-                .hint("without this file the clock starts from this machine's; take it away if that is right")
-        };
-        let kept: Self =
-            toml::from_str(&read_bounded(path)?).map_err(|error| wrong(error.message().to_owned()))?;
-        if kept.told_ms > TIME_MAX_MS || kept.ahead_ms.unsigned_abs() > TIME_MAX_MS {
-            return Err(wrong("a time that no clock tells".to_owned()));
-        }
-        Ok(kept)
+fn read(path: &Path) -> Outcome<Kept> {
+    if !path.exists() {
+        return Ok(Kept::default());
     }
-
-    /// How far ahead of the machine's clock to begin.
-    const fn ahead_at(&self, machine_ms: u64) -> i64 {
-        let small = self.ahead_ms.unsigned_abs() <= AHEAD_KEPT_MS.unsigned_abs();
-        if small || machine_ms < self.told_ms { self.ahead_ms } else { 0 }
+    let wrong = |what: String| {
+        Failure::operation(what)
+            .at(path.display())
+            .hint("without this file the clock starts from this machine's; take it away if that is right")
+    };
+    let KeptFile { told_ms, ahead_ms } =
+        toml::from_str(&read_bounded(path)?).map_err(|error| wrong(error.message().to_owned()))?;
+    if told_ms > TIME_MAX_MS || ahead_ms.unsigned_abs() > TIME_MAX_MS {
+        return Err(wrong("a time that no clock tells".to_owned()));
     }
+    Ok(Kept { told_ms, ahead_ms })
 }
 
 /// A clock that follows another one.
@@ -106,9 +80,7 @@ impl FollowedClock {
     /// The clock of a daemon with this folder.
     pub(crate) fn open(folder: &Path, policy: Policy) -> Outcome<Arc<Self>> {
         let file = folder.join(CLOCK_FILE);
-        let kept = Kept::read(&file)?;
-        let machine_ms = now_ms();
-        let follower = Follower::new(policy, machine_ms, 0, kept.ahead_at(machine_ms), kept.told_ms);
+        let follower = Follower::resume(policy, now_ms(), read(&file)?);
         let (follower, began) = (Mutex::new(follower), Instant::now());
         Ok(Arc::new(Self { follower, began, file, told: AtomicBool::new(false) }))
     }
@@ -150,15 +122,12 @@ impl FollowedClock {
 
     /// Makes what was told durable. A clock that is not believed itself is not kept.
     fn save(&self) -> Outcome {
-        if !self.told.load(Ordering::Relaxed) || self.behind_ms() > BEHIND_MAX_MS {
+        if !self.told.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let told_ms = self.now_ms();
-        // Of the clock that goes on: the one that is told may stand still.
-        let running_ms = self.follower.lock().untold_ms(self.stopwatch_ms());
-        let ahead = i128::from(running_ms) - i128::from(now_ms());
-        let kept = Kept { told_ms, ahead_ms: i64::try_from(ahead).unwrap_or(0) };
-        let text = toml::to_string(&kept).expect("two numbers serialise");
+        let kept = self.follower.lock().keep(self.stopwatch_ms(), now_ms());
+        let Some(Kept { told_ms, ahead_ms }) = kept else { return Ok(()) };
+        let text = toml::to_string(&KeptFile { told_ms, ahead_ms }).expect("two numbers serialise");
         let text = format!("# The latest time that this daemon told: it never tells an earlier one.\n{text}");
         secret_file::write(&self.file, text.as_bytes())
     }
@@ -186,28 +155,13 @@ impl sealstone_device::Environment for FollowedClock {
 
 /// What a server says of its clock to those who follow it: of one that follows another one, or of this machine's.
 pub(crate) fn state(clock: Option<&FollowedClock>) -> ClockState {
-    let latest = clock.and_then(FollowedClock::latest);
-    let Some((sample, _)) = latest else {
-        return ClockState {
-            leap: Leap::None,
-            stratum: OWN_STRATUM,
-            reference_id: *b"LOCL",
-            root_delay_ms: 0,
-            root_dispersion_ms: OWN_ERROR_MS,
-            reference_ms: clock.map_or_else(now_ms, FollowedClock::now_ms),
-        };
-    };
-    let age_ms = clock.map_or(0, |clock| clock.stopwatch_ms().saturating_sub(sample.at_ms));
-    ClockState {
-        leap: Leap::None,
-        stratum: sample.stratum.saturating_add(1).min(STRATUM_MAX),
-        // Of an IPv6 server it would be a hash; it only serves to find loops, of which there are none here.
-        reference_id: *b"SNTP",
-        root_delay_ms: sample.delay_ms,
-        // With what a good clock drifts meanwhile (RFC 5905, PHI). Capped, because who follows us wants our time, however
-        // long our own server was away.
-        root_dispersion_ms: (sample.error_ms + age_ms * DRIFT_PPM / 1_000_000).min(DISPERSION_MAX_MS),
-        reference_ms: clock.map_or(0, FollowedClock::now_ms).saturating_sub(age_ms),
+    let Some(clock) = clock else { return ClockState::own(now_ms()) };
+    match clock.latest() {
+        None => ClockState::own(clock.now_ms()),
+        Some((sample, _)) => {
+            let age_ms = clock.stopwatch_ms().saturating_sub(sample.at_ms);
+            ClockState::following(&sample, age_ms, clock.now_ms())
+        }
     }
 }
 
@@ -546,7 +500,7 @@ mod tests {
         clock.begin();
         let told = clock.now_ms();
         clock.save().expect("saved");
-        let kept = Kept::read(clock.file()).expect("read");
+        let kept = read(clock.file()).expect("read");
         assert!(kept.told_ms >= told && kept.ahead_ms.abs() < 60_000, "{kept:?}");
         for nonsense in
             ["told_ms = -1\nahead_ms = 0", "told_ms = 1", "told_ms = 281474976710656\nahead_ms = 0", "x"]
@@ -560,18 +514,6 @@ mod tests {
             FollowedClock::open(folder.path(), Policy::SIGNED).expect("the limit").behind_ms()
                 > BEHIND_MAX_MS
         );
-    }
-
-    #[test]
-    fn a_clock_that_was_far_ahead_of_the_machines_is_taken_up_only_if_the_machine_must_be_wrong() {
-        let hour = 3_600_000;
-        let kept = Kept { told_ms: 1_000_000_000_000, ahead_ms: hour };
-        assert_eq!(kept.ahead_at(kept.told_ms - 1), hour, "the machine is behind what was told");
-        assert_eq!(kept.ahead_at(kept.told_ms), 0, "somebody put it right");
-        for small in [-60_000, 60_000] {
-            assert_eq!(Kept { ahead_ms: small, ..kept }.ahead_at(kept.told_ms + 1), small);
-        }
-        assert_eq!(Kept { ahead_ms: -60_001, ..kept }.ahead_at(kept.told_ms + 1), 0);
     }
 
     #[test]
@@ -592,11 +534,5 @@ mod tests {
             let failure = key_file(&path).expect_err("refused").to_string();
             assert!(failure.contains(says) && !failure.contains(secret), "{failure}");
         }
-    }
-
-    #[test]
-    fn a_clock_that_follows_nobody_says_so() {
-        let state = state(None);
-        assert_eq!((state.stratum, state.reference_id), (OWN_STRATUM, *b"LOCL"));
     }
 }

@@ -18,7 +18,7 @@ use sealstone_osd::{Cdb, SecurityMethod};
 use sealstone_scsi::Status;
 use sealstone_scsi::lu::ScsiReply;
 use sealstone_seal::Nonce;
-use sealstone_sntp::{Came, ClockState, Follower, Leap, Policy, Query, Responder, Source, TimeKey};
+use sealstone_sntp::{Came, ClockState, Follower, Kept, Policy, Query, Responder, Source, TimeKey};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::chance::Chance;
@@ -58,14 +58,7 @@ impl TimeServer {
 
     fn answer(&self, datagram: &[u8], place: u8, stopwatch_ms: u64) -> Option<Vec<u8>> {
         let now_ms = self.clock.now_ms();
-        let state = ClockState {
-            leap: Leap::None,
-            stratum: 10,
-            reference_id: *b"LOCL",
-            root_delay_ms: 0,
-            root_dispersion_ms: 10,
-            reference_ms: now_ms,
-        };
+        let state = ClockState::own(now_ms);
         let source = Source::from(IpAddr::from([10, 0, 0, place]));
         let came = Came { datagram, source, stopwatch_ms, received_ms: now_ms, now_ms };
         let own = key(place);
@@ -96,8 +89,8 @@ impl Oscillator {
 struct Followed {
     clock: Follower,
     booted_us: u64,
-    /// What was told last, and by how much the clock was ahead of the machine then: as `clock.toml` keeps it.
-    kept: (u64, i64),
+    /// As `clock.toml` keeps it.
+    kept: Kept,
     /// Somebody goes by it: what it tells cannot be taken back.
     told: bool,
     booted: Instant,
@@ -141,7 +134,7 @@ impl DeviceClock {
         let followed = Mutex::new(Followed {
             clock: Follower::new(Policy::SIGNED, START_MS.saturating_add_signed(skew_ms), 0, 0, 0),
             booted_us: 0,
-            kept: (0, 0),
+            kept: Kept::default(),
             told: false,
             booted: Instant::now(),
             heard: None,
@@ -230,8 +223,7 @@ impl Drifting {
     fn boot(&self) {
         let mut followed = self.followed.lock();
         let passed_us = self.oscillator.lock().passed_us();
-        let (told_ms, ahead_ms) = followed.kept;
-        let clock = Follower::new(Policy::SIGNED, self.wall_ms(passed_us), 0, ahead_ms, told_ms);
+        let clock = Follower::resume(Policy::SIGNED, self.wall_ms(passed_us), followed.kept);
         let (kept, booted) = (followed.kept, Instant::now());
         *followed = Followed { clock, booted_us: passed_us, kept, told: false, booted, heard: None };
     }
@@ -242,9 +234,9 @@ impl Drifting {
             return;
         }
         let (stopwatch_ms, wall_ms) = self.look(&followed);
-        let told_ms = followed.clock.tell(stopwatch_ms);
-        let running_ms = followed.clock.untold_ms(stopwatch_ms);
-        followed.kept = (told_ms, running_ms.cast_signed() - wall_ms.cast_signed());
+        if let Some(kept) = followed.clock.keep(stopwatch_ms, wall_ms) {
+            followed.kept = kept;
+        }
     }
 
     /// One question; true if its answer was believed.

@@ -10,7 +10,7 @@
 //!   meanwhile; without him within 60 ms.
 
 use sealstone_sntp::{
-    Came, ClockState, Follower, HEADER_LEN, Leap, Lie, Policy, Query, Responder, Sample, Source, Stamp,
+    Came, ClockState, Follower, HEADER_LEN, Kept, Lie, Policy, Query, Responder, Sample, Source, Stamp,
     TimeKey,
 };
 use std::net::IpAddr;
@@ -78,14 +78,7 @@ impl Server {
 
     fn answer(&mut self, datagram: &[u8], from: Source, true_ms: u64) -> Option<Vec<u8>> {
         let now_ms = self.now_ms(true_ms);
-        let state = ClockState {
-            leap: Leap::None,
-            stratum: 10,
-            reference_id: *b"LOCL",
-            root_delay_ms: 0,
-            root_dispersion_ms: 10,
-            reference_ms: now_ms,
-        };
+        let state = ClockState::own(now_ms);
         let keys = &self.keys;
         let find = |id| keys.iter().find(|key| key.id() == id).cloned();
         let came = Came { datagram, source: from, stopwatch_ms: true_ms, received_ms: now_ms, now_ms };
@@ -103,7 +96,7 @@ struct Device {
     /// Somebody goes by it.
     told: bool,
     last_ms: u64,
-    kept: (u64, i64),
+    kept: Kept,
     saved_ms: u64,
     next_ms: u64,
     set_ms: Option<u64>,
@@ -118,21 +111,19 @@ impl Device {
     }
 
     fn boot(&mut self, true_ms: u64) {
-        let (told_ms, ahead_ms) = self.kept;
         self.booted_ms = true_ms;
-        self.clock = Follower::new(Policy::SIGNED, self.machine.wall_ms(true_ms), 0, ahead_ms, told_ms);
+        self.clock = Follower::resume(Policy::SIGNED, self.machine.wall_ms(true_ms), self.kept);
         self.told = false;
-        self.last_ms = told_ms;
+        self.last_ms = self.kept.told_ms;
         self.next_ms = true_ms;
         self.set_ms = None;
     }
 
     fn save(&mut self, true_ms: u64) {
         let stopwatch_ms = self.stopwatch_ms(true_ms);
-        let told_ms = self.clock.tell(stopwatch_ms);
-        let running_ms = self.clock.untold_ms(stopwatch_ms);
-        let ahead_ms = running_ms.cast_signed() - self.machine.wall_ms(true_ms).cast_signed();
-        self.kept = (told_ms, ahead_ms);
+        if let Some(kept) = self.clock.keep(stopwatch_ms, self.machine.wall_ms(true_ms)) {
+            self.kept = kept;
+        }
         self.saved_ms = true_ms;
     }
 }
@@ -179,7 +170,7 @@ pub fn day(seed: u64) -> Day {
             clock: Follower::new(Policy::SIGNED, 0, 0, 0, 0),
             told: false,
             last_ms: 0,
-            kept: (0, 0),
+            kept: Kept::default(),
             saved_ms: 0,
             next_ms: 0,
             set_ms: None,
@@ -335,7 +326,7 @@ impl World {
                 device.heard_ms = true_ms;
                 device.set_ms.get_or_insert(true_ms);
                 // At the very first start nothing was told yet that a time could be before.
-                if wrong && (was_set || device.kept.0 > 0) {
+                if wrong && (was_set || device.kept.told_ms > 0) {
                     self.day.violations.push(format!("{true_ms}: osd{} believes a wrong hour", device.place));
                 }
             }
