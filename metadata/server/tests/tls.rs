@@ -5,12 +5,16 @@ mod support;
 
 use core::time::Duration;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::{Condvar, Mutex};
 use sealstone_channel::TlsError;
+use sealstone_mds::{Directory, DirectoryEntry, DirectoryError, Found};
 use sealstone_mds_protocol::login::{LoginError, LoginErrorCode};
 use sealstone_mds_protocol::{
-    Access, BODY_MAX, DeviceState, FilePath, FrameHeader, MessageType, Method, Name, NewDevice, Request,
-    Response, Secret, Text, decode_message,
+    Access, AccountKind, BODY_MAX, DeviceState, FilePath, FrameHeader, MessageType, Method, Name, NewDevice,
+    Request, Response, Role, Secret, Text, UserName, decode_message,
 };
 use sealstone_mds_server::{Environment, Limits, SetupError, init, open, serve_stream};
 use support::{Client, admin, running};
@@ -330,4 +334,58 @@ fn setup_is_done_once_its_secrets_are_private_and_an_interrupted_one_is_redone()
     std::fs::create_dir(&foreign).unwrap();
     std::fs::write(foreign.join("letter"), b"dear").unwrap();
     assert!(matches!(init(&foreign, &admin(), &environment), Err(SetupError::NotEmpty(_))));
+}
+
+/// One who says that he has erika, when he feels like it.
+#[derive(Default)]
+struct Slow {
+    busy: Mutex<bool>,
+    free: Condvar,
+    asked: AtomicUsize,
+}
+
+impl Slow {
+    fn is_busy(&self, busy: bool) {
+        *self.busy.lock() = busy;
+        self.free.notify_all();
+    }
+}
+
+impl Directory for Slow {
+    fn look_up(&self, _: &UserName) -> Result<Found, DirectoryError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let mut busy = self.busy.lock();
+        while *busy {
+            self.free.wait(&mut busy);
+        }
+        Ok(Found::Entry(DirectoryEntry { entry: [7; 32], groups: Vec::new() }))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_takes_its_time_does_not_hold_up_logins_of_other_accounts() {
+    let slow = Arc::new(Slow::default());
+    // One login at a time: whoever waits for the directory must not take that place.
+    let limits = Limits { logins_max: 1, ..quick() };
+    let running = support::running_with(limits, Some(slow.clone())).await;
+    let name = UserName::new("erika").unwrap();
+    let invite = Request::UserInvite {
+        name,
+        kind: AccountKind::Directory,
+        role: Role::User,
+        lifetime_s: 600,
+        replace: false,
+    };
+    let mut administrator = running.login().await;
+    let Response::Invitation { code, .. } = administrator.ask(invite).await else { panic!("no code") };
+    running.connect().await.enrol("erika", &code, b"her password").await.unwrap();
+    slow.is_busy(true);
+    let before = slow.asked.load(Ordering::SeqCst);
+    let (mut client, id) = (running.connect().await, running.server_id);
+    let hers = tokio::spawn(async move { client.login(&id, "erika", b"her password").await.map(drop) });
+    until(async || (slow.asked.load(Ordering::SeqCst) > before).then_some(())).await;
+    timeout(Duration::from_secs(20), running.login()).await.expect("the administrator's does not wait");
+    assert!(!hers.is_finished());
+    slow.is_busy(false);
+    timeout(Duration::from_secs(20), hers).await.unwrap().unwrap().unwrap();
 }

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rand::rngs::OsRng;
 use sealstone_channel::{Identity, Pin, PinKind, TlsError};
-use sealstone_login::{ChannelBinding, LoginContext, SessionKeys, start_login};
-use sealstone_mds::{DeviceAddress, KeyAction, KeyStep, RetagItem, StepOutcome};
-use sealstone_mds_protocol::login::{LoginError, LoginOk, SUITE_STANDARD};
+use sealstone_login::{ChannelBinding, LoginContext, SessionKeys, start_login, start_registration};
+use sealstone_mds::{DeviceAddress, Directory, KeyAction, KeyStep, RetagItem, StepOutcome};
+use sealstone_mds_protocol::login::{
+    LoginError, LoginOk, RegisterOk, RegisterResponse, RegisterStart, RegisterUpload, SUITE_STANDARD,
+};
 use sealstone_mds_protocol::{
-    FrameHeader, HEADER_BYTES, MessageType, Request, Response, Sequence, UserName, Wire, decode_message,
-    encode_message, frame,
+    FrameHeader, HEADER_BYTES, MessageType, Request, Response, Secret, Sequence, UserName, Wire,
+    decode_message, encode_message, frame,
 };
 use sealstone_mds_server::{
     ALPN, Capacity, DeviceError, DeviceFuture, Devices, Environment, InitReport, Limits, Server, init, open,
@@ -163,10 +165,17 @@ pub fn admin() -> UserName {
 }
 
 pub async fn running(limits: Limits) -> Running {
+    running_with(limits, None).await
+}
+
+pub async fn running_with(limits: Limits, directory: Option<Arc<dyn Directory>>) -> Running {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("mds");
     let report = init(&data, &admin(), &Environment::system()).unwrap();
     let opened = open(&data, sealstone_mds::Config { reap_grace_ms: 0, ..Default::default() }).unwrap();
+    if let Some(directory) = directory {
+        opened.mds().set_directory(directory);
+    }
     let devices = Arc::new(FakeDevices::default());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server_id = opened.mds().server_id();
@@ -290,6 +299,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         let keys = proven.confirm(&ok).unwrap();
         self.sent = Some(Sequence::default());
         Ok((ok, keys))
+    }
+
+    /// Chooses a password with a code.
+    pub async fn enrol(&mut self, name: &str, code: &Secret, password: &[u8]) -> Result<(), LoginError> {
+        let (user, code) = (UserName::new(name).unwrap(), code.clone());
+        let (request, state) = start_registration(&mut OsRng, &user, password).unwrap();
+        let start = RegisterStart { user: user.clone(), code: code.clone(), request };
+        let answer: RegisterResponse = self.step(MessageType::RegisterStart, &start).await?;
+        let record = state.finish(&mut OsRng, SUITE_STANDARD, &answer.response).unwrap();
+        let upload = RegisterUpload { user, code, record, suite: SUITE_STANDARD };
+        self.step::<RegisterOk>(MessageType::RegisterUpload, &upload).await.map(drop)
     }
 
     pub async fn resume(&mut self, ok: &LoginOk, keys: &SessionKeys) -> Result<(), LoginError> {
