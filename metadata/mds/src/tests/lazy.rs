@@ -103,7 +103,7 @@ fn a_login_that_ends_an_older_session_is_waited_for() {
         world.now += 1;
         let mut own = id(n);
         own[0] = (n >> 8) as u8 + 0x40;
-        assert!(log_in(&world, own, "alice"));
+        assert!(log_in(&world, own, "carol"));
         let full = n == SESSIONS_PER_USER_MAX;
         assert_eq!(world.disk.unsettled() == 0, full, "session {n}");
     }
