@@ -1,6 +1,5 @@
 //! Single commands: how long each takes, and what the device holds in memory for whoever does nothing.
 
-use std::fs;
 use std::path::Path;
 
 use serde::Serialize;

@@ -4,7 +4,6 @@
 //! Does: run one device for each defence, move data by CAPKEY and CMDRSP; time the steps of one CDB beside it. Does not:
 //! judge. Contract: devices take turns, so that whatever else the machine does meets all of them alike.
 
-use std::fs;
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;

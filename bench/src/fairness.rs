@@ -4,7 +4,6 @@
 //! Contract: the attack takes turns with quiet, so that whatever else the machine does meets both alike. An attacker is one
 //! connection in one thread, except where many connections are the attack.
 
-use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::Arc;

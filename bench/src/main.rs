@@ -37,7 +37,6 @@ mod verdicts;
 mod workload;
 
 use std::error::Error;
-use std::fs;
 use std::process::ExitCode;
 
 use clap::Parser;

@@ -5,7 +5,6 @@
 //! judge. Contract: settings take turns, so that whatever else the machine does meets all of them alike; the large
 //! client has threads of its own, so that its cryptography does not run on the small one's.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -512,6 +512,7 @@ fn idle_and_absolute_ends_hold_across_restarts() {
     };
     let (session, keys) = open(&mut world);
     world.now += idle;
+    world.mds.settle().unwrap();
     world.restart();
     assert_eq!(resumes(&mut world, session, &keys), Err(LoginErrorCode::SessionExpired), "idle");
     let (session, keys) = open(&mut world);
@@ -519,12 +520,14 @@ fn idle_and_absolute_ends_hold_across_restarts() {
     // In use all the time, and restarted all the time: its end does not move.
     while world.now + idle / 2 < end {
         world.now += idle / 2;
+        world.mds.settle().unwrap();
         world.restart();
         assert_eq!(resumes(&mut world, session, &keys), Ok(end));
         assert!(world.alive(session));
     }
     world.now = end;
     assert!(!world.alive(session));
+    world.mds.settle().unwrap();
     world.restart();
     assert_eq!(resumes(&mut world, session, &keys), Err(LoginErrorCode::SessionExpired), "absolute");
 }
