@@ -117,7 +117,7 @@ async fn measure(mds: &daemon::Mds, samples: usize) -> Outcome<Vec<Latency>> {
                 times.logouts.push(begin.elapsed());
             }
             let mode = if conservative { "conservative" } else { "aggressive" };
-            let note = "TCP connect to SESSION_OK, the session durable";
+            let note = "TCP connect to SESSION_OK";
             rows.push(Latency::of(&format!("paper login, group {number}, {mode}"), note, times.logins));
             if number == 2 && !conservative {
                 rows.push(Latency::of("paper logout", "its end durable", times.logouts));
@@ -137,7 +137,7 @@ async fn measure(mds: &daemon::Mds, samples: usize) -> Outcome<Vec<Latency>> {
         session.logout().await?;
         times.logouts.push(begin.elapsed());
     }
-    rows.push(Latency::of(BESIDE, "TCP connect, TLS 1.3, OPAQUE, the session durable", times.logins));
+    rows.push(Latency::of(BESIDE, "TCP connect, TLS 1.3, OPAQUE, the session open", times.logins));
     rows.push(Latency::of("modern logout", "its end durable", times.logouts));
 
     let mut whole = Vec::new();
