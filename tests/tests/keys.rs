@@ -251,7 +251,7 @@ fn keys_are_old_or_new_and_whole_after_a_kill_at_any_moment_of_a_change() {
         let mut device = Device::new();
         let mut keys = factory(&device.folder.path().join("osd.key"));
         for partition in [FIRST, PROBE] {
-            let create = sealstone_osd::cdb::CreatePartition { partition };
+            let create = CreatePartition { partition };
             let create = Command::CreatePartition(create);
             assert!(
                 enters(&device, &keys, create, || Operation::CreatePartition { partition }).await,
@@ -286,10 +286,9 @@ fn a_partition_that_was_made_without_tags_has_them_once_its_device_is_added() {
     let device = Device::new();
     let key = device.folder.path().join("osd.key");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let object = ObjectId::of_partition(FIRST);
+    let (object, initial) = (ObjectId::of_partition(FIRST), factory(&key));
     let create = Command::CreatePartition(CreatePartition { partition: FIRST });
-    let made =
-        enters(&device, &factory(&key), create, || Operation::CreateWith { object, values: Vec::new() });
+    let made = enters(&device, &initial, create, || Operation::CreateWith { object, values: Vec::new() });
     assert!(runtime.block_on(made), "the initial key makes partitions");
     let system = sealstone_tests::System::start(0);
     let url = device.daemon.as_ref().expect("it runs").field("url").to_owned();
