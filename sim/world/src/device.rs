@@ -232,14 +232,14 @@ impl DeviceHost {
         let witnessed: Arc<dyn LogicalUnit> = Arc::new(witnessed);
         let target = Target::new(config, vec![(0, witnessed)]).map_err(|error| format!("{error:?}"))?;
         let tasks = Tasks::new(self.history.clone());
-        tasks.spawn("a device", async move {
+        let upkeep = async move {
             loop {
                 // A lease that cannot be kept makes the device refuse; nothing more is to be done here.
                 let _ = unit.upkeep();
                 while unit.work() {}
                 sleep(UPKEEP_EVERY).await;
             }
-        });
+        };
         let ticked = store.clone();
         tasks.spawn("a device", async move {
             loop {
@@ -258,14 +258,15 @@ impl DeviceHost {
             }
         };
         if self.clock.follows() {
-            // Until the first answer its clock has told nothing that it could not take back.
+            // Until the first answer its clock has told nothing that it could not take back, a nonce lease neither.
             let (clock, network, host) = (self.clock.clone(), self.network.clone(), self.host());
             tasks.spawn("a device", async move {
                 clock.first_answer().await;
                 network.serve(host, accept);
-                clock.follow().await;
+                tokio::join!(clock.follow(), upkeep);
             });
         } else {
+            tasks.spawn("a device", upkeep);
             self.network.serve(self.host(), accept);
         }
         Ok(Running { store, target, tasks })
