@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sealstone_client::{Device as DeviceRecord, DeviceId};
-use sealstone_device::{KeyRecord, KeyStore, LeaseStore, NoAudit, OsdConfig, OsdUnit, Parts, ProvisionError};
+use sealstone_device::{KeyRecord, KeyStore, LeaseStore, OsdConfig, OsdUnit, Parts, ProvisionError};
 use sealstone_scsi::lu::LogicalUnit;
 use sealstone_seal::InitialKey;
 use sealstone_store::sim::{Fault, SimMedium};
@@ -19,8 +19,9 @@ use tokio::time::{Instant, sleep};
 
 use crate::chance::Chance;
 use crate::clock::Clockwork;
+use crate::drift::{DeviceClock, Judge};
 use crate::history::History;
-use crate::network::{Host, Network};
+use crate::network::{End, Host, Network};
 use crate::tasks::Tasks;
 use crate::wiretap::{Wiretap, Witnessed};
 
@@ -73,7 +74,9 @@ pub struct DeviceHost {
     rotten: AtomicBool,
     state: Mutex<State>,
     nvram: Arc<Mutex<Nvram>>,
-    clock: Arc<Clockwork>,
+    clock: Arc<DeviceClock>,
+    /// Looks at what it makes of times.
+    pub judge: Arc<Judge>,
     options: Options,
     network: Arc<Network>,
     history: Arc<History>,
@@ -125,7 +128,7 @@ impl DeviceHost {
     pub fn new(
         place: u8,
         capacity: u64,
-        clock: Arc<Clockwork>,
+        (clock, truth): (Arc<DeviceClock>, Arc<Clockwork>),
         network: Arc<Network>,
         history: Arc<History>,
         chance: Arc<Chance>,
@@ -143,7 +146,9 @@ impl DeviceHost {
             ..Options::default()
         };
         let state = Mutex::new(State { medium, running: None });
+        let judge = Judge::new(place, truth, clock.clone(), history.clone());
         Arc::new(Self {
+            judge,
             place,
             rotten: AtomicBool::new(false),
             state,
@@ -198,6 +203,7 @@ impl DeviceHost {
             nvram.epoch = nvram.epoch.checked_add(1).unwrap_or(1);
             (nvram.epoch, nvram.lease_ms, nvram.keys.clone().map(zeroize::Zeroizing::new))
         };
+        self.clock.boot();
         let unit = OsdUnit::start(Parts {
             store: store.clone(),
             config: OsdConfig::default(),
@@ -209,25 +215,31 @@ impl DeviceHost {
             lease_ms,
             lease: Box::new(Lease(self.nvram.clone())),
             environment: self.clock.clone(),
-            audit: Arc::new(NoAudit),
+            audit: self.judge.clone(),
         })
         .map_err(|error| format!("unit: {error:?}"))?;
         let unit = Arc::new(unit);
         let mut config = sealstone_target::Config::new(name(self.place));
         let began = Instant::now();
         config.clock = Clock::new(move || u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
-        let witnessed = Witnessed::new(self.place, unit.clone(), self.wiretap.clone(), self.history.clone());
+        let witnessed = Witnessed::new(
+            self.place,
+            unit.clone(),
+            self.wiretap.clone(),
+            self.judge.clone(),
+            self.history.clone(),
+        );
         let witnessed: Arc<dyn LogicalUnit> = Arc::new(witnessed);
         let target = Target::new(config, vec![(0, witnessed)]).map_err(|error| format!("{error:?}"))?;
         let tasks = Tasks::new(self.history.clone());
-        tasks.spawn("a device", async move {
+        let upkeep = async move {
             loop {
                 // A lease that cannot be kept makes the device refuse; nothing more is to be done here.
                 let _ = unit.upkeep();
                 while unit.work() {}
                 sleep(UPKEEP_EVERY).await;
             }
-        });
+        };
         let ticked = store.clone();
         tasks.spawn("a device", async move {
             loop {
@@ -238,13 +250,25 @@ impl DeviceHost {
         });
         let (serving, serve_tasks) = (target.clone(), Arc::downgrade(&tasks));
         let local = format!("osd{}:3260", self.place);
-        self.network.serve(self.host(), move |end| {
+        let accept = move |end: End| {
             let (target, local) = (serving.clone(), local.clone());
             let peer = format!("{:?}", end.peer());
             if let Some(tasks) = serve_tasks.upgrade() {
                 tasks.spawn("a device", async move { target.serve_stream(end, local, peer, None).await });
             }
-        });
+        };
+        if self.clock.follows() {
+            // Until the first answer its clock has told nothing that it could not take back, a nonce lease neither.
+            let (clock, network, host) = (self.clock.clone(), self.network.clone(), self.host());
+            tasks.spawn("a device", async move {
+                clock.first_answer().await;
+                network.serve(host, accept);
+                tokio::join!(clock.follow(), upkeep);
+            });
+        } else {
+            tasks.spawn("a device", upkeep);
+            self.network.serve(self.host(), accept);
+        }
         Ok(Running { store, target, tasks })
     }
 

@@ -19,19 +19,22 @@
 //!   goes on with a session that was ended.
 //! - Blocks that rotted are errors, never bytes. A device or a disk that is full refuses and goes on; when files are
 //!   removed there is room again.
+//! - Devices whose clocks drift and follow the metadata server refuse nothing fresh for its time, and take nothing that
+//!   has expired, beyond a few seconds ([`drift`]).
 //! - In a world without faults no operation fails.
 //!
 //! `cargo run -p sealstone-world -- --seeds 1000` hunts; a failing run prints the seed that replays it.
 //!
 //! Does not: simulate TLS and TCP (streams arrive or break, and a login is bound to a number in the place of TLS's
-//! exporter; TLS is not pure and is tested where it is), or rot of the index. Clocks that drift, are set wrong and are lied
-//! to have days of their own ([`timekeeping`]).
+//! exporter; TLS is not pure and is tested where it is), or rot of the index. Clocks that are set wrong and are lied to have
+//! days of their own ([`timekeeping`]).
 
 pub mod attacker;
 pub mod audit;
 pub mod chance;
 pub mod clock;
 pub mod device;
+pub mod drift;
 pub mod faults;
 pub mod history;
 pub mod metadata;

@@ -73,6 +73,8 @@ pub struct Plan {
     pub client_skew_ms: i64,
     /// The longest pause between two operations of a worker, milliseconds.
     pub pause_ms: u64,
+    /// Clocks of devices are off at first, drift, and follow the metadata server's.
+    pub drift: bool,
 }
 
 impl Plan {
@@ -117,6 +119,7 @@ impl Plan {
             intent_ms: chance.logarithmic(20_000..=120_000),
             client_skew_ms: if skewed { skew } else { 0 },
             pause_ms: chance.logarithmic(1..=2_000),
+            drift: chance.percent(40),
         }
     }
 

@@ -9,6 +9,7 @@ use sealstone_scsi::AdditionalSense;
 use sealstone_scsi::Status;
 use sealstone_scsi::lu::{Cost, InitiatorPort, LogicalUnit, NexusId, ScsiCommand, ScsiReply};
 
+use crate::drift::Judge;
 use crate::history::History;
 
 /// Commands remembered.
@@ -69,12 +70,19 @@ pub(crate) struct Witnessed {
     unit: Arc<OsdUnit>,
     wiretap: Arc<Wiretap>,
     attackers: Mutex<BTreeSet<NexusId>>,
+    judge: Arc<Judge>,
     history: Arc<History>,
 }
 
 impl Witnessed {
-    pub(crate) fn new(place: u8, unit: Arc<OsdUnit>, wiretap: Arc<Wiretap>, history: Arc<History>) -> Self {
-        Self { place, unit, wiretap, attackers: Mutex::default(), history }
+    pub(crate) fn new(
+        place: u8,
+        unit: Arc<OsdUnit>,
+        wiretap: Arc<Wiretap>,
+        judge: Arc<Judge>,
+        history: Arc<History>,
+    ) -> Self {
+        Self { place, unit, wiretap, attackers: Mutex::default(), judge, history }
     }
 }
 
@@ -88,7 +96,10 @@ impl LogicalUnit for Witnessed {
     }
 
     fn execute(&self, command: ScsiCommand<'_>) -> ScsiReply {
+        let cdb = command.cdb;
+        self.judge.begin();
         let reply = self.unit.execute(command);
+        self.judge.end(cdb, &reply);
         let status = u64::from(reply.status.byte());
         let place = u64::from(self.place);
         self.history.note("command", &[place, command.nexus.0, status, command.data_out.len() as u64]);

@@ -17,6 +17,7 @@ use crate::audit;
 use crate::chance::Chance;
 use crate::clock::Clockwork;
 use crate::device::{self, DeviceHost};
+use crate::drift::{self, DeviceClock, TimeServer};
 use crate::faults::Trouble;
 use crate::history::History;
 use crate::metadata::{self, MdsHost, Tickets};
@@ -31,6 +32,9 @@ use crate::workload::{Process, Worker, Workshop};
 const JOIN_MAX: Duration = Duration::from_secs(60);
 /// After all is up again: time for the metadata server to find its devices.
 const SETTLE: Duration = Duration::from_secs(30);
+/// Clocks of devices are off by so much at first, milliseconds, and drift by so many millionths.
+const SKEW_MS: u64 = 30_000;
+const DRIFT_PPM: u64 = 150;
 /// Objects of removed files stay this long.
 const REAP_GRACE_MS: u64 = 3_000;
 
@@ -49,6 +53,10 @@ pub struct Report {
     pub operations: u64,
     /// How many of them failed.
     pub failures: u64,
+    /// Commands whose times were looked at, at devices whose clocks drift.
+    pub judged: u64,
+    /// The most that a device was off the metadata server at one of them, milliseconds.
+    pub off_ms: u64,
     /// Broken promises; none is as it must be.
     pub violations: Vec<String>,
     /// The history for people.
@@ -116,6 +124,8 @@ struct World {
     history: Arc<History>,
     network: Arc<Network>,
     clock: Arc<Clockwork>,
+    /// The devices', with how each drifts usually.
+    clocks: Vec<(Arc<DeviceClock>, i64)>,
     devices: Vec<Arc<DeviceHost>>,
     mds: Arc<MdsHost>,
     shop: Arc<Workshop>,
@@ -132,14 +142,29 @@ impl World {
         let network = Network::new(plan.weather, chance("network"), history.clone());
         let clock = Clockwork::new(began, 0, chance("mds clock"));
         let wiretap = Arc::<Wiretap>::default();
-        let devices = (0..plan.devices)
+        let (times, drawn) = (TimeServer::new(clock.clone()), chance("drift"));
+        let either = |most: u64| drawn.range(0..=2 * most).cast_signed() - most.cast_signed();
+        let clocks: Vec<(Arc<DeviceClock>, i64)> = (0..plan.devices)
             .map(|place| {
-                let clock = Clockwork::new(began, 0, chance(&format!("clock of osd{place}")));
+                let steady = Clockwork::new(began, 0, chance(&format!("clock of osd{place}")));
+                if !plan.drift {
+                    return (DeviceClock::steady(steady), 0);
+                }
+                let (skew_ms, drift_ppm) = (either(SKEW_MS), either(DRIFT_PPM));
+                let own = chance(&format!("questions of osd{place}"));
+                let (times, network) = (times.clone(), network.clone());
+                let off = (skew_ms, drift_ppm);
+                (DeviceClock::drifting(steady, place, off, times, network, own), drift_ppm)
+            })
+            .collect();
+        let devices = (0..plan.devices)
+            .zip(&clocks)
+            .map(|(place, (device_clock, _))| {
                 let chance = chance(&format!("osd{place}"));
                 DeviceHost::new(
                     place,
                     plan.capacity,
-                    clock,
+                    (device_clock.clone(), clock.clone()),
                     network.clone(),
                     history.clone(),
                     chance,
@@ -166,7 +191,7 @@ impl World {
             operations: Default::default(),
             failures: Default::default(),
         });
-        Self { seed, plan, history, network, clock, devices, mds, shop, wiretap }
+        Self { seed, plan, history, network, clock, clocks, devices, mds, shop, wiretap }
     }
 
     async fn live(self) -> Report {
@@ -260,6 +285,10 @@ impl World {
             rot: self.plan.rot,
         };
         others.spawn("the simulation", trouble.run(self.plan.faults));
+        if self.plan.drift {
+            let (clocks, usual) = self.clocks.iter().cloned().unzip();
+            others.spawn("the simulation", drift::wild(clocks, usual, chance("wild"), self.history.clone()));
+        }
         while let Some(done) = workers.join_next().await {
             if done.is_err() {
                 self.history.violate("a worker panicked");
@@ -287,6 +316,7 @@ impl World {
     fn report(&self) -> Report {
         let (hash, events) = self.history.sum();
         let (lines, violations) = self.history.take();
+        let off_ms = self.devices.iter().map(|device| device.judge.off_ms.load(Ordering::Relaxed));
         Report {
             seed: self.seed,
             hash,
@@ -294,6 +324,8 @@ impl World {
             simulated_ms: self.history.micros() / 1000,
             operations: self.shop.operations.load(Ordering::Relaxed),
             failures: self.shop.failures.load(Ordering::Relaxed),
+            judged: self.devices.iter().map(|device| device.judge.judged.load(Ordering::Relaxed)).sum(),
+            off_ms: off_ms.max().unwrap_or(0),
             violations,
             lines,
         }

@@ -167,6 +167,19 @@ impl Network {
         }
     }
 
+    /// Carries a datagram from one host to another: none if it gets lost on the way, or nobody is there.
+    pub async fn datagram(&self, from: Host, to: Host) -> Option<()> {
+        let weather = self.state.lock().weather;
+        let trip = self.chance.range(weather.latency_us.0..=weather.latency_us.1);
+        sleep(Duration::from_micros(trip.saturating_mul(self.factor([from, to])))).await;
+        let lost = self.chance.percent(weather.refused_percent);
+        let state = self.state.lock();
+        let apart = [from, to].iter().any(|host| state.partitioned.contains(host));
+        // A device that asks serves only after the first answer.
+        let there = to != Host::Mds || matches!(state.services.get(&to), Some(Service::Up(_)));
+        (there && !apart && !lost).then_some(())
+    }
+
     /// Connects two hosts.
     ///
     /// # Errors
