@@ -119,6 +119,51 @@ fn a_flipped_bit_is_an_error_that_names_file_and_object_and_putting_the_file_aga
     assert!(audited(&system).last().is_some_and(|line| line["verdict"] == "done"));
 }
 
+/// Where only some blocks rotted and somebody has a good copy, those are written in place: nothing else is.
+#[test]
+fn a_good_copy_of_the_damaged_bytes_makes_a_file_whole_in_place() {
+    let mut system = System::start_with(1, "256M", &[]);
+    let file = content(4, LENGTH);
+    run_with_input(system.command(&["put", "-", "/file"]), &file).ok();
+    let capability = system.path("rw.cap");
+    let capability = text(&capability);
+    let issue = ["cap", "issue", "--read", "--write", "--until", "1h", "/file", "-o", capability];
+    system.run(&issue).ok();
+    assert_eq!(system.end_osd(0, Signal::Terminate), 0);
+    // In the middle, and in the last block, which is a short one.
+    for at in [100_000, LENGTH - 1] {
+        rot(&system.path("osd0/store"), &file, at);
+    }
+    system.start_osd(0);
+    system.run(&["get", "/file", "-"]).fails(1).says(&["/file", "osd0"]);
+    let data = system.path("osd0");
+    let data = text(&data);
+    let scrub = run(&["--json", "scrub", "--data", data]);
+    assert_eq!(scrub.code, 1, "{}", scrub.stderr);
+    let ranges = scrub.json()[0]["findings"][0]["ranges"].clone();
+    let expected =
+        serde_json::json!([{ "offset": 98_304, "length": 4096 }, { "offset": 299_008, "length": 992 }]);
+    assert_eq!(ranges, expected);
+    let offer = |at: usize, bytes: &[u8]| {
+        run_with_input(command(&["cap", "put", capability, "-", "--at", &at.to_string()]), bytes)
+    };
+    // A part of a damaged block would give its rotten rest a good checksum.
+    assert_ne!(offer(100_000, &file[100_000..100_010]).code, 0);
+    for range in ranges.as_array().expect("a list") {
+        let [at, length] = ["offset", "length"].map(|name| range[name].as_u64().expect("a number") as usize);
+        offer(at, &file[at..at + length]).ok();
+    }
+    assert!(system.run(&["cat", "/file"]).ok().stdout == file);
+    // Durable when it returned; and nothing is damaged any more, in use and at rest.
+    assert_eq!(system.end_osd(0, Signal::Kill), -1);
+    system.start_osd(0);
+    assert!(system.run(&["cat", "/file"]).ok().stdout == file);
+    assert_eq!(run(&["--json", "scrub", "--data", data]).ok().json()[0]["damaged"], 0);
+    assert_eq!(system.end_osd(0, Signal::Terminate), 0);
+    run(&["osd", "check", "--data", data]).ok();
+    assert!(audited(&system).last().is_some_and(|line| line["verdict"] == "done"));
+}
+
 #[test]
 fn what_a_check_notes_the_device_knows_when_it_starts() {
     let mut system = System::start_with(1, "256M", &[]);

@@ -115,6 +115,47 @@ fn the_digest_of_a_damaged_unit_is_never_given() {
     assert_eq!(known(&store, id), [true; 4]);
 }
 
+/// What a layer above does that has a good copy: it writes the damaged pieces as they are told. Then the object is what it
+/// was, down to its digests, and so it stays.
+#[test]
+fn a_good_copy_of_what_is_damaged_makes_the_object_what_it_was() {
+    for profile in Profile::ALL {
+        let (medium, store) = fresh(1, 8 << 20);
+        let id = object_of(&store, PARTITION, Some(profile));
+        // Two chunks, two segments, and a last block that is a short one.
+        let (copy, length) = (bytes(3, 1_200_001), 1_200_001);
+        store.write(id, 0, &copy).unwrap();
+        store.flush().unwrap();
+        let digests = store.digests(id, 0, length).unwrap().values;
+        assert!(digests.iter().all(Option::is_some));
+        let rotten = [0, 5, 6, 255, 256, 292];
+        for block in rotten {
+            medium.rot(&format!("segment-{:05}", block / 256), block % 256 * BLOCK + 100, 0x10);
+        }
+        assert!(matches!(
+            store.read(id, 0, &mut vec![0; length as usize]),
+            Err(StoreError::Damaged { offset: 0, .. })
+        ));
+        let damaged = store.verify(id).unwrap();
+        let pieces = rotten.map(|block| (block * BLOCK, BLOCK.min(length - block * BLOCK)));
+        assert_eq!(damaged, pieces, "{profile:?}");
+        for (offset, length) in damaged {
+            store.write(id, offset, &copy[offset as usize..(offset + length) as usize]).unwrap();
+        }
+        let is_whole = |store: &DiskStore| {
+            let mut found = vec![0; length as usize];
+            store.read(id, 0, &mut found).unwrap();
+            assert!(found == copy, "{profile:?}");
+            assert!(store.digests(id, 0, length).unwrap().values == digests, "{profile:?}");
+            assert_eq!(store.verify(id).unwrap(), []);
+            assert!(store.health().is_sound(), "{:?}", store.health());
+        };
+        is_whole(&store);
+        store.flush().unwrap();
+        is_whole(&open(&medium.crash()).unwrap());
+    }
+}
+
 /// Whoever has the digests checks the bytes: he gets what the medium gave, with the digests that it should have had. All
 /// that he cannot check the store has checked.
 #[test]
