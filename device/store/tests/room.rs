@@ -348,11 +348,8 @@ fn a_member_of_many_collections_leaves_a_full_store() {
     }
     store.flush().unwrap();
     disk.limit_space(2 * MIB);
-    let mut object = 2;
-    while done(store.create(id(object), ObjectType::User), "create") {
-        object += 1;
-    }
-    assert!(matches!(store.join(id(1_000_000), 2, 1), Err(StoreError::NoSpace)));
+    let mut model = Model::from([(member.object, (0, 0))]);
+    fill(&store, &mut model, SMALL.in_files(), &mut Random::new(1));
     // In one group there is no room for all of that.
     let scope = store.begin();
     assert!(matches!(store.remove(member), Err(StoreError::NoSpace)));

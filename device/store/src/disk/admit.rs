@@ -81,11 +81,17 @@ impl DiskStore {
 
     fn admit_slowly(&self, load: Load, purpose: Purpose) -> Result<Admitted<'_>, StoreError> {
         self.groups.check()?;
+        let may_commit = || !self.groups.gate.holds() && self.index.is_dirty();
+        // A large group counts for much more than it takes: the file is not made longer for what is known exactly after a
+        // commit.
+        if self.room.is_large(self.index.open_load()) && may_commit() {
+            self.commit_now()?;
+        }
         if let Some(admitted) = self.look_for_room(load, purpose)? {
             return Ok(admitted);
         }
-        // What the open group lets go of comes free with the commit after it, what it takes is counted exactly.
-        if !self.groups.gate.holds() && self.index.is_dirty() {
+        // What the open group lets go of comes free with the commit after it.
+        if may_commit() {
             self.commit_now()?;
             if let Some(admitted) = self.look_for_room(load, purpose)? {
                 return Ok(admitted);

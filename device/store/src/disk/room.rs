@@ -29,6 +29,8 @@ const PAIR: usize = 33;
 const LEAF_ORDER_MAX: u32 = 6;
 /// Pages below a branch, at least, where there are many.
 const FANOUT_MIN: u64 = 16;
+/// The file is made longer for a group that counts for at most so many bytes, or for an eighth of the file.
+const LARGE_GROUP: u64 = 8 << 20;
 /// A part of the file that is kept for what comes after an addition that needed a look, which reads a part of it.
 const LATE: u64 = 64;
 /// A part of the pages in use that is kept for overwriting what is there, when nothing new is let in any more.
@@ -314,6 +316,16 @@ impl Room {
         let free = known.free.iter().map(bytes_of).fold(0, u64::saturating_add);
         let state = self.0.lock();
         free >= ground.length / 8 && state.fits(&known, load, purpose, &open.join(&state.under_way))
+    }
+
+    /// Does the open group count for so much that it is to be committed before the file is made longer for it?
+    pub(crate) fn is_large(&self, open: Load) -> bool {
+        let state = self.0.lock();
+        let large = |known: &Known| {
+            let limit = (known.ground.length / 8).max(LARGE_GROUP);
+            bytes_of(&demand(&open, &known.ground.shape)) > limit
+        };
+        state.known.as_ref().is_some_and(large)
     }
 
     /// By how many bytes the file would have to be longer, to be on the safe side.
