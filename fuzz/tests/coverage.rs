@@ -62,6 +62,7 @@ const OTHERS: &[&str] = &[
     "mds-protocol::FilePath::new",
     "mds-protocol::UserName::new",
     "mds-protocol::GroupName::new",
+    "mds-protocol::unshown",
     "sntp::Query::read",
     "sntp::Responder::answer",
     "client::SavedSession::load",

@@ -151,6 +151,8 @@ Examples:
     Mkdir(Mkdir),
     /// Move or rename.
     Mv(Mv),
+    /// Give a file another name, or with -s make a symbolic link.
+    Ln(Ln),
     /// Remove files, or with -r whole trees.
     Rm(Rm),
     /// Change permission bits.
@@ -595,6 +597,21 @@ pub(crate) struct Mv {
     /// Do not replace what exists.
     #[arg(long)]
     pub(crate) no_replace: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone ln /docs/final.txt /shared/final.txt
+  sealstone ln -s ../docs/final.txt /shared/latest")]
+pub(crate) struct Ln {
+    /// What is there already; with -s any text, which need not lead anywhere.
+    pub(crate) target: String,
+    /// The new name; an existing directory takes it under the old one.
+    pub(crate) path: String,
+    /// A symbolic link.
+    #[arg(long, short)]
+    pub(crate) symbolic: bool,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -72,6 +72,7 @@ fn run(cli: Cli, output: Output) -> Outcome {
         Command::Stat(arguments) => block_on(files::stat(global, output, &arguments)),
         Command::Mkdir(arguments) => block_on(files::mkdir(global, output, &arguments)),
         Command::Mv(arguments) => block_on(files::mv(global, output, &arguments)),
+        Command::Ln(arguments) => block_on(files::ln(global, output, &arguments)),
         Command::Rm(arguments) => block_on(files::rm(global, output, &arguments)),
         Command::Chmod(arguments) => block_on(files::chmod(global, output, &arguments)),
         Command::Chown(arguments) => block_on(files::chown(global, output, &arguments)),

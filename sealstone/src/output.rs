@@ -5,6 +5,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sealstone_client::FileKind;
 use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
@@ -193,8 +194,16 @@ pub(crate) fn parse_moment(text: &str) -> Result<u64, String> {
 }
 
 /// Permission bits as `ls -l` shows them.
-pub(crate) fn mode_string(directory: bool, mode: u16) -> String {
-    let mut text = String::from(if directory { "d" } else { "-" });
+pub(crate) fn mode_string(kind: FileKind, mode: u16) -> String {
+    let mut text = String::from(match kind {
+        FileKind::File => "-",
+        FileKind::Directory => "d",
+        FileKind::Symlink => "l",
+        FileKind::Fifo => "p",
+        FileKind::Socket => "s",
+        FileKind::CharDevice => "c",
+        FileKind::BlockDevice => "b",
+    });
     for shift in [6, 3, 0] {
         for (bit, letter) in [(4, 'r'), (2, 'w'), (1, 'x')] {
             text.push(if mode >> shift & bit != 0 { letter } else { '-' });
@@ -245,11 +254,11 @@ mod tests {
     /// The letters of `ls -l`.
     #[test]
     fn modes_read_as_letters() {
-        assert_eq!(mode_string(true, 0o755), "drwxr-xr-x");
-        assert_eq!(mode_string(false, 0o640), "-rw-r-----");
-        assert_eq!(mode_string(true, 0o1777), "drwxrwxrwt");
-        assert_eq!(mode_string(true, 0o2750), "drwxr-s---");
-        assert_eq!(mode_string(false, 0o7644), "-rwSr-Sr-T");
+        assert_eq!(mode_string(FileKind::Directory, 0o755), "drwxr-xr-x");
+        assert_eq!(mode_string(FileKind::File, 0o640), "-rw-r-----");
+        assert_eq!(mode_string(FileKind::Directory, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_string(FileKind::Directory, 0o2750), "drwxr-s---");
+        assert_eq!(mode_string(FileKind::File, 0o7644), "-rwSr-Sr-T");
     }
 
     /// What people write is what they mean, and overflow is said.

@@ -55,7 +55,7 @@ async fn a_program_stores_reads_names_and_logs_out() {
     assert!(part == bytes[100..200]);
 
     let names: Vec<_> = client.list("/a").expect("a path").collect().await.expect("listed");
-    assert_eq!(names.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["b"]);
+    assert_eq!(names.iter().map(|entry| entry.name.shown()).collect::<Vec<_>>(), ["b"]);
     client.rename("/a/b/file", "/moved", false).await.expect("moved");
     assert!(client.stat("/a/b/file").await.expect_err("moved away").is_not_found());
     assert_eq!(client.remove("/a", true).await.expect("removed"), 2);

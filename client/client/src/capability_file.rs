@@ -169,15 +169,20 @@ mod tests {
         };
         let stat = Stat {
             inode: InodeId(5),
+            proof: [0; 8],
             kind: FileKind::File,
             mode: 0o644,
             owner: UserName::new("alice").unwrap(),
             group: None,
+            links: 1,
+            rdev: 0,
             size: 100,
             version: 1,
-            mtime_ms: 0,
-            ctime_ms: 0,
-            created_ms: 0,
+            generation: 0,
+            atime_ns: 0,
+            mtime_ns: 0,
+            ctime_ns: 0,
+            birth_ns: 0,
             width: 2,
             checksum: None,
         };

@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::buffers::Buffers;
 use crate::get::{self, GetOptions};
+use crate::links::bytes_of;
 use crate::mds::{Mds, MdsDial, MdsOptions, PaperOptions, PlainDial, TlsDial};
 use crate::open::{Core, OpenObjects};
 use crate::pool::DevicePool;
@@ -327,6 +328,15 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         expect!(answer, Response::Stat { stat } => stat)
     }
 
+    /// The same; of a symbolic link under the last name what is known of itself.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn lstat(&self, path: &str) -> Result<Stat, ClientError> {
+        let answer = self.core.metadata.call(Request::Lstat { path: file_path(path)? }).await?;
+        expect!(answer, Response::Stat { stat } => stat)
+    }
+
     /// The entries of a directory, page by page.
     ///
     /// # Errors
@@ -412,8 +422,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
             options.size = options.size.or(Some(metadata.len()));
             let changed =
                 metadata.modified().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
-            let changed = changed.and_then(|since| u64::try_from(since.as_millis()).ok());
-            options.mtime_ms = options.mtime_ms.or(changed);
+            let changed = changed.and_then(|since| i64::try_from(since.as_nanos()).ok());
+            options.mtime_ns = options.mtime_ns.or(changed);
         }
         self.put(path, source, options).await
     }
@@ -543,9 +553,9 @@ impl<M: Metadata, D: Devices> OpenFile<M, D> {
     }
 }
 
-/// A path as the caller wrote it.
+/// A path as the caller wrote it, in the form that names are shown in.
 pub(crate) fn file_path(text: &str) -> Result<FilePath, ClientError> {
-    FilePath::new(text).map_err(ClientError::Name)
+    FilePath::new(bytes_of(text)).map_err(ClientError::Name)
 }
 
 /// An account's name as the caller wrote it.

@@ -9,14 +9,14 @@ use core::ops::Range;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use sealstone_initiator::Operation;
+use sealstone_initiator::{Operation, OsdError};
 use sealstone_mds_protocol::{Access, FilePath, Handle, Method, OpenedFile, Request, Response, Stat};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 use crate::budget::Lease;
 use crate::checksum::Running;
-use crate::open::{Core, OpenObjects};
+use crate::open::{Core, Missing, OpenObjects};
 use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
 
@@ -58,12 +58,22 @@ pub(crate) async fn open<M: Metadata, D: Devices>(
     method: Method,
 ) -> Result<(Stat, Arc<OpenObjects<M, D>>), ClientError> {
     let request = Request::Open { path: path.clone(), access, method };
-    let Response::Opened { file: OpenedFile { stat, layout, grants } } = core.metadata.call(request).await?
+    let Response::Opened { file: OpenedFile { stat, layout, grants, sparse } } =
+        core.metadata.call(request).await?
     else {
         return Err(ClientError::Protocol("an answer to another request"));
     };
     let handle = Handle::File { inode: stat.inode, access };
-    let objects = OpenObjects::new(core.clone(), handle, method, layout, &grants).await?;
+    let objects = match layout {
+        Some(layout) => {
+            let mut objects = OpenObjects::new(core.clone(), handle, method, layout, &grants).await?;
+            if sparse {
+                objects.missing = Missing::Zeros;
+            }
+            objects
+        }
+        None => OpenObjects::empty(core.clone()),
+    };
     Ok((stat, Arc::new(objects)))
 }
 
@@ -246,14 +256,33 @@ async fn read_part<M: Metadata, D: Devices>(
     range: Range<u64>,
 ) -> Result<Part, ClientError> {
     let object = objects.layout.objects()[index].object;
+    let missing = objects.missing;
     let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
     let read = || {
         let buffer = objects.core.buffers.take(length);
         Operation::Read { object, offset: range.start, length, buffer }
     };
+    if missing == Missing::All {
+        return Ok(Part { index, offset: range.start, data: vec![0; length] });
+    }
     match objects.execute(index, read).await {
         Ok(completion) if completion.data.len() == length => {
             return Ok(Part { index, offset: range.start, data: completion.data });
+        }
+        Ok(completion) if missing == Missing::Zeros => {
+            let mut data = completion.data;
+            data.resize(length, 0);
+            return Ok(Part { index, offset: range.start, data });
+        }
+        Err(error) if missing == Missing::Zeros && OpenObjects::<M, D>::is_short(&error) => {
+            // It was never written, or goes at this moment; the latter is told.
+            objects.check_current().await?;
+            let mut data = match error {
+                ClientError::Device { error: OsdError::ReadPastEnd { data }, .. } => data,
+                _ => Vec::new(),
+            };
+            data.resize(length, 0);
+            return Ok(Part { index, offset: range.start, data });
         }
         Err(error) if !OpenObjects::<M, D>::is_short(&error) => return Err(error),
         Ok(_) | Err(_) => {}

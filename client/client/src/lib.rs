@@ -14,6 +14,7 @@ mod client;
 mod delegated;
 mod error;
 mod get;
+mod links;
 mod mds;
 mod open;
 mod people;

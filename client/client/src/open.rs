@@ -11,8 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use sealstone_initiator::{Bearer, Completion, Environment, Operation, OsdError};
-use sealstone_mds_protocol::{Device, DeviceId, Grant, Handle, Layout, Method, PAGE_MAX, Request, Response};
-use sealstone_osd::AttributeId;
+use sealstone_mds_protocol::{
+    Device, DeviceId, Grant, Handle, Layout, Method, ObjectRef, PAGE_MAX, Request, Response,
+};
+use sealstone_osd::{AttributeId, ObjectId};
 use tokio::sync::Mutex;
 
 use crate::{ClientError, Devices, Metadata};
@@ -80,10 +82,22 @@ impl<M: Metadata, D: Devices> Core<M, D> {
     }
 }
 
+/// What is it if bytes within the size of a file are not in its objects?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// A loss.
+    Lost,
+    /// Zeros: nobody wrote them.
+    Zeros,
+    /// The same of all of it: there are no objects.
+    All,
+}
+
 /// An open file, or a create under way, as its objects.
 pub(crate) struct OpenObjects<M, D> {
     pub(crate) core: Arc<Core<M, D>>,
     pub(crate) layout: Layout,
+    pub(crate) missing: Missing,
     /// None: by a capability file; nothing is renewed.
     handle: Option<Handle>,
     method: Method,
@@ -136,7 +150,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         for object in layout.objects() {
             devices.push(core.device(object.device).await?);
         }
-        Ok(Self { core, layout, handle, method, devices, bearers })
+        Ok(Self { core, layout, missing: Missing::Lost, handle, method, devices, bearers })
     }
 
     /// By a capability file: some objects of the layout, nothing to be renewed.
@@ -156,7 +170,24 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             devices.push(known.get(&object.device).ok_or(ClientError::UnknownDevice(object.device))?.clone());
         }
         let bearers = Mutex::new(Bearers { generation: 0, expires_ms: u64::MAX, bearers });
-        Ok(Self { core, layout, handle: None, method: Method::AllData, devices, bearers })
+        let missing = Missing::Lost;
+        Ok(Self { core, layout, missing, handle: None, method: Method::AllData, devices, bearers })
+    }
+
+    /// A file without objects: all of it is zeros, and no device is asked.
+    pub(crate) fn empty(core: Arc<Core<M, D>>) -> Self {
+        // Never asked for; it makes the arithmetic of one object.
+        let nowhere = ObjectRef { device: DeviceId(0), object: ObjectId::new(0, 0) };
+        let bearers = Mutex::new(Bearers { generation: 0, expires_ms: u64::MAX, bearers: Vec::new() });
+        Self {
+            core,
+            layout: Layout::single(nowhere),
+            missing: Missing::All,
+            handle: None,
+            method: Method::AllData,
+            devices: Vec::new(),
+            bearers,
+        }
     }
 
     /// The boot epoch of an object's device, asked of the object.
@@ -192,7 +223,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         outcome.map_err(|error| match (error, self.layout.objects().get(index)) {
             (error @ OsdError::Medium { .. }, Some(place)) => ClientError::Damaged {
                 device: device.id,
-                name: device.name.as_str().to_owned(),
+                name: device.name.shown().into_owned(),
                 object: place.object,
                 error,
             },

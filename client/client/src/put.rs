@@ -32,8 +32,8 @@ pub struct PutOptions {
     pub replace: bool,
     /// Security method for its objects; the server may raise it.
     pub method: Method,
-    /// Last change of content to record, milliseconds since 1970; now if none.
-    pub mtime_ms: Option<u64>,
+    /// Last change of content to record, nanoseconds since 1970; now if none.
+    pub mtime_ns: Option<i64>,
     /// Checksum to compute and record; BLAKE3 is not computed by this client and counts as none.
     pub checksum: Option<ChecksumKind>,
     /// Told the number of bytes that devices have acknowledged so far.
@@ -47,7 +47,7 @@ impl Default for PutOptions {
             mode: 0o644,
             replace: true,
             method: Method::AllData,
-            mtime_ms: None,
+            mtime_ns: None,
             checksum: Some(ChecksumKind::Crc32c),
             progress: None,
         }
@@ -97,7 +97,7 @@ pub(crate) async fn put<M: Metadata, D: Devices>(
     }
     .await;
     match stored {
-        Ok((size, checksum)) => commit(core, path, intent, size, options.mtime_ms, checksum).await,
+        Ok((size, checksum)) => commit(core, path, intent, size, options.mtime_ns, checksum).await,
         Err(error) => {
             abandon(core, intent).await;
             Err(error)
@@ -128,16 +128,16 @@ async fn commit<M: Metadata, D: Devices>(
     path: &FilePath,
     intent: IntentId,
     size: u64,
-    mtime_ms: Option<u64>,
+    mtime_ns: Option<i64>,
     checksum: Option<Checksum>,
 ) -> Result<Stat, ClientError> {
-    match core.metadata.call(Request::Commit { intent, size, mtime_ms, checksum }).await {
+    match core.metadata.call(Request::Commit { intent, size, mtime_ns, checksum }).await {
         Ok(Response::Stat { stat }) => Ok(stat),
         Ok(_) => Err(ClientError::Protocol("an answer to another request")),
         // Was the commit done? The intent is ours alone: if the name now leads to what only we could have put
         // there, it was.
         Err(ClientError::OutcomeUnknown { request }) => {
-            match core.metadata.call(Request::Commit { intent, size, mtime_ms, checksum }).await {
+            match core.metadata.call(Request::Commit { intent, size, mtime_ns, checksum }).await {
                 Ok(Response::Stat { stat }) => Ok(stat),
                 Ok(_) => Err(ClientError::Protocol("an answer to another request")),
                 Err(error) if gone(&error) => {

@@ -13,12 +13,14 @@ use sealstone_mds_protocol::{
     IntentId, IssueEntry, IssueKind, IssuePlace, KeyInfo, KeyLevel, KeyPlace, KeyUse, Layout, MessageType,
     Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, ProblemKind, REQUESTS, RESPONSES, Request,
     Response, Revocation, RevokeWhat, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName,
-    WaitingDevice, Wire, Writer, decode_message, frame,
+    WaitingDevice, Wire, Writer, decode_message, frame, unshown,
 };
 use sealstone_osd::ObjectId;
 
 use crate::Target;
 use crate::input::{Input, array, seed};
+
+mod nodes;
 
 /// Extents of one range that are looked at.
 const EXTENTS_MAX: usize = 64;
@@ -201,23 +203,24 @@ pub(crate) fn requests() -> Vec<Request> {
     };
     let handle = Handle::File { inode: InodeId(2), access: Access::Update };
     let method = Method::AllData;
-    vec![
+    let mut all = vec![
         Request::Hello { oldest: 1, newest: 1, software: text("fuzz 1") },
         Request::WhoAmI {},
         Request::ServerInfo {},
         Request::Stat { path: path("/a/b") },
+        Request::Lstat { path: path("/a/b") },
         Request::ReadDir { path: path("/"), after: Some(name("x")), limit: 10 },
         Request::MakeDir { path: path("/d"), parents: true, mode: 0o755 },
         Request::Create { path: path("/f"), size_hint: Some(9), mode: 0o644, replace: true, method },
         Request::Open { path: path("/f"), access: Access::Read, method },
         Request::RenewGrants { handle, method },
         Request::RenewGrants { handle: Handle::Intent(IntentId(3)), method: Method::CmdRsp },
-        Request::Commit { intent: IntentId(1), size: 9, mtime_ms: Some(1), checksum: Some(checksum) },
+        Request::Commit { intent: IntentId(1), size: 9, mtime_ns: Some(1), checksum: Some(checksum) },
         Request::Abandon { intent: IntentId(1) },
         Request::Rename { from: path("/f"), to: path("/g"), replace: false },
         Request::Remove { path: path("/d"), recursive: true },
         Request::SetMode { path: path("/g"), mode: 0o600 },
-        Request::Update { inode: InodeId(2), size: 10, mtime_ms: None },
+        Request::Update { inode: InodeId(2), size: 10, mtime_ns: None },
         Request::DiskFree {},
         Request::DeviceList { after: Some(DeviceId(1)), limit: 5 },
         Request::DeviceAdd { device },
@@ -289,7 +292,9 @@ pub(crate) fn requests() -> Vec<Request> {
         },
         Request::KeyProgress { device: None },
         Request::UserSetPaperKey { name: user("bob"), key: Secret::new(vec![7; 20]).ok() },
-    ]
+    ];
+    all.extend(nodes::requests());
+    all
 }
 
 fn request_seeds() -> Vec<Vec<u8>> {
@@ -344,15 +349,20 @@ fn layouts() -> Vec<Layout> {
 fn stat() -> Stat {
     Stat {
         inode: InodeId(2),
+        proof: [4; 8],
         kind: FileKind::File,
         mode: 0o644,
         owner: user("alice"),
         group: Some(group("staff")),
+        links: 1,
+        rdev: 0,
         size: 9,
         version: 1,
-        mtime_ms: 1,
-        ctime_ms: 2,
-        created_ms: 3,
+        generation: 1,
+        atime_ns: -1,
+        mtime_ns: 1,
+        ctime_ns: 2,
+        birth_ns: 3,
         width: 3,
         checksum: Some(Checksum { kind: ChecksumKind::Crc32c, value: [5; 32] }),
     }
@@ -434,7 +444,7 @@ pub(crate) fn responses() -> Vec<Response> {
         start: 0,
         end: 5,
     };
-    vec![
+    let mut all = vec![
         Response::Failed { failure: Failure::new(ErrorCode::ALL[0], "why") },
         Response::Hello { version: 1, software: text("fuzz"), server_id: [1; 16], time_ms: 2 },
         Response::WhoAmI {
@@ -458,7 +468,9 @@ pub(crate) fn responses() -> Vec<Response> {
         Response::Stat { stat: stat() },
         Response::Directory { entries: vec![entry; 3], more: true },
         Response::Created { file: created },
-        Response::Opened { file: OpenedFile { stat: stat(), layout, grants: grants.clone() } },
+        Response::Opened {
+            file: OpenedFile { stat: stat(), layout: Some(layout), grants: grants.clone(), sparse: false },
+        },
         Response::Grants { grants },
         Response::Removed { count: 4, more: false },
         Response::DiskFree { total: 1, used: 2, active: 3, devices: 4 },
@@ -501,7 +513,9 @@ pub(crate) fn responses() -> Vec<Response> {
             next: Some(KeyPlace { device: DeviceId(1), partition: None }),
         },
         Response::KeyProgress { open: 3, stuck: 1, changed: 2 },
-    ]
+    ];
+    all.extend(nodes::responses());
+    all
 }
 
 fn answered(response: &Response) -> Vec<u8> {
@@ -574,14 +588,15 @@ pub(crate) const LAYOUT: Target = Target {
 
 fn names(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
-    if let Ok(name) = Name::new(&*text) {
-        assert_eq!(Name::new(name.as_str()).as_ref(), Ok(&name));
+    if let Ok(name) = Name::new(input) {
+        assert_eq!(unshown(&name.shown()).as_deref(), Some(input));
         let whole = FilePath::root().join(&name).expect("one name fits");
         assert_eq!(whole.split_last(), Some((FilePath::root(), name)));
     }
-    if let Ok(path) = FilePath::new(&text) {
-        assert_eq!(FilePath::new(path.as_str()).as_ref(), Ok(&path));
-        assert!(path.names().all(|name| Name::new(name).is_ok()));
+    let _ = unshown(&text);
+    if let Ok(path) = FilePath::new(input) {
+        assert_eq!(FilePath::new(path.as_bytes()).as_ref(), Ok(&path));
+        assert!(path.names().all(|name| Name::new(name.as_bytes()).is_ok()));
         match path.split_last() {
             Some((above, name)) => assert_eq!(above.join(&name), Ok(path)),
             None => assert!(path.is_root()),
@@ -631,5 +646,6 @@ pub(crate) const NAMES: Target = Target {
         "mds-protocol::FilePath::new",
         "mds-protocol::UserName::new",
         "mds-protocol::GroupName::new",
+        "mds-protocol::unshown",
     ],
 };

@@ -90,7 +90,7 @@ impl Principal {
         {
             Ok(())
         } else {
-            Err(MdsError::refused(ErrorCode::Denied, subject))
+            Err(MdsError::refused(ErrorCode::NotPermitted, subject))
         }
     }
 
@@ -99,7 +99,7 @@ impl Principal {
         if self.is_admin() || inode.owner == self.user {
             Ok(())
         } else {
-            Err(MdsError::refused(ErrorCode::Denied, subject))
+            Err(MdsError::refused(ErrorCode::NotPermitted, subject))
         }
     }
 
@@ -116,7 +116,7 @@ impl Principal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealstone_mds_protocol::{FileKind, InodeId};
+    use sealstone_mds_protocol::FileKind;
 
     fn principal(name: &str, admin: bool) -> Principal {
         let role = if admin { Role::Admin } else { Role::User };
@@ -129,21 +129,8 @@ mod tests {
     }
 
     fn inode(owner: &str, mode: u16) -> Inode {
-        Inode {
-            kind: FileKind::Directory,
-            mode,
-            owner: UserName::new(owner).unwrap(),
-            group: Some(GroupName::new("staff").unwrap()),
-            size: 0,
-            version: 0,
-            mtime_ms: 0,
-            ctime_ms: 0,
-            created_ms: 0,
-            parent: InodeId(1),
-            layout: None,
-            checksum: None,
-            create_grants_until_ms: 0,
-        }
+        let group = Some(GroupName::new("staff").unwrap());
+        Inode::new(FileKind::Directory, mode, UserName::new(owner).unwrap(), group, 0)
     }
 
     #[test]

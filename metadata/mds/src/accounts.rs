@@ -114,6 +114,9 @@ fn add(tx: &mut dyn Transaction, name: &UserName, kind: AccountKind, role: Role,
     if load::<Account, _>(tx, &keys::user(name))?.is_some() {
         return Err(MdsError::refused(ErrorCode::Exists, name.as_str()));
     }
+    if name.is_number() {
+        return Err(MdsError::refused(ErrorCode::InvalidName, "uid-N stands for a number without a name"));
+    }
     if figure(tx, counter::USERS)? >= USERS_MAX {
         return Err(MdsError::refused(ErrorCode::Limit, "accounts"));
     }

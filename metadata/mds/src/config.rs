@@ -46,6 +46,9 @@ pub struct Config {
     pub retry_ms: u32,
     /// Objects of removed files stay this long for readers that are in the middle of them, milliseconds.
     pub reap_grace_ms: u64,
+    /// Do other servers work on the same store? Then nobody knows all holders, and every file that loses its last name
+    /// waits for those who may hold it.
+    pub shared_store: bool,
     /// Devices a file is striped over at most.
     pub width_max: usize,
     /// A working key is superseded at this age, milliseconds.
@@ -82,6 +85,7 @@ impl Default for Config {
             login_queue_max: 64,
             retry_ms: 500,
             reap_grace_ms: 10_000,
+            shared_store: false,
             width_max: WIDTH_DEFAULT,
             working_key_age_ms: 3_600_000,
             partition_key_age_ms: 24 * 3_600_000,

@@ -73,8 +73,10 @@ pub(crate) const READ_RIGHTS: Permissions = Permissions::READ;
 pub(crate) const CREATE_RIGHTS: Permissions =
     Permissions::CREATE.union(Permissions::WRITE).union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);
 /// What it may do with the objects of a file opened for update.
-pub(crate) const UPDATE_RIGHTS: Permissions =
-    READ_RIGHTS.union(Permissions::WRITE).union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);
+pub(crate) const UPDATE_RIGHTS: Permissions = READ_RIGHTS.union(WRITE_RIGHTS);
+/// What it may do with those of a file that it may write and not read.
+pub(crate) const WRITE_RIGHTS: Permissions =
+    Permissions::WRITE.union(Permissions::GET_ATTR).union(Permissions::OBJ_MGMT);
 
 /// The method of a message as the device knows it.
 #[must_use]
@@ -111,6 +113,8 @@ pub enum Purpose {
     TagPartition(u64),
     /// Remove an object.
     RemoveObject(ObjectId),
+    /// Cut an object short.
+    CutObject(ObjectId),
     /// Give an object another policy access tag; and make it, if it is not there.
     Retag {
         /// Which.
@@ -415,7 +419,9 @@ impl DeviceTable {
         let partition = match purpose {
             Purpose::PreparePartition | Purpose::ReadCapacity => 0,
             Purpose::TagPartition(partition) => partition,
-            Purpose::RemoveObject(object) | Purpose::Retag { object, .. } => object.partition,
+            Purpose::RemoveObject(object) | Purpose::CutObject(object) | Purpose::Retag { object, .. } => {
+                object.partition
+            }
         };
         let (keys, version) = self.current(device, partition, expires_ms)?;
         let scope = Scope::default();
@@ -438,6 +444,12 @@ impl DeviceTable {
             Purpose::RemoveObject(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
                 (ObjectType::User, Permissions::REMOVE, descriptor)
+            }
+            Purpose::CutObject(object) => {
+                let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
+                // FLUSH needs the last one.
+                let rights = Permissions::SET_ATTR.union(Permissions::WRITE).union(Permissions::OBJ_MGMT);
+                (ObjectType::User, rights, descriptor)
             }
             Purpose::Retag { object, creates } => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
@@ -563,7 +575,7 @@ fn moved(
     let never_used = known.record.state == DeviceState::Joining && !known.book.is_taken_over();
     let is_lost = known.problem.as_ref().is_some_and(|problem| problem.kind == ProblemKind::Denied);
     if !same_name || !(same_key || never_used || is_lost) {
-        return Err(MdsError::refused(ErrorCode::Exists, known.record.name.as_str()));
+        return Err(MdsError::refused(ErrorCode::Exists, known.record.name.shown()));
     }
     if !same_key {
         book.store_all(tx, id, keys)?;

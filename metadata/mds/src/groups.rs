@@ -33,6 +33,9 @@ pub(crate) fn create(tx: &mut dyn Transaction, group: &GroupName, now_ms: u64) -
     if exists(tx, group)? {
         return Err(MdsError::refused(ErrorCode::Exists, group.as_str()));
     }
+    if group.is_number() {
+        return Err(MdsError::refused(ErrorCode::InvalidName, "gid-N stands for a number without a name"));
+    }
     if figure(tx, counter::GROUPS)? >= GROUPS_MAX {
         return Err(MdsError::refused(ErrorCode::Limit, "groups"));
     }

@@ -6,24 +6,26 @@ use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, CreatedFile, DeviceState, ErrorCode, Failure, FileKind, FilePath, Handle, InodeId, IssueKind,
-    Layout, Method, NewDevice, ObjectRef, OpenedFile, PROTOCOL_VERSION, Request, Response, Text,
+    Access, CreatedFile, DeviceState, ErrorCode, Failure, FilePath, Handle, InodeId, IssueKind, Layout,
+    Method, NewDevice, ObjectRef, OpenedFile, PROTOCOL_VERSION, Request, Response, Text,
 };
 use sealstone_osd::{ObjectId, Permissions};
 
 use crate::access::Principal;
 use crate::audit::AuditRecord;
-use crate::devices::{self, CREATE_RIGHTS, READ_RIGHTS, UPDATE_RIGHTS};
+use crate::devices::{self, CREATE_RIGHTS, READ_RIGHTS, UPDATE_RIGHTS, WRITE_RIGHTS};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::issue::Wanted;
-use crate::namespace::{self, Final, NewIntent, NewOwner};
+use crate::namespace::{self, Final, Last, NewIntent, NewOwner};
 use crate::placement::{self, Shape};
 use crate::records::{counter, figure, next_number};
 use crate::roles;
 use crate::server::Mds;
+use crate::store::Transaction;
 
 mod delegate;
+mod nodes;
 mod people;
 
 use delegate::{Delegation, Issue};
@@ -50,13 +52,16 @@ impl Mds {
                 let result = roles::check(who.role, &who.user, &request)
                     .and_then(|()| self.dispatch(&who, request, now_ms, rng));
                 if let (Some((path, inode, method)), Err(MdsError::Refused(failure))) = (&wanted, &result)
-                    && failure.code == ErrorCode::Denied
+                    && failure.code.is_denial()
                 {
                     let wanted = Wanted { path: path.as_ref(), inode: *inode, method: *method };
                     self.write_refusal(&who, &wanted, now_ms);
                 }
                 self.record(&who, operation, subject.as_deref(), result.as_ref().err(), now_ms);
-                result
+                result.map(|mut response| {
+                    self.prove_all(&who, &mut response);
+                    response
+                })
             }),
         };
         result.unwrap_or_else(|error| {
@@ -92,7 +97,7 @@ impl Mds {
         time_ms: u64,
     ) {
         let failure: Option<Failure> = error.map(MdsError::failure);
-        let denied = failure.as_ref().filter(|failure| failure.code == ErrorCode::Denied);
+        let denied = failure.as_ref().filter(|failure| failure.code.is_denial());
         let subject = subject.or_else(|| denied.map(|failure| failure.subject.as_str()));
         if subject.is_none() {
             return;
@@ -137,9 +142,8 @@ impl Mds {
             Request::Hello { .. } => Err(MdsError::refused(ErrorCode::Invalid, "Hello needs no session")),
             Request::WhoAmI {} => self.who_am_i(who),
             Request::ServerInfo {} => self.server_info(now_ms),
-            Request::Stat { path } => {
-                Ok(Response::Stat { stat: namespace::stat(&*self.store.snapshot()?, who, &path)? })
-            }
+            Request::Stat { path } => self.stat(who, &path, Last::Follow),
+            Request::Lstat { path } => self.stat(who, &path, Last::Itself),
             Request::ReadDir { path, after, limit } => {
                 let view = self.store.snapshot()?;
                 let (entries, more) = namespace::read_dir(&*view, who, &path, after.as_ref(), limit)?;
@@ -154,10 +158,9 @@ impl Mds {
             }
             Request::Open { path, access, method } => self.open_file(who, &path, access, method, now_ms, rng),
             Request::RenewGrants { handle, method } => self.renew(who, handle, method, now_ms, rng),
-            Request::Commit { intent, size, mtime_ms, checksum } => {
-                let due = self.reap_due(now_ms);
-                let stat = self.update(|tx| {
-                    namespace::commit(tx, who, intent, Final { size, mtime_ms, checksum }, due, now_ms)
+            Request::Commit { intent, size, mtime_ns, checksum } => {
+                let stat = self.with_ending(now_ms, |tx, ending| {
+                    namespace::commit(tx, who, intent, Final { size, mtime_ns, checksum }, ending)
                 })?;
                 Ok(Response::Stat { stat })
             }
@@ -166,14 +169,14 @@ impl Mds {
                 Ok(Response::Done {})
             }
             Request::Rename { from, to, replace } => {
-                let due = self.reap_due(now_ms);
-                self.update(|tx| namespace::rename(tx, who, &from, &to, replace, due, now_ms))?;
+                self.with_ending(now_ms, |tx, ending| {
+                    namespace::rename(tx, who, &from, &to, replace, ending)
+                })?;
                 Ok(Response::Done {})
             }
             Request::Remove { path, recursive } => {
-                let due = self.reap_due(now_ms);
-                let (count, more) =
-                    self.update(|tx| namespace::remove(tx, who, &path, recursive, due, now_ms))?;
+                let (count, more) = self
+                    .with_ending(now_ms, |tx, ending| namespace::remove(tx, who, &path, recursive, ending))?;
                 Ok(Response::Removed { count, more })
             }
             Request::SetMode { path, mode } => {
@@ -186,8 +189,8 @@ impl Mds {
                 let stat = self.update(|tx| namespace::set_owner(tx, who, &path, &new, now_ms))?;
                 Ok(Response::Stat { stat })
             }
-            Request::Update { inode, size, mtime_ms } => {
-                let stat = self.update(|tx| namespace::update(tx, who, inode, size, mtime_ms, now_ms))?;
+            Request::Update { inode, size, mtime_ns } => {
+                let stat = self.update(|tx| namespace::update(tx, who, inode, size, mtime_ns, now_ms))?;
                 Ok(Response::Stat { stat })
             }
             Request::DiskFree {} => {
@@ -247,7 +250,12 @@ impl Mds {
                 self.key_rotate(who, level, device, partition, revoke, now_ms)
             }
             Request::KeyProgress { device } => self.key_progress(device, now_ms),
+            request => self.nodes(who, request, now_ms, rng),
         }
+    }
+
+    fn stat(&self, who: &Principal, path: &FilePath, last: Last) -> Result<Response> {
+        Ok(Response::Stat { stat: namespace::stat(&*self.store.snapshot()?, who, path, last)? })
     }
 
     fn who_am_i(&self, who: &Principal) -> Result<Response> {
@@ -299,19 +307,7 @@ impl Mds {
             let new = NewIntent { mode, replace, method, expires_ms, grants_until_ms };
             namespace::begin_create(tx, who, path, new, |tx| {
                 let inode = InodeId(next_number(tx, counter::INODE)?);
-                let shape = placement::place(size_hint, inode.0, &candidates, self.config.width_max)
-                    .map_err(|_| MdsError::refused(ErrorCode::NoSpace, path.as_str()))?;
-                let mut object = |device| {
-                    let number = next_number(tx, counter::OBJECT)?;
-                    let object = ObjectId::new(self.config.partition_of(inode.0), number);
-                    Ok::<_, MdsError>(ObjectRef { device, object })
-                };
-                let layout = match shape {
-                    Shape::Single(device) => Layout::single(object(device)?),
-                    Shape::Striped(unit, devices) => {
-                        Layout::striped(unit, devices.into_iter().map(object).collect::<Result<_>>()?)?
-                    }
-                };
+                let layout = self.lay_out(tx, inode, size_hint, &candidates, &path.shown())?;
                 Ok((inode, layout))
             })
         })?;
@@ -328,6 +324,30 @@ impl Mds {
         Ok(Response::Created { file })
     }
 
+    /// Objects for a file, chosen and numbered.
+    fn lay_out(
+        &self,
+        tx: &mut dyn Transaction,
+        inode: InodeId,
+        size_hint: Option<u64>,
+        candidates: &[placement::Candidate],
+        subject: &str,
+    ) -> Result<Layout> {
+        let shape = placement::place(size_hint, inode.0, candidates, self.config.width_max)
+            .map_err(|_| MdsError::refused(ErrorCode::NoSpace, subject))?;
+        let mut object = |device| {
+            let number = next_number(tx, counter::OBJECT)?;
+            let object = ObjectId::new(self.config.partition_of(inode.0), number);
+            Ok::<_, MdsError>(ObjectRef { device, object })
+        };
+        Ok(match shape {
+            Shape::Single(device) => Layout::single(object(device)?),
+            Shape::Striped(unit, devices) => {
+                Layout::striped(unit, devices.into_iter().map(object).collect::<Result<_>>()?)?
+            }
+        })
+    }
+
     fn open_file(
         &self,
         who: &Principal,
@@ -338,16 +358,19 @@ impl Mds {
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         let view = self.store.snapshot()?;
-        let (id, inode) = namespace::resolve(&*view, who, path)?;
-        if inode.kind == FileKind::Directory {
-            return Err(MdsError::refused(ErrorCode::IsADirectory, path.as_str()));
-        }
-        let (inode, layout) = namespace::file_for(&*view, who, id, access == Access::Update, path.as_str())?;
+        let (id, _) = namespace::resolve(&*view, who, path)?;
+        let (inode, layout) = namespace::file_for(&*view, who, id, access, &path.shown())?;
         drop(view);
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
-        let terms = (self.method(method), rights(access), until);
-        let (grants, _) = self.issue(who, &Issue::whole(IssueKind::Open, id, &layout, terms), now_ms, rng)?;
-        Ok(Response::Opened { file: OpenedFile { stat: inode.stat(id), layout, grants } })
+        let grants = match &layout {
+            Some(layout) => {
+                let terms = (self.method(method), rights(access), until);
+                self.issue(who, &Issue::whole(IssueKind::Open, id, layout, terms), now_ms, rng)?.0
+            }
+            None => Vec::new(),
+        };
+        let (stat, sparse) = (inode.stat(id), inode.sparse);
+        Ok(Response::Opened { file: OpenedFile { stat, layout, grants, sparse } })
     }
 
     fn renew(
@@ -361,10 +384,14 @@ impl Mds {
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
         let method = self.method(method);
         let (inode, layout, rights) = match handle {
+            Handle::Node { node, access, holder } => {
+                return self.renew_node(who, (node, access, holder), method, now_ms, rng);
+            }
             Handle::File { inode, access } => {
                 let view = self.store.snapshot()?;
-                let (_, layout) = namespace::file_for(&*view, who, inode, access == Access::Update, "")?;
-                (inode, layout, rights(access))
+                let (_, layout) = namespace::file_for(&*view, who, inode, access, "")?;
+                let cut = || MdsError::refused(ErrorCode::Stale, "the file was cut meanwhile");
+                (inode, layout.ok_or_else(cut)?, rights(access))
             }
             Handle::Intent(intent) => {
                 let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(until);
@@ -413,6 +440,9 @@ fn asked_for(request: &Request) -> Option<(Option<FilePath>, Option<InodeId>, Me
         Request::RenewGrants { handle: Handle::File { inode, .. }, method } => {
             Some((None, Some(*inode), *method))
         }
+        Request::RenewGrants { handle: Handle::Node { node, .. }, method }
+        | Request::OpenNode { node, method, .. }
+        | Request::Allocate { node, method, .. } => Some((None, Some(node.inode), *method)),
         _ => None,
     }
 }
@@ -421,6 +451,7 @@ const fn rights(access: Access) -> Permissions {
     match access {
         Access::Read => READ_RIGHTS,
         Access::Update => UPDATE_RIGHTS,
+        Access::Write => WRITE_RIGHTS,
     }
 }
 

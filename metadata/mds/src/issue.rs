@@ -11,8 +11,8 @@ use std::io;
 use parking_lot::Mutex;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    ErrorCode, FileKind, FilePath, InodeId, IssueEntry, IssueKind, IssuePlace, Method, ObjectRef, PAGE_MAX,
-    Response, UserName, record,
+    ErrorCode, FilePath, InodeId, IssueEntry, IssueKind, IssuePlace, Method, ObjectRef, PAGE_MAX, Response,
+    UserName, record,
 };
 use sealstone_osd::Permissions;
 
@@ -293,9 +293,9 @@ impl Mds {
         from: Option<IssuePlace>,
     ) -> Result<Response> {
         let (id, inode) = namespace::resolve(&*self.store.snapshot()?, who, path)?;
-        who.needs_ownership(&inode, path.as_str())?;
-        if inode.kind == FileKind::Directory {
-            return Err(MdsError::refused(ErrorCode::IsADirectory, path.as_str()));
+        who.needs_ownership(&inode, &path.shown())?;
+        if inode.is_directory() {
+            return Err(MdsError::refused(ErrorCode::IsADirectory, path.shown()));
         }
         let from = from.unwrap_or(IssuePlace { stream: 0, at: 0 });
         let stream = Stream::of(from.stream)?;

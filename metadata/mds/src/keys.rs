@@ -3,7 +3,9 @@
 //! Truth: docs/standards/mds.md §8 has the same table.
 
 use sealstone_mds_protocol::login::SessionId;
-use sealstone_mds_protocol::{DeviceId, GroupName, InodeId, IntentId, Name, ObjectRef, UserName};
+use sealstone_mds_protocol::{
+    DeviceId, GroupName, HolderId, InodeId, IntentId, Name, ObjectRef, UserName, XattrName,
+};
 use sealstone_osd::ObjectId;
 
 /// Version marker, server id, login keys, counters.
@@ -28,6 +30,13 @@ const TAG: u8 = b'a';
 /// Objects whose device was not told their tag yet.
 const RETAG: u8 = b'o';
 const REVOCATION: u8 = b'x';
+const XATTR: u8 = b'y';
+/// Files without a name that are held open.
+const ORPHAN: u8 = b'n';
+/// Who holds files open.
+const HOLDER: u8 = b'f';
+/// Files whose objects hold bytes that were cut off.
+const CLEAR: u8 = b'c';
 
 /// Name of the record with the server's keys for logins.
 pub(crate) const LOGIN_KEYS: &str = "login-keys";
@@ -84,12 +93,70 @@ pub(crate) fn entries(parent: InodeId) -> Vec<u8> {
 }
 
 pub(crate) fn entry(parent: InodeId, name: &Name) -> Vec<u8> {
-    key(ENTRY, &[&parent.0.to_be_bytes(), name.as_str().as_bytes()])
+    key(ENTRY, &[&parent.0.to_be_bytes(), name.as_bytes()])
 }
 
 /// The name in an entry's key.
 pub(crate) fn entry_name(key: &[u8]) -> Option<Name> {
-    Name::new(std::str::from_utf8(key.get(9..)?).ok()?).ok()
+    Name::new(key.get(9..)?).ok()
+}
+
+pub(crate) fn xattr(id: InodeId, name: &XattrName) -> Vec<u8> {
+    key(XATTR, &[&id.0.to_be_bytes(), name.as_bytes()])
+}
+
+pub(crate) fn xattrs(id: InodeId) -> Vec<u8> {
+    key(XATTR, &[&id.0.to_be_bytes()])
+}
+
+/// The name in an attribute's key.
+pub(crate) fn xattr_name(key: &[u8]) -> Option<XattrName> {
+    XattrName::new(key.get(9..)?).ok()
+}
+
+pub(crate) fn orphan(due_ms: u64, id: InodeId) -> Vec<u8> {
+    key(ORPHAN, &[&due_ms.to_be_bytes(), &id.0.to_be_bytes()])
+}
+
+/// Due time and number of an `orphan` key.
+pub(crate) fn orphan_parts(key: &[u8]) -> Option<(u64, InodeId)> {
+    let (due, rest) = key.get(1..)?.split_first_chunk()?;
+    Some((u64::from_be_bytes(*due), InodeId(u64::from_be_bytes(rest.try_into().ok()?))))
+}
+
+/// Orphans whose time comes at or before `due_ms`.
+pub(crate) fn due_orphans(due_ms: u64) -> (Vec<u8>, Vec<u8>) {
+    (vec![ORPHAN], key(ORPHAN, &[&due_ms.saturating_add(1).to_be_bytes()]))
+}
+
+pub(crate) fn holder(user: &UserName, holder: HolderId) -> Vec<u8> {
+    key(HOLDER, &[user.as_str().as_bytes(), &[0], &holder.number.to_be_bytes()])
+}
+
+pub(crate) fn holders() -> Vec<u8> {
+    vec![HOLDER]
+}
+
+/// User and number of a `holder` key.
+pub(crate) fn holder_parts(key: &[u8]) -> Option<(UserName, HolderId)> {
+    let (user, number) = key.get(1..)?.split_last_chunk()?;
+    let user = UserName::new(std::str::from_utf8(user.strip_suffix(&[0])?).ok()?).ok()?;
+    Some((user, HolderId { number: u64::from_be_bytes(*number) }))
+}
+
+pub(crate) fn clear(id: InodeId) -> Vec<u8> {
+    key(CLEAR, &[&id.0.to_be_bytes()])
+}
+
+/// The clears after this one, or all.
+pub(crate) fn clears(after: Option<InodeId>) -> (Vec<u8>, Vec<u8>) {
+    let from = after.map_or_else(|| vec![CLEAR], |id| [&clear(id)[..], &[0]].concat());
+    (from, vec![CLEAR + 1])
+}
+
+/// The file of a `clear` key.
+pub(crate) fn clear_inode(key: &[u8]) -> Option<InodeId> {
+    Some(InodeId(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
 pub(crate) fn intent(id: IntentId) -> Vec<u8> {
@@ -305,6 +372,10 @@ mod tests {
             prop_assert_eq!(reap_parts(&reap(due, object)), Some((due, object)));
             prop_assert_eq!(retag_object(&retag(object)), Some(object));
             prop_assert_eq!(revocation_id(&revocation(due)), Some(due));
+            prop_assert_eq!(orphan_parts(&orphan(due, InodeId(intent))), Some((due, InodeId(intent))));
+            let holder = (UserName::new("bob").unwrap(), HolderId { number: due });
+            prop_assert_eq!(holder_parts(&super::holder(&holder.0, holder.1)), Some(holder));
+            prop_assert_eq!(clear_inode(&clear(InodeId(due))), Some(InodeId(due)));
             prop_assert_eq!(intent_id(&super::intent(IntentId(intent))), Some(IntentId(intent)));
             prop_assert_eq!(partition_of(&partition_key(DeviceId(device), due)), Some(due));
             prop_assert_eq!(intent_of_expiry(&intent_expiry(due, IntentId(intent))), Some(IntentId(intent)));
@@ -319,7 +390,7 @@ mod tests {
 
         #[test]
         fn damaged_keys_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            let _ = (retag_object(&bytes), revocation_id(&bytes), intent_id(&bytes), partition_of(&bytes), reap_parts(&bytes), intent_of_expiry(&bytes), entry_name(&bytes), session_of_id(&bytes));
+            let _ = (holder_parts(&bytes), orphan_parts(&bytes), clear_inode(&bytes), xattr_name(&bytes), retag_object(&bytes), revocation_id(&bytes), intent_id(&bytes), partition_of(&bytes), reap_parts(&bytes), intent_of_expiry(&bytes), entry_name(&bytes), session_of_id(&bytes));
         }
     }
 

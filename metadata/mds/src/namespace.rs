@@ -6,27 +6,39 @@
 //! Truth: docs/standards/mds.md §5.3, §5.4.
 
 use sealstone_mds_protocol::{
-    Checksum, DirEntry, ErrorCode, FILE_SIZE_MAX, FileKind, FilePath, GroupName, InodeId, Layout, Name,
-    ObjectRef, PAGE_MAX, Stat, UserName, Wire, Writer,
+    Access, Checksum, DirEntry, ErrorCode, FILE_SIZE_MAX, FileKind, FilePath, GroupName, InodeId, Layout,
+    Name, PAGE_MAX, Stat, UserName, Wire, Writer,
 };
 
 use crate::access::{MODE_MASK, Principal, Right, SETGID, STICKY};
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::records::{Inode, count, counter, load, next_number, save};
+use crate::records::{Inode, count, counter, load, next_number, ns, save};
 use crate::store::{MetaError, Snapshot, Transaction};
 
 mod create;
 mod delegate;
+mod endings;
+mod nodes;
 mod owner;
 mod remove;
 mod rename;
+mod sizes;
+mod walk;
+mod xattrs;
 
 pub(crate) use create::{NewIntent, abandon, begin_create, commit, end_creates, expire, prolong};
 pub(crate) use delegate::{Delegated, delegate, delegate_writing};
-pub(crate) use owner::{NewOwner, set_mode, set_owner};
+pub(crate) use endings::{Ending, close, sweep_orphans};
+pub(crate) use nodes::{NewNode, link_node, look_up, make_node, node, read_link, read_nodes, remove_node};
+pub(crate) use owner::{NewOwner, set_mode, set_node, set_owner};
 pub(crate) use remove::remove;
-pub(crate) use rename::rename;
+pub(crate) use rename::{Rename, rename, rename_node};
+pub use sizes::ClearItem;
+pub(crate) use sizes::{Writing, allocate, check_clear, cleared, next_clears, note_creating, written};
+pub(crate) use walk::{Last, resolve};
+use walk::{Reached, Step, need_directory, resolve_to};
+pub(crate) use xattrs::{get_xattr, list_xattrs, remove_xattr, set_xattr};
 
 /// The root directory.
 pub const ROOT: InodeId = InodeId(1);
@@ -35,16 +47,10 @@ const PAGE_BYTES: usize = 48 * 1024;
 /// Directories between one and the root at most; only renames can build more than a path can name.
 const DEPTH_MAX: usize = 4096;
 
-/// A path, resolved as far as its last name.
-pub(crate) struct Place {
-    pub(crate) directory: InodeId,
-    pub(crate) directory_inode: Inode,
-    pub(crate) name: Name,
-}
-
 /// Makes the root directory of a new server.
 pub(crate) fn make_root(tx: &mut dyn Transaction, owner: &UserName, now_ms: u64) -> Result<()> {
-    let root = directory(owner, None, STICKY | 0o777, ROOT, now_ms);
+    let mut root = Inode::new(FileKind::Directory, STICKY | 0o777, owner.clone(), None, now_ms);
+    root.parent = ROOT;
     save(tx, &keys::inode(ROOT), &root)?;
     save(tx, &keys::meta(counter::INODE), &(ROOT.0 + 1))?;
     Ok(count(tx, counter::DIRECTORIES, 1)?)
@@ -53,24 +59,6 @@ pub(crate) fn make_root(tx: &mut dyn Transaction, owner: &UserName, now_ms: u64)
 /// The group of what is made in a directory.
 fn inherited_group(directory: &Inode) -> Option<GroupName> {
     if directory.mode & SETGID == 0 { None } else { directory.group.clone() }
-}
-
-fn directory(owner: &UserName, group: Option<GroupName>, mode: u16, parent: InodeId, now_ms: u64) -> Inode {
-    Inode {
-        kind: FileKind::Directory,
-        mode: mode & MODE_MASK,
-        owner: owner.clone(),
-        group,
-        size: 0,
-        version: 0,
-        mtime_ms: now_ms,
-        ctime_ms: now_ms,
-        created_ms: now_ms,
-        parent,
-        layout: None,
-        checksum: None,
-        create_grants_until_ms: 0,
-    }
 }
 
 /// An inode that must exist, since something points at it.
@@ -90,49 +78,31 @@ pub(crate) fn child<S: Snapshot + ?Sized>(
     }
 }
 
-/// Goes down a path; every directory on the way must let the principal pass.
-pub(crate) fn resolve<S: Snapshot + ?Sized>(
-    view: &S,
-    who: &Principal,
-    path: &FilePath,
-) -> Result<(InodeId, Inode)> {
-    let mut at = (ROOT, inode(view, ROOT)?);
-    for name in path.names() {
-        need_directory(&at.1, path)?;
-        who.needs(Right::Pass, &at.1, path.as_str())?;
-        at = child(view, at.0, &Name::new(name)?)?
-            .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, path.as_str()))?;
-    }
-    Ok(at)
-}
-
-/// Resolves the directory of a path; the name itself may be free or taken.
-pub(crate) fn place<S: Snapshot + ?Sized>(view: &S, who: &Principal, path: &FilePath) -> Result<Place> {
-    let (parent, name) = path.split_last().ok_or_else(|| MdsError::refused(ErrorCode::Invalid, "/"))?;
-    let (directory, directory_inode) = resolve(view, who, &parent)?;
-    need_directory(&directory_inode, &parent)?;
-    who.needs(Right::Pass, &directory_inode, path.as_str())?;
-    Ok(Place { directory, directory_inode, name })
-}
-
-fn need_directory(inode: &Inode, path: &FilePath) -> Result<()> {
-    match inode.kind {
-        FileKind::Directory => Ok(()),
-        FileKind::File => Err(MdsError::refused(ErrorCode::NotADirectory, path.as_str())),
-    }
-}
-
-/// Something changed in a directory.
-pub(crate) fn touch(tx: &mut dyn Transaction, id: InodeId, mut directory: Inode, now_ms: u64) -> Result<()> {
-    directory.mtime_ms = now_ms;
-    directory.ctime_ms = now_ms;
+/// Something changed in a directory; `links` is by how many the directories in it are more or fewer.
+pub(crate) fn touch(tx: &mut dyn Transaction, id: InodeId, links: i32, now_ms: u64) -> Result<()> {
+    // Read again: it may have been changed before in this transaction.
+    let mut directory = inode(tx, id)?;
+    directory.links = directory.links.saturating_add_signed(links);
+    directory.mtime_ns = ns(now_ms);
+    directory.ctime_ns = ns(now_ms);
     directory.version += 1;
     Ok(save(tx, &keys::inode(id), &directory)?)
 }
 
-/// A file or directory by path.
-pub(crate) fn stat<S: Snapshot + ?Sized>(view: &S, who: &Principal, path: &FilePath) -> Result<Stat> {
-    let (id, inode) = resolve(view, who, path)?;
+/// Is there nothing in a directory?
+pub(crate) fn is_empty<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<bool> {
+    let all = keys::entries(id);
+    Ok(view.scan(&all, &keys::after_prefix(&all), 1)?.is_empty())
+}
+
+/// What a path leads to: itself, or what a link under the last name leads to.
+pub(crate) fn stat<S: Snapshot + ?Sized>(
+    view: &S,
+    who: &Principal,
+    path: &FilePath,
+    last: Last,
+) -> Result<Stat> {
+    let (id, inode) = resolve_to(view, who, path, last)?;
     Ok(inode.stat(id))
 }
 
@@ -152,8 +122,18 @@ pub(crate) fn read_dir<S: Snapshot + ?Sized>(
     limit: u16,
 ) -> Result<(Vec<DirEntry>, bool)> {
     let (id, directory) = resolve(view, who, path)?;
-    need_directory(&directory, path)?;
-    who.needs(Right::Read, &directory, path.as_str())?;
+    need_directory(&directory, &path.shown())?;
+    who.needs(Right::Read, &directory, &path.shown())?;
+    page(view, id, after, limit)
+}
+
+/// A page of a directory: O(entries in it), wherever it begins.
+pub(crate) fn page<S: Snapshot + ?Sized>(
+    view: &S,
+    id: InodeId,
+    after: Option<&Name>,
+    limit: u16,
+) -> Result<(Vec<DirEntry>, bool)> {
     let all = keys::entries(id);
     let from = after.map_or_else(|| all.clone(), |name| [&keys::entry(id, name)[..], &[0]].concat());
     let limit = usize::from(limit.clamp(1, PAGE_MAX));
@@ -185,28 +165,26 @@ pub(crate) fn make_dir(
     mode: u16,
     now_ms: u64,
 ) -> Result<Stat> {
-    let Some((above, last)) = path.split_last() else {
-        return if parents { stat(tx, who, path) } else { Err(MdsError::refused(ErrorCode::Exists, "/")) };
-    };
-    let mut at = (ROOT, inode(tx, ROOT)?);
-    for name in above.names() {
-        need_directory(&at.1, path)?;
-        who.needs(Right::Pass, &at.1, path.as_str())?;
-        let name = Name::new(name)?;
-        at = match child(tx, at.0, &name)? {
-            Some(found) => found,
-            None if parents => add_directory(tx, who, at, &name, mode, path, now_ms)?,
-            None => return Err(MdsError::refused(ErrorCode::NotFound, path.as_str())),
-        };
-    }
-    need_directory(&at.1, path)?;
-    who.needs(Right::Pass, &at.1, path.as_str())?;
-    match child(tx, at.0, &last)? {
-        Some((id, found)) if parents && found.kind == FileKind::Directory => Ok(found.stat(id)),
-        Some(_) => Err(MdsError::refused(ErrorCode::Exists, path.as_str())),
-        None => {
-            let (id, made) = add_directory(tx, who, at, &last, mode, path, now_ms)?;
-            Ok(made.stat(id))
+    let subject = path.shown();
+    let last = if parents { Last::Follow } else { Last::Itself };
+    match walk::walk(tx, who, path, last)? {
+        Reached::Node { id, inode, .. } if parents && inode.is_directory() => Ok(inode.stat(id)),
+        Reached::Node { .. } => Err(MdsError::refused(ErrorCode::Exists, subject)),
+        Reached::Missing { rest, .. } if !rest.is_empty() && !parents => {
+            Err(MdsError::refused(ErrorCode::NotFound, subject))
+        }
+        Reached::Missing { place, mut rest } => {
+            let mut at = (place.directory, place.directory_inode);
+            let mut next = Some(Step::Down(place.name));
+            while let Some(step) = next {
+                // Only a link has steps up, and what it leads to must be there already.
+                let Step::Down(name) = step else {
+                    return Err(MdsError::refused(ErrorCode::NotFound, subject));
+                };
+                at = add_directory(tx, who, at, &name, mode, &subject, now_ms)?;
+                next = rest.pop();
+            }
+            Ok(at.1.stat(at.0))
         }
     }
 }
@@ -217,37 +195,57 @@ fn add_directory(
     (parent, parent_inode): (InodeId, Inode),
     name: &Name,
     mode: u16,
-    path: &FilePath,
+    subject: &str,
     now_ms: u64,
 ) -> Result<(InodeId, Inode)> {
-    who.needs_entries(&parent_inode, path.as_str())?;
+    who.needs_entries(&parent_inode, subject)?;
     let id = InodeId(next_number(tx, counter::INODE)?);
     // A tree below a directory that hands its group on belongs to that group as a whole.
-    let mode = (mode & !SETGID) | (parent_inode.mode & SETGID);
-    let made = directory(&who.user, inherited_group(&parent_inode), mode, parent, now_ms);
+    let mode = (mode & MODE_MASK & !SETGID) | (parent_inode.mode & SETGID);
+    let group = inherited_group(&parent_inode);
+    let mut made = Inode::new(FileKind::Directory, mode, who.user.clone(), group, now_ms);
+    made.parent = parent;
     save(tx, &keys::inode(id), &made)?;
     save(tx, &keys::entry(parent, name), &id)?;
-    touch(tx, parent, parent_inode, now_ms)?;
+    touch(tx, parent, 1, now_ms)?;
     count(tx, counter::DIRECTORIES, 1)?;
     Ok((id, made))
 }
 
-/// A file that may be read (and written, if asked): for Open and for renewing grants.
+/// A file's inode; anything else is refused by what it is.
+pub(crate) fn need_file(inode: &Inode, subject: &str) -> Result<()> {
+    match inode.kind {
+        FileKind::File => Ok(()),
+        FileKind::Directory => Err(MdsError::refused(ErrorCode::IsADirectory, subject)),
+        _ => Err(MdsError::refused(ErrorCode::Invalid, subject)),
+    }
+}
+
+/// A file that may be read, written or both: for Open and for renewing grants.
 pub(crate) fn file_for<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
     id: InodeId,
-    write: bool,
+    access: Access,
     subject: &str,
-) -> Result<(Inode, Layout)> {
+) -> Result<(Inode, Option<Layout>)> {
     let inode: Inode =
         load(view, &keys::inode(id))?.ok_or_else(|| MdsError::refused(ErrorCode::Stale, subject))?;
-    let layout = inode.layout.clone().ok_or_else(|| MdsError::refused(ErrorCode::IsADirectory, subject))?;
-    who.needs(Right::Read, &inode, subject)?;
-    if write {
-        who.needs(Right::Write, &inode, subject)?;
-    }
+    check_file(who, &inode, access, subject)?;
+    let layout = inode.layout.clone();
     Ok((inode, layout))
+}
+
+/// Is it a file, and may it be opened for that?
+pub(crate) fn check_file(who: &Principal, inode: &Inode, access: Access, subject: &str) -> Result<()> {
+    need_file(inode, subject)?;
+    if access != Access::Write {
+        who.needs(Right::Read, inode, subject)?;
+    }
+    if access != Access::Read {
+        who.needs(Right::Write, inode, subject)?;
+    }
+    Ok(())
 }
 
 /// Records a change of content made in place.
@@ -256,49 +254,25 @@ pub(crate) fn update(
     who: &Principal,
     id: InodeId,
     size: u64,
-    mtime_ms: Option<u64>,
+    mtime_ns: Option<i64>,
     now_ms: u64,
 ) -> Result<Stat> {
-    let (mut inode, _) = file_for(tx, who, id, true, "")?;
+    let (mut inode, _) = file_for(tx, who, id, Access::Update, "")?;
     check_size(size)?;
-    inode.size = size;
-    inode.version += 1;
-    inode.mtime_ms = mtime_ms.unwrap_or(now_ms);
-    inode.ctime_ms = now_ms;
-    inode.checksum = None;
+    sizes::resize(tx, id, &mut inode, size, now_ms, now_ms)?;
+    inode.mtime_ns = mtime_ns.unwrap_or(ns(now_ms));
+    owner::after_writing(who, &mut inode);
     save(tx, &keys::inode(id), &inode)?;
     Ok(inode.stat(id))
 }
 
 pub(crate) fn check_size(size: u64) -> Result<()> {
-    if size > FILE_SIZE_MAX { Err(MdsError::refused(ErrorCode::Limit, "file size")) } else { Ok(()) }
-}
-
-/// Drops a file's inode and queues its objects for removal at `due_ms`.
-pub(crate) fn drop_file(tx: &mut dyn Transaction, id: InodeId, file: &Inode, due_ms: u64) -> Result<()> {
-    tx.delete(&keys::inode(id))?;
-    if let Some(layout) = &file.layout {
-        queue_objects(tx, layout.objects(), due_ms, file.create_grants_until_ms)?;
-    }
-    Ok(count(tx, counter::FILES, -1)?)
-}
-
-/// Queues objects for removal. While a grant that may create them can be alive they are removed once more after it.
-pub(crate) fn queue_objects(
-    tx: &mut dyn Transaction,
-    objects: &[ObjectRef],
-    due_ms: u64,
-    guard_ms: u64,
-) -> Result<()> {
-    for object in objects {
-        save(tx, &keys::reap(due_ms, *object), &guard_ms)?;
-    }
-    Ok(count(tx, counter::REAPS, objects.len() as i64)?)
+    if size > FILE_SIZE_MAX { Err(MdsError::refused(ErrorCode::FileTooLarge, "file size")) } else { Ok(()) }
 }
 
 /// Figures given at Commit.
 pub(crate) struct Final {
     pub(crate) size: u64,
-    pub(crate) mtime_ms: Option<u64>,
+    pub(crate) mtime_ns: Option<i64>,
     pub(crate) checksum: Option<Checksum>,
 }

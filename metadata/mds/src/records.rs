@@ -2,8 +2,9 @@
 
 use sealstone_mds_protocol::login::{REGISTRATION_UPLOAD_BYTES, SessionId};
 use sealstone_mds_protocol::{
-    AccountKind, Checksum, DevicePin, DeviceState, FileKind, GroupName, InodeId, Layout, Method, Name,
-    Reader, Role, SYSTEM_ID_BYTES, Stat, Text, UserName, Wire, Writer, record,
+    AccountKind, Checksum, DevicePin, DeviceState, FileKind, GroupName, InodeId, Layout, Method,
+    NODE_PROOF_BYTES, Name, Reader, Role, SYSTEM_ID_BYTES, Stat, Target, Text, UserName, Wire, Writer,
+    record,
 };
 
 use crate::store::{MetaError, Snapshot, Transaction, VALUE_MAX};
@@ -12,10 +13,10 @@ use crate::store::{MetaError, Snapshot, Transaction, VALUE_MAX};
 const RECORD_VERSION: u8 = 1;
 
 record! {
-    /// A file or directory.
+    /// A node: a file, a directory, …
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Inode {
-        /// Which of both.
+        /// Which of them.
         pub kind: FileKind,
         /// Permission bits.
         pub mode: u16,
@@ -23,40 +24,111 @@ record! {
         pub owner: UserName,
         /// Whom the group bits are for; none: nobody.
         pub group: Option<GroupName>,
+        /// Names that lead to it; of a directory 2 and one for each directory in it. 0: an orphan, held open.
+        pub links: u32,
+        /// Number of a device.
+        pub rdev: u32,
         /// Bytes.
         pub size: u64,
         /// Grows with each change of content.
         pub version: u64,
+        /// Grows when what a client knows of the layout, or wrote behind the end, is good no more.
+        pub generation: u32,
+        /// Last read, nanoseconds since 1970.
+        pub atime_ns: i64,
         /// Last change of content.
-        pub mtime_ms: u64,
+        pub mtime_ns: i64,
         /// Last change of anything.
-        pub ctime_ms: u64,
+        pub ctime_ns: i64,
         /// Made at.
-        pub created_ms: u64,
-        /// The directory above a directory (itself for the root); 0 for a file.
+        pub birth_ns: i64,
+        /// The directory above a directory (itself for the root); 0 for all else.
         pub parent: InodeId,
-        /// Where a file's bytes are.
+        /// Where a file's bytes are; none before its first byte.
         pub layout: Option<Layout>,
+        /// Are all objects of the layout on their devices?
+        pub made: bool,
+        /// Were its bytes written in place? Then what is missing in an object reads as zeros.
+        pub sparse: bool,
+        /// From here on the objects may hold bytes that were cut off; not longer than that until they are gone.
+        pub old_from: Option<u64>,
         /// As given at commit.
         pub checksum: Option<Checksum>,
         /// Until then a grant that may create its objects can be alive.
         pub create_grants_until_ms: u64,
+        /// Where a symbolic link leads.
+        pub target: Option<Target>,
+        /// Extended attributes.
+        pub xattrs: u16,
+        /// Bytes of their names and values.
+        pub xattr_bytes: u32,
     }
 }
 
+/// Nanoseconds of milliseconds, both since 1970.
+pub(crate) const fn ns(ms: u64) -> i64 {
+    const MAX: i64 = i64::MAX / 1_000_000;
+    if ms > MAX as u64 { MAX * 1_000_000 } else { ms as i64 * 1_000_000 }
+}
+
 impl Inode {
+    /// A new one without a name: empty, of now.
+    pub(crate) fn new(
+        kind: FileKind,
+        mode: u16,
+        owner: UserName,
+        group: Option<GroupName>,
+        now_ms: u64,
+    ) -> Self {
+        let now_ns = ns(now_ms);
+        Self {
+            kind,
+            mode,
+            owner,
+            group,
+            links: if kind == FileKind::Directory { 2 } else { 1 },
+            rdev: 0,
+            size: 0,
+            version: 0,
+            generation: 0,
+            atime_ns: now_ns,
+            mtime_ns: now_ns,
+            ctime_ns: now_ns,
+            birth_ns: now_ns,
+            parent: InodeId(0),
+            layout: None,
+            made: false,
+            sparse: false,
+            old_from: None,
+            checksum: None,
+            create_grants_until_ms: 0,
+            target: None,
+            xattrs: 0,
+            xattr_bytes: 0,
+        }
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
     pub(crate) fn stat(&self, id: InodeId) -> Stat {
         Stat {
             inode: id,
+            proof: [0; NODE_PROOF_BYTES],
             kind: self.kind,
             mode: self.mode,
             owner: self.owner.clone(),
             group: self.group.clone(),
+            links: self.links,
+            rdev: self.rdev,
             size: self.size,
             version: self.version,
-            mtime_ms: self.mtime_ms,
-            ctime_ms: self.ctime_ms,
-            created_ms: self.created_ms,
+            generation: self.generation,
+            atime_ns: self.atime_ns,
+            mtime_ns: self.mtime_ns,
+            ctime_ns: self.ctime_ns,
+            birth_ns: self.birth_ns,
             width: self.layout.as_ref().map_or(0, |layout| layout.width() as u16),
             checksum: self.checksum,
         }
@@ -272,6 +344,8 @@ pub(crate) mod counter {
     pub(crate) const DIRECTORIES: &str = "count/directories";
     pub(crate) const INTENTS: &str = "count/intents";
     pub(crate) const REAPS: &str = "count/reaps";
+    pub(crate) const ORPHANS: &str = "count/orphans";
+    pub(crate) const CLEARS: &str = "count/clears";
     pub(crate) const USERS: &str = "count/users";
     pub(crate) const SESSIONS: &str = "count/sessions";
     pub(crate) const GROUPS: &str = "count/groups";

@@ -240,9 +240,9 @@ impl Mds {
         let _stopped = self.issuing.write();
         self.update(|tx| {
             let (_, inode) = namespace::resolve(tx, who, &path)?;
-            who.needs_ownership(&inode, path.as_str())?;
+            who.needs_ownership(&inode, &path.shown())?;
             let Some(layout) = &inode.layout else {
-                return Err(MdsError::refused(ErrorCode::IsADirectory, path.as_str()));
+                return Err(MdsError::refused(ErrorCode::IsADirectory, path.shown()));
             };
             let creates = inode.create_grants_until_ms >= now_ms;
             let objects: Vec<_> = layout.objects().iter().map(|object| (*object, creates)).collect();

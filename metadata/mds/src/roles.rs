@@ -5,7 +5,9 @@
 //! Contract: total; a new request does not compile before it is sorted.
 //! Truth: docs/standards/mds.md §5.3 has the same table.
 
-use sealstone_mds_protocol::{Access, ErrorCode, Handle, Request, RevokeWhat, Role, UserName};
+use sealstone_mds_protocol::{
+    Access, ErrorCode, Handle, Lock, LockKind, Request, RevokeWhat, Role, UserName,
+};
 
 use crate::error::{MdsError, Result};
 
@@ -31,17 +33,32 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::ServerInfo {}
         | Request::DiskFree {}
         | Request::DeviceList { .. }
+        | Request::StatFs {}
         // Only who asked for it, and administrators, see one.
         | Request::RevocationProgress { .. } => Class::Own,
         Request::Stat { .. }
+        | Request::Lstat { .. }
         | Request::ReadDir { .. }
+        | Request::Lookup { .. }
+        | Request::GetNode { .. }
+        | Request::ReadNodes { .. }
+        | Request::ReadLink { .. }
+        | Request::OpenNode { access: Access::Read, .. }
+        | Request::CloseNode { .. }
+        | Request::KeepNodes { .. }
+        | Request::GetXattr { .. }
+        | Request::ListXattr { .. }
+        | Request::LockNode { test: true, .. }
+        | Request::LockNode { lock: Lock { kind: LockKind::Read | LockKind::Unlock, .. }, .. }
+        | Request::UnlockNode { .. }
+        | Request::RenewGrants { handle: Handle::Node { access: Access::Read, .. }, .. }
         | Request::Open { access: Access::Read, .. }
         | Request::Delegate { write: false, .. }
         | Request::IssueList { .. }
         | Request::RenewGrants { handle: Handle::File { access: Access::Read, .. }, .. } => Class::Read,
         Request::MakeDir { .. }
         | Request::Create { .. }
-        | Request::Open { access: Access::Update, .. }
+        | Request::Open { .. }
         | Request::RenewGrants { .. }
         | Request::Commit { .. }
         | Request::Abandon { .. }
@@ -51,7 +68,18 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::SetOwner { .. }
         | Request::Delegate { .. }
         | Request::Revoke { what: RevokeWhat::Object(_) }
-        | Request::Update { .. } => Class::Write,
+        | Request::Update { .. }
+        | Request::MakeNode { .. }
+        | Request::LinkNode { .. }
+        | Request::RemoveNode { .. }
+        | Request::RenameNode { .. }
+        | Request::SetNode { .. }
+        | Request::OpenNode { .. }
+        | Request::Allocate { .. }
+        | Request::Written { .. }
+        | Request::SetXattr { .. }
+        | Request::RemoveXattr { .. }
+        | Request::LockNode { .. } => Class::Write,
         Request::DeviceAdd { .. }
         | Request::DeviceSetState { .. }
         | Request::KeyList { .. }

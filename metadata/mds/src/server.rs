@@ -10,8 +10,8 @@ use parking_lot::{Mutex, RwLock};
 use sealstone_login::{CookieJar, ServerId, ServerKeys, start_registration};
 use sealstone_mds_protocol::login::{SUITE_STANDARD, SessionId};
 use sealstone_mds_protocol::{
-    AccountKind, DeviceId, DeviceProblem, DeviceState, ErrorCode, FILE_PARTITION, Failure, ProblemKind, Role,
-    Stat, Text, UserName,
+    AccountKind, DeviceId, DeviceProblem, DeviceState, ErrorCode, FILE_PARTITION, Failure, HolderId, InodeId,
+    ProblemKind, Role, Stat, Text, UserName,
 };
 use sealstone_seal::Credential;
 
@@ -23,11 +23,14 @@ use crate::directory::Directory;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::holdings::{HoldingTable, Holdings};
+use crate::holds::Holds;
 use crate::issue::{GrantLog, NoGrantLog};
 use crate::keeping::Exchanges;
 use crate::keys::{self, LOGIN_KEYS};
 use crate::limiter::LoginLimiter;
-use crate::namespace;
+use crate::locks::Locks;
+use crate::namespace::{self, ClearItem, Ending};
+use crate::proof::ProofKey;
 use crate::reap::{self, ReapItem};
 use crate::records::{Account, AccountCredential, count, counter, load, save};
 use crate::sessions::{self, Sessions};
@@ -39,6 +42,8 @@ pub(crate) const STORE_VERSION: u64 = 5;
 const CONFLICTS_MAX: usize = 8;
 /// Creates expired in one transaction at most.
 const EXPIRE_BATCH: usize = 64;
+/// Holders of before the start that are forgotten together at most.
+const HOLDERS_SCAN: usize = 65_536;
 /// Life of a credential for the server itself, milliseconds.
 const OWN_CREDENTIAL_MS: u64 = 60_000;
 
@@ -88,6 +93,11 @@ pub struct Mds {
     pub(crate) config: Config,
     pub(crate) server_id: ServerId,
     pub(crate) login_keys: ServerKeys,
+    pub(crate) proof_key: ProofKey,
+    pub(crate) holds: Holds,
+    pub(crate) locks: Locks,
+    pub(crate) clears_changed: AtomicBool,
+    holders_swept: AtomicBool,
     pub(crate) devices: DeviceTable,
     pub(crate) sessions: Sessions,
     pub(crate) limiter: Mutex<LoginLimiter>,
@@ -218,12 +228,17 @@ impl Mds {
         if !is_set_up(&*store)? {
             return Err(OpenError::NotSetUp);
         }
-        let (server_id, login_keys) = {
+        let (server_id, login_keys, proof_key) = {
             let view = store.snapshot()?;
             let id = load(&*view, &keys::meta(SERVER_ID))?.ok_or(MetaError::Damaged("no server id"))?;
             let bytes = view.get(&keys::meta(LOGIN_KEYS))?.ok_or(OpenError::LoginKeys)?;
             let bytes = zeroize::Zeroizing::new(bytes);
-            (id, ServerKeys::from_bytes(&bytes).map_err(|_| OpenError::LoginKeys)?)
+            let login_keys = ServerKeys::from_bytes(&bytes).map_err(|_| OpenError::LoginKeys)?;
+            (id, login_keys, ProofKey::new(&bytes))
+        };
+        let before = {
+            let all = keys::holders();
+            !store.snapshot()?.scan(&all, &keys::after_prefix(&all), 1)?.is_empty()
         };
         let devices = DeviceTable::load(&*store, config.file_partitions())?;
         Ok(Self {
@@ -231,6 +246,11 @@ impl Mds {
             config,
             server_id,
             login_keys,
+            proof_key,
+            holds: Holds::new(before),
+            locks: Locks::default(),
+            clears_changed: AtomicBool::new(true),
+            holders_swept: AtomicBool::new(false),
             devices,
             sessions: Sessions::default(),
             limiter: Mutex::default(),
@@ -362,12 +382,73 @@ impl Mds {
         let expired = self.update(|tx| namespace::expire(tx, EXPIRE_BATCH, now_ms))?;
         add(&self.counters.expired_intents, expired as u64);
         self.holdings(now_ms).expire(now_ms);
+        self.forget_holders(now_ms)?;
+        let swept = {
+            let removing = self.holds.removing(self.config.shared_store, now_ms);
+            let reap_due_ms = now_ms.saturating_add(self.config.reap_grace_ms);
+            let ending = Ending { reap_due_ms, now_ms, removing: &removing };
+            self.update(|tx| namespace::sweep_orphans(tx, EXPIRE_BATCH, &ending))?
+        };
         let after = *self.sweep_at.lock();
         let idle = self.config.session_idle_ms;
         let (over, next) = self.update(|tx| sessions::sweep(tx, after, idle, now_ms))?;
         self.sessions.forget(&over);
         *self.sweep_at.lock() = next;
-        Ok(expired == EXPIRE_BATCH)
+        Ok(expired == EXPIRE_BATCH || swept == EXPIRE_BATCH)
+    }
+
+    /// Forgets holders that were not heard of, those of before the start when they had their time too.
+    fn forget_holders(&self, now_ms: u64) -> Result<()> {
+        let waits = self.holds.waits(now_ms);
+        let mut gone = Vec::new();
+        for (user, holder, nodes) in self.holds.expire(now_ms) {
+            nodes.into_iter().for_each(|id| self.locks.release(&user, holder, id, None));
+            gone.push(keys::holder(&user, holder));
+        }
+        if !waits && !self.holders_swept.load(Ordering::Relaxed) && !self.config.shared_store {
+            let all = keys::holders();
+            for (key, _) in self.store.snapshot()?.scan(&all, &keys::after_prefix(&all), HOLDERS_SCAN)? {
+                let known = keys::holder_parts(&key);
+                if !known.is_some_and(|(user, holder)| self.holds.knows(&user, holder)) {
+                    gone.push(key);
+                }
+            }
+            self.holders_swept.store(true, Ordering::Relaxed);
+        }
+        if gone.is_empty() {
+            return Ok(());
+        }
+        self.update(|tx| Ok(gone.iter().try_for_each(|key| tx.delete(key))?))
+    }
+
+    /// Remembers that there is a holder, before it holds anything.
+    pub(crate) fn meet_holder(&self, user: &UserName, holder: HolderId) -> Result<()> {
+        if self.holds.knows(user, holder) {
+            return Ok(());
+        }
+        self.update(|tx| Ok(save(tx, &keys::holder(user, holder), &())?))
+    }
+
+    /// Up to `limit` files whose objects hold bytes that were cut off: these must be gone before the file may grow.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn next_clears(&self, after: Option<InodeId>, limit: usize) -> Result<Vec<ClearItem>> {
+        namespace::next_clears(&*self.store.snapshot()?, after, limit)
+    }
+
+    /// The objects of these are no longer than they are to be, and that is durable.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn cleared(&self, items: &[ClearItem]) -> Result<()> {
+        self.update(|tx| namespace::cleared(tx, items))
+    }
+
+    /// Was a file cut, or does anybody wait for one to be cleared, since the last call?
+    #[must_use]
+    pub fn take_clears_changed(&self) -> bool {
+        self.clears_changed.load(Ordering::Relaxed) && self.clears_changed.swap(false, Ordering::AcqRel)
     }
 
     /// Up to `limit` objects to be removed from their devices now.
@@ -510,7 +591,7 @@ impl Mds {
         let user = UserName::new("inspect").map_err(MdsError::from)?;
         let (role, groups) = (Role::Admin, Arc::default());
         let who = crate::access::Principal { user, role, groups, session: [0; 16] };
-        namespace::stat(&*self.store.snapshot()?, &who, path)
+        namespace::stat(&*self.store.snapshot()?, &who, path, namespace::Last::Follow)
     }
 }
 

@@ -13,6 +13,7 @@ mod keys;
 mod lazy;
 mod logins;
 mod model;
+mod nodes;
 mod paper;
 mod seen;
 mod world;

@@ -217,6 +217,11 @@ where
         {
             keeper.wake_revoker();
         }
+        if let Some(keeper) = &shared.keeper
+            && shared.mds.take_clears_changed()
+        {
+            keeper.wake_clearer();
+        }
         if let Some(frame) = output.frame {
             let frame = Zeroizing::new(frame);
             let send = async {

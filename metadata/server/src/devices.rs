@@ -90,6 +90,15 @@ pub trait Devices: Send + Sync + 'static {
         credential: Credential,
     ) -> DeviceFuture<'a, ()>;
 
+    /// Makes an object no longer than this, durably; one that is shorter, or not there, is as good.
+    fn cut<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        object: ObjectId,
+        length: u64,
+        credential: Credential,
+    ) -> DeviceFuture<'a, ()>;
+
     /// Gives an object another policy access tag. One that is not there is as good, unless somebody may make it.
     fn retag<'a>(
         &'a self,

@@ -18,6 +18,7 @@ use crate::devices::{DeviceError, Devices};
 use crate::environment::Environment;
 use crate::limits::Limits;
 
+mod clearer;
 mod revoker;
 
 /// Rounds without a pause while there is more to do.
@@ -35,13 +36,22 @@ pub struct Housekeeper {
     limits: Limits,
     wake: Arc<Notify>,
     wake_revoker: Arc<Notify>,
+    wake_clearer: Arc<Notify>,
 }
 
 impl Housekeeper {
     /// A keeper; [`Housekeeper::run`] does its work.
     #[must_use]
     pub fn new(mds: Arc<Mds>, devices: Arc<dyn Devices>, environment: Environment, limits: Limits) -> Self {
-        Self { mds, devices, environment, limits, wake: Arc::default(), wake_revoker: Arc::default() }
+        Self {
+            mds,
+            devices,
+            environment,
+            limits,
+            wake: Arc::default(),
+            wake_revoker: Arc::default(),
+            wake_clearer: Arc::default(),
+        }
     }
 
     /// Has the next round of [`Housekeeper::run`] begin now.

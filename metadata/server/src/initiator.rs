@@ -15,6 +15,7 @@ use sealstone_mds::{
 };
 use sealstone_mds_protocol::{DeviceId, DevicePin};
 use sealstone_osd::attribute::root_information::{OSD_SYSTEM_ID, TOTAL_CAPACITY, USED_CAPACITY};
+use sealstone_osd::attribute::user_information::LOGICAL_LENGTH;
 use sealstone_osd::master_key::parse_device_value;
 use sealstone_osd::{AttributeId, ObjectId};
 use sealstone_seal::Credential;
@@ -243,6 +244,29 @@ impl Devices for InitiatorDevices {
                 Ok(()) | Err(OsdError::NotFound) => Ok(()),
                 Err(error) => Err(failed(error)),
             }
+        })
+    }
+
+    fn cut<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        object: ObjectId,
+        length: u64,
+        credential: Credential,
+    ) -> DeviceFuture<'a, ()> {
+        Box::pin(async move {
+            let (session, bearer) = (self.session(device)?, bearer(&credential)?);
+            let values = vec![(LOGICAL_LENGTH, Bytes::copy_from_slice(&length.to_be_bytes()))];
+            let cut = Operation::SetAttributes { object, values };
+            for operation in [cut, Operation::Flush { object }] {
+                match session.execute(&bearer, operation).await {
+                    Ok(_) => {}
+                    // Nothing was ever written to it.
+                    Err(OsdError::NotFound) => return Ok(()),
+                    Err(error) => return Err(failed(error)),
+                }
+            }
+            Ok(())
         })
     }
 

@@ -120,6 +120,7 @@ impl Server {
         let mut tasks = vec![listen, tokio::spawn(keeper.clone().run(stopped.clone()))];
         tasks.push(tokio::spawn(keeper.clone().run_revoker(stopped.clone())));
         tasks.push(tokio::spawn(keeper.clone().run_settler(stopped.clone())));
+        tasks.push(tokio::spawn(keeper.clone().run_clearer(stopped.clone())));
         if mds.has_directory() {
             tasks.push(tokio::spawn(ask_again(mds.clone(), environment.clone(), stopped)));
         }

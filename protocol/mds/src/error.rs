@@ -39,6 +39,24 @@ code! {
         Limit = 15,
         /// The server failed; its log says why.
         Internal = 16,
+        /// Only its owner, or an administrator, may do that.
+        NotPermitted = 17,
+        /// Too many symbolic links on the way.
+        Loop = 18,
+        /// A file has as many names as it can have.
+        TooManyLinks = 19,
+        /// There is no such extended attribute.
+        NoAttribute = 20,
+        /// This server, or this kind of node, does not do that.
+        NotSupported = 21,
+        /// A file cannot be that long.
+        FileTooLarge = 22,
+        /// Somebody else has a lock there.
+        Locked = 23,
+        /// Waiting for that lock would never end.
+        Deadlock = 24,
+        /// The quota is used up.
+        Quota = 25,
     }
 }
 
@@ -48,7 +66,7 @@ impl ErrorCode {
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::NotFound => 4,
-            Self::Denied | Self::NotLoggedIn => 3,
+            Self::Denied | Self::NotPermitted | Self::NotLoggedIn => 3,
             Self::InvalidName => 2,
             Self::Exists
             | Self::NotEmpty
@@ -61,8 +79,22 @@ impl ErrorCode {
             | Self::Invalid
             | Self::Cycle
             | Self::Limit
-            | Self::Internal => 1,
+            | Self::Internal
+            | Self::Loop
+            | Self::TooManyLinks
+            | Self::NoAttribute
+            | Self::NotSupported
+            | Self::FileTooLarge
+            | Self::Locked
+            | Self::Deadlock
+            | Self::Quota => 1,
         }
+    }
+
+    /// Is it a refusal for want of a right?
+    #[must_use]
+    pub const fn is_denial(self) -> bool {
+        matches!(self, Self::Denied | Self::NotPermitted)
     }
 
     /// A sentence for people.
@@ -85,6 +117,15 @@ impl ErrorCode {
             Self::NotLoggedIn => "not logged in",
             Self::Limit => "a limit of the server was reached",
             Self::Internal => "the server failed",
+            Self::NotPermitted => "access denied: only its owner may do that",
+            Self::Loop => "too many symbolic links",
+            Self::TooManyLinks => "the file has as many names as it can have",
+            Self::NoAttribute => "no such attribute",
+            Self::NotSupported => "not supported",
+            Self::FileTooLarge => "a file cannot be that long",
+            Self::Locked => "locked by somebody else",
+            Self::Deadlock => "waiting for the lock would never end",
+            Self::Quota => "the quota is used up",
         }
     }
 }
@@ -134,7 +175,9 @@ impl From<WireError> for Failure {
             WireError::UnknownCode { what: "request" | "schema", .. } | WireError::Frame(_) => {
                 ErrorCode::Version
             }
-            WireError::Malformed("name" | "path" | "user name" | "group name") => ErrorCode::InvalidName,
+            WireError::Malformed("name" | "path" | "user name" | "group name" | "attribute name") => {
+                ErrorCode::InvalidName
+            }
             WireError::TooLong { .. } => ErrorCode::Limit,
             WireError::Short
             | WireError::Trailing(_)

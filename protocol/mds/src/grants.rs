@@ -77,7 +77,7 @@ impl Wire for RevokeWhat {
 impl core::fmt::Display for RevokeWhat {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Self::Object(path) => write!(f, "object {}", path.as_str()),
+            Self::Object(path) => write!(f, "object {path}"),
             Self::User(name) => write!(f, "user {name}"),
             Self::Session(session) => {
                 f.write_str("session ")?;

@@ -18,6 +18,7 @@ mod keys;
 mod layout;
 mod message;
 mod name;
+mod nodes;
 mod records;
 mod secret;
 mod wire;
@@ -33,7 +34,14 @@ pub use layout::{
     DeviceId, Extent, FILE_SIZE_MAX, Layout, ObjectRef, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN, WIDTH_MAX,
 };
 pub use message::{PAGE_MAX, PROTOCOL_VERSION, REQUESTS, RESPONSES, Request, Response, SCHEMA};
-pub use name::{FilePath, GROUP_MAX, GroupName, NAME_MAX, Name, PATH_MAX, USER_MAX, UserName};
+pub use name::{
+    FilePath, GROUP_MAX, GroupName, NAME_MAX, Name, PATH_MAX, USER_MAX, UserName, shown, unshown,
+};
+pub use nodes::{
+    FOLLOW_MAX, HolderId, LINKS_MAX, LOCK_TO_END, Lock, LockKind, NODE_PROOF_BYTES, Node, NodeChange,
+    NodeKind, OpenedNode, RenameMode, SetTime, TARGET_MAX, Target, XATTR_BYTES_MAX, XATTR_NAME_MAX,
+    XATTR_VALUE_MAX, XATTRS_MAX, XattrMode, XattrName, XattrValue,
+};
 pub use records::{
     Access, AccountKind, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DevicePin,
     DeviceProblem, DeviceState, DirEntry, FILE_PARTITION, FILE_PARTITIONS_MAX, FileKind, GRANT_OBJECT_TYPE,

@@ -7,19 +7,17 @@
 
 use alloc::vec::Vec;
 
-use crate::error::Failure;
 use crate::frame::BODY_MAX;
-use crate::grants::{DelegatedFile, IssueEntry, IssuePlace, Revocation, RevokeWhat};
-use crate::keys::{KeyInfo, KeyLevel, KeyPlace};
+use crate::grants::{IssuePlace, RevokeWhat};
+use crate::keys::{KeyLevel, KeyPlace};
 use crate::layout::DeviceId;
-use crate::login::{
-    LoginChallenge, LoginFinish, LoginStart, REGISTRATION_REQUEST_BYTES, REGISTRATION_RESPONSE_BYTES,
-    REGISTRATION_UPLOAD_BYTES, SessionId,
-};
+use crate::login::{LoginFinish, LoginStart, REGISTRATION_REQUEST_BYTES, REGISTRATION_UPLOAD_BYTES};
 use crate::name::{FilePath, GroupName, Name, UserName};
+use crate::nodes::{
+    HolderId, Lock, Node, NodeChange, NodeKind, RenameMode, XattrMode, XattrName, XattrValue,
+};
 use crate::records::{
-    Access, AccountKind, Checksum, CreatedFile, Device, DeviceState, DirEntry, Grant, Group, Handle, Holder,
-    InodeId, IntentId, Method, NewDevice, OpenedFile, Role, Stat, User,
+    Access, AccountKind, Checksum, DeviceState, Handle, InodeId, IntentId, Method, NewDevice, Role,
 };
 use crate::secret::Secret;
 use crate::wire::{Reader, Text, Wire, WireError, Writer};
@@ -149,8 +147,8 @@ messages! {
             intent: IntentId,
             /// Final size.
             size: u64,
-            /// Last change of content; now if none.
-            mtime_ms: Option<u64>,
+            /// Last change of content, nanoseconds since 1970; now if none.
+            mtime_ns: Option<i64>,
             /// Checksum to keep.
             checksum: Option<Checksum>,
         },
@@ -188,8 +186,13 @@ messages! {
             inode: InodeId,
             /// New size.
             size: u64,
-            /// Last change of content; now if none.
-            mtime_ms: Option<u64>,
+            /// Last change of content, nanoseconds since 1970; now if none.
+            mtime_ns: Option<i64>,
+        },
+        /// A file or directory by path; a symbolic link under the last name is not gone through.
+        0x001C => Lstat {
+            /// Which.
+            path: FilePath,
         },
         /// Space over all devices.
         0x0020 => DiskFree {},
@@ -413,201 +416,194 @@ messages! {
             /// Of this device alone.
             device: Option<DeviceId>,
         },
-    }
-}
-
-messages! {
-    /// What the server answers.
-    pub enum Response as "response", table RESPONSES {
-        /// Refused or failed.
-        0x0000 => Failed {
-            /// Why.
-            failure: Failure,
+        /// What a name in a directory leads to.
+        0x0060 => Lookup {
+            /// The directory.
+            parent: Node,
+            /// The name.
+            name: Name,
         },
-        /// To Hello.
-        0x0001 => Hello {
-            /// Version to be used.
-            version: u16,
-            /// Name and version of the server.
-            software: Text<255>,
-            /// Identity of the server, part of every login.
-            server_id: [u8; 16],
-            /// The server's clock, milliseconds since 1970.
-            time_ms: u64,
+        /// A node as it is now.
+        0x0061 => GetNode {
+            /// Which.
+            node: Node,
         },
-        /// To WhoAmI.
-        0x0002 => WhoAmI {
-            /// Account.
-            user: UserName,
-            /// What it may do.
-            role: Role,
-            /// Its groups.
-            groups: Vec<GroupName>,
-            /// Session.
-            session: SessionId,
-            /// When it ends, milliseconds since 1970.
-            expires_ms: u64,
+        /// A page of a directory, in byte order of names, with everything known of its entries.
+        0x0062 => ReadNodes {
+            /// Which directory.
+            directory: Node,
+            /// Names after this one; none to begin.
+            after: Option<Name>,
+            /// Entries wanted, 1 to [`PAGE_MAX`]; fewer may come.
+            limit: u16,
         },
-        /// To ServerInfo.
-        0x0003 => ServerInfo {
-            /// The server's clock, milliseconds since 1970.
-            time_ms: u64,
-            /// Weakest method that devices accept.
-            method_floor: Method,
-            /// Files.
-            files: u64,
-            /// Directories.
-            directories: u64,
-            /// Creates under way.
-            intents: u64,
-            /// Objects waiting to be removed from devices.
-            reap_queue: u64,
-            /// Live sessions.
-            sessions: u64,
-            /// Devices.
-            devices: u32,
+        /// Makes a node.
+        0x0063 => MakeNode {
+            /// In which directory.
+            parent: Node,
+            /// Its name.
+            name: Name,
+            /// What.
+            what: NodeKind,
+            /// Permission bits; those of a symbolic link are 0777 whatever is said.
+            mode: u16,
+            /// Whose it is, if not the asker's (administrators).
+            owner: Option<UserName>,
+            /// Its group, one of the asker's own (administrators: any); a directory with the set-group bit gives its
+            /// own instead.
+            group: Option<GroupName>,
+            /// A file is held open for update at once by this holder, whatever its mode is.
+            holder: Option<HolderId>,
         },
-        /// Done; nothing to tell.
-        0x0004 => Done {},
-        /// To Stat, SetMode, SetOwner, MakeDir, Commit, Update.
-        0x0010 => Stat {
-            /// The file or directory as it is now.
-            stat: Stat,
+        /// Gives a file another name.
+        0x0064 => LinkNode {
+            /// Which; no directory.
+            node: Node,
+            /// In which directory.
+            parent: Node,
+            /// The name.
+            name: Name,
         },
-        /// To ReadDir.
-        0x0011 => Directory {
-            /// Entries.
-            entries: Vec<DirEntry>,
-            /// May there be more? Then ask again after the last name.
-            more: bool,
+        /// Takes a name away; what has no name left goes, a file that is held open when it is held no more.
+        0x0065 => RemoveNode {
+            /// From which directory.
+            parent: Node,
+            /// The name.
+            name: Name,
+            /// Is a directory meant (it must be empty), or anything but one?
+            directory: bool,
         },
-        /// To Create.
-        0x0013 => Created {
-            /// What to write to.
-            file: CreatedFile,
+        /// Gives a node another place.
+        0x0066 => RenameNode {
+            /// From which directory.
+            from_parent: Node,
+            /// The old name.
+            from: Name,
+            /// To which directory.
+            to_parent: Node,
+            /// The new name.
+            to: Name,
+            /// What about that which has the new name?
+            mode: RenameMode,
         },
-        /// To Open.
-        0x0014 => Opened {
-            /// What to read from.
-            file: OpenedFile,
+        /// Changes what is known of a node.
+        0x0067 => SetNode {
+            /// Which.
+            node: Node,
+            /// What changes.
+            change: NodeChange,
+            /// Who has it open for update, if the size is changed through an open file: then its mode does not matter.
+            holder: Option<HolderId>,
         },
-        /// To RenewGrants.
-        0x0015 => Grants {
-            /// One per object of the layout, in its order.
-            grants: Vec<Grant>,
+        /// Where a symbolic link leads.
+        0x0068 => ReadLink {
+            /// Which.
+            node: Node,
         },
-        /// To Remove.
-        0x0019 => Removed {
-            /// Files and directories removed by this request.
-            count: u64,
-            /// Is something left? Then ask again.
-            more: bool,
+        /// Opens a file and holds it.
+        0x0069 => OpenNode {
+            /// Which.
+            node: Node,
+            /// What for.
+            access: Access,
+            /// Method for its objects; raised to the floor of policy.
+            method: Method,
+            /// Who holds it from here on, once, however often this is asked.
+            holder: HolderId,
+            /// It was open before the server began or the holder was lost: an owner gets it whatever its mode is now.
+            again: bool,
         },
-        /// To DiskFree.
-        0x0020 => DiskFree {
-            /// Bytes of all devices.
-            total: u64,
-            /// Bytes in use on them.
-            used: u64,
-            /// Devices that take new objects.
-            active: u32,
-            /// All devices.
-            devices: u32,
+        /// Gives a file objects for its bytes; the same ones if it has some.
+        0x006A => Allocate {
+            /// Which; held for update.
+            node: Node,
+            /// Bytes known to be coming: decides the layout.
+            size_hint: Option<u64>,
+            /// Method for its objects; raised to the floor of policy.
+            method: Method,
+            /// Who holds it.
+            holder: HolderId,
         },
-        /// To DeviceList.
-        0x0021 => Devices {
-            /// Devices.
-            devices: Vec<Device>,
-            /// May there be more?
-            more: bool,
+        /// Bytes are on the devices, durable as far as their writer wants: the file is at least this long.
+        0x006B => Written {
+            /// Which; held for update.
+            node: Node,
+            /// The byte after the last one written.
+            size_at_least: u64,
+            /// Last change of content, nanoseconds since 1970; now if none.
+            mtime_ns: Option<i64>,
+            /// As the writer knew it when it began to write; another one now, and what it wrote may be gone (Stale).
+            generation: u32,
+            /// Every object of the layout is on its device.
+            made: bool,
+            /// Who holds it.
+            holder: HolderId,
         },
-        /// To DeviceAdd and DeviceSetState.
-        0x0022 => Device {
-            /// The device as it is now.
-            device: Device,
+        /// Holds a file no longer.
+        0x006C => CloseNode {
+            /// Which.
+            node: Node,
+            /// Who held it.
+            holder: HolderId,
         },
-        /// To UserRegisterStart.
-        0x0030 => UserRegisterStart {
-            /// OPAQUE registration response.
-            response: [u8; REGISTRATION_RESPONSE_BYTES],
-            /// To the proof that was begun; none if none was.
-            challenge: Option<LoginChallenge>,
+        /// The value of an extended attribute.
+        0x006D => GetXattr {
+            /// Of which node.
+            node: Node,
+            /// Which.
+            name: XattrName,
         },
-        /// To UserList.
-        0x0032 => Users {
-            /// Accounts.
-            users: Vec<User>,
-            /// May there be more?
-            more: bool,
+        /// Sets an extended attribute.
+        0x006E => SetXattr {
+            /// Of which node.
+            node: Node,
+            /// Which.
+            name: XattrName,
+            /// To what.
+            value: XattrValue,
+            /// Must it be there, must it not?
+            mode: XattrMode,
         },
-        /// To GroupList.
-        0x003A => Groups {
-            /// Groups.
-            groups: Vec<Group>,
-            /// May there be more?
-            more: bool,
+        /// The names of the extended attributes that the asker may see.
+        0x006F => ListXattr {
+            /// Of which node.
+            node: Node,
         },
-        /// To GroupMembers.
-        0x003B => Members {
-            /// Accounts.
-            members: Vec<UserName>,
-            /// May there be more?
-            more: bool,
+        /// Removes an extended attribute.
+        0x0070 => RemoveXattr {
+            /// Of which node.
+            node: Node,
+            /// Which.
+            name: XattrName,
         },
-        /// To UserInvite.
-        0x003D => Invitation {
-            /// The code, in letters and digits; it is shown this once.
-            code: Secret,
-            /// Until then it can be used, milliseconds since 1970.
-            expires_ms: u64,
+        /// Room, and how many nodes there are.
+        0x0071 => StatFs {},
+        /// The holder lives: all that it holds is held on.
+        0x0072 => KeepNodes {
+            /// Which.
+            holder: HolderId,
         },
-        /// To GrantHolders.
-        0x003F => Holders {
-            /// Who holds what, those that last longest first; cut at [`PAGE_MAX`].
-            holders: Vec<Holder>,
-            /// Is nobody left out? Not if the list was cut, or if the server began or lost track within the longest
-            /// life of a credential.
-            complete: bool,
+        /// Sets, changes, removes or asks for an advisory lock. Nobody waits at the server: ask again.
+        0x0073 => LockNode {
+            /// Of which file.
+            node: Node,
+            /// For which holder.
+            holder: HolderId,
+            /// Which lock.
+            lock: Lock,
+            /// Only asks who is in the way.
+            test: bool,
+            /// It was held before the server began: for a minute after that only these are given.
+            again: bool,
         },
-        /// To Delegate.
-        0x0041 => Delegated {
-            /// What to hand to the program.
-            file: DelegatedFile,
-        },
-        /// To Revoke, RevocationProgress, UserSetEnabled and UserRemove.
-        0x0042 => Revocation {
-            /// How far it is.
-            revocation: Revocation,
-        },
-        /// To RevocationList.
-        0x0044 => Revocations {
-            /// The last ones, newest first.
-            revocations: Vec<Revocation>,
-        },
-        /// To IssueList.
-        0x0045 => Issues {
-            /// Oldest first within what was given, then within what was refused.
-            entries: Vec<IssueEntry>,
-            /// The oldest that the record still has, milliseconds since 1970; what was before is not known.
-            known_since_ms: u64,
-            /// Where the next page begins, if there is one. A page may be empty and not be the last.
-            next: Option<IssuePlace>,
-        },
-        /// To KeyList.
-        0x0050 => Keys {
-            /// Keys.
-            keys: Vec<KeyInfo>,
-            /// Where the next page begins, if there is one.
-            next: Option<KeyPlace>,
-        },
-        /// To KeyRotate and KeyProgress.
-        0x0052 => KeyProgress {
-            /// Keys that wait to be changed or are being changed.
-            open: u64,
-            /// Devices among them that do not answer or do not accept our keys.
-            stuck: u32,
-            /// Keys changed since the server's start.
-            changed: u64,
+        /// Ends all locks of one owner on a file, as closing it does.
+        0x0074 => UnlockNode {
+            /// Of which file.
+            node: Node,
+            /// Of which holder.
+            holder: HolderId,
+            /// Whose among the programs of the holder.
+            owner: u64,
         },
     }
 }
@@ -658,7 +654,10 @@ macro_rules! body {
     };
 }
 body!(Request);
-body!(Response);
+
+mod response;
+
+pub use response::{RESPONSES, Response};
 
 #[cfg(test)]
 mod tests;

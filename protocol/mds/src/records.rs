@@ -9,6 +9,7 @@ use sealstone_osd::{ObjectId, ObjectType};
 use crate::layout::{DeviceId, Layout, ObjectRef};
 use crate::login::SessionId;
 use crate::name::{GroupName, Name, UserName};
+use crate::nodes::{HolderId, NODE_PROOF_BYTES, Node};
 use crate::secret::Secret;
 use crate::wire::{Reader, Text, Wire, WireError, Writer, code, record};
 
@@ -58,6 +59,16 @@ code! {
         File = 1,
         /// A directory.
         Directory = 2,
+        /// A symbolic link.
+        Symlink = 3,
+        /// A named pipe.
+        Fifo = 4,
+        /// A socket.
+        Socket = 5,
+        /// A character device.
+        CharDevice = 6,
+        /// A block device.
+        BlockDevice = 7,
     }
 }
 
@@ -68,6 +79,8 @@ code! {
         Read = 1,
         /// Read, and change data in place; [`Request::Update`](crate::Request::Update) records the new size.
         Update = 2,
+        /// Change data in place without reading it.
+        Write = 3,
     }
 }
 
@@ -100,7 +113,9 @@ record! {
     pub struct Stat {
         /// Number.
         pub inode: InodeId,
-        /// File or directory.
+        /// Lets the user it was told to address it by number; zeros where that was not meant.
+        pub proof: [u8; NODE_PROOF_BYTES],
+        /// File, directory, …
         pub kind: FileKind,
         /// Permission bits, 12 low bits as in POSIX.
         pub mode: u16,
@@ -108,20 +123,42 @@ record! {
         pub owner: UserName,
         /// Whose members the group bits of the mode are for; none: nobody.
         pub group: Option<GroupName>,
-        /// Bytes; 0 for a directory.
+        /// Names that lead to it; for a directory 2 and one for each directory in it; 0 once the last one is gone.
+        pub links: u32,
+        /// Number of a device; 0 for all else.
+        pub rdev: u32,
+        /// Bytes of a file; length of a link's target; 0 for all else.
         pub size: u64,
         /// Data version: grows with each change of content.
         pub version: u64,
-        /// Last change of content, milliseconds since 1970.
-        pub mtime_ms: u64,
+        /// Grows when what a client knows of the layout, or has written behind the end, is good no more.
+        pub generation: u32,
+        /// Last read, as far as anybody said; nanoseconds since 1970, as all times here.
+        pub atime_ns: i64,
+        /// Last change of content.
+        pub mtime_ns: i64,
         /// Last change of anything.
-        pub ctime_ms: u64,
+        pub ctime_ns: i64,
         /// Made at.
-        pub created_ms: u64,
-        /// Objects that hold the data; 0 for a directory.
+        pub birth_ns: i64,
+        /// Objects that hold the data; 0 for what has none.
         pub width: u16,
         /// Checksum given at commit.
         pub checksum: Option<Checksum>,
+    }
+}
+
+impl Stat {
+    /// How it is addressed by number.
+    #[must_use]
+    pub const fn node(&self) -> Node {
+        Node { inode: self.inode, proof: self.proof }
+    }
+
+    /// A time of it in milliseconds since 1970, 0 for what was before.
+    #[must_use]
+    pub const fn ms(time_ns: i64) -> u64 {
+        if time_ns < 0 { 0 } else { time_ns as u64 / 1_000_000 }
     }
 }
 
@@ -204,6 +241,15 @@ pub enum Handle {
     },
     /// From Create.
     Intent(IntentId),
+    /// From OpenNode, Allocate, MakeNode: what its holder holds may be renewed whatever its mode has become.
+    Node {
+        /// The file.
+        node: Node,
+        /// What it was opened for.
+        access: Access,
+        /// Who holds it.
+        holder: HolderId,
+    },
 }
 
 impl Wire for Handle {
@@ -218,6 +264,12 @@ impl Wire for Handle {
                 2u8.put(out);
                 intent.put(out);
             }
+            Self::Node { node, access, holder } => {
+                3u8.put(out);
+                node.put(out);
+                access.put(out);
+                holder.put(out);
+            }
         }
     }
 
@@ -225,6 +277,11 @@ impl Wire for Handle {
         match u8::get(input)? {
             1 => Ok(Self::File { inode: InodeId::get(input)?, access: Access::get(input)? }),
             2 => Ok(Self::Intent(IntentId::get(input)?)),
+            3 => Ok(Self::Node {
+                node: Node::get(input)?,
+                access: Access::get(input)?,
+                holder: HolderId::get(input)?,
+            }),
             code => Err(WireError::UnknownCode { what: "handle", code: u32::from(code) }),
         }
     }
@@ -254,10 +311,12 @@ record! {
     pub struct OpenedFile {
         /// What it is.
         pub stat: Stat,
-        /// Where its bytes are.
-        pub layout: Layout,
+        /// Where its bytes are; none: all of it is zeros.
+        pub layout: Option<Layout>,
         /// One per object of the layout, in its order.
         pub grants: Vec<Grant>,
+        /// Were its bytes written in place? Then what is missing in an object reads as zeros.
+        pub sparse: bool,
     }
 }
 

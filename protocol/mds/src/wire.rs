@@ -197,7 +197,7 @@ macro_rules! number {
         }
     )*};
 }
-number!(u8, u16, u32, u64);
+number!(u8, u16, u32, u64, i64);
 
 impl Wire for bool {
     fn put(&self, out: &mut Writer) {

@@ -109,7 +109,7 @@ fn value(file: &CapabilityFile) -> serde_json::Value {
                 let kind = if pin.kind == PinKind::Authority { "authority" } else { "certificate" };
                 json!({ "kind": kind, "sha256": hex(&pin.hash) })
             });
-            json!({ "id": device.id.0, "name": device.name.as_str(), "url": device.url.as_str(), "pin": pin })
+            json!({ "id": device.id.0, "name": device.name.shown(), "url": device.url.as_str(), "pin": pin })
         })
         .collect();
     let capabilities: Vec<_> = delegated
@@ -122,7 +122,7 @@ fn value(file: &CapabilityFile) -> serde_json::Value {
         })
         .collect();
     json!({
-        "path": path.as_str(), "read": delegated.read, "write": delegated.write,
+        "path": path.shown(), "read": delegated.read, "write": delegated.write,
         "start": delegated.start, "end": delegated.end, "size": delegated.stat.size,
         "expires_ms": delegated.expires_ms, "principal": hex(&delegated.principal),
         "devices": devices, "capabilities": capabilities,
@@ -134,7 +134,7 @@ fn show(output: Output, path: &Path) -> Outcome {
     output.result(&value(&file), || {
         let CapabilityFile { path, delegated, devices } = &file;
         let mut lines = vec![
-            format!("file       {}", path.as_str()),
+            format!("file       {}", path.shown()),
             format!("may        {}", rights(&file).join(", ")),
             format!("bytes      {}..{} of {}", delegated.start, delegated.end, delegated.stat.size),
             format!("until      {} UTC", utc(delegated.expires_ms)),

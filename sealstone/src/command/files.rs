@@ -3,7 +3,7 @@
 use sealstone_client::{Client, DirEntry, FileKind, Stat};
 use serde_json::{Value, json};
 
-use crate::cli::{Chgrp, Chmod, Chown, Global, Ls, Mkdir, Mv, Paths, Rm};
+use crate::cli::{Chgrp, Chmod, Chown, Global, Ln, Ls, Mkdir, Mv, Paths, Rm};
 use crate::command::session::client;
 use crate::command::walk::{join, last_name};
 use crate::failure::{Failure, Outcome};
@@ -20,7 +20,9 @@ pub(crate) fn stat_json(path: &str, stat: &Stat) -> Value {
     json!({
         "path": path, "kind": kind(stat), "size": stat.size, "mode": format!("{:04o}", stat.mode),
         "owner": stat.owner.as_str(), "group": group(stat), "inode": stat.inode.0, "version": stat.version, "width": stat.width,
-        "mtime_ms": stat.mtime_ms, "ctime_ms": stat.ctime_ms, "created_ms": stat.created_ms, "checksum": checksum,
+        "links": stat.links, "rdev": stat.rdev, "mtime_ms": Stat::ms(stat.mtime_ns), "ctime_ms": Stat::ms(stat.ctime_ns),
+        "created_ms": Stat::ms(stat.birth_ns), "atime_ns": stat.atime_ns, "mtime_ns": stat.mtime_ns,
+        "ctime_ns": stat.ctime_ns, "checksum": checksum,
     })
 }
 
@@ -32,42 +34,78 @@ fn kind(stat: &Stat) -> &'static str {
     match stat.kind {
         FileKind::File => "file",
         FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+        FileKind::Fifo => "fifo",
+        FileKind::Socket => "socket",
+        FileKind::CharDevice => "character device",
+        FileKind::BlockDevice => "block device",
     }
 }
 
-fn long_line(name: &str, stat: &Stat) -> String {
-    let directory = stat.kind == FileKind::Directory;
+fn long_line(name: &str, stat: &Stat, target: Option<&str>) -> String {
+    let size = match stat.kind {
+        FileKind::CharDevice | FileKind::BlockDevice => device_number(stat.rdev),
+        _ => stat.size.to_string(),
+    };
+    let after = match (stat.kind, target) {
+        (FileKind::Directory, _) => "/".to_owned(),
+        (_, Some(target)) => format!(" -> {target}"),
+        _ => String::new(),
+    };
     format!(
-        "{} {:12} {:12} {:>12} {} {name}{}",
-        mode_string(directory, stat.mode),
+        "{} {:>3} {:12} {:12} {size:>12} {} {name}{after}",
+        mode_string(stat.kind, stat.mode),
+        stat.links,
         stat.owner.as_str(),
         group(stat).unwrap_or("-"),
-        stat.size,
-        utc(stat.mtime_ms),
-        if directory { "/" } else { "" },
+        utc(Stat::ms(stat.mtime_ns)),
     )
+}
+
+/// Major and minor number, as Linux packs them.
+fn device_number(rdev: u32) -> String {
+    format!("{}, {}", (rdev >> 8) & 0xFFF, (rdev & 0xFF) | ((rdev >> 12) & 0xF_FF00))
+}
+
+/// Where it leads, of a symbolic link that can be read.
+async fn target(client: &Client, stat: &Stat) -> Option<String> {
+    if stat.kind == FileKind::Symlink { client.target_of(stat).await.ok() } else { None }
 }
 
 /// `sealstone ls`.
 pub(crate) async fn ls(global: &Global, output: Output, arguments: &Ls) -> Outcome {
     let (client, _) = client(global)?;
     let top = arguments.path.as_str();
-    let stat = client.stat(top).await.map_err(|error| Failure::from(error).at(top))?;
+    // A link is shown as such in a long list; else what it leads to is meant, if it leads anywhere.
+    let mut stat = client.lstat(top).await.map_err(|error| Failure::from(error).at(top))?;
+    if stat.kind == FileKind::Symlink && !arguments.long {
+        stat = client.stat(top).await.unwrap_or(stat);
+    }
     let found = if stat.kind == FileKind::Directory {
         list(&client, top, arguments.recursive).await?
     } else {
         vec![(last_name(top).unwrap_or(top).to_owned(), stat)]
     };
-    let value: Vec<Value> = found.iter().map(|(name, stat)| stat_json(name, stat)).collect();
+    let mut targets = Vec::with_capacity(found.len());
+    for (_, stat) in &found {
+        targets.push(if arguments.long || output.is_json() { target(&client, stat).await } else { None });
+    }
+    let with_target = |((name, stat), target): (&(String, Stat), &Option<String>)| {
+        let mut value = stat_json(name, stat);
+        value["target"] = json!(target);
+        value
+    };
+    let value: Vec<Value> = found.iter().zip(&targets).map(with_target).collect();
     if !output.is_json() && found.is_empty() {
         return Ok(());
     }
     output.result(&value, || {
         let lines: Vec<String> = found
             .iter()
-            .map(|(name, stat)| {
+            .zip(&targets)
+            .map(|((name, stat), target)| {
                 if arguments.long {
-                    long_line(name, stat)
+                    long_line(name, stat, target.as_deref())
                 } else if stat.kind == FileKind::Directory {
                     format!("{name}/")
                 } else {
@@ -90,11 +128,7 @@ pub(crate) async fn list(client: &Client, top: &str, recursive: bool) -> Outcome
         while let Some(DirEntry { name, stat }) =
             entries.next().await.map_err(|error| Failure::from(error).at(&directory))?
         {
-            let path = if below.is_empty() {
-                name.as_str().to_owned()
-            } else {
-                format!("{below}/{}", name.as_str())
-            };
+            let path = if below.is_empty() { name.shown().into_owned() } else { format!("{below}/{name}") };
             if recursive && stat.kind == FileKind::Directory {
                 deeper.push(path.clone());
             }
@@ -112,23 +146,28 @@ pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> 
     let mut values = Vec::new();
     let mut blocks = Vec::new();
     for path in &arguments.paths {
-        let stat = client.stat(path).await.map_err(|error| Failure::from(error).at(path))?;
-        let value = stat_json(path, &stat);
+        let stat = client.lstat(path).await.map_err(|error| Failure::from(error).at(path))?;
+        let target = target(&client, &stat).await;
+        let mut value = stat_json(path, &stat);
+        value["target"] = json!(target);
         let mut lines = vec![
             format!("    path  {path}"),
             format!("    kind  {}", kind(&stat)),
             format!("    size  {} ({})", stat.size, human_bytes(stat.size)),
-            format!(
-                "    mode  {} {:04o}",
-                mode_string(stat.kind == FileKind::Directory, stat.mode),
-                stat.mode
-            ),
+            format!("    mode  {} {:04o}", mode_string(stat.kind, stat.mode), stat.mode),
             format!("   owner  {}", stat.owner.as_str()),
             format!("   group  {}", group(&stat).unwrap_or("-")),
-            format!("modified  {}", utc(stat.mtime_ms)),
-            format!(" changed  {}", utc(stat.ctime_ms)),
-            format!(" created  {}", utc(stat.created_ms)),
+            format!("   links  {}", stat.links),
+            format!("modified  {}", utc(Stat::ms(stat.mtime_ns))),
+            format!(" changed  {}", utc(Stat::ms(stat.ctime_ns))),
+            format!(" created  {}", utc(Stat::ms(stat.birth_ns))),
         ];
+        if let Some(target) = target {
+            lines.push(format!("leads to  {target}"));
+        }
+        if matches!(stat.kind, FileKind::CharDevice | FileKind::BlockDevice) {
+            lines.push(format!("  device  {}", device_number(stat.rdev)));
+        }
         if stat.kind == FileKind::File {
             let objects = if stat.width == 1 { "object" } else { "objects" };
             lines.push(format!("  layout  {} {objects}, version {}", stat.width, stat.version));
@@ -184,13 +223,26 @@ pub(crate) async fn into_directory(client: &Client, path: &str, source: &str) ->
     }
 }
 
+/// `sealstone ln`.
+pub(crate) async fn ln(global: &Global, output: Output, arguments: &Ln) -> Outcome {
+    let (client, _) = client(global)?;
+    let path = into_directory(&client, &arguments.path, &arguments.target).await?;
+    let made = if arguments.symbolic {
+        client.symlink(&arguments.target, &path).await
+    } else {
+        client.link(&arguments.target, &path).await
+    };
+    let stat = made.map_err(|error| Failure::from(error).at(&path))?;
+    output.done(&stat_json(&path, &stat))
+}
+
 /// `sealstone rm`.
 pub(crate) async fn rm(global: &Global, output: Output, arguments: &Rm) -> Outcome {
     let (client, _) = client(global)?;
     let mut removed = 0;
     for path in &arguments.paths {
         if !arguments.recursive {
-            let stat = client.stat(path).await.map_err(|error| Failure::from(error).at(path))?;
+            let stat = client.lstat(path).await.map_err(|error| Failure::from(error).at(path))?;
             if stat.kind == FileKind::Directory {
                 return Err(Failure::operation("is a directory").at(path).hint("use rm -r"));
             }
@@ -257,7 +309,7 @@ pub(crate) async fn df(global: &Global, output: Output) -> Outcome {
     let value = json!({
         "total": free.total, "used": free.used, "available": free.total.saturating_sub(free.used),
         "devices": devices.iter().map(|device| json!({
-            "id": device.id.0, "name": device.name.as_str(), "url": device.url.as_str(),
+            "id": device.id.0, "name": device.name.shown(), "url": device.url.as_str(),
             "state": format!("{:?}", device.state).to_lowercase(), "total": device.total, "used": device.used,
         })).collect::<Vec<_>>(),
     });
@@ -277,7 +329,7 @@ pub(crate) async fn df(global: &Global, output: Output) -> Outcome {
         )];
         for device in &devices {
             let state = format!("{:?}", device.state).to_lowercase();
-            lines.push(row(device.name.as_str(), device.total, device.used, &state));
+            lines.push(row(&device.name.shown(), device.total, device.used, &state));
         }
         lines.push(row("all", free.total, free.used, &format!("{} of {} active", free.active, free.devices)));
         lines.join("\n")

@@ -26,7 +26,7 @@ const fn level(level: Level) -> KeyLevel {
 pub(crate) async fn device(client: &Client, name: Option<&str>) -> Outcome<Option<DeviceId>> {
     let Some(name) = name else { return Ok(None) };
     let devices = client.device_list().await?;
-    let found = devices.iter().find(|device| device.name.as_str() == name);
+    let found = devices.iter().find(|device| device.name.shown() == name);
     let found =
         found.ok_or_else(|| Failure::new(Kind::NotFound, "no such device").at(name).hint("sealstone df"))?;
     Ok(Some(found.id))

@@ -284,6 +284,8 @@ pub(crate) async fn get(global: &Global, output: Output, arguments: &Get) -> Out
                 match stat.kind {
                     FileKind::Directory => make_folder(&local)?,
                     FileKind::File => jobs.push(Job { local, stored: join(path, &below), bytes: stat.size }),
+                    // Links, pipes and the like have no bytes of their own.
+                    _ => {}
                 }
             }
         } else {
@@ -342,7 +344,7 @@ async fn fetch(client: &Client, job: &Job, options: GetOptions) -> Outcome<u64> 
         .map_err(|error| Failure::from(error).at(&job.stored))?;
     file.flush().await.map_err(at)?;
     let file = file.into_std().await;
-    let modified = std::time::UNIX_EPOCH + Duration::from_millis(stat.mtime_ms);
+    let modified = std::time::UNIX_EPOCH + Duration::from_nanos(u64::try_from(stat.mtime_ns).unwrap_or(0));
     file.set_modified(modified).map_err(at)?;
     let mode = std::os::unix::fs::PermissionsExt::from_mode(u32::from(stat.mode & 0o777));
     file.set_permissions(mode).map_err(at)?;

@@ -99,8 +99,8 @@ pub(super) async fn run(client: &Client, running: &Running) -> Outcome<Vec<Findi
     let object = grant.object.object;
     let neighbour = ObjectId::new(object.partition, object.object ^ 1);
     let now = now_ms();
-    let expired = mint(&folder(device.name.as_str()), object, now - 1000)?;
-    let foreign = mint(&folder(other.name.as_str()), object, now + 60_000)?;
+    let expired = mint(&folder(&device.name.shown()), object, now - 1000)?;
+    let foreign = mint(&folder(&other.name.shown()), object, now + 60_000)?;
 
     let url: TargetUrl = device.url.as_str().parse().map_err(Failure::operation)?;
     let mut config = SessionConfig::new(None, &SystemEnvironment);
@@ -109,7 +109,7 @@ pub(super) async fn run(client: &Client, running: &Running) -> Outcome<Vec<Findi
     // The first command of a new nexus hears POWER ON; TEST UNIT READY takes that in.
     let ready = ScsiRequest { cdb: Bytes::from_static(&[0; 6]), ..ScsiRequest::default() };
     session.execute(ready).await.map_err(Failure::operation)?;
-    let audit = folder(device.name.as_str()).join(AUDIT_FILE);
+    let audit = folder(&device.name.shown()).join(AUDIT_FILE);
     let mut attacker = Attacker { session, seen: records(&audit)?.len(), audit, findings: Vec::new() };
 
     let honest = write(&genuine, object, GENUINE)?;

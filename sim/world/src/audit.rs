@@ -81,7 +81,7 @@ pub fn objects(store: &MemoryMeta, listed: &[Device], devices: &[Arc<DeviceHost>
                     history.violate("an inode's record does not parse");
                     continue;
                 };
-                *(if inode.kind == FileKind::File { &mut files } else { &mut directories }) += 1;
+                *(if inode.kind == FileKind::Directory { &mut directories } else { &mut files }) += 1;
                 for object in inode.layout.iter().flat_map(|layout| layout.objects()) {
                     match place_in(listed, object.device) {
                         Some(place) => drop(expected.entry(place).or_default().insert(object.object)),

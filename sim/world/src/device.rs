@@ -116,7 +116,7 @@ pub fn place_of(target: &str) -> u8 {
 #[must_use]
 pub fn place_in(devices: &[DeviceRecord], id: DeviceId) -> Option<u8> {
     let device = devices.iter().find(|device| device.id == id)?;
-    device.name.as_str().strip_prefix("osd")?.parse().ok()
+    device.name.shown().strip_prefix("osd")?.parse().ok()
 }
 
 impl DeviceHost {

@@ -432,7 +432,7 @@ impl Worker {
         self.excused(&what, &entries);
         let Ok(entries) = entries else { return };
         let found: Vec<String> =
-            entries.iter().map(|entry| format!("{folder}/{}", entry.name.as_str())).collect();
+            entries.iter().map(|entry| format!("{folder}/{}", entry.name.shown())).collect();
         let prefix = format!("{folder}/");
         for path in self.shop.model.paths().iter().filter(|path| path.starts_with(&prefix)) {
             match self.shop.model.known(path) {

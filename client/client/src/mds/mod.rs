@@ -19,7 +19,8 @@ use sealstone_login::{LoginContext, LoginFailure, start_login, start_registratio
 use sealstone_mds_protocol::login::{LOGOUT_REVOKE, Logout, LogoutOk, Revoking, SUITE_STANDARD};
 use sealstone_mds_protocol::paper::PaperLogout;
 use sealstone_mds_protocol::{
-    ErrorCode, MessageType, Request, Response, Role, Secret, UserName, Wire, Writer, decode_message,
+    ErrorCode, MessageType, Request, Response, Role, Secret, UserName, Wire, Writer, XattrMode,
+    decode_message,
 };
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
@@ -362,6 +363,23 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::WhoAmI {}
         | Request::ServerInfo {}
         | Request::Stat { .. }
+        | Request::Lstat { .. }
+        | Request::Lookup { .. }
+        | Request::GetNode { .. }
+        | Request::ReadNodes { .. }
+        | Request::SetNode { .. }
+        | Request::ReadLink { .. }
+        | Request::OpenNode { .. }
+        | Request::Allocate { .. }
+        | Request::Written { .. }
+        | Request::CloseNode { .. }
+        | Request::GetXattr { .. }
+        | Request::SetXattr { mode: XattrMode::Set, .. }
+        | Request::ListXattr { .. }
+        | Request::StatFs {}
+        | Request::KeepNodes { .. }
+        | Request::LockNode { .. }
+        | Request::UnlockNode { .. }
         | Request::ReadDir { .. }
         | Request::MakeDir { parents: true, .. }
         | Request::Create { .. }
@@ -397,6 +415,12 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::Abandon { .. }
         | Request::Rename { .. }
         | Request::Remove { .. }
+        | Request::MakeNode { .. }
+        | Request::LinkNode { .. }
+        | Request::RemoveNode { .. }
+        | Request::RenameNode { .. }
+        | Request::SetXattr { .. }
+        | Request::RemoveXattr { .. }
         | Request::DeviceAdd { .. }
         | Request::UserRegisterFinish { .. }
         | Request::UserInvite { .. }

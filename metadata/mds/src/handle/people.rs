@@ -198,10 +198,32 @@ impl Mds {
 pub(super) fn subject(request: &Request) -> Option<String> {
     let user = |name: &UserName| Some(name.to_string());
     match request {
+        Request::Lookup { .. }
+        | Request::GetNode { .. }
+        | Request::ReadNodes { .. }
+        | Request::MakeNode { .. }
+        | Request::LinkNode { .. }
+        | Request::RemoveNode { .. }
+        | Request::RenameNode { .. }
+        | Request::SetNode { .. }
+        | Request::ReadLink { .. }
+        | Request::OpenNode { .. }
+        | Request::Allocate { .. }
+        | Request::Written { .. }
+        | Request::CloseNode { .. }
+        | Request::GetXattr { .. }
+        | Request::SetXattr { .. }
+        | Request::ListXattr { .. }
+        | Request::RemoveXattr { .. }
+        | Request::StatFs {}
+        | Request::KeepNodes { .. }
+        | Request::LockNode { .. }
+        | Request::UnlockNode { .. } => super::nodes::subject(request),
         Request::Hello { .. }
         | Request::WhoAmI {}
         | Request::ServerInfo {}
         | Request::Stat { .. }
+        | Request::Lstat { .. }
         | Request::ReadDir { .. }
         | Request::DiskFree {}
         | Request::DeviceList { .. }

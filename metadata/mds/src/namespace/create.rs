@@ -4,7 +4,9 @@ use sealstone_mds_protocol::{
     ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, Stat, UserName,
 };
 
-use super::{Final, check_size, child, drop_file, inherited_group, place, queue_objects, touch};
+use super::endings::{Ending, lose_name, queue_objects};
+use super::walk::{Last, place};
+use super::{Final, check_size, child, inherited_group, touch};
 use crate::access::{MODE_MASK, Principal};
 use crate::error::{MdsError, Result};
 use crate::keys;
@@ -29,10 +31,10 @@ pub(crate) fn begin_create(
     new: NewIntent,
     lay_out: impl FnOnce(&mut dyn Transaction) -> Result<(InodeId, Layout)>,
 ) -> Result<(IntentId, Intent)> {
-    let place = place(tx, who, path)?;
-    who.needs_entries(&place.directory_inode, path.as_str())?;
-    if let Some((_, old)) = child(tx, place.directory, &place.name)? {
-        check_replaceable(who, &place.directory_inode, &old, new.replace, path.as_str())?;
+    let (place, old) = place(tx, who, path, Last::Follow)?;
+    who.needs_entries(&place.directory_inode, &path.shown())?;
+    if let Some((_, old)) = old {
+        check_replaceable(who, &place.directory_inode, &old, new.replace, &path.shown())?;
     }
     let (inode, layout) = lay_out(tx)?;
     let id = IntentId(next_number(tx, counter::INTENT)?);
@@ -61,7 +63,7 @@ fn check_replaceable(
     replace: bool,
     subject: &str,
 ) -> Result<()> {
-    if old.kind == FileKind::Directory {
+    if old.is_directory() {
         return Err(MdsError::refused(ErrorCode::IsADirectory, subject));
     }
     if !replace {
@@ -116,12 +118,12 @@ pub(crate) fn commit(
     who: &Principal,
     id: IntentId,
     done: Final,
-    reap_due_ms: u64,
-    now_ms: u64,
+    ending: &Ending<'_>,
 ) -> Result<Stat> {
+    let now_ms = ending.now_ms;
     check_size(done.size)?;
     let intent = load_intent(tx, who, id, now_ms)?;
-    let name = intent.name.as_str();
+    let name = &*intent.name.shown();
     let directory: Inode = load(tx, &keys::inode(intent.parent))?
         .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, "the directory was removed"))?;
     who.needs_entries(&directory, name)?;
@@ -129,26 +131,21 @@ pub(crate) fn commit(
     if let Some((old_id, old)) = child(tx, intent.parent, &intent.name)? {
         check_replaceable(who, &directory, &old, intent.replace, name)?;
         version = old.version + 1;
-        drop_file(tx, old_id, &old, reap_due_ms)?;
+        lose_name(tx, old_id, old, ending)?;
     }
-    let file = Inode {
-        kind: FileKind::File,
-        mode: intent.mode,
-        owner: intent.user.clone(),
-        group: inherited_group(&directory),
-        size: done.size,
-        version,
-        mtime_ms: done.mtime_ms.unwrap_or(now_ms),
-        ctime_ms: now_ms,
-        created_ms: now_ms,
-        parent: InodeId(0),
-        layout: Some(intent.layout.clone()),
-        checksum: done.checksum,
-        create_grants_until_ms: intent.grants_until_ms,
-    };
+    let group = inherited_group(&directory);
+    let mut file = Inode::new(FileKind::File, intent.mode, intent.user.clone(), group, now_ms);
+    file.size = done.size;
+    file.version = version;
+    file.mtime_ns = done.mtime_ns.unwrap_or(file.mtime_ns);
+    // Objects of a stripe that would be empty need not be there.
+    file.made = (0..intent.layout.width()).all(|at| intent.layout.object_length(at, done.size) > 0);
+    file.layout = Some(intent.layout.clone());
+    file.checksum = done.checksum;
+    file.create_grants_until_ms = intent.grants_until_ms;
     save(tx, &keys::inode(intent.inode), &file)?;
     save(tx, &keys::entry(intent.parent, &intent.name), &intent.inode)?;
-    touch(tx, intent.parent, directory, now_ms)?;
+    touch(tx, intent.parent, 0, now_ms)?;
     count(tx, counter::FILES, 1)?;
     delete_intent(tx, id, &intent)?;
     Ok(file.stat(intent.inode))

@@ -6,7 +6,7 @@ use super::resolve;
 use crate::access::{Principal, Right};
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::records::{Inode, save};
+use crate::records::{Inode, ns, save};
 use crate::store::{Snapshot, Transaction};
 
 /// What is to be handed on.
@@ -28,13 +28,14 @@ fn check<S: Snapshot + ?Sized>(
     wanted: Delegated,
 ) -> Result<(InodeId, Inode, Layout, u64)> {
     let (id, inode) = resolve(view, who, path)?;
-    let layout =
-        inode.layout.clone().ok_or_else(|| MdsError::refused(ErrorCode::IsADirectory, path.as_str()))?;
+    super::need_file(&inode, &path.shown())?;
+    let empty = || MdsError::refused(ErrorCode::Invalid, "a file without a byte");
+    let layout = inode.layout.clone().ok_or_else(empty)?;
     if wanted.read {
-        who.needs(Right::Read, &inode, path.as_str())?;
+        who.needs(Right::Read, &inode, &path.shown())?;
     }
     if wanted.write {
-        who.needs(Right::Write, &inode, path.as_str())?;
+        who.needs(Right::Write, &inode, &path.shown())?;
     }
     let end = wanted.end.unwrap_or(inode.size);
     if wanted.start >= end || end > inode.size {
@@ -66,8 +67,8 @@ pub(crate) fn delegate_writing(
     let (id, mut inode, layout, end) = check(tx, who, path, wanted)?;
     inode.checksum = None;
     inode.version += 1;
-    inode.mtime_ms = now_ms;
-    inode.ctime_ms = now_ms;
+    inode.mtime_ns = ns(now_ms);
+    inode.ctime_ns = ns(now_ms);
     save(tx, &keys::inode(id), &inode)?;
     Ok((id, inode.stat(id), layout, end))
 }

@@ -2,13 +2,16 @@
 //!
 //! Truth: POSIX.1-2017 chown, chmod, with _POSIX_CHOWN_RESTRICTED; docs/standards/mds.md §5.3.
 
-use sealstone_mds_protocol::{ErrorCode, FileKind, FilePath, GroupName, Stat, UserName};
+use sealstone_mds_protocol::{
+    ErrorCode, FileKind, FilePath, GroupName, InodeId, NodeChange, SetTime, Stat, UserName,
+};
 
-use super::resolve;
-use crate::access::{MODE_MASK, Principal, SETGID, SETUID};
+use super::endings::Ending;
+use super::{check_size, need_file, resolve, sizes};
+use crate::access::{MODE_MASK, Principal, Right, SETGID, SETUID};
 use crate::error::{MdsError, Result};
-use crate::records::{Account, Inode, load, save};
-use crate::store::Transaction;
+use crate::records::{Account, Inode, load, ns, save};
+use crate::store::{Snapshot, Transaction};
 use crate::{groups, keys};
 
 /// What is to be changed.
@@ -20,6 +23,9 @@ pub(crate) struct NewOwner {
     pub(crate) any_group: bool,
 }
 
+/// Who runs the group's bit of a file runs as the group, unless nobody of the group may run it.
+const GROUP_RUNS: u16 = 0o010;
+
 /// Changes permission bits.
 pub(crate) fn set_mode(
     tx: &mut dyn Transaction,
@@ -29,15 +35,23 @@ pub(crate) fn set_mode(
     now_ms: u64,
 ) -> Result<Stat> {
     let (id, mut inode) = resolve(tx, who, path)?;
-    who.needs_ownership(&inode, path.as_str())?;
+    remode(who, &mut inode, mode, &path.shown())?;
+    inode.ctime_ns = ns(now_ms);
+    save(tx, &keys::inode(id), &inode)?;
+    Ok(inode.stat(id))
+}
+
+fn remode(who: &Principal, inode: &mut Inode, mode: u16, subject: &str) -> Result<()> {
+    who.needs_ownership(inode, subject)?;
+    if inode.kind == FileKind::Symlink {
+        return Err(MdsError::refused(ErrorCode::NotSupported, "the mode of a symbolic link"));
+    }
     inode.mode = mode & MODE_MASK;
     // Nobody hands a group on that he is not in.
     if !who.is_admin() && !inode.group.as_ref().is_some_and(|group| who.is_member(group)) {
         inode.mode &= !SETGID;
     }
-    inode.ctime_ms = now_ms;
-    save(tx, &keys::inode(id), &inode)?;
-    Ok(inode.stat(id))
+    Ok(())
 }
 
 /// Changes owner, group or both.
@@ -49,19 +63,110 @@ pub(crate) fn set_owner(
     now_ms: u64,
 ) -> Result<Stat> {
     let (id, mut inode) = resolve(tx, who, path)?;
-    who.needs_ownership(&inode, path.as_str())?;
-    if let Some(owner) = &new.owner {
-        give(tx, who, &mut inode, owner)?;
-    }
-    if let Some(group) = &new.group {
-        regroup(tx, who, &mut inode, group.as_ref(), new.any_group)?;
-    }
-    if inode.kind == FileKind::File && !who.is_admin() {
-        inode.mode &= !(SETUID | SETGID);
-    }
-    inode.ctime_ms = now_ms;
+    rehome(tx, who, &mut inode, new, &path.shown())?;
+    inode.ctime_ns = ns(now_ms);
     save(tx, &keys::inode(id), &inode)?;
     Ok(inode.stat(id))
+}
+
+fn rehome(
+    tx: &dyn Transaction,
+    who: &Principal,
+    inode: &mut Inode,
+    new: &NewOwner,
+    subject: &str,
+) -> Result<()> {
+    who.needs_ownership(inode, subject)?;
+    if let Some(owner) = &new.owner {
+        give(tx, who, inode, owner)?;
+    }
+    if let Some(group) = &new.group {
+        regroup(tx, who, inode, group.as_ref(), new.any_group)?;
+    }
+    if !inode.is_directory() && !who.is_admin() {
+        inode.mode &= !(SETUID | SETGID);
+    }
+    Ok(())
+}
+
+/// What a change of content by somebody who is no administrator takes from a file: the bits with which it runs as
+/// another one.
+pub(super) fn after_writing(who: &Principal, inode: &mut Inode) {
+    if !who.is_admin() {
+        inode.mode &= !SETUID;
+        if inode.mode & GROUP_RUNS != 0 {
+            inode.mode &= !SETGID;
+        }
+    }
+}
+
+/// Changes what is asked for of a node, all of it or nothing. `held`: the asker has the file open for writing.
+pub(crate) fn set_node(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    id: InodeId,
+    change: &NodeChange,
+    (held, any_group): (bool, bool),
+    ending: &Ending<'_>,
+) -> Result<Stat> {
+    let mut inode = super::nodes::node(tx, id)?;
+    let now_ns = ns(ending.now_ms);
+    if let Some(mode) = change.mode {
+        remode(who, &mut inode, mode, "mode")?;
+    }
+    if change.owner.is_some() || change.group.is_some() {
+        let (owner, group) = (change.owner.clone(), change.group.clone());
+        let said = inode.mode;
+        rehome(tx, who, &mut inode, &NewOwner { owner, group, any_group }, "owner")?;
+        if change.mode.is_some() && who.is_admin() {
+            inode.mode = said;
+        }
+    }
+    if let Some(size) = change.size {
+        need_file(&inode, "size")?;
+        if !held {
+            who.needs(Right::Write, &inode, "size")?;
+        }
+        check_size(size)?;
+        sizes::resize(tx, id, &mut inode, size, ending.reap_due_ms, ending.now_ms)?;
+        inode.mtime_ns = now_ns;
+        if change.mode.is_none() {
+            after_writing(who, &mut inode);
+        }
+    }
+    if let Some(time) = change.atime {
+        inode.atime_ns = retime(who, &inode, time, now_ns)?;
+    }
+    if let Some(time) = change.mtime {
+        inode.mtime_ns = retime(who, &inode, time, now_ns)?;
+    }
+    if *change != NodeChange::default() {
+        inode.ctime_ns = now_ns;
+        save(tx, &keys::inode(id), &inode)?;
+    }
+    Ok(inode.stat(id))
+}
+
+/// The present may be set by whoever may write, any other time by owners only.
+fn retime(who: &Principal, inode: &Inode, time: SetTime, now_ns: i64) -> Result<i64> {
+    match time {
+        SetTime::At(ns) => {
+            who.needs_ownership(inode, "times")?;
+            Ok(ns)
+        }
+        SetTime::Now => {
+            if who.needs_ownership(inode, "times").is_err() {
+                who.needs(Right::Write, inode, "times")?;
+            }
+            Ok(now_ns)
+        }
+    }
+}
+
+/// May somebody be made the owner: an account, or a number of somewhere that has none?
+pub(super) fn check_owner<S: Snapshot + ?Sized>(view: &S, owner: &UserName) -> Result<()> {
+    let known = owner.is_number() || load::<Account, _>(view, &keys::user(owner))?.is_some();
+    if known { Ok(()) } else { Err(MdsError::refused(ErrorCode::NotFound, owner.as_str())) }
 }
 
 fn give(tx: &dyn Transaction, who: &Principal, inode: &mut Inode, owner: &UserName) -> Result<()> {
@@ -69,11 +174,28 @@ fn give(tx: &dyn Transaction, who: &Principal, inode: &mut Inode, owner: &UserNa
         return Ok(());
     }
     // An owner who gives a file away would hide behind somebody else's name.
-    who.needs_admin()?;
-    if load::<Account, _>(tx, &keys::user(owner))?.is_none() {
-        return Err(MdsError::refused(ErrorCode::NotFound, owner.as_str()));
+    if !who.is_admin() {
+        return Err(MdsError::refused(ErrorCode::NotPermitted, "administrators only"));
     }
+    check_owner(tx, owner)?;
     inode.owner = owner.clone();
+    Ok(())
+}
+
+/// May somebody give a node this group?
+pub(super) fn check_group<S: Snapshot + ?Sized>(
+    view: &S,
+    who: &Principal,
+    group: &GroupName,
+    any_group: bool,
+) -> Result<()> {
+    // The same answer for a group of others and for none, so that nobody finds out which groups there are.
+    if !who.is_admin() && !who.is_member(group) {
+        return Err(MdsError::refused(ErrorCode::NotPermitted, group.as_str()));
+    }
+    if !any_group && !group.is_number() && !who.is_member(group) && !groups::exists(view, group)? {
+        return Err(MdsError::refused(ErrorCode::NotFound, group.as_str()));
+    }
     Ok(())
 }
 
@@ -84,14 +206,10 @@ fn regroup(
     group: Option<&GroupName>,
     any_group: bool,
 ) -> Result<()> {
-    if let Some(group) = group {
-        // The same answer for a group of others and for none, so that nobody finds out which groups there are.
-        if !who.is_admin() && !who.is_member(group) {
-            return Err(MdsError::refused(ErrorCode::Denied, group.as_str()));
-        }
-        if !any_group && !who.is_member(group) && !groups::exists(tx, group)? {
-            return Err(MdsError::refused(ErrorCode::NotFound, group.as_str()));
-        }
+    if let Some(group) = group
+        && inode.group.as_ref() != Some(group)
+    {
+        check_group(tx, who, group, any_group)?;
     }
     inode.group = group.cloned();
     Ok(())

@@ -1,12 +1,14 @@
 //! Removing files and whole trees, a bounded number of entries per transaction.
 
-use sealstone_mds_protocol::{ErrorCode, FileKind, FilePath, InodeId, Name};
+use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Name};
 
-use super::{child, drop_file, inode, place, touch};
+use super::endings::{Ending, drop_directory, lose_name};
+use super::walk::{Last, place};
+use super::{inode, touch};
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::records::{Inode, count, counter};
+use crate::records::Inode;
 use crate::store::{MetaError, Transaction};
 
 /// Files and directories removed by one request at most.
@@ -26,17 +28,16 @@ pub(crate) fn remove(
     who: &Principal,
     path: &FilePath,
     recursive: bool,
-    reap_due_ms: u64,
-    now_ms: u64,
+    ending: &Ending<'_>,
 ) -> Result<(u64, bool)> {
-    let top = place(tx, who, path)?;
-    let (id, found) = child(tx, top.directory, &top.name)?
-        .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, path.as_str()))?;
-    who.needs_removal(&top.directory_inode, &found, path.as_str())?;
-    if found.kind == FileKind::File {
-        drop_file(tx, id, &found, reap_due_ms)?;
+    let now_ms = ending.now_ms;
+    let (top, found) = place(tx, who, path, Last::Itself)?;
+    let (id, found) = found.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, path.shown()))?;
+    who.needs_removal(&top.directory_inode, &found, &path.shown())?;
+    if !found.is_directory() {
+        lose_name(tx, id, found, ending)?;
         tx.delete(&keys::entry(top.directory, &top.name))?;
-        touch(tx, top.directory, top.directory_inode, now_ms)?;
+        touch(tx, top.directory, 0, now_ms)?;
         return Ok((1, false));
     }
     let mut way = vec![Level { id, inode: found, name: top.name }];
@@ -47,9 +48,9 @@ pub(crate) fn remove(
             // Empty: take it away from the directory above.
             let level = way.pop().expect("the loop saw it");
             let above = way.last().map_or(top.directory, |level| level.id);
-            tx.delete(&keys::inode(level.id))?;
+            drop_directory(tx, level.id, &level.inode, ending.reap_due_ms)?;
             tx.delete(&keys::entry(above, &level.name))?;
-            count(tx, counter::DIRECTORIES, -1)?;
+            touch(tx, above, -1, now_ms)?;
             removed += 1;
             if removed >= REMOVE_BATCH && !way.is_empty() {
                 return Ok((removed, true));
@@ -57,24 +58,22 @@ pub(crate) fn remove(
             continue;
         };
         if !recursive {
-            return Err(MdsError::refused(ErrorCode::NotEmpty, path.as_str()));
+            return Err(MdsError::refused(ErrorCode::NotEmpty, path.shown()));
         }
         let name = keys::entry_name(&key).ok_or(MetaError::Damaged("entry with an impossible name"))?;
         let child: InodeId = crate::records::decode(&value)?;
         let entry = inode(tx, child)?;
-        who.needs_removal(&level.inode, &entry, name.as_str())?;
-        match entry.kind {
-            FileKind::Directory => way.push(Level { id: child, inode: entry, name }),
-            FileKind::File => {
-                drop_file(tx, child, &entry, reap_due_ms)?;
-                tx.delete(&key)?;
-                removed += 1;
-                if removed >= REMOVE_BATCH {
-                    return Ok((removed, true));
-                }
-            }
+        who.needs_removal(&level.inode, &entry, &name.shown())?;
+        if entry.is_directory() {
+            way.push(Level { id: child, inode: entry, name });
+            continue;
+        }
+        lose_name(tx, child, entry, ending)?;
+        tx.delete(&key)?;
+        removed += 1;
+        if removed >= REMOVE_BATCH {
+            return Ok((removed, true));
         }
     }
-    touch(tx, top.directory, top.directory_inode, now_ms)?;
     Ok((removed, false))
 }

@@ -1,13 +1,29 @@
 //! Moving files and directories.
+//!
+//! Truth: POSIX.1-2017 rename(), Linux renameat2 for the modes beyond it; docs/standards/mds.md §5.3.
 
-use sealstone_mds_protocol::{ErrorCode, FileKind, FilePath, InodeId};
+use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Name, RenameMode, Stat};
 
-use super::{DEPTH_MAX, Place, ROOT, child, drop_file, inode, place, touch};
-use crate::access::Principal;
+use super::endings::{Ending, drop_directory, lose_name};
+use super::walk::{Last, Place, place};
+use super::{DEPTH_MAX, ROOT, child, inode, is_empty, need_directory, nodes, touch};
+use crate::access::{Principal, Right};
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::records::{Inode, count, counter, save};
+use crate::records::{Inode, ns, save};
 use crate::store::Transaction;
+
+/// From where to where, by node.
+pub(crate) struct Rename<'a> {
+    pub(crate) from_parent: InodeId,
+    pub(crate) from: &'a Name,
+    pub(crate) to_parent: InodeId,
+    pub(crate) to: &'a Name,
+    pub(crate) mode: RenameMode,
+}
+
+/// What was moved, and what had the new name.
+type Moved = (Stat, Option<Stat>);
 
 /// Moves `from` to `to`, all or nothing.
 pub(crate) fn rename(
@@ -16,69 +32,150 @@ pub(crate) fn rename(
     from: &FilePath,
     to: &FilePath,
     replace: bool,
-    reap_due_ms: u64,
-    now_ms: u64,
+    ending: &Ending<'_>,
 ) -> Result<()> {
-    let source = place(tx, who, from)?;
-    let (moved_id, mut moved) = child(tx, source.directory, &source.name)?
-        .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, from.as_str()))?;
-    let target = place(tx, who, to)?;
+    let (source, moved) = place(tx, who, from, Last::Itself)?;
+    let moved = moved.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, from.shown()))?;
+    let (target, old) = place(tx, who, to, Last::Itself)?;
     if (source.directory, &source.name) == (target.directory, &target.name) {
         return Ok(());
     }
-    who.needs_removal(&source.directory_inode, &moved, from.as_str())?;
-    who.needs_entries(&target.directory_inode, to.as_str())?;
-    if moved.kind == FileKind::Directory {
+    let mode = if replace { RenameMode::Replace } else { RenameMode::NoReplace };
+    let said = [&*from.shown(), &*to.shown()];
+    shift(tx, who, (source, moved), (target, old), mode, said, ending)?;
+    Ok(())
+}
+
+/// The same for directories by number.
+pub(crate) fn rename_node(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    way: &Rename<'_>,
+    ending: &Ending<'_>,
+) -> Result<Moved> {
+    let said = [&*way.from.shown(), &*way.to.shown()];
+    let at = |directory, name: &Name, said: &str| {
+        let directory_inode = nodes::node(tx, directory)?;
+        need_directory(&directory_inode, said)?;
+        who.needs(Right::Pass, &directory_inode, said)?;
+        let found = child(tx, directory, name)?;
+        Ok::<_, MdsError>((Place { directory, directory_inode, name: name.clone() }, found))
+    };
+    let (source, moved) = at(way.from_parent, way.from, said[0])?;
+    let moved = moved.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, said[0]))?;
+    let (target, old) = at(way.to_parent, way.to, said[1])?;
+    shift(tx, who, (source, moved), (target, old), way.mode, said, ending)
+}
+
+fn shift(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    (source, (moved_id, mut moved)): (Place, (InodeId, Inode)),
+    (target, old): (Place, Option<(InodeId, Inode)>),
+    mode: RenameMode,
+    [from, to]: [&str; 2],
+    ending: &Ending<'_>,
+) -> Result<Moved> {
+    match (mode, &old) {
+        (RenameMode::NoReplace, Some(_)) => return Err(MdsError::refused(ErrorCode::Exists, to)),
+        (RenameMode::Exchange, None) => return Err(MdsError::refused(ErrorCode::NotFound, to)),
+        // Two names of one file: nothing happens, and both stay.
+        (_, Some((old_id, old))) if *old_id == moved_id => {
+            return Ok((moved.stat(moved_id), Some(old.stat(*old_id))));
+        }
+        _ => {}
+    }
+    let across = source.directory != target.directory;
+    check_may_leave(who, &source, &moved, across, from)?;
+    who.needs_entries(&target.directory_inode, to)?;
+    if let Some((_, old)) = &old {
+        who.needs_removal(&target.directory_inode, old, to)?;
+    }
+    if moved.is_directory() {
         check_no_cycle(tx, moved_id, target.directory, to)?;
     }
-    if let Some((old_id, old)) = child(tx, target.directory, &target.name)? {
-        if !replace {
-            return Err(MdsError::refused(ErrorCode::Exists, to.as_str()));
+    let now_ms = ending.now_ms;
+    // Directories that the two parents have more of afterwards.
+    let gained = i32::from(moved.is_directory());
+    let (mut of_source, mut of_target) = (-gained, gained);
+    let other = match old {
+        None => {
+            tx.delete(&keys::entry(source.directory, &source.name))?;
+            None
         }
-        who.needs_removal(&target.directory_inode, &old, to.as_str())?;
-        displace(tx, (old_id, &old), &moved, to, reap_due_ms)?;
-    }
-    tx.delete(&keys::entry(source.directory, &source.name))?;
+        Some((old_id, mut old)) if mode == RenameMode::Exchange => {
+            check_may_leave(who, &target, &old, across, to)?;
+            if old.is_directory() {
+                check_no_cycle(tx, old_id, source.directory, from)?;
+                old.parent = source.directory;
+                (of_source, of_target) = (of_source + 1, of_target - 1);
+            }
+            old.ctime_ns = ns(now_ms);
+            save(tx, &keys::inode(old_id), &old)?;
+            save(tx, &keys::entry(source.directory, &source.name), &old_id)?;
+            Some(old.stat(old_id))
+        }
+        Some((old_id, old)) => {
+            of_target -= i32::from(old.is_directory());
+            let old = displace(tx, (old_id, old), &moved, to, ending)?;
+            tx.delete(&keys::entry(source.directory, &source.name))?;
+            Some(old.stat(old_id))
+        }
+    };
     save(tx, &keys::entry(target.directory, &target.name), &moved_id)?;
-    moved.ctime_ms = now_ms;
-    if moved.kind == FileKind::Directory {
+    moved.ctime_ns = ns(now_ms);
+    if moved.is_directory() {
         moved.parent = target.directory;
     }
     save(tx, &keys::inode(moved_id), &moved)?;
-    touch_both(tx, source, target, now_ms)
+    if across {
+        touch(tx, source.directory, of_source, now_ms)?;
+        touch(tx, target.directory, of_target, now_ms)?;
+    } else {
+        touch(tx, source.directory, of_source + of_target, now_ms)?;
+    }
+    Ok((moved.stat(moved_id), other))
 }
 
-/// Takes away what lies in the way: a file under a file, an empty directory under a directory.
+/// May a node leave its directory? A directory that comes to lie in another one has its `..` changed, which is a change
+/// of itself.
+fn check_may_leave(who: &Principal, place: &Place, node: &Inode, across: bool, said: &str) -> Result<()> {
+    who.needs_removal(&place.directory_inode, node, said)?;
+    if across && node.is_directory() {
+        who.needs(Right::Write, node, said)?;
+    }
+    Ok(())
+}
+
+/// Takes away what lies in the way: what is no directory under what is none, an empty directory under a directory.
 fn displace(
     tx: &mut dyn Transaction,
-    (old_id, old): (InodeId, &Inode),
+    (old_id, mut old): (InodeId, Inode),
     moved: &Inode,
-    to: &FilePath,
-    reap_due_ms: u64,
-) -> Result<()> {
-    match (moved.kind, old.kind) {
-        (FileKind::File, FileKind::File) => drop_file(tx, old_id, old, reap_due_ms),
-        (FileKind::File, FileKind::Directory) => Err(MdsError::refused(ErrorCode::IsADirectory, to.as_str())),
-        (FileKind::Directory, FileKind::File) => {
-            Err(MdsError::refused(ErrorCode::NotADirectory, to.as_str()))
-        }
-        (FileKind::Directory, FileKind::Directory) => {
-            let all = keys::entries(old_id);
-            if !tx.scan(&all, &keys::after_prefix(&all), 1)?.is_empty() {
-                return Err(MdsError::refused(ErrorCode::NotEmpty, to.as_str()));
+    to: &str,
+    ending: &Ending<'_>,
+) -> Result<Inode> {
+    match (moved.is_directory(), old.is_directory()) {
+        (false, false) => lose_name(tx, old_id, old, ending),
+        (false, true) => Err(MdsError::refused(ErrorCode::IsADirectory, to)),
+        (true, false) => Err(MdsError::refused(ErrorCode::NotADirectory, to)),
+        (true, true) => {
+            if !is_empty(tx, old_id)? {
+                return Err(MdsError::refused(ErrorCode::NotEmpty, to));
             }
-            tx.delete(&keys::inode(old_id))?;
-            Ok(count(tx, counter::DIRECTORIES, -1)?)
+            drop_directory(tx, old_id, &old, ending.reap_due_ms)?;
+            old.links = 0;
+            Ok(old)
         }
     }
 }
 
 /// `moved` must not lie on the way from `target` to the root.
-fn check_no_cycle(tx: &dyn Transaction, moved: InodeId, target: InodeId, to: &FilePath) -> Result<()> {
+fn check_no_cycle(tx: &dyn Transaction, moved: InodeId, target: InodeId, to: &str) -> Result<()> {
     let mut at = target;
     for _ in 0..DEPTH_MAX {
         if at == moved {
-            return Err(MdsError::refused(ErrorCode::Cycle, to.as_str()));
+            return Err(MdsError::refused(ErrorCode::Cycle, to));
         }
         if at == ROOT {
             return Ok(());
@@ -86,15 +183,4 @@ fn check_no_cycle(tx: &dyn Transaction, moved: InodeId, target: InodeId, to: &Fi
         at = inode(tx, at)?.parent;
     }
     Err(MdsError::refused(ErrorCode::Limit, "directory depth"))
-}
-
-fn touch_both(tx: &mut dyn Transaction, source: Place, target: Place, now_ms: u64) -> Result<()> {
-    // Read again: one may be the other, or have been changed above.
-    let fresh = inode(tx, source.directory)?;
-    touch(tx, source.directory, fresh, now_ms)?;
-    if target.directory != source.directory {
-        let fresh = inode(tx, target.directory)?;
-        touch(tx, target.directory, fresh, now_ms)?;
-    }
-    Ok(())
 }

@@ -29,7 +29,7 @@ fn history(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> Result<(), Err
                 given.extend(file.layout.objects());
                 fail(world.ask(
                     ALICE,
-                    Request::Commit { intent: file.intent, size, mtime_ms: None, checksum: None },
+                    Request::Commit { intent: file.intent, size, mtime_ns: None, checksum: None },
                 ))?;
             }
         }

@@ -188,7 +188,7 @@ fn a_file_that_is_written_by_delegation_has_no_checksum_and_another_version() {
     let mut world = World::with_devices(1);
     let file = world.create(ALICE, "/f", Some(9));
     let checksum = Some(Checksum { kind: ChecksumKind::ALL[0], value: [1; 32] });
-    world.ask(ALICE, Request::Commit { intent: file.intent, size: 9, mtime_ms: None, checksum });
+    world.ask(ALICE, Request::Commit { intent: file.intent, size: 9, mtime_ns: None, checksum });
     let until = world.now + MINUTE;
     world.delegated(delegation("/f", true, false, 0, None, until));
     let before = world.stat(ALICE, "/f").unwrap();
@@ -273,7 +273,7 @@ fn a_revoked_object_gets_a_new_tag_that_new_credentials_carry_and_its_devices_ar
     assert!(world.read("/f").iter().all(|capability| scope(capability).0 == INITIAL_TAG));
     let what = RevokeWhat::Object(path("/f"));
     // Whose it is, and administrators.
-    assert_eq!(world.refused(BOB, Request::Revoke { what: what.clone() }), ErrorCode::Denied);
+    assert_eq!(world.refused(BOB, Request::Revoke { what: what.clone() }), ErrorCode::NotPermitted);
     let mut seen = BTreeSet::from([INITIAL_TAG]);
     for round in 0..3 {
         let begun = world.revocation(Request::Revoke { what: what.clone() });
@@ -341,7 +341,7 @@ fn a_disabled_users_credentials_are_revoked_wherever_they_are_and_nobody_elses()
     let theirs = world.put(BOB, "/theirs", 1);
     let under_way = world.create(BOB, "/new", Some(5 << 20));
     let open = Request::Open { path: path("/ours"), access: Access::Update, method: Method::AllData };
-    let ours = world.open(BOB, open);
+    let ours = world.open(BOB, open).layout.expect("it has objects");
     let until = world.now + MINUTE;
     let shared = world.ask(BOB, delegation("/ours", true, false, 0, Some(1), until));
     assert!(matches!(shared, Response::Delegated { .. }));
@@ -354,7 +354,7 @@ fn a_disabled_users_credentials_are_revoked_wherever_they_are_and_nobody_elses()
         told.extend(world.tell(device, 5));
     }
     let told: BTreeSet<ObjectRef> = told.iter().map(|(object, ..)| *object).collect();
-    let layouts = [&theirs.layout, &under_way.layout, &ours.layout];
+    let layouts = [&theirs.layout, &under_way.layout, &ours];
     let held = layouts.iter().flat_map(|layout| layout.objects().to_vec()).collect::<BTreeSet<_>>();
     assert_eq!(told, held);
     assert!(world.read("/mine").iter().all(|capability| scope(capability).0 == INITIAL_TAG));
@@ -581,7 +581,7 @@ fn the_record_tells_the_owner_and_administrators_who_could_touch_a_file_and_nobo
     let kinds = |entries: &[IssueEntry]| entries.iter().map(|entry| entry.kind).collect::<Vec<_>>();
     let list =
         Request::IssueList { path: path("/f"), user: None, since_ms: 0, until_ms: u64::MAX, from: None };
-    assert_eq!(world.refused(BOB, list), ErrorCode::Denied);
+    assert_eq!(world.refused(BOB, list), ErrorCode::NotPermitted);
     for who in [ALICE, ADMIN] {
         let entries = world.issued(who, "/f", None);
         assert_eq!(kinds(&entries), [IssueKind::Create, IssueKind::Delegate, IssueKind::Refused]);

@@ -102,13 +102,13 @@ impl Model {
         if from == to {
             return Ok(());
         }
+        if self.0.contains_key(to) && !replace {
+            return Err(ErrorCode::Exists);
+        }
         if moved.is_none() && to.starts_with(&format!("{from}/")) {
             return Err(ErrorCode::Cycle);
         }
         if let Some(old) = self.0.get(to) {
-            if !replace {
-                return Err(ErrorCode::Exists);
-            }
             match (moved, old) {
                 (Some(_), None) => return Err(ErrorCode::IsADirectory),
                 (None, Some(_)) => return Err(ErrorCode::NotADirectory),

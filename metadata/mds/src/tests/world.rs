@@ -144,7 +144,7 @@ impl World {
     }
 
     pub(crate) fn commit(&mut self, who: SessionId, intent: IntentId, size: u64) -> Result<Stat, ErrorCode> {
-        match self.ask(who, Request::Commit { intent, size, mtime_ms: None, checksum: None }) {
+        match self.ask(who, Request::Commit { intent, size, mtime_ns: None, checksum: None }) {
             Response::Stat { stat } => Ok(stat),
             Response::Failed { failure } => Err(failure.code),
             other => panic!("{other:?}"),

@@ -33,6 +33,7 @@ use tokio_rustls::client::TlsStream;
 pub struct FakeDevices {
     pub partitions: Mutex<BTreeSet<(u32, u64)>>,
     pub removed: Mutex<Vec<(u32, ObjectId)>>,
+    pub cut: Mutex<Vec<(u32, ObjectId, u64)>>,
     pub silent: Mutex<BTreeSet<u32>>,
     pub urls: Mutex<BTreeMap<u32, String>>,
     /// Names of the keys that were set, by device, partition and attribute.
@@ -134,6 +135,21 @@ impl Devices for FakeDevices {
         Box::pin(async move {
             self.answer(device, &credential, Permissions::REMOVE)?;
             self.removed.lock().push((device.id.0, object));
+            Ok(())
+        })
+    }
+
+    fn cut<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        object: ObjectId,
+        length: u64,
+        credential: Credential,
+    ) -> DeviceFuture<'a, ()> {
+        Box::pin(async move {
+            let needs = Permissions::SET_ATTR.union(Permissions::WRITE).union(Permissions::OBJ_MGMT);
+            self.answer(device, &credential, needs)?;
+            self.cut.lock().push((device.id.0, object, length));
             Ok(())
         })
     }

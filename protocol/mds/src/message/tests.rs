@@ -1,9 +1,9 @@
 //! Every row survives the wire; no bytes make a reader panic.
 
 use super::*;
-use crate::error::ErrorCode;
-use crate::grants::{IssueKind, WaitingDevice};
-use crate::keys::KeyUse;
+use crate::error::{ErrorCode, Failure};
+use crate::grants::{DelegatedFile, IssueEntry, IssueKind, Revocation, WaitingDevice};
+use crate::keys::{KeyInfo, KeyUse};
 use crate::layout::{Layout, ObjectRef};
 use crate::login::*;
 use crate::records::*;
@@ -13,8 +13,14 @@ use alloc::vec;
 use proptest::prelude::*;
 use sealstone_osd::ObjectId;
 
+mod nodes;
+
+use nodes::{holder, node};
+
 fn name() -> impl Strategy<Value = Name> {
-    "[a-zA-Zäß ]{1,60}".prop_map(|s| Name::new(s).unwrap())
+    prop::collection::vec(any::<u8>(), 1..=255).prop_filter_map("no name", |bytes| {
+        Name::new(bytes.into_iter().filter(|b| !b"/\0".contains(b)).collect::<Vec<_>>()).ok()
+    })
 }
 
 fn path() -> impl Strategy<Value = FilePath> {
@@ -51,18 +57,23 @@ fn checksum() -> impl Strategy<Value = Option<Checksum>> {
 }
 
 fn stat() -> impl Strategy<Value = Stat> {
-    (any::<(u64, u16, u64, u64, u64)>(), of(FileKind::ALL), user(), prop::option::of(group()), checksum())
+    (any::<(u64, u16, u64, u64, i64)>(), of(FileKind::ALL), user(), prop::option::of(group()), checksum())
         .prop_map(|((inode, mode, size, version, time), kind, owner, group, checksum)| Stat {
             inode: InodeId(inode),
+            proof: inode.to_be_bytes(),
             kind,
             mode,
             owner,
             group,
+            links: mode.into(),
+            rdev: 7,
             size,
             version,
-            mtime_ms: time,
-            ctime_ms: time ^ 1,
-            created_ms: time ^ 2,
+            generation: mode.into(),
+            atime_ns: !time,
+            mtime_ns: time,
+            ctime_ns: time ^ 1,
+            birth_ns: time ^ 2,
             width: mode,
             checksum,
         })
@@ -89,12 +100,18 @@ fn handle() -> impl Strategy<Value = Handle> {
     prop_oneof![
         (any::<u64>(), of(Access::ALL)).prop_map(|(i, access)| Handle::File { inode: InodeId(i), access }),
         any::<u64>().prop_map(|i| Handle::Intent(IntentId(i))),
+        (node(), of(Access::ALL), holder()).prop_map(|(node, access, holder)| Handle::Node {
+            node,
+            access,
+            holder
+        }),
     ]
 }
 
 fn request() -> impl Strategy<Value = Request> {
     let files = prop_oneof![
         path().prop_map(|path| Request::Stat { path }),
+        path().prop_map(|path| Request::Lstat { path }),
         (path(), prop::option::of(name()), any::<u16>()).prop_map(|(path, after, limit)| Request::ReadDir {
             path,
             after,
@@ -120,17 +137,17 @@ fn request() -> impl Strategy<Value = Request> {
             method
         }),
         (handle(), of(Method::ALL)).prop_map(|(handle, method)| Request::RenewGrants { handle, method }),
-        (any::<(u64, u64, Option<u64>)>(), checksum()).prop_map(|((i, size, mtime_ms), checksum)| {
-            Request::Commit { intent: IntentId(i), size, mtime_ms, checksum }
+        (any::<(u64, u64, Option<i64>)>(), checksum()).prop_map(|((i, size, mtime_ns), checksum)| {
+            Request::Commit { intent: IntentId(i), size, mtime_ns, checksum }
         }),
         any::<u64>().prop_map(|i| Request::Abandon { intent: IntentId(i) }),
         (path(), path(), any::<bool>()).prop_map(|(from, to, replace)| Request::Rename { from, to, replace }),
         (path(), any::<bool>()).prop_map(|(path, recursive)| Request::Remove { path, recursive }),
         (path(), any::<u16>()).prop_map(|(path, mode)| Request::SetMode { path, mode }),
-        any::<(u64, u64, Option<u64>)>().prop_map(|(i, size, mtime_ms)| Request::Update {
+        any::<(u64, u64, Option<i64>)>().prop_map(|(i, size, mtime_ns)| Request::Update {
             inode: InodeId(i),
             size,
-            mtime_ms
+            mtime_ns
         }),
     ];
     let others = prop_oneof![
@@ -203,7 +220,7 @@ fn request() -> impl Strategy<Value = Request> {
         (user(), any::<u16>()).prop_map(|(name, suite)| Request::UserRetireKey { name, suite }),
         path().prop_map(|path| Request::GrantHolders { path }),
     ];
-    prop_oneof![files, others, accounts, key_request(), grant_request()]
+    prop_oneof![files, others, accounts, key_request(), grant_request(), nodes::request()]
 }
 
 fn key_place() -> impl Strategy<Value = KeyPlace> {
@@ -343,6 +360,7 @@ fn response() -> impl Strategy<Value = Response> {
     let grants = || prop::collection::vec(grant(), 0..9);
     prop_oneof![
         grant_response(),
+        nodes::response(),
         (of(ErrorCode::ALL), ".{0,300}")
             .prop_map(|(code, text)| Response::Failed { failure: Failure::new(code, &text) }),
         (any::<(u16, u64)>(), any::<[u8; 16]>()).prop_map(|((version, time_ms), server_id)| {
@@ -365,9 +383,12 @@ fn response() -> impl Strategy<Value = Response> {
                 Response::Created { file: CreatedFile { intent, inode, expires_ms, layout, grants } }
             }
         ),
-        (stat(), object(), grants()).prop_map(|(stat, object, grants)| Response::Opened {
-            file: OpenedFile { stat, layout: Layout::single(object), grants }
-        }),
+        (stat(), prop::option::of(object()), grants(), any::<bool>()).prop_map(
+            |(stat, object, grants, sparse)| {
+                let layout = object.map(Layout::single);
+                Response::Opened { file: OpenedFile { stat, layout, grants, sparse } }
+            }
+        ),
         grants().prop_map(|grants| Response::Grants { grants }),
         (any::<u64>(), any::<bool>()).prop_map(|(count, more)| Response::Removed { count, more }),
         any::<(u64, u64, u32, u32)>().prop_map(|(total, used, active, devices)| Response::DiskFree {

@@ -1,0 +1,104 @@
+//! Requests and responses that address nodes: a seed for each row, and byte strings of nodes.
+
+use sealstone_mds_protocol::{
+    Access, Handle, HolderId, InodeId, LOCK_TO_END, Lock, LockKind, Method, Node, NodeChange, NodeKind,
+    OpenedNode, RenameMode, Request, Response, SetTime, Target, XattrMode, XattrName, XattrValue,
+};
+
+use super::{group, layouts, name, stat, user};
+
+pub(super) const NODE: Node = Node { inode: InodeId(7), proof: [9; 8] };
+const HOLDER: HolderId = HolderId { number: 3 };
+
+fn attribute() -> XattrName {
+    XattrName::new("user.a").expect("a proper name")
+}
+
+fn target() -> Target {
+    Target::new("../b/c").expect("a proper target")
+}
+
+fn lock(kind: LockKind) -> Lock {
+    Lock { kind, whole: false, start: 4, end: LOCK_TO_END, owner: 5, pid: 6 }
+}
+
+fn make(what: NodeKind) -> Request {
+    // The root needs no proof, so that what grows from this seed gets as far as a server does.
+    let (parent, owner, group) = (Node::ROOT, None, Some(group("staff")));
+    Request::MakeNode { parent, name: name("f"), what, mode: 0o644, owner, group, holder: Some(HOLDER) }
+}
+
+/// A request of every row.
+pub(super) fn requests() -> Vec<Request> {
+    let (node, parent, holder, method) = (NODE, Node::ROOT, HOLDER, Method::AllData);
+    let change = NodeChange {
+        mode: Some(0o600),
+        owner: Some(user("bob")),
+        group: Some(None),
+        size: Some(9),
+        atime: Some(SetTime::Now),
+        mtime: Some(SetTime::At(-1)),
+    };
+    vec![
+        Request::RenewGrants { handle: Handle::Node { node, access: Access::Update, holder }, method },
+        Request::Lookup { parent, name: name("f") },
+        Request::GetNode { node },
+        Request::ReadNodes { directory: parent, after: Some(name("a")), limit: 9 },
+        make(NodeKind::File),
+        make(NodeKind::Symlink(target())),
+        make(NodeKind::CharDevice(0x103)),
+        Request::LinkNode { node, parent, name: name("g") },
+        Request::RemoveNode { parent, name: name("g"), directory: true },
+        Request::RenameNode {
+            from_parent: parent,
+            from: name("a"),
+            to_parent: Node::ROOT,
+            to: name("b"),
+            mode: RenameMode::Exchange,
+        },
+        Request::SetNode { node, change, holder: Some(holder) },
+        Request::SetNode { node, change: NodeChange::default(), holder: None },
+        Request::ReadLink { node },
+        Request::OpenNode { node, access: Access::Update, method, holder, again: true },
+        Request::Allocate { node, size_hint: Some(1 << 20), method, holder },
+        Request::Written { node, size_at_least: 4096, mtime_ns: Some(1), generation: 2, made: true, holder },
+        Request::CloseNode { node, holder },
+        Request::GetXattr { node, name: attribute() },
+        Request::SetXattr {
+            node: parent,
+            name: attribute(),
+            value: XattrValue::new("v").expect("a short value"),
+            mode: XattrMode::Create,
+        },
+        Request::ListXattr { node },
+        Request::RemoveXattr { node, name: attribute() },
+        Request::StatFs {},
+        Request::KeepNodes { holder },
+        Request::LockNode { node, holder, lock: lock(LockKind::Write), test: false, again: true },
+        Request::UnlockNode { node, holder, owner: 5 },
+    ]
+}
+
+/// A response of every row.
+pub(super) fn responses() -> Vec<Response> {
+    let layout = layouts().into_iter().next();
+    vec![
+        Response::Renamed { moved: stat(), other: Some(stat()) },
+        Response::Target { target: target() },
+        Response::NodeOpened {
+            node: OpenedNode {
+                stat: stat(),
+                layout,
+                grants: Vec::new(),
+                made: true,
+                sparse: false,
+                held_until_ms: 5,
+            },
+        },
+        Response::Xattr { value: XattrValue::new("v").expect("a short value") },
+        Response::Xattrs { names: vec![attribute(); 2] },
+        Response::FileSystem { total: 1, used: 2, nodes: 3, nodes_free: 4 },
+        Response::Kept { held: 1, until_ms: 2 },
+        Response::Locked { conflict: Some(lock(LockKind::Read)) },
+    ]
+}

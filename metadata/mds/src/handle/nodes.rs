@@ -1,0 +1,424 @@
+//! Requests that address nodes.
+//!
+//! Contract: a file is held before it is looked at, so that it does not go in between; whoever is refused holds no more
+//! than before.
+
+use std::sync::atomic::Ordering;
+
+use sealstone_mds_protocol::{
+    Access, ErrorCode, Failure, HolderId, InodeId, IssueKind, LockKind, Method, Name, Node, NodeKind,
+    OpenedNode, Request, Response,
+};
+use sealstone_osd::Permissions;
+
+use super::delegate::Issue;
+use crate::access::{Principal, Right};
+use crate::devices::{READ_RIGHTS, WRITE_RIGHTS};
+use crate::entropy::Entropy;
+use crate::error::{MdsError, Result};
+use crate::holds::Held;
+use crate::namespace::{self, Ending, NewNode, Rename, Writing};
+use crate::records::{Inode, counter, figure};
+use crate::server::Mds;
+use crate::store::Transaction;
+
+/// Whoever wants a lock while holders of before the start are waited for asks again after this.
+const LOCK_RETRY_MS: u32 = 1_000;
+
+/// Who wants what of a file.
+struct Opening<'a> {
+    who: &'a Principal,
+    id: InodeId,
+    held: Held,
+    method: Method,
+}
+
+impl Mds {
+    /// Runs changes by which nodes may end as one transaction.
+    pub(super) fn with_ending<T>(
+        &self,
+        now_ms: u64,
+        mut work: impl FnMut(&mut dyn Transaction, &Ending<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let removing = self.holds.removing(self.config.shared_store, now_ms);
+        let ending = Ending { reap_due_ms: self.reap_due(now_ms), now_ms, removing: &removing };
+        self.update(|tx| work(tx, &ending))
+    }
+
+    pub(super) fn nodes(
+        &self,
+        who: &Principal,
+        request: Request,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        match request {
+            Request::Lookup { parent, name } => {
+                let parent = self.node(who, parent)?;
+                let stat = namespace::look_up(&*self.store.snapshot()?, who, parent, &name)?;
+                Ok(Response::Stat { stat })
+            }
+            Request::GetNode { node } => {
+                let id = self.node(who, node)?;
+                Ok(Response::Stat { stat: namespace::node(&*self.store.snapshot()?, id)?.stat(id) })
+            }
+            Request::ReadNodes { directory, after, limit } => {
+                let id = self.node(who, directory)?;
+                let view = self.store.snapshot()?;
+                let (entries, more) = namespace::read_nodes(&*view, who, id, after.as_ref(), limit)?;
+                Ok(Response::Directory { entries, more })
+            }
+            Request::ReadLink { node } => {
+                let id = self.node(who, node)?;
+                Ok(Response::Target { target: namespace::read_link(&*self.store.snapshot()?, id)? })
+            }
+            Request::MakeNode { parent, name, what, mode, owner, group, holder } => {
+                let any_group = self.has_directory();
+                let (owner, group) = (owner.as_ref(), group.as_ref());
+                let new = NewNode { name: &name, what: &what, mode, owner, group, any_group };
+                self.make_node(who, parent, &new, holder, now_ms)
+            }
+            Request::LinkNode { node, parent, name } => {
+                let (id, parent) = (self.node(who, node)?, self.node(who, parent)?);
+                let stat = self.update(|tx| namespace::link_node(tx, who, id, (parent, &name), now_ms))?;
+                Ok(Response::Stat { stat })
+            }
+            Request::RemoveNode { parent, name, directory } => {
+                let place = (self.node(who, parent)?, &name);
+                let stat = self.with_ending(now_ms, |tx, ending| {
+                    namespace::remove_node(tx, who, place, directory, ending)
+                })?;
+                Ok(Response::Stat { stat })
+            }
+            Request::RenameNode { from_parent, from, to_parent, to, mode } => {
+                let (from_parent, to_parent) = (self.node(who, from_parent)?, self.node(who, to_parent)?);
+                let way = Rename { from_parent, from: &from, to_parent, to: &to, mode };
+                let (moved, other) =
+                    self.with_ending(now_ms, |tx, ending| namespace::rename_node(tx, who, &way, ending))?;
+                Ok(Response::Renamed { moved, other })
+            }
+            Request::SetNode { node, change, holder } => {
+                let id = self.node(who, node)?;
+                let held = holder.is_some_and(|one| self.holds.held(&who.user, one, id, now_ms).writes);
+                let terms = (held, self.has_directory());
+                let set = self.with_ending(now_ms, |tx, ending| {
+                    namespace::set_node(tx, who, id, &change, terms, ending)
+                });
+                let stat = self.clearing(set)?;
+                if change.size.is_some() {
+                    // There may be something to clear, or to remove.
+                    self.clears_changed.store(true, Ordering::Release);
+                }
+                Ok(Response::Stat { stat })
+            }
+            Request::GetXattr { node, name } => {
+                let id = self.node(who, node)?;
+                let value = namespace::get_xattr(&*self.store.snapshot()?, who, id, &name)?;
+                Ok(Response::Xattr { value })
+            }
+            Request::SetXattr { node, name, value, mode } => {
+                let id = self.node(who, node)?;
+                let what = (&name, &value, mode);
+                self.update(|tx| namespace::set_xattr(tx, who, id, what, now_ms))?;
+                Ok(Response::Done {})
+            }
+            Request::ListXattr { node } => {
+                let id = self.node(who, node)?;
+                Ok(Response::Xattrs { names: namespace::list_xattrs(&*self.store.snapshot()?, who, id)? })
+            }
+            Request::RemoveXattr { node, name } => {
+                let id = self.node(who, node)?;
+                self.update(|tx| namespace::remove_xattr(tx, who, id, &name, now_ms))?;
+                Ok(Response::Done {})
+            }
+            Request::StatFs {} => self.stat_fs(),
+            request => self.open_nodes(who, request, now_ms, rng),
+        }
+    }
+
+    /// What holders ask for.
+    fn open_nodes(
+        &self,
+        who: &Principal,
+        request: Request,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        match request {
+            Request::OpenNode { node, access, method, holder, again } => {
+                let id = self.node(who, node)?;
+                let method = self.method(method);
+                let opening = Opening { who, id, held: Held::of(access), method };
+                self.open_node(&opening, holder, again, now_ms, rng)
+            }
+            Request::Allocate { node, size_hint, method, holder } => {
+                let id = self.node(who, node)?;
+                let held = self.may_write(who, id, holder, now_ms)?;
+                let opening = Opening { who, id, held, method: self.method(method) };
+                self.allocate(&opening, holder, size_hint, now_ms, rng)
+            }
+            Request::Written { node, size_at_least, mtime_ns, generation, made, holder } => {
+                let id = self.node(who, node)?;
+                self.may_write(who, id, holder, now_ms)?;
+                let writing = Writing { size_at_least, mtime_ns, generation, made };
+                let written = self.update(|tx| namespace::written(tx, who, id, &writing, now_ms));
+                Ok(Response::Stat { stat: self.clearing(written)? })
+            }
+            Request::CloseNode { node, holder } => {
+                let id = self.node(who, node)?;
+                self.locks.release(&who.user, holder, id, None);
+                self.holds.release(&who.user, holder, id);
+                self.let_go(id, now_ms)?;
+                let (held, until_ms) = self.holds.keep(&who.user, holder, now_ms);
+                Ok(Response::Kept { held, until_ms })
+            }
+            Request::KeepNodes { holder } => {
+                let (held, until_ms) = self.holds.keep(&who.user, holder, now_ms);
+                Ok(Response::Kept { held, until_ms })
+            }
+            Request::LockNode { node, holder, lock, test, again } => {
+                let id = self.node(who, node)?;
+                if self.holds.held(&who.user, holder, id, now_ms) == Held::default() {
+                    return Err(MdsError::refused(ErrorCode::Invalid, "only a file that is held is locked"));
+                }
+                // Somebody may come back to the lock that this one would take.
+                if !again && !test && lock.kind != LockKind::Unlock && self.holds.waits(now_ms) {
+                    return Err(MdsError::Refused(Failure::busy(LOCK_RETRY_MS)));
+                }
+                let conflict = self.locks.lock(&who.user, holder, id, lock, test)?;
+                Ok(Response::Locked { conflict })
+            }
+            Request::UnlockNode { node, holder, owner } => {
+                let id = self.node(who, node)?;
+                self.locks.release(&who.user, holder, id, Some(owner));
+                Ok(Response::Done {})
+            }
+            _ => Err(MdsError::refused(ErrorCode::Invalid, "not a request about nodes")),
+        }
+    }
+
+    fn make_node(
+        &self,
+        who: &Principal,
+        parent: Node,
+        new: &NewNode<'_>,
+        holder: Option<HolderId>,
+        now_ms: u64,
+    ) -> Result<Response> {
+        let parent = self.node(who, parent)?;
+        if holder.is_some() && *new.what != NodeKind::File {
+            return Err(MdsError::refused(ErrorCode::Invalid, "only a file is held open"));
+        }
+        if let Some(holder) = holder {
+            self.meet_holder(&who.user, holder)?;
+        }
+        let stat = self.update(|tx| namespace::make_node(tx, who, parent, new, now_ms))?;
+        if let Some(holder) = holder {
+            self.holds.hold(&who.user, holder, stat.inode, Held::of(Access::Update), now_ms)?;
+        }
+        Ok(Response::Stat { stat })
+    }
+
+    /// What somebody may do with a file that he wants to write to: what he holds it for, or what its mode says.
+    fn may_write(&self, who: &Principal, id: InodeId, holder: HolderId, now_ms: u64) -> Result<Held> {
+        let held = self.holds.held(&who.user, holder, id, now_ms);
+        if held.writes {
+            return Ok(held);
+        }
+        let file = namespace::node(&*self.store.snapshot()?, id)?;
+        who.needs(Right::Write, &file, "node")?;
+        Ok(Held { reads: who.needs(Right::Read, &file, "node").is_ok(), writes: true })
+    }
+
+    fn open_node(
+        &self,
+        opening: &Opening<'_>,
+        holder: HolderId,
+        again: bool,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        let &Opening { who, id, held, .. } = opening;
+        let before = self.holds.held(&who.user, holder, id, now_ms);
+        self.meet_holder(&who.user, holder)?;
+        self.holds.hold(&who.user, holder, id, before, now_ms)?;
+        let opened = self.opened(opening, before, again, now_ms, rng);
+        match opened {
+            Ok(mut node) => {
+                node.held_until_ms = self.holds.hold(&who.user, holder, id, held, now_ms)?;
+                Ok(Response::NodeOpened { node })
+            }
+            Err(error) => {
+                if before == Held::default() {
+                    self.holds.release(&who.user, holder, id);
+                    self.let_go(id, now_ms)?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn opened(
+        &self,
+        opening: &Opening<'_>,
+        before: Held,
+        again: bool,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<OpenedNode> {
+        let &Opening { who, id, held, .. } = opening;
+        let file = namespace::node(&*self.store.snapshot()?, id)?;
+        namespace::need_file(&file, "node")?;
+        let may_again = again && file.owner == who.user;
+        if !before.includes(held) && !may_again {
+            if held.reads {
+                who.needs(Right::Read, &file, "node")?;
+            }
+            if held.writes {
+                who.needs(Right::Write, &file, "node")?;
+            }
+        }
+        self.grant(opening, file, IssueKind::Open, now_ms, rng)
+    }
+
+    /// Grants for what somebody may do with a file that has objects.
+    fn grant(
+        &self,
+        opening: &Opening<'_>,
+        mut file: Inode,
+        kind: IssueKind,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<OpenedNode> {
+        let &Opening { who, id, held, method } = opening;
+        let until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
+        if held.writes {
+            self.clearing(namespace::check_clear(&file))?;
+        }
+        if held.writes && !file.made && file.layout.is_some() {
+            file = self.update(|tx| namespace::note_creating(tx, id, until_ms))?;
+        }
+        let grants = match &file.layout {
+            Some(layout) => {
+                let terms = (method, rights(held, !file.made), until_ms);
+                self.issue(who, &Issue::whole(kind, id, layout, terms), now_ms, rng)?.0
+            }
+            None => Vec::new(),
+        };
+        let (stat, made, sparse) = (file.stat(id), file.made, file.sparse);
+        Ok(OpenedNode { stat, layout: file.layout, grants, made, sparse, held_until_ms: 0 })
+    }
+
+    fn allocate(
+        &self,
+        opening: &Opening<'_>,
+        holder: HolderId,
+        size_hint: Option<u64>,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        if let Some(size) = size_hint {
+            namespace::check_size(size)?;
+        }
+        let candidates = self.devices.candidates();
+        let until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
+        let id = opening.id;
+        let allocated = self.update(|tx| {
+            namespace::allocate(tx, id, until_ms, |tx| self.lay_out(tx, id, size_hint, &candidates, "node"))
+        });
+        let (file, _) = self.clearing(allocated)?;
+        let mut node = self.grant(opening, file, IssueKind::Create, now_ms, rng)?;
+        let held = self.holds.held(&opening.who.user, holder, id, now_ms);
+        node.held_until_ms = if held == Held::default() { 0 } else { now_ms + crate::holds::HOLD_MS };
+        Ok(Response::NodeOpened { node })
+    }
+
+    /// Fresh grants for what a holder has open.
+    pub(super) fn renew_node(
+        &self,
+        who: &Principal,
+        (node, access, holder): (Node, Access, HolderId),
+        method: Method,
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        let id = self.node(who, node)?;
+        let opening = Opening { who, id, held: Held::of(access), method };
+        let before = self.holds.held(&who.user, holder, id, now_ms);
+        let file = namespace::node(&*self.store.snapshot()?, id)?;
+        if !before.includes(opening.held) {
+            namespace::check_file(who, &file, access, "node")?;
+        }
+        if file.layout.is_none() {
+            return Err(MdsError::refused(ErrorCode::Stale, "the file was cut meanwhile"));
+        }
+        let node = self.grant(&opening, file, IssueKind::Renew, now_ms, rng)?;
+        Ok(Response::Grants { grants: node.grants })
+    }
+
+    /// Somebody holds it no longer: what nobody holds and nothing leads to goes now.
+    fn let_go(&self, id: InodeId, now_ms: u64) -> Result<()> {
+        if self.holds.is_held(id) {
+            return Ok(());
+        }
+        let left = match namespace::node(&*self.store.snapshot()?, id) {
+            Ok(node) => node.links,
+            // It went when its last name did.
+            Err(_) => return Ok(()),
+        };
+        if left == 0 {
+            self.with_ending(now_ms, |tx, ending| namespace::close(tx, id, ending))?;
+        }
+        Ok(())
+    }
+
+    /// Whoever waits for objects to be cleared has that begin now.
+    fn clearing<T>(&self, done: Result<T>) -> Result<T> {
+        if matches!(&done, Err(MdsError::Refused(Failure { code: ErrorCode::Busy, .. }))) {
+            self.clears_changed.store(true, Ordering::Release);
+        }
+        done
+    }
+
+    fn stat_fs(&self) -> Result<Response> {
+        let (total, used, ..) = self.devices.figures();
+        let view = self.store.snapshot()?;
+        let nodes = figure(&*view, counter::FILES)?.saturating_add(figure(&*view, counter::DIRECTORIES)?);
+        let nodes_free = (i64::MAX as u64).saturating_sub(figure(&*view, counter::INODE)?);
+        Ok(Response::FileSystem { total, used, nodes, nodes_free })
+    }
+}
+
+/// What a grant allows with objects; `creates`: they may not be there yet.
+fn rights(held: Held, creates: bool) -> Permissions {
+    let reads = if held.reads { READ_RIGHTS } else { Permissions::NONE };
+    let writes = if held.writes { WRITE_RIGHTS } else { Permissions::NONE };
+    let makes = if held.writes && creates { Permissions::CREATE } else { Permissions::NONE };
+    reads.union(writes).union(makes)
+}
+
+/// What a request about a node is about, for the audit log; reads are not logged, nor is that somebody is still there.
+pub(super) fn subject(request: &Request) -> Option<String> {
+    let place = |parent: &Node, name: &Name| format!("node {}/{name}", parent.inode.0);
+    let one = |node: &Node| Some(format!("node {}", node.inode.0));
+    let of = |node: &Node, name: &sealstone_mds_protocol::XattrName| {
+        Some(format!("node {} attribute {}", node.inode.0, name.as_bytes().escape_ascii()))
+    };
+    match request {
+        Request::MakeNode { parent, name, .. } | Request::RemoveNode { parent, name, .. } => {
+            Some(place(parent, name))
+        }
+        Request::LinkNode { node, parent, name } => {
+            Some(format!("node {} -> {}", node.inode.0, place(parent, name)))
+        }
+        Request::RenameNode { from_parent, from, to_parent, to, .. } => {
+            Some(format!("{} -> {}", place(from_parent, from), place(to_parent, to)))
+        }
+        Request::SetNode { node, .. }
+        | Request::OpenNode { node, .. }
+        | Request::Allocate { node, .. }
+        | Request::Written { node, .. } => one(node),
+        Request::SetXattr { node, name, .. } | Request::RemoveXattr { node, name } => of(node, name),
+        _ => None,
+    }
+}

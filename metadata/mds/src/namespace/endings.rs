@@ -1,0 +1,125 @@
+//! How a node ends: with its last name, or, while it is held open, with its last holder.
+//!
+//! Contract: the record of the inode goes in the transaction that queues its objects; an inode without a name has an
+//! orphan record. So nothing is lost or left behind by a crash between two transactions.
+
+use sealstone_mds_protocol::{InodeId, ObjectRef};
+
+use crate::error::Result;
+use crate::holds::{HOLD_MS, Removing};
+use crate::keys;
+use crate::records::{Inode, count, counter, load, ns, save};
+use crate::store::Transaction;
+
+/// What an ending needs to know.
+pub(crate) struct Ending<'a> {
+    /// When the objects of what goes are removed.
+    pub(crate) reap_due_ms: u64,
+    pub(crate) now_ms: u64,
+    pub(crate) removing: &'a Removing<'a>,
+}
+
+/// One name less leads to a node that is no directory; it goes with the last one, unless it is held. The name itself is
+/// the caller's. Gives the node as it is then.
+pub(super) fn lose_name(
+    tx: &mut dyn Transaction,
+    id: InodeId,
+    mut node: Inode,
+    ending: &Ending<'_>,
+) -> Result<Inode> {
+    node.links = node.links.saturating_sub(1);
+    node.ctime_ns = ns(ending.now_ms);
+    if node.links > 0 {
+        save(tx, &keys::inode(id), &node)?;
+        return Ok(node);
+    }
+    count(tx, counter::FILES, -1)?;
+    if ending.removing.may_go(id) {
+        drop_node(tx, id, &node, ending.reap_due_ms)?;
+    } else {
+        save(tx, &keys::inode(id), &node)?;
+        save(tx, &keys::orphan(ending.now_ms.saturating_add(HOLD_MS), id), &())?;
+        count(tx, counter::ORPHANS, 1)?;
+    }
+    Ok(node)
+}
+
+/// Drops an inode with its attributes and queues its objects for removal at `due_ms`.
+pub(super) fn drop_node(tx: &mut dyn Transaction, id: InodeId, node: &Inode, due_ms: u64) -> Result<()> {
+    tx.delete(&keys::inode(id))?;
+    if node.xattrs > 0 {
+        let all = keys::xattrs(id);
+        for (key, _) in tx.scan(&all, &keys::after_prefix(&all), usize::from(node.xattrs))? {
+            tx.delete(&key)?;
+        }
+    }
+    if node.old_from.is_some() {
+        forget_clear(tx, id)?;
+    }
+    if let Some(layout) = &node.layout {
+        queue_objects(tx, layout.objects(), due_ms, node.create_grants_until_ms)?;
+    }
+    Ok(())
+}
+
+/// An empty directory goes.
+pub(super) fn drop_directory(tx: &mut dyn Transaction, id: InodeId, node: &Inode, due_ms: u64) -> Result<()> {
+    drop_node(tx, id, node, due_ms)?;
+    Ok(count(tx, counter::DIRECTORIES, -1)?)
+}
+
+pub(super) fn forget_clear(tx: &mut dyn Transaction, id: InodeId) -> Result<()> {
+    tx.delete(&keys::clear(id))?;
+    Ok(count(tx, counter::CLEARS, -1)?)
+}
+
+/// A holder let a file go: an orphan that nobody else holds goes at once.
+pub(crate) fn close(tx: &mut dyn Transaction, id: InodeId, ending: &Ending<'_>) -> Result<()> {
+    let Some(node) = load::<Inode, _>(tx, &keys::inode(id))? else { return Ok(()) };
+    if node.links > 0 || !ending.removing.may_go(id) {
+        return Ok(());
+    }
+    // Its orphan record is found without it by the sweep, and dropped.
+    drop_node(tx, id, &node, ending.reap_due_ms)
+}
+
+/// Orphans whose time has come go, those that are held are given more; up to `limit` of them. Says how many it looked at.
+/// A server that shares its store gives those it knows to be held more time before they are due, so that no other one
+/// drops them.
+pub(crate) fn sweep_orphans(tx: &mut dyn Transaction, limit: usize, ending: &Ending<'_>) -> Result<usize> {
+    let (from, until) = keys::due_orphans(ending.now_ms.saturating_add(HOLD_MS / 2));
+    let found = tx.scan(&from, &until, limit)?;
+    let mut changed = 0;
+    for (key, _) in &found {
+        let Some((due_ms, id)) = keys::orphan_parts(key) else { continue };
+        let free = ending.removing.is_free(id);
+        if free && due_ms > ending.now_ms {
+            continue;
+        }
+        tx.delete(key)?;
+        changed += 1;
+        let node = load::<Inode, _>(tx, &keys::inode(id))?.filter(|node| node.links == 0);
+        match node {
+            Some(_) if !free => save(tx, &keys::orphan(ending.now_ms.saturating_add(HOLD_MS), id), &())?,
+            Some(node) => {
+                drop_node(tx, id, &node, ending.reap_due_ms)?;
+                count(tx, counter::ORPHANS, -1)?;
+            }
+            None => count(tx, counter::ORPHANS, -1)?,
+        }
+    }
+    Ok(changed)
+}
+
+/// Queues objects for removal. While a grant that may create them can be alive they are removed once more after it.
+pub(crate) fn queue_objects(
+    tx: &mut dyn Transaction,
+    objects: &[ObjectRef],
+    due_ms: u64,
+    guard_ms: u64,
+) -> Result<()> {
+    for object in objects {
+        save(tx, &keys::reap(due_ms, *object), &guard_ms)?;
+    }
+    Ok(count(tx, counter::REAPS, objects.len() as i64)?)
+}

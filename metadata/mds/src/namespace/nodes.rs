@@ -1,0 +1,207 @@
+//! Nodes by number: looked up, made, linked, removed.
+//!
+//! Contract: as for paths; a number that leads nowhere any more is Stale. One transaction each, O(1) but for a page of a
+//! directory, which is O(entries in it).
+//! Truth: docs/standards/mds.md §5.8.
+
+use sealstone_mds_protocol::{
+    DirEntry, ErrorCode, GroupName, InodeId, LINKS_MAX, Name, NodeKind, Stat, Target, UserName,
+};
+
+use super::endings::{Ending, drop_directory, lose_name};
+use super::{child, inherited_group, is_empty, need_directory, owner, page, touch};
+use crate::access::{MODE_MASK, Principal, Right, SETGID};
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::records::{Inode, count, counter, load, next_number, ns, save};
+use crate::store::{Snapshot, Transaction};
+
+/// Permission bits of a symbolic link; nobody looks at them.
+const LINK_MODE: u16 = 0o777;
+
+/// A node to be made.
+pub(crate) struct NewNode<'a> {
+    pub(crate) name: &'a Name,
+    pub(crate) what: &'a NodeKind,
+    pub(crate) mode: u16,
+    pub(crate) owner: Option<&'a UserName>,
+    pub(crate) group: Option<&'a GroupName>,
+    /// May administrators name groups that are not listed here?
+    pub(crate) any_group: bool,
+}
+
+/// The inode of a number that a client has; it may be gone.
+pub(crate) fn node<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Inode> {
+    load(view, &keys::inode(id))?.ok_or_else(|| MdsError::refused(ErrorCode::Stale, format!("node {}", id.0)))
+}
+
+/// A directory that may be passed.
+fn directory<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: InodeId, said: &str) -> Result<Inode> {
+    let inode = node(view, id)?;
+    need_directory(&inode, said)?;
+    who.needs(Right::Pass, &inode, said)?;
+    Ok(inode)
+}
+
+/// What a name in a directory leads to.
+pub(crate) fn look_up<S: Snapshot + ?Sized>(
+    view: &S,
+    who: &Principal,
+    parent: InodeId,
+    name: &Name,
+) -> Result<Stat> {
+    let said = name.shown();
+    directory(view, who, parent, &said)?;
+    let (id, found) =
+        child(view, parent, name)?.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, &said))?;
+    Ok(found.stat(id))
+}
+
+/// A page of a directory.
+pub(crate) fn read_nodes<S: Snapshot + ?Sized>(
+    view: &S,
+    who: &Principal,
+    id: InodeId,
+    after: Option<&Name>,
+    limit: u16,
+) -> Result<(Vec<DirEntry>, bool)> {
+    let inode = node(view, id)?;
+    need_directory(&inode, "directory")?;
+    who.needs(Right::Read, &inode, "directory")?;
+    page(view, id, after, limit)
+}
+
+/// Where a symbolic link leads.
+pub(crate) fn read_link<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Target> {
+    node(view, id)?.target.ok_or_else(|| MdsError::refused(ErrorCode::Invalid, "no symbolic link"))
+}
+
+/// Makes a node.
+pub(crate) fn make_node(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    parent: InodeId,
+    new: &NewNode<'_>,
+    now_ms: u64,
+) -> Result<Stat> {
+    let said = new.name.shown();
+    let above = directory(tx, who, parent, &said)?;
+    if child(tx, parent, new.name)?.is_some() {
+        return Err(MdsError::refused(ErrorCode::Exists, &said));
+    }
+    who.needs_entries(&above, &said)?;
+    let kind = new.what.kind();
+    let mut made = Inode::new(kind, new.mode & MODE_MASK, who.user.clone(), None, now_ms);
+    if let Some(other) = new.owner.filter(|owner| **owner != who.user) {
+        if !who.is_admin() {
+            return Err(MdsError::refused(ErrorCode::NotPermitted, "administrators only"));
+        }
+        owner::check_owner(tx, other)?;
+        made.owner = other.clone();
+    }
+    match new.group {
+        _ if above.mode & SETGID != 0 => made.group = inherited_group(&above),
+        Some(group) => {
+            owner::check_group(tx, who, group, new.any_group)?;
+            made.group = Some(group.clone());
+        }
+        None => {}
+    }
+    match new.what {
+        // A tree below a directory that hands its group on belongs to that group as a whole.
+        NodeKind::Directory => {
+            made.mode = (made.mode & !SETGID) | (above.mode & SETGID);
+            made.parent = parent;
+        }
+        NodeKind::Symlink(target) => {
+            made.mode = LINK_MODE;
+            made.size = target.as_bytes().len() as u64;
+            made.target = Some(target.clone());
+        }
+        NodeKind::CharDevice(number) | NodeKind::BlockDevice(number) => {
+            if !who.is_admin() {
+                return Err(MdsError::refused(
+                    ErrorCode::NotPermitted,
+                    "device nodes are for administrators",
+                ));
+            }
+            made.rdev = *number;
+        }
+        NodeKind::File | NodeKind::Fifo | NodeKind::Socket => {}
+    }
+    let in_group = made.group.as_ref().is_some_and(|group| who.is_member(group));
+    if !made.is_directory() && !who.is_admin() && !in_group {
+        made.mode &= !SETGID;
+    }
+    let id = InodeId(next_number(tx, counter::INODE)?);
+    save(tx, &keys::inode(id), &made)?;
+    save(tx, &keys::entry(parent, new.name), &id)?;
+    touch(tx, parent, i32::from(made.is_directory()), now_ms)?;
+    count(tx, if made.is_directory() { counter::DIRECTORIES } else { counter::FILES }, 1)?;
+    Ok(made.stat(id))
+}
+
+/// Gives a node another name.
+pub(crate) fn link_node(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    id: InodeId,
+    (parent, name): (InodeId, &Name),
+    now_ms: u64,
+) -> Result<Stat> {
+    let said = name.shown();
+    let mut linked = node(tx, id)?;
+    let above = directory(tx, who, parent, &said)?;
+    if child(tx, parent, name)?.is_some() {
+        return Err(MdsError::refused(ErrorCode::Exists, &said));
+    }
+    who.needs_entries(&above, &said)?;
+    if linked.is_directory() {
+        return Err(MdsError::refused(ErrorCode::NotPermitted, "a directory has one name"));
+    }
+    if linked.links == 0 {
+        return Err(MdsError::refused(ErrorCode::NotFound, "its last name is gone"));
+    }
+    if linked.links >= LINKS_MAX {
+        return Err(MdsError::refused(ErrorCode::TooManyLinks, &said));
+    }
+    linked.links += 1;
+    linked.ctime_ns = ns(now_ms);
+    save(tx, &keys::inode(id), &linked)?;
+    save(tx, &keys::entry(parent, name), &id)?;
+    touch(tx, parent, 0, now_ms)?;
+    Ok(linked.stat(id))
+}
+
+/// Takes a name away; gives what is left of the node.
+pub(crate) fn remove_node(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    (parent, name): (InodeId, &Name),
+    is_directory: bool,
+    ending: &Ending<'_>,
+) -> Result<Stat> {
+    let said = name.shown();
+    let above = directory(tx, who, parent, &said)?;
+    let (id, found) =
+        child(tx, parent, name)?.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, &said))?;
+    who.needs_removal(&above, &found, &said)?;
+    match (is_directory, found.is_directory()) {
+        (true, false) => return Err(MdsError::refused(ErrorCode::NotADirectory, &said)),
+        (false, true) => return Err(MdsError::refused(ErrorCode::IsADirectory, &said)),
+        _ => {}
+    }
+    let mut left = found;
+    if is_directory {
+        if !is_empty(tx, id)? {
+            return Err(MdsError::refused(ErrorCode::NotEmpty, &said));
+        }
+        drop_directory(tx, id, &left, ending.reap_due_ms)?;
+        left.links = 0;
+    } else {
+        left = lose_name(tx, id, left, ending)?;
+    }
+    tx.delete(&keys::entry(parent, name))?;
+    touch(tx, parent, -i32::from(is_directory), ending.now_ms)?;
+    Ok(left.stat(id))
+}

@@ -1,0 +1,192 @@
+//! Sizes: where the bytes of a file begin and end to exist.
+//!
+//! Contract: a byte that was cut off never comes back. Cut to nothing, a file gives its objects up; cut shorter, it does not
+//! grow again before its objects were cleared from there on, which the server does itself. Whoever wrote behind a cut is
+//! told so by the generation.
+//! Truth: docs/standards/mds.md §5.8; docs/adr/0035-what-was-cut-off-stays-away.md.
+
+use sealstone_mds_protocol::{ErrorCode, Failure, InodeId, Layout, ObjectRef, Stat};
+
+use super::endings::{forget_clear, queue_objects};
+use super::{check_size, need_file, nodes, owner};
+use crate::access::Principal;
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::records::{Inode, count, counter, load, ns, save};
+use crate::store::{Snapshot, Transaction};
+
+/// Whoever wants a file to grow asks again after this while its objects are being cleared.
+const CLEAR_RETRY_MS: u32 = 10;
+
+/// Nobody begins to write while what was cut off is being cleared: it could be cleared too.
+pub(crate) fn check_clear(file: &Inode) -> Result<()> {
+    if file.old_from.is_some() { Err(MdsError::Refused(Failure::busy(CLEAR_RETRY_MS))) } else { Ok(()) }
+}
+
+/// Changes the size of a file; the caller saves the inode.
+pub(super) fn resize(
+    tx: &mut dyn Transaction,
+    id: InodeId,
+    file: &mut Inode,
+    size: u64,
+    reap_due_ms: u64,
+    now_ms: u64,
+) -> Result<()> {
+    if size > file.size {
+        check_clear(file)?;
+    }
+    if size == 0 {
+        give_up_objects(tx, id, file, reap_due_ms)?;
+    } else if size < file.size {
+        file.generation = file.generation.wrapping_add(1);
+        if file.layout.is_some() {
+            if file.old_from.replace(size).is_none() {
+                count(tx, counter::CLEARS, 1)?;
+            }
+            save(tx, &keys::clear(id), &())?;
+        }
+    }
+    file.sparse |= size > file.size;
+    file.size = size;
+    file.version += 1;
+    file.checksum = None;
+    file.ctime_ns = ns(now_ms);
+    Ok(())
+}
+
+/// An empty file has no objects.
+fn give_up_objects(tx: &mut dyn Transaction, id: InodeId, file: &mut Inode, reap_due_ms: u64) -> Result<()> {
+    let Some(layout) = file.layout.take() else { return Ok(()) };
+    queue_objects(tx, layout.objects(), reap_due_ms, file.create_grants_until_ms)?;
+    if file.old_from.take().is_some() {
+        forget_clear(tx, id)?;
+    }
+    file.made = false;
+    file.create_grants_until_ms = 0;
+    file.generation = file.generation.wrapping_add(1);
+    Ok(())
+}
+
+/// Gives a file objects, if it has none: `lay_out` chooses them. A grant that may make them can be alive until
+/// `grants_until_ms`, as long as they are not all made.
+pub(crate) fn allocate(
+    tx: &mut dyn Transaction,
+    id: InodeId,
+    grants_until_ms: u64,
+    lay_out: impl FnOnce(&mut dyn Transaction) -> Result<Layout>,
+) -> Result<(Inode, Layout)> {
+    let mut file = nodes::node(tx, id)?;
+    need_file(&file, "node")?;
+    check_clear(&file)?;
+    let layout = match &file.layout {
+        Some(layout) => layout.clone(),
+        None => {
+            let layout = lay_out(tx)?;
+            file.layout = Some(layout.clone());
+            file.made = false;
+            file.sparse = true;
+            layout
+        }
+    };
+    if !file.made {
+        file.create_grants_until_ms = file.create_grants_until_ms.max(grants_until_ms);
+        save(tx, &keys::inode(id), &file)?;
+    }
+    Ok((file, layout))
+}
+
+/// A grant that may make the objects of a file is about to leave; none does if they are all made.
+pub(crate) fn note_creating(tx: &mut dyn Transaction, id: InodeId, until_ms: u64) -> Result<Inode> {
+    let mut file = nodes::node(tx, id)?;
+    if !file.made && file.layout.is_some() {
+        file.create_grants_until_ms = file.create_grants_until_ms.max(until_ms);
+        save(tx, &keys::inode(id), &file)?;
+    }
+    Ok(file)
+}
+
+/// What somebody wrote.
+pub(crate) struct Writing {
+    pub(crate) size_at_least: u64,
+    pub(crate) mtime_ns: Option<i64>,
+    pub(crate) generation: u32,
+    pub(crate) made: bool,
+}
+
+/// Records bytes that are on the devices. Of two who write behind the end, whoever is later shortens nothing.
+pub(crate) fn written(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    id: InodeId,
+    writing: &Writing,
+    now_ms: u64,
+) -> Result<Stat> {
+    let mut file = nodes::node(tx, id)?;
+    need_file(&file, "node")?;
+    check_size(writing.size_at_least)?;
+    if file.generation != writing.generation || (file.layout.is_none() && writing.size_at_least > 0) {
+        return Err(MdsError::refused(ErrorCode::Stale, "the file was cut meanwhile"));
+    }
+    if writing.size_at_least > file.size {
+        check_clear(&file)?;
+        file.size = writing.size_at_least;
+        file.sparse = true;
+    }
+    file.made |= writing.made && file.layout.is_some();
+    file.version += 1;
+    file.checksum = None;
+    file.mtime_ns = writing.mtime_ns.unwrap_or(ns(now_ms));
+    file.ctime_ns = ns(now_ms);
+    owner::after_writing(who, &mut file);
+    save(tx, &keys::inode(id), &file)?;
+    Ok(file.stat(id))
+}
+
+/// A file whose objects hold bytes that were cut off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClearItem {
+    /// Which file.
+    pub inode: InodeId,
+    /// Its objects, and the length that each is to have at most.
+    pub objects: Vec<(ObjectRef, u64)>,
+    size: u64,
+    generation: u32,
+}
+
+/// Up to `limit` files to be cleared, in order of their numbers, those after `after`.
+pub(crate) fn next_clears<S: Snapshot + ?Sized>(
+    view: &S,
+    after: Option<InodeId>,
+    limit: usize,
+) -> Result<Vec<ClearItem>> {
+    let (from, until) = keys::clears(after);
+    let mut items = Vec::new();
+    for (key, _) in view.scan(&from, &until, limit)? {
+        let Some(inode) = keys::clear_inode(&key) else { continue };
+        let file = load::<Inode, _>(view, &keys::inode(inode))?;
+        let Some((file, size)) = file.and_then(|file| file.old_from.map(|size| (file, size))) else {
+            continue;
+        };
+        let layout = file.layout.iter().flat_map(|layout| {
+            let objects = layout.objects().iter().enumerate();
+            objects.map(move |(index, object)| (*object, layout.object_length(index, size)))
+        });
+        items.push(ClearItem { inode, objects: layout.collect(), size, generation: file.generation });
+    }
+    Ok(items)
+}
+
+/// The devices have cleared these. One that was cut again meanwhile stays.
+pub(crate) fn cleared(tx: &mut dyn Transaction, items: &[ClearItem]) -> Result<()> {
+    for item in items {
+        let Some(mut file) = load::<Inode, _>(tx, &keys::inode(item.inode))? else { continue };
+        if file.old_from == Some(item.size) && file.generation == item.generation {
+            file.old_from = None;
+            // Who wrote behind the end since the cut may have been cleared with it.
+            file.generation = file.generation.wrapping_add(1);
+            save(tx, &keys::inode(item.inode), &file)?;
+            forget_clear(tx, item.inode)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! Extended attributes.
+//!
+//! Contract: O(1) each, a list O(its length), which is bounded. What an inode may have is bounded by number and by bytes.
+//! Truth: xattr(7) of Linux for the namespaces; docs/standards/mds.md §5.8.
+
+use sealstone_mds_protocol::{
+    ErrorCode, FileKind, InodeId, XATTR_BYTES_MAX, XATTRS_MAX, XattrMode, XattrName, XattrValue,
+};
+
+use super::nodes::node;
+use crate::access::{Principal, Right, STICKY};
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::records::{Inode, load, ns, save};
+use crate::store::{MetaError, Snapshot, Transaction};
+
+/// Who may do what with an attribute is said by what is before its first dot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Space {
+    /// Of files and directories, by their permission bits.
+    User,
+    /// Administrators alone see them.
+    Trusted,
+    /// Everybody reads, administrators write.
+    Security,
+    /// Made by this server, read-only.
+    Sealstone,
+}
+
+fn space(name: &XattrName) -> Result<Space> {
+    let name = name.as_bytes();
+    let spaces = [
+        (&b"user."[..], Space::User),
+        (b"trusted.", Space::Trusted),
+        (b"security.", Space::Security),
+        (b"sealstone.", Space::Sealstone),
+    ];
+    let found = spaces.into_iter().find(|(prefix, _)| name.len() > prefix.len() && name.starts_with(prefix));
+    found
+        .map(|(_, space)| space)
+        .ok_or_else(|| MdsError::refused(ErrorCode::NotSupported, "attribute namespace"))
+}
+
+fn no_attribute() -> MdsError {
+    MdsError::refused(ErrorCode::NoAttribute, "")
+}
+
+fn not_permitted() -> MdsError {
+    MdsError::refused(ErrorCode::NotPermitted, "attribute")
+}
+
+fn check_read(who: &Principal, inode: &Inode, space: Space) -> Result<()> {
+    match space {
+        Space::User if !matches!(inode.kind, FileKind::File | FileKind::Directory) => Err(no_attribute()),
+        Space::User => who.needs(Right::Read, inode, "attribute"),
+        Space::Trusted if !who.is_admin() => Err(no_attribute()),
+        Space::Trusted | Space::Security | Space::Sealstone => Ok(()),
+    }
+}
+
+fn check_write(who: &Principal, inode: &Inode, space: Space) -> Result<()> {
+    match space {
+        Space::User if !matches!(inode.kind, FileKind::File | FileKind::Directory) => Err(not_permitted()),
+        // In a directory that is everybody's, everybody could fill the room.
+        Space::User if inode.is_directory() && inode.mode & STICKY != 0 => {
+            who.needs_ownership(inode, "attribute")
+        }
+        Space::User => who.needs(Right::Write, inode, "attribute"),
+        Space::Trusted | Space::Security if who.is_admin() => Ok(()),
+        Space::Trusted | Space::Security | Space::Sealstone => Err(not_permitted()),
+    }
+}
+
+/// What this server tells of a node by attributes that nobody set.
+fn told(inode: &Inode, name: &XattrName) -> Option<String> {
+    match name.as_bytes() {
+        b"sealstone.layout" => inode.layout.as_ref().map(|layout| match layout.stripe_unit() {
+            Some(unit) => format!("{} width={} unit={unit}", layout.kind_name(), layout.width()),
+            None => layout.kind_name().to_owned(),
+        }),
+        b"sealstone.objects" => inode.layout.as_ref().map(|layout| {
+            let one = |object: &sealstone_mds_protocol::ObjectRef| {
+                format!("{}:{:#x}:{:#x}", object.device.0, object.object.partition, object.object.object)
+            };
+            layout.objects().iter().map(one).collect::<Vec<_>>().join(" ")
+        }),
+        b"sealstone.digest" => inode.checksum.as_ref().map(|checksum| {
+            let kind = format!("{:?}", checksum.kind).to_lowercase();
+            let length = if kind == "crc32c" { 4 } else { checksum.value.len() };
+            let hex: String = checksum.value.iter().take(length).map(|byte| format!("{byte:02x}")).collect();
+            format!("{kind}:{hex}")
+        }),
+        b"sealstone.version" => Some(inode.version.to_string()),
+        b"sealstone.owner" => Some(inode.owner.to_string()),
+        b"sealstone.group" => inode.group.as_ref().map(ToString::to_string),
+        _ => None,
+    }
+}
+
+/// The value of an attribute.
+pub(crate) fn get_xattr<S: Snapshot + ?Sized>(
+    view: &S,
+    who: &Principal,
+    id: InodeId,
+    name: &XattrName,
+) -> Result<XattrValue> {
+    let (inode, space) = (node(view, id)?, space(name)?);
+    check_read(who, &inode, space)?;
+    if space == Space::Sealstone {
+        return Ok(XattrValue::new(told(&inode, name).ok_or_else(no_attribute)?)?);
+    }
+    load(view, &keys::xattr(id, name))?.ok_or_else(no_attribute)
+}
+
+/// The names of those that the asker may see; those that this server tells are not among them, so that nobody copies them.
+pub(crate) fn list_xattrs<S: Snapshot + ?Sized>(
+    view: &S,
+    who: &Principal,
+    id: InodeId,
+) -> Result<Vec<XattrName>> {
+    node(view, id)?;
+    let all = keys::xattrs(id);
+    let mut names = Vec::new();
+    for (key, _) in view.scan(&all, &keys::after_prefix(&all), usize::from(XATTRS_MAX))? {
+        let name = keys::xattr_name(&key).ok_or(MetaError::Damaged("attribute with an impossible name"))?;
+        if space(&name)? != Space::Trusted || who.is_admin() {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Sets an attribute.
+pub(crate) fn set_xattr(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    id: InodeId,
+    (name, value, mode): (&XattrName, &XattrValue, XattrMode),
+    now_ms: u64,
+) -> Result<()> {
+    let (mut inode, space) = (node(tx, id)?, space(name)?);
+    check_write(who, &inode, space)?;
+    let key = keys::xattr(id, name);
+    let old: Option<XattrValue> = load(tx, &key)?;
+    match (mode, &old) {
+        (XattrMode::Create, Some(_)) => return Err(MdsError::refused(ErrorCode::Exists, "attribute")),
+        (XattrMode::Replace, None) => return Err(no_attribute()),
+        _ => {}
+    }
+    let before = old.as_ref().map_or(0, |old| bytes(name, old));
+    let all = inode.xattr_bytes.saturating_sub(before).saturating_add(bytes(name, value));
+    let number = inode.xattrs + u16::from(old.is_none());
+    if all > XATTR_BYTES_MAX || number > XATTRS_MAX {
+        return Err(MdsError::refused(ErrorCode::NoSpace, "attributes of one node"));
+    }
+    (inode.xattrs, inode.xattr_bytes) = (number, all);
+    inode.ctime_ns = ns(now_ms);
+    save(tx, &key, value)?;
+    Ok(save(tx, &keys::inode(id), &inode)?)
+}
+
+/// Removes an attribute.
+pub(crate) fn remove_xattr(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    id: InodeId,
+    name: &XattrName,
+    now_ms: u64,
+) -> Result<()> {
+    let (mut inode, space) = (node(tx, id)?, space(name)?);
+    check_write(who, &inode, space)?;
+    let key = keys::xattr(id, name);
+    let old: XattrValue = load(tx, &key)?.ok_or_else(no_attribute)?;
+    tx.delete(&key)?;
+    inode.xattrs = inode.xattrs.saturating_sub(1);
+    inode.xattr_bytes = inode.xattr_bytes.saturating_sub(bytes(name, &old));
+    inode.ctime_ns = ns(now_ms);
+    Ok(save(tx, &keys::inode(id), &inode)?)
+}
+
+fn bytes(name: &XattrName, value: &XattrValue) -> u32 {
+    (name.as_bytes().len() + value.as_bytes().len()) as u32
+}

@@ -1,0 +1,66 @@
+//! Proofs beside the numbers of nodes: a number alone opens nothing.
+//!
+//! Does: make and check them. A proof is the first 8 bytes of HMAC-SHA256 over user and number, under a key that comes
+//! from the server's login keys: whoever has it was led to the node by this server, through directories that he may pass.
+//! Does not: give a right to what the node holds; owner, group and mode decide that at each request.
+//! Truth: docs/standards/mds.md §5.8; docs/adr/0034-nodes-and-holds.md.
+
+use sealstone_crypto::{MacKey, RustCrypto};
+use sealstone_mds_protocol::{ErrorCode, InodeId, NODE_PROOF_BYTES, Node, Response, Stat, UserName};
+use sealstone_seal::{Hash, Provider, ct_eq};
+
+use crate::access::Principal;
+use crate::error::{MdsError, Result};
+use crate::namespace::ROOT;
+use crate::server::Mds;
+
+const LABEL: &[u8] = b"sealstone node proof v1";
+
+/// The key of all proofs of a server.
+pub(crate) struct ProofKey(MacKey);
+
+impl ProofKey {
+    pub(crate) fn new(login_keys: &[u8]) -> Self {
+        let key = RustCrypto::tag(&RustCrypto::mac_key(Hash::Sha256, login_keys), &[LABEL]);
+        Self(RustCrypto::mac_key(Hash::Sha256, key.as_bytes()))
+    }
+
+    pub(crate) fn prove(&self, user: &UserName, id: InodeId) -> [u8; NODE_PROOF_BYTES] {
+        let name = user.as_str().as_bytes();
+        let length = (name.len() as u16).to_be_bytes();
+        let tag = RustCrypto::tag(&self.0, &[&length, name, &id.0.to_be_bytes()]);
+        let mut proof = [0; NODE_PROOF_BYTES];
+        proof.iter_mut().zip(tag.as_bytes()).for_each(|(to, from)| *to = *from);
+        proof
+    }
+}
+
+impl Mds {
+    /// The number of a node, if its user was led to it. A wrong proof hears what a number without a node hears.
+    pub(crate) fn node(&self, who: &Principal, node: Node) -> Result<InodeId> {
+        let stale = || MdsError::refused(ErrorCode::Stale, format!("node {}", node.inode.0));
+        let proven = ct_eq(&self.proof_key.prove(&who.user, node.inode), &node.proof);
+        if proven || node.inode == ROOT { Ok(node.inode) } else { Err(stale()) }
+    }
+
+    fn prove(&self, who: &Principal, stat: &mut Stat) {
+        stat.proof = self.proof_key.prove(&who.user, stat.inode);
+    }
+
+    /// Puts the proofs into what leaves. A delegated file gets none: it is for a program without a session.
+    pub(crate) fn prove_all(&self, who: &Principal, response: &mut Response) {
+        match response {
+            Response::Stat { stat } => self.prove(who, stat),
+            Response::Directory { entries, .. } => {
+                entries.iter_mut().for_each(|entry| self.prove(who, &mut entry.stat));
+            }
+            Response::Opened { file } => self.prove(who, &mut file.stat),
+            Response::NodeOpened { node } => self.prove(who, &mut node.stat),
+            Response::Renamed { moved, other } => {
+                self.prove(who, moved);
+                other.iter_mut().for_each(|other| self.prove(who, other));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,625 @@
+//! Any history of requests about nodes does what a small file system in memory does, errors included.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    Access, ErrorCode, FileKind, InodeId, Method, NodeChange, NodeKind, RenameMode, Request, Response, Target,
+};
+
+use super::super::world::{ADMIN, ALICE, BOB, World};
+use super::{HOLDER, make, name};
+use crate::holds::HOLD_MS;
+
+const WHO: [SessionId; 3] = [ADMIN, ALICE, BOB];
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Make { who: usize, parent: usize, name: usize, kind: usize, mode: u16 },
+    Link { who: usize, node: usize, parent: usize, name: usize },
+    Remove { who: usize, parent: usize, name: usize, directory: bool },
+    Rename { who: usize, from: (usize, usize), to: (usize, usize), mode: RenameMode },
+    Mode { who: usize, node: usize, mode: u16 },
+    Size { who: usize, node: usize, size: u64 },
+    Write { who: usize, node: usize, size: u64 },
+    Open { who: usize, node: usize, writes: bool },
+    Close { who: usize, node: usize },
+    Look { who: usize, parent: usize, name: usize },
+    Clear,
+    Tidy,
+    Restart,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let who = || 0..3usize;
+    let node = || 0..24usize;
+    let at = || 0..NAMES.len();
+    let mode = || prop_oneof![4 => Just(0o777u16), 1 => Just(0o755), 1 => Just(0o1777), 1 => Just(0o700), 1 => Just(0u16)];
+    prop_oneof![
+        8 => (who(), node(), at(), 0..4usize, mode())
+            .prop_map(|(who, parent, name, kind, mode)| Step::Make { who, parent, name, kind, mode }),
+        3 => (who(), node(), node(), at()).prop_map(|(who, node, parent, name)| Step::Link { who, node, parent, name }),
+        4 => (who(), node(), at(), any::<bool>())
+            .prop_map(|(who, parent, name, directory)| Step::Remove { who, parent, name, directory }),
+        6 => (who(), (node(), at()), (node(), at()), 0..3usize)
+            .prop_map(|(who, from, to, mode)| Step::Rename { who, from, to, mode: RenameMode::ALL[mode] }),
+        1 => (who(), node(), mode()).prop_map(|(who, node, mode)| Step::Mode { who, node, mode }),
+        3 => (who(), node(), 0..9u64).prop_map(|(who, node, size)| Step::Size { who, node, size }),
+        3 => (who(), node(), 0..9u64).prop_map(|(who, node, size)| Step::Write { who, node, size }),
+        3 => (who(), node(), any::<bool>()).prop_map(|(who, node, writes)| Step::Open { who, node, writes }),
+        2 => (who(), node()).prop_map(|(who, node)| Step::Close { who, node }),
+        2 => (who(), node(), at()).prop_map(|(who, parent, name)| Step::Look { who, parent, name }),
+        2 => Just(Step::Clear),
+        1 => Just(Step::Tidy),
+        1 => Just(Step::Restart),
+    ]
+}
+
+/// What the model knows of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Thing {
+    kind: FileKind,
+    mode: u16,
+    owner: usize,
+    links: u32,
+    size: u64,
+    /// Of a directory.
+    entries: BTreeMap<usize, usize>,
+    parent: usize,
+    /// Of a file: written to, and cut and not cleared yet.
+    has_objects: bool,
+    dirty: bool,
+    /// Who has it open: for reading, for writing.
+    open: [Option<(bool, bool)>; 3],
+    gone: bool,
+}
+
+/// Things by the order in which they were made; the root is the first.
+struct Model(Vec<Thing>);
+
+type Answer<T> = Result<T, ErrorCode>;
+
+impl Model {
+    fn new() -> Self {
+        let root = Self::thing(FileKind::Directory, 0o1777, 0, 0);
+        Self(vec![root])
+    }
+
+    fn thing(kind: FileKind, mode: u16, owner: usize, parent: usize) -> Thing {
+        let links = if kind == FileKind::Directory { 2 } else { 1 };
+        let size = if kind == FileKind::Symlink { 1 } else { 0 };
+        let (entries, open) = (BTreeMap::new(), [None; 3]);
+        Thing {
+            kind,
+            mode,
+            owner,
+            links,
+            size,
+            entries,
+            parent,
+            has_objects: false,
+            dirty: false,
+            open,
+            gone: false,
+        }
+    }
+
+    fn get(&self, id: usize) -> Answer<&Thing> {
+        self.0.get(id).filter(|thing| !thing.gone).ok_or(ErrorCode::Stale)
+    }
+
+    /// 4 to read, 2 to write, 1 to pass.
+    fn may(&self, who: usize, id: usize, bit: u16) -> Answer<()> {
+        let thing = self.get(id)?;
+        let bits = if thing.owner == who { thing.mode >> 6 } else { thing.mode };
+        if who == 0 || bits & bit != 0 { Ok(()) } else { Err(ErrorCode::Denied) }
+    }
+
+    fn directory(&self, who: usize, id: usize) -> Answer<&Thing> {
+        let thing = self.get(id)?;
+        if thing.kind != FileKind::Directory {
+            return Err(ErrorCode::NotADirectory);
+        }
+        self.may(who, id, 1)?;
+        Ok(thing)
+    }
+
+    fn may_leave(&self, who: usize, parent: usize, id: usize) -> Answer<()> {
+        self.may(who, parent, 2)?;
+        let (above, thing) = (self.get(parent)?, self.get(id)?);
+        if above.mode & 0o1000 != 0 && who != 0 && above.owner != who && thing.owner != who {
+            return Err(ErrorCode::NotPermitted);
+        }
+        Ok(())
+    }
+
+    fn make(&mut self, who: usize, parent: usize, name: usize, kind: FileKind, mode: u16) -> Answer<usize> {
+        if self.directory(who, parent)?.entries.contains_key(&name) {
+            return Err(ErrorCode::Exists);
+        }
+        self.may(who, parent, 2)?;
+        let mode = if kind == FileKind::Symlink { 0o777 } else { mode };
+        let id = self.0.len();
+        self.0.push(Self::thing(kind, mode, who, parent));
+        self.0[parent].entries.insert(name, id);
+        self.0[parent].links += u32::from(kind == FileKind::Directory);
+        Ok(id)
+    }
+
+    fn link(&mut self, who: usize, id: usize, parent: usize, name: usize) -> Answer<()> {
+        self.get(id)?;
+        if self.directory(who, parent)?.entries.contains_key(&name) {
+            return Err(ErrorCode::Exists);
+        }
+        self.may(who, parent, 2)?;
+        if self.0[id].kind == FileKind::Directory {
+            return Err(ErrorCode::NotPermitted);
+        }
+        if self.0[id].links == 0 {
+            return Err(ErrorCode::NotFound);
+        }
+        self.0[id].links += 1;
+        self.0[parent].entries.insert(name, id);
+        Ok(())
+    }
+
+    fn lose(&mut self, id: usize) {
+        let thing = &mut self.0[id];
+        thing.links -= 1;
+        thing.gone = thing.links == 0 && thing.open == [None; 3];
+    }
+
+    fn remove(&mut self, who: usize, parent: usize, name: usize, directory: bool) -> Answer<()> {
+        let id = *self.directory(who, parent)?.entries.get(&name).ok_or(ErrorCode::NotFound)?;
+        self.may_leave(who, parent, id)?;
+        match (directory, self.0[id].kind == FileKind::Directory) {
+            (true, false) => return Err(ErrorCode::NotADirectory),
+            (false, true) => return Err(ErrorCode::IsADirectory),
+            _ => {}
+        }
+        if directory {
+            if !self.0[id].entries.is_empty() {
+                return Err(ErrorCode::NotEmpty);
+            }
+            self.0[id].gone = true;
+            self.0[parent].links -= 1;
+        } else {
+            self.lose(id);
+        }
+        self.0[parent].entries.remove(&name);
+        Ok(())
+    }
+
+    fn is_within(&self, mut id: usize, above: usize) -> bool {
+        loop {
+            if id == above {
+                return true;
+            }
+            if id == 0 {
+                return false;
+            }
+            id = self.0[id].parent;
+        }
+    }
+
+    fn rename(
+        &mut self,
+        who: usize,
+        from: (usize, usize),
+        to: (usize, usize),
+        mode: RenameMode,
+    ) -> Answer<()> {
+        let moved = *self.directory(who, from.0)?.entries.get(&from.1).ok_or(ErrorCode::NotFound)?;
+        let old = self.directory(who, to.0)?.entries.get(&to.1).copied();
+        match (mode, old) {
+            (RenameMode::NoReplace, Some(_)) => return Err(ErrorCode::Exists),
+            (RenameMode::Exchange, None) => return Err(ErrorCode::NotFound),
+            (_, Some(old)) if old == moved => return Ok(()),
+            _ => {}
+        }
+        let is_dir = |model: &Self, id: usize| model.0[id].kind == FileKind::Directory;
+        self.may_leave(who, from.0, moved)?;
+        if from.0 != to.0 && is_dir(self, moved) {
+            self.may(who, moved, 2)?;
+        }
+        self.may(who, to.0, 2)?;
+        if let Some(old) = old {
+            self.may_leave(who, to.0, old)?;
+        }
+        if is_dir(self, moved) && self.is_within(to.0, moved) {
+            return Err(ErrorCode::Cycle);
+        }
+        match old {
+            None => {
+                self.0[from.0].entries.remove(&from.1);
+            }
+            Some(old) if mode == RenameMode::Exchange => {
+                if from.0 != to.0 && is_dir(self, old) {
+                    self.may(who, old, 2)?;
+                }
+                if is_dir(self, old) && self.is_within(from.0, old) {
+                    return Err(ErrorCode::Cycle);
+                }
+                self.0[from.0].entries.insert(from.1, old);
+                if is_dir(self, old) {
+                    self.0[old].parent = from.0;
+                    self.0[from.0].links += 1;
+                    self.0[to.0].links -= 1;
+                }
+            }
+            Some(old) => {
+                match (is_dir(self, moved), is_dir(self, old)) {
+                    (false, false) => self.lose(old),
+                    (false, true) => return Err(ErrorCode::IsADirectory),
+                    (true, false) => return Err(ErrorCode::NotADirectory),
+                    (true, true) => {
+                        if !self.0[old].entries.is_empty() {
+                            return Err(ErrorCode::NotEmpty);
+                        }
+                        self.0[old].gone = true;
+                        self.0[to.0].links -= 1;
+                    }
+                }
+                self.0[from.0].entries.remove(&from.1);
+            }
+        }
+        self.0[to.0].entries.insert(to.1, moved);
+        if is_dir(self, moved) {
+            self.0[moved].parent = to.0;
+            self.0[from.0].links -= 1;
+            self.0[to.0].links += 1;
+        }
+        Ok(())
+    }
+
+    fn set_mode(&mut self, who: usize, id: usize, mode: u16) -> Answer<()> {
+        let thing = self.get(id)?;
+        if who != 0 && thing.owner != who {
+            return Err(ErrorCode::NotPermitted);
+        }
+        if thing.kind == FileKind::Symlink {
+            return Err(ErrorCode::NotSupported);
+        }
+        self.0[id].mode = mode;
+        Ok(())
+    }
+
+    fn file(&self, id: usize) -> Answer<()> {
+        match self.get(id)?.kind {
+            FileKind::File => Ok(()),
+            FileKind::Directory => Err(ErrorCode::IsADirectory),
+            _ => Err(ErrorCode::Invalid),
+        }
+    }
+
+    fn set_size(&mut self, who: usize, id: usize, size: u64) -> Answer<()> {
+        self.file(id)?;
+        self.may(who, id, 2)?;
+        let thing = &mut self.0[id];
+        if size > thing.size && thing.dirty {
+            return Err(ErrorCode::Busy);
+        }
+        if size == 0 {
+            (thing.has_objects, thing.dirty) = (false, false);
+        } else if size < thing.size && thing.has_objects {
+            thing.dirty = true;
+        }
+        thing.size = size;
+        Ok(())
+    }
+
+    fn writes(&self, who: usize, id: usize) -> Answer<()> {
+        match self.get(id)?.open[who] {
+            Some((_, true)) => Ok(()),
+            _ => self.may(who, id, 2),
+        }
+    }
+
+    fn write(&mut self, who: usize, id: usize, size: u64) -> Answer<()> {
+        self.writes(who, id)?;
+        self.file(id)?;
+        let thing = &mut self.0[id];
+        if thing.dirty {
+            return Err(ErrorCode::Busy);
+        }
+        thing.has_objects = true;
+        thing.size = thing.size.max(size);
+        Ok(())
+    }
+
+    fn open(&mut self, who: usize, id: usize, writes: bool) -> Answer<()> {
+        self.file(id)?;
+        let held = self.0[id].open[who].unwrap_or_default();
+        if !(held.0 && (held.1 || !writes)) {
+            self.may(who, id, 4)?;
+            if writes {
+                self.may(who, id, 2)?;
+            }
+        }
+        if writes && self.0[id].dirty {
+            return Err(ErrorCode::Busy);
+        }
+        self.0[id].open[who] = Some((true, held.1 || writes));
+        Ok(())
+    }
+
+    fn close(&mut self, who: usize, id: usize) {
+        if let Some(thing) = self.0.get_mut(id) {
+            thing.open[who] = None;
+            thing.gone |= thing.links == 0 && thing.open == [None; 3];
+        }
+    }
+}
+
+struct Run {
+    world: World,
+    model: Model,
+    /// Numbers of the things.
+    ids: Vec<InodeId>,
+}
+
+impl Run {
+    fn ask(&mut self, who: usize, request: Request) -> Answer<Response> {
+        match self.world.ask(WHO[who], request) {
+            Response::Failed { failure } => Err(failure.code),
+            other => Ok(other),
+        }
+    }
+
+    fn at(&self, who: usize, thing: usize) -> sealstone_mds_protocol::Node {
+        let id = self.ids.get(thing).copied().unwrap_or(InodeId(1 << 40));
+        self.world.node(WHO[who], id)
+    }
+
+    /// Is a file meant that has no name and no holder any more? A server that waits for holders keeps it a while.
+    fn is_unsure(&self, step: &Step) -> bool {
+        let gone = |thing: usize| {
+            let thing = self.model.0.get(thing % (self.ids.len() + 1));
+            thing.is_some_and(|thing| thing.gone && thing.kind != FileKind::Directory)
+        };
+        match *step {
+            Step::Link { node, parent, .. } => gone(node) || gone(parent),
+            Step::Make { parent, .. } | Step::Remove { parent, .. } | Step::Look { parent, .. } => {
+                gone(parent)
+            }
+            Step::Rename { from, to, .. } => gone(from.0) || gone(to.0),
+            Step::Mode { node, .. }
+            | Step::Size { node, .. }
+            | Step::Write { node, .. }
+            | Step::Open { node, .. }
+            | Step::Close { node, .. } => gone(node),
+            Step::Clear | Step::Tidy | Step::Restart => false,
+        }
+    }
+
+    /// Does it in both; gives both answers.
+    fn step(&mut self, step: &Step) -> (Answer<()>, Answer<()>) {
+        if self.is_unsure(step) {
+            return (Ok(()), Ok(()));
+        }
+        // Most histories touch what is there.
+        let all = self.ids.len();
+        let near = |thing: usize| thing % (all + 1);
+        match *step {
+            Step::Make { who, parent, name: at, kind, mode } => {
+                let parent = near(parent);
+                let (what, kind) = match kind {
+                    0 => (NodeKind::Directory, FileKind::Directory),
+                    1 => (NodeKind::Symlink(Target::new("x").unwrap()), FileKind::Symlink),
+                    2 => (NodeKind::Fifo, FileKind::Fifo),
+                    _ => (NodeKind::File, FileKind::File),
+                };
+                let expected = self.model.make(who, parent, at, kind, mode);
+                let request = make(self.at(who, parent), NAMES[at], what, mode);
+                let found = self.ask(who, request).map(|response| {
+                    let Response::Stat { stat } = response else { panic!("a stat") };
+                    self.ids.push(stat.inode);
+                });
+                (found, expected.map(drop))
+            }
+            Step::Link { who, node, parent, name: at } => {
+                let (node, parent) = (near(node), near(parent));
+                let expected = self.model.link(who, node, parent, at);
+                let (node, parent) = (self.at(who, node), self.at(who, parent));
+                (self.ask(who, Request::LinkNode { node, parent, name: name(NAMES[at]) }).map(drop), expected)
+            }
+            Step::Remove { who, parent, name: at, directory } => {
+                let parent = near(parent);
+                let expected = self.model.remove(who, parent, at, directory);
+                let request =
+                    Request::RemoveNode { parent: self.at(who, parent), name: name(NAMES[at]), directory };
+                (self.ask(who, request).map(drop), expected)
+            }
+            Step::Rename { who, from, to, mode } => {
+                let (from, to) = ((near(from.0), from.1), (near(to.0), to.1));
+                let expected = self.model.rename(who, from, to, mode);
+                let request = Request::RenameNode {
+                    from_parent: self.at(who, from.0),
+                    from: name(NAMES[from.1]),
+                    to_parent: self.at(who, to.0),
+                    to: name(NAMES[to.1]),
+                    mode,
+                };
+                (self.ask(who, request).map(drop), expected)
+            }
+            Step::Mode { who, node, mode } => {
+                let node = near(node);
+                let expected = self.model.set_mode(who, node, mode);
+                let change = NodeChange { mode: Some(mode), ..NodeChange::default() };
+                let request = Request::SetNode { node: self.at(who, node), change, holder: None };
+                (self.ask(who, request).map(drop), expected)
+            }
+            Step::Size { who, node, size } => {
+                let node = near(node);
+                let expected = self.model.set_size(who, node, size);
+                let change = NodeChange { size: Some(size), ..NodeChange::default() };
+                let request = Request::SetNode { node: self.at(who, node), change, holder: None };
+                (self.ask(who, request).map(drop), expected)
+            }
+            Step::Write { who, node, size } => {
+                let node = near(node);
+                let expected = self.model.write(who, node, size);
+                let node = self.at(who, node);
+                let (method, holder) = (Method::AllData, HOLDER);
+                let allocate = Request::Allocate { node, size_hint: Some(size), method, holder };
+                let found = self.ask(who, allocate).and_then(|response| {
+                    let Response::NodeOpened { node: opened } = response else { panic!("objects") };
+                    let generation = opened.stat.generation;
+                    let (size_at_least, mtime_ns, made) = (size, None, true);
+                    self.ask(
+                        who,
+                        Request::Written { node, size_at_least, mtime_ns, generation, made, holder },
+                    )
+                });
+                (found.map(drop), expected)
+            }
+            Step::Open { who, node, writes } => {
+                let node = near(node);
+                let expected = self.model.open(who, node, writes);
+                let access = if writes { Access::Update } else { Access::Read };
+                let (node, method) = (self.at(who, node), Method::AllData);
+                let request = Request::OpenNode { node, access, method, holder: HOLDER, again: false };
+                (self.ask(who, request).map(drop), expected)
+            }
+            Step::Close { who, node } => {
+                let node = near(node);
+                self.model.close(who, node);
+                let request = Request::CloseNode { node: self.at(who, node), holder: HOLDER };
+                (self.ask(who, request).map(drop), Ok(()))
+            }
+            Step::Look { who, parent, name: at } => {
+                let parent = near(parent);
+                let expected = self
+                    .model
+                    .directory(who, parent)
+                    .and_then(|thing| thing.entries.get(&at).copied().ok_or(ErrorCode::NotFound));
+                let request = Request::Lookup { parent: self.at(who, parent), name: name(NAMES[at]) };
+                let found = self.ask(who, request).map(|response| {
+                    let Response::Stat { stat } = response else { panic!("a stat") };
+                    self.ids.iter().position(|id| *id == stat.inode).unwrap()
+                });
+                assert_eq!(found, expected);
+                (Ok(()), Ok(()))
+            }
+            Step::Clear => {
+                self.world.clear_all();
+                self.model.0.iter_mut().for_each(|thing| thing.dirty = false);
+                (Ok(()), Ok(()))
+            }
+            Step::Tidy => {
+                // Holders are heard of in time.
+                for who in 0..3 {
+                    let _ = self.ask(who, Request::KeepNodes { holder: HOLDER });
+                }
+                self.world.now += HOLD_MS / 2;
+                self.world.mds.tidy(self.world.now).unwrap();
+                for who in 0..3 {
+                    let _ = self.ask(who, Request::KeepNodes { holder: HOLDER });
+                }
+                (Ok(()), Ok(()))
+            }
+            Step::Restart => {
+                // The sessions last; what was open is opened again, as a mount does.
+                let held: Vec<(usize, usize, bool)> = (0..3)
+                    .flat_map(|who| {
+                        let open = self.model.0.iter().enumerate();
+                        open.filter_map(move |(id, thing)| {
+                            thing.open[who].filter(|_| !thing.gone).map(|held| (who, id, held.1))
+                        })
+                    })
+                    .collect();
+                self.world.restart();
+                self.world.clear_all();
+                self.model.0.iter_mut().for_each(|thing| thing.dirty = false);
+                for (who, id, writes) in held {
+                    let access = if writes { Access::Update } else { Access::Read };
+                    let (node, method) = (self.at(who, id), Method::AllData);
+                    let request = Request::OpenNode { node, access, method, holder: HOLDER, again: true };
+                    if self.ask(who, request).is_err() {
+                        // Not the owner, and no right any more: it is lost, as over NFS.
+                        self.model.close(who, id);
+                    }
+                }
+                (Ok(()), Ok(()))
+            }
+        }
+    }
+
+    /// Every thing that is there looks as the model says.
+    fn compare(&mut self) -> Result<(), TestCaseError> {
+        for (thing, id) in self.ids.clone().into_iter().enumerate() {
+            let expected = self.model.0[thing].clone();
+            let found = self.ask(0, Request::GetNode { node: self.world.node(ADMIN, id) });
+            if expected.gone {
+                // A restart or a removal under a server that waits may keep it for a while.
+                continue;
+            }
+            let Ok(Response::Stat { stat }) = found else {
+                return Err(TestCaseError::fail(format!("thing {thing} is lost: {found:?}")));
+            };
+            let owner = ["admin", "alice", "bob"][expected.owner];
+            prop_assert_eq!(
+                (stat.kind, stat.mode, stat.owner.as_str(), stat.links, stat.size),
+                (expected.kind, expected.mode, owner, expected.links, expected.size),
+                "thing {}",
+                thing
+            );
+            if expected.kind == FileKind::Directory {
+                let node = self.world.node(ADMIN, id);
+                let Ok(Response::Directory { entries, .. }) =
+                    self.ask(0, Request::ReadNodes { directory: node, after: None, limit: 256 })
+                else {
+                    return Err(TestCaseError::fail("a directory that does not list"));
+                };
+                let listed: Vec<(String, InodeId)> = entries
+                    .into_iter()
+                    .map(|entry| (entry.name.shown().into_owned(), entry.stat.inode))
+                    .collect();
+                let expected: Vec<(String, InodeId)> =
+                    expected.entries.iter().map(|(at, id)| (NAMES[*at].to_owned(), self.ids[*id])).collect();
+                prop_assert_eq!(listed, expected);
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn any_history_does_what_a_small_posix_file_system_does(steps in prop::collection::vec(any_step(), 1..80)) {
+        let mut run = Run { world: World::with_devices(2), model: Model::new(), ids: vec![InodeId(1)] };
+        for step in &steps {
+            let (found, expected) = run.step(step);
+            prop_assert_eq!(found, expected, "{:?}", step);
+        }
+        run.compare()?;
+        // Everybody closes everything and time goes by: what has no name is gone, with its objects and all records of it.
+        for thing in 0..run.ids.len() {
+            for who in 0..3 {
+                let _ = run.step(&Step::Close { who, node: thing });
+            }
+        }
+        for _ in 0..4 {
+            run.world.now += HOLD_MS;
+            while run.world.mds.tidy(run.world.now).unwrap() {}
+        }
+        run.world.now += 1_000_000;
+        run.world.reap_all();
+        run.compare()?;
+        let live = run.model.0.iter().filter(|thing| !thing.gone).count();
+        prop_assert_eq!(run.world.records(b'i'), live);
+        prop_assert_eq!((run.world.records(b'n'), run.world.records(b'f'), run.world.records(b'r')), (0, 0, 0));
+        let dirty = run.model.0.iter().filter(|thing| !thing.gone && thing.dirty).count();
+        prop_assert_eq!(run.world.records(b'c'), dirty);
+        let Ok(Response::ServerInfo { files, directories, .. }) = run.ask(0, Request::ServerInfo {}) else {
+            return Err(TestCaseError::fail("figures"));
+        };
+        let directory = |thing: &&Thing| !thing.gone && thing.kind == FileKind::Directory;
+        prop_assert_eq!(directories as usize, run.model.0.iter().filter(directory).count());
+        prop_assert_eq!(files as usize, live - directories as usize);
+    }
+}

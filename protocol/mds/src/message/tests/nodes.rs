@@ -1,0 +1,181 @@
+//! Rows that address nodes.
+
+use super::*;
+use crate::nodes::*;
+
+pub(super) fn node() -> impl Strategy<Value = Node> {
+    any::<(u64, [u8; 8])>().prop_map(|(inode, proof)| Node { inode: InodeId(inode), proof })
+}
+
+pub(super) fn holder() -> impl Strategy<Value = HolderId> {
+    any::<u64>().prop_map(|number| HolderId { number })
+}
+
+fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(1u8..=255, 1..=max)
+}
+
+fn kind() -> impl Strategy<Value = NodeKind> {
+    prop_oneof![
+        Just(NodeKind::File),
+        Just(NodeKind::Directory),
+        bytes(99).prop_map(|target| NodeKind::Symlink(Target::new(target).unwrap())),
+        Just(NodeKind::Fifo),
+        Just(NodeKind::Socket),
+        any::<u32>().prop_map(NodeKind::CharDevice),
+        any::<u32>().prop_map(NodeKind::BlockDevice),
+    ]
+}
+
+fn time() -> impl Strategy<Value = Option<SetTime>> {
+    prop::option::of(prop_oneof![Just(SetTime::Now), any::<i64>().prop_map(SetTime::At)])
+}
+
+fn change() -> impl Strategy<Value = NodeChange> {
+    let owners = (prop::option::of(user()), prop::option::of(prop::option::of(group())));
+    (any::<(Option<u16>, Option<u64>)>(), owners, time(), time()).prop_map(
+        |((mode, size), (owner, group), atime, mtime)| NodeChange { mode, owner, group, size, atime, mtime },
+    )
+}
+
+fn xattr() -> impl Strategy<Value = XattrName> {
+    bytes(XATTR_NAME_MAX).prop_map(|name| XattrName::new(name).unwrap())
+}
+
+fn value() -> impl Strategy<Value = XattrValue> {
+    prop::collection::vec(any::<u8>(), 0..200).prop_map(|value| XattrValue::new(value).unwrap())
+}
+
+fn lock() -> impl Strategy<Value = Lock> {
+    (of(LockKind::ALL), any::<(bool, u64, u64, u64, u32)>())
+        .prop_map(|(kind, (whole, start, end, owner, pid))| Lock { kind, whole, start, end, owner, pid })
+}
+
+pub(super) fn request() -> impl Strategy<Value = Request> {
+    let names = prop_oneof![
+        (node(), name()).prop_map(|(parent, name)| Request::Lookup { parent, name }),
+        node().prop_map(|node| Request::GetNode { node }),
+        (node(), prop::option::of(name()), any::<u16>())
+            .prop_map(|(directory, after, limit)| Request::ReadNodes { directory, after, limit }),
+        (
+            (node(), name(), kind(), any::<u16>()),
+            (prop::option::of(user()), prop::option::of(group()), prop::option::of(holder()))
+        )
+            .prop_map(|((parent, name, what, mode), (owner, group, holder))| {
+                Request::MakeNode { parent, name, what, mode, owner, group, holder }
+            }),
+        (node(), node(), name()).prop_map(|(node, parent, name)| Request::LinkNode { node, parent, name }),
+        (node(), name(), any::<bool>()).prop_map(|(parent, name, directory)| Request::RemoveNode {
+            parent,
+            name,
+            directory
+        }),
+        (node(), name(), node(), name(), of(RenameMode::ALL)).prop_map(
+            |(from_parent, from, to_parent, to, mode)| Request::RenameNode {
+                from_parent,
+                from,
+                to_parent,
+                to,
+                mode
+            }
+        ),
+        (node(), change(), prop::option::of(holder())).prop_map(|(node, change, holder)| Request::SetNode {
+            node,
+            change,
+            holder
+        }),
+        node().prop_map(|node| Request::ReadLink { node }),
+    ];
+    let bytes = prop_oneof![
+        (node(), of(Access::ALL), of(Method::ALL), holder(), any::<bool>()).prop_map(
+            |(node, access, method, holder, again)| Request::OpenNode { node, access, method, holder, again }
+        ),
+        (node(), any::<Option<u64>>(), of(Method::ALL), holder()).prop_map(
+            |(node, size_hint, method, holder)| Request::Allocate { node, size_hint, method, holder }
+        ),
+        (node(), holder(), any::<(u64, Option<i64>, u32, bool)>()).prop_map(
+            |(node, holder, (size_at_least, mtime_ns, generation, made))| Request::Written {
+                node,
+                size_at_least,
+                mtime_ns,
+                generation,
+                made,
+                holder
+            }
+        ),
+        (node(), holder()).prop_map(|(node, holder)| Request::CloseNode { node, holder }),
+        holder().prop_map(|holder| Request::KeepNodes { holder }),
+        (node(), holder(), lock(), any::<(bool, bool)>()).prop_map(|(node, holder, lock, (test, again))| {
+            Request::LockNode { node, holder, lock, test, again }
+        }),
+        (node(), holder(), any::<u64>()).prop_map(|(node, holder, owner)| Request::UnlockNode {
+            node,
+            holder,
+            owner
+        }),
+    ];
+    let others = prop_oneof![
+        (node(), xattr()).prop_map(|(node, name)| Request::GetXattr { node, name }),
+        (node(), xattr(), value(), of(XattrMode::ALL))
+            .prop_map(|(node, name, value, mode)| Request::SetXattr { node, name, value, mode }),
+        node().prop_map(|node| Request::ListXattr { node }),
+        (node(), xattr()).prop_map(|(node, name)| Request::RemoveXattr { node, name }),
+        Just(Request::StatFs {}),
+    ];
+    prop_oneof![names, bytes, others]
+}
+
+pub(super) fn response() -> impl Strategy<Value = Response> {
+    prop_oneof![
+        (stat(), prop::option::of(stat())).prop_map(|(moved, other)| Response::Renamed { moved, other }),
+        bytes(99).prop_map(|target| Response::Target { target: Target::new(target).unwrap() }),
+        (
+            stat(),
+            prop::option::of(object()),
+            prop::collection::vec(grant(), 0..9),
+            any::<(bool, bool, u64)>()
+        )
+            .prop_map(|(stat, object, grants, (made, sparse, held_until_ms))| {
+                let layout = object.map(Layout::single);
+                Response::NodeOpened {
+                    node: OpenedNode { stat, layout, grants, made, sparse, held_until_ms },
+                }
+            }),
+        value().prop_map(|value| Response::Xattr { value }),
+        prop::collection::vec(xattr(), 0..9).prop_map(|names| Response::Xattrs { names }),
+        any::<[u64; 4]>().prop_map(|[total, used, nodes, nodes_free]| Response::FileSystem {
+            total,
+            used,
+            nodes,
+            nodes_free
+        }),
+        any::<(u32, u64)>().prop_map(|(held, until_ms)| Response::Kept { held, until_ms }),
+        prop::option::of(lock()).prop_map(|conflict| Response::Locked { conflict }),
+    ]
+}
+
+#[test]
+fn every_limit_of_a_byte_string_is_kept() {
+    assert!(Target::new(vec![b'x'; TARGET_MAX]).is_ok());
+    assert_eq!(Target::new(vec![b'x'; TARGET_MAX + 1]), Err(WireError::TooLong { limit: TARGET_MAX }));
+    assert_eq!(Target::new(""), Err(WireError::Malformed("target")));
+    assert_eq!(Target::new("a\0"), Err(WireError::Malformed("target")));
+    assert!(XattrName::new(vec![b'x'; XATTR_NAME_MAX]).is_ok());
+    assert_eq!(
+        XattrName::new(vec![b'x'; XATTR_NAME_MAX + 1]),
+        Err(WireError::TooLong { limit: XATTR_NAME_MAX })
+    );
+    assert_eq!(
+        XattrValue::new(vec![0; XATTR_VALUE_MAX + 1]),
+        Err(WireError::TooLong { limit: XATTR_VALUE_MAX })
+    );
+}
+
+#[test]
+fn the_largest_attribute_and_the_longest_list_fit_into_a_frame() {
+    let name = XattrName::new(vec![b'x'; XATTR_NAME_MAX]).unwrap();
+    let value = XattrValue::new(vec![0; XATTR_VALUE_MAX]).unwrap();
+    let node = Node::ROOT;
+    assert!(Request::SetXattr { node, name: name.clone(), value, mode: XattrMode::Set }.encode(0).is_ok());
+    assert!(Response::Xattrs { names: vec![name; usize::from(XATTRS_MAX)] }.encode(0).is_ok());
+}
