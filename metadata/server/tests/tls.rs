@@ -285,7 +285,7 @@ async fn a_pipe_with_a_given_binding_is_as_good_as_tls() {
     client.login(&server_id, "admin", &password).await.unwrap();
     assert!(matches!(
         client.ask(Request::WhoAmI {}).await,
-        Response::WhoAmI { role: sealstone_mds_protocol::Role::Admin, .. }
+        Response::WhoAmI { role: Role::Admin, .. }
     ));
     drop(client);
     served.await.unwrap().unwrap();
