@@ -283,10 +283,7 @@ async fn a_pipe_with_a_given_binding_is_as_good_as_tls() {
     let served = tokio::spawn(serve);
     let mut client = Client::new(near, channel);
     client.login(&server_id, "admin", &password).await.unwrap();
-    assert!(matches!(
-        client.ask(Request::WhoAmI {}).await,
-        Response::WhoAmI { role: Role::Admin, .. }
-    ));
+    assert!(matches!(client.ask(Request::WhoAmI {}).await, Response::WhoAmI { role: Role::Admin, .. }));
     drop(client);
     served.await.unwrap().unwrap();
     drop(folder_guard);
