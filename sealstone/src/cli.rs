@@ -10,6 +10,7 @@ use sealstone_channel::Pin;
 use serde::Deserialize;
 
 mod people;
+pub(crate) mod store;
 
 pub(crate) use people::{Code, Enrol, Group, Login, Password, Server, User};
 
@@ -375,14 +376,37 @@ pub(crate) enum Mds {
     #[command(after_help = "\
 Examples:
   sealstone mds init --data /srv/mds
-  sealstone mds init --data /srv/mds --passphrase-file mds.passphrase   the keystore opens with a passphrase only")]
+  sealstone mds init --data /srv/mds --passphrase-file mds.passphrase   the keystore opens with a passphrase only
+  sealstone mds init --data /srv/mds --meta postgres://sealstone@db.example.org/sealstone --meta-ca-file db-ca.pem \
+--meta-password-file db.password")]
     Init {
         /// Folder of the server; must be empty or not exist.
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
         #[command(flatten)]
         keystore: keys::Keystore,
+        #[command(flatten)]
+        meta: store::Meta,
     },
+    /// Make another server beside one whose metadata is in a database.
+    #[command(after_help = "\
+Example:
+  sealstone mds join --data /srv/mds2 --from /srv/mds
+It gets the keystore, the certificate and the place of the database; the authority's key stays where it is.")]
+    Join(store::Join),
+    /// Write all records of the metadata store into a file, its secrets sealed as they are, to import it elsewhere.
+    #[command(after_help = "\
+Example:
+  sealstone mds export meta.export --data /srv/mds
+Stop the servers first: what they do later is not in it. A copy for bad days is `mds backup`: this has no keystore.")]
+    Export(store::Export),
+    /// Put exported records into an empty store, which is the server's from then on; or check such a file.
+    #[command(after_help = "\
+Examples:
+  sealstone mds import meta.export --data /srv/mds --meta postgres://sealstone@localhost/sealstone
+  sealstone mds import meta.export --data /srv/mds      back into a file of the folder
+  sealstone mds import meta.export                      checks it only")]
+    Import(store::Import),
     /// Keys of the devices, and the keystore that keeps them.
     #[command(subcommand)]
     Keys(keys::Keys),

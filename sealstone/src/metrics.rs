@@ -125,9 +125,14 @@ pub(crate) async fn serve(
         )
         .route(
             "/healthz",
-            get(async move || match observed.health() {
-                Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
-                Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+            get(async move || {
+                // It may have to wait, for a database that is away, say.
+                let asked = Arc::clone(&observed);
+                let health = tokio::task::spawn_blocking(move || asked.health()).await;
+                match health.unwrap_or_else(|error| Err(error.to_string())) {
+                    Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+                    Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+                }
             }),
         );
     axum::serve(listener, router).with_graceful_shutdown(shutdown).await

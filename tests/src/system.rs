@@ -45,6 +45,24 @@ impl System {
     #[track_caller]
     #[must_use]
     pub fn start_with_mds(osds: usize, capacity: &str, flags: &[&str], mds_flags: &[&str]) -> Self {
+        Self::start_all(osds, capacity, flags, mds_flags, &[])
+    }
+
+    /// One MDS, whose `init` has these flags too, and `osds` devices.
+    #[track_caller]
+    #[must_use]
+    pub fn start_with_init(osds: usize, init_flags: &[&str]) -> Self {
+        Self::start_all(osds, CAPACITY, &[], &[], init_flags)
+    }
+
+    #[track_caller]
+    fn start_all(
+        osds: usize,
+        capacity: &str,
+        flags: &[&str],
+        mds_flags: &[&str],
+        init_flags: &[&str],
+    ) -> Self {
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut system = Self {
             folder,
@@ -54,7 +72,7 @@ impl System {
             osds: Vec::new(),
         };
         let mds = system.path("mds");
-        run(&["mds", "init", "--data", text(&mds)]).ok();
+        run(&[&["mds", "init", "--data", text(&mds)], init_flags].concat()).ok();
         system.start_mds();
         let secret = mds.join("admin-secret");
         system

@@ -5,6 +5,7 @@ use sealstone_mds_protocol::{FILE_PARTITION, FILE_PARTITIONS_MAX, Method};
 
 use crate::directory::DirectoryRoles;
 use crate::placement::WIDTH_DEFAULT;
+use crate::shared::ServerName;
 
 /// Longest life of a grant, milliseconds.
 pub(crate) const GRANT_LIFETIME_MAX_MS: u64 = 3_600_000;
@@ -46,9 +47,6 @@ pub struct Config {
     pub retry_ms: u32,
     /// Objects of removed files stay this long for readers that are in the middle of them, milliseconds.
     pub reap_grace_ms: u64,
-    /// Do other servers work on the same store? Then nobody knows all holders, and every file that loses its last name
-    /// waits for those who may hold it.
-    pub shared_store: bool,
     /// Devices a file is striped over at most.
     pub width_max: usize,
     /// A working key is superseded at this age, milliseconds.
@@ -63,6 +61,11 @@ pub struct Config {
     pub file_partitions: u64,
     /// How far the server's clock may be off, milliseconds; told to clients.
     pub clock_error_ms: u32,
+    /// May other servers use the store at the same time? Then nobody knows all holders, for one, and every file that
+    /// loses its last name waits for those who may hold it.
+    pub shared: bool,
+    /// The server's name among those; drawn when its folder was made.
+    pub server: ServerName,
     /// May accounts have keys of the paper's profile? They are as good as passphrases.
     pub paper_login: bool,
 }
@@ -85,7 +88,6 @@ impl Default for Config {
             login_queue_max: 64,
             retry_ms: 500,
             reap_grace_ms: 10_000,
-            shared_store: false,
             width_max: WIDTH_DEFAULT,
             working_key_age_ms: 3_600_000,
             partition_key_age_ms: 24 * 3_600_000,
@@ -93,6 +95,8 @@ impl Default for Config {
             master_key_group: Group::X25519,
             file_partitions: 1,
             clock_error_ms: 1_000,
+            shared: false,
+            server: [0; 16],
             paper_login: false,
         }
     }
@@ -110,6 +114,11 @@ impl Config {
 
     pub(crate) fn grant_lifetime_ms(&self) -> u64 {
         self.grant_lifetime_ms.min(GRANT_LIFETIME_MAX_MS)
+    }
+
+    /// The longest life of a credential that any server of ours gives out, milliseconds.
+    pub(crate) fn longest_life_ms(&self) -> u64 {
+        self.grant_lifetime_ms().max(self.delegated_lifetime_ms())
     }
 
     pub(crate) fn delegated_lifetime_ms(&self) -> u64 {

@@ -29,7 +29,7 @@ use crate::keybook::{self, Book, Keys};
 use crate::keys;
 use crate::placement::Candidate;
 use crate::records::{DeviceRecord, counter, decode, load, next_number, save};
-use crate::store::{MetaError, MetaStore, Transaction};
+use crate::store::{MetaError, MetaStore, Snapshot, Transaction};
 
 /// Devices of one server at most.
 pub(crate) const DEVICES_MAX: usize = 4096;
@@ -146,22 +146,7 @@ impl DeviceTable {
     /// Reads all of them. What is stored as a release before did it, or lacks a partition, is stored anew.
     pub(crate) fn load(store: &dyn MetaStore, partitions: u64) -> Result<Self> {
         let view = store.snapshot()?;
-        let mut outdated = Vec::new();
-        let all = keys::devices();
-        let mut table = BTreeMap::new();
-        for (key, value) in view.scan(&all, &keys::after_prefix(&all), DEVICES_MAX)? {
-            let id = key
-                .get(1..)
-                .and_then(|id| id.try_into().ok())
-                .map(|id| DeviceId(u32::from_be_bytes(id)))
-                .ok_or(MetaError::Damaged("device with an impossible key"))?;
-            let record: DeviceRecord = decode(&value)?;
-            let (keys, book, touched) = Book::load(&*view, id, partitions)?;
-            if !touched.is_empty() {
-                outdated.push((id, touched));
-            }
-            table.insert(id, Known::new(record, keys, book));
-        }
+        let (table, outdated) = read_all(&*view, partitions)?;
         drop(view);
         if !outdated.is_empty() {
             let mut tx = store.begin()?;
@@ -173,6 +158,22 @@ impl DeviceTable {
             tx.commit()?;
         }
         Ok(Self(RwLock::new(table)))
+    }
+
+    /// Reads all of them again: another server changed something. What was never stored stays as it was.
+    pub(crate) fn reload(&self, store: &dyn MetaStore, partitions: u64) -> Result<()> {
+        let (mut fresh, _) = read_all(&*store.snapshot()?, partitions)?;
+        let mut table = self.0.write();
+        for (id, known) in std::mem::take(&mut *table) {
+            if let Some(now) = fresh.get_mut(&id) {
+                (now.granted, now.problem) = (known.granted, known.problem);
+                for partition in now.book.parts.keys() {
+                    now.granted.entry(*partition).or_default();
+                }
+            }
+        }
+        *table = fresh;
+        Ok(())
     }
 
     /// Writes a new device, or the new address of a known one; call [`DeviceTable::insert`] after the commit.
@@ -585,6 +586,29 @@ fn moved(
     let record = DeviceRecord { url: new.url.clone(), pin, ..known.record.clone() };
     save(tx, &keys::device(id), &record)?;
     Ok((id, record))
+}
+
+type ReadAll = (BTreeMap<DeviceId, Known>, Vec<(DeviceId, keybook::Touched)>);
+
+/// All devices, and what of them is to be stored anew.
+fn read_all(view: &dyn Snapshot, partitions: u64) -> Result<ReadAll> {
+    let mut outdated = Vec::new();
+    let all = keys::devices();
+    let mut table = BTreeMap::new();
+    for (key, value) in view.scan(&all, &keys::after_prefix(&all), DEVICES_MAX)? {
+        let id = key
+            .get(1..)
+            .and_then(|id| id.try_into().ok())
+            .map(|id| DeviceId(u32::from_be_bytes(id)))
+            .ok_or(MetaError::Damaged("device with an impossible key"))?;
+        let record: DeviceRecord = decode(&value)?;
+        let (keys, book, touched) = Book::load(view, id, partitions)?;
+        if !touched.is_empty() {
+            outdated.push((id, touched));
+        }
+        table.insert(id, Known::new(record, keys, book));
+    }
+    Ok((table, outdated))
 }
 
 /// Changes a device's state and figures in the store.

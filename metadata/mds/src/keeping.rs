@@ -37,11 +37,14 @@ pub enum KeysNow {
 
 impl Mds {
     fn policy(&self) -> Policy {
+        // What other servers gave out is not known here: a key lives as long as the longest of it could.
+        let config = &self.config;
+        let grant_ms = if config.shared { config.longest_life_ms() } else { config.grant_lifetime_ms() };
         Policy {
             working_age_ms: self.config.working_key_age_ms,
             partition_age_ms: self.config.partition_key_age_ms,
             credentials_max: self.config.credentials_per_key_max,
-            grant_ms: self.config.grant_lifetime_ms(),
+            grant_ms,
             group: self.config.master_key_group,
         }
     }

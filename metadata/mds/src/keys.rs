@@ -30,6 +30,8 @@ const TAG: u8 = b'a';
 /// Objects whose device was not told their tag yet.
 const RETAG: u8 = b'o';
 const REVOCATION: u8 = b'x';
+/// Servers that use the store.
+const SERVER: u8 = b'z';
 const XATTR: u8 = b'y';
 /// Files without a name that are held open.
 const ORPHAN: u8 = b'n';
@@ -252,6 +254,34 @@ pub(crate) fn revocation_id(key: &[u8]) -> Option<u64> {
 /// Everything to be reaped at or before `now_ms`.
 pub(crate) fn due_reaps(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
     (vec![REAP], key(REAP, &[&now_ms.saturating_add(1).to_be_bytes()]))
+}
+
+pub(crate) fn server(name: &[u8; 16]) -> Vec<u8> {
+    key(SERVER, &[name])
+}
+
+pub(crate) fn servers() -> Vec<u8> {
+    vec![SERVER]
+}
+
+/// The name in a `server` key.
+pub(crate) fn server_name(key: &[u8]) -> Option<[u8; 16]> {
+    key.get(1..)?.try_into().ok()
+}
+
+/// Records that every server keeps in memory: devices and their keys.
+pub(crate) fn is_of_devices(key: &[u8]) -> bool {
+    matches!(key.first(), Some(&(DEVICE | DEVICE_KEY)))
+}
+
+/// Records that say who may do what.
+pub(crate) fn is_of_people(key: &[u8]) -> bool {
+    matches!(key.first(), Some(&(USER | GROUP | GROUP_OF_USER | MEMBER_OF_GROUP)))
+}
+
+/// A session's record.
+pub(crate) fn is_session(key: &[u8]) -> bool {
+    key.first() == Some(&SESSION)
 }
 
 pub(crate) fn device(id: DeviceId) -> Vec<u8> {

@@ -40,6 +40,7 @@ mod reproof;
 mod revoke;
 mod roles;
 mod server;
+mod shared;
 mod tags;
 mod violation;
 
@@ -62,6 +63,7 @@ pub use paper::{HALF_OPEN_MAX, PaperConnection, PaperListener};
 pub use reap::ReapItem;
 pub use revoke::{RetagItem, RevocationRecord};
 pub use server::{LoginTurn, Mds, OpenError};
+pub use shared::{LEASE_MS, ServerName};
 pub use tags::{INITIAL_TAG, object_attribute, partition_attributes};
 
 #[cfg(test)]

@@ -291,6 +291,8 @@ impl Mds {
     /// LOGOUT, on every connection of the session. With `revoke` the transaction that ends it begins to revoke what it
     /// holds, unless too many revocations are under way: the session ends whatever becomes of them.
     pub(crate) fn logout(&self, session: &SessionId, revoke: bool, now_ms: u64) -> Result<Option<Revoking>> {
+        self.catch_up()?;
+        self.reconfirm(session)?;
         let who = self.sessions.check(session, self.config.session_idle_ms, now_ms)?.who;
         let (mut revoking, mut held) = (None, None);
         if revoke {
@@ -300,7 +302,8 @@ impl Mds {
             let what = RevokeWhat::Session(*session);
             revoking = self.update(|tx| {
                 sessions::end(tx, session, &who.user)?;
-                match revoke::begin(tx, &who, what.clone(), holds.complete, now_ms) {
+                let servers = self.servers(tx)?;
+                match revoke::begin(tx, &who, what.clone(), servers, holds.complete, now_ms) {
                     Ok(id) => Ok(Some(Revoking {
                         id,
                         objects: u32::try_from(holds.holders.len()).unwrap_or(u32::MAX),
@@ -445,6 +448,8 @@ impl Mds {
     /// The principal of a session that is alive.
     pub(crate) fn principal(&self, session: Option<&SessionId>, now_ms: u64) -> Result<Principal> {
         let session = session.ok_or_else(|| MdsError::refused(ErrorCode::NotLoggedIn, ""))?;
+        self.catch_up()?;
+        self.reconfirm(session)?;
         // Read before the groups: a change in between makes the next request read them again.
         let generation = self.groups_generation.load(Ordering::Acquire);
         let found = self.sessions.check(session, self.config.session_idle_ms, now_ms)?;

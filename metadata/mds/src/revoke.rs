@@ -17,11 +17,13 @@ use sealstone_mds_protocol::{
 
 use crate::access::Principal;
 use crate::accounts;
+use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::namespace;
 use crate::records::{counter, decode, load, next_number, save};
 use crate::server::Mds;
+use crate::shared::ServerName;
 use crate::store::{Snapshot, Transaction};
 use crate::tags;
 
@@ -42,6 +44,17 @@ const WAITING_OBJECTS_MAX: usize = 1024;
 const LISTED_MAX: usize = 64;
 
 record! {
+    /// A server that has not found yet all that it gave out.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RevocationPart {
+        /// Which.
+        pub server: ServerName,
+        /// The last object that it found so far.
+        pub cursor: Option<ObjectRef>,
+    }
+}
+
+record! {
     /// A revocation.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct RevocationRecord {
@@ -53,10 +66,8 @@ record! {
         pub privileged: bool,
         /// When.
         pub began_ms: u64,
-        /// The last object found so far.
-        pub cursor: Option<ObjectRef>,
-        /// Is there more to be found?
-        pub collecting: bool,
+        /// The servers that may find more.
+        pub parts: Vec<RevocationPart>,
         /// Was everything that is out known?
         pub complete: bool,
         /// Objects found.
@@ -92,11 +103,13 @@ pub struct RetagItem {
     pub creates: bool,
 }
 
-/// Writes a revocation down. What a user or a session holds is found later, by [`Mds::collect_revocations`].
+/// Writes a revocation down. What a user or a session holds is found later, by [`Mds::collect_revocations`] of each of the
+/// servers.
 pub(crate) fn begin(
     tx: &mut dyn Transaction,
     by: &Principal,
     what: RevokeWhat,
+    servers: Vec<ServerName>,
     complete: bool,
     now_ms: u64,
 ) -> Result<u64> {
@@ -108,17 +121,18 @@ pub(crate) fn begin(
             return Err(MdsError::refused(ErrorCode::Limit, "revocations under way"));
         }
     }
-    write_down(tx, &by.user, what, complete, by.is_admin(), now_ms)
+    write_down(tx, &by.user, what, servers, complete, by.is_admin(), now_ms)
 }
 
 /// The same for the server itself.
 pub(crate) fn begin_for_server(
     tx: &mut dyn Transaction,
     of: &UserName,
+    servers: Vec<ServerName>,
     complete: bool,
     now_ms: u64,
 ) -> Result<u64> {
-    write_down(tx, of, RevokeWhat::User(of.clone()), complete, true, now_ms)
+    write_down(tx, of, RevokeWhat::User(of.clone()), servers, complete, true, now_ms)
 }
 
 fn under_way<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<RevocationRecord>> {
@@ -134,6 +148,7 @@ fn write_down(
     tx: &mut dyn Transaction,
     by: &UserName,
     what: RevokeWhat,
+    servers: Vec<ServerName>,
     complete: bool,
     privileged: bool,
     now_ms: u64,
@@ -154,8 +169,7 @@ fn write_down(
         by: by.clone(),
         privileged,
         began_ms: now_ms,
-        cursor: None,
-        collecting: true,
+        parts: servers.into_iter().map(|server| RevocationPart { server, cursor: None }).collect(),
         complete,
         total: 0,
         open: 0,
@@ -181,16 +195,33 @@ fn retag(tx: &mut dyn Transaction, objects: &[(ObjectRef, bool)], id: u64) -> Re
     Ok(())
 }
 
-fn found(record: &mut RevocationRecord, objects: &[(ObjectRef, bool)], more: bool, now_ms: u64) {
+impl RevocationRecord {
+    fn part(&self, server: &ServerName) -> Option<&RevocationPart> {
+        self.parts.iter().find(|part| part.server == *server)
+    }
+}
+
+/// A server found these; are there more?
+fn found(
+    record: &mut RevocationRecord,
+    server: &ServerName,
+    objects: &[(ObjectRef, bool)],
+    more: bool,
+    now_ms: u64,
+) {
     record.total += objects.len() as u64;
     record.open += objects.len() as u64;
-    record.cursor = objects.last().map(|(object, _)| *object).or(record.cursor);
-    record.collecting = more;
+    if let Some(part) = record.parts.iter_mut().find(|part| part.server == *server) {
+        part.cursor = objects.last().map(|(object, _)| *object).or(part.cursor);
+    }
+    if !more {
+        record.parts.retain(|part| part.server != *server);
+    }
     settle(record, now_ms);
 }
 
-const fn settle(record: &mut RevocationRecord, now_ms: u64) {
-    if !record.collecting && record.open == 0 && record.done_ms.is_none() {
+fn settle(record: &mut RevocationRecord, now_ms: u64) {
+    if record.parts.is_empty() && record.open == 0 && record.done_ms.is_none() {
         record.done_ms = Some(now_ms);
     }
 }
@@ -219,13 +250,18 @@ impl Mds {
                 who.needs_admin()?;
                 let held = self.held_by(&name, now_ms);
                 let complete = held.complete;
-                if held.holders.is_empty() {
+                let view = self.store.snapshot()?;
+                if held.holders.is_empty() && self.servers(&*view)?.len() == 1 {
                     // Whoever was removed may hold something still; a name that nobody has is a mistake.
-                    accounts::existing(&*self.store.snapshot()?, &name)?;
+                    accounts::existing(&*view, &name)?;
                 }
+                drop(view);
                 // Who is in the middle of being given something is waited for: it is found then.
                 let _stopped = self.issuing.write();
-                self.update(|tx| begin(tx, who, RevokeWhat::User(name.clone()), complete, now_ms))?
+                self.update(|tx| {
+                    let servers = self.servers(tx)?;
+                    begin(tx, who, RevokeWhat::User(name.clone()), servers, complete, now_ms)
+                })?
             }
             RevokeWhat::Session(_) => {
                 let what = "what a session holds is revoked by its logout";
@@ -246,10 +282,10 @@ impl Mds {
             };
             let creates = inode.create_grants_until_ms >= now_ms;
             let objects: Vec<_> = layout.objects().iter().map(|object| (*object, creates)).collect();
-            let id = begin(tx, who, RevokeWhat::Object(path.clone()), true, now_ms)?;
+            let id = begin(tx, who, RevokeWhat::Object(path.clone()), Vec::new(), true, now_ms)?;
             retag(tx, &objects, id)?;
             let mut record: RevocationRecord = load(tx, &keys::revocation(id))?.ok_or_else(|| unknown(id))?;
-            found(&mut record, &objects, false, now_ms);
+            found(&mut record, &self.config.server, &objects, false, now_ms);
             save(tx, &keys::revocation(id), &record)?;
             Ok(id)
         })
@@ -267,27 +303,62 @@ impl Mds {
         let mut more = false;
         for (key, value) in pairs {
             let record: RevocationRecord = decode(&value)?;
-            if !record.collecting {
-                continue;
-            }
             let Some(id) = keys::revocation_id(&key) else { continue };
+            if self.is_leading(now_ms) {
+                self.give_up_on_servers(id, &record, now_ms)?;
+            }
+            let Some(part) = record.part(&self.config.server) else { continue };
             // What a session was creating, its user may still finish in another one.
-            if let (RevokeWhat::User(user), None) = (&record.what, record.cursor) {
+            if let (RevokeWhat::User(user), None) = (&record.what, part.cursor) {
                 self.end_creates_of(user, now_ms)?;
             }
-            more |= self.collect(id, &record, now_ms)?;
+            more |= self.collect(id, &record.what, part.cursor, now_ms)?;
         }
         Ok(more)
     }
 
+    /// A server that did not come back until nothing of what it gave out can be alive is not waited for.
+    fn give_up_on_servers(&self, id: u64, record: &RevocationRecord, now_ms: u64) -> Result<()> {
+        if record.parts.is_empty() || record.began_ms.saturating_add(CREDENTIAL_LIFETIME_MAX_MS) >= now_ms {
+            return Ok(());
+        }
+        self.update(|tx| {
+            let key = keys::revocation(id);
+            let Some(mut record) = load::<RevocationRecord, _>(tx, &key)? else { return Ok(()) };
+            record.parts.retain(|part| part.server == self.config.server);
+            settle(&mut record, now_ms);
+            Ok(save(tx, &key, &record)?)
+        })
+    }
+
     /// One step of the objects of one user or session.
-    fn collect(&self, id: u64, revocation: &RevocationRecord, now_ms: u64) -> Result<bool> {
-        let after = revocation.cursor;
-        let held = match &revocation.what {
-            RevokeWhat::User(user) => self.holdings(now_ms).objects_of(user, now_ms),
-            RevokeWhat::Session(session) => self.holdings(now_ms).objects_of_session(session, now_ms),
-            // They were found when it began.
-            RevokeWhat::Object(_) => Vec::new(),
+    fn collect(&self, id: u64, what: &RevokeWhat, after: Option<ObjectRef>, now_ms: u64) -> Result<bool> {
+        if self.config.shared && after.is_none() {
+            // Another server may have begun it: whoever is in the middle of being given something here is found, and who
+            // has no session any more gets nothing from here on.
+            let _stopped = self.issuing.write();
+            self.catch_up()?;
+            let sessions = match what {
+                RevokeWhat::User(user) => self.sessions.of_user_in_use(user),
+                RevokeWhat::Session(session) => vec![*session],
+                RevokeWhat::Object(_) => Vec::new(),
+            };
+            for session in sessions {
+                self.reconfirm(&session)?;
+            }
+        }
+        let (held, complete) = {
+            let table = self.holdings(now_ms);
+            match what {
+                RevokeWhat::User(user) => {
+                    (table.objects_of(user, now_ms), table.of_user(user, now_ms).complete)
+                }
+                RevokeWhat::Session(session) => {
+                    (table.objects_of_session(session, now_ms), table.of_session(session, now_ms).complete)
+                }
+                // They were found when it began.
+                RevokeWhat::Object(_) => (Vec::new(), true),
+            }
         };
         let mut objects: BTreeMap<ObjectRef, bool> = BTreeMap::new();
         for (object, creates) in held {
@@ -301,11 +372,12 @@ impl Mds {
             let Some(mut record) = load::<RevocationRecord, _>(tx, &keys::revocation(id))? else {
                 return Ok(());
             };
-            if record.cursor != after || !record.collecting {
+            if record.part(&self.config.server).is_none_or(|part| part.cursor != after) {
                 return Ok(());
             }
+            record.complete &= complete;
             retag(tx, &objects, id)?;
-            found(&mut record, &objects, more, now_ms);
+            found(&mut record, &self.config.server, &objects, more, now_ms);
             Ok(save(tx, &keys::revocation(id), &record)?)
         })?;
         Ok(more)
@@ -376,6 +448,14 @@ impl Mds {
         })
     }
 
+    /// Is a server waited for?
+    #[cfg(test)]
+    pub(crate) fn revocation_waits(&self, id: u64) -> bool {
+        let record: Option<RevocationRecord> =
+            self.store.snapshot().ok().and_then(|view| load(&*view, &keys::revocation(id)).ok()?);
+        record.is_some_and(|record| !record.parts.is_empty())
+    }
+
     /// How far a revocation is.
     pub(crate) fn revocation_progress(&self, who: &Principal, id: u64) -> Result<Response> {
         let record: RevocationRecord =
@@ -418,7 +498,8 @@ impl Mds {
                 told.push(WaitingDevice { device, objects, problem });
             }
         }
-        let RevocationRecord { what, began_ms, collecting, complete, total, open, done_ms, .. } = record;
+        let collecting = !record.parts.is_empty();
+        let RevocationRecord { what, began_ms, complete, total, open, done_ms, .. } = record;
         Ok(Revocation { id, what, began_ms, total, open, collecting, complete, done_ms, waiting: told })
     }
 

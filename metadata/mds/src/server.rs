@@ -34,6 +34,7 @@ use crate::proof::ProofKey;
 use crate::reap::{self, ReapItem};
 use crate::records::{Account, AccountCredential, count, counter, load, save};
 use crate::sessions::{self, Sessions};
+use crate::shared::{self, EPOCHS, Epochs, Leading, SharedStore};
 use crate::store::{MetaError, MetaStore, Transaction};
 
 /// Version of the layout of the store.
@@ -123,6 +124,9 @@ pub struct Mds {
     pub(crate) revocations_changed: AtomicBool,
     /// Was anything committed lazily since the store was settled?
     unsettled: AtomicBool,
+    /// Changes by whichever server that are known here.
+    pub(crate) seen: Arc<Mutex<Epochs>>,
+    pub(crate) leading: Mutex<Leading>,
 }
 
 /// May a crash take a change that was told of already?
@@ -212,6 +216,21 @@ impl Mds {
         Ok(())
     }
 
+    /// Version of the records that this release reads and writes.
+    pub const RECORDS_VERSION: u64 = STORE_VERSION;
+
+    /// Whose store it is, and the version of its records.
+    ///
+    /// # Errors
+    /// `NotSetUp`, `Version`, `Store`.
+    pub fn identity(store: &dyn MetaStore) -> std::result::Result<(ServerId, u64), OpenError> {
+        if !is_set_up(store)? {
+            return Err(OpenError::NotSetUp);
+        }
+        let id = load(&*store.snapshot()?, &keys::meta(SERVER_ID))?;
+        Ok((id.ok_or(MetaError::Damaged("no server id"))?, STORE_VERSION))
+    }
+
     /// Is the store set up?
     ///
     /// # Errors
@@ -240,8 +259,19 @@ impl Mds {
             let all = keys::holders();
             !store.snapshot()?.scan(&all, &keys::after_prefix(&all), 1)?.is_empty()
         };
+        let seen: Arc<Mutex<Epochs>> = Arc::default();
+        let mut store = store;
+        let sessions = Sessions::default();
+        if config.shared {
+            // Before the devices are read: what is known is never older than what is said to be.
+            *seen.lock() = load(&*store.snapshot()?, &keys::meta(EPOCHS))?.unwrap_or_default();
+            store = Arc::new(SharedStore::new(store, Arc::clone(&seen)));
+            sessions.begin_numbers_at(shared::first_number(&config.server));
+        }
         let devices = DeviceTable::load(&*store, config.file_partitions())?;
         Ok(Self {
+            seen,
+            leading: Mutex::default(),
             store,
             config,
             server_id,
@@ -252,7 +282,7 @@ impl Mds {
             clears_changed: AtomicBool::new(true),
             holders_swept: AtomicBool::new(false),
             devices,
-            sessions: Sessions::default(),
+            sessions,
             limiter: Mutex::default(),
             registrations: Mutex::default(),
             counters: Counters::default(),
@@ -340,7 +370,12 @@ impl Mds {
     ) -> Result<T> {
         for _ in 0..CONFLICTS_MAX {
             let mut tx = self.store.begin()?;
-            let (value, wait) = work(&mut *tx)?;
+            let (value, wait) = match work(&mut *tx) {
+                Ok(done) => done,
+                // A store may see it as soon as something is read.
+                Err(MdsError::Store(MetaError::Conflict)) => continue,
+                Err(error) => return Err(error),
+            };
             let committed = match wait {
                 Wait::ForMedium => tx.commit(),
                 Wait::No => tx.commit_lazily(),
@@ -373,18 +408,28 @@ impl Mds {
         Ok(())
     }
 
-    /// Gives expired creates up and ends old sessions, a bounded number of each. Call every few seconds; returns
-    /// whether there may be more to do at once.
+    /// Forgets what has expired of what is in memory. Call every few seconds, on every server.
+    pub fn tidy_memory(&self, now_ms: u64) {
+        self.holdings(now_ms).expire(now_ms);
+        if let Err(error) = self.forget_holders(now_ms) {
+            tracing::error!(%error, "holders that are gone are still on record");
+        }
+        if self.config.shared {
+            self.sessions.expire(self.config.session_idle_ms, now_ms);
+        }
+    }
+
+    /// Gives expired creates up and ends old sessions, a bounded number of each. Call every few seconds, on the server
+    /// that leads; returns whether there may be more to do at once.
     ///
     /// # Errors
     /// `Store`.
     pub fn tidy(&self, now_ms: u64) -> Result<bool> {
         let expired = self.update(|tx| namespace::expire(tx, EXPIRE_BATCH, now_ms))?;
         add(&self.counters.expired_intents, expired as u64);
-        self.holdings(now_ms).expire(now_ms);
-        self.forget_holders(now_ms)?;
+        self.tidy_memory(now_ms);
         let swept = {
-            let removing = self.holds.removing(self.config.shared_store, now_ms);
+            let removing = self.holds.removing(self.config.shared, now_ms);
             let reap_due_ms = now_ms.saturating_add(self.config.reap_grace_ms);
             let ending = Ending { reap_due_ms, now_ms, removing: &removing };
             self.update(|tx| namespace::sweep_orphans(tx, EXPIRE_BATCH, &ending))?
@@ -405,7 +450,7 @@ impl Mds {
             nodes.into_iter().for_each(|id| self.locks.release(&user, holder, id, None));
             gone.push(keys::holder(&user, holder));
         }
-        if !waits && !self.holders_swept.load(Ordering::Relaxed) && !self.config.shared_store {
+        if !waits && !self.holders_swept.load(Ordering::Relaxed) && !self.config.shared {
             let all = keys::holders();
             for (key, _) in self.store.snapshot()?.scan(&all, &keys::after_prefix(&all), HOLDERS_SCAN)? {
                 let known = keys::holder_parts(&key);
@@ -573,12 +618,15 @@ impl Mds {
 
     /// Writes a device's figures, and its new state if there is one.
     pub(crate) fn change_device(&self, id: DeviceId, state: Option<DeviceState>) -> Result<()> {
-        let mut device = self
-            .devices
-            .get(id)
-            .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0)))?;
-        device.state = state.unwrap_or(device.state);
-        let record = self.update(|tx| devices::change(tx, id, &device))?;
+        let record = self.update(|tx| {
+            // Inside: what is remembered is as new as the transaction.
+            let mut device = self
+                .devices
+                .get(id)
+                .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0)))?;
+            device.state = state.unwrap_or(device.state);
+            devices::change(tx, id, &device)
+        })?;
         self.devices.refresh(id, record);
         Ok(())
     }

@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use sealstone_login::SessionKeys;
@@ -42,13 +43,15 @@ struct Live {
     /// about the user, they are what it said.
     groups: (Arc<[GroupName]>, u64),
     reproof: Option<Box<Reproof>>,
+    /// How often people had been changed when the store last had it.
+    confirmed_at: u64,
 }
 
 impl Live {
     fn new(record: SessionRecord, last_used_ms: u64) -> Self {
         let said = record.directory.as_ref();
         let groups = said.map_or_else(Arc::default, |said| said.groups.as_slice().into());
-        Self { record, last_used_ms, grants: 0, groups: (groups, 0), reproof: None }
+        Self { record, last_used_ms, grants: 0, groups: (groups, 0), reproof: None, confirmed_at: 0 }
     }
 }
 
@@ -65,7 +68,7 @@ pub(crate) struct Checked {
 
 /// Sessions in use; the others are in the store only. And where sessions that are not in use yet go on numbering.
 #[derive(Default)]
-pub(crate) struct Sessions(Mutex<HashMap<SessionId, Live>>, Mutex<Numbers>);
+pub(crate) struct Sessions(Mutex<HashMap<SessionId, Live>>, Mutex<Numbers>, AtomicU32);
 
 #[derive(Default)]
 struct Numbers {
@@ -113,7 +116,8 @@ impl Sessions {
 
     pub(crate) fn insert(&self, id: SessionId, record: SessionRecord) {
         let last_used_ms = record.last_used_ms;
-        self.0.lock().insert(id, Live::new(record, last_used_ms));
+        let grants = self.2.load(Ordering::Relaxed);
+        self.0.lock().insert(id, Live { grants, ..Live::new(record, last_used_ms) });
     }
 
     /// Is the session, which was just put into the table, in the store still? Its account may have been disabled
@@ -209,6 +213,38 @@ impl Sessions {
         *self.1.lock() = Numbers { last, skip };
     }
 
+    /// The grants of sessions that begin from now on are numbered from here: several servers have several beginnings.
+    pub(crate) fn begin_numbers_at(&self, first: u32) {
+        self.2.store(first, Ordering::Relaxed);
+    }
+
+    /// How often people had been changed when the store last had the session.
+    pub(crate) fn confirmed_at(&self, id: &SessionId) -> Option<u64> {
+        Some(self.0.lock().get(id)?.confirmed_at)
+    }
+
+    /// The store has the session as this.
+    pub(crate) fn confirm_at(&self, id: &SessionId, record: SessionRecord, epoch: u64) {
+        if let Some(live) = self.0.lock().get_mut(id) {
+            live.confirmed_at = epoch;
+            if let Some(said) = &record.directory {
+                live.groups = (said.groups.as_slice().into(), 0);
+            }
+            live.last_used_ms = live.last_used_ms.max(record.last_used_ms);
+            live.record = record;
+        }
+    }
+
+    /// The sessions of a user that are in use here.
+    pub(crate) fn of_user_in_use(&self, user: &UserName) -> Vec<SessionId> {
+        self.0.lock().iter().filter(|(_, live)| live.record.user == *user).map(|(id, _)| *id).collect()
+    }
+
+    /// Forgets sessions that are over: another server may have ended them in the store.
+    pub(crate) fn expire(&self, idle_ms: u64, now_ms: u64) {
+        self.0.lock().retain(|_, live| !is_over(&live.record, live.last_used_ms, idle_ms, now_ms));
+    }
+
     /// Numbers the grants of a session.
     pub(crate) fn next_grant(&self, id: &SessionId) -> u32 {
         let mut table = self.0.lock();
@@ -249,8 +285,9 @@ impl Sessions {
         let live = table.entry(id).or_insert_with(|| {
             // Let the next request write the new time of use.
             record.last_used_ms = record.last_used_ms.min(now_ms.saturating_sub(TOUCH_EVERY_MS));
+            let first = self.2.load(Ordering::Relaxed);
             let mut numbers = self.1.lock();
-            let grants = numbers.last.remove(&id).unwrap_or_default().wrapping_add(numbers.skip);
+            let grants = numbers.last.remove(&id).unwrap_or(first).wrapping_add(numbers.skip);
             Live { grants, ..Live::new(record, now_ms) }
         });
         live.last_used_ms = now_ms;

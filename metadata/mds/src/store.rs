@@ -14,12 +14,17 @@ mod memory;
 mod sealed;
 
 pub use memory::MemoryMeta;
-pub use sealed::{AdoptError, Fill, KeystoreId, SealedStore, adopt, is_sealed};
+pub use sealed::{AdoptError, Fill, KeystoreId, SealedStore, adopt, clear_mark, is_sealed};
 
 /// Bytes of a key at most.
 pub const KEY_MAX: usize = 512;
 /// Bytes of a value at most.
 pub const VALUE_MAX: usize = 65_536;
+
+/// The record that makes a store a server's: written last at setup.
+pub const VERSION_KEY: &[u8] = b"mversion";
+/// There while a store is being imported.
+pub const IMPORTING_KEY: &[u8] = b"mimporting";
 
 /// Key and value.
 pub type Pair = (Vec<u8>, Vec<u8>);
@@ -52,13 +57,13 @@ pub trait Snapshot {
     /// The value of a key.
     ///
     /// # Errors
-    /// `Failed`, `Poisoned`.
+    /// `Failed`, `Poisoned`; in a transaction `Conflict`.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError>;
 
     /// The first `limit` pairs with `from <= key < until`, in byte order of keys.
     ///
     /// # Errors
-    /// `Failed`, `Poisoned`.
+    /// `Failed`, `Poisoned`; in a transaction `Conflict`.
     fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError>;
 }
 
@@ -79,7 +84,7 @@ pub trait Transaction: Snapshot {
     /// Makes the changes durable and visible, all at once.
     ///
     /// # Errors
-    /// `Conflict`, `Failed`, `Poisoned`; nothing happened then.
+    /// `Conflict`, `Failed`, `Poisoned`; nothing happened then, or the store takes no more work until it is known.
     fn commit(self: Box<Self>) -> Result<(), MetaError>;
 
     /// Makes the changes visible, all at once, without waiting for the medium: a crash may take them, and then takes all
@@ -93,7 +98,7 @@ pub trait Transaction: Snapshot {
     }
 }
 
-/// A store. Two implementations share one contract: memory, and the embedded one.
+/// A store. Its implementations share one contract.
 pub trait MetaStore: Send + Sync {
     /// The state as it is now.
     ///

@@ -16,4 +16,5 @@ mod model;
 mod nodes;
 mod paper;
 mod seen;
+mod shared;
 mod world;

@@ -21,12 +21,12 @@ use sealstone_crypto::record::{RECORD_OVERHEAD, RecordSeal};
 use sealstone_crypto::vault::{self, SECRET_LEN, VaultError};
 use sealstone_mds::store::{KEY_MAX, MetaStore, Snapshot, VALUE_MAX, is_sealed};
 use sealstone_mds::{Entropy, Mds};
-use sealstone_meta::EmbeddedMeta;
 use zeroize::Zeroizing;
 
 use crate::environment::Environment;
 use crate::files::{self, FileError};
 use crate::keystore::{Keystore, KeystoreError, Protection, Unlock, seal_content, secret_for};
+use crate::location::open_store;
 use crate::setup::{
     CERTIFICATE_FILE, KEY_FILE, STORE_FILE, STORE_FILE_NEW, SetupError, is_set_up, keystore_of, take_over,
 };
@@ -106,8 +106,7 @@ pub fn backup(
     environment: &Environment,
 ) -> Result<BackupReport, BackupError> {
     is_set_up(folder)?;
-    let store: Arc<dyn MetaStore> =
-        Arc::new(EmbeddedMeta::open(&folder.join(STORE_FILE)).map_err(SetupError::from)?);
+    let store = open_store(folder, None)?;
     let keystore = keystore_of(folder, &*store, unlock, environment)?;
     drop(take_over(Arc::clone(&store), &keystore, environment).map_err(SetupError::from)?);
     backup_of(folder, &*store, &keystore, to, protection, environment)

@@ -1,5 +1,6 @@
 //! What has to be done though nobody asks: expired creates, removed files' objects, new and silent devices.
 //!
+//! Does: all of it on the server that leads; on the others what is in their memory only.
 //! Contract: everything here may be done twice or be interrupted anywhere; the store says what is left to do.
 
 use core::future::Future;
@@ -72,17 +73,22 @@ impl Housekeeper {
                 _ = ticks.tick() => {}
             }
             let due = polled.is_none_or(|at| at.elapsed() >= self.limits.poll_every);
+            let leads = self.lead();
             let round = async {
-                self.keep_keys(due).await;
-                self.prepare_devices().await;
-                if due {
-                    self.poll_devices().await;
+                if leads {
+                    self.keep_keys(due).await;
+                    self.prepare_devices().await;
+                    if due {
+                        self.poll_devices().await;
+                    }
+                    self.tidy().await;
+                } else {
+                    self.mds.tidy_memory(self.environment.now_ms());
                 }
-                self.tidy().await;
                 if let Err(error) = self.blocking(Mds::sync_grant_log) {
                     tracing::error!(%error, "the record of credentials is not on the medium");
                 }
-                self.reap().await
+                if leads { self.reap().await } else { 0 }
             };
             // A device that hangs must not hold up the shutdown.
             let removed = tokio::select! {
@@ -118,6 +124,18 @@ impl Housekeeper {
                 return;
             }
         }
+    }
+
+    /// Does this server do the work that one does for all that use the store? Takes over what the others changed first.
+    fn lead(&self) -> bool {
+        let leads = self.blocking(|mds| {
+            mds.catch_up()?;
+            mds.leads(self.environment.now_ms())
+        });
+        leads.unwrap_or_else(|error| {
+            tracing::error!(%error, "who leads is not known");
+            false
+        })
     }
 
     /// Takes the devices that were added into use: those whose keys and partitions are made, and whose capacity can be read.
@@ -278,7 +296,7 @@ impl Housekeeper {
         let mut removed = 0;
         for _ in 0..ROUNDS_MAX {
             let now_ms = self.environment.now_ms();
-            let items = match self.mds.next_reap(self.limits.reap_batch, now_ms) {
+            let items = match self.blocking(|mds| mds.next_reap(self.limits.reap_batch, now_ms)) {
                 Ok(items) if items.is_empty() => return removed,
                 Ok(items) => items,
                 Err(error) => {

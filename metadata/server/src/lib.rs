@@ -17,10 +17,12 @@ mod housekeeping;
 mod initiator;
 mod keystore;
 mod limits;
+mod location;
 mod serve;
 mod setup;
 mod time;
 mod tls;
+mod transfer;
 
 pub use backup::{BackupError, BackupReport, backup, restore, verify_backup};
 pub use channel::serve_stream;
@@ -37,10 +39,12 @@ pub use keystore::{
     systemd_credential,
 };
 pub use limits::Limits;
+pub use location::{Location, LocationError, PasswordFrom};
 pub use serve::Server;
 pub use setup::{
     ADMIN_SECRET_FILE, AUTHORITY_FILE, CERTIFICATE_FILE, InitReport, Opened, SetupError, init, init_under,
-    is_set_up, issue_certificate, open, open_under, open_with_audit, rekey_keystore,
+    is_set_up, issue_certificate, join, open, open_under, open_with_audit, rekey_keystore,
 };
 pub use time::StateOfClock;
 pub use tls::{ALPN, Fingerprint};
+pub use transfer::{TransferError, TransferReport, export, import, verify_export};

@@ -1,15 +1,15 @@
 //! The data folder: made once, opened on every start.
 //!
-//! Contract: the store gets its name as the last step of [`init`]; before it, [`open`] says `Unfinished` and [`init`]
-//! may be run again; after it, [`init`] refuses.
+//! Contract: the store gets its name, or becomes a server's, as the last step of [`init`]; before it, [`open`] says
+//! `Unfinished` and [`init`] may be run again; after it, [`init`] refuses.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sealstone_channel::{Authority, Identity, IdentityError, Pin, Server};
 use sealstone_mds::audit::{AuditSink, NoAudit};
-use sealstone_mds::store::{AdoptError, Fill, MetaStore, SealedStore, adopt, is_sealed};
-use sealstone_mds::{Config, Mds, OpenError};
+use sealstone_mds::store::{AdoptError, Fill, MetaStore, SealedStore, adopt, clear_mark, is_sealed};
+use sealstone_mds::{Config, Mds, OpenError, ServerName};
 use sealstone_mds_protocol::UserName;
 use sealstone_meta::EmbeddedMeta;
 use zeroize::Zeroizing;
@@ -18,6 +18,7 @@ use crate::environment::Environment;
 use crate::files::{self, FileError};
 use crate::grant_log::{self, FileGrantLog, GrantLogSizes};
 use crate::keystore::{KEYSTORE_FILE, KEYSTORE_KEY_FILE, Keystore, KeystoreError, Protection, Unlock};
+use crate::location::{LOCATION_FILE, Location, LocationError, open_store};
 use crate::tls::{self, CERTIFICATE_LIFE, Fingerprint, SUBJECT};
 
 /// The metadata store, mode 0600: its secrets are sealed by the keystore, all else is in the clear.
@@ -25,6 +26,8 @@ pub(crate) const STORE_FILE: &str = "meta.redb";
 /// Its name until it is set up. The engine's own file is not made in one step, so a half-made one must not be taken for
 /// a store that was damaged later.
 pub(crate) const STORE_FILE_NEW: &str = "meta.redb.new";
+/// The name of a server among those that use one store, 16 bytes.
+const SERVER_FILE: &str = "server-name";
 /// The server's certificate, DER; its SHA-256 is what clients pin.
 pub const CERTIFICATE_FILE: &str = "certificate.der";
 /// The certificate's key, PKCS #8, mode 0600.
@@ -36,11 +39,13 @@ const AUTHORITY_KEY_FILE: &str = "ca-key.der";
 /// The administrator's password, mode 0600; a line end follows it.
 pub const ADMIN_SECRET_FILE: &str = "admin-secret";
 /// What an interrupted setup may leave behind, temporary names included.
-const OWN_FILES: [&str; 16] = [
+const OWN_FILES: [&str; 18] = [
+    LOCATION_FILE,
     grant_log::FOLDER,
     KEYSTORE_FILE,
     KEYSTORE_KEY_FILE,
     "keystore.new",
+    "metadata-store.new",
     "backup.new",
     STORE_FILE_NEW,
     CERTIFICATE_FILE,
@@ -75,6 +80,16 @@ pub enum SetupError {
     /// The store's file cannot be used.
     #[error("cannot open the metadata store")]
     Store(#[from] sealstone_meta::OpenError),
+    /// The database cannot be used.
+    #[cfg(feature = "postgres")]
+    #[error("cannot open the metadata store")]
+    Database(#[from] sealstone_meta::PostgresError),
+    /// It is not known where the store is.
+    #[error(transparent)]
+    Location(#[from] LocationError),
+    /// There is something in the store, and it is not a server's.
+    #[error("the metadata store at {0} is not empty")]
+    StoreNotEmpty(String),
     /// What the store holds cannot be used.
     #[error("cannot use the metadata store")]
     Contents(#[source] OpenError),
@@ -124,10 +139,10 @@ pub struct InitReport {
 /// # Errors
 /// See [`SetupError`].
 pub fn init(folder: &Path, admin: &UserName, environment: &Environment) -> Result<InitReport, SetupError> {
-    init_under(folder, admin, environment, &Protection::KeyFile(None))
+    init_under(folder, admin, environment, &Protection::KeyFile(None), None)
 }
 
-/// The same, with the keystore sealed under `protection`.
+/// The same, with the keystore sealed under `protection`, and the metadata at `location`, if there is one.
 ///
 /// # Errors
 /// See [`SetupError`].
@@ -136,19 +151,32 @@ pub fn init_under(
     admin: &UserName,
     environment: &Environment,
     protection: &Protection,
+    location: Option<&Location>,
 ) -> Result<InitReport, SetupError> {
     files::make_folder(folder)?;
     let (path, unnamed) = (folder.join(STORE_FILE), folder.join(STORE_FILE_NEW));
+    if let Some(kept) = Location::of_folder(folder)? {
+        // Where an interrupted run meant to go; it counts if it arrived.
+        if Mds::is_set_up(&*kept.open()?).map_err(SetupError::Contents)? {
+            return Err(SetupError::AlreadySetUp(folder.to_owned()));
+        }
+        files::remove(&folder.join(LOCATION_FILE))?;
+    }
     let is_new = !path.exists();
     if is_new && files::others(folder, &OWN_FILES)? {
         return Err(SetupError::NotEmpty(folder.to_owned()));
     }
     // Holds the file's lock until the end, so that two runs cannot mix.
-    let store = if is_new { begin_store(&unnamed)? } else { EmbeddedMeta::open(&path)? };
+    let store: Arc<dyn MetaStore> = match location {
+        Some(_) if !is_new => return Err(SetupError::AlreadySetUp(folder.to_owned())),
+        Some(location) => begin_elsewhere(location)?,
+        None if is_new => Arc::new(begin_store(&unnamed)?),
+        None => Arc::new(EmbeddedMeta::open(&path)?),
+    };
     let mut rng = (environment.entropy)();
     let secret = new_secret(&mut *rng);
     let admin_secret = folder.join(ADMIN_SECRET_FILE);
-    match Mds::is_set_up(&store) {
+    match Mds::is_set_up(&*store) {
         Ok(false) => {}
         Ok(true) => return Err(SetupError::AlreadySetUp(folder.to_owned())),
         Err(error) => return Err(SetupError::Contents(error)),
@@ -162,12 +190,15 @@ pub fn init_under(
     keystore.write(folder, protection, &mut *rng)?;
     // Nothing was given out yet, and the log knows it.
     grant_log(folder)?;
-    let store = take_over(Arc::new(store), &keystore, environment)?;
+    if let Some(location) = location {
+        location.keep(folder)?;
+    }
+    let store = take_over(store, &keystore, environment)?;
     Mds::set_up(&store, admin, &secret, environment.now_ms(), &mut *rng).map_err(|error| match error {
         OpenError::AlreadySetUp => SetupError::AlreadySetUp(folder.to_owned()),
         other => SetupError::Contents(other),
     })?;
-    if is_new {
+    if is_new && location.is_none() {
         files::rename(&unnamed, &path)?;
     }
     Ok(InitReport {
@@ -219,7 +250,7 @@ pub fn issue_certificate(
 /// A folder for a store from elsewhere, and an empty store in it under its first name.
 pub(crate) fn begin_folder(folder: &Path) -> Result<EmbeddedMeta, SetupError> {
     files::make_folder(folder)?;
-    if folder.join(STORE_FILE).exists() {
+    if is_set_up(folder).is_ok() {
         return Err(SetupError::AlreadySetUp(folder.to_owned()));
     }
     if files::others(folder, &OWN_FILES)? {
@@ -263,6 +294,42 @@ pub(crate) fn keystore_of(
     Ok(keystore)
 }
 
+/// Makes a folder for another server beside one whose metadata is in a database: it gets the keystore, the certificate and
+/// the database's place, and a record of credentials of its own.
+///
+/// # Errors
+/// See [`SetupError`]; `NotShared` if the other's metadata is in a file.
+pub fn join(from: &Path, folder: &Path) -> Result<(), SetupError> {
+    is_set_up(from)?;
+    let location = Location::of_folder(from)?.filter(Location::is_shared);
+    let location = location.ok_or_else(|| LocationError::NotShared(from.to_owned()))?;
+    files::make_folder(folder)?;
+    if is_set_up(folder).is_ok() {
+        return Err(SetupError::AlreadySetUp(folder.to_owned()));
+    }
+    if files::others(folder, &OWN_FILES)? {
+        return Err(SetupError::NotEmpty(folder.to_owned()));
+    }
+    for (name, mode) in [
+        (KEYSTORE_FILE, 0o600),
+        (KEYSTORE_KEY_FILE, 0o600),
+        (KEY_FILE, 0o600),
+        (CERTIFICATE_FILE, 0o644),
+        (AUTHORITY_FILE, 0o644),
+    ] {
+        let path = from.join(name);
+        // The keystore's key may be elsewhere, or there is none; an old folder has no authority.
+        if [KEYSTORE_KEY_FILE, AUTHORITY_FILE].contains(&name) && !path.exists() {
+            continue;
+        }
+        let content =
+            if mode == 0o600 { files::read_secret(&path)? } else { Zeroizing::new(files::read(&path)?) };
+        files::write(&folder.join(name), &content, mode)?;
+    }
+    grant_log(folder)?;
+    location.keep(folder)
+}
+
 /// Seals the keystore of a folder that nobody serves under another protection.
 ///
 /// # Errors
@@ -274,7 +341,7 @@ pub fn rekey_keystore(
     environment: &Environment,
 ) -> Result<(), SetupError> {
     is_set_up(folder)?;
-    let store: Arc<dyn MetaStore> = Arc::new(EmbeddedMeta::open(&folder.join(STORE_FILE))?);
+    let store = open_store(folder, None)?;
     let mut keystore = keystore_of(folder, &*store, unlock, environment)?;
     // The store knows the present generation before there is a next one.
     drop(take_over(Arc::clone(&store), &keystore, environment)?);
@@ -300,11 +367,40 @@ fn begin_store(path: &Path) -> Result<EmbeddedMeta, SetupError> {
     Ok(EmbeddedMeta::open(path)?)
 }
 
+/// An empty store at a location. What an interrupted run left there, which is the mark of its keystore at most, goes.
+pub(crate) fn begin_elsewhere(location: &Location) -> Result<Arc<dyn MetaStore>, SetupError> {
+    let store = location.open()?;
+    match Mds::is_set_up(&*store) {
+        Ok(false) => {}
+        Ok(true) => return Err(SetupError::StoreNotEmpty(location.url.clone())),
+        Err(error) => return Err(SetupError::Contents(error)),
+    }
+    clear_mark(&*store).map_err(AdoptError::from)?;
+    let rest = store.snapshot().and_then(|view| view.scan(&[], &[0xFF], 1)).map_err(AdoptError::from)?;
+    if !rest.is_empty() {
+        return Err(SetupError::StoreNotEmpty(location.url.clone()));
+    }
+    Ok(store)
+}
+
 fn new_secret(rng: &mut dyn sealstone_mds::Entropy) -> Zeroizing<Vec<u8>> {
     const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let mut bytes = Zeroizing::new([0; SECRET_CHARACTERS]);
     rng.fill_bytes(&mut *bytes);
     Zeroizing::new(bytes.iter().map(|byte| ALPHABET[usize::from(byte % 32)]).collect())
+}
+
+/// What the folder's server is called among those that use one store; drawn once.
+fn server_name(folder: &Path, environment: &Environment) -> Result<ServerName, SetupError> {
+    let path = folder.join(SERVER_FILE);
+    if path.exists() {
+        let found = files::read(&path)?;
+        return Ok(found.try_into().map_err(|_| LocationError::ServerName(path))?);
+    }
+    let mut name = ServerName::default();
+    (environment.entropy)().fill_bytes(&mut name);
+    files::write(&path, &name, 0o600)?;
+    Ok(name)
 }
 
 /// A data folder that is ready to be served.
@@ -340,7 +436,8 @@ impl Opened {
 /// # Errors
 /// `Unfinished`.
 pub fn is_set_up(folder: &Path) -> Result<(), SetupError> {
-    if folder.join(STORE_FILE).exists() { Ok(()) } else { Err(SetupError::Unfinished(folder.to_owned())) }
+    let is_set_up = [STORE_FILE, LOCATION_FILE].iter().any(|name| folder.join(name).exists());
+    if is_set_up { Ok(()) } else { Err(SetupError::Unfinished(folder.to_owned())) }
 }
 
 /// Opens a data folder; decisions are not recorded.
@@ -360,10 +457,10 @@ pub fn open_with_audit(
     config: Config,
     audit: Arc<dyn AuditSink>,
 ) -> Result<Opened, SetupError> {
-    open_under(folder, config, audit, &Unlock::default())
+    open_under(folder, config, audit, &Unlock::default(), None)
 }
 
-/// The same, with what opens the keystore.
+/// The same, with what opens the keystore, and the metadata at `location` if it is not where the folder says.
 ///
 /// # Errors
 /// See [`SetupError`].
@@ -372,10 +469,15 @@ pub fn open_under(
     config: Config,
     audit: Arc<dyn AuditSink>,
     unlock: &Unlock,
+    location: Option<&Location>,
 ) -> Result<Opened, SetupError> {
     is_set_up(folder)?;
     let environment = Environment::system();
-    let store: Arc<dyn MetaStore> = Arc::new(EmbeddedMeta::open(&folder.join(STORE_FILE))?);
+    let location = crate::location::of(folder, location)?;
+    let shared = location.is_shared();
+    let server = if shared { server_name(folder, &environment)? } else { config.server };
+    let config = Config { shared, server, ..config };
+    let store = location.open()?;
     // A store whose setup was interrupted gets no keystore.
     if !Mds::is_set_up(&*store).map_err(SetupError::Contents)? {
         return Err(SetupError::Unfinished(folder.to_owned()));
@@ -386,6 +488,7 @@ pub fn open_under(
         OpenError::NotSetUp => SetupError::Unfinished(folder.to_owned()),
         other => SetupError::Contents(other),
     })?;
+    mds.register(environment.now_ms()).map_err(|error| SetupError::Contents(OpenError::Store(error)))?;
     let mds = mds
         .with_grant_log(Arc::new(grant_log(folder)?), environment.now_ms())
         .map_err(|error| SetupError::Contents(OpenError::Store(error)))?;

@@ -84,7 +84,7 @@ pub(crate) fn reseal(output: Output, data: &Path, keystore: &Keystore, new: &New
 }
 
 /// Only one process has the store open.
-fn in_use(failure: Failure, data: &Path) -> Failure {
+pub(crate) fn in_use(failure: Failure, data: &Path) -> Failure {
     if failure.message.contains("in use") {
         failure.at(data.display()).hint("stop the metadata server first")
     } else {

@@ -15,7 +15,11 @@ use sealstone_mds_protocol::{
     Device, DeviceState, FILE_PARTITIONS_MAX, Method, Name, NewDevice, ProblemKind, Request, Secret, Text,
     UserName,
 };
-use sealstone_mds_server::{ADMIN_SECRET_FILE, Environment, InitiatorDevices, Limits, Server, SetupError};
+use sealstone_mds_server::{
+    ADMIN_SECRET_FILE, Environment, InitiatorDevices, Limits, Location, LocationError, Server, SetupError,
+};
+#[cfg(feature = "postgres")]
+use sealstone_meta::PostgresError;
 use sealstone_sntp::Policy;
 use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
@@ -42,11 +46,12 @@ const LISTEN_DEFAULT: &str = "127.0.0.1:3270";
 pub(crate) const JOIN_S_MAX: u64 = 30;
 
 /// Sets a server up.
-pub(crate) fn init(data: &Path, keystore: &Keystore) -> Outcome<PathBuf> {
+pub(crate) fn init(data: &Path, keystore: &Keystore, location: Option<&Location>) -> Outcome<PathBuf> {
     let admin = UserName::new(ADMIN).expect("a fixed name is a name");
     let protection = keystore::protection(keystore)?;
-    let report = sealstone_mds_server::init_under(data, &admin, &Environment::system(), &protection)
-        .map_err(setup_failure)?;
+    let report =
+        sealstone_mds_server::init_under(data, &admin, &Environment::system(), &protection, location)
+            .map_err(setup_failure)?;
     Ok(report.admin_secret)
 }
 
@@ -60,6 +65,21 @@ pub(crate) fn setup_failure(error: SetupError) -> Failure {
         error if error.is_exposed() => Failure { kind: Kind::Denied, ..failure },
         SetupError::NoAuthority(_) => {
             failure.hint("it was set up before there was one; pin the device's own certificate")
+        }
+        SetupError::StoreNotEmpty(_) => {
+            failure.hint("another server's? sealstone mds join --data DIR --from ITS-FOLDER makes one beside it")
+        }
+        #[cfg(feature = "postgres")]
+        SetupError::Database(PostgresError::Url(_) | PostgresError::PasswordInUrl) => {
+            Failure { kind: Kind::Usage, ..failure }.hint("--meta-password-file FILE, or PGPASSWORD")
+        }
+        #[cfg(feature = "postgres")]
+        SetupError::Database(PostgresError::NoCa) => Failure { kind: Kind::Usage, ..failure }.hint(
+            "--meta-ca-file FILE has the authority of its certificate; --insecure-meta goes without TLS nevertheless",
+        ),
+        SetupError::Location(LocationError::Url(_)) => Failure { kind: Kind::Usage, ..failure },
+        SetupError::Location(LocationError::NotShared(_)) => {
+            failure.hint("move it into a database first: sealstone mds export, sealstone mds import --meta URL")
         }
         SetupError::Unfinished(_) => {
             Failure { kind: Kind::NotFound, ..failure }.hint("sealstone mds init --data DIR")
@@ -163,6 +183,7 @@ impl MdsDaemon {
         }
         policy.seal_capabilities = options.seal_capabilities.unwrap_or(policy.seal_capabilities);
         let directory = super::directory::configured(options, &mut policy)?;
+        let location = super::store::location_of(options)?;
         // Checked before the log is opened, so that a wrong folder stays untouched.
         sealstone_mds_server::is_set_up(data).map_err(setup_failure)?;
         let audit = Arc::new(AuditLog::open(&data.join(AUDIT_FILE))?);
@@ -173,7 +194,7 @@ impl MdsDaemon {
         };
         let folder = data.to_owned();
         let opened = tokio::task::spawn_blocking(move || {
-            sealstone_mds_server::open_under(&folder, policy, audit, &unlock)
+            sealstone_mds_server::open_under(&folder, policy, audit, &unlock, location.as_ref())
         })
         .await
         .map_err(Failure::operation)?
@@ -326,8 +347,8 @@ async fn follow(
 /// `sealstone mds …`.
 pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome {
     match command {
-        Mds::Init { data, keystore } => {
-            let secret = init(&data, &keystore)?;
+        Mds::Init { data, keystore, meta } => {
+            let secret = init(&data, &keystore, super::store::location(&meta)?.as_ref())?;
             let value = serde_json::json!({ "data": data, "admin": ADMIN, "admin_secret": secret });
             output.result(&value, || {
                 format!(
@@ -352,6 +373,9 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
             crate::command::block_on(crate::command::keys::rotate(global, output, &arguments))
         }
         Mds::Keys(Keys::Reseal { data, keystore, new }) => keystore::reseal(output, &data, &keystore, &new),
+        Mds::Join(arguments) => super::store::join(output, &arguments),
+        Mds::Export(arguments) => super::store::export(output, &arguments),
+        Mds::Import(arguments) => super::store::import(output, &arguments),
         Mds::Backup(arguments) => keystore::backup(output, &arguments),
         Mds::Restore(arguments) => keystore::restore(output, &arguments),
         Mds::AddOsd { url, key, pin, certificate, wait } => crate::command::block_on(async {

@@ -10,6 +10,7 @@ pub(crate) mod keystore;
 pub(crate) mod mds;
 pub(crate) mod osd;
 pub(crate) mod scrub;
+pub(crate) mod store;
 mod strangers;
 pub(crate) mod time;
 pub(crate) mod up;

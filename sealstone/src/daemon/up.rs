@@ -179,7 +179,7 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
 
     let count = arguments.osds.unwrap_or(OSDS_DEFAULT);
     let mds_folder = data.join(MDS_FOLDER);
-    let secret = mds::init(&mds_folder, &Keystore::default())?;
+    let secret = mds::init(&mds_folder, &Keystore::default(), None)?;
     fs::rename(&secret, data.join(ADMIN_SECRET_FILE)).map_err(at)?;
     let mut devices = Vec::new();
     let mut keys = Vec::new();

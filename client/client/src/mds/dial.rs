@@ -23,10 +23,14 @@ pub trait MdsDial: Send + Sync + 'static {
     fn dial(&self) -> Pin<Box<dyn Future<Output = io::Result<Channel>> + Send + '_>>;
 }
 
+/// Addresses that are tried at most.
+const ADDRESSES_MAX: usize = 16;
+
 /// TLS 1.3 over TCP to `HOST:PORT`, the certificate pinned.
 #[derive(Clone, Debug)]
 pub struct TlsDial {
-    /// `HOST:PORT`; the port is 3270 unless the server was told otherwise.
+    /// `HOST:PORT`; the port is 3270 unless the server was told otherwise. Several servers of one database have commas
+    /// between them, at most 16: the first that answers is taken.
     pub address: String,
     /// The certificate's fingerprint.
     pub pin: Fingerprint,
@@ -37,16 +41,50 @@ pub struct TlsDial {
 impl MdsDial for TlsDial {
     fn dial(&self) -> Pin<Box<dyn Future<Output = io::Result<Channel>> + Send + '_>> {
         Box::pin(async move {
-            let connect = async {
-                let stream = TcpStream::connect(&self.address).await?;
-                stream.set_nodelay(true)?;
-                let (stream, binding) = tls::connect(stream, self.pin).await?;
-                Ok((Box::new(stream) as Box<dyn Stream>, binding))
-            };
-            match tokio::time::timeout(self.timeout, connect).await {
-                Ok(result) => result,
-                Err(_) => Err(io::ErrorKind::TimedOut.into()),
+            let mut failed = io::Error::from(io::ErrorKind::InvalidInput);
+            for address in self.address.split(',').map(str::trim).take(ADDRESSES_MAX) {
+                match tokio::time::timeout(self.timeout, self.dial_one(address)).await {
+                    Ok(Ok(channel)) => return Ok(channel),
+                    Ok(Err(error)) => failed = error,
+                    Err(_) => failed = io::ErrorKind::TimedOut.into(),
+                }
+                tracing::debug!(address, error = %failed, "no metadata server there");
             }
+            Err(failed)
         })
+    }
+}
+
+impl TlsDial {
+    async fn dial_one(&self, address: &str) -> io::Result<Channel> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let (stream, binding) = tls::connect(stream, self.pin).await?;
+        Ok((Box::new(stream), binding))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    /// A server that closes every connection, and says that one came.
+    async fn closing() -> (String, tokio::task::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        (address, tokio::spawn(async move { drop(listener.accept().await) }))
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_away_or_closes_is_passed_over_for_the_next_one() {
+        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let ((first, at_first), (second, at_second)) = (closing().await, closing().await);
+        let address = format!("{nobody}, {first},{second}");
+        let pin = format!("sha256:{}", "00".repeat(32)).parse().unwrap();
+        let dial = TlsDial { address, pin, timeout: Duration::from_secs(60) };
+        assert!(dial.dial().await.is_err(), "none of them is a metadata server");
+        at_first.await.unwrap();
+        at_second.await.unwrap();
     }
 }

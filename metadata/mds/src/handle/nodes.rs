@@ -40,7 +40,7 @@ impl Mds {
         now_ms: u64,
         mut work: impl FnMut(&mut dyn Transaction, &Ending<'_>) -> Result<T>,
     ) -> Result<T> {
-        let removing = self.holds.removing(self.config.shared_store, now_ms);
+        let removing = self.holds.removing(self.config.shared, now_ms);
         let ending = Ending { reap_due_ms: self.reap_due(now_ms), now_ms, removing: &removing };
         self.update(|tx| work(tx, &ending))
     }

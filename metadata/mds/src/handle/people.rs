@@ -128,7 +128,9 @@ impl Mds {
                 let (_, inode) = namespace::inspect(&*self.store.snapshot()?, &path)?;
                 let objects = inode.layout.as_ref().map_or(&[][..], |layout| layout.objects());
                 let mut held = self.holdings(now_ms).of_objects(objects, now_ms);
-                let complete = held.complete && held.holders.len() <= usize::from(PAGE_MAX);
+                // What other servers gave out they alone remember.
+                let alone = self.servers(&*self.store.snapshot()?)?.len() == 1;
+                let complete = alone && held.complete && held.holders.len() <= usize::from(PAGE_MAX);
                 held.holders.truncate(usize::from(PAGE_MAX));
                 let holders: Vec<Holder> = held.holders;
                 Ok(Response::Holders { holders, complete })
@@ -150,7 +152,7 @@ impl Mds {
         Ok(Response::Done {})
     }
 
-    fn regrouped(&self) {
+    pub(crate) fn regrouped(&self) {
         self.groups_generation.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -160,7 +162,10 @@ impl Mds {
         let held = self.held_by(user, now_ms);
         let begun = {
             let _stopped = self.issuing.write();
-            self.update(|tx| revoke::begin_for_server(tx, user, held.complete, now_ms))
+            self.update(|tx| {
+                let servers = self.servers(tx)?;
+                revoke::begin_for_server(tx, user, servers, held.complete, now_ms)
+            })
         };
         match begun {
             Ok(_) => self.revocations_changed.store(true, Ordering::Release),
@@ -184,7 +189,8 @@ impl Mds {
             self.end_sessions_with(|tx| {
                 let over = change(tx)?;
                 let what = RevokeWhat::User(user.clone());
-                id = revoke::begin(tx, who, what, held.complete, now_ms)?;
+                let servers = self.servers(tx)?;
+                id = revoke::begin(tx, who, what, servers, held.complete, now_ms)?;
                 Ok(over)
             })?;
         }

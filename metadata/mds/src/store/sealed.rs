@@ -134,6 +134,16 @@ pub fn is_sealed(store: &dyn MetaStore) -> Result<bool, MetaError> {
     Ok(load::<Mark, _>(&*store.snapshot()?, &keys::meta(MARK))?.is_some())
 }
 
+/// Takes the mark of a keystore out of a store whose setup was interrupted: nothing in it is sealed yet.
+///
+/// # Errors
+/// As the store says.
+pub fn clear_mark(store: &dyn MetaStore) -> Result<(), MetaError> {
+    let mut tx = store.begin()?;
+    tx.delete(&keys::meta(MARK))?;
+    tx.commit()
+}
+
 impl SealedStore {
     fn sealed(&self, key: &[u8], value: &[u8]) -> Vec<u8> {
         self.seal.seal(key, value, &mut |into: &mut [u8]| (self.fill)(into))

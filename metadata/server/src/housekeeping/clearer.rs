@@ -1,7 +1,8 @@
 //! Bytes that were cut off are removed from the objects that hold them, so that their files may grow again.
 //!
 //! Contract: whatever is interrupted here is done once more; cutting an object twice changes nothing, since its file does
-//! not grow in between.
+//! not grow in between. Of several servers on one store the leader alone does it: two of them would not know of each
+//! other's cuts, and a late one would take what was written after the first.
 
 use std::time::Duration;
 
@@ -44,6 +45,9 @@ impl Housekeeper {
 
     /// Clears all that is to be cleared, as far as the devices answer.
     pub async fn clear(&self) {
+        if !self.mds.is_leading(self.environment.now_ms()) {
+            return;
+        }
         let mut after = None;
         loop {
             let items = match self.mds.next_clears(after, BATCH) {

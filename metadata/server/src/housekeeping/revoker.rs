@@ -74,6 +74,9 @@ impl Housekeeper {
     }
 
     fn devices_to_tell(&self) -> Vec<DeviceAddress> {
+        if !self.mds.is_leading(self.environment.now_ms()) {
+            return Vec::new();
+        }
         let wanted: Vec<DeviceId> = match self.blocking(|mds| mds.retag_devices()) {
             Ok(devices) => devices,
             Err(error) => {

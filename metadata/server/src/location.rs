@@ -1,0 +1,284 @@
+//! Where a server's metadata is: in its folder, in a file elsewhere, or in a database that other servers use too.
+//!
+//! Contract: what is said of a database at setup is kept in the folder's file `metadata-store`, but for its password; a
+//! folder without that file has the embedded store.
+//! Truth: docs/standards/mds.md §8.7.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sealstone_mds::store::MetaStore;
+use sealstone_meta::EmbeddedMeta;
+#[cfg(feature = "postgres")]
+use sealstone_meta::{PostgresMeta, PostgresSettings};
+#[cfg(feature = "postgres")]
+use zeroize::Zeroizing;
+
+use crate::files::{self, FileError};
+#[cfg(feature = "postgres")]
+use crate::keystore::systemd_credential;
+use crate::setup::{STORE_FILE, SetupError};
+
+/// Says where the metadata is, if it is not in the folder.
+pub(crate) const LOCATION_FILE: &str = "metadata-store";
+/// Bytes of that file at most.
+const LOCATION_BYTES_MAX: u64 = 16 * 1024;
+/// The variable with the database's password, as the database's own tools call it.
+#[cfg(feature = "postgres")]
+const PASSWORD_VARIABLE: &str = "PGPASSWORD";
+
+/// Where the password of a database is; never in an argument.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PasswordFrom {
+    /// In the variable `PGPASSWORD`, if there is one; there may be none.
+    #[default]
+    Environment,
+    /// In the first line of a private file (mode 0600).
+    File(PathBuf),
+    /// In a systemd credential.
+    Credential(String),
+}
+
+/// Where metadata is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Location {
+    /// `file:PATH` or `postgres://USER@HOST[:PORT]/DATABASE`.
+    pub url: String,
+    /// PEM file of the authority that signed the database's certificate; with it there is TLS.
+    pub ca_file: Option<PathBuf>,
+    /// The password.
+    pub password: PasswordFrom,
+    /// Plain text beyond this machine.
+    pub insecure: bool,
+}
+
+/// Why a location cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LocationError {
+    /// Neither of the kinds that are known.
+    #[error("'{0}' is no metadata store: say file:PATH or postgres://USER@HOST/DATABASE")]
+    Url(String),
+    /// The file that says it.
+    #[error("{}: line {line} is not understood", .path.display())]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// Which line, from 1.
+        line: usize,
+    },
+    /// The file that says it is too long.
+    #[error("{} has more than {LOCATION_BYTES_MAX} bytes", .0.display())]
+    TooLong(PathBuf),
+    /// The file with the server's name among several.
+    #[error("{} is not 16 bytes long; a server that was not copied gets a new one if it is removed", .0.display())]
+    ServerName(PathBuf),
+    /// Several servers cannot share a file.
+    #[error("the metadata of {} is in a file, which one server alone can use", .0.display())]
+    NotShared(PathBuf),
+}
+
+impl Location {
+    /// The embedded store in this file.
+    #[must_use]
+    pub fn file(path: &Path) -> Self {
+        Self { url: format!("file:{}", path.display()), ..Self::default() }
+    }
+
+    /// Can several servers use it at a time?
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        !self.url.starts_with("file:")
+    }
+
+    /// As it is kept in a folder; paths are made absolute.
+    fn text(&self) -> String {
+        let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let url = match self.url.strip_prefix("file:") {
+            Some(path) => format!("file:{}", whole(Path::new(path)).display()),
+            None => self.url.clone(),
+        };
+        let mut text = format!("url {url}\n");
+        if let Some(path) = &self.ca_file {
+            text += &format!("ca-file {}\n", whole(path).display());
+        }
+        match &self.password {
+            PasswordFrom::Environment => {}
+            PasswordFrom::File(path) => text += &format!("password-file {}\n", whole(path).display()),
+            PasswordFrom::Credential(name) => text += &format!("password-credential {name}\n"),
+        }
+        if self.insecure {
+            text += "insecure\n";
+        }
+        text
+    }
+
+    fn parse(text: &str) -> Result<Self, usize> {
+        let mut this = Self::default();
+        for (number, line) in text.lines().enumerate() {
+            let (key, value) = line.split_once(' ').unwrap_or((line, ""));
+            match (key, value.is_empty()) {
+                ("url", false) if this.url.is_empty() => this.url = value.to_owned(),
+                ("ca-file", false) => this.ca_file = Some(value.into()),
+                ("password-file", false) => this.password = PasswordFrom::File(value.into()),
+                ("password-credential", false) => this.password = PasswordFrom::Credential(value.to_owned()),
+                ("insecure", true) => this.insecure = true,
+                _ => return Err(number + 1),
+            }
+        }
+        if this.url.is_empty() { Err(text.lines().count() + 1) } else { Ok(this) }
+    }
+
+    /// What the folder says; none if the store is in it.
+    pub(crate) fn of_folder(folder: &Path) -> Result<Option<Self>, SetupError> {
+        let path = folder.join(LOCATION_FILE);
+        match std::fs::metadata(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(FileError::Io { path, source }.into()),
+            Ok(metadata) if metadata.len() > LOCATION_BYTES_MAX => {
+                return Err(LocationError::TooLong(path).into());
+            }
+            Ok(_) => {}
+        }
+        let text = files::read(&path)?;
+        let parsed = core::str::from_utf8(&text).map_err(|_| 1).and_then(Self::parse);
+        parsed.map(Some).map_err(|line| LocationError::Line { path, line }.into())
+    }
+
+    /// Writes it into the folder: from now on it is where the metadata is.
+    pub(crate) fn keep(&self, folder: &Path) -> Result<(), SetupError> {
+        Ok(files::write(&folder.join(LOCATION_FILE), self.text().as_bytes(), 0o600)?)
+    }
+
+    #[cfg(feature = "postgres")]
+    fn password(&self) -> Result<Option<Zeroizing<Vec<u8>>>, SetupError> {
+        Ok(match &self.password {
+            PasswordFrom::Environment => std::env::var_os(PASSWORD_VARIABLE)
+                .map(|password| Zeroizing::new(std::os::unix::ffi::OsStringExt::into_vec(password))),
+            PasswordFrom::File(path) => {
+                let text = files::read_secret(path)?;
+                let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+                Some(Zeroizing::new(line.strip_suffix(b"\r").unwrap_or(line).to_vec()))
+            }
+            PasswordFrom::Credential(name) => Some(systemd_credential(name)?),
+        })
+    }
+
+    /// Opens the store, or makes an empty one.
+    pub(crate) fn open(&self) -> Result<Arc<dyn MetaStore>, SetupError> {
+        if let Some(path) = self.url.strip_prefix("file:") {
+            return Ok(Arc::new(EmbeddedMeta::open(Path::new(path))?));
+        }
+        #[cfg(feature = "postgres")]
+        if PostgresSettings::is_one(&self.url) {
+            return self.open_postgres();
+        }
+        Err(LocationError::Url(self.url.clone()).into())
+    }
+
+    #[cfg(feature = "postgres")]
+    fn open_postgres(&self) -> Result<Arc<dyn MetaStore>, SetupError> {
+        let store = PostgresMeta::open(&PostgresSettings {
+            url: self.url.clone(),
+            password: self.password()?,
+            ca_file: self.ca_file.clone(),
+            insecure: self.insecure,
+        })?;
+        if store.is_exposed() {
+            tracing::warn!(
+                "--insecure-meta: whoever is on the way to the database reads and changes what is not sealed"
+            );
+        }
+        Ok(Arc::new(store))
+    }
+}
+
+/// Where the metadata of a folder is that is set up.
+pub(crate) fn of(folder: &Path, named: Option<&Location>) -> Result<Location, SetupError> {
+    match named {
+        Some(named) => Ok(named.clone()),
+        None => Ok(Location::of_folder(folder)?.unwrap_or_else(|| Location::file(&folder.join(STORE_FILE)))),
+    }
+}
+
+/// Opens the store of a folder that is set up.
+pub(crate) fn open_store(folder: &Path, named: Option<&Location>) -> Result<Arc<dyn MetaStore>, SetupError> {
+    of(folder, named)?.open()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_at_setup_is_what_the_next_start_knows() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Location::of_folder(folder.path()).unwrap(), None);
+        for location in [
+            Location { url: "postgres://u@h/d".into(), ..Location::default() },
+            Location {
+                url: "postgres://u@h/d?host=/run".into(),
+                ca_file: Some("/etc/ca file.pem".into()),
+                password: PasswordFrom::File("/etc/pw".into()),
+                insecure: true,
+            },
+            Location {
+                password: PasswordFrom::Credential("name".into()),
+                ..Location::file(Path::new("/m/s.redb"))
+            },
+        ] {
+            location.keep(folder.path()).unwrap();
+            assert_eq!(Location::of_folder(folder.path()).unwrap(), Some(location));
+        }
+        Location::file(Path::new("here.redb")).keep(folder.path()).unwrap();
+        let kept = Location::of_folder(folder.path()).unwrap().unwrap();
+        assert!(kept.url.starts_with("file:/"), "a later start may be in another folder: {}", kept.url);
+    }
+
+    #[test]
+    fn a_line_that_is_not_understood_is_told_by_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(LOCATION_FILE);
+        for (text, line) in [
+            (&b""[..], 1),
+            (b"url\n", 1),
+            (b"url a\nurl b\n", 2),
+            (b"url a\nco-file x\n", 2),
+            (b"url a\ninsecure yes\n", 2),
+            (b"insecure\n", 2),
+            (b"\xFF", 1),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = Location::of_folder(folder.path()).unwrap_err();
+            let SetupError::Location(LocationError::Line { line: told, .. }) = error else {
+                panic!("{error:?}")
+            };
+            assert_eq!(told, line, "{text:?}");
+        }
+        std::fs::write(&path, vec![b'\n'; LOCATION_BYTES_MAX as usize + 1]).unwrap();
+        let error = Location::of_folder(folder.path()).unwrap_err();
+        assert!(matches!(error, SetupError::Location(LocationError::TooLong(_))));
+    }
+
+    #[test]
+    fn another_kind_of_store_is_refused_by_name() {
+        for url in ["", "mysql://h", "/srv/meta.redb", "postgres:/h"] {
+            let location = Location { url: url.into(), ..Location::default() };
+            let Err(SetupError::Location(LocationError::Url(told))) = location.open() else {
+                panic!("{url}")
+            };
+            assert_eq!(told, url);
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "postgres")]
+    fn a_password_is_the_first_line_of_a_private_file() {
+        use std::os::unix::fs::PermissionsExt;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "secret pass\r\nrest").unwrap();
+        let location = Location { password: PasswordFrom::File(file.path().into()), ..Location::default() };
+        assert_eq!(&**location.password().unwrap().unwrap(), b"secret pass");
+        std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(location.password().unwrap_err().is_exposed());
+    }
+}

@@ -1,0 +1,364 @@
+use super::*;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use sealstone_mds::store::{MemoryMeta, contract};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zeroize::Zeroizing;
+
+#[path = "../../tests/support/postgres.rs"]
+mod server;
+use server::{PASSWORD, Postgres};
+
+fn open(url: &str) -> PostgresMeta {
+    let password = Some(Zeroizing::new(PASSWORD.as_bytes().to_vec()));
+    PostgresMeta::open(&PostgresSettings { password, ..PostgresSettings::new(url) }).unwrap()
+}
+
+fn put(store: &PostgresMeta, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
+    let mut tx = store.begin()?;
+    tx.put(key, value)?;
+    tx.commit()
+}
+
+fn get(store: &PostgresMeta, key: &[u8]) -> Option<Vec<u8>> {
+    store.snapshot().unwrap().get(key).unwrap()
+}
+
+#[test]
+fn postgres_keeps_the_contract_and_does_what_the_store_in_memory_does() {
+    let server = Postgres::start();
+    contract::check(&|| Box::new(open(&server.url(&server.database()))));
+    let steps = prop::collection::vec(
+        prop::collection::vec((any::<u8>(), prop::option::of(any::<u8>())), 1..8),
+        1..8,
+    );
+    let store = open(&server.url(&server.database()));
+    let mut runner =
+        TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(32) });
+    let run = runner.run(&(steps, 0..20usize), |(steps, limit)| {
+        let memory = MemoryMeta::new();
+        let mut tx = store.begin().unwrap();
+        for (key, _) in tx.scan(b"", b"\xFF", usize::MAX).unwrap() {
+            tx.delete(&key).unwrap();
+        }
+        tx.commit().unwrap();
+        for step in steps {
+            let mut seen = Vec::new();
+            for store in [&store as &dyn MetaStore, &memory] {
+                let mut tx = store.begin().unwrap();
+                for (key, value) in &step {
+                    match value {
+                        Some(value) => tx.put(&[key % 16], &[*value]).unwrap(),
+                        None => tx.delete(&[key % 16]).unwrap(),
+                    }
+                }
+                let inside = tx.scan(b"", b"\xFF", limit).unwrap();
+                tx.commit().unwrap();
+                seen.push((inside, store.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap()));
+            }
+            prop_assert_eq!(&seen[0], &seen[1]);
+        }
+        Ok(())
+    });
+    run.unwrap();
+}
+
+#[test]
+fn two_servers_on_one_database_lose_no_change_whether_they_take_turns_or_try_again() {
+    const ROUNDS: u32 = 25;
+    let server = Postgres::start();
+    for takes_turns in [true, false] {
+        let database = server.database();
+        let stores = [(); 2].map(|()| {
+            let mut store = open(&server.url(&database));
+            assert!(store.takes_turns, "PostgreSQL has table locks");
+            store.takes_turns = takes_turns;
+            store
+        });
+        let conflicts = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for store in [&stores[0], &stores[1], &stores[0]] {
+                let conflicts = &conflicts;
+                scope.spawn(move || {
+                    for _ in 0..ROUNDS {
+                        while let Err(error) = add_one(store) {
+                            assert!(matches!(error, MetaError::Conflict), "{error:?}");
+                            conflicts.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(get(&stores[0], b"n"), Some((3 * ROUNDS).to_be_bytes().to_vec()));
+        if takes_turns {
+            assert_eq!(conflicts.into_inner(), 0, "whose turn it is has no conflicts");
+        }
+    }
+}
+
+fn add_one(store: &PostgresMeta) -> Result<(), MetaError> {
+    let mut tx = store.begin()?;
+    let count = tx.get(b"n")?.map_or(0, |value| u32::from_be_bytes(value.try_into().unwrap()));
+    tx.put(b"n", &(count + 1).to_be_bytes())?;
+    tx.commit()
+}
+
+#[test]
+fn a_restart_of_the_database_is_waited_for_and_loses_nothing() {
+    let mut server = Postgres::start();
+    let store = open(&server.tcp_url(&server.database()));
+    put(&store, b"a", b"1").unwrap();
+    server.stop();
+    server.restart();
+    assert_eq!(get(&store, b"a"), Some(b"1".to_vec()), "connections that broke are replaced");
+    put(&store, b"a", b"2").unwrap();
+    server.kill();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| get(&store, b"a"));
+        std::thread::sleep(Duration::from_millis(300));
+        server.restart();
+        assert_eq!(waiting.join().unwrap(), Some(b"2".to_vec()), "who asks meanwhile waits");
+    });
+    // What was under way when it went is over, and may be run again.
+    let mut tx = store.begin().unwrap();
+    tx.put(b"a", b"3").unwrap();
+    server.kill();
+    server.restart();
+    assert!(matches!(tx.commit(), Err(MetaError::Conflict)));
+    assert_eq!(get(&store, b"a"), Some(b"2".to_vec()));
+    put(&store, b"a", b"4").unwrap();
+    assert_eq!(get(&store, b"a"), Some(b"4".to_vec()));
+}
+
+#[test]
+fn idle_connections_are_used_again_and_their_number_is_bounded() {
+    let server = Postgres::start();
+    let store = open(&server.url(&server.database()));
+    for _ in 0..20 {
+        put(&store, b"a", b"1").unwrap();
+        drop(store.begin().unwrap());
+        assert!(get(&store, b"a").is_some());
+    }
+    assert_eq!(store.pool.open_count(), 1, "one after the other needs one connection");
+    let views: Vec<_> = (0..CONNECTIONS_MAX).map(|_| store.snapshot().unwrap()).collect();
+    assert_eq!(store.pool.open_count(), CONNECTIONS_MAX);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| get(&store, b"a"));
+        std::thread::sleep(Duration::from_millis(100));
+        drop(views);
+        assert_eq!(waiting.join().unwrap(), Some(b"1".to_vec()), "the next one gets one that became free");
+    });
+    assert_eq!(store.pool.open_count(), CONNECTIONS_MAX);
+}
+
+/// What happens to a commit on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    /// Nothing.
+    None,
+    /// It arrives; the answer does not.
+    Answer,
+    /// It does not arrive, and the connection ends.
+    Request,
+    /// All but the commit arrives; the database learns two seconds later that nobody is there any more.
+    Halfway,
+}
+
+/// Somebody on the way to the database.
+struct Proxy {
+    port: u16,
+    cut: Arc<Mutex<Cut>>,
+}
+
+impl Proxy {
+    fn start(to: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let cut = Arc::new(Mutex::new(Cut::None));
+        let cuts = Arc::clone(&cut);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, database) = (client.unwrap(), TcpStream::connect(("127.0.0.1", to)).unwrap());
+                let cut = Arc::clone(&cuts);
+                let (mut back_from, mut back_to) =
+                    (database.try_clone().unwrap(), client.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut back_from, &mut back_to);
+                    let _ = back_to.shutdown(Shutdown::Both);
+                });
+                std::thread::spawn(move || pass_on(client, database, &cut));
+            }
+        });
+        Self { port, cut }
+    }
+}
+
+fn pass_on(mut client: TcpStream, mut database: TcpStream, cut: &Mutex<Cut>) {
+    const COMMIT: &[u8] = b"Q\0\0\0\x0bCOMMIT\0";
+    let mut bytes = vec![0; 1 << 16];
+    loop {
+        let Ok(count @ 1..) = client.read(&mut bytes) else { break };
+        let bytes = &bytes[..count];
+        let commit = bytes.windows(COMMIT.len()).position(|window| window == COMMIT);
+        let now = match commit {
+            Some(_) => std::mem::replace(&mut *cut.lock(), Cut::None),
+            None => Cut::None,
+        };
+        match now {
+            Cut::None => {
+                if database.write_all(bytes).is_err() {
+                    break;
+                }
+            }
+            Cut::Answer => {
+                let _ = client.shutdown(Shutdown::Both);
+                let _ = database.write_all(bytes);
+                std::thread::sleep(Duration::from_millis(500));
+                break;
+            }
+            Cut::Request => break,
+            Cut::Halfway => {
+                let _ = database.write_all(&bytes[..commit.unwrap_or(0)]);
+                let _ = client.shutdown(Shutdown::Both);
+                std::thread::sleep(Duration::from_secs(2));
+                break;
+            }
+        }
+    }
+    let _ = client.shutdown(Shutdown::Both);
+    let _ = database.shutdown(Shutdown::Both);
+}
+
+#[test]
+fn what_became_of_a_commit_whose_connection_died_is_found_out_and_not_guessed() {
+    let server = Postgres::start();
+    let database = server.database();
+    let proxy = Proxy::start(server.port);
+    let url = format!("postgres://{}@127.0.0.1:{}/{database}", server::USER, proxy.port);
+    let store = open(&url);
+    for (round, (cut, happened)) in [
+        (Cut::Answer, true),
+        (Cut::Request, false),
+        (Cut::Halfway, false),
+        (Cut::Answer, true),
+        (Cut::None, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let key = [round as u8];
+        let mut tx = store.begin().unwrap();
+        tx.put(&key, b"there").unwrap();
+        *proxy.cut.lock() = cut;
+        let told = tx.commit();
+        match told {
+            Ok(()) => assert!(happened, "{cut:?}"),
+            Err(MetaError::Conflict) => assert!(!happened, "{cut:?}"),
+            Err(error) => panic!("{cut:?}: {error:?}"),
+        }
+        assert_eq!(get(&store, &key).is_some(), happened, "{cut:?}: what was told is so");
+        put(&store, &key, b"again").unwrap();
+    }
+    // One mark of each writer that was interrupted, two if it was in vain, and one of the present writer.
+    assert_eq!(server.sql(&database, "SELECT count(*) FROM sealstone_outcome").trim(), "7");
+}
+
+#[test]
+fn a_commit_of_unknown_outcome_keeps_the_store_shut_until_it_is_known() {
+    let mut server = Postgres::start();
+    let database = server.database();
+    let store = open(&server.tcp_url(&database));
+    put(&store, b"a", b"1").unwrap();
+    // As if the commit with this number had not been answered for a minute.
+    let unknown = |store: &PostgresMeta, number| {
+        let writer = std::mem::replace(&mut *store.writer.lock(), Writer::new().unwrap());
+        store.unresolved.lock().push((writer.id, number));
+    };
+    unknown(&store, 2);
+    server.stop();
+    let shut = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| store.snapshot().err());
+        asking.join().unwrap()
+    });
+    assert!(matches!(shut, Some(MetaError::Poisoned)), "{shut:?}");
+    server.restart();
+    assert_eq!(get(&store, b"a"), Some(b"1".to_vec()), "it never happened, as was told: the store goes on");
+    put(&store, b"a", b"2").unwrap();
+    let done = store.writer.lock().number;
+    unknown(&store, done);
+    assert!(
+        matches!(store.snapshot().err(), Some(MetaError::Poisoned)),
+        "it happened, and was told as failed"
+    );
+    assert!(matches!(store.begin().err(), Some(MetaError::Poisoned)), "until the store is opened again");
+    assert_eq!(get(&open(&server.tcp_url(&database)), b"a"), Some(b"2".to_vec()));
+}
+
+#[test]
+fn tls_needs_a_certificate_of_the_authority_and_the_name_and_the_right_password() {
+    let authority_key = rcgen::KeyPair::generate().unwrap();
+    let mut authority = rcgen::CertificateParams::default();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let ca = authority.self_signed(&authority_key).unwrap();
+    let issuer = rcgen::Issuer::new(authority, &authority_key);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let names = vec!["localhost".to_owned()];
+    let certificate = rcgen::CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+    let server = Postgres::start_with(Some((&certificate.pem(), &key.serialize_pem())));
+    let database = server.database();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        Some(path)
+    };
+    let other = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let (ours, others) = (file("ca.pem", &ca.pem()), file("other.pem", &other.cert.pem()));
+    let password = |text: &str| Some(Zeroizing::new(text.as_bytes().to_vec()));
+    let at = |host: &str| format!("postgres://{}@{host}:{}/{database}", server::USER, server.port);
+    let try_open = |host: &str, ca_file: &Option<PathBuf>, secret: &str| {
+        PostgresMeta::open(&PostgresSettings {
+            ca_file: ca_file.clone(),
+            password: password(secret),
+            ..PostgresSettings::new(&at(host))
+        })
+    };
+    let store = try_open("localhost", &ours, PASSWORD).unwrap();
+    put(&store, b"a", b"1").unwrap();
+    assert_eq!(server.sql(&database, "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'sealstone'").trim(), "t");
+    let why = |outcome: Result<PostgresMeta, PostgresError>| match outcome {
+        Err(error @ PostgresError::Connect { .. }) => {
+            let mut text = error.to_string();
+            let mut source = error.source();
+            while let Some(cause) = source {
+                text += &format!(": {cause}");
+                source = cause.source();
+            }
+            text
+        }
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => panic!("let in"),
+    };
+    assert!(why(try_open("localhost", &others, PASSWORD)).contains("certificate"));
+    assert!(why(try_open("127.0.0.1", &ours, PASSWORD)).contains("certificate"), "another name");
+    assert!(why(try_open("localhost", &ours, "wrong")).contains("password"));
+}
+
+#[test]
+fn tables_of_another_format_are_refused_and_those_of_many_servers_at_once_are_made_once() {
+    let server = Postgres::start();
+    let database = server.database();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| drop(open(&server.url(&database))));
+        }
+    });
+    server.sql(&database, "UPDATE sealstone_format SET version = 9");
+    let refused = PostgresMeta::open(&PostgresSettings::new(&server.url(&database)));
+    assert!(matches!(refused.err(), Some(PostgresError::Version { found: 9, .. })));
+    let gone = PostgresMeta::open(&PostgresSettings::new(&server.url("nowhere")));
+    assert!(matches!(gone.err(), Some(PostgresError::Connect { .. })));
+}

@@ -1,0 +1,65 @@
+//! Waiting for the database on a thread that may belong to any runtime or to none.
+//!
+//! The protocol runs in a runtime of the store's own; who asks only waits for its answer, as he would for a disk.
+
+use core::future::Future;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::Wake;
+use std::thread::Thread;
+use std::time::Instant;
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The outcome, or none by the deadline: what was asked may still happen then.
+pub(super) fn wait<F: Future>(until: Instant, future: F) -> Option<F::Output> {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(outcome) = future.as_mut().poll(&mut context) {
+            return Some(outcome);
+        }
+        let now = Instant::now();
+        if now >= until {
+            return None;
+        }
+        std::thread::park_timeout(until - now);
+    }
+}
+
+/// Sends what `future` has to say, and does not wait for the answer.
+pub(super) fn send<F: Future>(future: F) {
+    let mut context = Context::from_waker(Waker::noop());
+    let _ = pin!(future).poll(&mut context);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_never_comes_is_waited_for_until_the_deadline_only() {
+        let until = Instant::now() + Duration::from_millis(20);
+        assert_eq!(wait(until, core::future::pending::<()>()), None);
+        assert!(Instant::now() >= until);
+        assert_eq!(wait(until, async { 7 }), Some(7), "what is there is taken, however late");
+    }
+
+    #[test]
+    fn an_answer_of_another_thread_wakes_who_waits() {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let teller = std::thread::spawn(move || tell.send(3));
+        let heard = wait(Instant::now() + Duration::from_secs(60), told);
+        assert_eq!(heard, Some(Ok(3)));
+        teller.join().unwrap().unwrap();
+    }
+}

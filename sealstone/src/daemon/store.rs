@@ -1,0 +1,123 @@
+//! Where the metadata server's records are, and their way from one place to another.
+
+use std::path::Path;
+
+use sealstone_mds_server::{Environment, Location, PasswordFrom, SetupError, TransferError, TransferReport};
+
+use super::keystore;
+use super::mds::setup_failure;
+use crate::cli::store::{Export, Import, Join, Meta};
+use crate::config::MdsOptions;
+use crate::failure::{Failure, Kind, Outcome, chain};
+use crate::output::{Output, human_bytes};
+
+/// What was named; none if it is where the folder says.
+pub(crate) fn location(meta: &Meta) -> Outcome<Option<Location>> {
+    let Some(url) = &meta.meta else {
+        let alone = [
+            ("--meta-ca-file", meta.meta_ca_file.is_some()),
+            ("--meta-password-file", meta.meta_password_file.is_some()),
+            ("--meta-credential", meta.meta_credential.is_some()),
+            ("--insecure-meta", meta.insecure_meta),
+        ];
+        return match alone.iter().find(|(_, is_there)| *is_there) {
+            Some((flag, _)) => Err(Failure::usage(format!("{flag} is for --meta"))),
+            None => Ok(None),
+        };
+    };
+    Ok(Some(Location {
+        url: url.clone(),
+        ca_file: meta.meta_ca_file.clone(),
+        password: match (&meta.meta_password_file, &meta.meta_credential) {
+            (Some(file), _) => PasswordFrom::File(file.clone()),
+            (None, Some(name)) => PasswordFrom::Credential(name.clone()),
+            (None, None) => PasswordFrom::Environment,
+        },
+        insecure: meta.insecure_meta,
+    }))
+}
+
+/// The same, from a daemon's options.
+pub(crate) fn location_of(options: &MdsOptions) -> Outcome<Option<Location>> {
+    if options.meta_password_file.is_some() && options.meta_credential.is_some() {
+        return Err(Failure::usage("meta_password_file and meta_credential: which?"));
+    }
+    location(&Meta {
+        meta: options.meta.clone(),
+        meta_ca_file: options.meta_ca_file.clone(),
+        meta_password_file: options.meta_password_file.clone(),
+        meta_credential: options.meta_credential.clone(),
+        insecure_meta: options.insecure_meta.unwrap_or(false),
+    })
+}
+
+/// `sealstone mds join`.
+pub(crate) fn join(output: Output, arguments: &Join) -> Outcome {
+    let Join { data, from } = arguments;
+    sealstone_mds_server::join(from, data).map_err(setup_failure)?;
+    output.remark(format!("{} is a server beside {}", data.display(), from.display()));
+    output.done(&serde_json::json!({ "data": data, "from": from }))
+}
+
+fn transfer_failure(error: TransferError, data: &Path) -> Failure {
+    match error {
+        TransferError::Folder(error @ SetupError::StoreNotEmpty(_)) => {
+            setup_failure(error).hint("an import needs a store with nothing in it: a new database, say")
+        }
+        TransferError::Folder(error) => keystore::in_use(setup_failure(error), data),
+        error @ TransferError::NotSealed => Failure::new(Kind::Denied, chain(&error))
+            .hint("start the server once: it seals them under its keystore"),
+        other => Failure::operation(chain(&other)),
+    }
+}
+
+fn told(report: &TransferReport) -> serde_json::Value {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    serde_json::json!({
+        "records": report.records, "bytes": report.bytes, "version": report.version,
+        "server_id": hex(&report.server_id), "blake3": hex(&report.blake3),
+    })
+}
+
+/// `sealstone mds export`.
+pub(crate) fn export(output: Output, arguments: &Export) -> Outcome {
+    let Export { file, data } = arguments;
+    let bar = output.progress(None, "exporting");
+    let report = sealstone_mds_server::export(data, file, &mut |_, bytes| bar.set_position(bytes))
+        .map_err(|error| transfer_failure(error, data))?;
+    bar.finish_and_clear();
+    output.remark(format!("{}: {} records, {}", file.display(), report.records, human_bytes(report.bytes)));
+    let mut value = told(&report);
+    value["to"] = serde_json::json!(file);
+    output.done(&value)
+}
+
+/// `sealstone mds import`.
+pub(crate) fn import(output: Output, arguments: &Import) -> Outcome {
+    let Import { file, data, meta, keystore: seal } = arguments;
+    let Some(data) = data else {
+        let report =
+            sealstone_mds_server::verify_export(file).map_err(|error| transfer_failure(error, file))?;
+        output.remark(format!("{} is whole: {} records", file.display(), report.records));
+        let mut value = told(&report);
+        value["whole"] = true.into();
+        return output.done(&value);
+    };
+    let (location, unlock) = (location(meta)?, keystore::unlock(seal)?);
+    let whole = sealstone_mds_server::verify_export(file).map_err(|error| transfer_failure(error, data))?;
+    let bar = output.progress(Some(whole.bytes), "importing");
+    let report = sealstone_mds_server::import(
+        file,
+        data,
+        location.as_ref(),
+        &unlock,
+        &Environment::system(),
+        &mut |_, bytes| bar.set_position(bytes),
+    )
+    .map_err(|error| transfer_failure(error, data))?;
+    bar.finish_and_clear();
+    output.remark(format!("{}: {} records imported and read again", data.display(), report.records));
+    let mut value = told(&report);
+    value["data"] = serde_json::json!(data);
+    output.done(&value)
+}

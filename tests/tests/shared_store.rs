@@ -1,0 +1,313 @@
+//! Metadata in a real PostgreSQL, used by one server or by two, through the real binary.
+
+#[path = "../../metadata/stores/tests/support/postgres.rs"]
+mod postgres;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use postgres::{PASSWORD, Postgres};
+use sealstone_tests::{Daemon, Ended, Signal, System, command, run, text};
+
+/// Longer than anything here takes on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Two servers on one database.
+struct Pair {
+    system: System,
+    second: Option<Daemon>,
+    second_address: String,
+    database: String,
+    // Dropped after those who use it.
+    postgres: Postgres,
+}
+
+impl Pair {
+    fn start(osds: usize) -> Self {
+        let postgres = Postgres::start();
+        let database = postgres.database();
+        let system = System::start_with_init(osds, &["--meta", &postgres.url(&database)]);
+        let mut pair =
+            Self { system, second: None, second_address: "127.0.0.1:0".into(), database, postgres };
+        let (from, to) = (pair.system.path("mds"), pair.system.path("mds2"));
+        run(&["mds", "join", "--data", text(&to), "--from", text(&from)]).ok();
+        pair.start_second();
+        pair
+    }
+
+    fn start_second(&mut self) {
+        let data = self.system.path("mds2");
+        let listen = &self.second_address;
+        let daemon =
+            Daemon::start(command(&["--json", "mds", "serve", "--data", text(&data), "--listen", listen]));
+        daemon.field("address").clone_into(&mut self.second_address);
+        self.second = Some(daemon);
+    }
+
+    fn kill_second(&mut self) {
+        if let Some(mut daemon) = self.second.take() {
+            daemon.end(Signal::Kill);
+        }
+    }
+
+    /// A session in a file of its own, that knows these servers.
+    fn login(&self, name: &str, servers: &str) -> PathBuf {
+        let (session, pin) = (self.system.path(name), self.system.mds().field("pin").to_owned());
+        let secret = self.system.path("mds").join("admin-secret");
+        let arguments = ["login", "admin", "--mds", servers, "--pin", &pin, "--password-file", text(&secret)];
+        in_session(&session, &arguments).ok();
+        session
+    }
+
+    fn both(&self) -> String {
+        format!("{},{}", self.system.mds().field("address"), self.second_address)
+    }
+}
+
+fn in_session(session: &std::path::Path, arguments: &[&str]) -> Ended {
+    let mut command = command(arguments);
+    command.env("SEALSTONE_SESSION", session);
+    Ended::from(command.output().expect("the binary starts"))
+}
+
+/// The same session at another server.
+fn moved(session: &std::path::Path, from: &str, to: &str) -> PathBuf {
+    let there = session.with_extension("moved");
+    let content = std::fs::read_to_string(session).expect("the session");
+    assert!(content.contains(from), "{content}");
+    std::fs::write(&there, content.replace(from, to)).expect("written");
+    std::fs::set_permissions(&there, std::fs::Permissions::from_mode(0o600)).expect("private");
+    there
+}
+
+#[test]
+fn a_session_goes_on_at_the_other_server_and_one_leads_when_the_other_is_gone() {
+    let mut pair = Pair::start(1);
+    let first = pair.system.mds().field("address").to_owned();
+    let at_first = pair.login("one.toml", &first);
+    let at_second = moved(&at_first, &first, &pair.second_address);
+    let file = pair.system.path("content");
+    std::fs::write(&file, vec![7; 3 << 20]).expect("written");
+    in_session(&at_first, &["put", text(&file), "/f"]).ok();
+    assert_eq!(in_session(&at_second, &["cat", "/f"]).ok().stdout, vec![7; 3 << 20]);
+    in_session(&at_second, &["put", text(&file), "/g"]).ok();
+    assert_eq!(in_session(&at_first, &["cat", "/g"]).ok().stdout.len(), 3 << 20);
+    // A user made at one logs in at the other; disabled there, he is out here.
+    let password = pair.system.path("bob.pw");
+    std::fs::write(&password, "bob's own password\n").expect("written");
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).expect("private");
+    in_session(&at_first, &["user", "add", "bob", "--password-file", text(&password)]).ok();
+    let bob = pair.system.path("bob.toml");
+    let pin = pair.system.mds().field("pin").to_owned();
+    let arguments =
+        ["login", "bob", "--mds", &pair.second_address, "--pin", &pin, "--password-file", text(&password)];
+    in_session(&bob, &arguments).ok();
+    in_session(&bob, &["whoami"]).ok();
+    in_session(&at_first, &["user", "disable", "bob"]).ok();
+    in_session(&bob, &["whoami"]).fails(3);
+    // Without the first server the second one leads: a device that is added through it gets keys of it.
+    pair.system.end_mds(Signal::Kill);
+    let (data, key) = (pair.system.path("late"), pair.system.path("late.key"));
+    let init =
+        ["osd", "init", "--data", text(&data), "--capacity", "1G", "--name", "late", "--key-out", text(&key)];
+    run(&init).ok();
+    let late =
+        Daemon::start(command(&["--json", "osd", "serve", "--data", text(&data), "--listen", "127.0.0.1:0"]));
+    let pin = late.field("pin").to_owned();
+    let add = ["mds", "add-osd", late.field("url"), "--key", text(&key), "--pin", &pin, "--wait", "120"];
+    in_session(&at_second, &add).ok();
+    // The first one comes back, and knows of it.
+    pair.system.start_mds();
+    assert!(in_session(&at_first, &["df"]).ok().text().contains("late"));
+    in_session(&at_first, &["logout"]).ok();
+    in_session(&at_second, &["ls", "/"]).fails(3);
+}
+
+/// What a client was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    There,
+    Gone,
+    /// No answer: either may be.
+    Nothing,
+}
+
+/// Makes, moves and removes directories of its own, one after the other.
+fn client(
+    session: &std::path::Path,
+    number: usize,
+    done: &AtomicUsize,
+    rounds: usize,
+) -> BTreeMap<String, Told> {
+    let mut known = BTreeMap::new();
+    let home = format!("/c{number}");
+    let told = |ended: &Ended, if_so: Told| if ended.code == 0 { if_so } else { Told::Nothing };
+    for round in 0..rounds {
+        let (made, moved) = (format!("{home}/d{round}"), format!("{home}/m{round}"));
+        let ended = in_session(session, &["mkdir", &made]);
+        known.insert(made.clone(), told(&ended, Told::There));
+        if ended.code == 0 && round % 2 == 1 {
+            let ended = in_session(session, &["mv", &made, &moved]);
+            known.insert(made, told(&ended, Told::Gone));
+            known.insert(moved.clone(), told(&ended, Told::There));
+            if ended.code == 0 && round % 4 == 3 {
+                let ended = in_session(session, &["rm", "-r", &moved]);
+                known.insert(moved, told(&ended, Told::Gone));
+            }
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    known
+}
+
+#[test]
+fn eight_clients_keep_every_acknowledged_operation_while_two_servers_are_killed() {
+    const CLIENTS: usize = 8;
+    const ROUNDS: usize = 8;
+    let mut pair = Pair::start(1);
+    let sessions: Vec<PathBuf> = (0..CLIENTS)
+        .map(|number| {
+            let session = pair.login(&format!("client{number}.toml"), &pair.both());
+            in_session(&session, &["mkdir", &format!("/c{number}")]).ok();
+            session
+        })
+        .collect();
+    let (done, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let mut kills = 0;
+    let told: Vec<BTreeMap<String, Told>> = std::thread::scope(|scope| {
+        let done = &done;
+        let clients: Vec<_> = sessions
+            .iter()
+            .enumerate()
+            .map(|(number, session)| scope.spawn(move || client(session, number, done, ROUNDS)))
+            .collect();
+        let mut next = 0;
+        // By what the clients have done, not by time: slow machines are killed as often.
+        while !over.load(Ordering::Relaxed) && done.load(Ordering::Relaxed) < CLIENTS * ROUNDS {
+            if done.load(Ordering::Relaxed) >= next {
+                next = done.load(Ordering::Relaxed) + CLIENTS;
+                if kills % 2 == 0 {
+                    pair.system.end_mds(Signal::Kill);
+                    pair.system.start_mds();
+                } else {
+                    pair.kill_second();
+                    pair.start_second();
+                }
+                kills += 1;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        over.store(true, Ordering::Relaxed);
+        clients.into_iter().map(|client| client.join().expect("a client ends")).collect()
+    });
+    assert!(kills >= 4, "{kills}");
+    let acknowledged = told.iter().flat_map(BTreeMap::values).filter(|told| **told != Told::Nothing).count();
+    assert!(acknowledged >= CLIENTS * ROUNDS / 2, "with two servers most is answered: {acknowledged}");
+    for (path, told) in told.iter().flatten() {
+        let there = in_session(&sessions[0], &["stat", path]);
+        match told {
+            Told::There => assert_eq!(there.code, 0, "{path} was made: {}", there.stderr),
+            Told::Gone => assert_eq!(there.code, 4, "{path} is gone: {}", there.stderr),
+            Told::Nothing => assert!([0, 4].contains(&there.code), "{path}: {}", there.stderr),
+        }
+    }
+}
+
+#[test]
+fn a_store_moves_into_a_database_and_back_with_everything_in_it() {
+    let postgres = Postgres::start();
+    let mut system = System::start(1);
+    let content = system.path("content");
+    std::fs::write(&content, vec![3; 1 << 20]).expect("written");
+    system.run(&["put", text(&content), "/f"]).ok();
+    let data = system.path("mds");
+    let export = system.path("meta.export");
+    let in_use = run(&["mds", "export", text(&export), "--data", text(&data)]);
+    in_use.fails(1).says(&["in use", "stop the metadata server"]);
+    system.end_mds(Signal::Terminate);
+    let told = run(&["--json", "mds", "export", text(&export), "--data", text(&data)]).ok().json();
+    assert!(told["records"].as_u64().expect("a number") > 10, "{told}");
+    assert_eq!(std::fs::metadata(&export).expect("written").permissions().mode() & 0o777, 0o600);
+    let checked = run(&["--json", "mds", "import", text(&export)]).ok().json();
+    assert_eq!((&checked["blake3"], &checked["whole"]), (&told["blake3"], &true.into()));
+    let url = postgres.url(&postgres.database());
+    let import = ["--json", "mds", "import", text(&export), "--data", text(&data), "--meta", &url];
+    assert_eq!(run(&import).ok().json()["records"], told["records"]);
+    run(&import).fails(1).says(&["not empty"]);
+    system.start_mds();
+    assert_eq!(system.run(&["cat", "/f"]).ok().stdout, vec![3; 1 << 20]);
+    system.run(&["mkdir", "/in-the-database"]).ok();
+    system.end_mds(Signal::Terminate);
+    let back = system.path("back.export");
+    run(&["mds", "export", text(&back), "--data", text(&data)]).ok();
+    run(&["mds", "import", text(&back), "--data", text(&data)]).ok();
+    system.start_mds();
+    assert_eq!(system.run(&["cat", "/f"]).ok().stdout, vec![3; 1 << 20]);
+    system.run(&["stat", "/in-the-database"]).ok();
+    // A file that was changed is refused before anything is made of it.
+    let mut bytes = std::fs::read(&back).expect("the export");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&back, bytes).expect("written");
+    run(&["mds", "import", text(&back)]).fails(1).says(&["damaged"]);
+}
+
+#[test]
+fn a_database_that_cannot_be_used_is_refused_with_the_next_step() {
+    let postgres = Postgres::start();
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let data = folder.path().join("mds");
+    let init = |url: &str, more: &[&str]| {
+        run(&[&["mds", "init", "--data", text(&data), "--meta", url], more].concat())
+    };
+    init("postgres://u:secret@localhost/d", &[]).fails(2).says(&["password", "--meta-password-file"]);
+    init("postgres://u@db.example.org/d", &[]).fails(2).says(&["CA file", "--meta-ca-file"]);
+    init("mysql://u@localhost/d", &[]).fails(2).says(&["mysql://u@localhost/d", "postgres://"]);
+    init(&postgres.url("nowhere"), &[]).fails(1).says(&["nowhere", "does not exist"]);
+    run(&["mds", "init", "--data", text(&data), "--meta-ca-file", "x.pem"]).fails(2).says(&["--meta"]);
+    let (database, password) = (postgres.database(), folder.path().join("pw"));
+    std::fs::write(&password, "wrong\n").expect("written");
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).expect("private");
+    let with = ["--meta-password-file", text(&password)];
+    init(&postgres.tcp_url(&database), &with).fails(1).says(&["password"]);
+    std::fs::write(&password, format!("{PASSWORD}\n")).expect("written");
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o644)).expect("public");
+    init(&postgres.tcp_url(&database), &with).fails(3).says(&["chmod 600"]);
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).expect("private");
+    init(&postgres.tcp_url(&database), &with).ok();
+    // The folder says where the metadata is, but not the password.
+    let said = std::fs::read_to_string(data.join("metadata-store")).expect("it says");
+    assert!(said.contains("postgres://") && !said.contains(PASSWORD), "{said}");
+    init(&postgres.tcp_url(&database), &with).fails(1).says(&["set up already"]);
+    let other = folder.path().join("other");
+    run(&["mds", "init", "--data", text(&other), "--meta", &postgres.url(&database)])
+        .fails(1)
+        .says(&["not empty", "mds join"]);
+    // What lies in the database opens nothing: keys are sealed.
+    let keys = postgres.sql(&database, "SELECT count(*) FROM sealstone_metadata");
+    assert!(keys.trim().parse::<u32>().expect("a number") > 3);
+}
+
+#[test]
+fn a_restart_of_the_database_is_no_restart_of_the_server() {
+    let mut pair = Pair::start(0);
+    let session = pair.login("one.toml", &pair.both());
+    in_session(&session, &["mkdir", "/before"]).ok();
+    pair.postgres.kill();
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| in_session(&session, &["mkdir", "/meanwhile"]));
+        std::thread::sleep(Duration::from_millis(500));
+        pair.postgres.restart();
+        waiting.join().expect("it ends").ok();
+    });
+    assert!(started.elapsed() < PATIENCE);
+    for path in ["/before", "/meanwhile"] {
+        in_session(&session, &["stat", path]).ok();
+    }
+    let count = pair.postgres.sql(&pair.database, "SELECT count(*) FROM sealstone_format");
+    assert_eq!(count.trim(), "1");
+}
