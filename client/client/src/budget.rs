@@ -24,7 +24,28 @@ pub struct MemoryBudget {
 /// Bytes taken from a budget; they go back when this drops.
 #[derive(Debug)]
 pub struct Lease {
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Lease {
+    /// Bytes that it stands for.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.permit.num_permits() * UNIT
+    }
+
+    /// Takes another lease of the same budget in.
+    pub fn merge(&mut self, other: Self) {
+        self.permit.merge(other.permit);
+    }
+
+    /// Gives a part of it away: `bytes`, rounded up, or all that it has.
+    #[must_use]
+    pub fn split(&mut self, bytes: usize) -> Self {
+        let units = bytes.div_ceil(UNIT).min(self.permit.num_permits());
+        let permit = self.permit.split(units).expect("no more than it has");
+        Self { permit }
+    }
 }
 
 impl MemoryBudget {
@@ -61,6 +82,11 @@ impl MemoryBudget {
         Some(self.lease(permit))
     }
 
+    /// A lease of no bytes, to be merged with others.
+    pub(crate) fn nothing(&self) -> Lease {
+        self.try_take(0).expect("no bytes are always free")
+    }
+
     fn units_of(&self, bytes: usize) -> u32 {
         u32::try_from(bytes.div_ceil(UNIT).min(self.total)).unwrap_or(u32::MAX)
     }
@@ -68,7 +94,7 @@ impl MemoryBudget {
     fn lease(&self, permit: OwnedSemaphorePermit) -> Lease {
         let used = self.total.saturating_sub(self.units.available_permits());
         self.peak.fetch_max(used, Ordering::Relaxed);
-        Lease { _permit: permit }
+        Lease { permit }
     }
 }
 
@@ -89,5 +115,19 @@ mod tests {
         assert!(budget.try_take(1).is_none());
         drop(all);
         assert!(budget.try_take(1).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_can_be_shared_out_and_put_together_again() {
+        let budget = MemoryBudget::new(4 * UNIT);
+        let mut pot = budget.take(0).await;
+        assert_eq!(pot.bytes(), 0);
+        pot.merge(budget.take(3 * UNIT).await);
+        let part = pot.split(UNIT + 1);
+        assert_eq!((part.bytes(), pot.bytes()), (2 * UNIT, UNIT));
+        assert!(budget.try_take(2 * UNIT).is_none());
+        drop(part);
+        assert!(budget.try_take(2 * UNIT).is_some());
+        assert_eq!(pot.split(usize::MAX).bytes(), UNIT);
     }
 }

@@ -179,13 +179,25 @@ impl Client {
     /// # Errors
     /// As [`Client::resume`].
     pub fn resume_proving(saved: &SavedSession, reach: impl Into<Reach>) -> Result<Self, ClientError> {
+        Self::resume_tuned(saved, reach, Tuning::default())
+    }
+
+    /// [`Client::resume_proving`], with memory and parallelism of one's own.
+    ///
+    /// # Errors
+    /// As [`Client::resume`].
+    pub fn resume_tuned(
+        saved: &SavedSession,
+        reach: impl Into<Reach>,
+        tuning: Tuning,
+    ) -> Result<Self, ClientError> {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
         let dial: Arc<dyn MdsDial> = match saved.fingerprint {
             Some(pin) => Arc::new(tls(&saved.server, pin)),
             None => Arc::new(plain(&saved.server)),
         };
         let mds = Mds::resume(dial, environment.clone(), MdsOptions::default(), saved.ticket.clone());
-        Ok(Self::over_iscsi_proving(mds, environment, Tuning::default(), reach))
+        Ok(Self::over_iscsi_proving(mds, environment, tuning, reach))
     }
 
     /// With any way to the metadata server; the devices are reached by iSCSI over TCP.

@@ -16,6 +16,7 @@ mod error;
 mod get;
 mod links;
 mod mds;
+pub mod nodes;
 mod open;
 mod people;
 mod pool;

@@ -133,6 +133,11 @@ pub(crate) fn written(
         file.sparse = true;
     }
     file.made |= writing.made && file.layout.is_some();
+    if writing.made && writing.size_at_least == 0 && writing.mtime_ns.is_none() {
+        // That its objects are there is no change that anybody could see.
+        save(tx, &keys::inode(id), &file)?;
+        return Ok(file.stat(id));
+    }
     file.version += 1;
     file.checksum = None;
     file.mtime_ns = writing.mtime_ns.unwrap_or(ns(now_ms));

@@ -1,0 +1,151 @@
+//! Blocks of a file that are read before they are asked for.
+//!
+//! Does: see that somebody reads on, say which blocks to fetch, keep them until they were read or written over.
+//! Does not: read; who asks for a block fetches it, or waits for who does.
+//! Contract: a block that was written over, here, is not given out any more; of others' writes an open tells.
+
+use core::ops::Range;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::OnceCell;
+
+/// Blocks that are fetched ahead of a reader at most.
+const WINDOW_MAX: u64 = 8;
+/// Blocks kept at most.
+const KEPT_MAX: usize = 24;
+
+/// A block; empty until somebody has read it. What could not be read is asked for again by whoever needs it.
+pub(super) type Block = Arc<OnceCell<Bytes>>;
+
+/// What was read ahead of a file.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    size: u64,
+    blocks: BTreeMap<u64, Block>,
+    /// Where the last reads ended.
+    last_end: u64,
+    /// Reads that went on where others ended.
+    streak: u64,
+}
+
+/// What one read should do.
+#[derive(Debug, Default)]
+pub(super) struct Advice {
+    /// Use and, if they are empty, fetch these blocks, by number.
+    pub(super) blocks: Vec<(u64, Block)>,
+    /// Fetch these in the background.
+    pub(super) fetch: Vec<(u64, Block)>,
+}
+
+impl Ahead {
+    /// Blocks of `size` bytes.
+    pub(super) const fn new(size: u64) -> Self {
+        Self { size, blocks: BTreeMap::new(), last_end: 0, streak: 0 }
+    }
+
+    /// What to do for a read of this range of a file of this length.
+    pub(super) fn advise(&mut self, range: &Range<u64>, file_size: u64) -> Advice {
+        // Reads that were sent off together come in any order.
+        let near = range.start.abs_diff(self.last_end) <= self.size;
+        if near {
+            self.streak = (self.streak + 1).min(WINDOW_MAX * 4);
+            self.last_end = self.last_end.max(range.end);
+        } else {
+            self.streak = 0;
+            self.last_end = range.end;
+        }
+        let (first, last) = (range.start / self.size, (range.end - 1) / self.size);
+        let mut advice = Advice::default();
+        // A single read in the middle of a file fetches what it asked for and no more.
+        let whole = range.end - range.start >= self.size;
+        if self.streak < 2 && !whole {
+            if (first..=last).all(|number| self.blocks.contains_key(&number)) {
+                advice.blocks = (first..=last).map(|number| (number, self.blocks[&number].clone())).collect();
+            }
+            return advice;
+        }
+        self.blocks.retain(|number, _| *number + 2 > first);
+        advice.blocks = (first..=last).map(|number| (number, self.block(number).0)).collect();
+        let window = (self.streak / 2).min(WINDOW_MAX);
+        for number in last + 1..=last + window {
+            if number * self.size >= file_size || self.blocks.len() >= KEPT_MAX {
+                break;
+            }
+            if let (block, true) = self.block(number) {
+                advice.fetch.push((number, block));
+            }
+        }
+        advice
+    }
+
+    /// The block of this number, and whether it is new.
+    fn block(&mut self, number: u64) -> (Block, bool) {
+        let mut new = false;
+        let block = self.blocks.entry(number).or_insert_with(|| {
+            new = true;
+            Block::default()
+        });
+        (block.clone(), new)
+    }
+
+    /// Forgets what lies in a range.
+    pub(super) fn forget(&mut self, range: Range<u64>) {
+        let size = self.size;
+        if !self.blocks.is_empty() {
+            self.blocks.retain(|number, _| (number + 1) * size <= range.start || number * size >= range.end);
+        }
+    }
+
+    /// Forgets a block that could not be fetched for want of memory.
+    pub(super) fn give_up(&mut self, number: u64) {
+        self.blocks.remove(&number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 1 << 20;
+
+    fn numbers(blocks: &[(u64, Block)]) -> Vec<u64> {
+        blocks.iter().map(|(number, _)| *number).collect()
+    }
+
+    #[test]
+    fn who_reads_on_has_more_and_more_fetched_and_never_behind_the_end() {
+        let mut ahead = Ahead::new(SIZE);
+        let (mut at, mut fetched) = (0, Vec::new());
+        while at < 20 * SIZE {
+            let advice = ahead.advise(&(at..at + SIZE / 8), 20 * SIZE);
+            fetched.extend(numbers(&advice.fetch));
+            at += SIZE / 8;
+        }
+        assert_eq!(fetched, (1..20).collect::<Vec<_>>());
+        assert!(ahead.blocks.len() <= 3, "what was read goes: {:?}", ahead.blocks.keys());
+    }
+
+    #[test]
+    fn who_jumps_about_has_nothing_fetched() {
+        let mut ahead = Ahead::new(SIZE);
+        for at in [50, 3, 90, 17, 71] {
+            let advice = ahead.advise(&(at * SIZE..at * SIZE + 4096), 100 * SIZE);
+            assert!(advice.blocks.is_empty() && advice.fetch.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_was_written_over_is_forgotten() {
+        let mut ahead = Ahead::new(SIZE);
+        for at in 0..4 {
+            ahead.advise(&(at * SIZE..(at + 1) * SIZE), 100 * SIZE);
+        }
+        let before = ahead.blocks.len();
+        ahead.forget(4 * SIZE + 5..4 * SIZE + 6);
+        assert_eq!(ahead.blocks.len(), before - 1);
+        ahead.forget(0..u64::MAX);
+        assert!(ahead.blocks.is_empty());
+    }
+}

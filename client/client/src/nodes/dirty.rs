@@ -1,0 +1,333 @@
+//! Bytes of a file that were written here and that no device has been sent yet.
+//!
+//! Does: collect small writes into pieces as large as a command, give back what is whole, lay what is dirty over what was
+//! read. Does not: send anything, wait, or count memory; it only says how much it would take.
+//! Contract: pieces do not overlap, and none crosses a multiple of the unit; the newest byte of an offset is the one kept.
+
+use core::ops::Range;
+use std::collections::BTreeMap;
+
+/// The least room a piece takes, bytes: what memory is counted in.
+const ROOM_MIN: usize = 4096;
+
+/// Pieces by where they begin in the file.
+#[derive(Debug)]
+pub(super) struct Dirty {
+    pieces: BTreeMap<u64, Piece>,
+    unit: u64,
+    room: usize,
+}
+
+#[derive(Debug)]
+struct Piece {
+    data: Vec<u8>,
+    room: usize,
+}
+
+/// A piece that leaves to be sent, and the memory that is counted for it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) offset: u64,
+    pub(super) data: Vec<u8>,
+    pub(super) room: usize,
+}
+
+/// What one write does inside one unit.
+struct Plan {
+    /// Where the pieces that it touches begin.
+    touched: Vec<u64>,
+    /// What the piece covers afterwards.
+    span: Range<u64>,
+    /// Room that those pieces have now.
+    had: usize,
+    /// Room of the new piece.
+    room: usize,
+}
+
+impl Dirty {
+    /// Pieces of at most `unit` bytes, a power of two of at least [`ROOM_MIN`].
+    pub(super) fn new(unit: usize) -> Self {
+        Self { pieces: BTreeMap::new(), unit: unit.max(ROOM_MIN) as u64, room: 0 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Memory that the pieces are counted with, bytes.
+    pub(super) const fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Number of pieces.
+    pub(super) fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Memory that a write would add, bytes.
+    pub(super) fn cost(&self, offset: u64, length: usize) -> usize {
+        self.parts(offset, length)
+            .map(|part| {
+                let plan = self.plan(&part);
+                plan.room.saturating_sub(plan.had)
+            })
+            .sum()
+    }
+
+    /// Takes bytes over.
+    pub(super) fn write(&mut self, offset: u64, data: &[u8]) {
+        for part in self.parts(offset, data.len()) {
+            let from = (part.start - offset) as usize;
+            let bytes = &data[from..from + (part.end - part.start) as usize];
+            self.write_part(&part, bytes);
+        }
+    }
+
+    fn write_part(&mut self, part: &Range<u64>, bytes: &[u8]) {
+        let plan = self.plan(part);
+        // What begins first is grown in place: an append copies only itself, until the room is used up.
+        let mut data = match plan.touched.first().filter(|first| **first == plan.span.start) {
+            Some(first) => self.take_piece(*first).data,
+            None => Vec::new(),
+        };
+        let length = (plan.span.end - plan.span.start) as usize;
+        if data.capacity() < length {
+            data.reserve_exact(plan.room.saturating_sub(data.len()));
+        }
+        if part.start - plan.span.start == data.len() as u64 {
+            data.extend_from_slice(bytes);
+        }
+        data.resize(length, 0);
+        for start in plan.touched {
+            if let Some(piece) = self.pieces.remove(&start) {
+                self.room -= piece.room;
+                let at = (start - plan.span.start) as usize;
+                data[at..at + piece.data.len()].copy_from_slice(&piece.data);
+            }
+        }
+        let at = (part.start - plan.span.start) as usize;
+        data[at..at + bytes.len()].copy_from_slice(bytes);
+        self.room += plan.room;
+        self.pieces.insert(plan.span.start, Piece { data, room: plan.room });
+    }
+
+    fn plan(&self, part: &Range<u64>) -> Plan {
+        let unit = part.start / self.unit * self.unit;
+        let mut span = part.clone();
+        let (mut touched, mut had) = (Vec::new(), 0);
+        for (&start, piece) in self.pieces.range(unit..unit + self.unit) {
+            let end = start + piece.data.len() as u64;
+            // Neighbours too: they become one piece.
+            if end >= part.start && start <= part.end {
+                touched.push(start);
+                had += piece.room;
+                span = span.start.min(start)..span.end.max(end);
+            }
+        }
+        let length = (span.end - span.start) as usize;
+        let doubled = length.next_power_of_two().clamp(ROOM_MIN, self.unit as usize);
+        Plan { touched, span, had, room: doubled }
+    }
+
+    /// A range, cut where units end.
+    fn parts(&self, offset: u64, length: usize) -> impl Iterator<Item = Range<u64>> + use<> {
+        let (unit, end) = (self.unit, offset + length as u64);
+        let mut at = offset;
+        core::iter::from_fn(move || {
+            (at < end).then(|| {
+                let stop = (at / unit + 1).saturating_mul(unit).min(end);
+                let part = at..stop;
+                at = stop;
+                part
+            })
+        })
+    }
+
+    fn take_piece(&mut self, start: u64) -> Taken {
+        let Some(Piece { data, room }) = self.pieces.remove(&start) else {
+            return Taken { offset: start, data: Vec::new(), room: 0 };
+        };
+        self.room -= room;
+        Taken { offset: start, data, room }
+    }
+
+    /// Pieces as long as a unit: nothing is gained by waiting for more.
+    pub(super) fn take_whole(&mut self) -> Vec<Taken> {
+        let whole = |(start, piece): (&u64, &Piece)| (piece.data.len() as u64 == self.unit).then_some(*start);
+        let starts: Vec<u64> = self.pieces.iter().filter_map(whole).collect();
+        starts.into_iter().map(|start| self.take_piece(start)).collect()
+    }
+
+    /// Everything, by offset.
+    pub(super) fn take_all(&mut self) -> Vec<Taken> {
+        let starts: Vec<u64> = self.pieces.keys().copied().collect();
+        starts.into_iter().map(|start| self.take_piece(start)).collect()
+    }
+
+    /// Lays what is dirty over `into`, the bytes of the file from `offset` on; tells which ranges it covered.
+    pub(super) fn overlay(&self, offset: u64, into: &mut [u8], covered: &mut Vec<Range<u64>>) {
+        let wanted = offset..offset + into.len() as u64;
+        let first = self.pieces.range(..=wanted.start).next_back().map_or(wanted.start, |(start, _)| *start);
+        for (&start, piece) in self.pieces.range(first..wanted.end) {
+            lay(offset, into, start, &piece.data, covered);
+        }
+    }
+
+    /// Forgets everything from `size` on.
+    pub(super) fn truncate(&mut self, size: u64) {
+        self.forget(size..u64::MAX);
+    }
+
+    /// Forgets a range.
+    pub(super) fn forget(&mut self, range: Range<u64>) {
+        let first = self.pieces.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
+        let touched: Vec<u64> = self
+            .pieces
+            .range(first..range.end)
+            .filter(|(start, piece)| **start + piece.data.len() as u64 > range.start)
+            .map(|(start, _)| *start)
+            .collect();
+        for start in touched {
+            let Taken { data, .. } = self.take_piece(start);
+            let end = start + data.len() as u64;
+            if start < range.start {
+                self.write(start, &data[..(range.start - start) as usize]);
+            }
+            if end > range.end {
+                self.write(range.end, &data[(range.end - start) as usize..]);
+            }
+        }
+    }
+
+    /// The byte after the last one.
+    #[cfg(test)]
+    fn end(&self) -> u64 {
+        self.pieces.iter().next_back().map_or(0, |(start, piece)| start + piece.data.len() as u64)
+    }
+}
+
+/// Lays `data`, which belongs at `start`, over `into`, which belongs at `offset`.
+pub(super) fn lay(offset: u64, into: &mut [u8], start: u64, data: &[u8], covered: &mut Vec<Range<u64>>) {
+    let from = start.max(offset);
+    let to = (start + data.len() as u64).min(offset + into.len() as u64);
+    if from >= to {
+        return;
+    }
+    let length = (to - from) as usize;
+    let (at, of) = ((from - offset) as usize, (from - start) as usize);
+    into[at..at + length].copy_from_slice(&data[of..of + length]);
+    covered.push(from..to);
+}
+
+/// The parts of `range` that none of `covered` covers, by offset.
+pub(super) fn gaps(range: Range<u64>, mut covered: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    covered.sort_by_key(|range| range.start);
+    let (mut gaps, mut at) = (Vec::new(), range.start);
+    for part in covered {
+        if part.start > at {
+            gaps.push(at..part.start.min(range.end));
+        }
+        at = at.max(part.end);
+    }
+    if at < range.end {
+        gaps.push(at..range.end);
+    }
+    gaps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UNIT: usize = 8192;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(u64, usize, u8),
+        TakeWhole,
+        Truncate(u64),
+        Forget(u64, u64),
+    }
+
+    fn any_step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0u64..40_000, 0usize..12_000, any::<u8>()).prop_map(|(at, length, byte)| Step::Write(at, length, byte)),
+            1 => Just(Step::TakeWhole),
+            1 => (0u64..40_000).prop_map(Step::Truncate),
+            1 => (0u64..40_000, 0u64..12_000).prop_map(|(at, length)| Step::Forget(at, at + length)),
+        ]
+    }
+
+    proptest! {
+        /// What was written last is what is read, through any writes, takes and truncations.
+        #[test]
+        fn the_newest_byte_is_the_one_kept(steps in proptest::collection::vec(any_step(), 1..40)) {
+            let mut dirty = Dirty::new(UNIT);
+            let mut model: Vec<Option<u8>> = vec![None; 60_000];
+            for step in steps {
+                match step {
+                    Step::Write(at, length, byte) => {
+                        let cost = dirty.cost(at, length);
+                        let before = dirty.room();
+                        dirty.write(at, &vec![byte; length]);
+                        prop_assert!(dirty.room() <= before + cost, "{} after {before} + {cost}", dirty.room());
+                        model[at as usize..at as usize + length].fill(Some(byte));
+                    }
+                    Step::TakeWhole => {
+                        for taken in dirty.take_whole() {
+                            prop_assert_eq!(taken.data.len(), UNIT);
+                            prop_assert_eq!(taken.offset % UNIT as u64, 0);
+                            let at = taken.offset as usize;
+                            for (index, byte) in taken.data.iter().enumerate() {
+                                prop_assert_eq!(model[at + index].take(), Some(*byte));
+                            }
+                        }
+                    }
+                    Step::Truncate(size) => {
+                        dirty.truncate(size);
+                        model[size as usize..].fill(None);
+                        prop_assert!(dirty.end() <= size);
+                    }
+                    Step::Forget(start, end) => {
+                        dirty.forget(start..end);
+                        model[start as usize..end as usize].fill(None);
+                    }
+                }
+                let rooms: usize = dirty.pieces.values().map(|piece| piece.room).sum();
+                prop_assert_eq!(rooms, dirty.room());
+                let mut seen = vec![0; model.len()];
+                let mut covered = Vec::new();
+                dirty.overlay(0, &mut seen, &mut covered);
+                let holes = gaps(0..model.len() as u64, covered);
+                for (at, byte) in model.iter().enumerate() {
+                    let hole = holes.iter().any(|hole| hole.contains(&(at as u64)));
+                    prop_assert_eq!(byte.is_none(), hole, "at {}", at);
+                    prop_assert_eq!(byte.unwrap_or(0), seen[at], "at {}", at);
+                }
+            }
+            let taken = dirty.take_all();
+            prop_assert!(taken.windows(2).all(|pair| pair[0].offset + pair[0].data.len() as u64 <= pair[1].offset));
+            prop_assert_eq!((dirty.room(), dirty.len()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn small_sequential_writes_become_whole_pieces() {
+        let mut dirty = Dirty::new(UNIT);
+        for at in 0..(3 * UNIT as u64 + 100) / 10 {
+            dirty.write(at * 10, &[at as u8; 10]);
+        }
+        let whole = dirty.take_whole();
+        assert_eq!(whole.iter().map(|taken| taken.offset).collect::<Vec<_>>(), [0, 8192, 16384]);
+        assert_eq!(dirty.take_all().len(), 1);
+    }
+
+    #[test]
+    fn gaps_are_what_nothing_covers() {
+        assert_eq!(gaps(10..20, vec![]), [10..20]);
+        assert_eq!(gaps(10..20, vec![0..12, 15..16, 16..30]), [12..15]);
+        assert_eq!(gaps(10..20, vec![0..40]), []);
+        assert_eq!(gaps(10..20, vec![12..13, 11..14]), [10..11, 14..20]);
+    }
+}

@@ -1,0 +1,129 @@
+//! A file that somebody has open.
+//!
+//! Contract: dropping it without [`File::close`] sends what was written, and tells nobody of errors.
+
+use core::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use sealstone_mds_protocol::{Access, Stat};
+use sealstone_mds_protocol::{Node, OpenedNode};
+
+use super::body::Body;
+use super::keep;
+use super::shared::Shared;
+use crate::mds::Mds;
+use crate::pool::DevicePool;
+use crate::{ClientError, Devices, Metadata};
+
+/// An open file. Several that are open on one node share what was written and not sent.
+pub struct File<M: Metadata = Mds, D: Devices = DevicePool> {
+    body: Arc<Body<M, D>>,
+    access: Access,
+}
+
+impl<M: Metadata, D: Devices> File<M, D> {
+    pub(super) async fn open(
+        shared: &Arc<Shared<M, D>>,
+        opened: OpenedNode,
+        access: Access,
+    ) -> Result<(Self, Stat), ClientError> {
+        let stat = opened.stat.clone();
+        let body = shared.body_or_make(opened.stat.node());
+        body.opens.fetch_add(1, Ordering::AcqRel);
+        // From here on the drop counts back.
+        let file = Self { body, access };
+        file.body.opened(opened, access).await?;
+        let stat = file.body.overlay(stat);
+        Ok((file, stat))
+    }
+
+    /// Which node it is.
+    #[must_use]
+    pub fn node(&self) -> Node {
+        self.body.node
+    }
+
+    /// What it was opened for.
+    #[must_use]
+    pub const fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Its length as programs here see it, bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.body.state().size
+    }
+
+    /// Version of its content, if all changes since it was opened here were made here.
+    #[must_use]
+    pub fn version(&self) -> Option<u64> {
+        self.body.state().ours_alone
+    }
+
+    /// Up to `length` bytes from `offset` on; fewer only where the file ends.
+    ///
+    /// # Errors
+    /// `Device`, `Damaged`, `Refused`.
+    pub async fn read(&self, offset: u64, length: usize) -> Result<Bytes, ClientError> {
+        self.body.read(offset, length).await
+    }
+
+    /// Takes bytes over; they are sent in the background. Waits only for memory.
+    ///
+    /// # Errors
+    /// `TooLarge`. What goes wrong later is told by [`File::flush`] and [`File::sync`].
+    pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), ClientError> {
+        self.body.write(offset, data).await
+    }
+
+    /// The same if there is memory right now; false, and nothing was taken, if not.
+    ///
+    /// # Errors
+    /// As [`File::write`].
+    pub fn try_write(&self, offset: u64, data: &[u8]) -> Result<bool, ClientError> {
+        self.body.try_write(offset, data)
+    }
+
+    /// Returns when all bytes written are on the devices and the metadata server knows the size.
+    ///
+    /// # Errors
+    /// What went wrong since somebody was last told.
+    pub async fn flush(&self) -> Result<(), ClientError> {
+        self.body.flush().await
+    }
+
+    /// Returns when all bytes written, and the size, are durable.
+    ///
+    /// # Errors
+    /// As [`File::flush`].
+    pub async fn sync(&self) -> Result<(), ClientError> {
+        self.body.sync().await
+    }
+
+    /// Makes a range read as zeros; the file does not grow.
+    ///
+    /// # Errors
+    /// `Device`, `Refused`.
+    pub async fn zero(&self, range: Range<u64>) -> Result<(), ClientError> {
+        self.body.zero(range).await
+    }
+
+    /// Flushes and closes it.
+    ///
+    /// # Errors
+    /// As [`File::flush`].
+    pub async fn close(self) -> Result<(), ClientError> {
+        self.body.flush().await
+    }
+}
+
+impl<M: Metadata, D: Devices> Drop for File<M, D> {
+    fn drop(&mut self) {
+        if self.body.opens.fetch_sub(1, Ordering::AcqRel) == 1 {
+            keep::linger(&self.body);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What happens while nobody waits: files closed here are proven and let go, what lies about is sent, the metadata server
+//! hears that we live.
+//!
+//! Contract: the task ends when nothing else has the file system any more.
+
+use core::time::Duration;
+use std::sync::{Arc, Weak};
+
+use sealstone_mds_protocol::Node;
+use sealstone_mds_protocol::{Access, Request, Response};
+use tokio::time::sleep;
+
+use super::body::Body;
+use super::shared::Shared;
+use crate::{Devices, Metadata};
+
+/// How often the server hears of us; a small part of the time for which it holds what it holds for us.
+const KEEP_EVERY: Duration = Duration::from_secs(10);
+/// What was written and not sent is sent after so long at the latest, though nobody closes its file.
+const SEND_EVERY: Duration = Duration::from_secs(5);
+/// A file that was closed is proven and let go after so long: who opens it again at once finds everything here.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Begins the work.
+pub(super) fn start<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) {
+    let weak = Arc::downgrade(shared);
+    shared.runtime.spawn(keep_alive(weak.clone()));
+    shared.runtime.spawn(send_what_lies_about(weak));
+}
+
+async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
+    loop {
+        sleep(KEEP_EVERY).await;
+        let Some(shared) = weak.upgrade() else { return };
+        let open: Vec<_> = shared.bodies().into_iter().filter(|body| body.open_count() > 0).collect();
+        if open.is_empty() {
+            continue;
+        }
+        match shared.core.metadata.call(Request::KeepNodes { holder: shared.holder }).await {
+            Ok(Response::Kept { held, .. }) if (held as usize) < open.len() => {
+                // The server began anew, or took us for gone.
+                for body in open {
+                    let access = if body.state().writable { Access::Update } else { Access::Read };
+                    match shared.open_node(body.node, access, true).await {
+                        Ok(_) => lock_again(&shared, body.node).await,
+                        Err(error) => {
+                            tracing::warn!(inode = body.node.inode.0, %error, "an open file could not be held on");
+                        }
+                    }
+                }
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "the metadata server does not hear of us"),
+        }
+    }
+}
+
+/// Claims what programs here have locked from a server that began anew.
+async fn lock_again<M: Metadata, D: Devices>(shared: &Shared<M, D>, node: Node) {
+    let locks = super::shared::lock(&shared.locks).of(node.inode);
+    for lock in locks {
+        match shared.lock_node(node, lock, false, true).await {
+            Ok(None) => {}
+            Ok(Some(_)) => tracing::warn!(inode = node.inode.0, "a lock is lost: somebody else has it"),
+            Err(error) => tracing::warn!(inode = node.inode.0, %error, "a lock is lost"),
+        }
+    }
+}
+
+async fn send_what_lies_about<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
+    loop {
+        sleep(SEND_EVERY).await;
+        let Some(shared) = weak.upgrade() else { return };
+        for body in shared.bodies() {
+            if body.state().changed_ns.is_none() {
+                continue;
+            }
+            body.dispatch_all();
+            body.settle().await;
+            if let Err(error) = body.tell().await {
+                body.fail(error);
+            }
+        }
+    }
+}
+
+/// A file that nobody has open here any more: proven after a while, and let go.
+pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
+    let body = body.clone();
+    body.dispatch_all();
+    body.shared.runtime.clone().spawn(async move {
+        sleep(LINGER).await;
+        if body.open_count() == 0 {
+            let synced = body.sync().await;
+            if let Err(error) = synced {
+                tracing::warn!(inode = body.node.inode.0, %error, "a file that was closed is not durable");
+            }
+            close(&body).await;
+        }
+        let (shared, inode) = (body.shared.clone(), body.node.inode);
+        drop(body);
+        shared.forget(inode);
+    });
+}
+
+async fn close<M: Metadata, D: Devices>(body: &Body<M, D>) {
+    if body.open_count() > 0 {
+        return;
+    }
+    let request = Request::CloseNode { node: body.node, holder: body.shared.holder };
+    if let Err(error) = body.shared.core.metadata.call(request).await {
+        tracing::debug!(%error, "a file could not be let go; the server does it by itself");
+    }
+    // Somebody opened it meanwhile: the server may have let it go after that.
+    if body.open_count() > 0 {
+        let access = if body.state().writable { Access::Update } else { Access::Read };
+        if let Err(error) = body.shared.open_node(body.node, access, true).await {
+            tracing::warn!(inode = body.node.inode.0, %error, "an open file could not be held on");
+        }
+    }
+}
+
+/// Lets everything go.
+pub(super) async fn let_go<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) {
+    for body in shared.bodies() {
+        let request = Request::CloseNode { node: body.node, holder: shared.holder };
+        if let Err(error) = shared.core.metadata.call(request).await {
+            tracing::debug!(%error, "a file could not be let go; the server does it by itself");
+            return;
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Locks that programs here hold, as far as they are told: to be claimed again from a server that began anew.
+
+use std::collections::BTreeMap;
+
+use sealstone_mds_protocol::InodeId;
+use sealstone_mds_protocol::{Lock, LockKind};
+
+/// Locks by file.
+#[derive(Debug, Default)]
+pub(super) struct Locks(BTreeMap<InodeId, Vec<Lock>>);
+
+impl Locks {
+    /// Takes down what was granted: it takes the place of what the same owner had in its range.
+    pub(super) fn note(&mut self, inode: InodeId, lock: Lock) {
+        let locks = self.0.entry(inode).or_default();
+        let mut left = Vec::with_capacity(locks.len() + 1);
+        for old in locks.drain(..) {
+            let other = (old.owner, old.whole) != (lock.owner, lock.whole);
+            if other || old.end <= lock.start || lock.end <= old.start {
+                left.push(old);
+                continue;
+            }
+            if old.start < lock.start {
+                left.push(Lock { end: lock.start, ..old });
+            }
+            if lock.end < old.end {
+                left.push(Lock { start: lock.end, ..old });
+            }
+        }
+        if lock.kind != LockKind::Unlock {
+            left.push(lock);
+        }
+        *locks = left;
+        if locks.is_empty() {
+            self.0.remove(&inode);
+        }
+    }
+
+    /// Forgets all of one owner; had he any?
+    pub(super) fn forget(&mut self, inode: InodeId, owner: u64) -> bool {
+        let Some(locks) = self.0.get_mut(&inode) else { return false };
+        let before = locks.len();
+        locks.retain(|lock| lock.owner != owner);
+        let had = locks.len() < before;
+        if locks.is_empty() {
+            self.0.remove(&inode);
+        }
+        had
+    }
+
+    /// All on a file.
+    pub(super) fn of(&self, inode: InodeId) -> Vec<Lock> {
+        self.0.get(&inode).cloned().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(kind: LockKind, start: u64, end: u64, owner: u64) -> Lock {
+        Lock { kind, whole: false, start, end, owner, pid: 1 }
+    }
+
+    #[test]
+    fn a_later_lock_takes_the_place_of_an_earlier_one_of_its_owner() {
+        let (mut locks, file) = (Locks::default(), InodeId(5));
+        locks.note(file, lock(LockKind::Write, 0, 100, 1));
+        locks.note(file, lock(LockKind::Read, 40, 60, 1));
+        locks.note(file, lock(LockKind::Read, 0, 10, 2));
+        let mut ranges: Vec<_> = locks.of(file).iter().map(|l| (l.owner, l.start, l.end, l.kind)).collect();
+        ranges.sort_by_key(|range| (range.0, range.1));
+        assert_eq!(
+            ranges,
+            [
+                (1, 0, 40, LockKind::Write),
+                (1, 40, 60, LockKind::Read),
+                (1, 60, 100, LockKind::Write),
+                (2, 0, 10, LockKind::Read)
+            ]
+        );
+        locks.note(file, lock(LockKind::Unlock, 0, 200, 1));
+        assert_eq!(locks.of(file).len(), 1);
+        assert!(!locks.forget(file, 1));
+        assert!(locks.forget(file, 2));
+        assert!(locks.0.is_empty());
+    }
+}

@@ -1,0 +1,439 @@
+//! A file system of nodes: directories and files by number, files open in place, as a mount needs them.
+//!
+//! Does: name, make, move and remove nodes; open files that are read and written anywhere, by many at once. Does not:
+//! know FUSE, paths, or the numbers that this machine has for users.
+//! Contract: close-to-open: what was closed here is seen by who opens it afterwards, anywhere. [`File::sync`] returns
+//! when bytes and size are durable. A server or device that restarts is waited for, up to [`NodesOptions::timeout`].
+//! Truth: docs/adr/0036-files-in-place.md; docs/standards/mds.md §5.8.
+
+mod ahead;
+mod body;
+mod change;
+mod dirty;
+mod file;
+mod keep;
+mod locks;
+mod prove;
+mod read;
+mod send;
+mod shared;
+
+use std::sync::Arc;
+
+use sealstone_mds_protocol::{
+    Access, DirEntry, ErrorCode, FileKind, GroupName, Name, PAGE_MAX, Request, Response, Stat, UserName,
+};
+use sealstone_mds_protocol::{
+    Lock, Node, NodeChange, NodeKind, OpenedNode, RenameMode, Target, XattrMode, XattrName, XattrValue,
+};
+
+pub use file::File;
+pub use shared::NodesOptions;
+
+use crate::mds::Mds;
+use crate::pool::DevicePool;
+use crate::{Client, ClientError, Devices, Metadata};
+use shared::{OTHER_ANSWER, Shared};
+
+/// How far back a node may have been made or moved that a lost answer is taken to be about, nanoseconds.
+const RECENT_NS: i64 = 120_000_000_000;
+
+/// A file system of nodes. Clones share everything.
+pub struct Nodes<M = Mds, D = DevicePool> {
+    shared: Arc<Shared<M, D>>,
+}
+
+impl<M, D> Clone for Nodes<M, D> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+/// Room and numbers of the whole file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSystemStat {
+    /// Bytes of all devices.
+    pub total: u64,
+    /// Bytes in use on them.
+    pub used: u64,
+    /// Files, directories and all else that has a number.
+    pub nodes: u64,
+    /// Numbers that are left.
+    pub nodes_free: u64,
+}
+
+/// What is to be made, by whom.
+#[derive(Clone, Debug)]
+pub struct Making {
+    /// What.
+    pub what: NodeKind,
+    /// Permission bits.
+    pub mode: u16,
+    /// Whose it will be, if not the session's own user (administrators).
+    pub owner: Option<UserName>,
+    /// Its group.
+    pub group: Option<GroupName>,
+}
+
+impl<M: Metadata, D: Devices> Nodes<M, D> {
+    /// Over the connections of `client`. Must be called inside a tokio runtime, on which it works in the background.
+    #[must_use]
+    pub fn new(client: &Client<M, D>, options: NodesOptions) -> Self {
+        let shared = Arc::new(Shared::new(client.core.clone(), options));
+        keep::start(&shared);
+        Self { shared }
+    }
+
+    /// How it works.
+    #[must_use]
+    pub fn options(&self) -> &NodesOptions {
+        &self.shared.options
+    }
+
+    /// Runs a task on the runtime that it was made in.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.shared.runtime.spawn(task);
+    }
+
+    /// The node that an absolute path leads to, without following links.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound`, `NotADirectory` or `Denied` among others.
+    pub async fn resolve(&self, path: &str) -> Result<Stat, ClientError> {
+        let path = crate::client::file_path(path)?;
+        let mut stat = self.node(Node::ROOT).await?;
+        for name in path.names() {
+            stat = self.lookup(stat.node(), &name).await?;
+        }
+        Ok(stat)
+    }
+
+    /// What has this name in a directory.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` among others.
+    pub async fn lookup(&self, parent: Node, name: &Name) -> Result<Stat, ClientError> {
+        let stat = self.shared.call_stat(&Request::Lookup { parent, name: name.clone() }).await?;
+        Ok(self.overlay(stat))
+    }
+
+    /// A node as it is now.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` among others.
+    pub async fn node(&self, node: Node) -> Result<Stat, ClientError> {
+        let stat = self.shared.call_stat(&Request::GetNode { node }).await?;
+        Ok(self.overlay(stat))
+    }
+
+    fn overlay(&self, stat: Stat) -> Stat {
+        match self.shared.body(stat.inode) {
+            Some(body) => body.overlay(stat),
+            None => stat,
+        }
+    }
+
+    /// A page of a directory in byte order of names, after this one, and whether there may be more.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound`, `NotADirectory` or `Denied` among others.
+    pub async fn read_directory(
+        &self,
+        directory: Node,
+        after: Option<Name>,
+    ) -> Result<(Vec<DirEntry>, bool), ClientError> {
+        let request = Request::ReadNodes { directory, after, limit: PAGE_MAX };
+        let Response::Directory { mut entries, more } = self.shared.call(&request).await? else {
+            return Err(OTHER_ANSWER);
+        };
+        for entry in &mut entries {
+            if let Some(body) = self.shared.body(entry.stat.inode) {
+                entry.stat = body.overlay(entry.stat.clone());
+            }
+        }
+        let more = more && !entries.is_empty();
+        Ok((entries, more))
+    }
+
+    /// Makes a node.
+    ///
+    /// # Errors
+    /// `Refused` with `Exists`, `NotFound` or `Denied` among others.
+    pub async fn make(&self, parent: Node, name: &Name, making: Making) -> Result<Stat, ClientError> {
+        self.make_held(parent, name, making, false).await
+    }
+
+    /// Makes a file and opens it for update.
+    ///
+    /// # Errors
+    /// As [`Nodes::make`].
+    pub async fn create(
+        &self,
+        parent: Node,
+        name: &Name,
+        making: Making,
+    ) -> Result<(Stat, File<M, D>), ClientError> {
+        let stat = self.make_held(parent, name, making, true).await?;
+        let opened = OpenedNode {
+            stat: stat.clone(),
+            layout: None,
+            grants: Vec::new(),
+            made: false,
+            sparse: true,
+            held_until_ms: 0,
+        };
+        let (file, _) = File::open(&self.shared, opened, Access::Update).await?;
+        Ok((stat, file))
+    }
+
+    async fn make_held(
+        &self,
+        parent: Node,
+        name: &Name,
+        making: Making,
+        hold: bool,
+    ) -> Result<Stat, ClientError> {
+        let Making { what, mode, owner, group } = making;
+        let kind = what.kind();
+        let holder = hold.then_some(self.shared.holder);
+        let request = Request::MakeNode { parent, name: name.clone(), what, mode, owner, group, holder };
+        loop {
+            match self.shared.call_stat(&request).await {
+                Err(error @ ClientError::OutcomeUnknown { .. }) => {
+                    // If it was done, what has the name now is what we made.
+                    match self.lookup(parent, name).await {
+                        Ok(stat) if stat.kind == kind && self.is_recent(stat.birth_ns) => {
+                            if hold {
+                                self.shared.open_node(stat.node(), Access::Update, true).await?;
+                            }
+                            return Ok(stat);
+                        }
+                        Ok(_) => return Err(error),
+                        Err(not) if not.is_not_found() => {}
+                        Err(_) => return Err(error),
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn is_recent(&self, time_ns: i64) -> bool {
+        let now_ns = i64::try_from(self.shared.core.now_ms()).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        (now_ns.saturating_sub(time_ns)).abs() < RECENT_NS
+    }
+
+    /// Gives a file another name.
+    ///
+    /// # Errors
+    /// `Refused` with `Exists` among others.
+    pub async fn link(&self, node: Node, parent: Node, name: &Name) -> Result<Stat, ClientError> {
+        let request = Request::LinkNode { node, parent, name: name.clone() };
+        let mut lost = false;
+        loop {
+            match self.shared.call_stat(&request).await {
+                Err(ClientError::OutcomeUnknown { .. }) => lost = true,
+                Err(ClientError::Refused(failure)) if lost && failure.code == ErrorCode::Exists => {
+                    let stat = self.lookup(parent, name).await?;
+                    return if stat.inode == node.inode { Ok(stat) } else { Err(failure.into()) };
+                }
+                outcome => return outcome.map(|stat| self.overlay(stat)),
+            }
+        }
+    }
+
+    /// Takes a name away: of a directory, which must be empty, or of anything but one.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound`, `NotEmpty`, `IsADirectory`, `NotADirectory` among others.
+    pub async fn remove(&self, parent: Node, name: &Name, directory: bool) -> Result<(), ClientError> {
+        let request = Request::RemoveNode { parent, name: name.clone(), directory };
+        let mut lost = false;
+        loop {
+            match self.shared.call_done(&request).await {
+                Err(ClientError::OutcomeUnknown { .. }) => lost = true,
+                Err(error) if lost && error.is_not_found() => return Ok(()),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Gives a node another place.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound`, `Exists`, `NotEmpty`, `Cycle` among others.
+    pub async fn rename(
+        &self,
+        (from_parent, from): (Node, &Name),
+        (to_parent, to): (Node, &Name),
+        mode: RenameMode,
+    ) -> Result<(), ClientError> {
+        let request =
+            Request::RenameNode { from_parent, from: from.clone(), to_parent, to: to.clone(), mode };
+        let mut lost = false;
+        loop {
+            match self.shared.call(&request).await {
+                // Exchanging twice is not exchanging.
+                Err(ClientError::OutcomeUnknown { .. }) if mode != RenameMode::Exchange => lost = true,
+                Err(error) if lost && error.is_not_found() => {
+                    let stat = self.lookup(to_parent, to).await?;
+                    return if self.is_recent(stat.ctime_ns) { Ok(()) } else { Err(error) };
+                }
+                outcome => return outcome.map(drop),
+            }
+        }
+    }
+
+    /// Changes what is known of a node; with a size it cuts or grows a file. `through_file`: it is open here for update.
+    ///
+    /// # Errors
+    /// `Refused` with `Denied`, `NotPermitted`, `FileTooLarge` among others.
+    pub async fn set(&self, node: Node, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
+        let stat = match self.shared.body(node.inode) {
+            Some(body) => body.set(change, through_file).await?,
+            None => {
+                let request = Request::SetNode { node, change, holder: None };
+                self.shared.call_stat(&request).await?
+            }
+        };
+        Ok(self.overlay(stat))
+    }
+
+    /// Where a symbolic link leads.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Invalid` among others.
+    pub async fn read_link(&self, node: Node) -> Result<Target, ClientError> {
+        match self.shared.call(&Request::ReadLink { node }).await? {
+            Response::Target { target } => Ok(target),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    /// Opens a file. Also tells what it is.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound`, `Denied`, `IsADirectory` among others.
+    pub async fn open(&self, node: Node, access: Access) -> Result<(File<M, D>, Stat), ClientError> {
+        let opened = self.shared.open_node(node, access, false).await?;
+        File::open(&self.shared, opened, access).await
+    }
+
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// `Refused` with `NoAttribute` among others.
+    pub async fn xattr(&self, node: Node, name: XattrName) -> Result<XattrValue, ClientError> {
+        match self.shared.call(&Request::GetXattr { node, name }).await? {
+            Response::Xattr { value } => Ok(value),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// `Refused` with `Exists`, `NoAttribute`, `Limit` among others.
+    pub async fn set_xattr(
+        &self,
+        node: Node,
+        name: XattrName,
+        value: XattrValue,
+        mode: XattrMode,
+    ) -> Result<(), ClientError> {
+        self.shared.call_done(&Request::SetXattr { node, name, value, mode }).await
+    }
+
+    /// The names of the extended attributes that one may see.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` among others.
+    pub async fn xattrs(&self, node: Node) -> Result<Vec<XattrName>, ClientError> {
+        match self.shared.call(&Request::ListXattr { node }).await? {
+            Response::Xattrs { names } => Ok(names),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `Refused` with `NoAttribute` among others.
+    pub async fn remove_xattr(&self, node: Node, name: XattrName) -> Result<(), ClientError> {
+        self.shared.call_done(&Request::RemoveXattr { node, name }).await
+    }
+
+    /// Sets, changes or removes an advisory lock; gives the one in the way, and then nothing was done. Nobody waits here.
+    ///
+    /// # Errors
+    /// `Refused` with `Invalid`, `Limit`, `Deadlock` among others.
+    pub async fn lock(&self, node: Node, lock: Lock) -> Result<Option<Lock>, ClientError> {
+        let conflict = self.shared.lock_node(node, lock, false, false).await?;
+        if conflict.is_none() {
+            shared::lock(&self.shared.locks).note(node.inode, lock);
+        }
+        Ok(conflict)
+    }
+
+    /// The lock that would be in the way of this one.
+    ///
+    /// # Errors
+    /// As [`Nodes::lock`].
+    pub async fn test_lock(&self, node: Node, lock: Lock) -> Result<Option<Lock>, ClientError> {
+        self.shared.lock_node(node, lock, true, false).await
+    }
+
+    /// Ends all locks of one owner on a file, if he has any.
+    ///
+    /// # Errors
+    /// `SessionOver`, `Connection`.
+    pub async fn unlock_all(&self, node: Node, owner: u64) -> Result<(), ClientError> {
+        if !shared::lock(&self.shared.locks).forget(node.inode, owner) {
+            return Ok(());
+        }
+        let holder = self.shared.holder;
+        self.shared.call_done(&Request::UnlockNode { node, holder, owner }).await
+    }
+
+    /// Room, and how many nodes there are.
+    ///
+    /// # Errors
+    /// `SessionOver`, `Connection`.
+    pub async fn file_system(&self) -> Result<FileSystemStat, ClientError> {
+        match self.shared.call(&Request::StatFs {}).await? {
+            Response::FileSystem { total, used, nodes, nodes_free } => {
+                Ok(FileSystemStat { total, used, nodes, nodes_free })
+            }
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    /// Returns when everything that was written through this is durable.
+    ///
+    /// # Errors
+    /// The first that any file had.
+    pub async fn sync_all(&self) -> Result<(), ClientError> {
+        let mut outcome = Ok(());
+        for body in self.shared.bodies() {
+            let synced = body.sync().await;
+            outcome = outcome.and(synced);
+        }
+        outcome
+    }
+
+    /// Makes everything durable and lets go of all files: the end.
+    ///
+    /// # Errors
+    /// As [`Nodes::sync_all`].
+    pub async fn shut_down(&self) -> Result<(), ClientError> {
+        let outcome = self.sync_all().await;
+        keep::let_go(&self.shared).await;
+        outcome
+    }
+
+    /// Is it a file that can be opened here?
+    #[must_use]
+    pub const fn is_file(stat: &Stat) -> bool {
+        matches!(stat.kind, FileKind::File)
+    }
+}

@@ -1,0 +1,242 @@
+//! Reading an open file: what is here, what was read ahead, and the rest from its devices.
+//!
+//! Contract: a program reads what programs here wrote before, whether devices have it or not. Holes are zeros: behind the
+//! end of an object, in objects that nobody made yet; an object that was made and is gone is an error.
+
+use core::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealstone_initiator::{Operation, OsdError};
+use sealstone_mds_protocol::ErrorCode;
+use tokio::task::JoinSet;
+
+use super::ahead::Block;
+use super::body::{Body, Objects};
+use super::dirty::{gaps, lay};
+use super::shared::OTHER_ANSWER;
+use crate::put::joined;
+use crate::{ClientError, Devices, Metadata};
+
+/// A read of a file that somebody cut or carried over meanwhile begins anew so often at most.
+const REOPENS_MAX: u32 = 4;
+
+impl<M: Metadata, D: Devices> Body<M, D> {
+    /// The bytes of a range, as far as the file has them.
+    pub(super) async fn read(self: &Arc<Self>, offset: u64, length: usize) -> Result<Bytes, ClientError> {
+        for _ in 0..REOPENS_MAX {
+            match self.read_as_it_is(offset, length).await {
+                Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Stale => {
+                    self.reopen().await?;
+                }
+                outcome => return outcome,
+            }
+        }
+        Err(ClientError::Protocol("a file that is cut again and again"))
+    }
+
+    async fn read_as_it_is(self: &Arc<Self>, offset: u64, length: usize) -> Result<Bytes, ClientError> {
+        let (range, objects, mut here, covered, advice) = {
+            let mut state = self.state();
+            let end = offset.saturating_add(length as u64).min(state.size);
+            if offset >= end {
+                return Ok(Bytes::new());
+            }
+            let range = offset..end;
+            let nothing_here = state.held.is_empty() && state.dirty.is_empty();
+            let (mut here, mut covered) = (Vec::new(), Vec::new());
+            if !nothing_here {
+                here.resize((end - offset) as usize, 0);
+                for held in state.held.values() {
+                    lay(offset, &mut here, held.offset, &held.data, &mut covered);
+                }
+                state.dirty.overlay(offset, &mut here, &mut covered);
+                if covered.is_empty() {
+                    here.clear();
+                }
+            }
+            let size = state.size;
+            let advice = match &state.objects {
+                Some(_) => state.ahead.advise(&range, size),
+                None => Default::default(),
+            };
+            (range, state.objects.clone(), here, covered, advice)
+        };
+        let Some(objects) = objects else {
+            here.resize((range.end - range.start) as usize, 0);
+            return Ok(here.into());
+        };
+        for (number, block) in advice.fetch {
+            self.fetch_behind(&objects, number, block);
+        }
+        let holes = gaps(range.clone(), covered);
+        if holes.is_empty() {
+            return Ok(here.into());
+        }
+        if let [(number, block)] = &advice.blocks[..]
+            && holes == [range.clone()]
+        {
+            // One block has it all: no byte is copied.
+            let bytes = self.fetch(&objects, *number, block).await?;
+            let at = (range.start - *number * self.block_size()) as usize;
+            let length = (range.end - range.start) as usize;
+            if let Some(slice) = bytes.get(at..at + length) {
+                return Ok(bytes.slice_ref(slice));
+            }
+        }
+        here.resize((range.end - range.start) as usize, 0);
+        if advice.blocks.is_empty() {
+            for hole in holes {
+                let into = (hole.start - range.start) as usize..(hole.end - range.start) as usize;
+                self.read_range(&objects, hole, &mut here[into]).await?;
+            }
+            return Ok(here.into());
+        }
+        let size = self.block_size();
+        for (number, block) in &advice.blocks {
+            let bytes = self.fetch(&objects, *number, block).await?;
+            let start = number * size;
+            for hole in &holes {
+                let (from, to) = (hole.start.max(start), hole.end.min(start + bytes.len() as u64));
+                if from < to {
+                    let piece = &bytes[(from - start) as usize..(to - start) as usize];
+                    lay(range.start, &mut here, from, piece, &mut Vec::new());
+                }
+            }
+        }
+        Ok(here.into())
+    }
+
+    fn block_size(&self) -> u64 {
+        self.shared.core.tuning.command_bytes as u64
+    }
+
+    /// Fetches a block while nobody waits for it, if there is memory for it.
+    fn fetch_behind(self: &Arc<Self>, objects: &Objects<M, D>, number: u64, block: Block) {
+        let budget = &self.shared.core.budget;
+        let Some(lease) = budget.try_take(self.block_size() as usize) else {
+            self.state().ahead.give_up(number);
+            return;
+        };
+        let (body, objects) = (self.clone(), objects.clone());
+        self.shared.runtime.spawn(async move {
+            let read = block.get_or_try_init(|| body.read_block(&objects, number, Some(lease))).await;
+            if let Err(error) = read {
+                // Whoever needs it asks again, and is told.
+                tracing::debug!(number, %error, "a block could not be read ahead");
+                body.state().ahead.give_up(number);
+            }
+        });
+    }
+
+    /// A block, read now or waited for.
+    async fn fetch(
+        self: &Arc<Self>,
+        objects: &Objects<M, D>,
+        number: u64,
+        block: &Block,
+    ) -> Result<Bytes, ClientError> {
+        block.get_or_try_init(|| self.read_block(objects, number, None)).await.cloned()
+    }
+
+    async fn read_block(
+        self: &Arc<Self>,
+        objects: &Objects<M, D>,
+        number: u64,
+        lease: Option<crate::Lease>,
+    ) -> Result<Bytes, ClientError> {
+        let start = number * self.block_size();
+        let end = (start + self.block_size()).min(self.state().size);
+        let length = (end.saturating_sub(start)) as usize;
+        let lease = match lease {
+            Some(lease) => lease,
+            None => self.shared.room(length).await,
+        };
+        let mut extents = objects.open.layout.extents(start..end);
+        if let (Some(extent), None) = (extents.next(), extents.next()) {
+            let place = (extent.index, extent.object_offset);
+            let data = self.read_object(objects, place, length).await?;
+            return Ok(self.shared.core.buffers.freeze(data, lease));
+        }
+        let mut bytes = self.shared.core.buffers.take(length);
+        bytes.clear();
+        bytes.resize(length, 0);
+        self.read_range(objects, start..end, &mut bytes).await?;
+        Ok(self.shared.core.buffers.freeze(bytes, lease))
+    }
+
+    /// A range of the file from its devices, all of them at once.
+    async fn read_range(
+        self: &Arc<Self>,
+        objects: &Objects<M, D>,
+        range: Range<u64>,
+        into: &mut [u8],
+    ) -> Result<(), ClientError> {
+        let command_bytes = self.block_size();
+        let mut parts = Vec::new();
+        for extent in objects.open.layout.extents(range.clone()) {
+            let mut done = 0;
+            while done < extent.length {
+                let length = command_bytes.min(extent.length - done);
+                let at = (extent.file_offset + done - range.start) as usize;
+                parts.push((extent.index, extent.object_offset + done, at, length as usize));
+                done += length;
+            }
+        }
+        if let [(index, offset, at, length)] = parts[..] {
+            let data = self.read_object(objects, (index, offset), length).await?;
+            into[at..at + length].copy_from_slice(&data);
+            self.shared.core.buffers.give(data);
+            return Ok(());
+        }
+        let mut reads = JoinSet::new();
+        for (index, offset, at, length) in parts {
+            let (body, objects) = (self.clone(), objects.clone());
+            reads.spawn(async move {
+                body.read_object(&objects, (index, offset), length).await.map(|data| (at, data))
+            });
+        }
+        while let Some(read) = reads.join_next().await {
+            let (at, data) = joined(read)?;
+            into[at..at + data.len()].copy_from_slice(&data);
+            self.shared.core.buffers.give(data);
+        }
+        Ok(())
+    }
+
+    /// Bytes of one object; what it does not have is zeros.
+    async fn read_object(
+        &self,
+        objects: &Objects<M, D>,
+        (index, offset): (usize, u64),
+        length: usize,
+    ) -> Result<Vec<u8>, ClientError> {
+        let object = objects.open.layout.objects().get(index).ok_or(OTHER_ANSWER)?.object;
+        let read = || {
+            let buffer = self.shared.core.buffers.take(length);
+            Operation::Read { object, offset, length, buffer }
+        };
+        let mut data = match self.shared.patiently(|| objects.open.execute(index, read)).await {
+            Ok(completion) => completion.data,
+            Err(ClientError::Device { error: OsdError::ReadPastEnd { data }, .. }) => {
+                let missing = offset + data.len() as u64;
+                if !self.state().sparse {
+                    let offset = objects.open.layout.file_offset(index, missing).unwrap_or(missing);
+                    return Err(ClientError::DataMissing { offset });
+                }
+                data
+            }
+            Err(ClientError::Device { error: OsdError::NotFound, device }) => {
+                // Data goes when its file is cut or removed; whoever reads on is told that.
+                objects.open.check_current().await?;
+                if self.state().made {
+                    return Err(ClientError::Device { error: OsdError::NotFound, device });
+                }
+                Vec::new()
+            }
+            Err(error) => return Err(error),
+        };
+        data.resize(length, 0);
+        Ok(data)
+    }
+}

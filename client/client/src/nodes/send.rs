@@ -1,0 +1,265 @@
+//! How what was written to an open file gets to its devices.
+//!
+//! Contract: pieces are sent in the background, several at once, never two of them on one byte; an object that is not there
+//! is made by the first piece that comes to it.
+//! Truth: docs/adr/0036-files-in-place.md.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sealstone_initiator::{Operation, OsdError};
+use sealstone_mds_protocol::{Access, Request, Response};
+
+use super::body::{Body, Held, Objects, State};
+use super::dirty::Taken;
+use super::shared::{OTHER_ANSWER, Shared, lock};
+use crate::{ClientError, Devices, Metadata};
+
+/// Pieces that wait for a proof at most, however short they are.
+const UNPROVEN_MAX: usize = 512;
+
+impl<M: Metadata, D: Devices> Body<M, D> {
+    /// Sends pieces in the background.
+    pub(super) fn dispatch(self: &Arc<Self>, state: &mut State<M, D>, pieces: Vec<Taken>) {
+        for Taken { offset, data, room } in pieces {
+            let lease = state.pot.split(room);
+            let data = self.shared.core.buffers.freeze(data, lease);
+            let number = state.next;
+            state.next += 1;
+            state.held.insert(number, Held { offset, data, acknowledged: false });
+            let body = self.clone();
+            self.shared.runtime.spawn(async move { body.send(number).await });
+        }
+    }
+
+    /// Sends off everything dirty, however short.
+    pub(super) fn dispatch_all(self: &Arc<Self>) {
+        let mut state = self.state();
+        let pieces = state.dirty.take_all();
+        self.dispatch(&mut state, pieces);
+        state.settle_pot();
+    }
+
+    async fn send(self: Arc<Self>, number: u64) {
+        let outcome = self.deliver(number).await;
+        let prove = {
+            let mut state = self.state();
+            match outcome {
+                Ok(()) => self.acknowledge(&mut state, number),
+                Err(error) => {
+                    tracing::warn!(inode = self.node.inode.0, %error, "bytes could not be stored");
+                    state.held.remove(&number);
+                    state.error.get_or_insert(error);
+                }
+            }
+            let tuning = &self.shared.core.tuning;
+            let full = state.unproven > tuning.memory_bytes / 4 || state.held.len() > UNPROVEN_MAX;
+            full && !core::mem::replace(&mut state.proving, true)
+        };
+        self.moved.notify_waiters();
+        if prove {
+            if let Err(error) = self.prove().await {
+                self.fail(error);
+            }
+            self.state().proving = false;
+        }
+    }
+
+    pub(super) fn acknowledge(&self, state: &mut State<M, D>, number: u64) {
+        if let Some(held) = state.held.get_mut(&number)
+            && !held.acknowledged
+        {
+            held.acknowledged = true;
+            state.unproven += held.data.len();
+        }
+    }
+
+    /// Keeps an error until somebody is told.
+    pub(super) fn fail(&self, error: ClientError) {
+        tracing::warn!(inode = self.node.inode.0, %error, "a file is not as it was written");
+        self.state().error.get_or_insert(error);
+    }
+
+    async fn deliver(self: &Arc<Self>, number: u64) -> Result<(), ClientError> {
+        let objects = self.objects_to_write().await?;
+        self.wait_for_earlier(number).await;
+        let _shared = self.gate.read().await;
+        let _turn = self.depth.acquire().await;
+        let held = self.state().held.get(&number).cloned();
+        // Gone, or sent with what a restart had lost.
+        let Some(held) = held.filter(|held| !held.acknowledged) else { return Ok(()) };
+        self.write_out(&objects, &held).await
+    }
+
+    /// Waits until nothing that was sent off earlier is under way on the same bytes.
+    async fn wait_for_earlier(&self, number: u64) {
+        loop {
+            let moved = self.moved.notified();
+            tokio::pin!(moved);
+            // Registered before we look: no wake-up is lost.
+            moved.as_mut().enable();
+            let free = {
+                let state = self.state();
+                state.held.get(&number).is_none_or(|mine| {
+                    let mine = mine.range();
+                    let under_way = |held: &Held| {
+                        let range = held.range();
+                        !held.acknowledged && range.start < mine.end && mine.start < range.end
+                    };
+                    !state.held.range(..number).any(|(_, held)| under_way(held))
+                })
+            };
+            if free {
+                return;
+            }
+            moved.await;
+        }
+    }
+
+    /// Every byte of a piece to its objects.
+    pub(super) async fn write_out(&self, objects: &Objects<M, D>, held: &Held) -> Result<(), ClientError> {
+        for extent in objects.open.layout.extents(held.range()) {
+            let from = (extent.file_offset - held.offset) as usize;
+            let data = held.data.slice(from..from + extent.length as usize);
+            let place = (extent.index, extent.object_offset);
+            self.shared.patiently(|| self.write_object(objects, place, data.clone())).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_object(
+        &self,
+        objects: &Objects<M, D>,
+        place: (usize, u64),
+        data: Bytes,
+    ) -> Result<(), ClientError> {
+        let mut missing = None;
+        // Not there, then made by somebody else, then there: a third time something is wrong.
+        for _ in 0..3 {
+            match self.write_once(objects, place, data.clone()).await {
+                Err(ClientError::Device { error: OsdError::NotFound, device }) => {
+                    self.made_anew(objects, place.0).await?;
+                    missing = Some(ClientError::Device { error: OsdError::NotFound, device });
+                }
+                outcome => return outcome,
+            }
+        }
+        Err(missing.unwrap_or(OTHER_ANSWER))
+    }
+
+    async fn write_once(
+        &self,
+        objects: &Objects<M, D>,
+        (index, offset): (usize, u64),
+        data: Bytes,
+    ) -> Result<(), ClientError> {
+        let Some(known) = objects.each.get(index) else { return Err(OTHER_ANSWER) };
+        let object = objects.open.layout.objects()[index].object;
+        {
+            let mut made = known.made.lock().await;
+            if !*made {
+                let make = || Operation::CreateAndWrite { object, offset, data: data.clone() };
+                lock(&known.facts).open = true;
+                match objects.open.execute(index, make).await {
+                    Ok(_) => {
+                        *made = true;
+                        return Ok(());
+                    }
+                    Err(ClientError::Device { error: OsdError::Exists, .. }) => *made = true,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.know_life(objects, index).await?;
+        {
+            let mut facts = lock(&known.facts);
+            facts.open = true;
+            facts.writes = facts.writes.saturating_add(1);
+        }
+        let write = || Operation::Write { object, offset, data: data.clone() };
+        objects.open.execute(index, write).await.map(drop)
+    }
+
+    /// An object that is not there is made by the next try; one that was lost is sent again with all that was in it.
+    async fn made_anew(&self, objects: &Objects<M, D>, index: usize) -> Result<(), ClientError> {
+        let Some(known) = objects.each.get(index) else { return Err(OTHER_ANSWER) };
+        let (touched, durable) = {
+            let facts = lock(&known.facts);
+            (facts.open, facts.durable)
+        };
+        if durable || self.state().made {
+            let device = objects.open.layout.objects()[index].device;
+            return Err(ClientError::Device { device, error: OsdError::NotFound });
+        }
+        *known.made.lock().await = false;
+        if touched {
+            self.state().lost = true;
+        }
+        Ok(())
+    }
+
+    /// Several commands are durable together only if one life of the device saw them all.
+    async fn know_life(&self, objects: &Objects<M, D>, index: usize) -> Result<(), ClientError> {
+        let known = &objects.each[index];
+        if lock(&known.facts).life.is_some() {
+            return Ok(());
+        }
+        let device = objects.open.layout.objects()[index].device;
+        let life = match self.shared.life(device) {
+            Some(life) => life,
+            None => {
+                let life = objects.open.boot_epoch(index).await?;
+                self.shared.set_life(device, life);
+                life
+            }
+        };
+        lock(&known.facts).life.get_or_insert(life);
+        Ok(())
+    }
+
+    /// The objects, asked for if the file has none yet.
+    pub(super) async fn objects_to_write(&self) -> Result<Objects<M, D>, ClientError> {
+        let _alone = self.allocating.lock().await;
+        let hint = {
+            let state = self.state();
+            if let (Some(objects), true) = (&state.objects, state.writable) {
+                return Ok(objects.clone());
+            }
+            // More is coming as long as somebody has it open and goes on; a whole piece says that it does.
+            let whole =
+                state.held.values().any(|held| held.data.len() >= self.shared.core.tuning.command_bytes);
+            (!whole).then_some(state.size)
+        };
+        let Shared { options, holder, .. } = &*self.shared;
+        let request =
+            Request::Allocate { node: self.node, size_hint: hint, method: options.method, holder: *holder };
+        let opened = match self.shared.call(&request).await? {
+            Response::NodeOpened { node } => node,
+            _ => return Err(OTHER_ANSWER),
+        };
+        let layout = opened.layout.ok_or(ClientError::Protocol("no objects for a file"))?;
+        let there = opened.made;
+        let objects = self.objects(layout, &opened.grants, Access::Update, there).await?;
+        let mut state = self.state();
+        state.made = there;
+        state.ours |= !there && state.objects.is_none();
+        state.writable = true;
+        let objects = state.take_objects(objects);
+        state.generation = opened.stat.generation;
+        Ok(objects)
+    }
+
+    /// Waits until nothing that was sent off so far is under way.
+    pub(super) async fn settle(&self) {
+        let last = self.state().next;
+        loop {
+            let moved = self.moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            if self.state().held.range(..last).all(|(_, held)| held.acknowledged) {
+                return;
+            }
+            moved.await;
+        }
+    }
+}

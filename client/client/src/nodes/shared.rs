@@ -1,0 +1,232 @@
+//! What all open files of one mount share: the way to the servers, patience, the memory that is spoken for.
+//!
+//! Does: ask the metadata server until it answers or patience ends; remember the lives of devices; make room when memory
+//! is short. Does not: know offsets.
+//! Contract: what is asked again after a lost answer is the same when done twice, or its asker finds out what was done.
+
+use core::future::Future;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use sealstone_initiator::{OsdError, SessionError};
+use sealstone_mds_protocol::{DeviceId, ErrorCode, InodeId, Method, Request, Response, Stat};
+use sealstone_mds_protocol::{HolderId, Lock, Node};
+use tokio::time::{Instant, sleep};
+
+use super::body::Body;
+use super::locks::Locks;
+use crate::budget::Lease;
+use crate::open::Core;
+use crate::{ClientError, Devices, Metadata};
+
+/// The first pause before something is tried again; it doubles up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How nodes are worked with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodesOptions {
+    /// Security method for objects; the server may raise it.
+    pub method: Method,
+    /// How long something that cannot be reached is waited for before it is an error; none: for ever.
+    pub timeout: Option<Duration>,
+    /// How long names and attributes that the server told are believed without asking again.
+    pub attributes_for: Duration,
+}
+
+impl Default for NodesOptions {
+    fn default() -> Self {
+        Self {
+            method: Method::AllData,
+            timeout: Some(Duration::from_secs(60)),
+            attributes_for: Duration::from_secs(1),
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Shared<M, D> {
+    pub(super) core: Arc<Core<M, D>>,
+    pub(super) options: NodesOptions,
+    pub(super) holder: HolderId,
+    /// Where tasks run that nobody waits for: callers may be threads of their own.
+    pub(super) runtime: tokio::runtime::Handle,
+    /// Boot epoch of each device, as it was last told.
+    lives: Mutex<BTreeMap<DeviceId, u16>>,
+    bodies: Mutex<BTreeMap<InodeId, Weak<Body<M, D>>>>,
+    /// What programs here have locked.
+    pub(super) locks: Mutex<Locks>,
+    relieving: AtomicBool,
+}
+
+impl<M: Metadata, D: Devices> Shared<M, D> {
+    pub(super) fn new(core: Arc<Core<M, D>>, options: NodesOptions) -> Self {
+        let mut number = [0; 8];
+        core.environment.fill_random(&mut number);
+        Self {
+            core,
+            options,
+            holder: HolderId { number: u64::from_be_bytes(number) },
+            runtime: tokio::runtime::Handle::current(),
+            lives: Mutex::default(),
+            bodies: Mutex::default(),
+            locks: Mutex::default(),
+            relieving: AtomicBool::new(false),
+        }
+    }
+
+    /// Does `attempt` until it succeeds, fails for good, or patience ends.
+    pub(super) async fn patiently<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        let begun = Instant::now();
+        let mut pause = PAUSE_MIN;
+        loop {
+            match attempt().await {
+                Err(error)
+                    if passes(&error) && self.options.timeout.is_none_or(|max| begun.elapsed() < max) =>
+                {
+                    tracing::debug!(%error, "trying again");
+                    sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Asks the metadata server, patiently.
+    pub(super) async fn call(&self, request: &Request) -> Result<Response, ClientError> {
+        self.patiently(|| self.core.metadata.call(request.clone())).await
+    }
+
+    /// The same, where the answer is what a node is now.
+    pub(super) async fn call_stat(&self, request: &Request) -> Result<Stat, ClientError> {
+        match self.call(request).await? {
+            Response::Stat { stat } => Ok(stat),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    /// The same, where it may be nothing.
+    pub(super) async fn call_done(&self, request: &Request) -> Result<(), ClientError> {
+        match self.call(request).await? {
+            Response::Done {} | Response::Stat { .. } => Ok(()),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    pub(super) async fn lock_node(
+        &self,
+        node: Node,
+        lock: Lock,
+        test: bool,
+        again: bool,
+    ) -> Result<Option<Lock>, ClientError> {
+        let request = Request::LockNode { node, holder: self.holder, lock, test, again };
+        match self.call(&request).await? {
+            Response::Locked { conflict } => Ok(conflict),
+            _ => Err(OTHER_ANSWER),
+        }
+    }
+
+    pub(super) fn life(&self, device: DeviceId) -> Option<u16> {
+        lock(&self.lives).get(&device).copied()
+    }
+
+    pub(super) fn set_life(&self, device: DeviceId, life: u16) {
+        lock(&self.lives).insert(device, life);
+    }
+
+    /// The open file of a node, if it is open.
+    pub(super) fn body(&self, inode: InodeId) -> Option<Arc<Body<M, D>>> {
+        lock(&self.bodies).get(&inode).and_then(Weak::upgrade)
+    }
+
+    /// The open file of a node; made if it is not open.
+    pub(super) fn body_or_make(self: &Arc<Self>, node: Node) -> Arc<Body<M, D>> {
+        let mut bodies = lock(&self.bodies);
+        if let Some(body) = bodies.get(&node.inode).and_then(Weak::upgrade) {
+            return body;
+        }
+        let body = Arc::new(Body::new(self.clone(), node));
+        bodies.insert(node.inode, Arc::downgrade(&body));
+        body
+    }
+
+    /// Forgets an open file that is open no more.
+    pub(super) fn forget(&self, inode: InodeId) {
+        let mut bodies = lock(&self.bodies);
+        if bodies.get(&inode).is_some_and(|body| body.strong_count() == 0) {
+            bodies.remove(&inode);
+        }
+    }
+
+    /// All open files.
+    pub(super) fn bodies(&self) -> Vec<Arc<Body<M, D>>> {
+        lock(&self.bodies).values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Memory for so many bytes; whoever holds some that a device could have is made to send it first.
+    pub(super) async fn room(self: &Arc<Self>, bytes: usize) -> Lease {
+        if let Some(lease) = self.core.budget.try_take(bytes) {
+            return lease;
+        }
+        self.relieve();
+        // Another piece may become whole while we wait, and then nobody would send it.
+        let take = self.core.budget.take(bytes);
+        tokio::pin!(take);
+        loop {
+            tokio::select! {
+                lease = &mut take => return lease,
+                () = sleep(PAUSE_MAX) => self.relieve(),
+            }
+        }
+    }
+
+    /// Has everything sent and proven, in the background; once at a time.
+    fn relieve(self: &Arc<Self>) {
+        if self.relieving.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let shared = self.clone();
+        self.runtime.spawn(async move {
+            for body in shared.bodies() {
+                body.give_way().await;
+            }
+            shared.relieving.store(false, Ordering::Release);
+        });
+    }
+}
+
+pub(super) const OTHER_ANSWER: ClientError = ClientError::Protocol("an answer to another request");
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Is it of a kind that goes away by itself: a server or device that restarts, a network that comes back?
+pub(super) fn passes(error: &ClientError) -> bool {
+    match error {
+        ClientError::Connection(_) | ClientError::LoginBusy { .. } => true,
+        ClientError::Refused(failure) => failure.code == ErrorCode::Busy,
+        ClientError::Device { error, .. } => match error {
+            OsdError::Busy | OsdError::NotReady(_) => true,
+            // All operations here may be done twice.
+            OsdError::OutcomeUnknown { .. } => true,
+            OsdError::Session(
+                SessionError::Unreachable(_)
+                | SessionError::LoginTimeout(_)
+                | SessionError::NexusLost
+                | SessionError::Closed
+                | SessionError::Timeout(_),
+            ) => true,
+            _ => false,
+        },
+        _ => false,
+    }
+}

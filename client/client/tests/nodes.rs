@@ -1,0 +1,280 @@
+//! Files in place, on real devices and the real metadata server, in one thread on paused time.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use sealstone_client::nodes::{Making, Nodes, NodesOptions};
+use sealstone_client::{ClientError, Device, DevicePool, Devices, Name, OsdError, Tuning};
+use sealstone_initiator::{Bearer, Completion, Operation};
+use sealstone_mds_protocol::{Access, ErrorCode};
+use sealstone_mds_protocol::{Node, NodeKind, RenameMode};
+use world::{Direct, Machine, World, content};
+
+/// Commands of 64 KiB and a window of 512 KiB.
+fn tuning() -> Tuning {
+    Tuning { memory_bytes: 2 << 20, command_bytes: 64 << 10, depth: 2 }
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn making(what: NodeKind) -> Making {
+    Making { what, mode: 0o644, owner: None, group: None }
+}
+
+/// Devices that count commands, and whose power is cut when the n-th of some was done.
+struct Cutting {
+    pool: DevicePool,
+    machines: Arc<BTreeMap<String, Machine>>,
+    at: Vec<(&'static str, usize)>,
+    counts: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+    cuts: Arc<AtomicUsize>,
+}
+
+impl Cutting {
+    fn new(world: &World, at: &[(&'static str, usize)]) -> Self {
+        let (pool, machines) = (world.pool(), world.machines.clone());
+        Self { pool, machines, at: at.to_vec(), counts: Arc::default(), cuts: Arc::default() }
+    }
+}
+
+impl Devices for Cutting {
+    async fn execute(
+        &self,
+        device: &Device,
+        bearer: &Bearer,
+        operation: Operation,
+    ) -> Result<Completion, OsdError> {
+        let name = operation.name();
+        let result = self.pool.execute(device, bearer, operation).await;
+        let count = {
+            let mut counts = self.counts.lock().unwrap();
+            let count = counts.entry(name).or_default();
+            *count += 1;
+            *count
+        };
+        if self.at.contains(&(name, count)) {
+            let found = self.machines.iter().find(|(iqn, _)| device.url.as_str().contains(&***iqn));
+            let machine = found.unwrap().1;
+            machine.power_cut();
+            machine.boot();
+            self.cuts.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+type Under = Nodes<Direct, Cutting>;
+
+async fn nodes(
+    world: &World,
+    cuts: &[(&'static str, usize)],
+) -> (Under, Arc<Mutex<BTreeMap<&'static str, usize>>>) {
+    let devices = Cutting::new(world, cuts);
+    let counts = devices.counts.clone();
+    let client = world.client_over(devices, tuning()).await;
+    (Nodes::new(&client, NodesOptions::default()), counts)
+}
+
+/// Everything of a file as somebody else reads it.
+async fn read_by_another(world: &World, file: &str) -> Vec<u8> {
+    let (nodes, _) = nodes(world, &[]).await;
+    let stat = nodes.lookup(Node::ROOT, &name(file)).await.unwrap();
+    let (open, stat) = nodes.open(stat.node(), Access::Read).await.unwrap();
+    let bytes = open.read(0, stat.size as usize + 10).await.unwrap().to_vec();
+    assert_eq!(bytes.len() as u64, stat.size);
+    bytes
+}
+
+/// A small generator of choices.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// Writes anywhere, reads anywhere, syncs now and then, while devices lose their power: nothing that was written is
+/// lost as long as the client lives, and nothing that was synced afterwards.
+#[tokio::test(start_paused = true)]
+async fn what_was_written_is_what_is_read_whatever_restarts() {
+    for (seed, cuts) in [
+        (1, &[][..]),
+        (2, &[("WRITE", 1)]),
+        (3, &[("CREATE AND WRITE", 1)]),
+        (4, &[("WRITE", 17), ("FLUSH", 2)]),
+        (5, &[("FLUSH", 1), ("GET ATTRIBUTES", 2)]),
+        (6, &[("CREATE AND WRITE", 2), ("WRITE", 9), ("WRITE", 30)]),
+        (7, &[("READ", 3), ("WRITE", 5)]),
+    ] {
+        let world = World::new(3).await;
+        let (nodes, _) = nodes(&world, cuts).await;
+        let (_, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+        let (mut chance, mut model) = (Chance(seed), Vec::<u8>::new());
+        let pattern = content(300_000);
+        for step in 0..150 {
+            let (at, length) = (chance.below(1_500_000) as usize, chance.below(120_000) as usize + 1);
+            match chance.below(10) {
+                0..=5 => {
+                    let data = &pattern[chance.below(100_000) as usize..][..length];
+                    file.write(at as u64, data).await.unwrap();
+                    model.resize(model.len().max(at + length), 0);
+                    model[at..at + length].copy_from_slice(data);
+                }
+                6 => file.sync().await.unwrap_or_else(|error| panic!("seed {seed}: {error}")),
+                7 => file.flush().await.unwrap_or_else(|error| panic!("seed {seed}: {error}")),
+                8 => {
+                    let end = (at + length).min(model.len());
+                    if at < end {
+                        file.zero(at as u64..(at + length) as u64).await.unwrap();
+                        model[at..end].fill(0);
+                    }
+                }
+                _ => {
+                    let read = file.read(at as u64, length).await.unwrap();
+                    let expected = model.get(at..).unwrap_or_default();
+                    let expected = &expected[..expected.len().min(length)];
+                    assert!(read == expected, "seed {seed}, step {step}: {length} bytes at {at}");
+                }
+            }
+        }
+        file.sync().await.unwrap();
+        for place in 0..3 {
+            world.machine(place).power_cut();
+            world.machine(place).boot();
+        }
+        assert!(read_by_another(&world, "file").await == model, "seed {seed}");
+        drop(file);
+        nodes.shut_down().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_writes_that_follow_each_other_become_large_commands() {
+    let world = World::new(1).await;
+    let (nodes, counts) = nodes(&world, &[]).await;
+    let (_, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+    let bytes = content(640 << 10);
+    for (index, piece) in bytes.chunks(1000).enumerate() {
+        file.write(index as u64 * 1000, piece).await.unwrap();
+    }
+    file.sync().await.unwrap();
+    let counts = counts.lock().unwrap().clone();
+    let commands: usize = ["WRITE", "CREATE AND WRITE"].iter().filter_map(|name| counts.get(name)).sum();
+    assert_eq!(commands, 10, "64 KiB each: {counts:?}");
+    assert!(read_by_another(&world, "file").await == bytes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_memory_holds_is_written_within_it() {
+    let world = World::new(2).await;
+    let devices = Cutting::new(&world, &[]);
+    let client = world.client_over(devices, tuning()).await;
+    let nodes = Nodes::new(&client, NodesOptions::default());
+    let bytes = content(2 << 20);
+    let mut files = Vec::new();
+    for number in 0..6 {
+        let made = nodes.create(Node::ROOT, &name(&format!("file{number}")), making(NodeKind::File)).await;
+        files.push(made.unwrap().1);
+    }
+    // Bit by bit to all of them: many pieces are begun and none is whole for a while.
+    for (index, piece) in bytes.chunks(10_000).enumerate() {
+        for file in &files {
+            file.write(index as u64 * 10_000, piece).await.unwrap();
+        }
+    }
+    for file in files {
+        file.close().await.unwrap();
+    }
+    assert!(client.memory().peak() <= client.memory().total());
+    for number in 0..6 {
+        assert!(read_by_another(&world, &format!("file{number}")).await == bytes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_closed_here_is_seen_by_who_opens_it_there() {
+    let world = World::new(2).await;
+    let (here, _) = nodes(&world, &[]).await;
+    let (there, _) = nodes(&world, &[]).await;
+    let (stat, file) = here.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+    file.write(0, b"one").await.unwrap();
+    assert_eq!(here.node(stat.node()).await.unwrap().size, 3, "who wrote it sees it at once");
+    file.close().await.unwrap();
+    let found = there.lookup(Node::ROOT, &name("file")).await.unwrap();
+    assert_eq!(found.size, 3);
+    let (file, _) = there.open(found.node(), Access::Update).await.unwrap();
+    assert_eq!(&file.read(0, 10).await.unwrap()[..], b"one");
+    file.write(3, b" and two").await.unwrap();
+    file.close().await.unwrap();
+    let (file, _) = here.open(stat.node(), Access::Read).await.unwrap();
+    assert_eq!(&file.read(0, 100).await.unwrap()[..], b"one and two");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_is_looked_into() {
+    let world = World::new(1).await;
+    let client = world.client_over(world.pool(), tuning()).await;
+    let nodes = Nodes::new(&client, NodesOptions::default());
+    let lose = |name| *client.metadata().lose.lock().unwrap() = Some(name);
+    lose("MakeNode");
+    let made = nodes.make(Node::ROOT, &name("d"), making(NodeKind::Directory)).await.unwrap();
+    lose("MakeNode");
+    let (stat, file) = nodes.create(Node::ROOT, &name("f"), making(NodeKind::File)).await.unwrap();
+    file.write(0, b"x").await.unwrap();
+    file.close().await.unwrap();
+    lose("RenameNode");
+    nodes.rename((Node::ROOT, &name("f")), (made.node(), &name("g")), RenameMode::Replace).await.unwrap();
+    assert_eq!(nodes.lookup(made.node(), &name("g")).await.unwrap().inode, stat.inode);
+    lose("LinkNode");
+    nodes.link(stat.node(), Node::ROOT, &name("h")).await.unwrap();
+    lose("RemoveNode");
+    nodes.remove(Node::ROOT, &name("h"), false).await.unwrap();
+    let gone = nodes.lookup(Node::ROOT, &name("h")).await.unwrap_err();
+    assert!(gone.is_not_found());
+    // What was there before is not taken for ours.
+    world.clock.skew_ms.fetch_add(1_000_000, Ordering::Relaxed);
+    world.client_clock.skew_ms.fetch_add(1_000_000, Ordering::Relaxed);
+    let exists = nodes.make(Node::ROOT, &name("d"), making(NodeKind::Directory)).await.unwrap_err();
+    assert!(
+        matches!(&exists, ClientError::Refused(failure) if failure.code == ErrorCode::Exists),
+        "{exists}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_read_ahead_of_who_reads_on_and_of_nobody_else() {
+    let world = World::new(2).await;
+    let bytes = content(2 << 20);
+    {
+        let (nodes, _) = nodes(&world, &[]).await;
+        let (_, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+        file.write(0, &bytes).await.unwrap();
+        file.close().await.unwrap();
+        nodes.shut_down().await.unwrap();
+    }
+    let (nodes, counts) = nodes(&world, &[]).await;
+    let stat = nodes.lookup(Node::ROOT, &name("file")).await.unwrap();
+    let (file, _) = nodes.open(stat.node(), Access::Read).await.unwrap();
+    let mut read = Vec::new();
+    while read.len() < bytes.len() {
+        read.extend_from_slice(&file.read(read.len() as u64, 4096).await.unwrap());
+    }
+    assert!(read == bytes);
+    let commands = counts.lock().unwrap()["READ"];
+    assert!(commands <= 40, "{commands} commands of 64 KiB for 2 MiB");
+    let (file, _) = nodes.open(stat.node(), Access::Read).await.unwrap();
+    counts.lock().unwrap().clear();
+    for at in [1_500_000, 100, 1_900_000, 700_000, 1_200_000] {
+        assert!(file.read(at, 5000).await.unwrap() == bytes[at as usize..at as usize + 5000]);
+    }
+    assert!(counts.lock().unwrap()["READ"] <= 10, "{:?}", counts.lock().unwrap());
+}
