@@ -1,0 +1,72 @@
+//! What is known of a node, in the kernel's words.
+
+use sealstone_mds_protocol::{FileKind, Stat};
+
+use crate::kernel::{Attributes, When};
+use crate::people::People;
+
+/// What `stat` says a good size for reads and writes is, bytes.
+const BLOCK_BYTES: u32 = 128 << 10;
+/// The kind of file in mode bits stands above the permissions.
+const KIND_SHIFT: u32 = 12;
+
+/// The kernel's number of a kind, as directories have it: the kind in the mode bits without the permissions.
+pub(crate) const fn kind_number(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::Fifo => 1,
+        FileKind::CharDevice => 2,
+        FileKind::Directory => 4,
+        FileKind::BlockDevice => 6,
+        FileKind::File => 8,
+        FileKind::Symlink => 10,
+        FileKind::Socket => 12,
+    }
+}
+
+/// Nanoseconds since 1970; times out of reach become the nearest. None for now.
+pub(crate) fn nanoseconds(when: When) -> Option<i64> {
+    match when {
+        When::Now => None,
+        When::At { seconds, nanoseconds } => {
+            let ns = seconds.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(i64::from(nanoseconds)));
+            Some(ns.unwrap_or(if seconds < 0 { i64::MIN } else { i64::MAX }))
+        }
+    }
+}
+
+/// Everything `stat` shows.
+pub(crate) fn attributes(ino: u64, stat: &Stat, people: &People) -> Attributes {
+    Attributes {
+        ino,
+        size: stat.size,
+        // Holes are not known here: what a file could take at most.
+        blocks: stat.size.div_ceil(512),
+        atime_ns: stat.atime_ns,
+        mtime_ns: stat.mtime_ns,
+        ctime_ns: stat.ctime_ns,
+        mode: kind_number(stat.kind) << KIND_SHIFT | u32::from(stat.mode & 0o7777),
+        links: stat.links,
+        uid: people.uid(&stat.owner),
+        gid: people.gid(stat.group.as_ref()),
+        rdev: stat.rdev,
+        block_bytes: BLOCK_BYTES,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_out_of_reach_become_the_nearest() {
+        let at = |seconds, nanoseconds| nanoseconds_of(seconds, nanoseconds);
+        assert_eq!(at(1, 5), 1_000_000_005);
+        assert_eq!(at(-1, 999_999_999), -1);
+        assert_eq!(at(i64::MAX, 0), i64::MAX);
+        assert_eq!(at(i64::MIN, 0), i64::MIN);
+    }
+
+    fn nanoseconds_of(seconds: i64, ns: u32) -> i64 {
+        nanoseconds(When::At { seconds, nanoseconds: ns }).unwrap()
+    }
+}

@@ -1,0 +1,233 @@
+//! What all requests of a mount share, and what takes more than one call.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use sealstone_client::ClientError;
+use sealstone_client::nodes::{File, Making, Nodes};
+use sealstone_mds_protocol::{Access, ErrorCode, Failure, Name, Stat};
+use sealstone_mds_protocol::{Node, NodeChange, NodeKind};
+
+use crate::attributes::attributes;
+use crate::directory::Directory;
+use crate::errno::errno;
+use crate::kernel::{Answer, Attributes, Header, KEEP_CACHE, Reply};
+use crate::people::People;
+use crate::table::{self, Handles};
+
+/// Open flags that are ours to act on.
+const O_ACCMODE: i32 = 3;
+const O_RDONLY: i32 = 0;
+const O_WRONLY: i32 = 1;
+const O_EXCL: i32 = 0o200;
+const O_TRUNC: i32 = 0o1000;
+/// Modes of fallocate.
+const FALLOC_KEEP_SIZE: i32 = 1;
+const FALLOC_PUNCH_HOLE: i32 = 2;
+const FALLOC_ZERO_RANGE: i32 = 16;
+
+/// What all requests share.
+pub(crate) struct Inner {
+    pub(crate) nodes: Nodes,
+    pub(crate) table: table::Nodes,
+    pub(crate) files: Handles<File>,
+    pub(crate) directories: Handles<Directory>,
+    pub(crate) people: People,
+    pub(crate) attributes_for: Duration,
+}
+
+/// A name that the kernel gave.
+pub(crate) fn name(name: &OsStr) -> Result<Name, Errno> {
+    Name::new(name.as_bytes()).map_err(|error| errno(&ClientError::Name(error)))
+}
+
+impl Inner {
+    pub(crate) fn node(&self, ino: u64) -> Result<Node, Errno> {
+        self.table.node(ino).ok_or(Errno::STALE)
+    }
+
+    pub(crate) fn file(&self, handle: u64) -> Result<Arc<File>, Errno> {
+        self.files.get(handle).ok_or(Errno::BADF)
+    }
+
+    pub(crate) fn attr(&self, stat: &Stat) -> Attributes {
+        attributes(self.table.ino(stat.node()), stat, &self.people)
+    }
+
+    /// Tells the kernel of a node, which counts.
+    pub(crate) fn entry(&self, reply: Reply, stat: &Stat) {
+        let ino = self.table.count(stat);
+        let attributes = attributes(ino, stat, &self.people);
+        reply.bytes(Answer::default().entry(Some(&attributes), self.attributes_for).as_bytes());
+    }
+
+    pub(crate) fn answer_entry(&self, reply: Reply, outcome: Result<Stat, ClientError>) {
+        match outcome {
+            Ok(stat) => self.entry(reply, &stat),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn making(&self, request: &Who, what: NodeKind, mode: u32) -> Making {
+        let (owner, group) = self.people.maker(request.uid, request.gid);
+        Making { what, mode: (mode & 0o7777) as u16, owner, group }
+    }
+
+    fn opened(&self, file: File, version: u64) -> (u64, u32) {
+        let ino = self.table.ino(file.node());
+        let flags = match self.table.pages_are_of(ino, Some(version)) {
+            true => KEEP_CACHE,
+            false => 0,
+        };
+        (self.files.insert(file), flags)
+    }
+
+    pub(crate) async fn open(&self, ino: u64, flags: i32) -> Result<(u64, u32), Errno> {
+        let node = self.node(ino)?;
+        let mode = flags & O_ACCMODE;
+        let access = if mode == O_RDONLY { Access::Read } else { Access::Update };
+        let opened = match self.nodes.open(node, access).await {
+            // Whoever only writes may be allowed that alone; else both are asked for, since others here may read it.
+            Err(ClientError::Refused(failure)) if failure.code.is_denial() && mode == O_WRONLY => {
+                self.nodes.open(node, Access::Write).await
+            }
+            opened => opened,
+        };
+        let (file, stat) = opened.map_err(|error| errno(&error))?;
+        if flags & O_TRUNC != 0 && access != Access::Read && stat.size > 0 {
+            let change = NodeChange { size: Some(0), ..NodeChange::default() };
+            let stat = self.nodes.set(node, change, true).await.map_err(|error| errno(&error))?;
+            return Ok(self.opened(file, stat.version));
+        }
+        Ok(self.opened(file, stat.version))
+    }
+
+    pub(crate) async fn create(
+        &self,
+        who: Who,
+        parent: u64,
+        name: &Name,
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Stat, u64, u32), Errno> {
+        let parent = self.node(parent)?;
+        let making = || self.making(&who, NodeKind::File, mode);
+        let made = match self.nodes.create(parent, name, making()).await {
+            Err(error) if self.by_number(&error, Some(who.uid), Some(who.gid)) => {
+                self.nodes.create(parent, name, making()).await
+            }
+            outcome => outcome,
+        };
+        match made {
+            Ok((stat, file)) => {
+                self.table.count(&stat);
+                let (handle, flags) = self.opened(file, stat.version);
+                Ok((stat, handle, flags))
+            }
+            // Somebody else made it meanwhile: then it is opened, unless it must be new.
+            Err(ClientError::Refused(failure))
+                if failure.code == ErrorCode::Exists && flags & O_EXCL == 0 =>
+            {
+                let stat = self.nodes.lookup(parent, name).await.map_err(|error| errno(&error))?;
+                let ino = self.table.count(&stat);
+                match self.open(ino, flags).await {
+                    Ok((handle, flags)) => Ok((stat, handle, flags)),
+                    Err(error) => {
+                        self.table.forget(ino, 1);
+                        Err(error)
+                    }
+                }
+            }
+            Err(error) => Err(errno(&error)),
+        }
+    }
+
+    /// Whose it is may be told by number instead, if the server does not know a name.
+    fn by_number(&self, error: &ClientError, uid: Option<u32>, gid: Option<u32>) -> bool {
+        error.is_not_found() && self.people.by_number(uid, gid)
+    }
+
+    pub(crate) async fn make(
+        &self,
+        who: Who,
+        parent: Node,
+        name: &Name,
+        what: NodeKind,
+        mode: u32,
+    ) -> Result<Stat, ClientError> {
+        match self.nodes.make(parent, name, self.making(&who, what.clone(), mode)).await {
+            Err(error) if self.by_number(&error, Some(who.uid), Some(who.gid)) => {
+                self.nodes.make(parent, name, self.making(&who, what, mode)).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    pub(crate) async fn change_owner(
+        &self,
+        ino: u64,
+        (uid, gid): (Option<u32>, Option<u32>),
+        change: NodeChange,
+        handle: Option<u64>,
+    ) -> Result<Stat, Errno> {
+        let named = |change: &NodeChange| NodeChange {
+            owner: uid.map(|uid| self.people.user(uid)),
+            group: gid.map(|gid| self.people.group(gid)),
+            ..change.clone()
+        };
+        match self.change(ino, named(&change), handle).await {
+            Err(error) if self.by_number(&error, uid, gid) => self.change(ino, named(&change), handle).await,
+            outcome => outcome,
+        }
+        .map_err(|error| errno(&error))
+    }
+
+    async fn change(&self, ino: u64, change: NodeChange, handle: Option<u64>) -> Result<Stat, ClientError> {
+        let node = self.table.node(ino).ok_or_else(|| Failure::new(ErrorCode::Stale, ""))?;
+        let file = handle.and_then(|handle| self.files.get(handle));
+        let through = file.is_some_and(|file| file.access() != Access::Read);
+        let stat = self.nodes.set(node, change, through).await?;
+        Ok(stat)
+    }
+
+    pub(crate) async fn allocate(
+        &self,
+        handle: u64,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    ) -> Result<(), Errno> {
+        let file = self.file(handle)?;
+        let end = offset.checked_add(length).filter(|end| *end <= i64::MAX as u64).ok_or(Errno::FBIG)?;
+        let zeroes = match mode & !FALLOC_KEEP_SIZE {
+            0 => false,
+            FALLOC_PUNCH_HOLE if mode & FALLOC_KEEP_SIZE != 0 => true,
+            FALLOC_ZERO_RANGE => true,
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        if zeroes {
+            file.zero(offset..end).await.map_err(|error| errno(&error))?;
+        }
+        if mode & FALLOC_KEEP_SIZE == 0 && end > file.size() {
+            let change = NodeChange { size: Some(end), ..NodeChange::default() };
+            self.nodes.set(file.node(), change, true).await.map_err(|error| errno(&error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Copy)]
+pub(crate) struct Who {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+impl From<&Header> for Who {
+    fn from(header: &Header) -> Self {
+        Self { uid: header.uid, gid: header.gid }
+    }
+}

@@ -1,0 +1,268 @@
+//! The device through which the kernel asks and is answered.
+//!
+//! Contract: each request is answered once, whatever happens to who works on it. Whoever waits for an answer and is
+//! killed meanwhile goes at once; the work goes on and its answer is dropped.
+//! Truth: Documentation/filesystems/fuse.rst of Linux (interrupting filesystem operations).
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::answer::{Answer, HEADER_BYTES};
+use super::wire::{self, Header, Operation, forgets, parse};
+
+/// Bytes that one write or read carries at most.
+const REQUEST_MAX: u32 = 1 << 20;
+/// Reads ahead and the like that the kernel may have under way.
+const BACKGROUND_MAX: u16 = 64;
+/// What we speak.
+const MAJOR: u32 = 7;
+const MINOR: u32 = 36;
+/// A kernel that speaks less is refused: answers were shorter then.
+const MINOR_MIN: u32 = 23;
+/// How often it is looked whether a waiting program was killed.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// SIGKILL in the masks of `/proc/PID/status`.
+const KILLED: u64 = 1 << 8;
+
+/// What a kernel may do for us, if it knows it.
+const FEATURES: u32 = ASYNC_READ
+    | RANGE_LOCKS
+    | WHOLE_LOCKS
+    | ATOMIC_TRUNCATE
+    | BIG_WRITES
+    | AUTO_INVALIDATE
+    | READ_PLUS
+    | READ_PLUS_AUTO
+    | ASYNC_DIRECT
+    | PARALLEL_DIRECTORIES
+    | MAX_PAGES
+    | CACHE_LINKS;
+const ASYNC_READ: u32 = 1 << 0;
+const RANGE_LOCKS: u32 = 1 << 1;
+const WHOLE_LOCKS: u32 = 1 << 10;
+const ATOMIC_TRUNCATE: u32 = 1 << 3;
+const BIG_WRITES: u32 = 1 << 5;
+const AUTO_INVALIDATE: u32 = 1 << 12;
+const READ_PLUS: u32 = 1 << 13;
+const READ_PLUS_AUTO: u32 = 1 << 14;
+const ASYNC_DIRECT: u32 = 1 << 15;
+const PARALLEL_DIRECTORIES: u32 = 1 << 18;
+const MAX_PAGES: u32 = 1 << 22;
+const CACHE_LINKS: u32 = 1 << 23;
+
+/// Who answers.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// Answers a request, now or later.
+    fn handle(&self, header: Header, operation: Operation<'_>, reply: Reply);
+    /// The kernel counts less on a node.
+    fn forget(&self, node: u64, count: u64);
+    /// Runs a task in the background.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
+}
+
+/// The device.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    device: File,
+    /// Requests that are not answered.
+    waiting: Mutex<HashMap<u64, Waiting>>,
+}
+
+/// Who waits for an answer.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// Its thread.
+    pid: u32,
+    /// Does any signal end it? So it is with waiting for a lock; all else is as on a disk.
+    any_signal: bool,
+}
+
+impl Channel {
+    /// Over the device of a mount; agrees with the kernel on how to talk.
+    ///
+    /// # Errors
+    /// The kernel speaks an older protocol, or the mount is gone.
+    pub(crate) fn open(device: OwnedFd) -> io::Result<Arc<Self>> {
+        let channel = Self { device: File::from(device), waiting: Mutex::default() };
+        let mut buffer = vec![0; REQUEST_MAX as usize + 4096];
+        let length = channel.read(&mut buffer)?.ok_or(Errno::NOTCONN)?;
+        let (header, operation) = parse(&buffer[..length]).map_err(|_| Errno::PROTO)?;
+        let Operation::Init { major, minor, readahead_max, flags } = operation else {
+            return Err(Errno::PROTO.into());
+        };
+        if major != MAJOR || minor < MINOR_MIN {
+            channel.write(header.unique, Errno::PROTO.raw_os_error(), &[])?;
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!("the kernel speaks FUSE {major}.{minor}; {MAJOR}.{MINOR_MIN} is needed"),
+            ));
+        }
+        let readahead = readahead_max.min(REQUEST_MAX);
+        let answer = Answer::init(MINOR.min(minor), readahead, flags & FEATURES, BACKGROUND_MAX, REQUEST_MAX);
+        channel.write(header.unique, 0, &[answer.as_bytes()])?;
+        Ok(Arc::new(channel))
+    }
+
+    /// One request; none if the mount is gone.
+    fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match (&self.device).read(buffer) {
+                Ok(length) => return Ok(Some(length)),
+                Err(error) => match Errno::from_io_error(&error) {
+                    // ENOENT: the request was taken back while it was being read.
+                    Some(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
+                    Some(Errno::NODEV) => return Ok(None),
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    fn write(&self, unique: u64, errno: i32, parts: &[&[u8]]) -> io::Result<()> {
+        let length = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+        let mut header = [0; HEADER_BYTES];
+        header[..4].copy_from_slice(&(length as u32).to_ne_bytes());
+        header[4..8].copy_from_slice(&(-errno).to_ne_bytes());
+        header[8..].copy_from_slice(&unique.to_ne_bytes());
+        let mut slices = vec![IoSlice::new(&header)];
+        slices.extend(parts.iter().map(|part| IoSlice::new(part)));
+        // The kernel takes an answer whole or not at all.
+        (&self.device).write_vectored(&slices).map(drop)
+    }
+
+    fn answer(&self, unique: u64, errno: i32, parts: &[&[u8]]) {
+        if self.waiting.lock().remove(&unique).is_none() {
+            return;
+        }
+        if let Err(error) = self.write(unique, errno, parts) {
+            // ENOENT: nobody waits any more. ENODEV: the mount is gone.
+            let gone = matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV));
+            if !gone {
+                tracing::warn!(%error, "the kernel did not take an answer");
+            }
+        }
+    }
+
+    /// Takes requests until the mount is gone.
+    ///
+    /// # Errors
+    /// The device fails.
+    pub(crate) fn serve(self: &Arc<Self>, handler: &impl Handler) -> io::Result<()> {
+        let mut buffer = vec![0; REQUEST_MAX as usize + 4096];
+        while let Some(length) = self.read(&mut buffer)? {
+            match parse(&buffer[..length]) {
+                Ok((header, operation)) => self.dispatch(handler, header, operation),
+                Err(wire::Unreadable { unique: Some(unique) }) => {
+                    tracing::warn!(unique, "the kernel sent a request that cannot be read");
+                    self.write(unique, Errno::IO.raw_os_error(), &[])?;
+                }
+                Err(wire::Unreadable { unique: None }) => return Err(Errno::PROTO.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn dispatch(self: &Arc<Self>, handler: &impl Handler, header: Header, operation: Operation<'_>) {
+        match operation {
+            Operation::Forget { count } => handler.forget(header.node, count),
+            Operation::BatchForget { nodes } => {
+                forgets(nodes).for_each(|(node, count)| handler.forget(node, count));
+            }
+            Operation::Interrupt { unique } => self.interrupt(handler, header, unique),
+            operation => {
+                let any_signal = matches!(operation, Operation::SetLock { wait: true, .. });
+                self.waiting.lock().insert(header.unique, Waiting { pid: header.pid, any_signal });
+                let reply = Reply { channel: Some(self.clone()), unique: header.unique };
+                handler.handle(header, operation, reply);
+            }
+        }
+    }
+
+    /// A signal came for whoever waits. Most signals can wait as on any disk; one that is killed need not.
+    fn interrupt(self: &Arc<Self>, handler: &impl Handler, header: Header, unique: u64) {
+        let Some(waiting) = self.waiting.lock().get(&unique).copied() else {
+            // It was overtaken by its own interrupt, or is answered: the kernel knows which, and asks again.
+            let _ = self.write(header.unique, Errno::AGAIN.raw_os_error(), &[]);
+            return;
+        };
+        if waiting.any_signal {
+            return self.answer(unique, Errno::INTR.raw_os_error(), &[]);
+        }
+        let channel = self.clone();
+        handler.spawn(async move {
+            while channel.waiting.lock().contains_key(&unique) {
+                if is_killed(waiting.pid) {
+                    return channel.answer(unique, Errno::INTR.raw_os_error(), &[]);
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        });
+    }
+}
+
+/// Was this thread sent SIGKILL?
+fn is_killed(pid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    status.lines().any(|line| {
+        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & KILLED != 0)
+    })
+}
+
+/// The answer to one request. Whoever drops it without one has answered that it failed.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    channel: Option<Arc<Channel>>,
+    unique: u64,
+}
+
+impl Reply {
+    fn send(mut self, errno: i32, parts: &[&[u8]]) {
+        if let Some(channel) = self.channel.take() {
+            channel.answer(self.unique, errno, parts);
+        }
+    }
+
+    /// Does anybody still wait for it?
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.channel.as_ref().is_some_and(|channel| channel.waiting.lock().contains_key(&self.unique))
+    }
+
+    pub(crate) fn ok(self) {
+        self.send(0, &[]);
+    }
+
+    pub(crate) fn bytes(self, bytes: &[u8]) {
+        self.send(0, &[bytes]);
+    }
+
+    pub(crate) fn error(self, errno: Errno) {
+        self.send(errno.raw_os_error(), &[]);
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(channel) = self.channel.take() {
+            channel.answer(self.unique, Errno::IO.raw_os_error(), &[]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_not_killed_is_not_taken_for_it() {
+        assert!(!is_killed(std::process::id()));
+        assert!(!is_killed(0));
+    }
+}

@@ -1,0 +1,12 @@
+//! The kernel's side of a mount: its requests as types, answers as bytes, the device between them, the mount itself.
+
+mod answer;
+mod channel;
+mod place;
+mod wire;
+
+pub(crate) use answer::{Answer, Attributes, Entries, KEEP_CACHE};
+pub(crate) use channel::{Channel, Handler, Reply};
+pub(crate) use place::mount;
+pub use place::{MountError, check_place, helper};
+pub(crate) use wire::{Changes, Header, LockWish, Operation, When};

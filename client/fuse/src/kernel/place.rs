@@ -1,0 +1,162 @@
+//! The mount itself: by the system call for root, by the helper `fusermount3` for others.
+//!
+//! Truth: mount(2); fusermount3(1) and its protocol: it sends the open device over the socket named in `_FUSE_COMMFD`.
+
+use std::ffi::CString;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::mount::MountFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::MountOptions;
+
+/// The device through which the kernel asks.
+const DEVICE: &str = "/dev/fuse";
+/// The kind of file system in the table of mounts is `fuse.` and this.
+const SUBTYPE: &str = "sealstone";
+
+/// Why there is no mount.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// This kernel has no FUSE, or this process may not use it.
+    #[error("{DEVICE} cannot be opened")]
+    NoDevice(#[source] io::Error),
+    /// The place is not there, or no directory.
+    #[error("the mount point is not a directory")]
+    NotADirectory,
+    /// The place cannot be looked at.
+    #[error("the mount point cannot be used")]
+    Mountpoint(#[source] io::Error),
+    /// A mount whose process is gone is still there.
+    #[error("the mount point has a mount whose process is gone")]
+    Dead,
+    /// Only root mounts by itself; others need a helper.
+    #[error("only root can mount without fusermount3, which is not installed")]
+    NoHelper,
+    /// The helper refused; what it said.
+    #[error("fusermount3: {0}")]
+    Helper(String),
+    /// The kernel refused.
+    #[error("the kernel refused the mount")]
+    Refused(#[source] io::Error),
+}
+
+/// Can something be mounted there?
+///
+/// # Errors
+/// `NotADirectory`, `Dead`, `Mountpoint`.
+pub fn check_place(place: &Path) -> Result<(), MountError> {
+    match std::fs::metadata(place) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(MountError::NotADirectory),
+        Err(error) => Err(match Errno::from_io_error(&error) {
+            Some(Errno::NOENT | Errno::NOTDIR) => MountError::NotADirectory,
+            Some(Errno::NOTCONN) => MountError::Dead,
+            _ => MountError::Mountpoint(error),
+        }),
+    }
+}
+
+/// The helper that mounts for those who are not root, if it is installed.
+#[must_use]
+pub fn helper() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/bin"), PathBuf::from("/usr/bin")]);
+    folders.map(|folder| folder.join("fusermount3")).find(|helper| helper.is_file())
+}
+
+/// Mounts; gives the device of the mount.
+pub(crate) fn mount(options: &MountOptions) -> Result<OwnedFd, MountError> {
+    check_place(&options.mountpoint)?;
+    if !rustix::process::geteuid().is_root() {
+        let helper = helper().ok_or(MountError::NoHelper)?;
+        return by_helper(&helper, options);
+    }
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open(DEVICE);
+    let device = OwnedFd::from(opened.map_err(MountError::NoDevice)?);
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={}",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw()
+    );
+    if options.allow_other {
+        data.push_str(",default_permissions,allow_other");
+    }
+    let data = CString::new(data).expect("digits and letters");
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    if options.read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    let kind = format!("fuse.{SUBTYPE}");
+    rustix::mount::mount(&*options.source, &options.mountpoint, &*kind, flags, Some(&*data))
+        .map_err(|error| MountError::Refused(error.into()))?;
+    Ok(device)
+}
+
+fn by_helper(helper: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let failed = |error: io::Error| MountError::Helper(error.to_string());
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    // The helper inherits this end.
+    fcntl_setfd(&theirs, FdFlags::empty()).map_err(|error| failed(error.into()))?;
+    let mut words = vec![
+        format!("fsname={}", options.source.replace('\\', "\\\\").replace(',', "\\,")),
+        format!("subtype={SUBTYPE}"),
+        "nosuid".into(),
+        "nodev".into(),
+    ];
+    if options.read_only {
+        words.push("ro".into());
+    }
+    if options.allow_other {
+        words.extend(["default_permissions".into(), "allow_other".into()]);
+    }
+    let mut command = Command::new(helper);
+    command.arg("-o").arg(words.join(",")).arg("--").arg(&options.mountpoint);
+    command.env("_FUSE_COMMFD", theirs.as_raw_fd().to_string());
+    let child =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+    drop(theirs);
+    let received = receive(&ours);
+    let ended = child.wait_with_output().map_err(failed)?;
+    match received {
+        Ok(Some(device)) => Ok(device),
+        Err(error) if ended.status.success() => Err(failed(error)),
+        Ok(None) | Err(_) => {
+            let said = String::from_utf8_lossy(&ended.stderr);
+            let line = said.lines().next().unwrap_or("it sent no device").trim_start_matches("fusermount3: ");
+            Err(MountError::Helper(line.to_owned()))
+        }
+    }
+}
+
+/// The descriptor that the helper sends, with one byte beside it.
+fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    Ok(ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_directory_is_a_place() {
+        assert!(check_place(Path::new("/")).is_ok());
+        assert!(matches!(check_place(Path::new("/proc/version")), Err(MountError::NotADirectory)));
+        assert!(matches!(check_place(Path::new("/no/such/place")), Err(MountError::NotADirectory)));
+    }
+}

@@ -1,0 +1,87 @@
+//! A file system of nodes, mounted by FUSE.
+//!
+//! Does: mount, answer the kernel. Does not: keep data or talk to servers; `sealstone_client::nodes` does.
+//! Contract: [`mount`] returns when the mount can be used; [`Mount::ended`] when it is gone, however that came about.
+//! Truth: docs/adr/0037-a-mount-by-fuse.md.
+
+mod attributes;
+mod directory;
+mod errno;
+mod inner;
+mod kernel;
+mod mounted;
+mod people;
+mod table;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use sealstone_client::nodes::Nodes;
+use sealstone_mds_protocol::Node;
+
+pub use errno::errno;
+pub use kernel::{MountError, check_place, helper};
+pub use people::{Mounter, NOBODY, People};
+
+/// Threads that take requests from the kernel; what is long runs in tasks.
+const THREADS: usize = 2;
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Where; a directory.
+    pub mountpoint: PathBuf,
+    /// What the table of mounts shows as its source.
+    pub source: String,
+    /// Nothing can be changed through it.
+    pub read_only: bool,
+    /// Other users of this machine may use it; the kernel then checks owners and permission bits.
+    pub allow_other: bool,
+}
+
+/// A mount.
+#[derive(Debug)]
+pub struct Mount {
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl Mount {
+    /// Waits until it is unmounted.
+    ///
+    /// # Errors
+    /// The connection to the kernel broke.
+    pub fn ended(self) -> io::Result<()> {
+        let mut outcome = Ok(());
+        for thread in self.threads {
+            let served = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            outcome = outcome.and(served);
+        }
+        outcome
+    }
+}
+
+/// Mounts `nodes` from `root` down.
+///
+/// # Errors
+/// [`MountError`].
+pub fn mount(nodes: Nodes, root: Node, people: People, options: &MountOptions) -> Result<Mount, MountError> {
+    let device = kernel::mount(options)?;
+    let served = kernel::Channel::open(device).and_then(|channel| {
+        let mounted = Arc::new(mounted::Mounted::new(nodes, root, people));
+        let serve = |number| {
+            let (channel, mounted) = (channel.clone(), mounted.clone());
+            let thread = std::thread::Builder::new().name(format!("fuse-{number}"));
+            thread.spawn(move || channel.serve(&*mounted))
+        };
+        (0..THREADS).map(serve).collect::<io::Result<Vec<_>>>()
+    });
+    match served {
+        Ok(threads) => Ok(Mount { threads }),
+        Err(error) => {
+            let _ = rustix::mount::unmount(&options.mountpoint, rustix::mount::UnmountFlags::DETACH);
+            Err(MountError::Refused(error))
+        }
+    }
+}

@@ -1,0 +1,541 @@
+//! The kernel's requests, answered from nodes: each in a task of its own.
+//!
+//! Does: turn numbers into nodes, requests into calls, answers into the kernel's words. Does not: decide who may do what;
+//! the metadata server does, or, on a mount for many users, the kernel by what it is told.
+//! Contract: a write is answered when its bytes are in our memory, a flush when they are on their devices, an fsync when
+//! they are durable.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use sealstone_client::ClientError;
+use sealstone_client::nodes::Nodes;
+use sealstone_mds_protocol::{Access, FileKind};
+use sealstone_mds_protocol::{
+    LOCK_TO_END, Lock, LockKind, Node, NodeChange, NodeKind, RenameMode, SetTime, Target, XattrMode,
+    XattrName, XattrValue,
+};
+
+use crate::attributes::{attributes, kind_number, nanoseconds};
+use crate::directory::{DOTS, Directory};
+use crate::errno::errno;
+use crate::inner::{Inner, Who, name};
+use crate::kernel::{Answer, Changes, Entries, Handler, Header, LockWish, Operation, Reply, When};
+use crate::people::People;
+use crate::table::{self, Handles};
+
+/// Bytes of a block in `statfs`.
+const BLOCK: u64 = 4096;
+/// The kind of file in the mode bits of mknod, and the kinds.
+const S_IFMT: u32 = 0o170_000;
+const S_IFIFO: u32 = 0o010_000;
+const S_IFCHR: u32 = 0o020_000;
+const S_IFBLK: u32 = 0o060_000;
+const S_IFREG: u32 = 0o100_000;
+const S_IFSOCK: u32 = 0o140_000;
+/// Flags of renameat2.
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+/// Flags of setxattr.
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;
+/// Kinds of locks, and the last byte of one that goes to the end.
+const F_RDLCK: u32 = 0;
+const F_WRLCK: u32 = 1;
+const F_UNLCK: u32 = 2;
+const OFFSET_MAX: u64 = i64::MAX as u64;
+/// Whoever waits for a lock has it asked for again after this; the pause doubles up to the longest one.
+const LOCK_PAUSE_MIN: Duration = Duration::from_millis(5);
+const LOCK_PAUSE_MAX: Duration = Duration::from_millis(250);
+/// An attribute that the kernel asks for at every write: there are no file capabilities here.
+const CAPABILITY: &str = "security.capability";
+
+/// A mounted file system.
+pub(crate) struct Mounted {
+    inner: Arc<Inner>,
+}
+
+/// Unwraps, or answers with the error and ends.
+macro_rules! or_reply {
+    ($reply:ident, $outcome:expr) => {
+        match $outcome {
+            Ok(value) => value,
+            Err(error) => return $reply.error(error),
+        }
+    };
+}
+
+impl Mounted {
+    pub(crate) fn new(nodes: Nodes, root: Node, people: People) -> Self {
+        let attributes_for = nodes.options().attributes_for;
+        let inner = Inner {
+            nodes,
+            table: table::Nodes::new(root),
+            files: Handles::new(),
+            directories: Handles::new(),
+            people,
+            attributes_for,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Runs what answers a request.
+    fn task<F: Future<Output = ()> + Send + 'static>(&self, answer: impl FnOnce(Arc<Inner>) -> F) {
+        self.inner.nodes.spawn(answer(self.inner.clone()));
+    }
+}
+
+impl Handler for Mounted {
+    fn handle(&self, header: Header, operation: Operation<'_>, reply: Reply) {
+        let node = header.node;
+        match operation {
+            Operation::Lookup { name } => self.lookup(node, name, reply),
+            Operation::GetAttr => self.get_attributes(node, reply),
+            Operation::SetAttr(changes) => self.set_attributes(node, changes, reply),
+            Operation::ReadLink => self.read_link(node, reply),
+            Operation::Symlink { name, target } => match Target::new(target) {
+                Ok(target) => self.make(&header, name, NodeKind::Symlink(target), 0o777, reply),
+                Err(_) => reply.error(Errno::NAMETOOLONG),
+            },
+            Operation::MakeNode { name, mode, rdev } => match mode & S_IFMT {
+                0 | S_IFREG => self.make(&header, name, NodeKind::File, mode, reply),
+                S_IFIFO => self.make(&header, name, NodeKind::Fifo, mode, reply),
+                S_IFSOCK => self.make(&header, name, NodeKind::Socket, mode, reply),
+                S_IFCHR => self.make(&header, name, NodeKind::CharDevice(rdev), mode, reply),
+                S_IFBLK => self.make(&header, name, NodeKind::BlockDevice(rdev), mode, reply),
+                _ => reply.error(Errno::INVAL),
+            },
+            Operation::MakeDirectory { name, mode } => {
+                self.make(&header, name, NodeKind::Directory, mode, reply);
+            }
+            Operation::Unlink { name } => self.remove(node, name, false, reply),
+            Operation::RemoveDirectory { name } => self.remove(node, name, true, reply),
+            Operation::Rename { from, to_parent, to, flags } => {
+                self.rename((node, from), (to_parent, to), flags, reply);
+            }
+            Operation::Link { node: linked, name } => self.link(linked, node, name, reply),
+            Operation::Open { flags } => self.open(node, flags, reply),
+            Operation::Create { name, mode, flags } => self.create(&header, name, mode, flags, reply),
+            Operation::Read { handle, offset, size } => self.read(handle, offset, size, reply),
+            Operation::Write { handle, offset, data } => self.write(handle, (offset, data), reply),
+            Operation::Flush { handle, owner } => self.flush(node, handle, owner, reply),
+            Operation::Fsync { handle } => self.fsync(handle, reply),
+            Operation::Release { handle, owner, unlock } => {
+                let file = self.inner.files.remove(handle);
+                match file.filter(|_| unlock) {
+                    None => reply.ok(),
+                    Some(file) => self.task(|inner| async move {
+                        answer(reply, inner.nodes.unlock_all(file.node(), owner).await);
+                    }),
+                }
+            }
+            Operation::OpenDirectory => {
+                let node = or_reply!(reply, self.inner.node(node));
+                let handle = self.inner.directories.insert(Directory::new(node));
+                reply.bytes(Answer::default().open(handle, 0).as_bytes());
+            }
+            Operation::ReadDirectory { handle, offset, size, plus } => {
+                self.read_directory(node, handle, (offset, size, plus), reply);
+            }
+            Operation::ReleaseDirectory { handle } => {
+                drop(self.inner.directories.remove(handle));
+                reply.ok();
+            }
+            // Names are durable when they are answered; whoever asks it of a directory wants all below it too.
+            Operation::FsyncDirectory => {
+                self.task(|inner| async move { answer(reply, inner.nodes.sync_all().await) });
+            }
+            Operation::StatFs => self.file_system(reply),
+            Operation::SetXattr { name, value, flags } => self.set_xattr(node, name, (value, flags), reply),
+            Operation::GetXattr { name, size } => self.get_xattr(node, name, size, reply),
+            Operation::ListXattr { size } => self.list_xattr(node, size, reply),
+            Operation::RemoveXattr { name } => self.remove_xattr(node, name, reply),
+            Operation::Allocate { handle, offset, length, mode } => {
+                self.task(|inner| async move {
+                    match inner.allocate(handle, offset, length, mode as i32).await {
+                        Ok(()) => reply.ok(),
+                        Err(error) => reply.error(error),
+                    }
+                });
+            }
+            Operation::Destroy => reply.ok(),
+            Operation::GetLock(wish) => self.test_lock(node, wish, reply),
+            Operation::SetLock { wish, wait } => self.lock(node, wish, wait, reply),
+            // The kernel then does without: all of a file is taken for data, ranges are copied through memory.
+            Operation::Other { .. } => reply.error(Errno::NOSYS),
+            // These have no answer, or come once and are over.
+            Operation::Forget { .. }
+            | Operation::BatchForget { .. }
+            | Operation::Interrupt { .. }
+            | Operation::Init { .. } => reply.error(Errno::PROTO),
+        }
+    }
+
+    fn forget(&self, node: u64, count: u64) {
+        self.inner.table.forget(node, count);
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.inner.nodes.spawn(task);
+    }
+}
+
+impl Mounted {
+    fn lookup(&self, parent: u64, entry: &OsStr, reply: Reply) {
+        let entry = or_reply!(reply, name(entry));
+        let parent = or_reply!(reply, self.inner.node(parent));
+        self.task(|inner| async move {
+            match inner.nodes.lookup(parent, &entry).await {
+                // That there is nothing is believed for as long as everything else.
+                Err(error) if error.is_not_found() && !inner.attributes_for.is_zero() => {
+                    reply.bytes(Answer::default().entry(None, inner.attributes_for).as_bytes());
+                }
+                outcome => inner.answer_entry(reply, outcome),
+            }
+        });
+    }
+
+    fn get_attributes(&self, ino: u64, reply: Reply) {
+        let node = or_reply!(reply, self.inner.node(ino));
+        self.task(|inner| async move {
+            match inner.nodes.node(node).await {
+                Ok(stat) => {
+                    reply.bytes(Answer::attr(&inner.attr(&stat), inner.attributes_for).as_bytes());
+                }
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn set_attributes(&self, ino: u64, changes: Changes, reply: Reply) {
+        let set = |when: When| nanoseconds(when).map_or(SetTime::Now, SetTime::At);
+        let change = NodeChange {
+            mode: changes.mode.map(|mode| (mode & 0o7777) as u16),
+            size: changes.size,
+            atime: changes.atime.map(set),
+            mtime: changes.mtime.map(set),
+            ..NodeChange::default()
+        };
+        let (who, handle) = ((changes.uid, changes.gid), changes.handle);
+        self.task(|inner| async move {
+            match inner.change_owner(ino, who, change, handle).await {
+                Ok(stat) => reply.bytes(Answer::attr(&inner.attr(&stat), inner.attributes_for).as_bytes()),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    fn read_link(&self, ino: u64, reply: Reply) {
+        let node = or_reply!(reply, self.inner.node(ino));
+        self.task(|inner| async move {
+            match inner.nodes.read_link(node).await {
+                Ok(target) => reply.bytes(target.as_bytes()),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn make(&self, header: &Header, entry: &OsStr, what: NodeKind, mode: u32, reply: Reply) {
+        let entry = or_reply!(reply, name(entry));
+        let parent = or_reply!(reply, self.inner.node(header.node));
+        let who = Who::from(header);
+        self.task(|inner| async move {
+            let made = inner.make(who, parent, &entry, what, mode).await;
+            inner.answer_entry(reply, made);
+        });
+    }
+
+    fn remove(&self, parent: u64, entry: &OsStr, directory: bool, reply: Reply) {
+        let entry = or_reply!(reply, name(entry));
+        let parent = or_reply!(reply, self.inner.node(parent));
+        self.task(|inner| async move {
+            answer(reply, inner.nodes.remove(parent, &entry, directory).await);
+        });
+    }
+
+    fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), flags: u32, reply: Reply) {
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            RENAME_NOREPLACE => RenameMode::NoReplace,
+            RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return reply.error(Errno::INVAL),
+        };
+        let (old, new) = (or_reply!(reply, name(from.1)), or_reply!(reply, name(to.1)));
+        let from = or_reply!(reply, self.inner.node(from.0));
+        let to = or_reply!(reply, self.inner.node(to.0));
+        self.task(|inner| async move {
+            answer(reply, inner.nodes.rename((from, &old), (to, &new), mode).await);
+        });
+    }
+
+    fn link(&self, ino: u64, parent: u64, new: &OsStr, reply: Reply) {
+        let new = or_reply!(reply, name(new));
+        let node = or_reply!(reply, self.inner.node(ino));
+        let parent = or_reply!(reply, self.inner.node(parent));
+        self.task(|inner| async move {
+            let linked = inner.nodes.link(node, parent, &new).await;
+            inner.answer_entry(reply, linked);
+        });
+    }
+
+    fn open(&self, ino: u64, flags: i32, reply: Reply) {
+        self.task(|inner| async move {
+            match inner.open(ino, flags).await {
+                Ok((handle, flags)) => reply.bytes(Answer::default().open(handle, flags).as_bytes()),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    fn create(&self, header: &Header, entry: &OsStr, mode: u32, flags: i32, reply: Reply) {
+        let entry = or_reply!(reply, name(entry));
+        let (who, parent) = (Who::from(header), header.node);
+        self.task(|inner| async move {
+            match inner.create(who, parent, &entry, mode, flags).await {
+                Ok((stat, handle, flags)) => {
+                    let entry = Answer::default().entry(Some(&inner.attr(&stat)), inner.attributes_for);
+                    reply.bytes(entry.open(handle, flags).as_bytes());
+                }
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    fn read(&self, handle: u64, offset: u64, size: u32, reply: Reply) {
+        let file = or_reply!(reply, self.inner.file(handle));
+        self.task(|_| async move {
+            match file.read(offset, size as usize).await {
+                Ok(bytes) => reply.bytes(&bytes),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn write(&self, handle: u64, (offset, data): (u64, &[u8]), reply: Reply) {
+        let file = or_reply!(reply, self.inner.file(handle));
+        let written = Answer::count(data.len() as u32);
+        // While there is memory no task is needed, and the bytes are copied once.
+        match file.try_write(offset, data) {
+            Ok(true) => reply.bytes(written.as_bytes()),
+            Ok(false) => {
+                let data = data.to_vec();
+                self.task(|_| async move {
+                    match file.write(offset, &data).await {
+                        Ok(()) => reply.bytes(written.as_bytes()),
+                        Err(error) => reply.error(errno(&error)),
+                    }
+                });
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn flush(&self, ino: u64, handle: u64, owner: u64, reply: Reply) {
+        let file = or_reply!(reply, self.inner.file(handle));
+        self.task(|inner| async move {
+            let flushed = match file.access() {
+                Access::Read => Ok(()),
+                Access::Write | Access::Update => file.flush().await,
+            };
+            if file.access() != Access::Read {
+                // The kernel's pages are what we wrote: its next open finds them good.
+                inner.table.pages_are_of(ino, file.version());
+            }
+            // Whoever closes a file, by whichever descriptor, gives up his locks on it.
+            let unlocked = inner.nodes.unlock_all(file.node(), owner).await;
+            answer(reply, flushed.and(unlocked));
+        });
+    }
+
+    fn lock(&self, ino: u64, wish: LockWish, wait: bool, reply: Reply) {
+        let node = or_reply!(reply, self.inner.node(ino));
+        let lock = or_reply!(reply, lock_of(&wish));
+        self.task(|inner| async move {
+            let mut pause = LOCK_PAUSE_MIN;
+            loop {
+                match inner.nodes.lock(node, lock).await {
+                    Ok(None) if wait && !reply.is_wanted() => {
+                        // It came too late: whoever waited for it was interrupted.
+                        let back = Lock { kind: LockKind::Unlock, ..lock };
+                        return drop(inner.nodes.lock(node, back).await);
+                    }
+                    Ok(None) => return reply.ok(),
+                    Ok(Some(_)) if !wait => return reply.error(Errno::AGAIN),
+                    Ok(Some(_)) => {}
+                    Err(error) => return reply.error(errno(&error)),
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LOCK_PAUSE_MAX);
+                if !reply.is_wanted() {
+                    return;
+                }
+            }
+        });
+    }
+
+    fn test_lock(&self, ino: u64, wish: LockWish, reply: Reply) {
+        let node = or_reply!(reply, self.inner.node(ino));
+        let lock = or_reply!(reply, lock_of(&wish));
+        self.task(|inner| async move {
+            match inner.nodes.test_lock(node, lock).await {
+                Ok(None) => reply.bytes(Answer::lock(wish.start, wish.end, F_UNLCK, 0).as_bytes()),
+                Ok(Some(held)) => {
+                    let kind = if held.kind == LockKind::Read { F_RDLCK } else { F_WRLCK };
+                    let end = if held.end == LOCK_TO_END { OFFSET_MAX } else { held.end - 1 };
+                    reply.bytes(Answer::lock(held.start, end, kind, held.pid).as_bytes());
+                }
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn fsync(&self, handle: u64, reply: Reply) {
+        let file = or_reply!(reply, self.inner.file(handle));
+        self.task(|_| async move { answer(reply, file.sync().await) });
+    }
+
+    fn read_directory(&self, ino: u64, handle: u64, (offset, size, plus): (u64, u32, bool), reply: Reply) {
+        let directory = or_reply!(reply, self.inner.directories.get(handle).ok_or(Errno::BADF));
+        self.task(|inner| async move {
+            let mut entries = Entries::new(size);
+            let believed = inner.attributes_for;
+            let kind = kind_number(FileKind::Directory);
+            for (number, dots) in [(0, &b"."[..]), (1, b"..")] {
+                // The kernel knows these two by itself: nothing more is told of them.
+                let none = plus.then_some((None, Duration::ZERO));
+                if number >= offset && !entries.push((ino, kind), number + 1, dots, none) {
+                    return reply.bytes(entries.as_bytes());
+                }
+            }
+            let read = directory
+                .read(&inner.nodes, offset.max(DOTS), |next, entry| {
+                    let (stat, name) = (&entry.stat, entry.name.as_bytes());
+                    let kind = kind_number(stat.kind);
+                    if !plus {
+                        return !entries.push((inner.table.ino(stat.node()), kind), next, name, None);
+                    }
+                    // What found no room was not told, and does not count.
+                    let ino = inner.table.count(stat);
+                    let all = attributes(ino, stat, &inner.people);
+                    let told = entries.push((ino, kind), next, name, Some((Some(&all), believed)));
+                    if !told {
+                        inner.table.forget(ino, 1);
+                    }
+                    !told
+                })
+                .await;
+            match read {
+                Ok(()) => reply.bytes(entries.as_bytes()),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn file_system(&self, reply: Reply) {
+        self.task(|inner| async move {
+            match inner.nodes.file_system().await {
+                Ok(stat) => {
+                    let free = stat.total.saturating_sub(stat.used) / BLOCK;
+                    let nodes = (stat.nodes.saturating_add(stat.nodes_free), stat.nodes_free);
+                    let told = Answer::file_system((stat.total / BLOCK, free), nodes, BLOCK as u32);
+                    reply.bytes(told.as_bytes());
+                }
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn set_xattr(&self, ino: u64, attribute: &OsStr, (value, flags): (&[u8], u32), reply: Reply) {
+        let node = or_reply!(reply, self.inner.node(ino));
+        let attribute = or_reply!(reply, xattr_name(attribute));
+        let value = or_reply!(reply, XattrValue::new(value).map_err(|_| Errno::TOOBIG));
+        let mode = match flags & (XATTR_CREATE | XATTR_REPLACE) {
+            XATTR_CREATE => XattrMode::Create,
+            XATTR_REPLACE => XattrMode::Replace,
+            _ => XattrMode::Set,
+        };
+        self.task(|inner| async move {
+            answer(reply, inner.nodes.set_xattr(node, attribute, value, mode).await);
+        });
+    }
+
+    fn get_xattr(&self, ino: u64, attribute: &OsStr, size: u32, reply: Reply) {
+        if attribute == CAPABILITY {
+            return reply.error(Errno::NODATA);
+        }
+        let node = or_reply!(reply, self.inner.node(ino));
+        let attribute = or_reply!(reply, xattr_name(attribute));
+        self.task(|inner| async move {
+            match inner.nodes.xattr(node, attribute).await {
+                Ok(value) => answer_xattr(reply, value.as_bytes(), size),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn list_xattr(&self, ino: u64, size: u32, reply: Reply) {
+        let node = or_reply!(reply, self.inner.node(ino));
+        self.task(|inner| async move {
+            match inner.nodes.xattrs(node).await {
+                Ok(names) => {
+                    let mut all = Vec::new();
+                    for name in names {
+                        all.extend_from_slice(name.as_bytes());
+                        all.push(0);
+                    }
+                    answer_xattr(reply, &all, size);
+                }
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn remove_xattr(&self, ino: u64, attribute: &OsStr, reply: Reply) {
+        let node = or_reply!(reply, self.inner.node(ino));
+        let attribute = or_reply!(reply, xattr_name(attribute));
+        self.task(|inner| async move {
+            answer(reply, inner.nodes.remove_xattr(node, attribute).await);
+        });
+    }
+}
+
+/// A lock in the server's words, whose end is the byte after the last one.
+fn lock_of(wish: &LockWish) -> Result<Lock, Errno> {
+    let kind = match wish.kind {
+        F_RDLCK => LockKind::Read,
+        F_WRLCK => LockKind::Write,
+        F_UNLCK => LockKind::Unlock,
+        _ => return Err(Errno::INVAL),
+    };
+    let (start, end) = match wish.whole {
+        true => (0, LOCK_TO_END),
+        false if wish.end >= OFFSET_MAX => (wish.start, LOCK_TO_END),
+        false => (wish.start, wish.end + 1),
+    };
+    Ok(Lock { kind, whole: wish.whole, start, end, owner: wish.owner, pid: wish.pid })
+}
+
+fn xattr_name(name: &OsStr) -> Result<XattrName, Errno> {
+    XattrName::new(std::os::unix::ffi::OsStrExt::as_bytes(name)).map_err(|_| Errno::RANGE)
+}
+
+fn answer(reply: Reply, outcome: Result<(), ClientError>) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+/// The kernel first asks how long it is, then for the bytes.
+fn answer_xattr(reply: Reply, value: &[u8], size: u32) {
+    let length = value.len() as u32;
+    if size == 0 {
+        reply.bytes(Answer::count(length).as_bytes());
+    } else if length > size {
+        reply.error(Errno::RANGE);
+    } else {
+        reply.bytes(value);
+    }
+}

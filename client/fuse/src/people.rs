@@ -1,0 +1,227 @@
+//! Names of users and groups, as the metadata server knows them, and the numbers that this machine has for them.
+//!
+//! Does: the session's own user is whoever mounted; other names are looked up in this machine's `/etc/passwd` and
+//! `/etc/group`; numbers without a name are `uid-N` and `gid-N` at the server, which reserves such names. Does not: ask
+//! directory services of this machine; who needs them sees `uid-N`.
+//! Contract: a number that was stored comes back as that number.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sealstone_mds_protocol::{GroupName, UserName};
+
+/// The number shown for a name that has none here.
+pub const NOBODY: u32 = 65_534;
+/// The files are read again after so long.
+const READ_AGAIN: Duration = Duration::from_secs(10);
+/// Bytes of such a file at most; a larger one is not used.
+const FILE_MAX: u64 = 16 << 20;
+
+/// Whose mount it is.
+#[derive(Clone, Debug)]
+pub struct Mounter {
+    /// Account of the session.
+    pub user: UserName,
+    /// Who mounted.
+    pub uid: u32,
+    /// His group.
+    pub gid: u32,
+    /// Do others here use the mount too, under names of their own?
+    pub others: bool,
+}
+
+/// Names and numbers of one kind.
+#[derive(Debug, Default)]
+struct Table {
+    by_name: BTreeMap<String, u32>,
+    by_number: BTreeMap<u32, String>,
+}
+
+impl Table {
+    /// Reads lines `name:x:number:…`; what is not of that form is skipped.
+    fn parse(text: &str) -> Self {
+        let mut table = Self::default();
+        for line in text.lines() {
+            let mut fields = line.split(':');
+            let (Some(name), _, Some(Ok(number))) =
+                (fields.next(), fields.next(), fields.next().map(str::parse::<u32>))
+            else {
+                continue;
+            };
+            table.by_name.entry(name.to_owned()).or_insert(number);
+            table.by_number.entry(number).or_insert_with(|| name.to_owned());
+        }
+        table
+    }
+
+    fn read(path: &Path) -> Self {
+        let small = std::fs::metadata(path).is_ok_and(|metadata| metadata.len() <= FILE_MAX);
+        let text = if small { std::fs::read(path).unwrap_or_default() } else { Vec::new() };
+        Self::parse(&String::from_utf8_lossy(&text))
+    }
+}
+
+struct Tables {
+    users: Table,
+    groups: Table,
+    read: Instant,
+    /// Users and groups that have names here which the server does not know.
+    strangers: (BTreeSet<u32>, BTreeSet<u32>),
+}
+
+/// The way between names and numbers.
+pub struct People {
+    mounter: Mounter,
+    tables: Mutex<Tables>,
+}
+
+impl core::fmt::Debug for People {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("People").field("mounter", &self.mounter).finish_non_exhaustive()
+    }
+}
+
+impl People {
+    /// Reads this machine's files.
+    #[must_use]
+    pub fn new(mounter: Mounter) -> Self {
+        Self { mounter, tables: Mutex::new(Self::read()) }
+    }
+
+    fn read() -> Tables {
+        Tables {
+            users: Table::read(Path::new("/etc/passwd")),
+            groups: Table::read(Path::new("/etc/group")),
+            read: Instant::now(),
+            strangers: Default::default(),
+        }
+    }
+
+    fn with<T>(&self, what: impl FnOnce(&Tables) -> T) -> T {
+        let mut tables = self.tables.lock();
+        if tables.read.elapsed() > READ_AGAIN {
+            *tables = Self::read();
+        }
+        what(&tables)
+    }
+
+    /// Who mounted.
+    #[must_use]
+    pub const fn mounter(&self) -> &Mounter {
+        &self.mounter
+    }
+
+    /// The number of a user.
+    #[must_use]
+    pub fn uid(&self, name: &UserName) -> u32 {
+        if *name == self.mounter.user {
+            return self.mounter.uid;
+        }
+        name.number()
+            .or_else(|| self.with(|tables| tables.users.by_name.get(name.as_str()).copied()))
+            .unwrap_or(NOBODY)
+    }
+
+    /// The number of a group. No group at all is the mounter's, as files of one's own have it.
+    #[must_use]
+    pub fn gid(&self, name: Option<&GroupName>) -> u32 {
+        let Some(name) = name else { return self.mounter.gid };
+        name.number()
+            .or_else(|| self.with(|tables| tables.groups.by_name.get(name.as_str()).copied()))
+            .unwrap_or(NOBODY)
+    }
+
+    /// The name under which the server knows the user of this number.
+    #[must_use]
+    pub fn user(&self, uid: u32) -> UserName {
+        if uid == self.mounter.uid {
+            return self.mounter.user.clone();
+        }
+        let named = self.with(|tables| {
+            let known = !tables.strangers.0.contains(&uid);
+            tables.users.by_number.get(&uid).filter(|_| known).cloned()
+        });
+        let named = named.and_then(|name| UserName::new(name).ok()).filter(|name| self.uid(name) == uid);
+        named.unwrap_or_else(|| UserName::of_number(uid))
+    }
+
+    /// The name under which the server knows the group of this number; none is no group.
+    #[must_use]
+    pub fn group(&self, gid: u32) -> Option<GroupName> {
+        if gid == self.mounter.gid {
+            return None;
+        }
+        let named = self.with(|tables| {
+            let known = !tables.strangers.1.contains(&gid);
+            tables.groups.by_number.get(&gid).filter(|_| known).cloned()
+        });
+        let named =
+            named.and_then(|name| GroupName::new(name).ok()).filter(|name| self.gid(Some(name)) == gid);
+        Some(named.unwrap_or_else(|| GroupName::of_number(gid)))
+    }
+
+    /// The server does not know one of these by name: from here on they are told by number. False if they were already.
+    #[must_use]
+    pub fn by_number(&self, uid: Option<u32>, gid: Option<u32>) -> bool {
+        let named = |uid| uid != self.mounter.uid && !self.user(uid).is_number();
+        let named_group = |gid| self.group(gid).is_some_and(|name| !name.is_number());
+        let (uid, gid) = (uid.filter(|uid| named(*uid)), gid.filter(|gid| named_group(*gid)));
+        let mut tables = self.tables.lock();
+        tables.strangers.0.extend(uid);
+        tables.strangers.1.extend(gid);
+        uid.is_some() || gid.is_some()
+    }
+
+    /// Whose a node that this user makes will be: nothing is said for the session's own.
+    #[must_use]
+    pub fn maker(&self, uid: u32, gid: u32) -> (Option<UserName>, Option<GroupName>) {
+        if !self.mounter.others {
+            return (None, None);
+        }
+        let owner = Some(self.user(uid)).filter(|name| *name != self.mounter.user);
+        (owner, self.group(gid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn people() -> People {
+        let mounter = Mounter { user: UserName::new("alice").unwrap(), uid: 1000, gid: 1000, others: true };
+        let people = People::new(mounter);
+        *people.tables.lock() = Tables {
+            users: Table::parse("root:x:0:0::/:/bin/sh\nalice:x:7:7::/:\nbob:x:1001:1001::/:\nbroken\n"),
+            groups: Table::parse("root:x:0:\nwheel:x:10:bob\n"),
+            read: Instant::now(),
+            strangers: Default::default(),
+        };
+        people
+    }
+
+    #[test]
+    fn every_number_that_is_stored_comes_back() {
+        let people = people();
+        for uid in [0, 7, 1000, 1001, 4242, u32::MAX - 1] {
+            assert_eq!(people.uid(&people.user(uid)), uid);
+        }
+        for gid in [0, 10, 1000, 4242] {
+            assert_eq!(people.gid(people.group(gid).as_ref()), gid);
+        }
+    }
+
+    #[test]
+    fn the_session_is_whoever_mounted_and_unknown_names_are_nobody() {
+        let people = people();
+        assert_eq!(people.user(1000).as_str(), "alice");
+        assert_eq!(people.user(7).as_str(), "uid-7", "another alice is not the session's");
+        assert_eq!(people.uid(&UserName::new("carol").unwrap()), NOBODY);
+        assert_eq!(people.maker(1000, 1000), (None, None));
+        assert_eq!(people.maker(1001, 10).0.unwrap().as_str(), "bob");
+        assert!(people.by_number(Some(1001), Some(10)));
+        assert_eq!(people.maker(1001, 10).0.unwrap().as_str(), "uid-1001", "the server knows no bob");
+        assert!(!people.by_number(Some(1001), Some(10)));
+    }
+}

@@ -1,0 +1,104 @@
+//! What the kernel knows of us by number: nodes that it has looked up, files and directories that it has open.
+//!
+//! Contract: a node stays as long as the kernel counts on it; each answer that names a node counts once, and a forget
+//! takes back as many as it says.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use sealstone_mds_protocol::Node;
+use sealstone_mds_protocol::Stat;
+
+/// The kernel's number of the root of a mount.
+const ROOT: u64 = 1;
+
+/// Nodes by the kernel's numbers: their own, but the root of the mount is always 1.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    root: Node,
+    known: Mutex<HashMap<u64, Known>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    node: Node,
+    lookups: u64,
+    /// Version of the content that the kernel's pages are of.
+    pages: Option<u64>,
+}
+
+impl Nodes {
+    pub(crate) fn new(root: Node) -> Self {
+        Self { root, known: Mutex::default() }
+    }
+
+    /// The kernel's number of a node.
+    pub(crate) fn ino(&self, node: Node) -> u64 {
+        if node.inode == self.root.inode { ROOT } else { node.inode.0 }
+    }
+
+    /// The node that the kernel means.
+    pub(crate) fn node(&self, ino: u64) -> Option<Node> {
+        if ino == ROOT {
+            return Some(self.root);
+        }
+        self.known.lock().get(&ino).map(|known| known.node)
+    }
+
+    /// The kernel is told of a node once more.
+    pub(crate) fn count(&self, stat: &Stat) -> u64 {
+        let ino = self.ino(stat.node());
+        let mut known = self.known.lock();
+        let entry = known.entry(ino).or_insert_with(|| Known { node: stat.node(), lookups: 0, pages: None });
+        entry.lookups += 1;
+        ino
+    }
+
+    /// The kernel forgets a node so many times.
+    pub(crate) fn forget(&self, ino: u64, count: u64) {
+        let mut known = self.known.lock();
+        if let Some(entry) = known.get_mut(&ino) {
+            entry.lookups = entry.lookups.saturating_sub(count);
+            if entry.lookups == 0 {
+                known.remove(&ino);
+            }
+        }
+    }
+
+    /// Are the kernel's pages of this version? They are from here on; none is a version that nobody knows.
+    pub(crate) fn pages_are_of(&self, ino: u64, version: Option<u64>) -> bool {
+        let mut known = self.known.lock();
+        let Some(known) = known.get_mut(&ino) else { return false };
+        let before = core::mem::replace(&mut known.pages, version);
+        before.is_some() && before == version
+    }
+}
+
+/// Things that are open, by a number that is never used twice.
+#[derive(Debug)]
+pub(crate) struct Handles<T> {
+    next: AtomicU64,
+    open: Mutex<HashMap<u64, Arc<T>>>,
+}
+
+impl<T> Handles<T> {
+    pub(crate) fn new() -> Self {
+        Self { next: AtomicU64::new(1), open: Mutex::default() }
+    }
+
+    pub(crate) fn insert(&self, thing: T) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.open.lock().insert(number, Arc::new(thing));
+        number
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<T>> {
+        self.open.lock().get(&number).cloned()
+    }
+
+    pub(crate) fn remove(&self, number: u64) -> Option<Arc<T>> {
+        self.open.lock().remove(&number)
+    }
+}
