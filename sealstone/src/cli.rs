@@ -2,6 +2,7 @@
 
 pub(crate) mod grants;
 pub(crate) mod keys;
+pub(crate) mod mount;
 
 use std::path::PathBuf;
 
@@ -169,6 +170,10 @@ Examples:
     Revoke(grants::Revoke),
     /// Who could touch a file, when, by which credential.
     Audit(grants::Audit),
+    /// Make stored files a part of this machine's file system.
+    Mount(mount::Mount),
+    /// End a mount; everything that was closed is durable then.
+    Umount(mount::Umount),
     /// Space, over all and by device.
     #[command(after_help = "\
 Example:

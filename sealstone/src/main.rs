@@ -24,7 +24,16 @@ use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = match cli::mount::helper_arguments(std::env::args_os()) {
+        Ok(None) => Cli::try_parse(),
+        Ok(Some(words)) => Cli::try_parse_from(words),
+        Err(said) => {
+            let failure = Failure::usage(said).hint("sealstone mount --help");
+            Output::new(false, false).failure(&failure);
+            return failure.kind.into();
+        }
+    };
+    let cli = match parsed {
         Ok(cli) => cli,
         // Scripts that asked for JSON get it here too; help and version are no failures.
         Err(error) if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") => {
@@ -39,6 +48,7 @@ fn main() -> ExitCode {
     let output = Output::new(cli.global.json, cli.global.quiet);
     let daemon = match &cli.command {
         Command::Osd(command) => !matches!(command, cli::Osd::Check { .. }),
+        Command::Mount(arguments) => arguments.foreground,
         command => matches!(command, Command::Up(_) | Command::Mds(_)),
     };
     logging::start(cli.global.log_format, if daemon { "info" } else { "off" });
@@ -80,6 +90,8 @@ fn run(cli: Cli, output: Output) -> Outcome {
         Command::Cap(command) => block_on(cap::run(global, output, &command)),
         Command::Revoke(arguments) => block_on(revoke::run(global, output, &arguments)),
         Command::Audit(arguments) => block_on(command::audit::run(global, output, &arguments)),
+        Command::Mount(arguments) => command::mount::mount(global, output, &arguments),
+        Command::Umount(arguments) => command::mount::umount(output, &arguments),
         Command::Df => block_on(files::df(global, output)),
         Command::Config(ConfigCommand::Example { daemon }) => {
             let text = config::example(&daemon)?;

@@ -9,6 +9,7 @@
 mod capture;
 mod daemon;
 pub mod initiator;
+mod mounted;
 mod system;
 pub mod tls;
 mod web;
@@ -16,6 +17,7 @@ mod web;
 pub use capture::{Captured, Wiretap};
 pub use daemon::{Daemon, Signal};
 pub use initiator::Initiator;
+pub use mounted::{Mounted, can_mount};
 pub use system::{System, text};
 pub use web::get;
 

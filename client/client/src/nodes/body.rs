@@ -106,6 +106,8 @@ pub(super) struct State<M, D> {
     pub(super) ours: bool,
     /// Does the server know that all objects are on their devices?
     pub(super) made: bool,
+    /// From here on the objects may hold bytes that were cut off and are not cleared yet: they read as zeros.
+    pub(super) clean_until: u64,
     /// Was it written in place? Then what is missing at the end of an object reads as zeros.
     pub(super) sparse: bool,
     pub(super) ahead: Ahead,
@@ -184,6 +186,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 writable: false,
                 ours: false,
                 made: false,
+                clean_until: u64::MAX,
                 sparse: false,
                 ahead: Ahead::new(tuning.command_bytes as u64),
             }),

@@ -69,6 +69,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let stat = self.ask(change, through_file).await?;
         let mut state = self.state();
         state.ahead.forget(0..u64::MAX);
+        // It grows at the server only when what was cut off is cleared; here it can grow before that.
+        let grown = state.stat.as_ref().is_some_and(|known| known.size < stat.size);
+        state.clean_until = if grown { u64::MAX } else { state.clean_until.min(stat.size) };
         state.size = stat.size;
         state.made &= stat.width != 0;
         state.writable = false;

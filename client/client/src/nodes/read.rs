@@ -212,6 +212,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         length: usize,
     ) -> Result<Vec<u8>, ClientError> {
         let object = objects.open.layout.objects().get(index).ok_or(OTHER_ANSWER)?.object;
+        let clean_until = self.state().clean_until;
         let read = || {
             let buffer = self.shared.core.buffers.take(length);
             Operation::Read { object, offset, length, buffer }
@@ -237,6 +238,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             Err(error) => return Err(error),
         };
         data.resize(length, 0);
+        let start = objects.open.layout.file_offset(index, offset).unwrap_or(0);
+        if let Some(cut) =
+            data.get_mut(usize::try_from(clean_until.saturating_sub(start)).unwrap_or(usize::MAX)..)
+        {
+            cut.fill(0);
+        }
         Ok(data)
     }
 }

@@ -242,6 +242,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let objects = self.objects(layout, &opened.grants, Access::Update, there).await?;
         let mut state = self.state();
         state.made = there;
+        // Nobody is given the right to write before what was cut off is cleared.
+        state.clean_until = u64::MAX;
         state.ours |= !there && state.objects.is_none();
         state.writable = true;
         let objects = state.take_objects(objects);

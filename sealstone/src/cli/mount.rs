@@ -1,0 +1,169 @@
+//! `mount` and `umount`, and the words of an `/etc/fstab` line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::output::parse_size;
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone mount ~/files                    everything, as the user of the session
+  sealstone mount /mnt/projects --path /projects --read-only
+  sealstone mount /srv/shared --allow-other --session /etc/sealstone/mount.session
+  sealstone --json mount /mnt --foreground   one line when ready, for a supervisor
+  sealstone umount ~/files
+
+What a program closed is seen by whoever opens it afterwards, on any machine; what it has synced is durable. A server or
+device that restarts is waited for. In /etc/fstab, with mount.sealstone linked to this program:
+  /projects /mnt/projects sealstone session=/etc/sealstone/mount.session,_netdev 0 0")]
+pub(crate) struct Mount {
+    /// An existing directory.
+    pub(crate) mountpoint: PathBuf,
+    /// The stored directory to be seen there.
+    #[arg(long, default_value = "/", value_name = "PATH")]
+    pub(crate) path: String,
+    /// Nothing can be changed through the mount.
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Let all users of this machine in. The kernel checks owners and permission bits; the session should be an
+    /// administrator's, so that what they make is theirs.
+    #[arg(long)]
+    pub(crate) allow_other: bool,
+    /// How long names and attributes are believed without asking again, seconds.
+    #[arg(long, default_value = "1", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) attr_timeout: f64,
+    /// How long a server or device that does not answer is waited for before programs get an error, seconds; 0 is for
+    /// ever.
+    #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) timeout: f64,
+    /// Memory for data on its way, both ways.
+    #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = memory)]
+    pub(crate) memory: u64,
+    /// Do not go into the background.
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// Where a mount in the background writes its log; none is kept without it.
+    #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
+    pub(crate) log_file: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  sealstone umount ~/files
+  sealstone umount --lazy ~/files            now, for new users; those who are in it may finish")]
+pub(crate) struct Umount {
+    /// Where it is mounted.
+    pub(crate) mountpoint: PathBuf,
+    /// Take it away although it is in use.
+    #[arg(long, short)]
+    pub(crate) lazy: bool,
+}
+
+/// The least memory of a mount, bytes: some commands in each direction.
+const MEMORY_MIN: u64 = 8 << 20;
+
+/// Memory for data, not too little of it.
+fn memory(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        bytes if bytes >= MEMORY_MIN => Ok(bytes),
+        _ => Err(format!("at least {} MiB are needed", MEMORY_MIN >> 20)),
+    }
+}
+
+/// Seconds, with a fraction perhaps.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("'{text}' is not a number of seconds from 0 to 86400")),
+    }
+}
+
+/// What `mount.sealstone SOURCE MOUNTPOINT [-o OPTIONS]` says, as `mount` of util-linux calls it, in words of our own
+/// command line; `None` if the program was not called by that name.
+///
+/// # Errors
+/// A sentence for people.
+pub(crate) fn helper_arguments(
+    mut given: impl Iterator<Item = OsString>,
+) -> Result<Option<Vec<OsString>>, String> {
+    let Some(program) = given.next() else { return Ok(None) };
+    let name = PathBuf::from(&program).file_name().map(|name| name.to_string_lossy().into_owned());
+    if name.as_deref() != Some("mount.sealstone") {
+        return Ok(None);
+    }
+    let (mut places, mut options) = (Vec::new(), Vec::new());
+    while let Some(word) = given.next() {
+        match word.to_str() {
+            Some("-o") => {
+                let list = given.next().ok_or("-o wants a list of options")?;
+                let list = list.to_str().ok_or("options are text")?.to_owned();
+                options.extend(list.split(',').filter(|option| !option.is_empty()).map(str::to_owned));
+            }
+            // No mtab, verbose, sloppy: nothing to do.
+            Some("-n" | "-v" | "-s") => {}
+            Some("-t") => drop(given.next()),
+            Some(flag) if flag.starts_with('-') => {
+                return Err(format!("mount.sealstone does not know {flag}"));
+            }
+            _ => places.push(word),
+        }
+    }
+    let [source, mountpoint] = &places[..] else {
+        return Err("say mount.sealstone SOURCE MOUNTPOINT [-o OPTIONS]; SOURCE is a stored directory".into());
+    };
+    let mut words: Vec<OsString> = vec![program, "mount".into()];
+    for option in options {
+        let (key, value) =
+            option.split_once('=').map_or((option.as_str(), None), |(key, value)| (key, Some(value)));
+        let flag = key.replace('_', "-");
+        match (flag.as_str(), value) {
+            ("ro", None) => words.push("--read-only".into()),
+            ("allow-other" | "read-only", None) => words.push(format!("--{flag}").into()),
+            (
+                "session" | "attr-timeout" | "timeout" | "memory" | "log-file" | "chap-file" | "device-tls",
+                Some(value),
+            ) => words.extend([format!("--{flag}").into(), value.into()]),
+            // What mount itself acts on, or what is so anyway.
+            (
+                "rw" | "defaults" | "auto" | "noauto" | "-netdev" | "nofail" | "nosuid" | "nodev" | "suid"
+                | "dev" | "exec" | "relatime" | "user" | "users" | "nouser" | "owner",
+                None,
+            ) => {}
+            (flag, _) if flag.starts_with("x-") || flag.starts_with("comment") => {}
+            _ => return Err(format!("mount.sealstone does not know the option {option}")),
+        }
+    }
+    words.extend(["--path".into(), source.clone(), mountpoint.clone()]);
+    Ok(Some(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Result<Option<Vec<OsString>>, String> {
+        helper_arguments(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn a_line_of_fstab_becomes_a_command() {
+        let line = "/sbin/mount.sealstone /projects /mnt -o rw,_netdev,session=/etc/s,allow_other,timeout=5,x-systemd.automount";
+        let expected =
+            "/sbin/mount.sealstone mount --session /etc/s --allow-other --timeout 5 --path /projects /mnt";
+        let expected: Vec<OsString> = expected.split(' ').map(OsString::from).collect();
+        assert_eq!(words(line), Ok(Some(expected)));
+        assert_eq!(words("/usr/bin/sealstone mount /mnt"), Ok(None));
+    }
+
+    #[test]
+    fn what_it_does_not_know_it_says() {
+        assert!(words("mount.sealstone / /mnt -o quiet").unwrap_err().contains("quiet"));
+        assert!(words("mount.sealstone /mnt").unwrap_err().contains("SOURCE"));
+        assert!(words("mount.sealstone / /mnt -x").unwrap_err().contains("-x"));
+        assert!(words("mount.sealstone / /mnt -o").is_err());
+    }
+}

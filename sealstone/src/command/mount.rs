@@ -1,0 +1,344 @@
+//! `mount` and `umount`: the life of a mount's process.
+//!
+//! A mount in the background is this program again, in a session of its own: the first one waits for its ready line, says
+//! what it says, and ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::mount::UnmountFlags;
+use sealstone_client::nodes::{Nodes, NodesOptions};
+use sealstone_client::{Client, FileKind, SavedSession, Tuning};
+use sealstone_fuse::{Mount as Mounted, MountError, MountOptions, Mounter, People};
+use serde_json::{Value, json};
+
+use crate::cli::Global;
+use crate::cli::mount::{Mount, Umount};
+use crate::command::session;
+use crate::daemon::Shutdown;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::output::Output;
+
+/// Set for the process in the background, so that it leaves the terminal.
+const BACKGROUND: &str = "SEALSTONE_MOUNT_BACKGROUND";
+/// Bytes of an error's text that are passed on.
+const SAID_MAX: u64 = 64 << 10;
+
+/// `sealstone mount`.
+pub(crate) fn mount(global: &Global, output: Output, arguments: &Mount) -> Outcome {
+    let place = arguments.mountpoint.clone();
+    ready_place(output, &place)?;
+    if arguments.foreground {
+        if std::env::var_os(BACKGROUND).is_some() {
+            // It may lead its group already: then it has no terminal to lose.
+            let _ = rustix::process::setsid();
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::from(error).at("runtime"))?;
+        let outcome = runtime.block_on(serve(global, output, arguments));
+        runtime.shutdown_background();
+        return outcome;
+    }
+    // What can be wrong here is said here, before a process is started for it.
+    session::client(global)?;
+    in_background(global, output, arguments)
+}
+
+/// Looks whether something can be mounted there, and takes away what a process that is gone left behind.
+fn ready_place(output: Output, place: &Path) -> Outcome {
+    match sealstone_fuse::check_place(place) {
+        Err(MountError::Dead) => {
+            output.remark(format!("{}: taking away a mount whose process is gone", place.display()));
+            take_away(place, true)?;
+            sealstone_fuse::check_place(place).map_err(|error| failure(error, place))
+        }
+        outcome => outcome.map_err(|error| failure(error, place)),
+    }
+}
+
+fn failure(error: MountError, place: &Path) -> Failure {
+    let chained = crate::failure::chain(&error);
+    let failure = Failure::operation(chained).at(place.display());
+    match error {
+        MountError::NotADirectory => Failure { kind: Kind::Usage, ..failure }.hint("mkdir it first"),
+        MountError::NoDevice(_) => {
+            failure.hint("this kernel or container has no FUSE: `modprobe fuse`, or give it the device")
+        }
+        MountError::NoHelper => failure.hint("install the package fuse3, or mount as root"),
+        MountError::Dead => failure.hint("sealstone umount --lazy MOUNTPOINT"),
+        MountError::Refused(_) => {
+            failure.hint("for --allow-other, others than root need user_allow_other in /etc/fuse.conf")
+        }
+        _ => failure,
+    }
+}
+
+/// The session's client, connected as the arguments say.
+async fn nodes(global: &Global, arguments: &Mount) -> Outcome<(Nodes, Client, SavedSession)> {
+    let file = session::path(global)?;
+    let saved = SavedSession::load(&file)
+        .map_err(|error| Failure::from(error).at(file.display()))?
+        .ok_or_else(|| Failure::new(Kind::Denied, "not logged in").hint("sealstone login NAME"))?;
+    let tuning =
+        Tuning { memory_bytes: usize::try_from(arguments.memory).unwrap_or(usize::MAX), ..Tuning::default() };
+    let client = Client::resume_tuned(&saved, session::reach(global)?, tuning)?;
+    let options = NodesOptions {
+        timeout: (arguments.timeout > 0.0).then(|| Duration::from_secs_f64(arguments.timeout)),
+        attributes_for: Duration::from_secs_f64(arguments.attr_timeout),
+        ..NodesOptions::default()
+    };
+    Ok((Nodes::new(&client, options), client, saved))
+}
+
+async fn serve(global: &Global, output: Output, arguments: &Mount) -> Outcome {
+    let shutdown = Shutdown::on_signals()?;
+    let (nodes, client, saved) = nodes(global, arguments).await?;
+    let who = client.whoami().await?;
+    let root =
+        nodes.resolve(&arguments.path).await.map_err(|error| Failure::from(error).at(&arguments.path))?;
+    if root.kind != FileKind::Directory {
+        return Err(Failure::operation("is not a directory").at(&arguments.path));
+    }
+    let mounter = Mounter {
+        user: who.user.clone(),
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        others: arguments.allow_other,
+    };
+    let place = &arguments.mountpoint;
+    let options = MountOptions {
+        mountpoint: place.clone(),
+        source: format!("sealstone:{}", arguments.path),
+        read_only: arguments.read_only,
+        allow_other: arguments.allow_other,
+    };
+    // Mounting talks to the kernel and waits: not on a thread that answers it.
+    let (served, people) = (nodes.clone(), People::new(mounter));
+    let mounted =
+        tokio::task::spawn_blocking(move || sealstone_fuse::mount(served, root.node(), people, &options))
+            .await
+            .map_err(|error| Failure::operation(error).at("mount"))?
+            .map_err(|error| failure(error, place))?;
+    let value = json!({
+        "mountpoint": place, "path": arguments.path, "mds": saved.server, "user": who.user.as_str(),
+        "pid": std::process::id(), "read_only": arguments.read_only,
+    });
+    output.result(&value, || {
+        format!("{} is {} at {}, as {}", place.display(), arguments.path, saved.server, who.user.as_str())
+    })?;
+    until_unmounted(mounted, place, &shutdown).await?;
+    let stored = nodes.shut_down().await;
+    client.devices().close().await;
+    stored.map_err(|error| Failure::from(error).at("not everything that was written could be stored"))
+}
+
+/// Waits until it is unmounted, by others or because we are asked to end.
+async fn until_unmounted(mounted: Mounted, place: &Path, shutdown: &Shutdown) -> Outcome {
+    let mut ended = tokio::task::spawn_blocking(move || mounted.ended());
+    let joined = tokio::select! {
+        biased;
+        joined = &mut ended => joined,
+        () = shutdown.wait() => {
+            let place = place.to_owned();
+            let unmount = move || take_away(&place, false).or_else(|_| take_away(&place, true));
+            let _ = tokio::task::spawn_blocking(unmount).await;
+            ended.await
+        }
+    };
+    match joined {
+        Ok(outcome) => outcome.map_err(|error| Failure::from(error).at("the connection to the kernel")),
+        Err(error) => Err(Failure::operation(error).at("mount")),
+    }
+}
+
+/// Starts this program again and waits until it is ready or says why not.
+fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome {
+    let program = std::env::current_exe().map_err(|error| Failure::from(error).at("this program"))?;
+    let place = std::fs::canonicalize(&arguments.mountpoint)
+        .map_err(|error| Failure::from(error).at(arguments.mountpoint.display()))?;
+    let session = std::path::absolute(session::path(global)?).map_err(Failure::from)?;
+    let mut command = Command::new(program);
+    command.arg("--json").arg("--session").arg(session);
+    if let Some(file) = &global.chap_file {
+        command.arg("--chap-file").arg(std::path::absolute(file).map_err(Failure::from)?);
+    }
+    let tls = match global.device_tls {
+        crate::cli::DeviceTls::Auto => "auto",
+        crate::cli::DeviceTls::Required => "required",
+        crate::cli::DeviceTls::Off => "off",
+    };
+    command.args(["--device-tls", tls]);
+    if global.conceal_method {
+        command.arg("--conceal-method");
+    }
+    command.arg("mount").arg(&place).args(["--foreground", "--path", &arguments.path]);
+    for (given, flag) in [(arguments.read_only, "--read-only"), (arguments.allow_other, "--allow-other")] {
+        if given {
+            command.arg(flag);
+        }
+    }
+    command.args(["--attr-timeout", &arguments.attr_timeout.to_string()]);
+    command.args(["--timeout", &arguments.timeout.to_string()]);
+    command.args(["--memory", &arguments.memory.to_string()]);
+    let (log, mut said) = log(arguments.log_file.as_deref())?;
+    if arguments.log_file.is_none() && std::env::var_os("SEALSTONE_LOG").is_none() {
+        command.env("SEALSTONE_LOG", "off");
+    }
+    command.env(BACKGROUND, "1").current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    let mut child = command.spawn().map_err(|error| Failure::from(error).at("mount"))?;
+    let stdout = child.stdout.take().expect("piped");
+    let mut line = String::new();
+    BufReader::new(stdout.take(SAID_MAX)).read_line(&mut line)?;
+    if let Ok(ready) = serde_json::from_str::<Value>(&line) {
+        return output.result(&ready, || {
+            let text = |name: &str| ready[name].as_str().unwrap_or_default().to_owned();
+            format!("{} is {} at {}, as {}", place.display(), text("path"), text("mds"), text("user"))
+        });
+    }
+    let status = child.wait()?;
+    Err(said_failure(&mut said, status.code()))
+}
+
+/// Where the process in the background writes what goes wrong, and where to read it.
+fn log(file: Option<&Path>) -> Outcome<(File, File)> {
+    let Some(path) = file else {
+        let file = tempfile::tempfile().map_err(|error| Failure::from(error).at("temporary file"))?;
+        return Ok((file.try_clone()?, file));
+    };
+    let at = |error: std::io::Error| Failure::from(error).at(path.display());
+    let file = OpenOptions::new().create(true).append(true).open(path).map_err(at)?;
+    let mut reader = File::open(path).map_err(at)?;
+    reader.seek(std::io::SeekFrom::End(0)).map_err(at)?;
+    Ok((file, reader))
+}
+
+/// The failure that the process in the background told of.
+fn said_failure(said: &mut File, code: Option<i32>) -> Failure {
+    let mut text = String::new();
+    // A log that is read on goes on where it ended before; a temporary file is ours from its beginning.
+    if said.metadata().is_ok_and(|metadata| std::os::unix::fs::MetadataExt::nlink(&metadata) == 0) {
+        let _ = said.rewind();
+    }
+    let _ = said.take(SAID_MAX).read_to_string(&mut text);
+    for line in text.lines().rev() {
+        let Ok(value) = serde_json::from_str::<Value>(line) else { continue };
+        let error = &value["error"];
+        let (Some(kind), Some(message)) = (error["kind"].as_str(), error["message"].as_str()) else {
+            continue;
+        };
+        let failure = Failure::new(Kind::from_name(kind), message);
+        return match error["next_step"].as_str() {
+            Some(next) => failure.hint(next),
+            None => failure,
+        };
+    }
+    let failure = Failure::operation(format!("the mount's process ended ({code:?}) without a word"));
+    failure.hint("--foreground shows what it does")
+}
+
+/// `sealstone umount`.
+pub(crate) fn umount(output: Output, arguments: &Umount) -> Outcome {
+    let place = &arguments.mountpoint;
+    let dead = matches!(sealstone_fuse::check_place(place), Err(MountError::Dead));
+    let whole = match dead {
+        true => place.clone(),
+        false => std::fs::canonicalize(place).map_err(|error| Failure::from(error).at(place.display()))?,
+    };
+    if !dead {
+        if !is_mount(&whole)? {
+            return Err(Failure::operation("is no mount of sealstone").at(place.display()));
+        }
+        // Everything that was closed becomes durable first, and what cannot be is said.
+        let synced = File::open(&whole).and_then(|directory| directory.sync_all());
+        if let Err(error) = synced
+            && !arguments.lazy
+        {
+            return Err(Failure::from(error)
+                .at(format!("{}: not everything that was written could be stored", place.display()))
+                .hint("look at servers and devices and try again; --lazy gives it up"));
+        }
+    }
+    take_away(&whole, arguments.lazy || dead)?;
+    output.done(&json!({ "mountpoint": place }))
+}
+
+/// Is a mount of ours there?
+fn is_mount(place: &Path) -> Outcome<bool> {
+    let table =
+        std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| Failure::from(error).at("mounts"))?;
+    Ok(table.lines().any(|line| {
+        let mut fields = line.split(' ');
+        let here = fields.nth(4).map(unescape).is_some_and(|path| Path::new(&path) == place);
+        let mut kind = fields.skip_while(|field| *field != "-").skip(1);
+        let fuse = kind.next().is_some_and(|kind| kind == "fuse" || kind.starts_with("fuse."));
+        here && fuse && kind.next().is_some_and(|source| source.starts_with("sealstone:"))
+    }))
+}
+
+/// The kernel writes blanks and the like as `\040`.
+fn unescape(field: &str) -> PathBuf {
+    let (mut bytes, mut rest) = (Vec::new(), field.as_bytes());
+    while let [first, after @ ..] = rest {
+        match after {
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..] if *first == b'\\' => {
+                bytes.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                rest = after;
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    PathBuf::from(<std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(bytes))
+}
+
+fn take_away(place: &Path, lazy: bool) -> Outcome {
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let error = match rustix::mount::unmount(place, flags) {
+        Ok(()) => return Ok(()),
+        Err(rustix::io::Errno::PERM) => return by_helper(place, lazy),
+        Err(error) => error,
+    };
+    let failure = Failure::operation(std::io::Error::from(error)).at(place.display());
+    Err(match error {
+        rustix::io::Errno::BUSY => failure.hint(
+            "a program is in it; `fuser -vm MOUNTPOINT` shows which; --lazy takes it away nevertheless",
+        ),
+        rustix::io::Errno::INVAL => failure.hint("nothing is mounted there"),
+        _ => failure,
+    })
+}
+
+/// Whoever is not root asks the helper that mounted for him.
+fn by_helper(place: &Path, lazy: bool) -> Outcome {
+    let Some(helper) = sealstone_fuse::helper() else { return Err(failure(MountError::NoHelper, place)) };
+    let mut command = Command::new(helper);
+    command.arg("-u");
+    if lazy {
+        command.arg("-z");
+    }
+    let ended = command.arg("--").arg(place).stdin(Stdio::null()).output()?;
+    if ended.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&ended.stderr);
+    Err(Failure::operation(said.lines().next().unwrap_or("fusermount3 failed")).at(place.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blanks_in_the_table_of_mounts_are_read() {
+        assert_eq!(unescape(r"/mnt/two\040words\134x"), PathBuf::from(r"/mnt/two words\x"));
+        assert_eq!(unescape(r"/plain\9"), PathBuf::from(r"/plain\9"));
+    }
+}
