@@ -57,10 +57,11 @@ pub(super) fn prepare(pool: &Pool) -> Result<Prepared, PostgresError> {
 }
 
 fn is_race(error: &(dyn Error + Send + Sync + 'static)) -> bool {
-    // Classes 23 (a row is there already), 40 (conflict), 42P07 (the table is) and XX000 (updated at the same time).
+    // Classes 23 (a row is there already), 40 (conflict), 42P07 and 42710 (the table is, or its type) and XX000 (updated at
+    // the same time).
     super::code(error).is_some_and(|code| {
         let code = code.code();
-        code.starts_with("23") || code.starts_with("40") || code == "42P07" || code == "XX000"
+        code.starts_with("23") || code.starts_with("40") || matches!(code, "42P07" | "42710" | "XX000")
     })
 }
 
