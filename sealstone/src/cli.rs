@@ -10,9 +10,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use sealstone_channel::Pin;
 use serde::Deserialize;
 
+mod names;
 mod people;
 pub(crate) mod store;
 
+pub(crate) use names::{Ln, Mkdir, Mv};
 pub(crate) use people::{Code, Enrol, Group, Login, Password, Server, User};
 
 use crate::config::{MdsOptions, OsdOptions};
@@ -598,49 +600,6 @@ pub(crate) struct Paths {
     /// Stored files or directories.
     #[arg(required = true)]
     pub(crate) paths: Vec<String>,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(after_help = "\
-Example:
-  sealstone mkdir -p /backup/2026/november")]
-pub(crate) struct Mkdir {
-    /// Directories.
-    #[arg(required = true)]
-    pub(crate) paths: Vec<String>,
-    /// Make missing ones above too; be content if it exists.
-    #[arg(long, short)]
-    pub(crate) parents: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(after_help = "\
-Examples:
-  sealstone mv /draft.txt /docs/final.txt
-  sealstone mv --no-replace /draft.txt /docs")]
-pub(crate) struct Mv {
-    /// What to move.
-    pub(crate) from: String,
-    /// Its new path; an existing directory takes it under its old name.
-    pub(crate) to: String,
-    /// Do not replace what exists.
-    #[arg(long)]
-    pub(crate) no_replace: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(after_help = "\
-Examples:
-  sealstone ln /docs/final.txt /shared/final.txt
-  sealstone ln -s ../docs/final.txt /shared/latest")]
-pub(crate) struct Ln {
-    /// What is there already; with -s any text, which need not lead anywhere.
-    pub(crate) target: String,
-    /// The new name; an existing directory takes it under the old one.
-    pub(crate) path: String,
-    /// A symbolic link.
-    #[arg(long, short)]
-    pub(crate) symbolic: bool,
 }
 
 #[derive(Args, Clone, Debug)]
