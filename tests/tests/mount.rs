@@ -131,6 +131,31 @@ fn bytes_are_where_they_were_written() {
 }
 
 #[test]
+fn what_is_written_after_a_cut_and_another_open_is_there_when_memory_has_let_it_go() {
+    if !can_mount() {
+        return;
+    }
+    let system = System::start(2);
+    let mount = Mounted::at(&system, "mnt");
+    let path = mount.path("file");
+    fs::write(&path, bytes(2_000_000, 1)).unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(500_000).unwrap();
+    drop(file);
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let data = bytes(70_000, 2);
+    file.write_all_at(&data, 1_500_000).unwrap();
+    // Then nothing of it is held here, and it is read from the devices.
+    file.sync_data().unwrap();
+    drop(file);
+    let expected = [&bytes(2_000_000, 1)[..500_000], &vec![0; 1_000_000], &data].concat();
+    assert!(system.run(&["cat", "/file"]).ok().stdout == expected, "for others");
+    let mut read = vec![0; expected.len()];
+    File::open(&path).unwrap().read_exact_at(&mut read, 0).unwrap();
+    assert!(read == expected, "here");
+}
+
+#[test]
 fn appends_holes_and_truncations_are_as_they_should_be() {
     if !can_mount() {
         return;

@@ -229,7 +229,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         if let Some(objects) = objects {
             state.take_objects(objects);
             state.writable = access != Access::Read;
-        } else if stat.width == 0 {
+        }
+        if access != Access::Read {
+            // Nobody is given the right to write before what was cut off is cleared.
+            state.clean_until = u64::MAX;
+        }
+        if stat.width == 0 {
             // Cut to nothing by somebody else: what he cut is not read here any more.
             state.objects = None;
             state.writable = false;

@@ -20,6 +20,8 @@ use crate::{AttributeId, BLOCK, Memberships as _, ObjectStore, StoreError, Stret
 const CHUNK_RECORD: usize = 3600;
 /// Memberships that end in a scope for which there is room when it begins.
 const SCOPE_REMOVALS: u64 = 8;
+/// Looks at the file for one operation at most, each of which makes it longer if it can.
+const LOOKS_MAX: usize = 4;
 
 impl Load {
     /// An object's own record, and what any change of its bytes may do beside the chunks: an inline block that comes or
@@ -109,19 +111,26 @@ impl DiskStore {
             return Ok(Some(admitted));
         }
         let purpose = purpose.late();
-        // Before: whoever reads the layers may wait for the engine.
-        let open_load = open();
-        let wanted = self.room.wanted_bytes(load, open_load);
-        let suffices = |ground: &_| self.room.suffices(ground, &load, purpose, &open_load);
-        match self.index.renew(wanted, self.room.is_touched(), suffices) {
-            Ok(Some(ground)) => self.room.set(Some(ground)),
-            Ok(None) => {}
-            Err(error) => {
-                self.poison(true);
-                return Err(error);
+        for _ in 0..LOOKS_MAX {
+            // Before: whoever reads the layers may wait for the engine.
+            let open_load = open();
+            let wanted = self.room.wanted_bytes(load, open_load);
+            let suffices = |ground: &_| self.room.suffices(ground, &load, purpose, &open_load);
+            match self.index.renew(wanted, self.room.is_touched(), suffices) {
+                Ok(Some(ground)) => self.room.set(Some(ground)),
+                Ok(None) => break,
+                Err(error) => {
+                    self.poison(true);
+                    return Err(error);
+                }
             }
+            if let Some(admitted) = self.room.admit(load, purpose, open) {
+                return Ok(Some(admitted));
+            }
+            // Others came in meanwhile, or what was found lies in too small pieces: a scope, which cannot commit, has nothing
+            // but a longer file.
         }
-        Ok(self.room.admit(load, purpose, open))
+        Ok(None)
     }
 
     /// Lets the removal of an object in. Where there is no room to end all of its memberships at once, most of them end

@@ -199,8 +199,7 @@ impl Proxy {
 fn pass_on(mut client: TcpStream, mut database: TcpStream, cut: &Mutex<Cut>) {
     const COMMIT: &[u8] = b"Q\0\0\0\x0bCOMMIT\0";
     let mut bytes = vec![0; 1 << 16];
-    loop {
-        let Ok(count @ 1..) = client.read(&mut bytes) else { break };
+    while let Ok(count @ 1..) = client.read(&mut bytes) {
         let bytes = &bytes[..count];
         let commit = bytes.windows(COMMIT.len()).position(|window| window == COMMIT);
         let now = match commit {
