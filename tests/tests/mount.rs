@@ -1,4 +1,6 @@
 //! A mount, as programs meet it: the real binary, a real mount, the programs of this machine.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::print_stderr, reason = "whoever runs the tests is told what was left out")]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
