@@ -275,7 +275,7 @@ options! {
     /// Partitions of each device that files are spread over, at most 4096: each has keys of its own, so that a
     /// revocation touches fewer files. It can grow, and must not shrink while there are files.
     file_partitions: NonZeroU64, "SEALSTONE_MDS_FILE_PARTITIONS", "1";
-    /// Where the metadata is, if it is not where `mds init` put it: postgres://USER@HOST[:PORT]/DATABASE or file:PATH.
+    /// Where the metadata is, if it is not where `mds init` put it: `postgres://USER@HOST[:PORT]/DATABASE` or `file:PATH`.
     meta: String, "SEALSTONE_MDS_META", "\"postgres://sealstone@db.example.org/sealstone\"";
     /// PEM file of the authority that must have signed the database's certificate (TLS 1.3).
     meta_ca_file: PathBuf, "SEALSTONE_MDS_META_CA_FILE", "\"/etc/sealstone/db-ca.pem\"";

@@ -11,9 +11,11 @@ use std::error::Error;
 
 pub mod contract;
 mod memory;
+mod overlay;
 mod sealed;
 
 pub use memory::MemoryMeta;
+pub use overlay::Overlay;
 pub use sealed::{AdoptError, Fill, KeystoreId, SealedStore, adopt, clear_mark, is_sealed};
 
 /// Bytes of a key at most.
@@ -119,6 +121,30 @@ pub trait MetaStore: Send + Sync {
     /// `Failed`, `Poisoned`.
     fn settle(&self) -> Result<(), MetaError> {
         Ok(())
+    }
+}
+
+/// Records that [`each_record`] reads at once.
+const RECORDS_PAGE: usize = 1024;
+
+/// Does something with each record of a state, in order of keys; no key begins with FFh.
+///
+/// # Errors
+/// Those of the store and of `work`, which end it.
+pub fn each_record<E: From<MetaError>>(
+    view: &dyn Snapshot,
+    mut work: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut from = Vec::new();
+    loop {
+        let page = view.scan(&from, &[0xFF], RECORDS_PAGE)?;
+        for (key, value) in &page {
+            work(key, value)?;
+        }
+        match page.last() {
+            Some((key, _)) if page.len() == RECORDS_PAGE => from = [&key[..], &[0]].concat(),
+            _ => return Ok(()),
+        }
     }
 }
 

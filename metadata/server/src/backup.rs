@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use sealstone_crypto::record::{RECORD_OVERHEAD, RecordSeal};
 use sealstone_crypto::vault::{self, SECRET_LEN, VaultError};
-use sealstone_mds::store::{KEY_MAX, MetaStore, Snapshot, VALUE_MAX, is_sealed};
+use sealstone_mds::store::{KEY_MAX, MetaError, MetaStore, VALUE_MAX, each_record, is_sealed};
 use sealstone_mds::{Entropy, Mds};
 use zeroize::Zeroizing;
 
@@ -38,8 +38,6 @@ const FRAME_BYTES: usize = 1 << 20;
 const FRAME_BYTES_MAX: usize = FRAME_BYTES + 7 + KEY_MAX + VALUE_MAX + RECORD_OVERHEAD;
 /// The vault at most.
 const VAULT_BYTES_MAX: usize = 1024;
-/// Records read at once, and restored in one transaction.
-const PAGE: usize = 4096;
 
 const KEYSTORE: u8 = 1;
 const FILE: u8 = 2;
@@ -77,6 +75,12 @@ pub enum BackupError {
     /// The data folder.
     #[error("the data folder")]
     Folder(#[from] SetupError),
+}
+
+impl From<MetaError> for BackupError {
+    fn from(error: MetaError) -> Self {
+        Self::Folder(SetupError::Adopt(error.into()))
+    }
 }
 
 impl From<FileError> for BackupError {
@@ -135,7 +139,7 @@ pub(crate) fn backup_of(
             let content = Zeroizing::new(files::read(&folder.join(name))?);
             out.entry(FILE, name.as_bytes(), &content)?;
         }
-        let view = store.snapshot().map_err(store_failed)?;
+        let view = store.snapshot()?;
         each_record(&*view, |key, value| out.entry(RECORD, key, value))?;
         let report = out.finish()?;
         files::rename(&temporary, to)?;
@@ -146,27 +150,6 @@ pub(crate) fn backup_of(
         let _ = std::fs::remove_file(&temporary);
     }
     done
-}
-
-fn store_failed(error: sealstone_mds::store::MetaError) -> BackupError {
-    BackupError::Folder(SetupError::Adopt(error.into()))
-}
-
-fn each_record(
-    view: &dyn Snapshot,
-    mut work: impl FnMut(&[u8], &[u8]) -> Result<(), BackupError>,
-) -> Result<(), BackupError> {
-    let mut from = Vec::new();
-    loop {
-        let page = view.scan(&from, &[0xFF], PAGE).map_err(store_failed)?;
-        for (key, value) in &page {
-            work(key, value)?;
-        }
-        match page.last() {
-            Some((key, _)) if page.len() == PAGE => from = [&key[..], &[0]].concat(),
-            _ => return Ok(()),
-        }
-    }
 }
 
 struct Frames {
@@ -368,7 +351,7 @@ pub fn restore(
     let mut keystore = None;
     let mut report = BackupReport::default();
     while let Some(frame) = source.frame()? {
-        let mut tx = store.begin().map_err(store_failed)?;
+        let mut tx = store.begin()?;
         for entry in entries(&frame) {
             let damaged = || BackupError::Damaged { path: from.to_owned(), frame: source.number - 1 };
             let (kind, name, value) = entry.ok_or_else(damaged)?;
@@ -382,13 +365,13 @@ pub fn restore(
                 }
                 FILE if name == KEY_FILE.as_bytes() => files::write(&folder.join(KEY_FILE), value, 0o600)?,
                 RECORD => {
-                    tx.put(name, value).map_err(store_failed)?;
+                    tx.put(name, value)?;
                     report.records += 1;
                 }
                 _ => return Err(damaged()),
             }
         }
-        tx.commit().map_err(store_failed)?;
+        tx.commit()?;
     }
     report.bytes = source.bytes;
     let mut keystore = keystore.ok_or_else(|| BackupError::Damaged { path: from.to_owned(), frame: 0 })?;

@@ -17,7 +17,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use sealstone_mds::store::{
-    IMPORTING_KEY, KEY_MAX, MetaError, MetaStore, Snapshot, VALUE_MAX, VERSION_KEY, is_sealed,
+    IMPORTING_KEY, KEY_MAX, MetaError, MetaStore, VALUE_MAX, VERSION_KEY, each_record, is_sealed,
 };
 use sealstone_mds::{Mds, OpenError};
 
@@ -32,8 +32,8 @@ const HEAD_BYTES: usize = 32;
 /// In the place of a key's length: there are no more.
 const END: u16 = u16::MAX;
 const END_BYTES: usize = 8 + 8 + 32;
-/// Records read at once.
-const PAGE: usize = 1024;
+/// Whoever waits is told after so many records.
+const TOLD_EVERY: u64 = 1024;
 /// Bytes and records of one transaction.
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH: usize = 4096;
@@ -122,24 +122,6 @@ pub struct TransferReport {
 /// Told now and then: records and bytes so far.
 pub(crate) type Told<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// Each record of a store, in order of keys.
-fn each_record(
-    view: &dyn Snapshot,
-    mut work: impl FnMut(&[u8], &[u8]) -> Result<(), TransferError>,
-) -> Result<(), TransferError> {
-    let mut from = Vec::new();
-    loop {
-        let page = view.scan(&from, &[0xFF], PAGE)?;
-        for (key, value) in &page {
-            work(key, value)?;
-        }
-        match page.last() {
-            Some((key, _)) if page.len() == PAGE => from = [&key[..], &[0]].concat(),
-            _ => return Ok(()),
-        }
-    }
-}
-
 struct Writer {
     out: BufWriter<File>,
     hash: blake3::Hasher,
@@ -199,13 +181,13 @@ fn export_of(store: &dyn MetaStore, to: &Path, told: Told<'_>) -> Result<Transfe
     out.write(&server_id)?;
     let mut report = TransferReport { server_id, version, ..TransferReport::default() };
     let view = store.snapshot()?;
-    each_record(&*view, |key, value| {
+    each_record::<TransferError>(&*view, |key, value| {
         out.write(&record_head(key, value))?;
         out.write(key)?;
         out.write(value)?;
         report.records += 1;
         report.bytes += (key.len() + value.len()) as u64;
-        if report.records.is_multiple_of(PAGE as u64) {
+        if report.records.is_multiple_of(TOLD_EVERY) {
             told(report.records, report.bytes);
         }
         Ok(())
@@ -409,7 +391,7 @@ fn check(store: &dyn MetaStore, whole: &TransferReport, version: &[u8]) -> Resul
         bytes += (key.len() + value.len()) as u64;
     };
     let mut passed = false;
-    each_record(&*store.snapshot()?, |key, value| {
+    each_record::<TransferError>(&*store.snapshot()?, |key, value| {
         if key > VERSION_KEY && !passed {
             add(VERSION_KEY, version);
             passed = true;

@@ -166,7 +166,7 @@ impl Mds {
     /// under way. How far that is, its user may ask in another session. Not in the paper's profile.
     ///
     /// # Errors
-    /// As [`Metadata::logout`]; `NotInPaperProfile`.
+    /// As [`Self::logout`]; `NotInPaperProfile`.
     pub async fn logout_revoking(&self) -> Result<Option<Revoking>, ClientError> {
         if matches!(self.ticket.keys, TicketKeys::Paper(_)) {
             return Err(ClientError::NotInPaperProfile);

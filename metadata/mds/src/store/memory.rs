@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{MetaError, MetaStore, Pair, Snapshot, Transaction, check_limits};
+use super::{MetaError, MetaStore, Overlay, Pair, Snapshot, Transaction};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -84,7 +84,7 @@ impl MetaStore for MemoryMeta {
 
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
         let turn = self.writer.lock();
-        Ok(Box::new(Changes { base: self.current(), changes: BTreeMap::new(), store: self, _turn: turn }))
+        Ok(Box::new(Changes { base: self.current(), changes: Overlay::default(), store: self, _turn: turn }))
     }
 
     fn settle(&self) -> Result<(), MetaError> {
@@ -122,57 +122,33 @@ impl Snapshot for View {
 
 struct Changes<'a> {
     base: Arc<Map>,
-    changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    changes: Overlay,
     store: &'a MemoryMeta,
     _turn: MutexGuard<'a, ()>,
 }
 
 impl Snapshot for Changes<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
-        Ok(match self.changes.get(key) {
-            Some(change) => change.clone(),
-            None => self.base.get(key).cloned(),
-        })
+        Ok(self.changes.get(key).unwrap_or_else(|| self.base.get(key).cloned()))
     }
 
     fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
         if from >= until {
             return Ok(Vec::new());
         }
-        let bounds = (Bound::Included(from), Bound::Excluded(until));
-        let mut base = self.base.range::<[u8], _>(bounds).peekable();
-        let mut changed = self.changes.range::<[u8], _>(bounds).peekable();
-        let mut found = Vec::new();
-        while found.len() < limit {
-            let take_base = match (base.peek(), changed.peek()) {
-                (None, None) => break,
-                (Some(_), None) => true,
-                (None, Some(_)) => false,
-                (Some((base_key, _)), Some((changed_key, _))) if base_key == changed_key => {
-                    base.next();
-                    false
-                }
-                (Some((base_key, _)), Some((changed_key, _))) => base_key < changed_key,
-            };
-            if take_base {
-                found.extend(base.next().map(|(key, value)| (key.clone(), value.clone())));
-            } else if let Some((key, Some(value))) = changed.next() {
-                found.push((key.clone(), value.clone()));
-            }
-        }
-        Ok(found)
+        let below = self.base.range::<[u8], _>((Bound::Included(from), Bound::Excluded(until)));
+        let below = below.map(|(key, value)| (key.clone(), value.clone()));
+        Ok(self.changes.scan(below, from, until, limit))
     }
 }
 
 impl Transaction for Changes<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
-        check_limits(key, value)?;
-        self.changes.insert(key.to_vec(), Some(value.to_vec()));
-        Ok(())
+        self.changes.put(key, value)
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<(), MetaError> {
-        self.changes.insert(key.to_vec(), None);
+        self.changes.delete(key);
         Ok(())
     }
 

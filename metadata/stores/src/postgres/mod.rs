@@ -9,14 +9,12 @@
 //! Truth: docs/standards/mds.md §8.7; docs/adr/0038-several-servers-one-database.md.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::error::Error;
-use std::ops::Bound;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use sealstone_mds::store::{MetaError, MetaStore, Pair, Snapshot, Transaction, check_limits};
+use sealstone_mds::store::{MetaError, MetaStore, Overlay, Pair, Snapshot, Transaction};
 use tokio_postgres::error::{Severity, SqlState};
 
 mod pool;
@@ -257,7 +255,7 @@ impl MetaStore for PostgresMeta {
         Ok(Box::new(Changes {
             store: self,
             view: View(RefCell::new(lent)),
-            changes: BTreeMap::new(),
+            changes: Overlay::default(),
             writer,
         }))
     }
@@ -266,8 +264,17 @@ impl MetaStore for PostgresMeta {
 /// A connection in a transaction.
 struct View<'a>(RefCell<Lent<'a>>);
 
-impl View<'_> {
-    fn limited(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
+impl Snapshot for View<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
+        let row = self
+            .0
+            .borrow_mut()
+            .ask(async |on| on.client.query_opt(&on.statements.get, &[&key]).await)
+            .map_err(failed)?;
+        row.map(|row| row.try_get(0)).transpose().map_err(|error| failed(error.into()))
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
         if from >= until || limit == 0 {
             return Ok(Vec::new());
         }
@@ -282,78 +289,36 @@ impl View<'_> {
     }
 }
 
-impl Snapshot for View<'_> {
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
-        let row = self
-            .0
-            .borrow_mut()
-            .ask(async |on| on.client.query_opt(&on.statements.get, &[&key]).await)
-            .map_err(failed)?;
-        row.map(|row| row.try_get(0)).transpose().map_err(|error| failed(error.into()))
-    }
-
-    fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
-        self.limited(from, until, limit)
-    }
-}
-
 /// A transaction: what it changes is here until the commit, on top of what it reads.
 struct Changes<'a> {
     store: &'a PostgresMeta,
     view: View<'a>,
-    changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    changes: Overlay,
     writer: MutexGuard<'a, Writer>,
 }
 
 impl Snapshot for Changes<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
-        match self.changes.get(key) {
-            Some(change) => Ok(change.clone()),
-            None => self.view.get(key),
-        }
+        self.changes.get(key).map_or_else(|| self.view.get(key), Ok)
     }
 
     fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
-        if from >= until || limit == 0 {
+        if limit == 0 {
             return Ok(Vec::new());
         }
-        let changed = || self.changes.range::<[u8], _>((Bound::Included(from), Bound::Excluded(until)));
         // As many more as may fall away: what was deleted or is told with its new value.
-        let base = self.view.limited(from, until, limit.saturating_add(changed().count()))?;
-        let mut base = base.into_iter().peekable();
-        let mut changed = changed().peekable();
-        let mut found = Vec::new();
-        while found.len() < limit {
-            let order = match (base.peek(), changed.peek()) {
-                (None, None) => break,
-                (Some(_), None) => std::cmp::Ordering::Less,
-                (None, Some(_)) => std::cmp::Ordering::Greater,
-                (Some((stored, _)), Some((key, _))) => stored.cmp(key),
-            };
-            if order.is_lt() {
-                found.extend(base.next());
-                continue;
-            }
-            if order.is_eq() {
-                base.next();
-            }
-            if let Some((key, Some(value))) = changed.next() {
-                found.push((key.clone(), value.clone()));
-            }
-        }
-        Ok(found)
+        let below = limit.saturating_add(self.changes.count(from, until));
+        Ok(self.changes.scan(self.view.scan(from, until, below)?, from, until, limit))
     }
 }
 
 impl Transaction for Changes<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
-        check_limits(key, value)?;
-        self.changes.insert(key.to_vec(), Some(value.to_vec()));
-        Ok(())
+        self.changes.put(key, value)
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<(), MetaError> {
-        self.changes.insert(key.to_vec(), None);
+        self.changes.delete(key);
         Ok(())
     }
 
@@ -393,19 +358,15 @@ impl Transaction for Changes<'_> {
 }
 
 /// Sends all changes, the mark and the commit at once, and waits for the answers.
-fn write(
-    lent: &mut Lent<'_>,
-    changes: &BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    writer: &Writer,
-) -> Result<(), Cause> {
+fn write(lent: &mut Lent<'_>, changes: &Overlay, writer: &Writer) -> Result<(), Cause> {
     let (mut keys, mut values, mut gone) = (Vec::new(), Vec::new(), Vec::new());
-    for (key, change) in changes {
+    for (key, change) in changes.iter() {
         match change {
             Some(value) => {
-                keys.push(&key[..]);
-                values.push(&value[..]);
+                keys.push(key);
+                values.push(value);
             }
-            None => gone.push(&key[..]),
+            None => gone.push(key),
         }
     }
     let (id, number, yes) = (&writer.id[..], writer.number, true);

@@ -1,0 +1,102 @@
+//! Changes on top of a state: what a transaction has that its store does not know yet.
+//!
+//! Does: keep them in order of keys, and read a state as if they had been made. Does not: commit.
+//! Contract: memory is that of the changes; a scan looks at `limit` pairs and at the changes of its range.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, btree_map};
+use std::ops::Bound;
+
+use super::{MetaError, Pair, check_limits};
+
+/// For stores whose transactions gather changes until the commit.
+#[derive(Debug, Default)]
+pub struct Overlay(BTreeMap<Vec<u8>, Option<Vec<u8>>>);
+
+impl Overlay {
+    /// Sets a key.
+    ///
+    /// # Errors
+    /// `TooLong`.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
+        check_limits(key, value)?;
+        self.0.insert(key.to_vec(), Some(value.to_vec()));
+        Ok(())
+    }
+
+    /// Removes a key.
+    pub fn delete(&mut self, key: &[u8]) {
+        self.0.insert(key.to_vec(), None);
+    }
+
+    /// What became of a key: none if nothing did, `Some(None)` if it was removed.
+    #[must_use]
+    pub fn get(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
+        self.0.get(key).cloned()
+    }
+
+    /// Nothing was changed?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The changes, in order of keys; none: removed.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        self.0.iter().map(|(key, change)| (&key[..], change.as_deref()))
+    }
+
+    fn range(&self, from: &[u8], until: &[u8]) -> btree_map::Range<'_, Vec<u8>, Option<Vec<u8>>> {
+        self.0.range::<[u8], _>((Bound::Included(from), Bound::Excluded(until)))
+    }
+
+    /// How many changes there are in a range: as many pairs of the state below may fall away.
+    #[must_use]
+    pub fn count(&self, from: &[u8], until: &[u8]) -> usize {
+        if from >= until { 0 } else { self.range(from, until).count() }
+    }
+
+    /// The first `limit` pairs of a range, of which `below` gives those of the state below, in order.
+    pub fn scan(
+        &self,
+        below: impl IntoIterator<Item = Pair>,
+        from: &[u8],
+        until: &[u8],
+        limit: usize,
+    ) -> Vec<Pair> {
+        if from >= until {
+            return Vec::new();
+        }
+        let mut below = below.into_iter().peekable();
+        let mut changed = self.range(from, until).peekable();
+        let mut found = Vec::new();
+        while found.len() < limit {
+            let order = match (below.peek(), changed.peek()) {
+                (None, None) => break,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((stored, _)), Some((key, _))) => stored.cmp(key),
+            };
+            if order.is_lt() {
+                found.extend(below.next());
+                continue;
+            }
+            if order.is_eq() {
+                below.next();
+            }
+            if let Some((key, Some(value))) = changed.next() {
+                found.push((key.clone(), value.clone()));
+            }
+        }
+        found
+    }
+}
+
+impl IntoIterator for Overlay {
+    type Item = (Vec<u8>, Option<Vec<u8>>);
+    type IntoIter = btree_map::IntoIter<Vec<u8>, Option<Vec<u8>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
