@@ -12,6 +12,7 @@ use sealstone_mds::{Connection, Entropy, Mds, Output, PaperConnection, Source};
 use sealstone_mds_protocol::paper::PaperType;
 use sealstone_mds_protocol::{FrameType, HEADER_BYTES, Header, MessageType, WireError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::Zeroizing;
@@ -177,10 +178,44 @@ where
     if let Some(connection) = connection {
         connection.ended(&shared.mds, shared.environment.now_ms());
     }
-    result?;
+    let end = result?;
     // A clean end of TLS; a peer that is gone already does not matter.
-    let _ = timeout(Duration::from_secs(1), stream.shutdown()).await;
+    let goodbye = async {
+        stream.shutdown().await?;
+        match end {
+            End::Theirs => Ok(()),
+            End::Ours => take_leave(&mut stream).await,
+        }
+    };
+    let _ = timeout(GOODBYE, goodbye).await;
     Ok(())
+}
+
+/// How long a connection is held at most when it is over.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// What is read of a peer after our last frame at most, bytes.
+const UNREAD_MAX: usize = 1 << 20;
+
+/// Who ended a connection.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// The peer, its silence, or the server's own end.
+    Theirs,
+    /// We, with a frame that says why.
+    Ours,
+}
+
+/// Reads what the peer had sent before it saw the end: a socket that is closed with something unread in it is reset, and
+/// the frame that says why would be lost.
+async fn take_leave(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+    let (mut bytes, mut left) = ([0; 4096], UNREAD_MAX);
+    loop {
+        let got = stream.read(&mut bytes).await?;
+        if got == 0 || got >= left {
+            return Ok(());
+        }
+        left -= got;
+    }
 }
 
 /// Frame by frame until the end. `held` is empty only while a frame is being decided.
@@ -189,7 +224,7 @@ async fn exchange<S, C>(
     held: &mut Option<C>,
     shared: &mut Shared,
     login_by: Instant,
-) -> io::Result<()>
+) -> io::Result<End>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     C: Conversation,
@@ -231,10 +266,10 @@ where
             timeout(shared.limits.frame_timeout, send).await??;
         }
         if output.close {
-            break;
+            return Ok(End::Ours);
         }
     }
-    Ok(())
+    Ok(End::Theirs)
 }
 
 /// What came from the other end.
@@ -305,6 +340,10 @@ async fn decide<C: Conversation>(
     };
     if shared.environment.inline {
         return Ok(work());
+    }
+    if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
+        // On this thread, whose other tasks go to another one: nobody has to wake up before the answer is out.
+        return Ok(tokio::task::block_in_place(work));
     }
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)
 }

@@ -1,4 +1,4 @@
-//! Login, client side: `start_login` → [`ClientStarted`] → [`ClientProven`] → [`SessionKeys`].
+//! Login, client side: [`begin_login`] → [`ClientBegun`] → [`ClientStarted`] → [`ClientProven`] → [`SessionKeys`].
 
 use alloc::vec::Vec;
 
@@ -11,18 +11,41 @@ use zeroize::Zeroizing;
 use crate::keys::{OpaqueKey, transcript};
 use crate::{CryptoRng, LoginContext, LoginFailure, RngCore, SessionKeys, Stretch, Suite};
 
-/// LOGIN_START is out, LOGIN_CHALLENGE is awaited.
-pub struct ClientStarted {
+/// LOGIN_START is made; who answers it need not be known yet.
+pub struct ClientBegun {
     state: ClientLogin<Suite>,
     start: LoginStart,
     password: Zeroizing<Vec<u8>>,
+}
+
+/// LOGIN_START is out, LOGIN_CHALLENGE is awaited.
+pub struct ClientStarted {
+    begun: ClientBegun,
     context: LoginContext,
 }
 
-/// Begins a login.
+/// Begins a login with whatever server answers it: which one that is counts with its answer.
 ///
 /// # Errors
 /// `Suite`; `Malformed` for an empty password or one over 65,535 bytes.
+pub fn begin_login<R: RngCore + CryptoRng>(
+    rng: &mut R,
+    suite: u16,
+    user: &UserName,
+    password: &[u8],
+) -> Result<(LoginStart, ClientBegun), LoginFailure> {
+    Stretch::for_suite(suite)?;
+    let started = ClientLogin::<Suite>::start(rng, password)?;
+    let ke1 = started.message.serialize().as_slice().try_into().map_err(|_| LoginFailure::Malformed)?;
+    let start = LoginStart { suite, user: user.clone(), capabilities: 0, ke1 };
+    let password = Zeroizing::new(password.to_vec());
+    Ok((start.clone(), ClientBegun { state: started.state, start, password }))
+}
+
+/// [`begin_login`] with a server that is known.
+///
+/// # Errors
+/// As [`begin_login`].
 pub fn start_login<R: RngCore + CryptoRng>(
     rng: &mut R,
     suite: u16,
@@ -30,12 +53,16 @@ pub fn start_login<R: RngCore + CryptoRng>(
     password: &[u8],
     context: LoginContext,
 ) -> Result<(LoginStart, ClientStarted), LoginFailure> {
-    Stretch::for_suite(suite)?;
-    let started = ClientLogin::<Suite>::start(rng, password)?;
-    let ke1 = started.message.serialize().as_slice().try_into().map_err(|_| LoginFailure::Malformed)?;
-    let start = LoginStart { suite, user: user.clone(), capabilities: 0, ke1 };
-    let password = Zeroizing::new(password.to_vec());
-    Ok((start.clone(), ClientStarted { state: started.state, start, password, context }))
+    let (start, begun) = begin_login(rng, suite, user, password)?;
+    Ok((start, begun.with(context)))
+}
+
+impl ClientBegun {
+    /// Goes on with one server over one channel.
+    #[must_use]
+    pub const fn with(self, context: LoginContext) -> ClientStarted {
+        ClientStarted { begun: self, context }
+    }
 }
 
 impl ClientStarted {
@@ -48,16 +75,17 @@ impl ClientStarted {
         rng: &mut R,
         challenge: LoginChallenge,
     ) -> Result<(LoginFinish, ClientProven), LoginFailure> {
-        let stretch = Stretch::for_suite(self.start.suite)?;
-        let identifiers = Identifiers { client: Some(self.start.user.as_str().as_bytes()), server: None };
+        let ClientBegun { state, start, password } = self.begun;
+        let stretch = Stretch::for_suite(start.suite)?;
+        let identifiers = Identifiers { client: Some(start.user.as_str().as_bytes()), server: None };
         let parameters =
             ClientLoginFinishParameters::new(Some(self.context.as_slice()), identifiers, Some(stretch.ksf()));
         let response = CredentialResponse::deserialize(&challenge.ke2)?;
-        let finished = self.state.finish(rng, &self.password, response, parameters)?;
+        let finished = state.finish(rng, &password, response, parameters)?;
         let ke3 = finished.message.serialize().as_slice().try_into().map_err(|_| LoginFailure::Malformed)?;
         let finish = LoginFinish { login_id: challenge.login_id, ke3 };
         let key = OpaqueKey::new(&finished.session_key)?;
-        let transcript = transcript(&self.start, &challenge, &finish);
+        let transcript = transcript(&start, &challenge, &finish);
         Ok((finish, ClientProven { key, transcript }))
     }
 }

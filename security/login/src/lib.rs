@@ -21,7 +21,7 @@ mod server;
 mod stretch;
 
 pub use channel::{ChannelBinding, LoginContext, ServerId};
-pub use client::{ClientProven, ClientStarted, start_login};
+pub use client::{ClientBegun, ClientProven, ClientStarted, begin_login, start_login};
 pub use code::{CODE_CHARACTERS, code_digest, code_matches, new_code};
 pub use cookie::{COOKIE_LIFE_MS, CookieJar};
 pub use keys::SessionKeys;

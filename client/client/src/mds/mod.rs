@@ -93,13 +93,7 @@ impl Mds {
         password: &[u8],
     ) -> Result<Self, ClientError> {
         let (mut stream, binding) = dial.dial().await.map_err(not_connected)?;
-        let work = async {
-            let greeting = session::hello(&mut stream, &*environment).await?;
-            let suite = options.suite;
-            let ticket =
-                session::login(&mut stream, &environment, binding, &greeting, suite, user, password).await?;
-            Ok::<_, ClientError>((ticket, greeting.clock_offset_ms))
-        };
+        let work = session::login(&mut stream, &environment, binding, options.suite, user, password);
         let (ticket, offset) = within(options.login_timeout, work).await?;
         let link = Arc::new(Link::start(stream, None));
         let clock_offset_ms = Arc::new(AtomicI64::new(offset.unwrap_or_default()));
@@ -210,10 +204,7 @@ impl Mds {
         password: &[u8],
     ) -> Result<(), ClientError> {
         let (mut stream, _) = dial.dial().await.map_err(not_connected)?;
-        let work = async {
-            session::hello(&mut stream, &*environment).await?;
-            session::enrol(&mut stream, &environment, options.suite, user, code, password).await
-        };
+        let work = session::enrol(&mut stream, &environment, options.suite, user, code, password);
         within(options.login_timeout, work).await
     }
 
@@ -270,9 +261,8 @@ impl Mds {
         let work = async {
             match &ticket.keys {
                 TicketKeys::Modern(keys) => {
-                    let greeting = session::hello(&mut stream, &**environment).await?;
-                    session::resume(&mut stream, environment, binding, &greeting, ticket, keys).await?;
-                    Ok::<_, ClientError>((greeting.clock_offset_ms, None))
+                    let offset = session::resume(&mut stream, environment, binding, ticket, keys).await?;
+                    Ok::<_, ClientError>((offset, None))
                 }
                 TicketKeys::Paper(session) => {
                     let begun = paper::resume(&mut stream, environment, ticket, session).await?;

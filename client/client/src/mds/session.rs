@@ -9,7 +9,7 @@ use std::sync::Arc;
 use sealstone_initiator::Environment;
 use sealstone_login::paper::PaperSession;
 use sealstone_login::{
-    CryptoRng, LoginContext, LoginFailure, RngCore, SessionKeys, start_login, start_registration,
+    CryptoRng, LoginContext, LoginFailure, RngCore, SessionKeys, begin_login, start_registration,
 };
 use sealstone_mds_protocol::login::{
     LoginAgain, LoginChallenge, LoginError, LoginErrorCode, LoginOk, RegisterOk, RegisterResponse,
@@ -82,56 +82,70 @@ pub(crate) struct Greeting {
     pub(crate) clock_offset_ms: Option<i64>,
 }
 
-/// Greets the server and agrees on the version.
-pub(crate) async fn hello(
-    stream: &mut Box<dyn Stream>,
-    environment: &dyn Environment,
-) -> Result<Greeting, ClientError> {
-    let software = Text::truncated(SOFTWARE);
-    let request = Request::Hello { oldest: PROTOCOL_VERSION, newest: PROTOCOL_VERSION, software };
-    let sent_ms = environment.now_ms();
-    send_body(stream, MessageType::Request, &request.encode(0)?).await?;
-    let frame = receive(stream).await?;
-    let received_ms = environment.now_ms();
-    if frame.kind != MessageType::Response {
-        return Err(refusal(&frame, "no answer to the greeting"));
+/// A greeting that is out. What does not depend on the answer may be sent behind it, which saves a round trip.
+struct Greeted {
+    sent_ms: u64,
+}
+
+impl Greeted {
+    async fn send(stream: &mut Box<dyn Stream>, environment: &dyn Environment) -> Result<Self, ClientError> {
+        let software = Text::truncated(SOFTWARE);
+        let request = Request::Hello { oldest: PROTOCOL_VERSION, newest: PROTOCOL_VERSION, software };
+        let sent_ms = environment.now_ms();
+        send_body(stream, MessageType::Request, &request.encode(0)?).await?;
+        Ok(Self { sent_ms })
     }
-    match Response::decode(&frame.body).map_err(|(_, error)| error)? {
-        (0, Response::Hello { version: PROTOCOL_VERSION, server_id, time_ms, .. }) => {
-            let reading = DeviceClock::from_exchange(sent_ms, received_ms, time_ms);
-            Ok(Greeting { server_id, clock_offset_ms: reading.ok().map(|reading| reading.offset_ms()) })
+
+    async fn answer(
+        self,
+        stream: &mut Box<dyn Stream>,
+        environment: &dyn Environment,
+    ) -> Result<Greeting, ClientError> {
+        let frame = receive(stream).await?;
+        let received_ms = environment.now_ms();
+        if frame.kind != MessageType::Response {
+            return Err(refusal(&frame, "no answer to the greeting"));
         }
-        (_, Response::Failed { failure }) => Err(failure.into()),
-        _ => Err(ClientError::Protocol("no answer to the greeting")),
+        match Response::decode(&frame.body).map_err(|(_, error)| error)? {
+            (0, Response::Hello { version: PROTOCOL_VERSION, server_id, time_ms, .. }) => {
+                let reading = DeviceClock::from_exchange(self.sent_ms, received_ms, time_ms);
+                Ok(Greeting { server_id, clock_offset_ms: reading.ok().map(|reading| reading.offset_ms()) })
+            }
+            (_, Response::Failed { failure }) => Err(failure.into()),
+            _ => Err(ClientError::Protocol("no answer to the greeting")),
+        }
     }
 }
 
-/// Logs in with a password. Runs Argon2id: three passes over 64 MiB with the standard suite.
+/// Greets the server, agrees on the version, and logs in with a password. Gives the clock's offset, as [`Greeting`] has
+/// it. Runs Argon2id: three passes over 64 MiB with the standard suite.
 pub(crate) async fn login(
     stream: &mut Box<dyn Stream>,
     environment: &Arc<dyn Environment>,
     binding: ChannelBinding,
-    greeting: &Greeting,
     suite: u16,
     user: &UserName,
     password: &[u8],
-) -> Result<SessionTicket, ClientError> {
+) -> Result<(SessionTicket, Option<i64>), ClientError> {
     let mut rng = Chance(environment.clone());
-    let context = LoginContext::new(&greeting.server_id, &sealstone_login::ChannelBinding(binding));
-    let (start, state) = start_login(&mut rng, suite, user, password, context)?;
+    let (start, begun) = begin_login(&mut rng, suite, user, password)?;
+    let greeted = Greeted::send(stream, &**environment).await?;
     send(stream, MessageType::LoginStart, &start).await?;
+    let greeting = greeted.answer(stream, &**environment).await?;
+    let context = LoginContext::new(&greeting.server_id, &sealstone_login::ChannelBinding(binding));
     let challenge = challenged(stream, &start).await?;
-    let (finish, state) = state.challenge(&mut rng, challenge)?;
+    let (finish, state) = begun.with(context).challenge(&mut rng, challenge)?;
     send(stream, MessageType::LoginFinish, &finish).await?;
     let ok: LoginOk = expect(stream, MessageType::LoginOk).await?;
     let keys = state.confirm(&ok)?;
-    Ok(SessionTicket {
+    let ticket = SessionTicket {
         user: user.clone(),
         server_id: greeting.server_id,
         session: ok.session,
         keys: keys.into(),
         expires_ms: ok.expires_ms,
-    })
+    };
+    Ok((ticket, greeting.clock_offset_ms))
 }
 
 /// The challenge; a server under load gives a cookie first, and wants it back after a pause.
@@ -160,7 +174,7 @@ async fn challenged(
     Err(ClientError::LoginBusy { retry_ms: last_ms })
 }
 
-/// Chooses a password with an enrolment code. Runs Argon2id.
+/// Greets the server, and chooses a password with an enrolment code. Runs Argon2id.
 pub(crate) async fn enrol(
     stream: &mut Box<dyn Stream>,
     environment: &Arc<dyn Environment>,
@@ -170,6 +184,7 @@ pub(crate) async fn enrol(
     password: &[u8],
 ) -> Result<(), ClientError> {
     let mut rng = Chance(environment.clone());
+    Greeted::send(stream, &**environment).await?.answer(stream, &**environment).await?;
     let (request, state) = start_registration(&mut rng, user, password)?;
     let start = RegisterStart { user: user.clone(), code: code.clone(), request };
     send(stream, MessageType::RegisterStart, &start).await?;
@@ -185,29 +200,31 @@ pub(crate) async fn enrol(
     Ok(())
 }
 
-/// Takes up a session on a new channel.
+/// Greets the server, and takes up a session on a new channel. Gives the clock's offset, as [`Greeting`] has it.
 pub(crate) async fn resume(
     stream: &mut Box<dyn Stream>,
     environment: &Arc<dyn Environment>,
     binding: ChannelBinding,
-    greeting: &Greeting,
     ticket: &SessionTicket,
     keys: &SessionKeys,
-) -> Result<(), ClientError> {
-    if greeting.server_id != ticket.server_id {
-        return Err(ClientError::LoginFailed("another server answers"));
-    }
+) -> Result<Option<i64>, ClientError> {
     let mut nonce = [0; 16];
     environment.fill_random(&mut nonce);
     let channel = sealstone_login::ChannelBinding(binding);
     let message = keys.resume(ticket.session, &channel, nonce);
+    let greeted = Greeted::send(stream, &**environment).await?;
+    // Worth nothing to a server that is another one: it is bound to this channel.
     send(stream, MessageType::Resume, &message).await?;
+    let greeting = greeted.answer(stream, &**environment).await?;
+    if greeting.server_id != ticket.server_id {
+        return Err(ClientError::LoginFailed("another server answers"));
+    }
     let ok: LoginOk = match expect(stream, MessageType::LoginOk).await {
         Err(ClientError::LoginRefused) => return Err(ClientError::SessionOver),
         other => other?,
     };
     keys.check_resumed(&message, &channel, &ok)?;
-    Ok(())
+    Ok(greeting.clock_offset_ms)
 }
 
 async fn expect<T: Wire>(stream: &mut Box<dyn Stream>, kind: MessageType) -> Result<T, ClientError> {
