@@ -491,3 +491,71 @@ fn growth_survives_any_failure() {
         }
     }
 }
+
+/// Holes have no records to move.
+#[test]
+fn a_hole_is_punched_without_room_for_what_is_not_there() {
+    let (disk, store) = raw(1, 2 * DEVICE_MIN);
+    store.create(id(1), ObjectType::User).unwrap();
+    store.write(id(1), 1 << 49, b"far").unwrap();
+    store.flush().unwrap();
+    let before = index_length(&disk);
+    store.punch(id(1), 0, 4096).unwrap();
+    store.flush().unwrap();
+    assert_eq!(index_length(&disk), before, "nothing was taken for it");
+    assert_eq!(store.stat(id(1)).unwrap().length, (1 << 49) + 3 - 4096);
+    let mut bytes = [0; 3];
+    store.read(id(1), (1 << 49) - 4096, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"far");
+}
+
+/// While a group is on its way to the medium, what it lets go of is not there yet: who removes waits for it.
+#[test]
+fn a_full_store_takes_removals_while_others_commit() {
+    const THREADS: u64 = 3;
+    const ROUNDS: u64 = 150;
+    let (_disk, store) = raw(1, DEVICE_MIN);
+    let make = |object: u64| -> Result<(), StoreError> {
+        store.create(id(object), ObjectType::User)?;
+        store.set_attribute(id(object), NAME, &pattern(object, 1 + (object as usize * 977) % 9000))
+    };
+    let mut made = 0;
+    while done(make(made + 1), "filling") {
+        made += 1;
+        if made.is_multiple_of(50) {
+            store.flush().unwrap();
+        }
+    }
+    store.flush().unwrap();
+    let (store, make) = (&store, &make);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let mut mine: Vec<u64> = (1..=made).filter(|object| object % THREADS == thread).collect();
+                for round in 0..ROUNDS {
+                    for _ in 0..4 {
+                        let Some(object) = mine.pop() else { break };
+                        store.remove(id(object)).unwrap_or_else(|error| panic!("removal: {error:?}"));
+                    }
+                    let from = (thread + 2) << 32 | round << 8;
+                    for object in from..from + 6 {
+                        let refused = !done(make(object), "a new one");
+                        // It may be there, without its attribute.
+                        if store.stat(id(object)).is_ok() {
+                            mine.insert(0, object);
+                        }
+                        if refused {
+                            break;
+                        }
+                    }
+                    if round % 3 == thread {
+                        store.flush().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    store.flush().unwrap();
+    assert!(!store.is_poisoned());
+    assert!(store.health().is_sound(), "{:?}", store.health());
+}

@@ -83,21 +83,19 @@ impl DiskStore {
 
     fn admit_slowly(&self, load: Load, purpose: Purpose) -> Result<Admitted<'_>, StoreError> {
         self.groups.check()?;
-        let may_commit = || !self.groups.gate.holds() && self.index.is_dirty();
         // A large group counts for much more than it takes: the file is not made longer for what is known exactly after a
         // commit.
-        if self.room.is_large(self.index.open_load()) && may_commit() {
-            self.commit_now()?;
+        if self.room.is_large(self.index.open_load()) {
+            self.commit_for_room()?;
         }
         if let Some(admitted) = self.look_for_room(load, purpose)? {
             return Ok(admitted);
         }
-        // What the open group lets go of comes free with the commit after it.
-        if may_commit() {
-            self.commit_now()?;
-            if let Some(admitted) = self.look_for_room(load, purpose)? {
-                return Ok(admitted);
-            }
+        // What a group lets go of comes free with its commit, or the one after it.
+        if self.commit_for_room()?
+            && let Some(admitted) = self.look_for_room(load, purpose)?
+        {
+            return Ok(admitted);
         }
         tracing::debug!(?purpose, "the index has no room");
         Err(StoreError::NoSpace)
@@ -116,9 +114,14 @@ impl DiskStore {
             let open_load = open();
             let wanted = self.room.wanted_bytes(load, open_load);
             let suffices = |ground: &_| self.room.suffices(ground, &load, purpose, &open_load);
-            match self.index.renew(wanted, self.room.is_touched(), suffices) {
-                Ok(Some(ground)) => self.room.set(Some(ground)),
-                Ok(None) => break,
+            match self.index.renew(
+                wanted,
+                || self.room.is_touched(),
+                suffices,
+                |ground| self.room.set(ground),
+            ) {
+                Ok(true) => {}
+                Ok(false) => break,
                 Err(error) => {
                     self.poison(true);
                     return Err(error);

@@ -243,13 +243,12 @@ impl DiskStore {
             self.poison(false);
             return Err(StoreError::Io { doing: "syncing data", source });
         }
-        if !group.is_empty()
-            && let Err(error) = self.index.commit(&group)
-        {
+        if group.is_empty() {
+            self.room.committed(&[]);
+        } else if let Err(error) = self.index.commit(&group, |written| self.room.committed(written)) {
             self.poison(true);
             return Err(error);
         }
-        self.room.committed(&self.index.written());
         // A read that met a damaged page meanwhile may have frozen the index one commit earlier: then the layers stay
         // above it, and nothing that it refers to comes free. Whoever stops the index from here on freezes this commit.
         self.groups.check()?;
@@ -269,6 +268,19 @@ impl DiskStore {
     pub(crate) fn commit_now(&self) -> Result<(), StoreError> {
         let target = self.groups.open();
         self.commit_through(target)
+    }
+
+    /// Waits for the commit of what may make room, if anything does; tells whether there was something. In a scope nothing
+    /// but a group that was closed before it can be: that needs nobody to leave.
+    pub(crate) fn commit_for_room(&self) -> Result<bool, StoreError> {
+        if !self.groups.gate.holds() && self.index.is_dirty() {
+            self.commit_now()?;
+        } else if self.room.is_committing() {
+            self.commit_through(self.groups.open() - 1)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
     }
 
     /// Closes the group before an operation, if it has become too large or holds back too many freed blocks.

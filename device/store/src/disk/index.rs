@@ -469,8 +469,9 @@ impl Index {
         group
     }
 
-    /// Writes a group into redb, durably and all at once.
-    pub(crate) fn commit(&self, group: &Overlay) -> Result<(), StoreError> {
+    /// Writes a group into redb, durably and all at once; `told` learns the pages that the engine wrote since it was told
+    /// last, by their places and lengths in bytes, before anybody can look at the file anew.
+    pub(crate) fn commit(&self, group: &Overlay, told: impl FnOnce(&[(u64, u64)])) -> Result<(), StoreError> {
         let write = |engine: &Database| -> Result<(), redb::Error> {
             let transaction = engine.begin_write()?;
             {
@@ -487,42 +488,40 @@ impl Index {
         };
         let engine = self.engine.read();
         let live = engine.live.as_ref().ok_or(StoreError::Poisoned)?;
-        guarded(|| write(live.get())).map_err(store_error("committing a group"))
-    }
-
-    /// The pages that the engine wrote since this was asked last, by their places and lengths in bytes.
-    pub(crate) fn written(&self) -> Vec<(u64, u64)> {
-        self.pages.take_written()
+        guarded(|| write(live.get())).map_err(store_error("committing a group"))?;
+        told(&self.pages.take_written());
+        Ok(())
     }
 
     /// Looks at the file anew: what is in use is what the last commit refers to. The engine gets all else; and if that does
-    /// not suffice, a longer file: by `wanted` bytes, or what the medium has of that. Reads and commits wait meanwhile.
-    /// `None` if the file cannot be looked at, or, unless something was written since the last look, if it cannot grow:
-    /// then all is as it was.
+    /// not suffice, a longer file: by `wanted` bytes, or what the medium has of that. Reads and commits wait meanwhile, and
+    /// until `found` knows what was found. False, and all is as it was, if the file cannot be looked at, or, unless
+    /// something `is_touched` since the last look, if it cannot grow.
     ///
     /// # Errors
     /// If the engine could not be started again: then the store is to be poisoned.
     pub(crate) fn renew(
         &self,
         wanted: u64,
-        is_touched: bool,
+        is_touched: impl FnOnce() -> bool,
         suffices: impl Fn(&Ground) -> bool,
-    ) -> Result<Option<Ground>, StoreError> {
+        found: impl FnOnce(Ground),
+    ) -> Result<bool, StoreError> {
         let failed = |error| store_error("renewing the index")(redb::Error::Io(error));
         let mut engine = self.engine.write();
         if engine.live.is_none() || engine.frozen.is_some() || self.stopped.load(Ordering::Acquire) {
             return Err(StoreError::Poisoned);
         }
         let mut grown = false;
-        if !is_touched {
+        if !is_touched() {
             grown = self.pages.grow(wanted).map_err(failed)?;
             if !grown {
-                return Ok(None);
+                return Ok(false);
             }
         }
-        let Some((mut book, mut ground)) = self.pages.look(NAME) else { return Ok(None) };
+        let Some((mut book, mut ground)) = self.pages.look(NAME) else { return Ok(false) };
         if !grown && !suffices(&ground) && self.pages.grow(wanted).map_err(failed)? {
-            let Some(larger) = self.pages.look(NAME) else { return Ok(None) };
+            let Some(larger) = self.pages.look(NAME) else { return Ok(false) };
             (book, ground) = larger;
         }
         tracing::debug!(length = ground.length, units = ground.shape.units, "the index is looked at anew");
@@ -532,7 +531,8 @@ impl Index {
         self.pages.start_from(&book).map_err(failed)?;
         let live = Held::open(&self.pages, self.engine_cache).map_err(store_error("renewing the index"))?;
         engine.live = Some(live);
-        Ok(Some(ground))
+        found(ground);
+        Ok(true)
     }
 
     /// The committing group is in redb: what it changed may be cached, and found there.

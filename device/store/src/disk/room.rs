@@ -72,11 +72,11 @@ impl Load {
     }
 
     fn part(&mut self, other: &Self) {
-        for (mine, theirs) in self.leaves.iter_mut().zip(&other.leaves) {
-            *mine = mine.saturating_sub(*theirs);
-        }
-        if self.leaves == [0; TAGS] {
-            *self = Self::default();
+        for tag in 0..TAGS {
+            self.leaves[tag] = self.leaves[tag].saturating_sub(other.leaves[tag]);
+            if self.leaves[tag] == 0 {
+                self.longest[tag] = 0;
+            }
         }
     }
 
@@ -281,8 +281,9 @@ impl Room {
     }
 
     /// The file was looked at.
-    pub(crate) fn set(&self, ground: Option<Ground>) {
-        self.0.lock().known = ground.map(Known::of);
+    pub(crate) fn set(&self, ground: Ground) {
+        let known = Known::of(ground);
+        self.0.lock().known = Some(known);
     }
 
     /// Lets an operation in if its changes fit, beside the open group's, as `open` tells them.
@@ -340,6 +341,11 @@ impl Room {
     /// Was anything written since the file was looked at? Then a look may find more.
     pub(crate) fn is_touched(&self) -> bool {
         self.0.lock().known.as_ref().is_some_and(|known| known.touched)
+    }
+
+    /// Is a group being committed that changes something?
+    pub(crate) fn is_committing(&self) -> bool {
+        self.0.lock().committing.total() > 0
     }
 
     /// A group is being committed.
