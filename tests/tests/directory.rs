@@ -256,6 +256,8 @@ fn groups_of_the_directory_say_roles_and_a_server_that_starts_again_remembers_wh
     assert!(office.by("erika", &["whoami"]).ok().text().contains("(read-only"));
     office.by("erika", &["mkdir", "/d"]).fails(3);
     office.system.run(&["user", "role", "erika", "user"]).fails(1).says(&["directory"]);
+    // A kill takes the sessions of the last moment, unless something durable came after them.
+    office.system.run(&["mkdir", "/durable"]).ok();
     // Killed and started, with the directory away: the session goes on with what was said.
     office.slapd.stop();
     office.system.end_mds(sealstone_tests::Signal::Kill);

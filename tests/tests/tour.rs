@@ -74,7 +74,10 @@ fn the_five_minute_tour_works_as_written() {
     let up = first.lines().find(|line| line.contains("sealstone up")).expect("it starts the system");
     let mut newcomer = Newcomer::start(up);
     let start = Instant::now();
-    let said = newcomer.types(second).ok().text();
+    // Where nothing can be mounted all else is typed.
+    let skips = |line: &str| !sealstone_tests::can_mount() && line.contains("mount ");
+    let typed: Vec<_> = second.lines().filter(|line| !skips(line)).collect();
+    let said = newcomer.types(&typed.join("\n")).ok().text();
     assert!(start.elapsed() < Duration::from_secs(300), "a tour of five minutes");
     for word in [
         "design/",

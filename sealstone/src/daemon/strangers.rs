@@ -1,6 +1,6 @@
 //! Records about whoever has proven nothing: put together, so that a flood from outside does not fill the disk.
 //!
-//! Does: one line at once for each kind (where from, what, how it ended), the rest of the same kind in one more, later.
+//! Does: a few lines at once for each kind (where from, what, how it ended), the rest of the same kind in one more, later.
 //! Does not: format lines, or know clocks; `audit_log` does.
 //! Contract: however many records come, there are at most [`LINES_AT_ONCE`] lines and then one a second, besides
 //! [`OTHERS_MAX`] a minute about all that there was no room for; and each record is in the `count` of one line. Memory
@@ -11,6 +11,8 @@ use std::mem;
 
 /// Milliseconds from one line about a kind to the next.
 const EVERY_MS: u64 = 10_000;
+/// Lines of a kind that are written at once: who mistypes, or tries this and that, is seen as it was.
+const WHOLE_MAX: u32 = 4;
 /// Kinds that are kept apart.
 const KINDS_MAX: usize = 1024;
 /// Lines that may be written at once.
@@ -35,6 +37,9 @@ pub(crate) struct Kind {
 
 struct Pending {
     since_ms: u64,
+    /// Lines that were written at once.
+    whole: u32,
+    /// Records since.
     count: u64,
     /// The last one.
     line: Vec<u8>,
@@ -77,17 +82,23 @@ impl Default for Strangers {
 impl Strangers {
     /// Takes `count` records of a kind, of which `line` is the last. What it gives is to be written at once.
     pub(crate) fn add(&mut self, kind: Kind, line: Vec<u8>, count: u64, now_ms: u64) -> Option<Told> {
-        if let Some(known) = self.kinds.get_mut(&kind) {
-            known.count = known.count.saturating_add(count);
-            known.line = line;
-            return None;
+        let at_once = match self.kinds.get(&kind) {
+            Some(known) => known.whole < WHOLE_MAX && known.count == 0,
+            None => self.kinds.len() < KINDS_MAX,
+        };
+        if at_once && self.take_line(now_ms) {
+            let new = || Pending { since_ms: now_ms, whole: 0, count: 0, line: Vec::new() };
+            self.kinds.entry(kind).or_insert_with(new).whole += 1;
+            return Some(Told::Last(line, count));
         }
-        if self.kinds.len() >= KINDS_MAX || !self.take_line(now_ms) {
-            self.fold(kind.action, kind.verdict, count, now_ms);
-            return None;
+        match self.kinds.get_mut(&kind) {
+            Some(known) => {
+                known.count = known.count.saturating_add(count);
+                known.line = line;
+            }
+            None => self.fold(kind.action, kind.verdict, count, now_ms),
         }
-        self.kinds.insert(kind, Pending { since_ms: now_ms, count: 0, line: Vec::new() });
-        Some(Told::Last(line, count))
+        None
     }
 
     /// What has come together; with `all` also what is too young: the log ends.
@@ -109,7 +120,7 @@ impl Strangers {
                 self.fold(kind.action.clone(), kind.verdict.clone(), count, now_ms);
             }
             // Whoever goes on is told again only after as long.
-            pending.since_ms = now_ms;
+            (pending.since_ms, pending.whole) = (now_ms, WHOLE_MAX);
             !all
         });
         self.kinds = kinds;
@@ -165,19 +176,23 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_a_kind_is_told_at_once_and_the_rest_together() {
+    fn the_first_of_a_kind_are_told_at_once_and_the_rest_together() {
         let mut strangers = Strangers::default();
-        let first = strangers.add(kind("a", "refused"), b"1".to_vec(), 1, 0);
-        assert_eq!(first, Some(Told::Last(b"1".to_vec(), 1)));
+        for n in 1..=WHOLE_MAX as u8 {
+            let told = strangers.add(kind("a", "refused"), vec![n], 1, 0);
+            assert_eq!(told, Some(Told::Last(vec![n], 1)));
+        }
         assert!(strangers.add(kind("a", "abandoned"), b"x".to_vec(), 1, 0).is_some(), "another kind");
         for n in 2..=9u8 {
             assert_eq!(strangers.add(kind("a", "refused"), vec![n], 1, 5), None);
         }
         assert_eq!(strangers.flush(false, EVERY_MS - 1), []);
         assert_eq!(strangers.flush(false, EVERY_MS), [Told::Last(vec![9], 8)]);
-        assert_eq!(strangers.flush(false, 2 * EVERY_MS), [], "nothing came");
+        assert_eq!(strangers.add(kind("a", "refused"), vec![7], 1, EVERY_MS), None, "who goes on waits");
+        assert_eq!(strangers.flush(false, 2 * EVERY_MS), [Told::Last(vec![7], 1)]);
+        assert_eq!(strangers.flush(false, 3 * EVERY_MS), [], "nothing came");
         assert!(strangers.kinds.is_empty(), "and it is forgotten");
-        assert!(strangers.add(kind("a", "refused"), b"2".to_vec(), 1, 2 * EVERY_MS).is_some());
+        assert!(strangers.add(kind("a", "refused"), b"2".to_vec(), 1, 3 * EVERY_MS).is_some());
     }
 
     /// Records from as many sources, all day long: as many lines as the contract says, and none is left out.
