@@ -225,7 +225,7 @@ fn sigterm_during_a_put_ends_in_order() {
 /// A put that is told to end leaves no file, and its objects go.
 /// Did we inherit it as ignored, as what we start does?
 fn is_ignored(signal: rustix::process::Signal) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").expect("there is /proc");
+    let status = fs::read_to_string("/proc/self/status").expect("there is /proc");
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("signals are told");
     let mask = u64::from_str_radix(mask.trim(), 16).expect("hexadecimal");
     mask >> (signal.as_raw() - 1) & 1 == 1
