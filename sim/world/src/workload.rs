@@ -299,7 +299,7 @@ impl Worker {
         // A rename of something of one's own that was not there says so; all else is denied.
         if self.shop.plan.calm
             && !matches!(&result, Err(ClientError::Refused(failure))
-                if matches!(failure.code, ErrorCode::Denied | ErrorCode::NotFound))
+                if matches!(failure.code, ErrorCode::Denied | ErrorCode::NotPermitted | ErrorCode::NotFound))
         {
             self.shop.history.violate(format!("{what} was refused as {result:?}"));
         }
