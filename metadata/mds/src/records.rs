@@ -7,8 +7,7 @@ use sealstone_mds_protocol::{
     record,
 };
 
-use crate::server::CONFLICTS_MAX;
-use crate::store::{MetaError, MetaStore, Snapshot, Transaction, VALUE_MAX};
+use crate::store::{MetaError, Snapshot, Transaction, VALUE_MAX};
 
 /// Version of every record of this release.
 const RECORD_VERSION: u8 = 1;
@@ -311,35 +310,8 @@ pub(crate) fn save(tx: &mut dyn Transaction, key: &[u8], record: &impl Wire) -> 
     tx.put(key, &zeroize::Zeroizing::new(encode(record)?))
 }
 
-/// Numbers of a counter that others may have seen before they were durable, at most; far more than can be.
-const NUMBERS_SEEN_MAX: u64 = 1 << 20;
-
-/// Begins behind all numbers that anybody may have seen: a crash can take commits that others saw before the medium had
-/// them, and what a number stood for must not come back as something else, for which somebody holds a capability or has
-/// a node open. Durable when it returns; call it before the first number is taken.
-pub(crate) fn leave_out_numbers(store: &dyn MetaStore) -> Result<(), MetaError> {
-    for _ in 0..CONFLICTS_MAX {
-        let left_out = || {
-            let mut tx = store.begin()?;
-            for counter in [counter::INODE, counter::INTENT, counter::OBJECT] {
-                let key = crate::keys::meta(counter);
-                let number: u64 = load(&*tx, &key)?.unwrap_or(1);
-                let next = number.checked_add(NUMBERS_SEEN_MAX);
-                save(&mut *tx, &key, &next.ok_or(MetaError::Damaged("counter is used up"))?)?;
-            }
-            tx.commit()
-        };
-        match left_out() {
-            // Another server was faster.
-            Err(MetaError::Conflict) => {}
-            other => return other,
-        }
-    }
-    Err(MetaError::Conflict)
-}
-
 /// Takes the next number of a counter. It is stored in the transaction that uses it, so a number that anybody has
-/// seen is never given out again, whatever crashes: see [`leave_out_numbers`].
+/// seen is never given out again, whatever crashes.
 pub(crate) fn next_number(tx: &mut dyn Transaction, counter: &str) -> Result<u64, MetaError> {
     let key = crate::keys::meta(counter);
     let number: u64 = load(tx, &key)?.unwrap_or(1);

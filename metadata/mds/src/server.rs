@@ -32,7 +32,7 @@ use crate::locks::Locks;
 use crate::namespace::{self, ClearItem, Ending};
 use crate::proof::ProofKey;
 use crate::reap::{self, ReapItem};
-use crate::records::{Account, AccountCredential, count, counter, leave_out_numbers, load, save};
+use crate::records::{Account, AccountCredential, count, counter, load, save};
 use crate::sessions::{self, Sessions};
 use crate::shared::{self, EPOCHS, Epochs, Leading, SharedStore};
 use crate::store::{MetaError, MetaStore, Transaction};
@@ -40,7 +40,7 @@ use crate::store::{MetaError, MetaStore, Transaction};
 /// Version of the layout of the store.
 pub(crate) const STORE_VERSION: u64 = 5;
 /// Times a transaction is run again after a conflict.
-pub(crate) const CONFLICTS_MAX: usize = 8;
+const CONFLICTS_MAX: usize = 8;
 /// Creates expired in one transaction at most.
 const EXPIRE_BATCH: usize = 64;
 /// Holders of before the start that are forgotten together at most.
@@ -255,7 +255,6 @@ impl Mds {
             let login_keys = ServerKeys::from_bytes(&bytes).map_err(|_| OpenError::LoginKeys)?;
             (id, login_keys, ProofKey::new(&bytes))
         };
-        leave_out_numbers(&*store)?;
         let before = {
             let all = keys::holders();
             !store.snapshot()?.scan(&all, &keys::after_prefix(&all), 1)?.is_empty()

@@ -83,8 +83,7 @@ pub trait Transaction: Snapshot {
     /// `Failed`.
     fn delete(&mut self, key: &[u8]) -> Result<(), MetaError>;
 
-    /// Makes the changes durable and visible, all at once. Others may see them shortly before the medium has them: a
-    /// crash can then take what they saw, but nothing that `commit` came back from.
+    /// Makes the changes durable and visible, all at once.
     ///
     /// # Errors
     /// `Conflict`, `Failed`, `Poisoned`; nothing happened then, or the store takes no more work until it is known.

@@ -1,7 +1,7 @@
 //! The embedded store: one file, one writer at a time, readers that never wait.
 //!
-//! Does: durable commits (the medium has them when `commit` returns), one flush for those that meet, lazy ones (in memory
-//! until the next durable one), a version marker, refusal of foreign files.
+//! Does: durable commits (the medium has them when `commit` returns), lazy ones (in memory until the next durable one), a
+//! version marker, refusal of foreign files.
 //! Contract: after a failed commit nothing more is read or written until the store is opened again.
 //! Truth: redb 4 file format; docs/standards/mds.md §8.
 
@@ -10,9 +10,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex};
 use redb::{
     Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
     TableError, WriteTransaction,
@@ -82,12 +81,6 @@ pub struct EmbeddedMeta {
     lazy: AtomicU64,
     /// As many of them are durable.
     settled: AtomicU64,
-    /// Transactions that have begun, or wait for their turn to.
-    writers: AtomicUsize,
-    /// Does somebody flush for all?
-    flushing: Mutex<bool>,
-    /// A flush has ended.
-    flushed: Condvar,
 }
 
 impl EmbeddedMeta {
@@ -114,9 +107,6 @@ impl EmbeddedMeta {
             poisoned: AtomicBool::new(false),
             lazy: AtomicU64::new(0),
             settled: AtomicU64::new(0),
-            writers: AtomicUsize::new(0),
-            flushing: Mutex::new(false),
-            flushed: Condvar::new(),
         };
         match store.marker() {
             Ok(FORMAT_VERSION) => Ok(store),
@@ -144,12 +134,8 @@ impl EmbeddedMeta {
         Ok(version)
     }
 
-    /// Commits, and gives the number of lazy commits up to this one, all of which are durable if it was not lazy.
-    fn finish(&self, mut tx: WriteTransaction, lazily: bool) -> Result<u64, MetaError> {
-        if lazily {
-            tx.set_durability(Durability::None).map_err(failed)?;
-        }
-        let lazy = self.lazy.fetch_add(u64::from(lazily), Ordering::AcqRel) + u64::from(lazily);
+    fn finish(&self, tx: WriteTransaction, lazily: bool) -> Result<(), MetaError> {
+        let lazy = self.lazy.fetch_add(u64::from(lazily), Ordering::AcqRel);
         tx.commit().map_err(|error| {
             self.poisoned.store(true, Ordering::Release);
             failed(error)
@@ -157,72 +143,15 @@ impl EmbeddedMeta {
         if !lazily {
             self.settled.fetch_max(lazy, Ordering::AcqRel);
         }
-        Ok(lazy)
+        Ok(())
     }
 
-    fn is_settled(&self, lazy: u64) -> bool {
-        self.settled.load(Ordering::Acquire) >= lazy
-    }
-
-    /// Waits until the medium has the first `lazy` lazy commits. Of all who wait one flushes, for everything that was
-    /// committed before its turn came; whoever came too late for that flushes next.
-    fn settle_to(&self, lazy: u64) -> Result<(), MetaError> {
-        let mut flushing = self.flushing.lock();
-        loop {
-            if self.is_settled(lazy) {
-                return Ok(());
-            }
-            self.check()?;
-            if !*flushing {
-                break;
-            }
-            self.flushed.wait(&mut flushing);
-        }
-        *flushing = true;
-        drop(flushing);
-        let _flush = Flush(self);
-        let tx = self.database.begin_write().map_err(failed)?;
-        self.check()?;
-        // Somebody's durable commit may have come first.
-        if self.is_settled(lazy) {
-            return tx.abort().map_err(failed);
-        }
-        // A durable commit writes the root that all lazy ones before it have led to.
-        self.finish(tx, false).map(drop)
+    fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire) >= self.lazy.load(Ordering::Acquire)
     }
 
     fn check(&self) -> Result<(), MetaError> {
         if self.poisoned.load(Ordering::Acquire) { Err(MetaError::Poisoned) } else { Ok(()) }
-    }
-}
-
-/// The turn to flush; however it ends, others can.
-struct Flush<'a>(&'a EmbeddedMeta);
-
-impl Drop for Flush<'_> {
-    fn drop(&mut self) {
-        *self.0.flushing.lock() = false;
-        self.0.flushed.notify_all();
-    }
-}
-
-/// One more who writes, or waits for it.
-struct Writer<'a>(&'a EmbeddedMeta);
-
-impl<'a> Writer<'a> {
-    fn new(store: &'a EmbeddedMeta) -> Self {
-        store.writers.fetch_add(1, Ordering::AcqRel);
-        Self(store)
-    }
-
-    fn is_alone(&self) -> bool {
-        self.0.writers.load(Ordering::Acquire) <= 1
-    }
-}
-
-impl Drop for Writer<'_> {
-    fn drop(&mut self) {
-        self.0.writers.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -267,16 +196,25 @@ impl MetaStore for EmbeddedMeta {
 
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
         self.check()?;
-        let writer = Writer::new(self);
         let tx = self.database.begin_write().map_err(failed)?;
         // While we waited for our turn the commit before may have failed.
         self.check()?;
-        Ok(Box::new(Changes { tx, changed: false, writer }))
+        Ok(Box::new(Changes { tx, changed: false, store: self }))
     }
 
     fn settle(&self) -> Result<(), MetaError> {
         self.check()?;
-        self.settle_to(self.lazy.load(Ordering::Acquire))
+        if self.is_settled() {
+            return Ok(());
+        }
+        let tx = self.database.begin_write().map_err(failed)?;
+        self.check()?;
+        // Somebody else's durable commit may have come first.
+        if self.is_settled() {
+            return tx.abort().map_err(failed);
+        }
+        // A durable commit writes the root that all lazy ones before it have led to.
+        self.finish(tx, false)
     }
 }
 
@@ -319,7 +257,7 @@ impl Snapshot for View {
 struct Changes<'a> {
     tx: WriteTransaction,
     changed: bool,
-    writer: Writer<'a>,
+    store: &'a EmbeddedMeta,
 }
 
 impl Changes<'_> {
@@ -353,26 +291,20 @@ impl Transaction for Changes<'_> {
     }
 
     fn commit(self: Box<Self>) -> Result<(), MetaError> {
-        let Self { tx, changed, writer } = *self;
+        let Self { tx, changed, store } = *self;
         if !changed {
             return tx.abort().map_err(failed);
         }
-        if writer.is_alone() {
-            return writer.0.finish(tx, false).map(drop);
-        }
-        // Others wait for their turn: they get it now, and one flush serves all.
-        let store = writer.0;
-        let lazy = store.finish(tx, true)?;
-        drop(writer);
-        store.settle_to(lazy)
+        store.finish(tx, false)
     }
 
     fn commit_lazily(self: Box<Self>) -> Result<(), MetaError> {
-        let Self { tx, changed, writer } = *self;
+        let Self { mut tx, changed, store } = *self;
         if !changed {
             return tx.abort().map_err(failed);
         }
-        writer.0.finish(tx, true).map(drop)
+        tx.set_durability(Durability::None).map_err(failed)?;
+        store.finish(tx, true)
     }
 }
 
@@ -445,59 +377,6 @@ mod tests {
         drop(store);
         let store = EmbeddedMeta::open(&path(&dir)).unwrap();
         assert_eq!(store.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap().len(), 10);
-    }
-
-    #[test]
-    fn commits_that_meet_are_all_durable_when_they_return() {
-        const WRITERS: u8 = 8;
-        const EACH: u8 = 20;
-        let dir = tempfile::tempdir().unwrap();
-        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
-        let (copies, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
-        let done: [AtomicUsize; WRITERS as usize] = std::array::from_fn(|_| AtomicUsize::new(0));
-        std::thread::scope(|scope| {
-            let writers: Vec<_> = (0..WRITERS)
-                .map(|writer| {
-                    let (store, done) = (&store, &done[usize::from(writer)]);
-                    scope.spawn(move || {
-                        for n in 0..EACH {
-                            let mut tx = store.begin().unwrap();
-                            tx.put(&[writer, n], b"there").unwrap();
-                            tx.commit().unwrap();
-                            done.fetch_add(1, Ordering::Release);
-                        }
-                    })
-                })
-                .collect();
-            scope.spawn(|| {
-                while !stop.load(Ordering::Acquire) {
-                    let expected: Vec<_> = done.iter().map(|done| done.load(Ordering::Acquire)).collect();
-                    // Nobody writes while it is copied: a copy that is no moment's state is none that a crash leaves.
-                    let turn = store.begin().unwrap();
-                    let bytes = fs::read(path(&dir)).unwrap();
-                    drop(turn);
-                    copies.lock().push((expected, bytes));
-                }
-            });
-            for writer in writers {
-                writer.join().unwrap();
-            }
-            stop.store(true, Ordering::Release);
-        });
-        let copies = copies.into_inner();
-        assert!(!copies.is_empty());
-        for (expected, bytes) in copies.into_iter().step_by(7) {
-            let dir = tempfile::tempdir().unwrap();
-            drop(open_private(&path(&dir)).unwrap());
-            fs::write(path(&dir), bytes).unwrap();
-            let after = EmbeddedMeta::open(&path(&dir)).unwrap();
-            let view = after.snapshot().unwrap();
-            for (writer, expected) in expected.into_iter().enumerate() {
-                let from = [u8::try_from(writer).unwrap()];
-                let found = view.scan(&from, &[from[0] + 1], 99).unwrap();
-                assert!(found.len() >= expected, "{} of {expected} commits of writer {writer}", found.len());
-            }
-        }
     }
 
     #[test]
