@@ -63,7 +63,7 @@ pub(crate) async fn open<M: Metadata, D: Devices>(
     else {
         return Err(ClientError::Protocol("an answer to another request"));
     };
-    let handle = Handle::File { inode: stat.inode, access };
+    let handle = Handle::File { node: stat.node(), access };
     let objects = match layout {
         Some(layout) => {
             let mut objects = OpenObjects::new(core.clone(), handle, method, layout, &grants).await?;

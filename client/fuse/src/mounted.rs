@@ -411,11 +411,12 @@ impl Mounted {
             }
             let read = directory
                 .read(&inner.nodes, offset.max(DOTS), |next, entry| {
-                    let (stat, name) = (&entry.stat, entry.name.as_bytes());
-                    let kind = kind_number(stat.kind);
-                    if !plus {
-                        return !entries.push((inner.table.ino(stat.node()), kind), next, name, None);
-                    }
+                    let (kind, name) = (kind_number(entry.kind), entry.name.as_bytes());
+                    // Nothing more is told of what cannot be looked up: the kernel asks, and hears why.
+                    let Some(stat) = entry.stat.as_ref().filter(|_| plus) else {
+                        let none = plus.then_some((None, Duration::ZERO));
+                        return !entries.push((inner.table.number(entry.inode), kind), next, name, none);
+                    };
                     // What found no room was not told, and does not count.
                     let ino = inner.table.count(stat);
                     let all = attributes(ino, stat, &inner.people);

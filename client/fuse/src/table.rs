@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use sealstone_mds_protocol::Node;
-use sealstone_mds_protocol::Stat;
+use sealstone_mds_protocol::{InodeId, Node, Stat};
 
 /// The kernel's number of the root of a mount.
 const ROOT: u64 = 1;
@@ -36,7 +35,12 @@ impl Nodes {
 
     /// The kernel's number of a node.
     pub(crate) fn ino(&self, node: Node) -> u64 {
-        if node.inode == self.root.inode { ROOT } else { node.inode.0 }
+        self.number(node.inode)
+    }
+
+    /// The same, of a node that is not more than seen in a list.
+    pub(crate) fn number(&self, inode: InodeId) -> u64 {
+        if inode == self.root.inode { ROOT } else { inode.0 }
     }
 
     /// The node that the kernel means.

@@ -201,7 +201,7 @@ pub(crate) fn requests() -> Vec<Request> {
         capacity: 1 << 40,
         master_key: Secret::new(vec![7; 32]).expect("a short key"),
     };
-    let handle = Handle::File { inode: InodeId(2), access: Access::Update };
+    let handle = Handle::File { node: stat().node(), access: Access::Update };
     let method = Method::AllData;
     let mut all = vec![
         Request::Hello { oldest: 1, newest: 1, software: text("fuzz 1") },
@@ -220,7 +220,6 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::Rename { from: path("/f"), to: path("/g"), replace: false },
         Request::Remove { path: path("/d"), recursive: true },
         Request::SetMode { path: path("/g"), mode: 0o600 },
-        Request::Update { inode: InodeId(2), size: 10, mtime_ns: None },
         Request::DiskFree {},
         Request::DeviceList { after: Some(DeviceId(1)), limit: 5 },
         Request::DeviceAdd { device },
@@ -390,7 +389,7 @@ pub(crate) fn responses() -> Vec<Response> {
         used: 1,
         problem: Some(DeviceProblem { kind: ProblemKind::Denied, said: text("another key") }),
     };
-    let entry = DirEntry { name: name("f"), stat: stat() };
+    let entry = DirEntry { name: name("f"), inode: InodeId(2), kind: FileKind::File, stat: Some(stat()) };
     let account = User {
         name: user("bob"),
         role: Role::Admin,

@@ -19,7 +19,7 @@ use crate::error::{MdsError, Result};
 use crate::issue::Wanted;
 use crate::namespace::{self, Final, Last, NewIntent, NewOwner};
 use crate::placement::{self, Shape};
-use crate::records::{counter, figure, next_number};
+use crate::records::{Inode, counter, figure, next_number};
 use crate::roles;
 use crate::server::Mds;
 use crate::store::Transaction;
@@ -189,10 +189,6 @@ impl Mds {
                 let stat = self.update(|tx| namespace::set_owner(tx, who, &path, &new, now_ms))?;
                 Ok(Response::Stat { stat })
             }
-            Request::Update { inode, size, mtime_ns } => {
-                let stat = self.update(|tx| namespace::update(tx, who, inode, size, mtime_ns, now_ms))?;
-                Ok(Response::Stat { stat })
-            }
             Request::DiskFree {} => {
                 let (total, used, active, devices) = self.devices.figures();
                 Ok(Response::DiskFree { total, used, active, devices })
@@ -303,6 +299,7 @@ impl Mds {
         // A create outlives its grants, so that expiry never pulls objects from under a writer.
         let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(grants_until_ms);
         let candidates = self.devices.candidates();
+        let issuing = self.issuing();
         let (intent, record) = self.update(|tx| {
             let new = NewIntent { mode, replace, method, expires_ms, grants_until_ms };
             namespace::begin_create(tx, who, path, new, |tx| {
@@ -313,7 +310,7 @@ impl Mds {
         })?;
         let terms = (method, CREATE_RIGHTS, grants_until_ms);
         let issue = Issue::whole(IssueKind::Create, record.inode, &record.layout, terms);
-        let (grants, _) = self.issue(who, &issue, now_ms, rng)?;
+        let (grants, _) = self.issue(&issuing, who, &issue, now_ms, rng)?;
         let file = CreatedFile {
             intent,
             inode: record.inode,
@@ -357,20 +354,27 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
+        let issuing = self.issuing();
         let view = self.store.snapshot()?;
         let (id, _) = namespace::resolve(&*view, who, path)?;
         let (inode, layout) = namespace::file_for(&*view, who, id, access, &path.shown())?;
         drop(view);
+        self.clear_for(&inode, access)?;
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
         let grants = match &layout {
             Some(layout) => {
                 let terms = (self.method(method), rights(access), until);
-                self.issue(who, &Issue::whole(IssueKind::Open, id, layout, terms), now_ms, rng)?.0
+                self.issue(&issuing, who, &Issue::whole(IssueKind::Open, id, layout, terms), now_ms, rng)?.0
             }
             None => Vec::new(),
         };
         let (stat, sparse) = (inode.stat(id), inode.sparse);
         Ok(Response::Opened { file: OpenedFile { stat, layout, grants, sparse } })
+    }
+
+    /// Nobody gets credentials to write while the server itself cuts the objects.
+    fn clear_for(&self, file: &Inode, access: Access) -> Result<()> {
+        if access == Access::Read { Ok(()) } else { self.clearing(namespace::check_clear(file)) }
     }
 
     fn renew(
@@ -381,15 +385,18 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
+        let issuing = self.issuing();
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
         let method = self.method(method);
         let (inode, layout, rights) = match handle {
             Handle::Node { node, access, holder } => {
-                return self.renew_node(who, (node, access, holder), method, now_ms, rng);
+                return self.renew_node(&issuing, who, (node, access, holder), method, now_ms, rng);
             }
-            Handle::File { inode, access } => {
-                let view = self.store.snapshot()?;
-                let (_, layout) = namespace::file_for(&*view, who, inode, access, "")?;
+            Handle::File { node, access } => {
+                let inode = self.node(who, node)?;
+                let (file, layout) =
+                    namespace::file_for(&*self.store.snapshot()?, who, inode, access, "file")?;
+                self.clear_for(&file, access)?;
                 let cut = || MdsError::refused(ErrorCode::Stale, "the file was cut meanwhile");
                 (inode, layout.ok_or_else(cut)?, rights(access))
             }
@@ -401,7 +408,7 @@ impl Mds {
             }
         };
         let issue = Issue::whole(IssueKind::Renew, inode, &layout, (method, rights, until));
-        Ok(Response::Grants { grants: self.issue(who, &issue, now_ms, rng)?.0 })
+        Ok(Response::Grants { grants: self.issue(&issuing, who, &issue, now_ms, rng)?.0 })
     }
 
     fn add_device(&self, new: &NewDevice) -> Result<Response> {
@@ -437,10 +444,7 @@ fn asked_for(request: &Request) -> Option<(Option<FilePath>, Option<InodeId>, Me
         Request::Create { path, method, .. }
         | Request::Open { path, method, .. }
         | Request::Delegate { path, method, .. } => Some((Some(path.clone()), None, *method)),
-        Request::RenewGrants { handle: Handle::File { inode, .. }, method } => {
-            Some((None, Some(*inode), *method))
-        }
-        Request::RenewGrants { handle: Handle::Node { node, .. }, method }
+        Request::RenewGrants { handle: Handle::File { node, .. } | Handle::Node { node, .. }, method }
         | Request::OpenNode { node, method, .. }
         | Request::Allocate { node, method, .. } => Some((None, Some(node.inode), *method)),
         _ => None,

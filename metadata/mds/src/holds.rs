@@ -21,6 +21,8 @@ pub(crate) const HELD_MAX: usize = 65_536;
 pub(crate) const HOLDERS_MAX: usize = 256;
 /// Files held by all holders at most.
 pub(crate) const HELD_BY_ALL_MAX: usize = 1 << 20;
+/// Of them, by those of one user: nobody takes all the room.
+pub(crate) const HELD_BY_USER_MAX: usize = HELD_BY_ALL_MAX / 4;
 /// A file that is being removed: its opener asks again after this, and hears that it is gone.
 const RETRY_MS: u32 = 5;
 
@@ -49,10 +51,22 @@ impl Held {
     }
 }
 
+/// A file of a holder.
+#[derive(Default)]
+struct Hold {
+    held: Held,
+    /// By an open that was answered, until it is closed.
+    kept: bool,
+    /// Opens under way, which hold it too.
+    opening: u32,
+}
+
 #[derive(Default)]
 struct Holder {
     until_ms: u64,
-    nodes: HashMap<InodeId, Held>,
+    /// Does the store know that there is this one?
+    on_record: bool,
+    nodes: HashMap<InodeId, Hold>,
 }
 
 #[derive(Default)]
@@ -70,6 +84,52 @@ struct Table {
 }
 
 impl Table {
+    /// The holder, made known if it was not.
+    fn holder(&mut self, user: &UserName, holder: HolderId, now_ms: u64) -> Result<&mut Holder> {
+        let holders = self.holders.entry(user.clone()).or_default();
+        if holders.len() >= HOLDERS_MAX && !holders.contains_key(&holder) {
+            return Err(MdsError::refused(ErrorCode::Limit, "holders of files"));
+        }
+        let one = holders.entry(holder).or_default();
+        one.until_ms = now_ms.saturating_add(HOLD_MS);
+        Ok(one)
+    }
+
+    /// A holder's entry of a file, made if there was none.
+    fn place(&mut self, user: &UserName, holder: HolderId, id: InodeId, now_ms: u64) -> Result<&mut Hold> {
+        if self.going.contains(&id) {
+            return Err(MdsError::Refused(Failure::busy(RETRY_MS)));
+        }
+        let one = self.holder(user, holder, now_ms)?;
+        let (own, known) = (one.nodes.len(), one.nodes.contains_key(&id));
+        if !known {
+            let of_user = self.holders.get(user).into_iter().flat_map(HashMap::values);
+            let of_user: usize = of_user.map(|one| one.nodes.len()).sum();
+            if own >= HELD_MAX || of_user >= HELD_BY_USER_MAX || self.held >= HELD_BY_ALL_MAX {
+                return Err(MdsError::refused(ErrorCode::Limit, "files held open"));
+            }
+            self.held += 1;
+            *self.nodes.entry(id).or_default() += 1;
+        }
+        Ok(self.holder(user, holder, now_ms)?.nodes.entry(id).or_default())
+    }
+
+    /// The entry goes if nothing is left that holds it; says whether it went.
+    fn drop_if_free(&mut self, user: &UserName, holder: HolderId, id: InodeId) -> bool {
+        let one = self.holders.get_mut(user).and_then(|holders| holders.get_mut(&holder));
+        let Some(one) = one else { return false };
+        if !one.nodes.get(&id).is_some_and(|hold| !hold.kept && hold.opening == 0) {
+            return false;
+        }
+        one.nodes.remove(&id);
+        self.forget([id]);
+        true
+    }
+
+    fn hold_mut(&mut self, user: &UserName, holder: HolderId, id: InodeId) -> Option<&mut Hold> {
+        self.holders.get_mut(user)?.get_mut(&holder)?.nodes.get_mut(&id)
+    }
+
     fn waits_for_holders(&mut self, now_ms: u64) -> bool {
         if !self.before {
             return false;
@@ -102,9 +162,23 @@ impl Holds {
         Self(Mutex::new(Table { before, ..Table::default() }))
     }
 
-    /// Is it known that there is this holder? If not it is to be stored before it holds anything.
+    /// Is there this holder?
     pub(crate) fn knows(&self, user: &UserName, holder: HolderId) -> bool {
         self.0.lock().holders.get(user).is_some_and(|holders| holders.contains_key(&holder))
+    }
+
+    /// There is this holder from here on. Is it on record? If not it is to be stored before it holds anything, and
+    /// [`Holds::recorded`] called then.
+    pub(crate) fn meet(&self, user: &UserName, holder: HolderId, now_ms: u64) -> Result<bool> {
+        Ok(self.0.lock().holder(user, holder, now_ms)?.on_record)
+    }
+
+    /// The holder is on record.
+    pub(crate) fn recorded(&self, user: &UserName, holder: HolderId) {
+        let table = &mut *self.0.lock();
+        if let Some(one) = table.holders.get_mut(user).and_then(|holders| holders.get_mut(&holder)) {
+            one.on_record = true;
+        }
     }
 
     /// Are holders of before the start still waited for?
@@ -122,36 +196,75 @@ impl Holds {
         now_ms: u64,
     ) -> Result<u64> {
         let table = &mut *self.0.lock();
-        if table.going.contains(&id) {
-            return Err(MdsError::Refused(Failure::busy(RETRY_MS)));
+        let hold = table.place(user, holder, id, now_ms)?;
+        (hold.held, hold.kept) = (hold.held.and(held), true);
+        Ok(now_ms.saturating_add(HOLD_MS))
+    }
+
+    /// An open begins: the file is held until [`Holds::opened`] or [`Holds::not_opened`], whoever else opens or closes it
+    /// meanwhile.
+    pub(crate) fn begin(&self, user: &UserName, holder: HolderId, id: InodeId, now_ms: u64) -> Result<()> {
+        self.0.lock().place(user, holder, id, now_ms)?.opening += 1;
+        Ok(())
+    }
+
+    /// An open ends well: the file is held for this; says until when.
+    pub(crate) fn opened(
+        &self,
+        user: &UserName,
+        holder: HolderId,
+        id: InodeId,
+        held: Held,
+        now_ms: u64,
+    ) -> Result<u64> {
+        let until_ms = self.hold(user, holder, id, held, now_ms)?;
+        if let Some(hold) = self.0.lock().hold_mut(user, holder, id) {
+            hold.opening = hold.opening.saturating_sub(1);
         }
-        let all = table.held;
-        let holders = table.holders.entry(user.clone()).or_default();
-        if holders.len() >= HOLDERS_MAX && !holders.contains_key(&holder) {
-            return Err(MdsError::refused(ErrorCode::Limit, "holders of files"));
+        Ok(until_ms)
+    }
+
+    /// An open was refused; was it the last that held the file for this holder?
+    pub(crate) fn not_opened(&self, user: &UserName, holder: HolderId, id: InodeId) -> bool {
+        let table = &mut *self.0.lock();
+        if let Some(hold) = table.hold_mut(user, holder, id) {
+            hold.opening = hold.opening.saturating_sub(1);
         }
-        let one = holders.entry(holder).or_default();
-        one.until_ms = now_ms.saturating_add(HOLD_MS);
-        let room = one.nodes.len() < HELD_MAX && all < HELD_BY_ALL_MAX;
-        match one.nodes.get_mut(&id) {
-            Some(known) => *known = known.and(held),
-            None if !room => return Err(MdsError::refused(ErrorCode::Limit, "files held open")),
-            None => {
-                one.nodes.insert(id, held);
-                table.held += 1;
-                *table.nodes.entry(id).or_default() += 1;
-            }
-        }
-        Ok(one.until_ms)
+        table.drop_if_free(user, holder, id)
     }
 
     /// Holds it no longer; content if it did not.
     pub(crate) fn release(&self, user: &UserName, holder: HolderId, id: InodeId) {
         let table = &mut *self.0.lock();
-        let Some(holders) = table.holders.get_mut(user) else { return };
-        let gone = holders.get_mut(&holder).is_some_and(|one| one.nodes.remove(&id).is_some());
-        if gone {
-            table.forget([id]);
+        if let Some(hold) = table.hold_mut(user, holder, id) {
+            (hold.held, hold.kept) = (Held::default(), false);
+        }
+        table.drop_if_free(user, holder, id);
+    }
+
+    /// What a file was opened for is forgotten: its holders hold on, and the mode decides what they ask for next. Did
+    /// anybody hold it for something?
+    pub(crate) fn ask_anew(&self, id: InodeId) -> bool {
+        let table = &mut *self.0.lock();
+        if !table.nodes.contains_key(&id) {
+            return false;
+        }
+        let mut any = false;
+        for one in table.holders.values_mut().flat_map(HashMap::values_mut) {
+            if let Some(hold) = one.nodes.get_mut(&id) {
+                any |= hold.held != Held::default();
+                hold.held = Held::default();
+            }
+        }
+        any
+    }
+
+    /// The same for all that a user's holders hold.
+    pub(crate) fn ask_anew_of(&self, user: &UserName) {
+        let table = &mut *self.0.lock();
+        let holders = table.holders.get_mut(user).into_iter().flat_map(HashMap::values_mut);
+        for hold in holders.flat_map(|one| one.nodes.values_mut()) {
+            hold.held = Held::default();
         }
     }
 
@@ -171,7 +284,16 @@ impl Holds {
         let one = table.holders.get_mut(user).and_then(|holders| holders.get_mut(&holder));
         let Some(one) = one.filter(|one| one.until_ms >= now_ms) else { return Held::default() };
         one.until_ms = now_ms.saturating_add(HOLD_MS);
-        one.nodes.get(&id).copied().unwrap_or_default()
+        one.nodes.get(&id).map(|hold| hold.held).unwrap_or_default()
+    }
+
+    /// Does the holder have a file open, whatever for? Who asks lives.
+    pub(crate) fn has(&self, user: &UserName, holder: HolderId, id: InodeId, now_ms: u64) -> bool {
+        let table = &mut *self.0.lock();
+        let one = table.holders.get_mut(user).and_then(|holders| holders.get_mut(&holder));
+        let Some(one) = one.filter(|one| one.until_ms >= now_ms) else { return false };
+        one.until_ms = now_ms.saturating_add(HOLD_MS);
+        one.nodes.get(&id).is_some_and(|hold| hold.kept)
     }
 
     /// Does anybody hold it, as far as is known?
@@ -199,15 +321,17 @@ impl Holds {
 
     /// Begins a removal of files; `shared`: other servers may have holders on the same store.
     pub(crate) fn removing(&self, shared: bool, now_ms: u64) -> Removing<'_> {
-        let unknown = self.waits(now_ms) || shared;
-        Removing { holds: self, unknown, going: Mutex::default() }
+        let waits = self.waits(now_ms);
+        Removing { holds: self, waits, unknown: waits || shared, going: Mutex::default() }
     }
 }
 
 /// A removal under way: what may go is not held by anybody new until this is dropped, after the commit.
 pub(crate) struct Removing<'a> {
     holds: &'a Holds,
-    /// May there be holders that are not known here?
+    /// May holders of before the start come back?
+    waits: bool,
+    /// May there be holders that are not known here, those of other servers among them?
     unknown: bool,
     going: Mutex<Vec<InodeId>>,
 }
@@ -218,8 +342,12 @@ impl Removing<'_> {
         !self.unknown && self.is_free(id)
     }
 
-    /// Is it held by nobody who is known here? Then nobody holds it until the commit.
+    /// Is it held by nobody of this server, nor may be by somebody who can still come back? Then nobody holds it until
+    /// the commit.
     pub(crate) fn is_free(&self, id: InodeId) -> bool {
+        if self.waits {
+            return false;
+        }
         let table = &mut *self.holds.0.lock();
         if table.nodes.contains_key(&id) {
             return false;
@@ -298,6 +426,54 @@ mod tests {
         assert!(!holds.removing(false, 1_000 + HOLD_MS - 1).may_go(FILE));
         assert!(holds.removing(false, 1_000 + HOLD_MS).may_go(FILE));
         assert!(!holds.removing(true, 1_000 + HOLD_MS).may_go(FILE));
+    }
+
+    #[test]
+    fn an_open_that_fails_takes_nothing_from_one_that_succeeds_meanwhile() {
+        let (holds, alice, now) = (old(), user("alice"), 5);
+        // The one that fails began first and ends last.
+        holds.begin(&alice, holder(1), FILE, now).unwrap();
+        holds.begin(&alice, holder(1), FILE, now).unwrap();
+        holds.opened(&alice, holder(1), FILE, READS, now).unwrap();
+        assert!(!holds.not_opened(&alice, holder(1), FILE));
+        assert!(holds.has(&alice, holder(1), FILE, now) && holds.is_held(FILE));
+        holds.release(&alice, holder(1), FILE);
+        // One that closes does not take it from one that is about to open it.
+        holds.begin(&alice, holder(1), FILE, now).unwrap();
+        holds.release(&alice, holder(1), FILE);
+        assert!(holds.is_held(FILE) && !holds.has(&alice, holder(1), FILE, now));
+        assert!(holds.not_opened(&alice, holder(1), FILE));
+        assert!(!holds.is_held(FILE));
+    }
+
+    #[test]
+    fn what_is_asked_anew_is_held_on_for_nothing() {
+        let (holds, alice, now) = (old(), user("alice"), 5);
+        holds.hold(&alice, holder(1), FILE, READS, now).unwrap();
+        assert!(holds.ask_anew(FILE) && !holds.ask_anew(FILE) && !holds.ask_anew(InodeId(9)));
+        assert_eq!(holds.held(&alice, holder(1), FILE, now), Held::default());
+        // It is no less open than before: neither a further open that fails nor a lock finds it closed.
+        holds.begin(&alice, holder(1), FILE, now).unwrap();
+        assert!(!holds.not_opened(&alice, holder(1), FILE));
+        assert!(holds.has(&alice, holder(1), FILE, now) && holds.is_held(FILE));
+    }
+
+    #[test]
+    fn nothing_is_free_while_holders_of_before_may_come_back() {
+        let holds = Holds::new(true);
+        assert!(!holds.removing(false, 1_000).is_free(FILE));
+        assert!(holds.removing(false, 1_000 + HOLD_MS).is_free(FILE));
+    }
+
+    #[test]
+    fn a_user_holds_so_many_files_and_leaves_room_for_others() {
+        let (holds, alice) = (old(), user("alice"));
+        for id in 0..HELD_BY_USER_MAX as u64 {
+            holds.hold(&alice, holder(id / HELD_MAX as u64), InodeId(id), READS, 5).unwrap();
+        }
+        let next = InodeId(HELD_BY_USER_MAX as u64);
+        assert!(holds.hold(&alice, holder(99), next, READS, 5).is_err());
+        assert!(holds.hold(&user("bob"), holder(99), next, READS, 5).is_ok());
     }
 
     #[test]

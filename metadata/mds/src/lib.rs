@@ -23,6 +23,7 @@ mod entropy;
 mod error;
 mod groups;
 mod handle;
+mod holders;
 mod holdings;
 mod holds;
 mod issue;

@@ -16,6 +16,8 @@ use crate::error::{MdsError, Result};
 pub(crate) const LOCKS_PER_FILE_MAX: usize = 4096;
 /// Locks of all files at most.
 pub(crate) const LOCKS_MAX: usize = 1 << 18;
+/// Of them, those of one user: nobody takes all the room.
+pub(crate) const LOCKS_BY_USER_MAX: usize = LOCKS_MAX / 4;
 
 /// Whose a lock is: a program of a holder of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,15 +41,21 @@ impl Owned {
 struct Table {
     files: HashMap<InodeId, Vec<Owned>>,
     count: usize,
+    by_user: HashMap<UserName, usize>,
 }
 
 impl Table {
-    /// Changes the locks of a file, and keeps the books.
-    fn change<T>(&mut self, id: InodeId, work: impl FnOnce(&mut Vec<Owned>) -> T) -> T {
+    /// Changes a user's locks of a file, and keeps the books.
+    fn change<T>(&mut self, id: InodeId, user: &UserName, work: impl FnOnce(&mut Vec<Owned>) -> T) -> T {
         let locks = self.files.entry(id).or_default();
         let before = locks.len();
         let result = work(locks);
         self.count = self.count - before + locks.len();
+        let own = self.by_user.entry(user.clone()).or_default();
+        *own = (*own + locks.len()).saturating_sub(before);
+        if *own == 0 {
+            self.by_user.remove(user);
+        }
         if locks.is_empty() {
             self.files.remove(&id);
         }
@@ -95,8 +103,9 @@ impl Locks {
         if test {
             return Ok(None);
         }
-        let room = table.count < LOCKS_MAX;
-        table.change(id, |locks| set(locks, wanted, room))?;
+        let own = table.by_user.get(user).copied().unwrap_or_default();
+        let room = table.count < LOCKS_MAX && own < LOCKS_BY_USER_MAX;
+        table.change(id, user, |locks| set(locks, wanted, room))?;
         Ok(None)
     }
 
@@ -104,7 +113,7 @@ impl Locks {
     pub(crate) fn release(&self, user: &UserName, holder: HolderId, id: InodeId, owner: Option<u64>) {
         let table = &mut *self.0.lock();
         if table.files.contains_key(&id) {
-            table.change(id, |locks| {
+            table.change(id, user, |locks| {
                 locks.retain(|one| {
                     !one.is_of(user, holder) || owner.is_some_and(|owner| one.lock.owner != owner)
                 });
@@ -215,6 +224,7 @@ mod tests {
             }
             let table = locks.0.lock();
             prop_assert_eq!(table.count, table.files.values().map(Vec::len).sum::<usize>());
+            prop_assert_eq!(table.count, table.by_user.values().sum::<usize>());
             let all = table.files.get(&FILE).map(Vec::as_slice).unwrap_or_default();
             for (at, byte) in bytes.iter().enumerate() {
                 let covering = all.iter().filter(|one| (one.lock.start..one.lock.end).contains(&(at as u64)));
@@ -243,6 +253,23 @@ mod tests {
         // What does not need more room is done.
         locks.lock(&user(), holder(1), FILE, range(LockKind::Unlock, 0, 1, 1), false).unwrap();
         locks.lock(&user(), holder(1), FILE, one(LOCKS_PER_FILE_MAX as u64), false).unwrap();
+    }
+
+    #[test]
+    fn a_user_has_so_many_locks_and_leaves_room_for_others() {
+        let locks = Locks::default();
+        for at in 0..LOCKS_BY_USER_MAX as u64 {
+            let (file, at) = (InodeId(at / 64), at % 64);
+            locks
+                .lock(&user(), holder(1), file, range(LockKind::Read, 2 * at, 2 * at + 1, 1), false)
+                .unwrap();
+        }
+        let other = InodeId(1 << 40);
+        assert!(locks.lock(&user(), holder(1), other, range(LockKind::Read, 0, 1, 1), false).is_err());
+        let bob = UserName::new("bob").unwrap();
+        assert!(locks.lock(&bob, holder(1), other, range(LockKind::Read, 0, 1, 1), false).is_ok());
+        locks.release(&user(), holder(1), InodeId(0), None);
+        assert!(locks.lock(&user(), holder(1), other, range(LockKind::Read, 0, 1, 1), false).is_ok());
     }
 
     #[test]

@@ -29,13 +29,15 @@ mod xattrs;
 
 pub(crate) use create::{NewIntent, abandon, begin_create, commit, end_creates, expire, prolong};
 pub(crate) use delegate::{Delegated, delegate, delegate_writing};
-pub(crate) use endings::{Ending, close, sweep_orphans};
+pub(crate) use endings::{Ending, close, is_swept, orphans, sweep_orphans};
 pub(crate) use nodes::{NewNode, link_node, look_up, make_node, node, read_link, read_nodes, remove_node};
 pub(crate) use owner::{NewOwner, set_mode, set_node, set_owner};
 pub(crate) use remove::remove;
 pub(crate) use rename::{Rename, rename, rename_node};
 pub use sizes::ClearItem;
-pub(crate) use sizes::{Writing, allocate, check_clear, cleared, next_clears, note_creating, written};
+pub(crate) use sizes::{
+    Writing, allocate, check_clear, clear_of, cleared, next_clears, note_creating, written,
+};
 pub(crate) use walk::{Last, resolve};
 use walk::{Reached, Step, need_directory, resolve_to};
 pub(crate) use xattrs::{get_xattr, list_xattrs, remove_xattr, set_xattr};
@@ -124,16 +126,19 @@ pub(crate) fn read_dir<S: Snapshot + ?Sized>(
     let (id, directory) = resolve(view, who, path)?;
     need_directory(&directory, &path.shown())?;
     who.needs(Right::Read, &directory, &path.shown())?;
-    page(view, id, after, limit)
+    page(view, who, (id, &directory), after, limit)
 }
 
-/// A page of a directory: O(entries in it), wherever it begins.
+/// A page of a directory: O(entries in it), wherever it begins. Whoever may read it and not pass it sees names and kinds,
+/// and is led to nothing.
 pub(crate) fn page<S: Snapshot + ?Sized>(
     view: &S,
-    id: InodeId,
+    who: &Principal,
+    (id, directory): (InodeId, &Inode),
     after: Option<&Name>,
     limit: u16,
 ) -> Result<(Vec<DirEntry>, bool)> {
+    let passes = who.needs(Right::Pass, directory, "").is_ok();
     let all = keys::entries(id);
     let from = after.map_or_else(|| all.clone(), |name| [&keys::entry(id, name)[..], &[0]].concat());
     let limit = usize::from(limit.clamp(1, PAGE_MAX));
@@ -143,7 +148,9 @@ pub(crate) fn page<S: Snapshot + ?Sized>(
     for (key, value) in pairs.into_iter().take(limit) {
         let name = keys::entry_name(&key).ok_or(MetaError::Damaged("entry with an impossible name"))?;
         let child: InodeId = crate::records::decode(&value)?;
-        let entry = DirEntry { name, stat: inode(view, child)?.stat(child) };
+        let found = inode(view, child)?;
+        let stat = passes.then(|| found.stat(child));
+        let entry = DirEntry { name, inode: child, kind: found.kind, stat };
         let mut out = Writer::new();
         entry.put(&mut out);
         bytes += out.len();
@@ -246,24 +253,6 @@ pub(crate) fn check_file(who: &Principal, inode: &Inode, access: Access, subject
         who.needs(Right::Write, inode, subject)?;
     }
     Ok(())
-}
-
-/// Records a change of content made in place.
-pub(crate) fn update(
-    tx: &mut dyn Transaction,
-    who: &Principal,
-    id: InodeId,
-    size: u64,
-    mtime_ns: Option<i64>,
-    now_ms: u64,
-) -> Result<Stat> {
-    let (mut inode, _) = file_for(tx, who, id, Access::Update, "")?;
-    check_size(size)?;
-    sizes::resize(tx, id, &mut inode, size, now_ms, now_ms)?;
-    inode.mtime_ns = mtime_ns.unwrap_or(ns(now_ms));
-    owner::after_writing(who, &mut inode);
-    save(tx, &keys::inode(id), &inode)?;
-    Ok(inode.stat(id))
 }
 
 pub(crate) fn check_size(size: u64) -> Result<()> {

@@ -52,7 +52,8 @@ impl Mds {
         match response {
             Response::Stat { stat } => self.prove(who, stat),
             Response::Directory { entries, .. } => {
-                entries.iter_mut().for_each(|entry| self.prove(who, &mut entry.stat));
+                // Those of a directory that the asker may not pass have no stat: he was not led to them.
+                entries.iter_mut().flat_map(|entry| &mut entry.stat).for_each(|stat| self.prove(who, stat));
             }
             Response::Opened { file } => self.prove(who, &mut file.stat),
             Response::NodeOpened { node } => self.prove(who, &mut node.stat),

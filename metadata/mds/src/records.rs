@@ -340,6 +340,7 @@ pub(crate) mod counter {
     pub(crate) const DEVICE: &str = "next/device";
     pub(crate) const TAG: &str = "next/tag";
     pub(crate) const REVOCATION: &str = "next/revocation";
+    pub(crate) const SERVER: &str = "next/server";
     pub(crate) const FILES: &str = "count/files";
     pub(crate) const DIRECTORIES: &str = "count/directories";
     pub(crate) const INTENTS: &str = "count/intents";

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    DeviceId, ErrorCode, FilePath, ObjectRef, Response, Revocation, RevokeWhat, Text, UserName,
+    DeviceId, ErrorCode, FilePath, InodeId, ObjectRef, Response, Revocation, RevokeWhat, Text, UserName,
     WaitingDevice, record,
 };
 
@@ -21,7 +21,7 @@ use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::namespace;
-use crate::records::{counter, decode, load, next_number, save};
+use crate::records::{Inode, counter, decode, load, next_number, save};
 use crate::server::Mds;
 use crate::shared::ServerName;
 use crate::store::{Snapshot, Transaction};
@@ -66,6 +66,8 @@ record! {
         pub privileged: bool,
         /// When.
         pub began_ms: u64,
+        /// The file, if one is meant.
+        pub inode: Option<InodeId>,
         /// The servers that may find more.
         pub parts: Vec<RevocationPart>,
         /// Was everything that is out known?
@@ -169,6 +171,7 @@ fn write_down(
         by: by.clone(),
         privileged,
         began_ms: now_ms,
+        inode: None,
         parts: servers.into_iter().map(|server| RevocationPart { server, cursor: None }).collect(),
         complete,
         total: 0,
@@ -226,6 +229,13 @@ fn settle(record: &mut RevocationRecord, now_ms: u64) {
     }
 }
 
+/// The objects of a file, and whether somebody may hold a credential to make them.
+fn objects_of(file: &Inode, now_ms: u64) -> Vec<(ObjectRef, bool)> {
+    let creates = file.create_grants_until_ms >= now_ms;
+    let objects = file.layout.iter().flat_map(|layout| layout.objects());
+    objects.map(|object| (*object, creates)).collect()
+}
+
 fn unknown(id: u64) -> MdsError {
     MdsError::refused(ErrorCode::NotFound, format!("revocation {id}"))
 }
@@ -274,21 +284,26 @@ impl Mds {
 
     fn revoke_object(&self, who: &Principal, path: FilePath, now_ms: u64) -> Result<u64> {
         let _stopped = self.issuing.write();
-        self.update(|tx| {
-            let (_, inode) = namespace::resolve(tx, who, &path)?;
-            who.needs_ownership(&inode, &path.shown())?;
-            let Some(layout) = &inode.layout else {
+        let (id, inode) = self.update(|tx| {
+            let (inode, file) = namespace::resolve(tx, who, &path)?;
+            who.needs_ownership(&file, &path.shown())?;
+            if file.is_directory() {
                 return Err(MdsError::refused(ErrorCode::IsADirectory, path.shown()));
-            };
-            let creates = inode.create_grants_until_ms >= now_ms;
-            let objects: Vec<_> = layout.objects().iter().map(|object| (*object, creates)).collect();
-            let id = begin(tx, who, RevokeWhat::Object(path.clone()), Vec::new(), true, now_ms)?;
+            }
+            let objects = objects_of(&file, now_ms);
+            let mut servers = self.servers(tx)?;
+            servers.retain(|server| *server != self.config.server);
+            let id = begin(tx, who, RevokeWhat::Object(path.clone()), servers, true, now_ms)?;
             retag(tx, &objects, id)?;
             let mut record: RevocationRecord = load(tx, &keys::revocation(id))?.ok_or_else(|| unknown(id))?;
+            record.inode = Some(inode);
             found(&mut record, &self.config.server, &objects, false, now_ms);
             save(tx, &keys::revocation(id), &record)?;
-            Ok(id)
-        })
+            Ok((id, inode))
+        })?;
+        // Whoever has it open is asked for his right again before he gets another credential.
+        self.holds.ask_anew(inode);
+        Ok(id)
     }
 
     /// Finds what the users and sessions hold whose credentials are being revoked, and ends creates of such users; a
@@ -312,7 +327,10 @@ impl Mds {
             if let (RevokeWhat::User(user), None) = (&record.what, part.cursor) {
                 self.end_creates_of(user, now_ms)?;
             }
-            more |= self.collect(id, &record.what, part.cursor, now_ms)?;
+            more |= match record.inode {
+                Some(inode) => self.collect_holders(id, inode, now_ms)?,
+                None => self.collect(id, &record.what, part.cursor, now_ms)?,
+            };
         }
         Ok(more)
     }
@@ -333,10 +351,13 @@ impl Mds {
 
     /// One step of the objects of one user or session.
     fn collect(&self, id: u64, what: &RevokeWhat, after: Option<ObjectRef>, now_ms: u64) -> Result<bool> {
-        if self.config.shared && after.is_none() {
+        if after.is_none() {
             // Another server may have begun it: whoever is in the middle of being given something here is found, and who
-            // has no session any more gets nothing from here on.
+            // has no session any more gets nothing from here on, nor does anybody for having had a file open.
             let _stopped = self.issuing.write();
+            if let RevokeWhat::User(user) = what {
+                self.holds.ask_anew_of(user);
+            }
             self.catch_up()?;
             let sessions = match what {
                 RevokeWhat::User(user) => self.sessions.of_user_in_use(user),
@@ -381,6 +402,27 @@ impl Mds {
             Ok(save(tx, &keys::revocation(id), &record)?)
         })?;
         Ok(more)
+    }
+
+    /// A file is revoked at another server: whoever has it open here is asked for his right again. What he was given by it
+    /// since may have the new tags already, so that the objects get others once more.
+    fn collect_holders(&self, id: u64, inode: InodeId, now_ms: u64) -> Result<bool> {
+        let _stopped = self.issuing.write();
+        let held = self.holds.ask_anew(inode);
+        self.update(|tx| {
+            let Some(mut record) = load::<RevocationRecord, _>(tx, &keys::revocation(id))? else {
+                return Ok(());
+            };
+            if record.part(&self.config.server).is_none() {
+                return Ok(());
+            }
+            let file = load::<Inode, _>(tx, &keys::inode(inode))?.filter(|_| held);
+            let objects = file.map_or_else(Vec::new, |file| objects_of(&file, now_ms));
+            retag(tx, &objects, id)?;
+            found(&mut record, &self.config.server, &objects, false, now_ms);
+            Ok(save(tx, &keys::revocation(id), &record)?)
+        })?;
+        Ok(false)
     }
 
     /// A user's creates are over. Their objects stay until nobody can make them again: one that was removed before

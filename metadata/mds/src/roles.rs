@@ -68,7 +68,6 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::SetOwner { .. }
         | Request::Delegate { .. }
         | Request::Revoke { what: RevokeWhat::Object(_) }
-        | Request::Update { .. }
         | Request::MakeNode { .. }
         | Request::LinkNode { .. }
         | Request::RemoveNode { .. }

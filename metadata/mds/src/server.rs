@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use sealstone_login::{CookieJar, ServerId, ServerKeys, start_registration};
 use sealstone_mds_protocol::login::{SUITE_STANDARD, SessionId};
 use sealstone_mds_protocol::{
-    AccountKind, DeviceId, DeviceProblem, DeviceState, ErrorCode, FILE_PARTITION, Failure, HolderId, InodeId,
+    AccountKind, DeviceId, DeviceProblem, DeviceState, ErrorCode, FILE_PARTITION, Failure, InodeId,
     ProblemKind, Role, Stat, Text, UserName,
 };
 use sealstone_seal::Credential;
@@ -22,6 +22,7 @@ use crate::devices::{self, DeviceAddress, DeviceTable, Purpose};
 use crate::directory::Directory;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
+use crate::holders;
 use crate::holdings::{HoldingTable, Holdings};
 use crate::holds::Holds;
 use crate::issue::{GrantLog, NoGrantLog};
@@ -29,12 +30,12 @@ use crate::keeping::Exchanges;
 use crate::keys::{self, LOGIN_KEYS};
 use crate::limiter::LoginLimiter;
 use crate::locks::Locks;
-use crate::namespace::{self, ClearItem, Ending};
+use crate::namespace::{self, ClearItem};
 use crate::proof::ProofKey;
 use crate::reap::{self, ReapItem};
 use crate::records::{Account, AccountCredential, count, counter, load, save};
 use crate::sessions::{self, Sessions};
-use crate::shared::{self, EPOCHS, Epochs, Leading, SharedStore};
+use crate::shared::{EPOCHS, Epochs, LEASE_MS, Leading, SharedStore};
 use crate::store::{MetaError, MetaStore, Transaction};
 
 /// Version of the layout of the store.
@@ -43,8 +44,6 @@ pub(crate) const STORE_VERSION: u64 = 5;
 const CONFLICTS_MAX: usize = 8;
 /// Creates expired in one transaction at most.
 const EXPIRE_BATCH: usize = 64;
-/// Holders of before the start that are forgotten together at most.
-const HOLDERS_SCAN: usize = 65_536;
 /// Life of a credential for the server itself, milliseconds.
 const OWN_CREDENTIAL_MS: u64 = 60_000;
 
@@ -98,7 +97,7 @@ pub struct Mds {
     pub(crate) holds: Holds,
     pub(crate) locks: Locks,
     pub(crate) clears_changed: AtomicBool,
-    holders_swept: AtomicBool,
+    pub(crate) holders_swept: AtomicBool,
     pub(crate) devices: DeviceTable,
     pub(crate) sessions: Sessions,
     pub(crate) limiter: Mutex<LoginLimiter>,
@@ -255,10 +254,7 @@ impl Mds {
             let login_keys = ServerKeys::from_bytes(&bytes).map_err(|_| OpenError::LoginKeys)?;
             (id, login_keys, ProofKey::new(&bytes))
         };
-        let before = {
-            let all = keys::holders();
-            !store.snapshot()?.scan(&all, &keys::after_prefix(&all), 1)?.is_empty()
-        };
+        let before = holders::are_on_record(&*store, config.shared.then_some(&config.server))?;
         let seen: Arc<Mutex<Epochs>> = Arc::default();
         let mut store = store;
         let sessions = Sessions::default();
@@ -266,7 +262,6 @@ impl Mds {
             // Before the devices are read: what is known is never older than what is said to be.
             *seen.lock() = load(&*store.snapshot()?, &keys::meta(EPOCHS))?.unwrap_or_default();
             store = Arc::new(SharedStore::new(store, Arc::clone(&seen)));
-            sessions.begin_numbers_at(shared::first_number(&config.server));
         }
         let devices = DeviceTable::load(&*store, config.file_partitions())?;
         Ok(Self {
@@ -411,8 +406,8 @@ impl Mds {
     /// Forgets what has expired of what is in memory. Call every few seconds, on every server.
     pub fn tidy_memory(&self, now_ms: u64) {
         self.holdings(now_ms).expire(now_ms);
-        if let Err(error) = self.forget_holders(now_ms) {
-            tracing::error!(%error, "holders that are gone are still on record");
+        if let Err(error) = self.tidy_holders(now_ms) {
+            tracing::error!(%error, "what is held is not on record as it is");
         }
         if self.config.shared {
             self.sessions.expire(self.config.session_idle_ms, now_ms);
@@ -428,50 +423,13 @@ impl Mds {
         let expired = self.update(|tx| namespace::expire(tx, EXPIRE_BATCH, now_ms))?;
         add(&self.counters.expired_intents, expired as u64);
         self.tidy_memory(now_ms);
-        let swept = {
-            let removing = self.holds.removing(self.config.shared, now_ms);
-            let reap_due_ms = now_ms.saturating_add(self.config.reap_grace_ms);
-            let ending = Ending { reap_due_ms, now_ms, removing: &removing };
-            self.update(|tx| namespace::sweep_orphans(tx, EXPIRE_BATCH, &ending))?
-        };
+        let more = self.sweep_orphans(true, now_ms)?;
         let after = *self.sweep_at.lock();
         let idle = self.config.session_idle_ms;
         let (over, next) = self.update(|tx| sessions::sweep(tx, after, idle, now_ms))?;
         self.sessions.forget(&over);
         *self.sweep_at.lock() = next;
-        Ok(expired == EXPIRE_BATCH || swept == EXPIRE_BATCH)
-    }
-
-    /// Forgets holders that were not heard of, those of before the start when they had their time too.
-    fn forget_holders(&self, now_ms: u64) -> Result<()> {
-        let waits = self.holds.waits(now_ms);
-        let mut gone = Vec::new();
-        for (user, holder, nodes) in self.holds.expire(now_ms) {
-            nodes.into_iter().for_each(|id| self.locks.release(&user, holder, id, None));
-            gone.push(keys::holder(&user, holder));
-        }
-        if !waits && !self.holders_swept.load(Ordering::Relaxed) && !self.config.shared {
-            let all = keys::holders();
-            for (key, _) in self.store.snapshot()?.scan(&all, &keys::after_prefix(&all), HOLDERS_SCAN)? {
-                let known = keys::holder_parts(&key);
-                if !known.is_some_and(|(user, holder)| self.holds.knows(&user, holder)) {
-                    gone.push(key);
-                }
-            }
-            self.holders_swept.store(true, Ordering::Relaxed);
-        }
-        if gone.is_empty() {
-            return Ok(());
-        }
-        self.update(|tx| Ok(gone.iter().try_for_each(|key| tx.delete(key))?))
-    }
-
-    /// Remembers that there is a holder, before it holds anything.
-    pub(crate) fn meet_holder(&self, user: &UserName, holder: HolderId) -> Result<()> {
-        if self.holds.knows(user, holder) {
-            return Ok(());
-        }
-        self.update(|tx| Ok(save(tx, &keys::holder(user, holder), &())?))
+        Ok(more || expired == EXPIRE_BATCH)
     }
 
     /// Up to `limit` files whose objects hold bytes that were cut off: these must be gone before the file may grow.
@@ -480,6 +438,14 @@ impl Mds {
     /// `Store`.
     pub fn next_clears(&self, after: Option<InodeId>, limit: usize) -> Result<Vec<ClearItem>> {
         namespace::next_clears(&*self.store.snapshot()?, after, limit)
+    }
+
+    /// A file as [`Mds::next_clears`] gives it, as it is now; none if there is nothing to be cleared.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn clear_of(&self, inode: InodeId) -> Result<Option<ClearItem>> {
+        namespace::clear_of(&*self.store.snapshot()?, inode)
     }
 
     /// The objects of these are no longer than they are to be, and that is durable.
@@ -553,10 +519,11 @@ impl Mds {
         self.devices_changed.load(Ordering::Relaxed) && self.devices_changed.swap(false, Ordering::AcqRel)
     }
 
-    /// A credential for one of the server's own purposes, valid for a minute.
+    /// A credential for one of the server's own purposes, valid for a minute; to cut an object, for as long as this server
+    /// leads at most: the device itself refuses a cut that arrives when another one may have let the file grow.
     ///
     /// # Errors
-    /// `Store` if the device or its keys are missing.
+    /// `Store` if the device or its keys are missing; `Refused` with `Busy` if another server leads.
     pub fn own_credential(
         &self,
         device: DeviceId,
@@ -564,13 +531,14 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Credential> {
-        self.devices.own_credential(
-            device,
-            purpose,
-            now_ms.saturating_add(OWN_CREDENTIAL_MS),
-            self.config.seal_capabilities,
-            rng,
-        )
+        let mut until_ms = now_ms.saturating_add(OWN_CREDENTIAL_MS);
+        if let Purpose::CutObject(_) = purpose {
+            until_ms = until_ms.min(self.leads_until_ms());
+            if until_ms <= now_ms {
+                return Err(MdsError::Refused(Failure::busy(LEASE_MS as u32)));
+            }
+        }
+        self.devices.own_credential(device, purpose, until_ms, self.config.seal_capabilities, rng)
     }
 
     /// A device has its partition and may take objects.

@@ -75,6 +75,20 @@ struct Numbers {
     last: HashMap<SessionId, u32>,
     /// Left out, as the last ones may not be known.
     skip: u32,
+    /// Of sessions that were not used here for long, and may be at other servers; when they end.
+    idle: HashMap<SessionId, (u32, u64)>,
+}
+
+impl Numbers {
+    /// A session goes from the table, and may be taken up again.
+    fn set_aside(&mut self, id: SessionId, live: &Live, now_ms: u64) {
+        if self.idle.len() >= SESSIONS_MAX as usize {
+            self.idle.retain(|_, (_, ends_ms)| now_ms < *ends_ms);
+        }
+        if now_ms < live.record.expires_ms {
+            self.idle.insert(id, (live.grants, live.record.expires_ms));
+        }
+    }
 }
 
 fn ended() -> MdsError {
@@ -149,6 +163,7 @@ impl Sessions {
         let mut table = self.0.lock();
         let live = table.get_mut(id).ok_or_else(ended)?;
         if is_over(&live.record, live.last_used_ms, idle_ms, now_ms) {
+            self.1.lock().set_aside(*id, live, now_ms);
             table.remove(id);
             return Err(ended());
         }
@@ -210,7 +225,7 @@ impl Sessions {
     /// last records, more numbers are left out than a session was given in the seconds that they stand for.
     pub(crate) fn number_from(&self, last: HashMap<SessionId, u32>, is_whole: bool) {
         let skip = if is_whole { 0 } else { NUMBERS_LOST_MAX };
-        *self.1.lock() = Numbers { last, skip };
+        *self.1.lock() = Numbers { last, skip, idle: HashMap::new() };
     }
 
     /// The grants of sessions that begin from now on are numbered from here: several servers have several beginnings.
@@ -242,7 +257,14 @@ impl Sessions {
 
     /// Forgets sessions that are over: another server may have ended them in the store.
     pub(crate) fn expire(&self, idle_ms: u64, now_ms: u64) {
-        self.0.lock().retain(|_, live| !is_over(&live.record, live.last_used_ms, idle_ms, now_ms));
+        let (mut table, mut numbers) = (self.0.lock(), self.1.lock());
+        table.retain(|id, live| {
+            let over = is_over(&live.record, live.last_used_ms, idle_ms, now_ms);
+            if over {
+                numbers.set_aside(*id, live, now_ms);
+            }
+            !over
+        });
     }
 
     /// Numbers the grants of a session.
@@ -287,7 +309,8 @@ impl Sessions {
             record.last_used_ms = record.last_used_ms.min(now_ms.saturating_sub(TOUCH_EVERY_MS));
             let first = self.2.load(Ordering::Relaxed);
             let mut numbers = self.1.lock();
-            let grants = numbers.last.remove(&id).unwrap_or(first).wrapping_add(numbers.skip);
+            let known = numbers.last.remove(&id).unwrap_or(first).wrapping_add(numbers.skip);
+            let grants = numbers.idle.remove(&id).map_or(known, |(grants, _)| grants);
             Live { grants, ..Live::new(record, now_ms) }
         });
         live.last_used_ms = now_ms;

@@ -17,7 +17,7 @@ use sealstone_mds_protocol::{ErrorCode, record};
 use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::records::{decode, load, save};
+use crate::records::{counter, decode, load, next_number, save};
 use crate::server::Mds;
 use crate::store::{MetaError, MetaStore, Pair, Snapshot, Transaction};
 
@@ -59,6 +59,8 @@ record! {
     pub struct ServerRecord {
         /// When it last said so, milliseconds since 1970.
         pub seen_ms: u64,
+        /// Its own among all servers: where it begins to number grants.
+        pub number: u16,
     }
 }
 
@@ -179,9 +181,20 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Where a server begins to number the grants of a session: a million for each of 4096.
-pub(crate) fn first_number(server: &ServerName) -> u32 {
-    u32::from_be_bytes([server[0], server[1], 0, 0]) & 0xFFF0_0000
+/// Numbers of servers: each has a million numbers of grants for itself in every session.
+const SERVER_NUMBERS: u64 = 1 << 12;
+const NUMBERS_BITS: u32 = 20;
+
+/// A number that no server has, and none had for long.
+fn number_for(tx: &mut dyn Transaction, there: &[Pair]) -> Result<u16> {
+    let taken = there.iter().map(|(_, value)| Ok(decode::<ServerRecord>(value)?.number));
+    let taken: Vec<u16> = taken.collect::<Result<_>>()?;
+    loop {
+        let number = (next_number(tx, counter::SERVER)? % SERVER_NUMBERS) as u16;
+        if !taken.contains(&number) {
+            return Ok(number);
+        }
+    }
 }
 
 /// What a server knows of the lease.
@@ -216,6 +229,10 @@ impl Mds {
         if now.devices > seen.devices {
             // Who changes keys has the turn: what he began with stays what he knows.
             let _turn = self.key_turn.lock();
+            if self.seen.lock().devices >= now.devices {
+                // Somebody else has read it while we waited.
+                return Ok(());
+            }
             self.devices.reload(&*self.store, self.config.file_partitions())?;
             let mut seen = self.seen.lock();
             seen.devices = seen.devices.max(now.devices);
@@ -314,6 +331,11 @@ impl Mds {
         !self.config.shared || now_ms < self.leading.lock().until_ms
     }
 
+    /// Until when [`Mds::is_leading`] says so, by the clock that it was last asked with.
+    pub(crate) fn leads_until_ms(&self) -> u64 {
+        if self.config.shared { self.leading.lock().until_ms } else { u64::MAX }
+    }
+
     /// The servers that may have given out credentials which are alive, this one among them.
     pub(crate) fn servers<S: Snapshot + ?Sized>(&self, view: &S) -> Result<Vec<ServerName>> {
         let mut servers = vec![self.config.server];
@@ -334,26 +356,40 @@ impl Mds {
         if !self.config.shared {
             return Ok(());
         }
-        self.update(|tx| {
+        let number = self.update(|tx| {
             let (own, all) = (keys::server(&self.config.server), keys::servers());
             let there = tx.scan(&all, &keys::after_prefix(&all), SERVERS_MAX)?;
-            if there.len() >= SERVERS_MAX && !there.iter().any(|(key, _)| *key == own) {
-                return Err(MdsError::refused(ErrorCode::Limit, "servers of one store"));
-            }
-            Ok(save(tx, &own, &ServerRecord { seen_ms: now_ms })?)
-        })
+            let number = match load::<ServerRecord, _>(tx, &own)? {
+                Some(known) => known.number,
+                None if there.len() >= SERVERS_MAX => {
+                    return Err(MdsError::refused(ErrorCode::Limit, "servers of one store"));
+                }
+                None => number_for(tx, &there)?,
+            };
+            save(tx, &own, &ServerRecord { seen_ms: now_ms, number })?;
+            Ok(number)
+        })?;
+        self.sessions.begin_numbers_at(u32::from(number) << NUMBERS_BITS);
+        Ok(())
     }
 
     /// Forgets servers that said nothing for so long that nothing they gave out is alive.
     fn sweep_servers(&self, now_ms: u64) -> Result<()> {
         let all = keys::servers();
         let pairs = self.store.snapshot()?.scan(&all, &keys::after_prefix(&all), SERVERS_MAX)?;
+        let mut gone = Vec::new();
         for (key, value) in pairs {
             let record: ServerRecord = decode(&value)?;
             if record.seen_ms.saturating_add(CREDENTIAL_LIFETIME_MAX_MS + 2 * SEEN_EVERY_MS) < now_ms {
                 self.update(|tx| Ok(tx.delete(&key)?))?;
+                gone.extend(keys::server_name(&key));
             }
         }
-        Ok(())
+        // Nor does anybody come back to whom one of them gave files to hold.
+        if gone.is_empty() {
+            Ok(())
+        } else {
+            self.forget_holders_of(&|server: &ServerName| gone.contains(server))
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What has to be done though nobody asks: expired creates, removed files' objects, new and silent devices.
 //!
-//! Does: all of it on the server that leads; on the others what is in their memory only.
+//! Does: all of it on the server that leads; on each what is its own: its place among them, and its memory.
 //! Contract: everything here may be done twice or be interrupted anywhere; the store says what is left to do.
 
 use core::future::Future;
@@ -73,22 +73,25 @@ impl Housekeeper {
                 _ = ticks.tick() => {}
             }
             let due = polled.is_none_or(|at| at.elapsed() >= self.limits.poll_every);
-            let leads = self.lead();
+            self.lead();
+            // A device that is silent makes any of these long: another server may lead by then.
             let round = async {
-                if leads {
+                if self.leads() {
                     self.keep_keys(due).await;
+                }
+                if self.leads() {
                     self.prepare_devices().await;
-                    if due {
-                        self.poll_devices().await;
-                    }
+                }
+                if due && self.leads() {
+                    self.poll_devices().await;
+                }
+                if self.leads() {
                     self.tidy().await;
-                } else {
-                    self.mds.tidy_memory(self.environment.now_ms());
                 }
                 if let Err(error) = self.blocking(Mds::sync_grant_log) {
                     tracing::error!(%error, "the record of credentials is not on the medium");
                 }
-                if leads { self.reap().await } else { 0 }
+                if self.leads() { self.reap().await } else { 0 }
             };
             // A device that hangs must not hold up the shutdown.
             let removed = tokio::select! {
@@ -103,6 +106,22 @@ impl Housekeeper {
                 // There is room again; whoever waits for it should not have to wait for the next poll as well.
                 polled = None;
             }
+        }
+    }
+
+    /// Looks after what is a server's own, until told to stop: that it leads, if it does, and what it has in memory; beside
+    /// [`Housekeeper::run`], which may wait for a device that is silent.
+    pub async fn run_own(self, mut stop: watch::Receiver<bool>) {
+        let mut ticks = interval(self.limits.tidy_every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                _ = ticks.tick() => {}
+            }
+            self.lead();
+            self.blocking(|mds| mds.tidy_memory(self.environment.now_ms()));
         }
     }
 
@@ -126,16 +145,20 @@ impl Housekeeper {
         }
     }
 
-    /// Does this server do the work that one does for all that use the store? Takes over what the others changed first.
-    fn lead(&self) -> bool {
-        let leads = self.blocking(|mds| {
+    /// Takes over what the other servers changed, and leads on or begins to.
+    fn lead(&self) {
+        let led = self.blocking(|mds| {
             mds.catch_up()?;
             mds.leads(self.environment.now_ms())
         });
-        leads.unwrap_or_else(|error| {
+        if let Err(error) = led {
             tracing::error!(%error, "who leads is not known");
-            false
-        })
+        }
+    }
+
+    /// Does this server do the work that one does for all that use the store?
+    fn leads(&self) -> bool {
+        self.mds.is_leading(self.environment.now_ms())
     }
 
     /// Takes the devices that were added into use: those whose keys and partitions are made, and whose capacity can be read.
@@ -295,6 +318,9 @@ impl Housekeeper {
     pub async fn reap(&self) -> usize {
         let mut removed = 0;
         for _ in 0..ROUNDS_MAX {
+            if !self.leads() {
+                return removed;
+            }
             let now_ms = self.environment.now_ms();
             let items = match self.blocking(|mds| mds.next_reap(self.limits.reap_batch, now_ms)) {
                 Ok(items) if items.is_empty() => return removed,

@@ -118,6 +118,7 @@ impl Server {
         let tls = Protection::Tls(opened.tls.clone());
         let listen = tokio::spawn(accept(listener, tls, shared.clone(), tally.clone()));
         let mut tasks = vec![listen, tokio::spawn(keeper.clone().run(stopped.clone()))];
+        tasks.push(tokio::spawn(keeper.clone().run_own(stopped.clone())));
         tasks.push(tokio::spawn(keeper.clone().run_revoker(stopped.clone())));
         tasks.push(tokio::spawn(keeper.clone().run_settler(stopped.clone())));
         tasks.push(tokio::spawn(keeper.clone().run_clearer(stopped.clone())));

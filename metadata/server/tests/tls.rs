@@ -13,8 +13,8 @@ use sealstone_channel::TlsError;
 use sealstone_mds::{Directory, DirectoryEntry, DirectoryError, Found};
 use sealstone_mds_protocol::login::{LoginError, LoginErrorCode};
 use sealstone_mds_protocol::{
-    Access, AccountKind, BODY_MAX, DeviceState, FilePath, FrameHeader, MessageType, Method, Name, NewDevice,
-    Request, Response, Role, Secret, Text, UserName, decode_message,
+    Access, AccountKind, BODY_MAX, DeviceState, ErrorCode, FilePath, FrameHeader, MessageType, Method, Name,
+    NewDevice, Node, NodeChange, Request, Response, Role, Secret, Text, UserName, decode_message,
 };
 use sealstone_mds_server::{Environment, Limits, SetupError, init, open, serve_stream};
 use support::{Client, admin, running};
@@ -123,6 +123,59 @@ async fn silent_devices_are_set_aside_and_taken_back() {
     wait_for(DeviceState::Unreachable).await;
     running.devices.silent.lock().clear();
     wait_for(DeviceState::Active).await;
+    running.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_does_not_answer_a_cut_holds_up_its_own_files_alone() {
+    // Nobody gives up on it in the time of this test.
+    let limits = Limits { device_timeout: Duration::from_secs(3600), ..quick() };
+    let running = running(limits).await;
+    let mut client = running.login().await;
+    for i in 1..=2 {
+        client.ask(Request::DeviceAdd { device: device(i) }).await;
+    }
+    until(async || match client.ask(Request::DeviceList { after: None, limit: 9 }).await {
+        Response::Devices { devices, .. } => {
+            let all = devices.len() == 2 && devices.iter().all(|d| d.state == DeviceState::Active);
+            (all && devices.iter().all(|d| d.total > 0)).then_some(())
+        }
+        other => panic!("{other:?}"),
+    })
+    .await;
+    // Files in order of their numbers, until there is one at each device.
+    let mut files: Vec<(u32, Node)> = Vec::new();
+    while files.iter().all(|(device, _)| *device == files[0].0) {
+        let create = Request::Create {
+            path: path(&format!("/f{}", files.len())),
+            size_hint: Some(100),
+            mode: 0o644,
+            replace: false,
+            method: Method::AllData,
+        };
+        let Response::Created { file } = client.ask(create).await else { panic!("created") };
+        let commit = Request::Commit { intent: file.intent, size: 100, mtime_ns: None, checksum: None };
+        let Response::Stat { stat } = client.ask(commit).await else { panic!("committed") };
+        files.push((file.layout.objects()[0].device.0, stat.node()));
+        assert!(files.len() < 200, "both devices are used");
+    }
+    let (first, last) = (files[0], files[files.len() - 1]);
+    running.devices.slow_to_cut.lock().insert(first.0);
+    let size = |node, size| {
+        let change = NodeChange { size: Some(size), ..NodeChange::default() };
+        Request::SetNode { node, change, holder: None }
+    };
+    for (_, node) in &files {
+        assert!(matches!(client.ask(size(*node, 10)).await, Response::Stat { .. }));
+    }
+    until(async || matches!(client.ask(size(last.1, 20)).await, Response::Stat { .. }).then_some(())).await;
+    let waits = client.ask(size(first.1, 20)).await;
+    assert!(matches!(waits, Response::Failed { failure } if failure.code == ErrorCode::Busy));
+    running.devices.slow_to_cut.lock().clear();
+    for (_, node) in &files {
+        until(async || matches!(client.ask(size(*node, 20)).await, Response::Stat { .. }).then_some(()))
+            .await;
+    }
     running.server.shutdown().await;
 }
 

@@ -16,9 +16,7 @@ use crate::name::{FilePath, GroupName, Name, UserName};
 use crate::nodes::{
     HolderId, Lock, Node, NodeChange, NodeKind, RenameMode, XattrMode, XattrName, XattrValue,
 };
-use crate::records::{
-    Access, AccountKind, Checksum, DeviceState, Handle, InodeId, IntentId, Method, NewDevice, Role,
-};
+use crate::records::{Access, AccountKind, Checksum, DeviceState, Handle, IntentId, Method, NewDevice, Role};
 use crate::secret::Secret;
 use crate::wire::{Reader, Text, Wire, WireError, Writer};
 
@@ -179,15 +177,6 @@ messages! {
             path: FilePath,
             /// New bits.
             mode: u16,
-        },
-        /// Records the size of a file changed in place.
-        0x001B => Update {
-            /// Which.
-            inode: InodeId,
-            /// New size.
-            size: u64,
-            /// Last change of content, nanoseconds since 1970; now if none.
-            mtime_ns: Option<i64>,
         },
         /// A file or directory by path; a symbolic link under the last name is not gone through.
         0x001C => Lstat {

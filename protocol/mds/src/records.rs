@@ -77,7 +77,7 @@ code! {
     pub enum Access: u8 as "access" {
         /// Read data and attributes.
         Read = 1,
-        /// Read, and change data in place; [`Request::Update`](crate::Request::Update) records the new size.
+        /// Read, and change data in place.
         Update = 2,
         /// Change data in place without reading it.
         Write = 3,
@@ -168,8 +168,12 @@ record! {
     pub struct DirEntry {
         /// Its name.
         pub name: Name,
-        /// What it leads to.
-        pub stat: Stat,
+        /// Number of what it leads to.
+        pub inode: InodeId,
+        /// What that is.
+        pub kind: FileKind,
+        /// All that is known of it; none in a directory that the asker may list and not pass.
+        pub stat: Option<Stat>,
     }
 }
 
@@ -235,7 +239,7 @@ pub enum Handle {
     /// From Open.
     File {
         /// The file.
-        inode: InodeId,
+        node: Node,
         /// What it was opened for.
         access: Access,
     },
@@ -255,9 +259,9 @@ pub enum Handle {
 impl Wire for Handle {
     fn put(&self, out: &mut Writer) {
         match self {
-            Self::File { inode, access } => {
+            Self::File { node, access } => {
                 1u8.put(out);
-                inode.put(out);
+                node.put(out);
                 access.put(out);
             }
             Self::Intent(intent) => {
@@ -275,7 +279,7 @@ impl Wire for Handle {
 
     fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
         match u8::get(input)? {
-            1 => Ok(Self::File { inode: InodeId::get(input)?, access: Access::get(input)? }),
+            1 => Ok(Self::File { node: Node::get(input)?, access: Access::get(input)? }),
             2 => Ok(Self::Intent(IntentId::get(input)?)),
             3 => Ok(Self::Node {
                 node: Node::get(input)?,

@@ -18,7 +18,7 @@ pub(crate) fn stat_json(path: &str, stat: &Stat) -> Value {
         format!("{kind}:{hex}")
     });
     json!({
-        "path": path, "kind": kind(stat), "size": stat.size, "mode": format!("{:04o}", stat.mode),
+        "path": path, "kind": kind(stat.kind), "size": stat.size, "mode": format!("{:04o}", stat.mode),
         "owner": stat.owner.as_str(), "group": group(stat), "inode": stat.inode.0, "version": stat.version, "width": stat.width,
         "links": stat.links, "rdev": stat.rdev, "mtime_ms": Stat::ms(stat.mtime_ns), "ctime_ms": Stat::ms(stat.ctime_ns),
         "created_ms": Stat::ms(stat.birth_ns), "atime_ns": stat.atime_ns, "mtime_ns": stat.mtime_ns,
@@ -30,8 +30,8 @@ fn group(stat: &Stat) -> Option<&str> {
     stat.group.as_ref().map(sealstone_client::GroupName::as_str)
 }
 
-fn kind(stat: &Stat) -> &'static str {
-    match stat.kind {
+fn kind(kind: FileKind) -> &'static str {
+    match kind {
         FileKind::File => "file",
         FileKind::Directory => "directory",
         FileKind::Symlink => "symlink",
@@ -62,6 +62,41 @@ fn long_line(name: &str, stat: &Stat, target: Option<&str>) -> String {
     )
 }
 
+/// An entry of a list, by its path below what was listed.
+pub(crate) struct Listed {
+    pub(crate) path: String,
+    pub(crate) inode: u64,
+    pub(crate) kind: FileKind,
+    /// None in a directory that may be listed and not passed.
+    pub(crate) stat: Option<Stat>,
+}
+
+impl Listed {
+    fn json(&self, target: Option<&str>) -> Value {
+        let mut value = match &self.stat {
+            Some(stat) => stat_json(&self.path, stat),
+            None => json!({ "path": self.path, "kind": kind(self.kind), "inode": self.inode }),
+        };
+        value["target"] = json!(target);
+        value
+    }
+
+    fn line(&self, long: bool, target: Option<&str>) -> String {
+        let slash = if self.kind == FileKind::Directory { "/" } else { "" };
+        match &self.stat {
+            Some(stat) if long => long_line(&self.path, stat, target),
+            None if long => {
+                let letter = mode_string(self.kind, 0).chars().next().unwrap_or('?');
+                format!(
+                    "{letter}????????? {:>3} {:12} {:12} {:>12} {:16} {}{slash}",
+                    "?", "?", "?", "?", "?", self.path
+                )
+            }
+            _ => format!("{}{slash}", self.path),
+        }
+    }
+}
+
 /// Major and minor number, as Linux packs them.
 fn device_number(rdev: u32) -> String {
     format!("{}, {}", (rdev >> 8) & 0xFFF, (rdev & 0xFF) | ((rdev >> 12) & 0xF_FF00))
@@ -84,55 +119,43 @@ pub(crate) async fn ls(global: &Global, output: Output, arguments: &Ls) -> Outco
     let found = if stat.kind == FileKind::Directory {
         list(&client, top, arguments.recursive).await?
     } else {
-        vec![(last_name(top).unwrap_or(top).to_owned(), stat)]
+        let path = last_name(top).unwrap_or(top).to_owned();
+        vec![Listed { path, inode: stat.inode.0, kind: stat.kind, stat: Some(stat) }]
     };
     let mut targets = Vec::with_capacity(found.len());
-    for (_, stat) in &found {
-        targets.push(if arguments.long || output.is_json() { target(&client, stat).await } else { None });
+    for listed in &found {
+        targets.push(match &listed.stat {
+            Some(stat) if arguments.long || output.is_json() => target(&client, stat).await,
+            _ => None,
+        });
     }
-    let with_target = |((name, stat), target): (&(String, Stat), &Option<String>)| {
-        let mut value = stat_json(name, stat);
-        value["target"] = json!(target);
-        value
-    };
-    let value: Vec<Value> = found.iter().zip(&targets).map(with_target).collect();
+    let told = || found.iter().zip(targets.iter().map(Option::as_deref));
+    let value: Vec<Value> = told().map(|(listed, target)| listed.json(target)).collect();
     if !output.is_json() && found.is_empty() {
         return Ok(());
     }
     output.result(&value, || {
-        let lines: Vec<String> = found
-            .iter()
-            .zip(&targets)
-            .map(|((name, stat), target)| {
-                if arguments.long {
-                    long_line(name, stat, target.as_deref())
-                } else if stat.kind == FileKind::Directory {
-                    format!("{name}/")
-                } else {
-                    name.clone()
-                }
-            })
-            .collect();
+        let lines: Vec<String> = told().map(|(listed, target)| listed.line(arguments.long, target)).collect();
         lines.join("\n")
     })
 }
 
 /// Entries of a directory by their paths below it; with all below them if `recursive`.
-pub(crate) async fn list(client: &Client, top: &str, recursive: bool) -> Outcome<Vec<(String, Stat)>> {
+pub(crate) async fn list(client: &Client, top: &str, recursive: bool) -> Outcome<Vec<Listed>> {
     let mut found = Vec::new();
     let mut waiting = vec![String::new()];
     while let Some(below) = waiting.pop() {
         let directory = join(top, &below);
         let mut entries = client.list(&directory).map_err(|error| Failure::from(error).at(&directory))?;
         let mut deeper = Vec::new();
-        while let Some(DirEntry { name, stat }) =
+        while let Some(DirEntry { name, inode, kind, stat }) =
             entries.next().await.map_err(|error| Failure::from(error).at(&directory))?
         {
             let path = if below.is_empty() { name.shown().into_owned() } else { format!("{below}/{name}") };
-            if recursive && stat.kind == FileKind::Directory {
+            if recursive && kind == FileKind::Directory {
                 deeper.push(path.clone());
             }
-            found.push((path, stat));
+            found.push(Listed { path, inode: inode.0, kind, stat });
         }
         deeper.reverse();
         waiting.append(&mut deeper);
@@ -152,7 +175,7 @@ pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> 
         value["target"] = json!(target);
         let mut lines = vec![
             format!("    path  {path}"),
-            format!("    kind  {}", kind(&stat)),
+            format!("    kind  {}", kind(stat.kind)),
             format!("    size  {} ({})", stat.size, human_bytes(stat.size)),
             format!("    mode  {} {:04o}", mode_string(stat.kind, stat.mode), stat.mode),
             format!("   owner  {}", stat.owner.as_str()),

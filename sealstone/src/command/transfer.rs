@@ -279,11 +279,22 @@ pub(crate) async fn get(global: &Global, output: Output, arguments: &Get) -> Out
                 return Err(Failure::operation("is a directory").at(path).hint("use get -r"));
             }
             make_folder(&target)?;
-            for (below, stat) in list(&client, path, true).await? {
-                let local = target.join(safe(&below)?);
-                match stat.kind {
+            for listed in list(&client, path, true).await? {
+                let local = target.join(safe(&listed.path)?);
+                let stored = join(path, &listed.path);
+                match listed.kind {
                     FileKind::Directory => make_folder(&local)?,
-                    FileKind::File => jobs.push(Job { local, stored: join(path, &below), bytes: stat.size }),
+                    FileKind::File => {
+                        let stat = match listed.stat {
+                            Some(stat) => stat,
+                            // It may be seen and not be reached: the server says so.
+                            None => client
+                                .stat(&stored)
+                                .await
+                                .map_err(|error| Failure::from(error).at(&stored))?,
+                        };
+                        jobs.push(Job { local, stored, bytes: stat.size });
+                    }
                     // Links, pipes and the like have no bytes of their own.
                     _ => {}
                 }

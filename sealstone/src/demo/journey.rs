@@ -171,7 +171,7 @@ pub(super) async fn tree(client: &Arc<Client>, entries: Vec<Entry>, output: Outp
         expected.insert(stored.clone(), hash_file(local)?);
     }
     let listed = crate::command::files::list(client, top, true).await?;
-    let listed = listed.iter().filter(|(_, stat)| stat.kind == sealstone_client::FileKind::File).count();
+    let listed = listed.iter().filter(|listed| listed.kind == sealstone_client::FileKind::File).count();
     if listed != files.len() {
         return Err(Failure::operation(format!("{} files were stored and {listed} are listed", files.len())));
     }

@@ -242,6 +242,7 @@ impl MdsHost {
         let keeper = Housekeeper::new(mds.clone(), devices, environment.clone(), limits.clone());
         let (stop, stopped) = watch::channel(false);
         tasks.spawn("the metadata server", keeper.clone().run(stopped.clone()));
+        tasks.spawn("the metadata server", keeper.clone().run_own(stopped.clone()));
         tasks.spawn("the metadata server", keeper.clone().run_clearer(stopped.clone()));
         tasks.spawn("the metadata server", keeper.run_settler(stopped));
         let serve_tasks = Arc::downgrade(&tasks);

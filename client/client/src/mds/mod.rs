@@ -376,7 +376,6 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::Open { .. }
         | Request::RenewGrants { .. }
         | Request::SetMode { .. }
-        | Request::Update { .. }
         | Request::DiskFree {}
         | Request::DeviceList { .. }
         | Request::DeviceSetState { .. }

@@ -147,8 +147,10 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             return Err(OTHER_ANSWER);
         };
         for entry in &mut entries {
-            if let Some(body) = self.shared.body(entry.stat.inode) {
-                entry.stat = body.overlay(entry.stat.clone());
+            if let Some(stat) = &mut entry.stat
+                && let Some(body) = self.shared.body(stat.inode)
+            {
+                *stat = body.overlay(stat.clone());
             }
         }
         let more = more && !entries.is_empty();

@@ -3,6 +3,7 @@
 //! Contract: a credential is remembered, and its record written, before it leaves; none leaves for a session that has
 //! ended. A delegated one allows nothing that its issuer may not do.
 
+use parking_lot::RwLockReadGuard;
 use sealstone_mds_protocol::{
     DelegatedFile, ErrorCode, FilePath, Grant, InodeId, IssueEntry, IssueKind, Layout, Method, ObjectRef,
     Response,
@@ -26,6 +27,12 @@ const DELEGATED_READ: Permissions = Permissions::READ;
 /// What it writes with. FLUSH needs the second one; by an attribute it sees whether the device restarted in between.
 const DELEGATED_WRITE: Permissions =
     Permissions::WRITE.union(Permissions::OBJ_MGMT).union(Permissions::GET_ATTR);
+
+/// Taken before anything is asked about rights. Whoever ends a session or revokes what is held waits for all of these:
+/// what was found out is true until the credentials have left.
+pub(super) struct Issuing<'a> {
+    _turn: RwLockReadGuard<'a, ()>,
+}
 
 /// Credentials about to leave.
 pub(super) struct Issue {
@@ -64,16 +71,20 @@ pub(super) struct Delegation {
 }
 
 impl Mds {
+    /// Takes part in giving credentials out; once in a request.
+    pub(super) fn issuing(&self) -> Issuing<'_> {
+        Issuing { _turn: self.issuing.read() }
+    }
+
     /// One grant per part, and what the devices' audit logs will call whoever uses them.
     pub(super) fn issue(
         &self,
+        _: &Issuing<'_>,
         who: &Principal,
         issue: &Issue,
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<(Vec<Grant>, [u8; 20])> {
-        // Whoever ends the session or revokes what it holds waits for this, or is seen here.
-        let _issuing = self.issuing.read();
         if self.sessions.expires_ms(&who.session).is_none() {
             return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
         }
@@ -135,6 +146,7 @@ impl Mds {
             return Err(MdsError::refused(ErrorCode::Limit, said));
         }
         let rights = namespace::Delegated { read, write, start, end };
+        let issuing = self.issuing();
         let (inode, stat, layout, end) = if write {
             self.update(|tx| namespace::delegate_writing(tx, who, &asked.path, rights, now_ms))?
         } else {
@@ -159,7 +171,7 @@ impl Mds {
             permissions,
             expires_ms,
         };
-        let (grants, principal) = self.issue(who, &issue, now_ms, rng)?;
+        let (grants, principal) = self.issue(&issuing, who, &issue, now_ms, rng)?;
         let file = DelegatedFile { stat, layout, grants, start, end, read, write, expires_ms, principal };
         Ok(Response::Delegated { file })
     }

@@ -11,7 +11,7 @@ use sealstone_mds_protocol::{
 };
 use sealstone_osd::Permissions;
 
-use super::delegate::Issue;
+use super::delegate::{Issue, Issuing};
 use crate::access::{Principal, Right};
 use crate::devices::{READ_RIGHTS, WRITE_RIGHTS};
 use crate::entropy::Entropy;
@@ -27,6 +27,7 @@ const LOCK_RETRY_MS: u32 = 1_000;
 
 /// Who wants what of a file.
 struct Opening<'a> {
+    issuing: &'a Issuing<'a>,
     who: &'a Principal,
     id: InodeId,
     held: Held,
@@ -146,15 +147,15 @@ impl Mds {
     ) -> Result<Response> {
         match request {
             Request::OpenNode { node, access, method, holder, again } => {
-                let id = self.node(who, node)?;
+                let (id, issuing) = (self.node(who, node)?, &self.issuing());
                 let method = self.method(method);
-                let opening = Opening { who, id, held: Held::of(access), method };
+                let opening = Opening { issuing, who, id, held: Held::of(access), method };
                 self.open_node(&opening, holder, again, now_ms, rng)
             }
             Request::Allocate { node, size_hint, method, holder } => {
-                let id = self.node(who, node)?;
+                let (id, issuing) = (self.node(who, node)?, &self.issuing());
                 let held = self.may_write(who, id, holder, now_ms)?;
-                let opening = Opening { who, id, held, method: self.method(method) };
+                let opening = Opening { issuing, who, id, held, method: self.method(method) };
                 self.allocate(&opening, holder, size_hint, now_ms, rng)
             }
             Request::Written { node, size_at_least, mtime_ns, generation, made, holder } => {
@@ -166,8 +167,9 @@ impl Mds {
             }
             Request::CloseNode { node, holder } => {
                 let id = self.node(who, node)?;
-                self.locks.release(&who.user, holder, id, None);
+                // In this order: a lock that comes in between finds the file closed, or is ended here.
                 self.holds.release(&who.user, holder, id);
+                self.locks.release(&who.user, holder, id, None);
                 self.let_go(id, now_ms)?;
                 let (held, until_ms) = self.holds.keep(&who.user, holder, now_ms);
                 Ok(Response::Kept { held, until_ms })
@@ -178,14 +180,20 @@ impl Mds {
             }
             Request::LockNode { node, holder, lock, test, again } => {
                 let id = self.node(who, node)?;
-                if self.holds.held(&who.user, holder, id, now_ms) == Held::default() {
-                    return Err(MdsError::refused(ErrorCode::Invalid, "only a file that is held is locked"));
-                }
+                let has = || {
+                    let has = self.holds.has(&who.user, holder, id, now_ms);
+                    let closed =
+                        || MdsError::refused(ErrorCode::Invalid, "only a file that is held is locked");
+                    if has { Ok(()) } else { Err(closed()) }
+                };
+                has()?;
                 // Somebody may come back to the lock that this one would take.
                 if !again && !test && lock.kind != LockKind::Unlock && self.holds.waits(now_ms) {
                     return Err(MdsError::Refused(Failure::busy(LOCK_RETRY_MS)));
                 }
                 let conflict = self.locks.lock(&who.user, holder, id, lock, test)?;
+                // Who closed it meanwhile ended its locks, perhaps before there was this one.
+                has().inspect_err(|_| self.locks.release(&who.user, holder, id, None))?;
                 Ok(Response::Locked { conflict })
             }
             Request::UnlockNode { node, holder, owner } => {
@@ -209,8 +217,10 @@ impl Mds {
         if holder.is_some() && *new.what != NodeKind::File {
             return Err(MdsError::refused(ErrorCode::Invalid, "only a file is held open"));
         }
+        // What a maker holds it for is asked anew by a revocation, before or after this.
+        let _issuing = self.issuing();
         if let Some(holder) = holder {
-            self.meet_holder(&who.user, holder)?;
+            self.meet_holder(&who.user, holder, now_ms)?;
         }
         let stat = self.update(|tx| namespace::make_node(tx, who, parent, new, now_ms))?;
         if let Some(holder) = holder {
@@ -239,18 +249,18 @@ impl Mds {
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         let &Opening { who, id, held, .. } = opening;
+        // Asked first: one that comes back after its time holds nothing any more.
         let before = self.holds.held(&who.user, holder, id, now_ms);
-        self.meet_holder(&who.user, holder)?;
-        self.holds.hold(&who.user, holder, id, before, now_ms)?;
+        self.meet_holder(&who.user, holder, now_ms)?;
+        self.holds.begin(&who.user, holder, id, now_ms)?;
         let opened = self.opened(opening, before, again, now_ms, rng);
         match opened {
             Ok(mut node) => {
-                node.held_until_ms = self.holds.hold(&who.user, holder, id, held, now_ms)?;
+                node.held_until_ms = self.holds.opened(&who.user, holder, id, held, now_ms)?;
                 Ok(Response::NodeOpened { node })
             }
             Err(error) => {
-                if before == Held::default() {
-                    self.holds.release(&who.user, holder, id);
+                if self.holds.not_opened(&who.user, holder, id) {
                     self.let_go(id, now_ms)?;
                 }
                 Err(error)
@@ -290,7 +300,7 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<OpenedNode> {
-        let &Opening { who, id, held, method } = opening;
+        let &Opening { issuing, who, id, held, method } = opening;
         let until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
         if held.writes {
             self.clearing(namespace::check_clear(&file))?;
@@ -301,7 +311,7 @@ impl Mds {
         let grants = match &file.layout {
             Some(layout) => {
                 let terms = (method, rights(held, !file.made), until_ms);
-                self.issue(who, &Issue::whole(kind, id, layout, terms), now_ms, rng)?.0
+                self.issue(issuing, who, &Issue::whole(kind, id, layout, terms), now_ms, rng)?.0
             }
             None => Vec::new(),
         };
@@ -328,14 +338,15 @@ impl Mds {
         });
         let (file, _) = self.clearing(allocated)?;
         let mut node = self.grant(opening, file, IssueKind::Create, now_ms, rng)?;
-        let held = self.holds.held(&opening.who.user, holder, id, now_ms);
-        node.held_until_ms = if held == Held::default() { 0 } else { now_ms + crate::holds::HOLD_MS };
+        let held = self.holds.has(&opening.who.user, holder, id, now_ms);
+        node.held_until_ms = if held { now_ms + crate::holds::HOLD_MS } else { 0 };
         Ok(Response::NodeOpened { node })
     }
 
     /// Fresh grants for what a holder has open.
     pub(super) fn renew_node(
         &self,
+        issuing: &Issuing<'_>,
         who: &Principal,
         (node, access, holder): (Node, Access, HolderId),
         method: Method,
@@ -343,7 +354,7 @@ impl Mds {
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         let id = self.node(who, node)?;
-        let opening = Opening { who, id, held: Held::of(access), method };
+        let opening = Opening { issuing, who, id, held: Held::of(access), method };
         let before = self.holds.held(&who.user, holder, id, now_ms);
         let file = namespace::node(&*self.store.snapshot()?, id)?;
         if !before.includes(opening.held) {
@@ -373,7 +384,7 @@ impl Mds {
     }
 
     /// Whoever waits for objects to be cleared has that begin now.
-    fn clearing<T>(&self, done: Result<T>) -> Result<T> {
+    pub(super) fn clearing<T>(&self, done: Result<T>) -> Result<T> {
         if matches!(&done, Err(MdsError::Refused(Failure { code: ErrorCode::Busy, .. }))) {
             self.clears_changed.store(true, Ordering::Release);
         }

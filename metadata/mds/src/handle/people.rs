@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    AccountKind, ErrorCode, Failure, GroupName, Holder, PAGE_MAX, Request, Response, RevokeWhat, Secret,
-    UserName,
+    AccountKind, ErrorCode, Failure, GroupName, Handle, Holder, PAGE_MAX, Request, Response, RevokeWhat,
+    Secret, UserName,
 };
 
 use crate::access::Principal;
@@ -260,9 +260,13 @@ pub(super) fn subject(request: &Request) -> Option<String> {
             Some(format!("{path} -> {owner}:{}", group.unwrap_or_default()))
         }
         Request::Rename { from, to, .. } => Some(format!("{from} -> {to}")),
-        Request::RenewGrants { handle, .. } => Some(format!("{handle:?}")),
-        Request::Commit { intent, .. } | Request::Abandon { intent } => Some(format!("create {}", intent.0)),
-        Request::Update { inode, .. } => Some(format!("inode {}", inode.0)),
+        // Neither proof nor holder: who reads the log could stand in for him.
+        Request::RenewGrants { handle: Handle::File { node, .. } | Handle::Node { node, .. }, .. } => {
+            Some(format!("node {}", node.inode.0))
+        }
+        Request::RenewGrants { handle: Handle::Intent(intent), .. }
+        | Request::Commit { intent, .. }
+        | Request::Abandon { intent } => Some(format!("create {}", intent.0)),
         Request::DeviceAdd { device } => Some(device.name.to_string()),
         Request::KeyRotate { level, device, partition, revoke } => {
             let device = device.map_or_else(|| "all devices".to_owned(), |id| format!("device {}", id.0));

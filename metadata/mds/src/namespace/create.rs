@@ -6,7 +6,7 @@ use sealstone_mds_protocol::{
 
 use super::endings::{Ending, lose_name, queue_objects};
 use super::walk::{Last, place};
-use super::{Final, check_size, child, inherited_group, touch};
+use super::{Final, check_size, child, inherited_group, owner, touch};
 use crate::access::{MODE_MASK, Principal};
 use crate::error::{MdsError, Result};
 use crate::keys;
@@ -142,6 +142,7 @@ pub(crate) fn commit(
     file.made = (0..intent.layout.width()).all(|at| intent.layout.object_length(at, done.size) > 0);
     file.layout = Some(intent.layout.clone());
     file.checksum = done.checksum;
+    owner::hand_on(who, &mut file);
     file.create_grants_until_ms = intent.grants_until_ms;
     save(tx, &keys::inode(intent.inode), &file)?;
     save(tx, &keys::entry(intent.parent, &intent.name), &intent.inode)?;

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::holds::{HOLD_MS, Removing};
 use crate::keys;
 use crate::records::{Inode, count, counter, load, ns, save};
-use crate::store::Transaction;
+use crate::store::{Snapshot, Transaction};
 
 /// What an ending needs to know.
 pub(crate) struct Ending<'a> {
@@ -83,24 +83,44 @@ pub(crate) fn close(tx: &mut dyn Transaction, id: InodeId, ending: &Ending<'_>) 
     drop_node(tx, id, &node, ending.reap_due_ms)
 }
 
-/// Orphans whose time has come go, those that are held are given more; up to `limit` of them. Says how many it looked at.
-/// A server that shares its store gives those it knows to be held more time before they are due, so that no other one
-/// drops them.
-pub(crate) fn sweep_orphans(tx: &mut dyn Transaction, limit: usize, ending: &Ending<'_>) -> Result<usize> {
-    let (from, until) = keys::due_orphans(ending.now_ms.saturating_add(HOLD_MS / 2));
-    let found = tx.scan(&from, &until, limit)?;
-    let mut changed = 0;
-    for (key, _) in &found {
-        let Some((due_ms, id)) = keys::orphan_parts(key) else { continue };
-        let free = ending.removing.is_free(id);
-        if free && due_ms > ending.now_ms {
+/// Keys of the orphans whose time comes soon, in its order, those after `after`.
+pub(crate) fn orphans<S: Snapshot + ?Sized>(
+    view: &S,
+    after: Option<&[u8]>,
+    limit: usize,
+    now_ms: u64,
+) -> Result<Vec<Vec<u8>>> {
+    let (first, until) = keys::due_orphans(now_ms.saturating_add(HOLD_MS / 2));
+    let from = after.map_or(first, |after| [after, &[0]].concat());
+    Ok(view.scan(&from, &until, limit)?.into_iter().map(|(key, _)| key).collect())
+}
+
+/// Is there something to do about this orphan?
+pub(crate) fn is_swept(key: &[u8], drops: bool, ending: &Ending<'_>) -> bool {
+    let Some((due_ms, id)) = keys::orphan_parts(key) else { return false };
+    !ending.removing.is_free(id) || (drops && due_ms <= ending.now_ms)
+}
+
+/// Orphans that are held, or whose holders may still come back, get more time, before they are due, so that no other
+/// server drops them. `drops`: those that are due and not held go.
+pub(crate) fn sweep_orphans(
+    tx: &mut dyn Transaction,
+    page: &[Vec<u8>],
+    drops: bool,
+    ending: &Ending<'_>,
+) -> Result<()> {
+    for key in page.iter().filter(|key| is_swept(key, drops, ending)) {
+        let Some((_, id)) = keys::orphan_parts(key) else { continue };
+        if tx.get(key)?.is_none() {
+            // Another server was faster.
             continue;
         }
         tx.delete(key)?;
-        changed += 1;
         let node = load::<Inode, _>(tx, &keys::inode(id))?.filter(|node| node.links == 0);
         match node {
-            Some(_) if !free => save(tx, &keys::orphan(ending.now_ms.saturating_add(HOLD_MS), id), &())?,
+            Some(_) if !ending.removing.is_free(id) => {
+                save(tx, &keys::orphan(ending.now_ms.saturating_add(HOLD_MS), id), &())?;
+            }
             Some(node) => {
                 drop_node(tx, id, &node, ending.reap_due_ms)?;
                 count(tx, counter::ORPHANS, -1)?;
@@ -108,7 +128,7 @@ pub(crate) fn sweep_orphans(tx: &mut dyn Transaction, limit: usize, ending: &End
             None => count(tx, counter::ORPHANS, -1)?,
         }
     }
-    Ok(changed)
+    Ok(())
 }
 
 /// Queues objects for removal. While a grant that may create them can be alive they are removed once more after it.

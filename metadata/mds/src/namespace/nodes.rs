@@ -68,7 +68,7 @@ pub(crate) fn read_nodes<S: Snapshot + ?Sized>(
     let inode = node(view, id)?;
     need_directory(&inode, "directory")?;
     who.needs(Right::Read, &inode, "directory")?;
-    page(view, id, after, limit)
+    page(view, who, (id, &inode), after, limit)
 }
 
 /// Where a symbolic link leads.
@@ -129,9 +129,8 @@ pub(crate) fn make_node(
         }
         NodeKind::File | NodeKind::Fifo | NodeKind::Socket => {}
     }
-    let in_group = made.group.as_ref().is_some_and(|group| who.is_member(group));
-    if !made.is_directory() && !who.is_admin() && !in_group {
-        made.mode &= !SETGID;
+    if !made.is_directory() {
+        owner::hand_on(who, &mut made);
     }
     let id = InodeId(next_number(tx, counter::INODE)?);
     save(tx, &keys::inode(id), &made)?;

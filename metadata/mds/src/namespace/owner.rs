@@ -47,11 +47,15 @@ fn remode(who: &Principal, inode: &mut Inode, mode: u16, subject: &str) -> Resul
         return Err(MdsError::refused(ErrorCode::NotSupported, "the mode of a symbolic link"));
     }
     inode.mode = mode & MODE_MASK;
-    // Nobody hands a group on that he is not in.
+    hand_on(who, inode);
+    Ok(())
+}
+
+/// Nobody hands a group on that he is not in.
+pub(super) fn hand_on(who: &Principal, inode: &mut Inode) {
     if !who.is_admin() && !inode.group.as_ref().is_some_and(|group| who.is_member(group)) {
         inode.mode &= !SETGID;
     }
-    Ok(())
 }
 
 /// Changes owner, group or both.
@@ -116,11 +120,7 @@ pub(crate) fn set_node(
     }
     if change.owner.is_some() || change.group.is_some() {
         let (owner, group) = (change.owner.clone(), change.group.clone());
-        let said = inode.mode;
         rehome(tx, who, &mut inode, &NewOwner { owner, group, any_group }, "owner")?;
-        if change.mode.is_some() && who.is_admin() {
-            inode.mode = said;
-        }
     }
     if let Some(size) = change.size {
         need_file(&inode, "size")?;

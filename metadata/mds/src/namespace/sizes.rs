@@ -168,17 +168,22 @@ pub(crate) fn next_clears<S: Snapshot + ?Sized>(
     let mut items = Vec::new();
     for (key, _) in view.scan(&from, &until, limit)? {
         let Some(inode) = keys::clear_inode(&key) else { continue };
-        let file = load::<Inode, _>(view, &keys::inode(inode))?;
-        let Some((file, size)) = file.and_then(|file| file.old_from.map(|size| (file, size))) else {
-            continue;
-        };
-        let layout = file.layout.iter().flat_map(|layout| {
-            let objects = layout.objects().iter().enumerate();
-            objects.map(move |(index, object)| (*object, layout.object_length(index, size)))
-        });
-        items.push(ClearItem { inode, objects: layout.collect(), size, generation: file.generation });
+        items.extend(clear_of(view, inode)?);
     }
     Ok(items)
+}
+
+/// A file to be cleared, if it is one.
+pub(crate) fn clear_of<S: Snapshot + ?Sized>(view: &S, inode: InodeId) -> Result<Option<ClearItem>> {
+    let file = load::<Inode, _>(view, &keys::inode(inode))?;
+    let Some((file, size)) = file.and_then(|file| file.old_from.map(|size| (file, size))) else {
+        return Ok(None);
+    };
+    let objects = file.layout.iter().flat_map(|layout| {
+        let objects = layout.objects().iter().enumerate();
+        objects.map(move |(index, object)| (*object, layout.object_length(index, size)))
+    });
+    Ok(Some(ClearItem { inode, objects: objects.collect(), size, generation: file.generation }))
 }
 
 /// The devices have cleared these. One that was cut again meanwhile stays.

@@ -69,7 +69,7 @@ fn code(response: &Response) -> ErrorCode {
 fn a_role_may_ask_for_exactly_what_the_table_says() {
     let mut world = World::peopled();
     world.put(ALICE, "/f", 9);
-    let inode = world.stat(ALICE, "/f").unwrap().inode;
+    let stat = world.stat(ALICE, "/f").unwrap();
     let (admin, operator, user_, reader) = (8, 4, 2, 1);
     let (read, update) = (Access::Read, Access::Update);
     let method = Method::CmdRsp;
@@ -92,14 +92,16 @@ fn a_role_may_ask_for_exactly_what_the_table_says() {
         (Request::ReadDir { path: path("/"), after: None, limit: 1 }, admin | user_ | reader),
         (Request::Open { path: path("/f"), access: read, method }, admin | user_ | reader),
         (
-            Request::RenewGrants { handle: Handle::File { inode, access: read }, method },
+            Request::RenewGrants { handle: Handle::File { node: stat.node(), access: read }, method },
             admin | user_ | reader,
         ),
         (Request::Open { path: path("/f"), access: update, method }, admin | user_),
-        (Request::RenewGrants { handle: Handle::File { inode, access: update }, method }, admin | user_),
+        (
+            Request::RenewGrants { handle: Handle::File { node: stat.node(), access: update }, method },
+            admin | user_,
+        ),
         (create("/new", None), admin | user_),
         (Request::MakeDir { path: path("/d"), parents: true, mode: 0o777 }, admin | user_),
-        (Request::Update { inode, size: 9, mtime_ns: None }, admin | user_),
         (Request::SetMode { path: path("/f"), mode: 0o666 }, admin | user_),
         (Request::SetOwner { path: path("/f"), owner: None, group: Some(None) }, admin | user_),
         (Request::DeviceAdd { device: new_device(0) }, admin | operator),
@@ -147,6 +149,17 @@ fn a_role_may_ask_for_exactly_what_the_table_says() {
         for (who, bit) in [(READER, reader), (OPERATOR, operator), (ADMIN, admin), (ALICE, user_)] {
             if bit == admin && allowed & admin == 0 {
                 continue;
+            }
+            let mut request = request.clone();
+            if let Request::RenewGrants { handle: Handle::File { node, .. }, .. } = &mut request {
+                // With his own proof.
+                let name = match who {
+                    READER => "rita",
+                    OPERATOR => "olga",
+                    ADMIN => "admin",
+                    _ => "alice",
+                };
+                node.proof = world.mds.proof_key.prove(&user(name), node.inode);
             }
             let answer = world.ask(who, request.clone());
             let denied = matches!(&answer, Response::Failed { failure } if failure.code.is_denial());
@@ -264,6 +277,18 @@ fn a_directory_with_the_set_group_bit_hands_its_group_on() {
         let stat = world.stat(ALICE, at).unwrap();
         assert_eq!(stat.group, Some(group("staff")), "{at}");
         assert_eq!(stat.mode & SETGID != 0, stat.kind == FileKind::Directory, "{at}");
+    }
+    // Nor can a file be made with the bit by who is not in the group, and run as it.
+    for (who, at, kept) in [(BOB, "/team/bobs", 0), (ALICE, "/team/hers", SETGID)] {
+        let create = Request::Create {
+            path: path(at),
+            size_hint: Some(1),
+            mode: SETGID | 0o755,
+            replace: false,
+            method: Method::CmdRsp,
+        };
+        let Response::Created { file } = world.ask(who, create) else { panic!("created") };
+        assert_eq!(world.commit(who, file.intent, 1).unwrap().mode, kept | 0o755);
     }
     // Who is not in the group cannot set the bit.
     let set = Request::SetMode { path: path("/team/sub"), mode: SETGID | 0o755 };

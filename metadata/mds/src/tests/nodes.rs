@@ -2,6 +2,7 @@
 
 mod attributes;
 mod bytes;
+mod held;
 mod model;
 
 use sealstone_mds_protocol::login::SessionId;
@@ -124,6 +125,14 @@ fn a_number_alone_opens_nothing() {
         let guessed = Node { inode: file.inode, proof };
         for request in [
             Request::GetNode { node: guessed },
+            Request::RenewGrants {
+                handle: Handle::File { node: guessed, access: Access::Read },
+                method: METHOD,
+            },
+            Request::RenewGrants {
+                handle: Handle::Node { node: guessed, access: Access::Update, holder: HOLDER },
+                method: METHOD,
+            },
             open(guessed, Access::Read),
             allocate(guessed, None),
             Request::ReadLink { node: guessed },
@@ -169,7 +178,10 @@ fn every_kind_of_node_is_made_looked_up_listed_and_removed() {
         panic!("a list")
     };
     assert_eq!(entries.len(), kinds.len());
-    let rdev = |at: &str| entries.iter().find(|entry| entry.name == name(at)).unwrap().stat.rdev;
+    let rdev = |at: &str| {
+        let entry = entries.iter().find(|entry| entry.name == name(at));
+        entry.unwrap().stat.as_ref().unwrap().rdev
+    };
     assert_eq!((rdev("null"), rdev("sda"), rdev("fifo")), (0x103, 0x800, 0));
     let link = world.node_stat(BOB, Request::Lookup { parent: Node::ROOT, name: name("symlink") });
     assert_eq!((link.mode, link.size), (0o777, 6));
@@ -614,7 +626,8 @@ fn pages_of_a_directory_go_on_where_the_last_one_ended() {
         let Response::Directory { entries, more } = world.ask(BOB, request) else { panic!("a page") };
         // Each can be gone on with at once.
         for entry in &entries {
-            assert!(code(&world.ask(BOB, Request::GetNode { node: entry.stat.node() })).is_none());
+            let node = entry.stat.as_ref().unwrap().node();
+            assert!(code(&world.ask(BOB, Request::GetNode { node })).is_none());
         }
         after = entries.last().map(|entry| entry.name.clone());
         seen.extend(entries.into_iter().map(|entry| entry.name.shown().into_owned()));

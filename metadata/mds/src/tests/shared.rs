@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use sealstone_mds_protocol::FILE_PARTITION;
 use sealstone_mds_protocol::{
     Access, DeviceState, ErrorCode, KeyLevel, Method, ObjectRef, Request, Response, Revocation, RevokeWhat,
 };
-use sealstone_osd::{CapabilityBytes, Generation};
+use sealstone_osd::{CapabilityBytes, Generation, ObjectId};
 
 use super::world::{ADMIN, ALICE, BOB, World, path, user};
 use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::shared::{LEASE_MS, SERVERS_MAX};
-use crate::{Config, Mds, MdsError};
+use crate::{Config, Mds, MdsError, Purpose};
 
 impl World {
     /// Another server on the store of this one; it knows the three sessions as a client would make it know them.
-    fn beside(&self, server: u8) -> Self {
+    pub(super) fn beside(&self, server: u8) -> Self {
         let config = Config { shared: true, server: [server; 16], ..Config::default() };
         let mds = Mds::open(Arc::new(self.disk.clone()), config).unwrap();
         let rng = StdRng::seed_from_u64(u64::from(server));
@@ -27,7 +28,7 @@ impl World {
         world
     }
 
-    fn two(devices: u8) -> [Self; 2] {
+    pub(super) fn two(devices: u8) -> [Self; 2] {
         let alone = Self::with_devices(devices);
         [alone.beside(0x10), alone.beside(0x20)]
     }
@@ -141,6 +142,25 @@ fn one_server_leads_and_another_takes_over_when_it_is_silent() {
 }
 
 #[test]
+fn a_device_refuses_a_cut_that_arrives_when_another_server_may_lead() {
+    let [one, other] = World::two(1);
+    let (device, now) = (one.mds.devices()[0].0.id, one.now);
+    assert!(one.mds.leads(now).unwrap() && !other.mds.leads(now).unwrap());
+    let purpose = Purpose::CutObject(ObjectId::new(FILE_PARTITION, 77));
+    let mut rng = StdRng::seed_from_u64(1);
+    for later in [0, 1, LEASE_MS / 2] {
+        let credential = one.mds.own_credential(device, purpose, now + later, &mut rng).unwrap();
+        let expires_ms = credential.capability.parse().unwrap().expires_ms;
+        assert!(expires_ms > now + later && expires_ms < now + LEASE_MS, "{expires_ms}");
+        assert!(!other.mds.leads(now + later).unwrap());
+    }
+    for (world, at) in [(&other, now), (&one, now + LEASE_MS)] {
+        let refused = world.mds.own_credential(device, purpose, at, &mut rng);
+        assert!(matches!(refused, Err(MdsError::Refused(failure)) if failure.code == ErrorCode::Busy));
+    }
+}
+
+#[test]
 fn two_servers_of_one_name_do_not_both_lead() {
     let alone = World::with_devices(1);
     let [one, copy] = [alone.beside(5), alone.beside(5)];
@@ -220,6 +240,47 @@ fn two_servers_number_the_grants_of_one_session_apart() {
     let (here, there) = (audit(&mut one), audit(&mut other));
     assert_eq!(here[..16], there[..16], "the session");
     assert_ne!(here[16..], there[16..], "and the number in it");
+}
+
+#[test]
+fn no_number_stands_for_two_credentials_however_servers_are_called_and_sessions_come_back() {
+    let alone = World::with_devices(1);
+    // Two names that begin alike.
+    let [mut one, mut other] = [0x10, 0x20].map(|last| {
+        let mut name = [7; 16];
+        name[15] = last;
+        let mut world = alone.beside(9);
+        let config = Config { shared: true, server: name, ..Config::default() };
+        world.mds = Mds::open(Arc::new(alone.disk.clone()), config).unwrap();
+        world.mds.register(world.now).unwrap();
+        world.take_up();
+        world
+    });
+    one.put(ALICE, "/a", 1);
+    let mut seen = BTreeSet::new();
+    let mut next = |world: &mut World| {
+        let open = Request::Open { path: path("/a"), access: Access::Read, method: Method::AllData };
+        let grants = world.open(ALICE, open).grants;
+        let bytes = CapabilityBytes::new(Generation::Osd2, grants[0].capability.as_slice()).unwrap();
+        seen.insert(bytes.parse().unwrap().audit)
+    };
+    for _ in 0..3 {
+        assert!(next(&mut one) && next(&mut other));
+    }
+    // For a while the session is used at the other server alone.
+    let idle = one.mds.config.session_idle_ms;
+    for _ in 0..4 {
+        other.now += idle / 2;
+        other.ask(ALICE, Request::WhoAmI {});
+        other.mds.settle().unwrap();
+    }
+    one.now = other.now;
+    one.mds.tidy_memory(one.now);
+    assert_eq!(one.refused(ALICE, Request::WhoAmI {}), ErrorCode::NotLoggedIn);
+    one.take_up();
+    for _ in 0..3 {
+        assert!(next(&mut one) && next(&mut other));
+    }
 }
 
 #[test]

@@ -74,7 +74,7 @@ impl Housekeeper {
     }
 
     fn devices_to_tell(&self) -> Vec<DeviceAddress> {
-        if !self.mds.is_leading(self.environment.now_ms()) {
+        if !self.leads() {
             return Vec::new();
         }
         let wanted: Vec<DeviceId> = match self.blocking(|mds| mds.retag_devices()) {

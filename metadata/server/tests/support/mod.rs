@@ -35,6 +35,8 @@ pub struct FakeDevices {
     pub removed: Mutex<Vec<(u32, ObjectId)>>,
     pub cut: Mutex<Vec<(u32, ObjectId, u64)>>,
     pub silent: Mutex<BTreeSet<u32>>,
+    /// Those that do not answer a cut for as long as they are here.
+    pub slow_to_cut: Mutex<BTreeSet<u32>>,
     pub urls: Mutex<BTreeMap<u32, String>>,
     /// Names of the keys that were set, by device, partition and attribute.
     pub key_names: Mutex<BTreeMap<(u32, u64, u32), [u8; 7]>>,
@@ -149,6 +151,9 @@ impl Devices for FakeDevices {
         Box::pin(async move {
             let needs = Permissions::SET_ATTR.union(Permissions::WRITE).union(Permissions::OBJ_MGMT);
             self.answer(device, &credential, needs)?;
+            while self.slow_to_cut.lock().contains(&device.id.0) {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
             self.cut.lock().push((device.id.0, object, length));
             Ok(())
         })

@@ -98,7 +98,7 @@ fn grant() -> impl Strategy<Value = Grant> {
 
 fn handle() -> impl Strategy<Value = Handle> {
     prop_oneof![
-        (any::<u64>(), of(Access::ALL)).prop_map(|(i, access)| Handle::File { inode: InodeId(i), access }),
+        (node(), of(Access::ALL)).prop_map(|(node, access)| Handle::File { node, access }),
         any::<u64>().prop_map(|i| Handle::Intent(IntentId(i))),
         (node(), of(Access::ALL), holder()).prop_map(|(node, access, holder)| Handle::Node {
             node,
@@ -144,11 +144,6 @@ fn request() -> impl Strategy<Value = Request> {
         (path(), path(), any::<bool>()).prop_map(|(from, to, replace)| Request::Rename { from, to, replace }),
         (path(), any::<bool>()).prop_map(|(path, recursive)| Request::Remove { path, recursive }),
         (path(), any::<u16>()).prop_map(|(path, mode)| Request::SetMode { path, mode }),
-        any::<(u64, u64, Option<i64>)>().prop_map(|(i, size, mtime_ns)| Request::Update {
-            inode: InodeId(i),
-            size,
-            mtime_ns
-        }),
     ];
     let others = prop_oneof![
         ("[a-z]{0,20}", any::<(u16, u16)>()).prop_map(|(s, (oldest, newest))| Request::Hello {
@@ -373,10 +368,16 @@ fn response() -> impl Strategy<Value = Response> {
         ),
         Just(Response::Done {}),
         stat().prop_map(|stat| Response::Stat { stat }),
-        (prop::collection::vec((name(), stat()), 0..40), any::<bool>()).prop_map(|(entries, more)| {
-            let entries = entries.into_iter().map(|(name, stat)| DirEntry { name, stat }).collect();
-            Response::Directory { entries, more }
-        }),
+        (prop::collection::vec((name(), stat(), any::<bool>()), 0..40), any::<bool>()).prop_map(
+            |(entries, more)| {
+                let entry = |(name, stat, told): (_, Stat, bool)| {
+                    let (inode, kind) = (stat.inode, stat.kind);
+                    DirEntry { name, inode, kind, stat: told.then_some(stat) }
+                };
+                let entries = entries.into_iter().map(entry).collect();
+                Response::Directory { entries, more }
+            }
+        ),
         (any::<(u64, u64, u64)>(), object(), grants()).prop_map(
             |((intent, inode, expires_ms), object, grants)| {
                 let (intent, inode, layout) = (IntentId(intent), InodeId(inode), Layout::single(object));

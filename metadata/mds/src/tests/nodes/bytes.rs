@@ -127,6 +127,10 @@ fn bytes_that_were_cut_off_never_come_back() {
             handle: Handle::Node { node: file, access: Access::Update, holder: HOLDER },
             method: METHOD,
         },
+        // Nor by path: the server's cut could take what is written with it.
+        Request::Open { path: path("/f"), access: Access::Update, method: METHOD },
+        Request::Open { path: path("/f"), access: Access::Write, method: METHOD },
+        Request::RenewGrants { handle: Handle::File { node: file, access: Access::Update }, method: METHOD },
     ] {
         assert_eq!(world.refused(ALICE, request), ErrorCode::Busy);
     }

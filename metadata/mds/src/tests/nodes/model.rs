@@ -573,10 +573,8 @@ impl Run {
                 else {
                     return Err(TestCaseError::fail("a directory that does not list"));
                 };
-                let listed: Vec<(String, InodeId)> = entries
-                    .into_iter()
-                    .map(|entry| (entry.name.shown().into_owned(), entry.stat.inode))
-                    .collect();
+                let listed: Vec<(String, InodeId)> =
+                    entries.into_iter().map(|entry| (entry.name.shown().into_owned(), entry.inode)).collect();
                 let expected: Vec<(String, InodeId)> =
                     expected.entries.iter().map(|(at, id)| (NAMES[*at].to_owned(), self.ids[*id])).collect();
                 prop_assert_eq!(listed, expected);

@@ -1,0 +1,145 @@
+//! Holders on record, and files without a name that are held.
+//!
+//! Does: say in the store that there are holders before they hold anything, and take that back when they are gone; keep
+//! what they hold from being dropped. Does not: store what is held; `holds` has that, in memory.
+//! Contract: a record stands for a holder that this server knows, or knew before it last ended: it goes with its holder,
+//! or a minute after the start. Several servers on one store write their names into theirs, and touch no others'.
+//! Truth: docs/standards/mds.md §5.8; docs/adr/0034-nodes-and-holds.md.
+
+use std::sync::atomic::Ordering;
+
+use sealstone_mds_protocol::{HolderId, UserName};
+
+use crate::error::Result;
+use crate::keys;
+use crate::namespace::{self, Ending};
+use crate::records::{decode, save};
+use crate::server::Mds;
+use crate::shared::ServerName;
+use crate::store::MetaStore;
+
+/// Holders read in one go, and forgotten in one transaction.
+const HOLDERS_PAGE: usize = 4096;
+/// Orphans that are looked at in one transaction.
+const ORPHANS_PAGE: usize = 64;
+/// Transactions in which orphans go before other work has its turn.
+const SWEEPS_MAX: usize = 64;
+
+type Named = (UserName, HolderId);
+
+/// The server of a holder's record; one that says nothing is of the only server there was.
+fn server_of(value: &[u8]) -> ServerName {
+    decode(value).unwrap_or_default()
+}
+
+/// Calls `each` with every page of holders on record whose server is one of these, until it says that it is enough.
+fn each_page(
+    store: &dyn MetaStore,
+    of: &impl Fn(&ServerName) -> bool,
+    mut each: impl FnMut(Vec<Named>) -> Result<bool>,
+) -> Result<()> {
+    let until = keys::after_prefix(&keys::holders());
+    let mut from = keys::holders();
+    loop {
+        let page = store.snapshot()?.scan(&from, &until, HOLDERS_PAGE)?;
+        let Some((last, _)) = page.last() else { return Ok(()) };
+        from = [&last[..], &[0]].concat();
+        let theirs = page.iter().filter(|(_, value)| of(&server_of(value)));
+        if each(theirs.filter_map(|(key, _)| keys::holder_parts(key)).collect())? {
+            return Ok(());
+        }
+    }
+}
+
+/// Were there holders when the server ended: this one of those that share the store, or the only one?
+pub(crate) fn are_on_record(store: &dyn MetaStore, own: Option<&ServerName>) -> Result<bool> {
+    let mut any = false;
+    let of = |server: &ServerName| own.is_none_or(|own| server == own);
+    each_page(store, &of, |page| {
+        any |= !page.is_empty();
+        Ok(any)
+    })?;
+    Ok(any)
+}
+
+impl Mds {
+    /// There is this holder from here on; that is on record before it holds anything.
+    pub(crate) fn meet_holder(&self, user: &UserName, holder: HolderId, now_ms: u64) -> Result<()> {
+        if !self.holds.meet(user, holder, now_ms)? {
+            // If this fails, or what the holder is met for, it goes again when it was not heard of for a minute.
+            self.update(|tx| Ok(save(tx, &keys::holder(user, holder), &self.config.server)?))?;
+            self.holds.recorded(user, holder);
+        }
+        Ok(())
+    }
+
+    /// Forgets holders that were not heard of, those of before the start when they had their time too, and has what the
+    /// others hold stay.
+    pub(crate) fn tidy_holders(&self, now_ms: u64) -> Result<()> {
+        let own = |server: &ServerName| !self.config.shared || *server == self.config.server;
+        let waits = self.holds.waits(now_ms);
+        let mut gone = Vec::new();
+        for (user, holder, nodes) in self.holds.expire(now_ms) {
+            nodes.into_iter().for_each(|id| self.locks.release(&user, holder, id, None));
+            gone.push((user, holder));
+        }
+        self.forget_holders(&gone, &own)?;
+        if !waits && !self.holders_swept.load(Ordering::Relaxed) {
+            self.forget_holders_of(&own)?;
+            self.holders_swept.store(true, Ordering::Relaxed);
+        }
+        if self.config.shared {
+            // Only the server that leads drops any.
+            self.sweep_orphans(false, now_ms)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets holders on record whose server is one of these, unless they are known here.
+    pub(crate) fn forget_holders_of(&self, of: &impl Fn(&ServerName) -> bool) -> Result<()> {
+        each_page(&*self.store, of, |page| {
+            self.forget_holders(&page, of)?;
+            Ok(false)
+        })
+    }
+
+    fn forget_holders(&self, gone: &[Named], of: &impl Fn(&ServerName) -> bool) -> Result<()> {
+        if gone.is_empty() {
+            return Ok(());
+        }
+        self.update(|tx| {
+            for (user, holder) in gone {
+                let key = keys::holder(user, *holder);
+                // Whoever came back meanwhile stays on record, or is put there after this; so does who went to another server.
+                let goes = !self.holds.knows(user, *holder);
+                if goes && tx.get(&key)?.is_some_and(|value| of(&server_of(&value))) {
+                    tx.delete(&key)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Looks at all files without a name whose time comes soon: gives those that are held more of it, before they are due;
+    /// `drops`: has those go that are due and not held. Says whether there may be more to do.
+    pub(crate) fn sweep_orphans(&self, drops: bool, now_ms: u64) -> Result<bool> {
+        let (mut after, mut sweeps) = (None, 0);
+        loop {
+            let page = namespace::orphans(&*self.store.snapshot()?, after.as_deref(), ORPHANS_PAGE, now_ms)?;
+            let removing = self.holds.removing(self.config.shared, now_ms);
+            let reap_due_ms = now_ms.saturating_add(self.config.reap_grace_ms);
+            let ending = Ending { reap_due_ms, now_ms, removing: &removing };
+            if page.iter().any(|key| namespace::is_swept(key, drops, &ending)) {
+                self.update(|tx| namespace::sweep_orphans(tx, &page, drops, &ending))?;
+                sweeps += 1;
+            }
+            if page.len() < ORPHANS_PAGE {
+                return Ok(false);
+            }
+            if drops && sweeps >= SWEEPS_MAX {
+                return Ok(true);
+            }
+            after = page.into_iter().next_back();
+        }
+    }
+}
