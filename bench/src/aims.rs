@@ -32,6 +32,7 @@ const OPEN: &str = "open.json";
 const TRUST: &str = "trust.json";
 const ROTATION: &str = "rotation.json";
 pub(crate) const LOGINS: &str = "logins.json";
+const FILES: &str = "files.json";
 
 /// Prints the list, and writes it to `aims.json` beside the others.
 pub(crate) fn run(folder: &Path) -> Outcome {
@@ -52,6 +53,7 @@ pub(crate) fn run(folder: &Path) -> Outcome {
     part(TRUST, trust::own_verdicts)?;
     part(ROTATION, trust::rotation_verdicts)?;
     part(LOGINS, trust::login_verdicts)?;
+    part(FILES, of_run)?;
     fs::write(folder.join("aims.json"), serde_json::to_vec_pretty(&verdicts)?)?;
     for verdict in &verdicts {
         let word = if verdict.reached { "reached" } else { "not reached" };

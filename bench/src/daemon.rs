@@ -24,7 +24,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_POLL: Duration = Duration::from_millis(2);
 
 /// A running daemon. Killed when dropped without [`Daemon::stop`].
-struct Daemon {
+pub(crate) struct Daemon {
     child: Child,
     /// Kept open: a daemon that prints more must not die of it.
     _stdout: BufReader<ChildStdout>,
@@ -36,13 +36,14 @@ struct Daemon {
 impl Daemon {
     /// Starts it and waits until it is ready.
     fn start(binary: &Path, arguments: &[&str], data: &Path) -> Outcome<Self> {
-        let log = data.with_extension("log");
+        Self::spawn(command(binary, arguments, data), &arguments.join(" "), &data.with_extension("log"))
+    }
+
+    /// Starts a command that says one line of JSON when it is ready, and waits for that; `log` gets what else it says.
+    pub(crate) fn spawn(mut command: Command, what: &str, log: &Path) -> Outcome<Self> {
         let begin = Instant::now();
-        let mut child = command(binary, arguments, data)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(File::create(&log)?)
-            .spawn()?;
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(log)?).spawn()?;
         let mut stdout = BufReader::new(child.stdout.take().ok_or("no standard output")?);
         let mut line = String::new();
         stdout.read_line(&mut line)?;
@@ -50,13 +51,24 @@ impl Daemon {
         let Ok(ready) = serde_json::from_str(&line) else {
             let _ = child.kill();
             let _ = child.wait();
-            let said = fs::read_to_string(&log).unwrap_or_default();
-            return Err(format!("`{}` does not become ready: {said}", arguments.join(" ")).into());
+            let said = fs::read_to_string(log).unwrap_or_default();
+            return Err(format!("`{what}` does not become ready: {said}").into());
         };
         Ok(Self { child, _stdout: stdout, ready, ready_s })
     }
 
-    fn stop(mut self) -> Outcome {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it as a power cut would.
+    pub(crate) fn kill(mut self) -> Outcome {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    pub(crate) fn stop(mut self) -> Outcome {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM)?;
         let begin = Instant::now();
@@ -153,7 +165,7 @@ impl Osd {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.daemon.child.id()
+        self.daemon.pid()
     }
 
     pub(crate) fn stop(self) -> Outcome {
@@ -172,8 +184,34 @@ impl Mds {
     /// Makes a metadata server in `data` and starts it with these flags.
     pub(crate) fn new(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
         init(binary, &MDS_INIT, data)?;
+        Self::start(binary, data, flags)
+    }
+
+    /// Likewise, its metadata in a store of this URL, if there is one.
+    pub(crate) fn with_store(binary: &Path, data: &Path, store: Option<&str>) -> Outcome<Self> {
+        let flags = store.map_or(vec![], |url| vec!["--meta", url]);
+        init(binary, &[&MDS_INIT[..], &flags[..]].concat(), data)?;
+        Self::start(binary, data, &[])
+    }
+
+    /// Starts the one in `data`.
+    pub(crate) fn start(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
         let daemon = Daemon::start(binary, &[&MDS_SERVE[..], flags].concat(), data)?;
         Ok(Self { daemon, data: data.to_owned() })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.daemon.pid()
+    }
+
+    /// Seconds from the start of the process to its ready line.
+    pub(crate) const fn ready_s(&self) -> f64 {
+        self.daemon.ready_s
+    }
+
+    /// Ends it as a power cut would.
+    pub(crate) fn kill(self) -> Outcome {
+        self.daemon.kill()
     }
 
     /// What its ready line says under this name.

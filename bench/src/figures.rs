@@ -47,7 +47,7 @@ pub(crate) struct Ratio {
 }
 
 impl Ratio {
-    fn of(mut ratios: Vec<f64>) -> Self {
+    pub(crate) fn of(mut ratios: Vec<f64>) -> Self {
         ratios.sort_by(f64::total_cmp);
         let rounds = ratios.len();
         let at = |place: f64| ratios.get(place as usize).copied().unwrap_or(f64::NAN);

@@ -18,6 +18,7 @@ mod daemon;
 mod defences;
 mod fairness;
 mod figures;
+mod files;
 mod keys;
 mod latency;
 mod logins;
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         Command::Defences(arguments) => defences::run(&arguments),
         Command::Logins(arguments) => logins::run(&arguments),
         Command::Trust(arguments) => trust::run(&arguments),
+        Command::Files(arguments) => files::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

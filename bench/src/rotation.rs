@@ -72,7 +72,7 @@ impl User {
         self.run(&["login", "admin", "--cluster", cluster, "--password-file", secret]).map(drop)
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
         command.arg("--json").args(arguments).env("SEALSTONE_SESSION", &self.session);
         command.env("SEALSTONE_LOG", "off").stdin(Stdio::null());

@@ -57,6 +57,9 @@ pub(crate) enum Command {
     Aims(Aims),
     /// Logging in and out at a metadata server: the paper's login and the modern one.
     Logins(Logins),
+    /// Files through a mount and through the client library, beside what FUSE by itself does on the same disk and beside
+    /// other file systems.
+    Files(crate::files::Files),
 }
 
 #[derive(Args)]

@@ -1,0 +1,202 @@
+//! Latency against depth of the directory, with and without what a mount believes: the OBS paper's Figure 9.
+//!
+//! Without caches a mount asks for each name of a path; with them for none, but an open always asks whether the file is
+//! still what it was. The library sends a path whole.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use sealstone_client::Method;
+use serde::Serialize;
+use tokio::runtime::Runtime;
+
+use super::folder::Folder;
+use super::system::{Metadata, System};
+use super::{LeftOut, passthrough};
+use crate::Outcome;
+use crate::latency::Latency;
+
+/// Directories above the file.
+const DEPTHS: [usize; 6] = [1, 2, 4, 8, 16, 32];
+/// Samples in a row of one file system at one depth, before the next has its turn.
+const TURN: usize = 20;
+
+/// Latency of one operation at one depth.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Depth {
+    pub(crate) subject: String,
+    /// `stat`, or `open` with the first byte read.
+    pub(crate) operation: &'static str,
+    pub(crate) depth: usize,
+    pub(crate) latency: Latency,
+}
+
+/// Who is asked.
+enum Asked {
+    Folder(Folder),
+    Library { runtime: Arc<Runtime>, client: sealstone_client::Client, _system: Rc<System> },
+}
+
+impl Asked {
+    fn name(&self) -> &str {
+        match self {
+            Self::Folder(folder) => super::Subject::name(folder),
+            Self::Library { .. } => "library, whole paths",
+        }
+    }
+
+    fn stat(&self, path: &Path) -> Outcome {
+        match self {
+            Self::Folder(folder) => Ok(fs::symlink_metadata(folder.root().join(path)).map(drop)?),
+            Self::Library { runtime, client, .. } => {
+                Ok(runtime.block_on(client.stat(&stored(path)?)).map(drop)?)
+            }
+        }
+    }
+
+    fn open(&self, path: &Path) -> Outcome {
+        match self {
+            Self::Folder(folder) => Ok(File::open(folder.root().join(path))?.read_exact(&mut [0])?),
+            Self::Library { runtime, client, .. } => {
+                let path = stored(path)?;
+                let read = async { client.open(&path, Method::AllData).await?.read(0..1).await };
+                let read = runtime.block_on(read)?;
+                if read.len() == 1 { Ok(()) } else { Err("a file without its byte".into()) }
+            }
+        }
+    }
+}
+
+fn stored(path: &Path) -> Outcome<String> {
+    Ok(format!("/{}", path.to_str().ok_or("a path that is not UTF-8")?))
+}
+
+/// The file with so many directories above it.
+fn at(depth: usize) -> PathBuf {
+    (0..depth).map(|level| format!("d{level}")).collect::<PathBuf>().join("file")
+}
+
+/// Makes the files in a folder.
+fn make(root: &Path) -> Outcome {
+    for depth in DEPTHS {
+        let path = root.join(at(depth));
+        fs::create_dir_all(path.parent().ok_or("no directory")?)?;
+        fs::write(&path, b"x")?;
+        File::open(&path)?.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Measures; what is not there is left out.
+pub(crate) fn measure(
+    binary: &Path,
+    folder: &Path,
+    runtime: &Arc<Runtime>,
+    samples: usize,
+    left_out: &mut Vec<LeftOut>,
+) -> Outcome<Vec<Depth>> {
+    let system = System::start(binary, &folder.join("depth"), super::DEVICES, Metadata::Embedded)?;
+    let mut asked = Vec::new();
+    for (name, believed_s) in [("passthrough without caches", 0.0), ("passthrough with caches", 60.0)] {
+        match passthrough::low_level(&folder.join(name.replace(' ', "-")), name, believed_s) {
+            Ok(folder) => {
+                make(folder.root())?;
+                asked.push(Asked::Folder(folder));
+            }
+            Err(error) => left_out.push(LeftOut { name: name.to_owned(), reason: error.to_string() }),
+        }
+    }
+    for (name, believed) in [("sealstone-without-caches", "0"), ("sealstone-with-caches", "60")] {
+        let mount = system.mount(name, &["--attr-timeout", believed])?;
+        if believed == "0" {
+            make(mount.root())?;
+        }
+        asked.push(Asked::Folder(mount));
+    }
+    let client = {
+        let _inside = runtime.enter();
+        system.client()?
+    };
+    asked.push(Asked::Library { runtime: runtime.clone(), client, _system: system });
+    let mut found = Vec::new();
+    for depth in DEPTHS {
+        let path = at(depth);
+        for operation in ["stat", "open"] {
+            let work = |asked: &Asked| match operation {
+                "stat" => asked.stat(&path),
+                _ => asked.open(&path),
+            };
+            let mut times: Vec<Vec<_>> = asked.iter().map(|_| Vec::new()).collect();
+            for turn in 0..samples.div_ceil(TURN) {
+                for number in 0..asked.len() {
+                    let number = (number + turn) % asked.len();
+                    // The first one fills what caches there are.
+                    work(&asked[number])?;
+                    for _ in 0..TURN {
+                        let begin = Instant::now();
+                        work(&asked[number])?;
+                        times[number].push(begin.elapsed());
+                    }
+                }
+            }
+            found.extend(asked.iter().zip(times).map(|(asked, times)| Depth {
+                subject: asked.name().to_owned(),
+                operation,
+                depth,
+                latency: Latency::of(operation, "", times),
+            }));
+        }
+    }
+    Ok(found)
+}
+
+/// As a table: a line for each operation and file system, a column for each depth.
+pub(crate) fn text(found: &[Depth]) -> String {
+    let mut text = String::new();
+    for operation in ["stat", "open"] {
+        let own: Vec<&Depth> = found.iter().filter(|row| row.operation == operation).collect();
+        let Some(first) = own.first() else { continue };
+        let reads = if operation == "open" { ", first byte, close" } else { "" };
+        text.push_str(&format!("{operation}{reads}: median us by directories above the file\n  {:30}", ""));
+        DEPTHS.iter().for_each(|depth| text.push_str(&format!("{depth:>10}")));
+        text.push('\n');
+        let names = own.iter().filter(|row| row.depth == first.depth).map(|row| &row.subject);
+        for name in names {
+            text.push_str(&format!("  {name:30}"));
+            for row in own.iter().filter(|row| row.subject == *name) {
+                text.push_str(&format!("{:>10.1}", row.latency.median_us));
+            }
+            text.push('\n');
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_table_has_a_line_for_each_and_a_column_for_each_depth() {
+        assert_eq!(at(2), Path::new("d0/d1/file"));
+        let row = |subject: &str, depth| Depth {
+            subject: subject.to_owned(),
+            operation: "stat",
+            depth,
+            latency: Latency::of("stat", "", vec![Duration::from_micros(10 * depth as u64)]),
+        };
+        let found: Vec<Depth> =
+            DEPTHS.into_iter().flat_map(|depth| [row("one", depth), row("other", depth)]).collect();
+        let text = text(&found);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].trim_start().starts_with('1') && lines[1].ends_with("32"));
+        assert!(lines[2].trim_start().starts_with("one") && lines[2].ends_with("320.0"), "{text}");
+        assert!(lines[3].trim_start().starts_with("other"));
+    }
+}

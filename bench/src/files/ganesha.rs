@@ -1,0 +1,161 @@
+//! NFS-Ganesha: its server over this disk, and a client in user space over libnfs, which this kernel needs no NFS for.
+//!
+//! Writes are the server's page cache's until somebody syncs. The server runs in a network namespace of its own, with its own
+//! port mapper.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::folder::Keep;
+use super::job::{Client, Job, Step, Subject};
+use super::net::Net;
+use super::served::{Served, needed, new_folder};
+use crate::Outcome;
+
+pub(crate) const NAME: &str = "nfs-ganesha";
+const SOURCE: &str = include_str!("ganesha.c");
+const EXPORT: &str = "/files";
+
+/// The server, and how to reach it.
+pub(crate) struct Ganesha {
+    program: PathBuf,
+    // In the order in which they end.
+    server: Served,
+    mapper: Served,
+    net: Rc<Net>,
+}
+
+fn config(data: &Path) -> String {
+    format!(
+        "NFS_CORE_PARAM {{ Protocols = 3; Enable_NLM = false; Enable_RQUOTA = false; }}\n\
+         EXPORT {{ Export_Id = 1; Path = {}; Pseudo = {EXPORT}; Access_Type = RW; Squash = None; SecType = sys;\n  \
+         Protocols = 3; FSAL {{ Name = VFS; }} }}\nLOG {{ Default_Log_Level = WARN; }}\n",
+        data.display()
+    )
+}
+
+fn build(folder: &Path) -> Outcome<PathBuf> {
+    let compiler = needed("gcc", "gcc")?;
+    if !Path::new("/usr/include/nfsc/libnfs.h").is_file() {
+        return Err("libnfs is not there to build with (package libnfs-dev)".into());
+    }
+    let (source, program) = (folder.join("client.c"), folder.join("client"));
+    fs::write(&source, SOURCE)?;
+    let built = Command::new(compiler)
+        .arg("-O2")
+        .arg(&source)
+        .arg("-o")
+        .arg(&program)
+        .arg("-lnfs")
+        .stdin(Stdio::null())
+        .output()?;
+    match built.status.success() {
+        true => Ok(program),
+        false => {
+            Err(format!("its client cannot be built: {}", String::from_utf8_lossy(&built.stderr)).into())
+        }
+    }
+}
+
+/// One in a new folder.
+pub(crate) fn start(folder: &Path) -> Outcome<Ganesha> {
+    let daemon = needed("ganesha.nfsd", "nfs-ganesha and nfs-ganesha-vfs")?;
+    let map = needed("rpcbind", "rpcbind")?;
+    new_folder(folder)?;
+    let program = build(folder)?;
+    let data = new_folder(&folder.join("data"))?;
+    fs::write(folder.join("ganesha.conf"), config(&data))?;
+    let net = Rc::new(Net::new("nfs")?);
+    let mut command = net.command(&map);
+    command.args(["-f", "-i"]);
+    let mapper = Served::start(command, &folder.join("rpcbind.log"))?;
+    let mut command = net.command(&daemon);
+    command.arg("-F").arg("-f").arg(folder.join("ganesha.conf")).arg("-L").arg(folder.join("ganesha.log"));
+    command.arg("-p").arg(folder.join("ganesha.pid"));
+    let server = Served::start(command, &folder.join("ganesha.said"))?;
+    let mut ganesha = Ganesha { program, server, mapper, net };
+    // A client that can mount it is the proof that it serves.
+    let (net, program) = (ganesha.net.clone(), ganesha.program.clone());
+    ganesha.server.wait("export", || Ok(Mounted::new(&net, &program, &data).is_ok()))?;
+    Ok(ganesha)
+}
+
+impl Ganesha {
+    fn data(&self) -> PathBuf {
+        self.program.with_file_name("data")
+    }
+}
+
+impl Subject for Ganesha {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn client(&self) -> Outcome<Box<dyn Client>> {
+        Ok(Box::new(Mounted::new(&self.net, &self.program, &self.data())?))
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        self.server.processes().into_iter().chain(self.mapper.processes()).collect()
+    }
+}
+
+/// A client's process.
+struct Mounted {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Mounted {
+    fn new(net: &Net, program: &Path, data: &Path) -> Outcome<Self> {
+        let mut child = net
+            .command(program)
+            .arg("127.0.0.1")
+            .arg(data)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let (to, from) = (child.stdin.take(), child.stdout.take());
+        let (Some(to), Some(from)) = (to, from) else { return Err("no pipes to the client".into()) };
+        let mut mounted = Self { child, to, from: BufReader::new(from) };
+        match mounted.line()?.as_str() {
+            "ready" => Ok(mounted),
+            other => Err(format!("the client says: {other}").into()),
+        }
+    }
+
+    fn line(&mut self) -> Outcome<String> {
+        let mut line = String::new();
+        self.from.read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+}
+
+impl Client for Mounted {
+    fn perform(&mut self, job: &Job) -> Outcome<u64> {
+        let seconds = job.until.saturating_duration_since(Instant::now()).as_secs_f64();
+        let Job { step, directory, letter, count, .. } = job;
+        writeln!(self.to, "{step:?} /{directory} {letter} {count} {seconds}")?;
+        self.to.flush()?;
+        let said = self.line()?;
+        let done = said.strip_prefix("done ").and_then(|number| number.parse().ok());
+        let done: u64 = done.ok_or_else(|| format!("the client says: {said}"))?;
+        match *step == Step::List && done != *count {
+            true => Err(format!("{done} of {count} files are listed").into()),
+            false => Ok(done),
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,152 @@
+//! Our client library, without a mount: nodes by number, as the mount uses it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use sealstone_client::Client as Sealstone;
+use sealstone_client::nodes::{Making, Nodes, NodesOptions};
+use sealstone_mds_protocol::{Access, Name, Node, NodeKind, RenameMode};
+use tokio::runtime::Runtime;
+
+use super::folder::Keep as _;
+use super::job::{Client, Job, PIECE, SMALL, Step, Subject};
+use super::system::System;
+use crate::Outcome;
+
+/// Each client has connections of its own.
+pub(crate) struct Library {
+    pub(crate) system: Rc<System>,
+    pub(crate) runtime: Arc<Runtime>,
+}
+
+impl Subject for Library {
+    fn name(&self) -> &str {
+        "library"
+    }
+
+    fn client(&self) -> Outcome<Box<dyn Client>> {
+        let _inside = self.runtime.enter();
+        let client = self.system.client()?;
+        let nodes = Nodes::new(&client, NodesOptions::default());
+        Ok(Box::new(Caller {
+            nodes,
+            _client: client,
+            directory: None,
+            runtime: self.runtime.clone(),
+            buffer: vec![0x5A; PIECE],
+        }))
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        self.system.processes()
+    }
+}
+
+/// A program that calls it.
+struct Caller {
+    nodes: Nodes,
+    _client: Sealstone,
+    /// The directory that it works in.
+    directory: Option<Node>,
+    runtime: Arc<Runtime>,
+    buffer: Vec<u8>,
+}
+
+fn making(what: NodeKind, mode: u16) -> Making {
+    Making { what, mode, owner: None, group: None }
+}
+
+fn name(name: &str) -> Outcome<Name> {
+    Name::new(name.as_bytes()).map_err(|error| error.to_string().into())
+}
+
+impl Caller {
+    fn at(&self) -> Outcome<Node> {
+        self.directory.ok_or_else(|| "no directory was made".into())
+    }
+
+    async fn list(&self, job: &Job) -> Outcome<u64> {
+        let (mut found, mut after) = (0, None);
+        loop {
+            let (entries, more) = self.nodes.read_directory(self.at()?, after.take()).await?;
+            found += entries.len() as u64;
+            after = entries.last().map(|entry| entry.name.clone());
+            if !more {
+                break;
+            }
+        }
+        match found == job.count {
+            true => Ok(found),
+            false => Err(format!("{found} of {} files are listed", job.count).into()),
+        }
+    }
+
+    /// A file of so many pieces of this size.
+    async fn put(&self, file: &str, sync: bool, pieces: u64, bytes: usize) -> Outcome {
+        let (_, file) = self.nodes.create(self.at()?, &name(file)?, making(NodeKind::File, 0o644)).await?;
+        for piece in 0..pieces {
+            file.write(piece * bytes as u64, &self.buffer[..bytes]).await?;
+        }
+        if sync {
+            file.sync().await?;
+        }
+        Ok(file.close().await?)
+    }
+
+    async fn get(&self, file: &str, pieces: u64, bytes: usize) -> Outcome {
+        let stat = self.nodes.lookup(self.at()?, &name(file)?).await?;
+        let (file, _) = self.nodes.open(stat.node(), Access::Read).await?;
+        for piece in 0..pieces {
+            let read = file.read(piece * bytes as u64, bytes).await?;
+            if read.len() != bytes {
+                return Err(format!("{} of {bytes} bytes are read", read.len()).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Client for Caller {
+    fn perform(&mut self, job: &Job) -> Outcome<u64> {
+        let runtime = self.runtime.clone();
+        let wait = |work: &mut dyn FnMut(u64) -> Outcome| job.each(work);
+        match job.step {
+            Step::MakeDirectory => {
+                let (wanted, what) = (name(&job.directory)?, making(NodeKind::Directory, 0o755));
+                let made = runtime.block_on(self.nodes.make(Node::ROOT, &wanted, what))?;
+                self.directory = Some(made.node());
+                Ok(1)
+            }
+            Step::RemoveDirectory => {
+                runtime.block_on(self.nodes.remove(Node::ROOT, &name(&job.directory)?, true))?;
+                Ok(1)
+            }
+            Step::Create => wait(&mut |number| runtime.block_on(self.put(&job.name(number), false, 0, 0))),
+            Step::Stat => wait(&mut |number| {
+                let wanted = name(&job.name(number))?;
+                Ok(runtime.block_on(self.nodes.lookup(self.at()?, &wanted)).map(drop)?)
+            }),
+            Step::List => runtime.block_on(self.list(job)),
+            Step::Rename => wait(&mut |number| {
+                let (from, to) = (name(&job.name(number))?, name(&job.other_name(number))?);
+                let at = self.at()?;
+                Ok(runtime.block_on(self.nodes.rename((at, &from), (at, &to), RenameMode::Replace))?)
+            }),
+            Step::Unlink => wait(&mut |number| {
+                let wanted = name(&job.name(number))?;
+                Ok(runtime.block_on(self.nodes.remove(self.at()?, &wanted, false))?)
+            }),
+            Step::Put => wait(&mut |number| runtime.block_on(self.put(&job.name(number), false, 1, SMALL))),
+            Step::Get => wait(&mut |number| runtime.block_on(self.get(&job.name(number), 1, SMALL))),
+            Step::Write | Step::WriteSync => {
+                let sync = job.step == Step::WriteSync;
+                runtime.block_on(self.put(&job.name(0), sync, job.count, PIECE))?;
+                Ok(job.count)
+            }
+            Step::Read => {
+                runtime.block_on(self.get(&job.name(0), job.count, PIECE))?;
+                Ok(job.count)
+            }
+        }
+    }
+}

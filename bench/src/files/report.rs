@@ -1,0 +1,250 @@
+//! From samples to figures, and whether the aims were reached.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::rounds::{METADATA, SMALL, STREAM, Sample};
+use super::{Findings, depth, gluster, moosefs};
+use crate::figures::Ratio;
+use crate::verdicts::Verdict;
+use crate::workload::median;
+
+/// What FUSE by itself can do: libfuse's own example; or, where that cannot be built, the packaged one.
+pub(crate) const CEILING: &str = "passthrough";
+pub(crate) const CEILING_PACKAGED: &str = "bindfs";
+/// Our mount, its metadata in the embedded store.
+pub(crate) const OURS: &str = "sealstone";
+/// Other file systems that are mounted by FUSE.
+pub(crate) const PEERS: [&str; 2] = [gluster::NAME, moosefs::NAME];
+
+/// The least part of the ceiling's streams ...
+const STREAM_MIN: f64 = 0.7;
+/// ... and of its metadata rates.
+const METADATA_MIN: f64 = 0.3;
+/// The least multiple of the metadata rates of each peer.
+const PEERS_MIN: f64 = 2.0;
+
+/// Is it ours, so that its failure is one of the run?
+pub(crate) fn is_ours(name: &str) -> bool {
+    name.starts_with(OURS) || name == "library" || name == "disk"
+}
+
+/// What came out for one file system in one workload.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Result {
+    pub(crate) subject: String,
+    /// Median over rounds: operations, entries or MiB a second.
+    pub(crate) per_s: f64,
+    /// CPU time of all that take part, over all rounds, microseconds for each operation.
+    pub(crate) cpu_us: f64,
+    /// To the rate of the ceiling in the same round.
+    pub(crate) to_ceiling: Option<Ratio>,
+    /// Ours to this one's rate in the same round.
+    pub(crate) ours_to_it: Option<Ratio>,
+}
+
+/// One workload.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figure {
+    pub(crate) workload: &'static str,
+    pub(crate) clients: usize,
+    pub(crate) results: Vec<Result>,
+}
+
+impl Figure {
+    fn of(&self, subject: &str) -> Option<&Result> {
+        self.results.iter().find(|result| result.subject == subject)
+    }
+}
+
+/// All figures, in the order in which they were measured.
+pub(crate) fn figures(samples: &[Sample]) -> Vec<Figure> {
+    let mut figures: Vec<Figure> = Vec::new();
+    for sample in samples {
+        let known = figures
+            .iter()
+            .any(|figure| (figure.workload, figure.clients) == (sample.workload, sample.clients));
+        if !known {
+            let same = samples
+                .iter()
+                .filter(|other| (other.workload, other.clients) == (sample.workload, sample.clients));
+            figures.push(figure(sample.workload, sample.clients, &same.collect::<Vec<_>>()));
+        }
+    }
+    figures
+}
+
+fn figure(workload: &'static str, clients: usize, samples: &[&Sample]) -> Figure {
+    let mut names: Vec<&str> = samples.iter().map(|sample| sample.subject.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let of = |name: &str| -> HashMap<usize, f64> {
+        let own = samples.iter().filter(|sample| sample.subject == name);
+        own.map(|sample| (sample.round, sample.per_s())).collect()
+    };
+    let ceiling = [CEILING, CEILING_PACKAGED].into_iter().find(|name| names.contains(name));
+    let ratio = |one: &str, other: &str| {
+        let others = of(other);
+        let ratios: Vec<f64> =
+            of(one).iter().filter_map(|(round, rate)| Some(rate / others.get(round)?)).collect();
+        (!ratios.is_empty()).then(|| Ratio::of(ratios))
+    };
+    let results = names
+        .iter()
+        .map(|&name| {
+            let own = || samples.iter().filter(|sample| sample.subject == name);
+            let (operations, cpu_s) =
+                own().fold((0, 0.0), |(all, cpu), sample| (all + sample.operations, cpu + sample.cpu_s));
+            Result {
+                subject: name.to_owned(),
+                per_s: median(&mut own().map(|sample| sample.per_s()).collect::<Vec<_>>()),
+                cpu_us: 1e6 * cpu_s / operations as f64,
+                to_ceiling: ceiling.and_then(|ceiling| ratio(name, ceiling)),
+                ours_to_it: ratio(OURS, name),
+            }
+        })
+        .collect();
+    Figure { workload, clients, results }
+}
+
+/// The aims.
+pub(crate) fn verdicts(figures: &[Figure]) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    let streams = figures.iter().filter(|figure| STREAM.contains(&figure.workload));
+    let streams = streams.filter_map(|figure| Some((to_ceiling(figure)?, told(figure))));
+    verdicts.extend(least("streams through the mount: 70 % of the passthrough's", streams, STREAM_MIN));
+    let metadata = || figures.iter().filter(|figure| METADATA.contains(&figure.workload));
+    let rates = metadata().filter_map(|figure| Some((to_ceiling(figure)?, told(figure))));
+    verdicts.extend(least("metadata rates, embedded store: 30 % of the passthrough's", rates, METADATA_MIN));
+    for peer in PEERS {
+        let rates = metadata()
+            .filter_map(|figure| Some((figure.of(peer)?.ours_to_it.as_ref()?.median, told(figure))));
+        verdicts.extend(least(&format!("metadata rates: twice those of {peer}"), rates, PEERS_MIN));
+    }
+    verdicts
+}
+
+fn to_ceiling(figure: &Figure) -> Option<f64> {
+    Some(figure.of(OURS)?.to_ceiling.as_ref()?.median)
+}
+
+fn told(figure: &Figure) -> String {
+    match figure.clients {
+        1 => format!("{}, 1 client", figure.workload),
+        many => format!("{}, {many} clients", figure.workload),
+    }
+}
+
+/// An aim that each of several workloads has to reach; none if none was measured.
+fn least(aim: &str, ratios: impl Iterator<Item = (f64, String)>, min: f64) -> Option<Verdict> {
+    let mut ratios: Vec<_> = ratios.filter(|(ratio, _)| ratio.is_finite()).collect();
+    ratios.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    let enough = ratios.iter().filter(|(ratio, _)| *ratio >= min).count();
+    let (worst, name) = ratios.first()?;
+    Some(Verdict {
+        aim: aim.to_owned(),
+        reached: enough == ratios.len(),
+        measured: format!("{enough} of {}; least {:.0} % ({name})", ratios.len(), 100.0 * worst),
+    })
+}
+
+/// Tables, what was left out, and the verdicts.
+pub(crate) fn text(findings: &Findings) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write(&mut text, findings);
+    text
+}
+
+fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
+    writeln!(text, "{}", findings.machine)?;
+    writeln!(
+        text,
+        "medians of {} rounds; in brackets 95 % intervals of the ratio to the ceiling in the same round; CPU of servers, \
+         mount and clients together\n",
+        findings.runs
+    )?;
+    for figure in &findings.figures {
+        let unit = if figure.workload.starts_with("stream") { "MiB" } else { "operation" };
+        let cold = if figure.workload == SMALL[1] || figure.workload.starts_with("stream read") {
+            ", nothing in the page cache of the mount"
+        } else {
+            ""
+        };
+        let (rate, cpu) = (format!("{unit}s/s"), format!("CPU us/{unit}"));
+        writeln!(text, "{}{cold}", told(figure))?;
+        writeln!(text, "  {:24}{rate:>12}{:>24}{cpu:>18}", "", "of the ceiling, %")?;
+        for result in &figure.results {
+            let ratio = result.to_ceiling.as_ref().map_or("-".to_owned(), |ratio| {
+                let [low, high] = ratio.interval;
+                format!("{:.0} ({:.0}-{:.0})", 100.0 * ratio.median, 100.0 * low, 100.0 * high)
+            });
+            writeln!(
+                text,
+                "  {:24}{:>12.0}{ratio:>24}{:>18.0}",
+                result.subject, result.per_s, result.cpu_us
+            )?;
+        }
+        writeln!(text)?;
+    }
+    text.push_str(&depth::text(&findings.depths));
+    for left in &findings.left_out {
+        writeln!(text, "left out: {}: {}", left.name, left.reason)?;
+    }
+    for verdict in &findings.verdicts {
+        let word = if verdict.reached { "reached" } else { "not reached" };
+        writeln!(text, "{word:12} {:66} {}", verdict.aim, verdict.measured)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(round: usize, subject: &str, workload: &'static str, operations: u64) -> Sample {
+        Sample {
+            round,
+            subject: subject.to_owned(),
+            workload,
+            clients: 1,
+            operations,
+            seconds: 1.0,
+            cpu_s: 0.5,
+        }
+    }
+
+    #[test]
+    fn aims_are_judged_by_ratios_within_a_round() {
+        let mut samples = Vec::new();
+        // A round in which the machine is slow is slow for all.
+        for (round, speed) in [(0, 10), (1, 1)] {
+            samples.push(sample(round, CEILING, "stat", 1000 * speed));
+            samples.push(sample(round, OURS, "stat", 400 * speed));
+            samples.push(sample(round, "moosefs", "stat", 250 * speed));
+            samples.push(sample(round, CEILING, "stream write", 100 * speed));
+            samples.push(sample(round, OURS, "stream write", 60 * speed));
+        }
+        let figures = figures(&samples);
+        assert_eq!(figures.len(), 2);
+        assert!((figures[0].of(OURS).unwrap().cpu_us - 1e6 / 4400.0).abs() < 1e-6);
+        let verdicts = verdicts(&figures);
+        let words: Vec<(&str, bool)> = verdicts
+            .iter()
+            .map(|verdict| (verdict.aim.split(' ').next().unwrap(), verdict.reached))
+            .collect();
+        assert_eq!(words, [("streams", false), ("metadata", true), ("metadata", false)]);
+        assert!(verdicts[0].measured.contains("least 60 % (stream write, 1 client)"), "{verdicts:?}");
+        assert!(verdicts[2].aim.contains("moosefs") && verdicts[2].measured.contains("160 %"));
+    }
+
+    #[test]
+    fn where_the_ceiling_cannot_be_built_the_packaged_one_is_it() {
+        let samples = [sample(0, CEILING_PACKAGED, "stat", 100), sample(0, OURS, "stat", 50)];
+        let figures = figures(&samples);
+        assert!((to_ceiling(&figures[0]).unwrap() - 0.5).abs() < 1e-9);
+        assert!(verdicts(&figures[..0]).is_empty());
+    }
+}

@@ -1,0 +1,145 @@
+//! The runs: all file systems take turns, each doing the whole of a scenario in a turn.
+//!
+//! Contract: in every round each file system has one turn, in an order that is drawn anew; a ratio compares turns of one
+//! round. Names and attributes that somebody believes for a second are older than that when they are asked for.
+
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::job::{Crew, Step, Subject};
+use crate::Outcome;
+use crate::process::whole_cpu_s;
+
+/// A little more than the second for which file systems believe names and attributes by default.
+const STALE: Duration = Duration::from_millis(1100);
+
+/// What one file system did in one turn.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Sample {
+    pub(crate) round: usize,
+    pub(crate) subject: String,
+    /// As `create` or `stream write`.
+    pub(crate) workload: &'static str,
+    pub(crate) clients: usize,
+    /// Operations, entries or MiB.
+    pub(crate) operations: u64,
+    pub(crate) seconds: f64,
+    /// CPU seconds of servers, mounts and clients together.
+    pub(crate) cpu_s: f64,
+}
+
+impl Sample {
+    pub(crate) fn per_s(&self) -> f64 {
+        self.operations as f64 / self.seconds
+    }
+}
+
+/// A family of workloads that are measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+pub(crate) enum Scenario {
+    /// Create, stat, readdir, rename, unlink of empty files.
+    Metadata,
+    /// Files of 4 KiB put and got.
+    Small,
+    /// One large file written, written and synced, read.
+    Stream,
+    /// The same over more and more devices.
+    Devices,
+    /// Stat and open against depth of the directory, with and without caches.
+    Depth,
+    /// Very many files: listed, and the metadata server restarted.
+    Million,
+}
+
+/// Names of what is measured in a scenario, in order.
+pub(crate) const METADATA: [&str; 5] = ["create", "stat", "readdir", "rename", "unlink"];
+pub(crate) const SMALL: [&str; 2] = ["put 4 KiB", "get 4 KiB"];
+pub(crate) const STREAM: [&str; 3] = ["stream write", "stream write, synced", "stream read"];
+pub(crate) const DEVICES: [&str; 3] =
+    ["stream write over devices", "stream write over devices, synced", "stream read over devices"];
+
+/// How much of everything.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Extent {
+    /// Files of all clients together.
+    pub(crate) files: u64,
+    /// MiB of a stream.
+    pub(crate) mib: u64,
+    /// Seconds that one step may take.
+    pub(crate) step_s: f64,
+}
+
+/// Measures one turn of one file system.
+struct Turn<'a> {
+    subject: &'a dyn Subject,
+    crew: Crew,
+    clients: usize,
+    round: usize,
+    samples: &'a mut Vec<Sample>,
+}
+
+impl Turn<'_> {
+    fn measured(&mut self, workload: &'static str, step: Step, letter: char) -> Outcome {
+        let before = self.cpu_s()?;
+        let (operations, seconds) = self.crew.step(step, letter)?;
+        let cpu_s = self.cpu_s()? - before;
+        let (round, clients) = (self.round, self.clients);
+        let subject = self.subject.name().to_owned();
+        self.samples.push(Sample { round, subject, workload, clients, operations, seconds, cpu_s });
+        Ok(())
+    }
+
+    fn cpu_s(&self) -> Outcome<f64> {
+        let all = self.subject.processes().into_iter().chain([std::process::id()]);
+        Ok(all.map(whole_cpu_s).sum::<std::io::Result<f64>>()?)
+    }
+}
+
+/// One turn of one file system.
+pub(crate) fn turn(
+    subject: &dyn Subject,
+    scenario: Scenario,
+    clients: usize,
+    round: usize,
+    extent: Extent,
+    samples: &mut Vec<Sample>,
+) -> Outcome {
+    let stream = matches!(scenario, Scenario::Stream | Scenario::Devices);
+    let count = if stream { extent.mib } else { extent.files };
+    let each = count.div_ceil(clients as u64).max(1);
+    let name = format!("t{round}-{clients}-{scenario:?}");
+    let at_most = Duration::from_secs_f64(extent.step_s);
+    let crew = Crew::new(subject, clients, &name, each, at_most)?;
+    let mut turn = Turn { subject, crew, clients, round, samples };
+    turn.crew.aside(Step::MakeDirectory, 'f', true)?;
+    match scenario {
+        Scenario::Metadata => {
+            turn.measured(METADATA[0], Step::Create, 'f')?;
+            thread::sleep(STALE);
+            turn.measured(METADATA[1], Step::Stat, 'f')?;
+            thread::sleep(STALE);
+            turn.measured(METADATA[2], Step::List, 'f')?;
+            thread::sleep(STALE);
+            turn.measured(METADATA[3], Step::Rename, 'f')?;
+            turn.measured(METADATA[4], Step::Unlink, 'r')?;
+        }
+        Scenario::Small => {
+            turn.measured(SMALL[0], Step::Put, 'f')?;
+            thread::sleep(STALE);
+            turn.measured(SMALL[1], Step::Get, 'f')?;
+            turn.crew.aside(Step::Unlink, 'f', false)?;
+        }
+        Scenario::Stream | Scenario::Devices => {
+            let names = if scenario == Scenario::Stream { STREAM } else { DEVICES };
+            turn.measured(names[0], Step::Write, 'w')?;
+            turn.crew.aside(Step::Unlink, 'w', true)?;
+            turn.measured(names[1], Step::WriteSync, 's')?;
+            turn.measured(names[2], Step::Read, 's')?;
+            turn.crew.aside(Step::Unlink, 's', true)?;
+        }
+        Scenario::Depth | Scenario::Million => return Err("it has no turns".into()),
+    }
+    turn.crew.aside(Step::RemoveDirectory, 'f', true)
+}

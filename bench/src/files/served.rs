@@ -1,0 +1,146 @@
+//! Programs of others that serve a file system: started, waited for, ended, their mounts taken away.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::folder::Keep;
+use crate::Outcome;
+
+/// How long a program may take until it serves, and until it has ended.
+const READY_MAX: Duration = Duration::from_secs(60);
+const END_MAX: Duration = Duration::from_secs(20);
+/// How often it is looked.
+const POLL: Duration = Duration::from_millis(20);
+
+/// A program that serves; ended when dropped, and what it mounted taken away before.
+pub(crate) struct Served {
+    child: Child,
+    place: Option<PathBuf>,
+    log: PathBuf,
+}
+
+impl Served {
+    /// Starts a program that stays in the foreground; `log` gets what it says.
+    pub(crate) fn start(mut command: Command, log: &Path) -> Outcome<Self> {
+        let to = File::create(log)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(to.try_clone()?)
+            .stderr(to)
+            .spawn()
+            .map_err(|error| format!("{}: {error}", command.get_program().to_string_lossy()))?;
+        Ok(Self { child, place: None, log: log.to_owned() })
+    }
+
+    /// Waits until something is mounted at this place, which is its to take away.
+    pub(crate) fn mounts(mut self, place: &Path) -> Outcome<Self> {
+        self.place = Some(place.to_owned());
+        self.wait("mount", || is_mounted(place))?;
+        Ok(self)
+    }
+
+    /// Waits until `ready` says so.
+    pub(crate) fn wait(&mut self, what: &str, mut ready: impl FnMut() -> Outcome<bool>) -> Outcome {
+        let begin = Instant::now();
+        while !ready()? {
+            let over = self.child.try_wait()?;
+            if over.is_some() || begin.elapsed() > READY_MAX {
+                let said = fs::read_to_string(&self.log).unwrap_or_default();
+                let said: Vec<&str> = said.lines().rev().take(3).collect();
+                return Err(format!("no {what}: {}", said.join(" | ")).into());
+            }
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+}
+
+impl Keep for Served {
+    fn processes(&self) -> Vec<u32> {
+        vec![self.child.id()]
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(place) = &self.place {
+            let _ = unmount(place, UnmountFlags::DETACH);
+        }
+        let begin = Instant::now();
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        while let Ok(None) = self.child.try_wait() {
+            if begin.elapsed() > END_MAX {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(POLL);
+        }
+    }
+}
+
+/// Is something mounted there?
+fn is_mounted(place: &Path) -> Outcome<bool> {
+    let place = place.to_str().ok_or("a path that is not UTF-8")?;
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(table.lines().any(|line| line.split(' ').nth(4) == Some(place)))
+}
+
+/// Where a program is, if it is installed.
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// The program, or why not.
+pub(crate) fn needed(name: &str, package: &str) -> Outcome<PathBuf> {
+    program(name).ok_or_else(|| format!("{name} is not installed (package {package})").into())
+}
+
+/// Can something be mounted here at all?
+pub(crate) fn can_mount() -> Outcome {
+    if !rustix::process::geteuid().is_root() {
+        return Err("mounting takes root here".into());
+    }
+    File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .map(drop)
+        .map_err(|error| format!("/dev/fuse: {error}").into())
+}
+
+/// A new folder.
+pub(crate) fn new_folder(path: &Path) -> Outcome<PathBuf> {
+    fs::create_dir_all(path)?;
+    Ok(path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_ends_instead_of_serving_is_quoted() {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo no such thing; exit 3"]);
+        let served = Served::start(command, &scratch.path().join("log")).unwrap();
+        let said = served.mounts(&scratch.path().join("place")).err().unwrap().to_string();
+        assert!(said.contains("no mount") && said.contains("no such thing"), "{said}");
+    }
+
+    #[test]
+    fn what_is_not_installed_is_named_with_its_package() {
+        let said = needed("no-such-program-here", "no-such-package").unwrap_err().to_string();
+        assert!(said.contains("package no-such-package"), "{said}");
+        assert!(program("sh").is_some());
+    }
+}

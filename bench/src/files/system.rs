@@ -1,0 +1,137 @@
+//! Our own: a metadata server, devices, a session, mounts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use rustix::mount::{UnmountFlags, unmount};
+use sealstone_client::{Client as Sealstone, Proofs, SavedSession, Tuning};
+
+use super::folder::{Folder, Keep};
+use super::postgres::Postgres;
+use super::served::{can_mount, new_folder};
+use crate::Outcome;
+use crate::daemon::{Daemon, Mds, Osd};
+use crate::rotation::{User, text};
+
+/// A metadata server and its devices, each a process.
+pub(crate) struct System {
+    mds: Option<Mds>,
+    osds: Vec<Osd>,
+    user: User,
+    folder: PathBuf,
+    binary: PathBuf,
+    // Dropped after those who use it.
+    _database: Option<Postgres>,
+}
+
+/// Where metadata is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Metadata {
+    Embedded,
+    Postgres,
+}
+
+impl System {
+    /// A new one, logged in as its administrator.
+    pub(crate) fn start(
+        binary: &Path,
+        folder: &Path,
+        devices: usize,
+        metadata: Metadata,
+    ) -> Outcome<Rc<Self>> {
+        new_folder(folder)?;
+        let database = match metadata {
+            Metadata::Embedded => None,
+            Metadata::Postgres => Some(Postgres::start(&folder.join("postgres"))?),
+        };
+        let url = database.as_ref().map(Postgres::url);
+        let mds = Mds::with_store(binary, &folder.join("mds"), url.as_deref())?;
+        let user = User::new(binary, &folder.join("session"));
+        user.login(&mds)?;
+        let mut osds = Vec::new();
+        for number in 0..devices {
+            let name = format!("osd{number}");
+            let osd = Osd::named(binary, &folder.join(&name), &name)?;
+            let key = osd.data.join("initial.key");
+            user.run(&["mds", "add-osd", &osd.url, "--key", text(&key)?, "--wait", "60"])?;
+            osds.push(osd);
+        }
+        let (folder, binary) = (folder.to_owned(), binary.to_owned());
+        Ok(Rc::new(Self { mds: Some(mds), osds, user, folder, binary, _database: database }))
+    }
+
+    /// A client of the library with connections of its own.
+    pub(crate) fn client(&self) -> Outcome<Sealstone> {
+        let saved = SavedSession::load(&self.user.session)?.ok_or("no session")?;
+        Ok(Sealstone::resume_tuned(&saved, Proofs::default(), Tuning::default())?)
+    }
+
+    /// Mounts it; `name` is what the mount is called in tables.
+    pub(crate) fn mount(self: &Rc<Self>, name: &str, flags: &[&str]) -> Outcome<Folder> {
+        can_mount()?;
+        let place = new_folder(&self.folder.join(name))?;
+        let mut arguments = vec!["mount", text(&place)?, "--foreground"];
+        arguments.extend(flags);
+        // Made before the process: what it mounts goes whatever happens.
+        let mut mounted = Mounted { place: place.clone(), daemon: None };
+        let log = self.folder.join(format!("{name}.log"));
+        mounted.daemon = Some(Daemon::spawn(self.user.command(&arguments), "mount", &log)?);
+        Ok(Folder::new(name, &place, vec![Box::new(mounted), Box::new(self.clone())]))
+    }
+
+    /// Process of the metadata server.
+    pub(crate) fn mds_pid(&self) -> Option<u32> {
+        self.mds.as_ref().map(Mds::pid)
+    }
+
+    /// Ends the metadata server, as a power cut would or in order, and starts it again; the seconds until it is ready.
+    pub(crate) fn restart_mds(&mut self, kill: bool) -> Outcome<f64> {
+        let Some(mds) = self.mds.take() else { return Err("no metadata server".into()) };
+        let data = mds.data.clone();
+        if kill {
+            mds.kill()?
+        } else {
+            mds.stop()?
+        }
+        let again = Mds::start(&self.binary, &data, &[])?;
+        let seconds = again.ready_s();
+        self.mds = Some(again);
+        Ok(seconds)
+    }
+
+    /// Bytes of the metadata store's files.
+    pub(crate) fn metadata_bytes(&self) -> u64 {
+        let data = self.folder.join("mds");
+        let entries = fs::read_dir(data).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.metadata().ok()).map(|metadata| metadata.len()).sum()
+    }
+}
+
+impl Keep for Rc<System> {
+    fn processes(&self) -> Vec<u32> {
+        self.mds_pid().into_iter().chain(self.osds.iter().map(Osd::pid)).collect()
+    }
+}
+
+/// A mount's process; gone when dropped, and the mount with it.
+struct Mounted {
+    place: PathBuf,
+    daemon: Option<Daemon>,
+}
+
+impl Keep for Mounted {
+    fn processes(&self) -> Vec<u32> {
+        self.daemon.iter().map(Daemon::pid).collect()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = unmount(&self.place, UnmountFlags::DETACH);
+        if let Some(daemon) = self.daemon.take() {
+            // It ends by itself when the mount is gone; it may have done so already.
+            let _ = daemon.stop();
+        }
+    }
+}
