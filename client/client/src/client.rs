@@ -28,7 +28,7 @@ use crate::pool::DevicePool;
 use crate::put::{self, PutOptions};
 use crate::session_file::SavedSession;
 use crate::tls::Fingerprint;
-use crate::{ClientError, Devices, MemoryBudget, Metadata, Tuning};
+use crate::{ClientError, Devices, MemoryBudget, Metadata, ServiceKey, Tuning};
 
 /// How long connecting to the metadata server may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -179,17 +179,19 @@ impl Client {
     /// # Errors
     /// As [`Client::resume`].
     pub fn resume_proving(saved: &SavedSession, reach: impl Into<Reach>) -> Result<Self, ClientError> {
-        Self::resume_tuned(saved, reach, Tuning::default())
+        Self::resume_tuned(saved, reach, Tuning::default(), None)
     }
 
-    /// [`Client::resume_proving`], with memory and parallelism of one's own.
+    /// [`Client::resume_proving`], with memory and parallelism of one's own, and a service's key perhaps that begins
+    /// another session whenever one is over.
     ///
     /// # Errors
-    /// As [`Client::resume`].
+    /// `LoginFailed` if the key is another user's; `NotInPaperProfile`.
     pub fn resume_tuned(
         saved: &SavedSession,
         reach: impl Into<Reach>,
         tuning: Tuning,
+        key: Option<ServiceKey>,
     ) -> Result<Self, ClientError> {
         let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment);
         let dial: Arc<dyn MdsDial> = match saved.fingerprint {
@@ -197,6 +199,10 @@ impl Client {
             None => Arc::new(plain(&saved.server)),
         };
         let mds = Mds::resume(dial, environment.clone(), MdsOptions::default(), saved.ticket.clone());
+        let mds = match key {
+            Some(key) => mds.renewing(key)?,
+            None => mds,
+        };
         Ok(Self::over_iscsi_proving(mds, environment, tuning, reach))
     }
 

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use sealstone_initiator::{Bearer, Completion, Environment, Operation, OsdError};
 use sealstone_mds_protocol::{
-    Device, DeviceId, Grant, Handle, Layout, Method, ObjectRef, PAGE_MAX, Request, Response,
+    Device, DeviceId, ErrorCode, Failure, Grant, Handle, Layout, Method, ObjectRef, PAGE_MAX, Request,
+    Response,
 };
 use sealstone_osd::{AttributeId, ObjectId};
 use tokio::sync::Mutex;
@@ -242,6 +243,14 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             let Response::Grants { grants } = self.core.metadata.call(request).await? else {
                 return Err(ClientError::Protocol("an answer to another request"));
             };
+            let other = |(grant, object): (&Grant, &ObjectRef)| grant.object != *object;
+            if matches!(handle, Handle::Node { .. })
+                && (grants.len() != self.layout.width()
+                    || grants.iter().zip(self.layout.objects()).any(other))
+            {
+                // Cut to nothing and written anew by somebody else.
+                return Err(Failure::new(ErrorCode::Stale, "the file has other objects meanwhile").into());
+            }
             *held = Bearers::new(held.generation + 1, &self.layout, &grants)?;
         }
         let bearer = held.bearers.get(index).ok_or(ClientError::Protocol("an object outside the layout"))?;

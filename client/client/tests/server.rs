@@ -7,8 +7,8 @@ mod world;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sealstone_client::{ClientError, Mds, MdsOptions, Metadata};
-use sealstone_mds_protocol::{FilePath, Name, Request, Response};
+use sealstone_client::{Client, ClientError, Mds, MdsOptions, Metadata, ServiceKey, SessionTicket, Tuning};
+use sealstone_mds_protocol::{FilePath, Name, Request, Response, Role};
 use world::{ToMds, World, connect, login};
 
 fn mkdir(path: &str) -> Request {
@@ -66,4 +66,38 @@ async fn many_requests_share_one_connection() {
         call.unwrap().unwrap();
     }
     assert_eq!(world.answered.load(Ordering::Relaxed), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_services_key_another_session_begins_when_one_is_over() {
+    let world = World::new(0).await;
+    let admin = connect(&world).await.unwrap();
+    let admins = admin.ticket().clone();
+    let client = Client::over_iscsi(admin, world.client_clock.clone(), Tuning::default());
+    let key = client.add_service("mounter", Role::User).await.unwrap();
+    let text = key.to_text();
+    let digits = text.split("secret = \"").nth(1).unwrap().split('"').next().unwrap();
+    let secret: Vec<u8> =
+        (0..32).map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).unwrap()).collect();
+    let (dial, clock) = (Arc::new(ToMds::of(&world)), world.client_clock.clone());
+    let options = MdsOptions { suite: key.suite, ..MdsOptions::default() };
+    let first = Mds::login(dial.clone(), clock.clone(), options, &key.user, &secret).await.unwrap();
+    let resumed = |ticket: &SessionTicket| {
+        Mds::resume(dial.clone(), clock.clone(), MdsOptions::default(), ticket.clone())
+    };
+    let key = || ServiceKey::from_text(&text).unwrap();
+    let mds = resumed(first.ticket()).renewing(key()).unwrap();
+    let here = async |mds: &Mds| mds.call(Request::WhoAmI {}).await;
+    assert!(matches!(here(&mds).await, Ok(Response::WhoAmI { .. })));
+    for _ in 0..2 {
+        for clock in [&world.clock, &world.client_clock] {
+            clock.skew_ms.fetch_add(13 * 3_600_000, Ordering::Relaxed);
+        }
+        // Over while it is connected; and, by the same ticket, before it is.
+        assert!(matches!(here(&mds).await, Ok(Response::WhoAmI { .. })));
+        let later = resumed(first.ticket()).renewing(key()).unwrap();
+        assert!(matches!(here(&later).await, Ok(Response::WhoAmI { .. })));
+        assert!(matches!(here(&resumed(first.ticket())).await, Err(ClientError::SessionOver)));
+    }
+    assert!(matches!(resumed(&admins).renewing(key()), Err(ClientError::LoginFailed(_))));
 }

@@ -61,7 +61,9 @@ impl Inner {
     pub(crate) fn entry(&self, reply: Reply, stat: &Stat) {
         let ino = self.table.count(stat);
         let attributes = attributes(ino, stat, &self.people);
-        reply.bytes(Answer::default().entry(Some(&attributes), self.attributes_for).as_bytes());
+        if !reply.naming(Answer::default().entry(Some(&attributes), self.attributes_for).as_bytes()) {
+            self.table.forget(ino, 1);
+        }
     }
 
     pub(crate) fn answer_entry(&self, reply: Reply, outcome: Result<Stat, ClientError>) {
@@ -211,9 +213,12 @@ impl Inner {
         if zeroes {
             file.zero(offset..end).await.map_err(|error| errno(&error))?;
         }
-        if mode & FALLOC_KEEP_SIZE == 0 && end > file.size() {
-            let change = NodeChange { size: Some(end), ..NodeChange::default() };
-            self.nodes.set(file.node(), change, true).await.map_err(|error| errno(&error))?;
+        if mode & FALLOC_KEEP_SIZE == 0 {
+            // Others may have made it longer than we know: it is never cut here.
+            let stat = self.nodes.node(file.node()).await.map_err(|error| errno(&error))?;
+            if end > stat.size {
+                file.grow(end).await.map_err(|error| errno(&error))?;
+            }
         }
         Ok(())
     }

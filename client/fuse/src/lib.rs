@@ -37,6 +37,8 @@ pub struct MountOptions {
     pub source: String,
     /// Nothing can be changed through it.
     pub read_only: bool,
+    /// No program on it can be run.
+    pub no_exec: bool,
     /// Other users of this machine may use it; the kernel then checks owners and permission bits.
     pub allow_other: bool,
 }

@@ -134,7 +134,9 @@ impl Handler for Mounted {
             Operation::OpenDirectory => {
                 let node = or_reply!(reply, self.inner.node(node));
                 let handle = self.inner.directories.insert(Directory::new(node));
-                reply.bytes(Answer::default().open(handle, 0).as_bytes());
+                if !reply.naming(Answer::default().open(handle, 0).as_bytes()) {
+                    drop(self.inner.directories.remove(handle));
+                }
             }
             Operation::ReadDirectory { handle, offset, size, plus } => {
                 self.read_directory(node, handle, (offset, size, plus), reply);
@@ -283,7 +285,11 @@ impl Mounted {
     fn open(&self, ino: u64, flags: i32, reply: Reply) {
         self.task(|inner| async move {
             match inner.open(ino, flags).await {
-                Ok((handle, flags)) => reply.bytes(Answer::default().open(handle, flags).as_bytes()),
+                Ok((handle, flags)) => {
+                    if !reply.naming(Answer::default().open(handle, flags).as_bytes()) {
+                        drop(inner.files.remove(handle));
+                    }
+                }
                 Err(error) => reply.error(error),
             }
         });
@@ -296,7 +302,10 @@ impl Mounted {
             match inner.create(who, parent, &entry, mode, flags).await {
                 Ok((stat, handle, flags)) => {
                     let entry = Answer::default().entry(Some(&inner.attr(&stat)), inner.attributes_for);
-                    reply.bytes(entry.open(handle, flags).as_bytes());
+                    if !reply.naming(entry.open(handle, flags).as_bytes()) {
+                        drop(inner.files.remove(handle));
+                        inner.table.forget(inner.table.ino(stat.node()), 1);
+                    }
                 }
                 Err(error) => reply.error(error),
             }
@@ -400,6 +409,7 @@ impl Mounted {
         let directory = or_reply!(reply, self.inner.directories.get(handle).ok_or(Errno::BADF));
         self.task(|inner| async move {
             let mut entries = Entries::new(size);
+            let mut counted = Vec::new();
             let believed = inner.attributes_for;
             let kind = kind_number(FileKind::Directory);
             for (number, dots) in [(0, &b"."[..]), (1, b"..")] {
@@ -421,16 +431,23 @@ impl Mounted {
                     let ino = inner.table.count(stat);
                     let all = attributes(ino, stat, &inner.people);
                     let told = entries.push((ino, kind), next, name, Some((Some(&all), believed)));
-                    if !told {
-                        inner.table.forget(ino, 1);
+                    match told {
+                        true => counted.push(ino),
+                        false => inner.table.forget(ino, 1),
                     }
                     !told
                 })
                 .await;
             match read {
-                Ok(()) => reply.bytes(entries.as_bytes()),
+                Ok(()) => {
+                    if reply.naming(entries.as_bytes()) {
+                        counted.clear();
+                    }
+                }
                 Err(error) => reply.error(errno(&error)),
             }
+            // What the kernel did not hear of it does not forget.
+            counted.into_iter().for_each(|ino| inner.table.forget(ino, 1));
         });
     }
 

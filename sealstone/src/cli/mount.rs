@@ -12,7 +12,7 @@ use crate::output::parse_size;
 Examples:
   sealstone mount ~/files                    everything, as the user of the session
   sealstone mount /mnt/projects --path /projects --read-only
-  sealstone mount /srv/shared --allow-other --session /etc/sealstone/mount.session
+  sealstone mount /srv/shared --allow-other --session /etc/sealstone/mount.session --key-file /etc/sealstone/mount.key
   sealstone --json mount /mnt --foreground   one line when ready, for a supervisor
   sealstone umount ~/files
 
@@ -28,6 +28,9 @@ pub(crate) struct Mount {
     /// Nothing can be changed through the mount.
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// No program on it can be run.
+    #[arg(long)]
+    pub(crate) no_exec: bool,
     /// Let all users of this machine in. The kernel checks owners and permission bits; the session should be an
     /// administrator's, so that what they make is theirs.
     #[arg(long)]
@@ -42,6 +45,10 @@ pub(crate) struct Mount {
     /// Memory for data on its way, both ways.
     #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = memory)]
     pub(crate) memory: u64,
+    /// The key of the session's service account: with it the mount logs in by itself when the session is over, which
+    /// happens some hours after every login.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
     /// Do not go into the background.
     #[arg(long)]
     pub(crate) foreground: bool,
@@ -121,16 +128,27 @@ pub(crate) fn helper_arguments(
             option.split_once('=').map_or((option.as_str(), None), |(key, value)| (key, Some(value)));
         let flag = key.replace('_', "-");
         match (flag.as_str(), value) {
-            ("ro", None) => words.push("--read-only".into()),
-            ("allow-other" | "read-only", None) => words.push(format!("--{flag}").into()),
+            ("ro", None) => {
+                words.retain(|word| word != "--read-only");
+                words.push("--read-only".into());
+            }
+            ("rw", None) => words.retain(|word| word != "--read-only"),
+            ("noexec", None) => {
+                words.retain(|word| word != "--no-exec");
+                words.push("--no-exec".into());
+            }
+            ("exec", None) => words.retain(|word| word != "--no-exec"),
+            ("allow-other" | "read-only" | "no-exec", None) => words.push(format!("--{flag}").into()),
             (
-                "session" | "attr-timeout" | "timeout" | "memory" | "log-file" | "chap-file" | "device-tls",
+                "session" | "key-file" | "attr-timeout" | "timeout" | "memory" | "log-file" | "chap-file"
+                | "device-tls",
                 Some(value),
             ) => words.extend([format!("--{flag}").into(), value.into()]),
             // What mount itself acts on, or what is so anyway.
             (
-                "rw" | "defaults" | "auto" | "noauto" | "-netdev" | "nofail" | "nosuid" | "nodev" | "suid"
-                | "dev" | "exec" | "relatime" | "user" | "users" | "nouser" | "owner",
+                "defaults" | "auto" | "noauto" | "-netdev" | "nofail" | "nosuid" | "nodev" | "suid" | "dev"
+                | "async" | "relatime" | "noatime" | "nodiratime" | "user" | "users" | "nouser" | "owner"
+                | "group",
                 None,
             ) => {}
             (flag, _) if flag.starts_with("x-") || flag.starts_with("comment") => {}
@@ -157,11 +175,20 @@ mod tests {
         let expected: Vec<OsString> = expected.split(' ').map(OsString::from).collect();
         assert_eq!(words(line), Ok(Some(expected)));
         assert_eq!(words("/usr/bin/sealstone mount /mnt"), Ok(None));
+        // What mount itself makes of "user", and what is said later counts.
+        let line = "mount.sealstone / /mnt -o user,noexec,nosuid,nodev,noatime,ro,rw";
+        let expected = "mount.sealstone mount --no-exec --path / /mnt";
+        assert_eq!(words(line), Ok(Some(expected.split(' ').map(OsString::from).collect())));
+        let line = "mount.sealstone / /mnt -o noexec,exec,group,async,nodiratime";
+        let expected = "mount.sealstone mount --path / /mnt";
+        assert_eq!(words(line), Ok(Some(expected.split(' ').map(OsString::from).collect())));
     }
 
     #[test]
     fn what_it_does_not_know_it_says() {
         assert!(words("mount.sealstone / /mnt -o quiet").unwrap_err().contains("quiet"));
+        // Not what these mounts do: it is not passed over in silence.
+        assert!(words("mount.sealstone / /mnt -o sync").unwrap_err().contains("sync"));
         assert!(words("mount.sealstone /mnt").unwrap_err().contains("SOURCE"));
         assert!(words("mount.sealstone / /mnt -x").unwrap_err().contains("-x"));
         assert!(words("mount.sealstone / /mnt -o").is_err());

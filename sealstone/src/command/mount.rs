@@ -86,7 +86,8 @@ async fn nodes(global: &Global, arguments: &Mount) -> Outcome<(Nodes, Client, Sa
         .ok_or_else(|| Failure::new(Kind::Denied, "not logged in").hint("sealstone login NAME"))?;
     let tuning =
         Tuning { memory_bytes: usize::try_from(arguments.memory).unwrap_or(usize::MAX), ..Tuning::default() };
-    let client = Client::resume_tuned(&saved, session::reach(global)?, tuning)?;
+    let key = arguments.key_file.as_deref().map(super::users::read_key).transpose()?;
+    let client = Client::resume_tuned(&saved, session::reach(global)?, tuning, key)?;
     let options = NodesOptions {
         timeout: (arguments.timeout > 0.0).then(|| Duration::from_secs_f64(arguments.timeout)),
         attributes_for: Duration::from_secs_f64(arguments.attr_timeout),
@@ -115,6 +116,7 @@ async fn serve(global: &Global, output: Output, arguments: &Mount) -> Outcome {
         mountpoint: place.clone(),
         source: format!("sealstone:{}", arguments.path),
         read_only: arguments.read_only,
+        no_exec: arguments.no_exec,
         allow_other: arguments.allow_other,
     };
     // Mounting talks to the kernel and waits: not on a thread that answers it.
@@ -131,10 +133,12 @@ async fn serve(global: &Global, output: Output, arguments: &Mount) -> Outcome {
     output.result(&value, || {
         format!("{} is {} at {}, as {}", place.display(), arguments.path, saved.server, who.user.as_str())
     })?;
-    until_unmounted(mounted, place, &shutdown).await?;
+    let ended = until_unmounted(mounted, place, &shutdown).await;
+    // However it ended: what programs have written is stored.
     let stored = nodes.shut_down().await;
     client.devices().close().await;
-    stored.map_err(|error| Failure::from(error).at("not everything that was written could be stored"))
+    stored.map_err(|error| Failure::from(error).at("not everything that was written could be stored"))?;
+    ended
 }
 
 /// Waits until it is unmounted, by others or because we are asked to end.
@@ -177,10 +181,17 @@ fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome 
         command.arg("--conceal-method");
     }
     command.arg("mount").arg(&place).args(["--foreground", "--path", &arguments.path]);
-    for (given, flag) in [(arguments.read_only, "--read-only"), (arguments.allow_other, "--allow-other")] {
+    for (given, flag) in [
+        (arguments.read_only, "--read-only"),
+        (arguments.no_exec, "--no-exec"),
+        (arguments.allow_other, "--allow-other"),
+    ] {
         if given {
             command.arg(flag);
         }
+    }
+    if let Some(file) = &arguments.key_file {
+        command.arg("--key-file").arg(std::path::absolute(file).map_err(Failure::from)?);
     }
     command.args(["--attr-timeout", &arguments.attr_timeout.to_string()]);
     command.args(["--timeout", &arguments.timeout.to_string()]);

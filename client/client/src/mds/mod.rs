@@ -1,7 +1,7 @@
 //! A metadata server with a session of ours: connects when needed, resumes, asks again where that is harmless.
 //!
-//! Does: one connection for all requests, reconnect with bounded backoff, patience with a busy server.
-//! Does not: keep a password; a session that is over needs a new login.
+//! Does: one connection for all requests, reconnect with bounded backoff, patience with a busy server; a new session with a
+//! service's key, if it was given one. Does not: keep a password; without a key a session that is over needs a new login.
 //! Contract: a request that changes something is never sent twice by itself; its lost answer is `OutcomeUnknown`.
 
 mod dial;
@@ -29,7 +29,7 @@ pub use dial::{Channel, MdsDial, Stream, TlsDial};
 pub use paper::{PaperOptions, PlainDial};
 pub use session::{SessionTicket, TicketKeys};
 
-use crate::{ClientError, Metadata};
+use crate::{ClientError, Metadata, ServiceKey};
 use frames::Seal;
 use link::{Broken, Link};
 
@@ -76,6 +76,10 @@ pub struct Mds {
     environment: Arc<dyn Environment>,
     options: MdsOptions,
     ticket: SessionTicket,
+    /// What begins another session when one is over.
+    key: Option<ServiceKey>,
+    /// The session that took the place of the first one.
+    renewed: Mutex<Option<SessionTicket>>,
     clock_offset_ms: Arc<AtomicI64>,
     link: Mutex<Option<Arc<Link>>>,
 }
@@ -97,7 +101,19 @@ impl Mds {
         let (ticket, offset) = within(options.login_timeout, work).await?;
         let link = Arc::new(Link::start(stream, None));
         let clock_offset_ms = Arc::new(AtomicI64::new(offset.unwrap_or_default()));
-        Ok(Self { dial, environment, options, ticket, clock_offset_ms, link: Mutex::new(Some(link)) })
+        Ok(Self::of(dial, environment, options, ticket, clock_offset_ms, Some(link)))
+    }
+
+    fn of(
+        dial: Arc<dyn MdsDial>,
+        environment: Arc<dyn Environment>,
+        options: MdsOptions,
+        ticket: SessionTicket,
+        clock_offset_ms: Arc<AtomicI64>,
+        link: Option<Arc<Link>>,
+    ) -> Self {
+        let (renewed, link) = (Mutex::default(), Mutex::new(link));
+        Self { dial, environment, options, ticket, key: None, renewed, clock_offset_ms, link }
     }
 
     /// Logs in as the paper has it, over plain TCP. Insecure: whoever records it can guess the passphrase.
@@ -120,7 +136,7 @@ impl Mds {
         let link = Arc::new(Link::start(Box::new(stream), Some(seal)));
         let clock_offset_ms = Arc::new(AtomicI64::new(offset));
         let dial = Arc::new(dial);
-        Ok(Self { dial, environment, options, ticket, clock_offset_ms, link: Mutex::new(Some(link)) })
+        Ok(Self::of(dial, environment, options, ticket, clock_offset_ms, Some(link)))
     }
 
     /// Goes on with a session that was begun earlier; connects at the first request.
@@ -131,8 +147,22 @@ impl Mds {
         options: MdsOptions,
         ticket: SessionTicket,
     ) -> Self {
-        let clock_offset_ms = Arc::default();
-        Self { dial, environment, options, ticket, clock_offset_ms, link: Mutex::new(None) }
+        Self::of(dial, environment, options, ticket, Arc::default(), None)
+    }
+
+    /// Begins another session with this key whenever one is over.
+    ///
+    /// # Errors
+    /// `LoginFailed` if the key is another user's, `NotInPaperProfile`.
+    pub fn renewing(mut self, key: ServiceKey) -> Result<Self, ClientError> {
+        if matches!(self.ticket.keys, TicketKeys::Paper(_)) {
+            return Err(ClientError::NotInPaperProfile);
+        }
+        if key.user != self.ticket.user {
+            return Err(ClientError::LoginFailed("the key is not that of the session's user"));
+        }
+        self.key = Some(key);
+        Ok(self)
     }
 
     /// What a later process needs to go on with this session: a secret.
@@ -171,7 +201,7 @@ impl Mds {
     async fn end(&self, flags: u32) -> Result<Option<Revoking>, ClientError> {
         let link = self.connected().await?;
         let mut body = Writer::new();
-        let session = self.ticket.session;
+        let session = self.current().await.session;
         match &self.ticket.keys {
             TicketKeys::Modern(_) => Logout { session, flags }.put(&mut body),
             TicketKeys::Paper(_) => PaperLogout { session }.put(&mut body),
@@ -223,8 +253,9 @@ impl Mds {
         in_use: Option<(u16, &[u8])>,
     ) -> Result<(), ClientError> {
         let mut rng = session::Chance(self.environment.clone());
+        let current = self.current().await;
         let begun = in_use.map(|(suite, password)| {
-            let context = LoginContext::again(&self.ticket.server_id, &self.ticket.session);
+            let context = LoginContext::again(&current.server_id, &current.session);
             start_login(&mut rng, suite, user, password, context)
         });
         let (proof, proving) = begun.transpose()?.unzip();
@@ -249,6 +280,11 @@ impl Mds {
         }
     }
 
+    /// The session as it is by now.
+    async fn current(&self) -> SessionTicket {
+        self.renewed.lock().await.clone().unwrap_or_else(|| self.ticket.clone())
+    }
+
     /// The connection, made anew if it is gone.
     async fn connected(&self) -> Result<Arc<Link>, ClientError> {
         let mut held = self.link.lock().await;
@@ -256,8 +292,19 @@ impl Mds {
             return Ok(link.clone());
         }
         *held = None;
+        let ticket = self.current().await;
+        let link = match (self.taken_up(&ticket).await, &self.key) {
+            (Err(ClientError::SessionOver), Some(key)) => self.begun_anew(key).await?,
+            (taken_up, _) => taken_up?,
+        };
+        *held = Some(link.clone());
+        Ok(link)
+    }
+
+    /// A connection on which a session goes on.
+    async fn taken_up(&self, ticket: &SessionTicket) -> Result<Arc<Link>, ClientError> {
         let (mut stream, binding) = self.dial.dial().await.map_err(not_connected)?;
-        let (environment, ticket) = (&self.environment, &self.ticket);
+        let environment = &self.environment;
         let work = async {
             match &ticket.keys {
                 TicketKeys::Modern(keys) => {
@@ -275,9 +322,24 @@ impl Mds {
         if let Some(offset) = offset {
             self.clock_offset_ms.store(offset, Ordering::Relaxed);
         }
-        let link = Arc::new(Link::start(stream, seal));
-        *held = Some(link.clone());
-        Ok(link)
+        Ok(Arc::new(Link::start(stream, seal)))
+    }
+
+    /// A connection with a new session.
+    async fn begun_anew(&self, key: &ServiceKey) -> Result<Arc<Link>, ClientError> {
+        tracing::info!(user = key.user.as_str(), "the session is over; logging in with the key");
+        let (mut stream, binding) = self.dial.dial().await.map_err(not_connected)?;
+        let work =
+            session::login(&mut stream, &self.environment, binding, key.suite, &key.user, key.secret());
+        let (ticket, offset) = within(self.options.login_timeout, work).await?;
+        if ticket.server_id != self.ticket.server_id {
+            return Err(ClientError::LoginFailed("another server answers"));
+        }
+        if let Some(offset) = offset {
+            self.clock_offset_ms.store(offset, Ordering::Relaxed);
+        }
+        *self.renewed.lock().await = Some(ticket);
+        Ok(Arc::new(Link::start(stream, None)))
     }
 
     /// Sends until an answer came, a new connection does not help, or sending again might do harm.
@@ -299,6 +361,14 @@ impl Mds {
             };
             let broken = match timeout(self.options.answer_timeout, link.call(request)).await {
                 Ok(answer) => match answer? {
+                    // It ended while we were connected; nothing was done.
+                    Ok(Response::Failed { failure })
+                        if failure.code == ErrorCode::NotLoggedIn && self.key.is_some() && attempt == 0 =>
+                    {
+                        self.forget(&link).await;
+                        error = ClientError::SessionOver;
+                        continue;
+                    }
                     Ok(response) => return Ok(response),
                     Err(broken) => broken,
                 },

@@ -6,20 +6,15 @@
 //! costs nothing. Two commands on one byte are never under way together. What could not be stored is told once.
 //! Truth: docs/adr/0036-files-in-place.md.
 
-use core::ops::Range;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use bytes::Bytes;
 use sealstone_mds_protocol::{Access, FILE_SIZE_MAX, Grant, Handle, Layout, Stat};
 use sealstone_mds_protocol::{Node, OpenedNode};
 use tokio::sync::{Notify, RwLock, Semaphore};
 
-use super::ahead::Ahead;
-use super::dirty::Dirty;
 use super::shared::{Shared, lock};
-use crate::budget::Lease;
+use super::state::{Object, Objects, State};
 use crate::open::OpenObjects;
 use crate::{ClientError, Devices, Metadata};
 
@@ -43,124 +38,6 @@ pub(super) struct Body<M, D> {
     pub(super) depth: Semaphore,
 }
 
-/// The objects of a file, and what is known of each.
-pub(super) struct Objects<M, D> {
-    pub(super) open: Arc<OpenObjects<M, D>>,
-    /// One for each object.
-    pub(super) each: Vec<Object>,
-}
-
-impl<M, D> Clone for Objects<M, D> {
-    fn clone(&self) -> Self {
-        Self { open: self.open.clone(), each: self.each.clone() }
-    }
-}
-
-/// What is known of one object.
-#[derive(Clone)]
-pub(super) struct Object {
-    /// Held by whoever makes it; true once it is there.
-    pub(super) made: Arc<tokio::sync::Mutex<bool>>,
-    pub(super) facts: Arc<Mutex<Facts>>,
-}
-
-#[derive(Default)]
-pub(super) struct Facts {
-    /// The life of its device, as it was told before the first command that is not proven.
-    pub(super) life: Option<u16>,
-    /// Commands after the one that made it, that no flush has proven.
-    pub(super) writes: u32,
-    /// Something that no flush has proven was done to it.
-    pub(super) open: bool,
-    /// It has been proven: it cannot be gone any more.
-    pub(super) durable: bool,
-}
-
-pub(super) struct State<M, D> {
-    /// Length of the file as programs here see it.
-    pub(super) size: u64,
-    /// As the server last told, whoever changed it.
-    pub(super) stat: Option<Stat>,
-    /// Of the objects that we write to, and the length that they were cut to.
-    pub(super) generation: u32,
-    /// Version of the content if nobody but us changed it since it was opened here.
-    pub(super) ours_alone: Option<u64>,
-    /// Local change of content, not told yet: nanoseconds since 1970.
-    pub(super) changed_ns: Option<i64>,
-    pub(super) dirty: Dirty,
-    /// Memory of what is dirty.
-    pub(super) pot: Lease,
-    /// Sent or being sent, by order of dispatch.
-    pub(super) held: BTreeMap<u64, Held>,
-    pub(super) next: u64,
-    pub(super) unproven: usize,
-    /// What could not be stored, until somebody was told.
-    pub(super) error: Option<ClientError>,
-    /// The device may have lost what is held.
-    pub(super) lost: bool,
-    pub(super) proving: bool,
-    pub(super) objects: Option<Objects<M, D>>,
-    /// Are they good for writing?
-    pub(super) writable: bool,
-    /// Were the objects chosen for us: is it ours to make all of them?
-    pub(super) ours: bool,
-    /// Does the server know that all objects are on their devices?
-    pub(super) made: bool,
-    /// From here on the objects may hold bytes that were cut off and are not cleared yet: they read as zeros.
-    pub(super) clean_until: u64,
-    /// Was it written in place? Then what is missing at the end of an object reads as zeros.
-    pub(super) sparse: bool,
-    pub(super) ahead: Ahead,
-}
-
-#[derive(Clone)]
-pub(super) struct Held {
-    pub(super) offset: u64,
-    pub(super) data: Bytes,
-    pub(super) acknowledged: bool,
-}
-
-impl Held {
-    pub(super) fn range(&self) -> Range<u64> {
-        self.offset..self.offset + self.data.len() as u64
-    }
-}
-
-impl<M, D> State<M, D> {
-    /// New rights, for the same objects perhaps: then what is known of each still holds.
-    pub(super) fn take_objects(&mut self, mut objects: Objects<M, D>) -> Objects<M, D> {
-        if let Some(known) = self.objects.take().filter(|known| known.open.layout == objects.open.layout) {
-            objects.each = known.each;
-        }
-        self.objects = Some(objects.clone());
-        objects
-    }
-
-    /// Takes down what the server told; of another version nothing that was read ahead is good.
-    pub(super) fn see(&mut self, stat: &Stat) {
-        if self.stat.as_ref().is_none_or(|known| known.version != stat.version) {
-            self.ahead.forget(0..u64::MAX);
-        }
-        self.stat = Some(stat.clone());
-    }
-
-    /// Takes down what the server told after a change of ours.
-    pub(super) fn see_own(&mut self, stat: &Stat) {
-        self.generation = stat.generation;
-        // A version more than ours: somebody else wrote in between.
-        self.ours_alone = self.ours_alone.filter(|known| stat.version <= known + 1).map(|_| stat.version);
-        self.see(stat);
-    }
-
-    /// Gives back memory that nothing dirty needs any more.
-    pub(super) fn settle_pot(&mut self) {
-        let more = self.pot.bytes().saturating_sub(self.dirty.room());
-        if more > 0 {
-            drop(self.pot.split(more));
-        }
-    }
-}
-
 impl<M: Metadata, D: Devices> Body<M, D> {
     pub(super) fn new(shared: Arc<Shared<M, D>>, node: Node) -> Self {
         let tuning = shared.core.tuning;
@@ -168,28 +45,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Self {
             node,
             opens: AtomicUsize::new(0),
-            state: Mutex::new(State {
-                size: 0,
-                stat: None,
-                generation: 0,
-                ours_alone: None,
-                changed_ns: None,
-                dirty: Dirty::new(tuning.command_bytes),
-                pot,
-                held: BTreeMap::new(),
-                next: 0,
-                unproven: 0,
-                error: None,
-                lost: false,
-                proving: false,
-                objects: None,
-                writable: false,
-                ours: false,
-                made: false,
-                clean_until: u64::MAX,
-                sparse: false,
-                ahead: Ahead::new(tuning.command_bytes as u64),
-            }),
+            state: Mutex::new(State::new(tuning.command_bytes, pot)),
             gate: RwLock::new(()),
             turn: tokio::sync::Mutex::new(()),
             allocating: tokio::sync::Mutex::new(()),
@@ -203,29 +59,64 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         lock(&self.state)
     }
 
-    /// Takes over what OpenNode or MakeNode answered.
-    pub(super) async fn opened(&self, opened: OpenedNode, access: Access) -> Result<(), ClientError> {
+    /// Takes over what OpenNode or MakeNode answered to who opens it here. Whoever opens a file sees what others closed
+    /// before, whatever is held here.
+    pub(super) async fn opened(
+        self: &Arc<Self>,
+        opened: OpenedNode,
+        access: Access,
+    ) -> Result<(), ClientError> {
+        let changed = {
+            let mut state = self.state();
+            state.reads |= access != Access::Write;
+            !state.held.is_empty() && state.ours_alone.is_none_or(|known| known < opened.stat.version)
+        };
+        if changed {
+            self.settle().await;
+        }
+        self.take_opened(opened, access, true).await?;
+        if changed && let Err(error) = self.prove().await {
+            // It is held on, and lies over what others wrote.
+            tracing::warn!(inode = self.node.inode.0, %error, "what was written here before is not durable yet");
+        }
+        Ok(())
+    }
+
+    /// Takes over what the server answered; `anew`: to who opens it here.
+    pub(super) async fn take_opened(
+        &self,
+        opened: OpenedNode,
+        access: Access,
+        anew: bool,
+    ) -> Result<(), ClientError> {
         let OpenedNode { stat, layout, grants, made, sparse, .. } = opened;
-        let objects = match layout {
-            Some(layout) => {
-                let known = {
-                    let state = self.state();
-                    let same = |objects: &&Objects<M, D>| objects.open.layout == layout;
-                    state
-                        .objects
-                        .as_ref()
-                        .filter(same)
-                        .cloned()
-                        .filter(|_| state.writable || access == Access::Read)
-                };
-                match known {
-                    Some(_) => None,
-                    None => Some(self.objects(layout, &grants, access, true).await?),
-                }
+        let known = |state: &State<M, D>| {
+            let same =
+                state.objects.as_ref().is_some_and(|objects| Some(&objects.open.layout) == layout.as_ref());
+            same && (state.writable || access == Access::Read)
+        };
+        let objects = match &layout {
+            Some(layout) if !known(&self.state()) => {
+                Some(self.objects(layout.clone(), &grants, access, true).await?)
             }
-            None => None,
+            _ => None,
         };
         let mut state = self.state();
+        if state.stat.as_ref().is_some_and(|known| known.version > stat.version) {
+            // Overtaken by what was told since: whoever writes asks for the objects.
+            return Ok(());
+        }
+        let other = match (&state.objects, &layout) {
+            (Some(objects), Some(layout)) => objects.open.layout != *layout,
+            // Cut to nothing by somebody else, or overtaken by our own question for objects.
+            (Some(_), None) => state.generation != stat.generation,
+            (None, _) => false,
+        };
+        state.follow(&stat, other);
+        if other {
+            state.objects = None;
+            (state.writable, state.ours) = (false, false);
+        }
         if let Some(objects) = objects {
             state.take_objects(objects);
             state.writable = access != Access::Read;
@@ -234,19 +125,13 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             // Nobody is given the right to write before what was cut off is cleared.
             state.clean_until = u64::MAX;
         }
-        if stat.width == 0 {
-            // Cut to nothing by somebody else: what he cut is not read here any more.
-            state.objects = None;
-            state.writable = false;
-        }
         state.made = made;
         state.sparse |= sparse;
-        state.generation = stat.generation;
-        state.ours_alone = Some(stat.version);
+        state.ours_alone = match anew {
+            true => Some(stat.version),
+            false => state.ours_alone.filter(|known| *known == stat.version),
+        };
         state.see(&stat);
-        // What was written here and not told is part of the file for those who read it here.
-        let here = !state.dirty.is_empty() || state.changed_ns.is_some();
-        state.size = if here { state.size.max(stat.size) } else { stat.size };
         Ok(())
     }
 
@@ -267,19 +152,16 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     /// What the server last told, with what it does not know yet.
     pub(super) fn overlay(&self, mut stat: Stat) -> Stat {
         let mut state = self.state();
-        match &state.stat {
+        if !state.see(&stat)
+            && let Some(known) = &state.stat
+        {
             // An answer that was overtaken by what was told since.
-            Some(known) if known.version > stat.version => {
-                (stat.size, stat.version, stat.mtime_ns) = (known.size, known.version, known.mtime_ns);
-            }
-            _ => state.see(&stat),
+            (stat.size, stat.version, stat.mtime_ns) = (known.size, known.version, known.mtime_ns);
         }
         if let Some(changed_ns) = state.changed_ns {
-            stat.size = stat.size.max(state.size);
+            stat.size = stat.size.max(state.written_end);
             stat.mtime_ns = changed_ns;
             stat.ctime_ns = stat.ctime_ns.max(changed_ns);
-        } else {
-            state.size = stat.size;
         }
         stat
     }
@@ -324,8 +206,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         state.dirty.write(offset, data);
         state.ahead.forget(offset..end);
         state.size = state.size.max(end);
+        state.written_end = state.written_end.max(end);
         state.sparse = true;
-        state.changed_ns = Some(self.now_ns());
+        state.changed(self.now_ns());
         let ready = match state.dirty.len() > PIECES_MAX {
             true => state.dirty.take_all(),
             false => state.dirty.take_whole(),
@@ -346,26 +229,25 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     /// Returns when everything written before is on its devices and the metadata server knows of it: others who open
     /// the file see it.
     pub(super) async fn flush(self: &Arc<Self>) -> Result<(), ClientError> {
-        self.dispatch_all();
+        let upto = self.dispatch_all();
         self.settle().await;
-        let told = self.tell().await;
+        let told = self.tell(upto).await;
         self.take_error()?;
         told
     }
 
     /// Returns when everything written before is durable, on devices and metadata server.
     pub(super) async fn sync(self: &Arc<Self>) -> Result<(), ClientError> {
-        self.dispatch_all();
+        let upto = self.dispatch_all();
         self.settle().await;
         let proven = self.prove().await;
-        let told = self.tell().await;
+        let told = self.tell(upto).await;
         self.take_error()?;
         proven.and(told)
     }
 
     /// Sends and proves what is here, so that its memory is free; errors wait for whoever closes.
     pub(super) async fn give_way(self: &Arc<Self>) {
-        self.state().ahead.forget(0..u64::MAX);
         self.dispatch_all();
         self.settle().await;
         if self.state().held.is_empty() {

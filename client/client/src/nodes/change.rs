@@ -1,7 +1,8 @@
 //! Changes of an open file that are no writes: cutting and growing it, zeroing ranges, where data and holes are.
 //!
-//! Contract: what is cut off never comes back: nothing of it is under way or held when the server is asked, which has the
-//! objects cleared; until it has, it gives nobody the right to write, so the next write asks for that right anew.
+//! Contract: what is cut off never comes back: the server knows of all that is in the objects, and nothing is under way,
+//! when it is asked to cut, which has the objects cleared; until it has, it gives nobody the right to write, so the next
+//! write asks for that right anew. A cut that is refused changes nothing here either.
 
 use core::ops::Range;
 use std::sync::Arc;
@@ -9,10 +10,12 @@ use std::sync::Arc;
 use sealstone_initiator::{Operation, OsdError};
 use sealstone_mds_protocol::NodeChange;
 use sealstone_mds_protocol::{Request, Stat};
+use tokio::time::Instant;
 
-use super::body::{Body, Objects};
-use super::prove::REDOS_MAX;
-use super::shared::lock;
+use super::body::Body;
+use super::prove::{CUT_AGAIN, REDOS_MAX, REOPENS_MAX};
+use super::shared::{is_stale, lock};
+use super::state::Objects;
 use crate::{ClientError, Devices, Metadata};
 
 impl<M: Metadata, D: Devices> Body<M, D> {
@@ -44,45 +47,47 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         change: NodeChange,
         through_file: bool,
     ) -> Result<Stat, ClientError> {
-        {
+        loop {
+            let upto = match size {
+                // Nothing of it is wanted any more.
+                0 => self.state().mark(),
+                _ => self.dispatch_all(),
+            };
+            if size > 0 {
+                // It clears what it knows of.
+                self.settle().await;
+                self.tell(upto).await?;
+            }
+            let _turn = self.turn.lock().await;
+            let _alone = self.gate.write().await;
+            let more = {
+                let state = self.state();
+                state.changes != upto.changes && state.written_end > size
+            };
+            if size > 0 && more {
+                continue;
+            }
+            let stat = self.ask(change.clone(), through_file).await?;
             let mut state = self.state();
-            state.dirty.truncate(size);
-            state.settle_pot();
-            state.size = state.size.min(size);
+            state.cut(stat.size);
+            let other = stat.width == 0;
+            state.follow(&stat, other);
+            if other {
+                // An empty file has no objects.
+                state.objects = None;
+                state.ours = false;
+            }
+            state.made &= !other;
+            state.writable = false;
+            state.sparse = true;
+            // It grows at the server only when what was cut off is cleared; here it can grow before that.
+            state.clean_until = stat.size;
+            state.see_own(&stat);
+            drop(state);
+            // Pieces that were to be sent may be gone.
+            self.moved.notify_waiters();
+            return Ok(stat);
         }
-        self.dispatch_all();
-        self.settle().await;
-        if size == 0 {
-            // Nothing of it is wanted any more, and the server is told the time with the size.
-            let mut state = self.state();
-            state.held.clear();
-            (state.unproven, state.lost, state.changed_ns) = (0, false, None);
-        }
-        // Held bytes behind the new end could be sent again and bring it back.
-        let behind = self.state().held.values().any(|held| held.range().end > size);
-        if behind {
-            self.prove().await?;
-        }
-        self.tell().await?;
-        let _turn = self.turn.lock().await;
-        let _alone = self.gate.write().await;
-        let stat = self.ask(change, through_file).await?;
-        let mut state = self.state();
-        state.ahead.forget(0..u64::MAX);
-        // It grows at the server only when what was cut off is cleared; here it can grow before that.
-        let grown = state.stat.as_ref().is_some_and(|known| known.size < stat.size);
-        state.clean_until = if grown { u64::MAX } else { state.clean_until.min(stat.size) };
-        state.size = stat.size;
-        state.made &= stat.width != 0;
-        state.writable = false;
-        state.sparse = true;
-        if stat.width == 0 {
-            // An empty file has no objects.
-            state.objects = None;
-            state.ours = false;
-        }
-        state.see_own(&stat);
-        Ok(stat)
     }
 
     /// Makes a range read as zeros; the file does not grow.
@@ -92,24 +97,39 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return Ok(());
         }
         let range = range.start..end;
-        self.flush().await?;
-        // What is held is older than the zeros, and must not be sent again after them.
-        self.prove().await?;
+        for _ in 0..=REOPENS_MAX {
+            self.flush().await?;
+            // What is held is older than the zeros, and must not be sent again after them.
+            self.prove().await?;
+            let openings = self.state().openings;
+            match self.zero_once(&range).await {
+                Err(error) if is_stale(&error) => self.reopen_to_read(openings).await?,
+                outcome => return outcome,
+            }
+        }
+        Err(CUT_AGAIN)
+    }
+
+    async fn zero_once(self: &Arc<Self>, range: &Range<u64>) -> Result<(), ClientError> {
         let _turn = self.turn.lock().await;
         let _alone = self.gate.write().await;
-        let objects = {
+        {
             let mut state = self.state();
-            state.ahead.forget(range.clone());
-            state.changed_ns = Some(self.now_ns());
-            state.objects.clone()
-        };
-        // Without objects all of it is zeros.
-        let Some(objects) = objects else { return Ok(()) };
+            state.changed(self.now_ns());
+            let none = state.objects.is_none() && state.stat.as_ref().is_none_or(|stat| stat.width == 0);
+            if none {
+                // Without objects all of it is zeros.
+                return Ok(());
+            }
+        }
+        let objects = self.objects_to_write(Instant::now()).await?;
         for index in 0..objects.each.len() {
             let Some(part) = objects.open.layout.object_range(index, range.clone()) else { continue };
             let object = objects.open.layout.objects()[index].object;
             let clear = || Operation::Clear { object, offset: part.start, length: part.end - part.start };
             let cleared = self.durably(&objects, index, clear).await;
+            // Whoever read ahead meanwhile may have read what was there before.
+            self.state().ahead.forget(range.clone());
             match cleared {
                 Ok(()) => lock(&objects.each[index].facts).durable = true,
                 Err(ClientError::Device { error: OsdError::NotFound, .. }) if !self.state().made => {}
@@ -118,6 +138,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
         Ok(())
     }
+
     /// Does something to an object in one life of its device, and flushes it.
     async fn durably(
         &self,

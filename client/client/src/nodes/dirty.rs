@@ -200,8 +200,7 @@ impl Dirty {
     }
 
     /// The byte after the last one.
-    #[cfg(test)]
-    fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.pieces.iter().next_back().map_or(0, |(start, piece)| start + piece.data.len() as u64)
     }
 }

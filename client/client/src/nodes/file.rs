@@ -103,6 +103,14 @@ impl<M: Metadata, D: Devices> File<M, D> {
         self.body.sync().await
     }
 
+    /// Makes the file at least so long, whoever wrote to it meanwhile; what is new reads as zeros.
+    ///
+    /// # Errors
+    /// `TooLarge`, `Refused`; else as [`File::flush`].
+    pub async fn grow(&self, size: u64) -> Result<(), ClientError> {
+        self.body.grow(size).await
+    }
+
     /// Makes a range read as zeros; the file does not grow.
     ///
     /// # Errors

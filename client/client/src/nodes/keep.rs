@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::sync::{Arc, Weak};
 
 use sealstone_mds_protocol::Node;
-use sealstone_mds_protocol::{Access, Request, Response};
+use sealstone_mds_protocol::{Request, Response};
 use tokio::time::sleep;
 
 use super::body::Body;
@@ -16,6 +16,8 @@ use crate::{Devices, Metadata};
 
 /// How often the server hears of us; a small part of the time for which it holds what it holds for us.
 const KEEP_EVERY: Duration = Duration::from_secs(10);
+/// The same while nothing is open: a session that nobody uses ends.
+const IDLE_EVERY: Duration = Duration::from_secs(120);
 /// What was written and not sent is sent after so long at the latest, though nobody closes its file.
 const SEND_EVERY: Duration = Duration::from_secs(5);
 /// A file that was closed is proven and let go after so long: who opens it again at once finds everything here.
@@ -29,18 +31,21 @@ pub(super) fn start<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) {
 }
 
 async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
+    let mut silent = Duration::ZERO;
     loop {
         sleep(KEEP_EVERY).await;
         let Some(shared) = weak.upgrade() else { return };
         let open: Vec<_> = shared.bodies().into_iter().filter(|body| body.open_count() > 0).collect();
-        if open.is_empty() {
+        silent += KEEP_EVERY;
+        if open.is_empty() && silent < IDLE_EVERY {
             continue;
         }
+        silent = Duration::ZERO;
         match shared.core.metadata.call(Request::KeepNodes { holder: shared.holder }).await {
             Ok(Response::Kept { held, .. }) if (held as usize) < open.len() => {
                 // The server began anew, or took us for gone.
                 for body in open {
-                    let access = if body.state().writable { Access::Update } else { Access::Read };
+                    let access = body.state().access();
                     match shared.open_node(body.node, access, true).await {
                         Ok(_) => lock_again(&shared, body.node).await,
                         Err(error) => {
@@ -72,14 +77,21 @@ async fn send_what_lies_about<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>)
         sleep(SEND_EVERY).await;
         let Some(shared) = weak.upgrade() else { return };
         for body in shared.bodies() {
-            if body.state().changed_ns.is_none() {
-                continue;
+            {
+                let mut state = body.state();
+                if state.changed_ns.is_none() || core::mem::replace(&mut state.sending, true) {
+                    continue;
+                }
             }
-            body.dispatch_all();
-            body.settle().await;
-            if let Err(error) = body.tell().await {
-                body.fail(error);
-            }
+            // One that waits for its device keeps no other from being sent.
+            shared.runtime.spawn(async move {
+                let upto = body.dispatch_all();
+                body.settle().await;
+                if let Err(error) = body.tell(upto).await {
+                    body.fail(error);
+                }
+                body.state().sending = false;
+            });
         }
     }
 }
@@ -113,7 +125,7 @@ async fn close<M: Metadata, D: Devices>(body: &Body<M, D>) {
     }
     // Somebody opened it meanwhile: the server may have let it go after that.
     if body.open_count() > 0 {
-        let access = if body.state().writable { Access::Update } else { Access::Read };
+        let access = body.state().access();
         if let Err(error) = body.shared.open_node(body.node, access, true).await {
             tracing::warn!(inode = body.node.inode.0, %error, "an open file could not be held on");
         }

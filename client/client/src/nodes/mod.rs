@@ -17,6 +17,7 @@ mod prove;
 mod read;
 mod send;
 mod shared;
+mod state;
 
 use std::sync::Arc;
 
@@ -415,12 +416,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// The first that any file had.
     pub async fn sync_all(&self) -> Result<(), ClientError> {
-        let mut outcome = Ok(());
-        for body in self.shared.bodies() {
-            let synced = body.sync().await;
-            outcome = outcome.and(synced);
-        }
-        outcome
+        self.shared.with_all(|body| async move { body.sync().await }).await
     }
 
     /// Makes everything durable and lets go of all files: the end.

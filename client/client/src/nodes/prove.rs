@@ -9,17 +9,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_mds_protocol::OpenedNode;
-use sealstone_mds_protocol::{Access, ErrorCode, Request, Response};
+use sealstone_mds_protocol::{Access, Request, Response};
+use sealstone_mds_protocol::{FILE_SIZE_MAX, OpenedNode};
+use tokio::time::Instant;
 
-use super::body::{Body, Held, Objects};
-use super::shared::{OTHER_ANSWER, lock};
+use super::body::Body;
+use super::shared::{OTHER_ANSWER, is_stale, lock};
+use super::state::{Held, Mark, Objects};
 use crate::{ClientError, Devices, Metadata};
 
 /// Times that bytes are sent again because a device restarted, before that is an error.
 pub(super) const REDOS_MAX: u32 = 8;
 /// Times that the server's word that the file was cut or carried over meanwhile is followed.
-const REOPENS_MAX: u32 = 4;
+pub(super) const REOPENS_MAX: u32 = 4;
+
+/// Somebody else cuts it as fast as it is followed.
+pub(super) const CUT_AGAIN: ClientError = ClientError::Protocol("a file that is cut again and again");
 
 /// What a flush proved.
 #[derive(PartialEq, Eq)]
@@ -27,6 +32,8 @@ enum Proof {
     Durable,
     /// A device restarted since: what is held may be gone.
     Restarted,
+    /// Somebody cut the file: what the server was not told of may be gone.
+    Overtaken,
 }
 
 impl<M: Metadata, D: Devices> Body<M, D> {
@@ -36,20 +43,27 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         self.prove_alone().await
     }
 
-    pub(super) async fn prove_alone(self: &Arc<Self>) -> Result<(), ClientError> {
+    async fn prove_alone(self: &Arc<Self>) -> Result<(), ClientError> {
         let mut restarted = None;
         for _ in 0..=REDOS_MAX {
             let Some(objects) = self.state().objects.clone() else { return Ok(()) };
-            match self.shared.patiently(|| self.flush_objects(&objects)).await? {
-                Proof::Durable => return self.make_missing(&objects).await,
-                Proof::Restarted => {
+            let proven = match self.shared.patiently(|| self.flush_objects(&objects)).await {
+                Ok(Proof::Durable) => return self.make_missing(&objects).await,
+                Ok(Proof::Overtaken) => self.send_again(false).await,
+                Ok(Proof::Restarted) => {
                     restarted = objects.open.layout.objects().first().map(|object| object.device);
                     tracing::debug!(inode = self.node.inode.0, "a device restarted; sending again");
-                    self.send_again(&objects).await?;
+                    self.send_again(true).await
                 }
+                Err(error) => Err(error),
+            };
+            match proven {
+                // They went with what was cut off.
+                Err(error) if is_stale(&error) => self.reopen().await?,
+                proven => proven?,
             }
         }
-        Err(restarted.map_or(OTHER_ANSWER, ClientError::Restarted))
+        Err(restarted.map_or(CUT_AGAIN, ClientError::Restarted))
     }
 
     async fn flush_objects(self: &Arc<Self>, objects: &Objects<M, D>) -> Result<Proof, ClientError> {
@@ -57,6 +71,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let state = self.state();
             if state.lost {
                 return Ok(Proof::Restarted);
+            }
+            if state.overtaken {
+                return Ok(Proof::Overtaken);
             }
             state.held.iter().filter(|(_, held)| held.acknowledged).map(|(number, _)| *number).collect()
         };
@@ -79,6 +96,15 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             }
         }
         let mut state = self.state();
+        if state.lost {
+            // Something was found missing while the flushes were under way.
+            return Ok(Proof::Restarted);
+        }
+        let same = |known: &Objects<M, D>| known.open.layout == objects.open.layout;
+        let current = state.objects.as_ref().is_some_and(same);
+        if state.overtaken || !current {
+            return Ok(Proof::Overtaken);
+        }
         for number in numbers {
             if let Some(held) = state.held.remove(&number) {
                 state.unproven -= held.data.len();
@@ -104,6 +130,11 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 *known.made.lock().await = false;
                 return Ok(Proof::Restarted);
             }
+            Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
+                // Objects go when their file is cut or removed.
+                objects.open.check_current().await?;
+                return Err(error);
+            }
             Err(error) => return Err(error),
         }
         // What one command made is there whole or not at all, and the flush would have told.
@@ -117,7 +148,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let mut facts = lock(&known.facts);
         // What came in between is not proven.
         facts.open = facts.writes != writes;
-        facts.writes -= writes;
+        facts.writes = facts.writes.saturating_sub(writes);
         facts.durable = true;
         Ok(Proof::Durable)
     }
@@ -163,21 +194,62 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(())
     }
 
-    /// Sends everything that is held again, alone. What is lost once more, the next flush finds.
-    async fn send_again(&self, objects: &Objects<M, D>) -> Result<(), ClientError> {
+    /// Sends again, alone, what is held: all of it after a restart, or what the server was not told of. What is lost once
+    /// more, the next flush finds.
+    async fn send_again(&self, all: bool) -> Result<(), ClientError> {
+        let begun = Instant::now();
+        if self.state().held.is_empty() {
+            self.forget_touched();
+            return Ok(());
+        }
+        let objects = self.objects_to_write(begun).await?;
         let _alone = self.gate.write().await;
         let held: Vec<(u64, Held)> = {
             let mut state = self.state();
-            state.lost = false;
-            state.held.iter().map(|(number, held)| (*number, held.clone())).collect()
+            if !state.writes_to(&objects) {
+                // Cut again meanwhile: whoever called looks again.
+                return Ok(());
+            }
+            if all {
+                state.lost = false;
+            }
+            state.overtaken = false;
+            let wanted = state.held.iter_mut().filter(|(_, held)| all || !held.told);
+            wanted
+                .map(|(number, held)| {
+                    held.sent = true;
+                    (*number, held.clone())
+                })
+                .collect()
         };
+        let sent = self.send_pieces(&objects, held, all, begun).await;
+        if sent.is_err() {
+            let mut state = self.state();
+            state.lost |= all;
+            state.overtaken = true;
+        }
+        sent
+    }
+
+    async fn send_pieces(
+        &self,
+        objects: &Objects<M, D>,
+        held: Vec<(u64, Held)>,
+        all: bool,
+        begun: Instant,
+    ) -> Result<(), ClientError> {
         let touched: BTreeSet<usize> = held
             .iter()
             .flat_map(|(_, held)| objects.open.layout.extents(held.range()))
             .map(|extent| extent.index)
             .collect();
-        for index in touched {
+        // What is sent again in a life that is not known to be another is proven by the one before.
+        for index in (0..objects.each.len()).filter(|_| all) {
             let known = &objects.each[index];
+            if !touched.contains(&index) {
+                known.forget_touched();
+                continue;
+            }
             match self.shared.patiently(|| objects.open.boot_epoch(index)).await {
                 Ok(life) => {
                     self.shared.set_life(objects.open.layout.objects()[index].device, life);
@@ -191,53 +263,101 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             }
         }
         for (number, piece) in held {
-            self.write_out(objects, &piece).await?;
+            self.write_out(objects, &piece, begun).await?;
             let mut state = self.state();
             self.acknowledge(&mut state, number);
         }
         Ok(())
     }
 
-    /// Tells the metadata server what it does not know yet.
-    pub(super) async fn tell(self: &Arc<Self>) -> Result<(), ClientError> {
+    /// Nothing is held that a restart could have taken.
+    fn forget_touched(&self) {
+        let mut state = self.state();
+        (state.lost, state.overtaken) = (false, false);
+        for known in state.objects.iter().flat_map(|objects| &objects.each) {
+            known.forget_touched();
+        }
+    }
+
+    /// Tells the metadata server what it does not know yet, of what was written up to a mark; all of that has been sent.
+    pub(super) async fn tell(self: &Arc<Self>, upto: Mark) -> Result<(), ClientError> {
         let _alone = self.turn.lock().await;
-        for _ in 0..REOPENS_MAX {
-            let (size, changed_ns, generation, made) = {
-                let state = self.state();
-                let made = state.made || self.all_made(&state.objects);
-                let news = state.changed_ns.is_some() || (made && !state.made && state.objects.is_some());
-                if !news {
-                    return Ok(());
-                }
-                // Without objects there is nothing on a device that a size could be about.
-                let written = state.changed_ns.is_some() && state.objects.is_some();
-                (if written { state.size } else { 0 }, state.changed_ns, state.generation, made)
-            };
-            let request = Request::Written {
-                node: self.node,
-                size_at_least: size,
-                mtime_ns: changed_ns,
-                generation,
-                made,
-                holder: self.shared.holder,
-            };
-            match self.shared.call_stat(&request).await {
-                Ok(stat) => {
-                    let mut state = self.state();
-                    if state.changed_ns == changed_ns {
-                        state.changed_ns = None;
-                    }
-                    state.made = made;
-                    state.see_own(&stat);
-                    return Ok(());
-                }
-                Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Stale => {
-                    self.reopen().await?;
-                }
+        self.tell_alone(&upto, 0).await
+    }
+
+    /// Makes the file at least so long, for everybody.
+    pub(super) async fn grow(self: &Arc<Self>, size: u64) -> Result<(), ClientError> {
+        if size > FILE_SIZE_MAX {
+            return Err(ClientError::TooLarge { max: FILE_SIZE_MAX });
+        }
+        let upto = self.dispatch_all();
+        self.settle().await;
+        let _alone = self.turn.lock().await;
+        self.tell_alone(&upto, size).await
+    }
+
+    async fn tell_alone(&self, upto: &Mark, grow: u64) -> Result<(), ClientError> {
+        for _ in 0..=REOPENS_MAX {
+            match self.tell_once(upto, grow).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) if is_stale(&error) => self.reopen().await?,
                 Err(error) => return Err(error),
             }
         }
-        Err(ClientError::Protocol("a file that is cut again and again"))
+        Err(CUT_AGAIN)
+    }
+
+    /// False: something came in between.
+    async fn tell_once(&self, upto: &Mark, grow: u64) -> Result<bool, ClientError> {
+        let (lost, overtaken) = {
+            let state = self.state();
+            (state.lost, state.overtaken)
+        };
+        // The server is told of nothing that is not in the objects.
+        if lost || overtaken {
+            self.send_again(lost).await?;
+        }
+        if grow > 0 {
+            self.objects_to_write(Instant::now()).await?;
+        }
+        let (request, generation, made, objects) = {
+            let state = self.state();
+            if state.overtaken {
+                return Ok(false);
+            }
+            let made = state.made || self.all_made(&state.objects);
+            let changed_ns = state.changed_ns.or_else(|| (grow > 0).then(|| self.now_ns()));
+            let news = changed_ns.is_some() || (made && !state.made && state.objects.is_some());
+            if !news {
+                return Ok(true);
+            }
+            // Without objects there is nothing on a device that a size could be about.
+            let written = changed_ns.is_some() && state.objects.is_some();
+            let request = Request::Written {
+                node: self.node,
+                size_at_least: if written { upto.end.min(state.written_end).max(grow) } else { 0 },
+                mtime_ns: changed_ns,
+                generation: state.generation,
+                made,
+                holder: self.shared.holder,
+            };
+            (request, state.generation, made, state.objects.as_ref().map(|objects| objects.open.clone()))
+        };
+        let stat = self.shared.call_stat(&request).await?;
+        let mut state = self.state();
+        state.told(upto);
+        if state.generation == generation {
+            state.made = made;
+            state.see_own(&stat);
+        } else {
+            // Cut right after that: what was told went with the rest.
+            let now = state.objects.as_ref().map(|objects| &objects.open);
+            let same = now.zip(objects.as_ref()).is_some_and(|(now, then)| now.layout == then.layout);
+            let end = if same { state.stat.as_ref().map_or(0, |stat| stat.size) } else { 0 };
+            state.forget_told(end);
+        }
+        Ok(true)
     }
 
     /// Is every object of the file durable on its device?
@@ -251,24 +371,22 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         objects.as_ref().is_some_and(state_made)
     }
 
-    /// The file was cut, or carried over to other objects, by somebody else: takes over what it is now, and writes again
-    /// what is still held here, as if it were written after that.
-    pub(super) async fn reopen(self: &Arc<Self>) -> Result<(), ClientError> {
-        let access = if self.state().writable { Access::Update } else { Access::Read };
+    /// The file was cut, or carried over to other objects, by somebody else: takes over what it is now. What is held here
+    /// and was not told is written again by the next word to the server, as if it were written after that.
+    async fn reopen(&self) -> Result<(), ClientError> {
+        let access = self.state().access();
         let opened = self.shared.open_node(self.node, access, true).await?;
-        {
-            let mut state = self.state();
-            if state.objects.as_ref().map(|objects| &objects.open.layout) != opened.layout.as_ref() {
-                state.objects = None;
-                state.writable = false;
-            }
-        }
-        self.opened(opened, access).await?;
-        if self.state().held.is_empty() {
+        self.take_opened(opened, access, false).await
+    }
+
+    /// The same for who reads: unless somebody has done so since he looked.
+    pub(super) async fn reopen_to_read(&self, openings: u64) -> Result<(), ClientError> {
+        let _alone = self.turn.lock().await;
+        if self.state().openings != openings {
             return Ok(());
         }
-        let objects = self.objects_to_write().await?;
-        self.send_again(&objects).await
+        let opened = self.shared.open_node(self.node, Access::Read, true).await?;
+        self.take_opened(opened, Access::Read, false).await
     }
 }
 

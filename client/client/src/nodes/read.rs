@@ -8,36 +8,39 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_mds_protocol::ErrorCode;
+use sealstone_mds_protocol::{ErrorCode, Failure};
 use tokio::task::JoinSet;
 
 use super::ahead::Block;
-use super::body::{Body, Objects};
+use super::body::Body;
 use super::dirty::{gaps, lay};
-use super::shared::OTHER_ANSWER;
+use super::prove::{CUT_AGAIN, REOPENS_MAX};
+use super::shared::{OTHER_ANSWER, is_stale};
+use super::state::Objects;
 use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
-
-/// A read of a file that somebody cut or carried over meanwhile begins anew so often at most.
-const REOPENS_MAX: u32 = 4;
 
 impl<M: Metadata, D: Devices> Body<M, D> {
     /// The bytes of a range, as far as the file has them.
     pub(super) async fn read(self: &Arc<Self>, offset: u64, length: usize) -> Result<Bytes, ClientError> {
-        for _ in 0..REOPENS_MAX {
+        for _ in 0..=REOPENS_MAX {
+            let openings = self.state().openings;
             match self.read_as_it_is(offset, length).await {
-                Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Stale => {
-                    self.reopen().await?;
-                }
+                Err(error) if is_stale(&error) => self.reopen_to_read(openings).await?,
                 outcome => return outcome,
             }
         }
-        Err(ClientError::Protocol("a file that is cut again and again"))
+        Err(CUT_AGAIN)
     }
 
     async fn read_as_it_is(self: &Arc<Self>, offset: u64, length: usize) -> Result<Bytes, ClientError> {
         let (range, objects, mut here, covered, advice) = {
             let mut state = self.state();
+            let others = state.objects.is_none() && state.stat.as_ref().is_some_and(|stat| stat.width > 0);
+            if others || state.outdated {
+                // Somebody else wrote what is nowhere where we would look.
+                return Err(Failure::new(ErrorCode::Stale, "the file has other bytes meanwhile").into());
+            }
             let end = offset.saturating_add(length as u64).min(state.size);
             if offset >= end {
                 return Ok(Bytes::new());
@@ -93,8 +96,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return Ok(here.into());
         }
         let size = self.block_size();
-        for (number, block) in &advice.blocks {
-            let bytes = self.fetch(&objects, *number, block).await?;
+        // One block after the other, and none kept while we wait for the memory of the next: others wait for it too.
+        for (number, block) in advice.blocks {
+            let bytes = self.fetch(&objects, number, &block).await?;
+            drop(block);
             let start = number * size;
             for hole in &holes {
                 let (from, to) = (hole.start.max(start), hole.end.min(start + bytes.len() as u64));
@@ -113,17 +118,23 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
     /// Fetches a block while nobody waits for it, if there is memory for it.
     fn fetch_behind(self: &Arc<Self>, objects: &Objects<M, D>, number: u64, block: Block) {
-        let budget = &self.shared.core.budget;
-        let Some(lease) = budget.try_take(self.block_size() as usize) else {
-            self.state().ahead.give_up(number);
-            return;
-        };
         let (body, objects) = (self.clone(), objects.clone());
+        if body.shared.core.budget.try_take(body.block_size() as usize).is_none() {
+            body.state().ahead.give_up(number);
+            return;
+        }
         self.shared.runtime.spawn(async move {
-            let read = block.get_or_try_init(|| body.read_block(&objects, number, Some(lease))).await;
-            if let Err(error) = read {
+            // Taken when it is our turn to read, not before: whoever reads it already may wait for that memory.
+            let read = block.get_or_try_init(|| async {
+                match body.shared.core.budget.try_take(body.block_size() as usize) {
+                    Some(lease) => body.read_block(&objects, number, Some(lease)).await.map_err(Some),
+                    None => Err(None),
+                }
+            });
+            if let Err(error) = read.await {
                 // Whoever needs it asks again, and is told.
-                tracing::debug!(number, %error, "a block could not be read ahead");
+                let error = error.map(tracing::field::display);
+                tracing::debug!(number, error, "a block could not be read ahead");
                 body.state().ahead.give_up(number);
             }
         });

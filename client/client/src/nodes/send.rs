@@ -9,10 +9,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sealstone_initiator::{Operation, OsdError};
 use sealstone_mds_protocol::{Access, Request, Response};
+use tokio::time::Instant;
 
-use super::body::{Body, Held, Objects, State};
+use super::body::Body;
 use super::dirty::Taken;
-use super::shared::{OTHER_ANSWER, Shared, lock};
+use super::prove::REOPENS_MAX;
+use super::shared::{OTHER_ANSWER, Shared, is_stale, lock};
+use super::state::{Held, Mark, Objects, State};
 use crate::{ClientError, Devices, Metadata};
 
 /// Pieces that wait for a proof at most, however short they are.
@@ -26,18 +29,20 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let data = self.shared.core.buffers.freeze(data, lease);
             let number = state.next;
             state.next += 1;
-            state.held.insert(number, Held { offset, data, acknowledged: false });
+            let held = Held { offset, data, sent: false, acknowledged: false, told: false };
+            state.held.insert(number, held);
             let body = self.clone();
             self.shared.runtime.spawn(async move { body.send(number).await });
         }
     }
 
-    /// Sends off everything dirty, however short.
-    pub(super) fn dispatch_all(self: &Arc<Self>) {
+    /// Sends off everything dirty, however short; what had been written then.
+    pub(super) fn dispatch_all(self: &Arc<Self>) -> Mark {
         let mut state = self.state();
         let pieces = state.dirty.take_all();
         self.dispatch(&mut state, pieces);
         state.settle_pot();
+        state.mark()
     }
 
     async fn send(self: Arc<Self>, number: u64) {
@@ -66,6 +71,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     pub(super) fn acknowledge(&self, state: &mut State<M, D>, number: u64) {
+        state.progress = Some(Instant::now());
         if let Some(held) = state.held.get_mut(&number)
             && !held.acknowledged
         {
@@ -81,14 +87,46 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     async fn deliver(self: &Arc<Self>, number: u64) -> Result<(), ClientError> {
-        let objects = self.objects_to_write().await?;
-        self.wait_for_earlier(number).await;
-        let _shared = self.gate.read().await;
-        let _turn = self.depth.acquire().await;
-        let held = self.state().held.get(&number).cloned();
-        // Gone, or sent with what a restart had lost.
-        let Some(held) = held.filter(|held| !held.acknowledged) else { return Ok(()) };
-        self.write_out(&objects, &held).await
+        let begun = Instant::now();
+        let mut reopens = 0;
+        loop {
+            let objects = self.objects_to_write(begun).await?;
+            self.wait_for_earlier(number).await;
+            let outcome = {
+                let _shared = self.gate.read().await;
+                let _turn = self.depth.acquire().await;
+                let held = {
+                    let mut state = self.state();
+                    let current = state.writes_to(&objects);
+                    match state.held.get_mut(&number).filter(|held| !held.acknowledged) {
+                        Some(held) if current => {
+                            held.sent = true;
+                            held.clone()
+                        }
+                        // Cut, or carried over to other objects, while we waited.
+                        Some(_) => continue,
+                        // Gone, or sent with what a restart had lost.
+                        None => return Ok(()),
+                    }
+                };
+                self.write_out(&objects, &held, begun).await
+            };
+            match outcome {
+                Err(error) if is_stale(&error) && reopens < REOPENS_MAX => {
+                    reopens += 1;
+                    let mut state = self.state();
+                    if state.writes_to(&objects) {
+                        state.writable = false;
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// From when on patience is counted for what was begun then: a queue that moves tries nobody's.
+    fn patience_from(&self, begun: Instant) -> Instant {
+        self.state().progress.map_or(begun, |progress| progress.max(begun))
     }
 
     /// Waits until nothing that was sent off earlier is under way on the same bytes.
@@ -117,12 +155,18 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// Every byte of a piece to its objects.
-    pub(super) async fn write_out(&self, objects: &Objects<M, D>, held: &Held) -> Result<(), ClientError> {
+    pub(super) async fn write_out(
+        &self,
+        objects: &Objects<M, D>,
+        held: &Held,
+        begun: Instant,
+    ) -> Result<(), ClientError> {
+        let begun = || self.patience_from(begun);
         for extent in objects.open.layout.extents(held.range()) {
             let from = (extent.file_offset - held.offset) as usize;
             let data = held.data.slice(from..from + extent.length as usize);
             let place = (extent.index, extent.object_offset);
-            self.shared.patiently(|| self.write_object(objects, place, data.clone())).await?;
+            self.shared.patiently_since(begun, || self.write_object(objects, place, data.clone())).await?;
         }
         Ok(())
     }
@@ -163,6 +207,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 match objects.open.execute(index, make).await {
                     Ok(_) => {
                         *made = true;
+                        // A flush that went on beside it may not have covered it.
+                        lock(&known.facts).open = true;
                         return Ok(());
                     }
                     Err(ClientError::Device { error: OsdError::Exists, .. }) => *made = true,
@@ -171,13 +217,18 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             }
         }
         self.know_life(objects, index).await?;
-        {
+        let note = || {
             let mut facts = lock(&known.facts);
             facts.open = true;
             facts.writes = facts.writes.saturating_add(1);
-        }
+        };
+        // Before, since it may be done although nobody hears of it.
+        note();
         let write = || Operation::Write { object, offset, data: data.clone() };
-        objects.open.execute(index, write).await.map(drop)
+        objects.open.execute(index, write).await?;
+        // And after: a flush that went on beside it may not have covered it.
+        note();
+        Ok(())
     }
 
     /// An object that is not there is made by the next try; one that was lost is sent again with all that was in it.
@@ -188,13 +239,16 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             (facts.open, facts.durable)
         };
         if durable || self.state().made {
+            // Objects go when their file is cut or removed.
+            objects.open.check_current().await?;
             let device = objects.open.layout.objects()[index].device;
             return Err(ClientError::Device { device, error: OsdError::NotFound });
         }
-        *known.made.lock().await = false;
         if touched {
+            // Before it can be made anew: a flush would find it there.
             self.state().lost = true;
         }
+        *known.made.lock().await = false;
         Ok(())
     }
 
@@ -218,7 +272,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// The objects, asked for if the file has none yet.
-    pub(super) async fn objects_to_write(&self) -> Result<Objects<M, D>, ClientError> {
+    pub(super) async fn objects_to_write(&self, begun: Instant) -> Result<Objects<M, D>, ClientError> {
         let _alone = self.allocating.lock().await;
         let hint = {
             let state = self.state();
@@ -233,21 +287,31 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let Shared { options, holder, .. } = &*self.shared;
         let request =
             Request::Allocate { node: self.node, size_hint: hint, method: options.method, holder: *holder };
-        let opened = match self.shared.call(&request).await? {
+        let begun = || self.patience_from(begun);
+        let asked = self.shared.patiently_since(begun, || self.shared.core.metadata.call(request.clone()));
+        let opened = match asked.await? {
             Response::NodeOpened { node } => node,
             _ => return Err(OTHER_ANSWER),
         };
         let layout = opened.layout.ok_or(ClientError::Protocol("no objects for a file"))?;
         let there = opened.made;
-        let objects = self.objects(layout, &opened.grants, Access::Update, there).await?;
+        let access = if self.state().reads { Access::Update } else { Access::Write };
+        let objects = self.objects(layout, &opened.grants, access, there).await?;
         let mut state = self.state();
+        let other = |known: &Objects<M, D>| known.open.layout != objects.open.layout;
+        let other = state.objects.as_ref().is_some_and(other);
+        state.follow(&opened.stat, other);
+        if other {
+            state.objects = None;
+            state.ours = false;
+        }
         state.made = there;
         // Nobody is given the right to write before what was cut off is cleared.
         state.clean_until = u64::MAX;
         state.ours |= !there && state.objects.is_none();
         state.writable = true;
         let objects = state.take_objects(objects);
-        state.generation = opened.stat.generation;
+        state.see(&opened.stat);
         Ok(objects)
     }
 

@@ -7,24 +7,28 @@
 use core::future::Future;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sealstone_initiator::{OsdError, SessionError};
 use sealstone_mds_protocol::{DeviceId, ErrorCode, InodeId, Method, Request, Response, Stat};
 use sealstone_mds_protocol::{HolderId, Lock, Node};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::body::Body;
 use super::locks::Locks;
 use crate::budget::Lease;
 use crate::open::Core;
+use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
 
 /// The first pause before something is tried again; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Files that are worked on at once at most, where that is done for all.
+const AT_ONCE_MAX: usize = 256;
 
 /// How nodes are worked with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +63,6 @@ pub(super) struct Shared<M, D> {
     bodies: Mutex<BTreeMap<InodeId, Weak<Body<M, D>>>>,
     /// What programs here have locked.
     pub(super) locks: Mutex<Locks>,
-    relieving: AtomicBool,
 }
 
 impl<M: Metadata, D: Devices> Shared<M, D> {
@@ -74,21 +77,32 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             lives: Mutex::default(),
             bodies: Mutex::default(),
             locks: Mutex::default(),
-            relieving: AtomicBool::new(false),
         }
     }
 
     /// Does `attempt` until it succeeds, fails for good, or patience ends.
-    pub(super) async fn patiently<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<T, ClientError>
+    pub(super) async fn patiently<T, F>(&self, attempt: impl FnMut() -> F) -> Result<T, ClientError>
     where
         F: Future<Output = Result<T, ClientError>>,
     {
         let begun = Instant::now();
+        self.patiently_since(|| begun, attempt).await
+    }
+
+    /// The same where the wait began before, or begins anew whenever something is done.
+    pub(super) async fn patiently_since<T, F>(
+        &self,
+        begun: impl Fn() -> Instant,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
         let mut pause = PAUSE_MIN;
         loop {
             match attempt().await {
                 Err(error)
-                    if passes(&error) && self.options.timeout.is_none_or(|max| begun.elapsed() < max) =>
+                    if passes(&error) && self.options.timeout.is_none_or(|max| begun().elapsed() < max) =>
                 {
                     tracing::debug!(%error, "trying again");
                     sleep(pause).await;
@@ -188,18 +202,49 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// Has everything sent and proven, in the background; once at a time.
-    fn relieve(self: &Arc<Self>) {
-        if self.relieving.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let shared = self.clone();
-        self.runtime.spawn(async move {
-            for body in shared.bodies() {
-                body.give_way().await;
+    /// Does something with all open files, many at once: one that waits for its device keeps no other from it.
+    ///
+    /// # Errors
+    /// The first of any of them, when all are done.
+    pub(super) async fn with_all<F>(
+        self: &Arc<Self>,
+        work: impl Fn(Arc<Body<M, D>>) -> F,
+    ) -> Result<(), ClientError>
+    where
+        F: Future<Output = Result<(), ClientError>> + Send + 'static,
+    {
+        let (mut works, mut outcome) = (JoinSet::new(), Ok(()));
+        for body in self.bodies() {
+            if works.len() >= AT_ONCE_MAX
+                && let Some(done) = works.join_next().await
+            {
+                outcome = outcome.and(joined(done));
             }
-            shared.relieving.store(false, Ordering::Release);
-        });
+            works.spawn_on(work(body), &self.runtime);
+        }
+        while let Some(done) = works.join_next().await {
+            outcome = outcome.and(joined(done));
+        }
+        outcome
+    }
+
+    /// Has everything sent and proven, in the background, one that waits for its device beside the others. What was read
+    /// ahead goes at once.
+    fn relieve(self: &Arc<Self>) {
+        for body in self.bodies() {
+            {
+                let mut state = body.state();
+                state.ahead.forget(0..u64::MAX);
+                let here = !state.held.is_empty() || !state.dirty.is_empty();
+                if !here || core::mem::replace(&mut state.yielding, true) {
+                    continue;
+                }
+            }
+            self.runtime.spawn(async move {
+                body.give_way().await;
+                body.state().yielding = false;
+            });
+        }
     }
 }
 
@@ -207,6 +252,11 @@ pub(super) const OTHER_ANSWER: ClientError = ClientError::Protocol("an answer to
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Was the file cut, carried over or removed meanwhile?
+pub(super) fn is_stale(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Stale)
 }
 
 /// Is it of a kind that goes away by itself: a server or device that restarts, a network that comes back?

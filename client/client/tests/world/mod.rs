@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 pub mod faults;
+pub mod gate;
 pub mod machine;
 
 use std::collections::BTreeMap;
@@ -21,13 +22,14 @@ use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
 use sealstone_mds::{Config, Connection, Mds, Purpose, Source};
 use sealstone_mds_protocol::{
-    FrameHeader, HEADER_BYTES, MessageType, Name, NewDevice, Request, Response, Secret, Text,
-    login::SessionId,
+    ErrorCode, Failure, FrameHeader, HEADER_BYTES, MessageType, Name, NewDevice, Request, Response, Secret,
+    Text, login::SessionId,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 pub use faults::Faults;
+pub use gate::Gate;
 pub use machine::Machine;
 
 /// Bytes that differ from each other wherever they are swapped.
@@ -160,6 +162,27 @@ impl World {
         self.mds.device_prepared(id).unwrap();
     }
 
+    /// What the metadata server does with files that were cut.
+    pub async fn clear(&self) {
+        let items = self.mds.next_clears(None, 1000).unwrap();
+        let places: Vec<_> = self.mds.devices().iter().map(|(device, _)| device.id).collect();
+        for (object, length) in items.iter().flat_map(|item| &item.objects) {
+            let place = places.iter().position(|id| *id == object.device).unwrap();
+            let place = u8::try_from(place).unwrap();
+            let bearer = self.own(place, Purpose::CutObject(object.object));
+            let length = bytes::Bytes::copy_from_slice(&length.to_be_bytes());
+            let values = vec![(sealstone_osd::attribute::user_information::LOGICAL_LENGTH, length)];
+            let cut = Operation::SetAttributes { object: object.object, values };
+            for operation in [cut, Operation::Flush { object: object.object }] {
+                match self.osd(place).execute(&bearer, operation).await {
+                    Ok(_) | Err(sealstone_client::OsdError::NotFound) => {}
+                    Err(error) => panic!("not cut: {error}"),
+                }
+            }
+        }
+        self.mds.cleared(&items).unwrap();
+    }
+
     /// The machine of a device.
     pub fn machine(&self, i: u8) -> &Machine {
         &self.machines[&iqn(i)]
@@ -247,6 +270,10 @@ pub struct Direct {
     pub calls: Mutex<Vec<&'static str>>,
     /// Requests of this name fail once with this error instead of being asked.
     pub lose: Mutex<Option<&'static str>>,
+    /// The next request of this name is refused.
+    pub refuse: Mutex<Option<&'static str>>,
+    /// Answers pass here.
+    pub gate: Gate,
 }
 
 impl Direct {
@@ -261,6 +288,8 @@ impl Direct {
             rng: Mutex::new(StdRng::seed_from_u64(4)),
             calls: Mutex::default(),
             lose: Mutex::default(),
+            refuse: Mutex::default(),
+            gate: Gate::default(),
         }
     }
 
@@ -273,10 +302,14 @@ impl Metadata for Direct {
     async fn call(&self, request: Request) -> Result<Response, ClientError> {
         let name = request.name();
         self.calls.lock().unwrap().push(name);
+        if self.refuse.lock().unwrap().take_if(|refused| *refused == name).is_some() {
+            return Err(Failure::new(ErrorCode::Denied, "refused by a test").into());
+        }
         let response = {
             let mut rng = self.rng.lock().unwrap();
             self.mds.handle(Some(&self.session), request, self.clock.now(), &mut *rng)
         };
+        self.gate.pass(name).await;
         // The answer is lost, not the request.
         if self.lose.lock().unwrap().take_if(|lost| *lost == name).is_some() {
             return Err(ClientError::OutcomeUnknown { request: name });

@@ -137,17 +137,18 @@ impl Channel {
         (&self.device).write_vectored(&slices).map(drop)
     }
 
-    fn answer(&self, unique: u64, errno: i32, parts: &[&[u8]]) {
+    /// Answers, and tells whether the kernel took it: what it did not take it knows nothing of.
+    fn answer(&self, unique: u64, errno: i32, parts: &[&[u8]]) -> bool {
         if self.waiting.lock().remove(&unique).is_none() {
-            return;
+            return false;
         }
-        if let Err(error) = self.write(unique, errno, parts) {
-            // ENOENT: nobody waits any more. ENODEV: the mount is gone.
-            let gone = matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV));
-            if !gone {
-                tracing::warn!(%error, "the kernel did not take an answer");
-            }
+        let Err(error) = self.write(unique, errno, parts) else { return true };
+        // ENOENT: nobody waits any more. ENODEV: the mount is gone.
+        let gone = matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV));
+        if !gone {
+            tracing::warn!(%error, "the kernel did not take an answer");
         }
+        false
     }
 
     /// Takes requests until the mount is gone.
@@ -193,13 +194,15 @@ impl Channel {
             return;
         };
         if waiting.any_signal {
-            return self.answer(unique, Errno::INTR.raw_os_error(), &[]);
+            self.answer(unique, Errno::INTR.raw_os_error(), &[]);
+            return;
         }
         let channel = self.clone();
         handler.spawn(async move {
             while channel.waiting.lock().contains_key(&unique) {
                 if is_killed(waiting.pid) {
-                    return channel.answer(unique, Errno::INTR.raw_os_error(), &[]);
+                    channel.answer(unique, Errno::INTR.raw_os_error(), &[]);
+                    return;
                 }
                 tokio::time::sleep(LOOK_EVERY).await;
             }
@@ -224,10 +227,8 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    fn send(mut self, errno: i32, parts: &[&[u8]]) {
-        if let Some(channel) = self.channel.take() {
-            channel.answer(self.unique, errno, parts);
-        }
+    fn send(mut self, errno: i32, parts: &[&[u8]]) -> bool {
+        self.channel.take().is_some_and(|channel| channel.answer(self.unique, errno, parts))
     }
 
     /// Does anybody still wait for it?
@@ -241,6 +242,13 @@ impl Reply {
 
     pub(crate) fn bytes(self, bytes: &[u8]) {
         self.send(0, &[bytes]);
+    }
+
+    /// The same for what names something that the kernel will let go of later: false if it did not take it, because
+    /// whoever waited was killed. Then nobody will let go of it.
+    #[must_use]
+    pub(crate) fn naming(self, bytes: &[u8]) -> bool {
+        self.send(0, &[bytes])
     }
 
     pub(crate) fn error(self, errno: Errno) {
@@ -259,6 +267,25 @@ impl Drop for Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_was_told_that_he_was_interrupted_took_no_answer() {
+        let (ours, mut kernel) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let device = File::from(OwnedFd::from(ours));
+        let channel = Arc::new(Channel { device, waiting: Mutex::default() });
+        let wait = |unique| {
+            channel.waiting.lock().insert(unique, Waiting { pid: 1, any_signal: true });
+            Reply { channel: Some(channel.clone()), unique }
+        };
+        let (killed, other) = (wait(2), wait(4));
+        assert!(channel.answer(2, Errno::INTR.raw_os_error(), &[]));
+        assert!(!killed.naming(b"a handle"), "nobody will let go of it");
+        assert!(other.naming(b"another"));
+        drop(channel);
+        let mut answers = Vec::new();
+        kernel.read_to_end(&mut answers).expect("answers");
+        assert_eq!(answers.len(), 2 * HEADER_BYTES + b"another".len());
+    }
 
     #[test]
     fn who_was_not_killed_is_not_taken_for_it() {

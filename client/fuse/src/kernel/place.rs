@@ -95,6 +95,9 @@ pub(crate) fn mount(options: &MountOptions) -> Result<OwnedFd, MountError> {
     if options.read_only {
         flags |= MountFlags::RDONLY;
     }
+    if options.no_exec {
+        flags |= MountFlags::NOEXEC;
+    }
     let kind = format!("fuse.{SUBTYPE}");
     rustix::mount::mount(&*options.source, &options.mountpoint, &*kind, flags, Some(&*data))
         .map_err(|error| MountError::Refused(error.into()))?;
@@ -114,6 +117,9 @@ fn by_helper(helper: &Path, options: &MountOptions) -> Result<OwnedFd, MountErro
     ];
     if options.read_only {
         words.push("ro".into());
+    }
+    if options.no_exec {
+        words.push("noexec".into());
     }
     if options.allow_other {
         words.extend(["default_permissions".into(), "allow_other".into()]);

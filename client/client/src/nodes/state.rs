@@ -1,0 +1,323 @@
+//! What is known of one open file: its length, the bytes that are held, the objects they belong to.
+//!
+//! Does: keep what was written, what was sent and what the metadata server was told in step with what it tells.
+//! Does not: send or ask anything.
+//! Contract: what the server was told belongs to the file as it is there, and goes when somebody cuts it off there. What it
+//! was not told of is as if it were written after that.
+
+use core::ops::Range;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use sealstone_mds_protocol::{Access, Stat};
+use tokio::time::Instant;
+
+use super::ahead::Ahead;
+use super::dirty::Dirty;
+use super::shared::lock;
+use crate::ClientError;
+use crate::budget::Lease;
+use crate::open::OpenObjects;
+
+/// The objects of a file, and what is known of each.
+pub(super) struct Objects<M, D> {
+    pub(super) open: Arc<OpenObjects<M, D>>,
+    /// One for each object.
+    pub(super) each: Vec<Object>,
+}
+
+impl<M, D> Clone for Objects<M, D> {
+    fn clone(&self) -> Self {
+        Self { open: self.open.clone(), each: self.each.clone() }
+    }
+}
+
+/// What is known of one object.
+#[derive(Clone)]
+pub(super) struct Object {
+    /// Held by whoever makes it; true once it is there.
+    pub(super) made: Arc<tokio::sync::Mutex<bool>>,
+    pub(super) facts: Arc<Mutex<Facts>>,
+}
+
+impl Object {
+    /// Nothing is held that a restart of its device could have taken.
+    pub(super) fn forget_touched(&self) {
+        let mut facts = lock(&self.facts);
+        (facts.open, facts.writes, facts.life) = (false, 0, None);
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Facts {
+    /// The life of its device, as it was told before the first command that is not proven.
+    pub(super) life: Option<u16>,
+    /// Commands after the one that made it, that no flush has proven.
+    pub(super) writes: u32,
+    /// Something that no flush has proven was done to it.
+    pub(super) open: bool,
+    /// It has been proven: it cannot be gone any more.
+    pub(super) durable: bool,
+}
+
+pub(super) struct State<M, D> {
+    /// Length of the file as programs here see it.
+    pub(super) size: u64,
+    /// As the server last told, whoever changed it.
+    pub(super) stat: Option<Stat>,
+    /// Of the objects that we write to, and the length that they were cut to.
+    pub(super) generation: u32,
+    /// Version of the content if nobody but us changed it since it was opened here.
+    pub(super) ours_alone: Option<u64>,
+    /// Local change of content, not told yet: nanoseconds since 1970.
+    pub(super) changed_ns: Option<i64>,
+    /// Local changes of content, counted.
+    pub(super) changes: u64,
+    /// Where what was written here ends, as far as the server was not told of it; 0: it knows of all.
+    pub(super) written_end: u64,
+    pub(super) dirty: Dirty,
+    /// Memory of what is dirty.
+    pub(super) pot: Lease,
+    /// Sent or being sent, by order of dispatch.
+    pub(super) held: BTreeMap<u64, Held>,
+    pub(super) next: u64,
+    pub(super) unproven: usize,
+    /// When a piece was last stored.
+    pub(super) progress: Option<Instant>,
+    /// What could not be stored, until somebody was told.
+    pub(super) error: Option<ClientError>,
+    /// The device may have lost what is held.
+    pub(super) lost: bool,
+    /// Somebody cut the file, or gave its objects up: what was sent and not told may not be in its objects any more.
+    pub(super) overtaken: bool,
+    pub(super) proving: bool,
+    /// Somebody sends what lies about.
+    pub(super) sending: bool,
+    /// Somebody makes it give its memory back.
+    pub(super) yielding: bool,
+    pub(super) objects: Option<Objects<M, D>>,
+    /// Are they good for writing?
+    pub(super) writable: bool,
+    /// The server told of a cut since it told of the objects.
+    pub(super) outdated: bool,
+    /// Answers of the server with the objects that were taken over.
+    pub(super) openings: u64,
+    /// Is it open here for reading too? Who may only write is not given more.
+    pub(super) reads: bool,
+    /// Were the objects chosen for us: is it ours to make all of them?
+    pub(super) ours: bool,
+    /// Does the server know that all objects are on their devices?
+    pub(super) made: bool,
+    /// From here on the objects may hold bytes that were cut off and are not cleared yet: they read as zeros.
+    pub(super) clean_until: u64,
+    /// Was it written in place? Then what is missing at the end of an object reads as zeros.
+    pub(super) sparse: bool,
+    pub(super) ahead: Ahead,
+}
+
+#[derive(Clone)]
+pub(super) struct Held {
+    pub(super) offset: u64,
+    pub(super) data: Bytes,
+    /// A command with it has gone out.
+    pub(super) sent: bool,
+    pub(super) acknowledged: bool,
+    /// The server knows of it.
+    pub(super) told: bool,
+}
+
+impl Held {
+    pub(super) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.data.len() as u64
+    }
+}
+
+/// What had been written at some moment.
+#[derive(Clone, Copy)]
+pub(super) struct Mark {
+    /// How many changes there were.
+    pub(super) changes: u64,
+    /// Pieces before this one were sent off.
+    pub(super) next: u64,
+    /// Where they end, as far as the server was not told.
+    pub(super) end: u64,
+}
+
+impl<M, D> State<M, D> {
+    /// All of it, new.
+    pub(super) fn new(unit: usize, pot: Lease) -> Self {
+        Self {
+            size: 0,
+            stat: None,
+            generation: 0,
+            ours_alone: None,
+            changed_ns: None,
+            changes: 0,
+            written_end: 0,
+            dirty: Dirty::new(unit),
+            pot,
+            held: BTreeMap::new(),
+            next: 0,
+            unproven: 0,
+            progress: None,
+            error: None,
+            lost: false,
+            overtaken: false,
+            proving: false,
+            sending: false,
+            yielding: false,
+            objects: None,
+            writable: false,
+            outdated: false,
+            openings: 0,
+            reads: false,
+            ours: false,
+            made: false,
+            clean_until: u64::MAX,
+            sparse: false,
+            ahead: Ahead::new(unit as u64),
+        }
+    }
+
+    /// Everything written so far, all of it sent off.
+    pub(super) fn mark(&self) -> Mark {
+        Mark { changes: self.changes, next: self.next, end: self.written_end }
+    }
+
+    /// Takes down that the content was changed here.
+    pub(super) fn changed(&mut self, now_ns: i64) {
+        self.changed_ns = Some(now_ns);
+        self.changes += 1;
+    }
+
+    /// With which rights it is asked for again.
+    pub(super) fn access(&self) -> Access {
+        match (self.writable, self.reads) {
+            (true, true) => Access::Update,
+            (true, false) => Access::Write,
+            (false, _) => Access::Read,
+        }
+    }
+
+    /// Are these the objects that we write to?
+    pub(super) fn writes_to(&self, objects: &Objects<M, D>) -> bool {
+        self.writable && self.objects.as_ref().is_some_and(|known| Arc::ptr_eq(&known.open, &objects.open))
+    }
+
+    /// New rights, for the same objects perhaps: then what is known of each still holds.
+    pub(super) fn take_objects(&mut self, mut objects: Objects<M, D>) -> Objects<M, D> {
+        if let Some(known) = self.objects.take().filter(|known| known.open.layout == objects.open.layout) {
+            objects.each = known.each;
+        }
+        self.objects = Some(objects.clone());
+        objects
+    }
+
+    /// Takes down what the server told; false if it was overtaken by what it told since. Of another version nothing that
+    /// was read ahead is good.
+    pub(super) fn see(&mut self, stat: &Stat) -> bool {
+        let known = self.stat.as_ref().map(|known| known.version);
+        if known.is_some_and(|known| known > stat.version) {
+            return false;
+        }
+        if known != Some(stat.version) {
+            self.ahead.forget(0..u64::MAX);
+            // The server lets a file grow only when what was cut off is cleared.
+            if stat.size > self.clean_until {
+                self.clean_until = u64::MAX;
+            }
+        }
+        self.outdated |= self.objects.is_some() && stat.generation != self.generation;
+        self.size = stat.size.max(self.written_end);
+        self.stat = Some(stat.clone());
+        true
+    }
+
+    /// Takes down what the server told after a change of ours.
+    pub(super) fn see_own(&mut self, stat: &Stat) {
+        // A version more than ours: somebody else wrote in between.
+        self.ours_alone = self.ours_alone.filter(|known| stat.version <= known + 1).map(|_| stat.version);
+        self.see(stat);
+    }
+
+    /// Follows what the server told of the objects: `other` ones than we know, or the same after a cut. What it knew of
+    /// was cut with the rest; what it did not know of is to be written again.
+    pub(super) fn follow(&mut self, stat: &Stat, other: bool) {
+        self.outdated = false;
+        self.openings += 1;
+        if !other && stat.generation == self.generation {
+            return;
+        }
+        self.generation = stat.generation;
+        self.forget_told(if other { 0 } else { stat.size });
+        self.written_end = self.untold_end();
+        self.overtaken |= self.held.values().any(|held| held.sent && !held.told);
+        self.ahead.forget(0..u64::MAX);
+    }
+
+    /// Takes down that the server knows of everything up to a mark.
+    pub(super) fn told(&mut self, upto: &Mark) {
+        for held in self.held.range_mut(..upto.next).map(|(_, held)| held) {
+            held.told |= held.acknowledged;
+        }
+        if self.changes == upto.changes {
+            self.changed_ns = None;
+            self.written_end = 0;
+        }
+    }
+
+    /// Forgets what lies from `end` on and was told.
+    pub(super) fn forget_told(&mut self, end: u64) {
+        self.shorten(end, |held| held.told);
+    }
+
+    /// Forgets everything from `end` on: it was cut off here.
+    pub(super) fn cut(&mut self, end: u64) {
+        self.dirty.truncate(end);
+        self.settle_pot();
+        self.shorten(end, |_| true);
+        self.written_end = self.written_end.min(end);
+        self.ahead.forget(0..u64::MAX);
+        let untold = !self.dirty.is_empty() || self.held.values().any(|held| !held.told);
+        if !untold {
+            // The server's version is another since the cut, and its time is that of the cut.
+            (self.changed_ns, self.written_end) = (None, 0);
+        }
+    }
+
+    fn shorten(&mut self, end: u64, which: impl Fn(&Held) -> bool) {
+        let behind =
+            |(number, held): (&u64, &Held)| (which(held) && held.range().end > end).then_some(*number);
+        let behind: Vec<u64> = self.held.iter().filter_map(behind).collect();
+        for number in behind {
+            let Some(held) = self.held.get_mut(&number) else { continue };
+            let left =
+                usize::try_from(end.saturating_sub(held.offset)).unwrap_or(usize::MAX).min(held.data.len());
+            if held.acknowledged {
+                self.unproven -= held.data.len() - left;
+            }
+            held.data.truncate(left);
+            if left == 0 {
+                self.held.remove(&number);
+            }
+        }
+        if self.held.is_empty() {
+            (self.lost, self.overtaken) = (false, false);
+        }
+    }
+
+    /// Where what is here and was not told ends.
+    fn untold_end(&self) -> u64 {
+        let untold = self.held.values().filter(|held| !held.told).map(|held| held.range().end);
+        untold.max().unwrap_or(0).max(self.dirty.end())
+    }
+
+    /// Gives back memory that nothing dirty needs any more.
+    pub(super) fn settle_pot(&mut self) {
+        let more = self.pot.bytes().saturating_sub(self.dirty.room());
+        if more > 0 {
+            drop(self.pot.split(more));
+        }
+    }
+}
