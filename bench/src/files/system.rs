@@ -64,7 +64,7 @@ impl System {
     /// A client of the library with connections of its own.
     pub(crate) fn client(&self) -> Outcome<Sealstone> {
         let saved = SavedSession::load(&self.user.session)?.ok_or("no session")?;
-        Ok(Sealstone::resume_tuned(&saved, Proofs::default(), Tuning::default())?)
+        Ok(Sealstone::resume_tuned(&saved, Proofs::default(), Tuning::default(), None)?)
     }
 
     /// Mounts it; `name` is what the mount is called in tables.
