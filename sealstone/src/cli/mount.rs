@@ -12,7 +12,7 @@ use crate::output::parse_size;
 Examples:
   sealstone mount ~/files                    everything, as the user of the session
   sealstone mount /mnt/projects --path /projects --read-only
-  sealstone mount /srv/shared --allow-other --session /etc/sealstone/mount.session --key-file /etc/sealstone/mount.key
+  sealstone mount /srv/shared --allow-other --session /etc/mount.session --key-file /etc/mount.key
   sealstone --json mount /mnt --foreground   one line when ready, for a supervisor
   sealstone umount ~/files
 
