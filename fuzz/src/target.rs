@@ -5,7 +5,7 @@ use crate::targets::{
     scsi, seal, shell, sntp, store,
 };
 #[cfg(feature = "client")]
-use crate::targets::{client, client_link};
+use crate::targets::{client, client_link, fuse};
 
 /// One way from bytes of outside into the workspace.
 pub struct Target {
@@ -82,6 +82,8 @@ pub static TARGETS: &[Target] = &[
     client::CAPABILITY_FILE,
     #[cfg(feature = "client")]
     client_link::LINK,
+    #[cfg(feature = "client")]
+    fuse::REQUEST,
     device::UNIT,
     device::LOCKED_UNIT,
     device::DIRECTORY,

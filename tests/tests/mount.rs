@@ -642,3 +642,33 @@ fn a_large_directory_is_listed_whole() {
     sh(mount.place(), "rm -r d");
     assert!(names(mount.place()).is_empty());
 }
+
+#[test]
+fn programs_find_the_holes_of_a_file_and_copy_it_as_sparse_as_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let system = System::start(3);
+    let mount = Mounted::at(&system, "mnt");
+    let path = mount.path("sparse");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.set_len(64 << 20).unwrap();
+    assert_eq!(file.metadata().unwrap().blocks(), 0, "nobody wrote to it");
+    let seek = |to| rustix::fs::seek(&file, to);
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(0)), Err(rustix::io::Errno::NXIO));
+    assert_eq!(seek(rustix::fs::SeekFrom::Hole(7)), Ok(7));
+    file.write_all_at(&bytes(1 << 20, 5), 32 << 20).unwrap();
+    for synced in [false, true] {
+        if synced {
+            file.sync_all().unwrap();
+        }
+        assert_eq!(seek(rustix::fs::SeekFrom::Data(0)), Ok(32 << 20), "synced: {synced}");
+        assert_eq!(seek(rustix::fs::SeekFrom::Hole(32 << 20)), Ok(33 << 20), "synced: {synced}");
+        assert_eq!(seek(rustix::fs::SeekFrom::Data(33 << 20)), Err(rustix::io::Errno::NXIO));
+    }
+    assert_eq!(seek(rustix::fs::SeekFrom::Hole(64 << 20)), Err(rustix::io::Errno::NXIO));
+    let copy = system.path("copy");
+    sh(mount.place(), &format!("cp --sparse=always sparse {}", text(&copy)));
+    assert_eq!(fs::metadata(&copy).unwrap().len(), 64 << 20);
+    assert_eq!(sh(mount.place(), &format!("cmp sparse {} && echo same", text(&copy))), "same\n");
+}

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use sealstone_client::nodes::{Making, Nodes, NodesOptions};
+use sealstone_client::nodes::{File, Making, Nodes, NodesOptions, Seek};
 use sealstone_client::{ClientError, Device, DevicePool, Devices, Name, OsdError, Tuning};
 use sealstone_initiator::{Bearer, Completion, Operation};
 use sealstone_mds_protocol::{Access, ErrorCode};
-use sealstone_mds_protocol::{Node, NodeKind, RenameMode};
+use sealstone_mds_protocol::{Node, NodeChange, NodeKind, RenameMode};
 use world::{Direct, Machine, World, content};
 
 /// Commands of 64 KiB and a window of 512 KiB.
@@ -277,4 +277,88 @@ async fn a_file_is_read_ahead_of_who_reads_on_and_of_nobody_else() {
         assert!(file.read(at, 5000).await.unwrap() == bytes[at as usize..at as usize + 5000]);
     }
     assert!(counts.lock().unwrap()["READ"] <= 10, "{:?}", counts.lock().unwrap());
+}
+
+/// Where a file says that it has data, from its first byte to its last.
+async fn data_of(file: &File<Direct, Cutting>, size: u64) -> Vec<std::ops::Range<u64>> {
+    let (mut all, mut at) = (Vec::new(), 0);
+    while let Some(start) = file.seek(at, Seek::Data).await.unwrap() {
+        let end = file.seek(start, Seek::Hole).await.unwrap().unwrap();
+        assert!(at <= start && start < end && end <= size, "{at}: {start}..{end} of {size}");
+        assert_eq!(file.seek(start, Seek::Data).await.unwrap(), Some(start));
+        all.push(start..end);
+        at = end;
+        if end == size {
+            break;
+        }
+    }
+    assert_eq!(file.seek(size, Seek::Data).await.unwrap(), None);
+    assert_eq!(file.seek(size, Seek::Hole).await.unwrap(), None);
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_is_never_told_as_a_hole() {
+    for seed in 1..=6 {
+        let world = World::new(3).await;
+        let (nodes, _) = nodes(&world, &[]).await;
+        let (stat, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+        // Alternately one object, and striped over three.
+        let limit = if seed % 2 == 0 { 400_000 } else { 4_000_000 };
+        let (mut chance, mut model) = (Chance(seed), Vec::<u8>::new());
+        let pattern: Vec<u8> = content(50_000).iter().map(|byte| byte | 1).collect();
+        for step in 0..60 {
+            let (at, length) = (chance.below(limit) as usize, chance.below(40_000) as usize + 1);
+            match chance.below(8) {
+                0..=3 => {
+                    file.write(at as u64, &pattern[..length]).await.unwrap();
+                    model.resize(model.len().max(at + length), 0);
+                    model[at..at + length].copy_from_slice(&pattern[..length]);
+                }
+                4 => {
+                    let end = (at + 10 * length).min(model.len());
+                    file.zero(at as u64..(at + 10 * length) as u64).await.unwrap();
+                    if at < end {
+                        model[at..end].fill(0);
+                    }
+                }
+                5 => {
+                    let change = NodeChange { size: Some(at as u64), ..NodeChange::default() };
+                    nodes.set(stat.node(), change, true).await.unwrap();
+                    model.resize(at, 0);
+                }
+                6 => file.flush().await.unwrap(),
+                _ => file.sync().await.unwrap(),
+            }
+            let told = data_of(&file, model.len() as u64).await;
+            let mut covered = vec![false; model.len()];
+            for data in told {
+                covered[data.start as usize..data.end as usize].fill(true);
+            }
+            let lost = model.iter().zip(&covered).position(|(byte, data)| *byte != 0 && !data);
+            assert_eq!(lost, None, "seed {seed}, step {step}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn holes_are_found_where_nobody_wrote() {
+    for size in [300_000, 40 << 20] {
+        let world = World::new(3).await;
+        let (nodes, _) = nodes(&world, &[]).await;
+        let (stat, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+        let change = NodeChange { size: Some(size), ..NodeChange::default() };
+        nodes.set(stat.node(), change, true).await.unwrap();
+        assert_eq!(data_of(&file, size).await, [], "nobody wrote anything");
+        assert_eq!(file.seek(5, Seek::Hole).await.unwrap(), Some(5));
+        file.write(128 << 10, &content(64 << 10)).await.unwrap();
+        let written = (128 << 10)..(192 << 10);
+        assert_eq!(data_of(&file, size).await, [written.clone()], "written, not sent");
+        file.sync().await.unwrap();
+        nodes.sync_all().await.unwrap();
+        let (other, _) = nodes.open(stat.node(), Access::Read).await.unwrap();
+        assert_eq!(data_of(&other, size).await, [written.clone()], "on its devices");
+        file.zero(written).await.unwrap();
+        assert_eq!(data_of(&file, size).await, [], "taken away again");
+    }
 }

@@ -39,8 +39,8 @@ pub(crate) fn attributes(ino: u64, stat: &Stat, people: &People) -> Attributes {
     Attributes {
         ino,
         size: stat.size,
-        // Holes are not known here: what a file could take at most.
-        blocks: stat.size.div_ceil(512),
+        // Holes are not counted: what a file could take at most, nothing if nobody wrote to it.
+        blocks: if stat.width == 0 { 0 } else { stat.size.div_ceil(512) },
         atime_ns: stat.atime_ns,
         mtime_ns: stat.mtime_ns,
         ctime_ns: stat.ctime_ns,

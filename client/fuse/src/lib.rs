@@ -7,6 +7,7 @@
 mod attributes;
 mod directory;
 mod errno;
+mod examine;
 mod inner;
 mod kernel;
 mod mounted;
@@ -22,6 +23,7 @@ use sealstone_client::nodes::Nodes;
 use sealstone_mds_protocol::Node;
 
 pub use errno::errno;
+pub use examine::examine;
 pub use kernel::{MountError, check_place, helper};
 pub use people::{Mounter, NOBODY, People};
 

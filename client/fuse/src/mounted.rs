@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use sealstone_client::ClientError;
-use sealstone_client::nodes::Nodes;
+use sealstone_client::nodes::{Nodes, Seek};
 use sealstone_mds_protocol::{Access, FileKind};
 use sealstone_mds_protocol::{
     LOCK_TO_END, Lock, LockKind, Node, NodeChange, NodeKind, RenameMode, SetTime, Target, XattrMode,
@@ -46,6 +46,9 @@ const F_RDLCK: u32 = 0;
 const F_WRLCK: u32 = 1;
 const F_UNLCK: u32 = 2;
 const OFFSET_MAX: u64 = i64::MAX as u64;
+/// What lseek looks for.
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
 /// Whoever waits for a lock has it asked for again after this; the pause doubles up to the longest one.
 const LOCK_PAUSE_MIN: Duration = Duration::from_millis(5);
 const LOCK_PAUSE_MAX: Duration = Duration::from_millis(250);
@@ -162,10 +165,11 @@ impl Handler for Mounted {
                     }
                 });
             }
+            Operation::Seek { handle, offset, whence } => self.seek(handle, offset, whence, reply),
             Operation::Destroy => reply.ok(),
             Operation::GetLock(wish) => self.test_lock(node, wish, reply),
             Operation::SetLock { wish, wait } => self.lock(node, wish, wait, reply),
-            // The kernel then does without: all of a file is taken for data, ranges are copied through memory.
+            // The kernel then does without: ranges are copied through memory.
             Operation::Other { .. } => reply.error(Errno::NOSYS),
             // These have no answer, or come once and are over.
             Operation::Forget { .. }
@@ -317,6 +321,22 @@ impl Mounted {
         self.task(|_| async move {
             match file.read(offset, size as usize).await {
                 Ok(bytes) => reply.bytes(&bytes),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
+    fn seek(&self, handle: u64, offset: u64, whence: u32, reply: Reply) {
+        let file = or_reply!(reply, self.inner.file(handle));
+        let what = match whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::INVAL),
+        };
+        self.task(|_| async move {
+            match file.seek(offset, what).await {
+                Ok(Some(at)) => reply.bytes(Answer::offset(at).as_bytes()),
+                Ok(None) => reply.error(Errno::NXIO),
                 Err(error) => reply.error(errno(&error)),
             }
         });
@@ -520,7 +540,7 @@ impl Mounted {
 }
 
 /// A lock in the server's words, whose end is the byte after the last one.
-fn lock_of(wish: &LockWish) -> Result<Lock, Errno> {
+pub(crate) fn lock_of(wish: &LockWish) -> Result<Lock, Errno> {
     let kind = match wish.kind {
         F_RDLCK => LockKind::Read,
         F_WRLCK => LockKind::Write,
@@ -535,7 +555,7 @@ fn lock_of(wish: &LockWish) -> Result<Lock, Errno> {
     Ok(Lock { kind, whole: wish.whole, start, end, owner: wish.owner, pid: wish.pid })
 }
 
-fn xattr_name(name: &OsStr) -> Result<XattrName, Errno> {
+pub(crate) fn xattr_name(name: &OsStr) -> Result<XattrName, Errno> {
     XattrName::new(std::os::unix::ffi::OsStrExt::as_bytes(name)).map_err(|_| Errno::RANGE)
 }
 

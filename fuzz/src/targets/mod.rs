@@ -6,6 +6,8 @@ pub(crate) mod client;
 #[cfg(feature = "client")]
 pub(crate) mod client_link;
 pub(crate) mod device;
+#[cfg(feature = "client")]
+pub(crate) mod fuse;
 pub(crate) mod initiator;
 pub(crate) mod iscsi;
 pub(crate) mod iscsi_login;

@@ -162,6 +162,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             stat.size = stat.size.max(state.written_end);
             stat.mtime_ns = changed_ns;
             stat.ctime_ns = stat.ctime_ns.max(changed_ns);
+            // What was written here goes to objects, if there are none yet.
+            stat.width = stat.width.max(1);
         }
         stat
     }

@@ -54,6 +54,11 @@ impl Dirty {
         self.pieces.is_empty()
     }
 
+    /// What the pieces cover, by offset.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        self.pieces.iter().map(|(start, piece)| *start..*start + piece.data.len() as u64)
+    }
+
     /// Memory that the pieces are counted with, bytes.
     pub(super) const fn room(&self) -> usize {
         self.room

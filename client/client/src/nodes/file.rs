@@ -11,6 +11,7 @@ use sealstone_mds_protocol::{Access, Stat};
 use sealstone_mds_protocol::{Node, OpenedNode};
 
 use super::body::Body;
+use super::holes::Seek;
 use super::keep;
 use super::shared::Shared;
 use crate::mds::Mds;
@@ -117,6 +118,15 @@ impl<M: Metadata, D: Devices> File<M, D> {
     /// `Device`, `Refused`.
     pub async fn zero(&self, range: Range<u64>) -> Result<(), ClientError> {
         self.body.zero(range).await
+    }
+
+    /// The first byte from `offset` on that is data, or a hole; the end of the file is a hole, and nothing lies beyond.
+    /// None where the file ends before, or no data follows.
+    ///
+    /// # Errors
+    /// `Device`, `Refused`.
+    pub async fn seek(&self, offset: u64, what: Seek) -> Result<Option<u64>, ClientError> {
+        self.body.seek(offset, what).await
     }
 
     /// Flushes and closes it.

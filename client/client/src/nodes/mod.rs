@@ -11,6 +11,7 @@ mod body;
 mod change;
 mod dirty;
 mod file;
+mod holes;
 mod keep;
 mod locks;
 mod prove;
@@ -29,6 +30,7 @@ use sealstone_mds_protocol::{
 };
 
 pub use file::File;
+pub use holes::Seek;
 pub use shared::NodesOptions;
 
 use crate::mds::Mds;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_mds_protocol::{ErrorCode, Failure};
+use sealstone_mds_protocol::{DeviceId, ErrorCode, Failure};
 use tokio::task::JoinSet;
 
 use super::ahead::Block;
@@ -239,11 +239,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 data
             }
             Err(ClientError::Device { error: OsdError::NotFound, device }) => {
-                // Data goes when its file is cut or removed; whoever reads on is told that.
-                objects.open.check_current().await?;
-                if self.state().made {
-                    return Err(ClientError::Device { error: OsdError::NotFound, device });
-                }
+                self.check_unmade(objects, device).await?;
                 Vec::new()
             }
             Err(error) => return Err(error),
@@ -256,5 +252,19 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             cut.fill(0);
         }
         Ok(data)
+    }
+
+    /// An object is not there: that is a hole if nobody made it yet, and a loss if somebody did.
+    pub(super) async fn check_unmade(
+        &self,
+        objects: &Objects<M, D>,
+        device: DeviceId,
+    ) -> Result<(), ClientError> {
+        // Data goes when its file is cut or removed; whoever reads on is told that.
+        objects.open.check_current().await?;
+        match self.state().made {
+            true => Err(ClientError::Device { error: OsdError::NotFound, device }),
+            false => Ok(()),
+        }
     }
 }

@@ -101,6 +101,11 @@ impl Answer {
         Self::default().u32(count).u32(0)
     }
 
+    /// To LSEEK: where.
+    pub(crate) fn offset(offset: u64) -> Self {
+        Self::default().u64(offset)
+    }
+
     /// To STATFS: blocks of `block` bytes, and numbers of nodes.
     pub(crate) fn file_system(
         (blocks, free): (u64, u64),
@@ -193,6 +198,7 @@ mod tests {
         assert_eq!(Answer::init(36, 1, 1, 1, 1 << 20).0.len(), 64);
         assert_eq!(Answer::lock(0, 0, 0, 0).0.len(), 24);
         assert_eq!(Answer::count(1).0.len(), 8);
+        assert_eq!(Answer::offset(1).0.len(), 8);
     }
 
     #[test]

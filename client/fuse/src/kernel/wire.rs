@@ -176,6 +176,12 @@ pub(crate) enum Operation<'a> {
         length: u64,
         mode: u32,
     },
+    /// Where data or a hole begins from `offset` on.
+    Seek {
+        handle: u64,
+        offset: u64,
+        whence: u32,
+    },
     /// Something that we do without: the kernel then does so too.
     Other {
         code: u32,
@@ -350,6 +356,7 @@ fn operation<'a>(code: u32, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
             fields.skip(4)?;
             Operation::Rename { to_parent, flags, from: fields.name()?, to: fields.name()? }
         }
+        46 => Operation::Seek { handle: fields.u64()?, offset: fields.u64()?, whence: fields.u32()? },
         code => Operation::Other { code },
     })
 }
