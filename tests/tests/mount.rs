@@ -672,3 +672,32 @@ fn programs_find_the_holes_of_a_file_and_copy_it_as_sparse_as_it_is() {
     assert_eq!(fs::metadata(&copy).unwrap().len(), 64 << 20);
     assert_eq!(sh(mount.place(), &format!("cmp sparse {} && echo same", text(&copy))), "same\n");
 }
+
+#[test]
+fn a_list_lets_in_whom_it_names_on_a_mount_for_many_users() {
+    if !can_mount() || !there("setfacl") || !there("setpriv") {
+        return;
+    }
+    let system = System::start(1);
+    let mount = Mounted::with(&system, "mnt", &["--allow-other"]);
+    let run = |script: &str| sh(mount.place(), script);
+    let user = |uid: u32, script: &str| {
+        run(&format!("setpriv --reuid={uid} --regid={uid} --clear-groups sh -c '{script}'"))
+    };
+    run("echo secret > f && chmod 600 f && setfacl -m u:71000:r f");
+    assert_eq!(run("getfacl -cn f"), "user::rw-\nuser:71000:r--\ngroup::---\nmask::r--\nother::---\n\n");
+    assert_eq!(run("stat -c %a f"), "640\n");
+    assert_eq!(user(71_000, "cat f"), "secret\n");
+    assert_eq!(user(71_000, "echo changed 2>/dev/null >> f || echo refused"), "refused\n");
+    assert_eq!(user(71_001, "cat f 2>/dev/null || echo refused"), "refused\n");
+    run("chmod 600 f");
+    assert_eq!(user(71_000, "cat f 2>/dev/null || echo refused"), "refused\n", "the mask");
+    // What is made below gets the directory's list, whatever its maker masks.
+    run("mkdir d && setfacl -d -m u:71000:rwx,g::-,o::- d && umask 077 && echo made > d/g && mkdir d/e");
+    assert_eq!(user(71_000, "cat d/g && echo too >> d/g && cat d/g"), "made\nmade\ntoo\n");
+    assert_eq!(user(71_001, "cat d/g 2>/dev/null || echo refused"), "refused\n");
+    assert_eq!(run("getfacl -cn d/e | grep -c default:user:71000:rwx"), "1\n");
+    run("umask 027 && echo x > plain && setfacl -b f && cp -p d/g copied");
+    assert_eq!(run("stat -c %a plain f"), "640\n600\n");
+    assert_eq!(run("getfacl -cn copied"), run("getfacl -cn d/g"));
+}

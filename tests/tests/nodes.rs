@@ -108,7 +108,8 @@ async fn a_name_that_is_no_text_is_listed_so_that_it_can_be_typed() {
     let path = FilePath::root().join(&name).expect("short");
     let what = NodeKind::Fifo;
     let (parent, mode) = (Node::ROOT, 0o644);
-    let make = Request::MakeNode { parent, name, what, mode, owner: None, group: None, holder: None };
+    let make =
+        Request::MakeNode { parent, name, what, mode, umask: 0, owner: None, group: None, holder: None };
     stat_of(&client, make).await;
     let listed = system.run(&["ls", "/"]).ok().text();
     let shown = listed.trim_end_matches('\n');

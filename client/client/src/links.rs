@@ -37,8 +37,8 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         let target = Target::new(bytes_of(target)).map_err(ClientError::Name)?;
         let (parent, name) = self.place(path).await?;
         let what = NodeKind::Symlink(target);
-        let request =
-            Request::MakeNode { parent, name, what, mode: 0o777, owner: None, group: None, holder: None };
+        let (mode, umask, owner, group, holder) = (0o777, 0, None, None, None);
+        let request = Request::MakeNode { parent, name, what, mode, umask, owner, group, holder };
         stat_of(self.core.metadata.call(request).await?)
     }
 

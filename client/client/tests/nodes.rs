@@ -25,7 +25,7 @@ fn name(text: &str) -> Name {
 }
 
 fn making(what: NodeKind) -> Making {
-    Making { what, mode: 0o644, owner: None, group: None }
+    Making { what, mode: 0o644, umask: 0, owner: None, group: None }
 }
 
 /// Devices that count commands, and whose power is cut when the n-th of some was done.

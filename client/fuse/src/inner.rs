@@ -8,9 +8,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sealstone_client::ClientError;
 use sealstone_client::nodes::{File, Making, Nodes};
-use sealstone_mds_protocol::{Access, ErrorCode, Failure, Name, Stat};
+use sealstone_mds_protocol::{Access, Acl, ErrorCode, Failure, Name, Stat, XattrMode, XattrName, XattrValue};
 use sealstone_mds_protocol::{Node, NodeChange, NodeKind};
 
+use crate::acl::from_kernel;
 use crate::attributes::attributes;
 use crate::directory::Directory;
 use crate::errno::errno;
@@ -73,9 +74,9 @@ impl Inner {
         }
     }
 
-    fn making(&self, request: &Who, what: NodeKind, mode: u32) -> Making {
+    fn making(&self, request: &Who, what: NodeKind, (mode, umask): (u32, u32)) -> Making {
         let (owner, group) = self.people.maker(request.uid, request.gid);
-        Making { what, mode: (mode & 0o7777) as u16, owner, group }
+        Making { what, mode: (mode & 0o7777) as u16, umask: (umask & 0o777) as u16, owner, group }
     }
 
     fn opened(&self, file: File, version: u64) -> (u64, u32) {
@@ -112,11 +113,11 @@ impl Inner {
         who: Who,
         parent: u64,
         name: &Name,
-        mode: u32,
+        modes: (u32, u32),
         flags: i32,
     ) -> Result<(Stat, u64, u32), Errno> {
         let parent = self.node(parent)?;
-        let making = || self.making(&who, NodeKind::File, mode);
+        let making = || self.making(&who, NodeKind::File, modes);
         let made = match self.nodes.create(parent, name, making()).await {
             Err(error) if self.by_number(&error, Some(who.uid), Some(who.gid)) => {
                 self.nodes.create(parent, name, making()).await
@@ -158,14 +159,40 @@ impl Inner {
         parent: Node,
         name: &Name,
         what: NodeKind,
-        mode: u32,
+        modes: (u32, u32),
     ) -> Result<Stat, ClientError> {
-        match self.nodes.make(parent, name, self.making(&who, what.clone(), mode)).await {
+        match self.nodes.make(parent, name, self.making(&who, what.clone(), modes)).await {
             Err(error) if self.by_number(&error, Some(who.uid), Some(who.gid)) => {
-                self.nodes.make(parent, name, self.making(&who, what, mode)).await
+                self.nodes.make(parent, name, self.making(&who, what, modes)).await
             }
             outcome => outcome,
         }
+    }
+
+    /// The access control list that an attribute is.
+    pub(crate) async fn list(&self, node: Node, attribute: XattrName) -> Result<Option<Acl>, Errno> {
+        match self.nodes.xattr(node, attribute).await {
+            Ok(value) => {
+                let text = core::str::from_utf8(value.as_bytes()).map_err(|_| Errno::IO)?;
+                Acl::parse(text).map(Some).map_err(|_| Errno::IO)
+            }
+            Err(ClientError::Refused(failure)) if failure.code == ErrorCode::NoAttribute => Ok(None),
+            Err(error) => Err(errno(&error)),
+        }
+    }
+
+    /// Sets the access control list that an attribute is.
+    pub(crate) async fn set_list(&self, node: Node, attribute: XattrName, value: &[u8]) -> Result<(), Errno> {
+        let before = self.list(node, attribute.clone()).await?;
+        let set = match from_kernel(value, before.as_ref(), &self.people)? {
+            Some(acl) => {
+                let value = XattrValue::new(acl.to_string()).map_err(|_| Errno::TOOBIG)?;
+                self.nodes.set_xattr(node, attribute, value, XattrMode::Set).await
+            }
+            None if before.is_none() => Ok(()),
+            None => self.nodes.remove_xattr(node, attribute).await,
+        };
+        set.map_err(|error| errno(&error))
     }
 
     pub(crate) async fn change_owner(

@@ -4,6 +4,7 @@
 //! Contract: [`mount`] returns when the mount can be used; [`Mount::ended`] when it is gone, however that came about.
 //! Truth: docs/adr/0037-a-mount-by-fuse.md.
 
+mod acl;
 mod attributes;
 mod directory;
 mod errno;
@@ -72,7 +73,7 @@ impl Mount {
 /// [`MountError`].
 pub fn mount(nodes: Nodes, root: Node, people: People, options: &MountOptions) -> Result<Mount, MountError> {
     let device = kernel::mount(options)?;
-    let served = kernel::Channel::open(device).and_then(|channel| {
+    let served = kernel::Channel::open(device, options.allow_other).and_then(|channel| {
         let mounted = Arc::new(mounted::Mounted::new(nodes, root, people));
         let serve = |number| {
             let (channel, mounted) = (channel.clone(), mounted.clone());

@@ -18,6 +18,7 @@ use sealstone_mds_protocol::{
     XattrName, XattrValue,
 };
 
+use crate::acl::{is_list, to_kernel};
 use crate::attributes::{attributes, kind_number, nanoseconds};
 use crate::directory::{DOTS, Directory};
 use crate::errno::errno;
@@ -99,19 +100,22 @@ impl Handler for Mounted {
             Operation::SetAttr(changes) => self.set_attributes(node, changes, reply),
             Operation::ReadLink => self.read_link(node, reply),
             Operation::Symlink { name, target } => match Target::new(target) {
-                Ok(target) => self.make(&header, name, NodeKind::Symlink(target), 0o777, reply),
+                Ok(target) => self.make(&header, name, NodeKind::Symlink(target), (0o777, 0), reply),
                 Err(_) => reply.error(Errno::NAMETOOLONG),
             },
-            Operation::MakeNode { name, mode, rdev } => match mode & S_IFMT {
-                0 | S_IFREG => self.make(&header, name, NodeKind::File, mode, reply),
-                S_IFIFO => self.make(&header, name, NodeKind::Fifo, mode, reply),
-                S_IFSOCK => self.make(&header, name, NodeKind::Socket, mode, reply),
-                S_IFCHR => self.make(&header, name, NodeKind::CharDevice(rdev), mode, reply),
-                S_IFBLK => self.make(&header, name, NodeKind::BlockDevice(rdev), mode, reply),
-                _ => reply.error(Errno::INVAL),
-            },
-            Operation::MakeDirectory { name, mode } => {
-                self.make(&header, name, NodeKind::Directory, mode, reply);
+            Operation::MakeNode { name, mode, umask, rdev } => {
+                let what = match mode & S_IFMT {
+                    0 | S_IFREG => NodeKind::File,
+                    S_IFIFO => NodeKind::Fifo,
+                    S_IFSOCK => NodeKind::Socket,
+                    S_IFCHR => NodeKind::CharDevice(rdev),
+                    S_IFBLK => NodeKind::BlockDevice(rdev),
+                    _ => return reply.error(Errno::INVAL),
+                };
+                self.make(&header, name, what, (mode, umask), reply);
+            }
+            Operation::MakeDirectory { name, mode, umask } => {
+                self.make(&header, name, NodeKind::Directory, (mode, umask), reply);
             }
             Operation::Unlink { name } => self.remove(node, name, false, reply),
             Operation::RemoveDirectory { name } => self.remove(node, name, true, reply),
@@ -120,7 +124,9 @@ impl Handler for Mounted {
             }
             Operation::Link { node: linked, name } => self.link(linked, node, name, reply),
             Operation::Open { flags } => self.open(node, flags, reply),
-            Operation::Create { name, mode, flags } => self.create(&header, name, mode, flags, reply),
+            Operation::Create { name, mode, umask, flags } => {
+                self.create(&header, name, (mode, umask), flags, reply);
+            }
             Operation::Read { handle, offset, size } => self.read(handle, offset, size, reply),
             Operation::Write { handle, offset, data } => self.write(handle, (offset, data), reply),
             Operation::Flush { handle, owner } => self.flush(node, handle, owner, reply),
@@ -243,12 +249,12 @@ impl Mounted {
         });
     }
 
-    fn make(&self, header: &Header, entry: &OsStr, what: NodeKind, mode: u32, reply: Reply) {
+    fn make(&self, header: &Header, entry: &OsStr, what: NodeKind, modes: (u32, u32), reply: Reply) {
         let entry = or_reply!(reply, name(entry));
         let parent = or_reply!(reply, self.inner.node(header.node));
         let who = Who::from(header);
         self.task(|inner| async move {
-            let made = inner.make(who, parent, &entry, what, mode).await;
+            let made = inner.make(who, parent, &entry, what, modes).await;
             inner.answer_entry(reply, made);
         });
     }
@@ -299,11 +305,11 @@ impl Mounted {
         });
     }
 
-    fn create(&self, header: &Header, entry: &OsStr, mode: u32, flags: i32, reply: Reply) {
+    fn create(&self, header: &Header, entry: &OsStr, modes: (u32, u32), flags: i32, reply: Reply) {
         let entry = or_reply!(reply, name(entry));
         let (who, parent) = (Who::from(header), header.node);
         self.task(|inner| async move {
-            match inner.create(who, parent, &entry, mode, flags).await {
+            match inner.create(who, parent, &entry, modes, flags).await {
                 Ok((stat, handle, flags)) => {
                     let entry = Answer::default().entry(Some(&inner.attr(&stat)), inner.attributes_for);
                     if !reply.naming(entry.open(handle, flags).as_bytes()) {
@@ -487,7 +493,17 @@ impl Mounted {
 
     fn set_xattr(&self, ino: u64, attribute: &OsStr, (value, flags): (&[u8], u32), reply: Reply) {
         let node = or_reply!(reply, self.inner.node(ino));
+        let list = is_list(attribute);
         let attribute = or_reply!(reply, xattr_name(attribute));
+        if list {
+            let value = value.to_vec();
+            return self.task(|inner| async move {
+                match inner.set_list(node, attribute, &value).await {
+                    Ok(()) => reply.ok(),
+                    Err(error) => reply.error(error),
+                }
+            });
+        }
         let value = or_reply!(reply, XattrValue::new(value).map_err(|_| Errno::TOOBIG));
         let mode = match flags & (XATTR_CREATE | XATTR_REPLACE) {
             XATTR_CREATE => XattrMode::Create,
@@ -504,8 +520,16 @@ impl Mounted {
             return reply.error(Errno::NODATA);
         }
         let node = or_reply!(reply, self.inner.node(ino));
+        let list = is_list(attribute);
         let attribute = or_reply!(reply, xattr_name(attribute));
         self.task(|inner| async move {
+            if list {
+                return match inner.list(node, attribute).await {
+                    Ok(Some(acl)) => answer_xattr(reply, &to_kernel(&acl, &inner.people), size),
+                    Ok(None) => reply.error(Errno::NODATA),
+                    Err(error) => reply.error(error),
+                };
+            }
             match inner.nodes.xattr(node, attribute).await {
                 Ok(value) => answer_xattr(reply, value.as_bytes(), size),
                 Err(error) => reply.error(errno(&error)),

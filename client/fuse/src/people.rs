@@ -116,21 +116,28 @@ impl People {
     /// The number of a user.
     #[must_use]
     pub fn uid(&self, name: &UserName) -> u32 {
+        self.known_uid(name).unwrap_or(NOBODY)
+    }
+
+    /// The number of a user, if he has one here.
+    #[must_use]
+    pub fn known_uid(&self, name: &UserName) -> Option<u32> {
         if *name == self.mounter.user {
-            return self.mounter.uid;
+            return Some(self.mounter.uid);
         }
-        name.number()
-            .or_else(|| self.with(|tables| tables.users.by_name.get(name.as_str()).copied()))
-            .unwrap_or(NOBODY)
+        name.number().or_else(|| self.with(|tables| tables.users.by_name.get(name.as_str()).copied()))
     }
 
     /// The number of a group. No group at all is the mounter's, as files of one's own have it.
     #[must_use]
     pub fn gid(&self, name: Option<&GroupName>) -> u32 {
-        let Some(name) = name else { return self.mounter.gid };
-        name.number()
-            .or_else(|| self.with(|tables| tables.groups.by_name.get(name.as_str()).copied()))
-            .unwrap_or(NOBODY)
+        name.map_or(Some(self.mounter.gid), |name| self.known_gid(name)).unwrap_or(NOBODY)
+    }
+
+    /// The number of a group, if it has one here.
+    #[must_use]
+    pub fn known_gid(&self, name: &GroupName) -> Option<u32> {
+        name.number().or_else(|| self.with(|tables| tables.groups.by_name.get(name.as_str()).copied()))
     }
 
     /// The name under which the server knows the user of this number.

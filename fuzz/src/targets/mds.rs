@@ -7,7 +7,7 @@ use sealstone_mds_protocol::login::{
     Revoking, SUITE_LIGHT, SUITE_SERVICE_A,
 };
 use sealstone_mds_protocol::{
-    Access, AccountKind, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, DelegatedFile,
+    Access, AccountKind, Acl, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, DelegatedFile,
     Device, DeviceId, DevicePin, DeviceProblem, DeviceState, DirEntry, ErrorCode, FILE_SIZE_MAX, Failure,
     FileKind, FilePath, FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle, Holder, InodeId,
     IntentId, IssueEntry, IssueKind, IssuePlace, KeyInfo, KeyLevel, KeyPlace, KeyUse, Layout, MessageType,
@@ -606,6 +606,10 @@ fn names(input: &[u8]) {
         // Groups are named as users are.
         assert_eq!(GroupName::new(user.as_str()).as_ref().map(GroupName::as_str), Ok(user.as_str()));
     }
+    if let Ok(list) = Acl::parse(&text) {
+        assert_eq!(Acl::parse(&list.to_string()).as_ref(), Ok(&list));
+        assert_eq!(list.clone().with_mode(list.mode()), list);
+    }
     let short = Text::<16>::truncated(&text);
     assert!(short.as_str().len() <= 16 && text.starts_with(short.as_str()));
     one::<Name>(input);
@@ -619,7 +623,7 @@ fn names(input: &[u8]) {
 
 pub(crate) const NAMES: Target = Target {
     name: "mds-names",
-    about: "text as name, path and account; what is taken is canonical, and paths split and join",
+    about: "text as name, path, account, access list; what is taken is canonical, and paths split and join",
     run: names,
     seeds: || {
         let texts = [
@@ -635,6 +639,8 @@ pub(crate) const NAMES: Target = Target {
             "..",
             "/a/",
             "\u{202e}x",
+            "user::rw-,group::r--,other::r--",
+            "user::rwx,user:ann:rw-,group::r-x,group:dev:-w-,mask::rwx,other::---",
         ];
         texts.map(|text| text.as_bytes().to_vec()).to_vec()
     },

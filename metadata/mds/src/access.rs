@@ -45,20 +45,35 @@ pub(crate) enum Right {
 impl Principal {
     /// Needs a right to something.
     pub(crate) fn needs(&self, right: Right, inode: &Inode, subject: &str) -> Result<()> {
-        // The first class that fits decides, even if a later one would give more.
-        let shift = if inode.owner == self.user {
-            6
-        } else if inode.group.as_ref().is_some_and(|group| self.is_member(group)) {
-            3
-        } else {
-            0
-        };
         // Whoever only reads is refused by his role already; here once more, should a request be sorted wrongly.
         let reads_only = self.role == Role::ReadOnly && right == Right::Write;
-        if !reads_only && (self.is_admin() || (inode.mode >> shift) & right as u16 != 0) {
+        if !reads_only && (self.is_admin() || self.is_granted(right, inode)) {
             Ok(())
         } else {
             Err(MdsError::refused(ErrorCode::Denied, subject))
+        }
+    }
+
+    /// Does mode or list say so? The first class that fits decides, even if a later one would give more; of groups any.
+    fn is_granted(&self, right: Right, inode: &Inode) -> bool {
+        let class = |shift: u16| (inode.mode >> shift & 7) as u8;
+        let has = |rights: u8| rights & right as u8 != 0;
+        if inode.owner == self.user {
+            return has(class(6));
+        }
+        let of_group = inode.group.as_ref().is_some_and(|group| self.is_member(group));
+        let Some(acl) = &inode.acl else {
+            return has(class(if of_group { 3 } else { 0 }));
+        };
+        let masked = |rights: u8| has(rights & class(3));
+        if let Some((_, rights)) = acl.users.iter().find(|(name, _)| *name == self.user) {
+            return masked(*rights);
+        }
+        let named = acl.groups.iter().filter(|(name, _)| self.is_member(name)).map(|(_, rights)| *rights);
+        let mut rights = named.chain(of_group.then_some(acl.group)).peekable();
+        match rights.peek() {
+            Some(_) => rights.any(masked),
+            None => has(class(0)),
         }
     }
 
@@ -116,7 +131,7 @@ impl Principal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealstone_mds_protocol::FileKind;
+    use sealstone_mds_protocol::{Acl, FileKind};
 
     fn principal(name: &str, admin: bool) -> Principal {
         let role = if admin { Role::Admin } else { Role::User };
@@ -156,6 +171,30 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_list_grants_what_it_says_and_no_more_than_its_mask() {
+        let list = "user::---,user:bob:rw-,user:carol:---,group::r--,group:dev:-w-,group:ops:--x,mask::rwx,other::r--";
+        let with = |mode| Inode { acl: Some(Acl::parse(list).unwrap()), ..inode("alice", mode) };
+        let rights = |who: &str, groups: &[&str], mode| {
+            let may = |right| member(who, Role::User, groups).needs(right, &with(mode), "").is_ok();
+            [Right::Read, Right::Write, Right::Pass].map(may)
+        };
+        let (yes, no) = (true, false);
+        // Owner and others are what the mode says.
+        assert_eq!(rights("alice", &["dev"], 0o770), [yes, yes, yes]);
+        assert_eq!(rights("dave", &[], 0o074), [yes, no, no]);
+        // A user who is named has his own, whatever his groups have.
+        assert_eq!(rights("bob", &["ops"], 0o070), [yes, yes, no]);
+        assert_eq!(rights("carol", &["staff", "dev", "ops"], 0o077), [no, no, no]);
+        // Of groups, any; and whoever is in one is none of the others.
+        assert_eq!(rights("dave", &["staff"], 0o077), [yes, no, no]);
+        assert_eq!(rights("dave", &["dev", "ops"], 0o074), [no, yes, yes]);
+        assert_eq!(rights("dave", &["dev", "staff"], 0o070), [yes, yes, no]);
+        // The mask is the mode's group bits.
+        assert_eq!(rights("bob", &[], 0o040), [yes, no, no]);
+        assert_eq!(rights("dave", &["dev", "ops"], 0o047), [no, no, no]);
     }
 
     #[test]

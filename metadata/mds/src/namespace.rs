@@ -16,6 +16,7 @@ use crate::keys;
 use crate::records::{Inode, count, counter, load, next_number, ns, save};
 use crate::store::{MetaError, Snapshot, Transaction};
 
+mod acl;
 mod create;
 mod delegate;
 mod endings;
@@ -212,6 +213,7 @@ fn add_directory(
     let group = inherited_group(&parent_inode);
     let mut made = Inode::new(FileKind::Directory, mode, who.user.clone(), group, now_ms);
     made.parent = parent;
+    acl::inherit(&parent_inode, &mut made, 0);
     save(tx, &keys::inode(id), &made)?;
     save(tx, &keys::entry(parent, name), &id)?;
     touch(tx, parent, 1, now_ms)?;

@@ -2,7 +2,7 @@
 
 use sealstone_mds_protocol::login::{REGISTRATION_UPLOAD_BYTES, SessionId};
 use sealstone_mds_protocol::{
-    AccountKind, Checksum, DevicePin, DeviceState, FileKind, GroupName, InodeId, Layout, Method,
+    AccountKind, Acl, Checksum, DevicePin, DeviceState, FileKind, GroupName, InodeId, Layout, Method,
     NODE_PROOF_BYTES, Name, Reader, Role, SYSTEM_ID_BYTES, Stat, Target, Text, UserName, Wire, Writer,
     record,
 };
@@ -62,6 +62,10 @@ record! {
         pub xattrs: u16,
         /// Bytes of their names and values.
         pub xattr_bytes: u32,
+        /// Whom it names beyond owner and group. Owner, mask and others of it are the permission bits, whatever it says.
+        pub acl: Option<Acl>,
+        /// Of a directory: the list of what is made in it.
+        pub default_acl: Option<Acl>,
     }
 }
 
@@ -105,6 +109,8 @@ impl Inode {
             target: None,
             xattrs: 0,
             xattr_bytes: 0,
+            acl: None,
+            default_acl: None,
         }
     }
 

@@ -11,6 +11,7 @@ extern crate alloc;
 pub mod login;
 pub mod paper;
 
+mod acl;
 mod error;
 mod frame;
 mod grants;
@@ -23,6 +24,7 @@ mod records;
 mod secret;
 mod wire;
 
+pub use acl::{ACL_ACCESS, ACL_DEFAULT, ACL_NAMES_MAX, ACL_TEXT_MAX, Acl};
 pub use error::{ErrorCode, Failure};
 pub use frame::{
     BODY_MAX, FRAME_VERSION, FrameHeader, FrameType, HEADER_BYTES, Header, MAGIC, MessageType,

@@ -436,6 +436,8 @@ messages! {
             what: NodeKind,
             /// Permission bits; those of a symbolic link are 0777 whatever is said.
             mode: u16,
+            /// Permission bits that it shall not have, unless its directory has a list for what is made in it.
+            umask: u16,
             /// Whose it is, if not the asker's (administrators).
             owner: Option<UserName>,
             /// Its group, one of the asker's own (administrators: any); a directory with the set-group bit gives its

@@ -72,6 +72,8 @@ pub struct Making {
     pub what: NodeKind,
     /// Permission bits.
     pub mode: u16,
+    /// Permission bits that it shall not have, unless its directory has a list for what is made in it.
+    pub umask: u16,
     /// Whose it will be, if not the session's own user (administrators).
     pub owner: Option<UserName>,
     /// Its group.
@@ -198,10 +200,11 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         making: Making,
         hold: bool,
     ) -> Result<Stat, ClientError> {
-        let Making { what, mode, owner, group } = making;
+        let Making { what, mode, umask, owner, group } = making;
         let kind = what.kind();
         let holder = hold.then_some(self.shared.holder);
-        let request = Request::MakeNode { parent, name: name.clone(), what, mode, owner, group, holder };
+        let request =
+            Request::MakeNode { parent, name: name.clone(), what, mode, umask, owner, group, holder };
         loop {
             match self.shared.call_stat(&request).await {
                 Err(error @ ClientError::OutcomeUnknown { .. }) => {

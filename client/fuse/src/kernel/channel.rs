@@ -43,7 +43,8 @@ const FEATURES: u32 = ASYNC_READ
     | ASYNC_DIRECT
     | PARALLEL_DIRECTORIES
     | MAX_PAGES
-    | CACHE_LINKS;
+    | CACHE_LINKS
+    | TELL_UMASK;
 const ASYNC_READ: u32 = 1 << 0;
 const RANGE_LOCKS: u32 = 1 << 1;
 const WHOLE_LOCKS: u32 = 1 << 10;
@@ -56,6 +57,10 @@ const ASYNC_DIRECT: u32 = 1 << 15;
 const PARALLEL_DIRECTORIES: u32 = 1 << 18;
 const MAX_PAGES: u32 = 1 << 22;
 const CACHE_LINKS: u32 = 1 << 23;
+/// The kernel says what a maker masks, and whoever makes it decides.
+const TELL_UMASK: u32 = 1 << 6;
+/// The kernel checks access control lists, together with owners and permission bits.
+const LISTS: u32 = 1 << 20;
 
 /// Who answers.
 pub(crate) trait Handler: Send + Sync + 'static {
@@ -85,11 +90,12 @@ struct Waiting {
 }
 
 impl Channel {
-    /// Over the device of a mount; agrees with the kernel on how to talk.
+    /// Over the device of a mount; agrees with the kernel on how to talk. With `checks` it is the kernel that decides who
+    /// may do what.
     ///
     /// # Errors
     /// The kernel speaks an older protocol, or the mount is gone.
-    pub(crate) fn open(device: OwnedFd) -> io::Result<Arc<Self>> {
+    pub(crate) fn open(device: OwnedFd, checks: bool) -> io::Result<Arc<Self>> {
         let channel = Self { device: File::from(device), waiting: Mutex::default() };
         let mut buffer = vec![0; REQUEST_MAX as usize + 4096];
         let length = channel.read(&mut buffer)?.ok_or(Errno::NOTCONN)?;
@@ -105,7 +111,8 @@ impl Channel {
             ));
         }
         let readahead = readahead_max.min(REQUEST_MAX);
-        let answer = Answer::init(MINOR.min(minor), readahead, flags & FEATURES, BACKGROUND_MAX, REQUEST_MAX);
+        let features = flags & if checks { FEATURES | LISTS } else { FEATURES };
+        let answer = Answer::init(MINOR.min(minor), readahead, features, BACKGROUND_MAX, REQUEST_MAX);
         channel.write(header.unique, 0, &[answer.as_bytes()])?;
         Ok(Arc::new(channel))
     }

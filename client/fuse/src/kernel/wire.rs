@@ -76,11 +76,13 @@ pub(crate) enum Operation<'a> {
     MakeNode {
         name: &'a OsStr,
         mode: u32,
+        umask: u32,
         rdev: u32,
     },
     MakeDirectory {
         name: &'a OsStr,
         mode: u32,
+        umask: u32,
     },
     Unlink {
         name: &'a OsStr,
@@ -164,6 +166,7 @@ pub(crate) enum Operation<'a> {
     Create {
         name: &'a OsStr,
         mode: u32,
+        umask: u32,
         flags: i32,
     },
     Interrupt {
@@ -268,14 +271,13 @@ fn operation<'a>(code: u32, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
         5 => Operation::ReadLink,
         6 => Operation::Symlink { name: fields.name()?, target: fields.text()? },
         8 => {
-            let (mode, rdev) = (fields.u32()?, fields.u32()?);
-            fields.skip(8)?;
-            Operation::MakeNode { name: fields.name()?, mode, rdev }
+            let (mode, rdev, umask) = (fields.u32()?, fields.u32()?, fields.u32()?);
+            fields.skip(4)?;
+            Operation::MakeNode { name: fields.name()?, mode, umask, rdev }
         }
         9 => {
-            let mode = fields.u32()?;
-            fields.skip(4)?;
-            Operation::MakeDirectory { name: fields.name()?, mode }
+            let (mode, umask) = (fields.u32()?, fields.u32()?);
+            Operation::MakeDirectory { name: fields.name()?, mode, umask }
         }
         10 => Operation::Unlink { name: fields.name()? },
         11 => Operation::RemoveDirectory { name: fields.name()? },
@@ -334,9 +336,9 @@ fn operation<'a>(code: u32, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
         31 => Operation::GetLock(wish(fields)?),
         32 | 33 => Operation::SetLock { wish: wish(fields)?, wait: code == 33 },
         35 => {
-            let (flags, mode) = (fields.u32()?, fields.u32()?);
-            fields.skip(8)?;
-            Operation::Create { name: fields.name()?, mode, flags: flags as i32 }
+            let (flags, mode, umask) = (fields.u32()?, fields.u32()?, fields.u32()?);
+            fields.skip(4)?;
+            Operation::Create { name: fields.name()?, mode, umask, flags: flags as i32 }
         }
         36 => Operation::Interrupt { unique: fields.u64()? },
         38 => Operation::Destroy,

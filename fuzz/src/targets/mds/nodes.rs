@@ -25,7 +25,8 @@ fn lock(kind: LockKind) -> Lock {
 fn make(what: NodeKind) -> Request {
     // The root needs no proof, so that what grows from this seed gets as far as a server does.
     let (parent, owner, group) = (Node::ROOT, None, Some(group("staff")));
-    Request::MakeNode { parent, name: name("f"), what, mode: 0o644, owner, group, holder: Some(HOLDER) }
+    let holder = Some(HOLDER);
+    Request::MakeNode { parent, name: name("f"), what, mode: 0o666, umask: 0o022, owner, group, holder }
 }
 
 /// A request of every row.

@@ -73,10 +73,10 @@ impl Mds {
                 let id = self.node(who, node)?;
                 Ok(Response::Target { target: namespace::read_link(&*self.store.snapshot()?, id)? })
             }
-            Request::MakeNode { parent, name, what, mode, owner, group, holder } => {
+            Request::MakeNode { parent, name, what, mode, umask, owner, group, holder } => {
                 let any_group = self.has_directory();
                 let (owner, group) = (owner.as_ref(), group.as_ref());
-                let new = NewNode { name: &name, what: &what, mode, owner, group, any_group };
+                let new = NewNode { name: &name, what: &what, mode, umask, owner, group, any_group };
                 self.make_node(who, parent, &new, holder, now_ms)
             }
             Request::LinkNode { node, parent, name } => {

@@ -4,6 +4,7 @@ use sealstone_mds_protocol::{
     ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, Stat, UserName,
 };
 
+use super::acl::inherit;
 use super::endings::{Ending, lose_name, queue_objects};
 use super::walk::{Last, place};
 use super::{Final, check_size, child, inherited_group, owner, touch};
@@ -135,6 +136,7 @@ pub(crate) fn commit(
     }
     let group = inherited_group(&directory);
     let mut file = Inode::new(FileKind::File, intent.mode, intent.user.clone(), group, now_ms);
+    inherit(&directory, &mut file, 0);
     file.size = done.size;
     file.version = version;
     file.mtime_ns = done.mtime_ns.unwrap_or(file.mtime_ns);

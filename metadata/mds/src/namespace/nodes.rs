@@ -8,6 +8,7 @@ use sealstone_mds_protocol::{
     DirEntry, ErrorCode, GroupName, InodeId, LINKS_MAX, Name, NodeKind, Stat, Target, UserName,
 };
 
+use super::acl::inherit;
 use super::endings::{Ending, drop_directory, lose_name};
 use super::{child, inherited_group, is_empty, need_directory, owner, page, touch};
 use crate::access::{MODE_MASK, Principal, Right, SETGID};
@@ -24,6 +25,7 @@ pub(crate) struct NewNode<'a> {
     pub(crate) name: &'a Name,
     pub(crate) what: &'a NodeKind,
     pub(crate) mode: u16,
+    pub(crate) umask: u16,
     pub(crate) owner: Option<&'a UserName>,
     pub(crate) group: Option<&'a GroupName>,
     /// May administrators name groups that are not listed here?
@@ -129,6 +131,7 @@ pub(crate) fn make_node(
         }
         NodeKind::File | NodeKind::Fifo | NodeKind::Socket => {}
     }
+    inherit(&above, &mut made, new.umask);
     if !made.is_directory() {
         owner::hand_on(who, &mut made);
     }

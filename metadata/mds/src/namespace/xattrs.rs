@@ -4,9 +4,11 @@
 //! Truth: xattr(7) of Linux for the namespaces; docs/standards/mds.md §5.8.
 
 use sealstone_mds_protocol::{
-    ErrorCode, FileKind, InodeId, XATTR_BYTES_MAX, XATTRS_MAX, XattrMode, XattrName, XattrValue,
+    ACL_ACCESS, ACL_DEFAULT, Acl, ErrorCode, FileKind, InodeId, XATTR_BYTES_MAX, XATTRS_MAX, XattrMode,
+    XattrName, XattrValue,
 };
 
+use super::acl::{self, Which};
 use super::nodes::node;
 use crate::access::{Principal, Right, STICKY};
 use crate::error::{MdsError, Result};
@@ -25,9 +27,14 @@ enum Space {
     Security,
     /// Made by this server, read-only.
     Sealstone,
+    /// Access control lists: everybody reads, owners write.
+    Acl(Which),
 }
 
 fn space(name: &XattrName) -> Result<Space> {
+    if let Some(which) = acl::which(name) {
+        return Ok(Space::Acl(which));
+    }
     let name = name.as_bytes();
     let spaces = [
         (&b"user."[..], Space::User),
@@ -54,7 +61,7 @@ fn check_read(who: &Principal, inode: &Inode, space: Space) -> Result<()> {
         Space::User if !matches!(inode.kind, FileKind::File | FileKind::Directory) => Err(no_attribute()),
         Space::User => who.needs(Right::Read, inode, "attribute"),
         Space::Trusted if !who.is_admin() => Err(no_attribute()),
-        Space::Trusted | Space::Security | Space::Sealstone => Ok(()),
+        Space::Trusted | Space::Security | Space::Sealstone | Space::Acl(_) => Ok(()),
     }
 }
 
@@ -67,6 +74,7 @@ fn check_write(who: &Principal, inode: &Inode, space: Space) -> Result<()> {
         }
         Space::User => who.needs(Right::Write, inode, "attribute"),
         Space::Trusted | Space::Security if who.is_admin() => Ok(()),
+        Space::Acl(_) => who.needs_ownership(inode, "access control list"),
         Space::Trusted | Space::Security | Space::Sealstone => Err(not_permitted()),
     }
 }
@@ -106,10 +114,33 @@ pub(crate) fn get_xattr<S: Snapshot + ?Sized>(
 ) -> Result<XattrValue> {
     let (inode, space) = (node(view, id)?, space(name)?);
     check_read(who, &inode, space)?;
-    if space == Space::Sealstone {
-        return Ok(XattrValue::new(told(&inode, name).ok_or_else(no_attribute)?)?);
+    let made = match space {
+        Space::Sealstone => told(&inode, name),
+        Space::Acl(which) => acl::list(&inode, which).map(|acl| acl.to_string()),
+        Space::User | Space::Trusted | Space::Security => {
+            return load(view, &keys::xattr(id, name))?.ok_or_else(no_attribute);
+        }
+    };
+    Ok(XattrValue::new(made.ok_or_else(no_attribute)?)?)
+}
+
+/// Sets a list, or takes it away.
+fn set_acl(
+    tx: &mut dyn Transaction,
+    who: &Principal,
+    (id, mut inode): (InodeId, Inode),
+    (which, acl): (Which, Option<Acl>),
+    mode: XattrMode,
+    now_ms: u64,
+) -> Result<()> {
+    match (mode, acl::list(&inode, which)) {
+        (XattrMode::Create, Some(_)) => return Err(MdsError::refused(ErrorCode::Exists, "attribute")),
+        (XattrMode::Replace, None) => return Err(no_attribute()),
+        _ => {}
     }
-    load(view, &keys::xattr(id, name))?.ok_or_else(no_attribute)
+    acl::set(who, &mut inode, which, acl)?;
+    inode.ctime_ns = ns(now_ms);
+    Ok(save(tx, &keys::inode(id), &inode)?)
 }
 
 /// The names of those that the asker may see; those that this server tells are not among them, so that nobody copies them.
@@ -118,9 +149,14 @@ pub(crate) fn list_xattrs<S: Snapshot + ?Sized>(
     who: &Principal,
     id: InodeId,
 ) -> Result<Vec<XattrName>> {
-    node(view, id)?;
+    let inode = node(view, id)?;
     let all = keys::xattrs(id);
     let mut names = Vec::new();
+    for (which, name) in [(Which::Access, ACL_ACCESS), (Which::Default, ACL_DEFAULT)] {
+        if acl::list(&inode, which).is_some() {
+            names.push(XattrName::new(name)?);
+        }
+    }
     for (key, _) in view.scan(&all, &keys::after_prefix(&all), usize::from(XATTRS_MAX))? {
         let name = keys::xattr_name(&key).ok_or(MetaError::Damaged("attribute with an impossible name"))?;
         if space(&name)? != Space::Trusted || who.is_admin() {
@@ -140,6 +176,10 @@ pub(crate) fn set_xattr(
 ) -> Result<()> {
     let (mut inode, space) = (node(tx, id)?, space(name)?);
     check_write(who, &inode, space)?;
+    if let Space::Acl(which) = space {
+        let acl = acl::parse(value)?;
+        return set_acl(tx, who, (id, inode), (which, Some(acl)), mode, now_ms);
+    }
     let key = keys::xattr(id, name);
     let old: Option<XattrValue> = load(tx, &key)?;
     match (mode, &old) {
@@ -169,6 +209,9 @@ pub(crate) fn remove_xattr(
 ) -> Result<()> {
     let (mut inode, space) = (node(tx, id)?, space(name)?);
     check_write(who, &inode, space)?;
+    if let Space::Acl(which) = space {
+        return set_acl(tx, who, (id, inode), (which, None), XattrMode::Replace, now_ms);
+    }
     let key = keys::xattr(id, name);
     let old: XattrValue = load(tx, &key)?.ok_or_else(no_attribute)?;
     tx.delete(&key)?;

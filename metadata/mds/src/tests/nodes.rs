@@ -3,6 +3,7 @@
 mod attributes;
 mod bytes;
 mod held;
+mod lists;
 mod model;
 
 use sealstone_mds_protocol::login::SessionId;
@@ -87,7 +88,7 @@ impl World {
 }
 
 pub(super) fn make(parent: Node, at: &str, what: NodeKind, mode: u16) -> Request {
-    Request::MakeNode { parent, name: name(at), what, mode, owner: None, group: None, holder: None }
+    Request::MakeNode { parent, name: name(at), what, mode, umask: 0, owner: None, group: None, holder: None }
 }
 
 fn open(node: Node, access: Access) -> Request {
@@ -216,6 +217,7 @@ fn a_name_has_every_byte_but_slash_and_nul() {
         name: all.clone(),
         what: NodeKind::File,
         mode: 0o644,
+        umask: 0,
         owner: None,
         group: None,
         holder: None,
@@ -538,6 +540,7 @@ fn only_administrators_make_nodes_for_others_and_numbers_are_nobodys_account() {
         name: name(owner),
         what: NodeKind::File,
         mode: 0o644,
+        umask: 0,
         owner: Some(UserName::new(owner).unwrap()),
         group: group.map(|group| GroupName::new(group).unwrap()),
         holder: None,

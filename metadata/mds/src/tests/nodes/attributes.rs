@@ -48,7 +48,7 @@ fn attributes_are_kept_by_namespace_and_go_with_their_node() {
     }
     assert_eq!(world.refused(ALICE, get(file, "trusted.t")), ErrorCode::NoAttribute);
     assert!(matches!(world.ask(BOB, get(bobs, "security.s")), Response::Xattr { .. }));
-    for at in ["system.posix_acl_access", "user", "user.", "other.x"] {
+    for at in ["system.posix_acl", "user", "user.", "other.x"] {
         assert_eq!(
             world.refused(ALICE, set_xattr(file, at, vec![], XattrMode::Set)),
             ErrorCode::NotSupported

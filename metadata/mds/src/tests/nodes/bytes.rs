@@ -84,6 +84,7 @@ fn what_is_open_stays_open_whatever_its_mode_becomes() {
         name: name("f"),
         what: NodeKind::File,
         mode: 0,
+        umask: 0,
         owner: None,
         group: None,
         holder: Some(HOLDER),

@@ -58,11 +58,11 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
         (node(), prop::option::of(name()), any::<u16>())
             .prop_map(|(directory, after, limit)| Request::ReadNodes { directory, after, limit }),
         (
-            (node(), name(), kind(), any::<u16>()),
+            (node(), name(), kind(), any::<(u16, u16)>()),
             (prop::option::of(user()), prop::option::of(group()), prop::option::of(holder()))
         )
-            .prop_map(|((parent, name, what, mode), (owner, group, holder))| {
-                Request::MakeNode { parent, name, what, mode, owner, group, holder }
+            .prop_map(|((parent, name, what, (mode, umask)), (owner, group, holder))| {
+                Request::MakeNode { parent, name, what, mode, umask, owner, group, holder }
             }),
         (node(), node(), name()).prop_map(|(node, parent, name)| Request::LinkNode { node, parent, name }),
         (node(), name(), any::<bool>()).prop_map(|(parent, name, directory)| Request::RemoveNode {

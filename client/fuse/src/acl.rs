@@ -1,0 +1,165 @@
+//! Access control lists, as the kernel has them and as the server has them.
+//!
+//! Contract: who has no number here is not shown, and stays in the list whatever is changed here.
+//! Truth: include/uapi/linux/posix_acl_xattr.h of Linux; docs/standards/mds.md §5.8.
+
+use std::ffi::OsStr;
+
+use rustix::io::Errno;
+use sealstone_mds_protocol::{ACL_ACCESS, ACL_DEFAULT, Acl, GroupName};
+
+use crate::people::People;
+
+/// Version of the form, at its beginning.
+const VERSION: u32 = 2;
+/// Bytes of an entry: tag, rights, number.
+const ENTRY_BYTES: usize = 8;
+/// Tags of entries.
+const OWNER: u16 = 1;
+const USER: u16 = 2;
+const GROUP_OF_NODE: u16 = 4;
+const GROUP: u16 = 8;
+const MASK: u16 = 16;
+const OTHER: u16 = 32;
+/// In the place of a number where there is none.
+const NONE: u32 = u32::MAX;
+
+/// Is an attribute of this name a list?
+pub(crate) fn is_list(name: &OsStr) -> bool {
+    name == ACL_ACCESS || name == ACL_DEFAULT
+}
+
+/// A list as the kernel has it.
+pub(crate) fn to_kernel(acl: &Acl, people: &People) -> Vec<u8> {
+    let mut bytes = VERSION.to_le_bytes().to_vec();
+    let mut entry = |tag: u16, rights: u8, number: u32| {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(u16::from(rights).to_le_bytes());
+        bytes.extend(number.to_le_bytes());
+    };
+    let by_number = |mut named: Vec<(u32, u8)>| {
+        named.sort_unstable();
+        named.dedup_by_key(|entry| entry.0);
+        named
+    };
+    entry(OWNER, acl.owner, NONE);
+    let users = acl.users.iter().filter_map(|(name, rights)| Some((people.known_uid(name)?, *rights)));
+    by_number(users.collect()).into_iter().for_each(|(uid, rights)| entry(USER, rights, uid));
+    entry(GROUP_OF_NODE, acl.group, NONE);
+    let groups = acl.groups.iter().filter_map(|(name, rights)| Some((people.known_gid(name)?, *rights)));
+    by_number(groups.collect()).into_iter().for_each(|(gid, rights)| entry(GROUP, rights, gid));
+    if let Some(mask) = acl.mask {
+        entry(MASK, mask, NONE);
+    }
+    entry(OTHER, acl.other, NONE);
+    bytes
+}
+
+/// A list that the kernel gives in the place of another one; none if it is empty.
+///
+/// # Errors
+/// `INVAL` for what is no list, `OPNOTSUPP` for another version of the form.
+pub(crate) fn from_kernel(bytes: &[u8], before: Option<&Acl>, people: &People) -> Result<Option<Acl>, Errno> {
+    let (version, entries) = bytes.split_first_chunk().ok_or(Errno::INVAL)?;
+    if u32::from_le_bytes(*version) != VERSION {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let (entries, rest) = entries.as_chunks::<ENTRY_BYTES>();
+    if !rest.is_empty() {
+        return Err(Errno::INVAL);
+    }
+    if entries.is_empty() {
+        return Ok(None);
+    }
+    let mut acl = Acl::default();
+    let (mut owner, mut group, mut other) = (None, None, None);
+    for &[t0, t1, r0, r1, n0, n1, n2, n3] in entries {
+        let number = u32::from_le_bytes([n0, n1, n2, n3]);
+        let rights = u8::try_from(u16::from_le_bytes([r0, r1])).map_err(|_| Errno::INVAL)?;
+        let once = |place: &mut Option<u8>| match place.replace(rights) {
+            None => Ok(()),
+            Some(_) => Err(Errno::INVAL),
+        };
+        match u16::from_le_bytes([t0, t1]) {
+            OWNER => once(&mut owner)?,
+            GROUP_OF_NODE => once(&mut group)?,
+            MASK => once(&mut acl.mask)?,
+            OTHER => once(&mut other)?,
+            USER => acl.users.push((people.user(number), rights)),
+            GROUP => {
+                let name = people.group(number).unwrap_or_else(|| GroupName::of_number(number));
+                acl.groups.push((name, rights));
+            }
+            _ => return Err(Errno::INVAL),
+        }
+    }
+    acl.owner = owner.ok_or(Errno::INVAL)?;
+    acl.group = group.ok_or(Errno::INVAL)?;
+    acl.other = other.ok_or(Errno::INVAL)?;
+    if let Some(before) = before.filter(|_| acl.mask.is_some()) {
+        let users = before.users.iter().filter(|(name, _)| people.known_uid(name).is_none());
+        acl.users.extend(users.cloned());
+        let groups = before.groups.iter().filter(|(name, _)| people.known_gid(name).is_none());
+        acl.groups.extend(groups.cloned());
+    }
+    acl.checked().map(Some).map_err(|_| Errno::INVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::people::Mounter;
+    use proptest::prelude::*;
+    use sealstone_mds_protocol::UserName;
+
+    fn people() -> People {
+        let user = UserName::new("the-mounter").unwrap();
+        People::new(Mounter { user, uid: 71_000, gid: 71_000, others: true })
+    }
+
+    const TEXT: &str = "user::rw-,user:the-mounter:r--,user:uid-72000:rwx,group::r--,group:gid-71000:r-x,mask::rwx,other::---";
+
+    #[test]
+    fn a_list_comes_back_from_the_kernel_as_it_went() {
+        let (acl, people) = (Acl::parse(TEXT).unwrap(), people());
+        let bytes = to_kernel(&acl, &people);
+        assert_eq!(bytes.len(), 4 + 7 * ENTRY_BYTES);
+        assert_eq!(bytes[..12], [2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255]);
+        assert_eq!(from_kernel(&bytes, None, &people), Ok(Some(acl)));
+        assert_eq!(from_kernel(&bytes[..4], None, &people), Ok(None), "an empty one is none");
+    }
+
+    #[test]
+    fn who_has_no_number_here_is_not_shown_and_stays() {
+        let people = people();
+        let text = "user::rw-,user:nobody-knows-him:r--,group::r--,group:nor-these:-w-,mask::rw-,other::---";
+        let acl = Acl::parse(text).unwrap();
+        let bytes = to_kernel(&acl, &people);
+        assert_eq!(bytes.len(), 4 + 4 * ENTRY_BYTES);
+        assert_eq!(from_kernel(&bytes, Some(&acl), &people), Ok(Some(acl)));
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused() {
+        let people = people();
+        let bytes = to_kernel(&Acl::parse(TEXT).unwrap(), &people);
+        assert_eq!(from_kernel(&bytes[..3], None, &people), Err(Errno::INVAL));
+        assert_eq!(from_kernel(&bytes[..bytes.len() - 1], None, &people), Err(Errno::INVAL));
+        assert_eq!(from_kernel(&bytes[..bytes.len() - 8], None, &people), Err(Errno::INVAL), "no others");
+        let twice = [&bytes[..], &bytes[4..12]].concat();
+        assert_eq!(from_kernel(&twice, None, &people), Err(Errno::INVAL));
+        let later = [&[3, 0, 0, 0], &bytes[4..]].concat();
+        assert_eq!(from_kernel(&later, None, &people), Err(Errno::OPNOTSUPP));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let people = people();
+            if let Some(version) = bytes.first_chunk_mut() {
+                *version = VERSION.to_le_bytes();
+            }
+            let _ = from_kernel(&bytes, None, &people);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Access control lists.
+
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    ACL_ACCESS, ACL_DEFAULT, Access, ErrorCode, Node, NodeChange, NodeKind, Request, Response, XattrMode,
+    XattrName, XattrValue,
+};
+
+use super::super::world::{ALICE, BOB, World, path};
+use super::{HOLDER, make, open, target};
+
+fn set(node: Node, which: &str, text: &str, mode: XattrMode) -> Request {
+    let value = XattrValue::new(text).unwrap();
+    Request::SetXattr { node, name: XattrName::new(which).unwrap(), value, mode }
+}
+
+fn remove(node: Node, which: &str) -> Request {
+    Request::RemoveXattr { node, name: XattrName::new(which).unwrap() }
+}
+
+impl World {
+    fn list(&mut self, who: SessionId, node: Node, which: &str) -> Result<String, ErrorCode> {
+        match self.ask(who, Request::GetXattr { node, name: XattrName::new(which).unwrap() }) {
+            Response::Xattr { value } => Ok(String::from_utf8(value.as_bytes().to_vec()).unwrap()),
+            Response::Failed { failure } => Err(failure.code),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn opens(&mut self, who: SessionId, node: Node, access: Access) -> bool {
+        let opened = self.ask(who, open(node, access));
+        let closed = Request::CloseNode { node, holder: HOLDER };
+        match opened {
+            Response::NodeOpened { .. } => matches!(self.ask(who, closed), Response::Kept { .. }),
+            Response::Failed { failure } => {
+                assert_eq!(failure.code, ErrorCode::Denied);
+                false
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_list_lets_in_whom_it_names_and_the_mode_masks_it() {
+    let mut world = World::with_devices(1);
+    let stat = world.make(ALICE, Node::ROOT, "f", NodeKind::File, 0o600);
+    let (file, bobs) = (stat.node(), world.node(BOB, stat.inode));
+    let chmod = |mode| {
+        let change = NodeChange { mode: Some(mode), ..NodeChange::default() };
+        Request::SetNode { node: file, change, holder: None }
+    };
+    assert_eq!(world.list(BOB, bobs, ACL_ACCESS), Err(ErrorCode::NoAttribute));
+    assert!(!world.opens(BOB, bobs, Access::Read));
+    let text = "user::rw-,user:bob:rw-,group::---,mask::rw-,other::---";
+    assert_eq!(world.refused(BOB, set(bobs, ACL_ACCESS, text, XattrMode::Set)), ErrorCode::NotPermitted);
+    assert_eq!(world.refused(ALICE, set(file, ACL_ACCESS, text, XattrMode::Replace)), ErrorCode::NoAttribute);
+    assert_eq!(world.ask(ALICE, set(file, ACL_ACCESS, text, XattrMode::Create)), Response::Done {});
+    assert_eq!(world.refused(ALICE, set(file, ACL_ACCESS, text, XattrMode::Create)), ErrorCode::Exists);
+    assert_eq!(world.list(BOB, bobs, ACL_ACCESS).as_deref(), Ok(text));
+    assert_eq!(world.node_stat(ALICE, Request::GetNode { node: file }).mode, 0o660);
+    let Response::Xattrs { names } = world.ask(BOB, Request::ListXattr { node: bobs }) else { panic!() };
+    assert_eq!(names, [XattrName::new(ACL_ACCESS).unwrap()]);
+    assert!(world.opens(BOB, bobs, Access::Update));
+    // The group bits of a mode are the mask.
+    world.node_stat(ALICE, chmod(0o640));
+    assert_eq!(
+        world.list(ALICE, file, ACL_ACCESS).unwrap(),
+        "user::rw-,user:bob:rw-,group::---,mask::r--,other::---"
+    );
+    assert!(world.opens(BOB, bobs, Access::Read) && !world.opens(BOB, bobs, Access::Update));
+    // Without the list they are the group's again.
+    assert_eq!(world.refused(BOB, remove(bobs, ACL_ACCESS)), ErrorCode::NotPermitted);
+    assert_eq!(world.ask(ALICE, remove(file, ACL_ACCESS)), Response::Done {});
+    assert_eq!(world.refused(ALICE, remove(file, ACL_ACCESS)), ErrorCode::NoAttribute);
+    assert_eq!(world.node_stat(ALICE, Request::GetNode { node: file }).mode, 0o640);
+    assert!(!world.opens(BOB, bobs, Access::Read));
+    // What a mode can say is kept as a mode.
+    let plain = "user::rw-,group::r--,other::r--";
+    assert_eq!(world.ask(ALICE, set(file, ACL_ACCESS, plain, XattrMode::Set)), Response::Done {});
+    assert_eq!(world.node_stat(ALICE, Request::GetNode { node: file }).mode, 0o644);
+    assert_eq!(world.list(ALICE, file, ACL_ACCESS), Err(ErrorCode::NoAttribute));
+}
+
+#[test]
+fn what_is_no_list_or_has_no_place_is_refused() {
+    let mut world = World::with_devices(1);
+    let file = world.file(ALICE, "f");
+    let link = world.make(ALICE, Node::ROOT, "l", NodeKind::Symlink(target("f")), 0).node();
+    let plain = "user::rw-,group::r--,other::r--";
+    for text in ["", "user::rw-", "user::rw-,user:bob:r--,group::r--,other::r--", "\u{ff}"] {
+        assert_eq!(world.refused(ALICE, set(file, ACL_ACCESS, text, XattrMode::Set)), ErrorCode::Invalid);
+    }
+    assert_eq!(world.refused(ALICE, set(file, ACL_DEFAULT, plain, XattrMode::Set)), ErrorCode::Denied);
+    assert_eq!(world.refused(ALICE, set(link, ACL_ACCESS, plain, XattrMode::Set)), ErrorCode::NotSupported);
+}
+
+#[test]
+fn what_is_made_in_a_directory_gets_its_list_as_far_as_the_mode_goes() {
+    let mut world = World::with_devices(1);
+    let directory = world.make(ALICE, Node::ROOT, "d", NodeKind::Directory, 0o755).node();
+    let text = "user::rwx,user:bob:rwx,group::r-x,mask::rwx,other::---";
+    assert_eq!(world.ask(ALICE, set(directory, ACL_DEFAULT, text, XattrMode::Set)), Response::Done {});
+    assert_eq!(world.list(ALICE, directory, ACL_ACCESS), Err(ErrorCode::NoAttribute));
+    let made = |parent, at, what, bits, mask| match make(parent, at, what, bits) {
+        Request::MakeNode { parent, name, what, mode, owner, group, holder, .. } => {
+            Request::MakeNode { parent, name, what, mode, umask: mask, owner, group, holder }
+        }
+        other => other,
+    };
+    // What the maker masks counts only where no list does.
+    let file = world.node_stat(ALICE, made(directory, "f", NodeKind::File, 0o666, 0o077));
+    assert_eq!(file.mode, 0o660);
+    assert_eq!(
+        world.list(ALICE, file.node(), ACL_ACCESS).unwrap(),
+        "user::rw-,user:bob:rwx,group::r-x,mask::rw-,other::---"
+    );
+    let bobs = world.node(BOB, file.inode);
+    assert!(world.opens(BOB, bobs, Access::Update));
+    let below = world.node_stat(ALICE, made(directory, "e", NodeKind::Directory, 0o700, 0));
+    assert_eq!((below.mode, world.list(ALICE, below.node(), ACL_DEFAULT).as_deref()), (0o700, Ok(text)));
+    let plain = world.node_stat(ALICE, made(Node::ROOT, "f", NodeKind::File, 0o4666, 0o027));
+    assert_eq!(plain.mode, 0o4640);
+    // By path too.
+    let request = Request::MakeDir { path: path("/d/g/h"), parents: true, mode: 0o755 };
+    let Response::Stat { stat } = world.ask(ALICE, request) else { panic!() };
+    assert_eq!((stat.mode, world.list(ALICE, stat.node(), ACL_DEFAULT).as_deref()), (0o750, Ok(text)));
+}
