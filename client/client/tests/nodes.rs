@@ -322,10 +322,11 @@ async fn data_is_never_told_as_a_hole() {
                         model[at..end].fill(0);
                     }
                 }
+                // Nobody clears here what was cut off: it only grows.
                 5 => {
-                    let change = NodeChange { size: Some(at as u64), ..NodeChange::default() };
+                    model.resize(model.len() + length, 0);
+                    let change = NodeChange { size: Some(model.len() as u64), ..NodeChange::default() };
                     nodes.set(stat.node(), change, true).await.unwrap();
-                    model.resize(at, 0);
                 }
                 6 => file.flush().await.unwrap(),
                 _ => file.sync().await.unwrap(),
