@@ -145,11 +145,12 @@ Examples:
     Cat(Cat),
     /// List a directory.
     Ls(Ls),
-    /// Everything known about a file.
+    /// Everything known about a file, and why it lies on the devices that it lies on.
     #[command(after_help = "\
 Examples:
   sealstone stat /docs/report.pdf
-  sealstone --json stat /docs/report.pdf | jq -r .checksum")]
+  sealstone --json stat /docs/report.pdf | jq -r .checksum
+  sealstone --json stat /backup/photos.tar | jq .placement.reason.why")]
     Stat(Paths),
     /// Make directories.
     Mkdir(Mkdir),
@@ -497,6 +498,10 @@ which a device takes on loopback, or with --tls optional.")]
         /// The device's certificate (certificate.der of its folder) instead of the pin.
         #[arg(long, value_name = "FILE", conflicts_with = "pin")]
         certificate: Option<PathBuf>,
+        /// Bytes that it reads or writes in a second, such as 500M, for the choice of devices of large files [default: not
+        /// known, or as said before].
+        #[arg(long, default_value = "0", hide_default_value = true, value_parser = parse_size, value_name = "SIZE")]
+        speed: u64,
         /// Seconds to wait until the device takes objects.
         #[arg(long, default_value_t = 30, value_name = "SECONDS")]
         wait: u64,

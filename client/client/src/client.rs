@@ -14,8 +14,8 @@ use std::sync::atomic::AtomicI64;
 use sealstone_initiator::{Environment, OsdOptions, Proofs, SystemEnvironment, TlsPolicy};
 use sealstone_mds_protocol::login::Revoking;
 use sealstone_mds_protocol::{
-    Access, Device, DirEntry, FileKind, FilePath, GroupName, Method, Name, PAGE_MAX, Request, Response, Role,
-    Stat, UserName,
+    Access, Device, DirEntry, FileKind, FilePath, GroupName, Layout, Method, Name, PAGE_MAX, Placed, Request,
+    Response, Role, Stat, UserName,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -344,6 +344,15 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     pub async fn stat(&self, path: &str) -> Result<Stat, ClientError> {
         let answer = self.core.metadata.call(Request::Stat { path: file_path(path)? }).await?;
         expect!(answer, Response::Stat { stat } => stat)
+    }
+
+    /// Where the bytes of a file lie, and why there; nothing for what has no bytes.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` or `Denied` among others.
+    pub async fn placement(&self, path: &str) -> Result<(Option<Layout>, Option<Placed>), ClientError> {
+        let answer = self.core.metadata.call(Request::Placement { path: file_path(path)? }).await?;
+        expect!(answer, Response::Placement { layout, placed } => (layout, placed))
     }
 
     /// The same; of a symbolic link under the last name what is known of itself.

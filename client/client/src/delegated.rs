@@ -246,7 +246,18 @@ impl<D: Devices> Delegated<D> {
 
 fn device(found: &CapabilityDevice) -> Device {
     let CapabilityDevice { id, name, system_id, url, pin } = found.clone();
-    Device { id, name, system_id, url, pin, state: DeviceState::Active, total: 0, used: 0, problem: None }
+    Device {
+        id,
+        name,
+        system_id,
+        url,
+        pin,
+        state: DeviceState::Active,
+        total: 0,
+        used: 0,
+        speed: 0,
+        problem: None,
+    }
 }
 
 /// What a capability file is to allow.

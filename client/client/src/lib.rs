@@ -46,9 +46,9 @@ pub use sealstone_initiator::{
 pub use sealstone_login::paper::Group as PaperGroup;
 pub use sealstone_mds_protocol::login::Revoking;
 pub use sealstone_mds_protocol::{
-    AccountKind, Checksum, ChecksumKind, Device, DeviceId, DeviceProblem, DirEntry, FileKind, FilePath,
-    Group, GroupName, Holder, IssueEntry, IssueKind, Method, Name, ProblemKind, Revocation, RevokeWhat, Role,
-    Stat, User, UserName, WaitingDevice,
+    AccountKind, Checksum, ChecksumKind, Chosen, Condition, Device, DeviceId, DeviceProblem, DirEntry,
+    FileKind, FilePath, Group, GroupName, Holder, IssueEntry, IssueKind, Layout, Method, Name, ObjectRef,
+    Placed, ProblemKind, Revocation, RevokeWhat, Role, Stat, User, UserName, WaitingDevice, WidthBound,
 };
 pub use seam::{Devices, Metadata};
 pub use service_key::ServiceKey;

@@ -7,13 +7,13 @@ use sealstone_mds_protocol::login::{
     Revoking, SUITE_LIGHT, SUITE_SERVICE_A,
 };
 use sealstone_mds_protocol::{
-    Access, AccountKind, Acl, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, DelegatedFile,
-    Device, DeviceId, DevicePin, DeviceProblem, DeviceState, DirEntry, ErrorCode, FILE_SIZE_MAX, Failure,
-    FileKind, FilePath, FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle, Holder, InodeId,
-    IntentId, IssueEntry, IssueKind, IssuePlace, KeyInfo, KeyLevel, KeyPlace, KeyUse, Layout, MessageType,
-    Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, ProblemKind, REQUESTS, RESPONSES, Request,
-    Response, Revocation, RevokeWhat, Role, SCHEMA, STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName,
-    WaitingDevice, Wire, Writer, decode_message, frame, unshown,
+    Access, AccountKind, Acl, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, Chosen, Condition,
+    CreatedFile, DelegatedFile, Device, DeviceId, DevicePin, DeviceProblem, DeviceState, DirEntry, ErrorCode,
+    FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle,
+    Holder, InodeId, IntentId, IssueEntry, IssueKind, IssuePlace, KeyInfo, KeyLevel, KeyPlace, KeyUse,
+    Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, Placed, ProblemKind,
+    REQUESTS, RESPONSES, Request, Response, Revocation, RevokeWhat, Role, SCHEMA, STRIPE_UNIT_MIN, Secret,
+    Stat, Text, User, UserName, WaitingDevice, WidthBound, Wire, Writer, decode_message, frame, unshown,
 };
 use sealstone_osd::ObjectId;
 
@@ -199,6 +199,7 @@ pub(crate) fn requests() -> Vec<Request> {
         url: text("iscsi://h:3260/iqn.2026-11.org.sealstone:osd.a/0"),
         pin: Some(DevicePin { kind: PinKind::Certificate, hash: [9; 32] }),
         capacity: 1 << 40,
+        speed: 500_000_000,
         master_key: Secret::new(vec![7; 32]).expect("a short key"),
     };
     let handle = Handle::File { node: stat().node(), access: Access::Update };
@@ -209,6 +210,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::ServerInfo {},
         Request::Stat { path: path("/a/b") },
         Request::Lstat { path: path("/a/b") },
+        Request::Placement { path: path("/a/b") },
         Request::ReadDir { path: path("/"), after: Some(name("x")), limit: 10 },
         Request::MakeDir { path: path("/d"), parents: true, mode: 0o755 },
         Request::Create { path: path("/f"), size_hint: Some(9), mode: 0o644, replace: true, method },
@@ -387,6 +389,7 @@ pub(crate) fn responses() -> Vec<Response> {
         state: DeviceState::Active,
         total: 9,
         used: 1,
+        speed: 2,
         problem: Some(DeviceProblem { kind: ProblemKind::Denied, said: text("another key") }),
     };
     let entry = DirEntry { name: name("f"), inode: InodeId(2), kind: FileKind::File, stat: Some(stat()) };
@@ -472,6 +475,17 @@ pub(crate) fn responses() -> Vec<Response> {
         },
         Response::Grants { grants },
         Response::Removed { count: 4, more: false },
+        Response::Placement {
+            layout: Some(Layout::single(objects(1)[0])),
+            placed: Some(Placed {
+                at_ms: 1,
+                size_hint: Some(2),
+                bound: WidthBound::Small,
+                considered: 3,
+                left_out: 4,
+                chosen: vec![Chosen { condition: Condition::Good, fill: 5, weight: 100 }],
+            }),
+        },
         Response::DiskFree { total: 1, used: 2, active: 3, devices: 4 },
         Response::Devices { devices: vec![device.clone(); 2], more: false },
         Response::Device { device },

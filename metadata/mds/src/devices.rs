@@ -27,7 +27,7 @@ use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::keybook::{self, Book, Keys};
 use crate::keys;
-use crate::placement::Candidate;
+use crate::placement::{Candidate, Pool};
 use crate::records::{DeviceRecord, counter, decode, load, next_number, save};
 use crate::store::{MetaError, MetaStore, Snapshot, Transaction};
 
@@ -203,6 +203,7 @@ impl DeviceTable {
             state: DeviceState::Joining,
             total: new.capacity,
             used: 0,
+            speed: new.speed,
         };
         save(tx, &keys::device(id), &record)?;
         book.store_all(tx, id, &keys)?;
@@ -350,12 +351,15 @@ impl DeviceTable {
         table.iter().filter_map(|(id, known)| Some((*id, known.keys.time_key()?))).collect()
     }
 
-    pub(crate) fn candidates(&self) -> Vec<Candidate> {
+    /// Those that take new objects.
+    pub(crate) fn pool(&self) -> Pool {
         let table = self.0.read();
         let active = table.iter().filter(|(_, known)| known.record.state == DeviceState::Active);
-        active
-            .map(|(id, known)| Candidate { device: *id, total: known.record.total, used: known.record.used })
-            .collect()
+        let candidate = |(id, known): (&DeviceId, &Known)| {
+            let DeviceRecord { total, used, speed, .. } = known.record;
+            Candidate { device: *id, total, used, speed, troubled: known.problem.is_some() }
+        };
+        Pool::new(&active.map(candidate).collect::<Vec<_>>())
     }
 
     /// Capacity, use, devices that take objects, all devices.
@@ -557,6 +561,7 @@ fn device(id: DeviceId, known: &Known) -> Device {
         state: record.state,
         total: record.total,
         used: record.used,
+        speed: record.speed,
         problem: known.problem.clone(),
     }
 }
@@ -583,7 +588,8 @@ fn moved(
     }
     // Who has once been known by a certificate is never again talked to without one.
     let pin = new.pin.or(known.record.pin);
-    let record = DeviceRecord { url: new.url.clone(), pin, ..known.record.clone() };
+    let speed = if new.speed == 0 { known.record.speed } else { new.speed };
+    let record = DeviceRecord { url: new.url.clone(), pin, speed, ..known.record.clone() };
     save(tx, &keys::device(id), &record)?;
     Ok((id, record))
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
     Access, CreatedFile, DeviceState, ErrorCode, Failure, FilePath, Handle, InodeId, IssueKind, Layout,
-    Method, NewDevice, ObjectRef, OpenedFile, PROTOCOL_VERSION, Request, Response, Text,
+    Method, NewDevice, ObjectRef, OpenedFile, PROTOCOL_VERSION, Placed, Request, Response, Text,
 };
 use sealstone_osd::{ObjectId, Permissions};
 
@@ -18,7 +18,7 @@ use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::issue::Wanted;
 use crate::namespace::{self, Final, Last, NewIntent, NewOwner};
-use crate::placement::{self, Shape};
+use crate::placement::{Choice, Pool, Shape};
 use crate::records::{Inode, counter, figure, next_number};
 use crate::roles;
 use crate::server::Mds;
@@ -144,6 +144,10 @@ impl Mds {
             Request::ServerInfo {} => self.server_info(now_ms),
             Request::Stat { path } => self.stat(who, &path, Last::Follow),
             Request::Lstat { path } => self.stat(who, &path, Last::Itself),
+            Request::Placement { path } => {
+                let (layout, placed) = namespace::placement(&*self.store.snapshot()?, who, &path)?;
+                Ok(Response::Placement { layout, placed })
+            }
             Request::ReadDir { path, after, limit } => {
                 let view = self.store.snapshot()?;
                 let (entries, more) = namespace::read_dir(&*view, who, &path, after.as_ref(), limit)?;
@@ -298,14 +302,14 @@ impl Mds {
         let grants_until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
         // A create outlives its grants, so that expiry never pulls objects from under a writer.
         let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(grants_until_ms);
-        let candidates = self.devices.candidates();
+        let pool = self.devices.pool();
         let issuing = self.issuing();
         let (intent, record) = self.update(|tx| {
             let new = NewIntent { mode, replace, method, expires_ms, grants_until_ms };
             namespace::begin_create(tx, who, path, new, |tx| {
                 let inode = InodeId(next_number(tx, counter::INODE)?);
-                let layout = self.lay_out(tx, inode, size_hint, &candidates, &path.shown())?;
-                Ok((inode, layout))
+                let (layout, placed) = self.lay_out(tx, inode, size_hint, (&pool, now_ms), &path.shown())?;
+                Ok((inode, layout, placed))
             })
         })?;
         let terms = (method, CREATE_RIGHTS, grants_until_ms);
@@ -327,22 +331,28 @@ impl Mds {
         tx: &mut dyn Transaction,
         inode: InodeId,
         size_hint: Option<u64>,
-        candidates: &[placement::Candidate],
+        (pool, at_ms): (&Pool, u64),
         subject: &str,
-    ) -> Result<Layout> {
-        let shape = placement::place(size_hint, inode.0, candidates, self.config.width_max)
+    ) -> Result<(Layout, Placed)> {
+        let choice = pool
+            .place(size_hint, inode.0, self.config.width_max)
             .map_err(|_| MdsError::refused(ErrorCode::NoSpace, subject))?;
+        let considered = u32::try_from(pool.open()).unwrap_or(u32::MAX);
+        let left_out = self.devices.figures().3.saturating_sub(considered);
+        let Choice { shape, bound, chosen } = choice;
+        let placed = Placed { at_ms, size_hint, bound, considered, left_out, chosen };
         let mut object = |device| {
             let number = next_number(tx, counter::OBJECT)?;
             let object = ObjectId::new(self.config.partition_of(inode.0), number);
             Ok::<_, MdsError>(ObjectRef { device, object })
         };
-        Ok(match shape {
+        let layout = match shape {
             Shape::Single(device) => Layout::single(object(device)?),
             Shape::Striped(unit, devices) => {
                 Layout::striped(unit, devices.into_iter().map(object).collect::<Result<_>>()?)?
             }
-        })
+        };
+        Ok((layout, placed))
     }
 
     fn open_file(

@@ -7,7 +7,7 @@
 
 use sealstone_mds_protocol::{
     Access, Checksum, DirEntry, ErrorCode, FILE_SIZE_MAX, FileKind, FilePath, GroupName, InodeId, Layout,
-    Name, PAGE_MAX, Stat, UserName, Wire, Writer,
+    Name, PAGE_MAX, Placed, Stat, UserName, Wire, Writer,
 };
 
 use crate::access::{MODE_MASK, Principal, Right, SETGID, STICKY};
@@ -107,6 +107,16 @@ pub(crate) fn stat<S: Snapshot + ?Sized>(
 ) -> Result<Stat> {
     let (id, inode) = resolve_to(view, who, path, last)?;
     Ok(inode.stat(id))
+}
+
+/// Where the bytes of what a path leads to lie, and why there; nothing for what has no bytes.
+pub(crate) fn placement<S: Snapshot + ?Sized>(
+    view: &S,
+    who: &Principal,
+    path: &FilePath,
+) -> Result<(Option<Layout>, Option<Placed>)> {
+    let (_, inode) = resolve_to(view, who, path, Last::Itself)?;
+    Ok((inode.layout, inode.placed))
 }
 
 /// The inode of a path, whoever may see it: for administrators and the server itself.

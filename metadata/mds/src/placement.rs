@@ -1,10 +1,18 @@
 //! Which devices hold a new file, and in what shape.
 //!
-//! Does: the hybrid scheme of OBS: one object by weighted hashing for small files, stripes for large ones. A pure
-//! function of the devices' figures and the file's number. Does not: reserve space; devices refuse what does not fit.
-//! Truth: OBS (hybrid allocation); docs/standards/mds.md §6.2.
+//! Does: the hybrid scheme of OBS: one object by weighted hashing for small files; stripes for large ones, over the devices
+//! in the best condition. A pure function of the devices' figures and the file's number, with the reason beside the
+//! answer. Does not: reserve space; devices refuse what does not fit. Does not: move anything; who is moved asks here where to.
+//! Contract: the same question has the same answer. A device is chosen in proportion to its capacity as long as all are
+//! equally full, and with fixed weights a device that comes or goes moves only what goes to it or was on it. For `n` devices
+//! and a width of `w`: O(n) for a [`Pool`], O(n + w log w) for a file, one logarithm for each device.
+//! Truth: OBS (hybrid allocation); docs/standards/mds.md §6.2; docs/adr/0040-placement-corrects-itself.md.
 
-use sealstone_mds_protocol::{DeviceId, WIDTH_MAX};
+use sealstone_mds_protocol::{Chosen, Condition, DeviceId, WIDTH_MAX, WidthBound};
+
+pub mod relief;
+#[cfg(test)]
+mod tests;
 
 /// Files up to this size are one object, bytes (OBS).
 pub const SINGLE_MAX: u64 = 512 * 1024;
@@ -22,6 +30,22 @@ pub const RESERVE_MIN: u64 = 4 * 1024 * 1024;
 pub const RESERVE_FRACTION: u64 = 100;
 /// Devices a file is striped over unless configured otherwise.
 pub const WIDTH_DEFAULT: usize = 8;
+/// A large file goes to devices in a worse condition only if fewer than this are in a better one.
+pub const WIDTH_FEW: usize = 2;
+/// What one reader or writer takes, bytes per second: faster devices need not be more than that together. Stripes that
+/// are wider than they need to be die with more devices.
+pub const STREAM_SPEED: u64 = 1_200_000_000;
+/// So much of a device in use, thousandths, and large files go elsewhere if they can.
+pub const FILLING: u16 = 900;
+/// How much a device's chance falls when it is fuller than the others: by this factor times the excess, which is a part of
+/// how full they are.
+const GAIN: f64 = 20.0;
+/// Below this the excess is a part of this instead: nearly empty devices are not all over or under.
+const FILL_FLOOR: f64 = 0.02;
+/// A device that is much emptier gets so many times its share at most, so that a new one is not all that is written to.
+const BOOST_MAX: f64 = 2.0;
+/// One that is much fuller gets this part of its share at least.
+const BOOST_MIN: f64 = 0.25;
 
 /// A device that may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +56,35 @@ pub struct Candidate {
     pub total: u64,
     /// Bytes in use.
     pub used: u64,
+    /// Bytes per second as its operator says; 0: he does not.
+    pub speed: u64,
+    /// Did something go wrong when it was last tried?
+    pub troubled: bool,
 }
 
 impl Candidate {
     /// Bytes that new objects may take.
-    fn room(&self) -> u64 {
+    #[must_use]
+    pub fn room(&self) -> u64 {
         let reserve = RESERVE_MIN.max(self.total / RESERVE_FRACTION);
         self.total.saturating_sub(self.used).saturating_sub(reserve)
+    }
+
+    /// The part in use.
+    fn fill(&self) -> f64 {
+        if self.total == 0 { 1.0 } else { self.used as f64 / self.total as f64 }
+    }
+
+    fn condition(&self, slow_below: u64) -> Condition {
+        if self.troubled {
+            Condition::Troubled
+        } else if self.used >= self.total / 1000 * u64::from(FILLING) {
+            Condition::Filling
+        } else if self.speed > 0 && self.speed < slow_below {
+            Condition::Slow
+        } else {
+            Condition::Good
+        }
     }
 }
 
@@ -51,70 +97,253 @@ pub enum Shape {
     Striped(u32, Vec<DeviceId>),
 }
 
+impl Shape {
+    /// The devices, in the order of the layout.
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceId] {
+        match self {
+            Self::Single(device) => core::slice::from_ref(device),
+            Self::Striped(_, devices) => devices,
+        }
+    }
+}
+
+/// A shape and why it is that one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The shape.
+    pub shape: Shape,
+    /// What decided how many devices it has.
+    pub bound: WidthBound,
+    /// Its devices as they were, in its order.
+    pub chosen: Vec<Chosen>,
+}
+
 /// No device, or too few, have room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no device has room")]
 pub struct NoSpace;
 
-/// Places a file: `seed` is its number, so that a retry gives the same answer.
-///
-/// # Errors
-/// [`NoSpace`].
-pub fn place(
-    size_hint: Option<u64>,
-    seed: u64,
-    devices: &[Candidate],
-    width_max: usize,
-) -> Result<Shape, NoSpace> {
-    let mut ranked: Vec<Candidate> = devices.iter().filter(|device| device.room() > 0).copied().collect();
-    // The highest score first; equal scores (they do not happen) by number, so that the order is total.
-    ranked.sort_by(|a, b| score(b, seed).total_cmp(&score(a, seed)).then(a.device.cmp(&b.device)));
-    match size_hint {
-        Some(size) if size <= SINGLE_MAX => ranked
-            .iter()
-            .find(|device| device.room() >= size)
-            .map(|device| Shape::Single(device.device))
-            .ok_or(NoSpace),
-        _ => stripe(size_hint, &ranked, width_max),
+/// A device with what is the same for every file.
+#[derive(Clone, Copy, Debug)]
+struct Rated {
+    device: DeviceId,
+    total: u64,
+    used: u64,
+    room: u64,
+    speed: u64,
+    boost: f64,
+    condition: Condition,
+}
+
+impl Rated {
+    fn fill(&self) -> f64 {
+        if self.total == 0 { 1.0 } else { self.used as f64 / self.total as f64 }
+    }
+
+    fn chosen(&self) -> Chosen {
+        let fill = (self.fill() * 1000.0).min(1000.0);
+        let weight = (self.boost * 100.0).round();
+        Chosen { condition: self.condition, fill: fill as u16, weight: weight as u16 }
     }
 }
 
-fn stripe(size_hint: Option<u64>, ranked: &[Candidate], width_max: usize) -> Result<Shape, NoSpace> {
-    let unit = match size_hint {
-        Some(size) if size <= MEDIUM_MAX => UNIT_MEDIUM,
-        _ => UNIT_LARGE,
-    };
-    let size = size_hint.unwrap_or(0);
-    let units = size_hint.map_or(u64::MAX, |size| size.div_ceil(u64::from(unit)));
-    let most =
-        width_max.clamp(1, WIDTH_MAX).min(usize::try_from(units).unwrap_or(usize::MAX)).min(ranked.len());
-    // The wider, the less each device needs room for; so if no width works, the file does not fit.
-    for width in (1..=most).rev() {
-        let share = units_per_device(units, width).saturating_mul(u64::from(unit)).min(size);
-        let chosen: Vec<DeviceId> = ranked
-            .iter()
-            .filter(|device| device.room() >= share)
-            .take(width)
-            .map(|device| device.device)
-            .collect();
-        if chosen.len() == width {
-            return Ok(Shape::Striped(unit, chosen));
+/// The devices that may be chosen, with their figures of one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Pool {
+    /// By number; full ones too.
+    rated: Vec<Rated>,
+    /// Those with room.
+    open: usize,
+    /// Bytes in use of all.
+    used: u64,
+    /// Capacity of all.
+    total: u64,
+}
+
+impl Pool {
+    /// Takes the figures of all devices in use.
+    #[must_use]
+    pub fn new(devices: &[Candidate]) -> Self {
+        let sum = |of: fn(&Candidate) -> u64| devices.iter().map(of).fold(0u64, u64::saturating_add);
+        let (used, total) = (sum(|device| device.used), sum(|device| device.total));
+        let mean = if total == 0 { 0.0 } else { used as f64 / total as f64 };
+        let mut speeds: Vec<u64> = devices.iter().map(|one| one.speed).filter(|speed| *speed > 0).collect();
+        let middle = speeds.len() / 2;
+        let slow_below = if speeds.is_empty() { 0 } else { *speeds.select_nth_unstable(middle).1 / 2 };
+        let rate = |device: &Candidate| Rated {
+            device: device.device,
+            total: device.total,
+            used: device.used,
+            room: device.room(),
+            speed: device.speed,
+            boost: boost(device.fill(), mean),
+            condition: device.condition(slow_below),
+        };
+        let mut rated: Vec<Rated> = devices.iter().map(rate).collect();
+        rated.sort_unstable_by_key(|device| device.device);
+        let open = rated.iter().filter(|device| device.room > 0).count();
+        Self { rated, open, used, total }
+    }
+
+    /// How many devices have room.
+    #[must_use]
+    pub const fn open(&self) -> usize {
+        self.open
+    }
+
+    fn with_room(&self) -> impl Iterator<Item = &Rated> {
+        self.rated.iter().filter(|device| device.room > 0)
+    }
+
+    /// Places a file: `seed` is its number, so that a retry gives the same answer.
+    ///
+    /// # Errors
+    /// [`NoSpace`].
+    pub fn place(&self, size_hint: Option<u64>, seed: u64, width_max: usize) -> Result<Choice, NoSpace> {
+        match size_hint {
+            Some(size) if size <= SINGLE_MAX => self.single(size, seed),
+            _ => self.stripe(size_hint, seed, width_max),
         }
     }
-    Err(NoSpace)
+
+    /// Small files go by weighted hashing alone; only a device in trouble is passed over.
+    fn single(&self, size: u64, seed: u64) -> Result<Choice, NoSpace> {
+        let fits = self.with_room().filter(|device| device.room >= size);
+        let first = fits.map(|device| Scored::of(device, seed)).max_by(|a, b| {
+            let sound = |one: &Scored<'_>| one.device.condition != Condition::Troubled;
+            sound(a)
+                .cmp(&sound(b))
+                .then_with(|| a.score.total_cmp(&b.score))
+                .then_with(|| b.id().cmp(&a.id()))
+        });
+        let device = first.ok_or(NoSpace)?.device;
+        let (shape, chosen) = (Shape::Single(device.device), vec![device.chosen()]);
+        Ok(Choice { shape, bound: WidthBound::Small, chosen })
+    }
+
+    fn stripe(&self, size_hint: Option<u64>, seed: u64, width_max: usize) -> Result<Choice, NoSpace> {
+        let unit = match size_hint {
+            Some(size) if size <= MEDIUM_MAX => UNIT_MEDIUM,
+            _ => UNIT_LARGE,
+        };
+        let size = size_hint.unwrap_or(0);
+        let units = size_hint.map_or(u64::MAX, |size| size.div_ceil(u64::from(unit)));
+        let share = |width: usize| units.div_ceil(width as u64).saturating_mul(u64::from(unit)).min(size);
+        let scored: Vec<Scored<'_>> = self.with_room().map(|device| Scored::of(device, seed)).collect();
+        let done = |devices: Vec<&Rated>, bound| {
+            let chosen = devices.iter().map(|device| device.chosen()).collect();
+            let devices = devices.iter().map(|device| device.device).collect();
+            Choice { shape: Shape::Striped(unit, devices), bound, chosen }
+        };
+
+        let (most, bound) = bounded([
+            (width_max.clamp(1, WIDTH_MAX), WidthBound::Configured),
+            (usize::try_from(units).unwrap_or(usize::MAX), WidthBound::Units),
+            (self.in_best_condition(), WidthBound::Devices),
+        ]);
+        let mut devices = first(&scored, most, 0);
+        let (width, bound) = bounded([(devices.len(), bound), (enough(&devices), WidthBound::Speed)]);
+        devices.truncate(width);
+        if width > 0 && devices.iter().all(|device| device.room >= share(width)) {
+            return Ok(done(devices, bound));
+        }
+        // Room decides then. The wider, the less each device needs; so if no width works, the file does not fit.
+        let (most, _) = bounded([
+            (width_max.clamp(1, WIDTH_MAX), WidthBound::Configured),
+            (usize::try_from(units).unwrap_or(usize::MAX), WidthBound::Units),
+            (scored.len(), WidthBound::Devices),
+        ]);
+        for width in (1..=most).rev() {
+            let devices = first(&scored, width, share(width));
+            if devices.len() == width {
+                return Ok(done(devices, WidthBound::Room));
+            }
+        }
+        Err(NoSpace)
+    }
+
+    /// How many devices a large file may have: those in the best condition that there is, and those in the next one as long
+    /// as they are few.
+    fn in_best_condition(&self) -> usize {
+        let mut count = 0;
+        for condition in Condition::ALL {
+            count += self.with_room().filter(|device| device.condition == *condition).count();
+            if count >= WIDTH_FEW {
+                break;
+            }
+        }
+        count
+    }
 }
 
-const fn units_per_device(units: u64, width: usize) -> u64 {
-    units.div_ceil(width as u64)
+/// How many devices are fast enough for one stream, if the speed of each is known.
+fn enough(devices: &[&Rated]) -> usize {
+    let mut sum = 0u64;
+    for (index, device) in devices.iter().enumerate() {
+        if device.speed == 0 {
+            break;
+        }
+        sum = sum.saturating_add(device.speed);
+        if sum >= STREAM_SPEED {
+            return (index + 1).max(WIDTH_FEW);
+        }
+    }
+    usize::MAX
 }
 
-/// Weighted rendezvous hashing: a device is first with a probability in proportion to its capacity, and adding one
-/// moves only the files that go to it.
-fn score(device: &Candidate, seed: u64) -> f64 {
-    let hash = mix(seed ^ mix(u64::from(device.device.0).wrapping_add(0x9E37_79B9_7F4A_7C15)));
+/// The least of several bounds, and which one it is; of equal ones the first.
+fn bounded<const N: usize>(bounds: [(usize, WidthBound); N]) -> (usize, WidthBound) {
+    let none = (usize::MAX, WidthBound::Configured);
+    bounds.into_iter().fold(none, |least, bound| if bound.0 < least.0 { bound } else { least })
+}
+
+/// A device with what it has of one file.
+struct Scored<'a> {
+    device: &'a Rated,
+    score: f64,
+}
+
+impl<'a> Scored<'a> {
+    fn of(device: &'a Rated, seed: u64) -> Self {
+        Self { device, score: score(device.device, device.total as f64 * device.boost, seed) }
+    }
+
+    const fn id(&self) -> DeviceId {
+        self.device.device
+    }
+
+    /// Before others: in a better condition, then by score; equal scores (they do not happen) by number, so that the order
+    /// is total.
+    fn order(&self, other: &Self) -> core::cmp::Ordering {
+        let condition = self.device.condition.cmp(&other.device.condition);
+        condition.then_with(|| other.score.total_cmp(&self.score)).then_with(|| self.id().cmp(&other.id()))
+    }
+}
+
+/// The first `width` devices with room for `share`, in order. O(n + w log w).
+fn first<'a>(scored: &[Scored<'a>], width: usize, share: u64) -> Vec<&'a Rated> {
+    let mut fits: Vec<&Scored<'a>> = scored.iter().filter(|one| one.device.room >= share).collect();
+    if width < fits.len() && width > 0 {
+        fits.select_nth_unstable_by(width - 1, |a, b| a.order(b));
+    }
+    fits.truncate(width);
+    fits.sort_unstable_by(|a, b| a.order(b));
+    fits.into_iter().map(|one| one.device).collect()
+}
+
+/// What a device's chance is multiplied with: 1 if it is as full as all together.
+fn boost(fill: f64, mean: f64) -> f64 {
+    (1.0 - GAIN * (fill - mean) / mean.max(FILL_FLOOR)).clamp(BOOST_MIN, BOOST_MAX)
+}
+
+/// Weighted rendezvous hashing (the draw of CRUSH's straw2): a device is first with a probability in proportion to its
+/// weight, and another one changes only who comes before or after itself.
+fn score(device: DeviceId, weight: f64, seed: u64) -> f64 {
+    let hash = mix(seed ^ mix(u64::from(device.0).wrapping_add(0x9E37_79B9_7F4A_7C15)));
     // 53 bits, strictly between 0 and 1.
     let uniform = ((hash >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-    -(device.total as f64) / uniform.ln()
+    -weight / uniform.ln()
 }
 
 /// The finaliser of SplitMix64: every input bit moves every output bit.
@@ -124,99 +353,4 @@ const fn mix(mut x: u64) -> u64 {
     x ^= x >> 27;
     x = x.wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const GIB: u64 = 1 << 30;
-
-    fn devices(totals: &[u64]) -> Vec<Candidate> {
-        let candidate =
-            |(i, &total): (usize, &u64)| Candidate { device: DeviceId(i as u32 + 1), total, used: 0 };
-        totals.iter().enumerate().map(candidate).collect()
-    }
-
-    fn any_devices() -> impl Strategy<Value = Vec<Candidate>> {
-        prop::collection::vec((0..64 * GIB, 0..=100u64), 0..12).prop_map(|figures| {
-            let candidate = |(i, (total, percent)): (usize, (u64, u64))| Candidate {
-                device: DeviceId(i as u32),
-                total,
-                used: total / 100 * percent,
-            };
-            figures.into_iter().enumerate().map(candidate).collect()
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn only_devices_with_room_are_chosen_and_none_twice(
-            devices in any_devices(), seed: u64, size in prop::option::of(0..200 * GIB), width in 0..100usize
-        ) {
-            let chosen = match place(size, seed, &devices, width) {
-                Err(NoSpace) => return Ok(()),
-                Ok(Shape::Single(device)) => vec![device],
-                Ok(Shape::Striped(_, devices)) => devices,
-            };
-            let share = size.unwrap_or(0) / chosen.len() as u64;
-            for (i, id) in chosen.iter().enumerate() {
-                let device = devices.iter().find(|d| d.device == *id).unwrap();
-                prop_assert!(device.room() >= share && device.room() > 0);
-                prop_assert!(!chosen[..i].contains(id));
-            }
-            prop_assert!(chosen.len() <= width.clamp(1, WIDTH_MAX));
-        }
-
-        #[test]
-        fn a_file_that_fits_on_one_device_is_never_refused(devices in any_devices(), seed: u64, size in 0..64 * GIB) {
-            if devices.iter().any(|d| d.room() > 0 && d.room() >= size) {
-                prop_assert!(place(Some(size), seed, &devices, 8).is_ok());
-            }
-        }
-
-        #[test]
-        fn a_new_device_takes_files_only_to_itself(seed: u64, count in 1..9usize) {
-            let before = devices(&vec![GIB; count]);
-            let after = devices(&vec![GIB; count + 1]);
-            let (old, new) = (place(Some(1), seed, &before, 8).unwrap(), place(Some(1), seed, &after, 8).unwrap());
-            prop_assert!(old == new || new == Shape::Single(DeviceId(count as u32 + 1)));
-        }
-    }
-
-    #[test]
-    fn small_files_spread_in_proportion_to_capacity() {
-        let devices = devices(&[GIB, 3 * GIB]);
-        let on_second = (0..10_000)
-            .filter(|&seed| place(Some(1), seed, &devices, 8) == Ok(Shape::Single(DeviceId(2))))
-            .count();
-        assert!((7_200..7_800).contains(&on_second), "{on_second}");
-    }
-
-    #[test]
-    fn width_grows_with_size() {
-        let devices = devices(&[GIB; 6]);
-        let width = |size| match place(size, 1, &devices, 4).unwrap() {
-            Shape::Single(_) => (0, 1),
-            Shape::Striped(unit, devices) => (unit, devices.len()),
-        };
-        assert_eq!(width(Some(SINGLE_MAX)), (0, 1));
-        assert_eq!(width(Some(SINGLE_MAX + 1)), (UNIT_MEDIUM, 3));
-        assert_eq!(width(Some(MEDIUM_MAX + 1)), (UNIT_LARGE, 4));
-        assert_eq!(width(None), (UNIT_LARGE, 4));
-    }
-
-    #[test]
-    fn full_devices_mean_no_space() {
-        let mut devices = devices(&[GIB; 2]);
-        for device in &mut devices {
-            device.used = GIB - RESERVE_MIN;
-        }
-        assert_eq!(place(Some(1), 1, &devices, 8), Err(NoSpace));
-        assert_eq!(place(None, 1, &devices, 8), Err(NoSpace));
-        assert_eq!(place(Some(1), 1, &[], 8), Err(NoSpace));
-        devices[0].used = 0;
-        assert_eq!(place(None, 1, &devices, 8), Ok(Shape::Striped(UNIT_LARGE, vec![DeviceId(1)])));
-    }
 }

@@ -3,8 +3,8 @@
 use sealstone_mds_protocol::login::{REGISTRATION_UPLOAD_BYTES, SessionId};
 use sealstone_mds_protocol::{
     AccountKind, Acl, Checksum, DevicePin, DeviceState, FileKind, GroupName, InodeId, Layout, Method,
-    NODE_PROOF_BYTES, Name, Reader, Role, SYSTEM_ID_BYTES, Stat, Target, Text, UserName, Wire, Writer,
-    record,
+    NODE_PROOF_BYTES, Name, Placed, Reader, Role, SYSTEM_ID_BYTES, Stat, Target, Text, UserName, Wire,
+    Writer, record,
 };
 
 use crate::store::{MetaError, Snapshot, Transaction, VALUE_MAX};
@@ -46,6 +46,8 @@ record! {
         pub parent: InodeId,
         /// Where a file's bytes are; none before its first byte.
         pub layout: Option<Layout>,
+        /// Why it is that layout.
+        pub placed: Option<Placed>,
         /// Are all objects of the layout on their devices?
         pub made: bool,
         /// Were its bytes written in place? Then what is missing in an object reads as zeros.
@@ -101,6 +103,7 @@ impl Inode {
             birth_ns: now_ns,
             parent: InodeId(0),
             layout: None,
+            placed: None,
             made: false,
             sparse: false,
             old_from: None,
@@ -161,6 +164,8 @@ record! {
         pub method: Method,
         /// Where its bytes go.
         pub layout: Layout,
+        /// Why there.
+        pub placed: Option<Placed>,
         /// Gone after this.
         pub expires_ms: u64,
         /// Until then a grant for its objects can be alive.
@@ -279,6 +284,8 @@ record! {
         pub total: u64,
         /// Last known use, bytes.
         pub used: u64,
+        /// Bytes per second as its operator says; 0: he does not.
+        pub speed: u64,
     }
 }
 

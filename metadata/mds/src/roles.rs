@@ -38,6 +38,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::RevocationProgress { .. } => Class::Own,
         Request::Stat { .. }
         | Request::Lstat { .. }
+        | Request::Placement { .. }
         | Request::ReadDir { .. }
         | Request::Lookup { .. }
         | Request::GetNode { .. }

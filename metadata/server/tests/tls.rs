@@ -33,6 +33,7 @@ fn device(i: u8) -> NewDevice {
         url: Text::new(format!("iscsi://127.0.0.1:3260/iqn.2026-11.org.sealstone:osd.{i}/0")).unwrap(),
         pin: None,
         capacity: 0,
+        speed: 0,
         master_key: Secret::new(vec![i; 32]).unwrap(),
     }
 }

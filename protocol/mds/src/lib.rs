@@ -20,6 +20,7 @@ mod layout;
 mod message;
 mod name;
 mod nodes;
+mod placed;
 mod records;
 mod secret;
 mod wire;
@@ -44,6 +45,7 @@ pub use nodes::{
     NodeKind, OpenedNode, RenameMode, SetTime, TARGET_MAX, Target, XATTR_BYTES_MAX, XATTR_NAME_MAX,
     XATTR_VALUE_MAX, XATTRS_MAX, XattrMode, XattrName, XattrValue,
 };
+pub use placed::{Chosen, Condition, Placed, WidthBound};
 pub use records::{
     Access, AccountKind, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DevicePin,
     DeviceProblem, DeviceState, DirEntry, FILE_PARTITION, FILE_PARTITIONS_MAX, FileKind, GRANT_OBJECT_TYPE,

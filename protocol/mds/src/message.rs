@@ -183,6 +183,11 @@ messages! {
             /// Which.
             path: FilePath,
         },
+        /// Where the bytes of a file lie, and why there.
+        0x001D => Placement {
+            /// Which file; a symbolic link under the last name is not gone through.
+            path: FilePath,
+        },
         /// Space over all devices.
         0x0020 => DiskFree {},
         /// A page of the devices, by id.

@@ -411,6 +411,8 @@ record! {
         pub total: u64,
         /// Bytes in use.
         pub used: u64,
+        /// Bytes per second as its operator says; 0: he does not.
+        pub speed: u64,
         /// What went wrong when the server last tried; none if all is well or it has not tried yet.
         pub problem: Option<DeviceProblem>,
     }
@@ -430,6 +432,8 @@ record! {
         pub pin: Option<DevicePin>,
         /// Capacity in bytes if known; the device is asked later anyway.
         pub capacity: u64,
+        /// Bytes per second that it reads or writes, for the choice of devices; 0: not said, and what is known stays.
+        pub speed: u64,
         /// Initial master key from the device's key file (authentication key ‖ generation key, or one seed).
         pub master_key: Secret,
     }

@@ -4,6 +4,7 @@ use sealstone_client::{Client, DirEntry, FileKind, Stat};
 use serde_json::{Value, json};
 
 use crate::cli::{Chgrp, Chmod, Chown, Global, Ln, Ls, Mkdir, Mv, Paths, Rm};
+use crate::command::placement;
 use crate::command::session::client;
 use crate::command::walk::{join, last_name};
 use crate::failure::{Failure, Outcome};
@@ -192,8 +193,9 @@ pub(crate) async fn stat(global: &Global, output: Output, arguments: &Paths) -> 
             lines.push(format!("  device  {}", device_number(stat.rdev)));
         }
         if stat.kind == FileKind::File {
-            let objects = if stat.width == 1 { "object" } else { "objects" };
-            lines.push(format!("  layout  {} {objects}, version {}", stat.width, stat.version));
+            let placement = placement::of(&client, path).await?;
+            value["placement"] = placement.json();
+            lines.extend(placement.lines(stat.version));
             if let Some(checksum) = value["checksum"].as_str() {
                 lines.push(format!("checksum  {checksum}"));
             }

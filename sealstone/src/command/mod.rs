@@ -8,6 +8,7 @@ pub(crate) mod files;
 pub(crate) mod groups;
 pub(crate) mod keys;
 pub(crate) mod mount;
+pub(crate) mod placement;
 pub(crate) mod revoke;
 pub(crate) mod scrub;
 pub(crate) mod session;

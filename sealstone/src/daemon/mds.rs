@@ -378,13 +378,13 @@ pub(crate) fn command(global: &Global, output: Output, command: Mds) -> Outcome 
         Mds::Import(arguments) => super::store::import(output, &arguments),
         Mds::Backup(arguments) => keystore::backup(output, &arguments),
         Mds::Restore(arguments) => keystore::restore(output, &arguments),
-        Mds::AddOsd { url, key, pin, certificate, wait } => crate::command::block_on(async {
+        Mds::AddOsd { url, key, pin, certificate, speed, wait } => crate::command::block_on(async {
             let pin = match certificate {
                 Some(path) => Some(Pin::certificate(&secret_file::read_public(&path)?)),
                 None => pin,
             };
             let (client, _) = session::client(global)?;
-            let name = add_osd(&client, &url, &key, pin, wait).await?;
+            let name = add_osd(&client, &url, &key, (pin, speed), wait).await?;
             output.remark(format!("{name} takes objects now"));
             let pin = pin.map(|pin| pin.to_string());
             output.done(&serde_json::json!({ "name": name, "url": url, "pin": pin }))
@@ -453,7 +453,7 @@ pub(crate) async fn add_osd(
     client: &Client,
     url: &str,
     key: &Path,
-    pin: Option<Pin>,
+    (pin, speed): (Option<Pin>, u64),
     wait_s: u64,
 ) -> Outcome<String> {
     let file = key_file(key)?;
@@ -466,6 +466,7 @@ pub(crate) async fn add_osd(
         url: Text::new(url).map_err(invalid)?,
         pin: pin.map(Into::into),
         capacity: 0,
+        speed,
         master_key: Secret::new(file.key.0.to_vec()).map_err(invalid)?,
     };
     client

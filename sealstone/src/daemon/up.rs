@@ -197,7 +197,7 @@ async fn make(output: Output, arguments: &Up, shutdown: &Shutdown) -> Outcome<Ru
     }
     let client = admin_client(&running).await?;
     for (daemon, key) in running.osds.iter().zip(&keys) {
-        mds::add_osd(&client, &daemon.url, key, daemon.pin, mds::JOIN_S_MAX).await?;
+        mds::add_osd(&client, &daemon.url, key, (daemon.pin, 0), mds::JOIN_S_MAX).await?;
         fs::remove_file(key).map_err(at)?;
     }
     client.logout().await?;

@@ -236,6 +236,7 @@ impl World {
                 url: Text::new(device::url(place)).ok()?,
                 pin: None,
                 capacity: self.plan.capacity,
+                speed: 0,
                 master_key: Secret::new(device::master_key(place)).ok()?,
             };
             admin.client.metadata().call(Request::DeviceAdd { device }).await.ok()?;

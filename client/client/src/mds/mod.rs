@@ -424,6 +424,7 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::ServerInfo {}
         | Request::Stat { .. }
         | Request::Lstat { .. }
+        | Request::Placement { .. }
         | Request::Lookup { .. }
         | Request::GetNode { .. }
         | Request::ReadNodes { .. }

@@ -138,6 +138,7 @@ impl World {
             url: Text::new(url(i)).unwrap(),
             pin: None,
             capacity: GIB,
+            speed: 0,
             master_key: Secret::new(vec![i + 1; 32]).unwrap(),
         };
         let Response::Device { device } =

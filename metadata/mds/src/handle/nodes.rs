@@ -330,11 +330,13 @@ impl Mds {
         if let Some(size) = size_hint {
             namespace::check_size(size)?;
         }
-        let candidates = self.devices.candidates();
+        let pool = self.devices.pool();
         let until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
         let id = opening.id;
         let allocated = self.update(|tx| {
-            namespace::allocate(tx, id, until_ms, |tx| self.lay_out(tx, id, size_hint, &candidates, "node"))
+            namespace::allocate(tx, id, until_ms, |tx| {
+                self.lay_out(tx, id, size_hint, (&pool, now_ms), "node")
+            })
         });
         let (file, _) = self.clearing(allocated)?;
         let mut node = self.grant(opening, file, IssueKind::Create, now_ms, rng)?;

@@ -230,6 +230,7 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::ServerInfo {}
         | Request::Stat { .. }
         | Request::Lstat { .. }
+        | Request::Placement { .. }
         | Request::ReadDir { .. }
         | Request::DiskFree {}
         | Request::DeviceList { .. }

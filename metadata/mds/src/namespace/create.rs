@@ -1,7 +1,7 @@
 //! Creates: begun unseen, seen all at once, or gone.
 
 use sealstone_mds_protocol::{
-    ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, Stat, UserName,
+    ErrorCode, FileKind, FilePath, InodeId, IntentId, Layout, Method, Placed, Stat, UserName,
 };
 
 use super::acl::inherit;
@@ -30,14 +30,14 @@ pub(crate) fn begin_create(
     who: &Principal,
     path: &FilePath,
     new: NewIntent,
-    lay_out: impl FnOnce(&mut dyn Transaction) -> Result<(InodeId, Layout)>,
+    lay_out: impl FnOnce(&mut dyn Transaction) -> Result<(InodeId, Layout, Placed)>,
 ) -> Result<(IntentId, Intent)> {
     let (place, old) = place(tx, who, path, Last::Follow)?;
     who.needs_entries(&place.directory_inode, &path.shown())?;
     if let Some((_, old)) = old {
         check_replaceable(who, &place.directory_inode, &old, new.replace, &path.shown())?;
     }
-    let (inode, layout) = lay_out(tx)?;
+    let (inode, layout, placed) = lay_out(tx)?;
     let id = IntentId(next_number(tx, counter::INTENT)?);
     let intent = Intent {
         user: who.user.clone(),
@@ -48,6 +48,7 @@ pub(crate) fn begin_create(
         replace: new.replace,
         method: new.method,
         layout,
+        placed: Some(placed),
         expires_ms: new.expires_ms,
         grants_until_ms: new.grants_until_ms,
     };
@@ -143,6 +144,7 @@ pub(crate) fn commit(
     // Objects of a stripe that would be empty need not be there.
     file.made = (0..intent.layout.width()).all(|at| intent.layout.object_length(at, done.size) > 0);
     file.layout = Some(intent.layout.clone());
+    file.placed.clone_from(&intent.placed);
     file.checksum = done.checksum;
     owner::hand_on(who, &mut file);
     file.create_grants_until_ms = intent.grants_until_ms;

@@ -5,7 +5,7 @@
 //! told so by the generation.
 //! Truth: docs/standards/mds.md §5.8; docs/adr/0035-what-was-cut-off-stays-away.md.
 
-use sealstone_mds_protocol::{ErrorCode, Failure, InodeId, Layout, ObjectRef, Stat};
+use sealstone_mds_protocol::{ErrorCode, Failure, InodeId, Layout, ObjectRef, Placed, Stat};
 
 use super::endings::{forget_clear, queue_objects};
 use super::{check_size, need_file, nodes, owner};
@@ -61,6 +61,7 @@ fn give_up_objects(tx: &mut dyn Transaction, id: InodeId, file: &mut Inode, reap
     if file.old_from.take().is_some() {
         forget_clear(tx, id)?;
     }
+    file.placed = None;
     file.made = false;
     file.create_grants_until_ms = 0;
     file.generation = file.generation.wrapping_add(1);
@@ -73,7 +74,7 @@ pub(crate) fn allocate(
     tx: &mut dyn Transaction,
     id: InodeId,
     grants_until_ms: u64,
-    lay_out: impl FnOnce(&mut dyn Transaction) -> Result<Layout>,
+    lay_out: impl FnOnce(&mut dyn Transaction) -> Result<(Layout, Placed)>,
 ) -> Result<(Inode, Layout)> {
     let mut file = nodes::node(tx, id)?;
     need_file(&file, "node")?;
@@ -81,8 +82,9 @@ pub(crate) fn allocate(
     let layout = match &file.layout {
         Some(layout) => layout.clone(),
         None => {
-            let layout = lay_out(tx)?;
+            let (layout, placed) = lay_out(tx)?;
             file.layout = Some(layout.clone());
+            file.placed = Some(placed);
             file.made = false;
             file.sparse = true;
             layout

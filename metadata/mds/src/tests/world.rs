@@ -186,6 +186,7 @@ pub(crate) fn new_device(i: u8) -> NewDevice {
         url: Text::new(format!("iscsi://127.0.0.1:326{i}/iqn.2026-11.org.sealstone:osd.{i}/0")).unwrap(),
         pin: None,
         capacity: 0,
+        speed: 0,
         master_key: Secret::new(vec![i + 100; 32]).unwrap(),
     }
 }

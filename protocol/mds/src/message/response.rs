@@ -8,9 +8,11 @@ use super::{BODY_MAX, SCHEMA};
 use crate::error::Failure;
 use crate::grants::{DelegatedFile, IssueEntry, IssuePlace, Revocation};
 use crate::keys::{KeyInfo, KeyPlace};
+use crate::layout::Layout;
 use crate::login::{LoginChallenge, REGISTRATION_RESPONSE_BYTES, SessionId};
 use crate::name::{GroupName, UserName};
 use crate::nodes::{Lock, OpenedNode, Target, XattrName, XattrValue};
+use crate::placed::Placed;
 use crate::records::{
     CreatedFile, Device, DirEntry, Grant, Group, Holder, Method, OpenedFile, Role, Stat, User,
 };
@@ -104,6 +106,13 @@ messages! {
             count: u64,
             /// Is something left? Then ask again.
             more: bool,
+        },
+        /// To Placement.
+        0x001D => Placement {
+            /// Where they lie; none before the first byte.
+            layout: Option<Layout>,
+            /// Why the layout was chosen; none if it was not noted.
+            placed: Option<Placed>,
         },
         /// To DiskFree.
         0x0020 => DiskFree {

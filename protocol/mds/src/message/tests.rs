@@ -6,6 +6,7 @@ use crate::grants::{DelegatedFile, IssueEntry, IssueKind, Revocation, WaitingDev
 use crate::keys::{KeyInfo, KeyUse};
 use crate::layout::{Layout, ObjectRef};
 use crate::login::*;
+use crate::placed::{Chosen, Condition, WidthBound};
 use crate::records::*;
 use crate::secret::Secret;
 use alloc::string::String;
@@ -112,6 +113,7 @@ fn request() -> impl Strategy<Value = Request> {
     let files = prop_oneof![
         path().prop_map(|path| Request::Stat { path }),
         path().prop_map(|path| Request::Lstat { path }),
+        path().prop_map(|path| Request::Placement { path }),
         (path(), prop::option::of(name()), any::<u16>()).prop_map(|(path, after, limit)| Request::ReadDir {
             path,
             after,
@@ -156,8 +158,8 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::DiskFree {}),
         any::<(Option<u32>, u16)>()
             .prop_map(|(after, limit)| Request::DeviceList { after: after.map(DeviceId), limit }),
-        (name(), any::<[u8; 20]>(), pin(), any::<u64>(), secret()).prop_map(
-            |(name, system_id, pin, capacity, master_key)| {
+        (name(), any::<[u8; 20]>(), pin(), any::<(u64, u64)>(), secret()).prop_map(
+            |(name, system_id, pin, (capacity, speed), master_key)| {
                 Request::DeviceAdd {
                     device: NewDevice {
                         name,
@@ -165,6 +167,7 @@ fn request() -> impl Strategy<Value = Request> {
                         url: Text::new("iscsi://h:3260/iqn/0").unwrap(),
                         pin,
                         capacity,
+                        speed,
                         master_key,
                     },
                 }
@@ -273,6 +276,25 @@ fn grant_request() -> impl Strategy<Value = Request> {
             }
         ),
     ]
+}
+
+fn placed() -> impl Strategy<Value = Placed> {
+    let chosen = (of(Condition::ALL), any::<(u16, u16)>()).prop_map(|(condition, (fill, weight))| Chosen {
+        condition,
+        fill,
+        weight,
+    });
+    let figures = any::<(u64, Option<u64>, u32, u32)>();
+    (figures, of(WidthBound::ALL), prop::collection::vec(chosen, 0..9)).prop_map(
+        |((at_ms, size_hint, considered, left_out), bound, chosen)| Placed {
+            at_ms,
+            size_hint,
+            bound,
+            considered,
+            left_out,
+            chosen,
+        },
+    )
 }
 
 fn revocation() -> impl Strategy<Value = Revocation> {
@@ -392,6 +414,9 @@ fn response() -> impl Strategy<Value = Response> {
         ),
         grants().prop_map(|grants| Response::Grants { grants }),
         (any::<u64>(), any::<bool>()).prop_map(|(count, more)| Response::Removed { count, more }),
+        (prop::option::of(object()), prop::option::of(placed())).prop_map(|(object, placed)| {
+            Response::Placement { layout: object.map(Layout::single), placed }
+        }),
         any::<(u64, u64, u32, u32)>().prop_map(|(total, used, active, devices)| Response::DiskFree {
             total,
             used,

@@ -1,0 +1,64 @@
+//! Where an object goes that has to leave its device, or may, since others are emptier.
+//!
+//! Contract: what leaves goes to a device that the file does not use yet. Relief comes to an end: every object that goes
+//! brings the devices closer to being equally full, by the sum of the squares of what each has too much.
+
+use sealstone_mds_protocol::{Chosen, DeviceId};
+
+use super::{NoSpace, Pool, Rated, Scored, first, score};
+
+/// Devices whose use differs from all together by less than this part of it are left as they are.
+pub const TOLERANCE: f64 = 0.02;
+
+impl Pool {
+    /// Who takes over an object of `length` bytes from a device that is being drained; `taken` are the devices that the file
+    /// uses. The best by condition, then by weighted hashing. O(n).
+    ///
+    /// # Errors
+    /// [`NoSpace`] if every other device is taken or full.
+    pub fn successor(
+        &self,
+        seed: u64,
+        length: u64,
+        taken: &[DeviceId],
+    ) -> Result<(DeviceId, Chosen), NoSpace> {
+        let free = self.with_room().filter(|device| !taken.contains(&device.device));
+        let scored: Vec<Scored<'_>> = free.map(|device| Scored::of(device, seed)).collect();
+        let device = *first(&scored, 1, length).first().ok_or(NoSpace)?;
+        Ok((device.device, device.chosen()))
+    }
+
+    /// Who takes over an object of `length` bytes from a device that is fuller than the others, if it is and that helps; by
+    /// hashing weighted with what each lacks. O(n).
+    #[must_use]
+    pub fn relief(
+        &self,
+        seed: u64,
+        length: u64,
+        from: DeviceId,
+        taken: &[DeviceId],
+    ) -> Option<(DeviceId, Chosen)> {
+        let found = self.rated.binary_search_by_key(&from, |one| one.device).ok();
+        let from = self.rated.get(found?)?;
+        let (mean, length_f) = (self.mean(), length as f64);
+        let excess = from.fill() - mean;
+        if excess <= 0.0 {
+            return None;
+        }
+        let (too_full, too_empty) = (mean * TOLERANCE, -mean * TOLERANCE);
+        let helps = |to: &Rated| {
+            let lack = to.fill() - mean;
+            let step = length_f / from.total.max(1) as f64 + length_f / to.total.max(1) as f64;
+            lack < 0.0 && (excess > too_full || lack < too_empty) && excess - lack > step
+        };
+        let able = self.with_room().filter(|to| {
+            to.device != from.device && to.room >= length && !taken.contains(&to.device) && helps(to)
+        });
+        let draw = |to: &Rated| score(to.device, (mean - to.fill()) * to.total as f64, seed);
+        able.max_by(|a, b| draw(a).total_cmp(&draw(b))).map(|to| (to.device, to.chosen()))
+    }
+
+    fn mean(&self) -> f64 {
+        if self.total == 0 { 0.0 } else { self.used as f64 / self.total as f64 }
+    }
+}

@@ -1,0 +1,99 @@
+//! Why the bytes of a file lie where they lie, as the server noted it when it chose.
+//!
+//! Truth: docs/standards/mds.md §6.2.
+
+use alloc::vec::Vec;
+
+use crate::wire::{code, record};
+
+code! {
+    /// How well a device suited new objects; the better come first.
+    pub enum Condition: u8 as "condition" {
+        /// Nothing speaks against it.
+        Good = 1,
+        /// Its stated speed is less than half of the middle one.
+        Slow = 2,
+        /// Nine tenths of it are in use.
+        Filling = 3,
+        /// Something went wrong when the server last tried it.
+        Troubled = 4,
+    }
+}
+
+code! {
+    /// What decided how many devices a file has.
+    pub enum WidthBound: u8 as "bound of a width" {
+        /// It is small: one object.
+        Small = 1,
+        /// It has no more stripe units.
+        Units = 2,
+        /// No more devices were in as good a condition.
+        Devices = 3,
+        /// Their stated speeds add up to what one reader takes.
+        Speed = 4,
+        /// Fewer or others had room for their share.
+        Room = 5,
+        /// The server uses no more.
+        Configured = 6,
+    }
+}
+
+impl Condition {
+    /// The word for people and scripts.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Slow => "slow",
+            Self::Filling => "filling",
+            Self::Troubled => "troubled",
+        }
+    }
+}
+
+impl WidthBound {
+    /// The word for scripts.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Units => "units",
+            Self::Devices => "devices",
+            Self::Speed => "speed",
+            Self::Room => "room",
+            Self::Configured => "configured",
+        }
+    }
+}
+
+record! {
+    /// A device as it was when it was chosen.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Chosen {
+        /// How well it suited.
+        pub condition: Condition,
+        /// How full it was, thousandths.
+        pub fill: u16,
+        /// Its chance against what its capacity alone would give it, hundredths.
+        pub weight: u16,
+    }
+}
+
+record! {
+    /// Why a file has the layout that it has.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Placed {
+        /// When it was chosen, milliseconds since 1970.
+        pub at_ms: u64,
+        /// Size that was known to be coming.
+        pub size_hint: Option<u64>,
+        /// What decided how many devices it has.
+        pub bound: WidthBound,
+        /// Devices that could have been chosen.
+        pub considered: u32,
+        /// All others at that time: joining, draining, silent, full.
+        pub left_out: u32,
+        /// The devices of the layout, in its order.
+        pub chosen: Vec<Chosen>,
+    }
+}
