@@ -17,25 +17,25 @@ const PASSES_MAX: usize = 20;
 
 /// What is simulated.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    pub devices: u32,
+pub(crate) struct Plan {
+    pub(crate) devices: u32,
     /// Sizes of devices against each other, in turn.
-    pub sizes: Vec<u64>,
-    pub files: u64,
+    pub(crate) sizes: Vec<u64>,
+    pub(crate) files: u64,
     /// Sizes of files, bytes: of so many of a hundred between these, evenly by their logarithm.
-    pub mix: Vec<(u64, u64, u64)>,
+    pub(crate) mix: Vec<(u64, u64, u64)>,
     /// Devices of one file at most.
-    pub width_max: usize,
+    pub(crate) width_max: usize,
     /// How full all are in the end.
-    pub fill: f64,
+    pub(crate) fill: f64,
     /// How often the figures of devices are looked at.
-    pub looks: u64,
-    pub seed: u64,
+    pub(crate) looks: u64,
+    pub(crate) seed: u64,
 }
 
 /// How devices are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub(crate) enum Policy {
     /// As the server does: hashing, corrected by how full devices are; the layout is on record.
     Corrected,
     /// The same hashing by capacity alone, computed anew when devices change.
@@ -46,11 +46,11 @@ pub enum Policy {
 
 /// How far the fullest and emptiest devices are from all together, parts of how full these are.
 #[derive(Clone, Copy, Debug)]
-pub struct Balance {
-    pub worst: f64,
+pub(crate) struct Balance {
+    pub(crate) worst: f64,
     /// Of 99 in a hundred devices.
-    pub p99: f64,
-    pub rms: f64,
+    pub(crate) p99: f64,
+    pub(crate) rms: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ struct Object {
 
 /// Devices and what lies on them.
 #[derive(Clone, Debug)]
-pub struct World {
+pub(crate) struct World {
     policy: Policy,
     width_max: usize,
     devices: BTreeMap<DeviceId, Candidate>,
@@ -97,7 +97,7 @@ fn size_of(plan: &Plan, file: u64) -> u64 {
 
 impl World {
     /// Places all files of a plan.
-    pub fn fill(plan: &Plan, policy: Policy) -> Self {
+    pub(crate) fn fill(plan: &Plan, policy: Policy) -> Self {
         let bytes: u64 = (0..plan.files).map(|file| size_of(plan, file)).sum();
         let parts: u64 = (0..plan.devices as usize).map(|at| plan.sizes[at % plan.sizes.len()]).sum();
         let part = (bytes as f64 / plan.fill / parts as f64) as u64;
@@ -122,22 +122,22 @@ impl World {
     }
 
     /// Adds an empty device.
-    pub fn add(&mut self, number: u32, total: u64) -> DeviceId {
+    pub(crate) fn add(&mut self, number: u32, total: u64) -> DeviceId {
         let device = DeviceId(number);
         self.devices.insert(device, Candidate { device, total, used: 0, speed: 0, troubled: false });
         device
     }
 
-    pub fn capacity(&self, device: DeviceId) -> u64 {
+    pub(crate) fn capacity(&self, device: DeviceId) -> u64 {
         self.devices[&device].total
     }
 
-    pub fn used(&self, device: DeviceId) -> u64 {
+    pub(crate) fn used(&self, device: DeviceId) -> u64 {
         self.devices[&device].used
     }
 
     /// Bytes that are these devices' part of everything.
-    pub fn part(&self, devices: &[DeviceId]) -> f64 {
+    pub(crate) fn part(&self, devices: &[DeviceId]) -> f64 {
         let (used, total) = self
             .devices
             .values()
@@ -145,7 +145,7 @@ impl World {
         devices.iter().map(|id| used / total * self.capacity(*id) as f64).sum()
     }
 
-    pub fn objects(&self) -> usize {
+    pub(crate) fn objects(&self) -> usize {
         self.objects.len()
     }
 
@@ -164,7 +164,7 @@ impl World {
         Pool::new(&self.devices.values().copied().collect::<Vec<_>>())
     }
 
-    pub fn balance(&self) -> Balance {
+    pub(crate) fn balance(&self) -> Balance {
         let (used, total) = self
             .devices
             .values()
@@ -193,8 +193,8 @@ impl World {
     }
 
     /// A device goes; gives the bytes that moved.
-    pub fn drain(&mut self, gone: DeviceId) -> u64 {
-        let kept = self.devices.remove(&gone).expect("it is there");
+    pub(crate) fn drain(&mut self, gone: DeviceId) -> u64 {
+        self.devices.remove(&gone).expect("it is there");
         let mut moved = 0;
         match self.policy {
             Policy::Corrected => {
@@ -210,12 +210,11 @@ impl World {
             }
             Policy::HashAlone | Policy::Tree => moved = self.compute_anew(),
         }
-        drop(kept);
         moved
     }
 
     /// Devices have come; gives the bytes that moved.
-    pub fn rebalance(&mut self) -> u64 {
+    pub(crate) fn rebalance(&mut self) -> u64 {
         if self.policy != Policy::Corrected {
             return self.compute_anew();
         }

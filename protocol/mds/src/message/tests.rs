@@ -6,7 +6,7 @@ use crate::grants::{DelegatedFile, IssueEntry, IssueKind, Revocation, WaitingDev
 use crate::keys::{KeyInfo, KeyUse};
 use crate::layout::{Layout, ObjectRef};
 use crate::login::*;
-use crate::placed::{Chosen, Condition, WidthBound};
+use crate::placed::{Chosen, Condition, Placed, WidthBound};
 use crate::records::*;
 use crate::secret::Secret;
 use alloc::string::String;
