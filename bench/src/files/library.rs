@@ -53,7 +53,7 @@ struct Caller {
 }
 
 fn making(what: NodeKind, mode: u16) -> Making {
-    Making { what, mode, owner: None, group: None }
+    Making { what, mode, umask: 0, owner: None, group: None }
 }
 
 fn name(name: &str) -> Outcome<Name> {

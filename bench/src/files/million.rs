@@ -51,7 +51,7 @@ pub(crate) struct Million {
 async fn make(system: &System, files: u64, at_most: Duration) -> Outcome<u64> {
     let client = system.client()?;
     let nodes = Nodes::new(&client, NodesOptions::default());
-    let making = |what, mode| Making { what, mode, owner: None, group: None };
+    let making = |what, mode| Making { what, mode, umask: 0, owner: None, group: None };
     let directory = nodes
         .make(
             Node::ROOT,
@@ -76,7 +76,7 @@ async fn make(system: &System, files: u64, at_most: Duration) -> Outcome<u64> {
                 }
                 let name =
                     Name::new(format!("file-{number:07}").as_bytes()).map_err(|error| error.to_string())?;
-                let what = Making { what: NodeKind::File, mode: 0o644, owner: None, group: None };
+                let what = Making { what: NodeKind::File, mode: 0o644, umask: 0, owner: None, group: None };
                 nodes.make(directory, &name, what).await?;
                 made += 1;
             }

@@ -67,7 +67,7 @@ impl Mount {
     }
 
     async fn create(&self, name: &str) -> OpenFile {
-        let making = Making { what: NodeKind::File, mode: 0o644, owner: None, group: None, umask: None };
+        let making = Making { what: NodeKind::File, mode: 0o644, umask: 0, owner: None, group: None };
         self.nodes.create(Node::ROOT, &Name::new(name).unwrap(), making).await.unwrap().1
     }
 
