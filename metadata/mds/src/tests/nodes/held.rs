@@ -213,7 +213,8 @@ fn holders_that_never_held_anything_leave_no_records() {
         else {
             panic!("a request")
         };
-        let made = Request::MakeNode { parent, name, what, mode, owner, group, holder: Some(holder) };
+        let made =
+            Request::MakeNode { parent, name, what, mode, umask: 0, owner, group, holder: Some(holder) };
         assert_eq!(world.refused(BOB, made), expected);
         let opened =
             Request::OpenNode { node: bobs, access: Access::Read, method: METHOD, holder, again: false };
