@@ -666,5 +666,6 @@ pub(crate) const NAMES: Target = Target {
         "mds-protocol::UserName::new",
         "mds-protocol::GroupName::new",
         "mds-protocol::unshown",
+        "mds-protocol::Acl::parse",
     ],
 };
