@@ -100,6 +100,31 @@ fn the_end_of_a_command_that_was_asked_makes_room_too() {
     assert_eq!(asked(&said).first().map(|r2t| r2t.0), Some(2), "{said:?}");
 }
 
+/// Found by both ends together: the end of one command asked for data of the next that was on its way already.
+#[test]
+fn immediate_data_that_still_arrives_is_not_asked_for() {
+    let mut bench = Bench::pulling(BURST, KEYS);
+    let read = bench.command(1, 0xC0, 0, &[]);
+    assert_eq!(bench.say(&read).len(), 0);
+    let task = bench.ready().expect("it has no data-out");
+    let (whole, more) = (bench.command(2, WRITE, 600, &[7; 600]), bench.command(3, WRITE, 700, &[7; 600]));
+    assert_eq!(asked(&bench.say(&whole[..500])), []);
+    bench.target.complete(task, Reply::default());
+    assert_eq!(asked(&answers(&mut bench.target)), []);
+    assert_eq!(asked(&bench.say(&whole[500..])), []);
+    let task = bench.ready().expect("all its data is there");
+    assert_eq!(asked(&bench.say(&more[..500])), []);
+    bench.target.complete(task, Reply::default());
+    let said = answers(&mut bench.target);
+    assert_eq!(said.len(), 2, "an answer and a request: {said:?}");
+    let rest = asked(&said)[0];
+    assert_eq!((rest.0, rest.2, rest.3), (3, 600, 100));
+    assert_eq!(asked(&bench.say(&more[500..])), []);
+    assert!(bench.ready().is_none(), "100 bytes are missing");
+    assert_eq!(bench.give(rest), []);
+    assert!(bench.ready().is_some());
+}
+
 #[test]
 fn whoever_waits_to_be_asked_does_not_time_out() {
     let mut bench = Bench::pulling(BURST, KEYS);

@@ -150,6 +150,8 @@ impl Task {
     /// missing will be asked for in bursts of `burst` bytes.
     pub(super) fn check_unsolicited(&mut self, agreed: &Parameters, burst: u32, immediate_length: u32) {
         self.burst = burst;
+        // It is asked for from here on, also when others' ends let it ask while its immediate data still arrives.
+        self.granted = immediate_length;
         self.sequence_end = self.write_expected.min(agreed.first_burst);
         let fits = immediate_length == 0 || (agreed.immediate_data && immediate_length <= self.sequence_end);
         if !fits || (self.unsolicited_open && agreed.initial_r2t) {
@@ -179,7 +181,6 @@ impl Task {
     /// Immediate data is there.
     pub(super) fn immediate_received(&mut self, length: u32) {
         self.received = length;
-        self.granted = length;
     }
 
     /// Where the segment of a Data-Out PDU goes. Checks tag, sequence and range; what is wrong is discarded and fails
