@@ -4,21 +4,14 @@
 
 mod world;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
 
 use sealstone_client::nodes::{File, Making, Nodes, NodesOptions, Seek};
-use sealstone_client::{ClientError, Device, DevicePool, Devices, Name, OsdError, Tuning};
-use sealstone_initiator::{Bearer, Completion, Operation};
+use sealstone_client::{ClientError, Name};
 use sealstone_mds_protocol::{Access, ErrorCode};
 use sealstone_mds_protocol::{Node, NodeChange, NodeKind, RenameMode};
-use world::{Direct, Machine, World, content};
-
-/// Commands of 64 KiB and a window of 512 KiB.
-fn tuning() -> Tuning {
-    Tuning { memory_bytes: 2 << 20, command_bytes: 64 << 10, depth: 2 }
-}
+use world::cutting::{Counts, Cutting};
+use world::{Direct, World, content, tuning};
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -28,54 +21,9 @@ fn making(what: NodeKind) -> Making {
     Making { what, mode: 0o644, umask: 0, owner: None, group: None }
 }
 
-/// Devices that count commands, and whose power is cut when the n-th of some was done.
-struct Cutting {
-    pool: DevicePool,
-    machines: Arc<BTreeMap<String, Machine>>,
-    at: Vec<(&'static str, usize)>,
-    counts: Arc<Mutex<BTreeMap<&'static str, usize>>>,
-    cuts: Arc<AtomicUsize>,
-}
-
-impl Cutting {
-    fn new(world: &World, at: &[(&'static str, usize)]) -> Self {
-        let (pool, machines) = (world.pool(), world.machines.clone());
-        Self { pool, machines, at: at.to_vec(), counts: Arc::default(), cuts: Arc::default() }
-    }
-}
-
-impl Devices for Cutting {
-    async fn execute(
-        &self,
-        device: &Device,
-        bearer: &Bearer,
-        operation: Operation,
-    ) -> Result<Completion, OsdError> {
-        let name = operation.name();
-        let result = self.pool.execute(device, bearer, operation).await;
-        let count = {
-            let mut counts = self.counts.lock().unwrap();
-            let count = counts.entry(name).or_default();
-            *count += 1;
-            *count
-        };
-        if self.at.contains(&(name, count)) {
-            let found = self.machines.iter().find(|(iqn, _)| device.url.as_str().contains(&***iqn));
-            let machine = found.unwrap().1;
-            machine.power_cut();
-            machine.boot();
-            self.cuts.fetch_add(1, Ordering::Relaxed);
-        }
-        result
-    }
-}
-
 type Under = Nodes<Direct, Cutting>;
 
-async fn nodes(
-    world: &World,
-    cuts: &[(&'static str, usize)],
-) -> (Under, Arc<Mutex<BTreeMap<&'static str, usize>>>) {
+async fn nodes(world: &World, cuts: &[(&'static str, usize)]) -> (Under, Counts) {
     let devices = Cutting::new(world, cuts);
     let counts = devices.counts.clone();
     let client = world.client_over(devices, tuning()).await;

@@ -5,65 +5,15 @@
 mod world;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sealstone_client::{
-    ClientError, Device, DevicePool, Devices, GetOptions, OsdError, PutOptions, Stat, Tuning,
-};
-use sealstone_initiator::{Bearer, Completion, Operation};
+use sealstone_client::{ClientError, GetOptions, PutOptions, Stat};
 use tokio::io::AsyncWriteExt;
-use world::{Direct, Machine, World, content};
+use world::cutting::Cutting;
+use world::{Direct, World, content, tuning};
 
 type Client = sealstone_client::Client<Direct, Cutting>;
-
-/// Commands of 64 KiB and a window of 512 KiB.
-fn tuning() -> Tuning {
-    Tuning { memory_bytes: 2 << 20, command_bytes: 64 << 10, depth: 2 }
-}
-
-/// Devices whose power is cut at chosen moments; they boot again at once.
-struct Cutting {
-    pool: DevicePool,
-    machines: Arc<std::collections::BTreeMap<String, Machine>>,
-    /// Cut when the n-th of these commands was done.
-    at: Vec<(&'static str, usize)>,
-    counts: std::sync::Mutex<std::collections::BTreeMap<&'static str, usize>>,
-    cuts: Arc<AtomicUsize>,
-}
-
-impl Cutting {
-    fn new(world: &World, at: &[(&'static str, usize)]) -> Self {
-        let (pool, machines) = (world.pool(), world.machines.clone());
-        Self { pool, machines, at: at.to_vec(), counts: Default::default(), cuts: Arc::default() }
-    }
-}
-
-impl Devices for Cutting {
-    async fn execute(
-        &self,
-        device: &Device,
-        bearer: &Bearer,
-        operation: Operation,
-    ) -> Result<Completion, OsdError> {
-        let name = operation.name();
-        let result = self.pool.execute(device, bearer, operation).await;
-        let count = {
-            let mut counts = self.counts.lock().unwrap();
-            let count = counts.entry(name).or_default();
-            *count += 1;
-            *count
-        };
-        if self.at.contains(&(name, count)) {
-            let machine =
-                self.machines.iter().find(|(iqn, _)| device.url.as_str().contains(&***iqn)).unwrap().1;
-            machine.power_cut();
-            machine.boot();
-            self.cuts.fetch_add(1, Ordering::Relaxed);
-        }
-        result
-    }
-}
 
 async fn stored(client: &Client, path: &str, bytes: &[u8]) -> Result<Stat, ClientError> {
     client.put(path, bytes, PutOptions::default()).await

@@ -14,14 +14,9 @@ use sealstone_initiator::{Bearer, Completion, Operation};
 use sealstone_mds_protocol::Access;
 use sealstone_mds_protocol::{Node, NodeChange, NodeKind};
 use tokio::time::{Instant, sleep, timeout};
-use world::{Direct, Gate, World, content};
+use world::{Direct, Gate, World, content, tuning};
 
 const UNIT: usize = 64 << 10;
-
-/// Commands of 64 KiB and a window of 512 KiB.
-fn tuning() -> Tuning {
-    Tuning { memory_bytes: 2 << 20, command_bytes: UNIT, depth: 2 }
-}
 
 /// Devices behind two gates, through which commands go before they are done.
 struct Gated {

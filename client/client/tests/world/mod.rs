@@ -3,6 +3,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+pub mod cutting;
 pub mod faults;
 pub mod gate;
 pub mod machine;
@@ -31,6 +32,11 @@ use tokio::time::Instant;
 pub use faults::Faults;
 pub use gate::Gate;
 pub use machine::Machine;
+
+/// Commands of 64 KiB and a window of 512 KiB.
+pub fn tuning() -> Tuning {
+    Tuning { memory_bytes: 2 << 20, command_bytes: 64 << 10, depth: 2 }
+}
 
 /// Bytes that differ from each other wherever they are swapped.
 pub fn content(length: usize) -> Vec<u8> {

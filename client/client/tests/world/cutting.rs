@@ -1,0 +1,55 @@
+//! Devices that lose their power when a test says so.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use sealstone_client::{Device, DevicePool, Devices, OsdError};
+use sealstone_initiator::{Bearer, Completion, Operation};
+
+use super::{Machine, World};
+
+/// How often each command was done.
+pub type Counts = Arc<Mutex<BTreeMap<&'static str, usize>>>;
+
+/// Devices that count commands, and whose power is cut when the n-th of some was done; they boot again at once.
+pub struct Cutting {
+    pool: DevicePool,
+    machines: Arc<BTreeMap<String, Machine>>,
+    at: Vec<(&'static str, usize)>,
+    pub counts: Counts,
+    pub cuts: Arc<AtomicUsize>,
+}
+
+impl Cutting {
+    pub fn new(world: &World, at: &[(&'static str, usize)]) -> Self {
+        let (pool, machines) = (world.pool(), world.machines.clone());
+        Self { pool, machines, at: at.to_vec(), counts: Arc::default(), cuts: Arc::default() }
+    }
+}
+
+impl Devices for Cutting {
+    async fn execute(
+        &self,
+        device: &Device,
+        bearer: &Bearer,
+        operation: Operation,
+    ) -> Result<Completion, OsdError> {
+        let name = operation.name();
+        let result = self.pool.execute(device, bearer, operation).await;
+        let count = {
+            let mut counts = self.counts.lock().unwrap();
+            let count = counts.entry(name).or_default();
+            *count += 1;
+            *count
+        };
+        if self.at.contains(&(name, count)) {
+            let found = self.machines.iter().find(|(iqn, _)| device.url.as_str().contains(&***iqn));
+            let machine = found.unwrap().1;
+            machine.power_cut();
+            machine.boot();
+            self.cuts.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+}
