@@ -83,7 +83,10 @@ pub fn mount(nodes: Nodes, root: Node, people: People, options: &MountOptions) -
         (0..THREADS).map(serve).collect::<io::Result<Vec<_>>>()
     });
     match served {
-        Ok(threads) => Ok(Mount { threads }),
+        Ok(threads) => {
+            kernel::read_ahead(&options.mountpoint);
+            Ok(Mount { threads })
+        }
         Err(error) => {
             let _ = rustix::mount::unmount(&options.mountpoint, rustix::mount::UnmountFlags::DETACH);
             Err(MountError::Refused(error))

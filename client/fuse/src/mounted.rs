@@ -1,4 +1,4 @@
-//! The kernel's requests, answered from nodes: each in a task of its own.
+//! The kernel's requests, answered from nodes: at once, or each in a task of its own.
 //!
 //! Does: turn numbers into nodes, requests into calls, answers into the kernel's words. Does not: decide who may do what;
 //! the metadata server does, or, on a mount for many users, the kernel by what it is told.
@@ -6,7 +6,9 @@
 //! they are durable.
 
 use std::ffi::OsStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -85,9 +87,19 @@ impl Mounted {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Runs what answers a request.
+    /// Runs what answers a request: here as far as it goes without waiting, which for much of what is asked is to the end,
+    /// and the rest in a task.
     fn task<F: Future<Output = ()> + Send + 'static>(&self, answer: impl FnOnce(Arc<Inner>) -> F) {
-        self.inner.nodes.spawn(answer(self.inner.clone()));
+        let mut answer = Box::pin(answer(self.inner.clone()));
+        // Whatever it waits for is asked again by the task, which is the one that is woken.
+        let mut context = Context::from_waker(Waker::noop());
+        let polled = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(&mut context)));
+        match polled {
+            Ok(Poll::Ready(())) => {}
+            Ok(Poll::Pending) => self.inner.nodes.spawn(answer),
+            // The request is answered by what was dropped, and the next one is taken.
+            Err(_) => tracing::error!("answering the kernel panicked"),
+        }
     }
 }
 
@@ -191,6 +203,10 @@ impl Handler for Mounted {
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.inner.nodes.spawn(task);
+    }
+
+    fn enter(&self) -> tokio::runtime::EnterGuard<'_> {
+        self.inner.nodes.enter()
     }
 }
 

@@ -64,6 +64,8 @@ impl Mds {
                 })
             }),
         };
+        // Also a refusal tells what is stored.
+        let result = self.store.wait_for_medium().map_err(MdsError::from).and(result);
         result.unwrap_or_else(|error| {
             let failure = error.failure();
             self.counters.failure(failure.code);

@@ -457,7 +457,8 @@ impl Mds {
             let Retag { tag, creates, .. } = decode(&value)?;
             Ok(keys::retag_object(&key).map(|object| RetagItem { object, tag, creates }))
         };
-        pairs.into_iter().filter_map(|pair| item(pair).transpose()).collect()
+        let items = pairs.into_iter().filter_map(|pair| item(pair).transpose()).collect::<Result<_>>()?;
+        self.durably(items)
     }
 
     /// The device has answered: it refuses the older tags of these objects.

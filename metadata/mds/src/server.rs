@@ -388,6 +388,18 @@ impl Mds {
         Err(MdsError::Refused(Failure::busy(10)))
     }
 
+    /// Would a request that only looks something up be answered in microseconds?
+    #[must_use]
+    pub fn answers_at_once(&self) -> bool {
+        self.store.answers_at_once()
+    }
+
+    /// What was read from the store, when no crash can take it back: devices do what is in it.
+    pub(crate) fn durably<T>(&self, read: T) -> Result<T> {
+        self.store.wait_for_medium()?;
+        Ok(read)
+    }
+
     /// Makes durable what nobody waited for: sessions that were opened or used. Call it every second or so, and at the
     /// end; what a crash takes before, its users open again.
     ///
@@ -437,7 +449,8 @@ impl Mds {
     /// # Errors
     /// `Store`.
     pub fn next_clears(&self, after: Option<InodeId>, limit: usize) -> Result<Vec<ClearItem>> {
-        namespace::next_clears(&*self.store.snapshot()?, after, limit)
+        let items = namespace::next_clears(&*self.store.snapshot()?, after, limit)?;
+        self.durably(items)
     }
 
     /// A file as [`Mds::next_clears`] gives it, as it is now; none if there is nothing to be cleared.
@@ -445,7 +458,8 @@ impl Mds {
     /// # Errors
     /// `Store`.
     pub fn clear_of(&self, inode: InodeId) -> Result<Option<ClearItem>> {
-        namespace::clear_of(&*self.store.snapshot()?, inode)
+        let item = namespace::clear_of(&*self.store.snapshot()?, inode)?;
+        self.durably(item)
     }
 
     /// The objects of these are no longer than they are to be, and that is durable.
@@ -473,12 +487,12 @@ impl Mds {
             let barred = reap::barred(&*view, &items, now_ms)?;
             drop(view);
             if barred.is_empty() {
-                return Ok(items);
+                return self.durably(items);
             }
             self.update(|tx| reap::bar(tx, &barred))?;
             items.retain(|item| !barred.contains(item));
             if !items.is_empty() {
-                return Ok(items);
+                return self.durably(items);
             }
         }
     }

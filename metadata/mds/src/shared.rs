@@ -109,6 +109,14 @@ impl MetaStore for SharedStore {
     fn settle(&self) -> std::result::Result<(), MetaError> {
         self.inner.settle()
     }
+
+    fn wait_for_medium(&self) -> std::result::Result<(), MetaError> {
+        self.inner.wait_for_medium()
+    }
+
+    fn answers_at_once(&self) -> bool {
+        self.inner.answers_at_once()
+    }
 }
 
 struct Changes<'a> {

@@ -83,7 +83,8 @@ pub trait Transaction: Snapshot {
     /// `Failed`.
     fn delete(&mut self, key: &[u8]) -> Result<(), MetaError>;
 
-    /// Makes the changes durable and visible, all at once.
+    /// Makes the changes durable and visible, all at once; others may see them a moment before they are durable, see
+    /// [`MetaStore::wait_for_medium`].
     ///
     /// # Errors
     /// `Conflict`, `Failed`, `Poisoned`; nothing happened then, or the store takes no more work until it is known.
@@ -121,6 +122,21 @@ pub trait MetaStore: Send + Sync {
     /// `Failed`, `Poisoned`.
     fn settle(&self) -> Result<(), MetaError> {
         Ok(())
+    }
+
+    /// Returns when everything is durable that may have been seen until now and whose maker waits for `commit`. Whoever
+    /// answers from what he read calls it first, so that no answer tells what a crash can take back.
+    ///
+    /// # Errors
+    /// `Failed`, `Poisoned`.
+    fn wait_for_medium(&self) -> Result<(), MetaError> {
+        Ok(())
+    }
+
+    /// Is a key read in microseconds, and nothing waited for, as long as nobody begins to write? A store that asks somebody
+    /// else never says so.
+    fn answers_at_once(&self) -> bool {
+        false
     }
 }
 

@@ -1,7 +1,7 @@
 //! The embedded store: one file, one writer at a time, readers that never wait.
 //!
-//! Does: durable commits (the medium has them when `commit` returns), lazy ones (in memory until the next durable one), a
-//! version marker, refusal of foreign files.
+//! Does: durable commits (the medium has them when `commit` returns; those that meet share one wait for it), lazy ones (in
+//! memory until the next durable one), a version marker, refusal of foreign files.
 //! Contract: after a failed commit nothing more is read or written until the store is opened again.
 //! Truth: redb 4 file format; docs/standards/mds.md §8.
 
@@ -11,6 +11,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use redb::{
     Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
@@ -27,6 +29,11 @@ const FORMAT_VERSION: u64 = 1;
 const REDB_MAGIC: &[u8; 9] = b"redb\x1A\x0A\xA9\x0D\x0A";
 /// Memory for cached pages, bytes.
 const CACHE_BYTES: usize = 64 << 20;
+
+/// Commits that share one wait for the medium at most; who waits for his is not put off for ever.
+const SHARED_MAX: u64 = 64;
+/// Who waits for the medium, and nobody seems to ask it, asks it himself after this.
+const SHARED_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Why a file cannot be used as the metadata store.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +88,29 @@ pub struct EmbeddedMeta {
     lazy: AtomicU64,
     /// As many of them are durable.
     settled: AtomicU64,
+    /// Of the lazy commits, the last one that somebody waits for.
+    awaited: AtomicU64,
+    /// Transactions that were begun, or wait for their turn.
+    writers: Mutex<usize>,
+    /// There are no writers any more, or something became durable.
+    moved: Condvar,
+}
+
+/// One of the writers.
+struct Writer<'a>(&'a EmbeddedMeta);
+
+impl<'a> Writer<'a> {
+    fn new(store: &'a EmbeddedMeta) -> Self {
+        *store.writers() += 1;
+        Self(store)
+    }
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        *self.0.writers() -= 1;
+        self.0.moved.notify_all();
+    }
 }
 
 impl EmbeddedMeta {
@@ -107,6 +137,9 @@ impl EmbeddedMeta {
             poisoned: AtomicBool::new(false),
             lazy: AtomicU64::new(0),
             settled: AtomicU64::new(0),
+            awaited: AtomicU64::new(0),
+            writers: Mutex::default(),
+            moved: Condvar::new(),
         };
         match store.marker() {
             Ok(FORMAT_VERSION) => Ok(store),
@@ -134,20 +167,63 @@ impl EmbeddedMeta {
         Ok(version)
     }
 
-    fn finish(&self, tx: WriteTransaction, lazily: bool) -> Result<(), MetaError> {
-        let lazy = self.lazy.fetch_add(u64::from(lazily), Ordering::AcqRel);
+    /// Commits; the number of lazy commits up to this one.
+    fn finish(&self, tx: WriteTransaction, lazily: bool) -> Result<u64, MetaError> {
+        let number = self.lazy.fetch_add(u64::from(lazily), Ordering::AcqRel) + u64::from(lazily);
         tx.commit().map_err(|error| {
             self.poisoned.store(true, Ordering::Release);
             failed(error)
         })?;
         if !lazily {
-            self.settled.fetch_max(lazy, Ordering::AcqRel);
+            self.settled.fetch_max(number, Ordering::AcqRel);
         }
-        Ok(())
+        Ok(number)
     }
 
-    fn is_settled(&self) -> bool {
-        self.settled.load(Ordering::Acquire) >= self.lazy.load(Ordering::Acquire)
+    fn writers(&self) -> MutexGuard<'_, usize> {
+        self.writers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Is somebody else at it who will ask the medium after us, so that it need not be asked for each of us?
+    fn is_shared(&self) -> bool {
+        let waiting = self.lazy.load(Ordering::Acquire) - self.settled.load(Ordering::Acquire);
+        waiting < SHARED_MAX && *self.writers() > 1
+    }
+
+    /// Waits until the lazy commit of this number is durable: whoever comes last among those who write now sees to it.
+    fn wait_for(&self, number: u64) -> Result<(), MetaError> {
+        let mut writers = self.writers();
+        loop {
+            self.check()?;
+            if self.settled.load(Ordering::Acquire) >= number {
+                return Ok(());
+            }
+            if *writers == 0 {
+                break;
+            }
+            let (held, over) =
+                self.moved.wait_timeout(writers, SHARED_WAIT_MAX).unwrap_or_else(PoisonError::into_inner);
+            writers = held;
+            if over.timed_out() {
+                break;
+            }
+        }
+        // Counted before anybody else looks: the others wait for this one.
+        *writers += 1;
+        drop(writers);
+        let _writer = Writer(self);
+        self.make_durable(number)
+    }
+
+    /// Makes lazy commits up to this one durable, if nobody else did meanwhile.
+    fn make_durable(&self, number: u64) -> Result<(), MetaError> {
+        let tx = self.database.begin_write().map_err(failed)?;
+        self.check()?;
+        if self.settled.load(Ordering::Acquire) >= number {
+            return tx.abort().map_err(failed);
+        }
+        // A durable commit writes the root that all lazy ones before it have led to.
+        self.finish(tx, false).map(drop)
     }
 
     fn check(&self) -> Result<(), MetaError> {
@@ -196,25 +272,30 @@ impl MetaStore for EmbeddedMeta {
 
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
         self.check()?;
+        let writer = Writer::new(self);
         let tx = self.database.begin_write().map_err(failed)?;
         // While we waited for our turn the commit before may have failed.
         self.check()?;
-        Ok(Box::new(Changes { tx, changed: false, store: self }))
+        Ok(Box::new(Changes { tx, changed: false, writer }))
     }
 
     fn settle(&self) -> Result<(), MetaError> {
         self.check()?;
-        if self.is_settled() {
+        let number = self.lazy.load(Ordering::Acquire);
+        if self.settled.load(Ordering::Acquire) >= number {
             return Ok(());
         }
-        let tx = self.database.begin_write().map_err(failed)?;
-        self.check()?;
-        // Somebody else's durable commit may have come first.
-        if self.is_settled() {
-            return tx.abort().map_err(failed);
-        }
-        // A durable commit writes the root that all lazy ones before it have led to.
-        self.finish(tx, false)
+        let _writer = Writer::new(self);
+        self.make_durable(number)
+    }
+
+    fn wait_for_medium(&self) -> Result<(), MetaError> {
+        let number = self.awaited.load(Ordering::Acquire);
+        if self.settled.load(Ordering::Acquire) >= number { self.check() } else { self.wait_for(number) }
+    }
+
+    fn answers_at_once(&self) -> bool {
+        *self.writers() == 0
     }
 }
 
@@ -255,9 +336,10 @@ impl Snapshot for View {
 }
 
 struct Changes<'a> {
+    // Before the writer: its turn is over when it is not counted any more.
     tx: WriteTransaction,
     changed: bool,
-    store: &'a EmbeddedMeta,
+    writer: Writer<'a>,
 }
 
 impl Changes<'_> {
@@ -291,20 +373,29 @@ impl Transaction for Changes<'_> {
     }
 
     fn commit(self: Box<Self>) -> Result<(), MetaError> {
-        let Self { tx, changed, store } = *self;
+        let Self { mut tx, changed, writer } = *self;
         if !changed {
             return tx.abort().map_err(failed);
         }
-        store.finish(tx, false)
+        let store = writer.0;
+        if !store.is_shared() {
+            return store.finish(tx, false).map(drop);
+        }
+        tx.set_durability(Durability::None).map_err(failed)?;
+        // Before anybody can see it: who answers from it has to know that it is not durable.
+        store.awaited.fetch_max(store.lazy.load(Ordering::Acquire) + 1, Ordering::AcqRel);
+        let number = store.finish(tx, true)?;
+        drop(writer);
+        store.wait_for(number)
     }
 
     fn commit_lazily(self: Box<Self>) -> Result<(), MetaError> {
-        let Self { mut tx, changed, store } = *self;
+        let Self { mut tx, changed, writer } = *self;
         if !changed {
             return tx.abort().map_err(failed);
         }
         tx.set_durability(Durability::None).map_err(failed)?;
-        store.finish(tx, true)
+        writer.0.finish(tx, true).map(drop)
     }
 }
 
@@ -377,6 +468,104 @@ mod tests {
         drop(store);
         let store = EmbeddedMeta::open(&path(&dir)).unwrap();
         assert_eq!(store.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap().len(), 10);
+    }
+
+    /// What the medium has of the store right now, as after a kill.
+    fn after_a_kill(from: &Path) -> (EmbeddedMeta, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::copy(from, path(&dir)).unwrap();
+        (EmbeddedMeta::open(&path(&dir)).unwrap(), dir)
+    }
+
+    #[test]
+    fn commits_that_meet_share_one_wait_for_the_medium_and_all_are_durable() {
+        const WRITERS: u8 = 24;
+        let dir = tempfile::tempdir().unwrap();
+        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
+        let mut first = store.begin().unwrap();
+        first.put(b"first", b"1").unwrap();
+        std::thread::scope(|scope| {
+            for n in 0..WRITERS {
+                let store = &store;
+                scope.spawn(move || {
+                    let mut tx = store.begin().unwrap();
+                    tx.put(&[n], b"1").unwrap();
+                    tx.commit().unwrap();
+                });
+            }
+            // All of them wait for their turn when the first one commits.
+            while *store.writers() <= usize::from(WRITERS) {
+                std::thread::yield_now();
+            }
+            first.commit().unwrap();
+        });
+        store.wait_for_medium().unwrap();
+        let lazy = store.lazy.load(Ordering::Acquire);
+        assert!(lazy > 0, "some did not ask the medium themselves");
+        assert_eq!(store.settled.load(Ordering::Acquire), lazy, "and nobody returned before it had his");
+        assert_eq!(*store.writers(), 0);
+        // A copy of the file of a store that is still open is what a kill leaves.
+        let (left, _dir) = after_a_kill(&path(&dir));
+        let pairs = left.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap();
+        assert_eq!(pairs.len(), usize::from(WRITERS) + 1);
+    }
+
+    #[test]
+    fn who_commits_alone_waits_for_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
+        for n in 0..3u8 {
+            let mut tx = store.begin().unwrap();
+            tx.put(&[n], b"1").unwrap();
+            tx.commit().unwrap();
+            // Given up: its turn is over, too.
+            drop(store.begin().unwrap());
+        }
+        assert_eq!(store.lazy.load(Ordering::Acquire), 0);
+        assert_eq!(*store.writers(), 0);
+    }
+
+    #[test]
+    fn what_was_read_before_it_was_durable_is_durable_when_the_reader_answers() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
+        std::thread::scope(|scope| {
+            let mut first = store.begin().unwrap();
+            first.put(b"a", b"1").unwrap();
+            scope.spawn(|| {
+                // It holds its turn after the first one and so keeps the medium from being asked.
+                let mut second = store.begin().unwrap();
+                second.put(b"b", b"1").unwrap();
+                while store.lazy.load(Ordering::Acquire) == 0
+                    || store.snapshot().unwrap().get(b"a").unwrap().is_none()
+                {
+                    std::thread::yield_now();
+                }
+                assert_eq!(store.settled.load(Ordering::Acquire), 0, "seen, and not durable");
+                second.commit().unwrap();
+            });
+            while *store.writers() < 2 {
+                std::thread::yield_now();
+            }
+            first.commit().unwrap();
+        });
+        store.wait_for_medium().unwrap();
+        assert_eq!(store.settled.load(Ordering::Acquire), 1);
+        let (left, _dir) = after_a_kill(&path(&dir));
+        assert_eq!(left.snapshot().unwrap().scan(b"", b"\xFF", 9).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn whoever_shares_a_wait_that_fails_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
+        let mut lazily = store.begin().unwrap();
+        lazily.put(b"a", b"1").unwrap();
+        lazily.commit_lazily().unwrap();
+        store.poisoned.store(true, Ordering::Release);
+        assert!(matches!(store.wait_for(1), Err(MetaError::Poisoned)));
+        assert!(matches!(store.settle(), Err(MetaError::Poisoned)));
+        assert!(matches!(store.wait_for_medium(), Err(MetaError::Poisoned)));
     }
 
     #[test]

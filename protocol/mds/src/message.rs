@@ -651,6 +651,18 @@ macro_rules! body {
 }
 body!(Request);
 
+impl Request {
+    /// Is this the body of one that looks up a single node, or something of it, and changes nothing? Bytes that are no body
+    /// are not.
+    #[must_use]
+    pub fn only_looks_up(body: &[u8]) -> bool {
+        let mut input = Reader::new(body);
+        let operation = u64::get(&mut input).and_then(|_id| u16::get(&mut input));
+        // Lookup, GetNode, ReadLink, GetXattr, ListXattr.
+        matches!(operation, Ok(0x0060 | 0x0061 | 0x0068 | 0x006D | 0x006F))
+    }
+}
+
 mod response;
 
 pub use response::{RESPONSES, Response};

@@ -100,6 +100,12 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         self.shared.runtime.spawn(task);
     }
 
+    /// While this lives, the calling thread may begin calls that a task goes on with.
+    #[must_use]
+    pub fn enter(&self) -> tokio::runtime::EnterGuard<'_> {
+        self.shared.runtime.enter()
+    }
+
     /// The node that an absolute path leads to, without following links.
     ///
     /// # Errors

@@ -70,6 +70,8 @@ pub(crate) trait Handler: Send + Sync + 'static {
     fn forget(&self, node: u64, count: u64);
     /// Runs a task in the background.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static);
+    /// While this lives, this thread may begin what tasks go on with.
+    fn enter(&self) -> tokio::runtime::EnterGuard<'_>;
 }
 
 /// The device.
@@ -163,6 +165,7 @@ impl Channel {
     /// # Errors
     /// The device fails.
     pub(crate) fn serve(self: &Arc<Self>, handler: &impl Handler) -> io::Result<()> {
+        let _inside = handler.enter();
         let mut buffer = vec![0; REQUEST_MAX as usize + 4096];
         while let Some(length) = self.read(&mut buffer)? {
             match parse(&buffer[..length]) {

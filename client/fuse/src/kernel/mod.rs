@@ -7,6 +7,6 @@ mod wire;
 
 pub(crate) use answer::{Answer, Attributes, Entries, KEEP_CACHE};
 pub(crate) use channel::{Channel, Handler, Reply};
-pub(crate) use place::mount;
 pub use place::{MountError, check_place, helper};
+pub(crate) use place::{mount, read_ahead};
 pub(crate) use wire::{Changes, Header, LockWish, Operation, Unreadable, When, forgets, parse};

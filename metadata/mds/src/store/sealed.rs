@@ -183,6 +183,14 @@ impl MetaStore for SealedStore {
     fn settle(&self) -> Result<(), MetaError> {
         self.inner.settle()
     }
+
+    fn wait_for_medium(&self) -> Result<(), MetaError> {
+        self.inner.wait_for_medium()
+    }
+
+    fn answers_at_once(&self) -> bool {
+        self.inner.answers_at_once()
+    }
 }
 
 struct View<'a> {

@@ -551,3 +551,20 @@ fn login_bodies_have_the_documented_sizes() {
     Retry { cookie: [0; 40], retry_ms: 1 }.put(&mut out);
     assert_eq!(out.len(), 44);
 }
+
+#[test]
+fn a_body_that_only_looks_up_is_told_from_all_others_before_it_is_read() {
+    let root = crate::Node::ROOT;
+    let lookup = Request::Lookup { parent: root, name: Name::new("a").unwrap() }.encode(7).unwrap();
+    let looks_up = [lookup.clone(), Request::GetNode { node: root }.encode(8).unwrap()];
+    assert!(looks_up.iter().all(|body| Request::only_looks_up(body)));
+    for request in [
+        Request::WhoAmI {},
+        Request::StatFs {},
+        Request::ReadNodes { directory: root, after: None, limit: 9 },
+        Request::RemoveNode { parent: root, name: Name::new("a").unwrap(), directory: false },
+    ] {
+        assert!(!Request::only_looks_up(&request.encode(9).unwrap()), "{request:?}");
+    }
+    assert!(!Request::only_looks_up(&lookup[..9]) && !Request::only_looks_up(&[]));
+}
