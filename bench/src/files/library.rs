@@ -81,16 +81,29 @@ impl Caller {
         }
     }
 
-    /// A file of so many pieces of this size.
-    async fn put(&self, file: &str, sync: bool, pieces: u64, bytes: usize) -> Outcome {
+    /// A small file of so many bytes.
+    async fn put(&self, file: &str, bytes: usize) -> Outcome {
         let (_, file) = self.nodes.create(self.at()?, &name(file)?, making(NodeKind::File, 0o644)).await?;
-        for piece in 0..pieces {
-            file.write(piece * bytes as u64, &self.buffer[..bytes]).await?;
-        }
-        if sync {
-            file.sync().await?;
+        if bytes > 0 {
+            file.write(0, &self.buffer[..bytes]).await?;
         }
         Ok(file.close().await?)
+    }
+
+    /// A file of many pieces, as far as time goes; how many.
+    fn stream(&self, job: &Job) -> Outcome<u64> {
+        let (at, wanted) = (self.at()?, name(&job.name(0))?);
+        let made = self.nodes.create(at, &wanted, making(NodeKind::File, 0o644));
+        let (_, file) = self.runtime.block_on(made)?;
+        let done = job.each(|piece| {
+            let write = file.write(piece * PIECE as u64, &self.buffer[..PIECE]);
+            Ok(self.runtime.block_on(write).map(drop)?)
+        })?;
+        if job.step == Step::WriteSync {
+            self.runtime.block_on(file.sync())?;
+        }
+        self.runtime.block_on(file.close())?;
+        Ok(done)
     }
 
     async fn get(&self, file: &str, pieces: u64, bytes: usize) -> Outcome {
@@ -121,7 +134,7 @@ impl Client for Caller {
                 runtime.block_on(self.nodes.remove(Node::ROOT, &name(&job.directory)?, true))?;
                 Ok(1)
             }
-            Step::Create => wait(&mut |number| runtime.block_on(self.put(&job.name(number), false, 0, 0))),
+            Step::Create => wait(&mut |number| runtime.block_on(self.put(&job.name(number), 0))),
             Step::Stat => wait(&mut |number| {
                 let wanted = name(&job.name(number))?;
                 Ok(runtime.block_on(self.nodes.lookup(self.at()?, &wanted)).map(drop)?)
@@ -136,13 +149,9 @@ impl Client for Caller {
                 let wanted = name(&job.name(number))?;
                 Ok(runtime.block_on(self.nodes.remove(self.at()?, &wanted, false))?)
             }),
-            Step::Put => wait(&mut |number| runtime.block_on(self.put(&job.name(number), false, 1, SMALL))),
+            Step::Put => wait(&mut |number| runtime.block_on(self.put(&job.name(number), SMALL))),
             Step::Get => wait(&mut |number| runtime.block_on(self.get(&job.name(number), 1, SMALL))),
-            Step::Write | Step::WriteSync => {
-                let sync = job.step == Step::WriteSync;
-                runtime.block_on(self.put(&job.name(0), sync, job.count, PIECE))?;
-                Ok(job.count)
-            }
+            Step::Write | Step::WriteSync => self.stream(job),
             Step::Read => {
                 runtime.block_on(self.get(&job.name(0), job.count, PIECE))?;
                 Ok(job.count)

@@ -45,19 +45,26 @@ pub(crate) enum Right {
 impl Principal {
     /// Needs a right to something.
     pub(crate) fn needs(&self, right: Right, inode: &Inode, subject: &str) -> Result<()> {
+        self.needs_all(&[right], inode, subject)
+    }
+
+    /// Needs several rights to something at once: of a list's entries for groups one must have them all.
+    pub(crate) fn needs_all(&self, rights: &[Right], inode: &Inode, subject: &str) -> Result<()> {
         // Whoever only reads is refused by his role already; here once more, should a request be sorted wrongly.
-        let reads_only = self.role == Role::ReadOnly && right == Right::Write;
-        if !reads_only && (self.is_admin() || self.is_granted(right, inode)) {
+        let reads_only = self.role == Role::ReadOnly && rights.contains(&Right::Write);
+        let wanted = rights.iter().fold(0, |bits, right| bits | *right as u8);
+        if !reads_only && (self.is_admin() || self.is_granted(wanted, inode)) {
             Ok(())
         } else {
             Err(MdsError::refused(ErrorCode::Denied, subject))
         }
     }
 
-    /// Does mode or list say so? The first class that fits decides, even if a later one would give more; of groups any.
-    fn is_granted(&self, right: Right, inode: &Inode) -> bool {
+    /// Does mode or list say so? The first class that fits decides, even if a later one would give more; of groups any that
+    /// has all that is wanted.
+    fn is_granted(&self, wanted: u8, inode: &Inode) -> bool {
         let class = |shift: u16| (inode.mode >> shift & 7) as u8;
-        let has = |rights: u8| rights & right as u8 != 0;
+        let has = |rights: u8| rights & wanted == wanted;
         if inode.owner == self.user {
             return has(class(6));
         }
@@ -91,8 +98,7 @@ impl Principal {
 
     /// Needs to add or remove entries of a directory.
     pub(crate) fn needs_entries(&self, directory: &Inode, subject: &str) -> Result<()> {
-        self.needs(Right::Write, directory, subject)?;
-        self.needs(Right::Pass, directory, subject)
+        self.needs_all(&[Right::Write, Right::Pass], directory, subject)
     }
 
     /// Needs to take this entry away from its directory.
@@ -192,6 +198,13 @@ mod tests {
         assert_eq!(rights("dave", &["staff"], 0o077), [yes, no, no]);
         assert_eq!(rights("dave", &["dev", "ops"], 0o074), [no, yes, yes]);
         assert_eq!(rights("dave", &["dev", "staff"], 0o070), [yes, yes, no]);
+        // One group must have all that is wanted at once, as where the kernel asks.
+        let together = [Right::Write, Right::Pass];
+        let may = |groups: &[&str]| member("dave", Role::User, groups).needs_all(&together, &with(0o070), "");
+        assert!(may(&["dev", "ops"]).is_err());
+        assert!(
+            member("bob", Role::User, &[]).needs_all(&[Right::Read, Right::Write], &with(0o070), "").is_ok()
+        );
         // The mask is the mode's group bits.
         assert_eq!(rights("bob", &[], 0o040), [yes, no, no]);
         assert_eq!(rights("dave", &["dev", "ops"], 0o047), [no, no, no]);

@@ -167,6 +167,10 @@ impl DeviceTable {
         for (id, known) in std::mem::take(&mut *table) {
             if let Some(now) = fresh.get_mut(&id) {
                 (now.granted, now.problem) = (known.granted, known.problem);
+                // What was measured here is newer than what is stored, unless that is another measurement.
+                if now.stored == known.stored {
+                    (now.record.total, now.record.used) = (known.record.total, known.record.used);
+                }
                 for partition in now.book.parts.keys() {
                     now.granted.entry(*partition).or_default();
                 }

@@ -299,6 +299,11 @@ impl Mds {
             self.sessions.forget(&[*id]);
             self.audit_directory(user, Some(id), None, "another role in the directory", now_ms);
         }
+        let mut users: Vec<&UserName> = over.iter().map(|(user, _)| user).collect();
+        users.dedup();
+        for user in users {
+            self.revoke_user(user, now_ms);
+        }
         add(&self.counters.directory_ended, over.len() as u64);
         for (user, _, said) in fine {
             self.sessions.set_directory(user, said);

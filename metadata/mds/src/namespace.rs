@@ -258,13 +258,12 @@ pub(crate) fn file_for<S: Snapshot + ?Sized>(
 /// Is it a file, and may it be opened for that?
 pub(crate) fn check_file(who: &Principal, inode: &Inode, access: Access, subject: &str) -> Result<()> {
     need_file(inode, subject)?;
-    if access != Access::Write {
-        who.needs(Right::Read, inode, subject)?;
-    }
-    if access != Access::Read {
-        who.needs(Right::Write, inode, subject)?;
-    }
-    Ok(())
+    let rights: &[Right] = match access {
+        Access::Read => &[Right::Read],
+        Access::Write => &[Right::Write],
+        Access::Update => &[Right::Read, Right::Write],
+    };
+    who.needs_all(rights, inode, subject)
 }
 
 pub(crate) fn check_size(size: u64) -> Result<()> {

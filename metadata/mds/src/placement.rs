@@ -5,7 +5,8 @@
 //! answer. Does not: reserve space; devices refuse what does not fit. Does not: move anything; who is moved asks here where to.
 //! Contract: the same question has the same answer. A device is chosen in proportion to its capacity as long as all are
 //! equally full, and with fixed weights a device that comes or goes moves only what goes to it or was on it. For `n` devices
-//! and a width of `w`: O(n) for a [`Pool`], O(n + w log w) for a file, one logarithm for each device.
+//! and a width of `w`: O(n) for a [`Pool`], O(n + w log w) for a file, one logarithm for each device; O(n w)
+//! where room is short.
 //! Truth: OBS (hybrid allocation); docs/standards/mds.md §6.2; docs/adr/0040-placement-corrects-itself.md.
 
 use sealstone_mds_protocol::{Chosen, Condition, DeviceId, WIDTH_MAX, WidthBound};
@@ -196,7 +197,7 @@ impl Pool {
         self.rated.iter().filter(|device| device.room > 0)
     }
 
-    /// Places a file: `seed` is its number, so that a retry gives the same answer.
+    /// Places a file: `seed` is its number, so that the same figures give the same answer.
     ///
     /// # Errors
     /// [`NoSpace`].

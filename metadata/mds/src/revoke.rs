@@ -24,12 +24,13 @@ use crate::namespace;
 use crate::records::{Inode, counter, decode, load, next_number, save};
 use crate::server::Mds;
 use crate::shared::ServerName;
-use crate::store::{Snapshot, Transaction};
+use crate::store::{Snapshot, Transaction, each_between};
 use crate::tags;
 
-/// Revocations that are remembered, those under way among them; no more can wait for one object.
+/// Revocations that are remembered, those under way among them. Putting a user out adds one to them even if all are under
+/// way, and never a second one of the same user.
 pub(crate) const REVOCATIONS_MAX: usize = 256;
-/// Of them, at most so many under way that others than administrators began: putting a user out begins one.
+/// Of them, at most so many under way that others than administrators began.
 pub(crate) const REVOCATIONS_OF_USERS_MAX: usize = 192;
 /// Of them, at most so many under way that one user began who is no administrator.
 pub(crate) const REVOCATIONS_PER_USER_MAX: usize = 16;
@@ -115,64 +116,88 @@ pub(crate) fn begin(
     complete: bool,
     now_ms: u64,
 ) -> Result<u64> {
+    let known = known(tx)?;
     if !by.is_admin() {
-        let under_way = under_way(tx)?;
-        let own = under_way.iter().filter(|record| record.by == by.user).count();
-        let of_users = under_way.iter().filter(|record| !record.privileged).count();
+        let under_way = || known.iter().map(|(_, record)| record).filter(|record| record.done_ms.is_none());
+        let own = under_way().filter(|record| record.by == by.user).count();
+        let of_users = under_way().filter(|record| !record.privileged).count();
         if own >= REVOCATIONS_PER_USER_MAX || of_users >= REVOCATIONS_OF_USERS_MAX {
             return Err(MdsError::refused(ErrorCode::Limit, "revocations under way"));
         }
     }
-    write_down(tx, &by.user, what, servers, complete, by.is_admin(), now_ms)
+    let asked = Asked { by: by.user.clone(), privileged: by.is_admin(), what, servers, complete };
+    write_down(tx, &known, asked, true, now_ms)
 }
 
-/// The same for the server itself.
-pub(crate) fn begin_for_server(
+/// Writes down that what a user has is revoked because he is out. That is never refused: whoever must not get in any more
+/// must not depend on how much else is under way.
+pub(crate) fn begin_putting_out(
     tx: &mut dyn Transaction,
-    of: &UserName,
+    by: &UserName,
+    user: &UserName,
     servers: Vec<ServerName>,
     complete: bool,
     now_ms: u64,
 ) -> Result<u64> {
-    write_down(tx, of, RevokeWhat::User(of.clone()), servers, complete, true, now_ms)
+    let what = RevokeWhat::User(user.clone());
+    let asked = Asked { by: by.clone(), privileged: true, what, servers, complete };
+    let known = known(tx)?;
+    write_down(tx, &known, asked, false, now_ms)
 }
 
-fn under_way<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<RevocationRecord>> {
-    let all = keys::revocations();
-    let pairs = view.scan(&all, &keys::after_prefix(&all), REVOCATIONS_MAX)?;
-    let records = pairs.iter().map(|(_, value)| decode::<RevocationRecord>(value));
-    Ok(records
-        .filter(|record| record.as_ref().map_or(true, |one| one.done_ms.is_none()))
-        .collect::<core::result::Result<_, _>>()?)
+/// All that are remembered, the oldest first.
+fn known<S: Snapshot + ?Sized>(view: &S) -> Result<Vec<(u64, RevocationRecord)>> {
+    let (all, mut known) = (keys::revocations(), Vec::new());
+    each_between(view, &all, &keys::after_prefix(&all), |key, value| {
+        if let Some(id) = keys::revocation_id(key) {
+            known.push((id, decode(value)?));
+        }
+        Ok::<_, MdsError>(())
+    })?;
+    Ok(known)
+}
+
+struct Asked {
+    by: UserName,
+    privileged: bool,
+    what: RevokeWhat,
+    servers: Vec<ServerName>,
+    complete: bool,
 }
 
 fn write_down(
     tx: &mut dyn Transaction,
-    by: &UserName,
-    what: RevokeWhat,
-    servers: Vec<ServerName>,
-    complete: bool,
-    privileged: bool,
+    known: &[(u64, RevocationRecord)],
+    asked: Asked,
+    bounded: bool,
     now_ms: u64,
 ) -> Result<u64> {
-    let all = keys::revocations();
-    let known = tx.scan(&all, &keys::after_prefix(&all), REVOCATIONS_MAX)?;
+    let Asked { by, privileged, what, servers, complete } = asked;
+    let parts = servers.into_iter().map(|server| RevocationPart { server, cursor: None }).collect();
+    let same = |record: &RevocationRecord| record.done_ms.is_none() && record.what == what;
+    if let (RevokeWhat::User(_), Some((id, record))) = (&what, known.iter().find(|(_, record)| same(record)))
+    {
+        // What he has got since is found when all of it is gone through once more.
+        let record =
+            RevocationRecord { parts, complete: record.complete && complete, privileged, ..record.clone() };
+        save(tx, &keys::revocation(*id), &record)?;
+        return Ok(*id);
+    }
     if known.len() >= REVOCATIONS_MAX {
-        let over = known.iter().find_map(|(key, value)| {
-            let record: RevocationRecord = decode(value).ok()?;
-            record.done_ms.map(|_| key.clone())
-        });
-        let over = over.ok_or_else(|| MdsError::refused(ErrorCode::Limit, "revocations under way"))?;
-        tx.delete(&over)?;
+        match known.iter().find(|(_, record)| record.done_ms.is_some()) {
+            Some((over, _)) => tx.delete(&keys::revocation(*over))?,
+            None if bounded => return Err(MdsError::refused(ErrorCode::Limit, "revocations under way")),
+            None => {}
+        }
     }
     let id = next_number(tx, counter::REVOCATION)?;
     let record = RevocationRecord {
         what,
-        by: by.clone(),
+        by,
         privileged,
         began_ms: now_ms,
         inode: None,
-        parts: servers.into_iter().map(|server| RevocationPart { server, cursor: None }).collect(),
+        parts,
         complete,
         total: 0,
         open: 0,
@@ -313,12 +338,8 @@ impl Mds {
     /// # Errors
     /// `Store`.
     pub fn collect_revocations(&self, now_ms: u64) -> Result<bool> {
-        let all = keys::revocations();
-        let pairs = self.store.snapshot()?.scan(&all, &keys::after_prefix(&all), REVOCATIONS_MAX)?;
         let mut more = false;
-        for (key, value) in pairs {
-            let record: RevocationRecord = decode(&value)?;
-            let Some(id) = keys::revocation_id(&key) else { continue };
+        for (id, record) in known(&*self.store.snapshot()?)? {
             if self.is_leading(now_ms) {
                 self.give_up_on_servers(id, &record, now_ms)?;
             }
@@ -515,13 +536,8 @@ impl Mds {
 
     pub(crate) fn revocation_list(&self) -> Result<Response> {
         let view = self.store.snapshot()?;
-        let all = keys::revocations();
-        let pairs = view.scan(&all, &keys::after_prefix(&all), REVOCATIONS_MAX)?;
-        let mut revocations = Vec::new();
-        for (key, value) in pairs.iter().rev().take(LISTED_MAX) {
-            let Some(id) = keys::revocation_id(key) else { continue };
-            revocations.push(self.told(&*view, id, decode(value)?)?);
-        }
+        let newest = known(&*view)?.into_iter().rev().take(LISTED_MAX);
+        let revocations = newest.map(|(id, record)| self.told(&*view, id, record)).collect::<Result<_>>()?;
         Ok(Response::Revocations { revocations })
     }
 

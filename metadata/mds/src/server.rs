@@ -563,6 +563,12 @@ impl Mds {
         self.change_device(id, Some(DeviceState::Active))
     }
 
+    /// A device told its figures to a server that does not lead: placement goes by them here. What is stored is the
+    /// leader's to change.
+    pub fn device_measured(&self, id: DeviceId, total: u64, used: u64) {
+        self.devices.set_capacity(id, total, used);
+    }
+
     /// A device told its figures; one that was thought unreachable is in use again.
     ///
     /// # Errors

@@ -149,11 +149,24 @@ const RECORDS_PAGE: usize = 1024;
 /// Those of the store and of `work`, which end it.
 pub fn each_record<E: From<MetaError>>(
     view: &dyn Snapshot,
+    work: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    each_between(view, &[], &[0xFF], work)
+}
+
+/// Does something with each record from one key to before another one, in order of keys; a bounded number is read at once.
+///
+/// # Errors
+/// Those of the store and of `work`, which end it.
+pub fn each_between<S: Snapshot + ?Sized, E: From<MetaError>>(
+    view: &S,
+    from: &[u8],
+    until: &[u8],
     mut work: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut from = Vec::new();
+    let mut from = from.to_vec();
     loop {
-        let page = view.scan(&from, &[0xFF], RECORDS_PAGE)?;
+        let page = view.scan(&from, until, RECORDS_PAGE)?;
         for (key, value) in &page {
             work(key, value)?;
         }

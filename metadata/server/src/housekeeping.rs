@@ -82,7 +82,7 @@ impl Housekeeper {
                 if self.leads() {
                     self.prepare_devices().await;
                 }
-                if due && self.leads() {
+                if due {
                     self.poll_devices().await;
                 }
                 if self.leads() {
@@ -272,11 +272,16 @@ impl Housekeeper {
     async fn measure(&self, device: &DeviceAddress) -> Result<(), DeviceError> {
         let credential = self.credential(device.id, Purpose::ReadCapacity)?;
         let capacity = self.in_time(self.devices.capacity(device, credential)).await?;
+        if !self.leads() {
+            self.mds.device_measured(device.id, capacity.total, capacity.used);
+            return Ok(());
+        }
         self.blocking(|mds| mds.device_answered(device.id, capacity.total, capacity.used))
             .map_err(store_failed)
     }
 
-    /// Reads the capacity of all prepared devices; one that does not answer takes no new objects until it does.
+    /// Reads the capacity of all prepared devices, by which each server places new objects; one that does not answer
+    /// takes none until it does.
     pub async fn poll_devices(&self) {
         let mut polls = JoinSet::new();
         for (device, state) in self.mds.devices() {
@@ -291,6 +296,9 @@ impl Housekeeper {
                     }
                     tracing::warn!(device = device.id.0, %error, "capacity not read");
                     this.mds.device_failed(device.id, error.kind(), &error.to_string());
+                    if !this.leads() {
+                        return;
+                    }
                     if let Err(error) = this.blocking(|mds| mds.device_silent(device.id)) {
                         tracing::error!(device = device.id.0, %error, "device state not stored");
                     }

@@ -112,6 +112,9 @@ impl DiskStore {
         for _ in 0..LOOKS_MAX {
             // Before: whoever reads the layers may wait for the engine.
             let open_load = open();
+            if !self.room.is_possible(&load, purpose, &open_load) {
+                break;
+            }
             let wanted = self.room.wanted_bytes(load, open_load);
             let suffices = |ground: &_| self.room.suffices(ground, &load, purpose, &open_load);
             match self.index.renew(

@@ -240,6 +240,12 @@ struct State {
 impl State {
     /// `before`: of the open group, and under way.
     fn fits(&self, known: &Known, load: &Load, purpose: Purpose, before: &Load) -> bool {
+        let wanted = self.wanted(known, load, purpose, before);
+        known.free.iter().any(|free| fits(free, &wanted))
+    }
+
+    /// The pages that have to be free in one region.
+    fn wanted(&self, known: &Known, load: &Load, purpose: Purpose, before: &Load) -> Blocks {
         let shape = &known.ground.shape;
         let mut load = *load;
         if purpose == Purpose::Removal {
@@ -253,8 +259,7 @@ impl State {
             *mine = (*mine).max(*theirs);
         }
         let open = demand(&open, shape);
-        let wanted = sum(&sum(&open, &demand(&self.committing, shape)), known.kept(purpose));
-        known.free.iter().any(|free| fits(free, &wanted))
+        sum(&sum(&open, &demand(&self.committing, shape)), known.kept(purpose))
     }
 }
 
@@ -317,6 +322,15 @@ impl Room {
         let free = known.free.iter().map(bytes_of).fold(0, u64::saturating_add);
         let state = self.0.lock();
         free >= ground.length / 8 && state.fits(&known, load, purpose, &open.join(&state.under_way))
+    }
+
+    /// Could it be let in if the file were as long as it may be? What wants more than a whole region never finds that.
+    pub(crate) fn is_possible(&self, load: &Load, purpose: Purpose, open: &Load) -> bool {
+        let state = self.0.lock();
+        state.known.as_ref().is_none_or(|known| {
+            let wanted = state.wanted(known, load, purpose, &open.join(&state.under_way));
+            bytes_of(&wanted) <= REGION_PAGES * UNIT
+        })
     }
 
     /// Does the open group count for so much that it is to be committed before the file is made longer for it?
@@ -451,6 +465,18 @@ mod tests {
         room.committed(&written);
         assert!(count(&room, Purpose::Addition).abs_diff(after) <= 1, "the same pages");
         assert!(room.is_touched());
+    }
+
+    #[test]
+    fn what_no_region_can_hold_is_known_before_the_file_is_made_longer_for_it() {
+        let room = room(2000);
+        let possible = |bytes| {
+            room.is_possible(&Load::bytes(bytes, 0), Purpose::Addition, &Load::default())
+                && room.is_possible(&Load::bytes(bytes, 0), Purpose::Removal, &Load::default())
+        };
+        assert!(possible(1 << 30) && possible(100 << 30));
+        assert!(!possible(1 << 38));
+        assert!(!possible(1 << 49));
     }
 
     #[test]

@@ -237,7 +237,8 @@ impl Mds {
         }
         let file = namespace::node(&*self.store.snapshot()?, id)?;
         who.needs(Right::Write, &file, "node")?;
-        Ok(Held { reads: who.needs(Right::Read, &file, "node").is_ok(), writes: true })
+        let reads = who.needs_all(&[Right::Read, Right::Write], &file, "node").is_ok();
+        Ok(Held { reads, writes: true })
     }
 
     fn open_node(
@@ -281,12 +282,8 @@ impl Mds {
         namespace::need_file(&file, "node")?;
         let may_again = again && file.owner == who.user;
         if !before.includes(held) && !may_again {
-            if held.reads {
-                who.needs(Right::Read, &file, "node")?;
-            }
-            if held.writes {
-                who.needs(Right::Write, &file, "node")?;
-            }
+            let rights = [held.reads.then_some(Right::Read), held.writes.then_some(Right::Write)];
+            who.needs_all(&rights.into_iter().flatten().collect::<Vec<_>>(), &file, "node")?;
         }
         self.grant(opening, file, IssueKind::Open, now_ms, rng)
     }

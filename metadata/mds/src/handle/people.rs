@@ -3,8 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    AccountKind, ErrorCode, Failure, GroupName, Handle, Holder, PAGE_MAX, Request, Response, RevokeWhat,
-    Secret, UserName,
+    AccountKind, ErrorCode, Failure, GroupName, Handle, Holder, PAGE_MAX, Request, Response, Secret, UserName,
 };
 
 use crate::access::Principal;
@@ -99,13 +98,16 @@ impl Mds {
             }
             Request::UserSetRole { name, role } => {
                 let by_directory = !self.config.directory_roles.is_empty();
-                self.ending(|tx| {
+                let ended = self.ending(|tx| {
                     if by_directory && accounts::existing(tx, &name)?.kind == AccountKind::Directory {
                         let what = "groups of the directory say this account's role";
                         return Err(MdsError::refused(ErrorCode::Invalid, what));
                     }
                     accounts::set_role(tx, &name, role)
-                })
+                })?;
+                // What the old role gave him he keeps open no longer than the new one does.
+                self.revoke_user(&name, now_ms);
+                Ok(ended)
             }
             Request::GroupCreate { name } => self.regroup(|tx| groups::create(tx, &name, now_ms)),
             Request::GroupRemove { name } => self.regroup(|tx| groups::remove(tx, &name)),
@@ -164,7 +166,7 @@ impl Mds {
             let _stopped = self.issuing.write();
             self.update(|tx| {
                 let servers = self.servers(tx)?;
-                revoke::begin_for_server(tx, user, servers, held.complete, now_ms)
+                revoke::begin_putting_out(tx, user, user, servers, held.complete, now_ms)
             })
         };
         match begun {
@@ -188,9 +190,8 @@ impl Mds {
             let _stopped = self.issuing.write();
             self.end_sessions_with(|tx| {
                 let over = change(tx)?;
-                let what = RevokeWhat::User(user.clone());
                 let servers = self.servers(tx)?;
-                id = revoke::begin(tx, who, what, servers, held.complete, now_ms)?;
+                id = revoke::begin_putting_out(tx, &who.user, user, servers, held.complete, now_ms)?;
                 Ok(over)
             })?;
         }

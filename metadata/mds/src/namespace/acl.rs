@@ -1,11 +1,12 @@
 //! Access control lists: of a node, and of what is made in a directory.
 //!
-//! Contract: a node with a list has its mask as the group bits of its mode, so that a mode alone never grants more.
+//! Contract: a node with a list has its mask as the group bits of its mode, so that whoever decides by the mode alone gives no
+//! named user more, but the owning group as much as the mask: he has to ask for the list.
 //! Truth: POSIX.1e (draft 17) 23.1; acl(5) of Linux for what is made below; docs/standards/mds.md §5.8.
 
 use sealstone_mds_protocol::{ACL_ACCESS, ACL_DEFAULT, Acl, ErrorCode, FileKind, XattrName, XattrValue};
 
-use crate::access::{Principal, SETGID};
+use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::records::Inode;
 
@@ -43,7 +44,7 @@ pub(super) fn parse(value: &XattrValue) -> Result<Acl> {
     Acl::parse(text).map_err(|error| MdsError::refused(ErrorCode::Invalid, error.to_string()))
 }
 
-/// Gives a node of the asker's a list, or takes it away; the mode then stays.
+/// Gives a node of the asker's a list, or takes it away; the group then has no more than it had in the list.
 pub(super) fn set(who: &Principal, inode: &mut Inode, which: Which, acl: Option<Acl>) -> Result<()> {
     if inode.kind == FileKind::Symlink {
         return Err(MdsError::refused(ErrorCode::NotSupported, "the access control list of a symbolic link"));
@@ -57,12 +58,13 @@ pub(super) fn set(who: &Principal, inode: &mut Inode, which: Which, acl: Option<
         }
         Which::Default => inode.default_acl = acl,
         Which::Access => {
+            if let (None, Some(old)) = (&acl, &inode.acl) {
+                // The group bits were the mask; they are the group's again, which had no more than this.
+                inode.mode &= !0o070 | (u16::from(old.group & 7) << 3);
+            }
             if let Some(acl) = &acl {
                 inode.mode = (inode.mode & !CLASSES) | acl.mode();
-                // As with a change of the mode: nobody hands a group on that he is not in.
-                if !who.is_admin() && !inode.group.as_ref().is_some_and(|group| who.is_member(group)) {
-                    inode.mode &= !SETGID;
-                }
+                super::owner::hand_on(who, inode);
             }
             inode.acl = acl.filter(Acl::is_extended);
         }

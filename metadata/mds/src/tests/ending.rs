@@ -131,3 +131,27 @@ fn many_users_together_leave_room_for_administrators() {
     }
     assert!(world.known().len() <= REVOCATIONS_MAX);
 }
+
+/// Found in use: while a device was away, administrators' own revocations kept them from putting anybody out.
+#[test]
+fn a_full_list_of_revocations_keeps_nobody_from_being_put_out() {
+    let (mut world, _) = World::logged(1);
+    world.put(BOB, "/f", 1);
+    let revoke = Request::Revoke { what: RevokeWhat::Object(path("/f")) };
+    for _ in 0..REVOCATIONS_MAX {
+        assert!(matches!(world.ask(ADMIN, revoke.clone()), Response::Revocation { .. }));
+    }
+    assert_eq!(world.refused(ADMIN, revoke.clone()), ErrorCode::Limit);
+    let enabled = |enabled| Request::UserSetEnabled { name: user("bob"), enabled };
+    let disabled = world.ask(ADMIN, enabled(false));
+    let Response::Revocation { revocation: first } = disabled else { panic!("{disabled:?}") };
+    assert_eq!(world.refused(BOB, Request::WhoAmI {}), ErrorCode::NotLoggedIn);
+    // Once more is the same one.
+    assert!(matches!(world.ask(ADMIN, enabled(true)), Response::Done {}));
+    let disabled = world.ask(ADMIN, enabled(false));
+    let Response::Revocation { revocation: again } = disabled else { panic!("{disabled:?}") };
+    assert_eq!(again.id, first.id);
+    assert!(!world.tell(DeviceId(1), 9).is_empty());
+    assert!(world.known().iter().all(|one| one.done_ms.is_some()));
+    let Response::Revocation { .. } = world.ask(ADMIN, revoke) else { panic!("those that are over go") };
+}

@@ -103,6 +103,26 @@ fn a_revocation_of_a_user_reaches_what_he_has_open() {
 }
 
 #[test]
+fn another_role_reaches_what_the_old_one_opened() {
+    let mut world = World::with_devices(1);
+    let name = super::super::world::user("bob");
+    let role = |role| Request::UserSetRole { name: name.clone(), role };
+    assert!(matches!(world.ask(ADMIN, role(Role::Admin)), Response::Done {}));
+    world.session(BOB, "bob", true);
+    let file = world.file(ALICE, "f");
+    world.write(ALICE, file, 9);
+    world.node_stat(ALICE, set(file, mode(0o600)));
+    let bobs = world.node(BOB, file.inode);
+    world.opened(BOB, open(bobs, Access::Update));
+    assert!(matches!(world.ask(ADMIN, role(Role::User)), Response::Done {}));
+    while world.mds.collect_revocations(world.now).unwrap() {}
+    // The mount logs in again by itself, and is the holder that it was.
+    world.session(BOB, "bob", false);
+    let bobs = world.node(BOB, file.inode);
+    assert_eq!(world.refused(BOB, renew(bobs, Access::Update)), ErrorCode::Denied);
+}
+
+#[test]
 fn a_revocation_of_a_file_reaches_those_who_have_it_open_at_another_server() {
     let [mut one, mut other] = World::two(1);
     let file = one.file(ALICE, "f");

@@ -69,11 +69,11 @@ fn a_list_lets_in_whom_it_names_and_the_mode_masks_it() {
         "user::rw-,user:bob:rw-,group::---,mask::r--,other::---"
     );
     assert!(world.opens(BOB, bobs, Access::Read) && !world.opens(BOB, bobs, Access::Update));
-    // Without the list they are the group's again.
+    // Without the list they are the group's again, which had nothing.
     assert_eq!(world.refused(BOB, remove(bobs, ACL_ACCESS)), ErrorCode::NotPermitted);
     assert_eq!(world.ask(ALICE, remove(file, ACL_ACCESS)), Response::Done {});
     assert_eq!(world.refused(ALICE, remove(file, ACL_ACCESS)), ErrorCode::NoAttribute);
-    assert_eq!(world.node_stat(ALICE, Request::GetNode { node: file }).mode, 0o640);
+    assert_eq!(world.node_stat(ALICE, Request::GetNode { node: file }).mode, 0o600);
     assert!(!world.opens(BOB, bobs, Access::Read));
     // What a mode can say is kept as a mode.
     let plain = "user::rw-,group::r--,other::r--";
