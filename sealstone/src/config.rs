@@ -183,8 +183,8 @@ options! {
     /// Let initiators reset the whole target, which ends the commands of all others.
     allow_target_reset: bool, "SEALSTONE_OSD_ALLOW_TARGET_RESET", "false";
     /// Short commands first: those that compute check values over much data run on threads of their own, of lower
-    /// priority, the shortest first. Otherwise each holds its connection to its end.
-    short_first: bool, "SEALSTONE_OSD_SHORT_FIRST", "false";
+    /// priority, the shortest first. false: each holds its connection to its end.
+    short_first: bool, "SEALSTONE_OSD_SHORT_FIRST", "true";
     /// With short_first: run many of them at once, so that each gets a slice of time by turns; otherwise one for each
     /// core runs to its end.
     time_slices: bool, "SEALSTONE_OSD_TIME_SLICES", "false";

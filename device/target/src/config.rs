@@ -79,7 +79,7 @@ pub struct Config {
 
 /// How commands that compute for long, as ALLDATA over large requests does, share the processors with short ones.
 /// Writes pulled at the device's pace are `protocol.pull_bytes`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Long commands run on threads of their own, of lower priority, the shortest first; otherwise each holds its
     /// connection, and the thread that serves it, to its end.
@@ -87,6 +87,12 @@ pub struct Pace {
     /// Many long commands run at once, and the system gives each a slice by turns; otherwise one for each core runs to
     /// its end. Only with `short_first`.
     pub slices: bool,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { short_first: true, slices: false }
+    }
 }
 
 /// A configuration that cannot work.

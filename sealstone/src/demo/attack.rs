@@ -1,31 +1,26 @@
 //! The other half: attacks, each sent over a real iSCSI session, each with the answer it got and its audit record.
 //!
 //! The attacker has what an attacker on the network can have: genuine commands to copy, and a connection of his own.
-//! Where a genuine but useless capability is needed (expired, of another device), it is made with the device's own
-//! key from its folder: what makes those capabilities worthless must not be that they are forged.
+//! Where a genuine but useless capability is needed (expired, of another device), the metadata server gave it out: what
+//! makes those capabilities worthless must not be that they are forged. So each attempt has to end for its own reason.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sealstone_client::{Client, Method, PutOptions, SystemEnvironment};
+use sealstone_client::{Client, Delegation, Method, PutOptions, SystemEnvironment};
 use sealstone_crypto::RustCrypto;
-use sealstone_device::provision::KeyFile;
 use sealstone_initiator::{ScsiRequest, ScsiResponse, Session, SessionConfig, TargetUrl};
-use sealstone_mds_protocol::{Access, FilePath, Grant, Request, Response};
+use sealstone_mds_protocol::{Access, DeviceId, FilePath, Grant, Request, Response};
 use sealstone_osd::cdb::Extent;
-use sealstone_osd::{
-    Capability, CapabilityBytes, Cdb, Command, Descriptor, Generation, ObjectId, Permissions, SecurityMethod,
-};
+use sealstone_osd::{CapabilityBytes, Cdb, Command, Generation, ObjectId};
 use sealstone_scsi::Sense;
-use sealstone_seal::{
-    AlgorithmSlots, CapabilityKey, Credential, Hash, InitialKey, KeyHierarchy, Signer, signer::Parts,
-};
+use sealstone_seal::{AlgorithmSlots, CapabilityKey, Credential, Signer, signer::Parts};
 use serde::Serialize;
 
 use crate::daemon::AUDIT_FILE;
+use crate::daemon::now_ms;
 use crate::daemon::up::Running;
-use crate::daemon::{now_ms, random};
 use crate::failure::{Failure, Outcome};
 
 /// The name under which the attacker's session appears in the audit log.
@@ -37,6 +32,10 @@ const BYTES: usize = 4096;
 /// What the genuine write writes, and what every other attempt would leave if it came through.
 const GENUINE: u8 = 0x5A;
 const FORGED: u8 = 0x66;
+/// How long the capability that expires is good.
+const SHORT_MS: u64 = 300;
+/// Files that are made at most to find one on another device.
+const OTHERS_MAX: usize = 64;
 /// How long an audit record may take to reach the file.
 const AUDIT_S_MAX: u64 = 5;
 /// Where things lie in an OSD-2 CDB (T10 OSD-2, §5.2).
@@ -73,34 +72,19 @@ struct Attacker {
 
 /// Runs them all against a file made for the purpose; then looks what is in it.
 pub(super) async fn run(client: &Client, running: &Running) -> Outcome<Vec<Finding>> {
-    use sealstone_client::Metadata as _;
-    client.put(VICTIM, &[0x11; 2 * BYTES][..], PutOptions::default()).await?;
-    let request = Request::Open {
-        path: FilePath::new(VICTIM).expect("a fixed path is a path"),
-        access: Access::Update,
-        method: Method::AllData,
-    };
-    let Response::Opened { file } = client.metadata().call(request).await? else {
-        return Err(Failure::operation("the metadata server answered something else"));
-    };
-    let grant = file.grants.first().ok_or_else(|| Failure::operation("the file has no object"))?;
+    let grant = &made(client, VICTIM).await?;
     let devices = client.device_list().await?;
     let device = devices
         .iter()
         .find(|device| device.id == grant.object.device)
         .ok_or_else(|| Failure::operation("the layout names an unknown device"))?;
-    let other = devices
-        .iter()
-        .find(|other| other.id != device.id)
-        .ok_or_else(|| Failure::operation("there is no second device"))?;
     let folder = |name: &str| running.data.join(name);
 
     let genuine = credential(grant)?;
     let object = grant.object.object;
     let neighbour = ObjectId::new(object.partition, object.object ^ 1);
-    let now = now_ms();
-    let expired = mint(&folder(&device.name.shown()), object, now - 1000)?;
-    let foreign = mint(&folder(&other.name.shown()), object, now + 60_000)?;
+    let expired = expired(client).await?;
+    let (foreign, other) = elsewhere(client, device.id).await?;
 
     let url: TargetUrl = device.url.as_str().parse().map_err(Failure::operation)?;
     let mut config = SessionConfig::new(None, &SystemEnvironment);
@@ -114,22 +98,36 @@ pub(super) async fn run(client: &Client, running: &Running) -> Outcome<Vec<Findi
 
     let honest = write(&genuine, object, GENUINE)?;
     attacker.attempt("a genuine write, for comparison", &honest, None).await?;
-    attacker.attempt("the same packet again (replay)", &honest, Some("5/24/06")).await?;
+    attacker.attempt("the same packet again (replay)", &honest, Some(("5/24/06", "replayed"))).await?;
     let packet = write(&genuine, object, FORGED)?.flipped(STARTING_BYTE, 0x01);
-    attacker.attempt("one bit flipped in the command", &packet, Some("5/24/00")).await?;
+    attacker.attempt("one bit flipped in the command", &packet, Some(("5/24/00", "request_icv"))).await?;
     let packet = write(&genuine, object, FORGED)?.data_flipped(100, 0x80);
-    attacker.attempt("one bit flipped in the data", &packet, Some("5/26/0F")).await?;
+    attacker.attempt("one bit flipped in the data", &packet, Some(("5/26/0F", "data_out_icv"))).await?;
     let packet = write(&genuine, object, FORGED)?.flipped(PERMISSIONS_BYTE, 0x04);
-    attacker.attempt("one bit flipped in the capability (+REMOVE)", &packet, Some("5/24/00")).await?;
-    attacker.attempt("an expired capability", &write(&expired, object, FORGED)?, Some("5/24/00")).await?;
     attacker
-        .attempt("a capability of another device", &write(&foreign, object, FORGED)?, Some("5/24/00"))
+        .attempt("one bit flipped in the capability (+REMOVE)", &packet, Some(("5/24/00", "request_icv")))
         .await?;
     attacker
-        .attempt("a capability for another object", &write(&genuine, neighbour, FORGED)?, Some("5/24/00"))
+        .attempt("an expired capability", &write(&expired, object, FORGED)?, Some(("5/24/00", "expired")))
+        .await?;
+    attacker
+        .attempt(
+            "a capability of another device",
+            &write(&foreign, other, FORGED)?,
+            Some(("5/24/00", "request_icv")),
+        )
+        .await?;
+    attacker
+        .attempt(
+            "a capability for another object",
+            &write(&genuine, neighbour, FORGED)?,
+            Some(("5/24/00", "object")),
+        )
         .await?;
     let packet = write(&genuine, object, FORGED)?.downgraded();
-    attacker.attempt("a downgrade to NOSEC, check value zeroed", &packet, Some("5/24/00")).await?;
+    attacker
+        .attempt("a downgrade to NOSEC, check value zeroed", &packet, Some(("5/24/00", "below_floor")))
+        .await?;
     attacker.session.logout().await;
 
     let held = client.open(VICTIM, Method::AllData).await?.read(0..2 * BYTES as u64).await?;
@@ -153,34 +151,44 @@ fn credential(grant: &Grant) -> Outcome<Credential> {
     })
 }
 
-/// A genuine capability of the device in `folder`.
-fn mint(folder: &Path, object: ObjectId, expires_ms: u64) -> Outcome<Credential> {
-    let path = folder.join("master.key");
-    let text = crate::secret_file::read(&path)?;
-    let file = KeyFile::parse(&text).map_err(|error| Failure::operation(error).at(path.display()))?;
-    let initial = InitialKey::new(file.key.0.as_slice())
-        .ok_or_else(|| Failure::operation("is no master key").at(path.display()))?;
-    let mut keys = KeyHierarchy::<RustCrypto>::factory(Hash::Sha256, &initial, file.system_id);
-    keys.add_partition(object.partition).map_err(Failure::operation)?;
-    let capability = Capability {
-        generation: Generation::Osd2,
-        format: Generation::Osd2,
-        key_version: 0,
-        icv_algorithm: sealstone_seal::algorithm::preferred_slot(Generation::Osd2, SecurityMethod::AllData),
-        method: SecurityMethod::AllData,
-        expires_ms,
-        audit: [0xAA; 20],
-        discriminator: random(),
-        object_created_ms: 0,
-        object_type: sealstone_osd::ObjectType::User,
-        permissions: Permissions::WRITE.union(Permissions::READ),
-        descriptor: Descriptor::User {
-            scope: sealstone_osd::capability::Scope::default(),
-            allowed: object,
-            range: sealstone_osd::capability::Range::ALL,
-        },
+/// Makes a file of one object; the credential that its writer gets.
+async fn made(client: &Client, path: &str) -> Outcome<Grant> {
+    use sealstone_client::Metadata as _;
+    client.put(path, &[0x11; 2 * BYTES][..], PutOptions::default()).await?;
+    let request = Request::Open {
+        path: FilePath::new(path).expect("a fixed path is a path"),
+        access: Access::Update,
+        method: Method::AllData,
     };
-    Credential::issue(&keys, &AlgorithmSlots::DEFAULT, &capability).map_err(Failure::operation)
+    let Response::Opened { file } = client.metadata().call(request).await? else {
+        return Err(Failure::operation("the metadata server answered something else"));
+    };
+    file.grants.into_iter().next().ok_or_else(|| Failure::operation("the file has no object"))
+}
+
+/// A credential for the victim that was good until just now.
+async fn expired(client: &Client) -> Outcome<Credential> {
+    let until_ms = now_ms() + SHORT_MS;
+    let wanted =
+        Delegation { read: true, write: true, start: 0, end: None, until_ms, method: Method::AllData };
+    let file = client.delegate(VICTIM, wanted).await?;
+    let grant = file.delegated.grants.first().ok_or_else(|| Failure::operation("the file has no object"))?;
+    let credential = credential(grant)?;
+    tokio::time::sleep(Duration::from_millis(file.delegated.expires_ms.saturating_sub(now_ms()) + 100)).await;
+    Ok(credential)
+}
+
+/// A credential for an object on another device than this, and that object.
+async fn elsewhere(client: &Client, device: DeviceId) -> Outcome<(Credential, ObjectId)> {
+    for number in 0..OTHERS_MAX {
+        let path = format!("{VICTIM}-{number}");
+        let grant = made(client, &path).await?;
+        client.remove(&path, false).await?;
+        if grant.object.device != device {
+            return Ok((credential(&grant)?, grant.object.object));
+        }
+    }
+    Err(Failure::operation("there is no second device"))
 }
 
 /// A signed WRITE of [`BYTES`] bytes, as it goes over the wire.
@@ -221,8 +229,13 @@ impl Packet {
 }
 
 impl Attacker {
-    /// Sends the packet; `refusal` is the sense it must get, none for GOOD.
-    async fn attempt(&mut self, attempt: &'static str, packet: &Packet, refusal: Option<&str>) -> Outcome {
+    /// Sends the packet; `refusal` is the sense it must get and the reason in the audit log, none for GOOD.
+    async fn attempt(
+        &mut self,
+        attempt: &'static str,
+        packet: &Packet,
+        refusal: Option<(&str, &str)>,
+    ) -> Outcome {
         let request = ScsiRequest {
             cdb: Bytes::from(packet.cdb.clone()),
             data_out: vec![Bytes::from(packet.data_out.clone())],
@@ -232,13 +245,16 @@ impl Attacker {
         let (code, name) = answer(&response);
         let record = self.next_record().await?;
         let verdict = record["verdict"].as_str().unwrap_or("?").to_owned();
-        let audit = match record["reason"].as_str() {
+        let reason = record["reason"].as_str();
+        let audit = match reason {
             Some(reason) => format!("{verdict}: {reason}"),
             None => verdict.clone(),
         };
         let as_expected = match refusal {
             None => response.status == 0 && verdict == "done",
-            Some(refusal) => response.status == 2 && code == refusal && verdict == "refused",
+            Some((sense, why)) => {
+                response.status == 2 && code == sense && verdict == "refused" && reason == Some(why)
+            }
         };
         self.findings.push(Finding {
             attempt,
