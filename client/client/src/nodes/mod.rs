@@ -101,7 +101,6 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     }
 
     /// While this lives, the calling thread may begin calls that a task goes on with.
-    #[must_use]
     pub fn enter(&self) -> tokio::runtime::EnterGuard<'_> {
         self.shared.runtime.enter()
     }

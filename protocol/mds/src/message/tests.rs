@@ -554,7 +554,7 @@ fn login_bodies_have_the_documented_sizes() {
 
 #[test]
 fn a_body_that_only_looks_up_is_told_from_all_others_before_it_is_read() {
-    let root = crate::Node::ROOT;
+    let root = Node::ROOT;
     let lookup = Request::Lookup { parent: root, name: Name::new("a").unwrap() }.encode(7).unwrap();
     let looks_up = [lookup.clone(), Request::GetNode { node: root }.encode(8).unwrap()];
     assert!(looks_up.iter().all(|body| Request::only_looks_up(body)));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use sealstone_mds_protocol::{
     Access, ErrorCode, Handle, HolderId, Lock, LockKind, Node, NodeChange, NodeKind, Request, Response,
-    RevokeWhat,
+    RevokeWhat, Role,
 };
 
 use super::super::world::{ADMIN, ALICE, BOB, World, path};
@@ -104,7 +104,7 @@ fn a_revocation_of_a_user_reaches_what_he_has_open() {
 
 #[test]
 fn another_role_reaches_what_the_old_one_opened() {
-    let mut world = World::with_devices(1);
+    let (mut world, _) = World::logged(1);
     let name = super::super::world::user("bob");
     let role = |role| Request::UserSetRole { name: name.clone(), role };
     assert!(matches!(world.ask(ADMIN, role(Role::Admin)), Response::Done {}));
