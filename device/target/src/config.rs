@@ -78,8 +78,9 @@ pub struct Config {
 }
 
 /// How commands that compute for long, as ALLDATA over large requests does, share the processors with short ones.
-/// Writes pulled at the device's pace are `protocol.pull_bytes`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Writes pulled at the device's pace are `protocol.pull_bytes`. By default neither: threads of its own do not suit a target
+/// whose time is simulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
     /// Long commands run on threads of their own, of lower priority, the shortest first; otherwise each holds its
     /// connection, and the thread that serves it, to its end.
@@ -87,12 +88,6 @@ pub struct Pace {
     /// Many long commands run at once, and the system gives each a slice by turns; otherwise one for each core runs to
     /// its end. Only with `short_first`.
     pub slices: bool,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self { short_first: true, slices: false }
-    }
 }
 
 /// A configuration that cannot work.

@@ -52,6 +52,8 @@ const IDLE_S_DEFAULT: u64 = 60;
 const LOGIN_S_DEFAULT: u64 = 15;
 const PDU_S_DEFAULT: u64 = 30;
 const GROUP_S_DEFAULT: u64 = 5;
+/// Short commands go first: measured, see ADR 14.
+const SHORT_FIRST_DEFAULT: bool = true;
 /// Bytes of a write that come unasked while writes are pulled.
 const PULL_FIRST_BURST: u32 = 64 * 1024;
 
@@ -365,7 +367,7 @@ impl OsdDaemon {
         target_config.protocol.transfer_timeout_ms = pdu_ms;
         let pace = Pace::default();
         target_config.pace = Pace {
-            short_first: options.short_first.unwrap_or(pace.short_first),
+            short_first: options.short_first.unwrap_or(SHORT_FIRST_DEFAULT),
             slices: options.time_slices.unwrap_or(pace.slices),
         };
         if let Some(kib) = options.pull_kib.filter(|kib| *kib > 0) {
