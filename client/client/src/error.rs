@@ -41,6 +41,11 @@ pub enum ClientError {
     /// A device restarted while bytes were written in place, and may have lost some: write the range again.
     #[error("device {} restarted while it was written to: write the range again", .0.0)]
     RestartedMeanwhile(DeviceId),
+    /// Bytes that were written before could not be stored; why, the next sync or close of their file tells.
+    #[error(
+        "bytes that were written before could not be stored: the next sync or close of their file says why"
+    )]
+    NotStored,
     /// A capability file does not allow it.
     #[error("the capability file does not allow it: {0}")]
     NotDelegated(&'static str),

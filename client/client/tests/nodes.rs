@@ -7,9 +7,10 @@ mod world;
 use std::sync::atomic::Ordering;
 
 use sealstone_client::nodes::{File, Making, Nodes, NodesOptions, Seek};
-use sealstone_client::{ClientError, Name};
+use sealstone_client::{ClientError, Name, PutOptions};
 use sealstone_mds_protocol::{Access, ErrorCode};
-use sealstone_mds_protocol::{Node, NodeChange, NodeKind, RenameMode};
+use sealstone_mds_protocol::{Node, NodeChange, NodeKind, RenameMode, XattrName};
+use sealstone_osd::ObjectId;
 use world::cutting::{Counts, Cutting};
 use world::{Direct, World, content, tuning};
 
@@ -310,4 +311,25 @@ async fn holes_are_found_where_nobody_wrote() {
         file.zero(written).await.unwrap();
         assert_eq!(data_of(&file, size).await, [], "taken away again");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_lost_is_not_told_as_a_hole() {
+    let world = World::new(1).await;
+    let bytes = content(300_000);
+    world.client(tuning()).await.put("/file", &bytes[..], PutOptions::default()).await.unwrap();
+    let (nodes, _) = nodes(&world, &[]).await;
+    let stat = nodes.lookup(Node::ROOT, &name("file")).await.unwrap();
+    let objects = nodes.xattr(stat.node(), XattrName::new("sealstone.objects").unwrap()).await.unwrap();
+    let objects = String::from_utf8(objects.as_bytes().to_vec()).unwrap();
+    let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
+    let parts: Vec<&str> = objects.split(':').collect();
+    world.cut_object(0, ObjectId::new(hex(parts[1]), hex(parts[2])), 200_000).await;
+    let (file, _) = nodes.open(stat.node(), Access::Read).await.unwrap();
+    assert_eq!(file.seek(0, Seek::Data).await.unwrap(), Some(0));
+    let lost = |error: ClientError| assert!(matches!(error, ClientError::DataMissing { .. }), "{error}");
+    lost(file.read(250_000, 10).await.unwrap_err());
+    lost(file.seek(0, Seek::Hole).await.unwrap_err());
+    lost(file.seek(250_000, Seek::Data).await.unwrap_err());
+    lost(file.seek(250_000, Seek::Hole).await.unwrap_err());
 }

@@ -12,7 +12,7 @@ use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
 use sealstone_client::{Client, ClientError, Device, DevicePool, Devices, Name, OsdError, Tuning};
 use sealstone_initiator::{Bearer, Completion, Operation};
 use sealstone_mds_protocol::Access;
-use sealstone_mds_protocol::{Node, NodeChange, NodeKind};
+use sealstone_mds_protocol::{Node, NodeChange, NodeKind, SetTime};
 use tokio::time::{Instant, sleep, timeout};
 use world::{Direct, Gate, World, content, tuning};
 
@@ -244,6 +244,155 @@ async fn what_was_not_told_is_written_again_after_anothers_cut() {
         expected[UNIT..].copy_from_slice(&bytes[..UNIT]);
         assert!(seen(&world, &name).await == expected, "cut to {size}");
     }
+}
+
+/// What a sync returned for is the file's and durable, though its objects were given up or cleared before anybody said so.
+#[tokio::test(start_paused = true)]
+async fn a_sync_holds_after_anothers_cut() {
+    for size in [0, 1000] {
+        let world = World::new(2).await;
+        let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
+        let bytes = content(4 * UNIT);
+        let file = one.create("file").await;
+        file.write(0, &bytes).await.unwrap();
+        file.sync().await.unwrap();
+        // In the old objects, or behind the cut; nobody was told.
+        file.write(2 * UNIT as u64, &bytes[..UNIT]).await.unwrap();
+        sleep(Duration::from_millis(200)).await;
+        two.cut("file", size).await.unwrap();
+        world.clear().await;
+        file.sync().await.unwrap();
+        power_fails(&world, 2);
+        let mut expected = vec![0; 3 * UNIT];
+        expected[..size as usize].copy_from_slice(&bytes[..size as usize]);
+        expected[2 * UNIT..].copy_from_slice(&bytes[..UNIT]);
+        assert!(seen(&world, "file").await == expected, "cut to {size}");
+    }
+}
+
+/// Old objects take bytes for a while, and flush them.
+#[tokio::test(start_paused = true)]
+async fn what_is_written_to_objects_that_were_given_up_is_written_again() {
+    for synced in [true, false] {
+        let world = World::new(2).await;
+        let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
+        let file = one.create("file").await;
+        file.write(0, &content(UNIT)).await.unwrap();
+        file.sync().await.unwrap();
+        two.cut("file", 0).await.unwrap();
+        // More than waits for a proof.
+        let bytes = content(12 * UNIT);
+        file.write(0, if synced { b"new" } else { &bytes }).await.unwrap();
+        if synced {
+            file.sync().await.unwrap();
+            power_fails(&world, 2);
+            assert_eq!(seen(&world, "file").await, b"new");
+        } else {
+            sleep(Duration::from_secs(1)).await;
+            file.close().await.unwrap();
+            assert!(seen(&world, "file").await == bytes);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sync_flushes_the_objects_that_came_after_a_cut() {
+    let world = World::new(2).await;
+    let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
+    let bytes = content(UNIT);
+    let file = one.create("file").await;
+    file.write(0, &bytes).await.unwrap();
+    file.sync().await.unwrap();
+    file.write(0, &bytes).await.unwrap();
+    sleep(Duration::from_millis(200)).await;
+    two.cut("file", 0).await.unwrap();
+    // He learns of the cut before he syncs: the file has no objects now.
+    assert_eq!(one.look("file").await.size, UNIT as u64);
+    assert!(file.read(0, UNIT).await.unwrap() == bytes);
+    file.sync().await.unwrap();
+    power_fails(&world, 2);
+    assert!(seen(&world, "file").await == bytes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_punch_is_made_in_the_objects_that_the_file_has() {
+    let world = World::new(2).await;
+    let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
+    let file = one.create("file").await;
+    file.write(0, &content(3 * UNIT)).await.unwrap();
+    file.sync().await.unwrap();
+    two.cut("file", 0).await.unwrap();
+    two.put("file", 0, &[7; 1000]).await;
+    file.zero(0..100).await.unwrap();
+    assert_eq!(seen(&world, "file").await, [vec![0; 100], vec![7; 900]].concat());
+}
+
+/// An answer with the objects of before a cut does not bring them back.
+#[tokio::test(start_paused = true)]
+async fn objects_from_before_ones_own_cut_are_not_taken_over() {
+    let world = World::new(2).await;
+    let mount = Mount::of(&world).await;
+    let file = Arc::new(mount.create("file").await);
+    file.write(0, &content(1000)).await.unwrap();
+    file.flush().await.unwrap();
+    mount.cut("file", 600).await.unwrap();
+    world.clear().await;
+    let gate = &mount.client.metadata().gate;
+    gate.close("Allocate");
+    file.write(0, b"a").await.unwrap();
+    let flushing = {
+        let file = file.clone();
+        tokio::spawn(async move { file.flush().await })
+    };
+    gate.reached().await;
+    mount.cut("file", 0).await.unwrap();
+    gate.open();
+    flushing.await.unwrap().unwrap();
+    sleep(Duration::from_millis(200)).await;
+    file.write(700, b"x").await.unwrap();
+    assert_eq!(&file.read(1, 400).await.unwrap()[..], [0; 400], "what was cut off");
+    file.sync().await.unwrap();
+    assert_eq!(seen(&world, "file").await, [vec![0; 700], b"x".to_vec()].concat());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_stored_is_told_to_who_wrote_it() {
+    let world = World::new(1).await;
+    let options = NodesOptions { timeout: Some(Duration::from_secs(2)), ..NodesOptions::default() };
+    let mount = Mount::with(&world, tuning(), options).await;
+    let file = mount.create("file").await;
+    file.write(0, b"before").await.unwrap();
+    file.sync().await.unwrap();
+    world.machine(0).power_cut();
+    file.write(0, b"behind").await.unwrap();
+    sleep(Duration::from_secs(60)).await;
+    world.machine(0).boot();
+    // Neither who sets a time nor who syncs a directory takes it from him.
+    let change = NodeChange { mtime: Some(SetTime::Now), ..NodeChange::default() };
+    mount.nodes.set(file.node(), change, false).await.unwrap();
+    let others = mount.nodes.sync_all().await.unwrap_err();
+    assert!(matches!(others, ClientError::NotStored), "{others}");
+    let own = file.sync().await.unwrap_err();
+    assert!(!matches!(own, ClientError::NotStored), "{own}");
+    file.sync().await.unwrap();
+    mount.nodes.sync_all().await.unwrap();
+}
+
+/// A server that does not know any more who holds what is asked again for what the file was opened for.
+#[tokio::test(start_paused = true)]
+async fn an_open_file_is_held_for_writing_again_though_it_has_no_objects() {
+    let world = World::new(1).await;
+    let mount = Mount::of(&world).await;
+    let file = mount.create("file").await;
+    let metadata = mount.client.metadata();
+    for (refused, opens) in [("Allocate", 1), ("Written", 2)] {
+        *metadata.refuse.lock().unwrap() = Some(refused);
+        file.write(0, b"content").await.unwrap();
+        file.flush().await.unwrap();
+        assert_eq!(metadata.opened.lock().unwrap()[..], vec![Access::Update; opens], "{refused}");
+    }
+    file.close().await.unwrap();
+    assert_eq!(seen(&world, "file").await, b"content");
 }
 
 #[tokio::test(start_paused = true)]

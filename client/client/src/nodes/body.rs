@@ -2,8 +2,8 @@
 //!
 //! Does: take writes into memory, send them as large commands in the background, keep what no flush has proven, tell
 //! the metadata server the new size. Does not: read; `read` does. Does not: cut; `change` does.
-//! Contract: bytes stay here until a flush in the same life of the device has proven them, so a device that restarts
-//! costs nothing. Two commands on one byte are never under way together. What could not be stored is told once.
+//! Contract: bytes stay here until a flush in the same life of the device has proven them and the server knows of them, so
+//! a device that restarts costs nothing, nor does a cut of somebody else's that is learnt of late. Two commands on one byte are never under way together. What could not be stored is told once.
 //! Truth: docs/adr/0036-files-in-place.md.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +13,7 @@ use sealstone_mds_protocol::{Access, FILE_SIZE_MAX, Grant, Handle, Layout, Stat}
 use sealstone_mds_protocol::{Node, OpenedNode};
 use tokio::sync::{Notify, RwLock, Semaphore};
 
+use super::prove::{CUT_AGAIN, REOPENS_MAX};
 use super::shared::{Shared, lock};
 use super::state::{Object, Objects, State};
 use crate::open::OpenObjects;
@@ -69,13 +70,18 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let changed = {
             let mut state = self.state();
             state.reads |= access != Access::Write;
+            state.writes |= access != Access::Read;
             !state.held.is_empty() && state.ours_alone.is_none_or(|known| known < opened.stat.version)
         };
         if changed {
             self.settle().await;
         }
         self.take_opened(opened, access, true).await?;
-        if changed && let Err(error) = self.prove().await {
+        let freed = match changed {
+            true => self.prove().await.and(self.tell_stored().await),
+            false => Ok(()),
+        };
+        if let Err(error) = freed {
             // It is held on, and lies over what others wrote.
             tracing::warn!(inode = self.node.inode.0, %error, "what was written here before is not durable yet");
         }
@@ -231,32 +237,68 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     /// Returns when everything written before is on its devices and the metadata server knows of it: others who open
     /// the file see it.
     pub(super) async fn flush(self: &Arc<Self>) -> Result<(), ClientError> {
-        let upto = self.dispatch_all();
-        self.settle().await;
-        let told = self.tell(upto).await;
+        let told = self.hand_over().await;
         self.take_error()?;
         told
     }
 
-    /// Returns when everything written before is durable, on devices and metadata server.
-    pub(super) async fn sync(self: &Arc<Self>) -> Result<(), ClientError> {
+    /// The same for whoever is not told what could not be stored before: that is left for who has the file open.
+    pub(super) async fn hand_over(self: &Arc<Self>) -> Result<(), ClientError> {
         let upto = self.dispatch_all();
         self.settle().await;
-        let proven = self.prove().await;
-        let told = self.tell(upto).await;
+        self.tell(upto).await
+    }
+
+    /// Returns when everything written before is durable, on devices and metadata server.
+    pub(super) async fn sync(self: &Arc<Self>) -> Result<(), ClientError> {
+        let stored = self.store().await;
         self.take_error()?;
-        proven.and(told)
+        stored
+    }
+
+    /// The same for whoever is not told what could not be stored before.
+    pub(super) async fn store(self: &Arc<Self>) -> Result<(), ClientError> {
+        let upto = self.dispatch_all();
+        self.settle().await;
+        for _ in 0..=REOPENS_MAX {
+            let proven = self.prove().await;
+            let told = self.tell(upto).await;
+            proven.and(told)?;
+            // The server may have said that the file has other objects: then it was sent to those, and is not proven.
+            if self.state().held.range(..upto.next).next().is_none() {
+                return Ok(());
+            }
+        }
+        Err(CUT_AGAIN)
+    }
+
+    /// Tells the server of what is on its devices. What is proven too is held here no longer.
+    async fn tell_stored(self: &Arc<Self>) -> Result<(), ClientError> {
+        let stored = self.state().stored();
+        match stored {
+            Some(upto) => self.tell(upto).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Has what is on its devices proven and told, so that its memory is free; errors wait for whoever closes.
+    pub(super) async fn make_room(self: &Arc<Self>) {
+        if let Err(error) = self.prove().await {
+            return self.fail(error);
+        }
+        if let Err(error) = self.tell_stored().await {
+            self.fail(error);
+            // Others wait for the memory. It is durable, and the server is asked again.
+            self.state().give_up();
+        }
     }
 
     /// Sends and proves what is here, so that its memory is free; errors wait for whoever closes.
     pub(super) async fn give_way(self: &Arc<Self>) {
         self.dispatch_all();
         self.settle().await;
-        if self.state().held.is_empty() {
-            return;
-        }
-        if let Err(error) = self.prove().await {
-            self.fail(error);
+        if !self.state().held.is_empty() {
+            self.make_room().await;
         }
     }
 

@@ -29,7 +29,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             Some(size) => self.cut(size, change, through_file).await,
             // A time that is set now must not be overwritten by a write from before that is told later.
             None if change.mtime.is_some() => {
-                self.flush().await?;
+                self.hand_over().await?;
                 self.ask(change, through_file).await
             }
             None => self.ask(change, through_file).await,
@@ -62,7 +62,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let _alone = self.gate.write().await;
             let more = {
                 let state = self.state();
-                state.changes != upto.changes && state.written_end > size
+                upto.changes != Some(state.changes) && state.written_end > size
             };
             if size > 0 && more {
                 continue;
@@ -92,13 +92,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
     /// Makes a range read as zeros; the file does not grow.
     pub(super) async fn zero(self: &Arc<Self>, range: Range<u64>) -> Result<(), ClientError> {
-        let end = range.end.min(self.state().size);
-        if range.start >= end {
-            return Ok(());
-        }
-        let range = range.start..end;
         for _ in 0..=REOPENS_MAX {
-            self.flush().await?;
+            let range = range.start..range.end.min(self.state().size);
+            if range.is_empty() {
+                return Ok(());
+            }
+            self.hand_over().await?;
             // What is held is older than the zeros, and must not be sent again after them.
             self.prove().await?;
             let openings = self.state().openings;
@@ -133,10 +132,16 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             match cleared {
                 Ok(()) => lock(&objects.each[index].facts).durable = true,
                 Err(ClientError::Device { error: OsdError::NotFound, .. }) if !self.state().made => {}
+                Err(error @ ClientError::Device { error: OsdError::NotFound, .. }) => {
+                    // Objects go when their file is cut or removed.
+                    self.shared.patiently(|| objects.open.check_current()).await?;
+                    return Err(error);
+                }
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        // Objects that were given up take commands for a while.
+        self.shared.patiently(|| objects.open.check_current()).await
     }
 
     /// Does something to an object in one life of its device, and flushes it.

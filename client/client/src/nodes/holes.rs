@@ -2,7 +2,7 @@
 //!
 //! Does: ask the devices for the maps of the file's objects, as far as the answer needs them. Does not: remember them.
 //! Contract: what was written here is data, whether devices have it or not; a hole may be told as data, since devices
-//! count in blocks, and data is never told as a hole.
+//! count in blocks, and data is never told as a hole, nor is data that was lost.
 //! Truth: lseek(2) of Linux, SEEK_DATA and SEEK_HOLE; t10-osd §1.9, READ MAP.
 
 use core::ops::Range;
@@ -198,6 +198,14 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             }
         }
         known.ended = known.known.is_empty();
+        if known.ended {
+            let state = self.state();
+            // As for a read: what is missing of a file that was not written in place is lost.
+            if !state.sparse && from < objects.open.layout.object_length(index, state.size) {
+                let offset = objects.open.layout.file_offset(index, from).unwrap_or(from);
+                return Err(ClientError::DataMissing { offset });
+            }
+        }
         Ok(known)
     }
 }

@@ -6,12 +6,12 @@
 use core::time::Duration;
 use std::sync::{Arc, Weak};
 
-use sealstone_mds_protocol::Node;
+use sealstone_mds_protocol::{Access, Node};
 use sealstone_mds_protocol::{Request, Response};
 use tokio::time::sleep;
 
 use super::body::Body;
-use super::shared::Shared;
+use super::shared::{Shared, passes};
 use crate::{Devices, Metadata};
 
 /// How often the server hears of us; a small part of the time for which it holds what it holds for us.
@@ -45,13 +45,7 @@ async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
             Ok(Response::Kept { held, .. }) if (held as usize) < open.len() => {
                 // The server began anew, or took us for gone.
                 for body in open {
-                    let access = body.state().access();
-                    match shared.open_node(body.node, access, true).await {
-                        Ok(_) => lock_again(&shared, body.node).await,
-                        Err(error) => {
-                            tracing::warn!(inode = body.node.inode.0, %error, "an open file could not be held on");
-                        }
-                    }
+                    hold_again(&shared, &body).await;
                 }
             }
             Ok(_) => {}
@@ -60,8 +54,26 @@ async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
     }
 }
 
+/// Has a file held again. Nobody is given the right to write while what was cut off is being cleared: then it is held for
+/// reading, for the others wait, and whoever writes asks for the rest.
+async fn hold_again<M: Metadata, D: Devices>(shared: &Shared<M, D>, body: &Body<M, D>) {
+    let access = body.state().access();
+    let held = match shared.core.metadata.call(shared.opening(body.node, access, true)).await {
+        Err(error) if passes(&error) && access != Access::Read => {
+            shared.open_node(body.node, Access::Read, true).await.map(drop)
+        }
+        outcome => outcome.map(drop),
+    };
+    match held {
+        Ok(()) => lock_again(shared, body.node).await,
+        Err(error) => {
+            tracing::warn!(inode = body.node.inode.0, %error, "an open file could not be held on");
+        }
+    }
+}
+
 /// Claims what programs here have locked from a server that began anew.
-async fn lock_again<M: Metadata, D: Devices>(shared: &Shared<M, D>, node: Node) {
+pub(super) async fn lock_again<M: Metadata, D: Devices>(shared: &Shared<M, D>, node: Node) {
     let locks = super::shared::lock(&shared.locks).of(node.inode);
     for lock in locks {
         match shared.lock_node(node, lock, false, true).await {
@@ -103,8 +115,7 @@ pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
     body.shared.runtime.clone().spawn(async move {
         sleep(LINGER).await;
         if body.open_count() == 0 {
-            let synced = body.sync().await;
-            if let Err(error) = synced {
+            if let Err(error) = body.store().await {
                 tracing::warn!(inode = body.node.inode.0, %error, "a file that was closed is not durable");
             }
             close(&body).await;

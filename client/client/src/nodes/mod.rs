@@ -424,17 +424,21 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// Returns when everything that was written through this is durable.
     ///
     /// # Errors
-    /// The first that any file had.
+    /// The first that any file had; `NotStored` for one from before, which the file itself tells of once more.
     pub async fn sync_all(&self) -> Result<(), ClientError> {
-        self.shared.with_all(|body| async move { body.sync().await }).await
+        let stored = |body: Arc<body::Body<M, D>>| async move {
+            body.store().await?;
+            if body.state().error.is_some() { Err(ClientError::NotStored) } else { Ok(()) }
+        };
+        self.shared.with_all(stored).await
     }
 
     /// Makes everything durable and lets go of all files: the end.
     ///
     /// # Errors
-    /// As [`Nodes::sync_all`].
+    /// The first that any file had.
     pub async fn shut_down(&self) -> Result<(), ClientError> {
-        let outcome = self.sync_all().await;
+        let outcome = self.shared.with_all(|body| async move { body.sync().await }).await;
         keep::let_go(&self.shared).await;
         outcome
     }

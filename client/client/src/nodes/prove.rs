@@ -2,7 +2,8 @@
 //! the metadata server.
 //!
 //! Contract: a piece leaves memory when each object it lies in was flushed after it was acknowledged, in the life of the
-//! device that was known before it was sent. Then, and not before, the server may hear that all objects are there.
+//! device that was known before it was sent, and the server knows of it. It hears that all objects are there when they
+//! are proven, and not before.
 //! Truth: docs/adr/0036-files-in-place.md; docs/adr/0006-puts-survive-restarts.md.
 
 use std::collections::BTreeSet;
@@ -10,11 +11,12 @@ use std::sync::Arc;
 
 use sealstone_initiator::{Operation, OsdError};
 use sealstone_mds_protocol::{Access, Request, Response};
-use sealstone_mds_protocol::{FILE_SIZE_MAX, OpenedNode};
+use sealstone_mds_protocol::{FILE_SIZE_MAX, Node, OpenedNode};
 use tokio::time::Instant;
 
 use super::body::Body;
-use super::shared::{OTHER_ANSWER, is_stale, lock};
+use super::keep::lock_again;
+use super::shared::{OTHER_ANSWER, is_denied, is_stale, lock};
 use super::state::{Held, Mark, Objects};
 use crate::{ClientError, Devices, Metadata};
 
@@ -46,7 +48,16 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     async fn prove_alone(self: &Arc<Self>) -> Result<(), ClientError> {
         let mut restarted = None;
         for _ in 0..=REDOS_MAX {
-            let Some(objects) = self.state().objects.clone() else { return Ok(()) };
+            let (objects, held) = {
+                let state = self.state();
+                (state.objects.clone(), state.held.values().any(|held| held.acknowledged))
+            };
+            let objects = match objects {
+                Some(objects) => objects,
+                None if !held => return Ok(()),
+                // Cut to nothing by somebody else: what is held goes to new ones.
+                None => self.objects_to_write(Instant::now()).await?,
+            };
             let proven = match self.shared.patiently(|| self.flush_objects(&objects)).await {
                 Ok(Proof::Durable) => return self.make_missing(&objects).await,
                 Ok(Proof::Overtaken) => self.send_again(false).await,
@@ -105,13 +116,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         if state.overtaken || !current {
             return Ok(Proof::Overtaken);
         }
-        for number in numbers {
-            if let Some(held) = state.held.remove(&number) {
-                state.unproven -= held.data.len();
-                // A block that was read before these bytes were there was right only as long as they lay over it.
-                state.ahead.forget(held.range());
-            }
-        }
+        state.proven(&numbers);
         Ok(Proof::Durable)
     }
 
@@ -217,7 +222,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let wanted = state.held.iter_mut().filter(|(_, held)| all || !held.told);
             wanted
                 .map(|(number, held)| {
-                    held.sent = true;
+                    (held.sent, held.proven) = (true, false);
                     (*number, held.clone())
                 })
                 .collect()
@@ -297,11 +302,15 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     async fn tell_alone(&self, upto: &Mark, grow: u64) -> Result<(), ClientError> {
+        let mut denied = false;
         for _ in 0..=REOPENS_MAX {
             match self.tell_once(upto, grow).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) if is_stale(&error) => self.reopen().await?,
+                Err(error) if is_denied(&error) && !core::mem::replace(&mut denied, true) => {
+                    self.hold_again().await?;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -323,7 +332,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
         let (request, generation, made, objects) = {
             let state = self.state();
-            if state.overtaken {
+            if state.overtaken || state.lost {
                 return Ok(false);
             }
             let made = state.made || self.all_made(&state.objects);
@@ -379,6 +388,14 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         self.take_opened(opened, access, false).await
     }
 
+    /// The server does not know that we hold it: it began anew, or did not hear of us. Has it held, and locked, as before.
+    pub(super) async fn hold_again(&self) -> Result<(), ClientError> {
+        let access = self.state().access();
+        self.shared.open_node(self.node, access, true).await?;
+        lock_again(&self.shared, self.node).await;
+        Ok(())
+    }
+
     /// The same for who reads: unless somebody has done so since he looked.
     pub(super) async fn reopen_to_read(&self, openings: u64) -> Result<(), ClientError> {
         let _alone = self.turn.lock().await;
@@ -393,14 +410,18 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 impl<M: Metadata, D: Devices> super::shared::Shared<M, D> {
     pub(super) async fn open_node(
         &self,
-        node: sealstone_mds_protocol::Node,
+        node: Node,
         access: Access,
         again: bool,
     ) -> Result<OpenedNode, ClientError> {
-        let (method, holder) = (self.options.method, self.holder);
-        match self.call(&Request::OpenNode { node, access, method, holder, again }).await? {
+        match self.call(&self.opening(node, access, again)).await? {
             Response::NodeOpened { node } => Ok(node),
             _ => Err(OTHER_ANSWER),
         }
+    }
+
+    /// The question for that.
+    pub(super) fn opening(&self, node: Node, access: Access, again: bool) -> Request {
+        Request::OpenNode { node, access, method: self.options.method, holder: self.holder, again }
     }
 }

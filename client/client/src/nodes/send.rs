@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_mds_protocol::{Access, Request, Response};
+use sealstone_mds_protocol::{Access, OpenedNode, Request, Response};
 use tokio::time::Instant;
 
 use super::body::Body;
 use super::dirty::Taken;
-use super::prove::REOPENS_MAX;
-use super::shared::{OTHER_ANSWER, Shared, is_stale, lock};
+use super::prove::{CUT_AGAIN, REOPENS_MAX};
+use super::shared::{OTHER_ANSWER, Shared, is_denied, is_stale, lock};
 use super::state::{Held, Mark, Objects, State};
 use crate::{ClientError, Devices, Metadata};
 
@@ -29,7 +29,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let data = self.shared.core.buffers.freeze(data, lease);
             let number = state.next;
             state.next += 1;
-            let held = Held { offset, data, sent: false, acknowledged: false, told: false };
+            let held = Held { offset, data, sent: false, acknowledged: false, told: false, proven: false };
             state.held.insert(number, held);
             let body = self.clone();
             self.shared.runtime.spawn(async move { body.send(number).await });
@@ -63,9 +63,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         };
         self.moved.notify_waiters();
         if prove {
-            if let Err(error) = self.prove().await {
-                self.fail(error);
-            }
+            self.make_room().await;
             self.state().proving = false;
         }
     }
@@ -288,16 +286,35 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let request =
             Request::Allocate { node: self.node, size_hint: hint, method: options.method, holder: *holder };
         let begun = || self.patience_from(begun);
-        let asked = self.shared.patiently_since(begun, || self.shared.core.metadata.call(request.clone()));
-        let opened = match asked.await? {
-            Response::NodeOpened { node } => node,
-            _ => return Err(OTHER_ANSWER),
-        };
+        let mut denied = false;
+        for _ in 0..=REOPENS_MAX {
+            let ask = || self.shared.core.metadata.call(request.clone());
+            let opened = match self.shared.patiently_since(begun, ask).await {
+                Ok(Response::NodeOpened { node }) => node,
+                Ok(_) => return Err(OTHER_ANSWER),
+                Err(error) if is_denied(&error) && !core::mem::replace(&mut denied, true) => {
+                    self.hold_again().await?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if let Some(objects) = self.take_allocated(opened).await? {
+                return Ok(objects);
+            }
+        }
+        Err(CUT_AGAIN)
+    }
+
+    /// Takes over what Allocate answered; nothing if that was overtaken by what was told since.
+    async fn take_allocated(&self, opened: OpenedNode) -> Result<Option<Objects<M, D>>, ClientError> {
         let layout = opened.layout.ok_or(ClientError::Protocol("no objects for a file"))?;
         let there = opened.made;
         let access = if self.state().reads { Access::Update } else { Access::Write };
         let objects = self.objects(layout, &opened.grants, access, there).await?;
         let mut state = self.state();
+        if state.stat.as_ref().is_some_and(|known| known.version > opened.stat.version) {
+            return Ok(None);
+        }
         let other = |known: &Objects<M, D>| known.open.layout != objects.open.layout;
         let other = state.objects.as_ref().is_some_and(other);
         state.follow(&opened.stat, other);
@@ -312,7 +329,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         state.writable = true;
         let objects = state.take_objects(objects);
         state.see(&opened.stat);
-        Ok(objects)
+        Ok(Some(objects))
     }
 
     /// Waits until nothing that was sent off so far is under way.

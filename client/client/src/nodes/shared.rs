@@ -259,6 +259,11 @@ pub(super) fn is_stale(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Stale)
 }
 
+/// Did the server refuse it to us?
+pub(super) fn is_denied(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(failure) if failure.code.is_denial())
+}
+
 /// Is it of a kind that goes away by itself: a server or device that restarts, a network that comes back?
 pub(super) fn passes(error: &ClientError) -> bool {
     match error {

@@ -105,6 +105,8 @@ pub(super) struct State<M, D> {
     pub(super) openings: u64,
     /// Is it open here for reading too? Who may only write is not given more.
     pub(super) reads: bool,
+    /// Is it open here for writing, whatever objects it has now?
+    pub(super) writes: bool,
     /// Were the objects chosen for us: is it ours to make all of them?
     pub(super) ours: bool,
     /// Does the server know that all objects are on their devices?
@@ -125,6 +127,8 @@ pub(super) struct Held {
     pub(super) acknowledged: bool,
     /// The server knows of it.
     pub(super) told: bool,
+    /// A flush has proven it.
+    pub(super) proven: bool,
 }
 
 impl Held {
@@ -136,8 +140,8 @@ impl Held {
 /// What had been written at some moment.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
-    /// How many changes there were.
-    pub(super) changes: u64,
+    /// How many changes there were; none if there are some that are on no device.
+    pub(super) changes: Option<u64>,
     /// Pieces before this one were sent off.
     pub(super) next: u64,
     /// Where they end, as far as the server was not told.
@@ -172,6 +176,7 @@ impl<M, D> State<M, D> {
             outdated: false,
             openings: 0,
             reads: false,
+            writes: false,
             ours: false,
             made: false,
             clean_until: u64::MAX,
@@ -182,7 +187,20 @@ impl<M, D> State<M, D> {
 
     /// Everything written so far, all of it sent off.
     pub(super) fn mark(&self) -> Mark {
-        Mark { changes: self.changes, next: self.next, end: self.written_end }
+        Mark { changes: Some(self.changes), next: self.next, end: self.written_end }
+    }
+
+    /// What is on its devices of what was written so far, up to the first piece that is not; none if the server knows of
+    /// all that.
+    pub(super) fn stored(&self) -> Option<Mark> {
+        let waits = self.held.iter().find(|(_, held)| !held.acknowledged);
+        if waits.is_none() && self.dirty.is_empty() {
+            return self.changed_ns.map(|_| self.mark());
+        }
+        let next = waits.map_or(self.next, |(number, _)| *number);
+        let untold = self.held.range(..next).filter(|(_, held)| !held.told);
+        let end = untold.map(|(_, held)| held.range().end).max()?;
+        Some(Mark { changes: None, next, end })
     }
 
     /// Takes down that the content was changed here.
@@ -193,7 +211,7 @@ impl<M, D> State<M, D> {
 
     /// With which rights it is asked for again.
     pub(super) fn access(&self) -> Access {
-        match (self.writable, self.reads) {
+        match (self.writes, self.reads) {
             (true, true) => Access::Update,
             (true, false) => Access::Write,
             (false, _) => Access::Read,
@@ -251,6 +269,9 @@ impl<M, D> State<M, D> {
         }
         self.generation = stat.generation;
         self.forget_told(if other { 0 } else { stat.size });
+        for held in self.held.values_mut().filter(|held| !held.told) {
+            held.proven = false;
+        }
         self.written_end = self.untold_end();
         self.overtaken |= self.held.values().any(|held| held.sent && !held.told);
         self.ahead.forget(0..u64::MAX);
@@ -261,10 +282,43 @@ impl<M, D> State<M, D> {
         for held in self.held.range_mut(..upto.next).map(|(_, held)| held) {
             held.told |= held.acknowledged;
         }
-        if self.changes == upto.changes {
+        self.let_go();
+        if upto.changes == Some(self.changes) {
             self.changed_ns = None;
             self.written_end = 0;
         }
+    }
+
+    /// Gives up telling the server of what is durable: whoever wrote it is told so.
+    pub(super) fn give_up(&mut self) {
+        for held in self.held.values_mut() {
+            held.told |= held.proven;
+        }
+        self.let_go();
+    }
+
+    /// Takes down that a flush has proven these.
+    pub(super) fn proven(&mut self, numbers: &[u64]) {
+        for number in numbers {
+            if let Some(held) = self.held.get_mut(number) {
+                held.proven = true;
+            }
+        }
+        self.let_go();
+    }
+
+    /// What is proven and told is held no longer; what was not told could go with a cut of somebody else's.
+    fn let_go(&mut self) {
+        let Self { held, unproven, ahead, .. } = self;
+        held.retain(|_, held| {
+            let goes = held.proven && held.told;
+            if goes {
+                *unproven -= held.data.len();
+                // A block that was read before these bytes were there was right only as long as they lay over it.
+                ahead.forget(held.range());
+            }
+            !goes
+        });
     }
 
     /// Forgets what lies from `end` on and was told.

@@ -23,9 +23,10 @@ use sealstone_login::ChannelBinding;
 use sealstone_mds::store::MemoryMeta;
 use sealstone_mds::{Config, Connection, Mds, Purpose, Source};
 use sealstone_mds_protocol::{
-    ErrorCode, Failure, FrameHeader, HEADER_BYTES, MessageType, Name, NewDevice, Request, Response, Secret,
-    Text, login::SessionId,
+    Access, ErrorCode, Failure, FrameHeader, HEADER_BYTES, MessageType, Name, NewDevice, Request, Response,
+    Secret, Text, login::SessionId,
 };
+use sealstone_osd::ObjectId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -163,7 +164,7 @@ impl World {
         let bearer = Bearer::of(&credential).unwrap();
         let values = sealstone_mds::partition_attributes();
         let values = values.into_iter().map(|(id, value)| (id, bytes::Bytes::copy_from_slice(&value)));
-        let object = sealstone_osd::ObjectId::of_partition(0x1_0000);
+        let object = ObjectId::of_partition(0x1_0000);
         device.execute(&bearer, Operation::CreateWith { object, values: values.collect() }).await.unwrap();
         self.mds.device_answered(id, GIB, 0).unwrap();
         self.mds.device_prepared(id).unwrap();
@@ -175,19 +176,23 @@ impl World {
         let places: Vec<_> = self.mds.devices().iter().map(|(device, _)| device.id).collect();
         for (object, length) in items.iter().flat_map(|item| &item.objects) {
             let place = places.iter().position(|id| *id == object.device).unwrap();
-            let place = u8::try_from(place).unwrap();
-            let bearer = self.own(place, Purpose::CutObject(object.object));
-            let length = bytes::Bytes::copy_from_slice(&length.to_be_bytes());
-            let values = vec![(sealstone_osd::attribute::user_information::LOGICAL_LENGTH, length)];
-            let cut = Operation::SetAttributes { object: object.object, values };
-            for operation in [cut, Operation::Flush { object: object.object }] {
-                match self.osd(place).execute(&bearer, operation).await {
-                    Ok(_) | Err(sealstone_client::OsdError::NotFound) => {}
-                    Err(error) => panic!("not cut: {error}"),
-                }
-            }
+            self.cut_object(u8::try_from(place).unwrap(), object.object, *length).await;
         }
         self.mds.cleared(&items).unwrap();
+    }
+
+    /// An object has this length at most from here on.
+    pub async fn cut_object(&self, place: u8, object: ObjectId, length: u64) {
+        let bearer = self.own(place, Purpose::CutObject(object));
+        let length = bytes::Bytes::copy_from_slice(&length.to_be_bytes());
+        let values = vec![(sealstone_osd::attribute::user_information::LOGICAL_LENGTH, length)];
+        let cut = Operation::SetAttributes { object, values };
+        for operation in [cut, Operation::Flush { object }] {
+            match self.osd(place).execute(&bearer, operation).await {
+                Ok(_) | Err(sealstone_client::OsdError::NotFound) => {}
+                Err(error) => panic!("not cut: {error}"),
+            }
+        }
     }
 
     /// The machine of a device.
@@ -275,6 +280,8 @@ pub struct Direct {
     rng: Mutex<StdRng>,
     /// Every request by name, in order.
     pub calls: Mutex<Vec<&'static str>>,
+    /// What files were opened for again, in order.
+    pub opened: Mutex<Vec<Access>>,
     /// Requests of this name fail once with this error instead of being asked.
     pub lose: Mutex<Option<&'static str>>,
     /// The next request of this name is refused.
@@ -294,6 +301,7 @@ impl Direct {
             session,
             rng: Mutex::new(StdRng::seed_from_u64(4)),
             calls: Mutex::default(),
+            opened: Mutex::default(),
             lose: Mutex::default(),
             refuse: Mutex::default(),
             gate: Gate::default(),
@@ -309,6 +317,9 @@ impl Metadata for Direct {
     async fn call(&self, request: Request) -> Result<Response, ClientError> {
         let name = request.name();
         self.calls.lock().unwrap().push(name);
+        if let Request::OpenNode { access, again: true, .. } = &request {
+            self.opened.lock().unwrap().push(*access);
+        }
         if self.refuse.lock().unwrap().take_if(|refused| *refused == name).is_some() {
             return Err(Failure::new(ErrorCode::Denied, "refused by a test").into());
         }
