@@ -119,8 +119,8 @@ impl Mds {
             }
             Request::SetXattr { node, name, value, mode } => {
                 let id = self.node(who, node)?;
-                let what = (&name, &value, mode);
-                self.update(|tx| namespace::set_xattr(tx, who, id, what, now_ms))?;
+                let (what, any_group) = ((&name, &value, mode), self.has_directory());
+                self.update(|tx| namespace::set_xattr(tx, who, id, what, any_group, now_ms))?;
                 Ok(Response::Done {})
             }
             Request::ListXattr { node } => {

@@ -6,9 +6,11 @@
 
 use sealstone_mds_protocol::{ACL_ACCESS, ACL_DEFAULT, Acl, ErrorCode, FileKind, XattrName, XattrValue};
 
+use super::owner;
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::records::Inode;
+use crate::store::Snapshot;
 
 /// The nine bits that owner, group and others have.
 const CLASSES: u16 = 0o777;
@@ -44,6 +46,27 @@ pub(super) fn parse(value: &XattrValue) -> Result<Acl> {
     Acl::parse(text).map_err(|error| MdsError::refused(ErrorCode::Invalid, error.to_string()))
 }
 
+/// Are all whom a list names known: accounts, groups, or numbers of somewhere? Else who gets that name later would have
+/// what was meant for somebody else. Who is in the list already stays.
+pub(super) fn check_names<S: Snapshot + ?Sized>(
+    view: &S,
+    who: &Principal,
+    (acl, before): (&Acl, Option<&Acl>),
+    any_group: bool,
+) -> Result<()> {
+    for (name, _) in &acl.users {
+        if !before.is_some_and(|before| before.users.iter().any(|(known, _)| known == name)) {
+            owner::check_owner(view, name)?;
+        }
+    }
+    for (name, _) in &acl.groups {
+        if !before.is_some_and(|before| before.groups.iter().any(|(known, _)| known == name)) {
+            owner::check_known_group(view, who, name, any_group)?;
+        }
+    }
+    Ok(())
+}
+
 /// Gives a node of the asker's a list, or takes it away; the group then has no more than it had in the list.
 pub(super) fn set(who: &Principal, inode: &mut Inode, which: Which, acl: Option<Acl>) -> Result<()> {
     if inode.kind == FileKind::Symlink {
@@ -64,7 +87,7 @@ pub(super) fn set(who: &Principal, inode: &mut Inode, which: Which, acl: Option<
             }
             if let Some(acl) = &acl {
                 inode.mode = (inode.mode & !CLASSES) | acl.mode();
-                super::owner::hand_on(who, inode);
+                owner::hand_on(who, inode);
             }
             inode.acl = acl.filter(Acl::is_extended);
         }

@@ -193,6 +193,16 @@ pub(super) fn check_group<S: Snapshot + ?Sized>(
     if !who.is_admin() && !who.is_member(group) {
         return Err(MdsError::refused(ErrorCode::NotPermitted, group.as_str()));
     }
+    check_known_group(view, who, group, any_group)
+}
+
+/// Is there such a group, or may there be one elsewhere?
+pub(super) fn check_known_group<S: Snapshot + ?Sized>(
+    view: &S,
+    who: &Principal,
+    group: &GroupName,
+    any_group: bool,
+) -> Result<()> {
     if !any_group && !group.is_number() && !who.is_member(group) && !groups::exists(view, group)? {
         return Err(MdsError::refused(ErrorCode::NotFound, group.as_str()));
     }

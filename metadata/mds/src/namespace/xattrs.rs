@@ -130,13 +130,17 @@ fn set_acl(
     who: &Principal,
     (id, mut inode): (InodeId, Inode),
     (which, acl): (Which, Option<Acl>),
-    mode: XattrMode,
+    (mode, any_group): (XattrMode, bool),
     now_ms: u64,
 ) -> Result<()> {
-    match (mode, acl::list(&inode, which)) {
+    let before = acl::list(&inode, which);
+    match (mode, &before) {
         (XattrMode::Create, Some(_)) => return Err(MdsError::refused(ErrorCode::Exists, "attribute")),
         (XattrMode::Replace, None) => return Err(no_attribute()),
         _ => {}
+    }
+    if let Some(acl) = &acl {
+        acl::check_names(tx, who, (acl, before.as_ref()), any_group)?;
     }
     acl::set(who, &mut inode, which, acl)?;
     inode.ctime_ns = ns(now_ms);
@@ -166,19 +170,20 @@ pub(crate) fn list_xattrs<S: Snapshot + ?Sized>(
     Ok(names)
 }
 
-/// Sets an attribute.
+/// Sets an attribute. `any_group`: a list may name groups that are not listed here.
 pub(crate) fn set_xattr(
     tx: &mut dyn Transaction,
     who: &Principal,
     id: InodeId,
     (name, value, mode): (&XattrName, &XattrValue, XattrMode),
+    any_group: bool,
     now_ms: u64,
 ) -> Result<()> {
     let (mut inode, space) = (node(tx, id)?, space(name)?);
     check_write(who, &inode, space)?;
     if let Space::Acl(which) = space {
         let acl = acl::parse(value)?;
-        return set_acl(tx, who, (id, inode), (which, Some(acl)), mode, now_ms);
+        return set_acl(tx, who, (id, inode), (which, Some(acl)), (mode, any_group), now_ms);
     }
     let key = keys::xattr(id, name);
     let old: Option<XattrValue> = load(tx, &key)?;
@@ -210,7 +215,7 @@ pub(crate) fn remove_xattr(
     let (mut inode, space) = (node(tx, id)?, space(name)?);
     check_write(who, &inode, space)?;
     if let Space::Acl(which) = space {
-        return set_acl(tx, who, (id, inode), (which, None), XattrMode::Replace, now_ms);
+        return set_acl(tx, who, (id, inode), (which, None), (XattrMode::Replace, false), now_ms);
     }
     let key = keys::xattr(id, name);
     let old: XattrValue = load(tx, &key)?.ok_or_else(no_attribute)?;

@@ -2,11 +2,11 @@
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    ACL_ACCESS, ACL_DEFAULT, Access, ErrorCode, Node, NodeChange, NodeKind, Request, Response, XattrMode,
-    XattrName, XattrValue,
+    ACL_ACCESS, ACL_DEFAULT, Access, ErrorCode, Node, NodeChange, NodeKind, Request, Response, UserName,
+    XattrMode, XattrName, XattrValue,
 };
 
-use super::super::world::{ALICE, BOB, World, path};
+use super::super::world::{ADMIN, ALICE, BOB, World, path};
 use super::{HOLDER, make, open, target};
 
 fn set(node: Node, which: &str, text: &str, mode: XattrMode) -> Request {
@@ -43,7 +43,7 @@ impl World {
 
 #[test]
 fn a_list_lets_in_whom_it_names_and_the_mode_masks_it() {
-    let mut world = World::with_devices(1);
+    let mut world = World::logged(1).0;
     let stat = world.make(ALICE, Node::ROOT, "f", NodeKind::File, 0o600);
     let (file, bobs) = (stat.node(), world.node(BOB, stat.inode));
     let chmod = |mode| {
@@ -84,7 +84,7 @@ fn a_list_lets_in_whom_it_names_and_the_mode_masks_it() {
 
 #[test]
 fn what_is_no_list_or_has_no_place_is_refused() {
-    let mut world = World::with_devices(1);
+    let mut world = World::logged(1).0;
     let file = world.file(ALICE, "f");
     let link = world.make(ALICE, Node::ROOT, "l", NodeKind::Symlink(target("f")), 0).node();
     let plain = "user::rw-,group::r--,other::r--";
@@ -96,8 +96,31 @@ fn what_is_no_list_or_has_no_place_is_refused() {
 }
 
 #[test]
+fn a_list_names_nobody_who_could_come_later() {
+    let mut world = World::logged(1).0;
+    let file = world.file(ALICE, "f");
+    let list = |names: &str| format!("user::rw-,{names}group::r--,mask::r--,other::---");
+    let lists = |names: &str| set(file, ACL_ACCESS, &list(names), XattrMode::Set);
+    for names in ["user:carol:r--,", "user:bob:r--,user:carol:r--,"] {
+        assert_eq!(world.refused(ALICE, lists(names)), ErrorCode::NotFound, "{names}");
+    }
+    let groups = "user::rw-,group::r--,group:dev:r--,mask::r--,other::---";
+    assert_eq!(world.refused(ALICE, set(file, ACL_ACCESS, groups, XattrMode::Set)), ErrorCode::NotFound);
+    assert_eq!(world.list(ALICE, file, ACL_ACCESS), Err(ErrorCode::NoAttribute));
+    // Numbers are nobody's name.
+    let numbers = "user::rw-,user:uid-7:r--,group::r--,group:gid-7:r--,mask::r--,other::---";
+    assert_eq!(world.ask(ALICE, set(file, ACL_ACCESS, numbers, XattrMode::Set)), Response::Done {});
+    assert_eq!(world.ask(ALICE, lists("user:bob:r--,")), Response::Done {});
+    // Who was there when he was named can be kept when he is gone.
+    world.ask(ADMIN, Request::UserRemove { name: UserName::new("bob").unwrap() });
+    assert_eq!(world.ask(ALICE, lists("user:alice:r--,user:bob:r--,")), Response::Done {});
+    assert_eq!(world.ask(ALICE, lists("")), Response::Done {});
+    assert_eq!(world.refused(ALICE, lists("user:bob:r--,")), ErrorCode::NotFound);
+}
+
+#[test]
 fn what_is_made_in_a_directory_gets_its_list_as_far_as_the_mode_goes() {
-    let mut world = World::with_devices(1);
+    let mut world = World::logged(1).0;
     let directory = world.make(ALICE, Node::ROOT, "d", NodeKind::Directory, 0o755).node();
     let text = "user::rwx,user:bob:rwx,group::r-x,mask::rwx,other::---";
     assert_eq!(world.ask(ALICE, set(directory, ACL_DEFAULT, text, XattrMode::Set)), Response::Done {});
