@@ -700,4 +700,48 @@ fn a_list_lets_in_whom_it_names_on_a_mount_for_many_users() {
     run("umask 027 && echo x > plain && setfacl -b f && cp -p d/g copied");
     assert_eq!(run("stat -c %a plain f"), "640\n600\n");
     assert_eq!(run("getfacl -cn copied"), run("getfacl -cn d/g"));
+    // These have names on this machine that the server does not know: it is told numbers.
+    let named = run("setfacl -m u:1:r,g:1:w plain && setfacl -m u:71000:x plain && getfacl -cn plain");
+    assert!(named.contains("user:1:r--\n") && named.contains("group:1:-w-\n"), "{named}");
+}
+
+#[test]
+fn what_the_kernel_believes_is_not_there_is_not_opened_unchecked() {
+    if !can_mount() || !there("setpriv") {
+        return;
+    }
+    let system = System::start(1);
+    let one = Mounted::with(&system, "one", &["--allow-other", "--attr-timeout", "600"]);
+    let two = Mounted::with(&system, "two", &["--allow-other"]);
+    let user = |script: &str| {
+        sh(one.place(), &format!("setpriv --reuid=71000 --regid=71000 --clear-groups sh -c '{script}'"))
+    };
+    sh(one.place(), "mkdir -m 777 d && test ! -e d/f && test ! -e d/g && test ! -e d/h");
+    sh(two.place(), "cd d && echo secret > f && chmod 600 f && echo open > g && chmod 666 g");
+    // Opened to be made if it is not there: the kernel still believes that it is not.
+    assert_eq!(user("cat <> d/f || echo refused"), "refused\n");
+    assert_eq!(user("echo more >> d/f || echo refused"), "refused\n");
+    assert_eq!(user("echo more >> d/g && cat d/g"), "open\nmore\n");
+    assert_eq!(user("echo mine > d/h && stat -c %u d/h"), "71000\n");
+    assert_eq!(sh(two.place(), "cat d/f"), "secret\n");
+}
+
+#[test]
+fn zeros_reach_as_far_as_others_made_a_file_long() {
+    if !can_mount() {
+        return;
+    }
+    let system = System::start(1);
+    let (one, two) = (Mounted::at(&system, "one"), Mounted::at(&system, "two"));
+    fs::write(one.path("f"), b"short").unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(one.path("f")).unwrap();
+    for (flags, length) in [
+        (rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE, 1000),
+        (rustix::fs::FallocateFlags::ZERO_RANGE, 3000),
+    ] {
+        fs::write(two.path("f"), bytes(length, 3)).unwrap();
+        rustix::fs::fallocate(&file, flags, 0, 3000).unwrap();
+        file.sync_all().unwrap();
+        assert!(fs::read(two.path("f")).unwrap() == vec![0; length], "{flags:?}");
+    }
 }

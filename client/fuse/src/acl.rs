@@ -1,12 +1,14 @@
 //! Access control lists, as the kernel has them and as the server has them.
 //!
-//! Contract: who has no number here is not shown, and stays in the list whatever is changed here.
+//! Contract: who has no number here is not shown, and stays in the list whatever is changed here, as long as it has a mask
+//! (a list without one names nobody). Who is shown and comes back under his number has the name that he had.
 //! Truth: include/uapi/linux/posix_acl_xattr.h of Linux; docs/standards/mds.md §5.8.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
 use rustix::io::Errno;
-use sealstone_mds_protocol::{ACL_ACCESS, ACL_DEFAULT, Acl, GroupName};
+use sealstone_mds_protocol::{ACL_ACCESS, ACL_DEFAULT, Acl, GroupName, UserName};
 
 use crate::people::People;
 
@@ -37,22 +39,43 @@ pub(crate) fn to_kernel(acl: &Acl, people: &People) -> Vec<u8> {
         bytes.extend(u16::from(rights).to_le_bytes());
         bytes.extend(number.to_le_bytes());
     };
-    let by_number = |mut named: Vec<(u32, u8)>| {
-        named.sort_unstable();
-        named.dedup_by_key(|entry| entry.0);
-        named
-    };
     entry(OWNER, acl.owner, NONE);
-    let users = acl.users.iter().filter_map(|(name, rights)| Some((people.known_uid(name)?, *rights)));
-    by_number(users.collect()).into_iter().for_each(|(uid, rights)| entry(USER, rights, uid));
+    let users = shown(&acl.users, |name| people.known_uid(name));
+    users.into_iter().for_each(|(uid, rights)| entry(USER, rights, uid));
     entry(GROUP_OF_NODE, acl.group, NONE);
-    let groups = acl.groups.iter().filter_map(|(name, rights)| Some((people.known_gid(name)?, *rights)));
-    by_number(groups.collect()).into_iter().for_each(|(gid, rights)| entry(GROUP, rights, gid));
+    let groups = shown(&acl.groups, |name| people.known_gid(name));
+    groups.into_iter().for_each(|(gid, rights)| entry(GROUP, rights, gid));
     if let Some(mask) = acl.mask {
         entry(MASK, mask, NONE);
     }
     entry(OTHER, acl.other, NONE);
     bytes
+}
+
+/// What a list gives to numbers of this machine. Names that have one number have in common what all of them have.
+fn shown<N>(named: &[(N, u8)], number: impl Fn(&N) -> Option<u32>) -> BTreeMap<u32, u8> {
+    let mut shown = BTreeMap::new();
+    for (name, rights) in named {
+        if let Some(number) = number(name) {
+            *shown.entry(number).or_insert(*rights) &= rights;
+        }
+    }
+    shown
+}
+
+/// The names that come back under a number, with their rights: those that the list had for it, or else a new one.
+fn named<N: Clone>(
+    (number, rights): (u32, u8),
+    before: &[(N, u8)],
+    of: impl Fn(&N) -> Option<u32>,
+    new: impl FnOnce() -> N,
+) -> Vec<(N, u8)> {
+    let mut had: Vec<_> = before.iter().filter(|(name, _)| of(name) == Some(number)).cloned().collect();
+    let unchanged = had.iter().map(|(_, rights)| *rights).reduce(|all, one| all & one) == Some(rights);
+    if !unchanged {
+        had.iter_mut().for_each(|(_, one)| *one = rights);
+    }
+    if had.is_empty() { vec![(new(), rights)] } else { had }
 }
 
 /// A list that the kernel gives in the place of another one; none if it is empty.
@@ -85,10 +108,15 @@ pub(crate) fn from_kernel(bytes: &[u8], before: Option<&Acl>, people: &People) -
             GROUP_OF_NODE => once(&mut group)?,
             MASK => once(&mut acl.mask)?,
             OTHER => once(&mut other)?,
-            USER => acl.users.push((people.user(number), rights)),
+            USER => {
+                let had = before.map_or(&[][..], |before| before.users.as_slice());
+                let of = |name: &UserName| people.known_uid(name);
+                acl.users.extend(named((number, rights), had, of, || people.user(number)));
+            }
             GROUP => {
-                let name = people.group(number).unwrap_or_else(|| GroupName::of_number(number));
-                acl.groups.push((name, rights));
+                let had = before.map_or(&[][..], |before| before.groups.as_slice());
+                let of = |name: &GroupName| people.known_gid(name);
+                acl.groups.extend(named((number, rights), had, of, || people.named_group(number)));
             }
             _ => return Err(Errno::INVAL),
         }
@@ -110,7 +138,6 @@ mod tests {
     use super::*;
     use crate::people::Mounter;
     use proptest::prelude::*;
-    use sealstone_mds_protocol::UserName;
 
     fn people() -> People {
         let user = UserName::new("the-mounter").unwrap();
@@ -137,6 +164,32 @@ mod tests {
         let bytes = to_kernel(&acl, &people);
         assert_eq!(bytes.len(), 4 + 4 * ENTRY_BYTES);
         assert_eq!(from_kernel(&bytes, Some(&acl), &people), Ok(Some(acl)));
+    }
+
+    #[test]
+    fn who_comes_back_under_his_number_has_the_name_that_he_had() {
+        // Number 0 is root's and, here, the mounter's, and its group is his.
+        let user = UserName::new("the-mounter").unwrap();
+        let people = People::new(Mounter { user, uid: 0, gid: 0, others: true });
+        let text = "user::rw-,user:root:r--,group::r--,group:root:-w-,mask::rw-,other::---";
+        let acl = Acl::parse(text).unwrap();
+        assert_eq!(people.known_uid(&acl.users[0].0), Some(0));
+        let changed = to_kernel(&Acl { other: 4, ..acl.clone() }, &people);
+        assert_eq!(from_kernel(&changed, Some(&acl), &people), Ok(Some(Acl { other: 4, ..acl.clone() })));
+        // A number that was not there is whoever has it: no group is none that a list can name.
+        let new = from_kernel(&to_kernel(&acl, &people), None, &people).unwrap().unwrap();
+        assert_eq!(new.to_string(), text.replace("user:root", "user:the-mounter"));
+        // Two names of one number are both kept, and shown with what both have.
+        let two = "user::rw-,user:root:rw-,user:the-mounter:r-x,group::r--,mask::rwx,other::---";
+        let two = Acl::parse(two).unwrap();
+        let bytes = to_kernel(&two, &people);
+        assert_eq!(bytes.len(), 4 + 5 * ENTRY_BYTES);
+        assert_eq!(bytes[12..20], [2, 0, 4, 0, 0, 0, 0, 0]);
+        assert_eq!(from_kernel(&bytes, Some(&two), &people), Ok(Some(two.clone())));
+        let mut more = bytes;
+        more[14] = 6;
+        let more = from_kernel(&more, Some(&two), &people).unwrap().unwrap();
+        assert!(more.users.len() == 2 && more.users.iter().all(|(_, rights)| *rights == 6));
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sealstone_client::ClientError;
 use sealstone_client::nodes::{File, Making, Nodes};
-use sealstone_mds_protocol::{Access, Acl, ErrorCode, Failure, Name, Stat, XattrMode, XattrName, XattrValue};
+use sealstone_mds_protocol::{
+    ACL_NAMES_MAX, Access, Acl, ErrorCode, Failure, Name, Stat, XattrMode, XattrName, XattrValue,
+};
 use sealstone_mds_protocol::{Node, NodeChange, NodeKind};
 
 use crate::acl::from_kernel;
@@ -134,6 +136,11 @@ impl Inner {
             Err(ClientError::Refused(failure))
                 if failure.code == ErrorCode::Exists && flags & O_EXCL == 0 =>
             {
+                // What this answers the kernel takes for made by who asks, and checks nothing. Where it is the kernel that
+                // checks, it has to look the name up again, which it does when what it knows is stale.
+                if self.people.mounter().others {
+                    return Err(Errno::STALE);
+                }
                 let stat = self.nodes.lookup(parent, name).await.map_err(|error| errno(&error))?;
                 let ino = self.table.count(&stat);
                 match self.open(ino, flags).await {
@@ -184,15 +191,23 @@ impl Inner {
     /// Sets the access control list that an attribute is.
     pub(crate) async fn set_list(&self, node: Node, attribute: XattrName, value: &[u8]) -> Result<(), Errno> {
         let before = self.list(node, attribute.clone()).await?;
-        let set = match from_kernel(value, before.as_ref(), &self.people)? {
-            Some(acl) => {
-                let value = XattrValue::new(acl.to_string()).map_err(|_| Errno::TOOBIG)?;
-                self.nodes.set_xattr(node, attribute, value, XattrMode::Set).await
+        // One name after the other is told by number, if the server does not know it.
+        for _ in 0..=ACL_NAMES_MAX {
+            let Some(acl) = from_kernel(value, before.as_ref(), &self.people)? else {
+                return match before {
+                    None => Ok(()),
+                    Some(_) => self.nodes.remove_xattr(node, attribute).await.map_err(|error| errno(&error)),
+                };
+            };
+            let text = XattrValue::new(acl.to_string()).map_err(|_| Errno::TOOBIG)?;
+            match self.nodes.set_xattr(node, attribute.clone(), text, XattrMode::Set).await {
+                Err(ClientError::Refused(failure))
+                    if failure.code == ErrorCode::NotFound
+                        && self.people.listed_by_number(&acl, failure.subject.as_str()) => {}
+                set => return set.map_err(|error| errno(&error)),
             }
-            None if before.is_none() => Ok(()),
-            None => self.nodes.remove_xattr(node, attribute).await,
-        };
-        set.map_err(|error| errno(&error))
+        }
+        Err(Errno::NOENT)
     }
 
     pub(crate) async fn change_owner(
@@ -237,15 +252,13 @@ impl Inner {
             FALLOC_ZERO_RANGE => true,
             _ => return Err(Errno::OPNOTSUPP),
         };
+        // Others may have made it longer than we know: zeros reach as far, and it is never cut here.
+        let stat = self.nodes.node(file.node()).await.map_err(|error| errno(&error))?;
         if zeroes {
             file.zero(offset..end).await.map_err(|error| errno(&error))?;
         }
-        if mode & FALLOC_KEEP_SIZE == 0 {
-            // Others may have made it longer than we know: it is never cut here.
-            let stat = self.nodes.node(file.node()).await.map_err(|error| errno(&error))?;
-            if end > stat.size {
-                file.grow(end).await.map_err(|error| errno(&error))?;
-            }
+        if mode & FALLOC_KEEP_SIZE == 0 && end > stat.size {
+            file.grow(end).await.map_err(|error| errno(&error))?;
         }
         Ok(())
     }

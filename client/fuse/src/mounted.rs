@@ -407,12 +407,14 @@ impl Mounted {
             let mut pause = LOCK_PAUSE_MIN;
             loop {
                 match inner.nodes.lock(node, lock).await {
-                    Ok(None) if wait && !reply.is_wanted() => {
-                        // It came too late: whoever waited for it was interrupted.
-                        let back = Lock { kind: LockKind::Unlock, ..lock };
-                        return drop(inner.nodes.lock(node, back).await);
+                    Ok(None) => {
+                        // It came too late: whoever waited for it was interrupted, and believes that he has none.
+                        if !reply.naming(&[]) && lock.kind != LockKind::Unlock {
+                            let back = Lock { kind: LockKind::Unlock, ..lock };
+                            drop(inner.nodes.lock(node, back).await);
+                        }
+                        return;
                     }
-                    Ok(None) => return reply.ok(),
                     Ok(Some(_)) if !wait => return reply.error(Errno::AGAIN),
                     Ok(Some(_)) => {}
                     Err(error) => return reply.error(errno(&error)),

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sealstone_mds_protocol::{GroupName, UserName};
+use sealstone_mds_protocol::{Acl, GroupName, UserName};
 
 /// The number shown for a name that has none here.
 pub const NOBODY: u32 = 65_534;
@@ -157,16 +157,19 @@ impl People {
     /// The name under which the server knows the group of this number; none is no group.
     #[must_use]
     pub fn group(&self, gid: u32) -> Option<GroupName> {
-        if gid == self.mounter.gid {
-            return None;
-        }
+        if gid == self.mounter.gid { None } else { Some(self.named_group(gid)) }
+    }
+
+    /// The same where no group is none that can be meant.
+    #[must_use]
+    pub fn named_group(&self, gid: u32) -> GroupName {
         let named = self.with(|tables| {
             let known = !tables.strangers.1.contains(&gid);
             tables.groups.by_number.get(&gid).filter(|_| known).cloned()
         });
         let named =
             named.and_then(|name| GroupName::new(name).ok()).filter(|name| self.gid(Some(name)) == gid);
-        Some(named.unwrap_or_else(|| GroupName::of_number(gid)))
+        named.unwrap_or_else(|| GroupName::of_number(gid))
     }
 
     /// The server does not know one of these by name: from here on they are told by number. False if they were already.
@@ -174,11 +177,25 @@ impl People {
     pub fn by_number(&self, uid: Option<u32>, gid: Option<u32>) -> bool {
         let named = |uid| uid != self.mounter.uid && !self.user(uid).is_number();
         let named_group = |gid| self.group(gid).is_some_and(|name| !name.is_number());
-        let (uid, gid) = (uid.filter(|uid| named(*uid)), gid.filter(|gid| named_group(*gid)));
+        self.told_by_number(uid.filter(|uid| named(*uid)), gid.filter(|gid| named_group(*gid)))
+    }
+
+    fn told_by_number(&self, uid: Option<u32>, gid: Option<u32>) -> bool {
         let mut tables = self.tables.lock();
-        tables.strangers.0.extend(uid);
-        tables.strangers.1.extend(gid);
-        uid.is_some() || gid.is_some()
+        let user = uid.is_some_and(|uid| tables.strangers.0.insert(uid));
+        let group = gid.is_some_and(|gid| tables.strangers.1.insert(gid));
+        user || group
+    }
+
+    /// The same for a list, whose name the server does not know: of a user, or else of a group.
+    #[must_use]
+    pub fn listed_by_number(&self, acl: &Acl, name: &str) -> bool {
+        let user = acl.users.iter().find(|(user, _)| user.as_str() == name);
+        if let Some((user, _)) = user {
+            return self.told_by_number(self.known_uid(user).filter(|uid| *uid != self.mounter.uid), None);
+        }
+        let group = acl.groups.iter().find(|(group, _)| group.as_str() == name);
+        self.told_by_number(None, group.and_then(|(group, _)| self.known_gid(group)))
     }
 
     /// Whose a node that this user makes will be: nothing is said for the session's own.
@@ -230,5 +247,23 @@ mod tests {
         assert!(people.by_number(Some(1001), Some(10)));
         assert_eq!(people.maker(1001, 10).0.unwrap().as_str(), "uid-1001", "the server knows no bob");
         assert!(!people.by_number(Some(1001), Some(10)));
+    }
+
+    #[test]
+    fn a_list_is_told_by_number_where_the_server_knows_no_name() {
+        let people = people();
+        let list = |text: &str| Acl::parse(&format!("user::r--,{text}mask::r--,other::r--")).unwrap();
+        // A user and a group of one name, of which the server may know one.
+        let both = list("user:root:r--,group::r--,group:root:r--,");
+        assert!(people.listed_by_number(&both, "root"));
+        assert_eq!((people.user(0).as_str(), people.named_group(0).as_str()), ("uid-0", "root"));
+        let group = list("user:uid-0:r--,group::r--,group:root:r--,");
+        assert!(people.listed_by_number(&group, "root"));
+        assert_eq!(people.named_group(0).as_str(), "gid-0");
+        assert!(
+            !people.listed_by_number(&group, "root") && !people.listed_by_number(&group, "its last name")
+        );
+        let session = list("user:alice:r--,group::r--,");
+        assert!(!people.listed_by_number(&session, "alice"), "he has an account");
     }
 }

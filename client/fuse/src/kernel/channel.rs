@@ -112,6 +112,15 @@ impl Channel {
                 format!("the kernel speaks FUSE {major}.{minor}; {MAJOR}.{MINOR_MIN} is needed"),
             ));
         }
+        if checks && flags & LISTS == 0 {
+            // It would give a file's group what the mask of its list is for.
+            channel.write(header.unique, Errno::PROTO.raw_os_error(), &[])?;
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the kernel does not check access control lists of FUSE, which a mount for many users needs: take Linux 4.9 \
+                 or later, or mount without --allow-other",
+            ));
+        }
         let readahead = readahead_max.min(REQUEST_MAX);
         let features = flags & if checks { FEATURES | LISTS } else { FEATURES };
         let answer = Answer::init(MINOR.min(minor), readahead, features, BACKGROUND_MAX, REQUEST_MAX);
@@ -295,6 +304,24 @@ mod tests {
         let mut answers = Vec::new();
         kernel.read_to_end(&mut answers).expect("answers");
         assert_eq!(answers.len(), 2 * HEADER_BYTES + b"another".len());
+    }
+
+    #[test]
+    fn a_kernel_that_checks_no_lists_is_refused_where_it_has_to() {
+        for (flags, checks, taken) in [(0, false, true), (0, true, false), (LISTS, true, true)] {
+            let (ours, mut kernel) = std::os::unix::net::UnixStream::pair().expect("a pair");
+            let mut init = Vec::new();
+            for word in [56, 26, 7, 0, 1, 0, 0, 0, 0, 0, 7, 31, 1 << 17, flags] {
+                init.extend(u32::to_ne_bytes(word));
+            }
+            kernel.write_all(&init).expect("a request");
+            let opened = Channel::open(OwnedFd::from(ours), checks);
+            assert_eq!(opened.is_ok(), taken, "{flags:x} {checks}");
+            drop(opened);
+            let mut answer = Vec::new();
+            kernel.read_to_end(&mut answer).expect("an answer");
+            assert_eq!(answer[4..8] == [0; 4], taken, "{flags:x} {checks}");
+        }
     }
 
     #[test]
