@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 mod names;
 mod people;
+pub(crate) mod quota;
 pub(crate) mod store;
 
 pub(crate) use names::{Ln, Mkdir, Mv};
@@ -173,6 +174,9 @@ Examples:
     Revoke(grants::Revoke),
     /// Who could touch a file, when, by which credential.
     Audit(grants::Audit),
+    /// Limits on what a user owns, or on what lies in a directory, and how much of them is in use.
+    #[command(subcommand)]
+    Quota(quota::Quota),
     /// Make stored files a part of this machine's file system.
     Mount(mount::Mount),
     /// End a mount; everything that was closed is durable then.

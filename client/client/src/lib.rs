@@ -21,6 +21,7 @@ mod open;
 mod people;
 mod pool;
 mod put;
+mod quotas;
 mod seam;
 mod service_key;
 mod session_file;
@@ -40,6 +41,7 @@ pub use open::RENEW_BEFORE_MS;
 pub use people::EnrolmentCode;
 pub use pool::{DevicePool, DialFactory};
 pub use put::PutOptions;
+pub use quotas::{QuotaCheck, quota_of_tree, quota_of_user};
 pub use sealstone_initiator::{
     Environment, OsdError, OsdOptions, Proof, ProofError, Proofs, SystemEnvironment, chap,
 };
@@ -48,7 +50,8 @@ pub use sealstone_mds_protocol::login::Revoking;
 pub use sealstone_mds_protocol::{
     AccountKind, Checksum, ChecksumKind, Chosen, Condition, Device, DeviceId, DeviceProblem, DirEntry,
     FileKind, FilePath, Group, GroupName, Holder, IssueEntry, IssueKind, Layout, Method, Name, ObjectRef,
-    Placed, ProblemKind, Revocation, RevokeWhat, Role, Stat, User, UserName, WaitingDevice, WidthBound,
+    Placed, ProblemKind, Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace, Revocation, RevokeWhat, Role,
+    Stat, User, UserName, WaitingDevice, WidthBound,
 };
 pub use seam::{Devices, Metadata};
 pub use service_key::ServiceKey;

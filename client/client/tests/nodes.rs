@@ -7,7 +7,7 @@ mod world;
 use std::sync::atomic::Ordering;
 
 use sealstone_client::nodes::{File, Making, Nodes, NodesOptions, Seek};
-use sealstone_client::{ClientError, Name, PutOptions};
+use sealstone_client::{ClientError, Name, PutOptions, QuotaChange, quota_of_user};
 use sealstone_mds_protocol::{Access, ErrorCode};
 use sealstone_mds_protocol::{Node, NodeChange, NodeKind, RenameMode, XattrName};
 use sealstone_osd::ObjectId;
@@ -332,4 +332,67 @@ async fn what_was_lost_is_not_told_as_a_hole() {
     lost(file.seek(0, Seek::Hole).await.unwrap_err());
     lost(file.seek(250_000, Seek::Data).await.unwrap_err());
     lost(file.seek(250_000, Seek::Hole).await.unwrap_err());
+}
+
+fn is_over_quota<T: std::fmt::Debug>(outcome: Result<T, ClientError>) -> bool {
+    matches!(outcome, Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Quota)
+}
+
+async fn limit(world: &World, bytes_max: Option<u64>) {
+    let client = world.client(tuning()).await;
+    let change = QuotaChange { bytes_max: Some(bytes_max), nodes_max: None };
+    client.set_quota(quota_of_user("admin").unwrap(), change).await.unwrap();
+}
+
+/// What a quota does not let in is cut off, everything before it is there, and whoever wrote it is told once.
+#[tokio::test(start_paused = true)]
+async fn beyond_a_quota_what_fits_is_kept_and_the_writer_is_told() {
+    let world = World::new(2).await;
+    let (nodes, _) = nodes(&world, &[]).await;
+    limit(&world, Some(1_000_000)).await;
+    let bytes = content(1_500_000);
+    let (_, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+    file.write(0, &bytes[..400_000]).await.unwrap();
+    file.sync().await.unwrap();
+    file.write(400_000, &bytes[400_000..]).await.unwrap();
+    assert!(is_over_quota(file.sync().await));
+    assert_eq!(file.size(), 1_000_000);
+    file.sync().await.unwrap();
+    world.clear().await;
+    assert!(read_by_another(&world, "file").await == bytes[..1_000_000]);
+    // What needs no more room is written, and what does changes nothing.
+    file.write(0, &bytes[500_000..600_000]).await.unwrap();
+    file.sync().await.unwrap();
+    assert!(is_over_quota(file.grow(1_000_001).await));
+    let changed = [&bytes[500_000..600_000], &bytes[100_000..1_000_000]].concat();
+    assert!(read_by_another(&world, "file").await == changed);
+    // With room the rest is written, and of what was cut off nothing shines through a hole before it.
+    limit(&world, None).await;
+    file.write(1_400_000, &bytes[1_400_000..]).await.unwrap();
+    file.sync().await.unwrap();
+    let whole = [&changed[..], &[0; 400_000], &bytes[1_400_000..]].concat();
+    assert!(read_by_another(&world, "file").await == whole);
+    drop(file);
+    nodes.shut_down().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_goes_on_writing_beyond_a_quota_hears_of_it_before_the_end() {
+    let world = World::new(1).await;
+    let (nodes, _) = nodes(&world, &[]).await;
+    limit(&world, Some(100_000)).await;
+    let (_, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+    let bytes = content(200_000);
+    file.write(0, &bytes).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+    assert!(is_over_quota(file.write(200_000, b"more").await));
+    world.clear().await;
+    file.sync().await.unwrap();
+    assert!(read_by_another(&world, "file").await == bytes[..100_000]);
+    // Nothing is left for the first byte of another file.
+    let (_, other) = nodes.create(Node::ROOT, &name("other"), making(NodeKind::File)).await.unwrap();
+    other.write(0, b"a").await.unwrap();
+    assert!(is_over_quota(other.sync().await));
+    drop((file, other));
+    nodes.shut_down().await.unwrap();
 }

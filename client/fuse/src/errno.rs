@@ -43,6 +43,7 @@ const fn of_server(code: ErrorCode) -> Errno {
         ErrorCode::Locked => Errno::AGAIN,
         ErrorCode::Deadlock => Errno::DEADLK,
         ErrorCode::Quota => Errno::DQUOT,
+        ErrorCode::CrossesTrees => Errno::XDEV,
         ErrorCode::Version | ErrorCode::Internal => Errno::IO,
     }
 }
@@ -70,6 +71,8 @@ mod tests {
             (ErrorCode::Exists, Errno::EXIST),
             (ErrorCode::NotPermitted, Errno::PERM),
             (ErrorCode::NoSpace, Errno::NOSPC),
+            (ErrorCode::Quota, Errno::DQUOT),
+            (ErrorCode::CrossesTrees, Errno::XDEV),
             (ErrorCode::NoAttribute, Errno::NODATA),
         ] {
             let error = ClientError::Refused(Failure::new(code, "x"));

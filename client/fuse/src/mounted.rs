@@ -170,7 +170,7 @@ impl Handler for Mounted {
             Operation::FsyncDirectory => {
                 self.task(|inner| async move { answer(reply, inner.nodes.sync_all().await) });
             }
-            Operation::StatFs => self.file_system(reply),
+            Operation::StatFs => self.file_system(node, reply),
             Operation::SetXattr { name, value, flags } => self.set_xattr(node, name, (value, flags), reply),
             Operation::GetXattr { name, size } => self.get_xattr(node, name, size, reply),
             Operation::ListXattr { size } => self.list_xattr(node, size, reply),
@@ -495,9 +495,10 @@ impl Mounted {
         });
     }
 
-    fn file_system(&self, reply: Reply) {
+    fn file_system(&self, ino: u64, reply: Reply) {
+        let node = or_reply!(reply, self.inner.node(ino));
         self.task(|inner| async move {
-            match inner.nodes.file_system().await {
+            match inner.nodes.file_system(node).await {
                 Ok(stat) => {
                     let free = stat.total.saturating_sub(stat.used) / BLOCK;
                     let nodes = (stat.nodes.saturating_add(stat.nodes_free), stat.nodes_free);

@@ -21,6 +21,7 @@ use crate::Target;
 use crate::input::{Input, array, seed};
 
 mod nodes;
+mod quotas;
 
 /// Extents of one range that are looked at.
 const EXTENTS_MAX: usize = 64;
@@ -295,6 +296,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::UserSetPaperKey { name: user("bob"), key: Secret::new(vec![7; 20]).ok() },
     ];
     all.extend(nodes::requests());
+    all.extend(quotas::requests());
     all
 }
 
@@ -528,6 +530,7 @@ pub(crate) fn responses() -> Vec<Response> {
         Response::KeyProgress { open: 3, stuck: 1, changed: 2 },
     ];
     all.extend(nodes::responses());
+    all.extend(quotas::responses());
     all
 }
 

@@ -27,6 +27,7 @@ use crate::store::Transaction;
 mod delegate;
 mod nodes;
 mod people;
+mod quotas;
 
 use delegate::{Delegation, Issue};
 
@@ -252,6 +253,11 @@ impl Mds {
                 self.key_rotate(who, level, device, partition, revoke, now_ms)
             }
             Request::KeyProgress { device } => self.key_progress(device, now_ms),
+            request @ (Request::QuotaSet { .. }
+            | Request::QuotaShow { .. }
+            | Request::QuotaClear { .. }
+            | Request::QuotaList { .. }
+            | Request::QuotaCheck { .. }) => self.quotas(who, request, now_ms),
             request => self.nodes(who, request, now_ms, rng),
         }
     }
@@ -307,7 +313,7 @@ impl Mds {
         let pool = self.devices.pool();
         let issuing = self.issuing();
         let (intent, record) = self.update(|tx| {
-            let new = NewIntent { mode, replace, method, expires_ms, grants_until_ms };
+            let new = NewIntent { size_hint, mode, replace, method, expires_ms, grants_until_ms };
             namespace::begin_create(tx, who, path, new, |tx| {
                 let inode = InodeId(next_number(tx, counter::INODE)?);
                 let (layout, placed) = self.lay_out(tx, inode, size_hint, (&pool, now_ms), &path.shown())?;

@@ -4,7 +4,7 @@
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    DeviceId, GroupName, HolderId, InodeId, IntentId, Name, ObjectRef, UserName, XattrName,
+    DeviceId, GroupName, HolderId, InodeId, IntentId, Name, ObjectRef, QuotaPlace, UserName, XattrName,
 };
 use sealstone_osd::ObjectId;
 
@@ -39,6 +39,10 @@ const ORPHAN: u8 = b'n';
 const HOLDER: u8 = b'f';
 /// Files whose objects hold bytes that were cut off.
 const CLEAR: u8 = b'c';
+/// What trees use and may use.
+const QUOTA_OF_TREE: u8 = b'T';
+/// What users use and may use.
+const QUOTA_OF_USER: u8 = b'U';
 
 /// Name of the record with the server's keys for logins.
 pub(crate) const LOGIN_KEYS: &str = "login-keys";
@@ -88,6 +92,38 @@ pub(crate) fn meta(name: &str) -> Vec<u8> {
 
 pub(crate) fn inode(id: InodeId) -> Vec<u8> {
     key(INODE, &[&id.0.to_be_bytes()])
+}
+
+/// All inodes.
+pub(crate) fn inodes() -> Vec<u8> {
+    vec![INODE]
+}
+
+pub(crate) fn quota_of_user(name: &UserName) -> Vec<u8> {
+    key(QUOTA_OF_USER, &[name.as_str().as_bytes()])
+}
+
+pub(crate) fn quotas_of_users() -> Vec<u8> {
+    vec![QUOTA_OF_USER]
+}
+
+pub(crate) fn quota_of_tree(id: InodeId) -> Vec<u8> {
+    key(QUOTA_OF_TREE, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn quotas_of_trees() -> Vec<u8> {
+    vec![QUOTA_OF_TREE]
+}
+
+/// Whose quota a key is of.
+pub(crate) fn quota_place(key: &[u8]) -> Option<QuotaPlace> {
+    match key {
+        [QUOTA_OF_USER, name @ ..] => {
+            Some(QuotaPlace::User(UserName::new(std::str::from_utf8(name).ok()?).ok()?))
+        }
+        [QUOTA_OF_TREE, id @ ..] => Some(QuotaPlace::Tree(InodeId(u64::from_be_bytes(id.try_into().ok()?)))),
+        _ => None,
+    }
 }
 
 pub(crate) fn entries(parent: InodeId) -> Vec<u8> {

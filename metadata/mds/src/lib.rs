@@ -36,6 +36,7 @@ mod login;
 mod namespace;
 mod paper;
 mod proof;
+mod quota;
 mod reap;
 mod reproof;
 mod revoke;

@@ -13,6 +13,7 @@ use sealstone_mds_protocol::{
 use crate::access::{MODE_MASK, Principal, Right, SETGID, STICKY};
 use crate::error::{MdsError, Result};
 use crate::keys;
+use crate::quota;
 use crate::records::{Inode, count, counter, load, next_number, ns, save};
 use crate::store::{MetaError, Snapshot, Transaction};
 
@@ -25,6 +26,7 @@ mod owner;
 mod remove;
 mod rename;
 mod sizes;
+mod trees;
 mod walk;
 mod xattrs;
 
@@ -32,13 +34,14 @@ pub(crate) use create::{NewIntent, abandon, begin_create, commit, end_creates, e
 pub(crate) use delegate::{Delegated, delegate, delegate_writing};
 pub(crate) use endings::{Ending, close, is_swept, orphans, sweep_orphans};
 pub(crate) use nodes::{NewNode, link_node, look_up, make_node, node, read_link, read_nodes, remove_node};
-pub(crate) use owner::{NewOwner, set_mode, set_node, set_owner};
+pub(crate) use owner::{NewOwner, check_owner, set_mode, set_node, set_owner};
 pub(crate) use remove::remove;
 pub(crate) use rename::{Rename, rename, rename_node};
 pub use sizes::ClearItem;
 pub(crate) use sizes::{
     Writing, allocate, check_clear, clear_of, cleared, next_clears, note_creating, written,
 };
+pub(crate) use trees::{clear_tree, set_tree, tree_of};
 pub(crate) use walk::{Last, resolve};
 use walk::{Reached, Step, need_directory, resolve_to};
 pub(crate) use xattrs::{get_xattr, list_xattrs, remove_xattr, set_xattr};
@@ -54,6 +57,7 @@ const DEPTH_MAX: usize = 4096;
 pub(crate) fn make_root(tx: &mut dyn Transaction, owner: &UserName, now_ms: u64) -> Result<()> {
     let mut root = Inode::new(FileKind::Directory, STICKY | 0o777, owner.clone(), None, now_ms);
     root.parent = ROOT;
+    quota::begin(tx, &root)?;
     save(tx, &keys::inode(ROOT), &root)?;
     save(tx, &keys::meta(counter::INODE), &(ROOT.0 + 1))?;
     Ok(count(tx, counter::DIRECTORIES, 1)?)
@@ -223,7 +227,9 @@ fn add_directory(
     let group = inherited_group(&parent_inode);
     let mut made = Inode::new(FileKind::Directory, mode, who.user.clone(), group, now_ms);
     made.parent = parent;
+    made.tree = parent_inode.tree;
     acl::inherit(&parent_inode, &mut made, 0);
+    quota::begin(tx, &made)?;
     save(tx, &keys::inode(id), &made)?;
     save(tx, &keys::entry(parent, name), &id)?;
     touch(tx, parent, 1, now_ms)?;

@@ -44,6 +44,8 @@ record! {
         pub birth_ns: i64,
         /// The directory above a directory (itself for the root); 0 for all else.
         pub parent: InodeId,
+        /// The directory of the tree with a quota that it is in; itself for that directory.
+        pub tree: Option<InodeId>,
         /// Where a file's bytes are; none before its first byte.
         pub layout: Option<Layout>,
         /// Why it is that layout.
@@ -102,6 +104,7 @@ impl Inode {
             ctime_ns: now_ns,
             birth_ns: now_ns,
             parent: InodeId(0),
+            tree: None,
             layout: None,
             placed: None,
             made: false,

@@ -6,7 +6,7 @@
 //! Truth: docs/standards/mds.md §5.3 has the same table.
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Handle, Lock, LockKind, Request, RevokeWhat, Role, UserName,
+    Access, ErrorCode, Handle, Lock, LockKind, QuotaOf, Request, RevokeWhat, Role, UserName,
 };
 
 use crate::error::{MdsError, Result};
@@ -33,7 +33,9 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::ServerInfo {}
         | Request::DiskFree {}
         | Request::DeviceList { .. }
-        | Request::StatFs {}
+        | Request::StatFs { .. }
+        | Request::QuotaShow { of: QuotaOf::User(_) }
+        | Request::QuotaList { .. }
         // Only who asked for it, and administrators, see one.
         | Request::RevocationProgress { .. } => Class::Own,
         Request::Stat { .. }
@@ -56,6 +58,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::Open { access: Access::Read, .. }
         | Request::Delegate { write: false, .. }
         | Request::IssueList { .. }
+        | Request::QuotaShow { of: QuotaOf::Tree(_) }
         | Request::RenewGrants { handle: Handle::File { access: Access::Read, .. }, .. } => Class::Read,
         Request::MakeDir { .. }
         | Request::Create { .. }
@@ -109,6 +112,9 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::GrantHolders { .. }
         | Request::Revoke { what: RevokeWhat::User(_) | RevokeWhat::Session(_) }
         | Request::RevocationList {}
+        | Request::QuotaSet { .. }
+        | Request::QuotaClear { .. }
+        | Request::QuotaCheck { .. }
         | Request::KeyRotate { .. } => Class::Accounts,
     }
 }

@@ -15,6 +15,7 @@ mod logins;
 mod model;
 mod nodes;
 mod paper;
+mod quotas;
 mod seen;
 mod shared;
 mod world;

@@ -55,8 +55,10 @@ code! {
         Locked = 23,
         /// Waiting for that lock would never end.
         Deadlock = 24,
-        /// The quota is used up.
+        /// A quota is used up.
         Quota = 25,
+        /// Two places are not in the same tree with a quota.
+        CrossesTrees = 26,
     }
 }
 
@@ -87,7 +89,8 @@ impl ErrorCode {
             | Self::FileTooLarge
             | Self::Locked
             | Self::Deadlock
-            | Self::Quota => 1,
+            | Self::Quota
+            | Self::CrossesTrees => 1,
         }
     }
 
@@ -125,7 +128,12 @@ impl ErrorCode {
             Self::FileTooLarge => "a file cannot be that long",
             Self::Locked => "locked by somebody else",
             Self::Deadlock => "waiting for the lock would never end",
-            Self::Quota => "the quota is used up",
+            Self::Quota => {
+                "the quota is used up: remove something, or have an administrator raise it (`sealstone quota set`)"
+            }
+            Self::CrossesTrees => {
+                "that would leave or enter a tree with a quota: copy it there, then remove it here"
+            }
         }
     }
 }

@@ -21,6 +21,7 @@ mod message;
 mod name;
 mod nodes;
 mod placed;
+mod quota;
 mod records;
 mod secret;
 mod wire;
@@ -46,6 +47,7 @@ pub use nodes::{
     XATTR_VALUE_MAX, XATTRS_MAX, XattrMode, XattrName, XattrValue,
 };
 pub use placed::{Chosen, Condition, Placed, WidthBound};
+pub use quota::{Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace};
 pub use records::{
     Access, AccountKind, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DevicePin,
     DeviceProblem, DeviceState, DirEntry, FILE_PARTITION, FILE_PARTITIONS_MAX, FileKind, GRANT_OBJECT_TYPE,

@@ -16,6 +16,7 @@ use crate::name::{FilePath, GroupName, Name, UserName};
 use crate::nodes::{
     HolderId, Lock, Node, NodeChange, NodeKind, RenameMode, XattrMode, XattrName, XattrValue,
 };
+use crate::quota::{QuotaChange, QuotaOf, QuotaPlace};
 use crate::records::{Access, AccountKind, Checksum, DeviceState, Handle, IntentId, Method, NewDevice, Role};
 use crate::secret::Secret;
 use crate::wire::{Reader, Text, Wire, WireError, Writer};
@@ -532,6 +533,8 @@ messages! {
             generation: u32,
             /// Every object of the layout is on its device.
             made: bool,
+            /// If a quota does not allow as much: as much as fits, and the rest is cut off. It is refused all the same.
+            fit: bool,
             /// Who holds it.
             holder: HolderId,
         },
@@ -572,8 +575,11 @@ messages! {
             /// Which.
             name: XattrName,
         },
-        /// Room, and how many nodes there are.
-        0x0071 => StatFs {},
+        /// Room, and how many nodes there are; as the asker's quota, and that of a node's tree, let him see it.
+        0x0071 => StatFs {
+            /// Which node.
+            node: Option<Node>,
+        },
         /// The holder lives: all that it holds is held on.
         0x0072 => KeepNodes {
             /// Which.
@@ -600,6 +606,35 @@ messages! {
             holder: HolderId,
             /// Whose among the programs of the holder.
             owner: u64,
+        },
+        /// Sets limits (administrators). A directory becomes a tree by that; it must be empty.
+        0x0080 => QuotaSet {
+            /// Whose.
+            of: QuotaOf,
+            /// Which limits.
+            change: QuotaChange,
+        },
+        /// What is used and allowed; of the tree that a path lies in. Users see their own.
+        0x0081 => QuotaShow {
+            /// Whose.
+            of: QuotaOf,
+        },
+        /// Takes limits away (administrators). An empty directory is no tree any more after that.
+        0x0082 => QuotaClear {
+            /// Whose.
+            of: QuotaOf,
+        },
+        /// A page of what is used and allowed. Who is no administrator sees his own alone.
+        0x0083 => QuotaList {
+            /// Those after this one; none to begin.
+            after: Option<QuotaPlace>,
+            /// Entries wanted, 1 to [`PAGE_MAX`]; fewer may come.
+            limit: u16,
+        },
+        /// Counts everything anew and compares (administrators).
+        0x0084 => QuotaCheck {
+            /// Put right what is not as it should be; changes wait for that long.
+            repair: bool,
         },
     }
 }

@@ -437,7 +437,11 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::GetXattr { .. }
         | Request::SetXattr { mode: XattrMode::Set, .. }
         | Request::ListXattr { .. }
-        | Request::StatFs {}
+        | Request::StatFs { .. }
+        | Request::QuotaSet { .. }
+        | Request::QuotaShow { .. }
+        | Request::QuotaList { .. }
+        | Request::QuotaCheck { repair: false }
         | Request::KeepNodes { .. }
         | Request::LockNode { .. }
         | Request::UnlockNode { .. }
@@ -488,7 +492,10 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::GroupCreate { .. }
         | Request::GroupRemove { .. }
         | Request::GroupRemoveMember { .. }
-        | Request::UserRemove { .. } => false,
+        | Request::UserRemove { .. }
+        | Request::QuotaClear { .. }
+        // What was found and put right would not be told.
+        | Request::QuotaCheck { repair: true } => false,
     }
 }
 

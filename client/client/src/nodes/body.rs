@@ -14,7 +14,7 @@ use sealstone_mds_protocol::{Node, OpenedNode};
 use tokio::sync::{Notify, RwLock, Semaphore};
 
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
-use super::shared::{Shared, lock};
+use super::shared::{Shared, is_over_quota, lock};
 use super::state::{Object, Objects, State};
 use crate::open::OpenObjects;
 use crate::{ClientError, Devices, Metadata};
@@ -180,6 +180,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return Err(ClientError::TooLarge { max: FILE_SIZE_MAX });
         }
         let mut state = self.state();
+        if let Some(error) = state.error.take_if(|error| is_over_quota(error)) {
+            // Whoever goes on writing need not wait for the end to hear of it.
+            return Err(error);
+        }
         let needed = state.dirty.room() + state.dirty.cost(offset, data.len());
         let more = needed.saturating_sub(state.pot.bytes());
         if more > 0 {

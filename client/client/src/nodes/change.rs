@@ -68,22 +68,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 continue;
             }
             let stat = self.ask(change.clone(), through_file).await?;
-            let mut state = self.state();
-            state.cut(stat.size);
-            let other = stat.width == 0;
-            state.follow(&stat, other);
-            if other {
-                // An empty file has no objects.
-                state.objects = None;
-                state.ours = false;
-            }
-            state.made &= !other;
-            state.writable = false;
-            state.sparse = true;
-            // It grows at the server only when what was cut off is cleared; here it can grow before that.
-            state.clean_until = stat.size;
-            state.see_own(&stat);
-            drop(state);
+            self.state().was_cut(&stat);
             // Pieces that were to be sent may be gone.
             self.moved.notify_waiters();
             return Ok(stat);

@@ -408,12 +408,13 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         self.shared.call_done(&Request::UnlockNode { node, holder, owner }).await
     }
 
-    /// Room, and how many nodes there are.
+    /// Room, and how many nodes there are: as the quotas of the session's user, and of the tree that a node is in, let
+    /// them be seen.
     ///
     /// # Errors
-    /// `SessionOver`, `Connection`.
-    pub async fn file_system(&self) -> Result<FileSystemStat, ClientError> {
-        match self.shared.call(&Request::StatFs {}).await? {
+    /// `SessionOver`, `Connection`; `Refused` if the node is gone.
+    pub async fn file_system(&self, node: Node) -> Result<FileSystemStat, ClientError> {
+        match self.shared.call(&Request::StatFs { node: Some(node) }).await? {
             Response::FileSystem { total, used, nodes, nodes_free } => {
                 Ok(FileSystemStat { total, used, nodes, nodes_free })
             }

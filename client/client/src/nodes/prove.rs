@@ -10,13 +10,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_mds_protocol::{Access, Request, Response};
-use sealstone_mds_protocol::{FILE_SIZE_MAX, Node, OpenedNode};
+use sealstone_mds_protocol::{
+    Access, ErrorCode, FILE_SIZE_MAX, Failure, Node, OpenedNode, Request, Response, Stat,
+};
 use tokio::time::Instant;
 
 use super::body::Body;
 use super::keep::lock_again;
-use super::shared::{OTHER_ANSWER, is_denied, is_stale, lock};
+use super::shared::{OTHER_ANSWER, is_denied, is_over_quota, is_stale, lock};
 use super::state::{Held, Mark, Objects};
 use crate::{ClientError, Devices, Metadata};
 
@@ -349,11 +350,17 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 mtime_ns: changed_ns,
                 generation: state.generation,
                 made,
+                fit: false,
                 holder: self.shared.holder,
             };
             (request, state.generation, made, state.objects.as_ref().map(|objects| objects.open.clone()))
         };
-        let stat = self.shared.call_stat(&request).await?;
+        let stat = match self.shared.call_stat(&request).await {
+            Err(error) if grow == 0 && is_over_quota(&error) => {
+                self.keep_what_fits(upto, request, generation).await?
+            }
+            outcome => outcome?,
+        };
         let mut state = self.state();
         state.told(upto);
         if state.generation == generation {
@@ -367,6 +374,37 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             state.forget_told(end);
         }
         Ok(true)
+    }
+
+    /// A quota does not let the file become as long as it was written: what fits is kept, and the rest is cut off, here as
+    /// at the server. The refusal comes all the same, unless there is room meanwhile.
+    async fn keep_what_fits(
+        &self,
+        upto: &Mark,
+        mut request: Request,
+        generation: u32,
+    ) -> Result<Stat, ClientError> {
+        if let Request::Written { fit, .. } = &mut request {
+            *fit = true;
+        }
+        // What arrived behind the cut would stay there.
+        let _alone = self.gate.write().await;
+        if self.state().generation != generation {
+            return Err(Failure::new(ErrorCode::Stale, "the file was cut meanwhile").into());
+        }
+        match self.shared.call_stat(&request).await {
+            Err(error) if is_over_quota(&error) => {
+                let stat = self.shared.call_stat(&Request::GetNode { node: self.node }).await?;
+                let mut state = self.state();
+                state.told(upto);
+                state.was_cut(&stat);
+                drop(state);
+                // Pieces that were to be sent may be gone.
+                self.moved.notify_waiters();
+                Err(error)
+            }
+            outcome => outcome,
+        }
     }
 
     /// Is every object of the file durable on its device?

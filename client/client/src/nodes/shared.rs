@@ -264,6 +264,11 @@ pub(super) fn is_denied(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code.is_denial())
 }
 
+/// Does a quota not allow it?
+pub(super) fn is_over_quota(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Quota)
+}
+
 /// Is it of a kind that goes away by itself: a server or device that restarts, a network that comes back?
 pub(super) fn passes(error: &ClientError) -> bool {
     match error {

@@ -340,6 +340,24 @@ impl<M, D> State<M, D> {
         }
     }
 
+    /// Takes down that the server cut the file, for us, to what it told, while nothing was under way.
+    pub(super) fn was_cut(&mut self, stat: &Stat) {
+        self.cut(stat.size);
+        let other = stat.width == 0;
+        self.follow(stat, other);
+        if other {
+            // An empty file has no objects.
+            self.objects = None;
+            self.ours = false;
+        }
+        self.made &= !other;
+        self.writable = false;
+        self.sparse = true;
+        // It grows at the server only when what was cut off is cleared; here it can grow before that.
+        self.clean_until = stat.size;
+        self.see_own(stat);
+    }
+
     fn shorten(&mut self, end: u64, which: impl Fn(&Held) -> bool) {
         let behind =
             |(number, held): (&u64, &Held)| (which(held) && held.range().end > end).then_some(*number);

@@ -18,7 +18,7 @@ use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::holds::Held;
 use crate::namespace::{self, Ending, NewNode, Rename, Writing};
-use crate::records::{Inode, counter, figure};
+use crate::records::Inode;
 use crate::server::Mds;
 use crate::store::Transaction;
 
@@ -132,7 +132,7 @@ impl Mds {
                 self.update(|tx| namespace::remove_xattr(tx, who, id, &name, now_ms))?;
                 Ok(Response::Done {})
             }
-            Request::StatFs {} => self.stat_fs(),
+            Request::StatFs { node } => self.stat_fs(who, node),
             request => self.open_nodes(who, request, now_ms, rng),
         }
     }
@@ -158,12 +158,19 @@ impl Mds {
                 let opening = Opening { issuing, who, id, held, method: self.method(method) };
                 self.allocate(&opening, holder, size_hint, now_ms, rng)
             }
-            Request::Written { node, size_at_least, mtime_ns, generation, made, holder } => {
+            Request::Written { node, size_at_least, mtime_ns, generation, made, fit, holder } => {
                 let id = self.node(who, node)?;
                 self.may_write(who, id, holder, now_ms)?;
-                let writing = Writing { size_at_least, mtime_ns, generation, made };
-                let written = self.update(|tx| namespace::written(tx, who, id, &writing, now_ms));
-                Ok(Response::Stat { stat: self.clearing(written)? })
+                let writing = Writing { size_at_least, mtime_ns, generation, made, fit };
+                let due_ms = self.reap_due(now_ms);
+                let written = self.update(|tx| namespace::written(tx, who, id, &writing, due_ms, now_ms));
+                let (stat, over) = self.clearing(written)?;
+                if let Some(error) = over {
+                    // There is something to clear.
+                    self.clears_changed.store(true, Ordering::Release);
+                    return Err(error);
+                }
+                Ok(Response::Stat { stat })
             }
             Request::CloseNode { node, holder } => {
                 let id = self.node(who, node)?;
@@ -388,14 +395,6 @@ impl Mds {
             self.clears_changed.store(true, Ordering::Release);
         }
         done
-    }
-
-    fn stat_fs(&self) -> Result<Response> {
-        let (total, used, ..) = self.devices.figures();
-        let view = self.store.snapshot()?;
-        let nodes = figure(&*view, counter::FILES)?.saturating_add(figure(&*view, counter::DIRECTORIES)?);
-        let nodes_free = (i64::MAX as u64).saturating_sub(figure(&*view, counter::INODE)?);
-        Ok(Response::FileSystem { total, used, nodes, nodes_free })
     }
 }
 

@@ -222,10 +222,15 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::SetXattr { .. }
         | Request::ListXattr { .. }
         | Request::RemoveXattr { .. }
-        | Request::StatFs {}
+        | Request::StatFs { .. }
         | Request::KeepNodes { .. }
         | Request::LockNode { .. }
         | Request::UnlockNode { .. } => super::nodes::subject(request),
+        Request::QuotaSet { .. }
+        | Request::QuotaShow { .. }
+        | Request::QuotaClear { .. }
+        | Request::QuotaList { .. }
+        | Request::QuotaCheck { .. } => super::quotas::subject(request),
         Request::Hello { .. }
         | Request::WhoAmI {}
         | Request::ServerInfo {}

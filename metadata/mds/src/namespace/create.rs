@@ -11,11 +11,13 @@ use super::{Final, check_size, child, inherited_group, owner, touch};
 use crate::access::{MODE_MASK, Principal};
 use crate::error::{MdsError, Result};
 use crate::keys;
+use crate::quota;
 use crate::records::{Inode, Intent, count, counter, load, next_number, save};
 use crate::store::{Pair, Snapshot, Transaction};
 
 /// A create to begin.
 pub(crate) struct NewIntent {
+    pub(crate) size_hint: Option<u64>,
     pub(crate) mode: u16,
     pub(crate) replace: bool,
     pub(crate) method: Method,
@@ -34,9 +36,13 @@ pub(crate) fn begin_create(
 ) -> Result<(IntentId, Intent)> {
     let (place, old) = place(tx, who, path, Last::Follow)?;
     who.needs_entries(&place.directory_inode, &path.shown())?;
-    if let Some((_, old)) = old {
-        check_replaceable(who, &place.directory_inode, &old, new.replace, &path.shown())?;
+    if let Some((_, old)) = &old {
+        check_replaceable(who, &place.directory_inode, old, new.replace, &path.shown())?;
     }
+    let mut coming = Inode::new(FileKind::File, new.mode & MODE_MASK, who.user.clone(), None, 0);
+    coming.tree = place.directory_inode.tree;
+    coming.size = new.size_hint.unwrap_or(0);
+    quota::foresee(tx, &coming, old.as_ref().map(|(_, old)| old))?;
     let (inode, layout, placed) = lay_out(tx)?;
     let id = IntentId(next_number(tx, counter::INTENT)?);
     let intent = Intent {
@@ -138,7 +144,9 @@ pub(crate) fn commit(
     let group = inherited_group(&directory);
     let mut file = Inode::new(FileKind::File, intent.mode, intent.user.clone(), group, now_ms);
     inherit(&directory, &mut file, 0);
+    file.tree = directory.tree;
     file.size = done.size;
+    quota::begin(tx, &file)?;
     file.version = version;
     file.mtime_ns = done.mtime_ns.unwrap_or(file.mtime_ns);
     // Objects of a stripe that would be empty need not be there.

@@ -8,6 +8,7 @@ use sealstone_mds_protocol::{InodeId, ObjectRef};
 use crate::error::Result;
 use crate::holds::{HOLD_MS, Removing};
 use crate::keys;
+use crate::quota;
 use crate::records::{Inode, count, counter, load, ns, save};
 use crate::store::{Snapshot, Transaction};
 
@@ -47,6 +48,7 @@ pub(super) fn lose_name(
 /// Drops an inode with its attributes and queues its objects for removal at `due_ms`.
 pub(super) fn drop_node(tx: &mut dyn Transaction, id: InodeId, node: &Inode, due_ms: u64) -> Result<()> {
     tx.delete(&keys::inode(id))?;
+    quota::end(tx, node)?;
     if node.xattrs > 0 {
         let all = keys::xattrs(id);
         for (key, _) in tx.scan(&all, &keys::after_prefix(&all), usize::from(node.xattrs))? {

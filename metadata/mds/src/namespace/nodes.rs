@@ -10,10 +10,12 @@ use sealstone_mds_protocol::{
 
 use super::acl::inherit;
 use super::endings::{Ending, drop_directory, lose_name};
+use super::trees::check_same;
 use super::{child, inherited_group, is_empty, need_directory, owner, page, touch};
 use crate::access::{MODE_MASK, Principal, Right, SETGID};
 use crate::error::{MdsError, Result};
 use crate::keys;
+use crate::quota;
 use crate::records::{Inode, count, counter, load, next_number, ns, save};
 use crate::store::{Snapshot, Transaction};
 
@@ -131,10 +133,12 @@ pub(crate) fn make_node(
         }
         NodeKind::File | NodeKind::Fifo | NodeKind::Socket => {}
     }
+    made.tree = above.tree;
     inherit(&above, &mut made, new.umask);
     if !made.is_directory() {
         owner::hand_on(who, &mut made);
     }
+    quota::begin(tx, &made)?;
     let id = InodeId(next_number(tx, counter::INODE)?);
     save(tx, &keys::inode(id), &made)?;
     save(tx, &keys::entry(parent, new.name), &id)?;
@@ -161,6 +165,7 @@ pub(crate) fn link_node(
     if linked.is_directory() {
         return Err(MdsError::refused(ErrorCode::NotPermitted, "a directory has one name"));
     }
+    check_same(id, &linked, &above, &said)?;
     if linked.links == 0 {
         return Err(MdsError::refused(ErrorCode::NotFound, "its last name is gone"));
     }

@@ -12,7 +12,7 @@ use crate::access::{MODE_MASK, Principal, Right, SETGID, SETUID};
 use crate::error::{MdsError, Result};
 use crate::records::{Account, Inode, load, ns, save};
 use crate::store::{Snapshot, Transaction};
-use crate::{groups, keys};
+use crate::{groups, keys, quota};
 
 /// What is to be changed.
 pub(crate) struct NewOwner {
@@ -74,7 +74,7 @@ pub(crate) fn set_owner(
 }
 
 fn rehome(
-    tx: &dyn Transaction,
+    tx: &mut dyn Transaction,
     who: &Principal,
     inode: &mut Inode,
     new: &NewOwner,
@@ -164,12 +164,12 @@ fn retime(who: &Principal, inode: &Inode, time: SetTime, now_ns: i64) -> Result<
 }
 
 /// May somebody be made the owner: an account, or a number of somewhere that has none?
-pub(super) fn check_owner<S: Snapshot + ?Sized>(view: &S, owner: &UserName) -> Result<()> {
+pub(crate) fn check_owner<S: Snapshot + ?Sized>(view: &S, owner: &UserName) -> Result<()> {
     let known = owner.is_number() || load::<Account, _>(view, &keys::user(owner))?.is_some();
     if known { Ok(()) } else { Err(MdsError::refused(ErrorCode::NotFound, owner.as_str())) }
 }
 
-fn give(tx: &dyn Transaction, who: &Principal, inode: &mut Inode, owner: &UserName) -> Result<()> {
+fn give(tx: &mut dyn Transaction, who: &Principal, inode: &mut Inode, owner: &UserName) -> Result<()> {
     if inode.owner == *owner {
         return Ok(());
     }
@@ -178,6 +178,7 @@ fn give(tx: &dyn Transaction, who: &Principal, inode: &mut Inode, owner: &UserNa
         return Err(MdsError::refused(ErrorCode::NotPermitted, "administrators only"));
     }
     check_owner(tx, owner)?;
+    quota::hand_over(tx, inode, owner)?;
     inode.owner = owner.clone();
     Ok(())
 }

@@ -5,6 +5,7 @@
 use sealstone_mds_protocol::{ErrorCode, FilePath, InodeId, Name, RenameMode, Stat};
 
 use super::endings::{Ending, drop_directory, lose_name};
+use super::trees::check_same;
 use super::walk::{Last, Place, place};
 use super::{DEPTH_MAX, ROOT, child, inode, is_empty, need_directory, nodes, touch};
 use crate::access::{Principal, Right};
@@ -94,6 +95,7 @@ fn shift(
     if moved.is_directory() {
         check_no_cycle(tx, moved_id, target.directory, to)?;
     }
+    check_same(moved_id, &moved, &target.directory_inode, to)?;
     let now_ms = ending.now_ms;
     // Directories that the two parents have more of afterwards.
     let gained = i32::from(moved.is_directory());
@@ -105,6 +107,7 @@ fn shift(
         }
         Some((old_id, mut old)) if mode == RenameMode::Exchange => {
             check_may_leave(who, &target, &old, across, to)?;
+            check_same(old_id, &old, &source.directory_inode, from)?;
             if old.is_directory() {
                 check_no_cycle(tx, old_id, source.directory, from)?;
                 old.parent = source.directory;

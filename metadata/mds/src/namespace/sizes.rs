@@ -12,6 +12,7 @@ use super::{check_size, need_file, nodes, owner};
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::keys;
+use crate::quota;
 use crate::records::{Inode, count, counter, load, ns, save};
 use crate::store::{Snapshot, Transaction};
 
@@ -35,22 +36,36 @@ pub(super) fn resize(
     if size > file.size {
         check_clear(file)?;
     }
-    if size == 0 {
-        give_up_objects(tx, id, file, reap_due_ms)?;
-    } else if size < file.size {
-        file.generation = file.generation.wrapping_add(1);
-        if file.layout.is_some() {
-            if file.old_from.replace(size).is_none() {
-                count(tx, counter::CLEARS, 1)?;
-            }
-            save(tx, &keys::clear(id), &())?;
-        }
+    quota::resize(tx, file, size)?;
+    if size == 0 || size < file.size {
+        cut_objects(tx, id, file, size, reap_due_ms)?;
     }
     file.sparse |= size > file.size;
     file.size = size;
     file.version += 1;
     file.checksum = None;
     file.ctime_ns = ns(now_ms);
+    Ok(())
+}
+
+/// Nothing from `size` on is in the objects any more, or will be when they are cleared.
+fn cut_objects(
+    tx: &mut dyn Transaction,
+    id: InodeId,
+    file: &mut Inode,
+    size: u64,
+    reap_due_ms: u64,
+) -> Result<()> {
+    if size == 0 {
+        return give_up_objects(tx, id, file, reap_due_ms);
+    }
+    file.generation = file.generation.wrapping_add(1);
+    if file.layout.is_some() {
+        if file.old_from.replace(size).is_none() {
+            count(tx, counter::CLEARS, 1)?;
+        }
+        save(tx, &keys::clear(id), &())?;
+    }
     Ok(())
 }
 
@@ -82,6 +97,10 @@ pub(crate) fn allocate(
     let layout = match &file.layout {
         Some(layout) => layout.clone(),
         None => {
+            if file.size == 0 {
+                // Whatever is written to it makes it longer.
+                quota::check_growth(tx, &file, 1)?;
+            }
             let (layout, placed) = lay_out(tx)?;
             file.layout = Some(layout.clone());
             file.placed = Some(placed);
@@ -113,16 +132,23 @@ pub(crate) struct Writing {
     pub(crate) mtime_ns: Option<i64>,
     pub(crate) generation: u32,
     pub(crate) made: bool,
+    pub(crate) fit: bool,
 }
 
-/// Records bytes that are on the devices. Of two who write behind the end, whoever is later shortens nothing.
+/// What a file is after it, and why not all of it was taken, if it was not.
+pub(crate) type Taken = (Stat, Option<MdsError>);
+
+/// Records bytes that are on the devices. Of two who write behind the end, whoever is later shortens nothing. What a quota
+/// does not let in is cut off, if the writer asked for that, and the refusal is given with what is left.
 pub(crate) fn written(
     tx: &mut dyn Transaction,
     who: &Principal,
     id: InodeId,
     writing: &Writing,
+    reap_due_ms: u64,
     now_ms: u64,
-) -> Result<Stat> {
+) -> Result<Taken> {
+    let mut over = None;
     let mut file = nodes::node(tx, id)?;
     need_file(&file, "node")?;
     check_size(writing.size_at_least)?;
@@ -131,14 +157,24 @@ pub(crate) fn written(
     }
     if writing.size_at_least > file.size {
         check_clear(&file)?;
-        file.size = writing.size_at_least;
+        let room = quota::room(tx, &file)?.unwrap_or(u64::MAX);
+        let fits = file.size.saturating_add(room).min(writing.size_at_least);
+        match quota::check_growth(tx, &file, writing.size_at_least - file.size) {
+            Err(error) if writing.fit && fits < writing.size_at_least => over = Some(error),
+            outcome => outcome?,
+        }
+        quota::resize(tx, &file, fits)?;
+        file.size = fits;
         file.sparse = true;
+        if over.is_some() {
+            cut_objects(tx, id, &mut file, fits, reap_due_ms)?;
+        }
     }
     file.made |= writing.made && file.layout.is_some();
     if writing.made && writing.size_at_least == 0 && writing.mtime_ns.is_none() {
         // That its objects are there is no change that anybody could see.
         save(tx, &keys::inode(id), &file)?;
-        return Ok(file.stat(id));
+        return Ok((file.stat(id), None));
     }
     file.version += 1;
     file.checksum = None;
@@ -146,7 +182,7 @@ pub(crate) fn written(
     file.ctime_ns = ns(now_ms);
     owner::after_writing(who, &mut file);
     save(tx, &keys::inode(id), &file)?;
-    Ok(file.stat(id))
+    Ok((file.stat(id), over))
 }
 
 /// A file whose objects hold bytes that were cut off.

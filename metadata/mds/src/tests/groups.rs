@@ -2,8 +2,8 @@
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, AccountKind, DeviceState, ErrorCode, FileKind, GroupName, Handle, Method, Request, Response,
-    RevokeWhat, Role, UserName,
+    Access, AccountKind, DeviceState, ErrorCode, FileKind, GroupName, Handle, Method, QuotaChange, QuotaOf,
+    Request, Response, RevokeWhat, Role, UserName,
 };
 
 use super::accounts::register;
@@ -109,6 +109,9 @@ fn a_role_may_ask_for_exactly_what_the_table_says() {
             Request::DeviceSetState { id: sealstone_mds_protocol::DeviceId(1), state: DeviceState::Active },
             admin | operator,
         ),
+        (Request::QuotaList { after: None, limit: 1 }, 15),
+        (Request::QuotaCheck { repair: false }, admin),
+        (Request::QuotaSet { of: QuotaOf::User(user("bob")), change: QuotaChange::default() }, admin),
         (Request::UserList { after: None, limit: 1 }, admin),
         (Request::UserSetRole { name: user("bob"), role: Role::User }, admin),
         (Request::UserSetEnabled { name: user("bob"), enabled: true }, admin),

@@ -100,7 +100,15 @@ fn allocate(node: Node, size_hint: Option<u64>) -> Request {
 }
 
 fn written(node: Node, size_at_least: u64, generation: u32) -> Request {
-    Request::Written { node, size_at_least, mtime_ns: None, generation, made: true, holder: HOLDER }
+    Request::Written {
+        node,
+        size_at_least,
+        mtime_ns: None,
+        generation,
+        made: true,
+        fit: false,
+        holder: HOLDER,
+    }
 }
 
 fn remove(parent: Node, at: &str) -> Request {
@@ -190,7 +198,9 @@ fn every_kind_of_node_is_made_looked_up_listed_and_removed() {
         panic!("a target")
     };
     assert_eq!(found, target("../x\u{fe}"));
-    let Response::FileSystem { nodes, .. } = world.ask(BOB, Request::StatFs {}) else { panic!("figures") };
+    let Response::FileSystem { nodes, .. } = world.ask(BOB, Request::StatFs { node: None }) else {
+        panic!("figures")
+    };
     assert_eq!(nodes, kinds.len() as u64 + 1);
     for (at, what) in kinds {
         let directory = what == NodeKind::Directory;

@@ -13,6 +13,7 @@ use crate::login::{LoginChallenge, REGISTRATION_RESPONSE_BYTES, SessionId};
 use crate::name::{GroupName, UserName};
 use crate::nodes::{Lock, OpenedNode, Target, XattrName, XattrValue};
 use crate::placed::Placed;
+use crate::quota::{Quota, QuotaDrift};
 use crate::records::{
     CreatedFile, Device, DirEntry, Grant, Group, Holder, Method, OpenedFile, Role, Stat, User,
 };
@@ -270,6 +271,29 @@ messages! {
         0x0073 => Locked {
             /// The lock in the way: nothing was done. None: done (or, of a test, free).
             conflict: Option<Lock>,
+        },
+        /// To QuotaSet, QuotaShow and QuotaClear.
+        0x0080 => Quota {
+            /// As it is now.
+            quota: Quota,
+        },
+        /// To QuotaList.
+        0x0083 => Quotas {
+            /// Users, then trees.
+            quotas: Vec<Quota>,
+            /// May there be more? Then ask again after the last one.
+            more: bool,
+        },
+        /// To QuotaCheck.
+        0x0084 => QuotaChecked {
+            /// Nodes that were counted.
+            nodes: u64,
+            /// Counts that were not right, [`PAGE_MAX`](super::PAGE_MAX) at most.
+            drifts: Vec<QuotaDrift>,
+            /// Were there more?
+            more: bool,
+            /// Are they right now?
+            repaired: bool,
         },
     }
 }

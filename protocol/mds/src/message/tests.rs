@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use sealstone_osd::ObjectId;
 
 mod nodes;
+mod quota;
 
 use nodes::{holder, node};
 
@@ -218,7 +219,7 @@ fn request() -> impl Strategy<Value = Request> {
         (user(), any::<u16>()).prop_map(|(name, suite)| Request::UserRetireKey { name, suite }),
         path().prop_map(|path| Request::GrantHolders { path }),
     ];
-    prop_oneof![files, others, accounts, key_request(), grant_request(), nodes::request()]
+    prop_oneof![files, others, accounts, key_request(), grant_request(), nodes::request(), quota::request()]
 }
 
 fn key_place() -> impl Strategy<Value = KeyPlace> {
@@ -378,6 +379,7 @@ fn response() -> impl Strategy<Value = Response> {
     prop_oneof![
         grant_response(),
         nodes::response(),
+        quota::response(),
         (of(ErrorCode::ALL), ".{0,300}")
             .prop_map(|(code, text)| Response::Failed { failure: Failure::new(code, &text) }),
         (any::<(u16, u64)>(), any::<[u8; 16]>()).prop_map(|((version, time_ms), server_id)| {
@@ -560,7 +562,7 @@ fn a_body_that_only_looks_up_is_told_from_all_others_before_it_is_read() {
     assert!(looks_up.iter().all(|body| Request::only_looks_up(body)));
     for request in [
         Request::WhoAmI {},
-        Request::StatFs {},
+        Request::StatFs { node: None },
         Request::ReadNodes { directory: root, after: None, limit: 9 },
         Request::RemoveNode { parent: root, name: Name::new("a").unwrap(), directory: false },
     ] {

@@ -11,6 +11,7 @@ use sealstone_mds_protocol::{
 use super::super::world::{ADMIN, ALICE, BOB, World};
 use super::{HOLDER, make, name};
 use crate::holds::HOLD_MS;
+use crate::store::MetaStore as _;
 
 const WHO: [SessionId; 3] = [ADMIN, ALICE, BOB];
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -470,7 +471,15 @@ impl Run {
                     let (size_at_least, mtime_ns, made) = (size, None, true);
                     self.ask(
                         who,
-                        Request::Written { node, size_at_least, mtime_ns, generation, made, holder },
+                        Request::Written {
+                            node,
+                            size_at_least,
+                            mtime_ns,
+                            generation,
+                            made,
+                            fit: false,
+                            holder,
+                        },
                     )
                 });
                 (found.map(drop), expected)
@@ -549,6 +558,8 @@ impl Run {
 
     /// Every thing that is there looks as the model says.
     fn compare(&mut self) -> Result<(), TestCaseError> {
+        let counted = crate::quota::count(&*self.world.disk.snapshot().unwrap()).unwrap();
+        prop_assert_eq!(counted.drifts, []);
         for (thing, id) in self.ids.clone().into_iter().enumerate() {
             let expected = self.model.0[thing].clone();
             let found = self.ask(0, Request::GetNode { node: self.world.node(ADMIN, id) });

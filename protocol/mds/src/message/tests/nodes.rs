@@ -93,13 +93,14 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
         (node(), any::<Option<u64>>(), of(Method::ALL), holder()).prop_map(
             |(node, size_hint, method, holder)| Request::Allocate { node, size_hint, method, holder }
         ),
-        (node(), holder(), any::<(u64, Option<i64>, u32, bool)>()).prop_map(
-            |(node, holder, (size_at_least, mtime_ns, generation, made))| Request::Written {
+        (node(), holder(), any::<(u64, Option<i64>, u32, bool, bool)>()).prop_map(
+            |(node, holder, (size_at_least, mtime_ns, generation, made, fit))| Request::Written {
                 node,
                 size_at_least,
                 mtime_ns,
                 generation,
                 made,
+                fit,
                 holder
             }
         ),
@@ -120,7 +121,7 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
             .prop_map(|(node, name, value, mode)| Request::SetXattr { node, name, value, mode }),
         node().prop_map(|node| Request::ListXattr { node }),
         (node(), xattr()).prop_map(|(node, name)| Request::RemoveXattr { node, name }),
-        Just(Request::StatFs {}),
+        prop::option::of(node()).prop_map(|node| Request::StatFs { node }),
     ];
     prop_oneof![names, bytes, others]
 }

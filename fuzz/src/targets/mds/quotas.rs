@@ -1,0 +1,34 @@
+//! Requests and responses about quotas: a seed for each row.
+
+use sealstone_mds_protocol::{
+    InodeId, Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace, Request, Response,
+};
+
+use super::{path, user};
+
+/// A request of every row.
+pub(super) fn requests() -> Vec<Request> {
+    let (of_user, of_tree) = (QuotaOf::User(user("bob")), QuotaOf::Tree(path("/d")));
+    let change = QuotaChange { bytes_max: Some(Some(1 << 30)), nodes_max: Some(None) };
+    vec![
+        Request::QuotaSet { of: of_user.clone(), change },
+        Request::QuotaSet { of: of_tree.clone(), change: QuotaChange::default() },
+        Request::QuotaShow { of: of_tree.clone() },
+        Request::QuotaClear { of: of_user },
+        Request::QuotaList { after: Some(QuotaPlace::User(user("bob"))), limit: 9 },
+        Request::QuotaList { after: Some(QuotaPlace::Tree(InodeId(7))), limit: 9 },
+        Request::QuotaCheck { repair: true },
+    ]
+}
+
+/// A response of every row.
+pub(super) fn responses() -> Vec<Response> {
+    let quota = |place, path| Quota { place, path, bytes: 1, nodes: 2, bytes_max: Some(3), nodes_max: None };
+    let (of_user, of_tree) = (QuotaPlace::User(user("bob")), QuotaPlace::Tree(InodeId(7)));
+    let drift = QuotaDrift { place: of_tree.clone(), bytes: 1, nodes: 2, bytes_found: 3, nodes_found: 4 };
+    vec![
+        Response::Quota { quota: quota(of_user.clone(), None) },
+        Response::Quotas { quotas: vec![quota(of_user, None), quota(of_tree, Some(path("/d")))], more: true },
+        Response::QuotaChecked { nodes: 9, drifts: vec![drift], more: false, repaired: true },
+    ]
+}

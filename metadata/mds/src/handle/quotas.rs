@@ -1,0 +1,126 @@
+//! Requests about quotas.
+
+use sealstone_mds_protocol::{
+    ErrorCode, Node, PAGE_MAX, Quota, QuotaChange, QuotaOf, QuotaPlace, Request, Response, UserName,
+};
+
+use crate::access::Principal;
+use crate::error::{MdsError, Result};
+use crate::namespace;
+use crate::quota::{self, Figures};
+use crate::records::{counter, figure};
+use crate::server::Mds;
+use crate::store::Snapshot;
+
+impl Mds {
+    pub(super) fn quotas(&self, who: &Principal, request: Request, now_ms: u64) -> Result<Response> {
+        match request {
+            Request::QuotaSet { of, change } => {
+                who.needs_admin()?;
+                let quota = self.update(|tx| match &of {
+                    QuotaOf::User(name) => {
+                        namespace::check_owner(tx, name)?;
+                        quota::set_user(tx, name, &change)
+                    }
+                    QuotaOf::Tree(path) => namespace::set_tree(tx, who, path, &change, now_ms),
+                })?;
+                Ok(Response::Quota { quota })
+            }
+            Request::QuotaClear { of } => {
+                who.needs_admin()?;
+                let none = QuotaChange { bytes_max: Some(None), nodes_max: Some(None) };
+                let quota = self.update(|tx| match &of {
+                    QuotaOf::User(name) => {
+                        known(tx, name)?;
+                        quota::set_user(tx, name, &none)
+                    }
+                    QuotaOf::Tree(path) => namespace::clear_tree(tx, who, path),
+                })?;
+                Ok(Response::Quota { quota })
+            }
+            Request::QuotaShow { of } => {
+                let view = self.store.snapshot()?;
+                let mut quota = match &of {
+                    QuotaOf::User(name) => {
+                        if *name != who.user {
+                            who.needs_admin()?;
+                            known(&*view, name)?;
+                        }
+                        quota::of_user(&*view, name)?
+                    }
+                    QuotaOf::Tree(path) => namespace::tree_of(&*view, who, path)?,
+                };
+                still_there(&*view, &mut quota);
+                Ok(Response::Quota { quota })
+            }
+            Request::QuotaList { after, limit } => {
+                let view = self.store.snapshot()?;
+                if !who.is_admin() {
+                    let own = after.is_none().then(|| quota::of_user(&*view, &who.user)).transpose()?;
+                    return Ok(Response::Quotas { quotas: own.into_iter().collect(), more: false });
+                }
+                let (mut quotas, more) = quota::list(&*view, after.as_ref(), limit)?;
+                quotas.iter_mut().for_each(|quota| still_there(&*view, quota));
+                Ok(Response::Quotas { quotas, more })
+            }
+            Request::QuotaCheck { repair } => {
+                who.needs_admin()?;
+                let mut counted = quota::count(&*self.store.snapshot()?)?;
+                // Who only looks keeps nobody from writing; and what is right needs no repair.
+                let repaired = repair && !counted.drifts.is_empty();
+                if repaired {
+                    counted = self.update(quota::repair)?;
+                    tracing::warn!(counts = counted.drifts.len(), "counts of quotas were put right");
+                }
+                let more = counted.drifts.len() > usize::from(PAGE_MAX);
+                counted.drifts.truncate(usize::from(PAGE_MAX));
+                let (nodes, drifts) = (counted.nodes, counted.drifts);
+                Ok(Response::QuotaChecked { nodes, drifts, more, repaired })
+            }
+            _ => Err(MdsError::refused(ErrorCode::Invalid, "not a request about quotas")),
+        }
+    }
+
+    pub(super) fn stat_fs(&self, who: &Principal, node: Option<Node>) -> Result<Response> {
+        let (total, used, ..) = self.devices.figures();
+        let view = self.store.snapshot()?;
+        let tree = match node {
+            Some(node) => namespace::node(&*view, self.node(who, node)?)?.tree,
+            None => None,
+        };
+        let nodes = figure(&*view, counter::FILES)?.saturating_add(figure(&*view, counter::DIRECTORIES)?);
+        let nodes_free = (i64::MAX as u64).saturating_sub(figure(&*view, counter::INODE)?);
+        let figures = Figures { total, used, nodes, nodes_free };
+        let Figures { total, used, nodes, nodes_free } = quota::narrow(&*view, &who.user, tree, figures)?;
+        Ok(Response::FileSystem { total, used, nodes, nodes_free })
+    }
+}
+
+/// Somebody who may own something, or whose account is gone and who owns something all the same.
+fn known<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<()> {
+    if quota::of_user(view, name)?.nodes > 0 { Ok(()) } else { namespace::check_owner(view, name) }
+}
+
+/// The path of a tree is told as long as it leads there.
+fn still_there(view: &(dyn Snapshot + '_), quota: &mut Quota) {
+    let QuotaPlace::Tree(tree) = quota.place else { return };
+    let leads = |path: &_| namespace::inspect(view, path).is_ok_and(|(id, _)| id == tree);
+    quota.path = quota.path.take().filter(leads);
+}
+
+/// What a request about quotas is about, for the audit log; reads are not logged.
+pub(super) fn subject(request: &Request) -> Option<String> {
+    match request {
+        Request::QuotaSet { of, change } => {
+            let said = |limit: Option<Option<u64>>| match limit {
+                None => "as before".to_owned(),
+                Some(None) => "no limit".to_owned(),
+                Some(Some(max)) => max.to_string(),
+            };
+            Some(format!("{of}: bytes {}, files {}", said(change.bytes_max), said(change.nodes_max)))
+        }
+        Request::QuotaClear { of } => Some(of.to_string()),
+        Request::QuotaCheck { repair: true } => Some("counts".to_owned()),
+        _ => None,
+    }
+}

@@ -1,0 +1,423 @@
+//! Quotas: what each user and each tree uses, counted in the transaction that changes it, and the limits on it.
+//!
+//! Does: count nodes and the sum of their sizes for every owner and for every directory that was made a tree; refuse what
+//! would go beyond a limit; count anew. Does not: decide who may set limits, nor count what a device uses.
+//! Contract: a count is changed in the transaction that changes what it counts, so it is exact after every commit and every
+//! crash. One record is read and written for each count, whatever it counts; nothing is walked.
+//! Truth: docs/standards/mds.md §5.9; docs/adr/0044-quotas.md.
+
+use std::collections::BTreeMap;
+
+use sealstone_mds_protocol::{
+    ErrorCode, FilePath, InodeId, PAGE_MAX, Quota, QuotaChange, QuotaDrift, QuotaPlace, UserName, Wire as _,
+    Writer, record,
+};
+
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::records::{Inode, decode, load, save};
+use crate::store::{MetaError, Snapshot, Transaction};
+
+/// Inodes that a count reads at once.
+const COUNT_PAGE: usize = 1024;
+/// Bytes of quotas in one page at most; leaves room in a frame for one more of the largest size.
+const PAGE_BYTES: usize = 48 * 1024;
+
+record! {
+    /// What a user or a tree uses, and may use.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct QuotaRecord {
+        /// Sum of the sizes of its nodes.
+        pub bytes: u64,
+        /// Its nodes.
+        pub nodes: u64,
+        /// Bytes at most.
+        pub bytes_max: Option<u64>,
+        /// Nodes at most.
+        pub nodes_max: Option<u64>,
+        /// Of a tree: where it was when its limits were last set.
+        pub path: Option<FilePath>,
+    }
+}
+
+/// What one node counts for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Amount {
+    bytes: u64,
+    nodes: u64,
+}
+
+impl Amount {
+    const fn of(node: &Inode) -> Self {
+        Self { bytes: node.size, nodes: 1 }
+    }
+
+    const fn bytes(bytes: u64) -> Self {
+        Self { bytes, nodes: 0 }
+    }
+}
+
+/// A count that a node is part of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of<'a> {
+    User(&'a UserName),
+    Tree(InodeId),
+}
+
+impl Of<'_> {
+    fn key(self) -> Vec<u8> {
+        match self {
+            Self::User(name) => keys::quota_of_user(name),
+            Self::Tree(id) => keys::quota_of_tree(id),
+        }
+    }
+
+    /// The record; empty if there is none.
+    fn load<S: Snapshot + ?Sized>(self, view: &S) -> Result<QuotaRecord> {
+        Ok(load(view, &self.key())?.unwrap_or_default())
+    }
+
+    /// Writes the record, or takes it away if it says nothing any more. A tree is counted as one of its own nodes, so
+    /// without any it is gone, and so are its limits.
+    fn save(self, tx: &mut dyn Transaction, record: &QuotaRecord) -> Result<()> {
+        let unlimited = record.bytes_max.is_none() && record.nodes_max.is_none();
+        let needless = record.nodes == 0 && record.bytes == 0 && (unlimited || matches!(self, Self::Tree(_)));
+        Ok(if needless { tx.delete(&self.key())? } else { save(tx, &self.key(), record)? })
+    }
+
+    fn refused(self, code: ErrorCode, used: &str, record: &QuotaRecord) -> MdsError {
+        let whose = match (self, &record.path) {
+            (Self::User(name), _) => format!("user {name}"),
+            (Self::Tree(_), Some(path)) => format!("tree {path}"),
+            (Self::Tree(id), None) => format!("tree of node {}", id.0),
+        };
+        MdsError::refused(code, format!("{whose}: {used}"))
+    }
+
+    /// The record with more in it, if its limits allow it.
+    fn with(self, mut record: QuotaRecord, more: Amount) -> Result<QuotaRecord> {
+        let bytes = record.bytes.checked_add(more.bytes).ok_or_else(|| {
+            self.refused(ErrorCode::Limit, "all sizes together have more than 64 bits", &record)
+        })?;
+        let nodes = record.nodes.saturating_add(more.nodes);
+        if let Some(max) = record.bytes_max.filter(|max| more.bytes > 0 && bytes > *max) {
+            let used = format!("{} of {max} bytes in use, {} more wanted", record.bytes, more.bytes);
+            return Err(self.refused(ErrorCode::Quota, &used, &record));
+        }
+        if let Some(max) = record.nodes_max.filter(|max| more.nodes > 0 && nodes > *max) {
+            let used = format!("{} of {max} files in use", record.nodes);
+            return Err(self.refused(ErrorCode::Quota, &used, &record));
+        }
+        (record.bytes, record.nodes) = (bytes, nodes);
+        Ok(record)
+    }
+
+    fn add(self, tx: &mut dyn Transaction, more: Amount) -> Result<()> {
+        let record = self.load(tx)?;
+        self.save(tx, &self.with(record, more)?)
+    }
+
+    fn take(self, tx: &mut dyn Transaction, less: Amount) -> Result<()> {
+        let mut record = self.load(tx)?;
+        // Never below nothing: a count that is wrong keeps nobody from removing a file, and a check finds it.
+        record.bytes = record.bytes.saturating_sub(less.bytes);
+        record.nodes = record.nodes.saturating_sub(less.nodes);
+        self.save(tx, &record)
+    }
+}
+
+/// The counts that a node is part of.
+fn counts(node: &Inode) -> impl Iterator<Item = Of<'_>> {
+    core::iter::once(Of::User(&node.owner)).chain(node.tree.map(Of::Tree))
+}
+
+/// A node begins to be; the caller saves it.
+pub(crate) fn begin(tx: &mut dyn Transaction, node: &Inode) -> Result<()> {
+    counts(node).try_for_each(|count| count.add(tx, Amount::of(node)))
+}
+
+/// A node is no more: not when its last name goes, but when nobody holds it open either.
+pub(crate) fn end(tx: &mut dyn Transaction, node: &Inode) -> Result<()> {
+    counts(node).try_for_each(|count| count.take(tx, Amount::of(node)))
+}
+
+/// A node, still as it was, gets another size.
+pub(crate) fn resize(tx: &mut dyn Transaction, node: &Inode, size: u64) -> Result<()> {
+    let (more, less) = (size.saturating_sub(node.size), node.size.saturating_sub(size));
+    for count in counts(node) {
+        if more > 0 {
+            count.add(tx, Amount::bytes(more))?;
+        } else if less > 0 {
+            count.take(tx, Amount::bytes(less))?;
+        }
+    }
+    Ok(())
+}
+
+/// A node, still as it was, gets another owner.
+pub(crate) fn hand_over(tx: &mut dyn Transaction, node: &Inode, owner: &UserName) -> Result<()> {
+    Of::User(&node.owner).take(tx, Amount::of(node))?;
+    Of::User(owner).add(tx, Amount::of(node))
+}
+
+/// Would [`begin`] be refused, if this other one ended before it?
+pub(crate) fn foresee<S: Snapshot + ?Sized>(view: &S, node: &Inode, instead: Option<&Inode>) -> Result<()> {
+    for count in counts(node) {
+        let mut record = count.load(view)?;
+        // What has other names, or is held open by somebody, may stay; then the end tells.
+        if let Some(old) = instead.filter(|old| old.links <= 1 && counts(old).any(|of| of == count)) {
+            record.bytes = record.bytes.saturating_sub(old.size);
+            record.nodes = record.nodes.saturating_sub(1);
+        }
+        count.with(record, Amount::of(node))?;
+    }
+    Ok(())
+}
+
+/// Bytes by which a node may grow; none: no limit.
+pub(crate) fn room<S: Snapshot + ?Sized>(view: &S, node: &Inode) -> Result<Option<u64>> {
+    let mut room = None;
+    for count in counts(node) {
+        let record = count.load(view)?;
+        if let Some(max) = record.bytes_max {
+            let left = max.saturating_sub(record.bytes);
+            room = Some(room.map_or(left, |room: u64| room.min(left)));
+        }
+    }
+    Ok(room)
+}
+
+/// May a node grow by so many bytes? Changes nothing.
+pub(crate) fn check_growth<S: Snapshot + ?Sized>(view: &S, node: &Inode, more: u64) -> Result<()> {
+    for count in counts(node) {
+        count.with(count.load(view)?, Amount::bytes(more))?;
+    }
+    Ok(())
+}
+
+/// Room and numbers as `statfs` tells them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Figures {
+    pub(crate) total: u64,
+    pub(crate) used: u64,
+    pub(crate) nodes: u64,
+    pub(crate) nodes_free: u64,
+}
+
+/// The same as somebody's limits, and those of a tree, let them be seen.
+pub(crate) fn narrow<S: Snapshot + ?Sized>(
+    view: &S,
+    user: &UserName,
+    tree: Option<InodeId>,
+    mut told: Figures,
+) -> Result<Figures> {
+    for count in core::iter::once(Of::User(user)).chain(tree.map(Of::Tree)) {
+        let record = count.load(view)?;
+        if let Some(max) = record.bytes_max {
+            let free = told.total.saturating_sub(told.used).min(max.saturating_sub(record.bytes));
+            told.total = told.total.min(max).max(free);
+            told.used = told.total - free;
+        }
+        if let Some(max) = record.nodes_max {
+            let free = max.saturating_sub(record.nodes);
+            if free < told.nodes_free {
+                (told.nodes, told.nodes_free) = (record.nodes, free);
+            }
+        }
+    }
+    Ok(told)
+}
+
+fn apply(record: &mut QuotaRecord, change: &QuotaChange) {
+    record.bytes_max = change.bytes_max.unwrap_or(record.bytes_max);
+    record.nodes_max = change.nodes_max.unwrap_or(record.nodes_max);
+}
+
+fn told(place: QuotaPlace, record: QuotaRecord) -> Quota {
+    let QuotaRecord { bytes, nodes, bytes_max, nodes_max, path } = record;
+    Quota { place, path, bytes, nodes, bytes_max, nodes_max }
+}
+
+/// What a user uses and may use.
+pub(crate) fn of_user<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<Quota> {
+    Ok(told(QuotaPlace::User(name.clone()), Of::User(name).load(view)?))
+}
+
+/// The same of a tree; its path is where it was.
+pub(crate) fn of_tree<S: Snapshot + ?Sized>(view: &S, tree: InodeId) -> Result<Quota> {
+    Ok(told(QuotaPlace::Tree(tree), Of::Tree(tree).load(view)?))
+}
+
+/// Sets a user's limits. What is used already may be more; it only does not grow then.
+pub(crate) fn set_user(tx: &mut dyn Transaction, name: &UserName, change: &QuotaChange) -> Result<Quota> {
+    let mut record = Of::User(name).load(tx)?;
+    apply(&mut record, change);
+    Of::User(name).save(tx, &record)?;
+    Ok(told(QuotaPlace::User(name.clone()), record))
+}
+
+/// The same of a tree that there is, or that begins with this directory: an empty one, of no tree yet.
+pub(crate) fn set_tree(
+    tx: &mut dyn Transaction,
+    (id, directory): (InodeId, &mut Inode),
+    path: &FilePath,
+    change: &QuotaChange,
+) -> Result<Quota> {
+    let mut record = Of::Tree(id).load(tx)?;
+    if directory.tree.is_none() {
+        directory.tree = Some(id);
+        save(tx, &keys::inode(id), directory)?;
+        (record.bytes, record.nodes) = (directory.size, 1);
+    }
+    record.path = Some(path.clone());
+    apply(&mut record, change);
+    Of::Tree(id).save(tx, &record)?;
+    Ok(told(QuotaPlace::Tree(id), record))
+}
+
+/// Takes the limits of a tree away. `empty`: there is nothing in its directory, which then is no tree any more, unless
+/// something of it is held open still.
+pub(crate) fn clear_tree(
+    tx: &mut dyn Transaction,
+    (id, directory): (InodeId, &mut Inode),
+    empty: bool,
+) -> Result<Quota> {
+    let mut record = Of::Tree(id).load(tx)?;
+    (record.bytes_max, record.nodes_max) = (None, None);
+    if empty && record.nodes == 1 {
+        directory.tree = None;
+        save(tx, &keys::inode(id), directory)?;
+        (record.bytes, record.nodes) = (0, 0);
+    }
+    Of::Tree(id).save(tx, &record)?;
+    Ok(told(QuotaPlace::Tree(id), record))
+}
+
+/// A page of all quotas: users by name, then trees.
+pub(crate) fn list<S: Snapshot + ?Sized>(
+    view: &S,
+    after: Option<&QuotaPlace>,
+    limit: u16,
+) -> Result<(Vec<Quota>, bool)> {
+    let limit = usize::from(limit.clamp(1, PAGE_MAX));
+    let (users, trees) = (keys::quotas_of_users(), keys::quotas_of_trees());
+    let from = |place: &QuotaPlace| [&key(place)[..], &[0]].concat();
+    // Trees before users in the store, and behind them in the list.
+    let mut ranges = Vec::new();
+    match after {
+        Some(place @ QuotaPlace::Tree(_)) => ranges.push((from(place), keys::after_prefix(&trees))),
+        _ => {
+            ranges.push((after.map_or_else(|| users.clone(), from), keys::after_prefix(&users)));
+            ranges.push((trees.clone(), keys::after_prefix(&trees)));
+        }
+    }
+    let (mut quotas, mut bytes) = (Vec::new(), 0);
+    for (from, until) in ranges {
+        for (key, value) in view.scan(&from, &until, limit + 1 - quotas.len())? {
+            if quotas.len() == limit || bytes > PAGE_BYTES {
+                return Ok((quotas, true));
+            }
+            let quota = told(place(&key)?, decode(&value)?);
+            let mut out = Writer::new();
+            quota.put(&mut out);
+            bytes += out.len();
+            quotas.push(quota);
+        }
+    }
+    Ok((quotas, false))
+}
+
+fn key(place: &QuotaPlace) -> Vec<u8> {
+    match place {
+        QuotaPlace::User(name) => keys::quota_of_user(name),
+        QuotaPlace::Tree(id) => keys::quota_of_tree(*id),
+    }
+}
+
+fn place(key: &[u8]) -> Result<QuotaPlace> {
+    Ok(keys::quota_place(key).ok_or(MetaError::Damaged("a quota of nobody"))?)
+}
+
+/// What a count anew found.
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
+    /// Nodes that there are.
+    pub(crate) nodes: u64,
+    /// Counts that are not right.
+    pub(crate) drifts: Vec<QuotaDrift>,
+}
+
+/// Counts everything anew and compares. O(nodes), in memory O(owners and trees).
+pub(crate) fn count<S: Snapshot + ?Sized>(view: &S) -> Result<Counted> {
+    let mut nodes = 0;
+    let mut found: BTreeMap<Vec<u8>, Amount> = BTreeMap::new();
+    each(view, &keys::inodes(), |_, value| {
+        let node: Inode = decode(value)?;
+        nodes += 1;
+        for count in counts(&node) {
+            let amount = found.entry(count.key()).or_default();
+            amount.nodes += 1;
+            amount.bytes = amount.bytes.saturating_add(node.size);
+        }
+        Ok(())
+    })?;
+    let mut counted = Counted { nodes, drifts: Vec::new() };
+    let mut compare = |key: &[u8], had: Amount, is: Amount| {
+        if had != is {
+            counted.drifts.push(QuotaDrift {
+                place: place(key)?,
+                bytes: had.bytes,
+                nodes: had.nodes,
+                bytes_found: is.bytes,
+                nodes_found: is.nodes,
+            });
+        }
+        Ok::<_, MdsError>(())
+    };
+    for family in [keys::quotas_of_users(), keys::quotas_of_trees()] {
+        each(view, &family, |key, value| {
+            let record: QuotaRecord = decode(value)?;
+            let is = found.remove(key).unwrap_or_default();
+            compare(key, Amount { bytes: record.bytes, nodes: record.nodes }, is)
+        })?;
+    }
+    for (key, is) in found {
+        compare(&key, Amount::default(), is)?;
+    }
+    Ok(counted)
+}
+
+/// Does something with each record of a family.
+fn each<S: Snapshot + ?Sized>(
+    view: &S,
+    family: &[u8],
+    mut work: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<()> {
+    let until = keys::after_prefix(family);
+    let mut from = family.to_vec();
+    loop {
+        let page = view.scan(&from, &until, COUNT_PAGE)?;
+        for (key, value) in &page {
+            work(key, value)?;
+        }
+        match page.last() {
+            Some((key, _)) if page.len() == COUNT_PAGE => from = [&key[..], &[0]].concat(),
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// Counts anew and puts right what was not.
+pub(crate) fn repair(tx: &mut dyn Transaction) -> Result<Counted> {
+    let counted = count(tx)?;
+    for drift in &counted.drifts {
+        let of = match &drift.place {
+            QuotaPlace::User(name) => Of::User(name),
+            QuotaPlace::Tree(id) => Of::Tree(*id),
+        };
+        let mut record = of.load(tx)?;
+        (record.bytes, record.nodes) = (drift.bytes_found, drift.nodes_found);
+        of.save(tx, &record)?;
+    }
+    Ok(counted)
+}

@@ -1,0 +1,592 @@
+//! Quotas: counts are what is there, limits hold, and what a limit refuses changes nothing else.
+
+use proptest::prelude::*;
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    Access, AccountKind, ErrorCode, Failure, Method, Node, NodeChange, NodeKind, Quota, QuotaChange, QuotaOf,
+    QuotaPlace, RenameMode, Request, Response, Role, Stat, Target,
+};
+
+use super::nodes::{HOLDER, make, name};
+use super::world::{ADMIN, ALICE, BOB, World, create, path, user};
+use crate::holds::HOLD_MS;
+use crate::records::{Account, load, save};
+use crate::store::MetaStore as _;
+use crate::{keys, quota};
+
+const METHOD: Method = Method::AllData;
+
+fn limits(bytes: impl Into<Option<u64>>, nodes: impl Into<Option<u64>>) -> QuotaChange {
+    QuotaChange { bytes_max: Some(bytes.into()), nodes_max: Some(nodes.into()) }
+}
+
+fn of_user(name: &str) -> QuotaOf {
+    QuotaOf::User(user(name))
+}
+
+fn of_tree(at: &str) -> QuotaOf {
+    QuotaOf::Tree(path(at))
+}
+
+impl World {
+    /// A device, and the accounts of those who have a session.
+    fn with_accounts() -> Self {
+        let world = Self::with_devices(1);
+        let account = Account {
+            kind: AccountKind::Password,
+            role: Role::User,
+            enabled: true,
+            created_ms: 0,
+            credentials: Vec::new(),
+            invitation: None,
+            entry: None,
+        };
+        for name in ["alice", "bob"] {
+            world.mds.update(|tx| Ok(save(tx, &keys::user(&user(name)), &account)?)).unwrap();
+        }
+        world
+    }
+
+    fn quota(&mut self, who: SessionId, request: Request) -> Result<Quota, ErrorCode> {
+        match self.ask(who, request) {
+            Response::Quota { quota } => Ok(quota),
+            Response::Failed { failure } => Err(failure.code),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn limit(&mut self, of: QuotaOf, change: QuotaChange) -> Quota {
+        self.quota(ADMIN, Request::QuotaSet { of, change }).unwrap()
+    }
+
+    fn used(&mut self, of: QuotaOf) -> (u64, u64) {
+        let quota = self.quota(ADMIN, Request::QuotaShow { of }).unwrap();
+        (quota.bytes, quota.nodes)
+    }
+
+    fn failure(&mut self, who: SessionId, request: Request) -> Failure {
+        match self.ask(who, request) {
+            Response::Failed { failure } => failure,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    fn stat_of(&mut self, who: SessionId, request: Request) -> Result<Stat, ErrorCode> {
+        match self.ask(who, request) {
+            Response::Stat { stat } => Ok(stat),
+            Response::Failed { failure } => Err(failure.code),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn at(&mut self, who: SessionId, at: &str) -> Node {
+        self.stat(who, at).unwrap().node()
+    }
+
+    /// Counts everything anew.
+    fn drifts(&self) -> Vec<sealstone_mds_protocol::QuotaDrift> {
+        quota::count(&*self.disk.snapshot().unwrap()).unwrap().drifts
+    }
+}
+
+fn grow(node: Node, size: u64) -> Request {
+    Request::SetNode { node, change: NodeChange { size: Some(size), ..NodeChange::default() }, holder: None }
+}
+
+fn allocate(node: Node) -> Request {
+    Request::Allocate { node, size_hint: None, method: METHOD, holder: HOLDER }
+}
+
+fn written(node: Node, size_at_least: u64, generation: u32, fit: bool) -> Request {
+    Request::Written { node, size_at_least, mtime_ns: None, generation, made: true, fit, holder: HOLDER }
+}
+
+#[test]
+fn a_user_has_no_more_bytes_than_his_limit_by_whichever_way() {
+    let mut world = World::with_accounts();
+    world.limit(of_user("alice"), limits(1_000, None));
+    world.put(ALICE, "/a", 600);
+    // A put that cannot fit is refused before a byte is sent, and at its end if nobody knew.
+    let refused = world.failure(ALICE, create("/b", Some(401)));
+    assert_eq!(refused.code, ErrorCode::Quota);
+    assert_eq!(refused.subject.as_str(), "user alice: 600 of 1000 bytes in use, 401 more wanted");
+    assert!(refused.to_string().contains("sealstone quota set"), "{refused}");
+    let unsure = world.create(ALICE, "/b", None);
+    assert_eq!(world.commit(ALICE, unsure.intent, 401), Err(ErrorCode::Quota));
+    world.commit(ALICE, unsure.intent, 400).unwrap();
+    // What takes the place of an older file has its room.
+    world.put(ALICE, "/b", 400);
+    assert_eq!(world.refused(ALICE, create("/b", Some(401))), ErrorCode::Quota);
+    let a = world.at(ALICE, "/a");
+    assert_eq!(world.refused(ALICE, grow(a, 601)), ErrorCode::Quota);
+    let link = make(Node::ROOT, "l", NodeKind::Symlink(Target::new("x").unwrap()), 0);
+    assert_eq!(world.refused(ALICE, link), ErrorCode::Quota);
+    // An empty file has nothing left for its first byte; what needs no more room is written.
+    let empty = world.stat_of(ALICE, make(Node::ROOT, "e", NodeKind::File, 0o600)).unwrap().node();
+    assert_eq!(world.refused(ALICE, allocate(empty)), ErrorCode::Quota);
+    world.stat_of(ALICE, grow(a, 500)).unwrap();
+    assert!(matches!(world.ask(ALICE, allocate(empty)), Response::NodeOpened { .. }));
+    assert_eq!(world.used(of_user("alice")), (900, 3));
+    // It is the owner's limit, whoever writes, and nobody else's.
+    let b = world.at(ADMIN, "/b");
+    assert_eq!(world.refused(ADMIN, grow(b, 501)), ErrorCode::Quota);
+    world.put(BOB, "/bob", 5_000);
+    assert_eq!(world.drifts(), []);
+}
+
+#[test]
+fn a_user_has_no_more_files_than_his_limit() {
+    let mut world = World::with_accounts();
+    world.limit(of_user("alice"), limits(None, 2));
+    world.mkdir(ALICE, "/d", 0o755);
+    world.put(ALICE, "/f", 9);
+    assert_eq!(world.refused(ALICE, create("/g", Some(0))), ErrorCode::Quota);
+    let deep = Request::MakeDir { path: path("/d/e"), parents: true, mode: 0o755 };
+    let refused = world.failure(ALICE, deep);
+    assert_eq!(refused.subject.as_str(), "user alice: 2 of 2 files in use");
+    assert_eq!(world.refused(ALICE, make(Node::ROOT, "p", NodeKind::Fifo, 0)), ErrorCode::Quota);
+    // Another name is no other file, and in the place of one there is room for one.
+    let f = world.at(ALICE, "/f");
+    world.stat_of(ALICE, Request::LinkNode { node: f, parent: Node::ROOT, name: name("g") }).unwrap();
+    world.ask(ALICE, Request::Remove { path: path("/g"), recursive: false });
+    assert_eq!(world.used(of_user("alice")), (9, 2));
+    world.put(ALICE, "/f", 10);
+    world.ask(ALICE, Request::Remove { path: path("/f"), recursive: false });
+    world.mkdir(ALICE, "/d/e", 0o755);
+    assert_eq!(world.drifts(), []);
+}
+
+#[test]
+fn of_what_was_written_too_much_what_fits_is_kept() {
+    let mut world = World::with_accounts();
+    world.limit(of_user("alice"), limits(1_000, None));
+    world.put(ALICE, "/other", 300);
+    let file = world.stat_of(ALICE, make(Node::ROOT, "f", NodeKind::File, 0o600)).unwrap().node();
+    world.ask(ALICE, allocate(file));
+    // Asked plainly, nothing happens.
+    assert_eq!(world.refused(ALICE, written(file, 701, 0, false)), ErrorCode::Quota);
+    let stat = world.stat_of(ALICE, Request::GetNode { node: file }).unwrap();
+    assert_eq!((stat.size, stat.generation), (0, 0));
+    assert_eq!(world.refused(ALICE, written(file, 701, 0, true)), ErrorCode::Quota);
+    let stat = world.stat_of(ALICE, Request::GetNode { node: file }).unwrap();
+    assert_eq!((stat.size, stat.generation, stat.width), (700, 1, 1));
+    // What lies behind is cut off at the devices before the file grows again, whoever makes room.
+    let clears = world.mds.next_clears(None, 9).unwrap();
+    assert_eq!(clears[0].objects[0].1, 700);
+    world.limit(of_user("alice"), limits(2_000, None));
+    assert_eq!(world.refused(ALICE, written(file, 701, 0, true)), ErrorCode::Stale);
+    assert_eq!(world.refused(ALICE, written(file, 701, 1, true)), ErrorCode::Busy);
+    world.mds.cleared(&clears).unwrap();
+    assert_eq!(world.stat_of(ALICE, written(file, 701, 2, true)).unwrap().size, 701);
+    // Where nothing fits the file is empty again, and has no objects.
+    world.limit(of_user("alice"), limits(1_001, None));
+    let none = world.stat_of(ALICE, make(Node::ROOT, "g", NodeKind::File, 0o600)).unwrap().node();
+    world.limit(of_user("alice"), limits(1_002, None));
+    world.ask(ALICE, allocate(none));
+    world.limit(of_user("alice"), limits(1_001, None));
+    assert_eq!(world.refused(ALICE, written(none, 5, 0, true)), ErrorCode::Quota);
+    let stat = world.stat_of(ALICE, Request::GetNode { node: none }).unwrap();
+    assert_eq!((stat.size, stat.width), (0, 0));
+    assert_eq!(world.used(of_user("alice")), (1_001, 3));
+    assert_eq!(world.drifts(), []);
+}
+
+#[test]
+fn a_trees_limit_holds_for_everybody_and_nothing_leaves_or_enters_it() {
+    let mut world = World::with_accounts();
+    world.mkdir(ADMIN, "/t", 0o777);
+    world.mkdir(ADMIN, "/u", 0o777);
+    let quota = world.limit(of_tree("/t"), limits(1_000, 5));
+    assert_eq!((quota.bytes, quota.nodes, quota.path), (0, 1, Some(path("/t"))));
+    world.put(ALICE, "/t/a", 600);
+    let refused = world.failure(BOB, create("/t/b", Some(401)));
+    assert_eq!(refused.subject.as_str(), "tree /t: 600 of 1000 bytes in use, 401 more wanted");
+    world.mkdir(BOB, "/t/d", 0o777);
+    world.put(BOB, "/t/d/b", 400);
+    assert_eq!(world.used(of_tree("/t/d/b")), (1_000, 4));
+    world.mkdir(ALICE, "/t/e", 0o777);
+    let sixth = Request::MakeDir { path: path("/t/g"), parents: false, mode: 0o777 };
+    assert_eq!(world.failure(ALICE, sixth).subject.as_str(), "tree /t: 5 of 5 files in use");
+    world.put(BOB, "/u/b", 5_000);
+    assert_eq!(world.drifts(), []);
+}
+
+#[test]
+fn names_stay_in_their_tree() {
+    let mut world = World::with_accounts();
+    for at in ["/t", "/u", "/plain"] {
+        world.mkdir(ADMIN, at, 0o777);
+    }
+    world.limit(of_tree("/t"), limits(None, None));
+    world.limit(of_tree("/u"), limits(None, None));
+    world.put(ALICE, "/t/a", 10);
+    world.put(ALICE, "/plain/p", 10);
+    world.mkdir(ALICE, "/t/d", 0o777);
+    let rename = |from: &str, to: &str| Request::Rename { from: path(from), to: path(to), replace: true };
+    for (from, to) in [("/t/a", "/u/a"), ("/t/a", "/plain/a"), ("/plain/p", "/t/p"), ("/t/d", "/plain/d")] {
+        assert_eq!(world.refused(ALICE, rename(from, to)), ErrorCode::CrossesTrees, "{from} {to}");
+    }
+    // In it everything moves, and so does the tree itself, but into no other one.
+    world.ask(ALICE, rename("/t/a", "/t/d/a"));
+    assert_eq!(world.refused(ADMIN, rename("/t", "/u/t")), ErrorCode::CrossesTrees);
+    assert!(matches!(world.ask(ADMIN, rename("/t", "/plain/t")), Response::Done {}));
+    assert_eq!(world.used(of_tree("/plain/t/d/a")), (10, 3));
+    // The path that it had leads nowhere, so none is told until it is set again.
+    let quota = world.quota(ADMIN, Request::QuotaShow { of: of_tree("/plain/t") }).unwrap();
+    assert_eq!(quota.path, None);
+    let (here, there) = (world.at(ALICE, "/plain/t"), world.at(ALICE, "/plain"));
+    let p = world.at(ALICE, "/plain/p");
+    let link = Request::LinkNode { node: p, parent: here, name: name("l") };
+    assert_eq!(world.refused(ALICE, link), ErrorCode::CrossesTrees);
+    let exchange = Request::RenameNode {
+        from_parent: here,
+        from: name("d"),
+        to_parent: there,
+        to: name("p"),
+        mode: RenameMode::Exchange,
+    };
+    assert_eq!(world.refused(ALICE, exchange), ErrorCode::CrossesTrees);
+    assert_eq!(world.drifts(), []);
+}
+
+#[test]
+fn a_tree_begins_empty_is_not_nested_and_ends_with_its_directory() {
+    let mut world = World::with_accounts();
+    world.mkdir(ADMIN, "/t", 0o777);
+    world.put(ALICE, "/t/f", 1);
+    let set = |at: &str| Request::QuotaSet { of: of_tree(at), change: limits(100, None) };
+    assert_eq!(world.refused(ADMIN, set("/t")), ErrorCode::NotEmpty);
+    assert_eq!(world.refused(ADMIN, set("/t/f")), ErrorCode::NotADirectory);
+    assert_eq!(world.refused(ADMIN, set("/none")), ErrorCode::NotFound);
+    world.mkdir(ADMIN, "/e", 0o777);
+    world.limit(of_tree("/e"), limits(100, None));
+    world.mkdir(ADMIN, "/e/in", 0o777);
+    let nested = world.failure(ADMIN, set("/e/in"));
+    assert_eq!(nested.code, ErrorCode::Invalid);
+    assert!(nested.subject.as_str().contains("(/e)"), "{nested}");
+    // With something in it, it stays a tree without limits; without, it is none.
+    let clear = || Request::QuotaClear { of: of_tree("/e") };
+    assert_eq!(world.quota(ADMIN, clear()).map(|quota| (quota.nodes, quota.bytes_max)), Ok((2, None)));
+    world.ask(ADMIN, Request::Remove { path: path("/e/in"), recursive: false });
+    assert_eq!(world.quota(ADMIN, clear()).map(|quota| quota.nodes), Ok(0));
+    assert_eq!(world.refused(ADMIN, clear()), ErrorCode::NotFound);
+    assert_eq!(world.refused(ADMIN, Request::QuotaShow { of: of_tree("/e") }), ErrorCode::NotFound);
+    world.limit(of_tree("/e"), limits(100, None));
+    world.ask(ADMIN, Request::Remove { path: path("/e"), recursive: false });
+    let trees = world.disk.dump().into_iter().filter(|(key, _)| key[0] == b'T').count();
+    assert_eq!((trees, world.drifts()), (0, vec![]));
+}
+
+#[test]
+fn what_is_held_open_counts_until_it_is_closed() {
+    let mut world = World::with_accounts();
+    world.limit(of_user("alice"), limits(1_000, None));
+    world.put(ALICE, "/f", 900);
+    let file = world.at(ALICE, "/f");
+    let open =
+        Request::OpenNode { node: file, access: Access::Read, method: METHOD, holder: HOLDER, again: false };
+    assert!(matches!(world.ask(ALICE, open), Response::NodeOpened { .. }));
+    world.ask(ALICE, Request::RemoveNode { parent: Node::ROOT, name: name("f"), directory: false });
+    assert_eq!(world.used(of_user("alice")), (900, 1));
+    assert_eq!(world.refused(ALICE, create("/g", Some(200))), ErrorCode::Quota);
+    world.ask(ALICE, Request::CloseNode { node: file, holder: HOLDER });
+    assert_eq!(world.used(of_user("alice")), (0, 0));
+    world.put(ALICE, "/g", 200);
+}
+
+#[test]
+fn what_gets_another_owner_counts_for_him() {
+    let mut world = World::with_accounts();
+    world.put(ALICE, "/f", 900);
+    world.limit(of_user("uid-7"), limits(899, None));
+    let give = |to: &str| Request::SetOwner { path: path("/f"), owner: Some(user(to)), group: None };
+    assert_eq!(world.refused(ADMIN, give("uid-7")), ErrorCode::Quota);
+    assert_eq!((world.used(of_user("alice")), world.used(of_user("uid-7"))), ((900, 1), (0, 0)));
+    world.limit(of_user("uid-7"), limits(900, 1));
+    assert!(matches!(world.ask(ADMIN, give("uid-7")), Response::Stat { .. }));
+    assert_eq!((world.used(of_user("alice")), world.used(of_user("uid-7"))), ((0, 0), (900, 1)));
+    assert_eq!(world.drifts(), []);
+}
+
+#[test]
+fn administrators_set_and_users_see_their_own() {
+    let mut world = World::with_accounts();
+    world.put(ALICE, "/a", 7);
+    world.put(BOB, "/b", 8);
+    world.mkdir(ADMIN, "/t", 0o700);
+    world.limit(of_tree("/t"), limits(1, 1));
+    let change = limits(1, 1);
+    for request in [
+        Request::QuotaSet { of: of_user("alice"), change },
+        Request::QuotaSet { of: of_tree("/t"), change },
+        Request::QuotaClear { of: of_user("alice") },
+        Request::QuotaCheck { repair: false },
+        Request::QuotaShow { of: of_user("bob") },
+    ] {
+        assert_eq!(world.refused(ALICE, request.clone()), ErrorCode::Denied, "{request:?}");
+    }
+    let own = world.quota(ALICE, Request::QuotaShow { of: of_user("alice") }).unwrap();
+    assert_eq!((own.bytes, own.nodes), (7, 1));
+    let list = |after| Request::QuotaList { after, limit: 2 };
+    let Response::Quotas { quotas, more } = world.ask(ALICE, list(None)) else { panic!("quotas") };
+    assert_eq!((quotas, more), (vec![own], false));
+    // Pages of an administrator's: users, then trees, each once.
+    let (mut after, mut all) = (None, Vec::new());
+    loop {
+        let Response::Quotas { quotas, more } = world.ask(ADMIN, list(after)) else { panic!("quotas") };
+        all.extend(quotas);
+        after = all.last().map(|quota: &Quota| quota.place.clone());
+        if !more {
+            break;
+        }
+    }
+    let names: Vec<String> = all.iter().map(|quota| quota.place.to_string()).collect();
+    assert_eq!(names[..3], ["user admin", "user alice", "user bob"].map(String::from));
+    assert_eq!((all.len(), all[3].path.clone()), (4, Some(path("/t"))));
+    assert_eq!(world.refused(ADMIN, Request::QuotaShow { of: of_user("nobody") }), ErrorCode::NotFound);
+    let nobody = Request::QuotaSet { of: of_user("nobody"), change };
+    assert_eq!(world.refused(ADMIN, nobody), ErrorCode::NotFound);
+}
+
+#[test]
+fn room_is_shown_as_quotas_let_it_be_used() {
+    let mut world = World::with_accounts();
+    let figures = |world: &mut World, who, node| match world.ask(who, Request::StatFs { node }) {
+        Response::FileSystem { total, used, nodes, nodes_free } => (total, used, nodes, nodes_free),
+        other => panic!("{other:?}"),
+    };
+    let whole = figures(&mut world, ALICE, None);
+    world.mkdir(ADMIN, "/t", 0o777);
+    world.limit(of_tree("/t"), limits(5_000, 10));
+    world.put(ALICE, "/t/f", 2_000);
+    let tree = world.at(ALICE, "/t");
+    assert_eq!(figures(&mut world, ALICE, Some(tree)), (5_000, 2_000, 2, 8));
+    assert_eq!(figures(&mut world, ALICE, None).0, whole.0);
+    world.limit(of_user("alice"), limits(2_500, 2));
+    assert_eq!(figures(&mut world, ALICE, Some(tree)), (2_500, 2_000, 1, 1));
+    assert_eq!(figures(&mut world, ALICE, None), (2_500, 2_000, 1, 1));
+    // Nobody is shown less than nothing.
+    world.limit(of_user("alice"), limits(10, 1));
+    let tree = world.at(ALICE, "/t");
+    assert_eq!(figures(&mut world, ALICE, Some(tree)), (10, 10, 1, 0));
+}
+
+#[test]
+fn sizes_that_add_up_to_more_than_64_bits_are_refused() {
+    let mut world = World::with_accounts();
+    let huge = sealstone_mds_protocol::FILE_SIZE_MAX;
+    for at in ["a", "b", "c"] {
+        let file = world.stat_of(ALICE, make(Node::ROOT, at, NodeKind::File, 0o600)).unwrap().node();
+        let grown = world.stat_of(ALICE, grow(file, huge));
+        assert_eq!(grown.map(|stat| stat.size), if at == "c" { Err(ErrorCode::Limit) } else { Ok(huge) });
+    }
+    assert_eq!(world.drifts(), []);
+}
+
+#[test]
+fn a_count_that_is_wrong_is_found_and_put_right() {
+    let mut world = World::with_accounts();
+    world.put(ALICE, "/a", 70);
+    world.limit(of_user("alice"), limits(1_000, None));
+    world
+        .mds
+        .update(|tx| {
+            let key = keys::quota_of_user(&user("alice"));
+            let mut record: quota::QuotaRecord = load(tx, &key)?.unwrap();
+            record.bytes = 71;
+            Ok(save(tx, &key, &record)?)
+        })
+        .unwrap();
+    let check = |world: &mut World, repair| match world.ask(ADMIN, Request::QuotaCheck { repair }) {
+        Response::QuotaChecked { drifts, repaired, .. } => (drifts, repaired),
+        other => panic!("{other:?}"),
+    };
+    let (drifts, repaired) = check(&mut world, false);
+    assert_eq!((drifts[0].bytes, drifts[0].bytes_found, repaired), (71, 70, false));
+    assert_eq!(drifts[0].place, QuotaPlace::User(user("alice")));
+    assert!(check(&mut world, true).1);
+    assert_eq!(check(&mut world, true), (vec![], false));
+    // The limits stay.
+    assert_eq!(world.refused(ALICE, create("/b", Some(931))), ErrorCode::Quota);
+}
+
+/// Steps of any history.
+#[derive(Clone, Debug)]
+enum Step {
+    Make { who: usize, at: usize, kind: usize },
+    Put { who: usize, at: usize, size: u64 },
+    Size { who: usize, at: usize, size: u64 },
+    Write { who: usize, at: usize, size: u64, fit: bool },
+    Remove { who: usize, at: usize },
+    Rename { from: usize, to: usize, exchange: bool },
+    Link { from: usize, to: usize },
+    Own { at: usize, to: usize },
+    Open { who: usize, at: usize },
+    Close,
+    Limit { of: usize, bytes: Option<u64>, nodes: Option<u64> },
+    Clear { of: usize },
+    Tidy,
+    Restart,
+}
+
+const PLACES: [&str; 9] = ["/a", "/b", "/t", "/t/a", "/t/b", "/t/d", "/t/d/a", "/u", "/u/a"];
+const WHO: [SessionId; 3] = [ADMIN, ALICE, BOB];
+const NAMES: [&str; 3] = ["admin", "alice", "bob"];
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let (who, at) = (|| 0..WHO.len(), || 0..PLACES.len());
+    let size = || 0..60u64;
+    prop_oneof![
+        6 => (who(), at(), 0..4usize).prop_map(|(who, at, kind)| Step::Make { who, at, kind }),
+        4 => (who(), at(), size()).prop_map(|(who, at, size)| Step::Put { who, at, size }),
+        3 => (who(), at(), size()).prop_map(|(who, at, size)| Step::Size { who, at, size }),
+        5 => (who(), at(), size(), any::<bool>()).prop_map(|(who, at, size, fit)| Step::Write { who, at, size, fit }),
+        4 => (who(), at()).prop_map(|(who, at)| Step::Remove { who, at }),
+        5 => (at(), at(), any::<bool>()).prop_map(|(from, to, exchange)| Step::Rename { from, to, exchange }),
+        2 => (at(), at()).prop_map(|(from, to)| Step::Link { from, to }),
+        2 => (at(), who()).prop_map(|(at, to)| Step::Own { at, to }),
+        2 => (who(), at()).prop_map(|(who, at)| Step::Open { who, at }),
+        1 => Just(Step::Close),
+        4 => (0..5usize, prop::option::of(0..100u64), prop::option::of(0..6u64))
+            .prop_map(|(of, bytes, nodes)| Step::Limit { of, bytes, nodes }),
+        1 => (0..5usize).prop_map(|of| Step::Clear { of }),
+        1 => Just(Step::Tidy),
+        1 => Just(Step::Restart),
+    ]
+}
+
+fn whose(of: usize) -> QuotaOf {
+    match of {
+        3 => of_tree("/t"),
+        4 => of_tree("/u"),
+        user => of_user(NAMES[user]),
+    }
+}
+
+struct Run {
+    world: World,
+    open: Vec<(usize, Node)>,
+}
+
+impl Run {
+    fn node(&mut self, who: usize, at: usize) -> Option<Node> {
+        self.world.stat(WHO[who], PLACES[at]).ok().map(|stat| stat.node())
+    }
+
+    /// The directory of a place, and its last name.
+    fn parent(&mut self, who: usize, at: usize) -> Option<(Node, &'static str)> {
+        let (above, last) = PLACES[at].rsplit_once('/')?;
+        let above = if above.is_empty() {
+            Some(Node::ROOT)
+        } else {
+            self.world.stat(WHO[who], above).ok().map(|stat| stat.node())
+        };
+        Some((above?, last))
+    }
+
+    /// Does it, whatever is answered. None: there is nothing to do it to.
+    fn step(&mut self, step: &Step) -> Option<()> {
+        match *step {
+            Step::Make { who, at, kind } => {
+                let (parent, last) = self.parent(who, at)?;
+                let what = match kind {
+                    0 => NodeKind::File,
+                    1 => NodeKind::Symlink(Target::new("somewhere").unwrap()),
+                    _ => NodeKind::Directory,
+                };
+                self.world.ask(WHO[who], make(parent, last, what, 0o777));
+            }
+            Step::Put { who, at, size } => {
+                if let Response::Created { file } = self.world.ask(WHO[who], create(PLACES[at], None)) {
+                    let _ = self.world.commit(WHO[who], file.intent, size);
+                }
+            }
+            Step::Size { who, at, size } => {
+                let node = self.node(who, at)?;
+                self.world.ask(WHO[who], grow(node, size));
+            }
+            Step::Write { who, at, size, fit } => {
+                let node = self.node(who, at)?;
+                if let Response::NodeOpened { node: opened } = self.world.ask(WHO[who], allocate(node)) {
+                    self.world.ask(WHO[who], written(node, size, opened.stat.generation, fit));
+                }
+            }
+            Step::Remove { who, at } => {
+                let (parent, last) = self.parent(who, at)?;
+                let directory = matches!(PLACES[at], "/t" | "/u" | "/t/d");
+                self.world.ask(WHO[who], Request::RemoveNode { parent, name: name(last), directory });
+            }
+            Step::Rename { from, to, exchange } => {
+                let ((from_parent, from), (to_parent, to)) = (self.parent(0, from)?, self.parent(0, to)?);
+                let mode = if exchange { RenameMode::Exchange } else { RenameMode::Replace };
+                let (from, to) = (name(from), name(to));
+                self.world.ask(ADMIN, Request::RenameNode { from_parent, from, to_parent, to, mode });
+            }
+            Step::Link { from, to } => {
+                let (node, (parent, last)) = (self.node(0, from)?, self.parent(0, to)?);
+                self.world.ask(ADMIN, Request::LinkNode { node, parent, name: name(last) });
+            }
+            Step::Own { at, to } => {
+                let owner = Some(user(NAMES[to]));
+                self.world.ask(ADMIN, Request::SetOwner { path: path(PLACES[at]), owner, group: None });
+            }
+            Step::Open { who, at } => {
+                let node = self.node(who, at)?;
+                let (access, method) = (Access::Update, METHOD);
+                let open = Request::OpenNode { node, access, method, holder: HOLDER, again: false };
+                if matches!(self.world.ask(WHO[who], open), Response::NodeOpened { .. }) {
+                    self.open.push((who, node));
+                }
+            }
+            Step::Close => {
+                for (who, node) in std::mem::take(&mut self.open) {
+                    self.world.ask(WHO[who], Request::CloseNode { node, holder: HOLDER });
+                }
+            }
+            Step::Limit { of, bytes, nodes } => {
+                let change = QuotaChange { bytes_max: Some(bytes), nodes_max: Some(nodes) };
+                self.world.ask(ADMIN, Request::QuotaSet { of: whose(of), change });
+            }
+            Step::Clear { of } => {
+                self.world.ask(ADMIN, Request::QuotaClear { of: whose(of) });
+            }
+            Step::Tidy => {
+                let items = self.world.mds.next_clears(None, 100).unwrap();
+                self.world.mds.cleared(&items).unwrap();
+                self.world.now += HOLD_MS / 2;
+                self.world.mds.tidy(self.world.now).unwrap();
+            }
+            Step::Restart => {
+                self.world.restart();
+                self.open.clear();
+            }
+        }
+        Some(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn whatever_happens_counts_are_what_is_there(steps in prop::collection::vec(any_step(), 1..80)) {
+        let mut run = Run { world: World::with_accounts(), open: Vec::new() };
+        for step in &steps {
+            let _ = run.step(step);
+            prop_assert_eq!(run.world.drifts(), [], "after {:?}", step);
+        }
+        // When nobody holds anything any more, and all is removed, nothing is counted but the root.
+        let _ = run.step(&Step::Close);
+        for at in PLACES.iter().rev() {
+            run.world.ask(ADMIN, Request::Remove { path: path(at), recursive: true });
+        }
+        for _ in 0..4 {
+            run.world.now += HOLD_MS;
+            while run.world.mds.tidy(run.world.now).unwrap() {}
+        }
+        let view = run.world.disk.snapshot().unwrap();
+        let counted = quota::count(&*view).unwrap();
+        prop_assert_eq!((counted.nodes, counted.drifts), (1, vec![]));
+        prop_assert!(run.world.disk.dump().iter().all(|(key, _)| key[0] != b'T'));
+    }
+}

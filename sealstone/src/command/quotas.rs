@@ -1,0 +1,146 @@
+//! `sealstone quota …`.
+
+use sealstone_client::{Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace, quota_of_tree, quota_of_user};
+use serde_json::{Value, json};
+
+use crate::cli::Global;
+use crate::cli::quota::{Of, Quota as Command};
+use crate::command::session::client;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, human_bytes};
+
+/// Runs one of the verbs.
+pub(crate) async fn run(global: &Global, output: Output, command: &Command) -> Outcome {
+    let (client, saved) = client(global)?;
+    match command {
+        Command::Set { of, size, files } => {
+            let of = meant(of)?;
+            let change =
+                QuotaChange { bytes_max: size.map(|limit| limit.0), nodes_max: files.map(|limit| limit.0) };
+            let quota = client.set_quota(of, change).await?;
+            let over = |used: u64, max: Option<u64>| max.is_some_and(|max| used > max);
+            if over(quota.bytes, quota.bytes_max) || over(quota.nodes, quota.nodes_max) {
+                output.remark("more than that is in use already: it stays, and nothing is added to it");
+            }
+            show(output, &quota)
+        }
+        Command::Clear { of } => {
+            let of = meant(of)?;
+            let quota = client.clear_quota(of.clone()).await?;
+            let still_a_tree = matches!(quota.place, QuotaPlace::Tree(_)) && quota.nodes > 0;
+            output.remark(match still_a_tree {
+                false => format!("{of} has no limits any more"),
+                true => format!(
+                    "{of} has no limits any more; it is counted as a tree as long as there is something in it"
+                ),
+            });
+            show(output, &quota)
+        }
+        Command::Show { user, tree } => {
+            let of = match (user, tree) {
+                (_, Some(path)) => quota_of_tree(path)?,
+                (Some(name), None) => quota_of_user(name)?,
+                (None, None) => QuotaOf::User(saved.ticket.user.clone()),
+            };
+            let quota = client.quota(of).await?;
+            show(output, &quota)
+        }
+        Command::List => {
+            let (mut all, mut more) = client.quotas(None).await?;
+            while more {
+                let (page, again) = client.quotas(all.last().map(|quota| quota.place.clone())).await?;
+                all.extend(page);
+                more = again;
+            }
+            let values: Vec<Value> = all.iter().map(told).collect();
+            output.result(&values, || text(&all))
+        }
+        Command::Check { repair } => {
+            let seen = client.check_quotas(*repair).await?;
+            let drifts: Vec<Value> = seen.drifts.iter().map(drift_told).collect();
+            let value = json!({
+                "nodes": seen.nodes, "wrong": drifts, "more": seen.more, "repaired": seen.repaired,
+            });
+            output.result(&value, || {
+                let mut lines: Vec<String> = seen.drifts.iter().map(drift_line).collect();
+                if seen.more {
+                    lines.push("and more".into());
+                }
+                let end = match (seen.drifts.len(), seen.repaired) {
+                    (0, _) => "all counts are right".to_owned(),
+                    (wrong, true) => format!("{wrong} counts were wrong and are right now"),
+                    (wrong, false) => format!("{wrong} counts are wrong"),
+                };
+                lines.push(format!("{} files counted: {end}", seen.nodes));
+                lines.join("\n")
+            })?;
+            if seen.drifts.is_empty() || seen.repaired {
+                return Ok(());
+            }
+            Err(Failure::operation("counts are wrong").hint("sealstone quota check --repair"))
+        }
+    }
+}
+
+fn meant(of: &Of) -> Outcome<QuotaOf> {
+    match (&of.user, &of.tree) {
+        (Some(name), _) => Ok(quota_of_user(name)?),
+        (None, Some(path)) => Ok(quota_of_tree(path)?),
+        (None, None) => Err(Failure::usage("whose?").hint("--user NAME or --tree PATH")),
+    }
+}
+
+fn show(output: Output, quota: &Quota) -> Outcome {
+    output.result(&told(quota), || text(std::slice::from_ref(quota)))
+}
+
+/// A quota as `--json` tells it.
+fn told(quota: &Quota) -> Value {
+    let mut value = json!({
+        "bytes": quota.bytes, "bytes_max": quota.bytes_max, "files": quota.nodes, "files_max": quota.nodes_max,
+    });
+    match &quota.place {
+        QuotaPlace::User(name) => value["user"] = json!(name.as_str()),
+        QuotaPlace::Tree(id) => {
+            value["tree"] = json!(quota.path.as_ref().map(ToString::to_string));
+            value["inode"] = json!(id.0);
+        }
+    }
+    value
+}
+
+fn drift_told(drift: &QuotaDrift) -> Value {
+    json!({
+        "of": drift.place.to_string(), "bytes": drift.bytes, "files": drift.nodes,
+        "bytes_found": drift.bytes_found, "files_found": drift.nodes_found,
+    })
+}
+
+fn drift_line(drift: &QuotaDrift) -> String {
+    format!(
+        "{}: counted {} bytes in {} files, found {} bytes in {} files",
+        drift.place, drift.bytes, drift.nodes, drift.bytes_found, drift.nodes_found
+    )
+}
+
+fn text(quotas: &[Quota]) -> String {
+    let row = |of: &str, used: &str, max: &str, part: &str, files: &str, files_max: &str| {
+        format!("{used:>12} {max:>12} {part:>6} {files:>10} {files_max:>10}  {of}")
+    };
+    let mut lines = vec![row("OF", "USED", "LIMIT", "USE", "FILES", "LIMIT")];
+    lines.extend(quotas.iter().map(|quota| {
+        let of = match (&quota.place, &quota.path) {
+            (QuotaPlace::User(name), _) => format!("user {name}"),
+            (QuotaPlace::Tree(_), Some(path)) => format!("tree {path}"),
+            (QuotaPlace::Tree(id), None) => format!("tree of node {}, moved since", id.0),
+        };
+        let max = quota.bytes_max.map_or_else(|| "-".into(), human_bytes);
+        let part = match quota.bytes_max {
+            None | Some(0) => "-".to_owned(),
+            Some(max) => format!("{:.1}%", quota.bytes as f64 * 100.0 / max as f64),
+        };
+        let files_max = quota.nodes_max.map_or_else(|| "-".into(), |max| max.to_string());
+        row(&of, &human_bytes(quota.bytes), &max, &part, &quota.nodes.to_string(), &files_max)
+    }));
+    lines.join("\n")
+}
