@@ -112,11 +112,6 @@ impl Of<'_> {
         Ok(record)
     }
 
-    fn add(self, tx: &mut dyn Transaction, more: Amount) -> Result<()> {
-        let record = self.load(tx)?;
-        self.save(tx, &self.with(record, more)?)
-    }
-
     fn take(self, tx: &mut dyn Transaction, less: Amount) -> Result<()> {
         let mut record = self.load(tx)?;
         // Never below nothing: a count that is wrong keeps nobody from removing a file, and a check finds it.
@@ -131,9 +126,18 @@ fn counts(node: &Inode) -> impl Iterator<Item = Of<'_>> {
     core::iter::once(Of::User(&node.owner)).chain(node.tree.map(Of::Tree))
 }
 
+/// Adds to all counts of a node, or, if one of them refuses, to none.
+fn add(tx: &mut dyn Transaction, node: &Inode, more: Amount) -> Result<()> {
+    let mut added = Vec::with_capacity(2);
+    for count in counts(node) {
+        added.push((count, count.with(count.load(tx)?, more)?));
+    }
+    added.into_iter().try_for_each(|(count, record)| count.save(tx, &record))
+}
+
 /// A node begins to be; the caller saves it.
 pub(crate) fn begin(tx: &mut dyn Transaction, node: &Inode) -> Result<()> {
-    counts(node).try_for_each(|count| count.add(tx, Amount::of(node)))
+    add(tx, node, Amount::of(node))
 }
 
 /// A node is no more: not when its last name goes, but when nobody holds it open either.
@@ -141,23 +145,20 @@ pub(crate) fn end(tx: &mut dyn Transaction, node: &Inode) -> Result<()> {
     counts(node).try_for_each(|count| count.take(tx, Amount::of(node)))
 }
 
-/// A node, still as it was, gets another size.
+/// A node, still as it was, gets another size; refused, nothing is changed.
 pub(crate) fn resize(tx: &mut dyn Transaction, node: &Inode, size: u64) -> Result<()> {
-    let (more, less) = (size.saturating_sub(node.size), node.size.saturating_sub(size));
-    for count in counts(node) {
-        if more > 0 {
-            count.add(tx, Amount::bytes(more))?;
-        } else if less > 0 {
-            count.take(tx, Amount::bytes(less))?;
-        }
+    match size.checked_sub(node.size) {
+        Some(0) => Ok(()),
+        Some(more) => add(tx, node, Amount::bytes(more)),
+        None => counts(node).try_for_each(|count| count.take(tx, Amount::bytes(node.size - size))),
     }
-    Ok(())
 }
 
 /// A node, still as it was, gets another owner.
 pub(crate) fn hand_over(tx: &mut dyn Transaction, node: &Inode, owner: &UserName) -> Result<()> {
     Of::User(&node.owner).take(tx, Amount::of(node))?;
-    Of::User(owner).add(tx, Amount::of(node))
+    let record = Of::User(owner).load(tx)?;
+    Of::User(owner).save(tx, &Of::User(owner).with(record, Amount::of(node))?)
 }
 
 /// Would [`begin`] be refused, if this other one ended before it?

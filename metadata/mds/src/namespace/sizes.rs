@@ -157,18 +157,19 @@ pub(crate) fn written(
     }
     if writing.size_at_least > file.size {
         check_clear(&file)?;
-        let room = quota::room(tx, &file)?.unwrap_or(u64::MAX);
-        let fits = file.size.saturating_add(room).min(writing.size_at_least);
-        match quota::check_growth(tx, &file, writing.size_at_least - file.size) {
-            Err(error) if writing.fit && fits < writing.size_at_least => over = Some(error),
-            outcome => outcome?,
+        let mut size = writing.size_at_least;
+        if let Err(error) = quota::resize(tx, &file, size) {
+            size = match quota::room(tx, &file)? {
+                Some(room) if writing.fit => file.size.saturating_add(room).min(size),
+                _ => return Err(error),
+            };
+            // Refused for another reason than a limit, it is refused again.
+            quota::resize(tx, &file, size)?;
+            over = Some(error);
+            cut_objects(tx, id, &mut file, size, reap_due_ms)?;
         }
-        quota::resize(tx, &file, fits)?;
-        file.size = fits;
+        file.size = size;
         file.sparse = true;
-        if over.is_some() {
-            cut_objects(tx, id, &mut file, fits, reap_due_ms)?;
-        }
     }
     file.made |= writing.made && file.layout.is_some();
     if writing.made && writing.size_at_least == 0 && writing.mtime_ns.is_none() {
