@@ -26,7 +26,7 @@ const PAGE_BYTES: usize = 48 * 1024;
 record! {
     /// What a user or a tree uses, and may use.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
-    pub(crate) struct QuotaRecord {
+    pub struct QuotaRecord {
         /// Sum of the sizes of its nodes.
         pub bytes: u64,
         /// Its nodes.

@@ -441,7 +441,6 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::QuotaSet { .. }
         | Request::QuotaShow { .. }
         | Request::QuotaList { .. }
-        | Request::QuotaCheck { repair: false }
         | Request::KeepNodes { .. }
         | Request::LockNode { .. }
         | Request::UnlockNode { .. }
@@ -494,8 +493,8 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::GroupRemoveMember { .. }
         | Request::UserRemove { .. }
         | Request::QuotaClear { .. }
-        // What was found and put right would not be told.
-        | Request::QuotaCheck { repair: true } => false,
+        // It takes its time; and what was found and put right would not be told.
+        | Request::QuotaCheck { .. } => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests about quotas.
 
 use sealstone_mds_protocol::{
-    ErrorCode, Node, PAGE_MAX, Quota, QuotaChange, QuotaOf, QuotaPlace, Request, Response, UserName,
+    ErrorCode, FilePath, Node, PAGE_MAX, Quota, QuotaChange, QuotaOf, QuotaPlace, Request, Response, UserName,
 };
 
 use crate::access::Principal;
@@ -104,7 +104,7 @@ fn known<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<()> {
 /// The path of a tree is told as long as it leads there.
 fn still_there(view: &(dyn Snapshot + '_), quota: &mut Quota) {
     let QuotaPlace::Tree(tree) = quota.place else { return };
-    let leads = |path: &_| namespace::inspect(view, path).is_ok_and(|(id, _)| id == tree);
+    let leads = |path: &FilePath| namespace::inspect(view, path).is_ok_and(|(id, _)| id == tree);
     quota.path = quota.path.take().filter(leads);
 }
 
