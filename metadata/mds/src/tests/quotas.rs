@@ -491,7 +491,8 @@ impl Run {
                 let (parent, last) = self.parent(who, at)?;
                 let what = match kind {
                     0 => NodeKind::File,
-                    1 => NodeKind::Symlink(Target::new("somewhere").unwrap()),
+                    // Nothing is made through it.
+                    1 => NodeKind::Symlink(Target::new("no/where").unwrap()),
                     _ => NodeKind::Directory,
                 };
                 self.world.ask(WHO[who], make(parent, last, what, 0o777));
