@@ -82,7 +82,8 @@ impl Of<'_> {
     fn save(self, tx: &mut dyn Transaction, record: &QuotaRecord) -> Result<()> {
         let unlimited = record.bytes_max.is_none() && record.nodes_max.is_none();
         let needless = record.nodes == 0 && record.bytes == 0 && (unlimited || matches!(self, Self::Tree(_)));
-        Ok(if needless { tx.delete(&self.key())? } else { save(tx, &self.key(), record)? })
+        let saved = if needless { tx.delete(&self.key()) } else { save(tx, &self.key(), record) };
+        Ok(saved?)
     }
 
     fn refused(self, code: ErrorCode, used: &str, record: &QuotaRecord) -> MdsError {
