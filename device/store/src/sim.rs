@@ -177,6 +177,11 @@ impl SimMedium {
         self.state.lock().bad.insert((name.to_owned(), offset / SECTOR));
     }
 
+    /// All sectors can be read again.
+    pub fn heal(&self) {
+        self.state.lock().bad.clear();
+    }
+
     /// Flips bits of a byte in place, durably, as rot does. Does nothing if there is no such file.
     pub fn rot(&self, name: &str, offset: u64, bits: u8) {
         let mut state = self.state.lock();

@@ -550,7 +550,9 @@ mod tests {
             first.commit().unwrap();
         });
         store.wait_for_medium().unwrap();
-        assert_eq!(store.settled.load(Ordering::Acquire), 1);
+        // The second one's commit was lazy too if it came while the first one's turn was just ending.
+        let lazy = store.lazy.load(Ordering::Acquire);
+        assert!((1..=2).contains(&lazy) && store.settled.load(Ordering::Acquire) == lazy, "{lazy}");
         let (left, _dir) = after_a_kill(&path(&dir));
         assert_eq!(left.snapshot().unwrap().scan(b"", b"\xFF", 9).unwrap().len(), 2);
     }
