@@ -9,7 +9,9 @@ use sealstone_digest::{Cover, Covered, Profile};
 use sealstone_osd::{ObjectId, ObjectType};
 use sealstone_store::contract::{self, Op, Random};
 use sealstone_store::sim::{Fault, SimMedium};
-use sealstone_store::{AttributeId, BLOCK, Checked, Digests, DiskStore, Medium, ObjectStore, Options, StoreError};
+use sealstone_store::{
+    AttributeId, BLOCK, Checked, Digests, DiskStore, Medium, ObjectStore, Options, StoreError,
+};
 use support::{bytes, fresh, object_of, open, options, seeds};
 
 const PARTITION: u64 = 0x1_0000;
@@ -302,7 +304,7 @@ fn a_rotten_digest_is_an_error_and_no_digest() {
     store.flush().unwrap();
     drop(store);
     let digest = Profile::Blake3.value(0, &content);
-    let file = sealstone_store::Medium::open(&medium, "index.redb", false).unwrap();
+    let file = Medium::open(&medium, "index.redb", false).unwrap();
     let mut all = vec![0; file.length().unwrap() as usize];
     file.read_at(0, &mut all).unwrap();
     let place = all.windows(32).rposition(|window| window == digest.as_bytes()).expect("stored as it is");
