@@ -219,7 +219,16 @@ fn request() -> impl Strategy<Value = Request> {
         (user(), any::<u16>()).prop_map(|(name, suite)| Request::UserRetireKey { name, suite }),
         path().prop_map(|path| Request::GrantHolders { path }),
     ];
-    prop_oneof![files, others, accounts, key_request(), grant_request(), nodes::request(), quota::request()]
+    // Boxed, or a test needs more stack than it has.
+    prop_oneof![
+        files.boxed(),
+        others.boxed(),
+        accounts.boxed(),
+        key_request().boxed(),
+        grant_request().boxed(),
+        nodes::request().boxed(),
+        quota::request().boxed()
+    ]
 }
 
 fn key_place() -> impl Strategy<Value = KeyPlace> {

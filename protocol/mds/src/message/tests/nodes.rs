@@ -123,7 +123,7 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
         (node(), xattr()).prop_map(|(node, name)| Request::RemoveXattr { node, name }),
         prop::option::of(node()).prop_map(|node| Request::StatFs { node }),
     ];
-    prop_oneof![names, bytes, others]
+    prop_oneof![names.boxed(), bytes.boxed(), others.boxed()]
 }
 
 pub(super) fn response() -> impl Strategy<Value = Response> {
