@@ -281,7 +281,7 @@ macro_rules! expect {
     ($answer:expr, $pattern:pat => $value:expr) => {
         match $answer {
             $pattern => Ok($value),
-            _ => Err(ClientError::Protocol("an answer to another request")),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     };
 }

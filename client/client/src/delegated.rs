@@ -277,8 +277,6 @@ pub struct Delegation {
     pub method: Method,
 }
 
-const OTHER_ANSWER: ClientError = ClientError::Protocol("an answer to another request");
-
 impl<M: Metadata, D: Devices> Client<M, D> {
     /// Credentials for a part of a file, to be handed to a program that never logs in. With the right to write the file
     /// loses its checksum.
@@ -290,7 +288,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         let Delegation { read, write, start, end, until_ms, method } = wanted;
         let request = Request::Delegate { path: path.clone(), read, write, start, end, until_ms, method };
         let Response::Delegated { file: delegated } = self.core.metadata.call(request).await? else {
-            return Err(OTHER_ANSWER);
+            return Err(ClientError::OTHER_ANSWER);
         };
         let mut devices = BTreeMap::new();
         for object in delegated.layout.objects() {
@@ -353,7 +351,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     pub async fn revocations(&self) -> Result<Vec<Revocation>, ClientError> {
         match self.core.metadata.call(Request::RevocationList {}).await? {
             Response::Revocations { revocations } => Ok(revocations),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 }
@@ -361,6 +359,6 @@ impl<M: Metadata, D: Devices> Client<M, D> {
 pub(crate) fn revocation(answer: Response) -> Result<Revocation, ClientError> {
     match answer {
         Response::Revocation { revocation } => Ok(revocation),
-        _ => Err(OTHER_ANSWER),
+        _ => Err(ClientError::OTHER_ANSWER),
     }
 }

@@ -151,6 +151,9 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// A server answered another question than the one that it was asked.
+    pub(crate) const OTHER_ANSWER: Self = Self::Protocol("an answer to another request");
+
     /// Exit code of the command line: 1 failed, 2 usage, 3 access denied, 4 not found.
     #[must_use]
     pub fn exit_code(&self) -> u8 {

@@ -61,7 +61,7 @@ pub(crate) async fn open<M: Metadata, D: Devices>(
     let Response::Opened { file: OpenedFile { stat, layout, grants, sparse } } =
         core.metadata.call(request).await?
     else {
-        return Err(ClientError::Protocol("an answer to another request"));
+        return Err(ClientError::OTHER_ANSWER);
     };
     let handle = Handle::File { node: stat.node(), access };
     let objects = match layout {

@@ -5,8 +5,6 @@ use sealstone_mds_protocol::{Name, Node, NodeKind, Request, Response, Stat, Targ
 use crate::client::file_path;
 use crate::{Client, ClientError, Devices, Metadata};
 
-const OTHER_ANSWER: ClientError = ClientError::Protocol("an answer to another request");
-
 /// The bytes that a text stands for, as names are shown: `\xNN` and `\\` are escapes, anything else is itself.
 pub(crate) fn bytes_of(text: &str) -> Vec<u8> {
     unshown(text).unwrap_or_else(|| text.as_bytes().to_vec())
@@ -15,7 +13,7 @@ pub(crate) fn bytes_of(text: &str) -> Vec<u8> {
 fn stat_of(answer: Response) -> Result<Stat, ClientError> {
     match answer {
         Response::Stat { stat } => Ok(stat),
-        _ => Err(OTHER_ANSWER),
+        _ => Err(ClientError::OTHER_ANSWER),
     }
 }
 
@@ -60,7 +58,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         let node = self.lstat(path).await?.node();
         match self.core.metadata.call(Request::ReadLink { node }).await? {
             Response::Target { target } => Ok(shown(target.as_bytes()).into_owned()),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
@@ -71,7 +69,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     pub async fn target_of(&self, stat: &Stat) -> Result<String, ClientError> {
         match self.core.metadata.call(Request::ReadLink { node: stat.node() }).await? {
             Response::Target { target } => Ok(shown(target.as_bytes()).into_owned()),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 }

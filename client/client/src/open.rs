@@ -67,7 +67,7 @@ impl<M: Metadata, D: Devices> Core<M, D> {
         for _ in 0..DEVICE_PAGES_MAX {
             let request = Request::DeviceList { after, limit: PAGE_MAX };
             let Response::Devices { devices, more } = self.metadata.call(request).await? else {
-                return Err(ClientError::Protocol("an answer to another request"));
+                return Err(ClientError::OTHER_ANSWER);
             };
             let last = devices.last().map(|device| device.id);
             if last.is_some() && last <= after {
@@ -241,7 +241,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         {
             let request = Request::RenewGrants { handle, method: self.method };
             let Response::Grants { grants } = self.core.metadata.call(request).await? else {
-                return Err(ClientError::Protocol("an answer to another request"));
+                return Err(ClientError::OTHER_ANSWER);
             };
             let other = |(grant, object): (&Grant, &ObjectRef)| grant.object != *object;
             if matches!(handle, Handle::Node { .. })

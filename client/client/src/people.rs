@@ -20,12 +20,10 @@ use crate::service_key::ServiceKey;
 use crate::tls::Fingerprint;
 use crate::{Client, ClientError, Devices, Metadata, Reach};
 
-const OTHER_ANSWER: ClientError = ClientError::Protocol("an answer to another request");
-
 fn done(answer: Response) -> Result<(), ClientError> {
     match answer {
         Response::Done {} => Ok(()),
-        _ => Err(OTHER_ANSWER),
+        _ => Err(ClientError::OTHER_ANSWER),
     }
 }
 
@@ -180,7 +178,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         let request = Request::UserInvite { name: user_name(name)?, kind, role, lifetime_s, replace };
         match self.core.metadata.call(request).await? {
             Response::Invitation { code, expires_ms } => Ok(EnrolmentCode { code, expires_ms }),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
@@ -194,7 +192,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
             let after = all.last().map(|user| user.name.clone());
             let request = Request::UserList { after: after.clone(), limit: PAGE_MAX };
             let Response::Users { users, more } = self.core.metadata.call(request).await? else {
-                return Err(OTHER_ANSWER);
+                return Err(ClientError::OTHER_ANSWER);
             };
             let last = users.last().map(|user| user.name.clone());
             if last.is_some() && last <= after {
@@ -291,7 +289,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
             let after = all.last().map(|group| group.name.clone());
             let request = Request::GroupList { after: after.clone(), limit: PAGE_MAX };
             let Response::Groups { groups, more } = self.core.metadata.call(request).await? else {
-                return Err(OTHER_ANSWER);
+                return Err(ClientError::OTHER_ANSWER);
             };
             let last = groups.last().map(|group| group.name.clone());
             if last.is_some() && last <= after {
@@ -315,7 +313,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
             let request =
                 Request::GroupMembers { group: group.clone(), after: after.clone(), limit: PAGE_MAX };
             let Response::Members { members, more } = self.core.metadata.call(request).await? else {
-                return Err(OTHER_ANSWER);
+                return Err(ClientError::OTHER_ANSWER);
             };
             if !members.is_empty() && members.last() <= after.as_ref() {
                 return Err(ClientError::Protocol("the list of members does not ascend"));
@@ -343,7 +341,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         let request = Request::SetOwner { path: file_path(path)?, owner, group };
         match self.core.metadata.call(request).await? {
             Response::Stat { stat } => Ok(stat),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
@@ -354,7 +352,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     pub async fn holders(&self, path: &str) -> Result<(Vec<Holder>, bool), ClientError> {
         match self.core.metadata.call(Request::GrantHolders { path: file_path(path)? }).await? {
             Response::Holders { holders, complete } => Ok((holders, complete)),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
@@ -376,7 +374,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
                 Request::IssueList { path: path.clone(), user: user.clone(), since_ms, until_ms, from };
             let Response::Issues { entries, known_since_ms, next } = self.core.metadata.call(request).await?
             else {
-                return Err(OTHER_ANSWER);
+                return Err(ClientError::OTHER_ANSWER);
             };
             all.extend(entries);
             let ascends = |next: &IssuePlace| {

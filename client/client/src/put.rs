@@ -80,7 +80,7 @@ pub(crate) async fn put<M: Metadata, D: Devices>(
         method: options.method,
     };
     let Response::Created { file } = core.metadata.call(request).await? else {
-        return Err(ClientError::Protocol("an answer to another request"));
+        return Err(ClientError::OTHER_ANSWER);
     };
     let intent = file.intent;
     let stored = async {
@@ -133,13 +133,13 @@ async fn commit<M: Metadata, D: Devices>(
 ) -> Result<Stat, ClientError> {
     match core.metadata.call(Request::Commit { intent, size, mtime_ns, checksum }).await {
         Ok(Response::Stat { stat }) => Ok(stat),
-        Ok(_) => Err(ClientError::Protocol("an answer to another request")),
+        Ok(_) => Err(ClientError::OTHER_ANSWER),
         // Was the commit done? The intent is ours alone: if the name now leads to what only we could have put
         // there, it was.
         Err(ClientError::OutcomeUnknown { request }) => {
             match core.metadata.call(Request::Commit { intent, size, mtime_ns, checksum }).await {
                 Ok(Response::Stat { stat }) => Ok(stat),
-                Ok(_) => Err(ClientError::Protocol("an answer to another request")),
+                Ok(_) => Err(ClientError::OTHER_ANSWER),
                 Err(error) if gone(&error) => {
                     match core.metadata.call(Request::Stat { path: path.clone() }).await {
                         Ok(Response::Stat { stat }) if stat.size == size && stat.checksum == checksum => {

@@ -7,8 +7,6 @@ use sealstone_mds_protocol::{
 use crate::client::{file_path, user_name};
 use crate::{Client, ClientError, Devices, Metadata};
 
-const OTHER_ANSWER: ClientError = ClientError::Protocol("an answer to another request");
-
 /// What counting everything anew found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaCheck {
@@ -66,7 +64,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
     async fn one_quota(&self, request: Request) -> Result<Quota, ClientError> {
         match self.core.metadata.call(request).await? {
             Response::Quota { quota } => Ok(quota),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
@@ -81,7 +79,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
                 let more = more && !quotas.is_empty();
                 Ok((quotas, more))
             }
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
@@ -95,7 +93,7 @@ impl<M: Metadata, D: Devices> Client<M, D> {
             Response::QuotaChecked { nodes, drifts, more, repaired } => {
                 Ok(QuotaCheck { nodes, drifts, more, repaired })
             }
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 }

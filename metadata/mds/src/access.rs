@@ -42,17 +42,29 @@ pub(crate) enum Right {
     Pass = 1,
 }
 
+impl Right {
+    /// Those to what reads, writes or does both.
+    pub(crate) fn to(reads: bool, writes: bool) -> impl Iterator<Item = Self> {
+        [reads.then_some(Self::Read), writes.then_some(Self::Write)].into_iter().flatten()
+    }
+}
+
 impl Principal {
     /// Needs a right to something.
     pub(crate) fn needs(&self, right: Right, inode: &Inode, subject: &str) -> Result<()> {
-        self.needs_all(&[right], inode, subject)
+        self.needs_all([right], inode, subject)
     }
 
     /// Needs several rights to something at once: of a list's entries for groups one must have them all.
-    pub(crate) fn needs_all(&self, rights: &[Right], inode: &Inode, subject: &str) -> Result<()> {
+    pub(crate) fn needs_all(
+        &self,
+        rights: impl IntoIterator<Item = Right>,
+        inode: &Inode,
+        subject: &str,
+    ) -> Result<()> {
+        let wanted = rights.into_iter().fold(0, |bits, right| bits | right as u8);
         // Whoever only reads is refused by his role already; here once more, should a request be sorted wrongly.
-        let reads_only = self.role == Role::ReadOnly && rights.contains(&Right::Write);
-        let wanted = rights.iter().fold(0, |bits, right| bits | *right as u8);
+        let reads_only = self.role == Role::ReadOnly && wanted & Right::Write as u8 != 0;
         if !reads_only && (self.is_admin() || self.is_granted(wanted, inode)) {
             Ok(())
         } else {
@@ -98,7 +110,7 @@ impl Principal {
 
     /// Needs to add or remove entries of a directory.
     pub(crate) fn needs_entries(&self, directory: &Inode, subject: &str) -> Result<()> {
-        self.needs_all(&[Right::Write, Right::Pass], directory, subject)
+        self.needs_all([Right::Write, Right::Pass], directory, subject)
     }
 
     /// Needs to take this entry away from its directory.
@@ -200,10 +212,10 @@ mod tests {
         assert_eq!(rights("dave", &["dev", "staff"], 0o070), [yes, yes, no]);
         // One group must have all that is wanted at once, as where the kernel asks.
         let together = [Right::Write, Right::Pass];
-        let may = |groups: &[&str]| member("dave", Role::User, groups).needs_all(&together, &with(0o070), "");
+        let may = |groups: &[&str]| member("dave", Role::User, groups).needs_all(together, &with(0o070), "");
         assert!(may(&["dev", "ops"]).is_err());
         assert!(
-            member("bob", Role::User, &[]).needs_all(&[Right::Read, Right::Write], &with(0o070), "").is_ok()
+            member("bob", Role::User, &[]).needs_all([Right::Read, Right::Write], &with(0o070), "").is_ok()
         );
         // The mask is the mode's group bits.
         assert_eq!(rights("bob", &[], 0o040), [yes, no, no]);

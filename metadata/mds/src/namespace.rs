@@ -264,12 +264,7 @@ pub(crate) fn file_for<S: Snapshot + ?Sized>(
 /// Is it a file, and may it be opened for that?
 pub(crate) fn check_file(who: &Principal, inode: &Inode, access: Access, subject: &str) -> Result<()> {
     need_file(inode, subject)?;
-    let rights: &[Right] = match access {
-        Access::Read => &[Right::Read],
-        Access::Write => &[Right::Write],
-        Access::Update => &[Right::Read, Right::Write],
-    };
-    who.needs_all(rights, inode, subject)
+    who.needs_all(Right::to(access != Access::Write, access != Access::Read), inode, subject)
 }
 
 pub(crate) fn check_size(size: u64) -> Result<()> {

@@ -16,10 +16,8 @@ use sealstone_mds_protocol::{
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::records::{Inode, decode, load, save};
-use crate::store::{MetaError, Snapshot, Transaction};
+use crate::store::{MetaError, Snapshot, Transaction, each_between};
 
-/// Inodes that a count reads at once.
-const COUNT_PAGE: usize = 1024;
 /// Bytes of quotas in one page at most; leaves room in a frame for one more of the largest size.
 const PAGE_BYTES: usize = 48 * 1024;
 
@@ -353,7 +351,8 @@ pub(crate) struct Counted {
 pub(crate) fn count<S: Snapshot + ?Sized>(view: &S) -> Result<Counted> {
     let mut nodes = 0;
     let mut found: BTreeMap<Vec<u8>, Amount> = BTreeMap::new();
-    each(view, &keys::inodes(), |_, value| {
+    let inodes = keys::inodes();
+    each_between(view, &inodes, &keys::after_prefix(&inodes), |_, value| {
         let node: Inode = decode(value)?;
         nodes += 1;
         for count in counts(&node) {
@@ -361,7 +360,7 @@ pub(crate) fn count<S: Snapshot + ?Sized>(view: &S) -> Result<Counted> {
             amount.nodes += 1;
             amount.bytes = amount.bytes.saturating_add(node.size);
         }
-        Ok(())
+        Ok::<_, MdsError>(())
     })?;
     let mut counted = Counted { nodes, drifts: Vec::new() };
     let mut compare = |key: &[u8], had: Amount, is: Amount| {
@@ -377,7 +376,7 @@ pub(crate) fn count<S: Snapshot + ?Sized>(view: &S) -> Result<Counted> {
         Ok::<_, MdsError>(())
     };
     for family in [keys::quotas_of_users(), keys::quotas_of_trees()] {
-        each(view, &family, |key, value| {
+        each_between(view, &family, &keys::after_prefix(&family), |key, value| {
             let record: QuotaRecord = decode(value)?;
             let is = found.remove(key).unwrap_or_default();
             compare(key, Amount { bytes: record.bytes, nodes: record.nodes }, is)
@@ -387,26 +386,6 @@ pub(crate) fn count<S: Snapshot + ?Sized>(view: &S) -> Result<Counted> {
         compare(&key, Amount::default(), is)?;
     }
     Ok(counted)
-}
-
-/// Does something with each record of a family.
-fn each<S: Snapshot + ?Sized>(
-    view: &S,
-    family: &[u8],
-    mut work: impl FnMut(&[u8], &[u8]) -> Result<()>,
-) -> Result<()> {
-    let until = keys::after_prefix(family);
-    let mut from = family.to_vec();
-    loop {
-        let page = view.scan(&from, &until, COUNT_PAGE)?;
-        for (key, value) in &page {
-            work(key, value)?;
-        }
-        match page.last() {
-            Some((key, _)) if page.len() == COUNT_PAGE => from = [&key[..], &[0]].concat(),
-            _ => return Ok(()),
-        }
-    }
 }
 
 /// Counts anew and puts right what was not.

@@ -262,7 +262,7 @@ impl Mds {
         let (request, state) = start_registration(&mut rng, user, password)?;
         let request = Request::UserRegisterStart { name: user.clone(), request, proof };
         let Response::UserRegisterStart { response, challenge } = self.call(request).await? else {
-            return Err(ClientError::Protocol("an answer to another request"));
+            return Err(ClientError::OTHER_ANSWER);
         };
         let proof = match proving.zip(challenge) {
             Some((proving, challenge)) => match proving.challenge(&mut rng, challenge) {
@@ -276,7 +276,7 @@ impl Mds {
         let request = Request::UserRegisterFinish { name: user.clone(), record, suite, role, replace, proof };
         match self.call(request).await? {
             Response::Done {} => Ok(()),
-            _ => Err(ClientError::Protocol("an answer to another request")),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 

@@ -3,7 +3,8 @@
 //! Does: take writes into memory, send them as large commands in the background, keep what no flush has proven, tell
 //! the metadata server the new size. Does not: read; `read` does. Does not: cut; `change` does.
 //! Contract: bytes stay here until a flush in the same life of the device has proven them and the server knows of them, so
-//! a device that restarts costs nothing, nor does a cut of somebody else's that is learnt of late. Two commands on one byte are never under way together. What could not be stored is told once.
+//! a device that restarts costs nothing, nor does a cut of somebody else's that is learnt of late. Two commands on one byte
+//! are never under way together. What could not be stored is told once.
 //! Truth: docs/adr/0036-files-in-place.md.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

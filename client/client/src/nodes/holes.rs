@@ -14,7 +14,7 @@ use sealstone_osd::map;
 
 use super::body::Body;
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
-use super::shared::{OTHER_ANSWER, is_stale};
+use super::shared::is_stale;
 use super::state::{Held, Objects};
 use crate::{ClientError, Devices, Metadata};
 
@@ -58,7 +58,7 @@ struct Maps<'a, M, D> {
 impl<M: Metadata, D: Devices> Maps<'_, M, D> {
     /// The data of an object at a byte, or the next after it; a piece of it if it is long.
     async fn data(&mut self, index: usize, at: u64) -> Result<Option<Range<u64>>, ClientError> {
-        let map = self.each.get_mut(index).ok_or(OTHER_ANSWER)?;
+        let map = self.each.get_mut(index).ok_or(ClientError::OTHER_ANSWER)?;
         let mut at = at;
         loop {
             if map.known.contains(&at) || (map.ended && at >= map.known.start) {
@@ -167,7 +167,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
     /// What an object has from a byte on. Nothing, if it ends before or nobody made it yet.
     async fn map(&self, objects: &Objects<M, D>, index: usize, from: u64) -> Result<Map, ClientError> {
-        let object = objects.open.layout.objects().get(index).ok_or(OTHER_ANSWER)?.object;
+        let object = objects.open.layout.objects().get(index).ok_or(ClientError::OTHER_ANSWER)?.object;
         let ask =
             |from, stretches_max| move || Operation::ReadMap { object, from, stretches_max, compare: false };
         let stretches =

@@ -36,7 +36,7 @@ pub use shared::NodesOptions;
 use crate::mds::Mds;
 use crate::pool::DevicePool;
 use crate::{Client, ClientError, Devices, Metadata};
-use shared::{OTHER_ANSWER, Shared};
+use shared::Shared;
 
 /// How far back a node may have been made or moved that a lost answer is taken to be about, nanoseconds.
 const RECENT_NS: i64 = 120_000_000_000;
@@ -154,7 +154,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     ) -> Result<(Vec<DirEntry>, bool), ClientError> {
         let request = Request::ReadNodes { directory, after, limit: PAGE_MAX };
         let Response::Directory { mut entries, more } = self.shared.call(&request).await? else {
-            return Err(OTHER_ANSWER);
+            return Err(ClientError::OTHER_ANSWER);
         };
         for entry in &mut entries {
             if let Some(stat) = &mut entry.stat
@@ -319,7 +319,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     pub async fn read_link(&self, node: Node) -> Result<Target, ClientError> {
         match self.shared.call(&Request::ReadLink { node }).await? {
             Response::Target { target } => Ok(target),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
@@ -339,7 +339,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     pub async fn xattr(&self, node: Node, name: XattrName) -> Result<XattrValue, ClientError> {
         match self.shared.call(&Request::GetXattr { node, name }).await? {
             Response::Xattr { value } => Ok(value),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
@@ -364,7 +364,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     pub async fn xattrs(&self, node: Node) -> Result<Vec<XattrName>, ClientError> {
         match self.shared.call(&Request::ListXattr { node }).await? {
             Response::Xattrs { names } => Ok(names),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
@@ -418,7 +418,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             Response::FileSystem { total, used, nodes, nodes_free } => {
                 Ok(FileSystemStat { total, used, nodes, nodes_free })
             }
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::keep::lock_again;
-use super::shared::{OTHER_ANSWER, is_denied, is_over_quota, is_stale, lock};
+use super::shared::{is_denied, is_over_quota, is_stale, lock};
 use super::state::{Held, Mark, Objects};
 use crate::{ClientError, Devices, Metadata};
 
@@ -454,7 +454,7 @@ impl<M: Metadata, D: Devices> super::shared::Shared<M, D> {
     ) -> Result<OpenedNode, ClientError> {
         match self.call(&self.opening(node, access, again)).await? {
             Response::NodeOpened { node } => Ok(node),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 

@@ -15,7 +15,7 @@ use super::ahead::Block;
 use super::body::Body;
 use super::dirty::{gaps, lay};
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
-use super::shared::{OTHER_ANSWER, is_stale};
+use super::shared::is_stale;
 use super::state::Objects;
 use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
@@ -222,7 +222,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         (index, offset): (usize, u64),
         length: usize,
     ) -> Result<Vec<u8>, ClientError> {
-        let object = objects.open.layout.objects().get(index).ok_or(OTHER_ANSWER)?.object;
+        let object = objects.open.layout.objects().get(index).ok_or(ClientError::OTHER_ANSWER)?.object;
         let clean_until = self.state().clean_until;
         let read = || {
             let buffer = self.shared.core.buffers.take(length);

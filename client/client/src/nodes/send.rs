@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::body::Body;
 use super::dirty::Taken;
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
-use super::shared::{OTHER_ANSWER, Shared, is_denied, is_stale, lock};
+use super::shared::{Shared, is_denied, is_stale, lock};
 use super::state::{Held, Mark, Objects, State};
 use crate::{ClientError, Devices, Metadata};
 
@@ -186,7 +186,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 outcome => return outcome,
             }
         }
-        Err(missing.unwrap_or(OTHER_ANSWER))
+        Err(missing.unwrap_or(ClientError::OTHER_ANSWER))
     }
 
     async fn write_once(
@@ -195,7 +195,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         (index, offset): (usize, u64),
         data: Bytes,
     ) -> Result<(), ClientError> {
-        let Some(known) = objects.each.get(index) else { return Err(OTHER_ANSWER) };
+        let Some(known) = objects.each.get(index) else { return Err(ClientError::OTHER_ANSWER) };
         let object = objects.open.layout.objects()[index].object;
         {
             let mut made = known.made.lock().await;
@@ -231,7 +231,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
     /// An object that is not there is made by the next try; one that was lost is sent again with all that was in it.
     async fn made_anew(&self, objects: &Objects<M, D>, index: usize) -> Result<(), ClientError> {
-        let Some(known) = objects.each.get(index) else { return Err(OTHER_ANSWER) };
+        let Some(known) = objects.each.get(index) else { return Err(ClientError::OTHER_ANSWER) };
         let (touched, durable) = {
             let facts = lock(&known.facts);
             (facts.open, facts.durable)
@@ -291,7 +291,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let ask = || self.shared.core.metadata.call(request.clone());
             let opened = match self.shared.patiently_since(begun, ask).await {
                 Ok(Response::NodeOpened { node }) => node,
-                Ok(_) => return Err(OTHER_ANSWER),
+                Ok(_) => return Err(ClientError::OTHER_ANSWER),
                 Err(error) if is_denied(&error) && !core::mem::replace(&mut denied, true) => {
                     self.hold_again().await?;
                     continue;

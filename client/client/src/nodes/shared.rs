@@ -122,7 +122,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     pub(super) async fn call_stat(&self, request: &Request) -> Result<Stat, ClientError> {
         match self.call(request).await? {
             Response::Stat { stat } => Ok(stat),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
@@ -130,7 +130,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     pub(super) async fn call_done(&self, request: &Request) -> Result<(), ClientError> {
         match self.call(request).await? {
             Response::Done {} | Response::Stat { .. } => Ok(()),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
@@ -144,7 +144,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let request = Request::LockNode { node, holder: self.holder, lock, test, again };
         match self.call(&request).await? {
             Response::Locked { conflict } => Ok(conflict),
-            _ => Err(OTHER_ANSWER),
+            _ => Err(ClientError::OTHER_ANSWER),
         }
     }
 
@@ -247,8 +247,6 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 }
-
-pub(super) const OTHER_ANSWER: ClientError = ClientError::Protocol("an answer to another request");
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -244,7 +244,7 @@ impl Mds {
         }
         let file = namespace::node(&*self.store.snapshot()?, id)?;
         who.needs(Right::Write, &file, "node")?;
-        let reads = who.needs_all(&[Right::Read, Right::Write], &file, "node").is_ok();
+        let reads = who.needs_all([Right::Read, Right::Write], &file, "node").is_ok();
         Ok(Held { reads, writes: true })
     }
 
@@ -289,8 +289,7 @@ impl Mds {
         namespace::need_file(&file, "node")?;
         let may_again = again && file.owner == who.user;
         if !before.includes(held) && !may_again {
-            let rights = [held.reads.then_some(Right::Read), held.writes.then_some(Right::Write)];
-            who.needs_all(&rights.into_iter().flatten().collect::<Vec<_>>(), &file, "node")?;
+            who.needs_all(Right::to(held.reads, held.writes), &file, "node")?;
         }
         self.grant(opening, file, IssueKind::Open, now_ms, rng)
     }

@@ -31,8 +31,7 @@ fn check<S: Snapshot + ?Sized>(
     super::need_file(&inode, &path.shown())?;
     let empty = || MdsError::refused(ErrorCode::Invalid, "a file without a byte");
     let layout = inode.layout.clone().ok_or_else(empty)?;
-    let rights = [wanted.read.then_some(Right::Read), wanted.write.then_some(Right::Write)];
-    who.needs_all(&rights.into_iter().flatten().collect::<Vec<_>>(), &inode, &path.shown())?;
+    who.needs_all(Right::to(wanted.read, wanted.write), &inode, &path.shown())?;
     let end = wanted.end.unwrap_or(inode.size);
     if wanted.start >= end || end > inode.size {
         let said = format!("bytes {}..{end} of a file of {} bytes", wanted.start, inode.size);

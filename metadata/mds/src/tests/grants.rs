@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sealstone_mds_protocol::{
-    Access, AccountKind, DelegatedFile, DeviceId, ErrorCode, IssueEntry, IssueKind, Method, ObjectRef,
-    Request, Response, Revocation, RevokeWhat, Role,
+    Access, DelegatedFile, DeviceId, ErrorCode, IssueEntry, IssueKind, Method, ObjectRef, Request, Response,
+    Revocation, RevokeWhat, Role,
 };
 use sealstone_osd::{Capability, CapabilityBytes, Descriptor, Generation, Permissions};
 
 use super::world::{ADMIN, ALICE, BOB, World, path, user};
 use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
-use crate::records::Account;
 use crate::{GrantLog, INITIAL_TAG, MemoryGrantLog, Stream};
 
 const MINUTE: u64 = 60_000;
@@ -34,22 +33,7 @@ impl World {
     /// The same with a log of what is given out.
     pub(super) fn logged(devices: u8) -> (Self, Arc<MemoryGrantLog>) {
         let log = Arc::new(MemoryGrantLog::default());
-        let mut world = Self::with_devices(devices);
-        for name in ["alice", "bob"] {
-            let account = Account {
-                kind: AccountKind::Password,
-                role: Role::User,
-                enabled: true,
-                created_ms: 0,
-                credentials: Vec::new(),
-                invitation: None,
-                entry: None,
-            };
-            let save = |tx: &mut dyn crate::store::Transaction| {
-                Ok(crate::records::save(tx, &crate::keys::user(&user(name)), &account)?)
-            };
-            world.mds.update(save).unwrap();
-        }
+        let mut world = Self::with_accounts(devices);
         world.log_to(&log);
         (world, log)
     }

@@ -3,14 +3,14 @@
 use proptest::prelude::*;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, AccountKind, ErrorCode, Failure, Method, Node, NodeChange, NodeKind, Quota, QuotaChange, QuotaOf,
-    QuotaPlace, RenameMode, Request, Response, Role, Stat, Target,
+    Access, ErrorCode, Failure, Method, Node, NodeChange, NodeKind, Quota, QuotaChange, QuotaOf, QuotaPlace,
+    RenameMode, Request, Response, Stat, Target,
 };
 
 use super::nodes::{HOLDER, make, name};
 use super::world::{ADMIN, ALICE, BOB, World, create, path, user};
 use crate::holds::HOLD_MS;
-use crate::records::{Account, load, save};
+use crate::records::{load, save};
 use crate::store::MetaStore as _;
 use crate::{keys, quota};
 
@@ -29,24 +29,6 @@ fn of_tree(at: &str) -> QuotaOf {
 }
 
 impl World {
-    /// A device, and the accounts of those who have a session.
-    fn with_accounts() -> Self {
-        let world = Self::with_devices(1);
-        let account = Account {
-            kind: AccountKind::Password,
-            role: Role::User,
-            enabled: true,
-            created_ms: 0,
-            credentials: Vec::new(),
-            invitation: None,
-            entry: None,
-        };
-        for name in ["alice", "bob"] {
-            world.mds.update(|tx| Ok(save(tx, &keys::user(&user(name)), &account)?)).unwrap();
-        }
-        world
-    }
-
     fn quota(&mut self, who: SessionId, request: Request) -> Result<Quota, ErrorCode> {
         match self.ask(who, request) {
             Response::Quota { quota } => Ok(quota),
@@ -103,7 +85,7 @@ fn written(node: Node, size_at_least: u64, generation: u32, fit: bool) -> Reques
 
 #[test]
 fn a_user_has_no_more_bytes_than_his_limit_by_whichever_way() {
-    let mut world = World::with_accounts();
+    let mut world = World::with_accounts(1);
     world.limit(of_user("alice"), limits(1_000, None));
     world.put(ALICE, "/a", 600);
     // A put that cannot fit is refused before a byte is sent, and at its end if nobody knew.
@@ -136,7 +118,7 @@ fn a_user_has_no_more_bytes_than_his_limit_by_whichever_way() {
 
 #[test]
 fn a_user_has_no_more_files_than_his_limit() {
-    let mut world = World::with_accounts();
+    let mut world = World::with_accounts(1);
     world.limit(of_user("alice"), limits(None, 2));
     world.mkdir(ALICE, "/d", 0o755);
     world.put(ALICE, "/f", 9);
@@ -158,7 +140,7 @@ fn a_user_has_no_more_files_than_his_limit() {
 
 #[test]
 fn of_what_was_written_too_much_what_fits_is_kept() {
-    let mut world = World::with_accounts();
+    let mut world = World::with_accounts(1);
     world.limit(of_user("alice"), limits(1_000, None));
     world.put(ALICE, "/other", 300);
     let file = world.stat_of(ALICE, make(Node::ROOT, "f", NodeKind::File, 0o600)).unwrap().node();
@@ -193,7 +175,7 @@ fn of_what_was_written_too_much_what_fits_is_kept() {
 
 #[test]
 fn a_trees_limit_holds_for_everybody_and_nothing_leaves_or_enters_it() {
-    let mut world = World::with_accounts();
+    let mut world = World::with_accounts(1);
     world.mkdir(ADMIN, "/t", 0o777);
     world.mkdir(ADMIN, "/u", 0o777);
     let quota = world.limit(of_tree("/t"), limits(1_000, 5));
@@ -213,7 +195,7 @@ fn a_trees_limit_holds_for_everybody_and_nothing_leaves_or_enters_it() {
 
 #[test]
 fn names_stay_in_their_tree() {
-    let mut world = World::with_accounts();
+    let mut world = World::with_accounts(1);
     for at in ["/t", "/u", "/plain"] {
         world.mkdir(ADMIN, at, 0o777);
     }
@@ -251,7 +233,7 @@ fn names_stay_in_their_tree() {
 
 #[test]
 fn a_tree_begins_empty_is_not_nested_and_ends_with_its_directory() {
-    let mut world = World::with_accounts();
+    let mut world = World::with_accounts(1);
     world.mkdir(ADMIN, "/t", 0o777);
     world.put(ALICE, "/t/f", 1);
     let set = |at: &str| Request::QuotaSet { of: of_tree(at), change: limits(100, None) };
@@ -279,7 +261,7 @@ fn a_tree_begins_empty_is_not_nested_and_ends_with_its_directory() {
 
 #[test]
 fn what_is_held_open_counts_until_it_is_closed() {
-    let mut world = World::with_accounts();
+    let mut world = World::with_accounts(1);
     world.limit(of_user("alice"), limits(1_000, None));
     world.put(ALICE, "/f", 900);
     let file = world.at(ALICE, "/f");
@@ -296,7 +278,7 @@ fn what_is_held_open_counts_until_it_is_closed() {
 
 #[test]
 fn what_gets_another_owner_counts_for_him() {
-    let mut world = World::with_accounts();
+    let mut world = World::with_accounts(1);
     world.put(ALICE, "/f", 900);
     world.limit(of_user("uid-7"), limits(899, None));
     let give = |to: &str| Request::SetOwner { path: path("/f"), owner: Some(user(to)), group: None };
@@ -310,7 +292,7 @@ fn what_gets_another_owner_counts_for_him() {
 
 #[test]
 fn administrators_set_and_users_see_their_own() {
-    let mut world = World::with_accounts();
+    let mut world = World::with_accounts(1);
     world.put(ALICE, "/a", 7);
     world.put(BOB, "/b", 8);
     world.mkdir(ADMIN, "/t", 0o700);
@@ -350,7 +332,7 @@ fn administrators_set_and_users_see_their_own() {
 
 #[test]
 fn room_is_shown_as_quotas_let_it_be_used() {
-    let mut world = World::with_accounts();
+    let mut world = World::with_accounts(1);
     let figures = |world: &mut World, who, node| match world.ask(who, Request::StatFs { node }) {
         Response::FileSystem { total, used, nodes, nodes_free } => (total, used, nodes, nodes_free),
         other => panic!("{other:?}"),
@@ -373,7 +355,7 @@ fn room_is_shown_as_quotas_let_it_be_used() {
 
 #[test]
 fn sizes_that_add_up_to_more_than_64_bits_are_refused() {
-    let mut world = World::with_accounts();
+    let mut world = World::with_accounts(1);
     let huge = sealstone_mds_protocol::FILE_SIZE_MAX;
     for at in ["a", "b", "c"] {
         let file = world.stat_of(ALICE, make(Node::ROOT, at, NodeKind::File, 0o600)).unwrap().node();
@@ -385,7 +367,7 @@ fn sizes_that_add_up_to_more_than_64_bits_are_refused() {
 
 #[test]
 fn a_count_that_is_wrong_is_found_and_put_right() {
-    let mut world = World::with_accounts();
+    let mut world = World::with_accounts(1);
     world.put(ALICE, "/a", 70);
     world.limit(of_user("alice"), limits(1_000, None));
     world
@@ -571,7 +553,7 @@ proptest! {
 
     #[test]
     fn whatever_happens_counts_are_what_is_there(steps in prop::collection::vec(any_step(), 1..80)) {
-        let mut run = Run { world: World::with_accounts(), open: Vec::new() };
+        let mut run = Run { world: World::with_accounts(1), open: Vec::new() };
         for step in &steps {
             let _ = run.step(step);
             prop_assert_eq!(run.world.drifts(), [], "after {:?}", step);

@@ -6,11 +6,12 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    CreatedFile, DeviceId, ErrorCode, FilePath, IntentId, Method, Name, NewDevice, OpenedFile, Request,
-    Response, Role, Secret, Stat, Text, UserName,
+    AccountKind, CreatedFile, DeviceId, ErrorCode, FilePath, IntentId, Method, Name, NewDevice, OpenedFile,
+    Request, Response, Role, Secret, Stat, Text, UserName,
 };
 
-use crate::records::SessionRecord;
+use crate::keys;
+use crate::records::{Account, SessionRecord, save};
 use crate::sessions::Sessions;
 use crate::store::MemoryMeta;
 use crate::{Config, Mds};
@@ -73,6 +74,24 @@ impl World {
             Response::Device { device } => device.id,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Devices, and the accounts of those who have a session.
+    pub(crate) fn with_accounts(devices: u8) -> Self {
+        let world = Self::with_devices(devices);
+        let account = Account {
+            kind: AccountKind::Password,
+            role: Role::User,
+            enabled: true,
+            created_ms: 0,
+            credentials: Vec::new(),
+            invitation: None,
+            entry: None,
+        };
+        for name in ["alice", "bob"] {
+            world.mds.update(|tx| Ok(save(tx, &keys::user(&user(name)), &account)?)).unwrap();
+        }
+        world
     }
 
     /// Opens a session as a login would.
