@@ -1,5 +1,6 @@
 //! The command line: every noun, verb, flag and variable, with examples in the help texts.
 
+pub(crate) mod drain;
 pub(crate) mod grants;
 pub(crate) mod keys;
 pub(crate) mod mount;
@@ -99,7 +100,7 @@ impl From<DeviceTls> for sealstone_initiator::TlsPolicy {
 pub(crate) enum Command {
     /// Run a metadata server and devices in one process; created on first use.
     Up(Up),
-    /// Devices: `init` formats one, `serve` runs its daemon, `check` reads one that rests.
+    /// Devices: `init` formats one, `serve` runs its daemon, `check` reads one that rests, `drain` empties one.
     #[command(subcommand)]
     Osd(Osd),
     /// Have a running device read everything against its checksums, and show what is damaged.
@@ -281,6 +282,8 @@ Then start the device, and: sealstone mds add-osd URL --key osd1.key")]
         #[arg(long, value_name = "FILE")]
         key_out: Option<PathBuf>,
     },
+    /// Move all files away from a device, so that it can be taken out (administrators and operators).
+    Drain(drain::Drain),
     /// Read everything of a device that does not run against its checksums; exit code 1 if anything is damaged.
     #[command(after_help = "\
 Examples:

@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     };
     let output = Output::new(cli.global.json, cli.global.quiet);
     let daemon = match &cli.command {
-        Command::Osd(command) => !matches!(command, cli::Osd::Check { .. }),
+        Command::Osd(command) => !matches!(command, cli::Osd::Check { .. } | cli::Osd::Drain(_)),
         Command::Mount(arguments) => arguments.foreground,
         command => matches!(command, Command::Up(_) | Command::Mds(_)),
     };
@@ -65,7 +65,7 @@ fn run(cli: Cli, output: Output) -> Outcome {
     let global = &cli.global;
     match cli.command {
         Command::Up(arguments) => daemon::up::command(output, &arguments),
-        Command::Osd(command) => daemon::osd::command(output, command),
+        Command::Osd(command) => daemon::osd::command(global, output, command),
         Command::Mds(command) => daemon::mds::command(global, output, command),
         Command::User(command) => block_on(users::run(global, output, &command)),
         Command::Group(command) => block_on(groups::run(global, output, &command)),

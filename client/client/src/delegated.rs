@@ -21,7 +21,7 @@ use crate::capability_file::{CapabilityDevice, CapabilityFile};
 use crate::checksum::Running;
 use crate::client::{file_path, user_name};
 use crate::get;
-use crate::open::{Core, OpenObjects};
+use crate::open::{Core, Life, OpenObjects};
 use crate::pool::DevicePool;
 use crate::put::joined;
 use crate::{Client, ClientError, Devices, MemoryBudget, Metadata, Reach, Tuning};
@@ -172,7 +172,7 @@ impl<D: Devices> Delegated<D> {
         let tuning = self.objects.core.tuning;
         let wanted = tuning.command_bytes.saturating_mul(self.objects.layout.width());
         let group = wanted.min(tuning.memory_bytes / 4).max(1);
-        let mut lives: BTreeMap<usize, u16> = BTreeMap::new();
+        let mut lives: BTreeMap<usize, Life> = BTreeMap::new();
         let mut at = offset;
         loop {
             let mut bytes = BytesMut::with_capacity(group);
@@ -200,14 +200,14 @@ impl<D: Devices> Delegated<D> {
         &self,
         at: u64,
         bytes: &Bytes,
-        lives: &mut BTreeMap<usize, u16>,
+        lives: &mut BTreeMap<usize, Life>,
     ) -> Result<(), ClientError> {
         let command_bytes = self.objects.core.tuning.command_bytes as u64;
         let mut writes = JoinSet::new();
         for extent in self.objects.layout.extents(at..at + bytes.len() as u64) {
             // Several commands are durable together only if one life of the device saw them all.
             if let Entry::Vacant(life) = lives.entry(extent.index) {
-                life.insert(self.objects.boot_epoch(extent.index).await?);
+                life.insert(self.objects.life(extent.index).await?);
             }
             let mut done = 0;
             while done < extent.length {
@@ -215,10 +215,9 @@ impl<D: Devices> Delegated<D> {
                 let from = usize::try_from(extent.file_offset + done - at).unwrap_or(usize::MAX);
                 let data = bytes.slice(from..from + length as usize);
                 let (objects, index) = (self.objects.clone(), extent.index);
-                let object = objects.layout.objects()[index].object;
                 let offset = extent.object_offset + done;
                 writes.spawn(async move {
-                    let make = || Operation::Write { object, offset, data: data.clone() };
+                    let make = |object| Operation::Write { object, offset, data: data.clone() };
                     objects.execute(index, make).await.map(drop)
                 });
                 done += length;
@@ -231,12 +230,11 @@ impl<D: Devices> Delegated<D> {
     }
 
     /// Returns when everything written is durable.
-    async fn prove(&self, lives: &BTreeMap<usize, u16>) -> Result<(), ClientError> {
+    async fn prove(&self, lives: &BTreeMap<usize, Life>) -> Result<(), ClientError> {
         for (&index, before) in lives {
             let place = self.objects.layout.objects()[index];
-            let flush = || Operation::Flush { object: place.object };
-            self.objects.execute(index, flush).await?;
-            if self.objects.boot_epoch(index).await? != *before {
+            self.objects.execute(index, |object| Operation::Flush { object }).await?;
+            if self.objects.life(index).await? != *before {
                 return Err(ClientError::RestartedMeanwhile(place.device));
             }
         }
@@ -257,6 +255,7 @@ fn device(found: &CapabilityDevice) -> Device {
         used: 0,
         speed: 0,
         problem: None,
+        drain: None,
     }
 }
 

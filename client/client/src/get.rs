@@ -255,10 +255,9 @@ async fn read_part<M: Metadata, D: Devices>(
     index: usize,
     range: Range<u64>,
 ) -> Result<Part, ClientError> {
-    let object = objects.layout.objects()[index].object;
     let missing = objects.missing;
     let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-    let read = || {
+    let read = |object| {
         let buffer = objects.core.buffers.take(length);
         Operation::Read { object, offset: range.start, length, buffer }
     };

@@ -1,33 +1,51 @@
 //! The objects of one file and the credentials for them, renewed before they expire.
 //!
-//! Does: hold grants, renew all of them in one request, run operations under them.
+//! Does: hold grants, renew all of them in one request, run operations under them; follow an object to another device when it is
+//! moved there.
 //! Does not: know files or stripes; `put` and `get` do.
 //! Contract: at most one renewal of a file is under way; for one command a refused credential is renewed
-//! [`RENEWALS_MAX`] times at most: while keys are being changed, one that was fresh may be refused again.
+//! five times at most: while keys or tags are being changed, one that was fresh may be refused again. An object that
+//! moved to another device is found there by the same renewal; one that belongs to another content of the file is not
+//! taken for it.
 //! Truth: security.md §3.5 (client cache).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
-use sealstone_initiator::{Bearer, Completion, Environment, Operation, OsdError};
+use sealstone_initiator::{Bearer, Completion, Environment, Operation, OsdError, SessionError};
 use sealstone_mds_protocol::{
     Device, DeviceId, ErrorCode, Failure, Grant, Handle, Layout, Method, ObjectRef, PAGE_MAX, Request,
     Response,
 };
 use sealstone_osd::{AttributeId, ObjectId};
 use tokio::sync::Mutex;
+use tokio::time::sleep;
 
 use crate::{ClientError, Devices, Metadata};
 
 /// A credential is renewed this long before it expires, milliseconds.
 pub const RENEW_BEFORE_MS: u64 = 5_000;
-/// Renewals for one command at most.
-pub(crate) const RENEWALS_MAX: u32 = 3;
+/// Before each renewal for one command, and thereby how many there are at most: a device may hear of a new key or tag a
+/// moment after the metadata server uses it.
+const RENEWAL_PAUSES: [Duration; 5] = [
+    Duration::ZERO,
+    Duration::from_millis(10),
+    Duration::from_millis(50),
+    Duration::from_millis(250),
+    Duration::from_millis(1000),
+];
 /// The boot epoch as an attribute of user objects, a page of ours (docs/standards/device.md).
 const BOOT_EPOCH: AttributeId = AttributeId::new(0xF003, 1);
 /// Pages of the device list read at most: as many devices as that are 1 048 576.
 const DEVICE_PAGES_MAX: usize = 4096;
+
+/// Somebody asks for an object that the layout does not have.
+const OUTSIDE: ClientError = ClientError::Protocol("an object outside the layout");
+
+/// A life of a device: which device, and its boot epoch. What was written in one and flushed in another may be lost.
+pub(crate) type Life = (DeviceId, u16);
 
 /// What all transfers of a client share.
 pub(crate) struct Core<M, D> {
@@ -102,7 +120,6 @@ pub(crate) struct OpenObjects<M, D> {
     /// None: by a capability file; nothing is renewed.
     handle: Option<Handle>,
     method: Method,
-    devices: Vec<Arc<Device>>,
     bearers: Mutex<Bearers>,
 }
 
@@ -112,13 +129,32 @@ struct Bearers {
     expires_ms: u64,
     /// One per object of the layout; none where a capability file has none.
     bearers: Vec<Option<Bearer>>,
+    /// Where each object is, as the credentials say.
+    places: Vec<Place>,
+}
+
+/// Where an object is.
+#[derive(Clone)]
+struct Place {
+    device: Arc<Device>,
+    object: ObjectId,
+}
+
+/// What an operation on an object needs.
+struct Ready {
+    bearer: Bearer,
+    generation: u64,
+    /// Was the metadata server asked for it just now?
+    fresh: bool,
+    place: Place,
 }
 
 impl Bearers {
-    fn new(generation: u64, layout: &Layout, grants: &[Grant]) -> Result<Self, ClientError> {
-        let matching = grants.len() == layout.width()
-            && grants.iter().zip(layout.objects()).all(|(grant, object)| grant.object == *object);
-        if !matching {
+    fn new(generation: u64, places: Vec<Place>, grants: &[Grant]) -> Result<Self, ClientError> {
+        let same = |(grant, place): (&Grant, &Place)| {
+            (grant.object.device, grant.object.object) == (place.device.id, place.object)
+        };
+        if grants.len() != places.len() || !grants.iter().zip(&places).all(same) {
             return Err(ClientError::Protocol("grants that do not match the layout"));
         }
         let bearers = grants
@@ -132,8 +168,20 @@ impl Bearers {
             .map(|grant| if grant.expires_ms == 0 { u64::MAX } else { grant.expires_ms })
             .min()
             .unwrap_or(u64::MAX);
-        Ok(Self { generation, expires_ms, bearers })
+        Ok(Self { generation, expires_ms, bearers, places })
     }
+}
+
+/// Where objects are.
+async fn places<M: Metadata, D: Devices>(
+    core: &Core<M, D>,
+    objects: &[ObjectRef],
+) -> Result<Vec<Place>, ClientError> {
+    let mut places = Vec::with_capacity(objects.len());
+    for object in objects {
+        places.push(Place { device: core.device(object.device).await?, object: object.object });
+    }
+    Ok(places)
 }
 
 impl<M: Metadata, D: Devices> OpenObjects<M, D> {
@@ -145,13 +193,9 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         layout: Layout,
         grants: &[Grant],
     ) -> Result<Self, ClientError> {
-        let bearers = Mutex::new(Bearers::new(0, &layout, grants)?);
-        let handle = Some(handle);
-        let mut devices = Vec::with_capacity(layout.width());
-        for object in layout.objects() {
-            devices.push(core.device(object.device).await?);
-        }
-        Ok(Self { core, layout, missing: Missing::Lost, handle, method, devices, bearers })
+        let places = places(&core, layout.objects()).await?;
+        let bearers = Mutex::new(Bearers::new(0, places, grants)?);
+        Ok(Self { core, layout, missing: Missing::Lost, handle: Some(handle), method, bearers })
     }
 
     /// By a capability file: some objects of the layout, nothing to be renewed.
@@ -163,99 +207,144 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     ) -> Result<Self, ClientError> {
         const UNUSABLE: ClientError = ClientError::CapabilityFile("a credential in it cannot be used");
         let mut bearers = Vec::with_capacity(layout.width());
-        let mut devices = Vec::with_capacity(layout.width());
+        let mut places = Vec::with_capacity(layout.width());
         for object in layout.objects() {
             let grant = grants.iter().find(|grant| grant.object == *object);
             let bearer = grant.map(|grant| Bearer::new(grant.capability.as_slice(), grant.key.expose()));
             bearers.push(bearer.transpose().map_err(|_| UNUSABLE)?);
-            devices.push(known.get(&object.device).ok_or(ClientError::UnknownDevice(object.device))?.clone());
+            let device = known.get(&object.device).ok_or(ClientError::UnknownDevice(object.device))?.clone();
+            places.push(Place { device, object: object.object });
         }
-        let bearers = Mutex::new(Bearers { generation: 0, expires_ms: u64::MAX, bearers });
+        let bearers = Mutex::new(Bearers { generation: 0, expires_ms: u64::MAX, bearers, places });
         let missing = Missing::Lost;
-        Ok(Self { core, layout, missing, handle: None, method: Method::AllData, devices, bearers })
+        Ok(Self { core, layout, missing, handle: None, method: Method::AllData, bearers })
     }
 
     /// A file without objects: all of it is zeros, and no device is asked.
     pub(crate) fn empty(core: Arc<Core<M, D>>) -> Self {
         // Never asked for; it makes the arithmetic of one object.
         let nowhere = ObjectRef { device: DeviceId(0), object: ObjectId::new(0, 0) };
-        let bearers = Mutex::new(Bearers { generation: 0, expires_ms: u64::MAX, bearers: Vec::new() });
+        let bearers =
+            Bearers { generation: 0, expires_ms: u64::MAX, bearers: Vec::new(), places: Vec::new() };
         Self {
             core,
             layout: Layout::single(nowhere),
             missing: Missing::All,
             handle: None,
             method: Method::AllData,
-            devices: Vec::new(),
-            bearers,
+            bearers: Mutex::new(bearers),
         }
     }
 
-    /// The boot epoch of an object's device, asked of the object.
-    pub(crate) async fn boot_epoch(&self, index: usize) -> Result<u16, ClientError> {
-        let place =
-            self.layout.objects().get(index).ok_or(ClientError::Protocol("an object outside the layout"))?;
-        let ask = || Operation::GetAttributes { object: place.object, ids: vec![BOOT_EPOCH], length_max: 64 };
-        let answer = self.execute(index, ask).await?;
+    /// The life of an object's device, asked of the object.
+    pub(crate) async fn life(&self, index: usize) -> Result<Life, ClientError> {
+        let ask = |object| Operation::GetAttributes { object, ids: vec![BOOT_EPOCH], length_max: 64 };
+        let (device, answer) = self.execute_at(index, ask).await?;
         let value = answer.attributes.first().and_then(|(_, value)| value.as_deref()?.try_into().ok());
-        value
+        let epoch = value
             .map(u16::from_be_bytes)
-            .ok_or(ClientError::Protocol("a device that does not tell its boot epoch"))
+            .ok_or(ClientError::Protocol("a device that does not tell its boot epoch"))?;
+        Ok((device, epoch))
     }
 
-    /// Runs an operation on object `index`; `make` is called again if a refused credential is renewed.
+    /// The device that an object is on, as far as is known here.
+    pub(crate) async fn device_of(&self, index: usize) -> Result<DeviceId, ClientError> {
+        let held = self.bearers.lock().await;
+        held.places.get(index).map(|place| place.device.id).ok_or(OUTSIDE)
+    }
+
+    /// Runs an operation on object `index`; `make` is called again if a refused credential is renewed, or if the object is
+    /// somewhere else by now.
     pub(crate) async fn execute(
         &self,
         index: usize,
-        mut make: impl FnMut() -> Operation + Send,
+        make: impl FnMut(ObjectId) -> Operation + Send,
     ) -> Result<Completion, ClientError> {
-        let device = self.devices.get(index).ok_or(ClientError::Protocol("an object outside the layout"))?;
-        let (mut bearer, mut generation) = self.bearer(index, None).await?;
-        let mut outcome = self.core.devices.execute(device, &bearer, make()).await;
-        for _ in 0..RENEWALS_MAX {
-            let Err(error) = &outcome else { break };
-            if !error.is_denied() || self.handle.is_none() {
-                break;
-            }
-            tracing::debug!(device = device.id.0, %error, "renewing a refused credential");
-            (bearer, generation) = self.bearer(index, Some(generation)).await?;
-            outcome = self.core.devices.execute(device, &bearer, make()).await;
-        }
-        outcome.map_err(|error| match (error, self.layout.objects().get(index)) {
-            (error @ OsdError::Medium { .. }, Some(place)) => ClientError::Damaged {
-                device: device.id,
-                name: device.name.shown().into_owned(),
-                object: place.object,
-                error,
-            },
-            (error, _) => ClientError::Device { device: device.id, error },
-        })
+        Ok(self.execute_at(index, make).await?.1)
     }
 
-    /// The credential of object `index`, renewed if it is about to expire or is of the generation `refused`.
-    async fn bearer(&self, index: usize, refused: Option<u64>) -> Result<(Bearer, u64), ClientError> {
+    async fn execute_at(
+        &self,
+        index: usize,
+        mut make: impl FnMut(ObjectId) -> Operation + Send,
+    ) -> Result<(DeviceId, Completion), ClientError> {
+        let mut ready = self.ready(index, None).await?;
+        let mut outcome = self.run(&ready, &mut make).await;
+        for pause in RENEWAL_PAUSES {
+            let Err(error) = &outcome else { break };
+            // It may have moved, and its old device with it; what is being created stays where it is.
+            let gone = !matches!(self.handle, Some(Handle::Intent(_)))
+                && matches!(error, OsdError::NotFound | OsdError::Session(SessionError::Unreachable(_)));
+            if !(error.is_denied() || gone) || self.handle.is_none() {
+                break;
+            }
+            tracing::debug!(device = ready.place.device.id.0, %error, "renewing a credential");
+            if !gone {
+                sleep(pause).await;
+            }
+            let renewed = match self.ready(index, Some(ready.generation)).await {
+                Ok(renewed) => renewed,
+                Err(_) if gone => break,
+                Err(error) => return Err(error),
+            };
+            let moved = (renewed.place.device.id, renewed.place.object)
+                != (ready.place.device.id, ready.place.object);
+            if gone && !moved && renewed.fresh {
+                break;
+            }
+            ready = renewed;
+            outcome = self.run(&ready, &mut make).await;
+        }
+        let Place { device, object } = ready.place;
+        match outcome {
+            Ok(completion) => Ok((device.id, completion)),
+            Err(error @ OsdError::Medium { .. }) => Err(ClientError::Damaged {
+                device: device.id,
+                name: device.name.shown().into_owned(),
+                object,
+                error,
+            }),
+            Err(error) => Err(ClientError::Device { device: device.id, error }),
+        }
+    }
+
+    async fn run(
+        &self,
+        ready: &Ready,
+        make: &mut (impl FnMut(ObjectId) -> Operation + Send),
+    ) -> Result<Completion, OsdError> {
+        let operation = make(ready.place.object);
+        self.core.devices.execute(&ready.place.device, &ready.bearer, operation).await
+    }
+
+    /// What object `index` is reached with; renewed if it is about to expire or is of the generation `refused`.
+    async fn ready(&self, index: usize, refused: Option<u64>) -> Result<Ready, ClientError> {
         let mut held = self.bearers.lock().await;
         let about_to_expire = self.core.now_ms().saturating_add(RENEW_BEFORE_MS) >= held.expires_ms;
+        let mut fresh = false;
         if let Some(handle) = self.handle
             && (about_to_expire || refused == Some(held.generation))
         {
+            fresh = true;
             let request = Request::RenewGrants { handle, method: self.method };
-            let Response::Grants { grants } = self.core.metadata.call(request).await? else {
+            let Response::Grants { layout, grants } = self.core.metadata.call(request).await? else {
                 return Err(ClientError::OTHER_ANSWER);
             };
-            let other = |(grant, object): (&Grant, &ObjectRef)| grant.object != *object;
-            if matches!(handle, Handle::Node { .. })
-                && (grants.len() != self.layout.width()
-                    || grants.iter().zip(self.layout.objects()).any(other))
-            {
+            if layout != self.layout.number() {
                 // Cut to nothing and written anew by somebody else.
                 return Err(Failure::new(ErrorCode::Stale, "the file has other objects meanwhile").into());
             }
-            *held = Bearers::new(held.generation + 1, &self.layout, &grants)?;
+            if grants.len() != self.layout.width() {
+                return Err(ClientError::Protocol("grants that do not match the layout"));
+            }
+            let objects: Vec<ObjectRef> = grants.iter().map(|grant| grant.object).collect();
+            let places = places(&self.core, &objects).await?;
+            *held = Bearers::new(held.generation + 1, places, &grants)?;
         }
-        let bearer = held.bearers.get(index).ok_or(ClientError::Protocol("an object outside the layout"))?;
+        let bearer = held.bearers.get(index).ok_or(OUTSIDE)?;
         let bearer = bearer.clone().ok_or(ClientError::NotDelegated("an object without a credential"))?;
-        Ok((bearer, held.generation))
+        let place = held.places.get(index).ok_or(OUTSIDE)?.clone();
+        Ok(Ready { bearer, generation: held.generation, fresh, place })
     }
 
     /// Is the file still what it was when it was opened?
@@ -267,7 +356,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             return Ok(());
         }
         let generation = self.bearers.lock().await.generation;
-        self.bearer(0, Some(generation)).await.map(drop)
+        self.ready(0, Some(generation)).await.map(drop)
     }
 
     /// Is this what a device says when an object has fewer bytes than asked for?

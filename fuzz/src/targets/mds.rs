@@ -8,7 +8,7 @@ use sealstone_mds_protocol::login::{
 };
 use sealstone_mds_protocol::{
     Access, AccountKind, Acl, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, Chosen, Condition,
-    CreatedFile, DelegatedFile, Device, DeviceId, DevicePin, DeviceProblem, DeviceState, DirEntry, ErrorCode,
+    CreatedFile, DelegatedFile, Device, DeviceId, DevicePin, DeviceProblem, DeviceState, DirEntry, Drain, ErrorCode,
     FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle,
     Holder, InodeId, IntentId, IssueEntry, IssueKind, IssuePlace, KeyInfo, KeyLevel, KeyPlace, KeyUse,
     Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, Placed, ProblemKind,
@@ -227,6 +227,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::DeviceList { after: Some(DeviceId(1)), limit: 5 },
         Request::DeviceAdd { device },
         Request::DeviceSetState { id: DeviceId(1), state: DeviceState::Draining },
+        Request::DeviceDrain { id: DeviceId(1), rate: 1 << 20 },
         Request::UserRegisterStart {
             name: user("bob"),
             request: [1; REGISTRATION_REQUEST_BYTES],
@@ -393,6 +394,7 @@ pub(crate) fn responses() -> Vec<Response> {
         used: 1,
         speed: 2,
         problem: Some(DeviceProblem { kind: ProblemKind::Denied, said: text("another key") }),
+        drain: Some(Drain { left_objects: 3, problem: text("no other device has room"), ..Drain::default() }),
     };
     let entry = DirEntry { name: name("f"), inode: InodeId(2), kind: FileKind::File, stat: Some(stat()) };
     let account = User {
@@ -475,7 +477,7 @@ pub(crate) fn responses() -> Vec<Response> {
         Response::Opened {
             file: OpenedFile { stat: stat(), layout: Some(layout), grants: grants.clone(), sparse: false },
         },
-        Response::Grants { grants },
+        Response::Grants { layout: 7, grants },
         Response::Removed { count: 4, more: false },
         Response::Placement {
             layout: Some(Layout::single(objects(1)[0])),

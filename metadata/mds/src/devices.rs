@@ -115,6 +115,10 @@ pub enum Purpose {
     RemoveObject(ObjectId),
     /// Cut an object short.
     CutObject(ObjectId),
+    /// Read an object that leaves its device.
+    CopyFrom(ObjectId),
+    /// Make the one that takes its place.
+    CopyTo(ObjectId),
     /// Give an object another policy access tag; and make it, if it is not there.
     Retag {
         /// Which.
@@ -428,9 +432,11 @@ impl DeviceTable {
         let partition = match purpose {
             Purpose::PreparePartition | Purpose::ReadCapacity => 0,
             Purpose::TagPartition(partition) => partition,
-            Purpose::RemoveObject(object) | Purpose::CutObject(object) | Purpose::Retag { object, .. } => {
-                object.partition
-            }
+            Purpose::RemoveObject(object)
+            | Purpose::CutObject(object)
+            | Purpose::CopyFrom(object)
+            | Purpose::CopyTo(object)
+            | Purpose::Retag { object, .. } => object.partition,
         };
         let (keys, version) = self.current(device, partition, expires_ms)?;
         let scope = Scope::default();
@@ -459,6 +465,14 @@ impl DeviceTable {
                 // FLUSH needs the last one.
                 let rights = Permissions::SET_ATTR.union(Permissions::WRITE).union(Permissions::OBJ_MGMT);
                 (ObjectType::User, rights, descriptor)
+            }
+            Purpose::CopyFrom(object) => {
+                let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
+                (ObjectType::User, READ_RIGHTS, descriptor)
+            }
+            Purpose::CopyTo(object) => {
+                let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
+                (ObjectType::User, CREATE_RIGHTS, descriptor)
             }
             Purpose::Retag { object, creates } => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };
@@ -567,6 +581,7 @@ fn device(id: DeviceId, known: &Known) -> Device {
         used: record.used,
         speed: record.speed,
         problem: known.problem.clone(),
+        drain: None,
     }
 }
 

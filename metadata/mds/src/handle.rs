@@ -31,8 +31,8 @@ mod quotas;
 
 use delegate::{Delegation, Issue};
 
-/// Devices in one page at most: the largest record is some 850 bytes, and 64 KiB make a frame.
-const DEVICE_PAGE_MAX: u16 = 64;
+/// Devices in one page at most: the largest record is some 1050 bytes, and 64 KiB make a frame.
+const DEVICE_PAGE_MAX: u16 = 48;
 
 impl Mds {
     /// Answers a request of a session (`None`: not logged in; only Hello is answered then).
@@ -202,7 +202,10 @@ impl Mds {
             }
             Request::DeviceList { after, limit } => {
                 let limit = usize::from(limit.clamp(1, DEVICE_PAGE_MAX));
-                let (devices, more) = self.devices.page(after, limit);
+                let (mut devices, more) = self.devices.page(after, limit);
+                for device in devices.iter_mut().filter(|one| one.state == DeviceState::Draining) {
+                    device.drain = self.drain_of(device.id)?;
+                }
                 Ok(Response::Devices { devices, more })
             }
             Request::DeviceAdd { device } => self.add_device(&device),
@@ -219,6 +222,19 @@ impl Mds {
                         return Err(MdsError::refused(ErrorCode::Invalid, "the device is being prepared"));
                     }
                     Some(_) => self.change_device(id, Some(state))?,
+                }
+                if state == DeviceState::Active {
+                    self.forget_drain(id)?;
+                }
+                self.device_response(id)
+            }
+            Request::DeviceDrain { id, rate } => {
+                match self.devices.get(id).map(|device| device.state) {
+                    None => return Err(MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0))),
+                    Some(DeviceState::Joining) => {
+                        return Err(MdsError::refused(ErrorCode::Invalid, "the device is being prepared"));
+                    }
+                    Some(_) => self.drain(id, rate, now_ms)?,
                 }
                 self.device_response(id)
             }
@@ -310,8 +326,9 @@ impl Mds {
         let grants_until_ms = now_ms.saturating_add(self.config.grant_lifetime_ms());
         // A create outlives its grants, so that expiry never pulls objects from under a writer.
         let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(grants_until_ms);
-        let pool = self.devices.pool();
         let issuing = self.issuing();
+        // Chosen from within: who drains a device waits for those who may have chosen it.
+        let pool = self.devices.pool();
         let (intent, record) = self.update(|tx| {
             let new = NewIntent { size_hint, mode, replace, method, expires_ms, grants_until_ms };
             namespace::begin_create(tx, who, path, new, |tx| {
@@ -426,7 +443,8 @@ impl Mds {
             }
         };
         let issue = Issue::whole(IssueKind::Renew, inode, &layout, (method, rights, until));
-        Ok(Response::Grants { grants: self.issue(&issuing, who, &issue, now_ms, rng)?.0 })
+        let grants = self.issue(&issuing, who, &issue, now_ms, rng)?.0;
+        Ok(Response::Grants { layout: layout.number(), grants })
     }
 
     fn add_device(&self, new: &NewDevice) -> Result<Response> {
@@ -439,10 +457,11 @@ impl Mds {
     }
 
     fn device_response(&self, id: sealstone_mds_protocol::DeviceId) -> Result<Response> {
-        let device = self
+        let mut device = self
             .devices
             .get(id)
             .ok_or_else(|| MdsError::refused(ErrorCode::NotFound, format!("device {}", id.0)))?;
+        device.drain = self.drain_of(id)?;
         Ok(Response::Device { device })
     }
 

@@ -26,6 +26,8 @@ pub(crate) struct Held {
     pub(crate) writes: bool,
     /// May it make the object?
     pub(crate) creates: bool,
+    /// Until when a program may have it that cannot get another one, milliseconds since 1970; 0: none has.
+    pub(crate) lasting_until_ms: u64,
     /// Not valid after, milliseconds since 1970.
     pub(crate) expires_ms: u64,
 }
@@ -107,6 +109,7 @@ impl HoldingTable {
             // An older grant for the same object may last longer, or give more: both are true of the two together.
             held.writes |= given.writes;
             held.creates |= given.creates;
+            held.lasting_until_ms = held.lasting_until_ms.max(given.lasting_until_ms);
             if given.expires_ms > held.expires_ms {
                 self.by_expiry.remove(&(held.expires_ms, *session, at));
                 held.expires_ms = given.expires_ms;
@@ -177,6 +180,12 @@ impl HoldingTable {
             .collect()
     }
 
+    /// Does a program have a credential for an object that cannot get another one? O(sessions).
+    pub(crate) fn is_lasting(&self, object: ObjectRef, now_ms: u64) -> bool {
+        let mut held = self.sessions.values().filter_map(|of| of.objects.get(&key(&object)));
+        held.any(|held| held.lasting_until_ms >= now_ms)
+    }
+
     /// What one session holds.
     pub(crate) fn of_session(&self, session: &SessionId, now_ms: u64) -> Holdings {
         self.select(now_ms, |id, _| id == session, |_| true)
@@ -199,7 +208,7 @@ mod tests {
     }
 
     fn held(writes: bool, expires_ms: u64) -> Held {
-        Held { writes, creates: false, expires_ms }
+        Held { writes, creates: false, lasting_until_ms: 0, expires_ms }
     }
 
     fn object(number: u64) -> ObjectRef {

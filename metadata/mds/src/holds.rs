@@ -301,6 +301,14 @@ impl Holds {
         self.0.lock().nodes.contains_key(&id)
     }
 
+    /// Does anybody have it open to write, as far as is known? O(holders).
+    pub(crate) fn is_written(&self, id: InodeId) -> bool {
+        let table = &*self.0.lock();
+        let mut holders = table.holders.values().flat_map(HashMap::values);
+        table.nodes.contains_key(&id)
+            && holders.any(|one| one.nodes.get(&id).is_some_and(|hold| hold.held.writes))
+    }
+
     /// Forgets holders that were not heard of; says which, and what they held.
     pub(crate) fn expire(&self, now_ms: u64) -> Vec<(UserName, HolderId, Vec<InodeId>)> {
         let table = &mut *self.0.lock();

@@ -240,6 +240,7 @@ impl Mds {
         let held = crate::holdings::Held {
             writes: may(entry.permissions, Permissions::WRITE),
             creates: may(entry.permissions, Permissions::CREATE),
+            lasting_until_ms: if entry.kind == IssueKind::Delegate { entry.expires_ms } else { 0 },
             expires_ms: entry.expires_ms,
         };
         self.holdings.lock().add(&entry.session, &entry.user, &found.objects, held, now_ms);

@@ -43,6 +43,10 @@ const CLEAR: u8 = b'c';
 const QUOTA_OF_TREE: u8 = b'T';
 /// What users use and may use.
 const QUOTA_OF_USER: u8 = b'U';
+/// Files with an object under way to another device.
+const MOVE: u8 = b'b';
+/// Devices that are being drained.
+const DRAIN: u8 = b'l';
 
 /// Name of the record with the server's keys for logins.
 pub(crate) const LOGIN_KEYS: &str = "login-keys";
@@ -94,11 +98,6 @@ pub(crate) fn inode(id: InodeId) -> Vec<u8> {
     key(INODE, &[&id.0.to_be_bytes()])
 }
 
-/// All inodes.
-pub(crate) fn inodes() -> Vec<u8> {
-    vec![INODE]
-}
-
 pub(crate) fn quota_of_user(name: &UserName) -> Vec<u8> {
     key(QUOTA_OF_USER, &[name.as_str().as_bytes()])
 }
@@ -124,6 +123,43 @@ pub(crate) fn quota_place(key: &[u8]) -> Option<QuotaPlace> {
         [QUOTA_OF_TREE, id @ ..] => Some(QuotaPlace::Tree(InodeId(u64::from_be_bytes(id.try_into().ok()?)))),
         _ => None,
     }
+}
+
+/// The inodes after this one, or all.
+pub(crate) fn inodes(after: Option<InodeId>) -> (Vec<u8>, Vec<u8>) {
+    let from = after.map_or_else(|| vec![INODE], |id| [&inode(id)[..], &[0]].concat());
+    (from, vec![INODE + 1])
+}
+
+/// The number of an `inode` key.
+pub(crate) fn inode_id(key: &[u8]) -> Option<InodeId> {
+    Some(InodeId(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
+}
+
+pub(crate) fn moving(id: InodeId) -> Vec<u8> {
+    key(MOVE, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn moves() -> Vec<u8> {
+    vec![MOVE]
+}
+
+/// The file of a `moving` key.
+pub(crate) fn moving_inode(key: &[u8]) -> Option<InodeId> {
+    inode_id(key)
+}
+
+pub(crate) fn drain(id: DeviceId) -> Vec<u8> {
+    key(DRAIN, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn drains() -> Vec<u8> {
+    vec![DRAIN]
+}
+
+/// The device of a `drain` key.
+pub(crate) fn drain_device(key: &[u8]) -> Option<DeviceId> {
+    Some(DeviceId(u32::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
 pub(crate) fn entries(parent: InodeId) -> Vec<u8> {
@@ -288,6 +324,11 @@ pub(crate) fn revocation_id(key: &[u8]) -> Option<u64> {
 }
 
 /// Everything to be reaped at or before `now_ms`.
+/// All objects to be removed, due or not.
+pub(crate) fn reaps() -> Vec<u8> {
+    vec![REAP]
+}
+
 pub(crate) fn due_reaps(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
     (vec![REAP], key(REAP, &[&now_ms.saturating_add(1).to_be_bytes()]))
 }
@@ -442,6 +483,9 @@ mod tests {
             let holder = (UserName::new("bob").unwrap(), HolderId { number: due });
             prop_assert_eq!(holder_parts(&super::holder(&holder.0, holder.1)), Some(holder));
             prop_assert_eq!(clear_inode(&clear(InodeId(due))), Some(InodeId(due)));
+            prop_assert_eq!(inode_id(&inode(InodeId(due))), Some(InodeId(due)));
+            prop_assert_eq!(moving_inode(&moving(InodeId(due))), Some(InodeId(due)));
+            prop_assert_eq!(drain_device(&drain(DeviceId(device))), Some(DeviceId(device)));
             prop_assert_eq!(intent_id(&super::intent(IntentId(intent))), Some(IntentId(intent)));
             prop_assert_eq!(partition_of(&partition_key(DeviceId(device), due)), Some(due));
             prop_assert_eq!(intent_of_expiry(&intent_expiry(due, IntentId(intent))), Some(IntentId(intent)));
@@ -456,7 +500,7 @@ mod tests {
 
         #[test]
         fn damaged_keys_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            let _ = (holder_parts(&bytes), orphan_parts(&bytes), clear_inode(&bytes), xattr_name(&bytes), retag_object(&bytes), revocation_id(&bytes), intent_id(&bytes), partition_of(&bytes), reap_parts(&bytes), intent_of_expiry(&bytes), entry_name(&bytes), session_of_id(&bytes));
+            let _ = (inode_id(&bytes), drain_device(&bytes), holder_parts(&bytes), orphan_parts(&bytes), clear_inode(&bytes), xattr_name(&bytes), retag_object(&bytes), revocation_id(&bytes), intent_id(&bytes), partition_of(&bytes), reap_parts(&bytes), intent_of_expiry(&bytes), entry_name(&bytes), session_of_id(&bytes));
         }
     }
 

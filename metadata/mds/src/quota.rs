@@ -351,8 +351,8 @@ pub(crate) struct Counted {
 pub(crate) fn count<S: Snapshot + ?Sized>(view: &S) -> Result<Counted> {
     let mut nodes = 0;
     let mut found: BTreeMap<Vec<u8>, Amount> = BTreeMap::new();
-    let inodes = keys::inodes();
-    each_between(view, &inodes, &keys::after_prefix(&inodes), |_, value| {
+    let (start, end) = keys::inodes(None);
+    each_between(view, &start, &end, |_, value| {
         let node: Inode = decode(value)?;
         nodes += 1;
         for count in counts(&node) {

@@ -85,6 +85,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::LockNode { .. } => Class::Write,
         Request::DeviceAdd { .. }
         | Request::DeviceSetState { .. }
+        | Request::DeviceDrain { .. }
         | Request::KeyList { .. }
         | Request::KeyProgress { .. } => Class::Devices,
         Request::UserRegisterStart { name, .. }

@@ -45,7 +45,7 @@ const CONFLICTS_MAX: usize = 8;
 /// Creates expired in one transaction at most.
 const EXPIRE_BATCH: usize = 64;
 /// Life of a credential for the server itself, milliseconds.
-const OWN_CREDENTIAL_MS: u64 = 60_000;
+pub(crate) const OWN_CREDENTIAL_MS: u64 = 60_000;
 
 /// Numbers that are left out after a restore: more files than a server makes between two backups.
 const RESTORE_STEP: u64 = 1 << 32;

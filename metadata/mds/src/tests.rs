@@ -13,6 +13,7 @@ mod keys;
 mod lazy;
 mod logins;
 mod model;
+mod moves;
 mod nodes;
 mod paper;
 mod quotas;

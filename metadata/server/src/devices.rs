@@ -3,6 +3,7 @@
 use core::future::Future;
 use core::pin::Pin;
 
+use bytes::Bytes;
 use sealstone_mds::{DeviceAddress, KeyStep, RetagItem, StepOutcome};
 use sealstone_mds_protocol::ProblemKind;
 use sealstone_osd::ObjectId;
@@ -58,6 +59,47 @@ impl DeviceError {
     }
 }
 
+/// A step of copying an object from one device to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CopyStep {
+    /// Up to so many bytes from an offset on.
+    Read {
+        /// Where.
+        offset: u64,
+        /// How many.
+        length: usize,
+    },
+    /// Makes the object, with its first bytes.
+    Create {
+        /// They.
+        data: Bytes,
+    },
+    /// The bytes after those.
+    Write {
+        /// Where.
+        offset: u64,
+        /// They.
+        data: Bytes,
+    },
+    /// Makes durable what was written.
+    Flush,
+    /// Asks in which life the device is: what was written in one and flushed in another may be lost.
+    Life,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// Bytes read; fewer than asked for at the end of the object.
+    Data(Vec<u8>),
+    /// There is no such object.
+    Missing,
+    /// Done.
+    Done,
+    /// The life that the device is in.
+    Life(u16),
+}
+
 /// An operation at a device under way.
 pub type DeviceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DeviceError>> + Send + 'a>>;
 
@@ -98,6 +140,15 @@ pub trait Devices: Send + Sync + 'static {
         length: u64,
         credential: Credential,
     ) -> DeviceFuture<'a, ()>;
+
+    /// Performs a step of copying an object.
+    fn copy<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        object: ObjectId,
+        step: CopyStep,
+        credential: Credential,
+    ) -> DeviceFuture<'a, Copied>;
 
     /// Gives an object another policy access tag. One that is not there is as good, unless somebody may make it.
     fn retag<'a>(

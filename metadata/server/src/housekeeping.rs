@@ -20,6 +20,7 @@ use crate::environment::Environment;
 use crate::limits::Limits;
 
 mod clearer;
+mod mover;
 mod revoker;
 
 /// Rounds without a pause while there is more to do.

@@ -20,10 +20,13 @@ use sealstone_osd::master_key::parse_device_value;
 use sealstone_osd::{AttributeId, ObjectId};
 use sealstone_seal::Credential;
 
-use crate::devices::{Capacity, DeviceError, DeviceFuture, Devices};
+use crate::devices::{Capacity, Copied, CopyStep, DeviceError, DeviceFuture, Devices};
 
 /// Times that a lost connection is made again for one operation: a second and a half.
 const RECONNECTS_MAX: u32 = 5;
+
+/// The boot epoch as an attribute of user objects, a page of ours (docs/standards/device.md).
+const BOOT_EPOCH: AttributeId = AttributeId::new(0xF003, 1);
 
 /// Room for two identifiers of 7 bytes with their heads.
 const IDENTIFIERS_ROOM: usize = 256;
@@ -267,6 +270,44 @@ impl Devices for InitiatorDevices {
                 }
             }
             Ok(())
+        })
+    }
+
+    fn copy<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        object: ObjectId,
+        step: CopyStep,
+        credential: Credential,
+    ) -> DeviceFuture<'a, Copied> {
+        Box::pin(async move {
+            let (session, bearer) = (self.session(device)?, bearer(&credential)?);
+            let operation = match step {
+                CopyStep::Read { offset, length } => {
+                    Operation::Read { object, offset, length, buffer: Vec::new() }
+                }
+                CopyStep::Create { data } if data.is_empty() => Operation::Create { object },
+                CopyStep::Create { data } => Operation::CreateAndWrite { object, offset: 0, data },
+                CopyStep::Write { offset, data } => Operation::Write { object, offset, data },
+                CopyStep::Flush => Operation::Flush { object },
+                CopyStep::Life => {
+                    let answer =
+                        session.attributes(&bearer, object, vec![BOOT_EPOCH]).await.map_err(failed)?;
+                    let value = answer.first().and_then(|(_, value)| value.as_deref()?.try_into().ok());
+                    let life = value.map(u16::from_be_bytes);
+                    return life
+                        .map(Copied::Life)
+                        .ok_or_else(|| DeviceError::Refused("it does not tell its boot epoch".to_owned()));
+                }
+            };
+            let reads = matches!(operation, Operation::Read { .. });
+            match session.execute(&bearer, operation).await {
+                Ok(completion) if reads => Ok(Copied::Data(completion.data)),
+                Ok(_) => Ok(Copied::Done),
+                Err(OsdError::ReadPastEnd { data }) => Ok(Copied::Data(data)),
+                Err(OsdError::NotFound) if reads => Ok(Copied::Missing),
+                Err(error) => Err(failed(error)),
+            }
         })
     }
 

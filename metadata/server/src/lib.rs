@@ -26,7 +26,7 @@ mod transfer;
 
 pub use backup::{BackupError, BackupReport, backup, restore, verify_backup};
 pub use channel::serve_stream;
-pub use devices::{Capacity, DeviceError, DeviceFuture, Devices};
+pub use devices::{Capacity, Copied, CopyStep, DeviceError, DeviceFuture, Devices};
 pub use directory::{
     DirectorySettings, DirectorySettingsError, LdapDirectory, TIMEOUT_MAX as DIRECTORY_TIMEOUT_MAX,
 };

@@ -71,6 +71,7 @@ enum Kind {
 pub struct Layout {
     kind: Kind,
     unit: u32,
+    number: u64,
     objects: Vec<ObjectRef>,
 }
 
@@ -91,7 +92,7 @@ impl Layout {
     /// The whole file is one object.
     #[must_use]
     pub fn single(object: ObjectRef) -> Self {
-        Self { kind: Kind::Single, unit: 0, objects: alloc::vec![object] }
+        Self { kind: Kind::Single, unit: 0, number: object.object.object, objects: alloc::vec![object] }
     }
 
     /// Units of `unit` bytes go to the objects in turn.
@@ -104,14 +105,34 @@ impl Layout {
             return Err(WireError::TooLong { limit: WIDTH_MAX });
         }
         let twice = objects.iter().enumerate().any(|(i, object)| objects.iter().take(i).any(|o| o == object));
-        if objects.is_empty()
-            || twice
+        let number = objects.first().map_or(0, |object| object.object.object);
+        if twice
+            || objects.is_empty()
             || !unit.is_power_of_two()
             || !(STRIPE_UNIT_MIN..=STRIPE_UNIT_MAX).contains(&unit)
         {
             return Err(WireError::Malformed("layout"));
         }
-        Ok(Self { kind: Kind::Striped, unit, objects })
+        Ok(Self { kind: Kind::Striped, unit, number, objects })
+    }
+
+    /// The same with another object in the place of one; none if that is another one already, or the new one is in it.
+    #[must_use]
+    pub fn replaced(&self, index: usize, old: ObjectRef, new: ObjectRef) -> Option<Self> {
+        let mut layout = self.clone();
+        if layout.objects.contains(&new) {
+            return None;
+        }
+        let place = layout.objects.get_mut(index).filter(|place| **place == old)?;
+        *place = new;
+        Some(layout)
+    }
+
+    /// What tells it from others: the number of its first object when it was made. It stays the same while objects move;
+    /// a file that is cut to nothing and written anew has another one.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.number
     }
 
     /// The objects, in stripe order; never empty.
@@ -230,6 +251,7 @@ impl Wire for Layout {
         width.put(out); // data units of a stripe
         0u16.put(out); // parity units of a stripe
         1u16.put(out); // copies of each unit
+        self.number.put(out);
         self.objects.put(out);
     }
 
@@ -241,14 +263,15 @@ impl Wire for Layout {
         let kind = u8::get(input)?;
         let unit = u32::get(input)?;
         let (data, parity, copies) = (u16::get(input)?, u16::get(input)?, u16::get(input)?);
+        let number = u64::get(input)?;
         let objects = Vec::<ObjectRef>::get(input)?;
         if usize::from(data) != objects.len() || parity != 0 || copies != 1 {
             return Err(WireError::Malformed("layout"));
         }
         match (kind, unit, objects.as_slice()) {
-            (1, 0, [object]) => Ok(Self::single(*object)),
+            (1, 0, [object]) => Ok(Self { number, ..Self::single(*object) }),
             (1, ..) => Err(WireError::Malformed("layout")),
-            (2, ..) => Self::striped(unit, objects),
+            (2, ..) => Ok(Self { number, ..Self::striped(unit, objects)? }),
             (kind, ..) => Err(WireError::UnknownCode { what: "layout kind", code: u32::from(kind) }),
         }
     }
@@ -353,6 +376,25 @@ mod tests {
             let error = decode_message::<Layout>(&bytes);
             assert_eq!(error, Err(WireError::UnknownCode { what, code: u32::from(value) }));
         }
+    }
+
+    #[test]
+    fn a_layout_keeps_its_number_while_its_objects_move() {
+        let new = ObjectRef { device: DeviceId(9), object: ObjectId::new(0x10000, 0x20000) };
+        for layout in [Layout::single(objects(1)[0]), Layout::striped(1 << 20, objects(3)).unwrap()] {
+            let old = layout.objects()[0];
+            let moved = layout.replaced(0, old, new).unwrap();
+            assert_eq!((moved.number(), moved.objects()[0]), (layout.number(), new));
+            assert_eq!((moved.stripe_unit(), moved.width()), (layout.stripe_unit(), layout.width()));
+            let mut out = Writer::new();
+            moved.put(&mut out);
+            assert_eq!(decode_message::<Layout>(&out.finish(999).unwrap()), Ok(moved.clone()));
+            assert_eq!(moved.replaced(0, old, new), None, "it is not there any more");
+            assert_eq!(layout.replaced(0, new, old), None, "nor is what never was");
+            assert_ne!(Layout::single(new).number(), layout.number());
+        }
+        let two = Layout::striped(1 << 20, objects(2)).unwrap();
+        assert_eq!(two.replaced(0, two.objects()[0], two.objects()[1]), None, "none twice");
     }
 
     #[test]

@@ -210,6 +210,14 @@ messages! {
             /// New state.
             state: DeviceState,
         },
+        /// Empties a device: it takes no new files, and what is on it is moved elsewhere (administrators and operators). It
+        /// is done in the background; DeviceSetState to Active ends it.
+        0x0024 => DeviceDrain {
+            /// Which.
+            id: DeviceId,
+            /// Bytes to be moved in a second at most; 0: as many as can be.
+            rate: u64,
+        },
         /// First half of a registration: by an administrator for anybody, by anybody for himself.
         0x0030 => UserRegisterStart {
             /// Account.

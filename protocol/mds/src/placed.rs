@@ -4,7 +4,7 @@
 
 use alloc::vec::Vec;
 
-use crate::wire::{code, record};
+use crate::wire::{Text, code, record};
 
 code! {
     /// How well a device suited new objects; the better come first.
@@ -76,6 +76,33 @@ record! {
         pub fill: u16,
         /// Its chance against what its capacity alone would give it, hundredths.
         pub weight: u16,
+    }
+}
+
+record! {
+    /// A device that is being emptied.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Drain {
+        /// Since when, milliseconds since 1970.
+        pub began_ms: u64,
+        /// Bytes that are moved in a second at most; 0: as many as can be.
+        pub rate: u64,
+        /// Objects moved.
+        pub moved_objects: u64,
+        /// Their bytes.
+        pub moved_bytes: u64,
+        /// Objects of files that were there when it was last looked through, less those moved since.
+        pub left_objects: u64,
+        /// Their bytes.
+        pub left_bytes: u64,
+        /// Of them, those that could not be moved then since somebody had them.
+        pub in_use: u64,
+        /// Objects that no file has any more and that were not removed yet, when it was last looked through.
+        pub removing: u64,
+        /// What went wrong then; empty if nothing.
+        pub problem: Text<96>,
+        /// When nothing was left; none before that.
+        pub done_ms: Option<u64>,
     }
 }
 

@@ -10,6 +10,7 @@ use crate::layout::{DeviceId, Layout, ObjectRef};
 use crate::login::SessionId;
 use crate::name::{GroupName, Name, UserName};
 use crate::nodes::{HolderId, NODE_PROOF_BYTES, Node};
+use crate::placed::Drain;
 use crate::secret::Secret;
 use crate::wire::{Reader, Text, Wire, WireError, Writer, code, record};
 
@@ -415,6 +416,8 @@ record! {
         pub speed: u64,
         /// What went wrong when the server last tried; none if all is well or it has not tried yet.
         pub problem: Option<DeviceProblem>,
+        /// How far it is emptied, if it is.
+        pub drain: Option<Drain>,
     }
 }
 

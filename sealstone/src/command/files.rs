@@ -4,9 +4,9 @@ use sealstone_client::{Client, DirEntry, FileKind, Stat};
 use serde_json::{Value, json};
 
 use crate::cli::{Chgrp, Chmod, Chown, Global, Ln, Ls, Mkdir, Mv, Paths, Rm};
-use crate::command::placement;
 use crate::command::session::client;
 use crate::command::walk::{join, last_name};
+use crate::command::{drain, placement};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes, mode_string, utc};
 
@@ -336,6 +336,7 @@ pub(crate) async fn df(global: &Global, output: Output) -> Outcome {
         "devices": devices.iter().map(|device| json!({
             "id": device.id.0, "name": device.name.shown(), "url": device.url.as_str(),
             "state": format!("{:?}", device.state).to_lowercase(), "total": device.total, "used": device.used,
+            "speed": Some(device.speed).filter(|speed| *speed > 0), "drain": drain::told(device)["drain"],
         })).collect::<Vec<_>>(),
     });
     output.result(&value, || {
@@ -353,7 +354,12 @@ pub(crate) async fn df(global: &Global, output: Output) -> Outcome {
             "DEVICE", "SIZE", "USED", "AVAIL", "USE", "STATE"
         )];
         for device in &devices {
-            let state = format!("{:?}", device.state).to_lowercase();
+            let mut state = format!("{:?}", device.state).to_lowercase();
+            match &device.drain {
+                Some(drain) if drain.done_ms.is_some() => state += ", empty",
+                Some(drain) => state += &format!(", {} objects left", drain.left_objects),
+                None => {}
+            }
             lines.push(row(&device.name.shown(), device.total, device.used, &state));
         }
         lines.push(row("all", free.total, free.used, &format!("{} of {} active", free.active, free.devices)));

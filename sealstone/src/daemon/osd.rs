@@ -27,7 +27,7 @@ use super::identity;
 use super::scrub::{self, Scrubber};
 use super::time::{FollowedClock, Following, Proof};
 use super::{AUDIT_FILE, Shutdown, bind, now_ms, observe, random};
-use crate::cli::Osd;
+use crate::cli::{Global, Osd};
 use crate::command::check;
 use crate::config::{self, OsdOptions, TlsName};
 use crate::failure::{Failure, Kind, Outcome, chain};
@@ -637,7 +637,7 @@ impl Observed for Watched {
 }
 
 /// `sealstone osd …`.
-pub(crate) fn command(output: Output, command: Osd) -> Outcome {
+pub(crate) fn command(global: &Global, output: Output, command: Osd) -> Outcome {
     match command {
         Osd::Init { data, capacity, device, force, name, key_out } => {
             let place = match (device, capacity) {
@@ -672,6 +672,9 @@ pub(crate) fn command(output: Output, command: Osd) -> Outcome {
                 key.display()
             ));
             output.done(&serde_json::json!({ "data": data, "name": made.identity.name, "key": key }))
+        }
+        Osd::Drain(arguments) => {
+            crate::command::block_on(crate::command::drain::run(global, output, &arguments))
         }
         Osd::Check { data, repair } => check::check(output, &data, repair),
         Osd::Serve { data, config, options } => {

@@ -453,6 +453,7 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::DiskFree {}
         | Request::DeviceList { .. }
         | Request::DeviceSetState { .. }
+        | Request::DeviceDrain { .. }
         | Request::UserRegisterStart { .. }
         | Request::UserList { .. }
         | Request::UserSetEnabled { .. }

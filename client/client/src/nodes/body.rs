@@ -98,8 +98,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     ) -> Result<(), ClientError> {
         let OpenedNode { stat, layout, grants, made, sparse, .. } = opened;
         let known = |state: &State<M, D>| {
+            // Objects that moved are found by those who know where they were.
+            let number = layout.as_ref().map(Layout::number);
             let same =
-                state.objects.as_ref().is_some_and(|objects| Some(&objects.open.layout) == layout.as_ref());
+                state.objects.as_ref().is_some_and(|objects| Some(objects.open.layout.number()) == number);
             same && (state.writable || access == Access::Read)
         };
         let objects = match &layout {
@@ -114,7 +116,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return Ok(());
         }
         let other = match (&state.objects, &layout) {
-            (Some(objects), Some(layout)) => objects.open.layout != *layout,
+            (Some(objects), Some(layout)) => objects.open.layout.number() != layout.number(),
             // Cut to nothing by somebody else, or overtaken by our own question for objects.
             (Some(_), None) => state.generation != stat.generation,
             (None, _) => false,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use sealstone_initiator::{Operation, OsdError};
 use sealstone_mds_protocol::NodeChange;
 use sealstone_mds_protocol::{Request, Stat};
+use sealstone_osd::ObjectId;
 use tokio::time::Instant;
 
 use super::body::Body;
@@ -109,8 +110,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let objects = self.objects_to_write(Instant::now()).await?;
         for index in 0..objects.each.len() {
             let Some(part) = objects.open.layout.object_range(index, range.clone()) else { continue };
-            let object = objects.open.layout.objects()[index].object;
-            let clear = || Operation::Clear { object, offset: part.start, length: part.end - part.start };
+            let clear =
+                |object| Operation::Clear { object, offset: part.start, length: part.end - part.start };
             let cleared = self.durably(&objects, index, clear).await;
             // Whoever read ahead meanwhile may have read what was there before.
             self.state().ahead.forget(range.clone());
@@ -134,23 +135,22 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         &self,
         objects: &Objects<M, D>,
         index: usize,
-        make: impl Fn() -> Operation + Send + Sync,
+        make: impl Fn(ObjectId) -> Operation + Send + Sync,
     ) -> Result<(), ClientError> {
-        let place = objects.open.layout.objects()[index];
         for _ in 0..=REDOS_MAX {
-            let before = match self.shared.life(place.device) {
+            let before = match self.shared.life(objects.open.device_of(index).await?) {
                 Some(life) => life,
-                None => self.shared.patiently(|| objects.open.boot_epoch(index)).await?,
+                None => self.shared.patiently(|| objects.open.life(index)).await?,
             };
             self.shared.patiently(|| objects.open.execute(index, &make)).await?;
-            let flush = || Operation::Flush { object: place.object };
+            let flush = |object| Operation::Flush { object };
             self.shared.patiently(|| objects.open.execute(index, flush)).await?;
-            let now = self.shared.patiently(|| objects.open.boot_epoch(index)).await?;
-            self.shared.set_life(place.device, now);
+            let now = self.shared.patiently(|| objects.open.life(index)).await?;
+            self.shared.set_life(now);
             if now == before {
                 return Ok(());
             }
         }
-        Err(ClientError::Restarted(place.device))
+        Err(ClientError::Restarted(objects.open.device_of(index).await?))
     }
 }

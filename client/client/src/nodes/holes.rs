@@ -167,9 +167,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
     /// What an object has from a byte on. Nothing, if it ends before or nobody made it yet.
     async fn map(&self, objects: &Objects<M, D>, index: usize, from: u64) -> Result<Map, ClientError> {
-        let object = objects.open.layout.objects().get(index).ok_or(ClientError::OTHER_ANSWER)?.object;
-        let ask =
-            |from, stretches_max| move || Operation::ReadMap { object, from, stretches_max, compare: false };
+        let ask = |from, stretches_max| {
+            move |object| Operation::ReadMap { object, from, stretches_max, compare: false }
+        };
         let stretches =
             match self.shared.patiently(|| objects.open.execute(index, ask(from, STRETCHES))).await {
                 Ok(completion) => completion.map,

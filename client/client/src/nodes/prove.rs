@@ -63,7 +63,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 Ok(Proof::Durable) => return self.make_missing(&objects).await,
                 Ok(Proof::Overtaken) => self.send_again(false).await,
                 Ok(Proof::Restarted) => {
-                    restarted = objects.open.layout.objects().first().map(|object| object.device);
+                    restarted = Some(objects.open.device_of(0).await?);
                     tracing::debug!(inode = self.node.inode.0, "a device restarted; sending again");
                     self.send_again(true).await
                 }
@@ -112,7 +112,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             // Something was found missing while the flushes were under way.
             return Ok(Proof::Restarted);
         }
-        let same = |known: &Objects<M, D>| known.open.layout == objects.open.layout;
+        let same = |known: &Objects<M, D>| known.open.layout.number() == objects.open.layout.number();
         let current = state.objects.as_ref().is_some_and(same);
         if state.overtaken || !current {
             return Ok(Proof::Overtaken);
@@ -122,13 +122,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     async fn flush_object(&self, objects: &Objects<M, D>, index: usize) -> Result<Proof, ClientError> {
-        let place = objects.open.layout.objects()[index];
         let known = &objects.each[index];
         let (life, writes) = {
             let facts = lock(&known.facts);
             (facts.life, facts.writes)
         };
-        match objects.open.execute(index, || Operation::Flush { object: place.object }).await {
+        match objects.open.execute(index, |object| Operation::Flush { object }).await {
             Ok(_) => {}
             Err(ClientError::Device { error: OsdError::NotFound, .. })
                 if !lock(&known.facts).durable && !self.state().made =>
@@ -145,8 +144,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         }
         // What one command made is there whole or not at all, and the flush would have told.
         if writes > 0 {
-            let now = objects.open.boot_epoch(index).await?;
-            self.shared.set_life(place.device, now);
+            let now = objects.open.life(index).await?;
+            self.shared.set_life(now);
             if life != Some(now) {
                 return Ok(Proof::Restarted);
             }
@@ -173,17 +172,16 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             if lock(&known.facts).durable {
                 continue;
             }
-            let object = objects.open.layout.objects()[index].object;
             let mut made = known.made.lock().await;
             if !*made {
-                let make = || Operation::Create { object };
+                let make = |object| Operation::Create { object };
                 match self.shared.patiently(|| objects.open.execute(index, make)).await {
                     Ok(_) | Err(ClientError::Device { error: OsdError::Exists, .. }) => *made = true,
                     Err(error) => return Err(error),
                 }
             }
             drop(made);
-            let flush = || Operation::Flush { object };
+            let flush = |object| Operation::Flush { object };
             match self.shared.patiently(|| objects.open.execute(index, flush)).await {
                 Ok(_) => {}
                 // Lost by a restart before it was durable: the next proof makes it again.
@@ -256,9 +254,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 known.forget_touched();
                 continue;
             }
-            match self.shared.patiently(|| objects.open.boot_epoch(index)).await {
+            match self.shared.patiently(|| objects.open.life(index)).await {
                 Ok(life) => {
-                    self.shared.set_life(objects.open.layout.objects()[index].device, life);
+                    self.shared.set_life(life);
                     lock(&known.facts).life = Some(life);
                 }
                 Err(ClientError::Device { error: OsdError::NotFound, .. }) if !lock(&known.facts).durable => {
@@ -369,7 +367,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         } else {
             // Cut right after that: what was told went with the rest.
             let now = state.objects.as_ref().map(|objects| &objects.open);
-            let same = now.zip(objects.as_ref()).is_some_and(|(now, then)| now.layout == then.layout);
+            let same = now.zip(objects.as_ref()).is_some_and(|(now, then)| now.layout.number() == then.layout.number());
             let end = if same { state.stat.as_ref().map_or(0, |stat| stat.size) } else { 0 };
             state.forget_told(end);
         }

@@ -222,9 +222,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         (index, offset): (usize, u64),
         length: usize,
     ) -> Result<Vec<u8>, ClientError> {
-        let object = objects.open.layout.objects().get(index).ok_or(ClientError::OTHER_ANSWER)?.object;
         let clean_until = self.state().clean_until;
-        let read = || {
+        let read = |object| {
             let buffer = self.shared.core.buffers.take(length);
             Operation::Read { object, offset, length, buffer }
         };

@@ -196,11 +196,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         data: Bytes,
     ) -> Result<(), ClientError> {
         let Some(known) = objects.each.get(index) else { return Err(ClientError::OTHER_ANSWER) };
-        let object = objects.open.layout.objects()[index].object;
         {
             let mut made = known.made.lock().await;
             if !*made {
-                let make = || Operation::CreateAndWrite { object, offset, data: data.clone() };
+                let make = |object| Operation::CreateAndWrite { object, offset, data: data.clone() };
                 lock(&known.facts).open = true;
                 match objects.open.execute(index, make).await {
                     Ok(_) => {
@@ -222,7 +221,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         };
         // Before, since it may be done although nobody hears of it.
         note();
-        let write = || Operation::Write { object, offset, data: data.clone() };
+        let write = |object| Operation::Write { object, offset, data: data.clone() };
         objects.open.execute(index, write).await?;
         // And after: a flush that went on beside it may not have covered it.
         note();
@@ -239,7 +238,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         if durable || self.state().made {
             // Objects go when their file is cut or removed.
             objects.open.check_current().await?;
-            let device = objects.open.layout.objects()[index].device;
+            let device = objects.open.device_of(index).await?;
             return Err(ClientError::Device { device, error: OsdError::NotFound });
         }
         if touched {
@@ -256,12 +255,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         if lock(&known.facts).life.is_some() {
             return Ok(());
         }
-        let device = objects.open.layout.objects()[index].device;
+        let device = objects.open.device_of(index).await?;
         let life = match self.shared.life(device) {
             Some(life) => life,
             None => {
-                let life = objects.open.boot_epoch(index).await?;
-                self.shared.set_life(device, life);
+                let life = objects.open.life(index).await?;
+                self.shared.set_life(life);
                 life
             }
         };
@@ -315,7 +314,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         if state.stat.as_ref().is_some_and(|known| known.version > opened.stat.version) {
             return Ok(None);
         }
-        let other = |known: &Objects<M, D>| known.open.layout != objects.open.layout;
+        let other = |known: &Objects<M, D>| known.open.layout.number() != objects.open.layout.number();
         let other = state.objects.as_ref().is_some_and(other);
         state.follow(&opened.stat, other);
         if other {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use super::body::Body;
 use super::locks::Locks;
 use crate::budget::Lease;
-use crate::open::Core;
+use crate::open::{Core, Life};
 use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
 
@@ -148,12 +148,12 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    pub(super) fn life(&self, device: DeviceId) -> Option<u16> {
-        lock(&self.lives).get(&device).copied()
+    pub(super) fn life(&self, device: DeviceId) -> Option<Life> {
+        lock(&self.lives).get(&device).map(|epoch| (device, *epoch))
     }
 
-    pub(super) fn set_life(&self, device: DeviceId, life: u16) {
-        lock(&self.lives).insert(device, life);
+    pub(super) fn set_life(&self, (device, epoch): Life) {
+        lock(&self.lives).insert(device, epoch);
     }
 
     /// The open file of a node, if it is open.

@@ -18,7 +18,7 @@ use super::dirty::Dirty;
 use super::shared::lock;
 use crate::ClientError;
 use crate::budget::Lease;
-use crate::open::OpenObjects;
+use crate::open::{Life, OpenObjects};
 
 /// The objects of a file, and what is known of each.
 pub(super) struct Objects<M, D> {
@@ -52,7 +52,7 @@ impl Object {
 #[derive(Default)]
 pub(super) struct Facts {
     /// The life of its device, as it was told before the first command that is not proven.
-    pub(super) life: Option<u16>,
+    pub(super) life: Option<Life>,
     /// Commands after the one that made it, that no flush has proven.
     pub(super) writes: u32,
     /// Something that no flush has proven was done to it.
@@ -225,7 +225,7 @@ impl<M, D> State<M, D> {
 
     /// New rights, for the same objects perhaps: then what is known of each still holds.
     pub(super) fn take_objects(&mut self, mut objects: Objects<M, D>) -> Objects<M, D> {
-        if let Some(known) = self.objects.take().filter(|known| known.open.layout == objects.open.layout) {
+        if let Some(known) = self.objects.take().filter(|known| known.open.layout.number() == objects.open.layout.number()) {
             objects.each = known.each;
         }
         self.objects = Some(objects.clone());

@@ -11,10 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_osd::ObjectId;
 use tokio::sync::{OnceCell, RwLock, Semaphore};
 
-use crate::open::OpenObjects;
+use crate::open::{Life, OpenObjects};
 use crate::{ClientError, Devices, Metadata};
 
 /// Times that the bytes of one object are sent again because its device restarted, before the put fails.
@@ -39,7 +38,7 @@ struct State {
     held: BTreeMap<u64, Held>,
     next: u64,
     /// The device's boot epoch, asked for before the second command went out.
-    life: Option<u16>,
+    life: Option<Life>,
     /// A flush has succeeded: the object cannot be gone any more.
     durable: bool,
     /// The device did not know the object any more.
@@ -160,8 +159,7 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
             let numbers = state.held.iter().filter(|(_, held)| held.acknowledged).map(|(number, _)| *number);
             (numbers.collect::<Vec<_>>(), state.life)
         };
-        let object = self.object();
-        match self.objects.execute(self.index, || Operation::Flush { object }).await {
+        match self.objects.execute(self.index, |object| Operation::Flush { object }).await {
             Ok(_) => {}
             Err(error) if self.may_be_lost(&error) => return Ok(Proof::Restarted),
             Err(error) => return Err(error),
@@ -235,14 +233,12 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
     }
 
     async fn write(&self, offset: u64, data: Bytes) -> Result<(), ClientError> {
-        let object = self.object();
-        let make = || Operation::Write { object, offset, data: data.clone() };
+        let make = |object| Operation::Write { object, offset, data: data.clone() };
         self.objects.execute(self.index, make).await.map(drop)
     }
 
     async fn create(&self, first: Option<(u64, Bytes)>) -> Result<(), ClientError> {
-        let object = self.object();
-        let make = || match &first {
+        let make = |object| match &first {
             Some((offset, data)) => Operation::CreateAndWrite { object, offset: *offset, data: data.clone() },
             None => Operation::Create { object },
         };
@@ -250,8 +246,8 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
     }
 
     /// The boot epoch of the device, asked of the object.
-    async fn epoch(&self) -> Result<u16, ClientError> {
-        self.objects.boot_epoch(self.index).await
+    async fn epoch(&self) -> Result<Life, ClientError> {
+        self.objects.life(self.index).await
     }
 
     fn acknowledge(&self, number: u64) {
@@ -267,10 +263,6 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
     /// Does this mean that the device lost the object when it restarted? Once it was durable, it cannot have.
     fn may_be_lost(&self, error: &ClientError) -> bool {
         matches!(error, ClientError::Device { error: OsdError::NotFound, .. }) && !self.state().durable
-    }
-
-    fn object(&self) -> ObjectId {
-        self.objects.layout.objects()[self.index].object
     }
 
     fn device(&self) -> sealstone_mds_protocol::DeviceId {

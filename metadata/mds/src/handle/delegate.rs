@@ -89,7 +89,13 @@ impl Mds {
             return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
         }
         let &Issue { kind, inode, method, permissions, expires_ms, span: (start, end), .. } = issue;
-        let view = self.store.snapshot()?;
+        let mut view = self.store.snapshot()?;
+        // Whoever writes, or cannot ask again where the bytes are, goes first.
+        let goes_first = permissions.contains(Permissions::WRITE) || kind == IssueKind::Delegate;
+        if goes_first && self.make_way(&*view, inode, now_ms)? {
+            drop(view);
+            view = self.store.snapshot()?;
+        }
         let mut to_sign = Vec::with_capacity(issue.parts.len());
         for (object, range) in &issue.parts {
             to_sign.push(Sign { object: *object, range: *range, tag: tags::of(&*view, *object)? });
@@ -104,6 +110,7 @@ impl Mds {
         let held = Held {
             writes: permissions.contains(Permissions::WRITE),
             creates: permissions.contains(Permissions::CREATE),
+            lasting_until_ms: if kind == IssueKind::Delegate { expires_ms } else { 0 },
             expires_ms,
         };
         self.holdings(now_ms).add(&who.session, &who.user, &objects, held, now_ms);

@@ -365,11 +365,14 @@ impl Mds {
         if !before.includes(opening.held) {
             namespace::check_file(who, &file, access, "node")?;
         }
+        let cut = || MdsError::refused(ErrorCode::Stale, "the file was cut meanwhile");
         if file.layout.is_none() {
-            return Err(MdsError::refused(ErrorCode::Stale, "the file was cut meanwhile"));
+            return Err(cut());
         }
         let node = self.grant(&opening, file, IssueKind::Renew, now_ms, rng)?;
-        Ok(Response::Grants { grants: node.grants })
+        // Looked at anew when the objects are still to be made: it may have been cut since.
+        let layout = node.layout.ok_or_else(cut)?.number();
+        Ok(Response::Grants { layout, grants: node.grants })
     }
 
     /// Somebody holds it no longer: what nobody holds and nothing leads to goes now.

@@ -281,7 +281,9 @@ pub(super) fn subject(request: &Request) -> Option<String> {
             let revoke = if *revoke { " revoking" } else { "" };
             Some(format!("{} keys of {device}{partition}{revoke}", level.name().to_lowercase()))
         }
-        Request::DeviceSetState { id, .. } => Some(format!("device {}", id.0)),
+        Request::DeviceSetState { id, .. } | Request::DeviceDrain { id, .. } => {
+            Some(format!("device {}", id.0))
+        }
         Request::UserRegisterStart { name, .. }
         | Request::UserRegisterFinish { name, .. }
         | Request::UserSetEnabled { name, .. }

@@ -26,6 +26,8 @@ impl Housekeeper {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut workers = JoinSet::new();
         let mut busy = HashSet::new();
+        // A device may have been given more after its worker found nothing left.
+        let mut again = false;
         loop {
             tokio::select! {
                 biased;
@@ -41,20 +43,24 @@ impl Housekeeper {
                     if workers.is_empty() {
                         busy.clear();
                     }
-                    continue;
+                    if !core::mem::take(&mut again) {
+                        continue;
+                    }
                 }
                 () = self.wake_revoker.notified() => {}
                 _ = ticks.tick() => {}
             }
             self.collect_revocations().await;
             for device in self.devices_to_tell() {
-                if busy.insert(device.id) {
-                    let this = self.clone();
-                    workers.spawn(async move {
-                        this.tell(&device).await;
-                        device.id
-                    });
+                if !busy.insert(device.id) {
+                    again = true;
+                    continue;
                 }
+                let this = self.clone();
+                workers.spawn(async move {
+                    this.tell(&device).await;
+                    device.id
+                });
             }
         }
     }

@@ -19,7 +19,8 @@ use sealstone_mds_protocol::{
     decode_message, encode_message, frame,
 };
 use sealstone_mds_server::{
-    ALPN, Capacity, DeviceError, DeviceFuture, Devices, Environment, InitReport, Limits, Server, init, open,
+    ALPN, Capacity, Copied, CopyStep, DeviceError, DeviceFuture, Devices, Environment, InitReport, Limits,
+    Server, init, open,
 };
 use sealstone_osd::cdb::KeyToSet;
 use sealstone_osd::{ObjectId, Permissions};
@@ -156,6 +157,23 @@ impl Devices for FakeDevices {
             }
             self.cut.lock().push((device.id.0, object, length));
             Ok(())
+        })
+    }
+
+    /// There is nothing on them.
+    fn copy<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        _: ObjectId,
+        step: CopyStep,
+        credential: Credential,
+    ) -> DeviceFuture<'a, Copied> {
+        Box::pin(async move {
+            if let CopyStep::Read { .. } = step {
+                self.answer(device, &credential, Permissions::READ)?;
+                return Ok(Copied::Missing);
+            }
+            Err(DeviceError::Refused("nothing is copied here".to_owned()))
         })
     }
 

@@ -98,6 +98,8 @@ messages! {
         },
         /// To RenewGrants.
         0x0015 => Grants {
+            /// Number of the layout that the objects are of; those that moved are in their old place of it.
+            layout: u64,
             /// One per object of the layout, in its order.
             grants: Vec<Grant>,
         },
@@ -133,7 +135,7 @@ messages! {
             /// May there be more?
             more: bool,
         },
-        /// To DeviceAdd and DeviceSetState.
+        /// To DeviceAdd, DeviceSetState and DeviceDrain.
         0x0022 => Device {
             /// The device as it is now.
             device: Device,

@@ -176,6 +176,7 @@ fn request() -> impl Strategy<Value = Request> {
         ),
         (any::<u32>(), of(DeviceState::ALL))
             .prop_map(|(id, state)| Request::DeviceSetState { id: DeviceId(id), state }),
+        any::<(u32, u64)>().prop_map(|(id, rate)| Request::DeviceDrain { id: DeviceId(id), rate }),
         (user(), any::<([u8; 32], bool)>()).prop_map(|(name, (request, own))| {
             let proof =
                 own.then(|| LoginStart { suite: 1, user: name.clone(), capabilities: 0, ke1: [7; 96] });
@@ -423,7 +424,7 @@ fn response() -> impl Strategy<Value = Response> {
                 Response::Opened { file: OpenedFile { stat, layout, grants, sparse } }
             }
         ),
-        grants().prop_map(|grants| Response::Grants { grants }),
+        (any::<u64>(), grants()).prop_map(|(layout, grants)| Response::Grants { layout, grants }),
         (any::<u64>(), any::<bool>()).prop_map(|(count, more)| Response::Removed { count, more }),
         (prop::option::of(object()), prop::option::of(placed())).prop_map(|(object, placed)| {
             Response::Placement { layout: object.map(Layout::single), placed }
@@ -532,7 +533,7 @@ fn the_largest_grants_and_the_fullest_page_fit_into_a_frame() {
         key: Secret::new(vec![0; 32]).unwrap(),
     };
     let grants = vec![grant; crate::WIDTH_MAX];
-    assert!(Response::Grants { grants }.encode(0).is_ok());
+    assert!(Response::Grants { layout: u64::MAX, grants }.encode(0).is_ok());
 }
 
 #[test]

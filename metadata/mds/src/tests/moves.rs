@@ -1,0 +1,310 @@
+//! Objects that leave a device: whole in the old place or in the new one, and writers go first.
+
+use std::collections::BTreeSet;
+
+use sealstone_mds_protocol::{
+    Access, Device, DeviceId, DeviceState, Drain, ErrorCode, Handle, Method, ObjectRef, Request, Response,
+};
+
+use super::world::{ADMIN, ALICE, BOB, GIB, World, create, path};
+use crate::{Begun, DrainPass, MoveOrder};
+
+const GONE: DeviceId = DeviceId(1);
+
+fn device(world: &mut World, request: Request) -> Device {
+    match world.ask(ADMIN, request) {
+        Response::Device { device } => device,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn drain(world: &mut World) -> Device {
+    device(world, Request::DeviceDrain { id: GONE, rate: 7 })
+}
+
+fn told(world: &mut World) -> Drain {
+    match world.ask(ADMIN, Request::DeviceList { after: None, limit: 9 }) {
+        Response::Devices { devices, .. } => devices[0].drain.clone().expect("it is drained"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Everybody's credentials have expired, and nobody wrote down what was before.
+fn later(world: &mut World) {
+    world.now += 10_000_000;
+    for (session, name) in [(ADMIN, "admin"), (ALICE, "alice"), (BOB, "bob")] {
+        world.session(session, name, session == ADMIN);
+    }
+}
+
+fn open(at: &str, access: Access) -> Request {
+    Request::Open { path: path(at), access, method: Method::AllData }
+}
+
+/// Files until some are on the device.
+fn files(world: &mut World) {
+    for i in 0..8 {
+        world.put(ALICE, &format!("/small{i}"), 9);
+    }
+    world.put(ALICE, "/large", 5 << 20);
+}
+
+/// What the shell does with devices that copy at once; stops where the store fails.
+fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<DrainPass> {
+    let mut pass = DrainPass::default();
+    world.mds.abandon_moves(world.now)?;
+    let mut after = None;
+    loop {
+        let page = world.mds.next_moves(GONE, after)?;
+        for item in page.items {
+            match world.mds.begin_move(item.inode, GONE, world.now)? {
+                Begun::Go(order) => {
+                    given.insert(order.to);
+                    answer(world)?;
+                    assert!(world.mds.is_fenced(&order)?);
+                    if world.mds.finish_move(&order, item.bytes, world.now)? {
+                        continue;
+                    }
+                }
+                Begun::InUse => {}
+                Begun::Gone => continue,
+            }
+            pass.objects += 1;
+            pass.bytes += item.bytes;
+            pass.in_use += 1;
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    pass.objects += world.mds.creates_on(GONE)?;
+    world.mds.drain_passed(GONE, &pass, world.now)?;
+    Ok(pass)
+}
+
+/// The devices answer for new tags.
+fn answer(world: &World) -> crate::Result<()> {
+    let items = world.mds.next_retags(GONE, 99)?;
+    world.mds.retagged(&items, world.now)
+}
+
+fn begin(world: &mut World, at: &str) -> Begun {
+    let inode = world.stat(ALICE, at).unwrap().inode;
+    world.mds.begin_move(inode, GONE, world.now).unwrap()
+}
+
+fn go(begun: Begun) -> MoveOrder {
+    match begun {
+        Begun::Go(order) => order,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The objects of all files.
+fn live(world: &World) -> BTreeSet<ObjectRef> {
+    let files = world.disk.dump().into_iter().filter(|(key, _)| key[0] == b'i');
+    let layout = |value: Vec<u8>| crate::records::decode::<crate::records::Inode>(&value).unwrap().layout;
+    files.flat_map(|(_, value)| layout(value)).flat_map(|layout| layout.objects().to_vec()).collect()
+}
+
+/// A file on the device that leaves, and two other devices.
+fn one_file() -> World {
+    let mut world = World::empty();
+    world.add_device(0);
+    world.mds.device_answered(GONE, GIB, 0).unwrap();
+    world.mds.device_prepared(GONE).unwrap();
+    world.put(ALICE, "/f", 9);
+    for i in 1..3 {
+        let id = world.add_device(i);
+        world.mds.device_answered(id, GIB, 0).unwrap();
+        world.mds.device_prepared(id).unwrap();
+    }
+    drain(&mut world);
+    world
+}
+
+#[test]
+fn a_drained_device_ends_without_files_and_keeps_count() {
+    let mut world = World::with_devices(3);
+    files(&mut world);
+    let on_it = live(&world).iter().filter(|object| object.device == GONE).count() as u64;
+    assert!(on_it > 1);
+    let state = drain(&mut world);
+    assert_eq!((state.state, state.drain.map(|drain| drain.rate)), (DeviceState::Draining, Some(7)));
+    assert_eq!(pass(&mut world, &mut BTreeSet::new()).unwrap(), DrainPass::default());
+    let drain = told(&mut world);
+    assert_eq!((drain.moved_objects, drain.left_objects, drain.done_ms), (on_it, 0, Some(world.now)));
+    assert!(live(&world).iter().all(|object| object.device != GONE));
+    assert!(world.mds.draining().unwrap().is_empty());
+    // The shape is what it was, and the reason tells of the new device.
+    let Response::Placement { layout, placed } = world.ask(BOB, Request::Placement { path: path("/large") })
+    else {
+        panic!("a placement")
+    };
+    assert_eq!(layout.unwrap().width(), placed.unwrap().chosen.len());
+    let back = device(&mut world, Request::DeviceSetState { id: GONE, state: DeviceState::Active });
+    assert_eq!((back.state, back.drain), (DeviceState::Active, None));
+}
+
+#[test]
+fn a_create_is_waited_for() {
+    let mut world = World::with_devices(1);
+    let file = world.create(ALICE, "/slow", None);
+    for i in 1..3 {
+        let id = world.add_device(i);
+        world.mds.device_answered(id, GIB, 0).unwrap();
+        world.mds.device_prepared(id).unwrap();
+    }
+    drain(&mut world);
+    assert_eq!(pass(&mut world, &mut BTreeSet::new()).unwrap().objects, 1);
+    assert_eq!(told(&mut world).done_ms, None);
+    world.commit(ALICE, file.intent, 3 << 20).unwrap();
+    pass(&mut world, &mut BTreeSet::new()).unwrap();
+    assert!(told(&mut world).done_ms.is_some());
+}
+
+#[test]
+fn who_may_still_write_is_fenced_before_a_byte_is_copied() {
+    let mut world = one_file();
+    let order = go(begin(&mut world, "/f"));
+    assert!(!world.mds.is_fenced(&order).unwrap(), "the writer of the put could still write");
+    answer(&world).unwrap();
+    assert!(world.mds.is_fenced(&order).unwrap());
+    // Later nobody can, and no device has to be asked.
+    let mut world = one_file();
+    later(&mut world);
+    world.open(BOB, open("/f", Access::Read));
+    let order = go(begin(&mut world, "/f"));
+    assert!(world.mds.is_fenced(&order).unwrap());
+}
+
+#[test]
+fn whoever_asks_to_write_gets_it_and_the_move_is_given_up() {
+    let mut world = one_file();
+    let order = go(begin(&mut world, "/f"));
+    answer(&world).unwrap();
+    let opened = world.open(ALICE, open("/f", Access::Update));
+    assert_eq!(opened.grants[0].object, order.from);
+    assert!(!world.mds.finish_move(&order, 9, world.now).unwrap());
+    assert!(world.reap_all().contains(&order.to), "what was copied is removed");
+    assert!(live(&world).contains(&order.from));
+    // To read, nothing ends.
+    let order = go(begin(&mut world, "/f"));
+    answer(&world).unwrap();
+    world.open(BOB, open("/f", Access::Read));
+    assert!(world.mds.finish_move(&order, 9, world.now).unwrap());
+}
+
+#[test]
+fn who_has_it_open_is_told_the_new_place_when_he_renews() {
+    let mut world = one_file();
+    later(&mut world);
+    let opened = world.open(BOB, open("/f", Access::Read));
+    let order = go(begin(&mut world, "/f"));
+    answer(&world).unwrap();
+    assert!(world.mds.finish_move(&order, 9, world.now).unwrap());
+    let handle = Handle::File { inode: opened.stat.inode, access: Access::Read };
+    match world.ask(BOB, Request::RenewGrants { handle, method: Method::AllData }) {
+        Response::Grants { grants } => assert_eq!(grants[0].object, order.to),
+        other => panic!("{other:?}"),
+    }
+    assert!(!world.reap_all().contains(&order.from), "readers have their grace");
+    world.now += world.mds.config.reap_grace_ms;
+    assert!(world.reap_all().contains(&order.from));
+}
+
+#[test]
+fn a_program_with_a_capability_file_keeps_what_it_has() {
+    let delegate = |write, until_ms| Request::Delegate {
+        path: path("/f"),
+        read: !write,
+        write,
+        start: 0,
+        end: None,
+        until_ms,
+        method: Method::AllData,
+    };
+    let mut world = one_file();
+    later(&mut world);
+    let until_ms = world.now + 60_000;
+    assert!(matches!(world.ask(ALICE, delegate(true, until_ms)), Response::Delegated { .. }));
+    assert_eq!(begin(&mut world, "/f"), Begun::InUse, "it writes");
+    world.now = until_ms + 1;
+    assert!(matches!(world.ask(ALICE, delegate(false, until_ms + 60_000)), Response::Delegated { .. }));
+    let order = go(begin(&mut world, "/f"));
+    assert!(world.mds.is_fenced(&order).unwrap(), "no new tag: it reads on");
+    assert!(world.mds.finish_move(&order, 9, world.now).unwrap());
+    world.now += world.mds.config.reap_grace_ms;
+    assert!(!world.reap_all().contains(&order.from), "the old object is there for it");
+    world.now += 60_000;
+    assert!(world.reap_all().contains(&order.from));
+}
+
+#[test]
+fn a_file_that_is_replaced_or_removed_meanwhile_is_not_put_back() {
+    let changes: [fn(&mut World); 2] = [
+        |world| drop(world.put(ALICE, "/f", 20)),
+        |world| drop(world.ask(ALICE, Request::Remove { path: path("/f"), recursive: false })),
+    ];
+    for change in changes {
+        let mut world = one_file();
+        let order = go(begin(&mut world, "/f"));
+        answer(&world).unwrap();
+        change(&mut world);
+        assert!(!world.mds.finish_move(&order, 9, world.now).unwrap());
+        later(&mut world);
+        let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
+        assert!(removed.contains(&order.to) && removed.contains(&order.from));
+        assert!(live(&world).is_disjoint(&removed));
+    }
+}
+
+#[test]
+fn without_another_device_nothing_moves_and_it_is_said() {
+    let mut world = World::with_devices(1);
+    world.put(ALICE, "/f", 9);
+    drain(&mut world);
+    let inode = world.stat(ALICE, "/f").unwrap().inode;
+    let error = world.mds.begin_move(inode, GONE, world.now).unwrap_err();
+    assert_eq!(error.failure().code, ErrorCode::NoSpace);
+}
+
+#[test]
+fn only_administrators_and_operators_drain() {
+    let mut world = World::with_devices(2);
+    assert_eq!(world.refused(ALICE, Request::DeviceDrain { id: GONE, rate: 0 }), ErrorCode::Denied);
+    let unknown = Request::DeviceDrain { id: DeviceId(9), rate: 0 };
+    assert_eq!(world.refused(ADMIN, unknown), ErrorCode::NotFound);
+    let joining = world.add_device(5);
+    assert_eq!(world.refused(ADMIN, Request::DeviceDrain { id: joining, rate: 0 }), ErrorCode::Invalid);
+}
+
+#[test]
+fn a_crash_before_any_commit_of_a_move_loses_nothing_and_leaves_nothing() {
+    let mut completed = 0;
+    for crash_at in 0..60 {
+        let mut world = World::with_devices(3);
+        files(&mut world);
+        world.create(ALICE, "/begun", Some(5 << 20));
+        let before = live(&world);
+        drain(&mut world);
+        let mut given: BTreeSet<ObjectRef> = before.clone();
+        world.disk.fail_after(Some(crash_at));
+        let ended = pass(&mut world, &mut given);
+        completed += u32::from(ended.is_ok());
+        world.restart();
+        // Each file has as many objects as before, and the device is left in the end.
+        assert_eq!(live(&world).len(), before.len(), "crash at {crash_at}");
+        pass(&mut world, &mut given).unwrap();
+        assert!(live(&world).iter().all(|object| object.device != GONE), "crash at {crash_at}");
+        later(&mut world);
+        let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
+        let live = live(&world);
+        assert!(removed.is_disjoint(&live), "crash at {crash_at}: an object of a file was removed");
+        let all: BTreeSet<ObjectRef> = removed.union(&live).copied().collect();
+        assert!(all.is_superset(&given), "crash at {crash_at}: an object is on no list");
+    }
+    assert!(completed > 0, "the last crash point lies behind the pass");
+    assert!(matches!(World::with_devices(2).ask(ALICE, create("/x", None)), Response::Created { .. }));
+}

@@ -1,0 +1,279 @@
+//! Objects that leave a device that is being drained, one after the other.
+//!
+//! Contract: nothing is read before the old device has answered that it refuses all who could write. Whatever is interrupted
+//! here is begun anew, with another object in the new place: a command of before that comes late changes nothing that
+//! counts. A copy counts when it is durable in one life of its device. Of several servers on one store the leader alone does
+//! it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use sealstone_mds::{Begun, DrainPass, Mds, MoveItem, MoveOrder, Purpose};
+use sealstone_mds_protocol::{DeviceId, Drain, ObjectRef};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+
+use super::Housekeeper;
+use crate::devices::{Copied, CopyStep, DeviceError};
+
+/// Between two looks whether a device is to be drained, or what is left can be moved.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The longest rest between two passes that found files in use.
+const REST_MAX: Duration = Duration::from_secs(10);
+/// Bytes of one command.
+const CHUNK: usize = 1 << 20;
+/// Between two looks whether a device has answered that nobody writes any more.
+const FENCE_LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Why an object stays where it is for now.
+enum Stays {
+    /// Somebody has it, or got it meanwhile.
+    InUse,
+    /// Something went wrong, which also holds for others.
+    Problem(String),
+}
+
+impl From<DeviceError> for Stays {
+    fn from(error: DeviceError) -> Self {
+        Self::Problem(error.to_string())
+    }
+}
+
+/// Not more than so many bytes a second.
+struct Pace {
+    rate: u64,
+    next: Instant,
+}
+
+impl Pace {
+    /// Waits until so many bytes may go.
+    async fn take(&mut self, bytes: usize) {
+        if self.rate > 0 {
+            sleep_until(self.next).await;
+            // What was not used before is not made up for.
+            let begin = self.next.max(Instant::now());
+            self.next = begin + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
+        }
+    }
+}
+
+impl Housekeeper {
+    /// Works until told to stop; beside [`Housekeeper::run`].
+    pub async fn run_mover(self, mut stop: watch::Receiver<bool>) {
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                _ = ticks.tick() => {}
+            }
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                () = async { sleep(self.drain().await).await } => {}
+            }
+        }
+    }
+
+    /// Goes once through the devices that are being drained; says how long to rest after that.
+    pub async fn drain(&self) -> Duration {
+        let begun = Instant::now();
+        // All files are looked at each time: what is in use now is not asked for all the time.
+        if self.drain_all().await { (begun.elapsed() * 4).min(REST_MAX) } else { Duration::ZERO }
+    }
+
+    /// Is anything left that could not be moved?
+    async fn drain_all(&self) -> bool {
+        if !self.leads() {
+            return false;
+        }
+        // None is under way but those that a server before had.
+        if let Err(error) = self.blocking(|mds| mds.abandon_moves(self.environment.now_ms())) {
+            tracing::error!(%error, "moves that were interrupted are not given up");
+            return true;
+        }
+        let draining = match self.blocking(Mds::draining) {
+            Ok(draining) => draining,
+            Err(error) => {
+                tracing::error!(%error, "devices to be drained are not known");
+                return true;
+            }
+        };
+        let mut left = false;
+        for (device, drain) in draining {
+            let Some(pass) = self.pass(device, &drain).await else { return true };
+            let now_ms = self.environment.now_ms();
+            left |= pass.objects > 0;
+            if pass.removing > 0 {
+                self.wake();
+            } else if pass.objects == 0 {
+                tracing::info!(device = device.0, "device drained");
+            } else if !pass.problem.is_empty() {
+                tracing::warn!(device = device.0, problem = pass.problem, "device not drained yet");
+            }
+            if let Err(error) = self.blocking(|mds| mds.drain_passed(device, &pass, now_ms)) {
+                tracing::error!(%error, "how far a device is drained is not stored");
+            }
+        }
+        left
+    }
+
+    /// Looks through all files, and moves what it can; none if that ended early.
+    async fn pass(&self, device: DeviceId, drain: &Drain) -> Option<DrainPass> {
+        let mut pace = Pace { rate: drain.rate, next: Instant::now() };
+        let mut pass = DrainPass::default();
+        if drain.moved_objects == 0 && drain.left_objects == 0 {
+            // So that there is something to measure progress by.
+            self.count(device).await?;
+        }
+        let mut after = None;
+        loop {
+            let page = self.heard(self.blocking(|mds| mds.next_moves(device, after)))?;
+            for item in page.items {
+                if !self.leads() {
+                    return None;
+                }
+                // Said anew meanwhile, or taken back.
+                let draining = self.heard(self.blocking(Mds::draining))?;
+                let now = draining.into_iter().find(|(id, _)| *id == device)?.1;
+                pace.rate = now.rate;
+                match self.carry(item, device, &mut pace).await {
+                    Ok(()) => {}
+                    Err(Stays::InUse) => {
+                        pass.objects += 1;
+                        pass.bytes += item.bytes;
+                        pass.in_use += 1;
+                    }
+                    Err(Stays::Problem(problem)) => {
+                        pass.objects += 1;
+                        pass.bytes += item.bytes;
+                        if pass.problem.is_empty() {
+                            pass.problem = problem;
+                        }
+                    }
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        let creates = self.heard(self.blocking(|mds| mds.creates_on(device)))?;
+        pass.objects += creates;
+        pass.in_use += creates;
+        pass.removing = self.heard(self.blocking(|mds| mds.removals_on(device)))?;
+        Some(pass)
+    }
+
+    /// How much there is, before anything moves.
+    async fn count(&self, device: DeviceId) -> Option<()> {
+        let (mut all, mut after) = (DrainPass::default(), None);
+        loop {
+            let page = self.heard(self.blocking(|mds| mds.next_moves(device, after)))?;
+            all.objects += page.items.len() as u64;
+            all.bytes += page.items.iter().map(|item| item.bytes).sum::<u64>();
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        if all.objects > 0 {
+            self.heard(self.blocking(|mds| mds.drain_passed(device, &all, self.environment.now_ms())))?;
+        }
+        Some(())
+    }
+
+    fn heard<T>(&self, answer: sealstone_mds::Result<T>) -> Option<T> {
+        answer.inspect_err(|error| tracing::error!(%error, "files on a device are not known")).ok()
+    }
+
+    /// Moves one object.
+    async fn carry(&self, item: MoveItem, device: DeviceId, pace: &mut Pace) -> Result<(), Stays> {
+        let problem = |error: sealstone_mds::MdsError| Stays::Problem(error.to_string());
+        let now_ms = self.environment.now_ms();
+        let begun = self.blocking(|mds| mds.begin_move(item.inode, device, now_ms)).map_err(problem)?;
+        let order = match begun {
+            Begun::Go(order) => order,
+            Begun::InUse => return Err(Stays::InUse),
+            Begun::Gone => return Ok(()),
+        };
+        self.wake_revoker();
+        let copied = self.copy(&order, pace).await;
+        let now_ms = self.environment.now_ms();
+        match copied {
+            Ok(bytes) => {
+                let finished =
+                    self.blocking(|mds| mds.finish_move(&order, bytes, now_ms)).map_err(problem)?;
+                if finished { Ok(()) } else { Err(Stays::InUse) }
+            }
+            Err(stays) => {
+                self.blocking(|mds| mds.abandon_move(&order, now_ms)).map_err(problem)?;
+                Err(stays)
+            }
+        }
+    }
+
+    /// Copies an object, durably; gives its bytes.
+    async fn copy(&self, order: &MoveOrder, pace: &mut Pace) -> Result<u64, Stays> {
+        let begun = Instant::now();
+        let fenced = |mds: &Mds| mds.is_fenced(order).map_err(|error| Stays::Problem(error.to_string()));
+        while !self.blocking(fenced)? {
+            if begun.elapsed() > self.limits.device_timeout {
+                return Err(Stays::Problem("the device does not answer to a change of tags".to_owned()));
+            }
+            sleep(FENCE_LOOK_EVERY).await;
+        }
+        let mut offset = 0u64;
+        // Where what was written ends: zeros at the end of a chunk's length are a hole of the copy too.
+        let mut written = 0u64;
+        let mut life = None;
+        loop {
+            let read = CopyStep::Read { offset, length: CHUNK };
+            let data = match self.step(order.from, read, Purpose::CopyFrom(order.from.object)).await? {
+                Copied::Data(data) => data,
+                // Nobody wrote to it yet: it is made when somebody does, in the new place.
+                Copied::Missing if offset == 0 && !order.filled => return Ok(0),
+                _ => return Err(Stays::Problem("an object that a file needs is not there".to_owned())),
+            };
+            let (length, purpose) = (data.len(), Purpose::CopyTo(order.to.object));
+            pace.take(length).await;
+            let hole = data.iter().all(|byte| *byte == 0);
+            let data = if hole { Bytes::new() } else { Bytes::from(data) };
+            if offset == 0 {
+                self.step(order.to, CopyStep::Create { data }, purpose).await?;
+                life = Some(self.step(order.to, CopyStep::Life, purpose).await?);
+            } else if !hole {
+                self.step(order.to, CopyStep::Write { offset, data }, purpose).await?;
+            }
+            offset += length as u64;
+            if !hole {
+                written = offset;
+            }
+            if length < CHUNK {
+                break;
+            }
+        }
+        let purpose = Purpose::CopyTo(order.to.object);
+        if written < offset {
+            // It is as long as the old one.
+            let last = CopyStep::Write { offset: offset - 1, data: Bytes::from_static(&[0]) };
+            self.step(order.to, last, purpose).await?;
+        }
+        self.step(order.to, CopyStep::Flush, purpose).await?;
+        if Some(self.step(order.to, CopyStep::Life, purpose).await?) != life {
+            return Err(Stays::Problem("a device restarted while it was written to".to_owned()));
+        }
+        Ok(offset)
+    }
+
+    async fn step(&self, at: ObjectRef, step: CopyStep, purpose: Purpose) -> Result<Copied, DeviceError> {
+        let addresses = self.mds.devices();
+        let found = addresses.iter().find(|(device, _)| device.id == at.device);
+        let (device, _) = found.ok_or_else(|| DeviceError::Refused("no such device".to_owned()))?;
+        let credential = self.credential(at.device, purpose)?;
+        self.in_time(self.devices.copy(device, at.object, step, credential)).await
+    }
+}

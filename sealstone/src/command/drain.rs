@@ -1,0 +1,119 @@
+//! `sealstone osd drain`: empty a device, follow it, take it back.
+
+use std::time::{Duration, Instant};
+
+use sealstone_client::{Client, Device, DeviceId, DrainState, Metadata};
+use sealstone_mds_protocol::{DeviceState, Request, Response};
+use serde_json::{Value, json};
+
+use crate::cli::Global;
+use crate::cli::drain::Drain;
+use crate::command::keys;
+use crate::command::session::client;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, human_bytes, utc};
+
+/// Between two looks at how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Runs the command.
+pub(crate) async fn run(global: &Global, output: Output, arguments: &Drain) -> Outcome {
+    let (client, _) = client(global)?;
+    let name = arguments.device.as_str();
+    let id = keys::device(&client, Some(name)).await?.ok_or_else(|| Failure::operation("no device"))?;
+    if arguments.show {
+        let device = look(&client, id).await?;
+        return output.result(&told(&device), || text(&device));
+    }
+    let request = if arguments.undo {
+        Request::DeviceSetState { id, state: DeviceState::Active }
+    } else {
+        Request::DeviceDrain { id, rate: arguments.rate }
+    };
+    let mut device =
+        match client.metadata().call(request).await.map_err(|error| Failure::from(error).at(name))? {
+            Response::Device { device } => device,
+            _ => return Err(Failure::operation("an answer to another request")),
+        };
+    if arguments.undo || arguments.no_wait {
+        return output.result(&told(&device), || text(&device));
+    }
+    let bar = output.progress(None, name);
+    let begun = Instant::now();
+    while is_under_way(&device) {
+        if arguments.wait.is_some_and(|seconds| begun.elapsed() > Duration::from_secs(seconds)) {
+            bar.finish_and_clear();
+            return Err(Failure::operation(format!("not empty yet: {}", left(&device))).at(name).hint(
+                "the metadata server goes on by itself; `sealstone osd drain NAME --show` tells how far",
+            ));
+        }
+        if let Some(drain) = &device.drain {
+            bar.set_length(drain.moved_bytes.saturating_add(drain.left_bytes));
+            bar.set_position(drain.moved_bytes);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+        device = look(&client, id).await?;
+    }
+    bar.finish_and_clear();
+    if device.drain.is_none() {
+        return Err(Failure::operation("somebody took the device into use again").at(name));
+    }
+    output.result(&told(&device), || text(&device))
+}
+
+async fn look(client: &Client, id: DeviceId) -> Outcome<Device> {
+    let devices = client.device_list().await?;
+    devices.into_iter().find(|device| device.id == id).ok_or_else(|| Failure::operation("the device is gone"))
+}
+
+fn is_under_way(device: &Device) -> bool {
+    device.drain.as_ref().is_some_and(|drain| drain.done_ms.is_none())
+}
+
+/// How far it is, for scripts.
+pub(crate) fn told(device: &Device) -> Value {
+    let drain = device.drain.as_ref().map(|drain| {
+        let problem = Some(drain.problem.as_str()).filter(|problem| !problem.is_empty());
+        json!({
+            "began_ms": drain.began_ms, "rate": drain.rate, "done_ms": drain.done_ms,
+            "moved_objects": drain.moved_objects, "moved_bytes": drain.moved_bytes,
+            "left_objects": drain.left_objects, "left_bytes": drain.left_bytes,
+            "in_use": drain.in_use, "problem": problem,
+        })
+    });
+    json!({
+        "device": device.id.0, "name": device.name.shown(),
+        "state": format!("{:?}", device.state).to_lowercase(), "drain": drain,
+    })
+}
+
+fn moved(drain: &DrainState) -> String {
+    format!("{} objects ({}) moved", drain.moved_objects, human_bytes(drain.moved_bytes))
+}
+
+/// What is not done yet, in words.
+fn left(device: &Device) -> String {
+    let Some(drain) = &device.drain else { return String::new() };
+    let mut said = format!("{} objects ({}) left", drain.left_objects, human_bytes(drain.left_bytes));
+    if drain.in_use > 0 {
+        said += &format!(", {} of them in use", drain.in_use);
+    }
+    if !drain.problem.as_str().is_empty() {
+        said += &format!("; {}", drain.problem.as_str());
+    }
+    said
+}
+
+fn text(device: &Device) -> String {
+    let name = device.name.shown();
+    match &device.drain {
+        None if device.state == DeviceState::Draining => {
+            format!("{name}: takes no new files, and nothing is moved away")
+        }
+        None => format!("{name}: not drained, {}", format!("{:?}", device.state).to_lowercase()),
+        Some(drain) => match drain.done_ms {
+            Some(done_ms) => format!("{name}: no file is on it since {}, {}", utc(done_ms), moved(drain)),
+            None => format!("{name}: since {} {}, {}", utc(drain.began_ms), moved(drain), left(device)),
+        },
+    }
+}

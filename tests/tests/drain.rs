@@ -1,0 +1,121 @@
+//! A device is emptied while its files are read, through the real binary; and a metadata server dies in the middle of it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use sealstone_tests::{Signal, System, run_with_input};
+
+/// How long anything may take on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn content(seed: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index as u32).wrapping_mul(2_654_435_761).to_le_bytes()[2] ^ seed).collect()
+}
+
+/// Small files, a striped one of several megabytes, an empty one.
+fn put_files(system: &System) -> Vec<(String, Vec<u8>)> {
+    let small = (0..8).map(|at| (format!("/small-{at}"), content(at, 30_000 * usize::from(at + 1))));
+    let mut files: Vec<(String, Vec<u8>)> = small.collect();
+    files.push(("/large".to_owned(), content(99, 9 << 20)));
+    files.push(("/empty".to_owned(), Vec::new()));
+    for (path, bytes) in &files {
+        run_with_input(system.command(&["put", "-", path]), bytes).ok();
+    }
+    files
+}
+
+fn check(system: &System, files: &[(String, Vec<u8>)]) {
+    for (path, bytes) in files {
+        assert!(system.run(&["cat", path]).ok().stdout == *bytes, "{path} is what was stored");
+    }
+}
+
+/// Names of the devices that a file lies on.
+fn devices_of(system: &System, path: &str) -> Vec<String> {
+    let stat = system.run(&["--json", "stat", path]).ok().json();
+    let objects = stat["placement"]["objects"].as_array().cloned().unwrap_or_default();
+    objects.iter().map(|object| object["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn a_device_is_emptied_while_its_files_are_read_and_can_be_taken_out() {
+    let mut system = System::start(3);
+    let files = put_files(&system);
+    let before = system.run(&["--json", "stat", "/large"]).ok().json();
+    assert_eq!(before["placement"]["reason"]["bound"], "devices", "{before}");
+    assert_eq!(devices_of(&system, "/large").len(), 3);
+    let leaves = devices_of(&system, "/small-0").remove(0);
+    system.run(&["stat", "/large"]).ok().says(&["could be chosen", "good when chosen", "now active"]);
+
+    let (done, reads) = (AtomicBool::new(false), AtomicU32::new(0));
+    let drained = std::thread::scope(|scope| {
+        for reader in 0..2 {
+            let (system, files, done, reads) = (&system, &files, &done, &reads);
+            scope.spawn(move || {
+                let turn = files.iter().cycle().skip(reader * 3);
+                for (path, bytes) in turn {
+                    assert!(system.run(&["cat", path]).ok().stdout == *bytes, "{path} while it is moved");
+                    reads.fetch_add(1, Ordering::Relaxed);
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        let drained = system.run(&["--json", "osd", "drain", &leaves, "--wait", "120"]);
+        done.store(true, Ordering::Relaxed);
+        drained.ok().json()
+    });
+    assert!(reads.load(Ordering::Relaxed) > 0);
+    assert_eq!(drained["state"], "draining", "{drained}");
+    assert!(drained["drain"]["done_ms"].is_u64() && drained["drain"]["left_objects"] == 0, "{drained}");
+    assert!(drained["drain"]["moved_objects"].as_u64() >= Some(2), "{drained}");
+    for (path, _) in &files {
+        assert!(!devices_of(&system, path).contains(&leaves), "{path}");
+    }
+    system.run(&["osd", "drain", &leaves, "--show"]).ok().says(&["no file is on it"]);
+    assert!(system.run(&["df"]).ok().text().contains("draining, empty"));
+
+    // Without the device everything is there.
+    let index: usize = leaves.trim_start_matches("osd").parse().expect("a number");
+    assert_eq!(system.end_osd(index, Signal::Terminate), 0);
+    check(&system, &files);
+    system.start_osd(index);
+    let back = system.run(&["--json", "osd", "drain", &leaves, "--undo"]).ok().json();
+    assert_eq!((back["state"].as_str(), back["drain"].is_null()), (Some("active"), true), "{back}");
+    system.run(&["osd", "drain", "osd9"]).fails(4).says(&["no such device"]);
+}
+
+#[test]
+fn a_drain_goes_on_after_the_metadata_server_was_killed() {
+    let mut system = System::start(3);
+    let files = put_files(&system);
+    let leaves = devices_of(&system, "/small-0").remove(0);
+    system.run(&["osd", "drain", &leaves, "--rate", "2M", "--no-wait"]).ok();
+    let begun = Instant::now();
+    for kill in 1..=2u64 {
+        let moved = |system: &System| {
+            let shown = system.run(&["--json", "osd", "drain", &leaves, "--show"]).ok().json();
+            let done = shown["drain"]["done_ms"].is_u64();
+            (shown["drain"]["moved_objects"].as_u64().expect("a number"), done)
+        };
+        loop {
+            let (objects, done) = moved(&system);
+            if objects >= kill || done {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "nothing moves");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        system.end_mds(Signal::Kill);
+        system.start_mds();
+        check(&system, &files);
+    }
+    // Said again it goes faster.
+    let drained = system.run(&["--json", "osd", "drain", &leaves, "--wait", "120"]).ok().json();
+    assert!(drained["drain"]["done_ms"].is_u64(), "{drained}");
+    check(&system, &files);
+    for (path, _) in &files {
+        assert!(!devices_of(&system, path).contains(&leaves), "{path}");
+    }
+}
