@@ -348,8 +348,13 @@ impl Mds {
             }
             count += page.len();
             self.update(|tx| {
-                let inodes = page.iter().filter_map(|(key, _)| keys::moving_inode(key));
-                inodes.into_iter().try_for_each(|inode| give_up(tx, inode, now_ms).map(drop))
+                for (key, _) in &page {
+                    match keys::moving_inode(key) {
+                        Some(inode) => _ = give_up(tx, inode, now_ms)?,
+                        None => tx.delete(key)?,
+                    }
+                }
+                Ok(())
             })?;
         }
     }

@@ -38,7 +38,7 @@ pub(crate) async fn run(global: &Global, output: Output, arguments: &Drain) -> O
     if arguments.undo || arguments.no_wait {
         return output.result(&told(&device), || text(&device));
     }
-    let bar = output.progress(None, name);
+    let bar = output.progress(Some(1), name);
     let begun = Instant::now();
     while is_under_way(&device) {
         if arguments.wait.is_some_and(|seconds| begun.elapsed() > Duration::from_secs(seconds)) {

@@ -110,7 +110,7 @@ impl Housekeeper {
             } else if pass.objects == 0 {
                 tracing::info!(device = device.0, "device drained");
             } else if !pass.problem.is_empty() {
-                tracing::warn!(device = device.0, problem = pass.problem, "device not drained yet");
+                tracing::warn!(device = device.0, problem = %pass.problem, "device not drained yet");
             }
             if let Err(error) = self.blocking(|mds| mds.drain_passed(device, &pass, now_ms)) {
                 tracing::error!(%error, "how far a device is drained is not stored");
