@@ -216,7 +216,7 @@ fn who_has_it_open_is_told_the_new_place_when_he_renews() {
 
 #[test]
 fn a_program_with_a_capability_file_keeps_what_it_has() {
-    let delegate = |write, until_ms| Request::Delegate {
+    let delegate = |write: bool, until_ms: u64| Request::Delegate {
         path: path("/f"),
         read: !write,
         write,
