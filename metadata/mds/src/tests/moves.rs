@@ -296,6 +296,8 @@ fn a_crash_before_any_commit_of_a_move_loses_nothing_and_leaves_nothing() {
         world.restart();
         // Each file has as many objects as before, and the device is left in the end.
         assert_eq!(live(&world).len(), before.len(), "crash at {crash_at}");
+        // A device that was to be told of a new tag is told it first.
+        answer(&world).unwrap();
         pass(&mut world, &mut given).unwrap();
         assert!(live(&world).iter().all(|object| object.device != GONE), "crash at {crash_at}");
         later(&mut world);
