@@ -8,12 +8,13 @@ use sealstone_mds_protocol::login::{
 };
 use sealstone_mds_protocol::{
     Access, AccountKind, Acl, BODY_MAX, CapabilityBlob, Checksum, ChecksumKind, Chosen, Condition,
-    CreatedFile, DelegatedFile, Device, DeviceId, DevicePin, DeviceProblem, DeviceState, DirEntry, Drain, ErrorCode,
-    FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant, Group, GroupName, HEADER_BYTES, Handle,
-    Holder, InodeId, IntentId, IssueEntry, IssueKind, IssuePlace, KeyInfo, KeyLevel, KeyPlace, KeyUse,
-    Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, Placed, ProblemKind,
-    REQUESTS, RESPONSES, Request, Response, Revocation, RevokeWhat, Role, SCHEMA, STRIPE_UNIT_MIN, Secret,
-    Stat, Text, User, UserName, WaitingDevice, WidthBound, Wire, Writer, decode_message, frame, unshown,
+    CreatedFile, DelegatedFile, Device, DeviceId, DevicePin, DeviceProblem, DeviceState, DirEntry, Drain,
+    ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant, Group, GroupName,
+    HEADER_BYTES, Handle, Holder, InodeId, IntentId, IssueEntry, IssueKind, IssuePlace, KeyInfo, KeyLevel,
+    KeyPlace, KeyUse, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, Placed,
+    ProblemKind, REQUESTS, RESPONSES, Request, Response, Revocation, RevokeWhat, Role, SCHEMA,
+    STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName, WaitingDevice, WidthBound, Wire, Writer,
+    decode_message, frame, unshown,
 };
 use sealstone_osd::ObjectId;
 

@@ -324,11 +324,6 @@ pub(crate) fn revocation_id(key: &[u8]) -> Option<u64> {
 }
 
 /// Everything to be reaped at or before `now_ms`.
-/// All objects to be removed, due or not.
-pub(crate) fn reaps() -> Vec<u8> {
-    vec![REAP]
-}
-
 pub(crate) fn due_reaps(now_ms: u64) -> (Vec<u8>, Vec<u8>) {
     (vec![REAP], key(REAP, &[&now_ms.saturating_add(1).to_be_bytes()]))
 }

@@ -10,7 +10,9 @@
 
 use std::sync::atomic::Ordering;
 
-use sealstone_mds_protocol::{Chosen, DeviceId, DeviceState, Drain, ErrorCode, InodeId, ObjectRef, Text, record};
+use sealstone_mds_protocol::{
+    Chosen, DeviceId, DeviceState, Drain, ErrorCode, InodeId, ObjectRef, Text, record,
+};
 use sealstone_osd::ObjectId;
 
 use crate::error::{MdsError, Result};
@@ -194,13 +196,14 @@ impl Mds {
         }
     }
 
-    /// Objects on a device that no file needs any more and that are not removed yet. O(all such objects).
+    /// Objects on a device that no file needs any more and that are not removed yet, but for those that are removed once
+    /// more when nobody can make them again. O(such objects of all devices).
     ///
     /// # Errors
     /// `Store`.
-    pub fn removals_on(&self, device: DeviceId) -> Result<u64> {
-        let (mut from, mut count) = (keys::reaps(), 0);
-        let until = keys::after_prefix(&from);
+    pub fn removals_on(&self, device: DeviceId, now_ms: u64) -> Result<u64> {
+        let (mut from, until) = keys::due_reaps(now_ms.saturating_add(self.config.reap_grace_ms));
+        let mut count = 0;
         loop {
             let page = self.store.snapshot()?.scan(&from, &until, SCAN_PAGE)?;
             let Some((last, _)) = page.last() else { return Ok(count) };
@@ -227,12 +230,12 @@ impl Mds {
             let Some((index, &from)) = on_it.next() else { return Ok(Begun::Gone) };
             // What the device has not been told yet is told first; what was cut off is cleared where it is.
             let busy = tx.get(&keys::retag(from))?.is_some() || file.old_from.is_some();
-            let written = self.holds.is_written(inode) || may_be_made(&file, now_ms);
+            let length = layout.object_length(index, file.size);
+            let written = self.holds.is_written(inode) || may_be_made(&file, length, now_ms);
             // Programs with a capability file cannot get another one: they are not shut out.
             if busy || written || self.holdings(now_ms).is_lasting(from, now_ms) {
                 return Ok(Begun::InUse);
             }
-            let length = layout.object_length(index, file.size);
             let taken: Vec<DeviceId> = layout.objects().iter().map(|object| object.device).collect();
             let seed = from.object.object;
             // Two objects on one device are better than one on a device that goes.
@@ -248,7 +251,7 @@ impl Mds {
             let index = u16::try_from(index).unwrap_or(u16::MAX);
             let begun = Move { index, from, to, generation: file.generation, tag, chosen };
             save(tx, &keys::moving(inode), &begun)?;
-            Ok(Begun::Go(MoveOrder { inode, from, to, filled: file.made && length > 0 }))
+            Ok(Begun::Go(MoveOrder { inode, from, to, filled: length > 0 && is_there(&file, length) }))
         })?;
         if matches!(begun, Begun::Go(_)) {
             self.revocations_changed.store(true, Ordering::Release);
@@ -281,12 +284,14 @@ impl Mds {
             };
             let file = load::<Inode, _>(tx, &keys::inode(order.inode))?;
             let lasting = self.holdings(now_ms).is_lasting(from, now_ms);
-            let same = |file: &Inode| {
-                let untouched = file.generation == generation && file.old_from.is_none();
-                untouched && !lasting && !may_be_made(file, now_ms)
+            let replaced = |file: &Inode| {
+                let layout = file.layout.as_ref()?;
+                let length = layout.object_length(usize::from(index), file.size);
+                let touched = file.generation != generation || file.old_from.is_some();
+                let waits = touched || lasting || may_be_made(file, length, now_ms);
+                layout.replaced(usize::from(index), from, to).filter(|_| !waits)
             };
-            let layout = file.as_ref().filter(|file| same(file)).and_then(|file| file.layout.as_ref());
-            let layout = layout.and_then(|layout| layout.replaced(usize::from(index), from, to));
+            let layout = file.as_ref().and_then(replaced);
             let tag_now = tags::of(tx, from)?;
             let (Some(mut file), Some(layout)) = (file, layout) else {
                 give_up(tx, order.inode, now_ms)?;
@@ -305,9 +310,8 @@ impl Mds {
             }
             save(tx, &keys::inode(order.inode), &file)?;
             tx.delete(&key)?;
-            // A credential that is made for the old object from here on is refused by its device.
-            let tag = tags::draw(tx, 1)?;
-            save(tx, &keys::tag(from), &tag)?;
+            // Nobody gets a credential for the old object from here on, and of a tag that its device does not have if he does.
+            tx.delete(&keys::tag(from))?;
             queue_objects(tx, &[from], now_ms, guard_ms)?;
             note(tx, from.device, |drain| {
                 drain.moved_objects += 1;
@@ -367,13 +371,17 @@ impl Mds {
         self.update(|tx| give_up(tx, inode, now_ms))
     }
 
-    /// The device was looked through; with nothing left it is empty.
+    /// The device was looked through; with nothing left it is empty. `began_ms` is of the drain that it was looked through
+    /// for: one that was begun anew meanwhile is not ended.
     ///
     /// # Errors
     /// `Store`.
-    pub fn drain_passed(&self, device: DeviceId, pass: &DrainPass, now_ms: u64) -> Result<()> {
+    pub fn drain_passed(&self, device: DeviceId, began_ms: u64, pass: &DrainPass, now_ms: u64) -> Result<()> {
         self.update(|tx| {
             note(tx, device, |drain| {
+                if drain.began_ms != began_ms {
+                    return;
+                }
                 drain.left_objects = pass.objects;
                 drain.left_bytes = pass.bytes;
                 drain.in_use = pass.in_use;
@@ -414,7 +422,13 @@ fn drop_copy(tx: &mut dyn Transaction, to: ObjectRef, now_ms: u64) -> Result<()>
     queue_objects(tx, &[to], now_ms, now_ms.saturating_add(OWN_CREDENTIAL_MS))
 }
 
-/// Can a grant be at work that makes the objects of a file?
-fn may_be_made(file: &Inode, now_ms: u64) -> bool {
-    !file.made && file.create_grants_until_ms.saturating_add(CREATE_MARGIN_MS) >= now_ms
+/// Is an object that has `length` bytes of the file on its device for certain? Those of a file that was put are, if they
+/// have any.
+fn is_there(file: &Inode, length: u64) -> bool {
+    file.made || (!file.sparse && length > 0)
+}
+
+/// Can a grant be at work that makes the object?
+fn may_be_made(file: &Inode, length: u64, now_ms: u64) -> bool {
+    !is_there(file, length) && file.create_grants_until_ms.saturating_add(CREATE_MARGIN_MS) >= now_ms
 }

@@ -367,7 +367,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         } else {
             // Cut right after that: what was told went with the rest.
             let now = state.objects.as_ref().map(|objects| &objects.open);
-            let same = now.zip(objects.as_ref()).is_some_and(|(now, then)| now.layout.number() == then.layout.number());
+            let same = now
+                .zip(objects.as_ref())
+                .is_some_and(|(now, then)| now.layout.number() == then.layout.number());
             let end = if same { state.stat.as_ref().map_or(0, |stat| stat.size) } else { 0 };
             state.forget_told(end);
         }

@@ -225,7 +225,9 @@ impl<M, D> State<M, D> {
 
     /// New rights, for the same objects perhaps: then what is known of each still holds.
     pub(super) fn take_objects(&mut self, mut objects: Objects<M, D>) -> Objects<M, D> {
-        if let Some(known) = self.objects.take().filter(|known| known.open.layout.number() == objects.open.layout.number()) {
+        if let Some(known) =
+            self.objects.take().filter(|known| known.open.layout.number() == objects.open.layout.number())
+        {
             objects.each = known.each;
         }
         self.objects = Some(objects.clone());

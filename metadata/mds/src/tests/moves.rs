@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 
 use sealstone_mds_protocol::{
-    Access, Device, DeviceId, DeviceState, Drain, ErrorCode, Handle, Method, ObjectRef, Request, Response,
+    Access, Device, DeviceId, DeviceState, Drain, ErrorCode, Handle, HolderId, Method, Node, NodeChange,
+    ObjectRef, Request, Response, RevokeWhat,
 };
 
 use super::world::{ADMIN, ALICE, BOB, GIB, World, create, path};
 use crate::{Begun, DrainPass, MoveOrder};
 
 const GONE: DeviceId = DeviceId(1);
+const RATE: u64 = crate::DRAIN_RATE_MIN;
 
 fn device(world: &mut World, request: Request) -> Device {
     match world.ask(ADMIN, request) {
@@ -19,7 +21,7 @@ fn device(world: &mut World, request: Request) -> Device {
 }
 
 fn drain(world: &mut World) -> Device {
-    device(world, Request::DeviceDrain { id: GONE, rate: 7 })
+    device(world, Request::DeviceDrain { id: GONE, rate: RATE })
 }
 
 fn told(world: &mut World) -> Drain {
@@ -53,6 +55,7 @@ fn files(world: &mut World) {
 fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<DrainPass> {
     let mut pass = DrainPass::default();
     world.mds.abandon_moves(world.now)?;
+    let began_ms = world.mds.draining()?.first().map_or(0, |(_, drain)| drain.began_ms);
     let mut after = None;
     loop {
         let page = world.mds.next_moves(GONE, after)?;
@@ -79,7 +82,8 @@ fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<Dra
         }
     }
     pass.objects += world.mds.creates_on(GONE)?;
-    world.mds.drain_passed(GONE, &pass, world.now)?;
+    pass.removing = world.mds.removals_on(GONE, world.now)?;
+    world.mds.drain_passed(GONE, began_ms, &pass, world.now)?;
     Ok(pass)
 }
 
@@ -131,7 +135,11 @@ fn a_drained_device_ends_without_files_and_keeps_count() {
     let on_it = live(&world).iter().filter(|object| object.device == GONE).count() as u64;
     assert!(on_it > 1);
     let state = drain(&mut world);
-    assert_eq!((state.state, state.drain.map(|drain| drain.rate)), (DeviceState::Draining, Some(7)));
+    assert_eq!((state.state, state.drain.map(|drain| drain.rate)), (DeviceState::Draining, Some(RATE)));
+    let first = pass(&mut world, &mut BTreeSet::new()).unwrap();
+    assert_eq!(first, DrainPass { removing: on_it, ..DrainPass::default() });
+    assert_eq!(told(&mut world).done_ms, None, "its objects are there still");
+    world.reap_all();
     assert_eq!(pass(&mut world, &mut BTreeSet::new()).unwrap(), DrainPass::default());
     let drain = told(&mut world);
     assert_eq!((drain.moved_objects, drain.left_objects, drain.done_ms), (on_it, 0, Some(world.now)));
@@ -161,6 +169,8 @@ fn a_create_is_waited_for() {
     assert_eq!(told(&mut world).done_ms, None);
     world.commit(ALICE, file.intent, 3 << 20).unwrap();
     pass(&mut world, &mut BTreeSet::new()).unwrap();
+    world.reap_all();
+    pass(&mut world, &mut BTreeSet::new()).unwrap();
     assert!(told(&mut world).done_ms.is_some());
 }
 
@@ -168,15 +178,19 @@ fn a_create_is_waited_for() {
 fn who_may_still_write_is_fenced_before_a_byte_is_copied() {
     let mut world = one_file();
     let order = go(begin(&mut world, "/f"));
+    assert!(order.filled);
     assert!(!world.mds.is_fenced(&order).unwrap(), "the writer of the put could still write");
+    assert_eq!(begin(&mut world, "/f"), Begun::InUse, "nor is it begun anew before the device was told");
     answer(&world).unwrap();
     assert!(world.mds.is_fenced(&order).unwrap());
-    // Later nobody can, and no device has to be asked.
-    let mut world = one_file();
+    // Whose credential has expired may have a command under way.
     later(&mut world);
-    world.open(BOB, open("/f", Access::Read));
     let order = go(begin(&mut world, "/f"));
-    assert!(world.mds.is_fenced(&order).unwrap());
+    assert!(!world.mds.is_fenced(&order).unwrap());
+}
+
+fn node_of(world: &mut World, at: &str) -> Node {
+    world.stat(ALICE, at).unwrap().node()
 }
 
 #[test]
@@ -204,14 +218,14 @@ fn who_has_it_open_is_told_the_new_place_when_he_renews() {
     let order = go(begin(&mut world, "/f"));
     answer(&world).unwrap();
     assert!(world.mds.finish_move(&order, 9, world.now).unwrap());
-    let handle = Handle::File { inode: opened.stat.inode, access: Access::Read };
+    let handle = Handle::File { node: opened.stat.node(), access: Access::Read };
     match world.ask(BOB, Request::RenewGrants { handle, method: Method::AllData }) {
-        Response::Grants { grants } => assert_eq!(grants[0].object, order.to),
+        Response::Grants { layout, grants } => {
+            assert_eq!((layout, grants[0].object), (opened.layout.unwrap().number(), order.to));
+        }
         other => panic!("{other:?}"),
     }
-    assert!(!world.reap_all().contains(&order.from), "readers have their grace");
-    world.now += world.mds.config.reap_grace_ms;
-    assert!(world.reap_all().contains(&order.from));
+    assert!(world.reap_all().contains(&order.from), "what was revoked since is not read from the old object");
 }
 
 #[test]
@@ -226,19 +240,99 @@ fn a_program_with_a_capability_file_keeps_what_it_has() {
         method: Method::AllData,
     };
     let mut world = one_file();
+    for write in [true, false] {
+        later(&mut world);
+        let until_ms = world.now + 60_000;
+        assert!(matches!(world.ask(ALICE, delegate(write, until_ms)), Response::Delegated { .. }));
+        assert_eq!(begin(&mut world, "/f"), Begun::InUse);
+        // What its session has beside it does not count.
+        world.now = until_ms + 1;
+        world.open(ALICE, open("/f", Access::Read));
+        let order = go(begin(&mut world, "/f"));
+        answer(&world).unwrap();
+        // One that is given out while the object is copied ends that, also by another server.
+        let until_ms = world.now + 60_000;
+        assert!(matches!(world.ask(ALICE, delegate(write, until_ms)), Response::Delegated { .. }));
+        assert!(!world.mds.finish_move(&order, 9, world.now).unwrap());
+    }
+}
+
+#[test]
+fn a_file_that_is_open_to_write_or_not_made_yet_stays_where_it_is() {
+    let mut world = one_file();
+    let (node, holder) = (node_of(&mut world, "/f"), HolderId { number: 7 });
+    let open = |access| Request::OpenNode { node, access, method: Method::AllData, holder, again: false };
+    assert!(matches!(world.ask(ALICE, open(Access::Read)), Response::NodeOpened { .. }));
+    answer(&world).unwrap();
+    go(begin(&mut world, "/f"));
+    answer(&world).unwrap();
+    assert!(matches!(world.ask(ALICE, open(Access::Update)), Response::NodeOpened { .. }));
+    assert_eq!(begin(&mut world, "/f"), Begun::InUse);
+    assert!(matches!(world.ask(ALICE, Request::CloseNode { node, holder }), Response::Kept { .. }));
+    go(begin(&mut world, "/f"));
+    // As long as somebody may make its objects.
+    let mut world = one_file();
+    let node = node_of(&mut world, "/f");
+    let cut = NodeChange { size: Some(0), ..NodeChange::default() };
+    world.ask(ALICE, Request::SetNode { node, change: cut, holder: None });
+    world.mds.change_device(GONE, Some(DeviceState::Active)).unwrap();
+    for other in [2, 3] {
+        world.mds.change_device(DeviceId(other), Some(DeviceState::Draining)).unwrap();
+    }
+    let ask = Request::Allocate { node, size_hint: Some(9), method: Method::AllData, holder };
+    let Response::NodeOpened { node: opened } = world.ask(ALICE, ask) else { panic!("objects") };
+    assert!(!opened.made && opened.layout.unwrap().objects()[0].device == GONE);
+    for other in [2, 3] {
+        world.mds.change_device(DeviceId(other), Some(DeviceState::Active)).unwrap();
+    }
+    assert_eq!(begin(&mut world, "/f"), Begun::InUse);
     later(&mut world);
-    let until_ms = world.now + 60_000;
-    assert!(matches!(world.ask(ALICE, delegate(true, until_ms)), Response::Delegated { .. }));
-    assert_eq!(begin(&mut world, "/f"), Begun::InUse, "it writes");
-    world.now = until_ms + 1;
-    assert!(matches!(world.ask(ALICE, delegate(false, until_ms + 60_000)), Response::Delegated { .. }));
+    assert!(!go(begin(&mut world, "/f")).filled, "it may have been given up before a byte was there");
+}
+
+#[test]
+fn a_copy_that_is_finished_after_another_server_gave_it_up_is_removed() {
+    let mut world = one_file();
     let order = go(begin(&mut world, "/f"));
-    assert!(world.mds.is_fenced(&order).unwrap(), "no new tag: it reads on");
-    assert!(world.mds.finish_move(&order, 9, world.now).unwrap());
-    world.now += world.mds.config.reap_grace_ms;
-    assert!(!world.reap_all().contains(&order.from), "the old object is there for it");
-    world.now += 60_000;
-    assert!(world.reap_all().contains(&order.from));
+    answer(&world).unwrap();
+    assert_eq!(world.mds.abandon_moves(world.now).unwrap(), 1);
+    world.reap_all();
+    world.now += 120_000;
+    assert!(world.reap_all().contains(&order.to), "once more when its credential has expired");
+    // The one that was slow goes on only now.
+    assert!(!world.mds.finish_move(&order, 9, world.now).unwrap());
+    assert!(world.reap_all().contains(&order.to));
+    world.mds.abandon_move(&order, world.now + 1).unwrap();
+    world.now += 1;
+    assert!(world.reap_all().contains(&order.to));
+    assert!(live(&world).contains(&order.from));
+}
+
+#[test]
+fn a_file_that_is_cut_or_revoked_meanwhile_stays_with_its_object() {
+    let changes: [fn(&mut World); 2] = [
+        |world| {
+            let cut = NodeChange { size: Some(4), ..NodeChange::default() };
+            let node = node_of(world, "/f");
+            assert!(matches!(
+                world.ask(ALICE, Request::SetNode { node, change: cut, holder: None }),
+                Response::Stat { .. }
+            ));
+        },
+        |world| {
+            let what = RevokeWhat::Object(path("/f"));
+            assert!(matches!(world.ask(ALICE, Request::Revoke { what }), Response::Revocation { .. }));
+        },
+    ];
+    for change in changes {
+        let mut world = one_file();
+        let order = go(begin(&mut world, "/f"));
+        answer(&world).unwrap();
+        change(&mut world);
+        assert!(!world.mds.finish_move(&order, 9, world.now).unwrap());
+        assert!(live(&world).contains(&order.from));
+        assert!(world.reap_all().contains(&order.to));
+    }
 }
 
 #[test]
@@ -274,6 +368,8 @@ fn without_another_device_nothing_moves_and_it_is_said() {
 fn only_administrators_and_operators_drain() {
     let mut world = World::with_devices(2);
     assert_eq!(world.refused(ALICE, Request::DeviceDrain { id: GONE, rate: 0 }), ErrorCode::Denied);
+    let slow = Request::DeviceDrain { id: GONE, rate: RATE - 1 };
+    assert_eq!(world.refused(ADMIN, slow), ErrorCode::Limit);
     let unknown = Request::DeviceDrain { id: DeviceId(9), rate: 0 };
     assert_eq!(world.refused(ADMIN, unknown), ErrorCode::NotFound);
     let joining = world.add_device(5);

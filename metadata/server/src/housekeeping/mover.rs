@@ -20,6 +20,8 @@ use crate::devices::{Copied, CopyStep, DeviceError};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The longest rest between two passes that found files in use.
 const REST_MAX: Duration = Duration::from_secs(10);
+/// Objects that could not be moved for other reasons than that somebody has them, until a pass only counts the others.
+const PROBLEMS_MAX: usize = 16;
 /// Bytes of one command.
 const CHUNK: usize = 1 << 20;
 /// Between two looks whether a device has answered that nobody writes any more.
@@ -112,7 +114,7 @@ impl Housekeeper {
             } else if !pass.problem.is_empty() {
                 tracing::warn!(device = device.0, problem = %pass.problem, "device not drained yet");
             }
-            if let Err(error) = self.blocking(|mds| mds.drain_passed(device, &pass, now_ms)) {
+            if let Err(error) = self.blocking(|mds| mds.drain_passed(device, drain.began_ms, &pass, now_ms)) {
                 tracing::error!(%error, "how far a device is drained is not stored");
             }
         }
@@ -125,9 +127,9 @@ impl Housekeeper {
         let mut pass = DrainPass::default();
         if drain.moved_objects == 0 && drain.left_objects == 0 {
             // So that there is something to measure progress by.
-            self.count(device).await?;
+            self.count(device, drain.began_ms).await?;
         }
-        let mut after = None;
+        let (mut after, mut problems) = (None, 0);
         loop {
             let page = self.heard(self.blocking(|mds| mds.next_moves(device, after)))?;
             for item in page.items {
@@ -138,6 +140,12 @@ impl Housekeeper {
                 let draining = self.heard(self.blocking(Mds::draining))?;
                 let now = draining.into_iter().find(|(id, _)| *id == device)?.1;
                 pace.rate = now.rate;
+                if problems >= PROBLEMS_MAX {
+                    // The others would wait for the same.
+                    pass.objects += 1;
+                    pass.bytes += item.bytes;
+                    continue;
+                }
                 match self.carry(item, device, &mut pace).await {
                     Ok(()) => {}
                     Err(Stays::InUse) => {
@@ -148,6 +156,7 @@ impl Housekeeper {
                     Err(Stays::Problem(problem)) => {
                         pass.objects += 1;
                         pass.bytes += item.bytes;
+                        problems += 1;
                         if pass.problem.is_empty() {
                             pass.problem = problem;
                         }
@@ -163,12 +172,13 @@ impl Housekeeper {
         let creates = self.heard(self.blocking(|mds| mds.creates_on(device)))?;
         pass.objects += creates;
         pass.in_use += creates;
-        pass.removing = self.heard(self.blocking(|mds| mds.removals_on(device)))?;
+        pass.removing =
+            self.heard(self.blocking(|mds| mds.removals_on(device, self.environment.now_ms())))?;
         Some(pass)
     }
 
     /// How much there is, before anything moves.
-    async fn count(&self, device: DeviceId) -> Option<()> {
+    async fn count(&self, device: DeviceId, began_ms: u64) -> Option<()> {
         let (mut all, mut after) = (DrainPass::default(), None);
         loop {
             let page = self.heard(self.blocking(|mds| mds.next_moves(device, after)))?;
@@ -181,7 +191,8 @@ impl Housekeeper {
             tokio::task::yield_now().await;
         }
         if all.objects > 0 {
-            self.heard(self.blocking(|mds| mds.drain_passed(device, &all, self.environment.now_ms())))?;
+            let now_ms = self.environment.now_ms();
+            self.heard(self.blocking(|mds| mds.drain_passed(device, began_ms, &all, now_ms)))?;
         }
         Some(())
     }
