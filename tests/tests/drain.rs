@@ -1,9 +1,10 @@
-//! A device is emptied while its files are read, through the real binary; and a metadata server dies in the middle of it.
+//! A device is emptied while its files are used, through the real binary; and a metadata server dies in the middle of it.
 
+use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Signal, System, run_with_input};
+use sealstone_tests::{Mounted, Signal, System, can_mount, run, run_with_input, text};
 
 /// How long anything may take on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -37,10 +38,28 @@ fn devices_of(system: &System, path: &str) -> Vec<String> {
     objects.iter().map(|object| object["name"].as_str().expect("a name").to_owned()).collect()
 }
 
+/// Ends a device's daemon; there is nothing on it, and all of that is sound.
+fn take_out(system: &mut System, name: &str) -> usize {
+    let index: usize = name.trim_start_matches("osd").parse().expect("a number");
+    assert_eq!(system.end_osd(index, Signal::Terminate), 0);
+    let data = system.path(name);
+    let checked = run(&["--json", "osd", "check", "--data", text(&data)]).ok().json();
+    assert_eq!((checked["damaged"].as_u64(), checked["bytes"].as_u64()), (Some(0), Some(0)), "{checked}");
+    index
+}
+
 #[test]
-fn a_device_is_emptied_while_its_files_are_read_and_can_be_taken_out() {
+fn a_device_is_emptied_while_its_files_are_used_and_can_be_taken_out() {
     let mut system = System::start(3);
-    let files = put_files(&system);
+    let mut files = put_files(&system);
+    // Open on a mount from before the drain until after it.
+    let mounted = can_mount().then(|| Mounted::at(&system, "mnt"));
+    let mut in_hand = mounted.as_ref().map(|mounted| {
+        let mut file = std::fs::File::open(mounted.path("large")).expect("it is there");
+        let mut head = vec![0; 1000];
+        file.read_exact(&mut head).expect("it is read");
+        (file, head)
+    });
     let before = system.run(&["--json", "stat", "/large"]).ok().json();
     assert_eq!(before["placement"]["reason"]["bound"], "devices", "{before}");
     assert_eq!(devices_of(&system, "/large").len(), 3);
@@ -65,10 +84,22 @@ fn a_device_is_emptied_while_its_files_are_read_and_can_be_taken_out() {
                 }
             });
         }
+        let (system, done) = (&system, &done);
+        let writer = scope.spawn(move || {
+            let mut written = Vec::new();
+            while written.is_empty() || (!done.load(Ordering::Relaxed) && written.len() < 100) {
+                let (path, bytes) = (format!("/new-{}", written.len()), content(7, 40_000 + written.len()));
+                run_with_input(system.command(&["put", "-", &path]), &bytes).ok();
+                written.push((path, bytes));
+            }
+            written
+        });
         let drained = system.run(&["--json", "osd", "drain", &leaves, "--wait", "120"]);
         done.store(true, Ordering::Relaxed);
-        drained.ok().json()
+        (drained.ok().json(), writer.join().expect("it wrote"))
     });
+    let (drained, written) = drained;
+    files.extend(written);
     assert!(reads.load(Ordering::Relaxed) > 0);
     assert_eq!(drained["state"], "draining", "{drained}");
     assert!(drained["drain"]["done_ms"].is_u64() && drained["drain"]["left_objects"] == 0, "{drained}");
@@ -80,9 +111,13 @@ fn a_device_is_emptied_while_its_files_are_read_and_can_be_taken_out() {
     assert!(system.run(&["df"]).ok().text().contains("draining, empty"));
 
     // Without the device everything is there.
-    let index: usize = leaves.trim_start_matches("osd").parse().expect("a number");
-    assert_eq!(system.end_osd(index, Signal::Terminate), 0);
+    let index = take_out(&mut system, &leaves);
     check(&system, &files);
+    if let Some((file, head)) = &mut in_hand {
+        file.read_to_end(head).expect("it is read on");
+        assert!(files.iter().any(|(path, bytes)| path == "/large" && bytes == head), "it is what was stored");
+    }
+    drop((in_hand, mounted));
     system.start_osd(index);
     let back = system.run(&["--json", "osd", "drain", &leaves, "--undo"]).ok().json();
     assert_eq!((back["state"].as_str(), back["drain"].is_null()), (Some("active"), true), "{back}");
@@ -117,6 +152,7 @@ fn a_drain_goes_on_after_the_metadata_server_was_killed() {
     // Said again it goes faster.
     let drained = system.run(&["--json", "osd", "drain", &leaves, "--wait", "120"]).ok().json();
     assert!(drained["drain"]["done_ms"].is_u64(), "{drained}");
+    take_out(&mut system, &leaves);
     check(&system, &files);
     for (path, _) in &files {
         assert!(!devices_of(&system, path).contains(&leaves), "{path}");

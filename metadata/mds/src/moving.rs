@@ -247,7 +247,8 @@ impl Mds {
             let to = ObjectRef { device: to, object: ObjectId::new(from.object.partition, number) };
             let tag = tags::draw(tx, 1)?;
             save(tx, &keys::tag(from), &tag)?;
-            save(tx, &keys::retag(from), &Retag { tag, creates: false, waits: Vec::new() })?;
+            let creates = is_to_be_made(&file, length, now_ms);
+            save(tx, &keys::retag(from), &Retag { tag, creates, waits: Vec::new() })?;
             let index = u16::try_from(index).unwrap_or(u16::MAX);
             let begun = Move { index, from, to, generation: file.generation, tag, chosen };
             save(tx, &keys::moving(inode), &begun)?;
@@ -428,7 +429,13 @@ fn is_there(file: &Inode, length: u64) -> bool {
     file.made || (!file.sparse && length > 0)
 }
 
-/// Can a grant be at work that makes the object?
+/// May somebody be making the object who writes in place? What he has not proven would not be missed if it were made for
+/// him.
 fn may_be_made(file: &Inode, length: u64, now_ms: u64) -> bool {
+    !is_there(file, length) && file.placing_until_ms.saturating_add(CREATE_MARGIN_MS) >= now_ms
+}
+
+/// Can a grant of the put that the file is of be at work still that makes the object? Then it is made, so that it cannot.
+fn is_to_be_made(file: &Inode, length: u64, now_ms: u64) -> bool {
     !is_there(file, length) && file.create_grants_until_ms.saturating_add(CREATE_MARGIN_MS) >= now_ms
 }

@@ -60,6 +60,8 @@ record! {
         pub checksum: Option<Checksum>,
         /// Until then a grant that may create its objects can be alive.
         pub create_grants_until_ms: u64,
+        /// The same of grants for who writes in place, and may not have been heard of yet.
+        pub placing_until_ms: u64,
         /// Where a symbolic link leads.
         pub target: Option<Target>,
         /// Extended attributes.
@@ -112,6 +114,7 @@ impl Inode {
             old_from: None,
             checksum: None,
             create_grants_until_ms: 0,
+            placing_until_ms: 0,
             target: None,
             xattrs: 0,
             xattr_bytes: 0,

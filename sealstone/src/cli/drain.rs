@@ -14,8 +14,8 @@ Examples:
   sealstone osd drain osd2 --show            how far it is
   sealstone osd drain osd2 --undo            the device takes new files again; what was moved stays where it is
   sealstone --json osd drain osd2 --show | jq .drain.left_objects
-Needs the session of an administrator or operator. Files stay readable and writable: one that is being written is moved when
-nobody writes to it. Exit code 0 when no file is on the device any more; what its readers may still be reading is removed from it later.")]
+Needs the session of an administrator or operator. Files stay readable and writable: one that is open to write is moved when it
+is closed. Exit code 0 when no file is on the device any more, and what was there has been removed from it.")]
 pub(crate) struct Drain {
     /// Name of the device, as `sealstone df` lists it.
     pub(crate) device: String,

@@ -78,7 +78,7 @@ pub(crate) fn told(device: &Device) -> Value {
             "began_ms": drain.began_ms, "rate": drain.rate, "done_ms": drain.done_ms,
             "moved_objects": drain.moved_objects, "moved_bytes": drain.moved_bytes,
             "left_objects": drain.left_objects, "left_bytes": drain.left_bytes,
-            "in_use": drain.in_use, "problem": problem,
+            "in_use": drain.in_use, "removing": drain.removing, "problem": problem,
         })
     });
     json!({
@@ -97,6 +97,9 @@ fn left(device: &Device) -> String {
     let mut said = format!("{} objects ({}) left", drain.left_objects, human_bytes(drain.left_bytes));
     if drain.in_use > 0 {
         said += &format!(", {} of them in use", drain.in_use);
+    }
+    if drain.removing > 0 {
+        said += &format!(", {} to be removed", drain.removing);
     }
     if !drain.problem.as_str().is_empty() {
         said += &format!("; {}", drain.problem.as_str());

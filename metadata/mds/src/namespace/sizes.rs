@@ -79,6 +79,7 @@ fn give_up_objects(tx: &mut dyn Transaction, id: InodeId, file: &mut Inode, reap
     file.placed = None;
     file.made = false;
     file.create_grants_until_ms = 0;
+    file.placing_until_ms = 0;
     file.generation = file.generation.wrapping_add(1);
     Ok(())
 }
@@ -111,6 +112,7 @@ pub(crate) fn allocate(
     };
     if !file.made {
         file.create_grants_until_ms = file.create_grants_until_ms.max(grants_until_ms);
+        file.placing_until_ms = file.placing_until_ms.max(grants_until_ms);
         save(tx, &keys::inode(id), &file)?;
     }
     Ok((file, layout))
@@ -121,6 +123,7 @@ pub(crate) fn note_creating(tx: &mut dyn Transaction, id: InodeId, until_ms: u64
     let mut file = nodes::node(tx, id)?;
     if !file.made && file.layout.is_some() {
         file.create_grants_until_ms = file.create_grants_until_ms.max(until_ms);
+        file.placing_until_ms = file.placing_until_ms.max(until_ms);
         save(tx, &keys::inode(id), &file)?;
     }
     Ok(file)

@@ -291,6 +291,23 @@ fn a_file_that_is_open_to_write_or_not_made_yet_stays_where_it_is() {
 }
 
 #[test]
+fn an_object_that_a_put_did_not_need_is_made_by_the_fence_as_long_as_it_could_be() {
+    for made in [true, false] {
+        let mut world = World::with_devices(3);
+        let file = world.create(ALICE, "/f", None);
+        world.commit(ALICE, file.intent, 9).unwrap();
+        let empty = file.layout.objects()[1];
+        let inode = world.stat(ALICE, "/f").unwrap().inode;
+        if !made {
+            later(&mut world);
+        }
+        world.mds.begin_move(inode, empty.device, world.now).unwrap();
+        let items = world.mds.next_retags(empty.device, 9).unwrap();
+        assert_eq!(items.iter().map(|item| (item.object, item.creates)).collect::<Vec<_>>(), [(empty, made)]);
+    }
+}
+
+#[test]
 fn a_copy_that_is_finished_after_another_server_gave_it_up_is_removed() {
     let mut world = one_file();
     let order = go(begin(&mut world, "/f"));

@@ -1,0 +1,343 @@
+//! Objects that move to other devices under the hands of who reads and writes them.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
+use sealstone_client::{
+    Client, Device, DeviceId, DevicePool, Devices, GetOptions, Metadata, Name, OsdError, PutOptions,
+};
+use sealstone_initiator::{Bearer, Completion, Operation};
+use sealstone_mds::{Begun, MoveOrder, Purpose};
+use sealstone_mds_protocol::{
+    Access, FilePath, InodeId, Node, NodeChange, NodeKind, ObjectRef, Request, Response, RevokeWhat,
+};
+use tokio::time::sleep;
+use world::{Direct, Gate, World, content, tuning};
+
+const UNIT: usize = 64 << 10;
+
+/// Devices behind a gate.
+struct Gated {
+    pool: DevicePool,
+    gate: Arc<Gate>,
+}
+
+impl Devices for Gated {
+    async fn execute(
+        &self,
+        device: &Device,
+        bearer: &Bearer,
+        operation: Operation,
+    ) -> Result<Completion, OsdError> {
+        self.gate.pass(operation.name()).await;
+        self.pool.execute(device, bearer, operation).await
+    }
+}
+
+type OpenFile = File<Direct, Gated>;
+
+struct Mount {
+    nodes: Nodes<Direct, Gated>,
+    client: Client<Direct, Gated>,
+    gate: Arc<Gate>,
+}
+
+impl Mount {
+    async fn of(world: &World) -> Self {
+        let gate = Arc::<Gate>::default();
+        let devices = Gated { pool: world.pool(), gate: gate.clone() };
+        let client = world.client_over(devices, tuning()).await;
+        Self { nodes: Nodes::new(&client, NodesOptions::default()), client, gate }
+    }
+
+    async fn create(&self, name: &str) -> OpenFile {
+        let making = Making { what: NodeKind::File, mode: 0o644, umask: 0, owner: None, group: None };
+        self.nodes.create(Node::ROOT, &Name::new(name).unwrap(), making).await.unwrap().1
+    }
+
+    async fn open(&self, name: &str, access: Access) -> OpenFile {
+        let stat = self.nodes.lookup(Node::ROOT, &Name::new(name).unwrap()).await.unwrap();
+        self.nodes.open(stat.node(), access).await.unwrap().0
+    }
+}
+
+async fn seen(world: &World, name: &str) -> Vec<u8> {
+    let file = Mount::of(world).await.open(name, Access::Read).await;
+    let size = file.size() as usize;
+    file.read(0, size + 10).await.unwrap().to_vec()
+}
+
+fn place_of(world: &World, device: DeviceId) -> u8 {
+    let place = world.mds.devices().iter().position(|(known, _)| known.id == device).unwrap();
+    u8::try_from(place).unwrap()
+}
+
+/// Where the objects of a file are.
+async fn objects<D: Devices>(client: &Client<Direct, D>, path: &str) -> (InodeId, Vec<ObjectRef>) {
+    let path = FilePath::new(path).unwrap();
+    let Response::Placement { layout, .. } =
+        client.metadata().call(Request::Placement { path: path.clone() }).await.unwrap()
+    else {
+        panic!("a placement")
+    };
+    let Response::Stat { stat } = client.metadata().call(Request::Stat { path }).await.unwrap() else {
+        panic!("a stat")
+    };
+    (stat.inode, layout.unwrap().objects().to_vec())
+}
+
+/// What the metadata server does with new tags.
+async fn tell_tags(world: &World) {
+    for (device, _) in world.mds.devices() {
+        let items = world.mds.next_retags(device.id, 99).unwrap();
+        let place = place_of(world, device.id);
+        for item in &items {
+            let object = item.object.object;
+            let (id, value) = sealstone_mds::object_attribute(item.tag);
+            let values = vec![(id, bytes::Bytes::copy_from_slice(&value))];
+            let bearer = world.own(place, Purpose::Retag { object, creates: item.creates });
+            let set = Operation::SetAttributes { object, values: values.clone() };
+            match world.osd(place).execute(&bearer, set).await {
+                Err(OsdError::NotFound) if item.creates => {
+                    let create = Operation::CreateWith { object, values };
+                    world.osd(place).execute(&bearer, create).await.unwrap();
+                }
+                Ok(_) | Err(OsdError::NotFound) => {}
+                Err(error) => panic!("not told: {error}"),
+            }
+        }
+        world.mds.retagged(&items, world.clock.now()).unwrap();
+    }
+}
+
+fn begin(world: &World, inode: InodeId, device: DeviceId) -> Begun {
+    world.mds.begin_move(inode, device, world.clock.now()).unwrap()
+}
+
+async fn copy(world: &World, order: &MoveOrder) -> u64 {
+    assert!(world.mds.is_fenced(order).unwrap());
+    let (from, to) = (place_of(world, order.from.device), place_of(world, order.to.device));
+    let object = order.from.object;
+    let read = Operation::Read { object, offset: 0, length: 8 << 20, buffer: Vec::new() };
+    let bearer = world.own(from, Purpose::CopyFrom(object));
+    let data = match world.osd(from).execute(&bearer, read).await {
+        Ok(completion) => completion.data,
+        Err(OsdError::ReadPastEnd { data }) => data,
+        Err(OsdError::NotFound) => return 0,
+        Err(error) => panic!("not read: {error}"),
+    };
+    let (object, length) = (order.to.object, data.len() as u64);
+    let bearer = world.own(to, Purpose::CopyTo(object));
+    let create = match data.is_empty() {
+        true => Operation::Create { object },
+        false => Operation::CreateAndWrite { object, offset: 0, data: data.into() },
+    };
+    for operation in [create, Operation::Flush { object }] {
+        world.osd(to).execute(&bearer, operation).await.unwrap();
+    }
+    length
+}
+
+/// What the metadata server does with objects that no file has.
+async fn reap(world: &World) {
+    let now = world.clock.now();
+    let items = world.mds.next_reap(99, now).unwrap();
+    for item in &items {
+        let place = place_of(world, item.object.device);
+        let object = item.object.object;
+        let bearer = world.own(place, Purpose::RemoveObject(object));
+        match world.osd(place).execute(&bearer, Operation::Remove { object }).await {
+            Ok(_) | Err(OsdError::NotFound) => {}
+            Err(error) => panic!("not removed: {error}"),
+        }
+    }
+    world.mds.reaped(&items, now).unwrap();
+}
+
+/// Moves one object off its device, and has the old one removed; where it is then.
+async fn move_off(world: &World, mount: &Mount, path: &str, index: usize) -> ObjectRef {
+    tell_tags(world).await;
+    let (inode, before) = objects(&mount.client, path).await;
+    let Begun::Go(order) = begin(world, inode, before[index].device) else { panic!("it is in use") };
+    assert_eq!(order.from, before[index]);
+    tell_tags(world).await;
+    let bytes = copy(world, &order).await;
+    assert!(world.mds.finish_move(&order, bytes, world.clock.now()).unwrap());
+    reap(world).await;
+    assert_eq!(objects(&mount.client, path).await.1[index], order.to);
+    order.to
+}
+
+fn power_fails(world: &World, device: DeviceId) {
+    let machine = world.machine(place_of(world, device));
+    machine.power_cut();
+    machine.boot();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_a_file_in_place_reads_on_wherever_it_moves() {
+    let world = World::new(4).await;
+    let bytes = content(20 * UNIT + 77);
+    let mount = Mount::of(&world).await;
+    mount.client.put("/f", &bytes[..], PutOptions::default()).await.unwrap();
+    let file = mount.open("f", Access::Read).await;
+    assert!(file.read(0, bytes.len()).await.unwrap() == bytes);
+    let width = objects(&mount.client, "/f").await.1.len();
+    for round in 0..6 {
+        move_off(&world, &mount, "/f", round % width).await;
+        // The clock of what was read ahead: other places each time.
+        let at = round * UNIT + 5;
+        assert!(file.read(at as u64, 3 * UNIT).await.unwrap() == bytes[at..at + 3 * UNIT], "round {round}");
+        assert!(file.read(0, bytes.len()).await.unwrap() == bytes, "round {round}");
+    }
+    assert!(seen(&world, "f").await == bytes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_get_that_has_begun_comes_to_its_end_at_the_new_place() {
+    let world = World::new(3).await;
+    let bytes = content(20 * UNIT);
+    let mount = Mount::of(&world).await;
+    mount.client.put("/f", &bytes[..], PutOptions::default()).await.unwrap();
+    mount.gate.close("READ");
+    let client = mount.client.clone();
+    let got = tokio::spawn(async move {
+        let mut back = Vec::new();
+        client.get("/f", &mut back, GetOptions::default()).await.map(|_| back)
+    });
+    mount.gate.reached().await;
+    for index in 0..objects(&mount.client, "/f").await.1.len() {
+        move_off(&world, &mount, "/f", index).await;
+    }
+    mount.gate.open();
+    assert!(got.await.unwrap().unwrap() == bytes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_open_to_write_stays_until_it_is_closed_and_proven() {
+    let world = World::new(2).await;
+    let bytes = content(3 * UNIT);
+    let mount = Mount::of(&world).await;
+    let file = mount.create("f").await;
+    file.write(0, &bytes).await.unwrap();
+    file.sync().await.unwrap();
+    let (inode, at) = objects(&mount.client, "/f").await;
+    file.write(0, &bytes[..10]).await.unwrap();
+    file.close().await.unwrap();
+    assert_eq!(begin(&world, inode, at[0].device), Begun::InUse, "what was closed is not proven yet");
+    sleep(Duration::from_secs(10)).await;
+    move_off(&world, &mount, "/f", 0).await;
+    assert!(seen(&world, "f").await == bytes);
+}
+
+/// A file with bytes that are acknowledged and not proven, of whose writer the metadata server does not know any more.
+async fn forgotten_writer(world: &World, mount: &Mount, bytes: &[u8]) -> (OpenFile, ObjectRef) {
+    let file = mount.create("f").await;
+    file.write(0, &vec![7; bytes.len()]).await.unwrap();
+    file.sync().await.unwrap();
+    let at = objects(&mount.client, "/f").await.1[0];
+    file.write(0, bytes).await.unwrap();
+    // Acknowledged, and the server was told: others see it.
+    file.flush().await.unwrap();
+    assert!(seen(world, "f").await == bytes);
+    let what = RevokeWhat::Object(FilePath::new("/f").unwrap());
+    mount.client.metadata().call(Request::Revoke { what }).await.unwrap();
+    (file, at)
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_that_a_device_lost_before_they_were_copied_are_sent_again_to_the_new_place() {
+    for power in [true, false] {
+        let world = World::new(2).await;
+        let bytes = content(UNIT);
+        let mount = Mount::of(&world).await;
+        let (file, at) = forgotten_writer(&world, &mount, &bytes).await;
+        if power {
+            power_fails(&world, at.device);
+        }
+        move_off(&world, &mount, "/f", 0).await;
+        if power {
+            assert!(seen(&world, "f").await == vec![7; UNIT], "nobody was promised that they are durable");
+        }
+        file.sync().await.unwrap();
+        let now = objects(&mount.client, "/f").await.1[0];
+        power_fails(&world, now.device);
+        assert!(seen(&world, "f").await == bytes, "that was a promise");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_writes_while_his_object_is_copied_goes_first() {
+    let world = World::new(2).await;
+    let bytes = content(UNIT);
+    let mount = Mount::of(&world).await;
+    let (file, at) = forgotten_writer(&world, &mount, &bytes).await;
+    tell_tags(&world).await;
+    let (inode, _) = objects(&mount.client, "/f").await;
+    let Begun::Go(order) = begin(&world, inode, at.device) else { panic!("it is in use") };
+    tell_tags(&world).await;
+    let copied = copy(&world, &order).await;
+    // Refused with what he has, he asks, and writes to where it is.
+    file.write(0, b"newer").await.unwrap();
+    file.flush().await.unwrap();
+    assert!(!world.mds.finish_move(&order, copied, world.clock.now()).unwrap());
+    reap(&world).await;
+    file.sync().await.unwrap();
+    assert_eq!(objects(&mount.client, "/f").await.1, [at]);
+    power_fails(&world, at.device);
+    assert!(seen(&world, "f").await == [b"newer", &bytes[5..]].concat());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_whose_file_was_cut_and_moved_keeps_what_is_left_of_his_bytes() {
+    let world = World::new(2).await;
+    let bytes = content(UNIT);
+    let mount = Mount::of(&world).await;
+    let (file, at) = forgotten_writer(&world, &mount, &bytes).await;
+    let other = Mount::of(&world).await;
+    let change = NodeChange { size: Some(1000), ..NodeChange::default() };
+    let cut = other.open("f", Access::Update).await;
+    other.nodes.set(cut.node(), change, false).await.unwrap();
+    drop(cut);
+    world.clear().await;
+    sleep(Duration::from_secs(10)).await;
+    // The server forgets once more who writes.
+    let what = RevokeWhat::Object(FilePath::new("/f").unwrap());
+    other.client.metadata().call(Request::Revoke { what }).await.unwrap();
+    tell_tags(&world).await;
+    power_fails(&world, at.device);
+    move_off(&world, &mount, "/f", 0).await;
+    file.sync().await.unwrap();
+    let now = objects(&mount.client, "/f").await.1[0];
+    power_fails(&world, now.device);
+    assert!(seen(&world, "f").await == bytes[..1000], "what was told and not cut was promised");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_of_another_content_are_not_taken_for_those_that_moved() {
+    let world = World::new(2).await;
+    let (old, new) = (content(UNIT), vec![9; UNIT]);
+    let mount = Mount::of(&world).await;
+    let other = Mount::of(&world).await;
+    mount.client.put("/f", &old[..], PutOptions::default()).await.unwrap();
+    let file = mount.open("f", Access::Read).await;
+    assert!(file.read(0, 10).await.unwrap() == old[..10]);
+    let writer = other.open("f", Access::Update).await;
+    let change = NodeChange { size: Some(0), ..NodeChange::default() };
+    other.nodes.set(writer.node(), change, false).await.unwrap();
+    writer.write(0, &new).await.unwrap();
+    writer.sync().await.unwrap();
+    drop(writer);
+    sleep(Duration::from_secs(20)).await;
+    move_off(&world, &mount, "/f", 0).await;
+    reap(&world).await;
+    assert!(
+        file.read(0, UNIT).await.unwrap() == new,
+        "the old object is gone, the new one is another file's bytes"
+    );
+}
