@@ -301,12 +301,15 @@ impl Holds {
         self.0.lock().nodes.contains_key(&id)
     }
 
-    /// Does anybody have it open to write, as far as is known? O(holders).
-    pub(crate) fn is_written(&self, id: InodeId) -> bool {
-        let table = &*self.0.lock();
+    /// May anybody have it open to write, as far as is known? Whose right was asked anew may have bytes of before. O(holders).
+    pub(crate) fn may_be_written(&self, id: InodeId, now_ms: u64) -> bool {
+        let table = &mut *self.0.lock();
+        if table.waits_for_holders(now_ms) {
+            return true;
+        }
+        let writes = |hold: &Hold| hold.held.writes || hold.held == Held::default();
         let mut holders = table.holders.values().flat_map(HashMap::values);
-        table.nodes.contains_key(&id)
-            && holders.any(|one| one.nodes.get(&id).is_some_and(|hold| hold.held.writes))
+        table.nodes.contains_key(&id) && holders.any(|one| one.nodes.get(&id).is_some_and(writes))
     }
 
     /// Forgets holders that were not heard of; says which, and what they held.

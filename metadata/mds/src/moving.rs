@@ -231,7 +231,7 @@ impl Mds {
             // What the device has not been told yet is told first; what was cut off is cleared where it is.
             let busy = tx.get(&keys::retag(from))?.is_some() || file.old_from.is_some();
             let length = layout.object_length(index, file.size);
-            let written = self.holds.is_written(inode) || may_be_made(&file, length, now_ms);
+            let written = self.holds.may_be_written(inode, now_ms) || may_be_made(&file, length, now_ms);
             // Programs with a capability file cannot get another one: they are not shut out.
             if busy || written || self.holdings(now_ms).is_lasting(from, now_ms) {
                 return Ok(Begun::InUse);

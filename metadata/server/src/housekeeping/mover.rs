@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use sealstone_mds::{Begun, DrainPass, Mds, MoveItem, MoveOrder, Purpose};
+use sealstone_mds::{Begun, DeviceAddress, DrainPass, Mds, MoveItem, MoveOrder, Purpose};
 use sealstone_mds_protocol::{DeviceId, Drain, ObjectRef};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
@@ -218,7 +218,14 @@ impl Housekeeper {
             Ok(bytes) => {
                 let finished =
                     self.blocking(|mds| mds.finish_move(&order, bytes, now_ms)).map_err(problem)?;
-                if finished { Ok(()) } else { Err(Stays::InUse) }
+                if !finished {
+                    return Err(Stays::InUse);
+                }
+                // It is queued as well; but whoever is revoked next should find nothing under his older credential.
+                if let Err(error) = self.remove(order.from).await {
+                    tracing::debug!(object = %order.from.object, %error, "an object that moved is not removed yet");
+                }
+                Ok(())
             }
             Err(stays) => {
                 self.blocking(|mds| mds.abandon_move(&order, now_ms)).map_err(problem)?;
@@ -281,10 +288,19 @@ impl Housekeeper {
     }
 
     async fn step(&self, at: ObjectRef, step: CopyStep, purpose: Purpose) -> Result<Copied, DeviceError> {
-        let addresses = self.mds.devices();
-        let found = addresses.iter().find(|(device, _)| device.id == at.device);
-        let (device, _) = found.ok_or_else(|| DeviceError::Refused("no such device".to_owned()))?;
+        let device = self.address(at.device)?;
         let credential = self.credential(at.device, purpose)?;
-        self.in_time(self.devices.copy(device, at.object, step, credential)).await
+        self.in_time(self.devices.copy(&device, at.object, step, credential)).await
+    }
+
+    async fn remove(&self, at: ObjectRef) -> Result<(), DeviceError> {
+        let device = self.address(at.device)?;
+        let credential = self.credential(at.device, Purpose::RemoveObject(at.object))?;
+        self.in_time(self.devices.remove(&device, at.object, credential)).await
+    }
+
+    fn address(&self, id: DeviceId) -> Result<DeviceAddress, DeviceError> {
+        let mut known = self.mds.devices().into_iter().map(|(device, _)| device);
+        known.find(|device| device.id == id).ok_or_else(|| DeviceError::Refused("no such device".to_owned()))
     }
 }
