@@ -75,7 +75,7 @@ fn renewing_keeps_a_slow_create_alive() {
             ALICE,
             Request::RenewGrants { handle: Handle::Intent(file.intent), method: Method::AllData },
         );
-        assert!(matches!(renewed, Response::Grants { grants } if grants.len() == file.grants.len()));
+        assert!(matches!(renewed, Response::Grants { grants, .. } if grants.len() == file.grants.len()));
         world.reap_all();
     }
     world.commit(ALICE, file.intent, 1).unwrap();
