@@ -429,13 +429,18 @@ fn is_there(file: &Inode, length: u64) -> bool {
     file.made || (!file.sparse && length > 0)
 }
 
+/// Can a command be at work of a grant that was good until then? 0: there was none.
+const fn is_alive(until_ms: u64, now_ms: u64) -> bool {
+    until_ms > 0 && until_ms.saturating_add(CREATE_MARGIN_MS) >= now_ms
+}
+
 /// May somebody be making the object who writes in place? What he has not proven would not be missed if it were made for
 /// him.
 fn may_be_made(file: &Inode, length: u64, now_ms: u64) -> bool {
-    !is_there(file, length) && file.placing_until_ms.saturating_add(CREATE_MARGIN_MS) >= now_ms
+    !is_there(file, length) && is_alive(file.placing_until_ms, now_ms)
 }
 
 /// Can a grant of the put that the file is of be at work still that makes the object? Then it is made, so that it cannot.
 fn is_to_be_made(file: &Inode, length: u64, now_ms: u64) -> bool {
-    !is_there(file, length) && file.create_grants_until_ms.saturating_add(CREATE_MARGIN_MS) >= now_ms
+    !is_there(file, length) && is_alive(file.create_grants_until_ms, now_ms)
 }
