@@ -273,8 +273,9 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         for pause in RENEWAL_PAUSES {
             let Err(error) = &outcome else { break };
             // It may have moved, and its old device with it; what is being created stays where it is.
+            let silent = matches!(error, OsdError::Session(SessionError::Unreachable(_)));
             let gone = !matches!(self.handle, Some(Handle::Intent(_)))
-                && matches!(error, OsdError::NotFound | OsdError::Session(SessionError::Unreachable(_)));
+                && (silent || matches!(error, OsdError::NotFound));
             if !(error.is_denied() || gone) || self.handle.is_none() {
                 break;
             }
@@ -289,7 +290,8 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             };
             let moved = (renewed.place.device.id, renewed.place.object)
                 != (ready.place.device.id, ready.place.object);
-            if gone && !moved && renewed.fresh {
+            // One that is silent is waited for by whoever asked, not here again.
+            if gone && !moved && (renewed.fresh || silent) {
                 break;
             }
             ready = renewed;
