@@ -34,7 +34,7 @@ test: setup ## Everything: the gate, purity, all tests, fuzz smoke
 	cargo run -q -p xtask -- purity
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
-	cargo test --workspace
+	cargo run -q -p xtask -- tests
 
 FUZZ_TARGETS ?= osd-cdb osd-capability osd-attribute-lists osd-continuation iscsi-target iscsi-login
 FUZZ_SECONDS ?= 600

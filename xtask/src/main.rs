@@ -1,4 +1,4 @@
-//! Chores of the workspace: `cargo run -p xtask -- tidy | purity`.
+//! Chores of the workspace: `cargo run -p xtask -- tidy | purity | tests`.
 //!
 //! Rules live in tools, not in memory: a remark made twice in review becomes a check here.
 
@@ -6,6 +6,7 @@
 
 mod attacks;
 mod purity;
+mod tests;
 mod tidy;
 
 use std::process::ExitCode;
@@ -13,13 +14,15 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo run -p xtask -- COMMAND
 
   tidy     rules that neither compiler nor linter knows (sizes, order of crates, reasons beside dependencies)
-  purity   build the pure crates for a target without an operating system";
+  purity   build the pure crates for a target without an operating system
+  tests    every test of the workspace, several test programs beside each other";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => tidy::run(),
         ["purity"] => purity::run(),
+        ["tests"] => tests::run(),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

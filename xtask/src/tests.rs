@@ -1,0 +1,166 @@
+//! Runs every test of the workspace, several test programs beside each other.
+//!
+//! Does: build them all, run them from their crates' folders as cargo does, show what failed, then the examples in the docs.
+//! Does not: choose; `cargo test` is there for that. Why: cargo runs one test program at a time, and end-to-end tests wait
+//! most of theirs, for daemons that start and for time to pass.
+
+use std::collections::VecDeque;
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A test program that takes longer hangs.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(20 * 60);
+/// How often is looked whether one has ended.
+const LOOK: Duration = Duration::from_millis(20);
+/// Of what a failed one wrote, the end that is shown, bytes.
+const SHOWN_MAX: u64 = 256 * 1024;
+
+/// One test program.
+struct Program {
+    /// As in `sealstone-tests/mount`.
+    name: String,
+    executable: PathBuf,
+    /// Folder of its crate, where it runs.
+    folder: PathBuf,
+}
+
+/// What became of one.
+enum End {
+    Exited(ExitStatus),
+    Hung,
+}
+
+pub(crate) fn run() -> Result<String, Vec<String>> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let (programs, binary) = build(&cargo).map_err(|error| vec![format!("tests: {error}")])?;
+    let logs = binary.parent().map_or_else(|| PathBuf::from("target"), Path::to_owned).join("test-logs");
+    fs::create_dir_all(&logs).map_err(|error| vec![format!("tests: {}: {error}", logs.display())])?;
+    let cores = thread::available_parallelism().map_or(2, NonZeroUsize::get);
+    let (count, begin) = (programs.len(), Instant::now());
+    let queue = Mutex::new(VecDeque::from(programs));
+    let failed = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..=cores {
+            scope.spawn(|| {
+                while let Some(program) = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
+                    let finding = one(&program, &binary, &logs, cores);
+                    failed.lock().unwrap_or_else(PoisonError::into_inner).extend(finding);
+                }
+            });
+        }
+    });
+    let mut failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let took = begin.elapsed().as_secs();
+    let examples = Command::new(&cargo).args(["test", "--workspace", "--doc", "--quiet"]).stdout(Stdio::null());
+    match examples.status() {
+        Ok(status) if status.success() => {}
+        Ok(_) => failed.push("tests: an example in the docs fails: cargo test --workspace --doc".to_owned()),
+        Err(error) => failed.push(format!("tests: cannot start cargo: {error}")),
+    }
+    if failed.is_empty() { Ok(format!("tests: {count} programs passed in {took} s")) } else { Err(failed) }
+}
+
+/// Builds everything; gives the test programs, those first that take long, and the binary that they start.
+fn build(cargo: &OsString) -> Result<(Vec<Program>, PathBuf), String> {
+    // Bins by name: a test program of its crate does not bring the plain one along.
+    let arguments = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
+    let tests = messages(Command::new(cargo).args(arguments))?;
+    let mut programs: Vec<Program> = tests.iter().filter_map(program).collect();
+    // End-to-end tests wait, unit tests compute: those that wait are under way while the others have the cores.
+    programs.sort_by_key(|program| !program.name.starts_with("sealstone-tests/"));
+    let arguments = ["build", "--workspace", "--bin", "sealstone", "--message-format=json-render-diagnostics"];
+    let built = messages(Command::new(cargo).args(arguments))?;
+    let binary = built.iter().find(|message| message["target"]["name"] == "sealstone").and_then(executable);
+    Ok((programs, binary.ok_or("cargo does not say where the binary is")?))
+}
+
+/// What cargo says, a JSON object a line; it is told to show errors by itself.
+fn messages(cargo: &mut Command) -> Result<Vec<serde_json::Value>, String> {
+    let output = cargo
+        .stderr(Stdio::inherit())
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("cannot start cargo: {error}"))?;
+    if !output.status.success() {
+        return Err("it does not build".to_owned());
+    }
+    let lines = output.stdout.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"{"));
+    lines.map(|line| serde_json::from_slice(line).map_err(|error| format!("cargo said {error}"))).collect()
+}
+
+fn executable(message: &serde_json::Value) -> Option<PathBuf> {
+    message["executable"].as_str().map(PathBuf::from)
+}
+
+fn program(message: &serde_json::Value) -> Option<Program> {
+    let executable = executable(message).filter(|_| message["profile"]["test"] == true)?;
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+    let crate_name = fs::read_to_string(folder.join("Cargo.toml")).ok().and_then(|manifest| {
+        let manifest: toml::Table = manifest.parse().ok()?;
+        Some(manifest.get("package")?.get("name")?.as_str()?.to_owned())
+    })?;
+    let name = format!("{crate_name}/{}", message["target"]["name"].as_str()?);
+    Some(Program { name, executable, folder })
+}
+
+/// Runs one, says how it ended; a finding if it did not pass.
+fn one(program: &Program, binary: &Path, logs: &Path, cores: usize) -> Option<String> {
+    let Program { name, executable, folder } = program;
+    let log = logs.join(format!("{}.log", name.replace('/', ".")));
+    let begin = Instant::now();
+    let ran = File::create(&log).and_then(|out| {
+        let mut child = Command::new(executable)
+            .current_dir(folder)
+            // As cargo does; property tests keep their cases beside the sources by it.
+            .env("CARGO_MANIFEST_DIR", folder)
+            .env("RUST_TEST_THREADS", cores.to_string())
+            .env("SEALSTONE_TESTED_BINARY", binary)
+            .stdin(Stdio::null())
+            .stderr(out.try_clone()?)
+            .stdout(out)
+            .spawn()?;
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(End::Exited(status));
+            }
+            if begin.elapsed() > PROGRAM_TIMEOUT {
+                child.kill()?;
+                child.wait()?;
+                return Ok(End::Hung);
+            }
+            thread::sleep(LOOK);
+        }
+    });
+    let took = begin.elapsed().as_secs_f32();
+    let why = match ran {
+        Ok(End::Exited(status)) if status.success() => {
+            println!("ok {took:6.1} s  {name}");
+            return None;
+        }
+        Ok(End::Exited(status)) => status.to_string(),
+        Ok(End::Hung) => format!("killed after {} s", PROGRAM_TIMEOUT.as_secs()),
+        Err(error) => error.to_string(),
+    };
+    println!("FAILED {took:.1} s  {name}: {why}\n{}", tail(&log));
+    Some(format!("tests: {name}: {why} ({})", log.display()))
+}
+
+/// The end of a log.
+fn tail(log: &Path) -> String {
+    let read = File::open(log).and_then(|mut file| {
+        let skipped = file.metadata()?.len().saturating_sub(SHOWN_MAX);
+        file.seek(SeekFrom::Start(skipped))?;
+        let mut bytes = Vec::new();
+        file.take(SHOWN_MAX).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    });
+    read.unwrap_or_else(|error| format!("{}: {error}", log.display()))
+}
