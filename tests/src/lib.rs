@@ -10,6 +10,9 @@ mod capture;
 mod daemon;
 pub mod initiator;
 mod mounted;
+mod pair;
+#[path = "../../metadata/stores/tests/support/postgres.rs"]
+pub mod postgres;
 mod system;
 pub mod tls;
 mod web;
@@ -18,6 +21,7 @@ pub use capture::{Captured, Wiretap};
 pub use daemon::{Daemon, Signal};
 pub use initiator::Initiator;
 pub use mounted::{Mounted, can_mount};
+pub use pair::Pair;
 pub use system::{System, text};
 pub use web::get;
 

@@ -1,70 +1,24 @@
 //! Metadata in a real PostgreSQL, used by one server or by two, through the real binary.
 
-#[path = "../../metadata/stores/tests/support/postgres.rs"]
-mod postgres;
-
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use postgres::{PASSWORD, Postgres};
-use sealstone_tests::{Daemon, Ended, Signal, System, command, run, text};
+use sealstone_tests::postgres::{PASSWORD, Postgres};
+use sealstone_tests::{Daemon, Ended, Pair, Signal, System, command, run, text};
 
 /// Longer than anything here takes on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Two servers on one database.
-struct Pair {
-    system: System,
-    second: Option<Daemon>,
-    second_address: String,
-    database: String,
-    // Dropped after those who use it.
-    postgres: Postgres,
-}
-
-impl Pair {
-    fn start(osds: usize) -> Self {
-        let postgres = Postgres::start();
-        let database = postgres.database();
-        let system = System::start_with_init(osds, &["--meta", &postgres.url(&database)]);
-        let mut pair =
-            Self { system, second: None, second_address: "127.0.0.1:0".into(), database, postgres };
-        let (from, to) = (pair.system.path("mds"), pair.system.path("mds2"));
-        run(&["mds", "join", "--data", text(&to), "--from", text(&from)]).ok();
-        pair.start_second();
-        pair
-    }
-
-    fn start_second(&mut self) {
-        let data = self.system.path("mds2");
-        let listen = &self.second_address;
-        let daemon =
-            Daemon::start(command(&["--json", "mds", "serve", "--data", text(&data), "--listen", listen]));
-        daemon.field("address").clone_into(&mut self.second_address);
-        self.second = Some(daemon);
-    }
-
-    fn kill_second(&mut self) {
-        if let Some(mut daemon) = self.second.take() {
-            daemon.end(Signal::Kill);
-        }
-    }
-
-    /// A session in a file of its own, that knows these servers.
-    fn login(&self, name: &str, servers: &str) -> PathBuf {
-        let (session, pin) = (self.system.path(name), self.system.mds().field("pin").to_owned());
-        let secret = self.system.path("mds").join("admin-secret");
-        let arguments = ["login", "admin", "--mds", servers, "--pin", &pin, "--password-file", text(&secret)];
-        in_session(&session, &arguments).ok();
-        session
-    }
-
-    fn both(&self) -> String {
-        format!("{},{}", self.system.mds().field("address"), self.second_address)
-    }
+/// A session in a file of its own, that knows these servers.
+fn login(pair: &Pair, name: &str, servers: &str) -> PathBuf {
+    let (session, pin) = (pair.system.path(name), pair.system.mds().field("pin").to_owned());
+    let secret = pair.admin_secret();
+    let arguments = ["login", "admin", "--mds", servers, "--pin", &pin, "--password-file", text(&secret)];
+    in_session(&session, &arguments).ok();
+    session
 }
 
 fn in_session(session: &std::path::Path, arguments: &[&str]) -> Ended {
@@ -87,7 +41,7 @@ fn moved(session: &std::path::Path, from: &str, to: &str) -> PathBuf {
 fn a_session_goes_on_at_the_other_server_and_one_leads_when_the_other_is_gone() {
     let mut pair = Pair::start(1);
     let first = pair.system.mds().field("address").to_owned();
-    let at_first = pair.login("one.toml", &first);
+    let at_first = login(&pair, "one.toml", &first);
     let at_second = moved(&at_first, &first, &pair.second_address);
     let file = pair.system.path("content");
     std::fs::write(&file, vec![7; 3 << 20]).expect("written");
@@ -170,7 +124,7 @@ fn eight_clients_keep_every_acknowledged_operation_while_two_servers_are_killed(
     let mut pair = Pair::start(1);
     let sessions: Vec<PathBuf> = (0..CLIENTS)
         .map(|number| {
-            let session = pair.login(&format!("client{number}.toml"), &pair.both());
+            let session = login(&pair, &format!("client{number}.toml"), &pair.both());
             in_session(&session, &["mkdir", &format!("/c{number}")]).ok();
             session
         })
@@ -294,7 +248,7 @@ fn a_database_that_cannot_be_used_is_refused_with_the_next_step() {
 #[test]
 fn a_restart_of_the_database_is_no_restart_of_the_server() {
     let mut pair = Pair::start(0);
-    let session = pair.login("one.toml", &pair.both());
+    let session = login(&pair, "one.toml", &pair.both());
     in_session(&session, &["mkdir", "/before"]).ok();
     pair.postgres.kill();
     let started = Instant::now();

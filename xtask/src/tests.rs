@@ -59,7 +59,8 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     });
     let mut failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     let took = begin.elapsed().as_secs();
-    let examples = Command::new(&cargo).args(["test", "--workspace", "--doc", "--quiet"]).stdout(Stdio::null());
+    let examples =
+        Command::new(&cargo).args(["test", "--workspace", "--doc", "--quiet"]).stdout(Stdio::null());
     match examples.status() {
         Ok(status) if status.success() => {}
         Ok(_) => failed.push("tests: an example in the docs fails: cargo test --workspace --doc".to_owned()),
@@ -76,7 +77,8 @@ fn build(cargo: &OsString) -> Result<(Vec<Program>, PathBuf), String> {
     let mut programs: Vec<Program> = tests.iter().filter_map(program).collect();
     // End-to-end tests wait, unit tests compute: those that wait are under way while the others have the cores.
     programs.sort_by_key(|program| !program.name.starts_with("sealstone-tests/"));
-    let arguments = ["build", "--workspace", "--bin", "sealstone", "--message-format=json-render-diagnostics"];
+    let arguments =
+        ["build", "--workspace", "--bin", "sealstone", "--message-format=json-render-diagnostics"];
     let built = messages(Command::new(cargo).args(arguments))?;
     let binary = built.iter().find(|message| message["target"]["name"] == "sealstone").and_then(executable);
     Ok((programs, binary.ok_or("cargo does not say where the binary is")?))

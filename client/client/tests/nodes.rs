@@ -4,12 +4,14 @@
 
 mod world;
 
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use sealstone_client::nodes::{File, Making, Nodes, NodesOptions, Seek};
-use sealstone_client::{ClientError, Name, PutOptions, QuotaChange, quota_of_user};
+use sealstone_client::{ClientError, Devices, Metadata, Name, PutOptions, QuotaChange, quota_of_user};
 use sealstone_mds_protocol::{Access, ErrorCode};
-use sealstone_mds_protocol::{Node, NodeChange, NodeKind, RenameMode, XattrName};
+use sealstone_mds_protocol::{
+    Node, NodeChange, NodeKind, RenameMode, Stat, XattrMode, XattrName, XattrValue,
+};
 use sealstone_osd::ObjectId;
 use world::cutting::{Counts, Cutting};
 use world::{Direct, World, content, tuning};
@@ -169,7 +171,7 @@ async fn what_was_closed_here_is_seen_by_who_opens_it_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_is_looked_into() {
+async fn a_change_whose_answer_was_lost_is_done_once() {
     let world = World::new(1).await;
     let client = world.client_over(world.pool(), tuning()).await;
     let nodes = Nodes::new(&client, NodesOptions::default());
@@ -185,18 +187,64 @@ async fn a_lost_answer_is_looked_into() {
     assert_eq!(nodes.lookup(made.node(), &name("g")).await.unwrap().inode, stat.inode);
     lose("LinkNode");
     nodes.link(stat.node(), Node::ROOT, &name("h")).await.unwrap();
+    lose("RenameNode");
+    let places = ((Node::ROOT, &name("h")), (Node::ROOT, &name("d")));
+    nodes.rename(places.0, places.1, RenameMode::Exchange).await.unwrap();
+    let now = nodes.lookup(Node::ROOT, &name("h")).await.unwrap();
+    assert_eq!(now.inode, made.inode, "exchanged once, not twice");
+    nodes.rename(places.0, places.1, RenameMode::Exchange).await.unwrap();
     lose("RemoveNode");
     nodes.remove(Node::ROOT, &name("h"), false).await.unwrap();
-    let gone = nodes.lookup(Node::ROOT, &name("h")).await.unwrap_err();
-    assert!(gone.is_not_found());
-    // What was there before is not taken for ours.
-    world.clock.skew_ms.fetch_add(1_000_000, Ordering::Relaxed);
-    world.client_clock.skew_ms.fetch_add(1_000_000, Ordering::Relaxed);
-    let exists = nodes.make(Node::ROOT, &name("d"), making(NodeKind::Directory)).await.unwrap_err();
-    assert!(
-        matches!(&exists, ClientError::Refused(failure) if failure.code == ErrorCode::Exists),
-        "{exists}"
-    );
+    assert!(nodes.lookup(Node::ROOT, &name("h")).await.unwrap_err().is_not_found());
+    let key = XattrName::new("user.k").unwrap();
+    lose("SetXattr");
+    let value = XattrValue::new("v").unwrap();
+    nodes.set_xattr(stat.node(), key.clone(), value, XattrMode::Create).await.unwrap();
+    lose("RemoveXattr");
+    nodes.remove_xattr(stat.node(), key).await.unwrap();
+    assert_eq!(client.metadata().called("RemoveXattr"), 2);
+}
+
+/// Whoever asks again after a lost answer must not take for his own what somebody else did in between.
+#[tokio::test(start_paused = true)]
+async fn what_another_one_did_between_a_change_and_its_repetition_is_not_taken_for_ones_own() {
+    let world = World::new(1).await;
+    let client = world.client_over(world.pool(), tuning()).await;
+    let nodes = Nodes::new(&client, NodesOptions::default());
+    let other = Nodes::new(&world.client_over(world.pool(), tuning()).await, NodesOptions::default());
+    let (a, b) = (name("a"), name("b"));
+    let lose = |name| *client.metadata().lose.lock().unwrap() = Some(name);
+    // Made, removed and made again by another one before it is asked for again: ours is the first one, and it is gone.
+    lose("MakeNode");
+    let (made, theirs) = tokio::join!(nodes.make(Node::ROOT, &a, making(NodeKind::Directory)), async {
+        let first = until_there(&other, &a).await;
+        other.remove(Node::ROOT, &a, true).await.unwrap();
+        let second = other.make(Node::ROOT, &a, making(NodeKind::Directory)).await.unwrap();
+        assert_ne!(first.inode, second.inode);
+        (first, second)
+    });
+    assert_eq!(made.unwrap().inode, theirs.0.inode);
+    assert_eq!(nodes.lookup(Node::ROOT, &a).await.unwrap().inode, theirs.1.inode);
+    // Moved, and made anew: what is there now stays where it is.
+    lose("RenameNode");
+    let (moved, third) =
+        tokio::join!(nodes.rename((Node::ROOT, &a), (Node::ROOT, &b), RenameMode::Replace), async {
+            until_there(&other, &b).await;
+            other.make(Node::ROOT, &a, making(NodeKind::Directory)).await.unwrap()
+        });
+    moved.unwrap();
+    assert_eq!(nodes.lookup(Node::ROOT, &a).await.unwrap().inode, third.inode);
+    assert_eq!(nodes.lookup(Node::ROOT, &b).await.unwrap().inode, theirs.1.inode);
+}
+
+async fn until_there<M: Metadata, D: Devices>(nodes: &Nodes<M, D>, name: &Name) -> Stat {
+    loop {
+        match nodes.lookup(Node::ROOT, name).await {
+            Ok(stat) => return stat,
+            Err(error) => assert!(error.is_not_found(), "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

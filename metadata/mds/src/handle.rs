@@ -43,6 +43,10 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Response {
+        let (turn, request) = match request {
+            Request::Once { turn, change } => (Some(turn), change.into_request()),
+            request => (None, request),
+        };
         self.counters.request(request.operation());
         let operation = request.name();
         let result = match request {
@@ -50,8 +54,10 @@ impl Mds {
             request => self.principal_of(session, operation, now_ms).and_then(|who| {
                 let subject = people::subject(&request);
                 let wanted = asked_for(&request);
-                let result = roles::check(who.role, &who.user, &request)
-                    .and_then(|()| self.dispatch(&who, request, now_ms, rng));
+                let result = roles::check(who.role, &who.user, &request).and_then(|()| match turn {
+                    Some(turn) => self.change(&who, request, Some(turn), now_ms),
+                    None => self.dispatch(&who, request, now_ms, rng),
+                });
                 if let (Some((path, inode, method)), Err(MdsError::Refused(failure))) = (&wanted, &result)
                     && failure.code.is_denial()
                 {

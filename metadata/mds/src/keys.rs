@@ -48,6 +48,9 @@ const MOVE: u8 = b'b';
 /// Devices that are being drained.
 const DRAIN: u8 = b'l';
 
+/// What was answered to changes that are done once.
+const ANSWER: u8 = b'1';
+
 /// Name of the record with the server's keys for logins.
 pub(crate) const LOGIN_KEYS: &str = "login-keys";
 
@@ -216,6 +219,21 @@ pub(crate) fn holder_parts(key: &[u8]) -> Option<(UserName, HolderId)> {
     let (user, number) = key.get(1..)?.split_last_chunk()?;
     let user = UserName::new(std::str::from_utf8(user.strip_suffix(&[0])?).ok()?).ok()?;
     Some((user, HolderId { number: u64::from_be_bytes(*number) }))
+}
+
+pub(crate) fn answer(user: &UserName, holder: HolderId, place: u16) -> Vec<u8> {
+    let (holder, place) = (holder.number.to_be_bytes(), place.to_be_bytes());
+    key(ANSWER, &[user.as_str().as_bytes(), &[0], &holder, &place])
+}
+
+pub(crate) fn answers() -> Vec<u8> {
+    vec![ANSWER]
+}
+
+/// User of an `answer` key.
+pub(crate) fn answer_user(key: &[u8]) -> Option<UserName> {
+    let (user, _place) = key.get(1..)?.split_last_chunk::<10>()?;
+    UserName::new(std::str::from_utf8(user.strip_suffix(&[0])?).ok()?).ok()
 }
 
 pub(crate) fn clear(id: InodeId) -> Vec<u8> {

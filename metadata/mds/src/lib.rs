@@ -35,6 +35,7 @@ mod locks;
 mod login;
 mod moving;
 mod namespace;
+mod once;
 mod paper;
 mod proof;
 mod quota;

@@ -82,6 +82,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::Written { .. }
         | Request::SetXattr { .. }
         | Request::RemoveXattr { .. }
+        | Request::Once { .. }
         | Request::LockNode { .. } => Class::Write,
         Request::DeviceAdd { .. }
         | Request::DeviceSetState { .. }

@@ -31,6 +31,7 @@ use crate::keys::{self, LOGIN_KEYS};
 use crate::limiter::LoginLimiter;
 use crate::locks::Locks;
 use crate::namespace::{self, ClearItem};
+use crate::once::Remembered;
 use crate::proof::ProofKey;
 use crate::reap::{self, ReapItem};
 use crate::records::{Account, AccountCredential, count, counter, load, save};
@@ -106,6 +107,8 @@ pub struct Mds {
     pub(crate) counters: Counters,
     pub(crate) audit: Arc<dyn AuditSink>,
     sweep_at: Mutex<Option<SessionId>>,
+    /// Answers to changes that are done once.
+    pub(crate) remembered: Mutex<Remembered>,
     pub(crate) devices_changed: AtomicBool,
     /// Counts changes of groups and memberships, from 1.
     pub(crate) groups_generation: AtomicU64,
@@ -283,6 +286,7 @@ impl Mds {
             counters: Counters::default(),
             audit: Arc::new(NoAudit),
             sweep_at: Mutex::default(),
+            remembered: Mutex::default(),
             devices_changed: AtomicBool::new(false),
             groups_generation: AtomicU64::new(1),
             holdings: Mutex::new(HoldingTable::new()),
@@ -420,6 +424,9 @@ impl Mds {
         self.holdings(now_ms).expire(now_ms);
         if let Err(error) = self.tidy_holders(now_ms) {
             tracing::error!(%error, "what is held is not on record as it is");
+        }
+        if let Err(error) = self.forget_answers(now_ms) {
+            tracing::error!(%error, "answers are remembered for longer than they need to be");
         }
         if self.config.shared {
             self.sessions.expire(self.config.session_idle_ms, now_ms);

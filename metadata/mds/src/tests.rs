@@ -15,6 +15,7 @@ mod logins;
 mod model;
 mod moves;
 mod nodes;
+mod once;
 mod paper;
 mod quotas;
 mod seen;

@@ -37,14 +37,14 @@ pub use keys::{KeyInfo, KeyLevel, KeyPlace, KeyUse};
 pub use layout::{
     DeviceId, Extent, FILE_SIZE_MAX, Layout, ObjectRef, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN, WIDTH_MAX,
 };
-pub use message::{PAGE_MAX, PROTOCOL_VERSION, REQUESTS, RESPONSES, Request, Response, SCHEMA};
+pub use message::{Change, PAGE_MAX, PROTOCOL_VERSION, REQUESTS, RESPONSES, Request, Response, SCHEMA};
 pub use name::{
     FilePath, GROUP_MAX, GroupName, NAME_MAX, Name, PATH_MAX, USER_MAX, UserName, shown, unshown,
 };
 pub use nodes::{
     FOLLOW_MAX, HolderId, LINKS_MAX, LOCK_TO_END, Lock, LockKind, NODE_PROOF_BYTES, Node, NodeChange,
-    NodeKind, OpenedNode, RenameMode, SetTime, TARGET_MAX, Target, XATTR_BYTES_MAX, XATTR_NAME_MAX,
-    XATTR_VALUE_MAX, XATTRS_MAX, XattrMode, XattrName, XattrValue,
+    NodeKind, OpenedNode, PLACES_MAX, RenameMode, SetTime, TARGET_MAX, Target, Turn, XATTR_BYTES_MAX,
+    XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_MAX, XattrMode, XattrName, XattrValue,
 };
 pub use placed::{Chosen, Condition, Drain, Placed, WidthBound};
 pub use quota::{Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace};

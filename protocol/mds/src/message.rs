@@ -5,6 +5,7 @@
 //! knows schema n reads its own fields of a body with schema > n and ignores the rest; with schema n nothing may follow.
 //! Truth: docs/standards/mds.md §5.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::frame::BODY_MAX;
@@ -14,7 +15,7 @@ use crate::layout::DeviceId;
 use crate::login::{LoginFinish, LoginStart, REGISTRATION_REQUEST_BYTES, REGISTRATION_UPLOAD_BYTES};
 use crate::name::{FilePath, GroupName, Name, UserName};
 use crate::nodes::{
-    HolderId, Lock, Node, NodeChange, NodeKind, RenameMode, XattrMode, XattrName, XattrValue,
+    HolderId, Lock, Node, NodeChange, NodeKind, RenameMode, Turn, XattrMode, XattrName, XattrValue,
 };
 use crate::quota::{QuotaChange, QuotaOf, QuotaPlace};
 use crate::records::{Access, AccountKind, Checksum, DeviceState, Handle, IntentId, Method, NewDevice, Role};
@@ -615,6 +616,14 @@ messages! {
             /// Whose among the programs of the holder.
             owner: u64,
         },
+        /// A change that is done once however often it is asked for: whoever asks again, here or at another server of the
+        /// store, is told what was answered first.
+        0x0075 => Once {
+            /// Which of the asker's changes it is.
+            turn: Turn,
+            /// What.
+            change: Change,
+        },
         /// Sets limits (administrators). A directory becomes a tree by that; it must be empty.
         0x0080 => QuotaSet {
             /// Whose.
@@ -703,6 +712,55 @@ impl Request {
         let operation = u64::get(&mut input).and_then(|_id| u16::get(&mut input));
         // Lookup, GetNode, ReadLink, GetXattr, ListXattr.
         matches!(operation, Ok(0x0060 | 0x0061 | 0x0068 | 0x006D | 0x006F))
+    }
+}
+
+/// A request inside [`Request::Once`]: one that makes, moves or takes away a name or an extended attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change(Box<Request>);
+
+impl Change {
+    /// MakeNode, LinkNode, RemoveNode, RenameNode, SetXattr, RemoveXattr.
+    const OPERATIONS: [u16; 6] = [0x0063, 0x0064, 0x0065, 0x0066, 0x006E, 0x0070];
+
+    /// Any other request comes back.
+    ///
+    /// # Errors
+    /// The request.
+    pub fn new(request: Request) -> Result<Self, Request> {
+        if Self::OPERATIONS.contains(&request.operation()) {
+            Ok(Self(Box::new(request)))
+        } else {
+            Err(request)
+        }
+    }
+
+    /// The request by itself.
+    #[must_use]
+    pub fn into_request(self) -> Request {
+        *self.0
+    }
+
+    /// The same, borrowed.
+    #[must_use]
+    pub const fn request(&self) -> &Request {
+        &self.0
+    }
+}
+
+impl Wire for Change {
+    fn put(&self, out: &mut Writer) {
+        self.0.operation().put(out);
+        self.0.put_fields(out);
+    }
+
+    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let operation = u16::get(input)?;
+        // Before its fields, so that none is inside another one.
+        if !Self::OPERATIONS.contains(&operation) {
+            return Err(WireError::UnknownCode { what: "change", code: u32::from(operation) });
+        }
+        Request::get_fields(operation, input).map(|request| Self(Box::new(request)))
     }
 }
 

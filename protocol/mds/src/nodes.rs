@@ -1,6 +1,6 @@
 //! Files and directories addressed by number: what a mount asks with.
 //!
-//! Does: the nouns of the requests 0060 to 0074. Does not: decide anything.
+//! Does: the nouns of the requests 0060 to 0075. Does not: decide anything.
 //! Contract: a node's number alone opens nothing: the proof that comes with it shows that its user was led to it.
 //! Truth: docs/standards/mds.md §5.8.
 
@@ -27,6 +27,8 @@ pub const XATTR_VALUE_MAX: usize = 60 * 1024;
 pub const XATTRS_MAX: u16 = 128;
 /// Bytes of all extended attributes of a node at most, names and values.
 pub const XATTR_BYTES_MAX: u32 = 256 * 1024;
+/// Changes of a holder that may be under way at once.
+pub const PLACES_MAX: u16 = 64;
 /// An offset in a lock that means "to the end, however far it moves".
 pub const LOCK_TO_END: u64 = u64::MAX;
 
@@ -51,6 +53,20 @@ record! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct HolderId {
         /// The number.
+        pub number: u64,
+    }
+}
+
+record! {
+    /// One of the changes that a holder asks for. What takes a place has a higher number than what had it before, and
+    /// what had it is over: a server remembers the last one of each place.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Turn {
+        /// Whose.
+        pub holder: HolderId,
+        /// The place, below [`PLACES_MAX`].
+        pub place: u16,
+        /// The number: no two changes of a holder have the same.
         pub number: u64,
     }
 }

@@ -5,7 +5,8 @@
 //! methods, with FUA and FLUSH of every scope; kill the daemon at a moment of the seed's choice, also while it comes back;
 //! then compare everything with every moment since the last durable one, and have `osd check` read everything. On a roomy
 //! disk, at the end of the capacity, on a file system that is full, and on a raw device. Besides: a metadata server and
-//! two devices that are killed while files are put.
+//! two devices that are killed while files are put; and two metadata servers on one database that are killed while eight clients
+//! change the same names.
 //! Does not: cut the power; what a disk keeps then is the matter of the store's crash simulator.
 //! Truth: docs/design/store.md, "Groups and the order of writes"; HACKING.md, "Tests".
 
@@ -13,6 +14,8 @@
 
 pub mod device;
 pub mod keys;
+pub mod linear;
+pub mod names;
 pub mod oracle;
 pub mod system;
 pub mod worker;
@@ -26,6 +29,7 @@ use serde::Serialize;
 
 pub use device::Ground;
 use device::Rig;
+use names::Crowd;
 use system::Drill;
 use worker::Tally;
 
@@ -38,8 +42,10 @@ pub struct Wish {
     pub time: Duration,
     /// Clients of a device.
     pub workers: usize,
-    /// With the metadata server, too.
+    /// With metadata servers, too.
     pub system: bool,
+    /// Nothing but names.
+    pub names_alone: bool,
 }
 
 /// What was done.
@@ -81,6 +87,14 @@ pub struct Report {
     pub puts: u64,
     /// Puts that ended with an error, because the metadata server was killed.
     pub puts_failed: u64,
+    /// Rounds in which clients changed the same names.
+    pub names_rounds: u64,
+    /// Operations of theirs, all of which one order explains.
+    pub names_operations: u64,
+    /// Of them, those whose clients were told nothing.
+    pub names_unknown: u64,
+    /// Rounds for which it took too long to find an order.
+    pub names_undecided: u64,
     /// What could not be done here.
     pub left_out: Vec<&'static str>,
 }
@@ -98,7 +112,9 @@ pub struct Violation {
 
 /// Parts of the time for each ground; the rest is the system's.
 const SHARES: [(Ground, f64); 4] =
-    [(Ground::Roomy, 0.3), (Ground::Full, 0.15), (Ground::Tight, 0.15), (Ground::Raw, 0.2)];
+    [(Ground::Roomy, 0.25), (Ground::Full, 0.1), (Ground::Tight, 0.1), (Ground::Raw, 0.15)];
+/// Of what is the system's, the part of those who change the same names.
+const NAMES_SHARE: f64 = 0.5;
 
 /// Does it. `tell` hears what is being done.
 ///
@@ -115,6 +131,9 @@ pub fn run(wish: &Wish, mut tell: impl FnMut(&'static str)) -> Result<Report, Vi
         .expect("the system gives threads");
     let all = if wish.system { 1.0 } else { SHARES.iter().map(|(_, share)| share).sum() };
     for (number, (ground, share)) in SHARES.into_iter().enumerate() {
+        if wish.names_alone {
+            break;
+        }
         tell(ground.name());
         let seed = wish.seed.wrapping_add((number as u64) << 32);
         let Some(mut rig) = Rig::new(ground, wish.workers, seed) else {
@@ -127,6 +146,15 @@ pub fn run(wish: &Wish, mut tell: impl FnMut(&'static str)) -> Result<Report, Vi
         }
     }
     if wish.system {
+        tell("names");
+        let wrong = |what: String| Violation { place: "names", what, folder: None };
+        let share = 1.0 - SHARES.iter().map(|(_, share)| share).sum::<f64>();
+        let share = if wish.names_alone { 1.0 } else { share * NAMES_SHARE };
+        let until = Instant::now() + wish.time.mul_f64(share);
+        let mut crowd = Crowd::new(&runtime, wish.seed).map_err(wrong)?;
+        crowd.torture(&runtime, until, &mut report).map_err(wrong)?;
+    }
+    if wish.system && !wish.names_alone {
         tell("system");
         let mut drill = Drill::new(wish.seed);
         // Whatever is left of the time, and one round in any case.

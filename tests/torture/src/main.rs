@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use sealstone_torture::{Wish, run};
 
-const USAGE: &str = "usage: sealstone-torture [--seconds N] [--seed S] [--workers N] [--device-only] [--json]
+const USAGE: &str = "usage: sealstone-torture [--seconds N] [--seed S] [--workers N] [--device-only | --names-only] [--json]
   --seconds N     how long (120)
   --seed S        the seed of every choice (random; SEALSTONE_SEED=S is the same)
   --workers N     clients of a device at once (5)
   --device-only   no metadata server
+  --names-only    nothing but clients that change the same names, at two metadata servers on one PostgreSQL
   --json          the summary as one line of JSON
 Exit code 1 and the seed if a promise was broken. A full file system is made with a tmpfs, and a raw device with a loop
 device; both take root. Without a loop device a file stands for the raw device.";
@@ -58,7 +59,8 @@ fn main() -> ExitCode {
                 println!(
                     "{} kills and {} during starts, {} lives; {} steps acknowledged ({} rewrites, {} of collections, \
                      {} of snapshots and clones), {} of them durable, {} refused for want of space; {} objects \
-                     compared after restarts, {} checks at rest; {} files put in {} rounds of a system; seed {}, \
+                     compared after restarts, {} checks at rest; {} files put in {} rounds of a system; \
+                     {} changes of the same names in {} rounds ({} never answered, {} rounds not decided); seed {}, \
                      {:.0} s",
                     report.kills,
                     report.kills_at_start,
@@ -73,6 +75,10 @@ fn main() -> ExitCode {
                     report.checks,
                     report.puts,
                     report.rounds,
+                    report.names_operations,
+                    report.names_rounds,
+                    report.names_unknown,
+                    report.names_undecided,
                     report.seed,
                     report.seconds,
                 );
@@ -96,7 +102,7 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
         Ok(seed) => seed.parse().ok()?,
         Err(_) => rand::random(),
     };
-    let wish = Wish { seed, time: Duration::from_secs(120), workers: 5, system: true };
+    let wish = Wish { seed, time: Duration::from_secs(120), workers: 5, system: true, names_alone: false };
     let mut all = Arguments { wish, json: false };
     while let Some(word) = words.next() {
         let mut number = || words.next()?.parse::<u64>().ok();
@@ -107,6 +113,7 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
                 all.wish.workers = usize::try_from(number()?).ok().filter(|n| (1..=64).contains(n))?
             }
             "--device-only" => all.wish.system = false,
+            "--names-only" => all.wish.names_alone = true,
             "--json" => all.json = true,
             _ => return None,
         }

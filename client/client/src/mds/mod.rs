@@ -473,7 +473,9 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::KeyProgress { .. }
         // Done twice the key is changed twice.
         | Request::KeyRotate { .. }
-        | Request::UserSetPaperKey { .. } => true,
+        | Request::UserSetPaperKey { .. }
+        // Whoever does it remembers that it is done.
+        | Request::Once { .. } => true,
         Request::MakeDir { parents: false, .. }
         | Request::Commit { .. }
         | Request::Abandon { .. }

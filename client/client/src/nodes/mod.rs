@@ -19,11 +19,12 @@ mod read;
 mod send;
 mod shared;
 mod state;
+mod turns;
 
 use std::sync::Arc;
 
 use sealstone_mds_protocol::{
-    Access, DirEntry, ErrorCode, FileKind, GroupName, Name, PAGE_MAX, Request, Response, Stat, UserName,
+    Access, DirEntry, FileKind, GroupName, Name, PAGE_MAX, Request, Response, Stat, UserName,
 };
 use sealstone_mds_protocol::{
     Lock, Node, NodeChange, NodeKind, OpenedNode, RenameMode, Target, XattrMode, XattrName, XattrValue,
@@ -37,9 +38,6 @@ use crate::mds::Mds;
 use crate::pool::DevicePool;
 use crate::{Client, ClientError, Devices, Metadata};
 use shared::Shared;
-
-/// How far back a node may have been made or moved that a lost answer is taken to be about, nanoseconds.
-const RECENT_NS: i64 = 120_000_000_000;
 
 /// A file system of nodes. Clones share everything.
 pub struct Nodes<M = Mds, D = DevicePool> {
@@ -206,34 +204,10 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         hold: bool,
     ) -> Result<Stat, ClientError> {
         let Making { what, mode, umask, owner, group } = making;
-        let kind = what.kind();
         let holder = hold.then_some(self.shared.holder);
         let request =
             Request::MakeNode { parent, name: name.clone(), what, mode, umask, owner, group, holder };
-        loop {
-            match self.shared.call_stat(&request).await {
-                Err(error @ ClientError::OutcomeUnknown { .. }) => {
-                    // If it was done, what has the name now is what we made.
-                    match self.lookup(parent, name).await {
-                        Ok(stat) if stat.kind == kind && self.is_recent(stat.birth_ns) => {
-                            if hold {
-                                self.shared.open_node(stat.node(), Access::Update, true).await?;
-                            }
-                            return Ok(stat);
-                        }
-                        Ok(_) => return Err(error),
-                        Err(not) if not.is_not_found() => {}
-                        Err(_) => return Err(error),
-                    }
-                }
-                outcome => return outcome,
-            }
-        }
-    }
-
-    fn is_recent(&self, time_ns: i64) -> bool {
-        let now_ns = i64::try_from(self.shared.core.now_ms()).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-        (now_ns.saturating_sub(time_ns)).abs() < RECENT_NS
+        self.shared.change_stat(request).await
     }
 
     /// Gives a file another name.
@@ -242,17 +216,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// `Refused` with `Exists` among others.
     pub async fn link(&self, node: Node, parent: Node, name: &Name) -> Result<Stat, ClientError> {
         let request = Request::LinkNode { node, parent, name: name.clone() };
-        let mut lost = false;
-        loop {
-            match self.shared.call_stat(&request).await {
-                Err(ClientError::OutcomeUnknown { .. }) => lost = true,
-                Err(ClientError::Refused(failure)) if lost && failure.code == ErrorCode::Exists => {
-                    let stat = self.lookup(parent, name).await?;
-                    return if stat.inode == node.inode { Ok(stat) } else { Err(failure.into()) };
-                }
-                outcome => return outcome.map(|stat| self.overlay(stat)),
-            }
-        }
+        let stat = self.shared.change_stat(request).await?;
+        Ok(self.overlay(stat))
     }
 
     /// Takes a name away: of a directory, which must be empty, or of anything but one.
@@ -261,14 +226,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// `Refused` with `NotFound`, `NotEmpty`, `IsADirectory`, `NotADirectory` among others.
     pub async fn remove(&self, parent: Node, name: &Name, directory: bool) -> Result<(), ClientError> {
         let request = Request::RemoveNode { parent, name: name.clone(), directory };
-        let mut lost = false;
-        loop {
-            match self.shared.call_done(&request).await {
-                Err(ClientError::OutcomeUnknown { .. }) => lost = true,
-                Err(error) if lost && error.is_not_found() => return Ok(()),
-                outcome => return outcome,
-            }
-        }
+        self.shared.change(request).await.map(drop)
     }
 
     /// Gives a node another place.
@@ -283,18 +241,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     ) -> Result<(), ClientError> {
         let request =
             Request::RenameNode { from_parent, from: from.clone(), to_parent, to: to.clone(), mode };
-        let mut lost = false;
-        loop {
-            match self.shared.call(&request).await {
-                // Exchanging twice is not exchanging.
-                Err(ClientError::OutcomeUnknown { .. }) if mode != RenameMode::Exchange => lost = true,
-                Err(error) if lost && error.is_not_found() => {
-                    let stat = self.lookup(to_parent, to).await?;
-                    return if self.is_recent(stat.ctime_ns) { Ok(()) } else { Err(error) };
-                }
-                outcome => return outcome.map(drop),
-            }
-        }
+        self.shared.change(request).await.map(drop)
     }
 
     /// Changes what is known of a node; with a size it cuts or grows a file. `through_file`: it is open here for update.
@@ -354,7 +301,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         value: XattrValue,
         mode: XattrMode,
     ) -> Result<(), ClientError> {
-        self.shared.call_done(&Request::SetXattr { node, name, value, mode }).await
+        self.shared.change(Request::SetXattr { node, name, value, mode }).await.map(drop)
     }
 
     /// The names of the extended attributes that one may see.
@@ -373,7 +320,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NoAttribute` among others.
     pub async fn remove_xattr(&self, node: Node, name: XattrName) -> Result<(), ClientError> {
-        self.shared.call_done(&Request::RemoveXattr { node, name }).await
+        self.shared.change(Request::RemoveXattr { node, name }).await.map(drop)
     }
 
     /// Sets, changes or removes an advisory lock; gives the one in the way, and then nothing was done. Nobody waits here.

@@ -2,7 +2,7 @@
 //!
 //! Does: ask the metadata server until it answers or patience ends; remember the lives of devices; make room when memory
 //! is short. Does not: know offsets.
-//! Contract: what is asked again after a lost answer is the same when done twice, or its asker finds out what was done.
+//! Contract: what is asked again after a lost answer is the same when done twice, or the server remembers that it was done.
 
 use core::future::Future;
 use core::time::Duration;
@@ -10,13 +10,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sealstone_initiator::{OsdError, SessionError};
-use sealstone_mds_protocol::{DeviceId, ErrorCode, InodeId, Method, Request, Response, Stat};
+use sealstone_mds_protocol::{Change, DeviceId, ErrorCode, InodeId, Method, Request, Response, Stat};
 use sealstone_mds_protocol::{HolderId, Lock, Node};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::body::Body;
 use super::locks::Locks;
+use super::turns::Turns;
 use crate::budget::Lease;
 use crate::open::{Core, Life};
 use crate::put::joined;
@@ -26,6 +27,9 @@ use crate::{ClientError, Devices, Metadata};
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How long a change is asked for again: somewhat less than a server remembers it.
+const REMEMBERED: Duration = Duration::from_secs(23 * 3600);
 
 /// Files that are worked on at once at most, where that is done for all.
 const AT_ONCE_MAX: usize = 256;
@@ -56,6 +60,7 @@ pub(super) struct Shared<M, D> {
     pub(super) core: Arc<Core<M, D>>,
     pub(super) options: NodesOptions,
     pub(super) holder: HolderId,
+    turns: Turns,
     /// Where tasks run that nobody waits for: callers may be threads of their own.
     pub(super) runtime: tokio::runtime::Handle,
     /// Boot epoch of each device, as it was last told.
@@ -69,10 +74,12 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     pub(super) fn new(core: Arc<Core<M, D>>, options: NodesOptions) -> Self {
         let mut number = [0; 8];
         core.environment.fill_random(&mut number);
+        let holder = HolderId { number: u64::from_be_bytes(number) };
         Self {
             core,
             options,
-            holder: HolderId { number: u64::from_be_bytes(number) },
+            holder,
+            turns: Turns::new(holder),
             runtime: tokio::runtime::Handle::current(),
             lives: Mutex::default(),
             bodies: Mutex::default(),
@@ -118,7 +125,33 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.patiently(|| self.core.metadata.call(request.clone())).await
     }
 
+    /// Has something changed, once, however often it has to be asked for.
+    pub(super) async fn change(&self, request: Request) -> Result<Response, ClientError> {
+        let name = request.name();
+        let change =
+            Change::new(request).map_err(|_| ClientError::Protocol("not a change that has a turn"))?;
+        let place = self.turns.take().await;
+        let request = Request::Once { turn: place.turn(), change };
+        let until = Instant::now() + REMEMBERED;
+        self.patiently(|| async {
+            if Instant::now() > until {
+                // The server may have forgotten that it was done.
+                return Err(ClientError::OutcomeUnknown { request: name });
+            }
+            self.core.metadata.call(request.clone()).await
+        })
+        .await
+    }
+
     /// The same, where the answer is what a node is now.
+    pub(super) async fn change_stat(&self, request: Request) -> Result<Stat, ClientError> {
+        match self.change(request).await? {
+            Response::Stat { stat } => Ok(stat),
+            _ => Err(ClientError::OTHER_ANSWER),
+        }
+    }
+
+    /// Asks for what a node is now.
     pub(super) async fn call_stat(&self, request: &Request) -> Result<Stat, ClientError> {
         match self.call(request).await? {
             Response::Stat { stat } => Ok(stat),

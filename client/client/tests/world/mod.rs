@@ -282,7 +282,7 @@ pub struct Direct {
     pub calls: Mutex<Vec<&'static str>>,
     /// What files were opened for again, in order.
     pub opened: Mutex<Vec<Access>>,
-    /// Requests of this name fail once with this error instead of being asked.
+    /// The answer to the next request of this name is lost: nobody knows whether it was done, unless it is asked for again.
     pub lose: Mutex<Option<&'static str>>,
     /// The next request of this name is refused.
     pub refuse: Mutex<Option<&'static str>>,
@@ -315,7 +315,10 @@ impl Direct {
 
 impl Metadata for Direct {
     async fn call(&self, request: Request) -> Result<Response, ClientError> {
-        let name = request.name();
+        let (once, name) = match &request {
+            Request::Once { change, .. } => (true, change.request().name()),
+            request => (false, request.name()),
+        };
         self.calls.lock().unwrap().push(name);
         if let Request::OpenNode { access, again: true, .. } = &request {
             self.opened.lock().unwrap().push(*access);
@@ -330,7 +333,10 @@ impl Metadata for Direct {
         self.gate.pass(name).await;
         // The answer is lost, not the request.
         if self.lose.lock().unwrap().take_if(|lost| *lost == name).is_some() {
-            return Err(ClientError::OutcomeUnknown { request: name });
+            return Err(match once {
+                true => ClientError::Connection(std::io::ErrorKind::ConnectionReset.into()),
+                false => ClientError::OutcomeUnknown { request: name },
+            });
         }
         match response {
             Response::Failed { failure } => Err(failure.into()),

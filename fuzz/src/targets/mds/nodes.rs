@@ -1,8 +1,9 @@
 //! Requests and responses that address nodes: a seed for each row, and byte strings of nodes.
 
 use sealstone_mds_protocol::{
-    Access, Handle, HolderId, InodeId, LOCK_TO_END, Lock, LockKind, Method, Node, NodeChange, NodeKind,
-    OpenedNode, RenameMode, Request, Response, SetTime, Target, XattrMode, XattrName, XattrValue,
+    Access, Change, Handle, HolderId, InodeId, LOCK_TO_END, Lock, LockKind, Method, Node, NodeChange,
+    NodeKind, OpenedNode, RenameMode, Request, Response, SetTime, Target, Turn, XattrMode, XattrName,
+    XattrValue,
 };
 
 use super::{group, layouts, name, stat, user};
@@ -40,6 +41,8 @@ pub(super) fn requests() -> Vec<Request> {
         atime: Some(SetTime::Now),
         mtime: Some(SetTime::At(-1)),
     };
+    let once = Change::new(Request::RemoveNode { parent, name: name("f"), directory: false });
+    let once = once.expect("it changes names");
     vec![
         Request::RenewGrants { handle: Handle::Node { node, access: Access::Update, holder }, method },
         Request::Lookup { parent, name: name("f") },
@@ -85,6 +88,7 @@ pub(super) fn requests() -> Vec<Request> {
         Request::KeepNodes { holder },
         Request::LockNode { node, holder, lock: lock(LockKind::Write), test: false, again: true },
         Request::UnlockNode { node, holder, owner: 5 },
+        Request::Once { turn: Turn { holder, place: 3, number: 9 }, change: once },
     ]
 }
 

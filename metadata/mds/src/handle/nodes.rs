@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
     Access, ErrorCode, Failure, HolderId, InodeId, IssueKind, LockKind, Method, Name, Node, NodeKind,
-    OpenedNode, Request, Response,
+    OpenedNode, Request, Response, Turn,
 };
 use sealstone_osd::Permissions;
 
@@ -18,6 +18,7 @@ use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::holds::Held;
 use crate::namespace::{self, Ending, NewNode, Rename, Writing};
+use crate::once::{self, Memo};
 use crate::records::Inode;
 use crate::server::Mds;
 use crate::store::Transaction;
@@ -73,31 +74,6 @@ impl Mds {
                 let id = self.node(who, node)?;
                 Ok(Response::Target { target: namespace::read_link(&*self.store.snapshot()?, id)? })
             }
-            Request::MakeNode { parent, name, what, mode, umask, owner, group, holder } => {
-                let any_group = self.has_directory();
-                let (owner, group) = (owner.as_ref(), group.as_ref());
-                let new = NewNode { name: &name, what: &what, mode, umask, owner, group, any_group };
-                self.make_node(who, parent, &new, holder, now_ms)
-            }
-            Request::LinkNode { node, parent, name } => {
-                let (id, parent) = (self.node(who, node)?, self.node(who, parent)?);
-                let stat = self.update(|tx| namespace::link_node(tx, who, id, (parent, &name), now_ms))?;
-                Ok(Response::Stat { stat })
-            }
-            Request::RemoveNode { parent, name, directory } => {
-                let place = (self.node(who, parent)?, &name);
-                let stat = self.with_ending(now_ms, |tx, ending| {
-                    namespace::remove_node(tx, who, place, directory, ending)
-                })?;
-                Ok(Response::Stat { stat })
-            }
-            Request::RenameNode { from_parent, from, to_parent, to, mode } => {
-                let (from_parent, to_parent) = (self.node(who, from_parent)?, self.node(who, to_parent)?);
-                let way = Rename { from_parent, from: &from, to_parent, to: &to, mode };
-                let (moved, other) =
-                    self.with_ending(now_ms, |tx, ending| namespace::rename_node(tx, who, &way, ending))?;
-                Ok(Response::Renamed { moved, other })
-            }
             Request::SetNode { node, change, holder } => {
                 let id = self.node(who, node)?;
                 let held = holder.is_some_and(|one| self.holds.held(&who.user, one, id, now_ms).writes);
@@ -117,23 +93,86 @@ impl Mds {
                 let value = namespace::get_xattr(&*self.store.snapshot()?, who, id, &name)?;
                 Ok(Response::Xattr { value })
             }
-            Request::SetXattr { node, name, value, mode } => {
-                let id = self.node(who, node)?;
-                let (what, any_group) = ((&name, &value, mode), self.has_directory());
-                self.update(|tx| namespace::set_xattr(tx, who, id, what, any_group, now_ms))?;
-                Ok(Response::Done {})
-            }
             Request::ListXattr { node } => {
                 let id = self.node(who, node)?;
                 Ok(Response::Xattrs { names: namespace::list_xattrs(&*self.store.snapshot()?, who, id)? })
             }
+            Request::StatFs { node } => self.stat_fs(who, node),
+            request @ (Request::MakeNode { .. }
+            | Request::LinkNode { .. }
+            | Request::RemoveNode { .. }
+            | Request::RenameNode { .. }
+            | Request::SetXattr { .. }
+            | Request::RemoveXattr { .. }) => self.change(who, request, None, now_ms),
+            request => self.open_nodes(who, request, now_ms, rng),
+        }
+    }
+
+    /// Makes, moves and takes away names and extended attributes: once, if it has a turn.
+    pub(super) fn change(
+        &self,
+        who: &Principal,
+        request: Request,
+        turn: Option<Turn>,
+        now_ms: u64,
+    ) -> Result<Response> {
+        let memo = turn.map(|turn| self.memo(&who.user, turn, now_ms)).transpose()?;
+        let memo = memo.as_ref();
+        match request {
+            Request::MakeNode { parent, name, what, mode, umask, owner, group, holder } => {
+                let any_group = self.has_directory();
+                let (owner, group) = (owner.as_ref(), group.as_ref());
+                let new = NewNode { name: &name, what: &what, mode, umask, owner, group, any_group };
+                self.make_node(who, parent, &new, holder, memo, now_ms)
+            }
+            Request::LinkNode { node, parent, name } => {
+                let (id, parent) = (self.node(who, node)?, self.node(who, parent)?);
+                self.update(|tx| {
+                    once::answer(tx, memo, |tx| {
+                        let stat = namespace::link_node(tx, who, id, (parent, &name), now_ms)?;
+                        Ok(Response::Stat { stat })
+                    })
+                })
+            }
+            Request::RemoveNode { parent, name, directory } => {
+                let place = (self.node(who, parent)?, &name);
+                self.with_ending(now_ms, |tx, ending| {
+                    once::answer(tx, memo, |tx| {
+                        let stat = namespace::remove_node(tx, who, place, directory, ending)?;
+                        Ok(Response::Stat { stat })
+                    })
+                })
+            }
+            Request::RenameNode { from_parent, from, to_parent, to, mode } => {
+                let (from_parent, to_parent) = (self.node(who, from_parent)?, self.node(who, to_parent)?);
+                let way = Rename { from_parent, from: &from, to_parent, to: &to, mode };
+                self.with_ending(now_ms, |tx, ending| {
+                    once::answer(tx, memo, |tx| {
+                        let (moved, other) = namespace::rename_node(tx, who, &way, ending)?;
+                        Ok(Response::Renamed { moved, other })
+                    })
+                })
+            }
+            Request::SetXattr { node, name, value, mode } => {
+                let id = self.node(who, node)?;
+                let (what, any_group) = ((&name, &value, mode), self.has_directory());
+                self.update(|tx| {
+                    once::answer(tx, memo, |tx| {
+                        namespace::set_xattr(tx, who, id, what, any_group, now_ms)?;
+                        Ok(Response::Done {})
+                    })
+                })
+            }
             Request::RemoveXattr { node, name } => {
                 let id = self.node(who, node)?;
-                self.update(|tx| namespace::remove_xattr(tx, who, id, &name, now_ms))?;
-                Ok(Response::Done {})
+                self.update(|tx| {
+                    once::answer(tx, memo, |tx| {
+                        namespace::remove_xattr(tx, who, id, &name, now_ms)?;
+                        Ok(Response::Done {})
+                    })
+                })
             }
-            Request::StatFs { node } => self.stat_fs(who, node),
-            request => self.open_nodes(who, request, now_ms, rng),
+            _ => Err(MdsError::refused(ErrorCode::Invalid, "not a change of names")),
         }
     }
 
@@ -218,6 +257,7 @@ impl Mds {
         parent: Node,
         new: &NewNode<'_>,
         holder: Option<HolderId>,
+        memo: Option<&Memo<'_>>,
         now_ms: u64,
     ) -> Result<Response> {
         let parent = self.node(who, parent)?;
@@ -229,11 +269,16 @@ impl Mds {
         if let Some(holder) = holder {
             self.meet_holder(&who.user, holder, now_ms)?;
         }
-        let stat = self.update(|tx| namespace::make_node(tx, who, parent, new, now_ms))?;
-        if let Some(holder) = holder {
+        let response = self.update(|tx| {
+            once::answer(tx, memo, |tx| {
+                let stat = namespace::make_node(tx, who, parent, new, now_ms)?;
+                Ok(Response::Stat { stat })
+            })
+        })?;
+        if let (Some(holder), Response::Stat { stat }) = (holder, &response) {
             self.holds.hold(&who.user, holder, stat.inode, Held::of(Access::Update), now_ms)?;
         }
-        Ok(Response::Stat { stat })
+        Ok(response)
     }
 
     /// What somebody may do with a file that he wants to write to: what he holds it for, or what its mode says.

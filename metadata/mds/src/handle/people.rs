@@ -226,6 +226,8 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::KeepNodes { .. }
         | Request::LockNode { .. }
         | Request::UnlockNode { .. } => super::nodes::subject(request),
+        // What is in it was taken out before.
+        Request::Once { .. } => None,
         Request::QuotaSet { .. }
         | Request::QuotaShow { .. }
         | Request::QuotaClear { .. }

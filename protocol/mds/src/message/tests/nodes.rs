@@ -123,7 +123,33 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
         (node(), xattr()).prop_map(|(node, name)| Request::RemoveXattr { node, name }),
         prop::option::of(node()).prop_map(|node| Request::StatFs { node }),
     ];
-    prop_oneof![names.boxed(), bytes.boxed(), others.boxed()]
+    let once = prop_oneof![
+        (node(), node(), name()).prop_map(|(node, parent, name)| Request::LinkNode { node, parent, name }),
+        (node(), xattr()).prop_map(|(node, name)| Request::RemoveXattr { node, name }),
+    ];
+    let once = (once, holder(), any::<(u16, u64)>()).prop_map(|(request, holder, (place, number))| {
+        Request::Once { turn: Turn { holder, place, number }, change: Change::new(request).unwrap() }
+    });
+    prop_oneof![names.boxed(), bytes.boxed(), others.boxed(), once.boxed()]
+}
+
+#[test]
+fn only_a_change_is_inside_a_request_that_is_done_once() {
+    let turn = Turn { holder: HolderId { number: 1 }, place: 2, number: 3 };
+    let inner = Request::RemoveNode { parent: Node::ROOT, name: Name::new("a").unwrap(), directory: false };
+    let once = Request::Once { turn, change: Change::new(inner.clone()).unwrap() };
+    assert_eq!(Change::new(once.clone()), Err(once.clone()));
+    assert_eq!(Change::new(Request::WhoAmI {}), Err(Request::WhoAmI {}));
+    let body = once.encode(7).unwrap();
+    assert_eq!(Request::decode(&body), Ok((7, once)));
+    // Operation of the change: behind the body's header and the turn.
+    let at = 12 + 8 + 2 + 8;
+    for operation in [0x0075_u16, 0x0002, 0x0061, 0xFFFF] {
+        let mut other = body.clone();
+        other[at..at + 2].copy_from_slice(&operation.to_be_bytes());
+        let code = u32::from(operation);
+        assert_eq!(Request::decode(&other), Err((Some(7), WireError::UnknownCode { what: "change", code })));
+    }
 }
 
 pub(super) fn response() -> impl Strategy<Value = Response> {

@@ -1,0 +1,84 @@
+//! Numbers for changes that are to be done once.
+//!
+//! Contract: a place has one change at a time, and each one a higher number than all before it.
+//! Truth: docs/standards/mds.md §5.8.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use sealstone_mds_protocol::{HolderId, PLACES_MAX, Turn};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// The places of one holder.
+pub(super) struct Turns {
+    holder: HolderId,
+    room: Semaphore,
+    /// Those that nobody has, the last one that was given back on top.
+    free: Mutex<Vec<u16>>,
+    last: AtomicU64,
+}
+
+/// A place, until it is dropped.
+pub(super) struct Place<'a> {
+    turns: &'a Turns,
+    turn: Turn,
+    _room: Option<SemaphorePermit<'a>>,
+}
+
+impl Turns {
+    pub(super) fn new(holder: HolderId) -> Self {
+        Self {
+            holder,
+            room: Semaphore::new(usize::from(PLACES_MAX)),
+            free: Mutex::new((0..PLACES_MAX).rev().collect()),
+            last: AtomicU64::new(0),
+        }
+    }
+
+    /// Waits for one.
+    pub(super) async fn take(&self) -> Place<'_> {
+        // The semaphore is never closed.
+        let room = self.room.acquire().await.ok();
+        let place = self.free().pop().unwrap_or_default();
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        Place { turns: self, turn: Turn { holder: self.holder, place, number }, _room: room }
+    }
+
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<u16>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place<'_> {
+    pub(super) const fn turn(&self) -> Turn {
+        self.turn
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.turns.free().push(self.turn.place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_place_is_one_changes_at_a_time_and_its_numbers_grow() {
+        let turns = Turns::new(HolderId { number: 7 });
+        let mut held = Vec::new();
+        for _ in 0..PLACES_MAX {
+            held.push(turns.take().await);
+        }
+        let mut places: Vec<u16> = held.iter().map(|place| place.turn().place).collect();
+        places.sort_unstable();
+        assert_eq!(places, (0..PLACES_MAX).collect::<Vec<_>>());
+        let waiting = tokio::time::timeout(std::time::Duration::from_millis(5), turns.take()).await;
+        assert!(waiting.is_err(), "nobody gets a place that another one has");
+        let before = held.swap_remove(9).turn();
+        let after = turns.take().await.turn();
+        assert!(after.place == before.place && after.number > before.number);
+    }
+}

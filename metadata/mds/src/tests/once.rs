@@ -1,0 +1,140 @@
+//! Changes that are done once, however often they are asked for.
+
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    Change, ErrorCode, HolderId, Node, NodeKind, PLACES_MAX, Request, Response, Turn,
+};
+
+use super::nodes::{make, name};
+use super::world::{ADMIN, ALICE, BOB, World};
+use crate::once::{ANSWERS_BY_USER_MAX, REMEMBERED_MS};
+use crate::{Config, Mds};
+
+const HOLDER: HolderId = HolderId { number: 5 };
+
+fn turn(place: u16, number: u64) -> Turn {
+    Turn { holder: HOLDER, place, number }
+}
+
+fn once(turn: Turn, request: Request) -> Request {
+    Request::Once { turn, change: Change::new(request).unwrap() }
+}
+
+fn directory(at: &str) -> Request {
+    make(Node::ROOT, at, NodeKind::Directory, 0o755)
+}
+
+fn remove(at: &str) -> Request {
+    Request::RemoveNode { parent: Node::ROOT, name: name(at), directory: true }
+}
+
+fn code(response: &Response) -> Option<ErrorCode> {
+    match response {
+        Response::Failed { failure } => Some(failure.code),
+        _ => None,
+    }
+}
+
+impl World {
+    fn is_there(&mut self, who: SessionId, at: &str) -> bool {
+        let found = self.ask(who, Request::Lookup { parent: Node::ROOT, name: name(at) });
+        matches!(found, Response::Stat { .. })
+    }
+}
+
+#[test]
+fn whoever_asks_again_is_told_what_was_answered_first() {
+    let mut world = World::empty();
+    let asked = once(turn(0, 1), directory("d"));
+    let first = world.ask(ADMIN, asked.clone());
+    assert!(matches!(first, Response::Stat { .. }), "{first:?}");
+    assert_eq!(world.ask(ADMIN, asked.clone()), first, "with the proof, too");
+    // Another one has taken it away since.
+    assert_eq!(code(&world.ask(ADMIN, remove("d"))), None);
+    assert_eq!(world.ask(ADMIN, asked), first);
+    assert!(!world.is_there(ADMIN, "d"), "nothing was done");
+    // Without a turn it is a new change.
+    assert_eq!(code(&world.ask(ADMIN, directory("d"))), None);
+    assert_eq!(code(&world.ask(ADMIN, once(turn(0, 2), directory("d")))), Some(ErrorCode::Exists));
+}
+
+#[test]
+fn what_was_refused_is_judged_again() {
+    let mut world = World::empty();
+    let asked = once(turn(0, 1), remove("d"));
+    assert_eq!(code(&world.ask(ADMIN, asked.clone())), Some(ErrorCode::NotFound));
+    world.ask(ADMIN, directory("d"));
+    assert_eq!(code(&world.ask(ADMIN, asked.clone())), None);
+    assert_eq!(code(&world.ask(ADMIN, asked)), None, "remembered now");
+}
+
+#[test]
+fn a_change_that_comes_after_a_later_one_of_its_place_does_nothing() {
+    let mut world = World::empty();
+    world.ask(ADMIN, once(turn(3, 9), directory("later")));
+    let late = world.ask(ADMIN, once(turn(3, 8), directory("late")));
+    assert_eq!(code(&late), Some(ErrorCode::Stale));
+    assert!(!world.is_there(ADMIN, "late"));
+    assert_eq!(code(&world.ask(ADMIN, once(turn(4, 8), directory("late")))), None, "another place");
+}
+
+#[test]
+fn what_is_remembered_is_of_one_user() {
+    let mut world = World::empty();
+    world.ask(ADMIN, Request::SetMode { path: super::world::path("/"), mode: 0o777 });
+    let asked = once(turn(0, 1), directory("d"));
+    let hers = world.ask(ALICE, asked.clone());
+    assert!(matches!(hers, Response::Stat { .. }), "{hers:?}");
+    assert_eq!(code(&world.ask(BOB, asked)), Some(ErrorCode::Exists), "his own change, judged by itself");
+}
+
+#[test]
+fn it_is_remembered_over_a_restart_and_by_every_server_of_a_store() {
+    let mut world = World::empty();
+    let asked = once(turn(0, 1), directory("d"));
+    let first = world.ask(ADMIN, asked.clone());
+    world.ask(ADMIN, remove("d"));
+    world.restart();
+    assert_eq!(world.ask(ADMIN, asked.clone()), first);
+    let other = Mds::open(std::sync::Arc::new(world.disk.clone()), Config::default()).unwrap();
+    world.mds = other;
+    world.session(ADMIN, "admin", true);
+    assert_eq!(world.ask(ADMIN, asked), first);
+    assert!(!world.is_there(ADMIN, "d"));
+}
+
+#[test]
+fn what_is_remembered_has_limits_and_ends_after_a_day() {
+    let mut world = World::empty();
+    let outside = once(turn(PLACES_MAX, 1), directory("d"));
+    assert_eq!(code(&world.ask(ADMIN, outside)), Some(ErrorCode::Invalid));
+    world.ask(ADMIN, directory("d"));
+    let name = name("d");
+    let key = sealstone_mds_protocol::XattrName::new("user.k").unwrap();
+    let value = sealstone_mds_protocol::XattrValue::new("v").unwrap();
+    let Response::Stat { stat } = world.ask(ADMIN, Request::Lookup { parent: Node::ROOT, name }) else {
+        panic!("it is there");
+    };
+    let mode = sealstone_mds_protocol::XattrMode::Set;
+    let set = Request::SetXattr { node: stat.node(), name: key, value, mode };
+    let ask = |world: &mut World, number: u64| {
+        let holder = HolderId { number: number / u64::from(PLACES_MAX) };
+        let place = (number % u64::from(PLACES_MAX)) as u16;
+        code(&world.ask(ADMIN, once(Turn { holder, place, number: 1 }, set.clone())))
+    };
+    for number in 0..ANSWERS_BY_USER_MAX as u64 {
+        assert_eq!(ask(&mut world, number), None);
+    }
+    assert_eq!(ask(&mut world, 1 << 20), Some(ErrorCode::Busy), "no room for another one");
+    assert_eq!(ask(&mut world, 7), None, "places that there are stay good");
+    // Counted anew, there are as many as before.
+    world.mds.tidy_memory(world.now);
+    assert_eq!(ask(&mut world, 1 << 20), Some(ErrorCode::Busy));
+    // The session would end before the day does.
+    let later = world.now + REMEMBERED_MS + 1;
+    world.mds.tidy_memory(later);
+    assert_eq!(ask(&mut world, 1 << 20), None);
+    let prefix = crate::keys::answers();
+    let left = world.mds.store.snapshot().unwrap().scan(&prefix, &crate::keys::after_prefix(&prefix), 9);
+    assert_eq!(left.unwrap().len(), 1);
+}

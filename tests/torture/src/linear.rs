@@ -1,0 +1,339 @@
+//! Is there an order of operations that explains what everybody was told?
+//!
+//! Does: look for one, as Wing and Gong do, in Lowe's form: operations are taken one after the other from those that nobody
+//! had to wait for, and taken back where it does not go on; what was seen before is not looked at again. Does not: know how
+//! the history came about.
+//! Contract: an operation whose outcome nobody knows may have been done at any time after it was asked for, or never.
+//! Exponential in the number of clients at worst; [`STEPS_MAX`] steps, then it is not decided.
+//! Truth: Herlihy and Wing, "Linearizability"; Lowe, "Testing for linearizability" (2017).
+
+use std::collections::HashSet;
+
+/// Names that operations are about.
+pub const NAMES: usize = 5;
+/// Steps of the search at most.
+pub const STEPS_MAX: u64 = 30_000_000;
+
+/// What each name leads to: a number that only one making ever used.
+pub type State = [Option<u16>; NAMES];
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A node with this number under a name that must be free.
+    Make(usize, u16),
+    /// A name that must be there.
+    Remove(usize),
+    /// From, to; what is there goes.
+    Replace(usize, usize),
+    /// From, to, which must be free.
+    Move(usize, usize),
+    /// Two names that must be there.
+    Exchange(usize, usize),
+    /// What a name leads to.
+    Look(usize),
+    /// What all of them lead to.
+    List,
+}
+
+/// What was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is done.
+    Done,
+    /// There is no such name.
+    Missing,
+    /// The name is taken.
+    Taken,
+    /// What the name leads to.
+    Found(u16),
+    /// What all lead to.
+    Listed(State),
+    /// Nothing was told.
+    Unknown,
+}
+
+/// One operation of one client.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// Whose.
+    pub client: usize,
+    /// What.
+    pub operation: Operation,
+    /// What it was told.
+    pub outcome: Outcome,
+    /// When it was asked for: any numbers that grow.
+    pub called: u64,
+    /// When it was told.
+    pub returned: u64,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// An order explains it all.
+    Linearizable,
+    /// None does. The longest beginning that one explains has so many operations.
+    Violation(usize),
+    /// It takes too long to say.
+    Undecided,
+}
+
+/// The state after an operation that was told this, if it can have been so.
+#[must_use]
+pub fn step(mut state: State, operation: Operation, outcome: Outcome) -> Option<State> {
+    use Operation::{Exchange, List, Look, Make, Move, Remove, Replace};
+    use Outcome::{Done, Found, Listed, Missing, Taken, Unknown};
+    match (operation, outcome) {
+        (Make(name, number), Done | Unknown) if state[name].is_none() => state[name] = Some(number),
+        (Make(name, _), Taken) if state[name].is_some() => {}
+        (Remove(name), Done | Unknown) if state[name].is_some() => state[name] = None,
+        (Remove(name) | Look(name), Missing) if state[name].is_none() => {}
+        (Replace(from, to), Done | Unknown) if state[from].is_some() => {
+            let moved = state[from].take();
+            state[to] = moved;
+        }
+        (Move(from, to), Done | Unknown) if state[from].is_some() && (state[to].is_none() || from == to) => {
+            let moved = state[from].take();
+            state[to] = moved;
+        }
+        (Replace(from, _) | Move(from, _), Missing) if state[from].is_none() => {}
+        (Move(_, to), Taken) if state[to].is_some() => {}
+        (Exchange(one, other), Done | Unknown) if state[one].is_some() && state[other].is_some() => {
+            state.swap(one, other);
+        }
+        (Exchange(one, other), Missing) if state[one].is_none() || state[other].is_none() => {}
+        (Look(name), Found(number)) if state[name] == Some(number) => {}
+        (List, Listed(listed)) if listed == state => {}
+        // It told nobody anything.
+        (Look(_) | List, Unknown) => {}
+        _ => return None,
+    }
+    Some(state)
+}
+
+/// A moment of the history, in a list that operations are taken out of and put back into.
+#[derive(Clone, Copy)]
+struct Moment {
+    event: usize,
+    is_call: bool,
+    before: usize,
+    after: usize,
+}
+
+/// The moments, the first of them a head that is none.
+struct Moments {
+    all: Vec<Moment>,
+    /// Where an event returns; none if it never does.
+    returns: Vec<Option<usize>>,
+}
+
+const HEAD: usize = 0;
+
+impl Moments {
+    fn of(history: &[Event]) -> Self {
+        let mut order: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * history.len());
+        for (index, event) in history.iter().enumerate() {
+            order.push((event.called, true, index));
+            if event.outcome != Outcome::Unknown {
+                order.push((event.returned, false, index));
+            }
+        }
+        order.sort_unstable();
+        let count = order.len() + 1;
+        let mut all = vec![Moment { event: 0, is_call: false, before: count - 1, after: 1 % count }];
+        let mut returns = vec![None; history.len()];
+        for (index, (_, is_call, event)) in order.into_iter().enumerate() {
+            let at = index + 1;
+            all.push(Moment { event, is_call, before: at - 1, after: (at + 1) % count });
+            if !is_call {
+                returns[event] = Some(at);
+            }
+        }
+        Self { all, returns }
+    }
+
+    fn unlink(&mut self, at: usize) {
+        let Moment { before, after, .. } = self.all[at];
+        self.all[before].after = after;
+        self.all[after].before = before;
+    }
+
+    fn relink(&mut self, at: usize) {
+        let Moment { before, after, .. } = self.all[at];
+        self.all[before].after = at;
+        self.all[after].before = at;
+    }
+
+    /// Takes an event out.
+    fn lift(&mut self, call: usize) {
+        self.unlink(call);
+        if let Some(at) = self.returns[self.all[call].event] {
+            self.unlink(at);
+        }
+    }
+
+    /// Puts it back; in the opposite order of taking out.
+    fn unlift(&mut self, call: usize) {
+        if let Some(at) = self.returns[self.all[call].event] {
+            self.relink(at);
+        }
+        self.relink(call);
+    }
+}
+
+/// Looks for an order, from a state in which nothing is there.
+#[must_use]
+pub fn check(history: &[Event]) -> Verdict {
+    let mut moments = Moments::of(history);
+    let mut left = history.iter().filter(|event| event.outcome != Outcome::Unknown).count();
+    let mut state: State = [None; NAMES];
+    let mut done = vec![0_u64; history.len().div_ceil(64).max(1)];
+    let mut seen: HashSet<(Vec<u64>, State)> = HashSet::new();
+    let mut taken: Vec<(usize, State)> = Vec::new();
+    let (mut longest, mut steps) = (0, 0);
+    let mut at = moments.all[HEAD].after;
+    while left > 0 {
+        steps += 1;
+        if steps > STEPS_MAX {
+            return Verdict::Undecided;
+        }
+        let moment = moments.all[at];
+        let event = &history[moment.event];
+        if at != HEAD && moment.is_call {
+            let (word, bit) = (moment.event / 64, 1 << (moment.event % 64));
+            let next = step(state, event.operation, event.outcome).filter(|next| {
+                let mut after = done.clone();
+                after[word] |= bit;
+                seen.insert((after, *next))
+            });
+            match next {
+                Some(next) => {
+                    taken.push((at, state));
+                    longest = longest.max(taken.len());
+                    state = next;
+                    done[word] |= bit;
+                    left -= usize::from(event.outcome != Outcome::Unknown);
+                    moments.lift(at);
+                    at = moments.all[HEAD].after;
+                }
+                None => at = moment.after,
+            }
+            continue;
+        }
+        // Somebody was told something here who was not asked yet: the last one taken was wrong.
+        let Some((call, before)) = taken.pop() else { return Verdict::Violation(longest) };
+        state = before;
+        let index = moments.all[call].event;
+        done[index / 64] &= !(1 << (index % 64));
+        left += usize::from(history[index].outcome != Outcome::Unknown);
+        moments.unlift(call);
+        at = moments.all[call].after;
+    }
+    Verdict::Linearizable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    fn event(client: usize, operation: Operation, outcome: Outcome, called: u64, returned: u64) -> Event {
+        Event { client, operation, outcome, called, returned }
+    }
+
+    #[test]
+    fn what_one_order_explains_is_linearizable_and_nothing_else() {
+        use Operation::{Look, Make, Remove};
+        use Outcome::{Done, Found, Missing};
+        let made = event(0, Make(0, 7), Done, 1, 4);
+        assert_eq!(check(&[made, event(1, Look(0), Missing, 2, 3)]), Verdict::Linearizable);
+        assert_eq!(check(&[made, event(1, Look(0), Found(7), 2, 3)]), Verdict::Linearizable);
+        assert_eq!(check(&[made, event(1, Look(0), Found(7), 5, 6)]), Verdict::Linearizable);
+        assert_eq!(check(&[made, event(1, Look(0), Missing, 5, 6)]), Verdict::Violation(1));
+        assert_eq!(check(&[made, event(1, Look(0), Found(8), 2, 3)]), Verdict::Violation(1));
+        // Two of them are told that they removed what was made once.
+        let twice = [made, event(1, Remove(0), Done, 5, 9), event(2, Remove(0), Done, 6, 8)];
+        assert_eq!(check(&twice), Verdict::Violation(2));
+        // It was there, and then it had never been.
+        let back = [made, event(1, Look(0), Found(7), 2, 3), event(2, Look(0), Missing, 5, 6)];
+        assert!(matches!(check(&back), Verdict::Violation(_)));
+    }
+
+    #[test]
+    fn what_nobody_knows_was_done_at_any_time_or_never() {
+        use Operation::{Look, Make, Remove};
+        use Outcome::{Done, Found, Missing, Unknown};
+        let perhaps = event(0, Make(0, 7), Unknown, 1, 2);
+        let looks =
+            |first, second| [perhaps, event(1, Look(0), first, 5, 6), event(1, Look(0), second, 7, 8)];
+        assert_eq!(check(&looks(Missing, Missing)), Verdict::Linearizable);
+        assert_eq!(check(&looks(Missing, Found(7))), Verdict::Linearizable);
+        assert_eq!(check(&looks(Found(7), Found(7))), Verdict::Linearizable);
+        assert!(matches!(check(&looks(Found(7), Missing)), Verdict::Violation(_)));
+        let early = [event(1, Remove(0), Done, 1, 2), event(0, Make(0, 7), Unknown, 3, 4)];
+        assert!(matches!(check(&early), Verdict::Violation(_)), "it was not asked for then");
+    }
+
+    fn random(random: &mut StdRng, number: u16) -> Operation {
+        let (one, other) = (random.gen_range(0..NAMES), random.gen_range(0..NAMES));
+        match random.gen_range(0..7) {
+            0 | 1 => Operation::Make(one, number),
+            2 => Operation::Remove(one),
+            3 => Operation::Replace(one, other),
+            4 => Operation::Move(one, other),
+            5 => Operation::Look(one),
+            _ => Operation::List,
+        }
+    }
+
+    /// What one who does it at once would tell.
+    fn told(state: &State, operation: Operation) -> Outcome {
+        let outcomes = [Outcome::Done, Outcome::Missing, Outcome::Taken, Outcome::Listed(*state)];
+        let found = match operation {
+            Operation::Look(name) => state[name].map(Outcome::Found),
+            _ => None,
+        };
+        let all = found.into_iter().chain(outcomes);
+        all.into_iter().find(|outcome| step(*state, operation, *outcome).is_some()).unwrap()
+    }
+
+    #[test]
+    fn histories_of_operations_done_at_one_moment_each_pass_and_changed_ones_do_not() {
+        let (mut violations, mut total) = (0, 0);
+        for seed in 0..200 {
+            let rng = &mut StdRng::seed_from_u64(seed);
+            let mut state: State = [None; NAMES];
+            let mut history = Vec::new();
+            // Eight clients whose operations last for a while around the moment that they are done at.
+            let mut busy_until = [0_u64; 8];
+            for number in 1..=120_u16 {
+                let moment = u64::from(number) * 100;
+                let client = rng.gen_range(0..8);
+                if busy_until[client] + 1 >= moment {
+                    continue;
+                }
+                let called = rng.gen_range(busy_until[client].max(moment.saturating_sub(500)) + 1..=moment);
+                let returned = moment + rng.gen_range(1..500);
+                busy_until[client] = returned;
+                let operation = random(rng, number);
+                let mut outcome = told(&state, operation);
+                state = step(state, operation, outcome).unwrap();
+                if rng.gen_bool(0.03) {
+                    outcome = Outcome::Unknown;
+                }
+                history.push(event(client, operation, outcome, called, returned));
+            }
+            assert_eq!(check(&history), Verdict::Linearizable, "seed {seed}");
+            let wrong = history.iter().rposition(|event| matches!(event.outcome, Outcome::Listed(_)));
+            if let Some(index) = wrong {
+                history[index].outcome = Outcome::Listed([Some(9999), None, None, None, None]);
+                total += 1;
+                violations += usize::from(matches!(check(&history), Verdict::Violation(_)));
+            }
+        }
+        assert_eq!(violations, total);
+        assert!(total > 100);
+    }
+}
