@@ -59,9 +59,8 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     });
     let mut failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     let took = begin.elapsed().as_secs();
-    let examples =
-        Command::new(&cargo).args(["test", "--workspace", "--doc", "--quiet"]).stdout(Stdio::null());
-    match examples.status() {
+    let mut examples = Command::new(&cargo);
+    match examples.args(["test", "--workspace", "--doc", "--quiet"]).stdout(Stdio::null()).status() {
         Ok(status) if status.success() => {}
         Ok(_) => failed.push("tests: an example in the docs fails: cargo test --workspace --doc".to_owned()),
         Err(error) => failed.push(format!("tests: cannot start cargo: {error}")),
@@ -71,7 +70,6 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
 
 /// Builds everything; gives the test programs, those first that take long, and the binary that they start.
 fn build(cargo: &OsString) -> Result<(Vec<Program>, PathBuf), String> {
-    // Bins by name: a test program of its crate does not bring the plain one along.
     let arguments = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
     let tests = messages(Command::new(cargo).args(arguments))?;
     let mut programs: Vec<Program> = tests.iter().filter_map(program).collect();

@@ -432,7 +432,7 @@ async fn who_goes_on_writing_beyond_a_quota_hears_of_it_before_the_end() {
     let (_, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
     let bytes = content(200_000);
     file.write(0, &bytes).await.unwrap();
-    tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
     assert!(is_over_quota(file.write(200_000, b"more").await));
     world.clear().await;
     file.sync().await.unwrap();

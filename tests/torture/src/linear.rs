@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn histories_of_operations_done_at_one_moment_each_pass_and_changed_ones_do_not() {
         let (mut violations, mut total) = (0, 0);
-        for seed in 0..200 {
+        for seed in 0..60 {
             let rng = &mut StdRng::seed_from_u64(seed);
             let mut state: State = [None; NAMES];
             let mut history = Vec::new();
@@ -334,6 +334,6 @@ mod tests {
             }
         }
         assert_eq!(violations, total);
-        assert!(total > 100);
+        assert!(total > 30);
     }
 }
