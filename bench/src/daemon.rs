@@ -187,10 +187,9 @@ impl Mds {
         Self::start(binary, data, flags)
     }
 
-    /// Likewise, its metadata in a store of this URL, if there is one.
-    pub(crate) fn with_store(binary: &Path, data: &Path, store: Option<&str>) -> Outcome<Self> {
-        let flags = store.map_or(vec![], |url| vec!["--meta", url]);
-        init(binary, &[&MDS_INIT[..], &flags[..]].concat(), data)?;
+    /// Likewise, its metadata in the store that these flags of its setup name, if they do.
+    pub(crate) fn with_store(binary: &Path, data: &Path, flags: &[&str]) -> Outcome<Self> {
+        init(binary, &[&MDS_INIT[..], flags].concat(), data)?;
         Self::start(binary, data, &[])
     }
 

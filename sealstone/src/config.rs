@@ -275,15 +275,16 @@ options! {
     /// Partitions of each device that files are spread over, at most 4096: each has keys of its own, so that a
     /// revocation touches fewer files. It can grow, and must not shrink while there are files.
     file_partitions: NonZeroU64, "SEALSTONE_MDS_FILE_PARTITIONS", "1";
-    /// Where the metadata is, if it is not where `mds init` put it: `postgres://USER@HOST[:PORT]/DATABASE` or `file:PATH`.
+    /// Where the metadata is, if it is not where `mds init` put it: `postgres://USER@HOST[:PORT]/DATABASE`,
+    /// `ldaps://NAME@HOST[:PORT]/BASE` or `file:PATH`.
     meta: String, "SEALSTONE_MDS_META", "\"postgres://sealstone@db.example.org/sealstone\"";
-    /// PEM file of the authority that must have signed the database's certificate (TLS 1.3).
+    /// PEM file of the authority that must have signed the certificate of the database or LDAP server (TLS 1.3).
     meta_ca_file: PathBuf, "SEALSTONE_MDS_META_CA_FILE", "\"/etc/sealstone/db-ca.pem\"";
-    /// Private file (mode 0600) whose first line is the database's password; PGPASSWORD has it otherwise.
+    /// Private file (mode 0600) whose first line is the password; PGPASSWORD has a database's otherwise.
     meta_password_file: PathBuf, "SEALSTONE_MDS_META_PASSWORD_FILE", "\"/etc/sealstone/db.password\"";
     /// Name of the systemd credential (LoadCredential=) with that password, in the place of the file.
     meta_credential: String, "SEALSTONE_MDS_META_CREDENTIAL", "\"sealstone-db\"";
-    /// Use a database beyond this machine in plain text. Whoever is on the way reads and changes what is not sealed.
+    /// Use a database or LDAP server beyond this machine in plain text. Whoever is on the way reads and changes what is not sealed.
     insecure_meta: bool, "SEALSTONE_MDS_INSECURE_META", "false";
     /// Key file of the keystore (mode 0600), if it is not keystore.key in the server's folder.
     keystore_key: PathBuf, "SEALSTONE_MDS_KEYSTORE_KEY", "\"/etc/sealstone/mds.key\"";

@@ -1,6 +1,6 @@
 //! Users and groups from a real LDAP server, through the real binary.
 
-#[path = "../../metadata/server/tests/support/slapd.rs"]
+#[path = "../../metadata/stores/tests/support/slapd.rs"]
 mod slapd;
 
 use std::os::unix::fs::PermissionsExt;

@@ -110,6 +110,20 @@ pub(crate) fn measure(
             Err(error) => left_out.push(LeftOut { name: name.to_owned(), reason: error.to_string() }),
         }
     }
+    for (name, metadata) in [
+        ("sealstone-postgres-without-caches", Metadata::Postgres),
+        ("sealstone-ldap-without-caches", Metadata::Ldap),
+    ] {
+        let other = System::start(binary, &folder.join(name), super::DEVICES, metadata)
+            .and_then(|system| system.mount(name, &["--attr-timeout", "0"]));
+        match other {
+            Ok(mount) => {
+                make(mount.root())?;
+                asked.push(Asked::Folder(mount));
+            }
+            Err(error) => left_out.push(LeftOut { name: name.to_owned(), reason: error.to_string() }),
+        }
+    }
     for (name, believed) in [("sealstone-without-caches", "0"), ("sealstone-with-caches", "60")] {
         let mount = system.mount(name, &["--attr-timeout", believed])?;
         if believed == "0" {
@@ -161,12 +175,12 @@ pub(crate) fn text(found: &[Depth]) -> String {
         let own: Vec<&Depth> = found.iter().filter(|row| row.operation == operation).collect();
         let Some(first) = own.first() else { continue };
         let reads = if operation == "open" { ", first byte, close" } else { "" };
-        text.push_str(&format!("{operation}{reads}: median us by directories above the file\n  {:30}", ""));
+        text.push_str(&format!("{operation}{reads}: median us by directories above the file\n  {:34}", ""));
         DEPTHS.iter().for_each(|depth| text.push_str(&format!("{depth:>10}")));
         text.push('\n');
         let names = own.iter().filter(|row| row.depth == first.depth).map(|row| &row.subject);
         for name in names {
-            text.push_str(&format!("  {name:30}"));
+            text.push_str(&format!("  {name:34}"));
             for row in own.iter().filter(|row| row.subject == *name) {
                 text.push_str(&format!("{:>10.1}", row.latency.median_us));
             }

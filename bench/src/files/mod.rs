@@ -20,6 +20,7 @@ mod postgres;
 mod report;
 mod rounds;
 mod served;
+mod slapd;
 mod system;
 
 use std::path::Path;
@@ -284,6 +285,10 @@ fn field(arguments: &Files, binary: &Path, folder: &Path, runtime: &Arc<Runtime>
     field.add(only, "sealstone-postgres", || {
         let system = System::start(binary, &folder.join("shared"), DEVICES, Metadata::Postgres)?;
         Ok(Box::new(system.mount("sealstone-postgres", &[])?))
+    });
+    field.add(only, "sealstone-ldap", || {
+        let system = System::start(binary, &folder.join("ldap"), DEVICES, Metadata::Ldap)?;
+        Ok(Box::new(system.mount("sealstone-ldap", &[])?))
     });
     field.add(only, gluster::NAME, || Ok(Box::new(gluster::start(&folder.join("glusterfs"))?)));
     field.add(only, ganesha::NAME, || Ok(Box::new(ganesha::start(&folder.join("nfs"))?)));

@@ -178,7 +178,7 @@ fn write(text: &mut String, findings: &Findings) -> std::fmt::Result {
     writeln!(
         text,
         "medians of {} rounds; in brackets 95 % intervals of the ratio to the ceiling in the same round; CPU of servers \
-         (without PostgreSQL), mount and clients together\n",
+         (without PostgreSQL and slapd), mount and clients together\n",
         findings.runs
     )?;
     for figure in &findings.figures {

@@ -10,6 +10,7 @@ use sealstone_client::{Client as Sealstone, Proofs, SavedSession, Tuning};
 use super::folder::{Folder, Keep};
 use super::postgres::Postgres;
 use super::served::{can_mount, new_folder};
+use super::slapd::Slapd;
 use crate::Outcome;
 use crate::daemon::{Daemon, Mds, Osd};
 use crate::rotation::{User, text};
@@ -22,7 +23,7 @@ pub(crate) struct System {
     folder: PathBuf,
     binary: PathBuf,
     // Dropped after those who use it.
-    _database: Option<Postgres>,
+    _database: Database,
 }
 
 /// Where metadata is.
@@ -30,6 +31,28 @@ pub(crate) struct System {
 pub(crate) enum Metadata {
     Embedded,
     Postgres,
+    Ldap,
+}
+
+/// What has it, if it is not the metadata server itself.
+enum Database {
+    None,
+    Postgres(Postgres),
+    Ldap(Slapd),
+}
+
+impl Database {
+    /// Flags of the metadata server's setup.
+    fn flags(&self) -> Outcome<Vec<String>> {
+        Ok(match self {
+            Self::None => Vec::new(),
+            Self::Postgres(postgres) => vec!["--meta".into(), postgres.url()],
+            Self::Ldap(slapd) => {
+                let password = text(slapd.password_file())?.to_owned();
+                vec!["--meta".into(), slapd.url().to_owned(), "--meta-password-file".into(), password]
+            }
+        })
+    }
 }
 
 impl System {
@@ -42,11 +65,13 @@ impl System {
     ) -> Outcome<Rc<Self>> {
         new_folder(folder)?;
         let database = match metadata {
-            Metadata::Embedded => None,
-            Metadata::Postgres => Some(Postgres::start(&folder.join("postgres"))?),
+            Metadata::Embedded => Database::None,
+            Metadata::Postgres => Database::Postgres(Postgres::start(&folder.join("postgres"))?),
+            Metadata::Ldap => Database::Ldap(Slapd::start(&folder.join("slapd"))?),
         };
-        let url = database.as_ref().map(Postgres::url);
-        let mds = Mds::with_store(binary, &folder.join("mds"), url.as_deref())?;
+        let flags = database.flags()?;
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let mds = Mds::with_store(binary, &folder.join("mds"), &flags)?;
         let user = User::new(binary, &folder.join("session"));
         user.login(&mds)?;
         let mut osds = Vec::new();

@@ -27,7 +27,7 @@ fn message(input: &[u8]) {
     match message.body {
         // The lengths of an entry are those of what came.
         Body::Entry(entry) => assert!(entry.dn.len() < input.len()),
-        Body::Bound(outcome) | Body::Done(outcome) | Body::Extended(outcome) => {
+        Body::Bound(outcome) | Body::Done(outcome) | Body::Changed(outcome) | Body::Extended(outcome) => {
             assert!(!outcome.to_string().contains(char::is_control), "one line for the log");
         }
         Body::Disconnection => assert_eq!(message.id, 0),
@@ -42,7 +42,7 @@ pub(crate) const MESSAGE: Target = Target {
     seeds: message_seeds,
     cost: 1,
     quarantine: None,
-    covers: &["ldap::Message::parse"],
+    covers: &["ldap::Message::parse", "ldap::Message::parse_up_to"],
 };
 
 fn filter_seeds() -> Vec<Vec<u8>> {

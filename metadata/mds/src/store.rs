@@ -10,10 +10,12 @@
 use std::error::Error;
 
 pub mod contract;
+mod described;
 mod memory;
 mod overlay;
 mod sealed;
 
+pub use described::{Described, describe};
 pub use memory::MemoryMeta;
 pub use overlay::Overlay;
 pub use sealed::{AdoptError, Fill, KeystoreId, SealedStore, adopt, clear_mark, is_sealed};

@@ -1,21 +1,24 @@
-//! Where a server's metadata is: in its folder, in a file elsewhere, or in a database that other servers use too.
+//! Where a server's metadata is: in its folder, in a file elsewhere, in a database that other servers use too, or in an LDAP
+//! server.
 //!
 //! Contract: what is said of a database at setup is kept in the folder's file `metadata-store`, but for its password; a
 //! folder without that file has the embedded store.
-//! Truth: docs/standards/mds.md §8.7.
+//! Truth: docs/standards/mds.md §8.7, §8.9.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sealstone_mds::store::MetaStore;
 use sealstone_meta::EmbeddedMeta;
+#[cfg(feature = "ldap")]
+use sealstone_meta::{LdapMeta, LdapSettings};
 #[cfg(feature = "postgres")]
 use sealstone_meta::{PostgresMeta, PostgresSettings};
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "ldap"))]
 use zeroize::Zeroizing;
 
 use crate::files::{self, FileError};
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "ldap"))]
 use crate::keystore::systemd_credential;
 use crate::setup::{STORE_FILE, SetupError};
 
@@ -27,10 +30,10 @@ const LOCATION_BYTES_MAX: u64 = 16 * 1024;
 #[cfg(feature = "postgres")]
 const PASSWORD_VARIABLE: &str = "PGPASSWORD";
 
-/// Where the password of a database is; never in an argument.
+/// Where the password of a database or LDAP server is; never in an argument.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PasswordFrom {
-    /// In the variable `PGPASSWORD`, if there is one; there may be none.
+    /// Of a database in the variable `PGPASSWORD`, if there is one; there may be none. Of an LDAP server nowhere.
     #[default]
     Environment,
     /// In the first line of a private file (mode 0600).
@@ -42,9 +45,9 @@ pub enum PasswordFrom {
 /// Where metadata is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Location {
-    /// `file:PATH` or `postgres://USER@HOST[:PORT]/DATABASE`.
+    /// `file:PATH`, `postgres://USER@HOST[:PORT]/DATABASE` or `ldaps://NAME@HOST[:PORT]/BASE`.
     pub url: String,
-    /// PEM file of the authority that signed the database's certificate; with it there is TLS.
+    /// PEM file of the authority that signed the server's certificate; with it there is TLS.
     pub ca_file: Option<PathBuf>,
     /// The password.
     pub password: PasswordFrom,
@@ -56,7 +59,9 @@ pub struct Location {
 #[derive(Debug, thiserror::Error)]
 pub enum LocationError {
     /// Neither of the kinds that are known.
-    #[error("'{0}' is no metadata store: say file:PATH or postgres://USER@HOST/DATABASE")]
+    #[error(
+        "'{0}' is no metadata store: say file:PATH, postgres://USER@HOST/DATABASE or ldaps://NAME@HOST/BASE"
+    )]
     Url(String),
     /// The file that says it.
     #[error("{}: line {line} is not understood", .path.display())]
@@ -72,8 +77,8 @@ pub enum LocationError {
     /// The file with the server's name among several.
     #[error("{} is not 16 bytes long; a server that was not copied gets a new one if it is removed", .0.display())]
     ServerName(PathBuf),
-    /// Several servers cannot share a file.
-    #[error("the metadata of {} is in a file, which one server alone can use", .0.display())]
+    /// Several servers cannot share it.
+    #[error("the metadata of {} is in a file or an LDAP server, which one server alone can use", .0.display())]
     NotShared(PathBuf),
 }
 
@@ -87,7 +92,7 @@ impl Location {
     /// Can several servers use it at a time?
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        !self.url.starts_with("file:")
+        self.url.starts_with("postgres")
     }
 
     /// As it is kept in a folder; paths are made absolute.
@@ -149,11 +154,10 @@ impl Location {
         Ok(files::write(&folder.join(LOCATION_FILE), self.text().as_bytes(), 0o600)?)
     }
 
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "ldap"))]
     fn password(&self) -> Result<Option<Zeroizing<Vec<u8>>>, SetupError> {
         Ok(match &self.password {
-            PasswordFrom::Environment => std::env::var_os(PASSWORD_VARIABLE)
-                .map(|password| Zeroizing::new(std::os::unix::ffi::OsStringExt::into_vec(password))),
+            PasswordFrom::Environment => None,
             PasswordFrom::File(path) => {
                 let text = files::read_secret(path)?;
                 let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -172,14 +176,22 @@ impl Location {
         if PostgresSettings::is_one(&self.url) {
             return self.open_postgres();
         }
+        #[cfg(feature = "ldap")]
+        if LdapSettings::is_one(&self.url) {
+            return self.open_ldap();
+        }
         Err(LocationError::Url(self.url.clone()).into())
     }
 
     #[cfg(feature = "postgres")]
     fn open_postgres(&self) -> Result<Arc<dyn MetaStore>, SetupError> {
+        let variable = || {
+            std::env::var_os(PASSWORD_VARIABLE)
+                .map(|password| Zeroizing::new(std::os::unix::ffi::OsStringExt::into_vec(password)))
+        };
         let store = PostgresMeta::open(&PostgresSettings {
             url: self.url.clone(),
-            password: self.password()?,
+            password: self.password()?.or_else(variable),
             ca_file: self.ca_file.clone(),
             insecure: self.insecure,
         })?;
@@ -188,6 +200,23 @@ impl Location {
                 "--insecure-meta: whoever is on the way to the database reads and changes what is not sealed"
             );
         }
+        Ok(Arc::new(store))
+    }
+
+    #[cfg(feature = "ldap")]
+    fn open_ldap(&self) -> Result<Arc<dyn MetaStore>, SetupError> {
+        let store = LdapMeta::open(&LdapSettings {
+            url: self.url.clone(),
+            password: self.password()?,
+            ca_file: self.ca_file.clone(),
+            insecure: self.insecure,
+        })?;
+        if store.is_exposed() {
+            tracing::warn!(
+                "--insecure-meta: whoever is on the way to the LDAP server reads its password, and reads and changes what is not sealed"
+            );
+        }
+        tracing::info!(store = store.name(), bytes = store.memory_bytes(), "the metadata is in memory");
         Ok(Arc::new(store))
     }
 }
@@ -221,6 +250,7 @@ mod tests {
                 password: PasswordFrom::File("/etc/pw".into()),
                 insecure: true,
             },
+            Location { url: "ldaps://cn=s,dc=a@h/ou=f,dc=a".into(), ..Location::default() },
             Location {
                 password: PasswordFrom::Credential("name".into()),
                 ..Location::file(Path::new("/m/s.redb"))
@@ -271,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "ldap"))]
     fn a_password_is_the_first_line_of_a_private_file() {
         use std::os::unix::fs::PermissionsExt;
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -84,6 +84,10 @@ pub enum SetupError {
     #[cfg(feature = "postgres")]
     #[error("cannot open the metadata store")]
     Database(#[from] sealstone_meta::PostgresError),
+    /// The LDAP server cannot be used.
+    #[cfg(feature = "ldap")]
+    #[error("cannot open the metadata store")]
+    Ldap(#[from] sealstone_meta::LdapStoreError),
     /// It is not known where the store is.
     #[error(transparent)]
     Location(#[from] LocationError),

@@ -1,7 +1,7 @@
 //! A real LDAP server as the directory: what is asked, what is believed, what happens when it is silent or somebody else.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "test code")]
 
-#[path = "support/slapd.rs"]
+#[path = "../../stores/tests/support/slapd.rs"]
 mod slapd;
 
 use std::io::{Read, Write};

@@ -29,8 +29,13 @@ pub enum LdapError {
     #[error("no {0} where one must be")]
     Unexpected(&'static str),
     /// More bytes than a message may have.
-    #[error("a message of {0} bytes; at most {MESSAGE_BYTES_MAX}")]
-    TooLong(usize),
+    #[error("a message of {length} bytes; at most {bytes_max}")]
+    TooLong {
+        /// Its bytes.
+        length: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
     /// More values than a message may have.
     #[error("a message of more than {} values", crate::VALUES_MAX)]
     TooMany,
@@ -44,6 +49,14 @@ pub enum LdapError {
 /// # Errors
 /// `Unexpected` if no message begins so, `Encoding`, `TooLong`.
 pub fn message_length(bytes: &[u8]) -> Result<Option<usize>, LdapError> {
+    message_length_up_to(bytes, MESSAGE_BYTES_MAX)
+}
+
+/// The same of messages of at most so many bytes.
+///
+/// # Errors
+/// As [`message_length`].
+pub fn message_length_up_to(bytes: &[u8], bytes_max: usize) -> Result<Option<usize>, LdapError> {
     match bytes.first() {
         None => return Ok(None),
         Some(&SEQUENCE) => {}
@@ -51,7 +64,7 @@ pub fn message_length(bytes: &[u8]) -> Result<Option<usize>, LdapError> {
     }
     let Some((head, content)) = length(&bytes[1..])? else { return Ok(None) };
     let whole = content.saturating_add(head + 1);
-    if whole > MESSAGE_BYTES_MAX { Err(LdapError::TooLong(whole)) } else { Ok(Some(whole)) }
+    if whole > bytes_max { Err(LdapError::TooLong { length: whole, bytes_max }) } else { Ok(Some(whole)) }
 }
 
 /// Bytes of the length field that begins here, and what it says.
@@ -171,10 +184,11 @@ mod tests {
         bytes = [&[SEQUENCE, 0x83][..], &most.to_be_bytes()[1..]].concat();
         assert_eq!(message_length(&bytes), Ok(Some(MESSAGE_BYTES_MAX)));
         bytes = [&[SEQUENCE, 0x83][..], &(most + 1).to_be_bytes()[1..]].concat();
-        assert_eq!(message_length(&bytes), Err(LdapError::TooLong(MESSAGE_BYTES_MAX + 1)));
+        let (length, bytes_max) = (MESSAGE_BYTES_MAX + 1, MESSAGE_BYTES_MAX);
+        assert_eq!(message_length(&bytes), Err(LdapError::TooLong { length, bytes_max }));
         assert!(matches!(
             message_length(&[SEQUENCE, 0x84, 0xFF, 0xFF, 0xFF, 0xFF]),
-            Err(LdapError::TooLong(_))
+            Err(LdapError::TooLong { .. })
         ));
     }
 

@@ -7,9 +7,11 @@ use alloc::vec::Vec;
 
 use zeroize::Zeroizing;
 
-use crate::ber::{BOOLEAN, ENUMERATED, Elements, INTEGER, LdapError, OCTETS, SEQUENCE, SET, Writer};
+use crate::ber::{
+    BOOLEAN, ENUMERATED, Elements, INTEGER, LdapError, MESSAGE_BYTES_MAX, OCTETS, SEQUENCE, SET, Writer,
+    message_length_up_to,
+};
 use crate::filter::{Attribute, Filter};
-use crate::message_length;
 
 /// Values of one entry at most, over all its attributes.
 pub const VALUES_MAX: usize = 4096;
@@ -29,13 +31,17 @@ const SEARCH: u8 = 0x63;
 const ENTRY: u8 = 0x64;
 const DONE: u8 = 0x65;
 const REFERENCE: u8 = 0x73;
+const MODIFIED: u8 = 0x67;
+const ADDED: u8 = 0x69;
+const DELETED: u8 = 0x6B;
+const RENAMED: u8 = 0x6D;
 const EXTENDED: u8 = 0x77;
 const EXTENDED_RESPONSE: u8 = 0x78;
 const INTERMEDIATE: u8 = 0x79;
 /// Controls of a message.
 const CONTROLS: u8 = 0xA0;
 
-fn message(id: u32, operation: impl FnOnce(&mut Writer)) -> Zeroizing<Vec<u8>> {
+pub(crate) fn message(id: u32, operation: impl FnOnce(&mut Writer)) -> Zeroizing<Vec<u8>> {
     let mut out = Writer::default();
     out.put_all(SEQUENCE, |out| {
         out.number(INTEGER, id);
@@ -68,32 +74,44 @@ pub fn unbind_request(id: u32) -> Zeroizing<Vec<u8>> {
     message(id, |out| out.put(UNBIND, &[]))
 }
 
-/// What is looked for: in the whole subtree, aliases as entries of their own.
+/// Which entries are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The one that is named.
+    Entry = 0,
+    /// Those right below it.
+    Below = 1,
+    /// It and all below it.
+    Subtree = 2,
+}
+
+/// What is looked for; aliases are entries of their own.
 #[derive(Clone, Debug)]
 pub struct Search<'a> {
     /// Where.
     pub base: &'a str,
+    /// And how deep.
+    pub scope: Scope,
     /// What an entry must be.
     pub filter: &'a Filter,
     /// What is wanted of it.
     pub attributes: &'a [&'a Attribute],
-    /// Entries wanted at most; the server says if there were more.
+    /// Entries wanted at most; the server says if there were more. 0: all.
     pub entries_max: u32,
-    /// Seconds that the server may take.
+    /// Seconds that the server may take; 0: as many as it likes.
     pub time_s_max: u32,
 }
 
 /// Asks for entries.
 #[must_use]
 pub fn search_request(id: u32, search: &Search<'_>) -> Zeroizing<Vec<u8>> {
-    const WHOLE_SUBTREE: u32 = 2;
     const NEVER_DEREF_ALIASES: u32 = 0;
     /// No attribute at all (RFC 4511 §4.5.1.8); an empty list would be all of them.
     const NONE: &[u8] = b"1.1";
     message(id, |out| {
         out.put_all(SEARCH, |out| {
             out.put(OCTETS, search.base.as_bytes());
-            out.number(ENUMERATED, WHOLE_SUBTREE);
+            out.number(ENUMERATED, search.scope as u32);
             out.number(ENUMERATED, NEVER_DEREF_ALIASES);
             out.number(INTEGER, search.entries_max);
             out.number(INTEGER, search.time_s_max);
@@ -121,27 +139,57 @@ pub struct Outcome {
 impl Outcome {
     /// It was done.
     pub const SUCCESS: u32 = 0;
+    /// The server has a limit of time.
+    pub const TIME_LIMIT_EXCEEDED: u32 = 3;
     /// There are more entries than were asked for.
     pub const SIZE_LIMIT_EXCEEDED: u32 = 4;
     /// What was asked for is at another server.
     pub const REFERRAL: u32 = 10;
     /// The server has a limit of its own.
     pub const ADMIN_LIMIT_EXCEEDED: u32 = 11;
+    /// The entry has an attribute that nobody knows there.
+    pub const UNDEFINED_ATTRIBUTE: u32 = 17;
+    /// A value is not what its attribute takes.
+    pub const INVALID_SYNTAX: u32 = 21;
     /// There is no such entry.
     pub const NO_SUCH_OBJECT: u32 = 32;
     /// Name or password are wrong.
     pub const INVALID_CREDENTIALS: u32 = 49;
+    /// Whoever asked may not.
+    pub const INSUFFICIENT_ACCESS: u32 = 50;
+    /// The server has too much to do.
+    pub const BUSY: u32 = 51;
+    /// The server ends, or is not there yet.
+    pub const UNAVAILABLE: u32 = 52;
+    /// The server does not want to.
+    pub const UNWILLING: u32 = 53;
+    /// The entry's attributes are not those of its class.
+    pub const CLASS_VIOLATION: u32 = 65;
+    /// There are entries below it.
+    pub const NOT_A_LEAF: u32 = 66;
+    /// There is such an entry.
+    pub const EXISTS: u32 = 68;
 }
 
 impl core::fmt::Display for Outcome {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "result {}", self.code)?;
         match self.code {
+            Self::TIME_LIMIT_EXCEEDED => f.write_str(" (time limit exceeded)")?,
             Self::SIZE_LIMIT_EXCEEDED => f.write_str(" (size limit exceeded)")?,
             Self::REFERRAL => f.write_str(" (referral)")?,
             Self::ADMIN_LIMIT_EXCEEDED => f.write_str(" (administrative limit exceeded)")?,
+            Self::UNDEFINED_ATTRIBUTE => f.write_str(" (undefined attribute type)")?,
+            Self::INVALID_SYNTAX => f.write_str(" (invalid attribute syntax)")?,
             Self::NO_SUCH_OBJECT => f.write_str(" (no such object)")?,
             Self::INVALID_CREDENTIALS => f.write_str(" (invalid credentials)")?,
+            Self::INSUFFICIENT_ACCESS => f.write_str(" (insufficient access)")?,
+            Self::BUSY => f.write_str(" (busy)")?,
+            Self::UNAVAILABLE => f.write_str(" (unavailable)")?,
+            Self::UNWILLING => f.write_str(" (unwilling to perform)")?,
+            Self::CLASS_VIOLATION => f.write_str(" (object class violation)")?,
+            Self::NOT_A_LEAF => f.write_str(" (entries below)")?,
+            Self::EXISTS => f.write_str(" (entry already exists)")?,
             _ => {}
         }
         if self.diagnostic.is_empty() { Ok(()) } else { write!(f, ": {}", self.diagnostic) }
@@ -176,6 +224,8 @@ pub enum Body {
     Reference,
     /// The end of a search.
     Done(Outcome),
+    /// The answer to a change.
+    Changed(Outcome),
     /// The answer to an extended operation.
     Extended(Outcome),
     /// Something on the way to an answer that nothing here asks for.
@@ -199,7 +249,15 @@ impl Message {
     /// # Errors
     /// [`LdapError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, LdapError> {
-        match message_length(bytes)? {
+        Self::parse_up_to(bytes, MESSAGE_BYTES_MAX)
+    }
+
+    /// The same of a message of at most so many bytes.
+    ///
+    /// # Errors
+    /// [`LdapError`].
+    pub fn parse_up_to(bytes: &[u8], bytes_max: usize) -> Result<Self, LdapError> {
+        match message_length_up_to(bytes, bytes_max)? {
             Some(length) if length == bytes.len() => {}
             Some(length) if length < bytes.len() => return Err(LdapError::Tail),
             _ => return Err(LdapError::CutOff),
@@ -219,6 +277,7 @@ impl Message {
             ENTRY => Body::Entry(entry(content)?),
             DONE => Body::Done(outcome(content)?),
             REFERENCE => Body::Reference,
+            MODIFIED | ADDED | DELETED | RENAMED => Body::Changed(outcome(content)?),
             EXTENDED_RESPONSE => Body::Extended(outcome(content)?),
             INTERMEDIATE => Body::Intermediate,
             _ => return Err(LdapError::Unexpected("answer")),
@@ -319,8 +378,10 @@ mod tests {
         assert_eq!(&**start_tls_request(1), b"\x30\x1D\x02\x01\x01\x77\x18\x80\x161.3.6.1.4.1.1466.20037");
         let filter = Filter::parse("(uid=erika)").unwrap();
         let uid = Attribute::new("uid").unwrap();
+        let scope = Scope::Subtree;
+        let attributes = &[&uid][..];
         let mut search =
-            Search { base: "dc=x", filter: &filter, attributes: &[&uid], entries_max: 2, time_s_max: 5 };
+            Search { base: "dc=x", scope, filter: &filter, attributes, entries_max: 2, time_s_max: 5 };
         assert_eq!(
             &**search_request(2, &search),
             b"\x30\x2F\x02\x01\x02\x63\x2A\x04\x04dc=x\x0A\x01\x02\x0A\x01\x00\x02\x01\x02\x02\x01\x05\x01\x01\x00\
@@ -340,6 +401,9 @@ mod tests {
         assert_eq!(parsed(&response(1, BIND_RESPONSE, result(49, ""))), Body::Bound(outcome(49, "")));
         assert_eq!(parsed(&response(1, DONE, result(4, "too\nmany "))), Body::Done(outcome(4, "too many")));
         assert_eq!(parsed(&response(1, EXTENDED_RESPONSE, result(0, ""))), Body::Extended(outcome(0, "")));
+        for tag in [MODIFIED, ADDED, DELETED, RENAMED] {
+            assert_eq!(parsed(&response(1, tag, result(68, ""))), Body::Changed(outcome(68, "")));
+        }
         assert_eq!(parsed(&response(1, REFERENCE, |out| out.put(OCTETS, b"ldap://evil"))), Body::Reference);
         assert_eq!(parsed(&response(0, EXTENDED_RESPONSE, result(52, ""))), Body::Disconnection);
         let Body::Entry(entry) = parsed(&an_entry(&[b"erika", b"second"])) else { panic!("an entry") };
@@ -366,6 +430,9 @@ mod tests {
         for length in 0..fine.len() {
             assert_eq!(Message::parse(&fine[..length]), Err(LdapError::CutOff), "{length}");
         }
+        assert!(Message::parse_up_to(&fine, fine.len()).is_ok());
+        let (length, bytes_max) = (fine.len(), fine.len() - 1);
+        assert_eq!(Message::parse_up_to(&fine, bytes_max), Err(LdapError::TooLong { length, bytes_max }));
         assert_eq!(Message::parse(&[&fine[..], &[0]].concat()), Err(LdapError::Tail));
         assert_eq!(Message::parse(b"HTTP/1.1"), Err(LdapError::Unexpected("message")));
         // A request, from whoever took us for a server.

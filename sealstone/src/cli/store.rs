@@ -9,13 +9,14 @@ use super::keys::Keystore;
 /// Where the metadata is, if it is not in the server's folder.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Meta {
-    /// `postgres://USER@HOST[:PORT]/DATABASE`, which several servers can use, or file:PATH [default: a file in the folder].
+    /// `postgres://USER@HOST[:PORT]/DATABASE`, which several servers can use, `ldaps://NAME@HOST[:PORT]/BASE` (names as LDAP has
+    /// them), or file:PATH [default: a file in the folder].
     #[arg(long, env = "SEALSTONE_MDS_META", value_name = "URL")]
     pub(crate) meta: Option<String>,
-    /// PEM file of the authority that must have signed the database's certificate (TLS 1.3).
+    /// PEM file of the authority that must have signed the certificate of the database or LDAP server (TLS 1.3).
     #[arg(long, env = "SEALSTONE_MDS_META_CA_FILE", value_name = "FILE")]
     pub(crate) meta_ca_file: Option<PathBuf>,
-    /// Private file (mode 0600) whose first line is the database's password; without one it is PGPASSWORD's, if there is any.
+    /// Private file (mode 0600) whose first line is the password; without one a database's is PGPASSWORD's, if there is any.
     #[arg(long, env = "SEALSTONE_MDS_META_PASSWORD_FILE", value_name = "FILE")]
     pub(crate) meta_password_file: Option<PathBuf>,
     /// Name of the systemd credential (LoadCredential=) with that password.
@@ -26,7 +27,7 @@ pub(crate) struct Meta {
         conflicts_with = "meta_password_file"
     )]
     pub(crate) meta_credential: Option<String>,
-    /// Let a database beyond this machine be used in plain text. Whoever is on the way reads and changes what is not sealed.
+    /// Let a database or LDAP server beyond this machine be used in plain text. Whoever is on the way reads and changes what is not sealed.
     #[arg(long, env = "SEALSTONE_MDS_INSECURE_META")]
     pub(crate) insecure_meta: bool,
 }

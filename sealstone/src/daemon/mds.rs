@@ -18,6 +18,8 @@ use sealstone_mds_protocol::{
 use sealstone_mds_server::{
     ADMIN_SECRET_FILE, Environment, InitiatorDevices, Limits, Location, LocationError, Server, SetupError,
 };
+#[cfg(feature = "ldap")]
+use sealstone_meta::LdapStoreError;
 #[cfg(feature = "postgres")]
 use sealstone_meta::PostgresError;
 use sealstone_sntp::Policy;
@@ -77,12 +79,40 @@ pub(crate) fn setup_failure(error: SetupError) -> Failure {
         SetupError::Database(PostgresError::NoCa) => Failure { kind: Kind::Usage, ..failure }.hint(
             "--meta-ca-file FILE has the authority of its certificate; --insecure-meta goes without TLS nevertheless",
         ),
+        #[cfg(feature = "ldap")]
+        SetupError::Ldap(error) => ldap_failure(&error, failure),
         SetupError::Location(LocationError::Url(_)) => Failure { kind: Kind::Usage, ..failure },
         SetupError::Location(LocationError::NotShared(_)) => {
             failure.hint("move it into a database first: sealstone mds export, sealstone mds import --meta URL")
         }
         SetupError::Unfinished(_) => {
             Failure { kind: Kind::NotFound, ..failure }.hint("sealstone mds init --data DIR")
+        }
+        _ => failure,
+    }
+}
+
+/// What to do about an LDAP server that cannot be used.
+#[cfg(feature = "ldap")]
+fn ldap_failure(error: &LdapStoreError, failure: Failure) -> Failure {
+    match error {
+        LdapStoreError::Url(_) => Failure { kind: Kind::Usage, ..failure }
+            .hint("NAME and BASE are names of entries; %XX stands for a character, as %2F for /"),
+        LdapStoreError::PasswordInUrl | LdapStoreError::NoPassword => {
+            Failure { kind: Kind::Usage, ..failure }.hint("--meta-password-file FILE has the password")
+        }
+        LdapStoreError::NoCa => Failure { kind: Kind::Usage, ..failure }.hint(
+            "--meta-ca-file FILE has the authority of its certificate; --insecure-meta goes without TLS nevertheless (ldap://)",
+        ),
+        LdapStoreError::Password { .. } => Failure { kind: Kind::Denied, ..failure }
+            .hint("the name is before the @ of the URL, the password the first line of --meta-password-file"),
+        LdapStoreError::Rights { .. } => Failure { kind: Kind::Denied, ..failure }
+            .hint("with slapd: access to dn.subtree=\"BASE\" by dn.exact=\"NAME\" write"),
+        LdapStoreError::Limits { .. } => {
+            failure.hint("with slapd: limits dn.exact=\"NAME\" size=unlimited time=unlimited")
+        }
+        LdapStoreError::NoBase { .. } | LdapStoreError::Others { .. } => {
+            failure.hint("docs/how-to/metadata-in-ldap.md says how to prepare the LDAP server")
         }
         _ => failure,
     }

@@ -17,7 +17,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use rustls::ClientConfig;
-use sealstone_ldap::{Attribute, Entry, Filter, Search};
+use sealstone_ldap::{Attribute, Entry, Filter, Scope, Search};
 use sealstone_mds::{DIRECTORY_GROUPS_MAX, Directory, DirectoryEntry, DirectoryError, Found};
 use sealstone_mds_protocol::{GroupName, UserName};
 use sha2::{Digest, Sha256};
@@ -166,7 +166,8 @@ impl LdapDirectory {
         entries_max: u32,
     ) -> Result<Searched, DirectoryError> {
         let time_s_max = u32::try_from(self.timeout.as_secs()).unwrap_or(u32::MAX).max(1);
-        let search = Search { base: &which.base, filter, attributes, entries_max, time_s_max };
+        let (base, scope) = (&*which.base, Scope::Subtree);
+        let search = Search { base, scope, filter, attributes, entries_max, time_s_max };
         conversation.search(&search).await
     }
 

@@ -6,12 +6,18 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub const USERS: &str = "ou=people,dc=example,dc=org";
 pub const GROUPS: &str = "ou=groups,dc=example,dc=org";
 pub const READER: &str = "cn=reader,dc=example,dc=org";
 pub const READER_PASSWORD: &str = "may read";
+/// Whom a metadata store belongs to.
+pub const WRITER: &str = "cn=files,dc=example,dc=org";
+pub const WRITER_PASSWORD: &str = "may write";
+/// Below it are entries that stores are below.
+pub const STORES: &str = "ou=stores,dc=example,dc=org";
 /// How long a slapd may take to listen.
 const START_MAX: Duration = Duration::from_secs(60);
 
@@ -35,6 +41,16 @@ objectClass: organizationalRole
 objectClass: simpleSecurityObject
 cn: reader
 userPassword: may read
+
+dn: cn=files,dc=example,dc=org
+objectClass: organizationalRole
+objectClass: simpleSecurityObject
+cn: files
+userPassword: may write
+
+dn: ou=stores,dc=example,dc=org
+objectClass: organizationalUnit
+ou: stores
 
 dn: uid=erika,ou=people,dc=example,dc=org
 objectClass: inetOrgPerson
@@ -111,6 +127,7 @@ pub struct Slapd {
     child: Option<Child>,
     pub port: u16,
     pub tls_port: u16,
+    stores: AtomicU32,
 }
 
 fn tool(name: &str) -> PathBuf {
@@ -148,12 +165,14 @@ impl Slapd {
         }
         text += &format!(
             "database mdb\nsuffix dc=example,dc=org\nrootdn cn=root,dc=example,dc=org\nrootpw root\ndirectory {}\n\
+             maxsize 1073741824\nlimits dn.exact=\"{WRITER}\" size=unlimited time=unlimited\n\
              overlay ppolicy\naccess to attrs=userPassword by anonymous auth by * none\n\
+             access to dn.subtree=\"{STORES}\" by dn.exact=\"{WRITER}\" write by * none\n\
              access to * by dn.base=\"{READER}\" read by * none\n",
             at("db").display()
         );
         std::fs::write(at("slapd.conf"), text).unwrap();
-        let mut slapd = Self { folder, child: None, port: 0, tls_port: 0 };
+        let mut slapd = Self { folder, child: None, port: 0, tls_port: 0, stores: AtomicU32::new(0) };
         slapd.offline("slapadd", &format!("{ENTRIES}\n{more}"));
         // A port that was free a moment ago may not be now.
         for _ in 0..5 {
@@ -256,6 +275,13 @@ impl Slapd {
 
     pub fn url(&self) -> String {
         format!("ldap://127.0.0.1:{}", self.port)
+    }
+
+    /// The URL of a metadata store that is not there yet.
+    pub fn new_store(&self) -> String {
+        let name = format!("s{}", self.stores.fetch_add(1, Ordering::Relaxed));
+        self.add(&format!("ou={name},{STORES}"), &[("objectClass", "organizationalUnit"), ("ou", &name)]);
+        format!("ldap://{WRITER}@127.0.0.1:{}/ou={name},{STORES}", self.port)
     }
 }
 

@@ -1,0 +1,162 @@
+//! Records in words, for stores that people look into.
+//!
+//! Does: say what a record is, and of nodes, names and layouts what is in them. Does not: say anything of secrets, or read
+//! its own words again: the record itself is what counts.
+
+use sealstone_mds_protocol::{InodeId, Layout, shown};
+
+use crate::keys;
+use crate::records::{Inode, decode};
+
+/// What a record is, in words; none of the texts is empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// What it is, and of a node what is known of it.
+    pub text: String,
+    /// The name that it gives a node, as people see names: `\xNN` for every byte that is no printable text.
+    pub title: Option<String>,
+    /// Where a file's bytes are.
+    pub layout: Option<String>,
+}
+
+/// Says what a record is.
+#[must_use]
+pub fn describe(key: &[u8], value: &[u8]) -> Described {
+    let number =
+        |at: usize| key.get(at..at + 8).map_or(0, |id| id.iter().fold(0, |n, b| n << 8 | u64::from(*b)));
+    let plain = |text: &str| Described { text: text.to_owned(), title: None, layout: None };
+    match key.first() {
+        Some(b'i') => match decode::<Inode>(value) {
+            Ok(inode) => Described {
+                text: node(number(1), &inode),
+                title: None,
+                layout: inode.layout.as_ref().map(layout),
+            },
+            Err(_) => plain("node"),
+        },
+        Some(b'd') => Described {
+            text: match decode::<InodeId>(value) {
+                Ok(id) => format!("name of node {} in directory {}", id.0, number(1)),
+                Err(_) => format!("name in directory {}", number(1)),
+            },
+            title: keys::entry_name(key).map(|name| name.to_string()),
+            layout: None,
+        },
+        Some(b'y') => Described {
+            text: format!("extended attribute of node {}", number(1)),
+            title: keys::xattr_name(key).map(|name| shown(name.as_bytes()).into_owned()),
+            layout: None,
+        },
+        Some(family) => plain(family_name(*family)),
+        None => plain("record"),
+    }
+}
+
+fn node(id: u64, inode: &Inode) -> String {
+    let mut text = format!(
+        "node {id}: {}, mode {:04o}, owner {}, {} links, {} bytes",
+        inode.kind.name().to_lowercase(),
+        inode.mode,
+        inode.owner,
+        inode.links,
+        inode.size
+    );
+    if let Some(group) = &inode.group {
+        text += &format!(", group {group}");
+    }
+    if let Some(target) = &inode.target {
+        text += &format!(", leads to {}", shown(target.as_bytes()));
+    }
+    text
+}
+
+fn layout(layout: &Layout) -> String {
+    let objects: Vec<String> = layout
+        .objects()
+        .iter()
+        .map(|one| {
+            format!(
+                "device {} partition {:#x} object {:#x}",
+                one.device.0, one.object.partition, one.object.object
+            )
+        })
+        .collect();
+    let unit = layout.stripe_unit().map_or_else(String::new, |unit| format!(" in units of {unit} bytes"));
+    format!("{}{unit}: {}", layout.kind_name(), objects.join(", "))
+}
+
+/// The families of docs/standards/mds.md §8.
+const fn family_name(family: u8) -> &'static str {
+    match family {
+        b'm' => "the server's own",
+        b't' => "create under way",
+        b'e' => "expiry of a create",
+        b'r' => "object to be removed",
+        b'v' => "device",
+        b'k' => "sealed keys of a device",
+        b'u' => "user",
+        b'g' => "group",
+        b'h' => "group of a user",
+        b'j' => "member of a group",
+        b's' => "sealed session",
+        b'w' => "session of a user",
+        b'p' => "sealed key of a login",
+        b'q' => "sealed session of a login",
+        b'a' => "policy access tag",
+        b'b' => "object that moves",
+        b'l' => "drain of a device",
+        b'n' => "node without a name",
+        b'f' => "holder of open files",
+        b'c' => "file with bytes to be cleared",
+        b'U' => "quota of a user",
+        b'T' => "quota of a tree",
+        b'o' => "tag that a device has to be told",
+        b'x' => "revocation",
+        b'z' => "server",
+        _ => "record",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::encode;
+    use proptest::prelude::*;
+    use sealstone_mds_protocol::{DeviceId, FileKind, Name, ObjectRef, UserName};
+    use sealstone_osd::ObjectId;
+
+    #[test]
+    fn nodes_names_and_layouts_are_told_in_words() {
+        let owner = UserName::new("alice").unwrap();
+        let mut inode = Inode::new(FileKind::File, 0o640, owner, None, 1);
+        inode.size = 4096;
+        let object = ObjectId::new(0x10000, 0x10005);
+        inode.layout = Some(Layout::single(ObjectRef { device: DeviceId(2), object }));
+        let told = describe(&keys::inode(InodeId(7)), &encode(&inode).unwrap());
+        assert_eq!(told.text, "node 7: file, mode 0640, owner alice, 1 links, 4096 bytes");
+        assert_eq!(told.layout.as_deref(), Some("single: device 2 partition 0x10000 object 0x10005"));
+        let name = Name::new(&b"caf\xe9"[..]).unwrap();
+        let told = describe(&keys::entry(InodeId(1), &name), &encode(&InodeId(7)).unwrap());
+        assert_eq!(told.text, "name of node 7 in directory 1");
+        assert_eq!(told.title.as_deref(), Some("caf\\xe9"));
+    }
+
+    #[test]
+    fn of_a_secret_nothing_is_told_but_that_it_is_there() {
+        for (from, _) in keys::secrets() {
+            let (one, other) = (describe(&from, b"secret"), describe(&from, b""));
+            assert_eq!(one, other);
+            assert!(one.title.is_none() && one.layout.is_none());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_record_is_something_is_told(key in prop::collection::vec(any::<u8>(), 0..300),
+                                                  value in prop::collection::vec(any::<u8>(), 0..300)) {
+            let told = describe(&key, &value);
+            let texts = [Some(told.text), told.title, told.layout];
+            prop_assert!(texts.iter().flatten().all(|text| !text.is_empty()));
+        }
+    }
+}

@@ -1,0 +1,399 @@
+use super::*;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use sealstone_mds::store::{MemoryMeta, contract};
+use std::sync::atomic::AtomicU64;
+use zeroize::Zeroizing;
+
+mod cut;
+#[path = "../../tests/support/slapd.rs"]
+mod server;
+use cut::{Cut, Proxy};
+use server::{Slapd, WRITER_PASSWORD};
+
+fn settings(url: &str) -> LdapSettings {
+    let password = Some(Zeroizing::new(WRITER_PASSWORD.as_bytes().to_vec()));
+    LdapSettings { password, ..LdapSettings::new(url) }
+}
+
+fn open(url: &str) -> LdapMeta {
+    LdapMeta::open(&settings(url)).unwrap()
+}
+
+fn refused(settings: &LdapSettings) -> LdapStoreError {
+    LdapMeta::open(settings).err().expect("it is refused")
+}
+
+fn put(store: &LdapMeta, pairs: &[(&[u8], &[u8])]) -> Result<(), MetaError> {
+    let mut tx = store.begin()?;
+    for (key, value) in pairs {
+        tx.put(key, value)?;
+    }
+    tx.commit()
+}
+
+fn get(store: &LdapMeta, key: &[u8]) -> Option<Vec<u8>> {
+    store.snapshot().unwrap().get(key).unwrap()
+}
+
+fn all(store: &LdapMeta) -> Vec<Pair> {
+    store.snapshot().unwrap().scan(b"", b"\xFF", usize::MAX).unwrap()
+}
+
+/// A connection beside the store's, to look or to meddle.
+fn link(url: &str) -> (Target, Link) {
+    let target = Target::new(&settings(url)).unwrap();
+    let link = Link::open(&target).unwrap();
+    (target, link)
+}
+
+fn is_taken_over(error: &MetaError) -> bool {
+    let MetaError::Failed(error) = error else { return false };
+    matches!(error.downcast_ref(), Some(LdapStoreError::TakenOver { .. }))
+}
+
+#[test]
+fn ldap_keeps_the_contract_and_does_what_the_store_in_memory_does() {
+    let server = Slapd::start();
+    contract::check(&|| Box::new(open(&server.new_store())));
+    let steps = prop::collection::vec(
+        prop::collection::vec((any::<u8>(), prop::option::of(any::<u8>())), 1..8),
+        1..8,
+    );
+    let url = server.new_store();
+    let store = open(&url);
+    let mut runner =
+        TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(8) });
+    let run = runner.run(&(steps, 0..20usize), |(steps, limit)| {
+        let memory = MemoryMeta::new();
+        let mut tx = store.begin().unwrap();
+        for (key, _) in tx.scan(b"", b"\xFF", usize::MAX).unwrap() {
+            tx.delete(&key).unwrap();
+        }
+        tx.commit().unwrap();
+        for step in steps {
+            let mut seen = Vec::new();
+            for store in [&store as &dyn MetaStore, &memory] {
+                let mut tx = store.begin().unwrap();
+                for (key, value) in &step {
+                    match value {
+                        Some(value) => tx.put(&[key % 16], &[*value]).unwrap(),
+                        None => tx.delete(&[key % 16]).unwrap(),
+                    }
+                }
+                let inside = tx.scan(b"", b"\xFF", limit).unwrap();
+                tx.commit().unwrap();
+                seen.push((inside, store.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap()));
+            }
+            prop_assert_eq!(&seen[0], &seen[1]);
+        }
+        // Whoever reads it now reads the same, from records and journal, wherever they are.
+        prop_assert_eq!(all(&open(&url)), all(&store));
+        Ok(())
+    });
+    run.unwrap();
+}
+
+struct Crashing {
+    store: LdapMeta,
+    server: Arc<Slapd>,
+    url: String,
+}
+
+impl contract::Crash for Crashing {
+    fn store(&self) -> &dyn MetaStore {
+        &self.store
+    }
+
+    /// The next process finds what the server has at this moment.
+    fn crash(self: Box<Self>) -> Box<dyn contract::Crash> {
+        let store = open(&self.url);
+        // Whatever the old one writes at its end finds nothing.
+        drop(store.begin().unwrap());
+        let Self { server, url, .. } = *self;
+        Box::new(Self { store, server, url })
+    }
+}
+
+#[test]
+fn ldap_keeps_the_contract_when_the_metadata_server_crashes() {
+    let server = Arc::new(Slapd::start());
+    contract::check_crashes(&|| {
+        let url = server.new_store();
+        Box::new(Crashing { store: open(&url), server: Arc::clone(&server), url })
+    });
+}
+
+#[test]
+fn every_acknowledged_commit_outlives_kills_of_the_ldap_server_and_none_is_there_in_part() {
+    const KILLS: u64 = 5;
+    const BETWEEN: u64 = 12;
+    let mut server = Slapd::start();
+    let url = server.new_store();
+    let store = open(&url);
+    let (done, acknowledged) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1..=KILLS * BETWEEN {
+                let number = n.to_be_bytes();
+                // Three records, of which one is always the same, one is new, and one goes.
+                loop {
+                    let mut tx = store.begin().unwrap();
+                    tx.put(b"last", &number).unwrap();
+                    tx.put(&[b"k", &number[..]].concat(), &number).unwrap();
+                    tx.delete(&[b"k", &(n / 2).to_be_bytes()[..]].concat()).unwrap();
+                    match tx.commit() {
+                        Ok(()) => break,
+                        Err(MetaError::Conflict) => {}
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+                acknowledged.store(n, Ordering::Release);
+                done.store(n, Ordering::Release);
+            }
+        });
+        for kill in 1..=KILLS {
+            // Kills come while commits are on their way, wherever they are just then.
+            while done.load(Ordering::Acquire) + 1 < kill * BETWEEN {
+                std::thread::yield_now();
+            }
+            server.stop();
+            let before = acknowledged.load(Ordering::Acquire);
+            server.restart();
+            let found = all(&open(&url));
+            check_state(&found, before);
+        }
+    });
+    let found = all(&store);
+    check_state(&found, KILLS * BETWEEN);
+    drop(store);
+    assert_eq!(all(&open(&url)), found);
+}
+
+/// The state after one of the commits, none older than `from`.
+fn check_state(found: &[Pair], from: u64) {
+    let last = found
+        .iter()
+        .find(|(key, _)| key == b"last")
+        .map_or(0, |(_, last)| u64::from_be_bytes(last.as_slice().try_into().unwrap()));
+    assert!(last >= from, "{from} was acknowledged, {last} is there");
+    let mut expected: Vec<Pair> = (last / 2 + 1..=last)
+        .map(|n| ([b"k", &n.to_be_bytes()[..]].concat(), n.to_be_bytes().to_vec()))
+        .collect();
+    expected.extend((last > 0).then(|| (b"last".to_vec(), last.to_be_bytes().to_vec())));
+    assert_eq!(found, expected, "all of a commit or nothing of it");
+}
+
+#[test]
+fn whoever_writes_takes_over_and_the_other_one_knows_and_changes_nothing() {
+    let server = Slapd::start();
+    let url = server.new_store();
+    let first = open(&url);
+    put(&first, &[(b"a", b"1")]).unwrap();
+    let second = open(&url);
+    assert_eq!(get(&second, b"a"), Some(b"1".to_vec()));
+    // Reading takes nothing over.
+    put(&first, &[(b"a", b"2"), (b"b", b"2")]).unwrap();
+    // The second one read an older state, and finds out before it writes.
+    let mut tx = second.begin().unwrap();
+    assert_eq!(tx.get(b"a").unwrap(), Some(b"2".to_vec()));
+    tx.put(b"a", b"3").unwrap();
+    tx.commit().unwrap();
+    let error = put(&first, &[(b"a", b"4"), (b"c", b"4")]).unwrap_err();
+    assert!(is_taken_over(&error), "{error:?}");
+    assert!(first.snapshot().err().is_some_and(|error| is_taken_over(&error)), "nor does it tell what was");
+    assert!(!first.answers_at_once());
+    let expected = [(b"a".to_vec(), b"3".to_vec()), (b"b".to_vec(), b"2".to_vec())];
+    assert_eq!(all(&second), expected);
+    // Its end does not write either.
+    drop(first);
+    drop(second);
+    assert_eq!(all(&open(&url)), expected);
+}
+
+#[test]
+fn a_server_that_does_nothing_notices_that_it_was_taken_over() {
+    let server = Slapd::start();
+    let url = server.new_store();
+    let (first, second) = (open(&url), open(&url));
+    put(&first, &[(b"a", b"1")]).unwrap();
+    put(&second, &[(b"a", b"2")]).unwrap();
+    // It looks every second; however slow the machine is, some time it does.
+    while first.snapshot().is_ok() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(get(&second, b"a"), Some(b"2".to_vec()));
+}
+
+#[test]
+fn a_commit_without_an_answer_is_found_out_about() {
+    let server = Slapd::start();
+    let proxy = Proxy::start(server.port);
+    let url = server.new_store();
+    let through = url.replace(&format!(":{}/", server.port), &format!(":{}/", proxy.port));
+    let store = open(&through);
+    put(&store, &[(b"a", b"0")]).unwrap();
+    // It arrived, its answer did not: it is there, once, and told as done.
+    proxy.cut(Cut::Answer);
+    put(&store, &[(b"a", b"1")]).unwrap();
+    assert_eq!(get(&store, b"a"), Some(b"1".to_vec()));
+    assert!(proxy.swallowed() > 0);
+    // It did not arrive: it is told that it may be run again.
+    proxy.cut(Cut::Request);
+    assert!(matches!(put(&store, &[(b"a", b"2")]), Err(MetaError::Conflict)));
+    assert_eq!(get(&store, b"a"), Some(b"1".to_vec()));
+    put(&store, &[(b"a", b"3")]).unwrap();
+    // It arrives when nobody believes in it any more: it finds nothing.
+    proxy.cut(Cut::Late);
+    assert!(matches!(put(&store, &[(b"a", b"4"), (b"late", b"4")]), Err(MetaError::Conflict)));
+    proxy.deliver();
+    put(&store, &[(b"b", b"5")]).unwrap();
+    let expected = [(b"a".to_vec(), b"3".to_vec()), (b"b".to_vec(), b"5".to_vec())];
+    assert_eq!(all(&store), expected);
+    drop(store);
+    assert_eq!(all(&open(&url)), expected);
+}
+
+#[test]
+fn records_are_entries_that_people_can_read() {
+    let server = Slapd::start();
+    let url = server.new_store();
+    let store = open(&url);
+    let name = |name: &[u8]| [&b"d\0\0\0\0\0\0\0\x01"[..], name].concat();
+    // Names that differ where LDAP sees no difference, odd ones, and the longest.
+    let names: Vec<Vec<u8>> =
+        [&b"notes.txt"[..], b"Notes.TXT", b" a ", b"a", b"a  ", b" ", b"\xE9", b"a,b=c+\\\"<>;#*()"]
+            .iter()
+            .map(|one| name(one))
+            .chain([name(&[b'x'; 255]), name(&[0xFF; 255])])
+            .collect();
+    let node = [1, 0, 0, 0, 0, 0, 0, 0, 7];
+    put(&store, &names.iter().map(|key| (&key[..], &node[..])).collect::<Vec<_>>()).unwrap();
+    put(&store, &[(b"m\0binary\xFF", &[0, 1, 0xFF]), (&[b'z'; KEY_BYTES_MAX], b"")]).unwrap();
+    let before = all(&store);
+    assert_eq!(before.len(), names.len() + 2);
+    drop(store);
+    let (target, mut link) = link(&url);
+    let tree = Tree::new(&target.base, &target.name);
+    let owner = tree.find(&mut link).unwrap().unwrap();
+    let base = format!("ou=records,{}", tree.store(&owner));
+    let attribute = |name: &str| sealstone_ldap::Attribute::new(name).unwrap();
+    let (title, text) = (attribute("documentTitle"), attribute("description"));
+    let mut titles = Vec::new();
+    link.search::<Trouble>(&base, sealstone_ldap::Scope::Below, &[&title, &text], |entry| {
+        let said = |one| entry.values(one).next().map(|value| String::from_utf8_lossy(value).into_owned());
+        if said(&text).as_deref() == Some("name of node 7 in directory 1") {
+            titles.push(said(&title).unwrap());
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(titles.len(), names.len(), "{titles:?}");
+    assert!(titles.contains(&"notes.txt".to_owned()) && titles.contains(&"\\xe9".to_owned()));
+    // And none of it changes what the records are.
+    assert_eq!(all(&open(&url)), before);
+}
+
+const KEY_BYTES_MAX: usize = sealstone_mds::store::KEY_MAX;
+
+#[test]
+fn what_cannot_be_used_is_told_with_what_to_do() {
+    let mut server = Slapd::start();
+    let url = server.new_store();
+    let wrong = LdapSettings { password: Some(Zeroizing::new(b"guess".to_vec())), ..settings(&url) };
+    assert!(matches!(refused(&wrong), LdapStoreError::Password { .. }));
+    let other = |from: &str, to: &str| settings(&url.replace(from, to));
+    assert!(matches!(refused(&other("ou=s0,", "ou=none,")), LdapStoreError::NoBase { .. }));
+    // Whoever may only read makes no store.
+    let reader = other(server::WRITER, server::READER);
+    let password = Some(Zeroizing::new(server::READER_PASSWORD.as_bytes().to_vec()));
+    assert!(matches!(
+        refused(&LdapSettings { password, ..reader }),
+        LdapStoreError::Rights { .. } | LdapStoreError::NoBase { .. }
+    ));
+    // Somebody else's entries are left alone.
+    let people = url.replace("ou=s0,", "ou=s1,");
+    let base = server.new_store().rsplit_once('/').unwrap().1.to_owned();
+    server.add(&format!("ou=theirs,{base}"), &[("objectClass", "organizationalUnit"), ("ou", "theirs")]);
+    assert!(
+        matches!(refused(&settings(&people)), LdapStoreError::Others { dn } if dn.starts_with("ou=theirs,"))
+    );
+    // Another release's store, and a damaged record.
+    let store = open(&url);
+    put(&store, &[(b"a", b"1")]).unwrap();
+    drop(store);
+    let (target, mut admin) = link(&url);
+    let tree = Tree::new(&target.base, &target.name);
+    let owner = tree.find(&mut admin).unwrap().unwrap();
+    let record = format!("documentIdentifier=61,ou=records,{}", tree.store(&owner));
+    server.change(&record, server::Change::Replace, "audio", &["nonsense"]);
+    assert!(matches!(refused(&settings(&url)), LdapStoreError::Damaged { dn, .. } if dn == record));
+    server.change(
+        &tree.store(&owner),
+        server::Change::Replace,
+        "description",
+        &["Sealstone metadata, format 2"],
+    );
+    assert!(
+        matches!(refused(&settings(&url)), LdapStoreError::Version { found, .. } if found.ends_with('2'))
+    );
+    // No server.
+    server.stop();
+    let error = Link::open(&Target::new(&settings(&url)).unwrap()).err().unwrap();
+    assert!(error.is_passing(), "it is waited for: {error}");
+}
+
+#[test]
+fn with_a_ca_file_nothing_is_said_outside_of_tls_and_nobody_else_is_believed() {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    let authority = || {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        (params.self_signed(&key).unwrap().pem(), Issuer::new(params, key))
+    };
+    let ((pem, issuer), (other, _)) = (authority(), authority());
+    let key = KeyPair::generate().unwrap();
+    let names = vec!["127.0.0.1".to_owned()];
+    let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+    let server = Slapd::start_with("", Some((&certificate.pem(), &key.serialize_pem())));
+    let folder = tempfile::tempdir().unwrap();
+    let (ca, stranger) = (folder.path().join("ca.pem"), folder.path().join("other.pem"));
+    std::fs::write(&ca, pem).unwrap();
+    std::fs::write(&stranger, other).unwrap();
+    let url = server.new_store();
+    let tls = url
+        .replace("ldap://", "ldaps://")
+        .replace(&format!(":{}/", server.port), &format!(":{}/", server.tls_port));
+    let with = |url: &str, ca: &std::path::Path| LdapSettings { ca_file: Some(ca.into()), ..settings(url) };
+    let store = LdapMeta::open(&with(&tls, &ca)).unwrap();
+    put(&store, &[(b"a", b"1"), (b"large", &[7; 60_000])]).unwrap();
+    drop(store);
+    let store = LdapMeta::open(&with(&url, &ca)).expect("StartTLS");
+    assert_eq!(get(&store, b"a"), Some(b"1".to_vec()));
+    put(&store, &[(b"a", b"2")]).unwrap();
+    for url in [&url, &tls] {
+        assert!(matches!(refused(&with(url, &stranger)), LdapStoreError::Connect { .. }), "{url}");
+    }
+}
+
+#[test]
+fn a_transaction_that_is_too_large_is_refused_and_the_largest_one_is_taken() {
+    let server = Slapd::start();
+    let store = open(&server.new_store());
+    let value = vec![7; sealstone_mds::store::VALUE_MAX];
+    let fits = journal::COMMIT_BYTES_MAX / (value.len() + 16);
+    let of = |count: usize| {
+        let mut tx = store.begin().unwrap();
+        for n in 0..count {
+            tx.put(&[n as u8], &value).unwrap();
+        }
+        tx.commit()
+    };
+    let Err(MetaError::Failed(error)) = of(fits + 2) else { panic!("it is too large") };
+    assert!(matches!(error.downcast_ref(), Some(LdapStoreError::TooLarge)));
+    assert_eq!(all(&store), []);
+    of(fits).unwrap();
+    assert_eq!(all(&store).len(), fits);
+    assert!(store.memory_bytes() > fits * value.len());
+}

@@ -1,0 +1,125 @@
+//! A network between store and server that fails at the worst moment: when a commit is on its way.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use parking_lot::Mutex;
+
+/// What happens to the next commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// It does not arrive.
+    Request,
+    /// It arrives, and its answer does not.
+    Answer,
+    /// It arrives when it is told to.
+    Late,
+}
+
+#[derive(Default)]
+struct State {
+    cut: Option<Cut>,
+    late: Option<(TcpStream, Vec<u8>)>,
+}
+
+pub(super) struct Proxy {
+    pub(super) port: u16,
+    state: Arc<Mutex<State>>,
+    /// Told of each answer that nobody got.
+    swallowed: Receiver<usize>,
+}
+
+impl Proxy {
+    pub(super) fn start(to: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = Arc::<Mutex<State>>::default();
+        let shared = Arc::clone(&state);
+        let (told, swallowed) = channel();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let Ok(client) = client else { return };
+                let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { continue };
+                let state = Arc::clone(&shared);
+                let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                let swallow = Arc::<AtomicBool>::default();
+                std::thread::spawn({
+                    let (swallow, told) = (Arc::clone(&swallow), told.clone());
+                    move || answer(back.0, back.1, &swallow, &told)
+                });
+                std::thread::spawn(move || forward(client, server, &state, &swallow));
+            }
+        });
+        Self { port, state, swallowed }
+    }
+
+    pub(super) fn cut(&self, cut: Cut) {
+        self.state.lock().cut = Some(cut);
+    }
+
+    /// Bytes of the answer that nobody got.
+    pub(super) fn swallowed(&self) -> usize {
+        self.swallowed.recv().unwrap()
+    }
+
+    /// What was late arrives; the server has answered it when this returns.
+    pub(super) fn deliver(&self) {
+        let (mut server, bytes) = self.state.lock().late.take().expect("something was late");
+        server.write_all(&bytes).unwrap();
+        assert!(self.swallowed() > 0, "the server has answered");
+    }
+}
+
+/// Is it a request that adds something to the journal?
+fn is_commit(bytes: &[u8]) -> bool {
+    let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
+    has(b",ou=journal,") && has(b"commit ")
+}
+
+fn answer(mut server: TcpStream, mut client: TcpStream, swallow: &AtomicBool, told: &Sender<usize>) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = server.read(&mut bytes) {
+        if swallow.load(Ordering::Acquire) {
+            let _ = told.send(count);
+            let _ = server.shutdown(Shutdown::Both);
+            break;
+        }
+        if client.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = client.shutdown(Shutdown::Both);
+}
+
+fn forward(mut client: TcpStream, mut server: TcpStream, state: &Mutex<State>, swallow: &AtomicBool) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = client.read(&mut bytes) {
+        let bytes = &bytes[..count];
+        let cut = if is_commit(bytes) { state.lock().cut.take() } else { None };
+        match cut {
+            None => {
+                if server.write_all(bytes).is_err() {
+                    break;
+                }
+            }
+            Some(Cut::Request) => break,
+            Some(Cut::Answer) => {
+                // The client's connection ends when the answer is there.
+                swallow.store(true, Ordering::Release);
+                let _ = server.write_all(bytes);
+                return;
+            }
+            Some(Cut::Late) => {
+                swallow.store(true, Ordering::Release);
+                state.lock().late = Some((server, bytes.to_vec()));
+                let _ = client.shutdown(Shutdown::Both);
+                return;
+            }
+        }
+    }
+    let _ = client.shutdown(Shutdown::Both);
+    let _ = server.shutdown(Shutdown::Both);
+}

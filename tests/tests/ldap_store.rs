@@ -1,0 +1,133 @@
+//! Metadata in a real slapd, through the real binary.
+
+#[path = "../../metadata/stores/tests/support/slapd.rs"]
+mod slapd;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use sealstone_tests::{Daemon, Signal, System, command, run, text};
+use slapd::{Slapd, WRITER_PASSWORD};
+
+fn private(folder: &Path, name: &str, contents: &str) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, contents).expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("private");
+    path
+}
+
+#[test]
+fn files_are_kept_in_ldap_through_kills_of_both_servers_and_move_into_every_other_store() {
+    let mut slapd = Slapd::start();
+    let url = slapd.new_store();
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let password = private(folder.path(), "ldap.pw", &format!("{WRITER_PASSWORD}\n"));
+    let meta = ["--meta", &url, "--meta-password-file", text(&password)];
+    let mut system = System::start_with_init(1, &meta);
+    let content = system.path("content");
+    std::fs::write(&content, vec![3; 1 << 20]).expect("written");
+    system.run(&["mkdir", "/Docs"]).ok();
+    system.run(&["put", text(&content), "/Docs/notes.txt"]).ok();
+    // The metadata server dies, and the next one finds everything.
+    system.end_mds(Signal::Kill);
+    system.start_mds();
+    assert_eq!(system.run(&["cat", "/Docs/notes.txt"]).ok().stdout, vec![3; 1 << 20]);
+    // The LDAP server dies and comes back: a change waits for it.
+    slapd.stop();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| system.run(&["mkdir", "/meanwhile"]));
+        slapd.restart();
+        waiting.join().expect("it ends").ok();
+    });
+    system.run(&["mv", "/Docs/notes.txt", "/Docs/Notes.txt"]).ok();
+    // It moves into a file and back into another place in LDAP.
+    system.end_mds(Signal::Terminate);
+    let (data, export) = (system.path("mds"), system.path("meta.export"));
+    let said = std::fs::read_to_string(data.join("metadata-store")).expect("it says");
+    assert!(said.contains("ldap://") && !said.contains(WRITER_PASSWORD), "{said}");
+    let told = run(&["--json", "mds", "export", text(&export), "--data", text(&data)]).ok().json();
+    let import = ["--json", "mds", "import", text(&export), "--data", text(&data)];
+    run(&[&import[..], &meta].concat()).fails(1).says(&["not empty"]);
+    assert_eq!(run(&import).ok().json()["records"], told["records"]);
+    system.start_mds();
+    assert_eq!(system.run(&["cat", "/Docs/Notes.txt"]).ok().stdout, vec![3; 1 << 20]);
+    system.run(&["mkdir", "/in-the-file"]).ok();
+    system.end_mds(Signal::Terminate);
+    let back = system.path("back.export");
+    run(&["mds", "export", text(&back), "--data", text(&data)]).ok();
+    let url = slapd.new_store();
+    let meta = ["--meta", &url, "--meta-password-file", text(&password)];
+    run(&[&["mds", "import", text(&back), "--data", text(&data)][..], &meta].concat()).ok();
+    system.start_mds();
+    system.run(&["stat", "/in-the-file"]).ok();
+    assert_eq!(system.run(&["cat", "/Docs/Notes.txt"]).ok().stdout, vec![3; 1 << 20]);
+    // Another metadata server on the same store: it takes over, and the first one says so.
+    let copy = system.path("copy");
+    copy_folder(&data, &copy);
+    let mut second =
+        Daemon::start(command(&["--json", "mds", "serve", "--data", text(&copy), "--listen", "127.0.0.1:0"]));
+    let address = second.field("address").to_owned();
+    let session = system.path("second.toml");
+    let secret = data.join("admin-secret");
+    let mut login = command(&[
+        "login",
+        "admin",
+        "--mds",
+        &address,
+        "--pin",
+        system.mds().field("pin"),
+        "--password-file",
+        text(&secret),
+    ]);
+    login.env("SEALSTONE_SESSION", &session);
+    sealstone_tests::Ended::from(login.output().expect("the binary starts")).ok();
+    let ended = system.run(&["mkdir", "/by-the-first"]);
+    assert_ne!(ended.code, 0, "{}", ended.text());
+    let mut list = command(&["ls", "/"]);
+    list.env("SEALSTONE_SESSION", &session);
+    let listed = sealstone_tests::Ended::from(list.output().expect("the binary starts")).ok().text();
+    assert!(listed.contains("meanwhile") && !listed.contains("by-the-first"), "{listed}");
+    second.end(Signal::Terminate);
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir(to).expect("made");
+    for entry in std::fs::read_dir(from).expect("read") {
+        let entry = entry.expect("read");
+        let there = to.join(entry.file_name());
+        if entry.file_type().expect("a type").is_dir() {
+            copy_folder(&entry.path(), &there);
+        } else {
+            std::fs::copy(entry.path(), there).expect("copied");
+        }
+    }
+    std::fs::set_permissions(to, std::fs::metadata(from).expect("there").permissions()).expect("set");
+}
+
+#[test]
+fn an_ldap_server_that_cannot_be_used_is_refused_with_the_next_step() {
+    let slapd = Slapd::start();
+    let url = slapd.new_store();
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let data = folder.path().join("mds");
+    let good = private(folder.path(), "good.pw", WRITER_PASSWORD);
+    let wrong = private(folder.path(), "wrong.pw", "guess\n");
+    let init = |url: &str, more: &[&str]| {
+        run(&[&["mds", "init", "--data", text(&data), "--meta", url], more].concat())
+    };
+    let with = ["--meta-password-file", text(&good)];
+    init(&url, &[]).fails(2).says(&["password", "--meta-password-file"]);
+    init("ldap://cn=a:secret@localhost/ou=f", &with).fails(2).says(&["password"]);
+    init("ldap://cn=a@ldap.example.org/ou=f", &with).fails(2).says(&["CA file", "--meta-ca-file"]);
+    init("ldap://localhost/ou=f", &with).fails(2).says(&["ldaps://NAME@HOST[:PORT]/BASE", "name to bind as"]);
+    init(&url, &["--meta-password-file", text(&wrong)]).fails(3).says(&["does not take the name"]);
+    init(&url.replace("ou=s0,", "ou=none,"), &with).fails(1).says(&["no entry ou=none,", "docs/how-to"]);
+    init(&url, &with).ok();
+    let other = folder.path().join("other");
+    run(&[&["mds", "init", "--data", text(&other), "--meta", &url][..], &with].concat())
+        .fails(1)
+        .says(&["not empty"]);
+    // Several servers at a time need another store.
+    let join = folder.path().join("join");
+    run(&["mds", "join", "--data", text(&join), "--from", text(&data)]).fails(1).says(&["LDAP"]);
+}
