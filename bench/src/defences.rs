@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use crate::Outcome;
 use crate::credential::Issuer;
 use crate::daemon::Osd;
+use crate::machine::Awake;
 use crate::process::usage;
 use crate::settings::Run;
 use crate::workload::median;
@@ -102,7 +103,8 @@ struct Station {
 /// Measures and prints.
 pub(crate) fn run(arguments: &Run) -> Outcome {
     let settings = arguments.settings()?;
-    let folder = tempfile::tempdir()?;
+    let folder = arguments.stage.scratch()?;
+    let _awake = if arguments.stage.let_sleep { None } else { Awake::new() };
     let runtime = Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?;
     let mut stations = Vec::new();
     for (at, defence) in DEFENCES.iter().enumerate() {

@@ -17,7 +17,7 @@ use tokio::runtime::Builder;
 use crate::Outcome;
 use crate::daemon;
 use crate::latency::Latency;
-use crate::machine::Machine;
+use crate::machine::{Awake, Machine};
 use crate::settings::Logins;
 
 /// The limiter of the server lets 20 logins a second through from one source; a sample waits for its turn.
@@ -55,7 +55,10 @@ pub(crate) fn run(arguments: &Logins) -> Outcome {
     }
     let binary = arguments.common.binary()?;
     let mut machine = Machine::look();
-    let folder = tempfile::tempdir()?;
+    let folder = arguments.stage.scratch()?;
+    // Both ends sleep between two messages: a core that has to be woken takes longer than what is measured.
+    let awake = if arguments.stage.let_sleep { None } else { Awake::new() };
+    machine.kept_awake = awake.is_some();
     let mds =
         daemon::Mds::new(&binary, &folder.path().join("mds"), &["--insecure-paper-login", "127.0.0.1:0"])?;
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;

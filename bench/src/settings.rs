@@ -142,6 +142,8 @@ pub(crate) struct Logins {
     pub(crate) samples: usize,
     #[command(flatten)]
     pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) stage: Stage,
 }
 
 #[derive(Args)]
