@@ -204,6 +204,28 @@ async fn a_small_write_does_not_undo_what_another_cut() {
     }
 }
 
+/// What the server was told of belongs to the file there. What was cut off there, a device that comes back does not get again.
+#[tokio::test(start_paused = true)]
+async fn what_another_cut_off_is_not_sent_again_after_a_restart() {
+    for size in [0, 50_000] {
+        let world = World::new(2).await;
+        let (one, two) = (Mount::of(&world).await, Mount::of(&world).await);
+        let bytes = content(200_000);
+        let file = one.create("file").await;
+        file.write(0, &bytes).await.unwrap();
+        // Told, and not proven yet.
+        file.flush().await.unwrap();
+        two.cut("file", size).await.unwrap();
+        world.clear().await;
+        power_fails(&world, 2);
+        one.nodes.sync_all().await.unwrap();
+        two.cut("file", 200_000).await.unwrap();
+        let mut expected = bytes.clone();
+        expected[size as usize..].fill(0);
+        assert!(seen(&world, "file").await == expected, "cut to {size}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_a_cut_of_ones_own_others_cuts_hold_too() {
     let world = World::new(2).await;

@@ -18,6 +18,7 @@ use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::issue::Wanted;
 use crate::namespace::{self, Final, Last, NewIntent, NewOwner};
+use crate::once::Asked;
 use crate::placement::{Choice, Pool, Shape};
 use crate::records::{Inode, counter, figure, next_number};
 use crate::roles;
@@ -43,8 +44,8 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Response {
-        let (turn, request) = match request {
-            Request::Once { turn, change } => (Some(turn), change.into_request()),
+        let (asked, request) = match request {
+            Request::Once { turn, change } => (Some(Asked::new(turn, &change)), change.into_request()),
             request => (None, request),
         };
         self.counters.request(request.operation());
@@ -54,8 +55,8 @@ impl Mds {
             request => self.principal_of(session, operation, now_ms).and_then(|who| {
                 let subject = people::subject(&request);
                 let wanted = asked_for(&request);
-                let result = roles::check(who.role, &who.user, &request).and_then(|()| match turn {
-                    Some(turn) => self.change(&who, request, Some(turn), now_ms),
+                let result = roles::check(who.role, &who.user, &request).and_then(|()| match &asked {
+                    Some(asked) => self.change(&who, request, Some(asked), now_ms),
                     None => self.dispatch(&who, request, now_ms, rng),
                 });
                 if let (Some((path, inode, method)), Err(MdsError::Refused(failure))) = (&wanted, &result)

@@ -2,14 +2,17 @@
 //!
 //! Does: remember, in the transaction of a change, what it was answered; answer the same to who asks again; forget after a
 //! day. Does not: remember refusals, which changed nothing: who asks again is judged again.
-//! Contract: of all servers of a store one does a change, once; a request that comes after a later one of its place does nothing.
+//! Contract: of all servers of a store one does a change, once; a request that comes after a later one of its place does nothing,
+//! and an answer is told to nobody who asks for something else.
 //! O(1) for a change: one record of some 400 bytes beside what it changes, [`PLACES_MAX`] for a holder at most.
 //! Truth: docs/standards/mds.md §5.8; docs/adr/0045-changes-that-are-done-once.md.
 
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use sealstone_mds_protocol::{ErrorCode, Failure, PLACES_MAX, Response, Turn, UserName};
+use sealstone_crypto::RustCrypto;
+use sealstone_mds_protocol::{Change, ErrorCode, Failure, PLACES_MAX, Response, Turn, UserName};
+use sealstone_seal::{Hash, Provider, Tag, ct_eq};
 
 use crate::error::{MdsError, Result};
 use crate::keys;
@@ -18,6 +21,8 @@ use crate::store::{MetaError, Transaction, each_between};
 
 /// How long an answer is remembered. Clients ask for less long again.
 pub(crate) const REMEMBERED_MS: u64 = 24 * 3600 * 1000;
+/// The same where a user has more than half of what he may have.
+pub(crate) const REMEMBERED_OF_MANY_MS: u64 = 3600 * 1000;
 /// Answers that are remembered for one user at most.
 pub(crate) const ANSWERS_BY_USER_MAX: usize = 8192;
 /// How often is looked for what can be forgotten.
@@ -28,8 +33,12 @@ const FORGET_BATCH: usize = 256;
 const RETRY_MS: u32 = 1_000;
 /// Version of the record.
 const VERSION: u8 = 1;
-/// Version, number, time.
-const HEAD_BYTES: usize = 1 + 8 + 8;
+/// Bytes of the digest of what was asked for.
+const DIGEST_BYTES: usize = 32;
+/// Version, number, time, digest.
+const HEAD_BYTES: usize = 1 + 8 + 8 + DIGEST_BYTES;
+/// Of what the digest is.
+const LABEL: &[u8] = b"sealstone change v1";
 
 /// How many answers are remembered for whom, as of the last look and what came since.
 #[derive(Default)]
@@ -38,13 +47,35 @@ pub(crate) struct Remembered {
     by_user: HashMap<UserName, usize>,
 }
 
+/// What is asked for, and which of the asker's changes it is.
+pub(crate) struct Asked {
+    turn: Turn,
+    digest: Option<Tag>,
+}
+
+impl Asked {
+    pub(crate) fn new(turn: Turn, change: &Change) -> Self {
+        let key = RustCrypto::mac_key(Hash::Sha256, LABEL);
+        let digest = change.request().encode(0).ok().map(|body| RustCrypto::tag(&key, &[&body]));
+        Self { turn, digest }
+    }
+}
+
 /// Where the answer to a change is remembered.
 pub(crate) struct Memo<'a> {
     key: Vec<u8>,
     number: u64,
+    digest: Tag,
     user: &'a UserName,
     now_ms: u64,
     remembered: &'a Mutex<Remembered>,
+}
+
+/// A change that was done.
+pub(crate) struct Told {
+    pub(crate) response: Response,
+    /// Was it done now? Else it is remembered: what it was about may be another one's since.
+    pub(crate) now: bool,
 }
 
 impl Mds {
@@ -52,13 +83,14 @@ impl Mds {
     ///
     /// # Errors
     /// `Invalid` if there is no such place.
-    pub(crate) fn memo<'a>(&'a self, user: &'a UserName, turn: Turn, now_ms: u64) -> Result<Memo<'a>> {
-        if turn.place >= PLACES_MAX {
+    pub(crate) fn memo<'a>(&'a self, user: &'a UserName, asked: &Asked, now_ms: u64) -> Result<Memo<'a>> {
+        let turn = asked.turn;
+        let Some(digest) = asked.digest.filter(|_| turn.place < PLACES_MAX) else {
             let reason = format!("a holder has {PLACES_MAX} places for changes");
             return Err(MdsError::refused(ErrorCode::Invalid, reason));
-        }
+        };
         let (key, number) = (keys::answer(user, turn.holder, turn.place), turn.number);
-        Ok(Memo { key, number, user, now_ms, remembered: &self.remembered })
+        Ok(Memo { key, number, digest, user, now_ms, remembered: &self.remembered })
     }
 
     /// Forgets answers that nobody asks for any more. Looks once a minute: O(answers).
@@ -70,26 +102,38 @@ impl Mds {
             }
             remembered.looked_ms = Some(now_ms);
         }
-        let (mut old, mut by_user) = (Vec::new(), HashMap::new());
+        let mut by_user: HashMap<UserName, Vec<(Vec<u8>, u64)>> = HashMap::new();
+        let mut old = Vec::new();
         let prefix = keys::answers();
         let view = self.store.snapshot()?;
         each_between(&*view, &prefix, &keys::after_prefix(&prefix), |key, value| {
-            let (_, at_ms, _) = parts(value)?;
-            // A clock that went back forgets nothing.
-            if now_ms.saturating_sub(at_ms) > REMEMBERED_MS {
-                old.push((key.to_vec(), at_ms));
-            } else if let Some(user) = keys::answer_user(key) {
-                *by_user.entry(user).or_default() += 1;
+            let at_ms = Answer::read(value)?.at_ms;
+            match keys::answer_user(key) {
+                Some(user) => by_user.entry(user).or_default().push((key.to_vec(), at_ms)),
+                None => old.push((key.to_vec(), at_ms)),
             }
             Ok::<_, MetaError>(())
         })?;
         drop(view);
-        self.remembered.lock().by_user = by_user;
+        let mut left = HashMap::new();
+        for (user, answers) in by_user {
+            let many = answers.len() > ANSWERS_BY_USER_MAX / 2;
+            let max_ms = if many { REMEMBERED_OF_MANY_MS } else { REMEMBERED_MS };
+            // A clock that went back forgets nothing.
+            let (over, kept): (Vec<_>, Vec<_>) =
+                answers.into_iter().partition(|(_, at_ms)| now_ms.saturating_sub(*at_ms) > max_ms);
+            old.extend(over);
+            left.insert(user, kept.len());
+        }
+        self.remembered.lock().by_user = left;
         for batch in old.chunks(FORGET_BATCH) {
             self.update(|tx| {
                 for (key, at_ms) in batch {
                     // Somebody may have had the place meanwhile.
-                    if tx.get(key)?.is_some_and(|value| parts(&value).is_ok_and(|found| found.1 == *at_ms)) {
+                    if tx
+                        .get(key)?
+                        .is_some_and(|value| Answer::read(&value).is_ok_and(|found| found.at_ms == *at_ms))
+                    {
                         tx.delete(key)?;
                     }
                 }
@@ -103,26 +147,30 @@ impl Mds {
 /// Does a change, or tells what it was answered.
 ///
 /// # Errors
-/// `Stale` if its place was taken by a later one; `Busy` if too much is remembered for its user; those of the change.
+/// `Stale` if its place was taken by a later one; `Invalid` if its number was another change's; `Busy` if too much is
+/// remembered for its user; those of the change.
 pub(crate) fn answer(
     tx: &mut dyn Transaction,
     memo: Option<&Memo<'_>>,
     change: impl FnOnce(&mut dyn Transaction) -> Result<Response>,
-) -> Result<Response> {
-    let Some(memo) = memo else { return change(tx) };
+) -> Result<Told> {
+    let Some(memo) = memo else { return Ok(Told { response: change(tx)?, now: true }) };
     let before = tx.get(&memo.key)?;
     if let Some(value) = &before {
-        let (number, _, body) = parts(value)?;
-        if number == memo.number {
-            let (_, response) = Response::decode(body).map_err(|_| MetaError::Damaged("answer"))?;
-            return Ok(response);
+        let known = Answer::read(value)?;
+        if known.number == memo.number {
+            if !ct_eq(known.digest, memo.digest.as_bytes()) {
+                return Err(MdsError::refused(ErrorCode::Invalid, "the number of another change"));
+            }
+            let (_, response) = Response::decode(known.body).map_err(|_| MetaError::Damaged("answer"))?;
+            return Ok(Told { response, now: false });
         }
-        if number > memo.number {
+        if known.number > memo.number {
             return Err(MdsError::refused(ErrorCode::Stale, "a later change was asked for in its place"));
         }
     }
     if before.is_none() {
-        memo.count()?;
+        memo.is_there_room()?;
     }
     let response = change(tx)?;
     let body = response.encode(0).map_err(|_| MdsError::refused(ErrorCode::Limit, "answer"))?;
@@ -130,31 +178,49 @@ pub(crate) fn answer(
     value.push(VERSION);
     value.extend_from_slice(&memo.number.to_be_bytes());
     value.extend_from_slice(&memo.now_ms.to_be_bytes());
+    value.extend_from_slice(memo.digest.as_bytes());
     value.extend_from_slice(&body);
     tx.put(&memo.key, &value)?;
-    Ok(response)
+    if before.is_none() {
+        memo.count();
+    }
+    Ok(Told { response, now: true })
 }
 
 impl Memo<'_> {
-    /// One more for the user; counted too often if the change is refused then, until the next look.
-    fn count(&self) -> Result<()> {
-        let mut remembered = self.remembered.lock();
-        let count = remembered.by_user.entry(self.user.clone()).or_default();
-        if *count >= ANSWERS_BY_USER_MAX {
-            return Err(MdsError::Refused(Failure::busy(RETRY_MS)));
-        }
-        *count += 1;
-        Ok(())
+    fn is_there_room(&self) -> Result<()> {
+        let count = self.remembered.lock().by_user.get(self.user).copied().unwrap_or_default();
+        if count < ANSWERS_BY_USER_MAX { Ok(()) } else { Err(MdsError::Refused(Failure::busy(RETRY_MS))) }
+    }
+
+    /// One more for the user; twice if another transaction was faster, until the next look.
+    fn count(&self) {
+        *self.remembered.lock().by_user.entry(self.user.clone()).or_default() += 1;
     }
 }
 
-/// Number, time and answer.
-fn parts(value: &[u8]) -> core::result::Result<(u64, u64, &[u8]), MetaError> {
-    let head = value.split_first().filter(|(version, _)| **version == VERSION);
-    let numbers = head.and_then(|(_, rest)| {
-        let (number, rest) = rest.split_first_chunk()?;
-        let (at_ms, body) = rest.split_first_chunk()?;
-        Some((u64::from_be_bytes(*number), u64::from_be_bytes(*at_ms), body))
-    });
-    numbers.ok_or(MetaError::Damaged("answer"))
+/// What is remembered.
+struct Answer<'a> {
+    number: u64,
+    at_ms: u64,
+    digest: &'a [u8],
+    body: &'a [u8],
+}
+
+impl<'a> Answer<'a> {
+    fn read(value: &'a [u8]) -> core::result::Result<Self, MetaError> {
+        let head = value.split_first().filter(|(version, _)| **version == VERSION);
+        let answer = head.and_then(|(_, rest)| {
+            let (number, rest) = rest.split_first_chunk()?;
+            let (at_ms, rest) = rest.split_first_chunk()?;
+            let (digest, body) = rest.split_at_checked(DIGEST_BYTES)?;
+            Some(Self {
+                number: u64::from_be_bytes(*number),
+                at_ms: u64::from_be_bytes(*at_ms),
+                digest,
+                body,
+            })
+        });
+        answer.ok_or(MetaError::Damaged("answer"))
+    }
 }

@@ -65,7 +65,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 Ok(Proof::Restarted) => {
                     restarted = Some(objects.open.device_of(0).await?);
                     tracing::debug!(inode = self.node.inode.0, "a device restarted; sending again");
-                    self.send_again(true).await
+                    self.send_all_again().await
                 }
                 Err(error) => Err(error),
             };
@@ -198,6 +198,15 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Ok(())
     }
 
+    /// After a restart. What the server was told of is the file's: of that, only what it still has is sent. A cut in the
+    /// moment after that is not seen.
+    async fn send_all_again(&self) -> Result<(), ClientError> {
+        if self.state().held.values().any(|held| held.told) {
+            self.reopen().await?;
+        }
+        self.send_again(true).await
+    }
+
     /// Sends again, alone, what is held: all of it after a restart, or what the server was not told of. What is lost once
     /// more, the next flush finds.
     async fn send_again(&self, all: bool) -> Result<(), ClientError> {
@@ -323,8 +332,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             (state.lost, state.overtaken)
         };
         // The server is told of nothing that is not in the objects.
-        if lost || overtaken {
-            self.send_again(lost).await?;
+        if lost {
+            self.send_all_again().await?;
+        } else if overtaken {
+            self.send_again(false).await?;
         }
         if grow > 0 {
             self.objects_to_write(Instant::now()).await?;

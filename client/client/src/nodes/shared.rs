@@ -29,7 +29,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How long a change is asked for again: somewhat less than a server remembers it.
-const REMEMBERED: Duration = Duration::from_secs(23 * 3600);
+const REMEMBERED_MS: u64 = 23 * 3600 * 1000;
 
 /// Files that are worked on at once at most, where that is done for all.
 const AT_ONCE_MAX: usize = 256;
@@ -132,9 +132,10 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             Change::new(request).map_err(|_| ClientError::Protocol("not a change that has a turn"))?;
         let place = self.turns.take().await;
         let request = Request::Once { turn: place.turn(), change };
-        let until = Instant::now() + REMEMBERED;
+        // The clock that goes on while this machine sleeps.
+        let until_ms = self.core.now_ms().saturating_add(REMEMBERED_MS);
         self.patiently(|| async {
-            if Instant::now() > until {
+            if self.core.now_ms() > until_ms {
                 // The server may have forgotten that it was done.
                 return Err(ClientError::OutcomeUnknown { request: name });
             }

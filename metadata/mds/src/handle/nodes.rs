@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
     Access, ErrorCode, Failure, HolderId, InodeId, IssueKind, LockKind, Method, Name, Node, NodeKind,
-    OpenedNode, Request, Response, Turn,
+    OpenedNode, Request, Response,
 };
 use sealstone_osd::Permissions;
 
@@ -18,7 +18,7 @@ use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::holds::Held;
 use crate::namespace::{self, Ending, NewNode, Rename, Writing};
-use crate::once::{self, Memo};
+use crate::once::{self, Asked, Memo, Told};
 use crate::records::Inode;
 use crate::server::Mds;
 use crate::store::Transaction;
@@ -113,17 +113,17 @@ impl Mds {
         &self,
         who: &Principal,
         request: Request,
-        turn: Option<Turn>,
+        asked: Option<&Asked>,
         now_ms: u64,
     ) -> Result<Response> {
-        let memo = turn.map(|turn| self.memo(&who.user, turn, now_ms)).transpose()?;
+        let memo = asked.map(|asked| self.memo(&who.user, asked, now_ms)).transpose()?;
         let memo = memo.as_ref();
-        match request {
+        let told = match request {
             Request::MakeNode { parent, name, what, mode, umask, owner, group, holder } => {
                 let any_group = self.has_directory();
                 let (owner, group) = (owner.as_ref(), group.as_ref());
                 let new = NewNode { name: &name, what: &what, mode, umask, owner, group, any_group };
-                self.make_node(who, parent, &new, holder, memo, now_ms)
+                return self.make_node(who, parent, &new, holder, memo, now_ms);
             }
             Request::LinkNode { node, parent, name } => {
                 let (id, parent) = (self.node(who, node)?, self.node(who, parent)?);
@@ -132,7 +132,7 @@ impl Mds {
                         let stat = namespace::link_node(tx, who, id, (parent, &name), now_ms)?;
                         Ok(Response::Stat { stat })
                     })
-                })
+                })?
             }
             Request::RemoveNode { parent, name, directory } => {
                 let place = (self.node(who, parent)?, &name);
@@ -141,7 +141,7 @@ impl Mds {
                         let stat = namespace::remove_node(tx, who, place, directory, ending)?;
                         Ok(Response::Stat { stat })
                     })
-                })
+                })?
             }
             Request::RenameNode { from_parent, from, to_parent, to, mode } => {
                 let (from_parent, to_parent) = (self.node(who, from_parent)?, self.node(who, to_parent)?);
@@ -151,7 +151,7 @@ impl Mds {
                         let (moved, other) = namespace::rename_node(tx, who, &way, ending)?;
                         Ok(Response::Renamed { moved, other })
                     })
-                })
+                })?
             }
             Request::SetXattr { node, name, value, mode } => {
                 let id = self.node(who, node)?;
@@ -161,7 +161,7 @@ impl Mds {
                         namespace::set_xattr(tx, who, id, what, any_group, now_ms)?;
                         Ok(Response::Done {})
                     })
-                })
+                })?
             }
             Request::RemoveXattr { node, name } => {
                 let id = self.node(who, node)?;
@@ -170,10 +170,11 @@ impl Mds {
                         namespace::remove_xattr(tx, who, id, &name, now_ms)?;
                         Ok(Response::Done {})
                     })
-                })
+                })?
             }
-            _ => Err(MdsError::refused(ErrorCode::Invalid, "not a change of names")),
-        }
+            _ => return Err(MdsError::refused(ErrorCode::Invalid, "not a change of names")),
+        };
+        Ok(told.response)
     }
 
     /// What holders ask for.
@@ -269,14 +270,20 @@ impl Mds {
         if let Some(holder) = holder {
             self.meet_holder(&who.user, holder, now_ms)?;
         }
-        let response = self.update(|tx| {
+        let Told { response, now } = self.update(|tx| {
             once::answer(tx, memo, |tx| {
                 let stat = namespace::make_node(tx, who, parent, new, now_ms)?;
                 Ok(Response::Stat { stat })
             })
         })?;
         if let (Some(holder), Response::Stat { stat }) = (holder, &response) {
-            self.holds.hold(&who.user, holder, stat.inode, Held::of(Access::Update), now_ms)?;
+            // Much may have become of it since it was made: asked for again, it is held as by who opens it again.
+            let own = || -> Result<bool> {
+                Ok(namespace::node(&*self.store.snapshot()?, stat.inode)
+                    .is_ok_and(|file| file.owner == who.user))
+            };
+            let held = if now || own()? { Held::of(Access::Update) } else { Held::default() };
+            self.holds.hold(&who.user, holder, stat.inode, held, now_ms)?;
         }
         Ok(response)
     }

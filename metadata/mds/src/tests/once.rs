@@ -2,12 +2,13 @@
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Change, ErrorCode, HolderId, Node, NodeKind, PLACES_MAX, Request, Response, Turn,
+    Access, Change, ErrorCode, HolderId, Method, Node, NodeChange, NodeKind, PLACES_MAX, Request, Response,
+    Turn,
 };
 
 use super::nodes::{make, name};
 use super::world::{ADMIN, ALICE, BOB, World};
-use crate::once::{ANSWERS_BY_USER_MAX, REMEMBERED_MS};
+use crate::once::{ANSWERS_BY_USER_MAX, REMEMBERED_MS, REMEMBERED_OF_MANY_MS};
 use crate::{Config, Mds};
 
 const HOLDER: HolderId = HolderId { number: 5 };
@@ -88,6 +89,51 @@ fn what_is_remembered_is_of_one_user() {
     assert_eq!(code(&world.ask(BOB, asked)), Some(ErrorCode::Exists), "his own change, judged by itself");
 }
 
+/// The answer to one change, taken for that of another one, would be a right to what it is about.
+#[test]
+fn a_number_is_good_for_one_change() {
+    let mut world = World::with_accounts(1);
+    world.ask(ADMIN, Request::SetMode { path: super::world::path("/"), mode: 0o777 });
+    let secret = world.ask(ALICE, make(Node::ROOT, "secret", NodeKind::File, 0o600));
+    assert!(matches!(secret, Response::Stat { .. }), "{secret:?}");
+    let Response::Stat { stat } =
+        world.ask(BOB, Request::Lookup { parent: Node::ROOT, name: name("secret") })
+    else {
+        panic!("the directory may be listed");
+    };
+    let link = Request::LinkNode { node: stat.node(), parent: Node::ROOT, name: name("link") };
+    let linked = world.ask(BOB, once(turn(0, 1), link));
+    let held = |at: &str| Request::MakeNode {
+        parent: Node::ROOT,
+        name: name(at),
+        what: NodeKind::File,
+        mode: 0o600,
+        umask: 0,
+        owner: None,
+        group: None,
+        holder: Some(HOLDER),
+    };
+    if matches!(linked, Response::Stat { .. }) {
+        let other = world.ask(BOB, once(turn(0, 1), held("other")));
+        assert_eq!(code(&other), Some(ErrorCode::Invalid));
+    }
+    let (access, method) = (Access::Update, Method::AllData);
+    let open = Request::OpenNode { node: stat.node(), access, method, holder: HOLDER, again: false };
+    assert_eq!(code(&world.ask(BOB, open)), Some(ErrorCode::Denied));
+    // Nor does who made a file hold it by asking again when it is another one's.
+    let mine = once(turn(1, 2), held("mine"));
+    let Response::Stat { stat } = world.ask(BOB, mine.clone()) else { panic!("made") };
+    world.ask(BOB, Request::CloseNode { node: stat.node(), holder: HOLDER });
+    let owner = Some(super::world::user("alice"));
+    let change = NodeChange { owner, ..NodeChange::default() };
+    let node = world.node(ADMIN, stat.inode);
+    let given = world.ask(ADMIN, Request::SetNode { node, change, holder: None });
+    assert_eq!(code(&given), None, "{given:?}");
+    assert_eq!(code(&world.ask(BOB, mine)), None);
+    let open = Request::OpenNode { node: stat.node(), access, method, holder: HOLDER, again: false };
+    assert_eq!(code(&world.ask(BOB, open)), Some(ErrorCode::Denied));
+}
+
 #[test]
 fn it_is_remembered_over_a_restart_and_by_every_server_of_a_store() {
     let mut world = World::empty();
@@ -104,7 +150,7 @@ fn it_is_remembered_over_a_restart_and_by_every_server_of_a_store() {
 }
 
 #[test]
-fn what_is_remembered_has_limits_and_ends_after_a_day() {
+fn what_is_remembered_has_limits_and_ends() {
     let mut world = World::empty();
     let outside = once(turn(PLACES_MAX, 1), directory("d"));
     assert_eq!(code(&world.ask(ADMIN, outside)), Some(ErrorCode::Invalid));
@@ -122,6 +168,12 @@ fn what_is_remembered_has_limits_and_ends_after_a_day() {
         let place = (number % u64::from(PLACES_MAX)) as u16;
         code(&world.ask(ADMIN, once(Turn { holder, place, number: 1 }, set.clone())))
     };
+    // What is refused takes no room.
+    for number in 0..ANSWERS_BY_USER_MAX as u64 + 9 {
+        let holder = HolderId { number: u64::MAX - number };
+        let exists = world.ask(ADMIN, once(Turn { holder, place: 0, number: 1 }, directory("d")));
+        assert_eq!(code(&exists), Some(ErrorCode::Exists));
+    }
     for number in 0..ANSWERS_BY_USER_MAX as u64 {
         assert_eq!(ask(&mut world, number), None);
     }
@@ -130,11 +182,15 @@ fn what_is_remembered_has_limits_and_ends_after_a_day() {
     // Counted anew, there are as many as before.
     world.mds.tidy_memory(world.now);
     assert_eq!(ask(&mut world, 1 << 20), Some(ErrorCode::Busy));
-    // The session would end before the day does.
-    let later = world.now + REMEMBERED_MS + 1;
+    // Of so many, for an hour.
+    let later = world.now + REMEMBERED_OF_MANY_MS + 1;
     world.mds.tidy_memory(later);
     assert_eq!(ask(&mut world, 1 << 20), None);
     let prefix = crate::keys::answers();
     let left = world.mds.store.snapshot().unwrap().scan(&prefix, &crate::keys::after_prefix(&prefix), 9);
     assert_eq!(left.unwrap().len(), 1);
+    world.mds.tidy_memory(later + REMEMBERED_MS);
+    assert_eq!(ask(&mut world, 5), None, "there is room");
+    let none = world.mds.store.snapshot().unwrap().scan(&prefix, &crate::keys::after_prefix(&prefix), 9);
+    assert_eq!(none.unwrap().len(), 1, "only the last one");
 }
