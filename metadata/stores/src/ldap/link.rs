@@ -257,6 +257,10 @@ fn connect(host: &str, port: u16, loopback_only: bool) -> Result<TcpStream, Trou
     let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no address that may be used");
     for address in found.filter(|found| !loopback_only || found.ip().is_loopback()).take(ADDRESSES_MAX) {
         match TcpStream::connect_timeout(&address, CONNECT_MAX) {
+            // Where nobody listens, a port of this machine may be connected with itself.
+            Ok(stream) if stream.local_addr().ok() == Some(address) => {
+                last = io::Error::new(io::ErrorKind::ConnectionRefused, format!("{address}: nobody listens"));
+            }
             Ok(stream) => return Ok(stream),
             Err(error) => last = io::Error::new(error.kind(), format!("{address}: {error}")),
         }
