@@ -4,13 +4,16 @@ use sealstone_mds_protocol::{ErrorCode, Failure, WireError};
 
 use crate::store::MetaError;
 
+/// Whoever needs a store that is away asks again after this.
+const AWAY_RETRY_MS: u32 = 1_000;
+
 /// Why not.
 #[derive(Debug, thiserror::Error)]
 pub enum MdsError {
     /// The client hears this.
     #[error("{0}")]
     Refused(Failure),
-    /// The client hears `Internal`; the log has the cause.
+    /// The client hears `Internal`, or `Busy` where it helps to ask again; the log has the cause.
     #[error("metadata store")]
     Store(#[from] MetaError),
 }
@@ -27,6 +30,7 @@ impl MdsError {
         match self {
             Self::Refused(failure) => failure.clone(),
             Self::Store(MetaError::Conflict) => Failure::busy(10),
+            Self::Store(MetaError::Away(_)) => Failure::busy(AWAY_RETRY_MS),
             Self::Store(
                 MetaError::TooLong { .. }
                 | MetaError::Poisoned

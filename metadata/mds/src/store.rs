@@ -51,6 +51,9 @@ pub enum MetaError {
     /// A record does not parse: damage, or a newer version wrote it.
     #[error("metadata record is damaged: {0}")]
     Damaged(&'static str),
+    /// The server behind the store cannot be reached, or does not answer. Nothing was done: ask again later.
+    #[error("the metadata store is away")]
+    Away(#[source] Box<dyn Error + Send + Sync>),
     /// The medium or the server behind the store failed.
     #[error("metadata store failed")]
     Failed(#[source] Box<dyn Error + Send + Sync>),
@@ -61,13 +64,13 @@ pub trait Snapshot {
     /// The value of a key.
     ///
     /// # Errors
-    /// `Failed`, `Poisoned`; in a transaction `Conflict`.
+    /// `Away`, `Failed`, `Poisoned`; in a transaction `Conflict`.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError>;
 
     /// The first `limit` pairs with `from <= key < until`, in byte order of keys.
     ///
     /// # Errors
-    /// `Failed`, `Poisoned`; in a transaction `Conflict`.
+    /// `Away`, `Failed`, `Poisoned`; in a transaction `Conflict`.
     fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError>;
 }
 
@@ -108,13 +111,13 @@ pub trait MetaStore: Send + Sync {
     /// The state as it is now.
     ///
     /// # Errors
-    /// `Failed`, `Poisoned`.
+    /// `Away`, `Failed`, `Poisoned`.
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError>;
 
     /// Begins changes; may wait for another transaction to end.
     ///
     /// # Errors
-    /// `Failed`, `Poisoned`.
+    /// `Away`, `Failed`, `Poisoned`.
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError>;
 
     /// Makes durable what was committed lazily before. A store that does so by itself, within a second or so, need not do

@@ -229,6 +229,14 @@ fn failed(error: Cause) -> MetaError {
     }
 }
 
+/// The same before anything was sent that changes something: unless the database says why, it is away.
+fn unread(error: Cause) -> MetaError {
+    match failed(error) {
+        MetaError::Failed(error) if !is_refusal(&*error) => MetaError::Away(error),
+        other => other,
+    }
+}
+
 /// Did the database say, and is it certain, that it did not do it?
 fn is_refusal(error: &(dyn Error + Send + Sync + 'static)) -> bool {
     let said = error.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::as_db_error);
@@ -241,17 +249,17 @@ fn is_refusal(error: &(dyn Error + Send + Sync + 'static)) -> bool {
 impl MetaStore for PostgresMeta {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError> {
         self.check()?;
-        let lent = self.pool.lend(BEGIN_VIEW, Instant::now() + RECONNECT_MAX).map_err(failed)?;
+        let lent = self.pool.lend(BEGIN_VIEW, Instant::now() + RECONNECT_MAX).map_err(unread)?;
         Ok(Box::new(View(RefCell::new(lent))))
     }
 
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
         let writer = self.writer.try_lock_for(TURN_MAX);
         let writer =
-            writer.ok_or_else(|| MetaError::Failed("other changes of the metadata take too long".into()))?;
+            writer.ok_or_else(|| MetaError::Away("other changes of the metadata take too long".into()))?;
         self.check()?;
         let begin = if self.takes_turns { BEGIN_IN_TURN } else { BEGIN };
-        let lent = self.pool.lend(begin, Instant::now() + RECONNECT_MAX).map_err(failed)?;
+        let lent = self.pool.lend(begin, Instant::now() + RECONNECT_MAX).map_err(unread)?;
         Ok(Box::new(Changes {
             store: self,
             view: View(RefCell::new(lent)),
@@ -270,7 +278,7 @@ impl Snapshot for View<'_> {
             .0
             .borrow_mut()
             .ask(async |on| on.client.query_opt(&on.statements.get, &[&key]).await)
-            .map_err(failed)?;
+            .map_err(unread)?;
         row.map(|row| row.try_get(0)).transpose().map_err(|error| failed(error.into()))
     }
 
@@ -283,7 +291,7 @@ impl Snapshot for View<'_> {
             .0
             .borrow_mut()
             .ask(async |on| on.client.query(&on.statements.scan, &[&from, &until, &limit]).await)
-            .map_err(failed)?;
+            .map_err(unread)?;
         let pair = |row: tokio_postgres::Row| Ok((row.try_get(0)?, row.try_get(1)?));
         rows.into_iter().map(pair).collect::<Result<_, tokio_postgres::Error>>().map_err(|e| failed(e.into()))
     }

@@ -122,6 +122,14 @@ fn a_restart_of_the_database_is_waited_for_and_loses_nothing() {
         server.restart();
         assert_eq!(waiting.join().unwrap(), Some(b"2".to_vec()), "who asks meanwhile waits");
     });
+    // Whoever was reading hears that it is away: nothing was done, and it helps to ask again.
+    let (view, tx) = (store.snapshot().unwrap(), store.begin().unwrap());
+    server.kill();
+    assert!(matches!(view.get(b"a"), Err(MetaError::Away(_))));
+    assert!(matches!(view.scan(b"a", b"b", 9), Err(MetaError::Away(_))));
+    assert!(matches!(tx.get(b"a"), Err(MetaError::Away(_))));
+    drop((view, tx));
+    server.restart();
     // What was under way when it went is over, and may be run again.
     let mut tx = store.begin().unwrap();
     tx.put(b"a", b"3").unwrap();
