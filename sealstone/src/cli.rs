@@ -4,6 +4,7 @@ pub(crate) mod drain;
 pub(crate) mod grants;
 pub(crate) mod keys;
 pub(crate) mod mount;
+pub(crate) mod rebalance;
 
 use std::path::PathBuf;
 
@@ -100,7 +101,8 @@ impl From<DeviceTls> for sealstone_initiator::TlsPolicy {
 pub(crate) enum Command {
     /// Run a metadata server and devices in one process; created on first use.
     Up(Up),
-    /// Devices: `init` formats one, `serve` runs its daemon, `check` reads one that rests, `drain` empties one.
+    /// Devices: `init` formats one, `serve` runs its daemon, `check` reads one that rests, `drain` empties one,
+    /// `rebalance` makes them equally full.
     #[command(subcommand)]
     Osd(Osd),
     /// Have a running device read everything against its checksums, and show what is damaged.
@@ -284,6 +286,8 @@ Then start the device, and: sealstone mds add-osd URL --key osd1.key")]
     },
     /// Move all files away from a device, so that it can be taken out (administrators and operators).
     Drain(drain::Drain),
+    /// Make devices equally full, after one was added (administrators and operators).
+    Rebalance(rebalance::Rebalance),
     /// Read everything of a device that does not run against its checksums; exit code 1 if anything is damaged.
     #[command(after_help = "\
 Examples:

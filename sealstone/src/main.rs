@@ -47,7 +47,9 @@ fn main() -> ExitCode {
     };
     let output = Output::new(cli.global.json, cli.global.quiet);
     let daemon = match &cli.command {
-        Command::Osd(command) => !matches!(command, cli::Osd::Check { .. } | cli::Osd::Drain(_)),
+        Command::Osd(command) => {
+            !matches!(command, cli::Osd::Check { .. } | cli::Osd::Drain(_) | cli::Osd::Rebalance(_))
+        }
         Command::Mount(arguments) => arguments.foreground,
         command => matches!(command, Command::Up(_) | Command::Mds(_)),
     };

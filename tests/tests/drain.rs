@@ -121,6 +121,15 @@ fn a_device_is_emptied_while_its_files_are_used_and_can_be_taken_out() {
     system.start_osd(index);
     let back = system.run(&["--json", "osd", "drain", &leaves, "--undo"]).ok().json();
     assert_eq!((back["state"].as_str(), back["drain"].is_null()), (Some("active"), true), "{back}");
+    // Empty as it is it gets its part, and nothing is lost on the way.
+    let balanced = system.run(&["--json", "osd", "rebalance", "--wait", "120"]).ok().json();
+    assert!(balanced["done_ms"].is_u64() && balanced["stopped"] == false, "{balanced}");
+    assert!(balanced["moved_objects"].as_u64() > Some(0), "{balanced}");
+    let here = files.iter().filter(|(path, _)| devices_of(&system, path).contains(&leaves)).count();
+    assert!(here > 0, "{balanced}");
+    check(&system, &files);
+    let shown = system.run(&["--json", "osd", "rebalance", "--show"]).ok().json();
+    assert_eq!(shown, balanced);
     system.run(&["osd", "drain", "osd9"]).fails(4).says(&["no such device"]);
 }
 

@@ -50,8 +50,9 @@ pub use sealstone_mds_protocol::login::Revoking;
 pub use sealstone_mds_protocol::{
     AccountKind, Checksum, ChecksumKind, Chosen, Condition, Device, DeviceId, DeviceProblem, DirEntry,
     Drain as DrainState, FileKind, FilePath, Group, GroupName, Holder, IssueEntry, IssueKind, Layout, Method,
-    Name, ObjectRef, Placed, ProblemKind, Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace, Revocation,
-    RevokeWhat, Role, Stat, User, UserName, WaitingDevice, WidthBound,
+    Name, ObjectRef, Placed, ProblemKind, Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace,
+    Rebalance as RebalanceState, Revocation, RevokeWhat, Role, Stat, User, UserName, WaitingDevice,
+    WidthBound,
 };
 pub use seam::{Devices, Metadata};
 pub use service_key::ServiceKey;

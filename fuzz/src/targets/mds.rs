@@ -12,7 +12,7 @@ use sealstone_mds_protocol::{
     ErrorCode, FILE_SIZE_MAX, Failure, FileKind, FilePath, FrameHeader, Grant, Group, GroupName,
     HEADER_BYTES, Handle, Holder, InodeId, IntentId, IssueEntry, IssueKind, IssuePlace, KeyInfo, KeyLevel,
     KeyPlace, KeyUse, Layout, MessageType, Method, Name, NewDevice, ObjectRef, OpenedFile, PinKind, Placed,
-    ProblemKind, REQUESTS, RESPONSES, Request, Response, Revocation, RevokeWhat, Role, SCHEMA,
+    ProblemKind, REQUESTS, RESPONSES, Rebalance, Request, Response, Revocation, RevokeWhat, Role, SCHEMA,
     STRIPE_UNIT_MIN, Secret, Stat, Text, User, UserName, WaitingDevice, WidthBound, Wire, Writer,
     decode_message, frame, unshown,
 };
@@ -229,6 +229,9 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::DeviceAdd { device },
         Request::DeviceSetState { id: DeviceId(1), state: DeviceState::Draining },
         Request::DeviceDrain { id: DeviceId(1), rate: 1 << 20 },
+        Request::Rebalance { rate: 1 << 20 },
+        Request::RebalanceStop {},
+        Request::RebalanceShow {},
         Request::UserRegisterStart {
             name: user("bob"),
             request: [1; REGISTRATION_REQUEST_BYTES],
@@ -494,6 +497,19 @@ pub(crate) fn responses() -> Vec<Response> {
         Response::DiskFree { total: 1, used: 2, active: 3, devices: 4 },
         Response::Devices { devices: vec![device.clone(); 2], more: false },
         Response::Device { device },
+        Response::Rebalance {
+            rebalance: Some(Rebalance {
+                began_ms: 1,
+                rate: 2,
+                moved_objects: 3,
+                moved_bytes: 4,
+                left_bytes: 5,
+                in_use: 6,
+                problem: Text::new("no room").expect("short"),
+                done_ms: Some(7),
+                stopped: true,
+            }),
+        },
         Response::UserRegisterStart {
             response: [1; REGISTRATION_RESPONSE_BYTES],
             challenge: Some(LoginChallenge {

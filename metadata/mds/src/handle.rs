@@ -245,6 +245,15 @@ impl Mds {
                 }
                 self.device_response(id)
             }
+            Request::Rebalance { rate } => {
+                self.begin_rebalance(rate, now_ms)?;
+                Ok(Response::Rebalance { rebalance: self.rebalance()? })
+            }
+            Request::RebalanceStop {} => {
+                self.stop_rebalance(now_ms)?;
+                Ok(Response::Rebalance { rebalance: self.rebalance()? })
+            }
+            Request::RebalanceShow {} => Ok(Response::Rebalance { rebalance: self.rebalance()? }),
             request @ (Request::UserRegisterStart { .. }
             | Request::UserRegisterFinish { .. }
             | Request::UserList { .. }

@@ -51,6 +51,8 @@ const DRAIN: u8 = b'l';
 /// What was answered to changes that are done once.
 const ANSWER: u8 = b'1';
 
+/// Name of the record of how devices are made equally full.
+pub(crate) const REBALANCE: &str = "rebalance";
 /// Name of the record with the server's keys for logins.
 pub(crate) const LOGIN_KEYS: &str = "login-keys";
 

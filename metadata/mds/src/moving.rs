@@ -11,18 +11,23 @@
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    Chosen, DeviceId, DeviceState, Drain, ErrorCode, InodeId, ObjectRef, Text, record,
+    Chosen, DeviceId, DeviceState, Drain, ErrorCode, InodeId, Layout, ObjectRef, Text, record,
 };
 use sealstone_osd::ObjectId;
 
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::namespace::queue_objects;
+use crate::placement::Pool;
 use crate::records::{Inode, Intent, counter, decode, load, next_number, save};
 use crate::revoke::Retag;
 use crate::server::{Mds, OWN_CREDENTIAL_MS};
 use crate::store::{Snapshot, Transaction};
 use crate::tags;
+
+mod balance;
+
+pub use balance::BalancePass;
 
 /// The lowest rate, bytes a second: else a command of one copy would wait for hours.
 pub const DRAIN_RATE_MIN: u64 = 65_536;
@@ -73,6 +78,8 @@ pub struct MoveOrder {
     pub to: ObjectRef,
     /// Has it bytes for certain? Then it is lost if it is not there.
     pub filled: bool,
+    /// So that devices are equally full? Else since its device is drained.
+    pub relieves: bool,
 }
 
 /// How the beginning of a move went.
@@ -84,6 +91,37 @@ pub enum Begun {
     InUse,
     /// There is nothing to move any more.
     Gone,
+}
+
+/// Why an object is to move.
+#[derive(Clone, Copy)]
+enum Wish<'a> {
+    /// Nothing is to be left on the device.
+    Leave(DeviceId),
+    /// By these figures others are emptier.
+    Relieve(&'a Pool),
+}
+
+impl Wish<'_> {
+    /// Which of the layout's objects is the next one, if any.
+    fn next(self, layout: &Layout, size: u64) -> Option<usize> {
+        match self {
+            Self::Leave(device) => layout.objects().iter().position(|object| object.device == device),
+            Self::Relieve(pool) => {
+                (0..layout.width()).find(|&index| relief(pool, layout, index, size).is_some())
+            }
+        }
+    }
+}
+
+/// Who takes over an object of a file, so that devices are more equally full; one without bytes changes nothing.
+fn relief(pool: &Pool, layout: &Layout, index: usize, size: u64) -> Option<(DeviceId, Chosen)> {
+    let (object, length) = (layout.objects().get(index)?, layout.object_length(index, size));
+    (length > 0).then(|| pool.relief(object.object.object, length, object.device, &taken(layout)))?
+}
+
+fn taken(layout: &Layout) -> Vec<DeviceId> {
+    layout.objects().iter().map(|object| object.device).collect()
 }
 
 /// What one search found.
@@ -113,10 +151,7 @@ pub struct DrainPass {
 impl Mds {
     /// No new file goes to the device, and what is there goes elsewhere, `rate` bytes a second at most (0: as fast as can be).
     pub(crate) fn drain(&self, id: DeviceId, rate: u64, now_ms: u64) -> Result<()> {
-        if (1..DRAIN_RATE_MIN).contains(&rate) {
-            let said = format!("a device is drained at {DRAIN_RATE_MIN} bytes a second at least");
-            return Err(MdsError::refused(ErrorCode::Limit, said));
-        }
+        check_rate(rate)?;
         self.change_device(id, Some(DeviceState::Draining))?;
         // Whoever chose it for a new file before has written that down when this returns.
         drop(self.issuing.write());
@@ -219,6 +254,18 @@ impl Mds {
     /// # Errors
     /// `Refused` with `NoSpace` if no other device has room; `Store`.
     pub fn begin_move(&self, inode: InodeId, device: DeviceId, now_ms: u64) -> Result<Begun> {
+        self.begin(inode, Wish::Leave(device), now_ms)
+    }
+
+    /// The same with an object of the file whose move makes devices more equally full by these figures, if there is one.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn begin_relief(&self, inode: InodeId, pool: &Pool, now_ms: u64) -> Result<Begun> {
+        self.begin(inode, Wish::Relieve(pool), now_ms)
+    }
+
+    fn begin(&self, inode: InodeId, wish: Wish<'_>, now_ms: u64) -> Result<Begun> {
         // Whoever is in the middle of getting a credential has it when we look.
         let _alone = self.issuing.write();
         let pool = self.devices.pool();
@@ -226,8 +273,8 @@ impl Mds {
             give_up(tx, inode, now_ms)?;
             let Some(file) = load::<Inode, _>(tx, &keys::inode(inode))? else { return Ok(Begun::Gone) };
             let Some(layout) = &file.layout else { return Ok(Begun::Gone) };
-            let mut on_it = layout.objects().iter().enumerate().filter(|(_, object)| object.device == device);
-            let Some((index, &from)) = on_it.next() else { return Ok(Begun::Gone) };
+            let Some(index) = wish.next(layout, file.size) else { return Ok(Begun::Gone) };
+            let from = layout.objects()[index];
             // What the device has not been told yet is told first; what was cut off is cleared where it is.
             let busy = tx.get(&keys::retag(from))?.is_some() || file.old_from.is_some();
             let length = layout.object_length(index, file.size);
@@ -236,13 +283,18 @@ impl Mds {
             if busy || written || self.holdings(now_ms).is_lasting(from, now_ms) {
                 return Ok(Begun::InUse);
             }
-            let taken: Vec<DeviceId> = layout.objects().iter().map(|object| object.device).collect();
-            let seed = from.object.object;
-            // Two objects on one device are better than one on a device that goes.
-            let (to, chosen) = pool
-                .successor(seed, length, &taken)
-                .or_else(|_| pool.successor(seed, length, &[device]))
-                .map_err(|_| MdsError::refused(ErrorCode::NoSpace, "no other device has room"))?;
+            let (to, chosen) = match wish {
+                // Two objects on one device are better than one on a device that goes.
+                Wish::Leave(device) => pool
+                    .successor(from.object.object, length, &taken(layout))
+                    .or_else(|_| pool.successor(from.object.object, length, &[device]))
+                    .map_err(|_| MdsError::refused(ErrorCode::NoSpace, "no other device has room"))?,
+                Wish::Relieve(figures) => match relief(figures, layout, index, file.size) {
+                    // Those figures may be older than the news that it is drained.
+                    Some((to, chosen)) if pool.has(to) => (to, chosen),
+                    _ => return Ok(Begun::Gone),
+                },
+            };
             let number = next_number(tx, counter::OBJECT)?;
             let to = ObjectRef { device: to, object: ObjectId::new(from.object.partition, number) };
             let tag = tags::draw(tx, 1)?;
@@ -252,7 +304,8 @@ impl Mds {
             let index = u16::try_from(index).unwrap_or(u16::MAX);
             let begun = Move { index, from, to, generation: file.generation, tag, chosen };
             save(tx, &keys::moving(inode), &begun)?;
-            Ok(Begun::Go(MoveOrder { inode, from, to, filled: length > 0 && is_there(&file, length) }))
+            let filled = length > 0 && is_there(&file, length);
+            Ok(Begun::Go(MoveOrder { inode, from, to, filled, relieves: matches!(wish, Wish::Relieve(_)) }))
         })?;
         if matches!(begun, Begun::Go(_)) {
             self.revocations_changed.store(true, Ordering::Release);
@@ -320,6 +373,9 @@ impl Mds {
                 drain.left_objects = drain.left_objects.saturating_sub(1);
                 drain.left_bytes = drain.left_bytes.saturating_sub(bytes);
             })?;
+            if order.relieves {
+                balance::note_moved(tx, bytes)?;
+            }
             Ok(true)
         })?;
         Ok(done)
@@ -394,6 +450,14 @@ impl Mds {
             })
         })
     }
+}
+
+fn check_rate(rate: u64) -> Result<()> {
+    if (1..DRAIN_RATE_MIN).contains(&rate) {
+        let said = format!("objects are moved at {DRAIN_RATE_MIN} bytes a second at least");
+        return Err(MdsError::refused(ErrorCode::Limit, said));
+    }
+    Ok(())
 }
 
 fn note(tx: &mut dyn Transaction, device: DeviceId, change: impl FnOnce(&mut Drain)) -> Result<()> {

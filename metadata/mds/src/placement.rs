@@ -193,6 +193,11 @@ impl Pool {
         self.open
     }
 
+    /// May objects be put on the device?
+    pub(crate) fn has(&self, device: DeviceId) -> bool {
+        self.rated.binary_search_by_key(&device, |one| one.device).is_ok()
+    }
+
     fn with_room(&self) -> impl Iterator<Item = &Rated> {
         self.rated.iter().filter(|device| device.room > 0)
     }

@@ -87,6 +87,9 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         Request::DeviceAdd { .. }
         | Request::DeviceSetState { .. }
         | Request::DeviceDrain { .. }
+        | Request::Rebalance { .. }
+        | Request::RebalanceStop {}
+        | Request::RebalanceShow {}
         | Request::KeyList { .. }
         | Request::KeyProgress { .. } => Class::Devices,
         Request::UserRegisterStart { name, .. }

@@ -18,6 +18,7 @@ mod nodes;
 mod once;
 mod paper;
 mod quotas;
+mod rebalance;
 mod seen;
 mod shared;
 mod world;

@@ -46,7 +46,7 @@ pub use nodes::{
     NodeKind, OpenedNode, PLACES_MAX, RenameMode, SetTime, TARGET_MAX, Target, Turn, XATTR_BYTES_MAX,
     XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_MAX, XattrMode, XattrName, XattrValue,
 };
-pub use placed::{Chosen, Condition, Drain, Placed, WidthBound};
+pub use placed::{Chosen, Condition, Drain, Placed, Rebalance, WidthBound};
 pub use quota::{Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace};
 pub use records::{
     Access, AccountKind, CapabilityBlob, Checksum, ChecksumKind, CreatedFile, Device, DevicePin,

@@ -219,6 +219,16 @@ messages! {
             /// Bytes to be moved in a second at most; 0: as many as can be.
             rate: u64,
         },
+        /// Makes the devices in use equally full, as far as moving objects does (administrators and operators). It is done in
+        /// the background; said again it changes the rate.
+        0x0025 => Rebalance {
+            /// Bytes to be moved in a second at most; 0: as many as can be.
+            rate: u64,
+        },
+        /// Ends that; what was moved stays where it is (administrators and operators).
+        0x0026 => RebalanceStop {},
+        /// How far that is (administrators and operators).
+        0x0027 => RebalanceShow {},
         /// First half of a registration: by an administrator for anybody, by anybody for himself.
         0x0030 => UserRegisterStart {
             /// Account.

@@ -107,6 +107,31 @@ record! {
 }
 
 record! {
+    /// Devices that are being made equally full.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Rebalance {
+        /// Since when, milliseconds since 1970.
+        pub began_ms: u64,
+        /// Bytes that are moved in a second at most; 0: as many as can be.
+        pub rate: u64,
+        /// Objects moved.
+        pub moved_objects: u64,
+        /// Their bytes.
+        pub moved_bytes: u64,
+        /// Bytes that have to move at least, as of the last look, less those moved since.
+        pub left_bytes: u64,
+        /// Objects that would have helped and could not be moved at the last look since somebody had them.
+        pub in_use: u64,
+        /// What went wrong then; empty if nothing.
+        pub problem: Text<96>,
+        /// When it ended; none before that.
+        pub done_ms: Option<u64>,
+        /// Did it end because somebody said so?
+        pub stopped: bool,
+    }
+}
+
+record! {
     /// Why a file has the layout that it has.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Placed {

@@ -11,6 +11,7 @@ pub(crate) mod keys;
 pub(crate) mod mount;
 pub(crate) mod placement;
 pub(crate) mod quotas;
+pub(crate) mod rebalance;
 pub(crate) mod revoke;
 pub(crate) mod scrub;
 pub(crate) mod session;

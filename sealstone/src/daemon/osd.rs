@@ -676,6 +676,9 @@ pub(crate) fn command(global: &Global, output: Output, command: Osd) -> Outcome 
         Osd::Drain(arguments) => {
             crate::command::block_on(crate::command::drain::run(global, output, &arguments))
         }
+        Osd::Rebalance(arguments) => {
+            crate::command::block_on(crate::command::rebalance::run(global, output, &arguments))
+        }
         Osd::Check { data, repair } => check::check(output, &data, repair),
         Osd::Serve { data, config, options } => {
             let options = options.or(config::read(config.as_ref())?);

@@ -454,6 +454,9 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::DeviceList { .. }
         | Request::DeviceSetState { .. }
         | Request::DeviceDrain { .. }
+        | Request::Rebalance { .. }
+        | Request::RebalanceStop {}
+        | Request::RebalanceShow {}
         | Request::UserRegisterStart { .. }
         | Request::UserList { .. }
         | Request::UserSetEnabled { .. }

@@ -244,6 +244,7 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::DeviceList { .. }
         | Request::KeyList { .. }
         | Request::KeyProgress { .. }
+        | Request::RebalanceShow {}
         | Request::UserList { .. }
         | Request::GroupList { .. }
         | Request::GroupMembers { .. }
@@ -286,6 +287,8 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         Request::DeviceSetState { id, .. } | Request::DeviceDrain { id, .. } => {
             Some(format!("device {}", id.0))
         }
+        Request::Rebalance { rate } => Some(format!("{rate} bytes a second")),
+        Request::RebalanceStop {} => Some("all devices".to_owned()),
         Request::UserRegisterStart { name, .. }
         | Request::UserRegisterFinish { name, .. }
         | Request::UserSetEnabled { name, .. }

@@ -3,7 +3,7 @@
 //! Contract: what leaves goes to a device that the file does not use yet. Relief comes to an end: every object that goes
 //! brings the devices closer to being equally full, by the sum of the squares of what each has too much.
 
-use sealstone_mds_protocol::{Chosen, DeviceId};
+use sealstone_mds_protocol::{Chosen, Condition, DeviceId};
 
 use super::{NoSpace, Pool, Rated, Scored, first, score};
 
@@ -52,10 +52,38 @@ impl Pool {
             lack < 0.0 && (excess > too_full || lack < too_empty) && excess - lack > step
         };
         let able = self.with_room().filter(|to| {
-            to.device != from.device && to.room >= length && !taken.contains(&to.device) && helps(to)
+            let fits = to.condition != Condition::Troubled && to.room >= length;
+            fits && to.device != from.device && !taken.contains(&to.device) && helps(to)
         });
         let draw = |to: &Rated| score(to.device, (mean - to.fill()) * to.total as f64, seed);
         able.max_by(|a, b| draw(a).total_cmp(&draw(b))).map(|to| (to.device, to.chosen()))
+    }
+
+    /// An object of `bytes` went from one device to another: from here on they are as full as they will be told to be.
+    pub fn moved(&mut self, from: DeviceId, to: DeviceId, bytes: u64) {
+        for (device, used) in [(from, u64::saturating_sub as fn(u64, u64) -> u64), (to, u64::saturating_add)]
+        {
+            if let Ok(found) = self.rated.binary_search_by_key(&device, |one| one.device) {
+                let one = &mut self.rated[found];
+                let before = one.used;
+                one.used = used(before, bytes);
+                one.room = one.room.saturating_add(before).saturating_sub(one.used);
+            }
+        }
+        self.open = self.with_room().count();
+    }
+
+    /// Bytes that have to move at least until no device differs from all together by more than [`TOLERANCE`].
+    #[must_use]
+    pub fn surplus(&self) -> u64 {
+        let mean = self.mean();
+        let (mut over, mut under) = (0.0, 0.0);
+        for one in &self.rated {
+            let (used, total) = (one.used as f64, one.total as f64);
+            over += (used - total * mean * (1.0 + TOLERANCE)).max(0.0);
+            under += (total * mean * (1.0 - TOLERANCE) - used).max(0.0);
+        }
+        over.max(under) as u64
     }
 
     fn mean(&self) -> f64 {

@@ -63,7 +63,7 @@ fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<Dra
             match world.mds.begin_move(item.inode, GONE, world.now)? {
                 Begun::Go(order) => {
                     given.insert(order.to);
-                    answer(world)?;
+                    answer(world, GONE)?;
                     assert!(world.mds.is_fenced(&order)?);
                     if world.mds.finish_move(&order, item.bytes, world.now)? {
                         continue;
@@ -87,9 +87,9 @@ fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<Dra
     Ok(pass)
 }
 
-/// The devices answer for new tags.
-fn answer(world: &World) -> crate::Result<()> {
-    let items = world.mds.next_retags(GONE, 99)?;
+/// A device answers for new tags.
+pub(super) fn answer(world: &World, device: DeviceId) -> crate::Result<()> {
+    let items = world.mds.next_retags(device, 99)?;
     world.mds.retagged(&items, world.now)
 }
 
@@ -106,7 +106,7 @@ fn go(begun: Begun) -> MoveOrder {
 }
 
 /// The objects of all files.
-fn live(world: &World) -> BTreeSet<ObjectRef> {
+pub(super) fn live(world: &World) -> BTreeSet<ObjectRef> {
     let files = world.disk.dump().into_iter().filter(|(key, _)| key[0] == b'i');
     let layout = |value: Vec<u8>| crate::records::decode::<crate::records::Inode>(&value).unwrap().layout;
     files.flat_map(|(_, value)| layout(value)).flat_map(|layout| layout.objects().to_vec()).collect()
@@ -181,7 +181,7 @@ fn who_may_still_write_is_fenced_before_a_byte_is_copied() {
     assert!(order.filled);
     assert!(!world.mds.is_fenced(&order).unwrap(), "the writer of the put could still write");
     assert_eq!(begin(&mut world, "/f"), Begun::InUse, "nor is it begun anew before the device was told");
-    answer(&world).unwrap();
+    answer(&world, GONE).unwrap();
     assert!(world.mds.is_fenced(&order).unwrap());
     // Whose credential has expired may have a command under way.
     later(&mut world);
@@ -197,7 +197,7 @@ fn node_of(world: &mut World, at: &str) -> Node {
 fn whoever_asks_to_write_gets_it_and_the_move_is_given_up() {
     let mut world = one_file();
     let order = go(begin(&mut world, "/f"));
-    answer(&world).unwrap();
+    answer(&world, GONE).unwrap();
     let opened = world.open(ALICE, open("/f", Access::Update));
     assert_eq!(opened.grants[0].object, order.from);
     assert!(!world.mds.finish_move(&order, 9, world.now).unwrap());
@@ -205,7 +205,7 @@ fn whoever_asks_to_write_gets_it_and_the_move_is_given_up() {
     assert!(live(&world).contains(&order.from));
     // To read, nothing ends.
     let order = go(begin(&mut world, "/f"));
-    answer(&world).unwrap();
+    answer(&world, GONE).unwrap();
     world.open(BOB, open("/f", Access::Read));
     assert!(world.mds.finish_move(&order, 9, world.now).unwrap());
 }
@@ -216,7 +216,7 @@ fn who_has_it_open_is_told_the_new_place_when_he_renews() {
     later(&mut world);
     let opened = world.open(BOB, open("/f", Access::Read));
     let order = go(begin(&mut world, "/f"));
-    answer(&world).unwrap();
+    answer(&world, GONE).unwrap();
     assert!(world.mds.finish_move(&order, 9, world.now).unwrap());
     let handle = Handle::File { node: opened.stat.node(), access: Access::Read };
     match world.ask(BOB, Request::RenewGrants { handle, method: Method::AllData }) {
@@ -249,7 +249,7 @@ fn a_program_with_a_capability_file_keeps_what_it_has() {
         world.now = until_ms + 1;
         world.open(ALICE, open("/f", Access::Read));
         let order = go(begin(&mut world, "/f"));
-        answer(&world).unwrap();
+        answer(&world, GONE).unwrap();
         // One that is given out while the object is copied ends that, also by another server.
         let until_ms = world.now + 60_000;
         assert!(matches!(world.ask(ALICE, delegate(write, until_ms)), Response::Delegated { .. }));
@@ -263,9 +263,9 @@ fn a_file_that_is_open_to_write_or_not_made_yet_stays_where_it_is() {
     let (node, holder) = (node_of(&mut world, "/f"), HolderId { number: 7 });
     let open = |access| Request::OpenNode { node, access, method: Method::AllData, holder, again: false };
     assert!(matches!(world.ask(ALICE, open(Access::Read)), Response::NodeOpened { .. }));
-    answer(&world).unwrap();
+    answer(&world, GONE).unwrap();
     go(begin(&mut world, "/f"));
-    answer(&world).unwrap();
+    answer(&world, GONE).unwrap();
     assert!(matches!(world.ask(ALICE, open(Access::Update)), Response::NodeOpened { .. }));
     assert_eq!(begin(&mut world, "/f"), Begun::InUse);
     assert!(matches!(world.ask(ALICE, Request::CloseNode { node, holder }), Response::Kept { .. }));
@@ -311,7 +311,7 @@ fn an_object_that_a_put_did_not_need_is_made_by_the_fence_as_long_as_it_could_be
 fn a_copy_that_is_finished_after_another_server_gave_it_up_is_removed() {
     let mut world = one_file();
     let order = go(begin(&mut world, "/f"));
-    answer(&world).unwrap();
+    answer(&world, GONE).unwrap();
     assert_eq!(world.mds.abandon_moves(world.now).unwrap(), 1);
     world.reap_all();
     world.now += 120_000;
@@ -344,7 +344,7 @@ fn a_file_that_is_cut_or_revoked_meanwhile_stays_with_its_object() {
     for change in changes {
         let mut world = one_file();
         let order = go(begin(&mut world, "/f"));
-        answer(&world).unwrap();
+        answer(&world, GONE).unwrap();
         change(&mut world);
         assert!(!world.mds.finish_move(&order, 9, world.now).unwrap());
         assert!(live(&world).contains(&order.from));
@@ -361,7 +361,7 @@ fn a_file_that_is_replaced_or_removed_meanwhile_is_not_put_back() {
     for change in changes {
         let mut world = one_file();
         let order = go(begin(&mut world, "/f"));
-        answer(&world).unwrap();
+        answer(&world, GONE).unwrap();
         change(&mut world);
         assert!(!world.mds.finish_move(&order, 9, world.now).unwrap());
         later(&mut world);
@@ -410,7 +410,7 @@ fn a_crash_before_any_commit_of_a_move_loses_nothing_and_leaves_nothing() {
         // Each file has as many objects as before, and the device is left in the end.
         assert_eq!(live(&world).len(), before.len(), "crash at {crash_at}");
         // A device that was to be told of a new tag is told it first.
-        answer(&world).unwrap();
+        answer(&world, GONE).unwrap();
         pass(&mut world, &mut given).unwrap();
         assert!(live(&world).iter().all(|object| object.device != GONE), "crash at {crash_at}");
         later(&mut world);

@@ -1,4 +1,4 @@
-//! Objects that leave a device that is being drained, one after the other.
+//! Objects that go to another device, one after the other: since theirs is being drained, or fuller than the others.
 //!
 //! Contract: nothing is read before the old device has answered that it refuses all who could write. Whatever is interrupted
 //! here is begun anew, with another object in the new place: a command of before that comes late changes nothing that
@@ -8,13 +8,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use sealstone_mds::{Begun, DeviceAddress, DrainPass, Mds, MoveItem, MoveOrder, Purpose};
+use sealstone_mds::{Begun, DeviceAddress, DrainPass, Mds, MoveOrder, Purpose};
 use sealstone_mds_protocol::{DeviceId, Drain, ObjectRef};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::Housekeeper;
 use crate::devices::{Copied, CopyStep, DeviceError};
+
+mod balancer;
 
 /// Between two looks whether a device is to be drained, or what is left can be moved.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -39,6 +41,12 @@ impl From<DeviceError> for Stays {
     fn from(error: DeviceError) -> Self {
         Self::Problem(error.to_string())
     }
+}
+
+/// An object that moved.
+struct Carried {
+    order: MoveOrder,
+    bytes: u64,
 }
 
 /// Not more than so many bytes a second.
@@ -73,7 +81,11 @@ impl Housekeeper {
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return,
-                () = async { sleep(self.drain().await).await } => {}
+                () = async {
+                    let rest = self.drain().await;
+                    self.rebalance().await;
+                    sleep(rest).await;
+                } => {}
             }
         }
     }
@@ -146,8 +158,9 @@ impl Housekeeper {
                     pass.bytes += item.bytes;
                     continue;
                 }
-                match self.carry(item, device, &mut pace).await {
-                    Ok(()) => {}
+                let begin = |mds: &Mds, now_ms| mds.begin_move(item.inode, device, now_ms);
+                match self.carry(begin, &mut pace).await {
+                    Ok(_) => {}
                     Err(Stays::InUse) => {
                         pass.objects += 1;
                         pass.bytes += item.bytes;
@@ -201,15 +214,18 @@ impl Housekeeper {
         answer.inspect_err(|error| tracing::error!(%error, "files on a device are not known")).ok()
     }
 
-    /// Moves one object.
-    async fn carry(&self, item: MoveItem, device: DeviceId, pace: &mut Pace) -> Result<(), Stays> {
+    /// Moves one object, if there is one to be moved.
+    async fn carry(
+        &self,
+        begin: impl FnOnce(&Mds, u64) -> sealstone_mds::Result<Begun>,
+        pace: &mut Pace,
+    ) -> Result<Option<Carried>, Stays> {
         let problem = |error: sealstone_mds::MdsError| Stays::Problem(error.to_string());
         let now_ms = self.environment.now_ms();
-        let begun = self.blocking(|mds| mds.begin_move(item.inode, device, now_ms)).map_err(problem)?;
-        let order = match begun {
+        let order = match self.blocking(|mds| begin(mds, now_ms)).map_err(problem)? {
             Begun::Go(order) => order,
             Begun::InUse => return Err(Stays::InUse),
-            Begun::Gone => return Ok(()),
+            Begun::Gone => return Ok(None),
         };
         self.wake_revoker();
         let copied = self.copy(&order, pace).await;
@@ -225,7 +241,7 @@ impl Housekeeper {
                 if let Err(error) = self.remove(order.from).await {
                     tracing::debug!(object = %order.from.object, %error, "an object that moved is not removed yet");
                 }
-                Ok(())
+                Ok(Some(Carried { order, bytes }))
             }
             Err(stays) => {
                 self.blocking(|mds| mds.abandon_move(&order, now_ms)).map_err(problem)?;

@@ -12,7 +12,7 @@ use crate::layout::Layout;
 use crate::login::{LoginChallenge, REGISTRATION_RESPONSE_BYTES, SessionId};
 use crate::name::{GroupName, UserName};
 use crate::nodes::{Lock, OpenedNode, Target, XattrName, XattrValue};
-use crate::placed::Placed;
+use crate::placed::{Placed, Rebalance};
 use crate::quota::{Quota, QuotaDrift};
 use crate::records::{
     CreatedFile, Device, DirEntry, Grant, Group, Holder, Method, OpenedFile, Role, Stat, User,
@@ -139,6 +139,11 @@ messages! {
         0x0022 => Device {
             /// The device as it is now.
             device: Device,
+        },
+        /// To Rebalance, RebalanceStop and RebalanceShow.
+        0x0025 => Rebalance {
+            /// The last one; none if there never was one.
+            rebalance: Option<Rebalance>,
         },
         /// To UserRegisterStart.
         0x0030 => UserRegisterStart {

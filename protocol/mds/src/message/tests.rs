@@ -177,6 +177,9 @@ fn request() -> impl Strategy<Value = Request> {
         (any::<u32>(), of(DeviceState::ALL))
             .prop_map(|(id, state)| Request::DeviceSetState { id: DeviceId(id), state }),
         any::<(u32, u64)>().prop_map(|(id, rate)| Request::DeviceDrain { id: DeviceId(id), rate }),
+        any::<u64>().prop_map(|rate| Request::Rebalance { rate }),
+        Just(Request::RebalanceStop {}),
+        Just(Request::RebalanceShow {}),
         (user(), any::<([u8; 32], bool)>()).prop_map(|(name, (request, own))| {
             let proof =
                 own.then(|| LoginStart { suite: 1, user: name.clone(), capabilities: 0, ke1: [7; 96] });

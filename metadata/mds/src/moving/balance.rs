@@ -1,0 +1,131 @@
+//! Devices that are made equally full: how far that is, and which files to look at.
+//!
+//! Contract: what moves is what [`Pool::relief`] says, one object at a time and as little as it takes; each move is one of
+//! [`super`]. It comes to an end though files are in use.
+//! Truth: docs/standards/mds.md §6.5.
+
+use sealstone_mds_protocol::{InodeId, Rebalance, Text};
+
+use super::{MoveItem, MovePage, SCAN_PAGE, check_rate, relief};
+use crate::error::Result;
+use crate::keys;
+use crate::placement::Pool;
+use crate::records::{Inode, decode, load, save};
+use crate::server::Mds;
+use crate::store::Transaction;
+
+/// What a look through all files came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BalancePass {
+    /// Bytes that have to move at least.
+    pub left_bytes: u64,
+    /// Objects that would have helped, and that somebody has.
+    pub in_use: u64,
+    /// What went wrong first.
+    pub problem: String,
+    /// Was it the last one?
+    pub last: bool,
+}
+
+impl Mds {
+    /// Devices are made equally full, by `rate` bytes a second at most (0: as fast as can be).
+    pub(crate) fn begin_rebalance(&self, rate: u64, now_ms: u64) -> Result<()> {
+        check_rate(rate)?;
+        let left_bytes = self.devices.pool().surplus();
+        self.update(|tx| {
+            let known = load::<Rebalance, _>(tx, &key())?.filter(|known| known.done_ms.is_none());
+            let fresh = Rebalance { began_ms: now_ms, left_bytes, ..Rebalance::default() };
+            // Said again it goes on, at another rate.
+            Ok(save(tx, &key(), &Rebalance { rate, ..known.unwrap_or(fresh) })?)
+        })
+    }
+
+    /// What was moved stays where it is.
+    pub(crate) fn stop_rebalance(&self, now_ms: u64) -> Result<()> {
+        self.update(|tx| {
+            change(tx, |known| {
+                known.done_ms = Some(now_ms);
+                known.stopped = true;
+            })
+        })
+    }
+
+    /// The last one.
+    pub(crate) fn rebalance(&self) -> Result<Option<Rebalance>> {
+        Ok(load(&*self.store.snapshot()?, &key())?)
+    }
+
+    /// The one that is under way.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn rebalancing(&self) -> Result<Option<Rebalance>> {
+        Ok(self.rebalance()?.filter(|known| known.done_ms.is_none()))
+    }
+
+    /// The devices in use, as full as they were when they last said.
+    #[must_use]
+    pub fn pool(&self) -> Pool {
+        self.devices.pool()
+    }
+
+    /// Looks through some files, those after `after`, for objects whose move makes devices more equally full.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn next_reliefs(&self, pool: &Pool, after: Option<InodeId>) -> Result<MovePage> {
+        let (from, until) = keys::inodes(after);
+        let pairs = self.store.snapshot()?.scan(&from, &until, SCAN_PAGE)?;
+        let next = pairs.last().filter(|_| pairs.len() == SCAN_PAGE).and_then(|(key, _)| keys::inode_id(key));
+        let mut items = Vec::new();
+        for (key, value) in &pairs {
+            let (Some(inode), file) = (keys::inode_id(key), decode::<Inode>(value)?) else { continue };
+            let Some(layout) = &file.layout else { continue };
+            for index in 0..layout.width() {
+                if relief(pool, layout, index, file.size).is_some() {
+                    items.push(MoveItem { inode, bytes: layout.object_length(index, file.size) });
+                }
+            }
+        }
+        Ok(MovePage { items, next })
+    }
+
+    /// All files were looked through for the one that began then; one that was begun anew meanwhile is not ended.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn rebalance_passed(&self, began_ms: u64, pass: &BalancePass, now_ms: u64) -> Result<()> {
+        self.update(|tx| {
+            change(tx, |known| {
+                if known.began_ms == began_ms {
+                    known.left_bytes = pass.left_bytes;
+                    known.in_use = pass.in_use;
+                    known.problem = Text::truncated(&pass.problem);
+                    known.done_ms = pass.last.then_some(now_ms);
+                }
+            })
+        })
+    }
+}
+
+/// An object went from a fuller device to an emptier one.
+pub(super) fn note_moved(tx: &mut dyn Transaction, bytes: u64) -> Result<()> {
+    change(tx, |known| {
+        known.moved_objects += 1;
+        known.moved_bytes = known.moved_bytes.saturating_add(bytes);
+        known.left_bytes = known.left_bytes.saturating_sub(bytes);
+    })
+}
+
+/// Changes the one that is under way.
+fn change(tx: &mut dyn Transaction, change: impl FnOnce(&mut Rebalance)) -> Result<()> {
+    if let Some(mut known) = load::<Rebalance, _>(tx, &key())?.filter(|known| known.done_ms.is_none()) {
+        change(&mut known);
+        save(tx, &key(), &known)?;
+    }
+    Ok(())
+}
+
+fn key() -> Vec<u8> {
+    keys::meta(keys::REBALANCE)
+}

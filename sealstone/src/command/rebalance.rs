@@ -1,0 +1,90 @@
+//! `sealstone osd rebalance`: make devices equally full, follow it, end it.
+
+use std::time::{Duration, Instant};
+
+use sealstone_client::{Client, Metadata, RebalanceState};
+use sealstone_mds_protocol::{Request, Response};
+use serde_json::{Value, json};
+
+use crate::cli::Global;
+use crate::cli::rebalance::Rebalance;
+use crate::command::session::client;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, human_bytes, utc};
+
+/// Between two looks at how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Runs the command.
+pub(crate) async fn run(global: &Global, output: Output, arguments: &Rebalance) -> Outcome {
+    let (client, _) = client(global)?;
+    let request = match (arguments.show, arguments.stop) {
+        (true, _) => Request::RebalanceShow {},
+        (_, true) => Request::RebalanceStop {},
+        _ => Request::Rebalance { rate: arguments.rate },
+    };
+    let mut state = ask(&client, request).await?;
+    if arguments.show || arguments.stop || arguments.no_wait {
+        return output.result(&told(state.as_ref()), || text(state.as_ref()));
+    }
+    let bar = output.progress(Some(1), "devices");
+    let begun = Instant::now();
+    while let Some(now) = state.as_ref().filter(|state| state.done_ms.is_none()) {
+        if arguments.wait.is_some_and(|seconds| begun.elapsed() > Duration::from_secs(seconds)) {
+            bar.finish_and_clear();
+            let said = format!("not done yet: {} to be moved at least", human_bytes(now.left_bytes));
+            let hint =
+                "the metadata server goes on by itself; `sealstone osd rebalance --show` tells how far";
+            return Err(Failure::operation(said).hint(hint));
+        }
+        bar.set_length(now.moved_bytes.saturating_add(now.left_bytes));
+        bar.set_position(now.moved_bytes);
+        tokio::time::sleep(LOOK_EVERY).await;
+        state = ask(&client, Request::RebalanceShow {}).await?;
+    }
+    bar.finish_and_clear();
+    if state.as_ref().is_some_and(|state| state.stopped) {
+        return Err(Failure::operation("somebody ended it before it was done"));
+    }
+    output.result(&told(state.as_ref()), || text(state.as_ref()))
+}
+
+async fn ask(client: &Client, request: Request) -> Outcome<Option<RebalanceState>> {
+    match client.metadata().call(request).await? {
+        Response::Rebalance { rebalance } => Ok(rebalance),
+        _ => Err(Failure::operation("an answer to another request")),
+    }
+}
+
+/// How far it is, for scripts.
+fn told(state: Option<&RebalanceState>) -> Value {
+    let Some(state) = state else { return Value::Null };
+    let problem = Some(state.problem.as_str()).filter(|problem| !problem.is_empty());
+    json!({
+        "began_ms": state.began_ms, "rate": state.rate, "done_ms": state.done_ms, "stopped": state.stopped,
+        "moved_objects": state.moved_objects, "moved_bytes": state.moved_bytes,
+        "left_bytes": state.left_bytes, "in_use": state.in_use, "problem": problem,
+    })
+}
+
+fn text(state: Option<&RebalanceState>) -> String {
+    let Some(state) = state else { return "the devices were never rebalanced".to_owned() };
+    let mut said = match state.done_ms {
+        None => format!("since {}", utc(state.began_ms)),
+        Some(done_ms) if state.stopped => format!("ended by command at {}", utc(done_ms)),
+        Some(done_ms) => format!("done at {}", utc(done_ms)),
+    };
+    said += &format!(": {} objects ({}) moved", state.moved_objects, human_bytes(state.moved_bytes));
+    match (state.left_bytes, state.done_ms) {
+        (0, Some(_)) => said += ", every device is as full as the others, within 2 %",
+        (left, None) => said += &format!(", {} to be moved at least", human_bytes(left)),
+        (left, Some(_)) => said += &format!(", {} could not be moved", human_bytes(left)),
+    }
+    if state.in_use > 0 {
+        said += &format!(", {} objects were in use", state.in_use);
+    }
+    if !state.problem.as_str().is_empty() {
+        said += &format!("; {}", state.problem.as_str());
+    }
+    said
+}
