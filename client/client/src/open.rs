@@ -270,6 +270,8 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     ) -> Result<(DeviceId, Completion), ClientError> {
         let mut ready = self.ready(index, None).await?;
         let mut outcome = self.run(&ready, &mut make).await;
+        // Is an object that is not where it was known to be nowhere? Else nobody may take that for a hole, or make it there.
+        let mut sure = !matches!(self.handle, Some(Handle::File { .. } | Handle::Node { .. }));
         for pause in RENEWAL_PAUSES {
             let Err(error) = &outcome else { break };
             // It may have moved, and its old device with it; what is being created stays where it is.
@@ -285,17 +287,21 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             }
             let renewed = match self.ready(index, Some(ready.generation)).await {
                 Ok(renewed) => renewed,
-                Err(_) if gone => break,
+                Err(_) if silent => break,
                 Err(error) => return Err(error),
             };
             let moved = (renewed.place.device.id, renewed.place.object)
                 != (ready.place.device.id, ready.place.object);
             // One that is silent is waited for by whoever asked, not here again.
             if gone && !moved && (renewed.fresh || silent) {
+                sure = true;
                 break;
             }
             ready = renewed;
             outcome = self.run(&ready, &mut make).await;
+        }
+        if !sure && matches!(outcome, Err(OsdError::NotFound)) {
+            return Err(Failure::new(ErrorCode::Busy, "an object that moves again and again").into());
         }
         let Place { device, object } = ready.place;
         match outcome {

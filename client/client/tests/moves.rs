@@ -218,6 +218,27 @@ async fn who_reads_a_file_in_place_reads_on_wherever_it_moves() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_object_that_moved_is_no_hole_though_nobody_can_say_where_it_is() {
+    let world = World::new(3).await;
+    let mount = Mount::of(&world).await;
+    let bytes = content(UNIT);
+    // Written in place: whatever is not on its device is zeros.
+    let written = mount.create("f").await;
+    written.write(0, &bytes).await.unwrap();
+    written.close().await.unwrap();
+    sleep(Duration::from_secs(10)).await;
+    let file = mount.open("f", Access::Read).await;
+    assert!(file.read(0, UNIT).await.unwrap() == bytes);
+    move_off(&world, &mount, "/f", 0).await;
+    *mount.client.metadata().refuse.lock().unwrap() = Some("RenewGrants");
+    // An error would do; zeros would not.
+    if let Ok(read) = file.read(0, UNIT).await {
+        assert!(read == bytes);
+    }
+    assert!(file.read(0, UNIT).await.unwrap() == bytes);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_get_that_has_begun_comes_to_its_end_at_the_new_place() {
     let world = World::new(5).await;
     let bytes = content(STRIPED);

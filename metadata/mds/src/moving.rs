@@ -278,7 +278,7 @@ impl Mds {
             // What the device has not been told yet is told first; what was cut off is cleared where it is.
             let busy = tx.get(&keys::retag(from))?.is_some() || file.old_from.is_some();
             let length = layout.object_length(index, file.size);
-            let written = self.holds.may_be_written(inode, now_ms) || may_be_made(&file, length, now_ms);
+            let written = self.holds.may_be_written(inode, now_ms) || may_be_made(&file, now_ms);
             // Programs with a capability file cannot get another one: they are not shut out.
             if busy || written || self.holdings(now_ms).is_lasting(from, now_ms) {
                 return Ok(Begun::InUse);
@@ -340,9 +340,8 @@ impl Mds {
             let lasting = self.holdings(now_ms).is_lasting(from, now_ms);
             let replaced = |file: &Inode| {
                 let layout = file.layout.as_ref()?;
-                let length = layout.object_length(usize::from(index), file.size);
                 let touched = file.generation != generation || file.old_from.is_some();
-                let waits = touched || lasting || may_be_made(file, length, now_ms);
+                let waits = touched || lasting || may_be_made(file, now_ms);
                 layout.replaced(usize::from(index), from, to).filter(|_| !waits)
             };
             let layout = file.as_ref().and_then(replaced);
@@ -498,10 +497,9 @@ const fn is_alive(until_ms: u64, now_ms: u64) -> bool {
     until_ms > 0 && until_ms.saturating_add(CREATE_MARGIN_MS) >= now_ms
 }
 
-/// May somebody be making the object who writes in place? What he has not proven would not be missed if it were made for
-/// him.
-fn may_be_made(file: &Inode, length: u64, now_ms: u64) -> bool {
-    !is_there(file, length) && is_alive(file.placing_until_ms, now_ms)
+/// May somebody who writes in place make objects of the file? Of each that is not where he knows it, also of one that moved.
+const fn may_be_made(file: &Inode, now_ms: u64) -> bool {
+    !file.made && is_alive(file.placing_until_ms, now_ms)
 }
 
 /// Can a grant of the put that the file is of be at work still that makes the object? Then it is made, so that it cannot.

@@ -69,12 +69,9 @@ pub enum CopyStep {
         /// How many.
         length: usize,
     },
-    /// Makes the object, with its first bytes.
-    Create {
-        /// They.
-        data: Bytes,
-    },
-    /// The bytes after those.
+    /// Makes the object, empty.
+    Create,
+    /// Bytes of it.
     Write {
         /// Where.
         offset: u64,

@@ -286,8 +286,7 @@ impl Devices for InitiatorDevices {
                 CopyStep::Read { offset, length } => {
                     Operation::Read { object, offset, length, buffer: Vec::new() }
                 }
-                CopyStep::Create { data } if data.is_empty() => Operation::Create { object },
-                CopyStep::Create { data } => Operation::CreateAndWrite { object, offset: 0, data },
+                CopyStep::Create => Operation::Create { object },
                 CopyStep::Write { offset, data } => Operation::Write { object, offset, data },
                 CopyStep::Flush => Operation::Flush { object },
                 CopyStep::Life => {

@@ -291,6 +291,24 @@ fn a_file_that_is_open_to_write_or_not_made_yet_stays_where_it_is() {
 }
 
 #[test]
+fn what_a_writer_could_make_again_in_the_old_place_stays_until_he_cannot() {
+    let mut world = World::with_devices(3);
+    let file = world.create(ALICE, "/f", None);
+    world.commit(ALICE, file.intent, 9).unwrap();
+    later(&mut world);
+    let (node, holder) = (node_of(&mut world, "/f"), HolderId { number: 7 });
+    let (access, method) = (Access::Update, Method::AllData);
+    world.ask(ALICE, Request::OpenNode { node, access, method, holder, again: false });
+    // What he had is not known any more; his credentials are good still.
+    world.ask(ALICE, Request::CloseNode { node, holder });
+    let filled = file.layout.objects()[0].device;
+    let begun = |world: &World| world.mds.begin_move(node.inode, filled, world.now).unwrap();
+    assert_eq!(begun(&world), Begun::InUse);
+    later(&mut world);
+    assert!(go(begun(&world)).filled);
+}
+
+#[test]
 fn an_object_that_a_put_did_not_need_is_made_by_the_fence_as_long_as_it_could_be() {
     for made in [true, false] {
         let mut world = World::with_devices(3);

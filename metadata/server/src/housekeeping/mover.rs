@@ -273,13 +273,15 @@ impl Housekeeper {
                 _ => return Err(Stays::Problem("an object that a file needs is not there".to_owned())),
             };
             let (length, purpose) = (data.len(), Purpose::CopyTo(order.to.object));
+            if offset == 0 {
+                // Before the first byte: whatever is written is of a life that is known.
+                self.step(order.to, CopyStep::Create, purpose).await?;
+                life = Some(self.step(order.to, CopyStep::Life, purpose).await?);
+            }
             pace.take(length).await;
             let hole = data.iter().all(|byte| *byte == 0);
-            let data = if hole { Bytes::new() } else { Bytes::from(data) };
-            if offset == 0 {
-                self.step(order.to, CopyStep::Create { data }, purpose).await?;
-                life = Some(self.step(order.to, CopyStep::Life, purpose).await?);
-            } else if !hole {
+            if !hole {
+                let data = Bytes::from(data);
                 self.step(order.to, CopyStep::Write { offset, data }, purpose).await?;
             }
             offset += length as u64;
