@@ -11,7 +11,7 @@
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    Chosen, DeviceId, DeviceState, Drain, ErrorCode, InodeId, Layout, ObjectRef, Text, record,
+    Chosen, DeviceId, DeviceState, Drain, ErrorCode, Failure, InodeId, Layout, ObjectRef, Text, record,
 };
 use sealstone_osd::ObjectId;
 
@@ -33,6 +33,8 @@ pub use balance::BalancePass;
 pub const DRAIN_RATE_MIN: u64 = 65_536;
 /// Inodes that are looked at in one step of a search.
 const SCAN_PAGE: usize = 1024;
+/// Whoever wants to write to a file whose object has just moved asks again after this.
+const MOVED_RETRY_MS: u32 = 10;
 /// Moves that are looked at together.
 const MOVES_PAGE: usize = 1024;
 /// A grant that may make an object may have been accepted before it expired, and be at work still for so long after it, by
@@ -80,6 +82,8 @@ pub struct MoveOrder {
     pub filled: bool,
     /// So that devices are equally full? Else since its device is drained.
     pub relieves: bool,
+    /// Whoever could make the old object again must find it, fenced: it is not removed before he cannot any more.
+    pub stays: bool,
 }
 
 /// How the beginning of a move went.
@@ -299,13 +303,17 @@ impl Mds {
             let to = ObjectRef { device: to, object: ObjectId::new(from.object.partition, number) };
             let tag = tags::draw(tx, 1)?;
             save(tx, &keys::tag(from), &tag)?;
-            let creates = is_to_be_made(&file, length, now_ms);
+            // One that is not there is made, empty: else it could be made behind the fence, and after a move that was given up
+            // nobody could make it, by its new tag.
+            let creates = !is_there(&file, length);
             save(tx, &keys::retag(from), &Retag { tag, creates, waits: Vec::new() })?;
             let index = u16::try_from(index).unwrap_or(u16::MAX);
             let begun = Move { index, from, to, generation: file.generation, tag, chosen };
             save(tx, &keys::moving(inode), &begun)?;
             let filled = length > 0 && is_there(&file, length);
-            Ok(Begun::Go(MoveOrder { inode, from, to, filled, relieves: matches!(wish, Wish::Relieve(_)) }))
+            let (relieves, stays) =
+                (matches!(wish, Wish::Relieve(_)), is_alive(file.placing_until_ms, now_ms));
+            Ok(Begun::Go(MoveOrder { inode, from, to, filled, relieves, stays }))
         })?;
         if matches!(begun, Begun::Go(_)) {
             self.revocations_changed.store(true, Ordering::Release);
@@ -355,7 +363,7 @@ impl Mds {
                 give_up(tx, order.inode, now_ms)?;
                 return Ok(false);
             }
-            let guard_ms = file.create_grants_until_ms;
+            let (guard_ms, file_placing_ms) = (file.create_grants_until_ms, file.placing_until_ms);
             file.layout = Some(layout);
             let known = file.placed.as_mut().and_then(|placed| placed.chosen.get_mut(usize::from(index)));
             if let Some(known) = known {
@@ -365,7 +373,12 @@ impl Mds {
             tx.delete(&key)?;
             // Nobody gets a credential for the old object from here on, and of a tag that its device does not have if he does.
             tx.delete(&keys::tag(from))?;
-            queue_objects(tx, &[from], now_ms, guard_ms)?;
+            // Who writes in place makes what is not where he knows it, by the partition's tag: he must find it.
+            let due_ms = match order.stays || is_alive(file_placing_ms, now_ms) {
+                true => now_ms.max(file_placing_ms.saturating_add(CREATE_MARGIN_MS)),
+                false => now_ms,
+            };
+            queue_objects(tx, &[from], due_ms, guard_ms.max(due_ms))?;
             note(tx, from.device, |drain| {
                 drain.moved_objects += 1;
                 drain.moved_bytes = drain.moved_bytes.saturating_add(bytes);
@@ -419,12 +432,22 @@ impl Mds {
         }
     }
 
-    /// Is an object of the file under way? Then whoever is to write ends that first.
-    pub(crate) fn make_way(&self, view: &dyn Snapshot, inode: InodeId, now_ms: u64) -> Result<bool> {
-        if view.get(&keys::moving(inode))?.is_none() {
-            return Ok(false);
+    /// A state in which no object of the file is under way: whoever is to write ends that first.
+    ///
+    /// # Errors
+    /// `Busy` if a move ended meanwhile, perhaps well: what the asker knows of the layout is old then.
+    pub(crate) fn make_way(&self, inode: InodeId, now_ms: u64) -> Result<Box<dyn Snapshot + '_>> {
+        loop {
+            let view = self.store.snapshot()?;
+            if view.get(&keys::moving(inode))?.is_none() {
+                return Ok(view);
+            }
+            drop(view);
+            // Another server may begin the next one before we look again.
+            if !self.update(|tx| give_up(tx, inode, now_ms))? {
+                return Err(MdsError::Refused(Failure::busy(MOVED_RETRY_MS)));
+            }
         }
-        self.update(|tx| give_up(tx, inode, now_ms))
     }
 
     /// The device was looked through; with nothing left it is empty. `began_ms` is of the drain that it was looked through
@@ -500,9 +523,4 @@ const fn is_alive(until_ms: u64, now_ms: u64) -> bool {
 /// May somebody who writes in place make objects of the file? Of each that is not where he knows it, also of one that moved.
 const fn may_be_made(file: &Inode, now_ms: u64) -> bool {
     !file.made && is_alive(file.placing_until_ms, now_ms)
-}
-
-/// Can a grant of the put that the file is of be at work still that makes the object? Then it is made, so that it cannot.
-fn is_to_be_made(file: &Inode, length: u64, now_ms: u64) -> bool {
-    !is_there(file, length) && is_alive(file.create_grants_until_ms, now_ms)
 }

@@ -89,13 +89,9 @@ impl Mds {
             return Err(MdsError::refused(ErrorCode::NotLoggedIn, ""));
         }
         let &Issue { kind, inode, method, permissions, expires_ms, span: (start, end), .. } = issue;
-        let mut view = self.store.snapshot()?;
         // Whoever writes, or cannot ask again where the bytes are, goes first.
         let goes_first = permissions.contains(Permissions::WRITE) || kind == IssueKind::Delegate;
-        if goes_first && self.make_way(&*view, inode, now_ms)? {
-            drop(view);
-            view = self.store.snapshot()?;
-        }
+        let view = if goes_first { self.make_way(inode, now_ms)? } else { self.store.snapshot()? };
         let mut to_sign = Vec::with_capacity(issue.parts.len());
         for (object, range) in &issue.parts {
             to_sign.push(Sign { object: *object, range: *range, tag: tags::of(&*view, *object)? });

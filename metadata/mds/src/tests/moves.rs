@@ -56,6 +56,8 @@ fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<Dra
     let mut pass = DrainPass::default();
     world.mds.abandon_moves(world.now)?;
     let began_ms = world.mds.draining()?.first().map_or(0, |(_, drain)| drain.began_ms);
+    // Before the files: a put that ends meanwhile is one of them.
+    pass.objects += world.mds.creates_on(GONE)?;
     let mut after = None;
     loop {
         let page = world.mds.next_moves(GONE, after)?;
@@ -81,7 +83,6 @@ fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<Dra
             break;
         }
     }
-    pass.objects += world.mds.creates_on(GONE)?;
     pass.removing = world.mds.removals_on(GONE, world.now)?;
     world.mds.drain_passed(GONE, began_ms, &pass, world.now)?;
     Ok(pass)
@@ -309,19 +310,55 @@ fn what_a_writer_could_make_again_in_the_old_place_stays_until_he_cannot() {
 }
 
 #[test]
-fn an_object_that_a_put_did_not_need_is_made_by_the_fence_as_long_as_it_could_be() {
-    for made in [true, false] {
+fn what_moved_stays_fenced_as_long_as_a_writer_could_make_it_again() {
+    let mut world = World::with_devices(3);
+    let file = world.create(ALICE, "/f", None);
+    world.commit(ALICE, file.intent, 9).unwrap();
+    later(&mut world);
+    let (node, holder) = (node_of(&mut world, "/f"), HolderId { number: 7 });
+    let (access, method) = (Access::Update, Method::AllData);
+    world.ask(ALICE, Request::OpenNode { node, access, method, holder, again: false });
+    let generation =
+        crate::namespace::node(&*world.mds.store.snapshot().unwrap(), node.inode).unwrap().generation;
+    let written = Request::Written {
+        node,
+        size_at_least: 9,
+        mtime_ns: None,
+        generation,
+        made: true,
+        fit: false,
+        holder,
+    };
+    assert!(matches!(world.ask(ALICE, written), Response::Stat { .. }));
+    // He is not known any more. His credentials make what is not where he knows it.
+    world.ask(ALICE, Request::CloseNode { node, holder });
+    let old = file.layout.objects()[0];
+    let order = go(world.mds.begin_move(node.inode, old.device, world.now).unwrap());
+    assert!(order.stays);
+    answer(&world, old.device).unwrap();
+    assert!(world.mds.finish_move(&order, 9, world.now).unwrap());
+    assert!(
+        !world.reap_all().contains(&old),
+        "it would be made again, and take his bytes with it when it goes"
+    );
+    later(&mut world);
+    assert!(world.reap_all().contains(&old));
+}
+
+#[test]
+fn an_object_that_a_put_did_not_need_is_made_by_the_fence() {
+    for soon in [true, false] {
         let mut world = World::with_devices(3);
         let file = world.create(ALICE, "/f", None);
         world.commit(ALICE, file.intent, 9).unwrap();
         let empty = file.layout.objects()[1];
         let inode = world.stat(ALICE, "/f").unwrap().inode;
-        if !made {
+        if !soon {
             later(&mut world);
         }
         world.mds.begin_move(inode, empty.device, world.now).unwrap();
         let items = world.mds.next_retags(empty.device, 9).unwrap();
-        assert_eq!(items.iter().map(|item| (item.object, item.creates)).collect::<Vec<_>>(), [(empty, made)]);
+        assert_eq!(items.iter().map(|item| (item.object, item.creates)).collect::<Vec<_>>(), [(empty, true)]);
     }
 }
 

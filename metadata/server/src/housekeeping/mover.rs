@@ -141,6 +141,10 @@ impl Housekeeper {
             // So that there is something to measure progress by.
             self.count(device, drain.began_ms).await?;
         }
+        // Before the files: what is a create no longer when we come to it is a file by then.
+        let creates = self.heard(self.blocking(|mds| mds.creates_on(device)))?;
+        pass.objects += creates;
+        pass.in_use += creates;
         let (mut after, mut problems) = (None, 0);
         loop {
             let page = self.heard(self.blocking(|mds| mds.next_moves(device, after)))?;
@@ -182,9 +186,6 @@ impl Housekeeper {
             }
             tokio::task::yield_now().await;
         }
-        let creates = self.heard(self.blocking(|mds| mds.creates_on(device)))?;
-        pass.objects += creates;
-        pass.in_use += creates;
         pass.removing =
             self.heard(self.blocking(|mds| mds.removals_on(device, self.environment.now_ms())))?;
         Some(pass)
@@ -238,7 +239,9 @@ impl Housekeeper {
                     return Err(Stays::InUse);
                 }
                 // It is queued as well; but whoever is revoked next should find nothing under his older credential.
-                if let Err(error) = self.remove(order.from).await {
+                if !order.stays
+                    && let Err(error) = self.remove(order.from).await
+                {
                     tracing::debug!(object = %order.from.object, %error, "an object that moved is not removed yet");
                 }
                 Ok(Some(Carried { order, bytes }))
