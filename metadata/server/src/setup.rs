@@ -482,6 +482,11 @@ pub fn open_under(
     let server = if shared { server_name(folder, &environment)? } else { config.server };
     let config = Config { shared, server, ..config };
     let store = location.open()?;
+    if !shared {
+        // A store that one server uses at a time becomes this one's with the first change, and is read anew then if another
+        // one wrote meanwhile: nothing that was read before that may be kept.
+        drop(store.begin().map_err(|error| SetupError::Contents(error.into()))?);
+    }
     // A store whose setup was interrupted gets no keystore.
     if !Mds::is_set_up(&*store).map_err(SetupError::Contents)? {
         return Err(SetupError::Unfinished(folder.to_owned()));

@@ -113,6 +113,7 @@ const fn family_name(family: u8) -> &'static str {
         b'o' => "tag that a device has to be told",
         b'x' => "revocation",
         b'z' => "server",
+        b'1' => "answer to a change that is done once",
         _ => "record",
     }
 }
@@ -139,6 +140,7 @@ mod tests {
         let told = describe(&keys::entry(InodeId(1), &name), &encode(&InodeId(7)).unwrap());
         assert_eq!(told.text, "name of node 7 in directory 1");
         assert_eq!(told.title.as_deref(), Some("caf\\xe9"));
+        assert_eq!(describe(b"1alice", b"").text, "answer to a change that is done once");
     }
 
     #[test]

@@ -11,6 +11,8 @@ const VERSION: u8 = 1;
 const REMOVED: u8 = 0;
 const PUT: u8 = 1;
 
+/// Bytes of a commit without its changes.
+const HEAD_BYTES: usize = 13;
 /// Bytes of a commit at most: with what is around it, less than the 4 MiB that an LDAP server takes at once.
 pub(super) const COMMIT_BYTES_MAX: usize = 3 << 20;
 
@@ -62,8 +64,14 @@ pub(super) fn commit(number: u64, changes: &Overlay) -> Option<Vec<u8>> {
             return None;
         }
     }
-    bytes[9..13].copy_from_slice(&count.to_be_bytes());
+    bytes[9..HEAD_BYTES].copy_from_slice(&count.to_be_bytes());
     Some(bytes)
+}
+
+/// Bytes that changes take in the journal.
+pub(super) fn bytes_of(changes: &[Change]) -> usize {
+    let value = |change: &Change| change.value.as_ref().map_or(0, |value| 4 + value.len());
+    HEAD_BYTES + changes.iter().map(|change| 3 + change.key.len() + value(change)).sum::<usize>()
 }
 
 /// A commit that was read.
@@ -154,6 +162,7 @@ mod tests {
             let bytes = commit(number, &changes).unwrap();
             let read = parse_commit(&bytes).unwrap();
             prop_assert_eq!(read.number, number);
+            prop_assert_eq!(bytes_of(&read.changes), bytes.len());
             let read: Vec<_> = read.changes.iter().map(|one| (&*one.key, one.value.as_deref())).collect();
             prop_assert_eq!(read, changes.iter().collect::<Vec<_>>());
             prop_assert!(parse_commit(&bytes[..cut.index(bytes.len())]).is_err());

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::journal::{COMMIT_BYTES_MAX, Commit, parse_commit, parse_record};
+use super::journal::{COMMIT_BYTES_MAX, Commit, bytes_of, parse_commit, parse_record};
 use super::link::{Link, Trouble};
 use super::tree::{Loading, Tree};
-use super::versions::{BYTES_MAX, Change, Versions};
+use super::versions::{Change, LOADED_BYTES_MAX, Versions};
 use super::{JOURNAL_BYTES_MAX, LdapStoreError};
 
 /// Bytes of a journal that is read: a full one, and a commit that came when it was nearly full.
@@ -28,6 +28,8 @@ pub(super) struct Loaded {
     pub(super) journal: Vec<Commit>,
     /// Commits that are, and should not be there any more.
     pub(super) outdated: Vec<u64>,
+    /// Bytes of those.
+    pub(super) outdated_bytes: usize,
 }
 
 #[derive(Default)]
@@ -35,6 +37,7 @@ struct Journal {
     /// Commits in order, without gaps.
     commits: BTreeMap<u64, Commit>,
     outdated: Vec<u64>,
+    outdated_bytes: usize,
 }
 
 fn read_journal(tree: &Tree, link: &mut Link, owner: &str) -> Result<Journal, Loading> {
@@ -55,7 +58,8 @@ fn read_journal(tree: &Tree, link: &mut Link, owner: &str) -> Result<Journal, Lo
         first -= 1;
     }
     let used = commits.split_off(&first);
-    Ok(Journal { commits: used, outdated: commits.into_keys().collect() })
+    let outdated_bytes = commits.values().map(|commit| bytes_of(&commit.changes)).sum();
+    Ok(Journal { commits: used, outdated: commits.into_keys().collect(), outdated_bytes })
 }
 
 fn apply(versions: &Versions, commits: &BTreeMap<u64, Commit>) {
@@ -70,8 +74,8 @@ fn try_load(tree: &Tree, link: &mut Link, owner: &str) -> Result<Loaded, Loading
     tree.each_record(link, owner, |found| {
         let (key, value) = parse_record(found).map_err(|error| error.to_string())?;
         versions.load(key, Some(value.into()));
-        if versions.bytes() > BYTES_MAX {
-            return Err(format!("all records together take more than {BYTES_MAX} bytes of memory"));
+        if versions.bytes() > LOADED_BYTES_MAX {
+            return Err(format!("all records together take more than {LOADED_BYTES_MAX} bytes of memory"));
         }
         Ok(())
     })?;
@@ -95,6 +99,7 @@ fn try_load(tree: &Tree, link: &mut Link, owner: &str) -> Result<Loaded, Loading
         number: commits.last_key_value().map_or(0, |(number, _)| *number),
         journal: commits.into_values().collect(),
         outdated: after.outdated,
+        outdated_bytes: after.outdated_bytes,
     })
 }
 

@@ -261,7 +261,7 @@ impl LdapMeta {
             queue: Queue::default(),
             target,
         });
-        inner.queue.fill(loaded.journal, loaded.outdated);
+        inner.queue.fill(loaded.journal, loaded.outdated, loaded.outdated_bytes);
         let worker = std::thread::Builder::new().name("ldap-records".to_owned()).spawn({
             let inner = Arc::clone(&inner);
             move || worker::run(&inner)
@@ -356,6 +356,18 @@ impl Inner {
             let error = LdapStoreError::TakenOver { name: self.target.name.clone() };
             tracing::error!(error = &error as &dyn Error, "the metadata store");
         }
+    }
+
+    /// Is another server known to write?
+    pub(crate) fn is_lost(&self) -> bool {
+        *self.trust.lock() == Trust::TakenOver
+    }
+
+    /// Renames the store, so that whatever was sent and not answered finds nothing; says whether it did.
+    pub(crate) fn leave_behind(&self, time: Duration) -> bool {
+        // Two who rename at the same time would not know each other's names.
+        let Some(_turn) = self.writer.try_lock_for(TURN_MAX) else { return false };
+        self.rename(Instant::now() + time).is_ok()
     }
 
     /// Before anything is read or written.
@@ -469,14 +481,14 @@ impl Inner {
         let newest = newest.map_err(|error| failed(explained(&self.tree, &self.target, error)))?;
         if before != writer.read_of || newest.unwrap_or(0) != writer.number {
             let loaded = load(&self.tree, &mut link, &self.target.name);
-            let Loaded { versions, number, journal, outdated, owner } =
+            let Loaded { versions, number, journal, outdated, outdated_bytes, owner } =
                 loaded.map_err(|error| failed(explained(&self.tree, &self.target, error)))?;
             if owner != self.owner() {
                 return Err(MetaError::Conflict);
             }
             *self.records.write() = versions;
             (writer.number, writer.read_of) = (number, owner);
-            self.queue.fill(journal, outdated);
+            self.queue.fill(journal, outdated, outdated_bytes);
         }
         writer.link = Some((link, Instant::now()));
         self.is_claimed.store(true, Ordering::Release);
@@ -515,10 +527,9 @@ impl Inner {
         let number = writer.number + 1;
         let bytes = journal::commit(number, &changes).ok_or_else(|| failed(LdapStoreError::TooLarge))?;
         let records = Arc::clone(&self.records.read());
-        if records.bytes().saturating_add(bytes.len()) > versions::BYTES_MAX {
+        if !records.has_room(&changes) {
             return Err(failed(LdapStoreError::Full));
         }
-        self.queue.wait_for_room(Instant::now() + TURN_MAX)?;
         let owner = self.owner();
         let link = self.writers_link(writer)?;
         let fate = match self.tree.add_commit(link, &owner, number, &bytes) {
@@ -585,11 +596,22 @@ impl MetaStore for LdapMeta {
     }
 
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
-        let mut writer = self.inner.turn()?;
-        self.inner.check_writing(&mut writer)?;
-        if !self.inner.is_claimed() {
-            self.inner.claim(&mut writer)?;
-        }
+        let until = Instant::now() + TURN_MAX;
+        let writer = loop {
+            let mut writer = self.inner.turn()?;
+            self.inner.check_writing(&mut writer)?;
+            if !self.inner.is_claimed() {
+                self.inner.claim(&mut writer)?;
+            }
+            if self.inner.queue.has_room() {
+                break writer;
+            }
+            drop(writer);
+            if let Err(error) = self.inner.queue.wait_for_room(until) {
+                self.inner.check()?;
+                return Err(error);
+            }
+        };
         let view = View(self.inner.records.read().look());
         Ok(Box::new(Changes { store: &self.inner, view, changes: Overlay::default(), writer }))
     }

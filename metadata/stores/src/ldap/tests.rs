@@ -255,6 +255,58 @@ fn a_commit_without_an_answer_is_found_out_about() {
 }
 
 #[test]
+fn a_record_that_is_written_late_does_not_replace_a_newer_one() {
+    let server = Slapd::start();
+    let proxy = Proxy::start(server.port);
+    let url = server.new_store();
+    let through = url.replace(&format!(":{}/", server.port), &format!(":{}/", proxy.port));
+    // Its end puts it into the records: what comes next changes an entry that is there.
+    let store = open(&through);
+    put(&store, &[(b"a", b"0")]).unwrap();
+    drop(store);
+    let store = open(&through);
+    proxy.cut(Cut::LateRecord);
+    put(&store, &[(b"a", b"1")]).unwrap();
+    while !proxy.is_late() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    put(&store, &[(b"a", b"2")]).unwrap();
+    // The journal keeps the newest commit, which says nothing of the record.
+    put(&store, &[(b"b", b"3")]).unwrap();
+    drop(store);
+    let (target, mut admin) = link(&url);
+    let tree = Tree::new(&target.base, &target.name);
+    let owner = tree.find(&mut admin).unwrap().unwrap();
+    let mut commits = 0;
+    let count = |_: &[u8]| {
+        commits += 1;
+        Ok(())
+    };
+    tree.each_commit(&mut admin, &owner, count).unwrap();
+    assert_eq!(commits, 1, "all is in the records");
+    proxy.deliver();
+    let expected = [(b"a".to_vec(), b"2".to_vec()), (b"b".to_vec(), b"3".to_vec())];
+    assert_eq!(all(&open(&url)), expected);
+}
+
+#[test]
+fn what_a_journal_had_at_a_start_takes_room() {
+    let value = versions::Value::from(vec![0; JOURNAL_BYTES_MAX]);
+    let commit = |value| journal::Commit {
+        number: 1,
+        changes: vec![versions::Change { key: (*b"a").into(), value, was_there: None }],
+    };
+    let queue = Queue::default();
+    queue.fill(vec![commit(None)], Vec::new(), 0);
+    assert!(queue.has_room());
+    queue.fill(vec![commit(Some(value))], Vec::new(), 0);
+    assert!(!queue.has_room());
+    assert!(queue.wait_for_room(Instant::now()).is_err());
+    queue.fill(vec![commit(None)], vec![0], JOURNAL_BYTES_MAX);
+    assert!(!queue.has_room(), "nor is there with what is still to be removed");
+}
+
+#[test]
 fn records_are_entries_that_people_can_read() {
     let server = Slapd::start();
     let url = server.new_store();

@@ -3,7 +3,7 @@
 //! Does: keep the newest value of each key, and older ones as long as somebody looks at a state that has them. Does not:
 //! make anything durable.
 //! Contract: memory is [`RECORD_BYTES`] and the bytes of key and value for each record, and [`BYTES_MAX`] at most when
-//! records are loaded or put; older values are beside that, as long as a look at them lasts.
+//! records are put, and a little more when they are removed; older values are beside that, as long as a look at them lasts.
 
 use std::collections::{BTreeMap, VecDeque, btree_map};
 use std::ops::Bound;
@@ -16,6 +16,11 @@ use sealstone_mds::store::{Overlay, Pair};
 pub(super) const RECORD_BYTES: usize = 160;
 /// Bytes of all records at most, so counted.
 pub(super) const BYTES_MAX: usize = 16 << 30;
+
+/// The same with what removals need: who has too much must be able to remove some of it, and that takes records of its own.
+const REMOVING_BYTES_MAX: usize = BYTES_MAX + BYTES_MAX / 32;
+/// What is loaded may be a little more still: a record that is to go may be there beside the one that comes for it.
+pub(super) const LOADED_BYTES_MAX: usize = BYTES_MAX + BYTES_MAX / 16;
 
 /// A value, shared with what has still to be written.
 pub(super) type Value = Arc<[u8]>;
@@ -59,7 +64,28 @@ const fn bytes_of(key: &[u8], value: &[u8]) -> usize {
     RECORD_BYTES + key.len() + value.len()
 }
 
+/// May records grow so, from so many bytes to so many?
+const fn may_grow(from: usize, to: usize, removes: bool) -> bool {
+    to <= from || to <= if removes { REMOVING_BYTES_MAX } else { BYTES_MAX }
+}
+
 impl Versions {
+    /// Is there room for these changes? Counted as a start counts them.
+    pub(super) fn has_room(&self, changes: &Overlay) -> bool {
+        let removes = changes.iter().any(|(_, value)| value.is_none());
+        may_grow(self.bytes(), self.bytes_after(changes), removes)
+    }
+
+    /// Bytes of all records when these are changed.
+    fn bytes_after(&self, changes: &Overlay) -> usize {
+        let records = self.records.read();
+        changes.iter().fold(records.bytes, |bytes, (key, value)| {
+            let before = records.slots.get(key).and_then(|slot| slot.now.1.as_ref());
+            let less = before.map_or(0, |before| bytes_of(key, before));
+            bytes.saturating_add(value.map_or(0, |value| bytes_of(key, value))) - less
+        })
+    }
+
     /// Sets a key in the state from which all others come: while records are loaded.
     pub(super) fn load(&self, key: &[u8], value: Option<Value>) {
         let mut records = self.records.write();
@@ -234,6 +260,19 @@ mod tests {
         assert_eq!(told(versions.apply(changes(&[(1, None), (2, Some(1))]))), [Some(true), Some(false)]);
     }
 
+    #[test]
+    fn who_has_too_much_may_remove_and_what_he_may_have_is_loaded() {
+        assert!(may_grow(0, BYTES_MAX, false) && !may_grow(0, BYTES_MAX + 1, false));
+        assert!(
+            may_grow(BYTES_MAX, BYTES_MAX + 1, true) && !may_grow(BYTES_MAX, REMOVING_BYTES_MAX + 1, true)
+        );
+        assert!(may_grow(BYTES_MAX + 2, BYTES_MAX + 1, false), "it becomes less");
+        // A whole journal of additions, of small records, beside those that it removes.
+        let journal = super::super::JOURNAL_BYTES_MAX / (8 + 8 + 8) * bytes_of(&[0; 8], &[0; 8]);
+        const { assert!(REMOVING_BYTES_MAX < LOADED_BYTES_MAX) };
+        assert!(LOADED_BYTES_MAX - REMOVING_BYTES_MAX > journal);
+    }
+
     proptest! {
         #[test]
         fn every_state_stays_as_it_was_when_it_was_looked_at(
@@ -248,7 +287,9 @@ mod tests {
             }
             let mut looks: Vec<(Look, Vec<Pair>)> = Vec::new();
             for (step, look, dropped) in steps {
+                let after = versions.bytes_after(&changes(&step));
                 versions.apply(changes(&step));
+                prop_assert_eq!(versions.bytes(), after);
                 for (key, value) in &step {
                     match value {
                         Some(value) => model.insert(vec![*key], vec![*value]),

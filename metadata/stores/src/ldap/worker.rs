@@ -2,7 +2,8 @@
 //!
 //! Contract: a commit leaves the journal after all that it changed is in the records; the newest one stays, so that whoever
 //! comes next knows how far it went. What is done may be done again: only the last value of each key counts, and a key is
-//! written by one request at a time.
+//! written by one request at a time. When answers are missing the store is renamed before anything else is written, so that
+//! a request that arrives late finds nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
@@ -13,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use sealstone_ldap::Outcome;
 use sealstone_mds::store::MetaError;
 
-use super::journal::Commit;
+use super::journal::{Commit, bytes_of};
 use super::link::{Link, Trouble, open_until};
 use super::tree::Kind;
 use super::versions::{Change, Value};
@@ -53,6 +54,12 @@ struct Waiting {
     ended: bool,
 }
 
+impl Waiting {
+    fn has_room(&self) -> bool {
+        self.bytes < JOURNAL_BYTES_MAX && self.commits.len() < JOURNAL_COMMITS_MAX
+    }
+}
+
 /// Commits on their way into the records.
 #[derive(Default)]
 pub(super) struct Queue {
@@ -61,12 +68,18 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// What a journal had when it was read.
-    pub(super) fn fill(&self, journal: Vec<Commit>, outdated: Vec<u64>) {
+    /// What a journal had when it was read: it takes room like what comes after it, or else the journal could become
+    /// larger than a start reads.
+    pub(super) fn fill(&self, journal: Vec<Commit>, outdated: Vec<u64>, outdated_bytes: usize) {
         let mut waiting = self.waiting.lock();
-        let pending = |Commit { number, changes }| Pending { number, bytes: 0, changes: changes.into() };
+        let pending = |Commit { number, changes }| Pending {
+            number,
+            bytes: bytes_of(&changes),
+            changes: changes.into(),
+        };
         waiting.commits = journal.into_iter().map(pending).collect();
-        (waiting.bytes, waiting.outdated, waiting.is_begun) = (0, outdated, true);
+        waiting.bytes = outdated_bytes + waiting.commits.iter().map(|commit| commit.bytes).sum::<usize>();
+        (waiting.outdated, waiting.is_begun) = (outdated, true);
         waiting.filled += 1;
     }
 
@@ -79,10 +92,15 @@ impl Queue {
         }
     }
 
-    /// Returns when there is room for one more.
+    /// Is there room for one more?
+    pub(super) fn has_room(&self) -> bool {
+        self.waiting.lock().has_room()
+    }
+
+    /// Returns when there is room for one more. The worker may need the writer's turn to make it: who has it must not wait.
     pub(super) fn wait_for_room(&self, until: Instant) -> Result<(), MetaError> {
         let mut waiting = self.waiting.lock();
-        while waiting.bytes >= JOURNAL_BYTES_MAX || waiting.commits.len() >= JOURNAL_COMMITS_MAX {
+        while !waiting.has_room() {
             self.changed.notify_all();
             if self.changed.wait_until(&mut waiting, until).timed_out() {
                 let why = waiting.refused.clone().unwrap_or_else(|| "it is slow".to_owned());
@@ -192,11 +210,25 @@ impl From<Trouble> for Unwritten {
 /// The worker, until the store ends.
 pub(super) fn run(inner: &Inner) {
     let mut link = None;
+    // May something that was sent before still arrive?
+    let mut is_astray = false;
     loop {
         let (batch, ended) = inner.queue.next(inner.is_claimed());
+        if is_astray {
+            // What arrives then must find nothing: it has older values than what is written next.
+            is_astray = !inner.leave_behind(AWAY_MAX);
+        }
+        if inner.is_lost() {
+            return;
+        }
         let until = Instant::now() + AWAY_MAX;
-        let written = if inner.is_claimed() { work(inner, &mut link, batch.as_ref(), until) } else { Ok(()) };
+        let written = if inner.is_claimed() && !is_astray {
+            work(inner, &mut link, batch.as_ref(), until)
+        } else {
+            Ok(())
+        };
         let pause = match written {
+            Ok(()) if is_astray => RECONNECT_EVERY,
             Ok(()) => Duration::ZERO,
             Err(Unwritten::Renamed) => {
                 inner.queue.waiting.lock().is_begun = true;
@@ -216,6 +248,8 @@ pub(super) fn run(inner: &Inner) {
             }
             Err(Unwritten::Trouble(trouble)) => {
                 link = None;
+                // The server has not answered all: it may be about to do the rest.
+                is_astray |= trouble.code().is_none();
                 inner.queue.not_done(&trouble);
                 if trouble.code().is_some() { PAUSE } else { RECONNECT_EVERY }
             }
@@ -250,6 +284,10 @@ fn work(
         // Nothing to do but to see whether it is ours still.
         return if link.is_there(&inner.tree.store(&owner))? { Ok(()) } else { Err(Unwritten::Renamed) };
     };
+    // Taken before the store became ours, and read anew then: others wrote newer values meanwhile.
+    if inner.queue.waiting.lock().filled != batch.filled {
+        return Ok(());
+    }
     let mut todo: Vec<(&[u8], &[u8], Kind)> = Vec::new();
     for (key, (value, was_there)) in &batch.last {
         match (value, was_there) {

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use parking_lot::Mutex;
 
-/// What happens to the next commit.
+/// What happens to the next commit, or to what is written into the records next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
     /// It does not arrive.
@@ -17,6 +17,8 @@ pub(super) enum Cut {
     Answer,
     /// It arrives when it is told to.
     Late,
+    /// What is written into the records does so.
+    LateRecord,
 }
 
 #[derive(Default)]
@@ -60,6 +62,11 @@ impl Proxy {
         self.state.lock().cut = Some(cut);
     }
 
+    /// Is something on its way?
+    pub(super) fn is_late(&self) -> bool {
+        self.state.lock().late.is_some()
+    }
+
     /// Bytes of the answer that nobody got.
     pub(super) fn swallowed(&self) -> usize {
         self.swallowed.recv().unwrap()
@@ -73,10 +80,13 @@ impl Proxy {
     }
 }
 
-/// Is it a request that adds something to the journal?
-fn is_commit(bytes: &[u8]) -> bool {
+/// Is it what that is about?
+fn is_meant(cut: Cut, bytes: &[u8]) -> bool {
     let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
-    has(b",ou=journal,") && has(b"commit ")
+    match cut {
+        Cut::LateRecord => has(b",ou=records,"),
+        _ => has(b",ou=journal,") && has(b"commit "),
+    }
 }
 
 fn answer(mut server: TcpStream, mut client: TcpStream, swallow: &AtomicBool, told: &Sender<usize>) {
@@ -98,7 +108,7 @@ fn forward(mut client: TcpStream, mut server: TcpStream, state: &Mutex<State>, s
     let mut bytes = vec![0; 1 << 16];
     while let Ok(count @ 1..) = client.read(&mut bytes) {
         let bytes = &bytes[..count];
-        let cut = if is_commit(bytes) { state.lock().cut.take() } else { None };
+        let cut = state.lock().cut.take_if(|cut| is_meant(*cut, bytes));
         match cut {
             None => {
                 if server.write_all(bytes).is_err() {
@@ -112,7 +122,7 @@ fn forward(mut client: TcpStream, mut server: TcpStream, state: &Mutex<State>, s
                 let _ = server.write_all(bytes);
                 return;
             }
-            Some(Cut::Late) => {
+            Some(Cut::Late | Cut::LateRecord) => {
                 swallow.store(true, Ordering::Release);
                 state.lock().late = Some((server, bytes.to_vec()));
                 let _ = client.shutdown(Shutdown::Both);
