@@ -50,7 +50,10 @@ pub(crate) fn run() -> Result<String, Vec<String>> {
     thread::scope(|scope| {
         for _ in 0..=cores {
             scope.spawn(|| {
-                while let Some(program) = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
+                loop {
+                    // The queue is free again before the program runs.
+                    let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    let Some(program) = next else { break };
                     let finding = one(&program, &binary, &logs, cores);
                     failed.lock().unwrap_or_else(PoisonError::into_inner).extend(finding);
                 }

@@ -59,6 +59,9 @@ impl Issue {
     }
 }
 
+/// Who asks for the longest life, by a clock that goes before ours by no more than this, gets it, milliseconds.
+const CLOCKS_APART_MS: u64 = 5_000;
+
 /// What is asked for as a file.
 pub(super) struct Delegation {
     pub(super) path: FilePath,
@@ -136,18 +139,20 @@ impl Mds {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
-        let &Delegation { read, write, start, end, until_ms: expires_ms, .. } = asked;
+        let &Delegation { read, write, start, end, until_ms: asked_ms, .. } = asked;
         if !read && !write {
             return Err(MdsError::refused(ErrorCode::Invalid, "neither to read nor to write"));
         }
         let lifetime_ms = self.config.delegated_lifetime_ms();
-        if expires_ms <= now_ms {
+        if asked_ms <= now_ms {
             return Err(MdsError::refused(ErrorCode::Invalid, "it would have expired already"));
         }
-        if expires_ms - now_ms > lifetime_ms {
+        let most_ms = now_ms.saturating_add(lifetime_ms);
+        if asked_ms > most_ms.saturating_add(CLOCKS_APART_MS) {
             let said = format!("a delegated credential lives for {} s at most", lifetime_ms / 1000);
             return Err(MdsError::refused(ErrorCode::Limit, said));
         }
+        let expires_ms = asked_ms.min(most_ms);
         let rights = namespace::Delegated { read, write, start, end };
         let issuing = self.issuing();
         let (inode, stat, layout, end) = if write {
