@@ -398,7 +398,7 @@ Examples:
   sealstone mds init --data /srv/mds --passphrase-file mds.passphrase   the keystore opens with a passphrase only
   sealstone mds init --data /srv/mds --meta postgres://sealstone@db.example.org/sealstone --meta-ca-file db-ca.pem \
 --meta-password-file db.password
-  sealstone mds init --data /srv/mds --meta ldaps://cn=files,dc=example,dc=org@ldap.example.org/ou=files,dc=example,dc=org \
+  sealstone mds init --data /srv/mds --meta ldaps://cn=fs,dc=org@ldap.example.org/ou=fs,dc=org \
 --meta-ca-file ldap-ca.pem --meta-password-file ldap.password")]
     Init {
         /// Folder of the server; must be empty or not exist.
