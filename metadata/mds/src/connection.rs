@@ -2,8 +2,9 @@
 //!
 //! Does: the state machine of login, session and logout; sequence numbers. Does not: sockets, clocks, TLS.
 //! Contract: call [`Connection::receive`] with one whole frame at a time and send what it returns before the next;
-//! after `close` nothing more is answered. Call [`Connection::ended`] at the end: a login that stopped half way is a
-//! failed one, and recorded.
+//! after `close` nothing more is answered. In a session a request may be taken out by [`Connection::ask`] instead, so that
+//! others are received before its answer goes out by [`Connection::answer`]. Call [`Connection::ended`] at the end: a login
+//! that stopped half way is a failed one, and recorded.
 //! Truth: docs/standards/mds.md §4.
 
 use sealstone_login::ChannelBinding;
@@ -30,6 +31,27 @@ pub struct Output {
     pub frame: Option<Vec<u8>>,
     /// Send, then close the connection.
     pub close: bool,
+}
+
+/// A request of a session, to be decided beside others.
+pub struct Asked {
+    session: SessionId,
+    id: u64,
+    request: Request,
+}
+
+impl Asked {
+    /// Decides it.
+    #[must_use]
+    pub fn decide(self, mds: &Mds, now_ms: u64, rng: &mut dyn Entropy) -> Answered {
+        Answered { id: self.id, response: mds.handle(Some(&self.session), self.request, now_ms, rng) }
+    }
+}
+
+/// What a request is answered.
+pub struct Answered {
+    id: u64,
+    response: Response,
 }
 
 enum Phase {
@@ -93,6 +115,10 @@ impl Connection {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Output {
+        if let Some(asked) = self.ask(header, body) {
+            let answered = asked.decide(mds, now_ms, rng);
+            return self.answer(mds, &answered, now_ms);
+        }
         // An error leaves it closed.
         let phase = std::mem::replace(&mut self.phase, Phase::Closed);
         let (phase, output) = match phase {
@@ -104,7 +130,7 @@ impl Connection {
                 self.registering(mds, header.kind, body, (user, code, until_ms), now_ms)
             }
             Phase::Active { session, received, sent } => {
-                self.active(mds, header, body, (session, received, sent), now_ms, rng)
+                self.active(mds, header, body, (session, received, sent), now_ms)
             }
             // A number where there is no session.
             phase @ (Phase::Fresh | Phase::Challenged { .. } | Phase::Registering { .. }) => {
@@ -117,6 +143,41 @@ impl Connection {
         };
         self.phase = if output.close { Phase::Closed } else { phase };
         output
+    }
+
+    /// Takes a request of a session out of a frame. None, and nothing was done, if it is anything else, or broken: then it is
+    /// for [`Connection::receive`], when all that was asked is answered.
+    pub fn ask(&mut self, header: &FrameHeader, body: &[u8]) -> Option<Asked> {
+        let Phase::Active { session, received, .. } = &mut self.phase else { return None };
+        let mut next = *received;
+        if header.kind != MessageType::Request || !next.accept(header.sequence) {
+            return None;
+        }
+        let (id, request) = Request::decode(body).ok()?;
+        *received = next;
+        Some(Asked { session: *session, id, request })
+    }
+
+    /// The frame of an answer. Answers may come in another order than their requests.
+    pub fn answer(&mut self, mds: &Mds, answered: &Answered, now_ms: u64) -> Output {
+        let Answered { id, response } = answered;
+        let Phase::Active { session, sent, .. } = &mut self.phase else {
+            return Output { frame: None, close: true };
+        };
+        let (session, sequence) = (*session, sent.advance());
+        // 2^32 frames: the client reconnects.
+        let Some(sequence) = sequence else {
+            let name = MessageType::Response.name();
+            let output = self.violation(mds, &open(session), name, &Violation::Exhausted, now_ms).1;
+            self.phase = Phase::Closed;
+            return output;
+        };
+        let close =
+            matches!(response, Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn);
+        if close {
+            self.phase = Phase::Closed;
+        }
+        Output { close, ..respond(*id, response, sequence) }
     }
 
     /// What came is no frame of this profile, or a longer one than is taken. It ends the connection.
@@ -311,7 +372,6 @@ impl Connection {
         body: &[u8],
         (session, mut received, mut sent): (SessionId, Sequence, Sequence),
         now_ms: u64,
-        rng: &mut dyn Entropy,
     ) -> (Phase, Output) {
         let refused = |why: &Violation| self.violation(mds, &open(session), header.kind.name(), why, now_ms);
         if !received.accept(header.sequence) {
@@ -321,16 +381,13 @@ impl Connection {
         let Some(sequence) = sent.advance() else { return refused(&Violation::Exhausted) };
         let phase = Phase::Active { session, received, sent };
         match header.kind {
+            // One that can be read was taken out before this.
             MessageType::Request => match Request::decode(body) {
-                Ok((id, request)) => {
-                    let response = mds.handle(Some(&session), request, now_ms, rng);
-                    let close = matches!(&response, Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn);
-                    (phase, Output { close, ..respond(id, &response, sequence) })
-                }
                 Err((Some(id), error)) => {
                     (phase, respond(id, &Response::Failed { failure: error.into() }, sequence))
                 }
                 Err((None, error)) => refused(&Violation::Malformed(error)),
+                Ok(_) => refused(&Violation::OutOfPlace),
             },
             MessageType::Logout => match decode_message::<Logout>(body) {
                 Ok(logout) if logout.session == session => {

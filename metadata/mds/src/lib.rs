@@ -50,7 +50,7 @@ mod violation;
 
 pub use access::Principal;
 pub use config::Config;
-pub use connection::{Connection, Output};
+pub use connection::{Answered, Asked, Connection, Output};
 pub use counters::Counters;
 pub use devices::{DeviceAddress, Purpose, security_method};
 pub use directory::{DIRECTORY_GROUPS_MAX, Directory, DirectoryEntry, DirectoryError, DirectoryRoles, Found};

@@ -1,19 +1,25 @@
 //! One connection over any stream of bytes: TLS in the field, a pipe in simulation.
 //!
-//! Does: read one frame, have it decided, send the answer, again. Contract: at most one frame of one connection is in
-//! memory, its length checked before its body is read.
+//! Does: read a frame, have it decided, send the answer, again; requests of a session that come while others are being
+//! decided, and may wait for the medium, are decided beside them, and share that wait. Contract: a bounded number of frames of one connection is in memory,
+//! the length of each checked before its body is read. All that is not a request waits until what came before it is answered.
 
+use core::convert::Infallible;
+use core::future::poll_fn;
+use core::pin::pin;
+use core::task::Poll;
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
 use sealstone_login::ChannelBinding;
-use sealstone_mds::{Connection, Entropy, Mds, Output, PaperConnection, Source};
+use sealstone_mds::{Answered, Asked, Connection, Entropy, Mds, Output, PaperConnection, Source};
 use sealstone_mds_protocol::paper::PaperType;
 use sealstone_mds_protocol::{FrameType, HEADER_BYTES, Header, MessageType, Request, WireError};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::Zeroizing;
 
@@ -51,6 +57,16 @@ pub(crate) trait Conversation: Send + 'static {
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Output;
+    /// A request that may be decided beside others.
+    type Asked: Send + 'static;
+    /// What it is answered.
+    type Answered: Send + 'static;
+    /// Takes a request out of a frame; none if it is something else, for [`Conversation::receive`].
+    fn ask(&mut self, header: &Header<Self::Kind>, body: &[u8]) -> Option<Self::Asked>;
+    /// Decides it.
+    fn decide(asked: Self::Asked, mds: &Mds, now_ms: u64, rng: &mut dyn Entropy) -> Self::Answered;
+    /// The frame of an answer.
+    fn answer(&mut self, mds: &Mds, answered: &Self::Answered, now_ms: u64) -> Output;
     /// What came is no frame of this profile, or a longer one than is taken.
     fn reject(&mut self, mds: &Mds, error: WireError, now_ms: u64) -> Output;
     /// The connection is gone.
@@ -90,6 +106,21 @@ macro_rules! forwarded {
 impl Conversation for Connection {
     forwarded!(MessageType);
 
+    type Asked = Asked;
+    type Answered = Answered;
+
+    fn ask(&mut self, header: &Header<MessageType>, body: &[u8]) -> Option<Asked> {
+        self.ask(header, body)
+    }
+
+    fn decide(asked: Asked, mds: &Mds, now_ms: u64, rng: &mut dyn Entropy) -> Answered {
+        asked.decide(mds, now_ms, rng)
+    }
+
+    fn answer(&mut self, mds: &Mds, answered: &Answered, now_ms: u64) -> Output {
+        self.answer(mds, answered, now_ms)
+    }
+
     fn turn(&self, kind: MessageType, body: &[u8], mds: &Mds) -> Turn {
         match kind {
             MessageType::Request if Request::only_looks_up(body) && mds.answers_at_once() => Turn::Quick,
@@ -109,6 +140,22 @@ impl Conversation for Connection {
 
 impl Conversation for PaperConnection {
     forwarded!(PaperType);
+
+    // Its records are sealed one after the other, so they are decided so.
+    type Asked = Infallible;
+    type Answered = Infallible;
+
+    fn ask(&mut self, _header: &Header<PaperType>, _body: &[u8]) -> Option<Infallible> {
+        None
+    }
+
+    fn decide(asked: Infallible, _mds: &Mds, _now_ms: u64, _rng: &mut dyn Entropy) -> Infallible {
+        asked
+    }
+
+    fn answer(&mut self, _mds: &Mds, answered: &Infallible, _now_ms: u64) -> Output {
+        match *answered {}
+    }
 
     fn turn(&self, kind: PaperType, _body: &[u8], _mds: &Mds) -> Turn {
         if kind.is_record() { Turn::Request } else { Turn::Login }
@@ -169,7 +216,7 @@ where
 pub(crate) async fn run<S, C>(
     mut stream: S,
     connection: C,
-    mut shared: Shared,
+    shared: Shared,
     login_by: Instant,
 ) -> io::Result<()>
 where
@@ -177,7 +224,7 @@ where
     C: Conversation,
 {
     let mut connection = Some(connection);
-    let result = exchange(&mut stream, &mut connection, &mut shared, login_by).await;
+    let result = exchange(&mut stream, &mut connection, &shared, login_by).await;
     if let Some(connection) = connection {
         connection.ended(&shared.mds, shared.environment.now_ms());
     }
@@ -194,6 +241,9 @@ where
     Ok(())
 }
 
+/// Whoever sent several requests at a time is taken to send more for so long: each is decided on a task of its own, and not
+/// where further ones would wait for it.
+const CROWD: Duration = Duration::from_millis(100);
 /// How long a connection is held at most when it is over.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// What is read of a peer after our last frame at most, bytes.
@@ -221,58 +271,153 @@ async fn take_leave(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     }
 }
 
+/// A stream in two halves, and the requests of it that are being decided while further frames are taken.
+struct Line<'a, S, C: Conversation> {
+    reader: ReadHalf<&'a mut S>,
+    writer: WriteHalf<&'a mut S>,
+    shared: &'a Shared,
+    stop: watch::Receiver<bool>,
+    beside: JoinSet<io::Result<C::Answered>>,
+    /// Until then requests come several at a time, it is assumed.
+    crowded_until: Option<Instant>,
+}
+
 /// Frame by frame until the end. `held` is empty only while a frame is being decided.
 async fn exchange<S, C>(
     stream: &mut S,
     held: &mut Option<C>,
-    shared: &mut Shared,
+    shared: &Shared,
     login_by: Instant,
 ) -> io::Result<End>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     C: Conversation,
 {
-    while let Some(connection) = held {
-        let idle_by =
-            if connection.is_active() { Instant::now() + shared.limits.idle_timeout } else { login_by };
-        let output = match next_frame::<S, C>(stream, shared, idle_by).await? {
-            Incoming::End => break,
+    let (reader, writer) = tokio::io::split(stream);
+    let (stop, beside) = (shared.stop.clone(), JoinSet::new());
+    let mut line = Line::<S, C> { reader, writer, shared, stop, beside, crowded_until: None };
+    while let Some(connection) = held.as_mut() {
+        let Some(incoming) = line.next(connection, login_by).await? else { return Ok(End::Ours) };
+        let turn = match &incoming {
+            Incoming::Frame(header, body) => connection.turn(header.kind, body, &shared.mds),
+            _ => Turn::Request,
+        };
+        if let Incoming::Frame(header, body) = &incoming
+            && turn == Turn::Request
+            && line.is_crowded()
+            && let Some(asked) = connection.ask(header, body)
+        {
+            line.beside.spawn(decide_beside::<C>(asked, shared.clone()));
+            continue;
+        }
+        if turn != Turn::Quick && line.settle(connection).await? {
+            return Ok(End::Ours);
+        }
+        let output = match incoming {
             Incoming::Frame(header, body) => {
                 let Some(connection) = held.take() else { break };
-                let (connection, output) = decide(connection, shared, header, body).await?;
+                let (connection, output) = decide(connection, shared, turn, header, body).await?;
                 *held = Some(connection);
                 output
             }
             Incoming::Foreign(error) => connection.reject(&shared.mds, error, shared.environment.now_ms()),
+            Incoming::End => break,
         };
-        if let Some(keeper) = &shared.keeper
-            && shared.mds.take_devices_changed()
-        {
-            keeper.wake();
-        }
-        if let Some(keeper) = &shared.keeper
-            && shared.mds.take_revocations_changed()
-        {
-            keeper.wake_revoker();
-        }
-        if let Some(keeper) = &shared.keeper
-            && shared.mds.take_clears_changed()
-        {
-            keeper.wake_clearer();
-        }
-        if let Some(frame) = output.frame {
-            let frame = Zeroizing::new(frame);
-            let send = async {
-                stream.write_all(&frame).await?;
-                stream.flush().await
-            };
-            timeout(shared.limits.frame_timeout, send).await??;
-        }
-        if output.close {
+        if send(output, &mut line.writer, shared).await? {
             return Ok(End::Ours);
         }
     }
     Ok(End::Theirs)
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin, C: Conversation> Line<'_, S, C> {
+    /// The next frame; answers go out meanwhile. None if one of them was the last.
+    async fn next(&mut self, connection: &mut C, login_by: Instant) -> io::Result<Option<Incoming<C::Kind>>> {
+        let Self { reader, writer, shared, stop, beside, crowded_until } = self;
+        let room = shared.limits.requests_per_connection_max.max(1);
+        while beside.len() >= room {
+            let Some(answered) = beside.join_next().await else { break };
+            if reply(connection, answered, writer, shared).await? {
+                return Ok(None);
+            }
+        }
+        let idle_by =
+            if connection.is_active() { Instant::now() + shared.limits.idle_timeout } else { login_by };
+        let mut reading = pin!(next_frame::<_, C>(reader, stop, idle_by, shared.limits.frame_timeout));
+        let mut frame = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;
+        if frame.is_ready() || beside.len() > 1 {
+            // It came while the last one was decided.
+            *crowded_until = Some(Instant::now() + CROWD);
+        }
+        loop {
+            frame = match frame {
+                Poll::Ready(frame) => return frame.map(Some),
+                // What is here of a frame stays here while answers go out.
+                Poll::Pending => tokio::select! {
+                    biased;
+                    Some(answered) = beside.join_next() => {
+                        if reply(connection, answered, writer, shared).await? {
+                            return Ok(None);
+                        }
+                        Poll::Pending
+                    }
+                    frame = &mut reading => Poll::Ready(frame),
+                },
+            };
+        }
+    }
+
+    /// Would further requests wait for one that is decided here?
+    fn is_crowded(&self) -> bool {
+        let lately = || self.crowded_until.is_some_and(|until| Instant::now() < until);
+        !self.shared.environment.inline && (!self.beside.is_empty() || lately())
+    }
+
+    /// Waits for all that is being decided, and answers it; true if one of them was the last.
+    async fn settle(&mut self, connection: &mut C) -> io::Result<bool> {
+        while let Some(answered) = self.beside.join_next().await {
+            if reply(connection, answered, &mut self.writer, self.shared).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Sends an answer; true if it was the last.
+async fn reply<C: Conversation>(
+    connection: &mut C,
+    answered: Result<io::Result<C::Answered>, JoinError>,
+    writer: &mut (impl AsyncWrite + Unpin),
+    shared: &Shared,
+) -> io::Result<bool> {
+    let answered = answered.map_err(io::Error::other)??;
+    let output = connection.answer(&shared.mds, &answered, shared.environment.now_ms());
+    send(output, writer, shared).await
+}
+
+/// Wakes whoever has work since, and sends; true if that was the last.
+async fn send(output: Output, writer: &mut (impl AsyncWrite + Unpin), shared: &Shared) -> io::Result<bool> {
+    if let Some(keeper) = &shared.keeper {
+        if shared.mds.take_devices_changed() {
+            keeper.wake();
+        }
+        if shared.mds.take_revocations_changed() {
+            keeper.wake_revoker();
+        }
+        if shared.mds.take_clears_changed() {
+            keeper.wake_clearer();
+        }
+    }
+    if let Some(frame) = output.frame {
+        let frame = Zeroizing::new(frame);
+        let send = async {
+            writer.write_all(&frame).await?;
+            writer.flush().await
+        };
+        timeout(shared.limits.frame_timeout, send).await??;
+    }
+    Ok(output.close)
 }
 
 /// What came from the other end.
@@ -287,13 +432,14 @@ enum Incoming<K> {
 
 async fn next_frame<S: AsyncRead + Unpin, C: Conversation>(
     stream: &mut S,
-    shared: &mut Shared,
+    stop: &mut watch::Receiver<bool>,
     idle_by: Instant,
+    frame_timeout: Duration,
 ) -> io::Result<Incoming<C::Kind>> {
     let mut bytes = [0; HEADER_BYTES];
     let first = tokio::select! {
         biased;
-        _ = shared.stop.wait_for(|stop| *stop) => return Ok(Incoming::End),
+        _ = stop.wait_for(|stop| *stop) => return Ok(Incoming::End),
         first = timeout_at(idle_by, stream.read(&mut bytes)) => first,
     };
     let got = match first {
@@ -302,7 +448,7 @@ async fn next_frame<S: AsyncRead + Unpin, C: Conversation>(
         Ok(Ok(got)) => got,
     };
     // Before a login the whole of it has one deadline, so that frames cannot be trickled in.
-    let frame_by = (Instant::now() + shared.limits.frame_timeout).min(idle_by);
+    let frame_by = (Instant::now() + frame_timeout).min(idle_by);
     let rest = async {
         stream.read_exact(&mut bytes[got..]).await?;
         let header = match Header::<C::Kind>::parse(&bytes) {
@@ -324,10 +470,10 @@ async fn next_frame<S: AsyncRead + Unpin, C: Conversation>(
 async fn decide<C: Conversation>(
     mut connection: C,
     shared: &Shared,
+    turn: Turn,
     header: Header<C::Kind>,
     body: Zeroizing<Vec<u8>>,
 ) -> io::Result<(C, Output)> {
-    let turn = connection.turn(header.kind, &body, &shared.mds);
     let (gate, waiting) = match turn {
         Turn::Request | Turn::Quick => (&shared.requests, None),
         Turn::Login => (&shared.logins, Some(shared.mds.login_turn())),
@@ -345,6 +491,24 @@ async fn decide<C: Conversation>(
     if shared.environment.inline || turn == Turn::Quick {
         return Ok(work());
     }
+    aside(work).await
+}
+
+/// Has a request decided beside others of its connection.
+async fn decide_beside<C: Conversation>(asked: C::Asked, shared: Shared) -> io::Result<C::Answered> {
+    let place = shared.requests.clone().acquire_owned().await.map_err(io::Error::other)?;
+    let (mds, environment) = (shared.mds, shared.environment);
+    aside(move || {
+        let mut rng = (environment.entropy)();
+        let answered = C::decide(asked, &mds, environment.now_ms(), &mut *rng);
+        drop(place);
+        answered
+    })
+    .await
+}
+
+/// Runs what may wait for the medium.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
         // On this thread, whose other tasks go to another one: nobody has to wake up before the answer is out.
         return Ok(tokio::task::block_in_place(work));

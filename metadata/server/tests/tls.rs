@@ -6,18 +6,19 @@ mod support;
 use core::time::Duration;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
+use rand::rngs::OsRng;
 use sealstone_channel::TlsError;
-use sealstone_mds::{Directory, DirectoryEntry, DirectoryError, Found};
+use sealstone_mds::{Directory, DirectoryEntry, DirectoryError, Entropy, Found};
 use sealstone_mds_protocol::login::{LoginError, LoginErrorCode};
 use sealstone_mds_protocol::{
     Access, AccountKind, BODY_MAX, DeviceState, ErrorCode, FilePath, FrameHeader, MessageType, Method, Name,
     NewDevice, Node, NodeChange, Request, Response, Role, Secret, Text, UserName, decode_message,
 };
 use sealstone_mds_server::{Environment, Limits, SetupError, init, open, serve_stream};
-use support::{Client, admin, running};
+use support::{Client, admin, running, running_in};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -439,4 +440,65 @@ async fn a_directory_that_takes_its_time_does_not_hold_up_logins_of_other_accoun
     assert!(!hers.is_finished());
     slow.is_busy(false);
     timeout(Duration::from_secs(20), hers).await.unwrap().unwrap().unwrap();
+}
+
+/// Randomness that makes requests wait for each other: how many wanted some at the same time at most?
+#[derive(Default)]
+struct Meeting {
+    on: AtomicBool,
+    here: Mutex<usize>,
+    came: Condvar,
+    most: AtomicUsize,
+}
+
+impl Meeting {
+    /// Whoever waits for this long for others waits in vain: the first one is decided before they are read.
+    const PATIENCE: Duration = Duration::from_secs(2);
+
+    fn environment(self: &Arc<Self>) -> Environment {
+        let meeting = self.clone();
+        let entropy = move || -> Box<dyn Entropy + Send> {
+            if meeting.on.load(Ordering::SeqCst) {
+                meeting.meet();
+            }
+            Box::new(OsRng)
+        };
+        Environment { entropy: Arc::new(entropy), ..Environment::system() }
+    }
+
+    fn meet(&self) {
+        let mut here = self.here.lock();
+        *here += 1;
+        self.most.fetch_max(*here, Ordering::SeqCst);
+        self.came.notify_all();
+        let few = |_: &mut usize| self.most.load(Ordering::SeqCst) < TOGETHER;
+        self.came.wait_while_for(&mut here, few, Self::PATIENCE);
+        *here -= 1;
+    }
+}
+
+/// Requests of a connection that are decided at a time.
+const TOGETHER: usize = 6;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_come_together_are_decided_beside_each_other_and_each_is_answered() {
+    let meeting = Arc::new(Meeting::default());
+    let limits = Limits { requests_per_connection_max: TOGETHER, ..quick() };
+    let running = running_in(meeting.environment(), limits, None).await;
+    let mut client = running.login().await;
+    meeting.on.store(true, Ordering::SeqCst);
+    let make = |name: String| Request::MakeDir { path: path(&name), mode: 0o755, parents: false };
+    let names = (0..40).chain([7]);
+    let requests: Vec<Request> = names.map(|at| make(format!("/d{at}"))).collect();
+    let mut answers = client.ask_together(&requests).await;
+    answers.sort_by_key(|(id, _)| *id);
+    assert_eq!(answers.iter().map(|(id, _)| *id).collect::<Vec<_>>(), (1..=41).collect::<Vec<_>>());
+    let failed =
+        |(id, response): &(u64, Response)| matches!(response, Response::Failed { .. }).then_some(*id);
+    let refused: Vec<u64> = answers.iter().filter_map(failed).collect();
+    // Which of the two that make one name comes first is open.
+    assert!(refused == [8] || refused == [41], "{refused:?}");
+    assert_eq!(meeting.most.load(Ordering::SeqCst), TOGETHER);
+    assert!(matches!(client.ask(Request::WhoAmI {}).await, Response::WhoAmI { .. }));
+    running.server.shutdown().await;
 }

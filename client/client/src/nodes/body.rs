@@ -30,6 +30,9 @@ pub(super) struct Body<M, D> {
     /// Opens of it here.
     pub(super) opens: AtomicUsize,
     pub(super) state: Mutex<State<M, D>>,
+    /// Who opens it at the server shares it; who lets it go there has it alone: of the two requests neither overtakes the
+    /// other.
+    pub(super) holding: RwLock<()>,
     /// Commands that change bytes share it; who cuts, or sends again, has it alone.
     pub(super) gate: RwLock<()>,
     /// One at a time asks for objects, tells the server, proves.
@@ -48,6 +51,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             node,
             opens: AtomicUsize::new(0),
             state: Mutex::new(State::new(tuning.command_bytes, pot)),
+            holding: RwLock::new(()),
             gate: RwLock::new(()),
             turn: tokio::sync::Mutex::new(()),
             allocating: tokio::sync::Mutex::new(()),

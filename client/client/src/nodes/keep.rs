@@ -57,6 +57,10 @@ async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
 /// Has a file held again. Nobody is given the right to write while what was cut off is being cleared: then it is held for
 /// reading, for the others wait, and whoever writes asks for the rest.
 async fn hold_again<M: Metadata, D: Devices>(shared: &Shared<M, D>, body: &Body<M, D>) {
+    let _holding = body.holding.read().await;
+    if body.open_count() == 0 {
+        return;
+    }
     let access = body.state().access();
     let held = match shared.core.metadata.call(shared.opening(body.node, access, true)).await {
         Err(error) if passes(&error) && access != Access::Read => {
@@ -127,19 +131,13 @@ pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
 }
 
 async fn close<M: Metadata, D: Devices>(body: &Body<M, D>) {
+    let _holding = body.holding.write().await;
     if body.open_count() > 0 {
         return;
     }
     let request = Request::CloseNode { node: body.node, holder: body.shared.holder };
     if let Err(error) = body.shared.core.metadata.call(request).await {
         tracing::debug!(%error, "a file could not be let go; the server does it by itself");
-    }
-    // Somebody opened it meanwhile: the server may have let it go after that.
-    if body.open_count() > 0 {
-        let access = body.state().access();
-        if let Err(error) = body.shared.open_node(body.node, access, true).await {
-            tracing::warn!(inode = body.node.inode.0, %error, "an open file could not be held on");
-        }
     }
 }
 

@@ -275,8 +275,18 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NotFound`, `Denied`, `IsADirectory` among others.
     pub async fn open(&self, node: Node, access: Access) -> Result<(File<M, D>, Stat), ClientError> {
-        let opened = self.shared.open_node(node, access, false).await?;
-        File::open(&self.shared, opened, access).await
+        let body = self.shared.body_or_make(node);
+        let outcome = async {
+            let _holding = body.holding.read().await;
+            let opened = self.shared.open_node(node, access, false).await?;
+            File::open(&self.shared, opened, access).await
+        }
+        .await;
+        drop(body);
+        if outcome.is_err() {
+            self.shared.forget(node.inode);
+        }
+        outcome
     }
 
     /// The value of an extended attribute.

@@ -208,6 +208,14 @@ pub async fn running(limits: Limits) -> Running {
 }
 
 pub async fn running_with(limits: Limits, directory: Option<Arc<dyn Directory>>) -> Running {
+    running_in(Environment::system(), limits, directory).await
+}
+
+pub async fn running_in(
+    environment: Environment,
+    limits: Limits,
+    directory: Option<Arc<dyn Directory>>,
+) -> Running {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("mds");
     let report = init(&data, &admin(), &Environment::system()).unwrap();
@@ -218,7 +226,7 @@ pub async fn running_with(limits: Limits, directory: Option<Arc<dyn Directory>>)
     let devices = Arc::new(FakeDevices::default());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server_id = opened.mds().server_id();
-    let server = Server::start(&opened, listener, devices.clone(), Environment::system(), limits).unwrap();
+    let server = Server::start(&opened, listener, devices.clone(), environment, limits).unwrap();
     Running { folder, report, server, devices, server_id }
 }
 
@@ -357,6 +365,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         keys.check_resumed(&resume, &self.channel, &again).unwrap();
         self.sent = Some(Sequence::default());
         Ok(())
+    }
+
+    /// Sends requests numbered from 1 on in one go, and gives the answers as they come.
+    pub async fn ask_together(&mut self, requests: &[Request]) -> Vec<(u64, Response)> {
+        let mut frames = Vec::new();
+        let mut answers = self.sent.unwrap();
+        for (id, request) in (1..).zip(requests) {
+            let sequence = self.sent.as_mut().unwrap().advance().unwrap();
+            frames.extend(frame(MessageType::Request, sequence, &request.encode(id).unwrap()).unwrap());
+        }
+        self.send(&frames).await;
+        let mut answered = Vec::new();
+        while answered.len() < requests.len() {
+            let (header, body) = self.next().await.expect("a request is answered");
+            assert_eq!(Some(header.sequence), answers.advance(), "answers are numbered as they are sent");
+            answered.push(Response::decode(&body).unwrap());
+        }
+        answered
     }
 
     pub async fn ask(&mut self, request: Request) -> Response {
