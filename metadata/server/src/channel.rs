@@ -1,8 +1,9 @@
 //! One connection over any stream of bytes: TLS in the field, a pipe in simulation.
 //!
 //! Does: read a frame, have it decided, send the answer, again; requests of a session that come while others are being
-//! decided, and may wait for the medium, are decided beside them, and share that wait. Contract: a bounded number of frames of one connection is in memory,
-//! the length of each checked before its body is read. All that is not a request waits until what came before it is answered.
+//! decided are decided beside them, so that they share the wait for the medium. Contract: a bounded number of frames of one
+//! connection is in memory, the length of each checked before its body is read. What is not a request waits until all
+//! before it is answered.
 
 use core::convert::Infallible;
 use core::future::poll_fn;
