@@ -61,7 +61,11 @@ async fn stat_of(client: &Client, request: Request) -> Stat {
 async fn resize(client: &Client, node: Node, size: u64) -> Stat {
     let change = NodeChange { size: Some(size), ..NodeChange::default() };
     for _ in 0..1_000 {
-        match client.metadata().call(Request::SetNode { node, change: change.clone(), holder: None }).await {
+        match client
+            .metadata()
+            .call(Request::SetNode { node, change: change.clone(), holder: None, through: false })
+            .await
+        {
             Ok(Response::Stat { stat }) => return stat,
             Ok(Response::Failed { failure }) if failure.code == ErrorCode::Busy => {}
             Err(error) if error.to_string().contains("busy") => {}

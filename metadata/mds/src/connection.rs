@@ -19,6 +19,7 @@ use sealstone_mds_protocol::{
 
 use crate::counters::add;
 use crate::entropy::Entropy;
+use crate::handle::Waiting;
 use crate::limiter::Source;
 use crate::login::Challenged;
 use crate::server::Mds;
@@ -91,6 +92,17 @@ impl Connection {
     #[must_use]
     pub fn asks_directory(&self) -> bool {
         matches!(&self.phase, Phase::Challenged { login, .. } if login.asks_directory)
+    }
+
+    /// Is this the body of a request that waits for something? Then the shell waits, and hands the frame in after it.
+    #[must_use]
+    pub fn waits(&self, mds: &Mds, kind: MessageType, body: &[u8]) -> Option<Waiting> {
+        match &self.phase {
+            Phase::Active { session, .. } if kind == MessageType::Request && Request::waits(body) => {
+                mds.waiting(session, body)
+            }
+            _ => None,
+        }
     }
 
     /// The connection is gone; nothing more is received.

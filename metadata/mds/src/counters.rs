@@ -31,6 +31,12 @@ pub struct Counters {
     pub violations: AtomicU64,
     /// Grants given out.
     pub grants: AtomicU64,
+    /// Leases given out.
+    pub leases_given: AtomicU64,
+    /// Leases called back.
+    pub leases_recalled: AtomicU64,
+    /// Leases to write that were not given back, and whose holders were kept from writing.
+    pub leases_fenced: AtomicU64,
     /// Objects removed from devices.
     pub reaped: AtomicU64,
     /// Creates that expired.
@@ -56,6 +62,9 @@ impl Default for Counters {
             directory_ended: AtomicU64::default(),
             violations: AtomicU64::default(),
             grants: AtomicU64::default(),
+            leases_given: AtomicU64::default(),
+            leases_recalled: AtomicU64::default(),
+            leases_fenced: AtomicU64::default(),
             reaped: AtomicU64::default(),
             expired_intents: AtomicU64::default(),
             keys_changed: AtomicU64::default(),
@@ -115,6 +124,13 @@ impl Counters {
             ),
             ("protocol_violations", "Connections closed for a protocol violation.", &self.violations),
             ("grants", "Credentials given for objects.", &self.grants),
+            ("leases_given", "Leases on files given.", &self.leases_given),
+            ("leases_recalled", "Leases on files called back.", &self.leases_recalled),
+            (
+                "leases_fenced",
+                "Leases to write that were not given back: their holders were kept from writing.",
+                &self.leases_fenced,
+            ),
             ("objects_reaped", "Objects of removed files that are gone from their devices.", &self.reaped),
             ("creates_expired", "Creates that nobody finished.", &self.expired_intents),
             ("keys_changed", "Keys of devices that were set or overwritten.", &self.keys_changed),

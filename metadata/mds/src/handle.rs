@@ -26,11 +26,14 @@ use crate::server::Mds;
 use crate::store::Transaction;
 
 mod delegate;
+mod leases;
 mod nodes;
 mod people;
 mod quotas;
 
 use delegate::{Delegation, Issue};
+
+pub use leases::Waiting;
 
 /// Devices in one page at most: the largest record is some 1050 bytes, and 64 KiB make a frame.
 const DEVICE_PAGE_MAX: u16 = 48;
@@ -55,9 +58,12 @@ impl Mds {
             request => self.principal_of(session, operation, now_ms).and_then(|who| {
                 let subject = people::subject(&request);
                 let wanted = asked_for(&request);
-                let result = roles::check(who.role, &who.user, &request).and_then(|()| match &asked {
-                    Some(asked) => self.change(&who, request, Some(asked), now_ms),
-                    None => self.dispatch(&who, request, now_ms, rng),
+                let result = roles::check(who.role, &who.user, &request).and_then(|()| {
+                    let as_it = leases::asker(&who, &request, asked.as_ref(), now_ms);
+                    leases::as_asker(as_it, || match &asked {
+                        Some(asked) => self.change(&who, request, Some(asked), now_ms),
+                        None => self.dispatch(&who, request, now_ms, rng),
+                    })
                 });
                 if let (Some((path, inode, method)), Err(MdsError::Refused(failure))) = (&wanted, &result)
                     && failure.code.is_denial()
@@ -408,10 +414,15 @@ impl Mds {
         let issuing = self.issuing();
         let view = self.store.snapshot()?;
         let (id, _) = namespace::resolve(&*view, who, path)?;
-        let (inode, layout) = namespace::file_for(&*view, who, id, access, &path.shown())?;
+        let (inode, _) = namespace::file_for(&*view, who, id, access, &path.shown())?;
         drop(view);
         self.clear_for(&inode, access)?;
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
+        self.make_room_by_path(id, access, until, now_ms)?;
+        // As those left it who had to give something back for this.
+        let view = self.store.snapshot()?;
+        let (inode, layout) = namespace::file_for(&*view, who, id, access, &path.shown())?;
+        drop(view);
         let grants = match &layout {
             Some(layout) => {
                 let terms = (self.method(method), rights(access), until);
@@ -448,6 +459,7 @@ impl Mds {
                 let (file, layout) =
                     namespace::file_for(&*self.store.snapshot()?, who, inode, access, "file")?;
                 self.clear_for(&file, access)?;
+                self.make_room_by_path(inode, access, until, now_ms)?;
                 let cut = || MdsError::refused(ErrorCode::Stale, "the file was cut meanwhile");
                 (inode, layout.ok_or_else(cut)?, rights(access))
             }

@@ -8,15 +8,16 @@
 
 use std::sync::atomic::Ordering;
 
-use sealstone_mds_protocol::{HolderId, UserName};
+use sealstone_mds_protocol::{HolderId, UserName, record};
 
-use crate::error::Result;
+use crate::error::{MdsError, Result};
+use crate::holds::HOLD_MS;
 use crate::keys;
 use crate::namespace::{self, Ending};
 use crate::records::{decode, save};
 use crate::server::Mds;
 use crate::shared::ServerName;
-use crate::store::MetaStore;
+use crate::store::{MetaStore, each_between};
 
 /// Holders read in one go, and forgotten in one transaction.
 const HOLDERS_PAGE: usize = 4096;
@@ -27,9 +28,34 @@ const SWEEPS_MAX: usize = 64;
 
 type Named = (UserName, HolderId);
 
+record! {
+    /// A holder that is given leases. The record of another one is the name of its server alone.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Led {
+        /// Its server.
+        pub server: ServerName,
+        /// Is it given leases?
+        pub led: bool,
+    }
+}
+
 /// The server of a holder's record; one that says nothing is of the only server there was.
 fn server_of(value: &[u8]) -> ServerName {
-    decode(value).unwrap_or_default()
+    decode::<Led>(value).map(|led| led.server).or_else(|_| decode(value)).unwrap_or_default()
+}
+
+/// The holders on record of the only server there is: those that may have leases, and whether there are others.
+pub(crate) fn led_on_record(store: &dyn MetaStore) -> Result<(Vec<Named>, bool)> {
+    let (mut led, mut others) = (Vec::new(), false);
+    let prefix = keys::holders();
+    each_between(&*store.snapshot()?, &prefix, &keys::after_prefix(&prefix), |key, value| {
+        match keys::holder_parts(key) {
+            Some(named) if decode::<Led>(value).is_ok_and(|one| one.led) => led.push(named),
+            _ => others = true,
+        }
+        Ok::<_, MdsError>(())
+    })?;
+    Ok((led, others))
 }
 
 /// Calls `each` with every page of holders on record whose server is one of these, until it says that it is enough.
@@ -73,11 +99,21 @@ impl Mds {
         Ok(())
     }
 
+    /// The same of one that is to be given leases: after a restart it may believe in them for a while.
+    pub(crate) fn meet_led(&self, user: &UserName, holder: HolderId, now_ms: u64) -> Result<()> {
+        self.holds.meet(user, holder, now_ms)?;
+        let led = Led { server: self.config.server, led: true };
+        self.update(|tx| Ok(save(tx, &keys::holder(user, holder), &led)?))?;
+        self.holds.recorded(user, holder);
+        Ok(())
+    }
+
     /// Forgets holders that were not heard of, those of before the start when they had their time too, and has what the
     /// others hold stay.
     pub(crate) fn tidy_holders(&self, now_ms: u64) -> Result<()> {
         let own = |server: &ServerName| !self.config.shared || *server == self.config.server;
         let waits = self.holds.waits(now_ms);
+        self.leases.tidy(HOLD_MS, now_ms);
         let mut gone = Vec::new();
         for (user, holder, nodes) in self.holds.expire(now_ms) {
             nodes.into_iter().for_each(|id| self.locks.release(&user, holder, id, None));

@@ -80,6 +80,26 @@ fn object_of(at: &At) -> ObjectRef {
     ObjectRef { device: DeviceId(at.0), object: sealstone_osd::ObjectId { partition: at.1, object: at.2 } }
 }
 
+/// Credentials to write as they were at some moment.
+#[derive(Debug, Default)]
+pub(crate) struct Writers {
+    of: HashMap<At, Vec<(SessionId, u64)>>,
+    until_ms: u64,
+}
+
+impl Writers {
+    /// Has all of it expired?
+    pub(crate) const fn are_over(&self, now_ms: u64) -> bool {
+        self.until_ms < now_ms
+    }
+
+    /// Is one of these objects written with a credential of another session, still?
+    pub(crate) fn others_write(&self, objects: &[ObjectRef], session: &SessionId, now_ms: u64) -> bool {
+        let mut of = objects.iter().filter_map(|object| self.of.get(&key(object))).flatten();
+        of.any(|(writer, expires_ms)| writer != session && *expires_ms >= now_ms)
+    }
+}
+
 impl HoldingTable {
     /// A table that begins now: what a server before it gave out is not in it.
     pub(crate) fn new() -> Self {
@@ -184,6 +204,19 @@ impl HoldingTable {
     pub(crate) fn is_lasting(&self, object: ObjectRef, now_ms: u64) -> bool {
         let mut held = self.sessions.values().filter_map(|of| of.objects.get(&key(&object)));
         held.any(|held| held.lasting_until_ms >= now_ms)
+    }
+
+    /// The credentials to write that are alive.
+    pub(crate) fn writers(&self, now_ms: u64) -> Writers {
+        let mut writers: HashMap<At, Vec<(SessionId, u64)>> = HashMap::new();
+        for (session, of) in &self.sessions {
+            for (at, held) in of.objects.iter().filter(|(_, held)| held.writes && held.expires_ms >= now_ms) {
+                writers.entry(*at).or_default().push((*session, held.expires_ms));
+            }
+        }
+        let until_ms =
+            writers.values().flatten().map(|(_, expires_ms)| *expires_ms).max().unwrap_or_default();
+        Writers { of: writers, until_ms }
     }
 
     /// What one session holds.

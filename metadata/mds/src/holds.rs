@@ -312,6 +312,25 @@ impl Holds {
         table.nodes.contains_key(&id) && holders.any(|one| one.nodes.get(&id).is_some_and(writes))
     }
 
+    /// Has somebody a file open to write who is none of those that `but` names? O(holders).
+    pub(crate) fn others_write(
+        &self,
+        id: InodeId,
+        now_ms: u64,
+        but: impl Fn(&UserName, HolderId) -> bool,
+    ) -> bool {
+        let table = &mut *self.0.lock();
+        if !table.nodes.contains_key(&id) {
+            return false;
+        }
+        let writes = |hold: &Hold| hold.held.writes || (hold.kept && hold.held == Held::default());
+        table.holders.iter().any(|(user, holders)| {
+            holders.iter().any(|(holder, one)| {
+                one.until_ms >= now_ms && one.nodes.get(&id).is_some_and(writes) && !but(user, *holder)
+            })
+        })
+    }
+
     /// Forgets holders that were not heard of; says which, and what they held.
     pub(crate) fn expire(&self, now_ms: u64) -> Vec<(UserName, HolderId, Vec<InodeId>)> {
         let table = &mut *self.0.lock();

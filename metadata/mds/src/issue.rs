@@ -220,6 +220,7 @@ impl Mds {
             };
             from = log.read(Stream::Given, at, since_ms, LOAD_BYTES, &mut take).map_err(log_failed)?;
         }
+        self.writers_before = self.holdings.get_mut().writers(now_ms);
         self.sessions.number_from(numbers, log.is_whole());
         if log.is_whole() {
             self.holdings_are_known();

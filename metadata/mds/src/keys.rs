@@ -141,6 +141,11 @@ pub(crate) fn inode_id(key: &[u8]) -> Option<InodeId> {
     Some(InodeId(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
+/// The inode whose record this is the key of.
+pub(crate) fn changed_inode(key: &[u8]) -> Option<InodeId> {
+    if key.first() == Some(&INODE) { inode_id(key) } else { None }
+}
+
 pub(crate) fn moving(id: InodeId) -> Vec<u8> {
     key(MOVE, &[&id.0.to_be_bytes()])
 }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use sealstone_crypto::RustCrypto;
-use sealstone_mds_protocol::{Change, ErrorCode, Failure, PLACES_MAX, Response, Turn, UserName};
+use sealstone_mds_protocol::{Change, ErrorCode, Failure, HolderId, PLACES_MAX, Response, Turn, UserName};
 use sealstone_seal::{Hash, Provider, Tag, ct_eq};
 
 use crate::error::{MdsError, Result};
@@ -54,6 +54,11 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// Whose change it is.
+    pub(crate) const fn holder(&self) -> HolderId {
+        self.turn.holder
+    }
+
     pub(crate) fn new(turn: Turn, change: &Change) -> Self {
         let key = RustCrypto::mac_key(Hash::Sha256, LABEL);
         let digest = change.request().encode(0).ok().map(|body| RustCrypto::tag(&key, &[&body]));

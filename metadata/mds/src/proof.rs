@@ -50,7 +50,9 @@ impl Mds {
     /// Puts the proofs into what leaves. A delegated file gets none: it is for a program without a session.
     pub(crate) fn prove_all(&self, who: &Principal, response: &mut Response) {
         match response {
-            Response::Stat { stat } => self.prove(who, stat),
+            Response::Stat { stat } | Response::Made { stat, .. } | Response::Leased { stat, .. } => {
+                self.prove(who, stat);
+            }
             Response::Directory { entries, .. } => {
                 // Those of a directory that the asker may not pass have no stat: he was not led to them.
                 entries.iter_mut().flat_map(|entry| &mut entry.stat).for_each(|stat| self.prove(who, stat));

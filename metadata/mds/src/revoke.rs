@@ -20,6 +20,7 @@ use crate::accounts;
 use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
 use crate::keys;
+use crate::leases::Use;
 use crate::namespace;
 use crate::records::{Inode, counter, decode, load, next_number, save};
 use crate::server::Mds;
@@ -328,6 +329,7 @@ impl Mds {
         })?;
         // Whoever has it open is asked for his right again before he gets another credential.
         self.holds.ask_anew(inode);
+        self.leases.may(inode, None, Use::Change, false, now_ms);
         Ok(id)
     }
 
@@ -378,6 +380,7 @@ impl Mds {
             let _stopped = self.issuing.write();
             if let RevokeWhat::User(user) = what {
                 self.holds.ask_anew_of(user);
+                self.leases.recall_of(user);
             }
             self.catch_up()?;
             let sessions = match what {

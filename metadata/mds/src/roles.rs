@@ -6,7 +6,7 @@
 //! Truth: docs/standards/mds.md §5.3 has the same table.
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Handle, Lock, LockKind, QuotaOf, Request, RevokeWhat, Role, UserName,
+    Access, ErrorCode, Handle, LeaseKind, Lock, LockKind, QuotaOf, Request, RevokeWhat, Role, UserName,
 };
 
 use crate::error::{MdsError, Result};
@@ -49,6 +49,9 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::OpenNode { access: Access::Read, .. }
         | Request::CloseNode { .. }
         | Request::KeepNodes { .. }
+        | Request::Recalls { .. }
+        | Request::LeaseNode { kind: LeaseKind::Read, .. }
+        | Request::ReturnLease { .. }
         | Request::GetXattr { .. }
         | Request::ListXattr { .. }
         | Request::LockNode { test: true, .. }
@@ -83,6 +86,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::SetXattr { .. }
         | Request::RemoveXattr { .. }
         | Request::Once { .. }
+        | Request::LeaseNode { .. }
         | Request::LockNode { .. } => Class::Write,
         Request::DeviceAdd { .. }
         | Request::DeviceSetState { .. }

@@ -23,11 +23,12 @@ use crate::directory::Directory;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::holders;
-use crate::holdings::{HoldingTable, Holdings};
+use crate::holdings::{HoldingTable, Holdings, Writers};
 use crate::holds::Holds;
 use crate::issue::{GrantLog, NoGrantLog};
 use crate::keeping::Exchanges;
 use crate::keys::{self, LOGIN_KEYS};
+use crate::leases::{Leases, Who};
 use crate::limiter::LoginLimiter;
 use crate::locks::Locks;
 use crate::namespace::{self, ClearItem};
@@ -97,6 +98,13 @@ pub struct Mds {
     pub(crate) proof_key: ProofKey,
     pub(crate) holds: Holds,
     pub(crate) locks: Locks,
+    pub(crate) leases: Leases,
+    /// Were there holders before the start that are given no leases?
+    pub(crate) unled_before: bool,
+    /// What others may write with since before the start.
+    pub(crate) writers_before: Writers,
+    /// Who lost a lease to write, and may still have bytes under way.
+    pub(crate) to_fence: Mutex<Vec<(InodeId, Who)>>,
     pub(crate) clears_changed: AtomicBool,
     pub(crate) holders_swept: AtomicBool,
     pub(crate) devices: DeviceTable,
@@ -258,6 +266,9 @@ impl Mds {
             (id, login_keys, ProofKey::new(&bytes))
         };
         let before = holders::are_on_record(&*store, config.shared.then_some(&config.server))?;
+        // Where several servers share a store nobody is given leases.
+        let (led, unled_before) =
+            if config.shared { (Vec::new(), true) } else { holders::led_on_record(&*store)? };
         let seen: Arc<Mutex<Epochs>> = Arc::default();
         let mut store = store;
         let sessions = Sessions::default();
@@ -277,6 +288,10 @@ impl Mds {
             proof_key,
             holds: Holds::new(before),
             locks: Locks::default(),
+            leases: Leases::new(led),
+            unled_before,
+            writers_before: Writers::default(),
+            to_fence: Mutex::default(),
             clears_changed: AtomicBool::new(true),
             holders_swept: AtomicBool::new(false),
             devices,
@@ -369,11 +384,17 @@ impl Mds {
     ) -> Result<T> {
         for _ in 0..CONFLICTS_MAX {
             let mut tx = self.store.begin()?;
-            let (value, wait) = match work(&mut *tx) {
+            // Until the commit nobody is given a lease on what is changed.
+            let (done, _changing) = self.watched(&mut *tx, &mut work);
+            let (value, wait) = match done {
                 Ok(done) => done,
                 // A store may see it as soon as something is read.
                 Err(MdsError::Store(MetaError::Conflict)) => continue,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    drop(tx);
+                    self.fence_lost_now();
+                    return Err(error);
+                }
             };
             let committed = match wait {
                 Wait::ForMedium => tx.commit(),

@@ -216,6 +216,11 @@ impl Sessions {
         self.0.lock().get_mut(id)?.reproof.take()
     }
 
+    /// Whose session it is, if it is in use.
+    pub(crate) fn user_of(&self, id: &SessionId) -> Option<UserName> {
+        Some(self.0.lock().get(id)?.record.user.clone())
+    }
+
     /// Absolute end of a session.
     pub(crate) fn expires_ms(&self, id: &SessionId) -> Option<u64> {
         Some(self.0.lock().get(id)?.record.expires_ms)

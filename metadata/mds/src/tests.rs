@@ -11,6 +11,7 @@ mod grants;
 mod groups;
 mod keys;
 mod lazy;
+mod leases;
 mod logins;
 mod model;
 mod moves;

@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 
 use sealstone_login::ChannelBinding;
-use sealstone_mds::{Answered, Asked, Connection, Entropy, Mds, Output, PaperConnection, Source};
+use sealstone_mds::{Answered, Asked, Connection, Entropy, Mds, Output, PaperConnection, Source, Waiting};
 use sealstone_mds_protocol::paper::PaperType;
 use sealstone_mds_protocol::{FrameType, HEADER_BYTES, Header, MessageType, Request, WireError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -47,6 +47,8 @@ pub(crate) trait Conversation: Send + 'static {
     type Kind: FrameType + Send + 'static;
     /// What a frame of this kind, with this body, has to wait for.
     fn turn(&self, kind: Self::Kind, body: &[u8], mds: &Mds) -> Turn;
+    /// Does it wait for something else before that?
+    fn waits(&self, kind: Self::Kind, body: &[u8], mds: &Mds) -> Option<Waiting>;
     /// Is somebody logged in?
     fn is_active(&self) -> bool;
     /// Takes one frame.
@@ -137,6 +139,10 @@ impl Conversation for Connection {
             _ => Turn::Request,
         }
     }
+
+    fn waits(&self, kind: MessageType, body: &[u8], mds: &Mds) -> Option<Waiting> {
+        self.waits(mds, kind, body)
+    }
 }
 
 impl Conversation for PaperConnection {
@@ -160,6 +166,11 @@ impl Conversation for PaperConnection {
 
     fn turn(&self, kind: PaperType, _body: &[u8], _mds: &Mds) -> Turn {
         if kind.is_record() { Turn::Request } else { Turn::Login }
+    }
+
+    /// Records are opened where they are decided: clients of this profile are given no leases.
+    fn waits(&self, _kind: PaperType, _body: &[u8], _mds: &Mds) -> Option<Waiting> {
+        None
     }
 }
 
@@ -303,8 +314,13 @@ where
             Incoming::Frame(header, body) => connection.turn(header.kind, body, &shared.mds),
             _ => Turn::Request,
         };
+        let waiting = match &incoming {
+            Incoming::Frame(header, body) => connection.waits(header.kind, body, &shared.mds),
+            _ => None,
+        };
         if let Incoming::Frame(header, body) = &incoming
             && turn == Turn::Request
+            && waiting.is_none()
             && line.is_crowded()
             && let Some(asked) = connection.ask(header, body)
         {
@@ -313,6 +329,9 @@ where
         }
         if turn != Turn::Quick && line.settle(connection).await? {
             return Ok(End::Ours);
+        }
+        if let Some(waiting) = waiting {
+            wait_for_news(&waiting, shared).await;
         }
         let output = match incoming {
             Incoming::Frame(header, body) => {
@@ -382,6 +401,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin, C: Conversation> Line<'_, S, C> {
             }
         }
         Ok(false)
+    }
+}
+
+/// Waits until there is something to tell a holder: here, where that takes no thread and no place of a request. Other requests
+/// of this connection come after it.
+async fn wait_for_news(waiting: &Waiting, shared: &Shared) {
+    let news = poll_fn(|context| match shared.mds.has_news(waiting, context.waker()) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    });
+    let mut stop = shared.stop.clone();
+    tokio::select! {
+        _ = stop.wait_for(|stop| *stop) => {}
+        _ = timeout(Duration::from_millis(u64::from(waiting.max_ms())), news) => {}
     }
 }
 

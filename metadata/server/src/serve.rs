@@ -170,6 +170,7 @@ impl Server {
         let value = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         for (name, kind, help, value) in [
             ("connections", "gauge", "Connections open now.", open as u64),
+            ("leases", "gauge", "Leases on files that are out.", self.mds.leases_out() as u64),
             ("connections_accepted_total", "counter", "Connections accepted.", value(&self.tally.accepted)),
             (
                 "connections_turned_away_total",

@@ -42,9 +42,10 @@ pub use name::{
     FilePath, GROUP_MAX, GroupName, NAME_MAX, Name, PATH_MAX, USER_MAX, UserName, shown, unshown,
 };
 pub use nodes::{
-    FOLLOW_MAX, HolderId, LINKS_MAX, LOCK_TO_END, Lock, LockKind, NODE_PROOF_BYTES, Node, NodeChange,
-    NodeKind, OpenedNode, PLACES_MAX, RenameMode, SetTime, TARGET_MAX, Target, Turn, XATTR_BYTES_MAX,
-    XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_MAX, XattrMode, XattrName, XattrValue,
+    FOLLOW_MAX, HolderId, LINKS_MAX, LOCK_TO_END, Lease, LeaseKind, Lock, LockKind, NODE_PROOF_BYTES, Node,
+    NodeChange, NodeKind, OpenedNode, PLACES_MAX, RECALLS_MAX, Recall, RenameMode, SetTime, TARGET_MAX,
+    Target, Turn, XATTR_BYTES_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX, XATTRS_MAX, XattrMode, XattrName,
+    XattrValue,
 };
 pub use placed::{Chosen, Condition, Drain, Placed, Rebalance, WidthBound};
 pub use quota::{Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace};

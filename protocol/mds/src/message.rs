@@ -5,7 +5,6 @@
 //! knows schema n reads its own fields of a body with schema > n and ignores the rest; with schema n nothing may follow.
 //! Truth: docs/standards/mds.md §5.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::frame::BODY_MAX;
@@ -15,10 +14,12 @@ use crate::layout::DeviceId;
 use crate::login::{LoginFinish, LoginStart, REGISTRATION_REQUEST_BYTES, REGISTRATION_UPLOAD_BYTES};
 use crate::name::{FilePath, GroupName, Name, UserName};
 use crate::nodes::{
-    HolderId, Lock, Node, NodeChange, NodeKind, RenameMode, Turn, XattrMode, XattrName, XattrValue,
+    HolderId, LeaseKind, Lock, Node, NodeChange, NodeKind, RenameMode, Turn, XattrMode, XattrName, XattrValue,
 };
 use crate::quota::{QuotaChange, QuotaOf, QuotaPlace};
-use crate::records::{Access, AccountKind, Checksum, DeviceState, Handle, IntentId, Method, NewDevice, Role};
+use crate::records::{
+    Access, AccountKind, Checksum, DeviceState, Handle, InodeId, IntentId, Method, NewDevice, Role,
+};
 use crate::secret::Secret;
 use crate::wire::{Reader, Text, Wire, WireError, Writer};
 
@@ -508,8 +509,10 @@ messages! {
             node: Node,
             /// What changes.
             change: NodeChange,
-            /// Who has it open for update, if the size is changed through an open file: then its mode does not matter.
+            /// Which holder asks: his own lease is not recalled.
             holder: Option<HolderId>,
+            /// The size is changed through a file that he has open for update: then its mode does not matter.
+            through: bool,
         },
         /// Where a symbolic link leads.
         0x0068 => ReadLink {
@@ -634,6 +637,36 @@ messages! {
             /// What.
             change: Change,
         },
+        /// Which leases the holder is to give back, answered as soon as there are some. It is what makes a holder one that is
+        /// given leases, what has him believe in them, and a sign of life.
+        0x0076 => Recalls {
+            /// Which.
+            holder: HolderId,
+            /// The era that he knows, in which he has nothing left of those before; 0: none.
+            era: u64,
+            /// The last recall that he was told of.
+            known: u64,
+            /// How long the server may wait for one, milliseconds.
+            wait_ms: u32,
+        },
+        /// Asks for a lease on an open file; others give theirs back first (Busy).
+        0x0077 => LeaseNode {
+            /// On which file.
+            node: Node,
+            /// For which holder.
+            holder: HolderId,
+            /// What for.
+            kind: LeaseKind,
+        },
+        /// Gives a lease back; content if it is gone.
+        0x0078 => ReturnLease {
+            /// On which file; it needs no proof.
+            inode: InodeId,
+            /// Whose.
+            holder: HolderId,
+            /// Which.
+            number: u64,
+        },
         /// Sets limits (administrators). A directory becomes a tree by that; it must be empty.
         0x0080 => QuotaSet {
             /// Whose.
@@ -725,57 +758,21 @@ impl Request {
     }
 }
 
-/// A request inside [`Request::Once`]: one that makes, moves or takes away a name or an extended attribute.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change(Box<Request>);
-
-impl Change {
-    /// MakeNode, LinkNode, RemoveNode, RenameNode, SetXattr, RemoveXattr.
-    const OPERATIONS: [u16; 6] = [0x0063, 0x0064, 0x0065, 0x0066, 0x006E, 0x0070];
-
-    /// Any other request comes back.
-    ///
-    /// # Errors
-    /// The request.
-    pub fn new(request: Request) -> Result<Self, Request> {
-        if Self::OPERATIONS.contains(&request.operation()) {
-            Ok(Self(Box::new(request)))
-        } else {
-            Err(request)
-        }
-    }
-
-    /// The request by itself.
+impl Request {
+    /// Is this the body of one that the server may keep waiting?
     #[must_use]
-    pub fn into_request(self) -> Request {
-        *self.0
-    }
-
-    /// The same, borrowed.
-    #[must_use]
-    pub const fn request(&self) -> &Request {
-        &self.0
+    pub fn waits(body: &[u8]) -> bool {
+        let mut input = Reader::new(body);
+        let operation = u64::get(&mut input).and_then(|_id| u16::get(&mut input));
+        // Recalls.
+        matches!(operation, Ok(0x0076))
     }
 }
 
-impl Wire for Change {
-    fn put(&self, out: &mut Writer) {
-        self.0.operation().put(out);
-        self.0.put_fields(out);
-    }
-
-    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        let operation = u16::get(input)?;
-        // Before its fields, so that none is inside another one.
-        if !Self::OPERATIONS.contains(&operation) {
-            return Err(WireError::UnknownCode { what: "change", code: u32::from(operation) });
-        }
-        Request::get_fields(operation, input).map(|request| Self(Box::new(request)))
-    }
-}
-
+mod change;
 mod response;
 
+pub use change::Change;
 pub use response::{RESPONSES, Response};
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Files and directories addressed by number: what a mount asks with.
 //!
-//! Does: the nouns of the requests 0060 to 0075. Does not: decide anything.
+//! Does: the nouns of the requests 0060 to 0078. Does not: decide anything.
 //! Contract: a node's number alone opens nothing: the proof that comes with it shows that its user was led to it.
 //! Truth: docs/standards/mds.md §5.8.
 
@@ -29,6 +29,8 @@ pub const XATTRS_MAX: u16 = 128;
 pub const XATTR_BYTES_MAX: u32 = 256 * 1024;
 /// Changes of a holder that may be under way at once.
 pub const PLACES_MAX: u16 = 64;
+/// Leases that one answer recalls at most.
+pub const RECALLS_MAX: usize = 1024;
 /// An offset in a lock that means "to the end, however far it moves".
 pub const LOCK_TO_END: u64 = u64::MAX;
 
@@ -261,6 +263,42 @@ record! {
         pub sparse: bool,
         /// The hold ends then unless the holder is heard of, milliseconds since 1970 of the server's clock.
         pub held_until_ms: u64,
+        /// A lease, given unasked.
+        pub lease: Option<Lease>,
+    }
+}
+
+code! {
+    /// What a lease lets its holder believe.
+    pub enum LeaseKind: u8 as "lease kind" {
+        /// Nobody changes the file: what was read of it, and its attributes, are still so.
+        Read = 1,
+        /// Nobody reads or writes it: also what is written and not sent yet.
+        Write = 2,
+    }
+}
+
+record! {
+    /// A lease on a file: it lasts until it is recalled and given back, also when the file is closed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Lease {
+        /// What for.
+        pub kind: LeaseKind,
+        /// Its number: a recall names it. No two leases of a server have the same.
+        pub number: u64,
+        /// The era of its holder; it is not believed in unless the answer to Recalls says that this is the era.
+        pub era: u64,
+    }
+}
+
+record! {
+    /// A lease that is to be given back.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Recall {
+        /// On which file.
+        pub inode: InodeId,
+        /// Which one. Who does not know it yet was overtaken, and gives it back when he is told of it.
+        pub number: u64,
     }
 }
 

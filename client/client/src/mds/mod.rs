@@ -444,6 +444,9 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::KeepNodes { .. }
         | Request::LockNode { .. }
         | Request::UnlockNode { .. }
+        | Request::Recalls { .. }
+        | Request::LeaseNode { .. }
+        | Request::ReturnLease { .. }
         | Request::ReadDir { .. }
         | Request::MakeDir { parents: true, .. }
         | Request::Create { .. }

@@ -38,8 +38,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     async fn ask(&self, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
-        let holder = through_file.then_some(self.shared.holder);
-        self.shared.call_stat(&Request::SetNode { node: self.node, change, holder }).await
+        let holder = Some(self.shared.holder);
+        let request = Request::SetNode { node: self.node, change, holder, through: through_file };
+        self.shared.call_stat(&request).await
     }
 
     async fn cut(

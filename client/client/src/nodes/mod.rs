@@ -191,6 +191,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             made: false,
             sparse: true,
             held_until_ms: 0,
+            lease: None,
         };
         let (file, _) = File::open(&self.shared, opened, Access::Update).await?;
         Ok((stat, file))
@@ -252,7 +253,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         let stat = match self.shared.body(node.inode) {
             Some(body) => body.set(change, through_file).await?,
             None => {
-                let request = Request::SetNode { node, change, holder: None };
+                let request =
+                    Request::SetNode { node, change, holder: Some(self.shared.holder), through: false };
                 self.shared.call_stat(&request).await?
             }
         };

@@ -1,9 +1,9 @@
 //! Requests and responses that address nodes: a seed for each row, and byte strings of nodes.
 
 use sealstone_mds_protocol::{
-    Access, Change, Handle, HolderId, InodeId, LOCK_TO_END, Lock, LockKind, Method, Node, NodeChange,
-    NodeKind, OpenedNode, RenameMode, Request, Response, SetTime, Target, Turn, XattrMode, XattrName,
-    XattrValue,
+    Access, Change, Handle, HolderId, InodeId, LOCK_TO_END, Lease, LeaseKind, Lock, LockKind, Method, Node,
+    NodeChange, NodeKind, OpenedNode, Recall, RenameMode, Request, Response, SetTime, Target, Turn,
+    XattrMode, XattrName, XattrValue,
 };
 
 use super::{group, layouts, name, stat, user};
@@ -60,8 +60,8 @@ pub(super) fn requests() -> Vec<Request> {
             to: name("b"),
             mode: RenameMode::Exchange,
         },
-        Request::SetNode { node, change, holder: Some(holder) },
-        Request::SetNode { node, change: NodeChange::default(), holder: None },
+        Request::SetNode { node, change, holder: Some(holder), through: true },
+        Request::SetNode { node, change: NodeChange::default(), holder: None, through: false },
         Request::ReadLink { node },
         Request::OpenNode { node, access: Access::Update, method, holder, again: true },
         Request::Allocate { node, size_hint: Some(1 << 20), method, holder },
@@ -88,6 +88,9 @@ pub(super) fn requests() -> Vec<Request> {
         Request::KeepNodes { holder },
         Request::LockNode { node, holder, lock: lock(LockKind::Write), test: false, again: true },
         Request::UnlockNode { node, holder, owner: 5 },
+        Request::Recalls { holder, era: 7, known: 8, wait_ms: 0 },
+        Request::LeaseNode { node, holder, kind: LeaseKind::Write },
+        Request::ReturnLease { inode: node.inode, holder, number: 9 },
         Request::Once { turn: Turn { holder, place: 3, number: 9 }, change: once },
     ]
 }
@@ -95,6 +98,7 @@ pub(super) fn requests() -> Vec<Request> {
 /// A response of every row.
 pub(super) fn responses() -> Vec<Response> {
     let layout = layouts().into_iter().next();
+    let lease = Lease { kind: LeaseKind::Read, number: 2, era: 3 };
     vec![
         Response::Renamed { moved: stat(), other: Some(stat()) },
         Response::Target { target: target() },
@@ -106,7 +110,16 @@ pub(super) fn responses() -> Vec<Response> {
                 made: true,
                 sparse: false,
                 held_until_ms: 5,
+                lease: Some(lease),
             },
+        },
+        Response::Made { stat: stat(), lease },
+        Response::Leased { stat: stat(), lease: Some(lease) },
+        Response::Recalls {
+            era: 3,
+            believed_ms: 4,
+            last: 5,
+            recalls: vec![Recall { inode: InodeId(7), number: 2 }],
         },
         Response::Xattr { value: XattrValue::new("v").expect("a short value") },
         Response::Xattrs { names: vec![attribute(); 2] },

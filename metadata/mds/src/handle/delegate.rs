@@ -5,8 +5,8 @@
 
 use parking_lot::RwLockReadGuard;
 use sealstone_mds_protocol::{
-    DelegatedFile, ErrorCode, FilePath, Grant, InodeId, IssueEntry, IssueKind, Layout, Method, ObjectRef,
-    Response,
+    Access, DelegatedFile, ErrorCode, FilePath, Grant, InodeId, IssueEntry, IssueKind, Layout, Method,
+    ObjectRef, Response,
 };
 use sealstone_osd::Permissions;
 use sealstone_osd::capability::Range;
@@ -155,6 +155,11 @@ impl Mds {
         let expires_ms = asked_ms.min(most_ms);
         let rights = namespace::Delegated { read, write, start, end };
         let issuing = self.issuing();
+        let access = if write { Access::Update } else { Access::Read };
+        let (inode, _) = namespace::resolve(&*self.store.snapshot()?, who, &asked.path)?;
+        // Whoever may not is refused below, without anybody's lease being called back.
+        namespace::file_for(&*self.store.snapshot()?, who, inode, access, &asked.path.shown())?;
+        self.make_room_by_path(inode, access, expires_ms, now_ms)?;
         let (inode, stat, layout, end) = if write {
             self.update(|tx| namespace::delegate_writing(tx, who, &asked.path, rights, now_ms))?
         } else {

@@ -6,17 +6,19 @@
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Failure, HolderId, InodeId, IssueKind, LockKind, Method, Name, Node, NodeKind,
-    OpenedNode, Request, Response,
+    Access, ErrorCode, Failure, HolderId, InodeId, IssueKind, Lease, LeaseKind, LockKind, Method, Name, Node,
+    NodeKind, OpenedNode, Request, Response,
 };
 use sealstone_osd::Permissions;
 
 use super::delegate::{Issue, Issuing};
+use super::leases::as_server;
 use crate::access::{Principal, Right};
 use crate::devices::{READ_RIGHTS, WRITE_RIGHTS};
 use crate::entropy::Entropy;
 use crate::error::{MdsError, Result};
 use crate::holds::Held;
+use crate::leases::{BARRED_MS, Use};
 use crate::namespace::{self, Ending, NewNode, Rename, Writing};
 use crate::once::{self, Asked, Memo, Told};
 use crate::records::Inode;
@@ -74,8 +76,9 @@ impl Mds {
                 let id = self.node(who, node)?;
                 Ok(Response::Target { target: namespace::read_link(&*self.store.snapshot()?, id)? })
             }
-            Request::SetNode { node, change, holder } => {
+            Request::SetNode { node, change, holder, through } => {
                 let id = self.node(who, node)?;
+                let holder = holder.filter(|_| through);
                 let held = holder.is_some_and(|one| self.holds.held(&who.user, one, id, now_ms).writes);
                 let terms = (held, self.has_directory());
                 let set = self.with_ending(now_ms, |tx, ending| {
@@ -216,6 +219,7 @@ impl Mds {
                 let id = self.node(who, node)?;
                 // In this order: a lock that comes in between finds the file closed, or is ended here.
                 self.holds.release(&who.user, holder, id);
+                self.leases.give_back(id, &(who.user.clone(), holder), None, now_ms);
                 self.locks.release(&who.user, holder, id, None);
                 self.let_go(id, now_ms)?;
                 let (held, until_ms) = self.holds.keep(&who.user, holder, now_ms);
@@ -242,6 +246,14 @@ impl Mds {
                 // Who closed it meanwhile ended its locks, perhaps before there was this one.
                 has().inspect_err(|_| self.locks.release(&who.user, holder, id, None))?;
                 Ok(Response::Locked { conflict })
+            }
+            Request::Recalls { holder, era, known, wait_ms: _ } => {
+                self.recalls(who, holder, (era, known), now_ms, rng)
+            }
+            Request::LeaseNode { node, holder, kind } => self.lease_node(who, node, holder, kind, now_ms),
+            Request::ReturnLease { inode, holder, number } => {
+                self.leases.give_back(inode, &(who.user.clone(), holder), Some(number), now_ms);
+                Ok(Response::Done {})
             }
             Request::UnlockNode { node, holder, owner } => {
                 let id = self.node(who, node)?;
@@ -284,6 +296,12 @@ impl Mds {
             };
             let held = if now || own()? { Held::of(Access::Update) } else { Held::default() };
             self.holds.hold(&who.user, holder, stat.inode, held, now_ms)?;
+            let id = stat.inode;
+            if now && let Some(lease) = self.lease(who, holder, id, (LeaseKind::Write, false), now_ms)? {
+                // As it is with the lease held.
+                let stat = namespace::node(&*self.store.snapshot()?, id)?.stat(id);
+                return Ok(Response::Made { stat, lease });
+            }
         }
         Ok(response)
     }
@@ -313,7 +331,7 @@ impl Mds {
         let before = self.holds.held(&who.user, holder, id, now_ms);
         self.meet_holder(&who.user, holder, now_ms)?;
         self.holds.begin(&who.user, holder, id, now_ms)?;
-        let opened = self.opened(opening, before, again, now_ms, rng);
+        let opened = self.opened(opening, holder, (before, again), now_ms, rng);
         match opened {
             Ok(mut node) => {
                 node.held_until_ms = self.holds.opened(&who.user, holder, id, held, now_ms)?;
@@ -331,8 +349,8 @@ impl Mds {
     fn opened(
         &self,
         opening: &Opening<'_>,
-        before: Held,
-        again: bool,
+        holder: HolderId,
+        (before, again): (Held, bool),
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<OpenedNode> {
@@ -343,7 +361,47 @@ impl Mds {
         if !before.includes(held) && !may_again {
             who.needs_all(Right::to(held.reads, held.writes), &file, "node")?;
         }
-        self.grant(opening, file, IssueKind::Open, now_ms, rng)
+        let lease = self.lease_to_open(opening, holder, again, now_ms)?;
+        let mut granted = || {
+            // As it is with the lease held.
+            let file = namespace::node(&*self.store.snapshot()?, id)?;
+            self.grant(opening, file, IssueKind::Open, now_ms, rng)
+        };
+        match (granted(), lease) {
+            (Ok(node), lease) => Ok(OpenedNode { lease: lease.map(|(lease, _)| lease), ..node }),
+            (Err(error), Some((lease, true))) => {
+                // Nobody is told of it.
+                self.leases.give_back(id, &(who.user.clone(), holder), Some(lease.number), now_ms);
+                Err(error)
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Whoever has a lease that this open is in the way of gives it back; gives one to who opens, and says whether it is new.
+    fn lease_to_open(
+        &self,
+        opening: &Opening<'_>,
+        holder: HolderId,
+        again: bool,
+        now_ms: u64,
+    ) -> Result<Option<(Lease, bool)>> {
+        let &Opening { who, id, held, .. } = opening;
+        let by = (who.user.clone(), holder);
+        // Who is given leases asks for one before it writes.
+        let writes = held.writes && !self.leases.is_led(&by, now_ms);
+        if writes {
+            self.leases.bar(id, now_ms.saturating_add(BARRED_MS));
+        }
+        let what = if writes { Use::Change } else { Use::Read };
+        self.make_room(id, Some(&by), what, again, now_ms)?;
+        let known = self.leases.of(id).into_iter().any(|(one, _)| one == by);
+        let first = if held.writes { LeaseKind::Write } else { LeaseKind::Read };
+        let lease = match self.lease(who, holder, id, (first, false), now_ms)? {
+            None if held.writes => self.lease(who, holder, id, (LeaseKind::Read, false), now_ms)?,
+            lease => lease,
+        };
+        Ok(lease.map(|lease| (lease, !known)))
     }
 
     /// Grants for what somebody may do with a file that has objects.
@@ -361,7 +419,8 @@ impl Mds {
             self.clearing(namespace::check_clear(&file))?;
         }
         if held.writes && !file.made && file.layout.is_some() {
-            file = self.update(|tx| namespace::note_creating(tx, id, until_ms))?;
+            // Nobody sees that.
+            file = as_server(|| self.update(|tx| namespace::note_creating(tx, id, until_ms)))?;
         }
         let grants = match &file.layout {
             Some(layout) => {
@@ -371,7 +430,7 @@ impl Mds {
             None => Vec::new(),
         };
         let (stat, made, sparse) = (file.stat(id), file.made, file.sparse);
-        Ok(OpenedNode { stat, layout: file.layout, grants, made, sparse, held_until_ms: 0 })
+        Ok(OpenedNode { stat, layout: file.layout, grants, made, sparse, held_until_ms: 0, lease: None })
     }
 
     fn allocate(

@@ -225,6 +225,9 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::StatFs { .. }
         | Request::KeepNodes { .. }
         | Request::LockNode { .. }
+        | Request::Recalls { .. }
+        | Request::LeaseNode { .. }
+        | Request::ReturnLease { .. }
         | Request::UnlockNode { .. } => super::nodes::subject(request),
         // What is in it was taken out before.
         Request::Once { .. } => None,

@@ -275,7 +275,7 @@ fn a_file_that_is_open_to_write_or_not_made_yet_stays_where_it_is() {
     let mut world = one_file();
     let node = node_of(&mut world, "/f");
     let cut = NodeChange { size: Some(0), ..NodeChange::default() };
-    world.ask(ALICE, Request::SetNode { node, change: cut, holder: None });
+    world.ask(ALICE, Request::SetNode { node, change: cut, holder: None, through: false });
     world.mds.change_device(GONE, Some(DeviceState::Active)).unwrap();
     for other in [2, 3] {
         world.mds.change_device(DeviceId(other), Some(DeviceState::Draining)).unwrap();
@@ -387,7 +387,7 @@ fn a_file_that_is_cut_or_revoked_meanwhile_stays_with_its_object() {
             let cut = NodeChange { size: Some(4), ..NodeChange::default() };
             let node = node_of(world, "/f");
             assert!(matches!(
-                world.ask(ALICE, Request::SetNode { node, change: cut, holder: None }),
+                world.ask(ALICE, Request::SetNode { node, change: cut, holder: None, through: false }),
                 Response::Stat { .. }
             ));
         },

@@ -46,7 +46,7 @@ impl World {
         Node { inode: id, proof: self.mds.proof_key.prove(&super::world::user(user), id) }
     }
 
-    fn node_stat(&mut self, who: SessionId, request: Request) -> Stat {
+    pub(super) fn node_stat(&mut self, who: SessionId, request: Request) -> Stat {
         match self.ask(who, request) {
             Response::Stat { stat } => stat,
             other => panic!("{other:?}"),
@@ -58,11 +58,11 @@ impl World {
         self.node_stat(who, made)
     }
 
-    fn file(&mut self, who: SessionId, at: &str) -> Node {
+    pub(super) fn file(&mut self, who: SessionId, at: &str) -> Node {
         self.make(who, Node::ROOT, at, NodeKind::File, 0o644).node()
     }
 
-    fn opened(&mut self, who: SessionId, request: Request) -> OpenedNode {
+    pub(super) fn opened(&mut self, who: SessionId, request: Request) -> OpenedNode {
         match self.ask(who, request) {
             Response::NodeOpened { node } => node,
             other => panic!("{other:?}"),
@@ -70,7 +70,7 @@ impl World {
     }
 
     /// Writes up to `size` as a client would.
-    fn write(&mut self, who: SessionId, node: Node, size: u64) -> Stat {
+    pub(super) fn write(&mut self, who: SessionId, node: Node, size: u64) -> Stat {
         self.opened(who, allocate(node, Some(size)));
         let generation = self.node_stat(who, Request::GetNode { node }).generation;
         self.node_stat(who, written(node, size, generation))
@@ -117,11 +117,11 @@ fn remove(parent: Node, at: &str) -> Request {
 
 fn resize(node: Node, size: u64) -> Request {
     let change = NodeChange { size: Some(size), ..NodeChange::default() };
-    Request::SetNode { node, change, holder: None }
+    Request::SetNode { node, change, holder: None, through: false }
 }
 
 fn set(node: Node, change: NodeChange) -> Request {
-    Request::SetNode { node, change, holder: None }
+    Request::SetNode { node, change, holder: None, through: false }
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn a_number_is_good_for_one_change() {
     let owner = Some(super::world::user("alice"));
     let change = NodeChange { owner, ..NodeChange::default() };
     let node = world.node(ADMIN, stat.inode);
-    let given = world.ask(ADMIN, Request::SetNode { node, change, holder: None });
+    let given = world.ask(ADMIN, Request::SetNode { node, change, holder: None, through: false });
     assert_eq!(code(&given), None, "{given:?}");
     assert_eq!(code(&world.ask(BOB, mine)), None);
     let open = Request::OpenNode { node: stat.node(), access, method, holder: HOLDER, again: false };

@@ -72,7 +72,12 @@ impl World {
 }
 
 fn grow(node: Node, size: u64) -> Request {
-    Request::SetNode { node, change: NodeChange { size: Some(size), ..NodeChange::default() }, holder: None }
+    Request::SetNode {
+        node,
+        change: NodeChange { size: Some(size), ..NodeChange::default() },
+        holder: None,
+        through: false,
+    }
 }
 
 fn allocate(node: Node) -> Request {

@@ -11,7 +11,7 @@ use crate::keys::{KeyInfo, KeyPlace};
 use crate::layout::Layout;
 use crate::login::{LoginChallenge, REGISTRATION_RESPONSE_BYTES, SessionId};
 use crate::name::{GroupName, UserName};
-use crate::nodes::{Lock, OpenedNode, Target, XattrName, XattrValue};
+use crate::nodes::{Lease, Lock, OpenedNode, Recall, Target, XattrName, XattrValue};
 use crate::placed::{Placed, Rebalance};
 use crate::quota::{Quota, QuotaDrift};
 use crate::records::{
@@ -228,6 +228,13 @@ messages! {
             /// Keys changed since the server's start.
             changed: u64,
         },
+        /// To MakeNode, if its maker is given a lease.
+        0x0063 => Made {
+            /// What was made.
+            stat: Stat,
+            /// On it.
+            lease: Lease,
+        },
         /// To RenameNode.
         0x0066 => Renamed {
             /// What was moved.
@@ -278,6 +285,24 @@ messages! {
         0x0073 => Locked {
             /// The lock in the way: nothing was done. None: done (or, of a test, free).
             conflict: Option<Lock>,
+        },
+        /// To Recalls.
+        0x0076 => Recalls {
+            /// Leases of any other era are gone; 0: none are given here.
+            era: u64,
+            /// Leases are believed in for so long after the request was sent, milliseconds.
+            believed_ms: u32,
+            /// The last recall that is told of here: what the next request calls known.
+            last: u64,
+            /// What is to be given back, in the order in which it was recalled.
+            recalls: Vec<Recall>,
+        },
+        /// To LeaseNode.
+        0x0077 => Leased {
+            /// The file as it is now.
+            stat: Stat,
+            /// None: there is none to be had. Nobody else has one that is in the way, nor is given one to write for a while.
+            lease: Option<Lease>,
         },
         /// To QuotaSet, QuotaShow and QuotaClear.
         0x0080 => Quota {

@@ -105,6 +105,7 @@ fn what_is_open_stays_open_whatever_its_mode_becomes() {
         node: file,
         change: NodeChange { size: Some(1), ..NodeChange::default() },
         holder: Some(HOLDER),
+        through: true,
     };
     world.node_stat(ALICE, shrink);
     assert_eq!(world.refused(ALICE, resize(file, 0)), ErrorCode::Denied);

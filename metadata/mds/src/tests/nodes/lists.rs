@@ -48,7 +48,7 @@ fn a_list_lets_in_whom_it_names_and_the_mode_masks_it() {
     let (file, bobs) = (stat.node(), world.node(BOB, stat.inode));
     let chmod = |mode| {
         let change = NodeChange { mode: Some(mode), ..NodeChange::default() };
-        Request::SetNode { node: file, change, holder: None }
+        Request::SetNode { node: file, change, holder: None, through: false }
     };
     assert_eq!(world.list(BOB, bobs, ACL_ACCESS), Err(ErrorCode::NoAttribute));
     assert!(!world.opens(BOB, bobs, Access::Read));

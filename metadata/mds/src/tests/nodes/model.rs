@@ -449,14 +449,16 @@ impl Run {
                 let node = near(node);
                 let expected = self.model.set_mode(who, node, mode);
                 let change = NodeChange { mode: Some(mode), ..NodeChange::default() };
-                let request = Request::SetNode { node: self.at(who, node), change, holder: None };
+                let request =
+                    Request::SetNode { node: self.at(who, node), change, holder: None, through: false };
                 (self.ask(who, request).map(drop), expected)
             }
             Step::Size { who, node, size } => {
                 let node = near(node);
                 let expected = self.model.set_size(who, node, size);
                 let change = NodeChange { size: Some(size), ..NodeChange::default() };
-                let request = Request::SetNode { node: self.at(who, node), change, holder: None };
+                let request =
+                    Request::SetNode { node: self.at(who, node), change, holder: None, through: false };
                 (self.ask(who, request).map(drop), expected)
             }
             Step::Write { who, node, size } => {

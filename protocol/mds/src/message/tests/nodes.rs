@@ -51,6 +51,10 @@ fn lock() -> impl Strategy<Value = Lock> {
         .prop_map(|(kind, (whole, start, end, owner, pid))| Lock { kind, whole, start, end, owner, pid })
 }
 
+fn lease() -> impl Strategy<Value = Lease> {
+    (of(LeaseKind::ALL), any::<(u64, u64)>()).prop_map(|(kind, (number, era))| Lease { kind, number, era })
+}
+
 pub(super) fn request() -> impl Strategy<Value = Request> {
     let names = prop_oneof![
         (node(), name()).prop_map(|(parent, name)| Request::Lookup { parent, name }),
@@ -79,11 +83,8 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
                 mode
             }
         ),
-        (node(), change(), prop::option::of(holder())).prop_map(|(node, change, holder)| Request::SetNode {
-            node,
-            change,
-            holder
-        }),
+        (node(), change(), prop::option::of(holder()), any::<bool>())
+            .prop_map(|(node, change, holder, through)| Request::SetNode { node, change, holder, through }),
         node().prop_map(|node| Request::ReadLink { node }),
     ];
     let bytes = prop_oneof![
@@ -113,6 +114,22 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
             node,
             holder,
             owner
+        }),
+        (holder(), any::<(u64, u64, u32)>()).prop_map(|(holder, (era, known, wait_ms))| Request::Recalls {
+            holder,
+            era,
+            known,
+            wait_ms
+        }),
+        (node(), holder(), of(LeaseKind::ALL)).prop_map(|(node, holder, kind)| Request::LeaseNode {
+            node,
+            holder,
+            kind
+        }),
+        (any::<u64>(), holder(), any::<u64>()).prop_map(|(inode, holder, number)| Request::ReturnLease {
+            inode: InodeId(inode),
+            holder,
+            number
         }),
     ];
     let others = prop_oneof![
@@ -160,14 +177,24 @@ pub(super) fn response() -> impl Strategy<Value = Response> {
             stat(),
             prop::option::of(object()),
             prop::collection::vec(grant(), 0..9),
-            any::<(bool, bool, u64)>()
+            any::<(bool, bool, u64)>(),
+            prop::option::of(lease())
         )
-            .prop_map(|(stat, object, grants, (made, sparse, held_until_ms))| {
+            .prop_map(|(stat, object, grants, (made, sparse, held_until_ms), lease)| {
                 let layout = object.map(Layout::single);
                 Response::NodeOpened {
-                    node: OpenedNode { stat, layout, grants, made, sparse, held_until_ms },
+                    node: OpenedNode { stat, layout, grants, made, sparse, held_until_ms, lease },
                 }
             }),
+        (stat(), lease()).prop_map(|(stat, lease)| Response::Made { stat, lease }),
+        (stat(), prop::option::of(lease())).prop_map(|(stat, lease)| Response::Leased { stat, lease }),
+        (any::<(u64, u32, u64)>(), prop::collection::vec(any::<(u64, u64)>(), 0..9)).prop_map(
+            |((era, believed_ms, last), recalls)| {
+                let recall = |(inode, number)| Recall { inode: InodeId(inode), number };
+                let recalls = recalls.into_iter().map(recall).collect();
+                Response::Recalls { era, believed_ms, last, recalls }
+            }
+        ),
         value().prop_map(|value| Response::Xattr { value }),
         prop::collection::vec(xattr(), 0..9).prop_map(|names| Response::Xattrs { names }),
         any::<[u64; 4]>().prop_map(|[total, used, nodes, nodes_free]| Response::FileSystem {

@@ -1,0 +1,389 @@
+//! Leases: what asks for them, gives them back, and what has to wait for that.
+//!
+//! Does: watch every transaction of a request for files that it changes, so that no request can forget to; tell holders
+//! what they are to give back. Does not: decide who is in whose way; `leases` does.
+//! Contract: whoever is told of a lease is told of the file as it is with the lease held. A request that has to wait is
+//! Busy, and nothing was done.
+//! Truth: docs/standards/mds.md §5.8; docs/adr/0046-leases.md.
+
+use std::cell::RefCell;
+use std::task::Waker;
+
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    Access, ErrorCode, Handle, HolderId, InodeId, Lease, LeaseKind, Node, Request, Response,
+};
+
+use crate::access::{Principal, Right};
+use crate::counters::add;
+use crate::entropy::{Entropy, random};
+use crate::error::{MdsError, Result};
+use crate::holds::Held;
+use crate::keys;
+use crate::leases::{self, BARRED_MS, BELIEVED_MS, Standing, Use, Verdict, WAIT_MAX_MS, Who, Wish};
+use crate::namespace;
+use crate::once::Asked;
+use crate::records::{Inode, decode};
+use crate::server::Mds;
+use crate::store::{MetaError, Pair, Snapshot, Transaction};
+
+/// Who asks for what this thread is doing.
+#[derive(Clone, Debug)]
+pub(super) struct Asker {
+    by: Option<Who>,
+    /// Does it tell of what was done under a lease, perhaps of before the start?
+    settles: bool,
+    now_ms: u64,
+}
+
+thread_local! {
+    /// None: the server itself, which is in nobody's way.
+    static ASKER: RefCell<Option<Asker>> = const { RefCell::new(None) };
+}
+
+/// Does some work as somebody.
+pub(super) fn as_asker<T>(asker: Option<Asker>, work: impl FnOnce() -> T) -> T {
+    struct Back(Option<Asker>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            ASKER.set(self.0.take());
+        }
+    }
+    let _back = Back(ASKER.replace(asker));
+    work()
+}
+
+/// Does some work as the server itself: a change that nobody sees, or that whoever has a lease knows of.
+pub(super) fn as_server<T>(work: impl FnOnce() -> T) -> T {
+    as_asker(None, work)
+}
+
+/// Whoever sent a request.
+pub(super) fn asker(who: &Principal, request: &Request, asked: Option<&Asked>, now_ms: u64) -> Option<Asker> {
+    let by = holder_of(request, asked).map(|holder| (who.user.clone(), holder));
+    let settles =
+        matches!(request, Request::Allocate { .. } | Request::Written { .. } | Request::CloseNode { .. });
+    Some(Asker { by, settles, now_ms })
+}
+
+/// Which holder asks.
+fn holder_of(request: &Request, asked: Option<&Asked>) -> Option<HolderId> {
+    match request {
+        Request::SetNode { holder, .. } => *holder,
+        Request::OpenNode { holder, .. }
+        | Request::Allocate { holder, .. }
+        | Request::Written { holder, .. }
+        | Request::CloseNode { holder, .. }
+        | Request::LeaseNode { holder, .. }
+        | Request::RenewGrants { handle: Handle::Node { holder, .. }, .. } => Some(*holder),
+        _ => asked.map(Asked::holder),
+    }
+}
+
+/// Until this is dropped nobody is given a lease on what is being changed.
+pub(crate) struct Changing<'a> {
+    mds: &'a Mds,
+    ids: Vec<InodeId>,
+    now_ms: u64,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        if !self.ids.is_empty() {
+            self.mds.leases.changed(&self.ids, self.now_ms);
+        }
+    }
+}
+
+/// A transaction that takes down which inodes are changed in it.
+struct Watched<'a, 'b> {
+    tx: &'a mut (dyn Transaction + 'b),
+    changed: Vec<InodeId>,
+    /// Leases of before the start are not known: then only what can have some counts.
+    only_files: bool,
+}
+
+impl Watched<'_, '_> {
+    fn note(&mut self, key: &[u8]) -> std::result::Result<(), MetaError> {
+        let Some(id) = keys::changed_inode(key).filter(|id| !self.changed.contains(id)) else {
+            return Ok(());
+        };
+        if self.only_files {
+            let before: Option<Inode> = self.tx.get(key)?.map(|value| decode(&value)).transpose()?;
+            if before.is_none_or(|before| before.is_directory()) {
+                return Ok(());
+            }
+        }
+        self.changed.push(id);
+        Ok(())
+    }
+}
+
+impl Snapshot for Watched<'_, '_> {
+    fn get(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, MetaError> {
+        self.tx.get(key)
+    }
+
+    fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> std::result::Result<Vec<Pair>, MetaError> {
+        self.tx.scan(from, until, limit)
+    }
+}
+
+impl Transaction for Watched<'_, '_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> std::result::Result<(), MetaError> {
+        self.note(key)?;
+        self.tx.put(key, value)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> std::result::Result<(), MetaError> {
+        self.note(key)?;
+        self.tx.delete(key)
+    }
+
+    /// It is lent: whoever has the transaction itself commits it.
+    fn commit(self: Box<Self>) -> std::result::Result<(), MetaError> {
+        Err(MetaError::Conflict)
+    }
+}
+
+/// A holder that waits for recalls.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    who: Who,
+    era: u64,
+    known: u64,
+    wait_ms: u32,
+}
+
+impl Waiting {
+    /// For how long at most, milliseconds.
+    #[must_use]
+    pub const fn max_ms(&self) -> u32 {
+        self.wait_ms
+    }
+}
+
+impl Mds {
+    /// Runs the work of a transaction; if it is a request's and changes what somebody has a lease on, that one is to give it
+    /// back first (Busy). The changes may be committed while the second one lives.
+    pub(crate) fn watched<'a, T>(
+        &'a self,
+        tx: &mut dyn Transaction,
+        work: impl FnOnce(&mut dyn Transaction) -> Result<T>,
+    ) -> (Result<T>, Option<Changing<'a>>) {
+        let Some(asker) = ASKER.with_borrow(Clone::clone) else { return (work(tx), None) };
+        let only_files = self.leases.waits(asker.now_ms);
+        let mut watched = Watched { tx, changed: Vec::new(), only_files };
+        let done = work(&mut watched);
+        let ids = watched.changed;
+        if done.is_err() || ids.is_empty() {
+            return (done, None);
+        }
+        let Asker { by, settles, now_ms } = asker;
+        let (verdicts, begun) = self.leases.may_change(&ids, by.as_ref(), settles, now_ms);
+        add(&self.counters.leases_recalled, begun);
+        if verdicts.is_empty() {
+            return (done, Some(Changing { mds: self, ids, now_ms }));
+        }
+        for (id, verdict) in verdicts {
+            if let Verdict::Fence(lost) = verdict {
+                self.to_fence.lock().extend(lost.into_iter().map(|who| (id, who)));
+            }
+        }
+        (Err(leases::busy()), None)
+    }
+
+    /// Waits, as Busy, until nothing is in the way of what is about to be done to a file.
+    pub(super) fn make_room(
+        &self,
+        id: InodeId,
+        by: Option<&Who>,
+        what: Use,
+        settles: bool,
+        now_ms: u64,
+    ) -> Result<()> {
+        let (verdict, begun) = self.leases.may(id, by, what, settles, now_ms);
+        add(&self.counters.leases_recalled, begun);
+        match verdict {
+            Verdict::Free => return Ok(()),
+            Verdict::Wait => {}
+            Verdict::Fence(lost) => {
+                self.to_fence.lock().extend(lost.into_iter().map(|who| (id, who)));
+                self.fence_lost(now_ms);
+            }
+        }
+        Err(leases::busy())
+    }
+
+    /// Those that had a lease to write and did not give it back are kept from writing; when that is so, others go on.
+    pub(crate) fn fence_lost(&self, now_ms: u64) {
+        let lost = std::mem::take(&mut *self.to_fence.lock());
+        for (id, who) in lost {
+            match as_server(|| self.fence_holder(id, &who, now_ms)) {
+                Ok(true) => {
+                    add(&self.counters.leases_fenced, 1);
+                    self.leases.fenced(id, &who);
+                }
+                Ok(false) => {}
+                Err(error) => tracing::warn!(inode = id.0, %error, "a file could not be fenced"),
+            }
+        }
+    }
+
+    /// The same from within a request, if there is something to do.
+    pub(crate) fn fence_lost_now(&self) {
+        let asker = ASKER.with_borrow(Clone::clone);
+        if let Some(asker) = asker
+            && !self.to_fence.lock().is_empty()
+        {
+            self.fence_lost(asker.now_ms);
+        }
+    }
+
+    /// FENCE: has the objects of a file refuse the holder's credentials; true when they do.
+    fn fence_holder(&self, id: InodeId, who: &Who, now_ms: u64) -> Result<bool> {
+        let _ = (id, who, now_ms);
+        Ok(true)
+    }
+
+    /// A file is about to be read or written by its path, until then: nobody is told of that, nor of its end.
+    pub(super) fn make_room_by_path(
+        &self,
+        id: InodeId,
+        access: Access,
+        until_ms: u64,
+        now_ms: u64,
+    ) -> Result<()> {
+        let what = if access == Access::Read { Use::Read } else { Use::Change };
+        if what == Use::Change {
+            self.leases.bar(id, until_ms);
+        }
+        self.make_room(id, None, what, false, now_ms)
+    }
+
+    /// Gives a lease on a file, if there is one to be had. `waits`: others give theirs back first (Busy).
+    pub(super) fn lease(
+        &self,
+        who: &Principal,
+        holder: HolderId,
+        id: InodeId,
+        (kind, waits): (LeaseKind, bool),
+        now_ms: u64,
+    ) -> Result<Option<Lease>> {
+        if self.config.shared {
+            return Ok(None);
+        }
+        let by = (who.user.clone(), holder);
+        if !self.leases.is_led(&by, now_ms) {
+            return Ok(None);
+        }
+        let led = |user: &_, holder| {
+            let one: Who = (Clone::clone(user), holder);
+            one == by || self.leases.is_led(&one, now_ms)
+        };
+        let others_write = (self.unled_before && self.holds.waits(now_ms))
+            || self.holds.others_write(id, now_ms, led)
+            || self.is_written_since_before(who, id, now_ms)?;
+        let given = self.leases.give(id, &by, Wish { kind, waits, others_write }, now_ms)?;
+        add(&self.counters.leases_given, u64::from(given.is_some()));
+        Ok(given)
+    }
+
+    /// May somebody write a file with a credential that a server before this one gave him? Whoever has it open here is
+    /// asked; whoever opened it by its path is known by that alone.
+    fn is_written_since_before(&self, who: &Principal, id: InodeId, now_ms: u64) -> Result<bool> {
+        let before = &self.writers_before;
+        if before.are_over(now_ms) {
+            return Ok(false);
+        }
+        let Ok(file) = namespace::node(&*self.store.snapshot()?, id) else { return Ok(false) };
+        let objects: Vec<_> = file.layout.iter().flat_map(|layout| layout.objects()).copied().collect();
+        Ok(before.others_write(&objects, &who.session, now_ms))
+    }
+
+    /// A holder of this user is told which leases to give back.
+    pub(super) fn recalls(
+        &self,
+        who: &Principal,
+        holder: HolderId,
+        (era, known): (u64, u64),
+        now_ms: u64,
+        rng: &mut dyn Entropy,
+    ) -> Result<Response> {
+        if self.config.shared {
+            // Another server of the store would not know of them.
+            return Ok(Response::Recalls { era: 0, believed_ms: 0, last: 0, recalls: Vec::new() });
+        }
+        let by = (who.user.clone(), holder);
+        if !self.leases.knows(&by) {
+            self.meet_led(&who.user, holder, now_ms)?;
+        }
+        self.holds.keep(&who.user, holder, now_ms);
+        let standing = Standing { role: who.role, groups: who.groups.clone() };
+        let fresh = u64::from_be_bytes(random(rng));
+        let told = self.leases.heard(&by, standing, (era, known), fresh, now_ms);
+        let leases::Told { era, last, recalls } = told;
+        Ok(Response::Recalls { era, believed_ms: BELIEVED_MS as u32, last, recalls })
+    }
+
+    /// Who has a file open asks for a lease on it.
+    pub(super) fn lease_node(
+        &self,
+        who: &Principal,
+        node: Node,
+        holder: HolderId,
+        kind: LeaseKind,
+        now_ms: u64,
+    ) -> Result<Response> {
+        let id = self.node(who, node)?;
+        if !self.holds.has(&who.user, holder, id, now_ms) {
+            return Err(MdsError::refused(
+                ErrorCode::Invalid,
+                "only on a file that is held is a lease given",
+            ));
+        }
+        let wanted = match kind {
+            LeaseKind::Read => Held { reads: true, writes: false },
+            LeaseKind::Write => Held { reads: false, writes: true },
+        };
+        if !self.holds.held(&who.user, holder, id, now_ms).includes(wanted) {
+            let file = namespace::node(&*self.store.snapshot()?, id)?;
+            who.needs_all(Right::to(wanted.reads, wanted.writes), &file, "node")?;
+        }
+        let by = (who.user.clone(), holder);
+        if !self.leases.is_led(&by, now_ms) && kind == LeaseKind::Write {
+            self.leases.bar(id, now_ms.saturating_add(BARRED_MS));
+        }
+        self.make_room(id, Some(&by), Use::under(kind), false, now_ms)?;
+        let lease = self.lease(who, holder, id, (kind, true), now_ms)?;
+        if lease.is_none() && kind == LeaseKind::Write {
+            self.leases.bar(id, now_ms.saturating_add(BARRED_MS));
+            self.make_room(id, Some(&by), Use::Change, false, now_ms)?;
+        }
+        // Looked at with the lease held: whatever changes it now waits for it.
+        let stat = namespace::node(&*self.store.snapshot()?, id)?.stat(id);
+        Ok(Response::Leased { stat, lease })
+    }
+
+    /// Leases that are out.
+    #[must_use]
+    pub fn leases_out(&self) -> usize {
+        self.leases.count()
+    }
+
+    /// A session's holder asks which leases to give back, and may wait for some: who it is.
+    #[must_use]
+    pub fn waiting(&self, session: &SessionId, body: &[u8]) -> Option<Waiting> {
+        let Ok((_, Request::Recalls { holder, era, known, wait_ms })) = Request::decode(body) else {
+            return None;
+        };
+        let user = self.sessions.user_of(session)?;
+        Some(Waiting { who: (user, holder), era, known, wait_ms: wait_ms.min(WAIT_MAX_MS) })
+    }
+
+    /// Is there something to tell it? If not `waker` is woken when there is. Nothing is held meanwhile but its name.
+    #[must_use]
+    pub fn has_news(&self, waiting: &Waiting, waker: &Waker) -> bool {
+        self.leases.has_news(&waiting.who, (waiting.era, waiting.known), waker)
+    }
+}

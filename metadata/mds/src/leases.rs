@@ -1,0 +1,569 @@
+//! Who may believe what of a file without asking: leases, given and called back.
+//!
+//! Does: remember them in memory, decide who is in whose way, recall, wake whoever waits to be told, and say when a holder
+//! can believe in a lease no longer. Does not: fence; `handle/leases` does, and [`Leases::fenced`] ends it.
+//! Contract: a lease to write is alone; where somebody has one to read, nobody changes the file. Nothing that is in the
+//! way of a lease is done before it was given back, or its holder, by his own clock, must have stopped believing in it and, if
+//! it was one to write, is fenced. While a change is being committed no lease is given on its file, so whoever has one was
+//! told of what is there. O(leases of the file) for each question, of which there are [`LEASES_OF_FILE_MAX`] at most.
+//! Truth: docs/standards/mds.md §5.8; docs/adr/0046-leases.md.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::task::Waker;
+
+use parking_lot::Mutex;
+use sealstone_mds_protocol::{
+    Failure, GroupName, HolderId, InodeId, Lease, LeaseKind, RECALLS_MAX, Recall, Role, UserName,
+};
+
+use crate::error::{MdsError, Result};
+
+/// For so long after it sent what was answered a client believes in its leases, milliseconds.
+pub(crate) const BELIEVED_MS: u64 = 12_000;
+/// Added to that before a server gives up: clocks do not run equally fast, milliseconds.
+pub(crate) const GIVE_UP_MS: u64 = BELIEVED_MS + 2_000;
+/// How long a server waits for something to tell at most, milliseconds.
+pub(crate) const WAIT_MAX_MS: u32 = 4_000;
+/// Leases on one file at most.
+pub(crate) const LEASES_OF_FILE_MAX: usize = 256;
+/// Leases of one holder at most.
+pub(crate) const LEASES_OF_HOLDER_MAX: usize = 8_192;
+/// Leases in all.
+pub(crate) const LEASES_MAX: usize = 1 << 18;
+/// Whoever is in the way of a lease asks again after this.
+const RETRY_MS: u32 = 10;
+/// Whoever had to wait for a lease comes first for so long, milliseconds.
+const TURN_MS: u64 = 500;
+/// Whoever was told that there is no lease to write writes without one for less than this, milliseconds.
+pub(crate) const BARRED_MS: u64 = 3_000;
+/// Connections on which one holder waits at most; the oldest is answered.
+const WAITERS_MAX: usize = 4;
+
+/// A holder of a user.
+pub(crate) type Who = (UserName, HolderId);
+
+/// What somebody is about to do with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// See its bytes: in the way of a lease to write.
+    Read,
+    /// Change it, or something of it: in the way of every lease.
+    Change,
+}
+
+impl Use {
+    /// As a lease allows it.
+    pub(crate) const fn under(kind: LeaseKind) -> Self {
+        match kind {
+            LeaseKind::Read => Self::Read,
+            LeaseKind::Write => Self::Change,
+        }
+    }
+
+    fn is_in_the_way_of(self, kind: LeaseKind) -> bool {
+        self == Self::Change || kind == LeaseKind::Write
+    }
+}
+
+/// May it be done?
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Yes.
+    Free,
+    /// Not yet: somebody was asked to give his lease back.
+    Wait,
+    /// These must not be able to write any more first.
+    Fence(Vec<Who>),
+}
+
+/// What the rights of a holder's session hang on: of others his leases may say too much.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) role: Role,
+    pub(crate) groups: std::sync::Arc<[GroupName]>,
+}
+
+/// What a holder is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) era: u64,
+    pub(crate) last: u64,
+    pub(crate) recalls: Vec<Recall>,
+}
+
+#[derive(Debug)]
+struct Given {
+    who: Who,
+    kind: LeaseKind,
+    number: u64,
+    era: u64,
+    /// Recalled: under this number, and until when the holder may believe in it.
+    recalled: Option<(u64, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct File {
+    given: Vec<Given>,
+    /// Who waits comes first, until then; no holder: a request of somebody who is none.
+    turn: Option<(Option<Who>, u64)>,
+    /// Somebody may write to it of whom nothing is known: no lease until then.
+    barred_until_ms: u64,
+    /// Changes that are being committed.
+    changing: u32,
+}
+
+impl File {
+    fn is_idle(&self, now_ms: u64) -> bool {
+        let waits = self.turn.as_ref().is_some_and(|(_, until_ms)| *until_ms > now_ms);
+        self.given.is_empty() && !waits && self.barred_until_ms <= now_ms && self.changing == 0
+    }
+}
+
+#[derive(Debug)]
+struct Holder {
+    era: u64,
+    /// Does it know its era? Then it has nothing left of those before.
+    confirmed: bool,
+    heard_ms: u64,
+    standing: Standing,
+    leases: usize,
+    recalls: BTreeMap<u64, Recall>,
+    waiters: Vec<Waker>,
+}
+
+impl Holder {
+    fn wake(&mut self) {
+        self.waiters.drain(..).for_each(Waker::wake);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    files: HashMap<InodeId, File>,
+    holders: HashMap<Who, Holder>,
+    /// Numbers of leases and recalls.
+    last: u64,
+    count: usize,
+    /// Holders of before the start that may believe in leases; none any more when that time is over.
+    before: HashSet<Who>,
+    before_until_ms: Option<u64>,
+    /// Those that came back from before.
+    back: HashSet<Who>,
+}
+
+impl Table {
+    fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// May holders of before the start believe in leases that are not known here?
+    fn waits(&mut self, now_ms: u64) -> bool {
+        if self.before.is_empty() {
+            return false;
+        }
+        let until_ms = *self.before_until_ms.get_or_insert(now_ms.saturating_add(GIVE_UP_MS));
+        if now_ms >= until_ms {
+            self.before.clear();
+        }
+        !self.before.is_empty()
+    }
+
+    fn take(&mut self, id: InodeId, which: impl Fn(&Given) -> bool) -> Option<Given> {
+        let file = self.files.get_mut(&id)?;
+        let at = file.given.iter().position(which)?;
+        let given = file.given.swap_remove(at);
+        self.count -= 1;
+        if let Some(holder) = self.holders.get_mut(&given.who) {
+            holder.leases = holder.leases.saturating_sub(1);
+            if let Some((recall, _)) = given.recalled {
+                holder.recalls.remove(&recall);
+            }
+        }
+        Some(given)
+    }
+
+    /// Asks for those leases back that something is in the way of.
+    fn recall(&mut self, id: InodeId, by: Option<&Who>, what: Use, now_ms: u64) -> Recalled {
+        let mut outcome = Recalled::default();
+        let Some(file) = self.files.get_mut(&id) else { return outcome };
+        let mut gone = Vec::new();
+        for given in &mut file.given {
+            if Some(&given.who) == by || !what.is_in_the_way_of(given.kind) {
+                continue;
+            }
+            let (_, until_ms) = *given.recalled.get_or_insert_with(|| {
+                self.last += 1;
+                outcome.begun += 1;
+                let Some(holder) = self.holders.get_mut(&given.who) else {
+                    // It was not heard of for longer than it may believe.
+                    return (self.last, now_ms);
+                };
+                holder.recalls.insert(self.last, Recall { inode: id, number: given.number });
+                holder.wake();
+                (self.last, holder.heard_ms.min(now_ms).saturating_add(GIVE_UP_MS))
+            });
+            match given.kind {
+                _ if now_ms < until_ms => outcome.waits = true,
+                LeaseKind::Read => gone.push(given.number),
+                LeaseKind::Write => outcome.lost.push(given.who.clone()),
+            }
+        }
+        for number in gone {
+            self.lose(id, |given| given.number == number);
+        }
+        outcome
+    }
+
+    /// A holder that does not answer loses a lease: it is in another era, and gives all of this one back before it is given
+    /// any again.
+    fn lose(&mut self, id: InodeId, which: impl Fn(&Given) -> bool) {
+        let Some(given) = self.take(id, which) else { return };
+        if let Some(holder) = self.holders.get_mut(&given.who) {
+            holder.era = holder.era.wrapping_add(1).max(1);
+            holder.confirmed = false;
+            holder.wake();
+        }
+    }
+
+    /// Forgets what a holder was given in other eras than this.
+    fn forget_others(&mut self, who: &Who, era: u64) {
+        let of = |given: &Given| given.who == *who && given.era != era;
+        let ids: Vec<InodeId> =
+            self.files.iter().filter(|(_, file)| file.given.iter().any(of)).map(|(id, _)| *id).collect();
+        for id in ids {
+            while self.take(id, of).is_some() {}
+        }
+    }
+}
+
+/// What a recall came to.
+#[derive(Debug, Default)]
+struct Recalled {
+    begun: u64,
+    waits: bool,
+    lost: Vec<Who>,
+}
+
+/// All leases.
+#[derive(Debug, Default)]
+pub(crate) struct Leases(Mutex<Table>);
+
+/// What asks for a lease has to say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub(crate) kind: LeaseKind,
+    /// Does it wait for others to give theirs back? Else it takes what is free.
+    pub(crate) waits: bool,
+    /// Has somebody the file open to write who is given no leases?
+    pub(crate) others_write: bool,
+}
+
+impl Leases {
+    /// `before`: who may have had leases when the last server on this store ended.
+    pub(crate) fn new(before: impl IntoIterator<Item = Who>) -> Self {
+        Self(Mutex::new(Table { before: before.into_iter().collect(), ..Table::default() }))
+    }
+
+    /// A holder asks what it is to give back. `fresh`: an era that no holder has had.
+    pub(crate) fn heard(
+        &self,
+        who: &Who,
+        standing: Standing,
+        (era, known): (u64, u64),
+        fresh: u64,
+        now_ms: u64,
+    ) -> Told {
+        let table = &mut *self.0.lock();
+        let new = || Holder {
+            era: fresh.max(1),
+            confirmed: false,
+            heard_ms: now_ms,
+            standing: standing.clone(),
+            leases: 0,
+            recalls: BTreeMap::new(),
+            waiters: Vec::new(),
+        };
+        let holder = table.holders.entry(who.clone()).or_insert_with(new);
+        holder.heard_ms = now_ms;
+        if holder.standing != standing {
+            // What it may open by its leases it might not be given now.
+            holder.standing = standing;
+            holder.era = holder.era.wrapping_add(1).max(1);
+            holder.confirmed = false;
+        }
+        let newly = era == holder.era && !holder.confirmed;
+        holder.confirmed |= newly;
+        let now_era = holder.era;
+        if newly {
+            table.forget_others(who, now_era);
+            if table.before.remove(who) {
+                table.back.insert(who.clone());
+            }
+        }
+        let Some(holder) = table.holders.get_mut(who) else {
+            return Told { era: 0, last: 0, recalls: Vec::new() };
+        };
+        let news = holder.recalls.range(known.saturating_add(1)..).take(RECALLS_MAX);
+        let (mut last, mut recalls) = (known, Vec::new());
+        for (number, recall) in news {
+            last = *number;
+            recalls.push(*recall);
+        }
+        Told { era: now_era, last, recalls }
+    }
+
+    /// Is there something that the holder is to be told? If not `waker` is woken when there is.
+    pub(crate) fn has_news(&self, who: &Who, (era, known): (u64, u64), waker: &Waker) -> bool {
+        let table = &mut *self.0.lock();
+        let Some(holder) = table.holders.get_mut(who) else { return true };
+        if !holder.confirmed
+            || holder.era != era
+            || holder.recalls.range(known.saturating_add(1)..).next().is_some()
+        {
+            return true;
+        }
+        if !holder.waiters.iter().any(|one| one.will_wake(waker)) {
+            if holder.waiters.len() >= WAITERS_MAX {
+                holder.waiters.remove(0).wake();
+            }
+            holder.waiters.push(waker.clone());
+        }
+        false
+    }
+
+    /// Is it one that is given leases now? Others write without.
+    pub(crate) fn is_led(&self, who: &Who, now_ms: u64) -> bool {
+        self.0.lock().holders.get(who).is_some_and(|one| one.is_led(now_ms))
+    }
+
+    /// Is this a holder that was heard of?
+    pub(crate) fn knows(&self, who: &Who) -> bool {
+        self.0.lock().holders.contains_key(who)
+    }
+
+    /// May holders of before the start believe in leases that are not known here?
+    pub(crate) fn waits(&self, now_ms: u64) -> bool {
+        self.0.lock().waits(now_ms)
+    }
+
+    /// May this be done to a file? Who is in the way is asked to give his lease back. `settles`: it tells of what was done
+    /// under a lease of before the start. Also tells how many recalls that began.
+    pub(crate) fn may(
+        &self,
+        id: InodeId,
+        by: Option<&Who>,
+        what: Use,
+        settles: bool,
+        now_ms: u64,
+    ) -> (Verdict, u64) {
+        let table = &mut *self.0.lock();
+        if table.waits(now_ms)
+            && !(settles && by.is_some_and(|by| table.before.contains(by) || table.back.contains(by)))
+        {
+            return (Verdict::Wait, 0);
+        }
+        let Recalled { begun, waits, lost } = table.recall(id, by, what, now_ms);
+        if !waits && lost.is_empty() {
+            if let Some(file) = table.files.get_mut(&id)
+                && file.turn.as_ref().is_some_and(|(first, _)| first.as_ref() == by)
+            {
+                file.turn = None;
+            }
+            return (Verdict::Free, begun);
+        }
+        if let Some(file) = table.files.get_mut(&id)
+            && file.turn.as_ref().is_none_or(|(_, until_ms)| *until_ms <= now_ms)
+        {
+            file.turn = Some((by.cloned(), now_ms.saturating_add(TURN_MS)));
+        }
+        if waits { (Verdict::Wait, begun) } else { (Verdict::Fence(lost), begun) }
+    }
+
+    /// The same for a change of several files, on which nobody is given a lease from here on until [`Leases::changed`], if it
+    /// is free.
+    pub(crate) fn may_change(
+        &self,
+        ids: &[InodeId],
+        by: Option<&Who>,
+        settles: bool,
+        now_ms: u64,
+    ) -> (Vec<(InodeId, Verdict)>, u64) {
+        let (mut verdicts, mut begun) = (Vec::new(), 0);
+        for id in ids {
+            let (verdict, more) = self.may(*id, by, Use::Change, settles, now_ms);
+            begun += more;
+            if verdict != Verdict::Free {
+                verdicts.push((*id, verdict));
+            }
+        }
+        if !verdicts.is_empty() {
+            return (verdicts, begun);
+        }
+        let table = &mut *self.0.lock();
+        // Looked at once more, with nothing in between.
+        if ids.iter().any(|id| {
+            table.files.get(id).is_some_and(|file| file.given.iter().any(|one| Some(&one.who) != by))
+        }) {
+            return (vec![(ids[0], Verdict::Wait)], begun);
+        }
+        for id in ids {
+            table.files.entry(*id).or_default().changing += 1;
+        }
+        (verdicts, begun)
+    }
+
+    /// The change is committed, or was given up.
+    pub(crate) fn changed(&self, ids: &[InodeId], now_ms: u64) {
+        let table = &mut *self.0.lock();
+        for id in ids {
+            if let Some(file) = table.files.get_mut(id) {
+                file.changing = file.changing.saturating_sub(1);
+                if file.is_idle(now_ms) {
+                    table.files.remove(id);
+                }
+            }
+        }
+    }
+
+    /// Nobody is given a lease on a file until then.
+    pub(crate) fn bar(&self, id: InodeId, until_ms: u64) {
+        let table = &mut *self.0.lock();
+        let file = table.files.entry(id).or_default();
+        file.barred_until_ms = file.barred_until_ms.max(until_ms);
+    }
+
+    /// Gives a lease; none: there is none to be had.
+    ///
+    /// # Errors
+    /// `Busy` to who waits, if somebody has to give his back first, or comes first.
+    pub(crate) fn give(&self, id: InodeId, who: &Who, wish: Wish, now_ms: u64) -> Result<Option<Lease>> {
+        let table = &mut *self.0.lock();
+        let later = || if wish.waits { Err(busy()) } else { Ok(None) };
+        if table.waits(now_ms) {
+            return later();
+        }
+        let Some(holder) = table.holders.get(who).filter(|one| one.is_led(now_ms)) else { return Ok(None) };
+        let (era, own) = (holder.era, holder.leases);
+        let file = table.files.entry(id).or_default();
+        if let Some(known) = file.given.iter().find(|one| one.who == *who) {
+            if known.recalled.is_some() {
+                // He is to give it back first.
+                return later();
+            }
+            if known.era == era && known.kind >= wish.kind {
+                return Ok(Some(Lease { kind: known.kind, number: known.number, era }));
+            }
+        }
+        if file.changing > 0 {
+            return later();
+        }
+        if file
+            .turn
+            .as_ref()
+            .is_some_and(|(first, until_ms)| *until_ms > now_ms && first.as_ref() != Some(who))
+        {
+            return later();
+        }
+        let what = Use::under(wish.kind);
+        if file.given.iter().any(|one| one.who != *who && what.is_in_the_way_of(one.kind)) {
+            return later();
+        }
+        if wish.others_write || file.barred_until_ms > now_ms {
+            return Ok(None);
+        }
+        let own_before = file.given.iter().any(|one| one.who == *who);
+        let full = own >= LEASES_OF_HOLDER_MAX
+            || table.count >= LEASES_MAX
+            || file.given.len() >= LEASES_OF_FILE_MAX;
+        if full && !own_before {
+            return Ok(None);
+        }
+        file.turn = None;
+        table.take(id, |one| one.who == *who);
+        let number = table.number();
+        let given = Given { who: who.clone(), kind: wish.kind, number, era, recalled: None };
+        table.files.entry(id).or_default().given.push(given);
+        table.count += 1;
+        if let Some(holder) = table.holders.get_mut(who) {
+            holder.leases += 1;
+        }
+        Ok(Some(Lease { kind: wish.kind, number, era }))
+    }
+
+    /// A lease is given back, that of this number or whichever it is. Content if there is none.
+    pub(crate) fn give_back(&self, id: InodeId, who: &Who, number: Option<u64>, now_ms: u64) {
+        let table = &mut *self.0.lock();
+        table.take(id, |one| one.who == *who && number.is_none_or(|number| one.number == number));
+        if table.files.get(&id).is_some_and(|file| file.is_idle(now_ms)) {
+            table.files.remove(&id);
+        }
+    }
+
+    /// Whoever had a lease to write on a file, and did not give it back, cannot write any more.
+    pub(crate) fn fenced(&self, id: InodeId, who: &Who) {
+        self.0.lock().lose(id, |one| one.who == *who && one.kind == LeaseKind::Write);
+    }
+
+    /// All leases of a user's holders are called in.
+    pub(crate) fn recall_of(&self, user: &UserName) {
+        let table = &mut *self.0.lock();
+        for (_, holder) in table.holders.iter_mut().filter(|((of, _), _)| of == user) {
+            holder.era = holder.era.wrapping_add(1).max(1);
+            holder.confirmed = false;
+            holder.wake();
+        }
+    }
+
+    /// Forgets holders that were not heard of for long, and what nothing is known of any more. What such a one had to write
+    /// stays: somebody who is in its way has it fenced.
+    pub(crate) fn tidy(&self, forget_ms: u64, now_ms: u64) {
+        let table = &mut *self.0.lock();
+        let gone = |one: &Holder| one.heard_ms.saturating_add(forget_ms.max(GIVE_UP_MS)) < now_ms;
+        let over: HashSet<Who> =
+            table.holders.iter().filter(|(_, one)| gone(one)).map(|(who, _)| who.clone()).collect();
+        if !over.is_empty() {
+            let Table { files, count, .. } = table;
+            for file in files.values_mut() {
+                let before = file.given.len();
+                file.given.retain(|one| one.kind == LeaseKind::Write || !over.contains(&one.who));
+                *count -= before - file.given.len();
+            }
+            for who in &over {
+                if let Some(mut holder) = table.holders.remove(who) {
+                    holder.wake();
+                }
+            }
+        }
+        table.files.retain(|_, file| !file.is_idle(now_ms));
+        if !table.waits(now_ms) {
+            table.back.clear();
+        }
+    }
+
+    /// Who has leases on a file, and whether to write.
+    pub(crate) fn of(&self, id: InodeId) -> Vec<(Who, LeaseKind)> {
+        let table = self.0.lock();
+        let given = table.files.get(&id).into_iter().flat_map(|file| &file.given);
+        given.map(|one| (one.who.clone(), one.kind)).collect()
+    }
+
+    /// Leases that are out.
+    #[must_use]
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().count
+    }
+}
+
+impl Holder {
+    fn is_led(&self, now_ms: u64) -> bool {
+        self.confirmed && self.heard_ms.saturating_add(BELIEVED_MS) > now_ms
+    }
+}
+
+pub(crate) fn busy() -> MdsError {
+    MdsError::Refused(Failure::busy(RETRY_MS))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,237 @@
+//! Histories of clients that follow the protocol.
+
+use super::*;
+use proptest::prelude::*;
+
+const FILES: usize = 2;
+const CLIENTS: usize = 3;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A client asks what to give back.
+    Poll(usize),
+    /// It gives back what it knows to be called in.
+    GiveBack(usize),
+    Read(usize, usize),
+    Write(usize, usize),
+    /// Somebody without leases changes the file.
+    Plain(usize),
+    /// It dies and comes again as a new one with the same name.
+    Die(usize),
+    Wait(u64),
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let (client, file) = (0..CLIENTS, 0..FILES);
+    prop_oneof![
+        4 => client.clone().prop_map(Step::Poll),
+        3 => client.clone().prop_map(Step::GiveBack),
+        6 => (client.clone(), file.clone()).prop_map(|(client, file)| Step::Read(client, file)),
+        6 => (client.clone(), file.clone()).prop_map(|(client, file)| Step::Write(client, file)),
+        1 => file.prop_map(Step::Plain),
+        1 => client.prop_map(Step::Die),
+        3 => (1..6_000u64).prop_map(Step::Wait),
+    ]
+}
+
+/// What a client has of a file.
+#[derive(Clone, Debug, Default)]
+struct Copy {
+    lease: Option<Lease>,
+    cached: Option<u64>,
+    dirty: Option<u64>,
+    called: bool,
+    /// It was told under this belief that it is called in.
+    until_ms: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Client {
+    era: u64,
+    known: u64,
+    until_ms: u64,
+    copies: [Copy; FILES],
+}
+
+struct Model {
+    leases: Leases,
+    now_ms: u64,
+    clients: Vec<Client>,
+    /// What is on the devices, and what the last write that returned was.
+    stored: [u64; FILES],
+    last: [u64; FILES],
+    next: u64,
+}
+
+fn who(client: usize) -> Who {
+    (UserName::new("alice").unwrap(), HolderId { number: client as u64 })
+}
+
+fn id(file: usize) -> InodeId {
+    InodeId(100 + file as u64)
+}
+
+impl Model {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn believes(&self, client: usize, file: usize, kind: LeaseKind) -> bool {
+        let one = &self.clients[client];
+        let copy = &one.copies[file];
+        let until_ms = if copy.called { copy.until_ms } else { one.until_ms };
+        copy.lease.is_some_and(|lease| lease.era == one.era && lease.kind >= kind) && self.now_ms < until_ms
+    }
+
+    /// May it be done? Whoever is to be fenced is, and then what he has not sent is lost.
+    fn may(&mut self, by: Option<usize>, file: usize, what: Use) -> bool {
+        let by = by.map(who);
+        match self.leases.may(id(file), by.as_ref(), what, false, self.now_ms).0 {
+            Verdict::Free => true,
+            Verdict::Wait => false,
+            Verdict::Fence(lost) => {
+                for one in lost {
+                    let client = (0..CLIENTS).find(|client| who(*client) == one).unwrap();
+                    assert!(!self.believes(client, file, LeaseKind::Read), "fenced while it believes");
+                    self.leases.fenced(id(file), &one);
+                    self.clients[client].copies[file].dirty = None;
+                    self.last[file] = self.stored[file];
+                }
+                false
+            }
+        }
+    }
+
+    fn flush(&mut self, client: usize, file: usize) {
+        if let Some(value) = self.clients[client].copies[file].dirty.take() {
+            self.stored[file] = value;
+        }
+    }
+
+    fn poll(&mut self, client: usize) {
+        let standing = Standing { role: Role::User, groups: Default::default() };
+        let fresh = self.number() << 32;
+        let Client { era, known, .. } = self.clients[client];
+        let told = self.leases.heard(&who(client), standing, (era, known), fresh, self.now_ms);
+        if told.era != era {
+            for file in 0..FILES {
+                self.flush(client, file);
+                self.clients[client].copies[file] = Copy::default();
+            }
+            self.clients[client].era = told.era;
+            self.clients[client].until_ms = 0;
+            return;
+        }
+        let one = &mut self.clients[client];
+        for recall in &told.recalls {
+            let file = (recall.inode.0 - 100) as usize;
+            let copy = &mut one.copies[file];
+            if copy.lease.is_some_and(|lease| lease.number == recall.number) && !copy.called {
+                // What came with the recall does not prolong it.
+                (copy.called, copy.until_ms) = (true, one.until_ms);
+            }
+        }
+        (one.known, one.until_ms) = (told.last, self.now_ms + BELIEVED_MS);
+    }
+
+    /// Has a lease, or asks for one.
+    fn have(&mut self, client: usize, file: usize, kind: LeaseKind) -> bool {
+        if self.believes(client, file, kind) {
+            return true;
+        }
+        if self.clients[client].copies[file].called || !self.may(Some(client), file, Use::under(kind)) {
+            return false;
+        }
+        let wish = Wish { kind, waits: true, others_write: false };
+        let given = self.leases.give(id(file), &who(client), wish, self.now_ms);
+        let Ok(Some(lease)) = given else { return false };
+        let copy = &mut self.clients[client].copies[file];
+        if copy.lease.map(|known| known.number) != Some(lease.number) {
+            copy.cached = None;
+        }
+        copy.lease = Some(lease);
+        self.believes(client, file, kind)
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Poll(client) => self.poll(client),
+            Step::GiveBack(client) => {
+                for file in 0..FILES {
+                    let copy = &self.clients[client].copies[file];
+                    if let (Some(lease), true) = (copy.lease, copy.called) {
+                        self.flush(client, file);
+                        self.clients[client].copies[file] = Copy::default();
+                        self.leases.give_back(id(file), &who(client), Some(lease.number), self.now_ms);
+                    }
+                }
+            }
+            Step::Read(client, file) => {
+                if self.have(client, file, LeaseKind::Read) {
+                    let copy = &mut self.clients[client].copies[file];
+                    let cached = *copy.cached.get_or_insert(self.stored[file]);
+                    assert_eq!(copy.dirty.unwrap_or(cached), self.last[file], "client {client} file {file}");
+                }
+            }
+            Step::Write(client, file) => {
+                if self.have(client, file, LeaseKind::Write) {
+                    let value = self.number();
+                    self.clients[client].copies[file].dirty = Some(value);
+                    self.clients[client].copies[file].cached = Some(value);
+                    self.last[file] = value;
+                }
+            }
+            Step::Plain(file) => {
+                if self.may(None, file, Use::Change) {
+                    let value = self.number();
+                    (self.stored[file], self.last[file]) = (value, value);
+                }
+            }
+            Step::Die(client) => {
+                for file in 0..FILES {
+                    if self.clients[client].copies[file].dirty.is_some() {
+                        self.last[file] = self.stored[file];
+                    }
+                }
+                self.clients[client] = Client::default();
+            }
+            Step::Wait(ms) => {
+                self.now_ms += ms;
+                self.leases.tidy(60_000, self.now_ms);
+            }
+        }
+        let table = self.leases.0.lock();
+        let given: usize = table.files.values().map(|file| file.given.len()).sum();
+        assert_eq!(table.count, given);
+        for file in table.files.values() {
+            let alone = file.given.iter().any(|one| one.kind == LeaseKind::Write);
+            assert!(!alone || file.given.len() == 1);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    /// Whoever believes in a lease reads the last write that returned, unless a crash or a fence took it.
+    #[test]
+    fn who_has_a_lease_reads_the_last_write_that_returned(
+        steps in prop::collection::vec(any_step(), 1..120)
+    ) {
+        let mut model = Model {
+            leases: Leases::default(),
+            now_ms: 1_000_000,
+            clients: vec![Client::default(); CLIENTS],
+            stored: [0; FILES],
+            last: [0; FILES],
+            next: 0,
+        };
+        for client in 0..CLIENTS {
+            model.poll(client);
+            model.poll(client);
+        }
+        for step in steps {
+            model.step(step);
+        }
+    }
+}

@@ -1,0 +1,529 @@
+//! Leases: who is in whose way, what is told, and when a server stops waiting.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    Access, Change, ErrorCode, HolderId, InodeId, Lease, LeaseKind, Lock, LockKind, Method, Node, NodeChange,
+    NodeKind, Recall, RenameMode, Request, Response, RevokeWhat, Role, Turn, XattrMode, XattrName,
+    XattrValue,
+};
+
+use super::nodes::name;
+use super::world::{ADMIN, ALICE, BOB, World, create, path, user};
+use crate::holds::HOLD_MS;
+use crate::leases::{BARRED_MS, BELIEVED_MS, GIVE_UP_MS};
+
+const METHOD: Method = Method::AllData;
+/// The mounts of alice and bob, and one of bob's that knows nothing of leases.
+const HERS: HolderId = HolderId { number: 11 };
+const HIS: HolderId = HolderId { number: 22 };
+const PLAIN: HolderId = HolderId { number: 33 };
+
+fn open(node: Node, access: Access, holder: HolderId) -> Request {
+    Request::OpenNode { node, access, method: METHOD, holder, again: false }
+}
+
+fn recalls(holder: HolderId, era: u64, known: u64) -> Request {
+    Request::Recalls { holder, era, known, wait_ms: 0 }
+}
+
+fn written(node: Node, size_at_least: u64, generation: u32, holder: HolderId) -> Request {
+    Request::Written { node, size_at_least, mtime_ns: None, generation, made: true, fit: false, holder }
+}
+
+fn set(node: Node, change: NodeChange, holder: Option<HolderId>) -> Request {
+    Request::SetNode { node, change, holder, through: false }
+}
+
+fn mode(mode: u16) -> NodeChange {
+    NodeChange { mode: Some(mode), ..NodeChange::default() }
+}
+
+fn lease(node: Node, holder: HolderId, kind: LeaseKind) -> Request {
+    Request::LeaseNode { node, holder, kind }
+}
+
+fn attribute() -> XattrName {
+    XattrName::new("user.a").unwrap()
+}
+
+fn is_busy(response: &Response) -> bool {
+    matches!(response, Response::Failed { failure } if failure.code == ErrorCode::Busy)
+}
+
+impl World {
+    fn told(&mut self, who: SessionId, holder: HolderId, era: u64, known: u64) -> (u64, u64, Vec<Recall>) {
+        match self.ask(who, recalls(holder, era, known)) {
+            Response::Recalls { era, last, recalls, .. } => (era, last, recalls),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A holder comes, and knows its era.
+    fn lead(&mut self, who: SessionId, holder: HolderId) -> u64 {
+        let (era, ..) = self.told(who, holder, 0, 0);
+        assert_eq!(self.told(who, holder, era, 0).0, era);
+        era
+    }
+
+    /// A file of alice's that everybody may write, with bytes.
+    fn shared_file(&mut self, at: &str) -> Node {
+        let file = self.file(ALICE, at);
+        self.node_stat(ALICE, set(file, mode(0o666), None));
+        self.write(ALICE, file, 9);
+        let close = Request::CloseNode { node: file, holder: super::nodes::HOLDER };
+        assert!(matches!(self.ask(ALICE, close), Response::Kept { .. }));
+        file
+    }
+
+    fn leased(&mut self, who: SessionId, request: Request) -> Option<Lease> {
+        match self.ask(who, request) {
+            Response::Leased { lease, .. } => lease,
+            Response::NodeOpened { node } => node.lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Alice's mount has the file leased.
+    fn holding(&mut self, file: Node, kind: LeaseKind) -> (u64, Lease) {
+        let era = self.lead(ALICE, HERS);
+        let access = if kind == LeaseKind::Read { Access::Read } else { Access::Update };
+        let given = self.leased(ALICE, open(file, access, HERS)).expect("nobody is in the way");
+        assert_eq!((given.kind, given.era), (kind, era));
+        (era, given)
+    }
+}
+
+type Make = fn(&mut World, InodeId) -> Request;
+
+/// What others ask, and whether a lease to read, or one to write, is in its way.
+const ASKED: &[(&str, Make, bool, bool)] = &[
+    ("look", |world, id| Request::GetNode { node: world.node(ADMIN, id) }, false, false),
+    ("look up", |_, _| Request::Lookup { parent: Node::ROOT, name: name("f") }, false, false),
+    ("list", |_, _| Request::ReadNodes { directory: Node::ROOT, after: None, limit: 9 }, false, false),
+    ("look by path", |_, _| Request::Stat { path: path("/f") }, false, false),
+    ("attributes", |world, id| Request::ListXattr { node: world.node(ADMIN, id) }, false, false),
+    ("open to read", |world, id| open(world.node(ADMIN, id), Access::Read, PLAIN), false, true),
+    ("open to write", |world, id| open(world.node(ADMIN, id), Access::Update, PLAIN), true, true),
+    (
+        "open by path to read",
+        |_, _| Request::Open { path: path("/f"), access: Access::Read, method: METHOD },
+        false,
+        true,
+    ),
+    (
+        "open by path to write",
+        |_, _| Request::Open { path: path("/f"), access: Access::Update, method: METHOD },
+        true,
+        true,
+    ),
+    ("mode", |world, id| set(world.node(ADMIN, id), mode(0o600), None), true, true),
+    (
+        "cut",
+        |world, id| set(world.node(ADMIN, id), NodeChange { size: Some(0), ..NodeChange::default() }, None),
+        true,
+        true,
+    ),
+    ("mode by path", |_, _| Request::SetMode { path: path("/f"), mode: 0o600 }, true, true),
+    (
+        "owner by path",
+        |_, _| Request::SetOwner { path: path("/f"), owner: Some(user("uid-5")), group: None },
+        true,
+        true,
+    ),
+    (
+        "link",
+        |world, id| Request::LinkNode { node: world.node(ADMIN, id), parent: Node::ROOT, name: name("g") },
+        true,
+        true,
+    ),
+    (
+        "remove",
+        |_, _| Request::RemoveNode { parent: Node::ROOT, name: name("f"), directory: false },
+        true,
+        true,
+    ),
+    ("remove by path", |_, _| Request::Remove { path: path("/f"), recursive: false }, true, true),
+    (
+        "rename over",
+        |world, _| {
+            world.put(ADMIN, "/other", 1);
+            Request::RenameNode {
+                from_parent: Node::ROOT,
+                from: name("other"),
+                to_parent: Node::ROOT,
+                to: name("f"),
+                mode: RenameMode::Replace,
+            }
+        },
+        true,
+        true,
+    ),
+    (
+        "put over",
+        |world, _| {
+            let Response::Created { file } = world.ask(ADMIN, create("/f", Some(3))) else {
+                panic!("created")
+            };
+            Request::Commit { intent: file.intent, size: 3, mtime_ns: None, checksum: None }
+        },
+        true,
+        true,
+    ),
+    (
+        "set attribute",
+        |world, id| Request::SetXattr {
+            node: world.node(ADMIN, id),
+            name: attribute(),
+            value: XattrValue::new("v").unwrap(),
+            mode: XattrMode::Set,
+        },
+        true,
+        true,
+    ),
+    (
+        "delegate to read",
+        |world, _| Request::Delegate {
+            path: path("/f"),
+            read: true,
+            write: false,
+            start: 0,
+            end: None,
+            until_ms: world.now + 1000,
+            method: METHOD,
+        },
+        false,
+        true,
+    ),
+    (
+        "delegate to write",
+        |world, _| Request::Delegate {
+            path: path("/f"),
+            read: false,
+            write: true,
+            start: 0,
+            end: None,
+            until_ms: world.now + 1000,
+            method: METHOD,
+        },
+        true,
+        true,
+    ),
+    ("live", |_, _| Request::KeepNodes { holder: PLAIN }, false, false),
+];
+
+#[test]
+fn every_request_waits_for_the_leases_that_it_is_in_the_way_of_and_for_no_other() {
+    for (what, make, read, write) in ASKED {
+        for (kind, waits) in [(LeaseKind::Read, *read), (LeaseKind::Write, *write)] {
+            let mut world = World::with_devices(1);
+            let file = world.shared_file("f");
+            let (era, given) = world.holding(file, kind);
+            let request = make(&mut world, file.inode);
+            let answer = world.ask(ADMIN, request.clone());
+            assert_eq!(is_busy(&answer), waits, "{what} against {kind:?}: {answer:?}");
+            let (_, last, recalls) = world.told(ALICE, HERS, era, 0);
+            let expected: Vec<_> =
+                waits.then_some(Recall { inode: file.inode, number: given.number }).into_iter().collect();
+            assert_eq!(recalls, expected, "{what} against {kind:?}");
+            // Told once, and it still waits.
+            assert_eq!(world.told(ALICE, HERS, era, last), (era, last, vec![]));
+            if !waits {
+                assert!(!matches!(answer, Response::Failed { .. }), "{what}: {answer:?}");
+                continue;
+            }
+            assert!(is_busy(&world.ask(ADMIN, request.clone())), "{what}: nothing was done");
+            let back = Request::ReturnLease { inode: file.inode, holder: HERS, number: given.number };
+            assert!(matches!(world.ask(ALICE, back), Response::Done {}));
+            let answer = world.ask(ADMIN, request);
+            assert!(!matches!(answer, Response::Failed { .. }), "{what} against {kind:?}: {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn who_has_a_lease_to_write_changes_the_file_as_he_likes() {
+    let mut world = World::with_devices(1);
+    let file = world.shared_file("f");
+    let (era, _) = world.holding(file, LeaseKind::Write);
+    let once = |number, request| {
+        let turn = Turn { holder: HERS, place: 0, number };
+        Request::Once { turn, change: Change::new(request).unwrap() }
+    };
+    let generation = world.node_stat(ALICE, Request::GetNode { node: file }).generation;
+    for request in [
+        set(file, mode(0o640), Some(HERS)),
+        written(file, 20, generation, HERS),
+        Request::Allocate { node: file, size_hint: None, method: METHOD, holder: HERS },
+        open(file, Access::Update, HERS),
+        once(1, Request::LinkNode { node: file, parent: Node::ROOT, name: name("g") }),
+        once(2, Request::RemoveNode { parent: Node::ROOT, name: name("g"), directory: false }),
+        once(3, Request::RemoveNode { parent: Node::ROOT, name: name("f"), directory: false }),
+    ] {
+        let answer = world.ask(ALICE, request);
+        assert!(!matches!(answer, Response::Failed { .. }), "{answer:?}");
+    }
+    assert_eq!(world.told(ALICE, HERS, era, 0).2, []);
+}
+
+#[test]
+fn readers_share_and_a_writer_is_alone() {
+    let mut world = World::with_devices(1);
+    let file = world.shared_file("f");
+    let (hers, first) = world.holding(file, LeaseKind::Read);
+    let his = world.lead(BOB, HIS);
+    let bobs = world.node(BOB, file.inode);
+    let second = world.leased(BOB, open(bobs, Access::Read, HIS)).expect("both read");
+    assert_eq!(world.mds.leases_out(), 2);
+    // He asks for more: hers is called back, and his own stays until he has it.
+    assert!(is_busy(&world.ask(BOB, lease(bobs, HIS, LeaseKind::Write))));
+    assert_eq!(world.told(ALICE, HERS, hers, 0).2, [Recall { inode: file.inode, number: first.number }]);
+    assert_eq!(world.told(BOB, HIS, his, 0).2, []);
+    world.ask(ALICE, Request::ReturnLease { inode: file.inode, holder: HERS, number: first.number });
+    // It is his turn, whoever else asks.
+    assert!(is_busy(&world.ask(ALICE, lease(file, HERS, LeaseKind::Read))));
+    let third = world.leased(BOB, lease(bobs, HIS, LeaseKind::Write)).expect("alone");
+    assert!(third.number > second.number && third.kind == LeaseKind::Write);
+    // A return that was meant for the old one does nothing.
+    world.ask(BOB, Request::ReturnLease { inode: bobs.inode, holder: HIS, number: second.number });
+    assert_eq!(world.mds.leases_out(), 1);
+    assert!(is_busy(&world.ask(ALICE, lease(file, HERS, LeaseKind::Read))));
+    world.ask(BOB, Request::CloseNode { node: bobs, holder: HIS });
+    assert!(world.leased(ALICE, lease(file, HERS, LeaseKind::Read)).is_some(), "closing gives it back");
+}
+
+#[test]
+fn only_who_knows_his_era_and_lives_is_given_leases() {
+    let mut world = World::with_devices(1);
+    let file = world.shared_file("f");
+    assert_eq!(world.leased(ALICE, open(file, Access::Read, HERS)), None, "it never asked for recalls");
+    let (era, ..) = world.told(ALICE, HERS, 0, 0);
+    assert_eq!(world.leased(ALICE, open(file, Access::Read, HERS)), None, "it may have some of before");
+    world.told(ALICE, HERS, era, 0);
+    assert!(world.leased(ALICE, open(file, Access::Read, HERS)).is_some());
+    world.now += BELIEVED_MS + 1;
+    assert_eq!(world.leased(ALICE, lease(file, HERS, LeaseKind::Write)), None, "it does not answer");
+}
+
+#[test]
+fn a_new_file_is_its_makers() {
+    let mut world = World::with_devices(1);
+    world.lead(ALICE, HERS);
+    let (parent, what) = (Node::ROOT, NodeKind::File);
+    let make = |at: &str, holder| Request::MakeNode {
+        parent,
+        name: name(at),
+        what: what.clone(),
+        mode: 0o666,
+        umask: 0,
+        owner: None,
+        group: None,
+        holder: Some(holder),
+    };
+    let made = world.ask(ALICE, make("f", HERS));
+    assert!(matches!(made, Response::Made { lease: Lease { kind: LeaseKind::Write, .. }, .. }), "{made:?}");
+    assert!(matches!(world.ask(ALICE, make("g", PLAIN)), Response::Stat { .. }));
+}
+
+#[test]
+fn where_somebody_writes_without_a_lease_nobody_is_given_one() {
+    let mut world = World::with_devices(1);
+    let file = world.shared_file("f");
+    let bobs = world.node(BOB, file.inode);
+    world.opened(BOB, open(bobs, Access::Update, PLAIN));
+    world.lead(ALICE, HERS);
+    assert_eq!(world.leased(ALICE, open(file, Access::Read, HERS)), None);
+    world.now += BARRED_MS;
+    world.lead(ALICE, HERS);
+    assert_eq!(world.leased(ALICE, lease(file, HERS, LeaseKind::Read)), None);
+    world.ask(BOB, Request::CloseNode { node: bobs, holder: PLAIN });
+    assert!(world.leased(ALICE, lease(file, HERS, LeaseKind::Read)).is_some());
+    // By its path: as long as the credential lives, which nobody gives back.
+    let by_path = Request::Open { path: path("/f"), access: Access::Update, method: METHOD };
+    assert!(is_busy(&world.ask(BOB, by_path.clone())));
+    world.ask(ALICE, Request::CloseNode { node: file, holder: HERS });
+    world.open(BOB, by_path);
+    world.now += world.mds.config.grant_lifetime_ms() - 1;
+    world.lead(ALICE, HERS);
+    assert_eq!(world.leased(ALICE, open(file, Access::Read, HERS)), None);
+    world.now += 2;
+    assert!(world.leased(ALICE, open(file, Access::Read, HERS)).is_some());
+}
+
+#[test]
+fn who_does_not_answer_is_waited_for_as_long_as_he_may_believe_and_no_longer() {
+    for kind in [LeaseKind::Read, LeaseKind::Write] {
+        let mut world = World::with_devices(1);
+        let file = world.shared_file("f");
+        let (era, _) = world.holding(file, kind);
+        let remove = Request::Remove { path: path("/f"), recursive: false };
+        world.now += 5_000;
+        assert!(is_busy(&world.ask(ADMIN, remove.clone())));
+        // He was last heard of before.
+        world.now += GIVE_UP_MS - 5_001;
+        assert!(is_busy(&world.ask(ADMIN, remove.clone())));
+        world.now += 1;
+        let mut answer = world.ask(ADMIN, remove.clone());
+        for _ in 0..3 {
+            if is_busy(&answer) {
+                answer = world.ask(ADMIN, remove.clone());
+            }
+        }
+        assert!(matches!(answer, Response::Removed { .. }), "{kind:?}: {answer:?}");
+        // He hears that nothing is as it was.
+        assert_ne!(world.told(ALICE, HERS, era, 0).0, era);
+    }
+}
+
+#[test]
+fn who_answers_and_gives_nothing_back_loses_it_all_the_same() {
+    let mut world = World::with_devices(1);
+    let file = world.shared_file("f");
+    let (era, _) = world.holding(file, LeaseKind::Write);
+    let change = Request::SetMode { path: path("/f"), mode: 0o600 };
+    assert!(is_busy(&world.ask(ADMIN, change.clone())));
+    let (mut waited, mut known) = (0, 0);
+    while is_busy(&world.ask(ADMIN, change.clone())) {
+        known = world.told(ALICE, HERS, era, known).1;
+        world.now += 1_000;
+        waited += 1_000;
+        assert!(waited < 2 * GIVE_UP_MS);
+    }
+    assert!(waited >= BELIEVED_MS);
+    assert!(world.mds.counters.leases_fenced.load(Ordering::Relaxed) == 1);
+}
+
+#[test]
+fn leases_of_before_a_restart_are_waited_for() {
+    let mut world = World::with_devices(1);
+    let file = world.shared_file("f");
+    let other = world.shared_file("other");
+    let (era, _) = world.holding(file, LeaseKind::Write);
+    world.restart();
+    // Nobody knows which files they were on; looking is in nobody's way, nor are names of other things.
+    let change = Request::SetMode { path: path("/other"), mode: 0o600 };
+    assert!(is_busy(&world.ask(ADMIN, change.clone())));
+    assert!(is_busy(&world.ask(BOB, open(world.node(BOB, other.inode), Access::Read, PLAIN))));
+    assert!(matches!(world.ask(BOB, Request::Stat { path: path("/f") }), Response::Stat { .. }));
+    world.mkdir(BOB, "/d", 0o755);
+    // He tells what he wrote, before he says that he has nothing left.
+    let (now_era, ..) = world.told(ALICE, HERS, era, 0);
+    assert_ne!(now_era, era);
+    let again =
+        Request::OpenNode { node: file, access: Access::Update, method: METHOD, holder: HERS, again: true };
+    let generation = world.opened(ALICE, again).stat.generation;
+    world.node_stat(ALICE, written(file, 77, generation, HERS));
+    assert!(is_busy(&world.ask(ADMIN, change.clone())));
+    world.told(ALICE, HERS, now_era, 0);
+    assert!(matches!(world.ask(ADMIN, change), Response::Stat { .. }), "all have come back");
+    // There was one besides that knew nothing of leases, and may come back and write.
+    assert_eq!(world.leased(ALICE, lease(file, HERS, LeaseKind::Write)), None);
+    for _ in 0..HOLD_MS / 10_000 + 1 {
+        world.now += 10_000;
+        world.lead(ALICE, HERS);
+    }
+    assert!(world.leased(ALICE, lease(file, HERS, LeaseKind::Write)).is_some());
+}
+
+#[test]
+fn leases_of_before_a_restart_are_waited_for_no_longer_than_they_last() {
+    let mut world = World::with_devices(1);
+    let file = world.shared_file("f");
+    world.holding(file, LeaseKind::Read);
+    world.restart();
+    let change = Request::SetMode { path: path("/f"), mode: 0o600 };
+    assert!(is_busy(&world.ask(ADMIN, change.clone())));
+    world.now += GIVE_UP_MS - 1;
+    assert!(is_busy(&world.ask(ADMIN, change.clone())));
+    world.now += 1;
+    assert!(matches!(world.ask(ADMIN, change), Response::Stat { .. }));
+}
+
+#[test]
+fn several_servers_on_one_store_give_none() {
+    let [mut one, _] = World::two(1);
+    let file = one.file(ALICE, "f");
+    assert_eq!(one.told(ALICE, HERS, 0, 0), (0, 0, vec![]));
+    assert_eq!(one.leased(ALICE, open(file, Access::Update, HERS)), None);
+    assert_eq!(one.leased(ALICE, lease(file, HERS, LeaseKind::Write)), None);
+}
+
+#[test]
+fn who_is_given_another_role_or_is_revoked_has_his_leases_called_in() {
+    let mut world = World::with_accounts(1);
+    let file = world.shared_file("f");
+    let (era, given) = world.holding(file, LeaseKind::Read);
+    assert!(matches!(
+        world.ask(ADMIN, Request::Revoke { what: RevokeWhat::Object(path("/f")) }),
+        Response::Revocation { .. }
+    ));
+    assert_eq!(world.told(ALICE, HERS, era, 0).2, [Recall { inode: file.inode, number: given.number }]);
+    assert!(matches!(
+        world.ask(ADMIN, Request::Revoke { what: RevokeWhat::User(user("alice")) }),
+        Response::Revocation { .. }
+    ));
+    while world.mds.collect_revocations(world.now).unwrap() {}
+    let (second, ..) = world.told(ALICE, HERS, era, 0);
+    assert_ne!(second, era);
+    world.told(ALICE, HERS, second, 0);
+    assert_eq!(world.mds.leases_out(), 0);
+    world.session_as(ALICE, "alice", Role::ReadOnly);
+    assert_ne!(world.told(ALICE, HERS, second, 0).0, second);
+}
+
+#[test]
+fn a_lease_needs_the_file_open_and_the_right_to_it() {
+    let mut world = World::with_devices(1);
+    let file = world.shared_file("f");
+    world.lead(BOB, HIS);
+    let bobs = world.node(BOB, file.inode);
+    assert_eq!(world.refused(BOB, lease(bobs, HIS, LeaseKind::Read)), ErrorCode::Invalid);
+    world.opened(BOB, open(bobs, Access::Read, HIS));
+    world.ask(BOB, Request::ReturnLease { inode: bobs.inode, holder: HIS, number: 1 });
+    world.lead(BOB, HIS);
+    let (_, last, _) = world.told(BOB, HIS, 0, 0);
+    while is_busy(&world.ask(ALICE, set(file, mode(0o644), None))) {
+        let (era, _, recalls) = world.told(BOB, HIS, 0, last);
+        for recall in recalls {
+            world.ask(BOB, Request::ReturnLease { inode: bobs.inode, holder: HIS, number: recall.number });
+        }
+        world.told(BOB, HIS, era, last);
+    }
+    assert_eq!(world.refused(BOB, lease(bobs, HIS, LeaseKind::Write)), ErrorCode::Denied);
+    let lock = Lock { kind: LockKind::Read, whole: false, start: 0, end: 9, owner: 5, pid: 6 };
+    let lock = Request::LockNode { node: bobs, holder: HIS, lock, test: false, again: false };
+    assert_eq!(world.ask(BOB, lock), Response::Locked { conflict: None });
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn who_waits_is_woken_by_a_recall() {
+    let mut world = World::with_devices(1);
+    let file = world.shared_file("f");
+    let (era, _) = world.holding(file, LeaseKind::Read);
+    let flag = Arc::new(Flag(AtomicBool::new(false)));
+    let waker = Waker::from(flag.clone());
+    let body = Request::Recalls { holder: HERS, era, known: 0, wait_ms: 9_999 }.encode(1).unwrap();
+    let waiting = world.mds.waiting(&ALICE, &body).expect("it may wait");
+    assert!(waiting.max_ms() < 9_999);
+    assert!(!world.mds.has_news(&waiting, &waker));
+    world.ask(BOB, Request::Stat { path: path("/f") });
+    assert!(!flag.0.load(Ordering::SeqCst));
+    world.ask(ADMIN, Request::SetMode { path: path("/f"), mode: 0o600 });
+    assert!(flag.0.load(Ordering::SeqCst));
+    assert!(world.mds.has_news(&waiting, &waker));
+    // Who is not known, or is of another era, does not wait.
+    let body = Request::Recalls { holder: HERS, era: era + 1, known: 0, wait_ms: 9_999 }.encode(1).unwrap();
+    assert!(world.mds.has_news(&world.mds.waiting(&ALICE, &body).unwrap(), &waker));
+    assert!(world.mds.waiting(&[9; 16], &body).is_none());
+}

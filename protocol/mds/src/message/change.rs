@@ -1,0 +1,55 @@
+//! Requests inside another one.
+
+use alloc::boxed::Box;
+
+use super::Request;
+use crate::wire::{Reader, Wire, WireError, Writer};
+
+/// A request inside [`Request::Once`]: one that makes, moves or takes away a name or an extended attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change(Box<Request>);
+
+impl Change {
+    /// MakeNode, LinkNode, RemoveNode, RenameNode, SetXattr, RemoveXattr.
+    const OPERATIONS: [u16; 6] = [0x0063, 0x0064, 0x0065, 0x0066, 0x006E, 0x0070];
+
+    /// Any other request comes back.
+    ///
+    /// # Errors
+    /// The request.
+    pub fn new(request: Request) -> Result<Self, Request> {
+        if Self::OPERATIONS.contains(&request.operation()) {
+            Ok(Self(Box::new(request)))
+        } else {
+            Err(request)
+        }
+    }
+
+    /// The request by itself.
+    #[must_use]
+    pub fn into_request(self) -> Request {
+        *self.0
+    }
+
+    /// The same, borrowed.
+    #[must_use]
+    pub const fn request(&self) -> &Request {
+        &self.0
+    }
+}
+
+impl Wire for Change {
+    fn put(&self, out: &mut Writer) {
+        self.0.operation().put(out);
+        self.0.put_fields(out);
+    }
+
+    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let operation = u16::get(input)?;
+        // Before its fields, so that none is inside another one.
+        if !Self::OPERATIONS.contains(&operation) {
+            return Err(WireError::UnknownCode { what: "change", code: u32::from(operation) });
+        }
+        Request::get_fields(operation, input).map(|request| Self(Box::new(request)))
+    }
+}
