@@ -212,10 +212,10 @@ fn a_metadata_folder_of_another_version_damaged_or_exposed_is_refused() {
     {
         let database = redb::Database::open(&store).expect("a redb file");
         let change = database.begin_write().expect("begun");
-        change.open_table(marker).expect("there").insert("metadata-format", 2).expect("set");
+        change.open_table(marker).expect("there").insert("metadata-format", 3).expect("set");
         change.commit().expect("committed");
     }
-    serve_mds(&data).fails(1).says(&["meta.redb", "format 2", "reads 1"]);
+    serve_mds(&data).fails(1).says(&["meta.redb", "format 3", "reads 2"]);
 
     fs::write(&store, &right[..8192]).expect("written");
     serve_mds(&data).fails(1).says(&["meta.redb", "damaged", "backup"]);

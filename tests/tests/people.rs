@@ -119,7 +119,7 @@ fn a_service_logs_in_with_its_key_file_and_changes_it_without_a_gap() {
     let secret =
         secret.lines().last().and_then(|line| line.split('"').nth(1)).expect("its secret").to_owned();
     assert!(!list.contains(&secret));
-    for log in ["audit.jsonl", "meta.redb"] {
+    for log in ["audit.jsonl", "meta.redb", "meta.redb.journal-0"] {
         let bytes = std::fs::read(system.path("mds").join(log)).expect("a file of the server");
         assert!(!bytes.windows(secret.len()).any(|part| part == secret.as_bytes()), "{log}");
     }

@@ -167,6 +167,14 @@ impl Location {
         })
     }
 
+    /// Opens the store for a server that makes many changes: one in a file gets a journal beside it until it is closed.
+    pub(crate) fn serve(&self) -> Result<Arc<dyn MetaStore>, SetupError> {
+        match self.url.strip_prefix("file:") {
+            Some(path) => Ok(Arc::new(EmbeddedMeta::serve(Path::new(path))?)),
+            None => self.open(),
+        }
+    }
+
     /// Opens the store, or makes an empty one.
     pub(crate) fn open(&self) -> Result<Arc<dyn MetaStore>, SetupError> {
         if let Some(path) = self.url.strip_prefix("file:") {

@@ -481,7 +481,7 @@ pub fn open_under(
     let shared = location.is_shared();
     let server = if shared { server_name(folder, &environment)? } else { config.server };
     let config = Config { shared, server, ..config };
-    let store = location.open()?;
+    let store = location.serve()?;
     if !shared {
         // A store that one server uses at a time becomes this one's with the first change, and is read anew then if another
         // one wrote meanwhile: nothing that was read before that may be kept.

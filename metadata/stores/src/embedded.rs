@@ -1,39 +1,65 @@
-//! The embedded store: one file, one writer at a time, readers that never wait.
+//! The embedded store: a file, a journal before it, one writer at a time, readers that never wait.
 //!
-//! Does: durable commits (the medium has them when `commit` returns; those that meet share one wait for it), lazy ones (in
-//! memory until the next durable one), a version marker, refusal of foreign files.
-//! Contract: after a failed commit nothing more is read or written until the store is opened again.
-//! Truth: redb 4 file format; docs/standards/mds.md §8.
+//! Does: keep changes in memory and in the journal until a thread of its own has brought them into the file; durable commits
+//! (the medium has them when `commit` returns; those that meet share one wait for it), lazy ones (in memory until the next
+//! durable one), a version marker, refusal of foreign files.
+//! Contract: after a failed commit nothing more is read or written until the store is opened again. What a crash leaves is
+//! the file and the journal together; a store that was closed is the file alone.
+//! Truth: redb 4 file format; docs/standards/mds.md §8; docs/adr/0049-a-journal-before-the-file.md.
 
+mod journal;
+mod layer;
+mod merge;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use redb::{
-    Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
-    TableError, WriteTransaction,
+    Builder, Database, DatabaseError, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageError,
+    TableDefinition,
 };
-use sealstone_mds::store::{MetaError, MetaStore, Pair, Snapshot, Transaction, check_limits};
+use sealstone_mds::store::{MetaError, MetaStore, Overlay, Pair, Snapshot, Transaction};
+
+use journal::{Journal, Medium};
+use layer::Layer;
+use merge::{Merge, Streamed};
 
 const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("metadata");
 const MARKER: TableDefinition<'_, &str, u64> = TableDefinition::new("sealstone");
 const FORMAT: &str = "metadata-format";
-/// Version of the tables in the file; what is inside has its own (see `sealstone-mds`).
+/// Version of the tables in the file when all is in it; what is inside has its own (see `sealstone-mds`).
 const FORMAT_VERSION: u64 = 1;
+/// The same while there is a journal beside it, without which the file is not whole.
+const FORMAT_JOURNAL: u64 = 2;
+/// How often the store was opened.
+const EPOCH: &str = "journal-epoch";
+/// The last commit that is in the file.
+const APPLIED: &str = "journal-applied";
 /// First bytes of every redb file.
 const REDB_MAGIC: &[u8; 9] = b"redb\x1A\x0A\xA9\x0D\x0A";
 /// Memory for cached pages, bytes.
 const CACHE_BYTES: usize = 64 << 20;
 
-/// Commits that share one wait for the medium at most; who waits for his is not put off for ever.
-const SHARED_MAX: u64 = 64;
-/// Who waits for the medium, and nobody seems to ask it, asks it himself after this.
-const SHARED_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Bytes of a journal's file from which on its changes are brought into the store's file.
+const APPLY_AT: u64 = 8 << 20;
+/// Bytes of it at which writers wait until that is done. The changes in memory are twice as much at most, and what they need
+/// besides.
+const JOURNAL_MAX: u64 = 64 << 20;
+/// How often who waits for that looks whether the store still works.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Bytes of a change in the journal besides key and value, and of a record besides its changes, at most.
+const RECORD_BYTES: u64 = 64;
 
 /// Why a file cannot be used as the metadata store.
 #[derive(Debug, thiserror::Error)]
@@ -62,13 +88,16 @@ pub enum OpenError {
     #[error("{} is not a metadata store", .0.display())]
     Foreign(PathBuf),
     /// Another release wrote the file.
-    #[error("{} has metadata format {found}, this release reads {FORMAT_VERSION}", path.display())]
+    #[error("{} has metadata format {found}, this release reads {FORMAT_JOURNAL}", path.display())]
     Version {
         /// Which file.
         path: PathBuf,
         /// The version found.
         found: u64,
     },
+    /// The store was not closed, and a part of what it has is in a file that is not there.
+    #[error("{} is missing: the metadata store was not closed, and has its last changes there", .0.display())]
+    NoJournal(PathBuf),
     /// The file is damaged.
     #[error("{} is damaged; restore it from a backup", path.display())]
     Corrupt {
@@ -80,49 +109,75 @@ pub enum OpenError {
     },
 }
 
+/// The store's file as it was at some moment.
+type Base = ReadOnlyTable<&'static [u8], &'static [u8]>;
+
+/// What can be seen.
+struct State {
+    base: Arc<Base>,
+    /// Changes that are being brought into the file.
+    frozen: Option<Arc<Layer>>,
+    /// Those after them.
+    active: Arc<Layer>,
+    /// Commits so far.
+    number: u64,
+    /// Views in use, by the number that they see.
+    views: BTreeMap<u64, usize>,
+}
+
+/// What the thread is to do that brings changes into the file.
+#[derive(Default)]
+struct Wish {
+    apply: bool,
+    stop: bool,
+}
+
+struct Core {
+    database: Database,
+    /// None: each commit goes into the file.
+    journal: Option<Journal>,
+    poisoned: AtomicBool,
+    /// Whoever writes has it.
+    turn: Mutex<()>,
+    state: Mutex<State>,
+    /// The last commit that somebody waits for.
+    awaited: AtomicU64,
+    wish: Mutex<Wish>,
+    wished: Condvar,
+    /// Something was brought into the file, or failed to be.
+    applied: Condvar,
+}
+
 /// The metadata store in a file.
 pub struct EmbeddedMeta {
-    database: Database,
-    poisoned: AtomicBool,
-    /// Lazy commits begun; grows under the engine's turn to write.
-    lazy: AtomicU64,
-    /// As many of them are durable.
-    settled: AtomicU64,
-    /// Of the lazy commits, the last one that somebody waits for.
-    awaited: AtomicU64,
-    /// Transactions that were begun, or wait for their turn.
-    writers: Mutex<usize>,
-    /// There are no writers any more, or something became durable.
-    moved: Condvar,
-}
-
-/// One of the writers.
-struct Writer<'a>(&'a EmbeddedMeta);
-
-impl<'a> Writer<'a> {
-    fn new(store: &'a EmbeddedMeta) -> Self {
-        *store.writers() += 1;
-        Self(store)
-    }
-}
-
-impl Drop for Writer<'_> {
-    fn drop(&mut self) {
-        *self.0.writers() -= 1;
-        self.0.moved.notify_all();
-    }
+    core: Arc<Core>,
+    keeper: Option<JoinHandle<()>>,
+    path: PathBuf,
 }
 
 impl EmbeddedMeta {
-    /// Opens the store at `path`, or makes an empty one there with mode 0600.
+    /// Opens the store at `path`, or makes an empty one there with mode 0600, for a work that ends: each commit goes into
+    /// the file, which may be renamed meanwhile.
     ///
     /// # Errors
     /// See [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
+        Self::start(path, false)
+    }
+
+    /// The same for a server: commits go into a journal of two files beside it, named after it, and from there into the
+    /// file, by a thread of its own. When it is closed the file has everything.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn serve(path: &Path) -> Result<Self, OpenError> {
+        Self::start(path, true)
+    }
+
+    fn start(path: &Path, journaled: bool) -> Result<Self, OpenError> {
+        let io = |source| OpenError::Io { path: path.to_owned(), source };
         let file = open_private(path)?;
-        let mut builder = Database::builder();
-        builder.set_cache_size(CACHE_BYTES);
-        let database = builder.create_file(file).map_err(|error| match error {
+        let database = builder().create_file(file).map_err(|error| match error {
             DatabaseError::DatabaseAlreadyOpen => OpenError::InUse(path.to_owned()),
             DatabaseError::UpgradeRequired(found) => {
                 OpenError::Version { path: path.to_owned(), found: u64::from(found) }
@@ -132,103 +187,101 @@ impl EmbeddedMeta {
             }
             other => OpenError::Corrupt { path: path.to_owned(), source: Box::new(other) },
         })?;
-        let store = Self {
-            database,
-            poisoned: AtomicBool::new(false),
-            lazy: AtomicU64::new(0),
-            settled: AtomicU64::new(0),
-            awaited: AtomicU64::new(0),
-            writers: Mutex::default(),
-            moved: Condvar::new(),
-        };
-        match store.marker() {
-            Ok(FORMAT_VERSION) => Ok(store),
-            Ok(found) => Err(OpenError::Version { path: path.to_owned(), found }),
-            Err(source) => Err(OpenError::Corrupt { path: path.to_owned(), source }),
+        let corrupt = |source| OpenError::Corrupt { path: path.to_owned(), source };
+        let marks = Marks::read(&database).map_err(corrupt)?;
+        if ![FORMAT_VERSION, FORMAT_JOURNAL].contains(&marks.format) {
+            return Err(OpenError::Version { path: path.to_owned(), found: marks.format });
         }
+        let left = if marks.format == FORMAT_JOURNAL { Some(read_journal(path)?) } else { None };
+        let media = if journaled {
+            let files = journal::open_files(path).map_err(io)?;
+            Some(files.map(|file| Box::new(file) as Box<dyn Medium>))
+        } else {
+            None
+        };
+        let core = Core::begin(database, marks, left.as_ref(), media).map_err(corrupt)?;
+        let core = Arc::new(core);
+        if !journaled {
+            journal::remove_files(path).map_err(io)?;
+        }
+        let keeper = journaled.then(|| core.clone().keep()).transpose().map_err(io)?;
+        Ok(Self { core, keeper, path: path.to_owned() })
     }
 
-    /// The version marker; written first if the file is new.
-    fn marker(&self) -> Result<u64, Box<dyn Error + Send + Sync>> {
-        let tx = self.database.begin_write()?;
-        let version = {
+    /// Brings everything into the file, and does without the journal from here on.
+    fn close(&mut self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let Some(keeper) = self.keeper.take() else { return Ok(()) };
+        self.core.wish.lock().stop = true;
+        self.core.wished.notify_all();
+        keeper.join().map_err(|_| "the thread that brings changes into the file panicked")?;
+        self.core.apply()?;
+        let tx = self.core.database.begin_write()?;
+        tx.open_table(MARKER)?.insert(FORMAT, FORMAT_VERSION)?;
+        tx.commit()?;
+        Ok(journal::remove_files(&self.path)?)
+    }
+}
+
+impl Drop for EmbeddedMeta {
+    fn drop(&mut self) {
+        // What could not be brought into the file is in the journal, which the next start reads.
+        drop(self.close());
+    }
+}
+
+fn builder() -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES);
+    builder
+}
+
+/// What the file says of itself.
+struct Marks {
+    format: u64,
+    epoch: u64,
+    applied: u64,
+}
+
+impl Marks {
+    /// As they are; those of a new file are written first.
+    fn read(database: &Database) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let tx = database.begin_write()?;
+        let marks = {
             let mut marker = tx.open_table(MARKER)?;
             tx.open_table(DATA)?;
-            let found = marker.get(FORMAT)?.map(|value| value.value());
-            match found {
-                Some(version) => version,
+            let mark = |marker: &redb::Table<'_, &str, u64>, name| {
+                Ok::<_, StorageError>(marker.get(name)?.map(|value| value.value()))
+            };
+            let format = match mark(&marker, FORMAT)? {
+                Some(format) => format,
                 None => {
                     marker.insert(FORMAT, FORMAT_VERSION)?;
                     FORMAT_VERSION
                 }
-            }
+            };
+            let (epoch, applied) = (mark(&marker, EPOCH)?, mark(&marker, APPLIED)?);
+            Self { format, epoch: epoch.unwrap_or_default(), applied: applied.unwrap_or_default() }
         };
         tx.commit()?;
-        Ok(version)
+        Ok(marks)
     }
+}
 
-    /// Commits; the number of lazy commits up to this one.
-    fn finish(&self, tx: WriteTransaction, lazily: bool) -> Result<u64, MetaError> {
-        let number = self.lazy.fetch_add(u64::from(lazily), Ordering::AcqRel) + u64::from(lazily);
-        tx.commit().map_err(|error| {
-            self.poisoned.store(true, Ordering::Release);
-            failed(error)
-        })?;
-        if !lazily {
-            self.settled.fetch_max(number, Ordering::AcqRel);
-        }
-        Ok(number)
-    }
+/// What lies in the journal's files.
+fn read_journal(path: &Path) -> Result<[Vec<u8>; 2], OpenError> {
+    let read =
+        |path: &PathBuf| match File::open(path).and_then(|file| Ok((mode_of(&file)?, file.read_all()?))) {
+            Ok((mode, _)) if mode & 0o077 != 0 => Err(OpenError::Exposed { path: path.clone(), mode }),
+            Ok((_, bytes)) => Ok(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(OpenError::NoJournal(path.clone())),
+            Err(source) => Err(OpenError::Io { path: path.clone(), source }),
+        };
+    let [first, second] = journal::paths(path);
+    Ok([read(&first)?, read(&second)?])
+}
 
-    fn writers(&self) -> MutexGuard<'_, usize> {
-        self.writers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Is somebody else at it who will ask the medium after us, so that it need not be asked for each of us?
-    fn is_shared(&self) -> bool {
-        let waiting = self.lazy.load(Ordering::Acquire) - self.settled.load(Ordering::Acquire);
-        waiting < SHARED_MAX && *self.writers() > 1
-    }
-
-    /// Waits until the lazy commit of this number is durable: whoever comes last among those who write now sees to it.
-    fn wait_for(&self, number: u64) -> Result<(), MetaError> {
-        let mut writers = self.writers();
-        loop {
-            self.check()?;
-            if self.settled.load(Ordering::Acquire) >= number {
-                return Ok(());
-            }
-            if *writers == 0 {
-                break;
-            }
-            let (held, over) =
-                self.moved.wait_timeout(writers, SHARED_WAIT_MAX).unwrap_or_else(PoisonError::into_inner);
-            writers = held;
-            if over.timed_out() {
-                break;
-            }
-        }
-        // Counted before anybody else looks: the others wait for this one.
-        *writers += 1;
-        drop(writers);
-        let _writer = Writer(self);
-        self.make_durable(number)
-    }
-
-    /// Makes lazy commits up to this one durable, if nobody else did meanwhile.
-    fn make_durable(&self, number: u64) -> Result<(), MetaError> {
-        let tx = self.database.begin_write().map_err(failed)?;
-        self.check()?;
-        if self.settled.load(Ordering::Acquire) >= number {
-            return tx.abort().map_err(failed);
-        }
-        // A durable commit writes the root that all lazy ones before it have led to.
-        self.finish(tx, false).map(drop)
-    }
-
-    fn check(&self) -> Result<(), MetaError> {
-        if self.poisoned.load(Ordering::Acquire) { Err(MetaError::Poisoned) } else { Ok(()) }
-    }
+fn mode_of(file: &File) -> io::Result<u32> {
+    Ok(file.metadata()?.permissions().mode() & 0o7777)
 }
 
 fn open_private(path: &Path) -> Result<File, OpenError> {
@@ -242,7 +295,7 @@ fn open_private(path: &Path) -> Result<File, OpenError> {
         .open(path)
         .map_err(io)?;
     let metadata = file.metadata().map_err(io)?;
-    let mode = metadata.permissions().mode() & 0o7777;
+    let mode = mode_of(&file).map_err(io)?;
     if !metadata.is_file() {
         return Err(OpenError::Foreign(path.to_owned()));
     }
@@ -262,394 +315,361 @@ fn failed(error: impl Into<redb::Error>) -> MetaError {
     MetaError::Failed(Box::new(error.into()))
 }
 
+impl Core {
+    /// Takes over a file, with what a crash left in a journal; `media`: goes on with a journal there.
+    fn begin(
+        database: Database,
+        marks: Marks,
+        left: Option<&[Vec<u8>; 2]>,
+        media: Option<[Box<dyn Medium>; 2]>,
+    ) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let records = match left {
+            Some(left) => journal::replay(left, marks.epoch, marks.applied)?,
+            None => Vec::new(),
+        };
+        let number = records.last().map_or(marks.applied, |record| record.number);
+        // No record of before counts again, wherever it lies.
+        let epoch = marks.epoch + 1;
+        let format = if media.is_some() { FORMAT_JOURNAL } else { FORMAT_VERSION };
+        let tx = database.begin_write()?;
+        {
+            let mut table = tx.open_table(DATA)?;
+            for (key, change) in records.into_iter().flat_map(|record| record.changes) {
+                change_in(&mut table, &key, change.as_deref())?;
+            }
+            let mut marker = tx.open_table(MARKER)?;
+            marker.insert(FORMAT, format)?;
+            marker.insert(EPOCH, epoch)?;
+            marker.insert(APPLIED, number)?;
+        }
+        tx.commit()?;
+        let journal = media.map(|media| Journal::new(media, epoch, number)).transpose()?;
+        let base = Arc::new(base(&database)?);
+        let active = Arc::default();
+        Ok(Self {
+            database,
+            journal,
+            poisoned: AtomicBool::new(false),
+            turn: Mutex::default(),
+            state: Mutex::new(State { base, frozen: None, active, number, views: BTreeMap::new() }),
+            awaited: AtomicU64::new(number),
+            wish: Mutex::default(),
+            wished: Condvar::new(),
+            applied: Condvar::new(),
+        })
+    }
+
+    fn check(&self) -> Result<(), MetaError> {
+        if self.poisoned.load(Ordering::Acquire) { Err(MetaError::Poisoned) } else { Ok(()) }
+    }
+
+    /// Does what must not fail half way: if it does, nothing is known any more.
+    fn surely<T, E>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<T, MetaError>
+    where
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        self.check()?;
+        work().map_err(|error| {
+            self.poisoned.store(true, Ordering::Release);
+            self.applied.notify_all();
+            MetaError::Failed(error.into())
+        })
+    }
+
+    fn view(&self) -> View<'_> {
+        let mut state = self.state.lock();
+        let number = state.number;
+        *state.views.entry(number).or_default() += 1;
+        let layers = [Some(state.active.clone()), state.frozen.clone()];
+        View { core: self, base: state.base.clone(), layers, number }
+    }
+
+    /// Returns when this commit is durable.
+    fn wait_for(&self, number: u64) -> Result<(), MetaError> {
+        match &self.journal {
+            Some(journal) if journal.durable() < number => self.surely(|| journal.sync(number)),
+            _ => self.check(),
+        }
+    }
+
+    /// Waits while there is more in memory than is good.
+    fn wait_for_room(&self) -> Result<(), MetaError> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        if journal.used() < JOURNAL_MAX {
+            return Ok(());
+        }
+        let mut wish = self.wish.lock();
+        while journal.used() >= JOURNAL_MAX {
+            self.check()?;
+            self.applied.wait_for(&mut wish, LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Makes changes visible and queues them for the journal. Whoever calls it has the turn.
+    fn publish(&self, journal: &Journal, changes: Overlay, waits: bool) -> u64 {
+        let mut state = self.state.lock();
+        let number = state.number + 1;
+        if waits {
+            // Before anybody can see it: who answers from it has to know that it is not durable.
+            self.awaited.fetch_max(number, Ordering::AcqRel);
+        }
+        journal.append(number, changes.iter());
+        let oldest = state.views.keys().next().map_or(state.number, |oldest| (*oldest).min(state.number));
+        state.active.put(changes, number, oldest);
+        state.number = number;
+        drop(state);
+        if journal.used() >= APPLY_AT {
+            self.wish.lock().apply = true;
+            self.wished.notify_all();
+        }
+        number
+    }
+
+    /// Brings changes into the file at once. Whoever calls it has the turn.
+    fn write_through(&self, changes: &Overlay) -> Result<(), MetaError> {
+        self.surely(|| {
+            let tx = self.database.begin_write()?;
+            {
+                let mut table = tx.open_table(DATA)?;
+                for (key, change) in changes.iter() {
+                    change_in(&mut table, key, change)?;
+                }
+            }
+            tx.commit()?;
+            let base = Arc::new(base(&self.database)?);
+            let mut state = self.state.lock();
+            state.base = base;
+            state.number += 1;
+            Ok::<_, redb::Error>(())
+        })
+    }
+
+    /// Brings everything committed so far into the file.
+    fn apply(&self) -> Result<(), MetaError> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let (frozen, number) = {
+            let _turn = self.turn.lock();
+            if self.state.lock().active.is_empty() {
+                return self.check();
+            }
+            self.surely(|| journal.switch())?;
+            let mut state = self.state.lock();
+            let frozen = std::mem::take(&mut state.active);
+            state.frozen = Some(frozen.clone());
+            (frozen, state.number)
+        };
+        self.surely(|| {
+            let tx = self.database.begin_write()?;
+            {
+                let mut table = tx.open_table(DATA)?;
+                frozen.each(|key, change| change_in(&mut table, key, change.as_deref()))?;
+                tx.open_table(MARKER)?.insert(APPLIED, number)?;
+            }
+            tx.commit()?;
+            let base = Arc::new(base(&self.database)?);
+            let mut state = self.state.lock();
+            (state.base, state.frozen) = (base, None);
+            Ok::<_, redb::Error>(())
+        })?;
+        self.applied.notify_all();
+        Ok(())
+    }
+
+    /// Begins the thread that brings changes into the file.
+    fn keep(self: Arc<Self>) -> io::Result<JoinHandle<()>> {
+        std::thread::Builder::new().name("metadata".to_owned()).spawn(move || {
+            loop {
+                {
+                    let mut wish = self.wish.lock();
+                    while !wish.apply && !wish.stop {
+                        self.wished.wait(&mut wish);
+                    }
+                    if wish.stop {
+                        return;
+                    }
+                    wish.apply = false;
+                }
+                if self.apply().is_err() {
+                    // Whoever asks next is told.
+                    return;
+                }
+            }
+        })
+    }
+}
+
+fn base(database: &Database) -> Result<Base, redb::Error> {
+    Ok(database.begin_read()?.open_table(DATA)?)
+}
+
+fn change_in(
+    table: &mut redb::Table<'_, &'static [u8], &'static [u8]>,
+    key: &[u8],
+    change: Option<&[u8]>,
+) -> Result<(), StorageError> {
+    match change {
+        Some(value) => table.insert(key, value).map(drop),
+        None => table.remove(key).map(drop),
+    }
+}
+
 impl MetaStore for EmbeddedMeta {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError> {
-        self.check()?;
-        let view = self.database.begin_read().map_err(failed)?;
-        let table = view.open_table(DATA).map_err(failed)?;
-        Ok(Box::new(View(table)))
+        self.core.check()?;
+        Ok(Box::new(self.core.view()))
     }
 
     fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
-        self.check()?;
-        let writer = Writer::new(self);
-        let tx = self.database.begin_write().map_err(failed)?;
+        let core = &*self.core;
+        core.check()?;
+        core.wait_for_room()?;
+        let turn = core.turn.lock();
         // While we waited for our turn the commit before may have failed.
-        self.check()?;
-        Ok(Box::new(Changes { tx, changed: false, writer }))
+        core.check()?;
+        Ok(Box::new(Changes { view: core.view(), changes: Overlay::default(), turn }))
     }
 
     fn settle(&self) -> Result<(), MetaError> {
-        self.check()?;
-        let number = self.lazy.load(Ordering::Acquire);
-        if self.settled.load(Ordering::Acquire) >= number {
-            return Ok(());
-        }
-        let _writer = Writer::new(self);
-        self.make_durable(number)
+        let number = self.core.state.lock().number;
+        self.core.wait_for(number)
     }
 
     fn wait_for_medium(&self) -> Result<(), MetaError> {
-        let number = self.awaited.load(Ordering::Acquire);
-        if self.settled.load(Ordering::Acquire) >= number { self.check() } else { self.wait_for(number) }
+        self.core.wait_for(self.core.awaited.load(Ordering::Acquire))
     }
 
     fn answers_at_once(&self) -> bool {
-        *self.writers() == 0
+        let awaited = self.core.awaited.load(Ordering::Acquire);
+        self.core.journal.as_ref().is_none_or(|journal| journal.durable() >= awaited)
     }
 }
 
-fn get(
-    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
-    key: &[u8],
-) -> Result<Option<Vec<u8>>, MetaError> {
-    Ok(table.get(key).map_err(failed)?.map(|value| value.value().to_vec()))
+/// What was visible at some moment.
+struct View<'a> {
+    core: &'a Core,
+    base: Arc<Base>,
+    /// Changes on top of it, the newest first.
+    layers: [Option<Arc<Layer>>; 2],
+    number: u64,
 }
 
-fn scan(
-    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
-    from: &[u8],
-    until: &[u8],
-    limit: usize,
-) -> Result<Vec<Pair>, MetaError> {
-    if from >= until {
-        return Ok(Vec::new());
-    }
-    let mut found = Vec::new();
-    for pair in table.range(from..until).map_err(failed)?.take(limit) {
-        let (key, value) = pair.map_err(failed)?;
-        found.push((key.value().to_vec(), value.value().to_vec()));
-    }
-    Ok(found)
-}
-
-struct View(redb::ReadOnlyTable<&'static [u8], &'static [u8]>);
-
-impl Snapshot for View {
+impl View<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
-        get(&self.0, key)
+        let changed = |layer: &Arc<Layer>| layer.get(key, self.number);
+        if let Some(change) = self.layers.iter().flatten().find_map(changed) {
+            return Ok(change);
+        }
+        Ok(self.base.get(key).map_err(failed)?.map(|value| value.value().to_vec()))
+    }
+
+    fn scan(
+        &self,
+        own: Option<&Overlay>,
+        from: &[u8],
+        until: &[u8],
+        limit: usize,
+    ) -> Result<Vec<Pair>, MetaError> {
+        if from >= until {
+            return Ok(Vec::new());
+        }
+        let stored = self.base.range(from..until).map_err(failed)?.map(|pair| {
+            let (key, value) = pair.map_err(failed)?;
+            Ok((key.value().to_vec(), Some(value.value().to_vec())))
+        });
+        let mut all: Box<Streamed<'_>> = Box::new(stored);
+        for layer in self.layers.iter().rev().flatten().filter(|layer| !layer.is_empty()) {
+            all = Box::new(Merge::new(layer.range(from, until, self.number), all));
+        }
+        if let Some(own) = own.filter(|own| !own.is_empty()) {
+            all = Box::new(Merge::new(own.range(from, until), all));
+        }
+        let pair = |found: Result<(Vec<u8>, Option<Vec<u8>>), MetaError>| match found {
+            Ok((key, change)) => change.map(|value| Ok((key, value))),
+            Err(error) => Some(Err(error)),
+        };
+        all.filter_map(pair).take(limit).collect()
+    }
+}
+
+impl Drop for View<'_> {
+    fn drop(&mut self) {
+        let views = &mut self.core.state.lock().views;
+        if let Some(count) = views.get_mut(&self.number) {
+            *count -= 1;
+            if *count == 0 {
+                views.remove(&self.number);
+            }
+        }
+    }
+}
+
+impl Snapshot for View<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
+        self.get(key)
     }
 
     fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
-        scan(&self.0, from, until, limit)
+        self.scan(None, from, until, limit)
     }
 }
 
 struct Changes<'a> {
-    // Before the writer: its turn is over when it is not counted any more.
-    tx: WriteTransaction,
-    changed: bool,
-    writer: Writer<'a>,
+    view: View<'a>,
+    changes: Overlay,
+    turn: MutexGuard<'a, ()>,
 }
 
 impl Changes<'_> {
-    fn table(&self) -> Result<redb::Table<'_, &'static [u8], &'static [u8]>, MetaError> {
-        self.tx.open_table(DATA).map_err(|error: TableError| failed(error))
+    fn commit(self, waits: bool) -> Result<(), MetaError> {
+        let Self { view, changes, turn } = self;
+        let core = view.core;
+        drop(view);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        core.check()?;
+        let Some(journal) = &core.journal else { return core.write_through(&changes) };
+        let bytes = |(key, change): (&[u8], Option<&[u8]>)| {
+            RECORD_BYTES + (key.len() + change.map_or(0, <[u8]>::len)) as u64
+        };
+        // A medium that is full refuses here, and nothing has happened.
+        let bytes = changes.iter().map(bytes).sum::<u64>() + RECORD_BYTES;
+        journal.reserve(bytes).map_err(|error| MetaError::Failed(Box::new(error)))?;
+        let number = core.publish(journal, changes, waits);
+        drop(turn);
+        if waits { core.wait_for(number) } else { Ok(()) }
     }
 }
 
 impl Snapshot for Changes<'_> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
-        get(&self.table()?, key)
+        match self.changes.get(key) {
+            Some(change) => Ok(change),
+            None => self.view.get(key),
+        }
     }
 
     fn scan(&self, from: &[u8], until: &[u8], limit: usize) -> Result<Vec<Pair>, MetaError> {
-        scan(&self.table()?, from, until, limit)
+        self.view.scan(Some(&self.changes), from, until, limit)
     }
 }
 
 impl Transaction for Changes<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
-        check_limits(key, value)?;
-        self.table()?.insert(key, value).map_err(failed)?;
-        self.changed = true;
-        Ok(())
+        self.changes.put(key, value)
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<(), MetaError> {
-        self.table()?.remove(key).map_err(failed)?;
-        self.changed = true;
+        self.changes.delete(key);
         Ok(())
     }
 
     fn commit(self: Box<Self>) -> Result<(), MetaError> {
-        let Self { mut tx, changed, writer } = *self;
-        if !changed {
-            return tx.abort().map_err(failed);
-        }
-        let store = writer.0;
-        if !store.is_shared() {
-            return store.finish(tx, false).map(drop);
-        }
-        tx.set_durability(Durability::None).map_err(failed)?;
-        // Before anybody can see it: who answers from it has to know that it is not durable.
-        store.awaited.fetch_max(store.lazy.load(Ordering::Acquire) + 1, Ordering::AcqRel);
-        let number = store.finish(tx, true)?;
-        drop(writer);
-        store.wait_for(number)
+        Self::commit(*self, true)
     }
 
     fn commit_lazily(self: Box<Self>) -> Result<(), MetaError> {
-        let Self { mut tx, changed, writer } = *self;
-        if !changed {
-            return tx.abort().map_err(failed);
-        }
-        tx.set_durability(Durability::None).map_err(failed)?;
-        writer.0.finish(tx, true).map(drop)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use sealstone_mds::store::contract;
-    use std::fs;
-
-    fn path(dir: &tempfile::TempDir) -> PathBuf {
-        dir.path().join("meta.redb")
-    }
-
-    /// Keeps its folder alive as long as it is open.
-    struct Scratch(EmbeddedMeta, #[allow(dead_code, reason = "dropped last")] tempfile::TempDir);
-
-    impl MetaStore for Scratch {
-        fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError> {
-            self.0.snapshot()
-        }
-        fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
-            self.0.begin()
-        }
-        fn settle(&self) -> Result<(), MetaError> {
-            self.0.settle()
-        }
-    }
-
-    #[test]
-    fn the_embedded_store_keeps_the_contract() {
-        contract::check(&|| {
-            let dir = tempfile::tempdir().unwrap();
-            Box::new(Scratch(EmbeddedMeta::open(&path(&dir)).unwrap(), dir))
-        });
-    }
-
-    impl contract::Crash for Scratch {
-        fn store(&self) -> &dyn MetaStore {
-            &self.0
-        }
-
-        /// What the kernel has of the file at this moment is what the next process finds after a kill.
-        fn crash(self: Box<Self>) -> Box<dyn contract::Crash> {
-            let dir = tempfile::tempdir().unwrap();
-            fs::copy(path(&self.1), path(&dir)).unwrap();
-            Box::new(Self(EmbeddedMeta::open(&path(&dir)).unwrap(), dir))
-        }
-    }
-
-    #[test]
-    fn the_embedded_store_keeps_the_contract_when_it_crashes() {
-        contract::check_crashes(&|| {
-            let dir = tempfile::tempdir().unwrap();
-            Box::new(Scratch(EmbeddedMeta::open(&path(&dir)).unwrap(), dir))
-        });
-    }
-
-    #[test]
-    fn lazy_commits_do_not_write_and_closing_settles_them() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
-        let before = fs::read(path(&dir)).unwrap();
-        for n in 0..10u8 {
-            let mut tx = store.begin().unwrap();
-            tx.put(&[n], b"lazy").unwrap();
-            tx.commit_lazily().unwrap();
-        }
-        assert!(fs::read(path(&dir)).unwrap() == before, "nothing was written that somebody waited for");
-        drop(store);
-        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
-        assert_eq!(store.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap().len(), 10);
-    }
-
-    /// What the medium has of the store right now, as after a kill.
-    fn after_a_kill(from: &Path) -> (EmbeddedMeta, tempfile::TempDir) {
-        let dir = tempfile::tempdir().unwrap();
-        fs::copy(from, path(&dir)).unwrap();
-        (EmbeddedMeta::open(&path(&dir)).unwrap(), dir)
-    }
-
-    #[test]
-    fn commits_that_meet_share_one_wait_for_the_medium_and_all_are_durable() {
-        const WRITERS: u8 = 24;
-        let dir = tempfile::tempdir().unwrap();
-        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
-        let mut first = store.begin().unwrap();
-        first.put(b"first", b"1").unwrap();
-        std::thread::scope(|scope| {
-            for n in 0..WRITERS {
-                let store = &store;
-                scope.spawn(move || {
-                    let mut tx = store.begin().unwrap();
-                    tx.put(&[n], b"1").unwrap();
-                    tx.commit().unwrap();
-                });
-            }
-            // All of them wait for their turn when the first one commits.
-            while *store.writers() <= usize::from(WRITERS) {
-                std::thread::yield_now();
-            }
-            first.commit().unwrap();
-        });
-        store.wait_for_medium().unwrap();
-        let lazy = store.lazy.load(Ordering::Acquire);
-        assert!(lazy > 0, "some did not ask the medium themselves");
-        assert_eq!(store.settled.load(Ordering::Acquire), lazy, "and nobody returned before it had his");
-        assert_eq!(*store.writers(), 0);
-        // A copy of the file of a store that is still open is what a kill leaves.
-        let (left, _dir) = after_a_kill(&path(&dir));
-        let pairs = left.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap();
-        assert_eq!(pairs.len(), usize::from(WRITERS) + 1);
-    }
-
-    #[test]
-    fn who_commits_alone_waits_for_nobody() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
-        for n in 0..3u8 {
-            let mut tx = store.begin().unwrap();
-            tx.put(&[n], b"1").unwrap();
-            tx.commit().unwrap();
-            // Given up: its turn is over, too.
-            drop(store.begin().unwrap());
-        }
-        assert_eq!(store.lazy.load(Ordering::Acquire), 0);
-        assert_eq!(*store.writers(), 0);
-    }
-
-    #[test]
-    fn what_was_read_before_it_was_durable_is_durable_when_the_reader_answers() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
-        std::thread::scope(|scope| {
-            let mut first = store.begin().unwrap();
-            first.put(b"a", b"1").unwrap();
-            scope.spawn(|| {
-                // It holds its turn after the first one and so keeps the medium from being asked.
-                let mut second = store.begin().unwrap();
-                second.put(b"b", b"1").unwrap();
-                while store.lazy.load(Ordering::Acquire) == 0
-                    || store.snapshot().unwrap().get(b"a").unwrap().is_none()
-                {
-                    std::thread::yield_now();
-                }
-                assert_eq!(store.settled.load(Ordering::Acquire), 0, "seen, and not durable");
-                second.commit().unwrap();
-            });
-            while *store.writers() < 2 {
-                std::thread::yield_now();
-            }
-            first.commit().unwrap();
-        });
-        store.wait_for_medium().unwrap();
-        // The second one's commit was lazy too if it came while the first one's turn was just ending.
-        let lazy = store.lazy.load(Ordering::Acquire);
-        assert!((1..=2).contains(&lazy) && store.settled.load(Ordering::Acquire) == lazy, "{lazy}");
-        let (left, _dir) = after_a_kill(&path(&dir));
-        assert_eq!(left.snapshot().unwrap().scan(b"", b"\xFF", 9).unwrap().len(), 2);
-    }
-
-    #[test]
-    fn whoever_shares_a_wait_that_fails_is_told() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
-        let mut lazily = store.begin().unwrap();
-        lazily.put(b"a", b"1").unwrap();
-        lazily.commit_lazily().unwrap();
-        store.poisoned.store(true, Ordering::Release);
-        assert!(matches!(store.wait_for(1), Err(MetaError::Poisoned)));
-        assert!(matches!(store.settle(), Err(MetaError::Poisoned)));
-        assert!(matches!(store.wait_for_medium(), Err(MetaError::Poisoned)));
-    }
-
-    #[test]
-    fn what_was_committed_is_there_after_reopening_and_nothing_else() {
-        let dir = tempfile::tempdir().unwrap();
-        {
-            let store = EmbeddedMeta::open(&path(&dir)).unwrap();
-            let mut tx = store.begin().unwrap();
-            tx.put(b"kept", b"1").unwrap();
-            tx.commit().unwrap();
-            let mut tx = store.begin().unwrap();
-            tx.put(b"lost", b"1").unwrap();
-            drop(tx);
-        }
-        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
-        let pairs = store.snapshot().unwrap().scan(b"", b"\xFF", 9).unwrap();
-        assert_eq!(pairs, [(b"kept".to_vec(), b"1".to_vec())]);
-    }
-
-    #[test]
-    fn a_new_file_is_private_and_an_exposed_one_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        drop(EmbeddedMeta::open(&path(&dir)).unwrap());
-        let mode = fs::metadata(path(&dir)).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode, 0o600);
-        fs::set_permissions(path(&dir), fs::Permissions::from_mode(0o640)).unwrap();
-        assert!(matches!(EmbeddedMeta::open(&path(&dir)), Err(OpenError::Exposed { mode: 0o640, .. })));
-    }
-
-    #[test]
-    fn foreign_files_and_other_versions_are_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |bytes: &[u8]| {
-            fs::write(path(&dir), bytes).unwrap();
-            fs::set_permissions(path(&dir), fs::Permissions::from_mode(0o600)).unwrap();
-        };
-        write(b"SQLite format 3\0");
-        assert!(matches!(EmbeddedMeta::open(&path(&dir)), Err(OpenError::Foreign(_))));
-        write(b"red");
-        assert!(matches!(EmbeddedMeta::open(&path(&dir)), Err(OpenError::Foreign(_))));
-        fs::remove_file(path(&dir)).unwrap();
-        {
-            let store = EmbeddedMeta::open(&path(&dir)).unwrap();
-            let tx = store.database.begin_write().unwrap();
-            tx.open_table(MARKER).unwrap().insert(FORMAT, 9).unwrap();
-            tx.commit().unwrap();
-        }
-        assert!(matches!(EmbeddedMeta::open(&path(&dir)), Err(OpenError::Version { found: 9, .. })));
-    }
-
-    #[test]
-    fn a_second_server_on_the_same_file_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let _first = EmbeddedMeta::open(&path(&dir)).unwrap();
-        assert!(matches!(EmbeddedMeta::open(&path(&dir)), Err(OpenError::InUse(_))));
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(16))]
-
-        #[test]
-        fn it_does_what_the_store_in_memory_does(steps in prop::collection::vec(
-            prop::collection::vec((any::<u8>(), prop::option::of(any::<u8>())), 1..8), 1..8)) {
-            let dir = tempfile::tempdir().unwrap();
-            let stores: [Box<dyn MetaStore>; 2] = [
-                Box::new(EmbeddedMeta::open(&path(&dir)).unwrap()),
-                Box::new(sealstone_mds::store::MemoryMeta::new()),
-            ];
-            for step in steps {
-                for store in &stores {
-                    let mut tx = store.begin().unwrap();
-                    for (key, value) in &step {
-                        match value {
-                            Some(value) => tx.put(&[key % 16], &[*value]).unwrap(),
-                            None => tx.delete(&[key % 16]).unwrap(),
-                        }
-                    }
-                    tx.commit().unwrap();
-                }
-                let [embedded, memory] = stores.each_ref().map(|s| s.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap());
-                prop_assert_eq!(embedded, memory);
-            }
-        }
+        Self::commit(*self, false)
     }
 }

@@ -46,14 +46,19 @@ impl Overlay {
         self.0.iter().map(|(key, change)| (&key[..], change.as_deref()))
     }
 
-    fn range(&self, from: &[u8], until: &[u8]) -> btree_map::Range<'_, Vec<u8>, Option<Vec<u8>>> {
+    /// The changes of a range that is not empty, in order of keys; none: removed.
+    pub fn range(&self, from: &[u8], until: &[u8]) -> impl Iterator<Item = (Vec<u8>, Option<Vec<u8>>)> {
+        self.between(from, until).map(|(key, change)| (key.clone(), change.clone()))
+    }
+
+    fn between(&self, from: &[u8], until: &[u8]) -> btree_map::Range<'_, Vec<u8>, Option<Vec<u8>>> {
         self.0.range::<[u8], _>((Bound::Included(from), Bound::Excluded(until)))
     }
 
     /// How many changes there are in a range: as many pairs of the state below may fall away.
     #[must_use]
     pub fn count(&self, from: &[u8], until: &[u8]) -> usize {
-        if from >= until { 0 } else { self.range(from, until).count() }
+        if from >= until { 0 } else { self.between(from, until).count() }
     }
 
     /// The first `limit` pairs of a range, of which `below` gives those of the state below, in order.
@@ -68,7 +73,7 @@ impl Overlay {
             return Vec::new();
         }
         let mut below = below.into_iter().peekable();
-        let mut changed = self.range(from, until).peekable();
+        let mut changed = self.between(from, until).peekable();
         let mut found = Vec::new();
         while found.len() < limit {
             let order = match (below.peek(), changed.peek()) {

@@ -1,0 +1,345 @@
+//! The journal of the embedded store: commits in order, durable after one short write.
+//!
+//! Does: gather records, write and sync them for all who wait at that moment, take turns between two files, read back what a
+//! crash left. Does not: know what keys mean, or when the store's own file has them.
+//! Contract: when [`Journal::sync`] returns, every record up to that number is on the medium. What is read back is a row of
+//! records without a gap, and no record that was durable is missing from it; if one is, that is damage and said so. A block
+//! of the medium that has durable records is not written again before the store's file has them.
+//! Truth: docs/standards/mds.md §8; docs/adr/0049-a-journal-before-the-file.md.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+/// Bytes that the medium writes as one: a batch begins with a new one.
+const BLOCK: u64 = 4096;
+/// A file grows by so many bytes, written once before they are used: later writes need no news of the file system.
+const GROWTH: u64 = 1 << 20;
+const MAGIC: [u8; 4] = *b"SMJ1";
+const HEAD: usize = 48;
+const DIGEST: usize = 16;
+/// In the place of a value's length: the key was removed.
+const REMOVED: u32 = u32::MAX;
+
+/// A file, or what stands for one in a test.
+pub(super) trait Medium: Send + Sync {
+    fn read_all(&self) -> io::Result<Vec<u8>>;
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    fn sync(&self) -> io::Result<()>;
+    fn length(&self) -> io::Result<u64>;
+}
+
+impl Medium for File {
+    fn read_all(&self) -> io::Result<Vec<u8>> {
+        let length = usize::try_from(self.metadata()?.len()).map_err(io::Error::other)?;
+        let mut bytes = vec![0; length];
+        self.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}
+
+/// The two files of the store in `store`.
+pub(super) fn paths(store: &Path) -> [PathBuf; 2] {
+    ["journal-0", "journal-1"].map(|name| {
+        let mut path = store.as_os_str().to_owned();
+        path.push(".");
+        path.push(name);
+        path.into()
+    })
+}
+
+/// Opens or makes them, and sees to it that they stay.
+pub(super) fn open_files(store: &Path) -> io::Result<[File; 2]> {
+    let open = |path: &PathBuf| {
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        file.sync_all()?;
+        Ok::<_, io::Error>(file)
+    };
+    let [first, second] = paths(store);
+    let files = [open(&first)?, open(&second)?];
+    sync_folder(store)?;
+    Ok(files)
+}
+
+/// Removes them, if they are there.
+pub(super) fn remove_files(store: &Path) -> io::Result<()> {
+    for path in paths(store) {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    sync_folder(store)
+}
+
+fn sync_folder(store: &Path) -> io::Result<()> {
+    let folder = store.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+/// Records that are not on the medium yet.
+#[derive(Default)]
+struct Tail {
+    bytes: Vec<u8>,
+    /// The number of the last one.
+    last: u64,
+}
+
+/// Where the next batch goes.
+struct Place {
+    which: usize,
+    offset: u64,
+    /// Bytes of each file that were written before.
+    lengths: [u64; 2],
+}
+
+/// See the module.
+pub(super) struct Journal {
+    media: [Box<dyn Medium>; 2],
+    /// Differs each time that the store is opened.
+    epoch: u64,
+    tail: Mutex<Tail>,
+    place: Mutex<Place>,
+    durable: AtomicU64,
+    /// Bytes of the file in use, those that wait included.
+    used: AtomicU64,
+    /// Bytes that it takes without growing.
+    room: AtomicU64,
+}
+
+impl Journal {
+    /// An empty one, whose first record will be `last + 1`. What lies in the files is of another epoch.
+    pub(super) fn new(media: [Box<dyn Medium>; 2], epoch: u64, last: u64) -> io::Result<Self> {
+        let lengths = [media[0].length()?, media[1].length()?];
+        Ok(Self {
+            media,
+            epoch,
+            tail: Mutex::new(Tail { bytes: Vec::new(), last }),
+            place: Mutex::new(Place { which: 0, offset: 0, lengths }),
+            durable: AtomicU64::new(last),
+            used: AtomicU64::new(0),
+            room: AtomicU64::new(lengths[0]),
+        })
+    }
+
+    /// Takes a record, the next one; it is durable after a [`Journal::sync`].
+    pub(super) fn append<'a>(
+        &self,
+        number: u64,
+        changes: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+    ) {
+        let mut tail = self.tail.lock();
+        let start = tail.bytes.len();
+        tail.bytes.resize(start + HEAD, 0);
+        for (key, value) in changes {
+            tail.bytes.extend((key.len() as u16).to_be_bytes());
+            tail.bytes.extend(value.map_or(REMOVED, |value| value.len() as u32).to_be_bytes());
+            tail.bytes.extend(key);
+            tail.bytes.extend(value.unwrap_or_default());
+        }
+        let length = (tail.bytes.len() - start - HEAD) as u32;
+        let padded = tail.bytes.len().next_multiple_of(8);
+        tail.bytes.resize(padded, 0);
+        let record = &mut tail.bytes[start..];
+        record[..4].copy_from_slice(&MAGIC);
+        record[4..8].copy_from_slice(&length.to_be_bytes());
+        record[8..16].copy_from_slice(&self.epoch.to_be_bytes());
+        record[16..24].copy_from_slice(&number.to_be_bytes());
+        record[24..32].copy_from_slice(&self.durable.load(Ordering::Acquire).to_be_bytes());
+        let digest = digest(record);
+        record[32..HEAD].copy_from_slice(&digest);
+        let bytes = record.len() as u64;
+        tail.last = number;
+        self.used.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// The number of the last record that is durable.
+    pub(super) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Bytes of the file in use.
+    pub(super) fn used(&self) -> u64 {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// Sees to it that the file in use takes so many bytes more, whatever becomes of the medium's room later.
+    pub(super) fn reserve(&self, bytes: u64) -> io::Result<()> {
+        let wanted = self.used() + bytes + 2 * BLOCK;
+        if self.room.load(Ordering::Acquire) >= wanted {
+            return Ok(());
+        }
+        let mut place = self.place.lock();
+        self.grow(&mut place, wanted)
+    }
+
+    fn grow(&self, place: &mut Place, wanted: u64) -> io::Result<()> {
+        let which = place.which;
+        while place.lengths[which] < wanted {
+            let from = place.lengths[which];
+            self.media[which].write_at(from, &vec![0; GROWTH as usize])?;
+            self.media[which].sync()?;
+            place.lengths[which] = from + GROWTH;
+            self.room.store(from + GROWTH, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Returns when everything up to this number is durable: whoever comes first writes for all who wait.
+    pub(super) fn sync(&self, number: u64) -> io::Result<()> {
+        if self.durable() >= number {
+            return Ok(());
+        }
+        let mut place = self.place.lock();
+        if self.durable() >= number {
+            return Ok(());
+        }
+        self.write(&mut place)
+    }
+
+    fn write(&self, place: &mut Place) -> io::Result<()> {
+        let (mut bytes, last) = {
+            let mut tail = self.tail.lock();
+            (std::mem::take(&mut tail.bytes), tail.last)
+        };
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        bytes.resize(bytes.len().next_multiple_of(BLOCK as usize), 0);
+        let end = place.offset + bytes.len() as u64;
+        self.grow(place, end)?;
+        self.media[place.which].write_at(place.offset, &bytes)?;
+        self.media[place.which].sync()?;
+        place.offset = end;
+        // What came meanwhile begins there.
+        let waiting = self.tail.lock();
+        self.used.store(end + waiting.bytes.len() as u64, Ordering::Release);
+        drop(waiting);
+        self.durable.store(last, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes everything durable and goes on at the beginning of the other file, whose records the store's file has. Nobody
+    /// may append meanwhile.
+    pub(super) fn switch(&self) -> io::Result<()> {
+        let mut place = self.place.lock();
+        self.write(&mut place)?;
+        (place.which, place.offset) = (1 - place.which, 0);
+        self.room.store(place.lengths[place.which], Ordering::Release);
+        self.used.store(0, Ordering::Release);
+        Ok(())
+    }
+}
+
+fn digest(record: &[u8]) -> [u8; DIGEST] {
+    let length = u32::from_be_bytes(field(record, 4)) as usize;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&record[..32]).update(&record[HEAD..HEAD + length]);
+    let mut digest = [0; DIGEST];
+    digest.copy_from_slice(&hasher.finalize().as_bytes()[..DIGEST]);
+    digest
+}
+
+fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut field = [0; N];
+    if let Some(found) = bytes.get(at..at + N) {
+        field.copy_from_slice(found);
+    }
+    field
+}
+
+/// Keys and what became of them, in the order of a record.
+pub(super) type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+/// A record as it was read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) number: u64,
+    /// Everything up to this number was durable when it was made.
+    durable: u64,
+    pub(super) changes: Changes,
+}
+
+/// What a crash left is not a row of records: one that was durable is missing.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("record {0} of the journal was durable and is damaged")]
+pub(super) struct Gap(u64);
+
+/// The record at this place, and where it ends.
+fn parse(bytes: &[u8], at: usize, epoch: u64) -> Option<(Record, usize)> {
+    let head = bytes.get(at..at.checked_add(HEAD)?)?;
+    if head[..4] != MAGIC || u64::from_be_bytes(field(head, 8)) != epoch {
+        return None;
+    }
+    let length = u32::from_be_bytes(field(head, 4)) as usize;
+    let end = at.checked_add(HEAD)?.checked_add(length)?;
+    let record = bytes.get(at..end)?;
+    if digest(record) != record[32..HEAD] {
+        return None;
+    }
+    let (mut rest, mut changes) = (&record[HEAD..], Vec::new());
+    while !rest.is_empty() {
+        let key_length = usize::from(u16::from_be_bytes(field(rest, 0)));
+        let value_length = u32::from_be_bytes(field(rest, 2));
+        let (key, behind) = rest.get(6..)?.split_at_checked(key_length)?;
+        let (value, behind) = match value_length {
+            REMOVED => (None, behind),
+            length => {
+                let (value, behind) = behind.split_at_checked(length as usize)?;
+                (Some(value.to_vec()), behind)
+            }
+        };
+        changes.push((key.to_vec(), value));
+        rest = behind;
+    }
+    let (number, durable) = (u64::from_be_bytes(field(head, 16)), u64::from_be_bytes(field(head, 24)));
+    Some((Record { number, durable, changes }, end.next_multiple_of(8)))
+}
+
+/// All records of an epoch in a file, wherever batches begin.
+fn records(bytes: &[u8], epoch: u64) -> Vec<Record> {
+    let (mut at, mut found) = (0, Vec::new());
+    while at < bytes.len() {
+        match parse(bytes, at, epoch) {
+            Some((record, end)) => {
+                found.push(record);
+                at = end;
+            }
+            None => at = (at + 1).next_multiple_of(BLOCK as usize),
+        }
+    }
+    found
+}
+
+/// The row of records after `applied` that a crash left in the two files.
+///
+/// # Errors
+/// If one is missing that was durable.
+pub(super) fn replay(files: &[Vec<u8>; 2], epoch: u64, applied: u64) -> Result<Vec<Record>, Gap> {
+    let mut all: Vec<Record> = files.iter().flat_map(|bytes| records(bytes, epoch)).collect();
+    all.retain(|record| record.number > applied);
+    all.sort_by_key(|record| record.number);
+    let whole = all.iter().zip(applied + 1..).take_while(|(record, number)| record.number == *number).count();
+    let (last, behind) = (applied + whole as u64, all.split_off(whole));
+    if behind.iter().any(|record| record.durable > last) {
+        return Err(Gap(last + 1));
+    }
+    Ok(all)
+}

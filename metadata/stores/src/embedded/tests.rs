@@ -1,0 +1,454 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod power;
+
+use std::fs;
+
+use proptest::prelude::*;
+use sealstone_mds::store::{MemoryMeta, contract};
+
+use super::*;
+use power::{Disk, Kept};
+
+fn path(dir: &tempfile::TempDir) -> PathBuf {
+    dir.path().join("meta.redb")
+}
+
+/// Keeps its folder alive as long as it is open.
+struct Scratch(EmbeddedMeta, #[allow(dead_code, reason = "dropped last")] tempfile::TempDir);
+
+impl MetaStore for Scratch {
+    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, MetaError> {
+        self.0.snapshot()
+    }
+    fn begin(&self) -> Result<Box<dyn Transaction + '_>, MetaError> {
+        self.0.begin()
+    }
+    fn settle(&self) -> Result<(), MetaError> {
+        self.0.settle()
+    }
+}
+
+#[test]
+fn the_embedded_store_keeps_the_contract_with_a_journal_and_without() {
+    for start in [EmbeddedMeta::open, EmbeddedMeta::serve] {
+        contract::check(&|| {
+            let dir = tempfile::tempdir().unwrap();
+            Box::new(Scratch(start(&path(&dir)).unwrap(), dir))
+        });
+    }
+}
+
+/// What the kernel has of the files at this moment, which is what the next process finds after a kill.
+fn after_a_kill(from: &tempfile::TempDir) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(from.path()).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+    }
+    dir
+}
+
+impl contract::Crash for Scratch {
+    fn store(&self) -> &dyn MetaStore {
+        &self.0
+    }
+
+    fn crash(self: Box<Self>) -> Box<dyn contract::Crash> {
+        let dir = after_a_kill(&self.1);
+        Box::new(Self(EmbeddedMeta::serve(&path(&dir)).unwrap(), dir))
+    }
+}
+
+#[test]
+fn the_embedded_store_keeps_the_contract_when_it_crashes() {
+    for start in [EmbeddedMeta::open, EmbeddedMeta::serve] {
+        contract::check_crashes(&|| {
+            let dir = tempfile::tempdir().unwrap();
+            Box::new(Scratch(start(&path(&dir)).unwrap(), dir))
+        });
+    }
+}
+
+fn put(store: &EmbeddedMeta, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
+    let mut tx = store.begin()?;
+    tx.put(key, value)?;
+    tx.commit()
+}
+
+fn all(store: &EmbeddedMeta) -> Vec<Pair> {
+    store.snapshot().unwrap().scan(b"", b"\xFF", usize::MAX).unwrap()
+}
+
+#[test]
+fn a_store_that_was_closed_is_one_file_and_one_that_was_killed_is_whole_with_its_journal_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedMeta::serve(&path(&dir)).unwrap();
+    put(&store, b"a", b"1").unwrap();
+    let killed = after_a_kill(&dir);
+    drop(store);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert_eq!(all(&EmbeddedMeta::open(&path(&dir)).unwrap()), [(b"a".to_vec(), b"1".to_vec())]);
+    let journal = journal::paths(&path(&killed));
+    fs::rename(&journal[0], killed.path().join("elsewhere")).unwrap();
+    let missing = EmbeddedMeta::open(&path(&killed)).err().unwrap();
+    assert!(matches!(&missing, OpenError::NoJournal(path) if *path == journal[0]), "{missing}");
+    fs::rename(killed.path().join("elsewhere"), &journal[0]).unwrap();
+    let store = EmbeddedMeta::open(&path(&killed)).unwrap();
+    assert_eq!(all(&store), [(b"a".to_vec(), b"1".to_vec())]);
+    assert_eq!(fs::read_dir(killed.path()).unwrap().count(), 1, "the journal is not needed any more");
+}
+
+#[test]
+fn lazy_commits_do_not_write_and_closing_settles_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedMeta::serve(&path(&dir)).unwrap();
+    let files = || {
+        let mut paths = journal::paths(&path(&dir)).to_vec();
+        paths.push(path(&dir));
+        paths.into_iter().map(|path| fs::read(path).unwrap()).collect::<Vec<_>>()
+    };
+    // The journal's file takes its room with the first.
+    put(&store, b"first", b"1").unwrap();
+    let before = files();
+    for n in 0..10u8 {
+        let mut tx = store.begin().unwrap();
+        tx.put(&[n], b"lazy").unwrap();
+        tx.commit_lazily().unwrap();
+    }
+    assert!(files() == before, "nothing was written that somebody waited for");
+    drop(store);
+    assert_eq!(all(&EmbeddedMeta::open(&path(&dir)).unwrap()).len(), 11);
+}
+
+#[test]
+fn commits_that_meet_share_one_wait_for_the_medium_and_all_are_durable() {
+    const WRITERS: u8 = 24;
+    let disk = Disk::default();
+    let store = disk.start().unwrap();
+    put(&store, b"first", b"1").unwrap();
+    let before = disk.syncs();
+    // Whoever comes first finds the medium busy until all others have committed too.
+    let busy = disk.hold();
+    std::thread::scope(|scope| {
+        for n in 0..WRITERS {
+            let store = &store;
+            scope.spawn(move || put(store, &[n], b"1").unwrap());
+        }
+        while store.core.state.lock().number <= u64::from(WRITERS) {
+            std::thread::yield_now();
+        }
+        drop(busy);
+    });
+    assert!(disk.syncs() - before <= 2, "{} syncs", disk.syncs() - before);
+    let left = disk.crash(Kept::Nothing).start().unwrap();
+    assert_eq!(all(&left).len(), usize::from(WRITERS) + 1);
+}
+
+#[test]
+fn what_was_read_before_it_was_durable_is_durable_when_the_reader_answers() {
+    let disk = Disk::default();
+    let store = disk.start().unwrap();
+    put(&store, b"first", b"1").unwrap();
+    let busy = disk.hold();
+    std::thread::scope(|scope| {
+        scope.spawn(|| put(&store, b"a", b"1").unwrap());
+        while store.snapshot().unwrap().get(b"a").unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        assert!(!store.answers_at_once(), "seen, and not durable");
+        let answers = scope.spawn(|| {
+            store.wait_for_medium().unwrap();
+            disk.crash(Kept::Nothing)
+        });
+        drop(busy);
+        let left = answers.join().unwrap().start().unwrap();
+        assert_eq!(all(&left).len(), 2);
+    });
+    assert!(store.answers_at_once());
+}
+
+#[test]
+fn after_a_write_that_failed_nothing_is_promised_until_the_store_is_opened_again() {
+    let disk = Disk::default();
+    let store = disk.start().unwrap();
+    put(&store, b"a", b"1").unwrap();
+    disk.fail_after(0);
+    assert!(matches!(put(&store, b"b", b"1"), Err(MetaError::Failed(_))));
+    for refused in [
+        put(&store, b"c", b"1").unwrap_err(),
+        store.snapshot().err().unwrap(),
+        store.settle().unwrap_err(),
+        store.wait_for_medium().unwrap_err(),
+    ] {
+        assert!(matches!(refused, MetaError::Poisoned), "{refused}");
+    }
+    drop(store);
+    let store = disk.crash(Kept::Everything).start().unwrap();
+    assert_eq!(store.snapshot().unwrap().get(b"a").unwrap(), Some(b"1".to_vec()));
+}
+
+#[test]
+fn a_full_medium_refuses_a_commit_and_harms_nothing() {
+    let disk = Disk::default();
+    let store = disk.start().unwrap();
+    put(&store, b"a", b"1").unwrap();
+    disk.is_full(true);
+    let large = vec![7; sealstone_mds::store::VALUE_MAX];
+    let refused = loop {
+        if let Err(error) = put(&store, b"large", &large) {
+            break error;
+        }
+    };
+    assert!(matches!(refused, MetaError::Failed(_)), "{refused}");
+    // What fits is still taken.
+    assert_eq!(store.snapshot().unwrap().get(b"a").unwrap(), Some(b"1".to_vec()));
+    disk.is_full(false);
+    put(&store, b"b", b"1").unwrap();
+    let store = disk.crash(Kept::Nothing).start().unwrap();
+    assert_eq!(all(&store).len(), 3);
+}
+
+#[test]
+fn changes_come_into_the_file_while_they_are_read_and_more_are_made() {
+    let disk = Disk::default();
+    let store = disk.start().unwrap();
+    let old = store.snapshot().unwrap();
+    for n in 0..40u8 {
+        put(&store, &[n % 8], &[n]).unwrap();
+        if n % 8 == 7 {
+            let before = store.snapshot().unwrap();
+            let seen = before.scan(b"", b"\xFF", 99).unwrap();
+            store.core.apply().unwrap();
+            put(&store, &[n % 8], b"later").unwrap();
+            assert_eq!(before.scan(b"", b"\xFF", 99).unwrap(), seen);
+        }
+    }
+    assert_eq!(old.scan(b"", b"\xFF", 99).unwrap(), []);
+    drop(old);
+    assert!(store.core.state.lock().views.is_empty());
+}
+
+#[test]
+fn damage_in_the_journal_is_said_and_a_torn_end_is_not_damage() {
+    let disk = Disk::default();
+    let store = disk.start().unwrap();
+    for n in 0..9u8 {
+        put(&store, &[n], b"1").unwrap();
+    }
+    // Each commit has a block of its own. The fifth one is damaged: those behind it say that it was durable.
+    let damaged = disk.crash(Kept::Nothing);
+    damaged.damage("journal-0", 4 * 4096 + 50);
+    let error = damaged.start().err().unwrap().to_string();
+    assert!(error.contains("record 5 of the journal was durable and is damaged"), "{error}");
+    // The last one, of which nobody knew that it was durable.
+    let torn = disk.crash(Kept::Nothing);
+    torn.damage("journal-0", 8 * 4096 + 50);
+    assert_eq!(all(&torn.start().unwrap()).len(), 8);
+}
+
+#[test]
+fn what_was_committed_is_there_after_reopening_and_nothing_else() {
+    for start in [EmbeddedMeta::open, EmbeddedMeta::serve] {
+        let dir = tempfile::tempdir().unwrap();
+        {
+            let store = start(&path(&dir)).unwrap();
+            put(&store, b"kept", b"1").unwrap();
+            let mut tx = store.begin().unwrap();
+            tx.put(b"lost", b"1").unwrap();
+            drop(tx);
+        }
+        let store = start(&path(&dir)).unwrap();
+        assert_eq!(all(&store), [(b"kept".to_vec(), b"1".to_vec())]);
+    }
+}
+
+#[test]
+fn new_files_are_private_and_an_exposed_one_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedMeta::serve(&path(&dir)).unwrap();
+    put(&store, b"a", b"1").unwrap();
+    let [first, second] = journal::paths(&path(&dir));
+    for file in [&path(&dir), &first, &second] {
+        let mode = fs::metadata(file).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{}", file.display());
+    }
+    let killed = after_a_kill(&dir);
+    drop(store);
+    let exposed = journal::paths(&path(&killed))[1].clone();
+    fs::set_permissions(&exposed, fs::Permissions::from_mode(0o640)).unwrap();
+    let refused = EmbeddedMeta::serve(&path(&killed)).err().unwrap();
+    assert!(matches!(&refused, OpenError::Exposed { path, mode: 0o640 } if *path == exposed), "{refused}");
+    fs::set_permissions(path(&dir), fs::Permissions::from_mode(0o640)).unwrap();
+    assert!(matches!(EmbeddedMeta::open(&path(&dir)), Err(OpenError::Exposed { mode: 0o640, .. })));
+}
+
+#[test]
+fn foreign_files_and_other_versions_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |bytes: &[u8]| {
+        fs::write(path(&dir), bytes).unwrap();
+        fs::set_permissions(path(&dir), fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    write(b"SQLite format 3\0");
+    assert!(matches!(EmbeddedMeta::open(&path(&dir)), Err(OpenError::Foreign(_))));
+    write(b"red");
+    assert!(matches!(EmbeddedMeta::open(&path(&dir)), Err(OpenError::Foreign(_))));
+    fs::remove_file(path(&dir)).unwrap();
+    {
+        let store = EmbeddedMeta::open(&path(&dir)).unwrap();
+        let tx = store.core.database.begin_write().unwrap();
+        tx.open_table(MARKER).unwrap().insert(FORMAT, 9).unwrap();
+        tx.commit().unwrap();
+    }
+    assert!(matches!(EmbeddedMeta::serve(&path(&dir)), Err(OpenError::Version { found: 9, .. })));
+}
+
+#[test]
+fn a_second_server_on_the_same_file_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let _first = EmbeddedMeta::serve(&path(&dir)).unwrap();
+    for start in [EmbeddedMeta::open, EmbeddedMeta::serve] {
+        assert!(matches!(start(&path(&dir)), Err(OpenError::InUse(_))));
+    }
+}
+
+type Step = Vec<(u8, Option<u8>)>;
+
+fn step() -> impl Strategy<Value = Step> {
+    prop::collection::vec((0..16u8, prop::option::of(any::<u8>())), 1..8)
+}
+
+fn change(store: &dyn MetaStore, step: &Step, waits: bool) -> Result<(), MetaError> {
+    let mut tx = store.begin()?;
+    for (key, value) in step {
+        match value {
+            Some(value) => tx.put(&[*key], &[*value])?,
+            None => tx.delete(&[*key])?,
+        }
+    }
+    if waits { tx.commit() } else { tx.commit_lazily() }
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Change(Step),
+    Lazily(Step),
+    Settle,
+    Apply,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => step().prop_map(Act::Change),
+        2 => step().prop_map(Act::Lazily),
+        1 => Just(Act::Settle),
+        2 => Just(Act::Apply),
+    ]
+}
+
+/// What is there after each commit, and after how many of them is known to be durable.
+struct Known {
+    states: Vec<Vec<Pair>>,
+    durable: usize,
+}
+
+impl Known {
+    /// Does these until one fails, as everything does once the power is gone.
+    fn run(&mut self, store: &EmbeddedMeta, acts: &[Act]) {
+        for act in acts {
+            let (step, waits) = match act {
+                Act::Change(step) => (Some(step), true),
+                Act::Lazily(step) => (Some(step), false),
+                Act::Settle | Act::Apply => (None, false),
+            };
+            if let Some(step) = step {
+                // It may be there also if it is said to have failed.
+                let model = MemoryMeta::new();
+                let mut tx = model.begin().unwrap();
+                for (key, value) in self.states.last().into_iter().flatten() {
+                    tx.put(key, value).unwrap();
+                }
+                tx.commit().unwrap();
+                change(&model, step, true).unwrap();
+                self.states.push(model.snapshot().unwrap().scan(b"", b"\xFF", 99).unwrap());
+            }
+            let done = match act {
+                Act::Change(step) | Act::Lazily(step) => change(store, step, waits),
+                Act::Settle => store.settle(),
+                Act::Apply => store.core.apply(),
+            };
+            match done {
+                Ok(()) if matches!(act, Act::Lazily(_)) => {}
+                Ok(()) => self.durable = self.states.len() - 1,
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Is what came back one of the states, and none that is older than what was durable? It is what there is from now on.
+    fn check(&mut self, found: Vec<Pair>) -> Result<(), TestCaseError> {
+        let at = self.states.iter().rposition(|state| *state == found);
+        prop_assert!(
+            at.is_some_and(|at| at >= self.durable),
+            "found {found:?}, which is state {at:?} of {:?}, {} durable",
+            self.states,
+            self.durable
+        );
+        (self.states, self.durable) = (vec![found], 0);
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn it_does_what_the_store_in_memory_does(
+        steps in prop::collection::vec((step(), any::<bool>(), 0..20u8, 0..20u8, 0..9usize), 1..24),
+    ) {
+        let disk = Disk::default();
+        let (embedded, memory) = (disk.start().unwrap(), MemoryMeta::new());
+        for (step, applies, from, until, limit) in steps {
+            for store in [&embedded as &dyn MetaStore, &memory] {
+                change(store, &step, true).unwrap();
+            }
+            if applies {
+                embedded.core.apply().unwrap();
+            }
+            let seen = |store: &dyn MetaStore| store.snapshot().unwrap().scan(&[from], &[until], limit).unwrap();
+            prop_assert_eq!(seen(&embedded), seen(&memory));
+            let inside = |store: &dyn MetaStore| {
+                let mut tx = store.begin().unwrap();
+                tx.put(&[from], b"inside").unwrap();
+                tx.delete(&[until]).unwrap();
+                (tx.scan(&[0], &[99], limit).unwrap(), tx.get(&[until]).unwrap())
+            };
+            prop_assert_eq!(inside(&embedded), inside(&memory));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Power cuts: after any number of writes and syncs, with any part of what was not synced, several times in a row.
+    #[test]
+    fn what_comes_back_after_a_power_cut_is_a_state_that_was_and_none_older_than_promised(
+        lives in prop::collection::vec((prop::collection::vec(act(), 0..16), 0..60usize, any::<u64>()), 1..5),
+    ) {
+        let mut disk = Disk::default();
+        // A new file gets its name when it is whole, by whoever makes it.
+        drop(disk.start().unwrap());
+        let mut known = Known { states: vec![Vec::new()], durable: 0 };
+        for (acts, operations, seed) in lives {
+            disk.fail_after(operations);
+            if let Ok(store) = disk.start() {
+                known.run(&store, &acts);
+            }
+            disk = disk.crash(Kept::Some(seed));
+            known.check(all(&disk.start().unwrap()))?;
+            disk = disk.crash(Kept::Everything);
+        }
+    }
+}
