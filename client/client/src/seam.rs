@@ -31,4 +31,12 @@ pub trait Metadata: Send + Sync + 'static {
     /// # Errors
     /// `Refused`, `SessionOver`, `Connection`, `OutcomeUnknown`, `Protocol`.
     fn call(&self, request: Request) -> impl Future<Output = Result<Response, ClientError>> + Send;
+
+    /// The same server and user by a connection of its own, for a question that waits; none: such are not asked.
+    fn second(&self) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
 }

@@ -77,7 +77,7 @@ pub struct Mds {
     options: MdsOptions,
     ticket: SessionTicket,
     /// What begins another session when one is over.
-    key: Option<ServiceKey>,
+    key: Option<Arc<ServiceKey>>,
     /// The session that took the place of the first one.
     renewed: Mutex<Option<SessionTicket>>,
     clock_offset_ms: Arc<AtomicI64>,
@@ -161,7 +161,7 @@ impl Mds {
         if key.user != self.ticket.user {
             return Err(ClientError::LoginFailed("the key is not that of the session's user"));
         }
-        self.key = Some(key);
+        self.key = Some(Arc::new(key));
         Ok(self)
     }
 
@@ -395,6 +395,17 @@ impl Mds {
 }
 
 impl Metadata for Mds {
+    fn second(&self) -> Option<Self> {
+        if matches!(self.ticket.keys, TicketKeys::Paper(_)) {
+            return None;
+        }
+        let renewed = self.renewed.try_lock().ok().and_then(|renewed| renewed.clone());
+        let ticket = renewed.unwrap_or_else(|| self.ticket.clone());
+        let (dial, environment) = (self.dial.clone(), self.environment.clone());
+        let second = Self::of(dial, environment, self.options, ticket, self.clock_offset_ms.clone(), None);
+        Some(Self { key: self.key.clone(), ..second })
+    }
+
     async fn call(&self, request: Request) -> Result<Response, ClientError> {
         let (mut tries, mut waited) = (0, Duration::ZERO);
         loop {

@@ -10,10 +10,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use sealstone_mds_protocol::{Access, FILE_SIZE_MAX, Grant, Handle, Layout, Stat};
+use sealstone_mds_protocol::{Access, FILE_SIZE_MAX, Grant, Handle, Layout, LeaseKind, Stat};
 use sealstone_mds_protocol::{Node, OpenedNode};
 use tokio::sync::{Notify, RwLock, Semaphore};
+use tokio::time::Instant;
 
+use super::leases::Standing;
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
 use super::shared::{Shared, is_over_quota, lock};
 use super::state::{Object, Objects, State};
@@ -33,6 +35,8 @@ pub(super) struct Body<M, D> {
     /// Who opens it at the server shares it; who lets it go there has it alone: of the two requests neither overtakes the
     /// other.
     pub(super) holding: RwLock<()>,
+    /// One at a time asks for a lease.
+    pub(super) leasing: tokio::sync::Mutex<()>,
     /// Commands that change bytes share it; who cuts, or sends again, has it alone.
     pub(super) gate: RwLock<()>,
     /// One at a time asks for objects, tells the server, proves.
@@ -52,6 +56,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             opens: AtomicUsize::new(0),
             state: Mutex::new(State::new(tuning.command_bytes, pot)),
             holding: RwLock::new(()),
+            leasing: tokio::sync::Mutex::new(()),
             gate: RwLock::new(()),
             turn: tokio::sync::Mutex::new(()),
             allocating: tokio::sync::Mutex::new(()),
@@ -100,7 +105,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         access: Access,
         anew: bool,
     ) -> Result<(), ClientError> {
-        let OpenedNode { stat, layout, grants, made, sparse, .. } = opened;
+        let OpenedNode { stat, layout, grants, made, sparse, lease, .. } = opened;
         let known = |state: &State<M, D>| {
             // Objects that moved are found by those who know where they were.
             let number = layout.as_ref().map(Layout::number);
@@ -115,6 +120,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             _ => None,
         };
         let mut state = self.state();
+        if let Some(lease) = lease {
+            state.seen_under = lease.number;
+        }
+        state.rights_unsure &= !anew;
         if state.stat.as_ref().is_some_and(|known| known.version > stat.version) {
             // Overtaken by what was told since: whoever writes asks for the objects.
             return Ok(());
@@ -165,7 +174,11 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     /// What the server last told, with what it does not know yet.
     pub(super) fn overlay(&self, mut stat: Stat) -> Stat {
         let mut state = self.state();
-        if !state.see(&stat)
+        let newer = |known: &Stat| known.version == stat.version && known.ctime_ns > stat.ctime_ns;
+        if let Some(known) = state.stat.as_ref().filter(|known| newer(known)) {
+            // Overtaken by a change that leaves the bytes as they are.
+            stat = known.clone();
+        } else if !state.see(&stat)
             && let Some(known) = &state.stat
         {
             // An answer that was overtaken by what was told since.
@@ -187,6 +200,11 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return Err(ClientError::TooLarge { max: FILE_SIZE_MAX });
         }
         let mut state = self.state();
+        let standing = self.shared.standing(self.node.inode, LeaseKind::Write);
+        let without = || state.without_until.is_some_and(|until| Instant::now() < until);
+        if matches!(standing, Standing::Missing | Standing::Over) && !without() {
+            return Ok(false);
+        }
         if let Some(error) = state.error.take_if(|error| is_over_quota(error)) {
             // Whoever goes on writing need not wait for the end to hear of it.
             return Err(error);
@@ -209,10 +227,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         while !data.is_empty() {
             let within = usize::try_from(unit - offset % unit).unwrap_or(usize::MAX);
             let (head, rest) = data.split_at(within.min(data.len()));
+            self.lease(LeaseKind::Write, false).await?;
             while !self.try_write(offset, head)? {
                 let cost = self.state().dirty.cost(offset, head.len());
                 let lease = self.shared.room(cost).await;
                 self.state().pot.merge(lease);
+                self.lease(LeaseKind::Write, false).await?;
             }
             offset += head.len() as u64;
             data = rest;

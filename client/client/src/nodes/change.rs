@@ -8,7 +8,7 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_mds_protocol::NodeChange;
+use sealstone_mds_protocol::{LeaseKind, NodeChange};
 use sealstone_mds_protocol::{Request, Stat};
 use sealstone_osd::ObjectId;
 use tokio::time::Instant;
@@ -79,6 +79,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
     /// Makes a range read as zeros; the file does not grow.
     pub(super) async fn zero(self: &Arc<Self>, range: Range<u64>) -> Result<(), ClientError> {
+        self.lease(LeaseKind::Write, false).await?;
         for _ in 0..=REOPENS_MAX {
             let range = range.start..range.end.min(self.state().size);
             if range.is_empty() {

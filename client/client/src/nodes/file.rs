@@ -40,6 +40,18 @@ impl<M: Metadata, D: Devices> File<M, D> {
         Ok((file, stat))
     }
 
+    /// Opens it by a lease, without asking; none if it is not to be had so.
+    pub(super) fn open_alone(shared: &Arc<Shared<M, D>>, node: Node, access: Access) -> Option<(Self, Stat)> {
+        let body = shared.body(node.inode).filter(|body| body.opens_alone(access))?;
+        // Counted, and looked at again: whoever gives it back meanwhile sees that it is open.
+        body.opens.fetch_add(1, Ordering::AcqRel);
+        let file = Self { body, access };
+        let (stat, _) = file.body.believed_stat().filter(|_| file.body.opens_alone(access))?;
+        shared.unkeep(node.inode);
+        file.body.state().ours_alone = Some(stat.version);
+        Some((file, stat))
+    }
+
     /// Which node it is.
     #[must_use]
     pub fn node(&self) -> Node {

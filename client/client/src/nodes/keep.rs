@@ -27,6 +27,7 @@ const LINGER: Duration = Duration::from_secs(2);
 pub(super) fn start<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) {
     let weak = Arc::downgrade(shared);
     shared.runtime.spawn(keep_alive(weak.clone()));
+    shared.runtime.spawn(super::leases::listen(weak.clone()));
     shared.runtime.spawn(send_what_lies_about(weak));
 }
 
@@ -56,7 +57,7 @@ async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
 
 /// Has a file held again. Nobody is given the right to write while what was cut off is being cleared: then it is held for
 /// reading, for the others wait, and whoever writes asks for the rest.
-async fn hold_again<M: Metadata, D: Devices>(shared: &Shared<M, D>, body: &Body<M, D>) {
+pub(super) async fn hold_again<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>, body: &Body<M, D>) {
     let _holding = body.holding.read().await;
     if body.open_count() == 0 {
         return;
@@ -66,7 +67,7 @@ async fn hold_again<M: Metadata, D: Devices>(shared: &Shared<M, D>, body: &Body<
         Err(error) if passes(&error) && access != Access::Read => {
             shared.open_node(body.node, Access::Read, true).await.map(drop)
         }
-        outcome => outcome.map(drop),
+        outcome => outcome.map(|answer| shared.take_lease(body.node, &answer)),
     };
     match held {
         Ok(()) => lock_again(shared, body.node).await,
@@ -122,7 +123,10 @@ pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
             if let Err(error) = body.store().await {
                 tracing::warn!(inode = body.node.inode.0, %error, "a file that was closed is not durable");
             }
-            close(&body).await;
+            if !body.shared.keep(&body) {
+                body.shared.drop_lease(body.node.inode);
+                close(&body).await;
+            }
         }
         let (shared, inode) = (body.shared.clone(), body.node.inode);
         drop(body);
@@ -130,7 +134,7 @@ pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
     });
 }
 
-async fn close<M: Metadata, D: Devices>(body: &Body<M, D>) {
+pub(super) async fn close<M: Metadata, D: Devices>(body: &Body<M, D>) {
     let _holding = body.holding.write().await;
     if body.open_count() > 0 {
         return;
@@ -147,7 +151,8 @@ pub(super) async fn let_go<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) 
         let request = Request::CloseNode { node: body.node, holder: shared.holder };
         if let Err(error) = shared.core.metadata.call(request).await {
             tracing::debug!(%error, "a file could not be let go; the server does it by itself");
-            return;
+            break;
         }
     }
+    shared.drop_leases();
 }

@@ -13,6 +13,7 @@ mod dirty;
 mod file;
 mod holes;
 mod keep;
+mod leases;
 mod locks;
 mod prove;
 mod read;
@@ -21,10 +22,11 @@ mod shared;
 mod state;
 mod turns;
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use sealstone_mds_protocol::{
-    Access, DirEntry, FileKind, GroupName, Name, PAGE_MAX, Request, Response, Stat, UserName,
+    Access, DirEntry, FileKind, GroupName, InodeId, Lease, Name, PAGE_MAX, Request, Response, Stat, UserName,
 };
 use sealstone_mds_protocol::{
     Lock, Node, NodeChange, NodeKind, OpenedNode, RenameMode, Target, XattrMode, XattrName, XattrValue,
@@ -32,6 +34,7 @@ use sealstone_mds_protocol::{
 
 pub use file::File;
 pub use holes::Seek;
+pub use leases::Keeper;
 pub use shared::NodesOptions;
 
 use crate::mds::Mds;
@@ -130,8 +133,22 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NotFound` among others.
     pub async fn node(&self, node: Node) -> Result<Stat, ClientError> {
-        let stat = self.shared.call_stat(&Request::GetNode { node }).await?;
-        Ok(self.overlay(stat))
+        match self.shared.body(node.inode) {
+            Some(body) => body.stat().await,
+            None => self.shared.call_stat(&Request::GetNode { node }).await,
+        }
+    }
+
+    /// For how long attributes that were told of a node are to be believed.
+    #[must_use]
+    pub fn attributes_for(&self, inode: InodeId) -> Duration {
+        let leased = self.shared.body(inode).and_then(|body| body.attributes_for());
+        leased.unwrap_or(self.shared.options.attributes_for)
+    }
+
+    /// Whoever keeps more of a file than this, and is to forget it before a lease is given back.
+    pub fn set_keeper(&self, keeper: Arc<dyn Keeper>) {
+        self.shared.leases.set_keeper(keeper);
     }
 
     fn overlay(&self, stat: Stat) -> Stat {
@@ -170,7 +187,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `Exists`, `NotFound` or `Denied` among others.
     pub async fn make(&self, parent: Node, name: &Name, making: Making) -> Result<Stat, ClientError> {
-        self.make_held(parent, name, making, false).await
+        Ok(self.make_held(parent, name, making, false).await?.0)
     }
 
     /// Makes a file and opens it for update.
@@ -183,7 +200,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         name: &Name,
         making: Making,
     ) -> Result<(Stat, File<M, D>), ClientError> {
-        let stat = self.make_held(parent, name, making, true).await?;
+        self.shared.leases.want();
+        let (stat, lease) = self.make_held(parent, name, making, true).await?;
         let opened = OpenedNode {
             stat: stat.clone(),
             layout: None,
@@ -191,7 +209,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             made: false,
             sparse: true,
             held_until_ms: 0,
-            lease: None,
+            lease,
         };
         let (file, _) = File::open(&self.shared, opened, Access::Update).await?;
         Ok((stat, file))
@@ -203,12 +221,19 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         name: &Name,
         making: Making,
         hold: bool,
-    ) -> Result<Stat, ClientError> {
+    ) -> Result<(Stat, Option<Lease>), ClientError> {
         let Making { what, mode, umask, owner, group } = making;
         let holder = hold.then_some(self.shared.holder);
         let request =
             Request::MakeNode { parent, name: name.clone(), what, mode, umask, owner, group, holder };
-        self.shared.change_stat(request).await
+        match self.shared.change(request).await? {
+            Response::Stat { stat } => Ok((stat, None)),
+            Response::Made { stat, lease } => {
+                self.shared.given(stat.inode, lease);
+                Ok((stat, Some(lease)))
+            }
+            _ => Err(ClientError::OTHER_ANSWER),
+        }
     }
 
     /// Gives a file another name.
@@ -227,7 +252,11 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// `Refused` with `NotFound`, `NotEmpty`, `IsADirectory`, `NotADirectory` among others.
     pub async fn remove(&self, parent: Node, name: &Name, directory: bool) -> Result<(), ClientError> {
         let request = Request::RemoveNode { parent, name: name.clone(), directory };
-        self.shared.change(request).await.map(drop)
+        if let Response::Stat { stat } = self.shared.change(request).await? {
+            // What is left of it, if it is open.
+            self.overlay(stat);
+        }
+        Ok(())
     }
 
     /// Gives a node another place.
@@ -242,7 +271,11 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     ) -> Result<(), ClientError> {
         let request =
             Request::RenameNode { from_parent, from: from.clone(), to_parent, to: to.clone(), mode };
-        self.shared.change(request).await.map(drop)
+        if let Response::Renamed { moved, other } = self.shared.change(request).await? {
+            self.overlay(moved);
+            other.map(|other| self.overlay(other));
+        }
+        Ok(())
     }
 
     /// Changes what is known of a node; with a size it cuts or grows a file. `through_file`: it is open here for update.
@@ -251,7 +284,14 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// `Refused` with `Denied`, `NotPermitted`, `FileTooLarge` among others.
     pub async fn set(&self, node: Node, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
         let stat = match self.shared.body(node.inode) {
-            Some(body) => body.set(change, through_file).await?,
+            Some(body) => {
+                let rights = change.mode.is_some() || change.owner.is_some() || change.group.is_some();
+                let set = body.set(change, through_file).await;
+                if rights {
+                    body.note_unsure(true);
+                }
+                set?
+            }
             None => {
                 let request =
                     Request::SetNode { node, change, holder: Some(self.shared.holder), through: false };
@@ -277,6 +317,10 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NotFound`, `Denied`, `IsADirectory` among others.
     pub async fn open(&self, node: Node, access: Access) -> Result<(File<M, D>, Stat), ClientError> {
+        if let Some(opened) = File::open_alone(&self.shared, node, access) {
+            return Ok(opened);
+        }
+        self.shared.leases.want();
         let body = self.shared.body_or_make(node);
         let outcome = async {
             let _holding = body.holding.read().await;
@@ -313,7 +357,9 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         value: XattrValue,
         mode: XattrMode,
     ) -> Result<(), ClientError> {
-        self.shared.change(Request::SetXattr { node, name, value, mode }).await.map(drop)
+        let set = self.shared.change(Request::SetXattr { node, name, value, mode }).await;
+        self.note_unsure(node);
+        set.map(drop)
     }
 
     /// The names of the extended attributes that one may see.
@@ -332,7 +378,16 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NoAttribute` among others.
     pub async fn remove_xattr(&self, node: Node, name: XattrName) -> Result<(), ClientError> {
-        self.shared.change(Request::RemoveXattr { node, name }).await.map(drop)
+        let removed = self.shared.change(Request::RemoveXattr { node, name }).await;
+        self.note_unsure(node);
+        removed.map(drop)
+    }
+
+    /// An attribute was changed here: its times, and who may do what if it is a list.
+    fn note_unsure(&self, node: Node) {
+        if let Some(body) = self.shared.body(node.inode) {
+            body.note_unsure(true);
+        }
     }
 
     /// Sets, changes or removes an advisory lock; gives the one in the way, and then nothing was done. Nobody waits here.

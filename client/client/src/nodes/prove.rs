@@ -458,14 +458,23 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
 impl<M: Metadata, D: Devices> super::shared::Shared<M, D> {
     pub(super) async fn open_node(
-        &self,
+        self: &Arc<Self>,
         node: Node,
         access: Access,
         again: bool,
     ) -> Result<OpenedNode, ClientError> {
-        match self.call(&self.opening(node, access, again)).await? {
+        let answer = self.call(&self.opening(node, access, again)).await?;
+        self.take_lease(node, &answer);
+        match answer {
             Response::NodeOpened { node } => Ok(node),
             _ => Err(ClientError::OTHER_ANSWER),
+        }
+    }
+
+    /// The server gave a lease with this, perhaps.
+    pub(super) fn take_lease(self: &Arc<Self>, node: Node, answer: &Response) {
+        if let Response::NodeOpened { node: OpenedNode { lease: Some(lease), .. } } = answer {
+            self.given(node.inode, *lease);
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sealstone_initiator::{Operation, OsdError};
-use sealstone_mds_protocol::{DeviceId, ErrorCode, Failure};
+use sealstone_mds_protocol::{DeviceId, ErrorCode, Failure, LeaseKind};
 use tokio::task::JoinSet;
 
 use super::ahead::Block;
@@ -23,6 +23,7 @@ use crate::{ClientError, Devices, Metadata};
 impl<M: Metadata, D: Devices> Body<M, D> {
     /// The bytes of a range, as far as the file has them.
     pub(super) async fn read(self: &Arc<Self>, offset: u64, length: usize) -> Result<Bytes, ClientError> {
+        self.lease(LeaseKind::Read, false).await?;
         for _ in 0..=REOPENS_MAX {
             let openings = self.state().openings;
             match self.read_as_it_is(offset, length).await {

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::body::Body;
+use super::leases::Leases;
 use super::locks::Locks;
 use super::turns::Turns;
 use crate::budget::Lease;
@@ -43,6 +44,10 @@ pub struct NodesOptions {
     pub timeout: Option<Duration>,
     /// How long names and attributes that the server told are believed without asking again.
     pub attributes_for: Duration,
+    /// Are leases asked for, by which files and attributes are believed until somebody else wants them?
+    pub leases: bool,
+    /// Files that are kept by them when nobody has them open here any more, at most.
+    pub leases_kept: usize,
 }
 
 impl Default for NodesOptions {
@@ -51,6 +56,8 @@ impl Default for NodesOptions {
             method: Method::AllData,
             timeout: Some(Duration::from_secs(60)),
             attributes_for: Duration::from_secs(1),
+            leases: false,
+            leases_kept: 2_048,
         }
     }
 }
@@ -68,6 +75,7 @@ pub(super) struct Shared<M, D> {
     bodies: Mutex<BTreeMap<InodeId, Weak<Body<M, D>>>>,
     /// What programs here have locked.
     pub(super) locks: Mutex<Locks>,
+    pub(super) leases: Leases<M, D>,
 }
 
 impl<M: Metadata, D: Devices> Shared<M, D> {
@@ -75,7 +83,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let mut number = [0; 8];
         core.environment.fill_random(&mut number);
         let holder = HolderId { number: u64::from_be_bytes(number) };
+        let second = if options.leases { core.metadata.second() } else { None };
         Self {
+            leases: Leases::new(second),
             core,
             options,
             holder,

@@ -116,6 +116,15 @@ pub(super) struct State<M, D> {
     /// Was it written in place? Then what is missing at the end of an object reads as zeros.
     pub(super) sparse: bool,
     pub(super) ahead: Ahead,
+    /// The lease that was held when the attributes were told; 0: none.
+    pub(super) seen_under: u64,
+    /// Changes of attributes here of which the outcome was not told, and how many of them the attributes that are known have.
+    pub(super) unsure: u64,
+    pub(super) sure: u64,
+    /// Rights were changed here since it was opened.
+    pub(super) rights_unsure: bool,
+    /// The server has no lease for us until then.
+    pub(super) without_until: Option<Instant>,
 }
 
 #[derive(Clone)]
@@ -182,6 +191,11 @@ impl<M, D> State<M, D> {
             clean_until: u64::MAX,
             sparse: false,
             ahead: Ahead::new(unit as u64),
+            seen_under: 0,
+            unsure: 0,
+            sure: 0,
+            rights_unsure: false,
+            without_until: None,
         }
     }
 
@@ -201,6 +215,11 @@ impl<M, D> State<M, D> {
         let untold = self.held.range(..next).filter(|(_, held)| !held.told);
         let end = untold.map(|(_, held)| held.range().end).max()?;
         Some(Mark { changes: None, next, end })
+    }
+
+    /// Is nothing here that is not durable and told?
+    pub(super) fn is_stored(&self) -> bool {
+        self.dirty.is_empty() && self.held.is_empty() && self.changed_ns.is_none()
     }
 
     /// Takes down that the content was changed here.

@@ -9,7 +9,7 @@ pub mod gate;
 pub mod machine;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rand::SeedableRng;
@@ -106,6 +106,8 @@ pub struct World {
     pub faults: Arc<Faults>,
     /// Frames that the metadata server answered.
     pub answered: Arc<AtomicU64>,
+    /// Do clients that come now ask for recalls?
+    pub leads: AtomicBool,
 }
 
 impl World {
@@ -129,8 +131,15 @@ impl World {
         let machines = (0..devices).map(machine).collect();
         let client_clock = Clockwork::new(3);
         let answered = Arc::default();
-        let world =
-            Self { clock, client_clock, mds, machines: Arc::new(machines), faults: Arc::default(), answered };
+        let world = Self {
+            clock,
+            client_clock,
+            mds,
+            machines: Arc::new(machines),
+            faults: Arc::default(),
+            answered,
+            leads: AtomicBool::new(false),
+        };
         let client = world.client(Tuning::default()).await;
         for i in 0..devices {
             world.add_device(&client, i, &mut rng).await;
@@ -288,6 +297,9 @@ pub struct Direct {
     pub refuse: Mutex<Option<&'static str>>,
     /// Answers pass here.
     pub gate: Gate,
+    /// The same of what is to be given back.
+    pub recalls: Arc<Gate>,
+    leads: bool,
 }
 
 impl Direct {
@@ -305,7 +317,22 @@ impl Direct {
             lose: Mutex::default(),
             refuse: Mutex::default(),
             gate: Gate::default(),
+            recalls: Arc::default(),
+            leads: world.leads.load(Ordering::Relaxed),
         }
+    }
+
+    /// Waits as a server does that has nothing to tell.
+    async fn wait(&self, request: &Request) {
+        let Request::Recalls { wait_ms, .. } = request else { return };
+        let body = request.encode(0).unwrap();
+        let waiting = self.mds.waiting(&self.session, &body).unwrap();
+        let news = core::future::poll_fn(|context| match self.mds.has_news(&waiting, context.waker()) {
+            true => core::task::Poll::Ready(()),
+            false => core::task::Poll::Pending,
+        });
+        let _ = tokio::time::timeout(core::time::Duration::from_millis(u64::from(*wait_ms)), news).await;
+        self.recalls.pass("Recalls").await;
     }
 
     pub fn called(&self, name: &str) -> usize {
@@ -314,6 +341,22 @@ impl Direct {
 }
 
 impl Metadata for Direct {
+    fn second(&self) -> Option<Self> {
+        self.leads.then(|| Self {
+            mds: self.mds.clone(),
+            clock: self.clock.clone(),
+            session: self.session,
+            rng: Mutex::new(StdRng::seed_from_u64(5)),
+            calls: Mutex::default(),
+            opened: Mutex::default(),
+            lose: Mutex::default(),
+            refuse: Mutex::default(),
+            gate: Gate::default(),
+            recalls: self.recalls.clone(),
+            leads: false,
+        })
+    }
+
     async fn call(&self, request: Request) -> Result<Response, ClientError> {
         let (once, name) = match &request {
             Request::Once { change, .. } => (true, change.request().name()),
@@ -326,6 +369,7 @@ impl Metadata for Direct {
         if self.refuse.lock().unwrap().take_if(|refused| *refused == name).is_some() {
             return Err(Failure::new(ErrorCode::Denied, "refused by a test").into());
         }
+        self.wait(&request).await;
         let response = {
             let mut rng = self.rng.lock().unwrap();
             self.mds.handle(Some(&self.session), request, self.clock.now(), &mut *rng)

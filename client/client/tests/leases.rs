@@ -1,0 +1,238 @@
+//! Several mounts that are given leases: what each believes, and that it is so.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod world;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
+use sealstone_client::{Client, DevicePool, Name};
+use sealstone_mds_protocol::{Access, Node, NodeChange, NodeKind, Stat};
+use tokio::time::{Instant, sleep, timeout};
+use world::{Direct, World, content, tuning};
+
+type OpenFile = File<Direct, DevicePool>;
+
+struct Mount {
+    nodes: Nodes<Direct, DevicePool>,
+    client: Client<Direct, DevicePool>,
+}
+
+async fn leading(devices: u8) -> World {
+    let world = World::new(devices).await;
+    world.leads.store(true, Ordering::Relaxed);
+    world
+}
+
+impl Mount {
+    async fn of(world: &World) -> Self {
+        Self::with(world, NodesOptions { leases: true, ..NodesOptions::default() }).await
+    }
+
+    async fn with(world: &World, options: NodesOptions) -> Self {
+        let client = world.client_over(world.pool(), tuning()).await;
+        let mount = Self { nodes: Nodes::new(&client, options), client };
+        // It hears of its era.
+        sleep(Duration::from_millis(100)).await;
+        mount
+    }
+
+    async fn create(&self, name: &str) -> OpenFile {
+        let making = Making { what: NodeKind::File, mode: 0o644, umask: 0, owner: None, group: None };
+        self.nodes.create(Node::ROOT, &Name::new(name).unwrap(), making).await.unwrap().1
+    }
+
+    async fn look(&self, name: &str) -> Stat {
+        self.nodes.lookup(Node::ROOT, &Name::new(name).unwrap()).await.unwrap()
+    }
+
+    async fn open(&self, node: Node, access: Access) -> OpenFile {
+        self.nodes.open(node, access).await.unwrap().0
+    }
+
+    fn requests(&self) -> usize {
+        self.client.metadata().calls.lock().unwrap().len()
+    }
+}
+
+async fn all(file: &OpenFile) -> Vec<u8> {
+    file.read(0, 1 << 20).await.unwrap().to_vec()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_nobody_else_wants_is_opened_read_and_closed_without_a_request() {
+    let world = leading(1).await;
+    let mount = Mount::of(&world).await;
+    let file = mount.create("f").await;
+    file.write(0, b"bytes").await.unwrap();
+    let node = file.node();
+    file.close().await.unwrap();
+    let before = mount.requests();
+    for round in 0..50 {
+        let access = if round % 2 == 0 { Access::Read } else { Access::Update };
+        let file = mount.open(node, access).await;
+        assert_eq!(all(&file).await, b"bytes");
+        assert_eq!(mount.nodes.node(node).await.unwrap().size, 5);
+        file.close().await.unwrap();
+        // Longer than an open file lingers.
+        sleep(Duration::from_millis(500)).await;
+    }
+    let asked: Vec<_> = mount.client.metadata().calls.lock().unwrap()[before..]
+        .iter()
+        .filter(|name| !["KeepNodes", "Written"].contains(*name))
+        .copied()
+        .collect();
+    assert_eq!(asked, Vec::<&str>::new());
+    // Nobody uses it: after a while it is let go.
+    sleep(Duration::from_secs(150)).await;
+    assert_eq!(mount.client.metadata().called("CloseNode"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_sees_what_was_written_elsewhere_though_nobody_closes() {
+    let world = leading(2).await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let file = one.create("f").await;
+    let node = file.node();
+    let theirs = other.open(node, Access::Update).await;
+    for round in 0..20_u8 {
+        let (writer, reader) = if round % 2 == 0 { (&file, &theirs) } else { (&theirs, &file) };
+        let bytes = [round; 3000];
+        writer.write(u64::from(round) * 1000, &bytes).await.unwrap();
+        let seen = reader.read(u64::from(round) * 1000, 5000).await.unwrap();
+        assert_eq!(seen, &bytes[..], "round {round}");
+        let mount = if round % 2 == 0 { &other } else { &one };
+        assert_eq!(mount.nodes.node(node).await.unwrap().size, u64::from(round) * 1000 + 3000);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_of_a_file_goes_when_somebody_else_changes_it() {
+    let world = leading(1).await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let file = one.create("f").await;
+    file.write(0, &content(9000)).await.unwrap();
+    let node = file.node();
+    file.close().await.unwrap();
+    sleep(Duration::from_secs(3)).await;
+    // It is kept here by its lease, and nobody has it open.
+    let node = other.look("f").await.node().inode == node.inode && {
+        let theirs = other.open(other.look("f").await.node(), Access::Update).await;
+        assert_eq!(all(&theirs).await, content(9000));
+        theirs.write(0, b"other").await.unwrap();
+        theirs.close().await.unwrap();
+        true
+    };
+    assert!(node);
+    let node = one.look("f").await.node();
+    let again = one.open(node, Access::Read).await;
+    assert_eq!(&all(&again).await[..6], [b"other", &content(9000)[5..6]].concat());
+    // Its mode is another one: who may not open it any more may not, whatever was leased.
+    let change = NodeChange { size: Some(3), ..NodeChange::default() };
+    other.nodes.set(other.look("f").await.node(), change, false).await.unwrap();
+    assert_eq!(all(&again).await, b"oth");
+    drop(again);
+    // And removed, nothing keeps it.
+    sleep(Duration::from_secs(3)).await;
+    other.nodes.remove(Node::ROOT, &Name::new("f").unwrap(), false).await.unwrap();
+    sleep(Duration::from_secs(3)).await;
+    assert!(one.nodes.node(node).await.is_err(), "no hold is left of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_who_read_and_both_want_to_write_do_so_one_after_the_other() {
+    let world = leading(1).await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let file = one.create("f").await;
+    file.write(0, &[0; 100]).await.unwrap();
+    file.sync().await.unwrap();
+    let theirs = other.open(file.node(), Access::Update).await;
+    for round in 1..10_u8 {
+        let (a, b) = tokio::join!(file.read(0, 100), theirs.read(0, 100));
+        assert_eq!(a.unwrap(), b.unwrap());
+        let (first, second) = ([round; 50], [100 + round; 50]);
+        let both = async { tokio::join!(file.write(0, &first), theirs.write(50, &second)) };
+        let (a, b) =
+            timeout(Duration::from_secs(5), both).await.expect("neither waits for the other for ever");
+        a.unwrap();
+        b.unwrap();
+        for reader in [&file, &theirs] {
+            assert_eq!(all(reader).await, [first, second].concat(), "round {round}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_hear_a_recall_stops_believing_before_others_go_on() {
+    let world = leading(1).await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let file = one.create("f").await;
+    file.write(0, b"old").await.unwrap();
+    file.sync().await.unwrap();
+    assert_eq!(all(&file).await, b"old");
+    // What it is told does not arrive any more.
+    let gate = one.client.metadata().recalls.clone();
+    gate.close("Recalls");
+    let node = file.node();
+    let began = Instant::now();
+    let theirs = other.open(node, Access::Update).await;
+    assert!(began.elapsed() > Duration::from_secs(8), "it was waited for");
+    theirs.write(0, b"new").await.unwrap();
+    theirs.sync().await.unwrap();
+    assert_eq!(all(&file).await, b"new", "it believes nothing any more, and asks");
+    gate.open();
+}
+
+/// One after the other, by whichever mount: each read sees the last write.
+#[tokio::test(start_paused = true)]
+async fn histories_of_three_mounts_are_those_of_one_file() {
+    let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
+    for seed in seed.map_or(0..12_u64, |seed| seed..seed + 1) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let world = leading(2).await;
+        let mounts = [Mount::of(&world).await, Mount::of(&world).await, Mount::of(&world).await];
+        let node = mounts[0].create("f").await.node();
+        let mut files: Vec<Option<OpenFile>> = vec![None, None, None];
+        let mut model = Vec::new();
+        for step in 0..80 {
+            let at = rng.gen_range(0..3);
+            let mount = &mounts[at];
+            if files[at].is_none() {
+                files[at] = Some(mount.open(node, Access::Update).await);
+            }
+            let file = files[at].as_ref().unwrap();
+            match rng.gen_range(0..12) {
+                0..=3 => {
+                    let (offset, length) = (rng.gen_range(0..2000_usize), rng.gen_range(1..900));
+                    let bytes: Vec<u8> = (0..length).map(|_| rng.r#gen()).collect();
+                    file.write(offset as u64, &bytes).await.unwrap();
+                    if model.len() < offset + length {
+                        model.resize(offset + length, 0);
+                    }
+                    model[offset..offset + length].copy_from_slice(&bytes);
+                }
+                4..=6 => assert_eq!(all(file).await, model, "seed {seed} step {step} mount {at}"),
+                7 => {
+                    let stat = mount.nodes.node(node).await.unwrap();
+                    assert_eq!(stat.size, model.len() as u64, "seed {seed} step {step} mount {at}");
+                }
+                8 => {
+                    let size = rng.gen_range(0..2500);
+                    let change = NodeChange { size: Some(size), ..NodeChange::default() };
+                    // What was cut off is cleared by the server before the file grows.
+                    let set = mount.nodes.set(node, change, true).await.unwrap();
+                    world.clear().await;
+                    assert_eq!(set.size, size);
+                    model.resize(size as usize, 0);
+                }
+                9 => file.sync().await.unwrap(),
+                10 => files[at].take().unwrap().close().await.unwrap(),
+                _ => sleep(Duration::from_millis(rng.gen_range(1..4000))).await,
+            }
+        }
+    }
+}
