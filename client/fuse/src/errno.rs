@@ -44,7 +44,7 @@ const fn of_server(code: ErrorCode) -> Errno {
         ErrorCode::Deadlock => Errno::DEADLK,
         ErrorCode::Quota => Errno::DQUOT,
         ErrorCode::CrossesTrees => Errno::XDEV,
-        ErrorCode::Version | ErrorCode::Internal => Errno::IO,
+        ErrorCode::Version | ErrorCode::Internal | ErrorCode::Fenced => Errno::IO,
     }
 }
 

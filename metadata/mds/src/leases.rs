@@ -8,6 +8,7 @@
 //! told of what is there. O(leases of the file) for each question, of which there are [`LEASES_OF_FILE_MAX`] at most.
 //! Truth: docs/standards/mds.md §5.8; docs/adr/0046-leases.md.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::task::Waker;
 
@@ -149,6 +150,19 @@ struct Table {
     before_until_ms: Option<u64>,
     /// Those that came back from before.
     back: HashSet<Who>,
+    /// Who lost a lease to write, on what, and how far it is that he cannot write any more.
+    fences: HashMap<(InodeId, Who), Fence>,
+}
+
+/// How far it is that somebody cannot write any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fence {
+    /// He is given nothing more for it.
+    Begun,
+    /// The objects have other tags, of which their devices are being told.
+    Tagged,
+    /// They refuse what he has.
+    Done,
 }
 
 impl Table {
@@ -297,6 +311,8 @@ impl Leases {
         let now_era = holder.era;
         if newly {
             table.forget_others(who, now_era);
+            // He knows of what he lost. Of a fence that is under way the tags stay.
+            table.fences.retain(|(_, one), stage| one != who || *stage != Fence::Done);
             if table.before.remove(who) {
                 table.back.insert(who.clone());
             }
@@ -500,9 +516,32 @@ impl Leases {
         }
     }
 
-    /// Whoever had a lease to write on a file, and did not give it back, cannot write any more.
-    pub(crate) fn fenced(&self, id: InodeId, who: &Who) {
-        self.0.lock().lose(id, |one| one.who == *who && one.kind == LeaseKind::Write);
+    /// Whoever has a lease to write on a file, and does not give it back, is to be kept from writing: how far that is. From the
+    /// first call on he is given nothing more for it.
+    pub(crate) fn fence(&self, id: InodeId, who: &Who) -> Option<Fence> {
+        let mut table = self.0.lock();
+        match table.fences.entry((id, who.clone())) {
+            Entry::Occupied(known) => Some(*known.get()),
+            Entry::Vacant(new) => {
+                new.insert(Fence::Begun);
+                None
+            }
+        }
+    }
+
+    /// It went on. Done: his lease is gone.
+    pub(crate) fn fence_went_on(&self, id: InodeId, who: &Who, stage: Fence) {
+        let mut table = self.0.lock();
+        table.fences.insert((id, who.clone()), stage);
+        if stage == Fence::Done {
+            table.lose(id, |one| one.who == *who && one.kind == LeaseKind::Write);
+        }
+    }
+
+    /// Did somebody lose a lease to write on a file, and does not know it yet?
+    pub(crate) fn is_fenced(&self, id: InodeId, who: &Who) -> bool {
+        let table = self.0.lock();
+        !table.fences.is_empty() && table.fences.contains_key(&(id, who.clone()))
     }
 
     /// All leases of a user's holders are called in.
@@ -529,6 +568,7 @@ impl Leases {
                 file.given.retain(|one| one.kind == LeaseKind::Write || !over.contains(&one.who));
                 *count -= before - file.given.len();
             }
+            table.fences.retain(|(_, who), stage| *stage != Fence::Done || !over.contains(who));
             for who in &over {
                 if let Some(mut holder) = table.holders.remove(who) {
                     holder.wake();

@@ -208,8 +208,9 @@ fn write_down(
     Ok(id)
 }
 
-/// Gives objects new tags, and puts them on the list of those whose device has to be told.
-fn retag(tx: &mut dyn Transaction, objects: &[(ObjectRef, bool)], id: u64) -> Result<()> {
+/// Gives objects new tags, and puts them on the list of those whose device has to be told; for a revocation, if there is one.
+fn retag(tx: &mut dyn Transaction, objects: &[(ObjectRef, bool)], id: impl Into<Option<u64>>) -> Result<()> {
+    let id = id.into();
     let first = tags::draw(tx, objects.len())?;
     for (tag, (object, creates)) in (first..).zip(objects) {
         save(tx, &keys::tag(*object), &tag)?;
@@ -218,7 +219,7 @@ fn retag(tx: &mut dyn Transaction, objects: &[(ObjectRef, bool)], id: u64) -> Re
             load::<Retag, _>(tx, &key)?.unwrap_or(Retag { tag, creates: false, waits: Vec::new() });
         item.tag = tag;
         item.creates |= creates;
-        item.waits.push(id);
+        item.waits.extend(id);
         save(tx, &key, &item)?;
     }
     Ok(())
@@ -513,6 +514,29 @@ impl Mds {
             }
             Ok(())
         })
+    }
+
+    /// Gives the objects of a file new tags, of which their devices are told as of a revocation's.
+    pub(crate) fn retag_file(&self, inode: InodeId, now_ms: u64) -> Result<()> {
+        self.update(|tx| {
+            let file: Option<Inode> = load(tx, &keys::inode(inode))?;
+            let objects = file.map_or_else(Vec::new, |file| objects_of(&file, now_ms));
+            retag(tx, &objects, None)
+        })?;
+        self.revocations_changed.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Do the devices of a file's objects refuse all tags but the last ones?
+    pub(crate) fn is_retagged(&self, inode: InodeId) -> Result<bool> {
+        let view = self.store.snapshot()?;
+        let file: Option<Inode> = load(&*view, &keys::inode(inode))?;
+        for object in file.iter().flat_map(|file| &file.layout).flat_map(|layout| layout.objects()) {
+            if view.get(&keys::retag(*object))?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Is a server waited for?

@@ -59,6 +59,8 @@ code! {
         Quota = 25,
         /// Two places are not in the same tree with a quota.
         CrossesTrees = 26,
+        /// Somebody did not give a lease to write back, and others went on: what he wrote under it is not taken any more.
+        Fenced = 27,
     }
 }
 
@@ -90,7 +92,8 @@ impl ErrorCode {
             | Self::Locked
             | Self::Deadlock
             | Self::Quota
-            | Self::CrossesTrees => 1,
+            | Self::CrossesTrees
+            | Self::Fenced => 1,
         }
     }
 
@@ -130,6 +133,9 @@ impl ErrorCode {
             Self::Deadlock => "waiting for the lock would never end",
             Self::Quota => {
                 "the quota is used up: remove something, or have an administrator raise it (`sealstone quota set`)"
+            }
+            Self::Fenced => {
+                "this mount did not answer for too long, others went on, and what was written here meanwhile is lost"
             }
             Self::CrossesTrees => {
                 "that would leave or enter a tree with a quota: copy it there, then remove it here"

@@ -20,7 +20,7 @@ use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::holds::Held;
 use crate::keys;
-use crate::leases::{self, BARRED_MS, BELIEVED_MS, Standing, Use, Verdict, WAIT_MAX_MS, Who, Wish};
+use crate::leases::{self, BARRED_MS, BELIEVED_MS, Fence, Standing, Use, Verdict, WAIT_MAX_MS, Who, Wish};
 use crate::namespace;
 use crate::once::Asked;
 use crate::records::{Inode, decode};
@@ -219,14 +219,47 @@ impl Mds {
     pub(crate) fn fence_lost(&self, now_ms: u64) {
         let lost = std::mem::take(&mut *self.to_fence.lock());
         for (id, who) in lost {
-            match as_server(|| self.fence_holder(id, &who, now_ms)) {
-                Ok(true) => {
-                    add(&self.counters.leases_fenced, 1);
-                    self.leases.fenced(id, &who);
-                }
-                Ok(false) => {}
-                Err(error) => tracing::warn!(inode = id.0, %error, "a file could not be fenced"),
+            if let Err(error) = as_server(|| self.fence(id, &who, now_ms)) {
+                tracing::warn!(inode = id.0, %error, "a file could not be fenced");
             }
+        }
+    }
+
+    /// A step of that: whoever waits asks again, and takes the next one.
+    fn fence(&self, id: InodeId, who: &Who, now_ms: u64) -> Result<()> {
+        let next = match self.leases.fence(id, who) {
+            // He may be in the middle of being given something, which is over when somebody comes again.
+            None => return Ok(()),
+            Some(Fence::Begun) => {
+                self.retag_file(id, now_ms)?;
+                Fence::Tagged
+            }
+            Some(Fence::Tagged) if self.is_retagged(id)? => {
+                add(&self.counters.leases_fenced, 1);
+                tracing::warn!(inode = id.0, user = %who.0, "a mount did not give a lease back, and is fenced");
+                Fence::Done
+            }
+            Some(Fence::Tagged) => return Ok(()),
+            // What he has now he was given since.
+            Some(Fence::Done) => Fence::Begun,
+        };
+        self.leases.fence_went_on(id, who, next);
+        Ok(())
+    }
+
+    /// Whoever lost a lease to write is given nothing more for what he wrote under it.
+    pub(super) fn not_fenced(
+        &self,
+        who: &Principal,
+        holder: HolderId,
+        id: InodeId,
+        anew: bool,
+    ) -> Result<()> {
+        match self.leases.is_fenced(id, &(who.user.clone(), holder)) {
+            false => Ok(()),
+            // He begins anew when he has heard of it.
+            true if anew => Err(leases::busy()),
+            true => Err(MdsError::refused(ErrorCode::Fenced, "")),
         }
     }
 
@@ -238,12 +271,6 @@ impl Mds {
         {
             self.fence_lost(asker.now_ms);
         }
-    }
-
-    /// FENCE: has the objects of a file refuse the holder's credentials; true when they do.
-    fn fence_holder(&self, id: InodeId, who: &Who, now_ms: u64) -> Result<bool> {
-        let _ = (id, who, now_ms);
-        Ok(true)
     }
 
     /// A file is about to be read or written by its path, until then: nobody is told of that, nor of its end.

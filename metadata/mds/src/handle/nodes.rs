@@ -308,6 +308,7 @@ impl Mds {
 
     /// What somebody may do with a file that he wants to write to: what he holds it for, or what its mode says.
     fn may_write(&self, who: &Principal, id: InodeId, holder: HolderId, now_ms: u64) -> Result<Held> {
+        self.not_fenced(who, holder, id, false)?;
         let held = self.holds.held(&who.user, holder, id, now_ms);
         if held.writes {
             return Ok(held);
@@ -360,6 +361,9 @@ impl Mds {
         let may_again = again && file.owner == who.user;
         if !before.includes(held) && !may_again {
             who.needs_all(Right::to(held.reads, held.writes), &file, "node")?;
+        }
+        if held.writes {
+            self.not_fenced(who, holder, id, !again)?;
         }
         let lease = self.lease_to_open(opening, holder, again, now_ms)?;
         let mut granted = || {
@@ -472,6 +476,9 @@ impl Mds {
         let id = self.node(who, node)?;
         let opening = Opening { issuing, who, id, held: Held::of(access), method };
         let before = self.holds.held(&who.user, holder, id, now_ms);
+        if opening.held.writes {
+            self.not_fenced(who, holder, id, false)?;
+        }
         let file = namespace::node(&*self.store.snapshot()?, id)?;
         if !before.includes(opening.held) {
             namespace::check_file(who, &file, access, "node")?;

@@ -97,6 +97,19 @@ impl World {
     }
 }
 
+impl World {
+    /// Each device hears the tags of its objects.
+    fn tell_devices(&mut self) -> usize {
+        let mut told = 0;
+        for device in self.mds.retag_devices().unwrap() {
+            let items = self.mds.next_retags(device, 99).unwrap();
+            told += items.len();
+            self.mds.retagged(&items, self.now).unwrap();
+        }
+        told
+    }
+}
+
 type Make = fn(&mut World, InodeId) -> Request;
 
 /// What others ask, and whether a lease to read, or one to write, is in its way.
@@ -369,6 +382,7 @@ fn who_does_not_answer_is_waited_for_as_long_as_he_may_believe_and_no_longer() {
         let mut answer = world.ask(ADMIN, remove.clone());
         for _ in 0..3 {
             if is_busy(&answer) {
+                world.tell_devices();
                 answer = world.ask(ADMIN, remove.clone());
             }
         }
@@ -387,6 +401,7 @@ fn who_answers_and_gives_nothing_back_loses_it_all_the_same() {
     assert!(is_busy(&world.ask(ADMIN, change.clone())));
     let (mut waited, mut known) = (0, 0);
     while is_busy(&world.ask(ADMIN, change.clone())) {
+        world.tell_devices();
         known = world.told(ALICE, HERS, era, known).1;
         world.now += 1_000;
         waited += 1_000;
@@ -394,6 +409,45 @@ fn who_answers_and_gives_nothing_back_loses_it_all_the_same() {
     }
     assert!(waited >= BELIEVED_MS);
     assert!(world.mds.counters.leases_fenced.load(Ordering::Relaxed) == 1);
+}
+
+#[test]
+fn who_lost_a_lease_to_write_is_given_nothing_for_what_he_wrote() {
+    let mut world = World::with_devices(2);
+    let file = world.shared_file("f");
+    let (era, _) = world.holding(file, LeaseKind::Write);
+    let bobs = world.node(BOB, file.inode);
+    world.now += GIVE_UP_MS + 1;
+    let generation = world.node_stat(ALICE, Request::GetNode { node: file }).generation;
+    assert!(is_busy(&world.ask(BOB, open(bobs, Access::Read, PLAIN))));
+    assert!(is_busy(&world.ask(BOB, open(bobs, Access::Read, PLAIN))));
+    // Not before every device refuses what he has.
+    for _ in 0..5 {
+        assert!(is_busy(&world.ask(BOB, open(bobs, Access::Read, PLAIN))));
+    }
+    let again =
+        Request::OpenNode { node: file, access: Access::Update, method: METHOD, holder: HERS, again: true };
+    let handle = sealstone_mds_protocol::Handle::Node { node: file, access: Access::Update, holder: HERS };
+    let late = [
+        written(file, 99, generation, HERS),
+        Request::Allocate { node: file, size_hint: None, method: METHOD, holder: HERS },
+        Request::RenewGrants { handle, method: METHOD },
+        again,
+    ];
+    for request in &late {
+        assert_eq!(world.refused(ALICE, request.clone()), ErrorCode::Fenced);
+    }
+    assert_eq!(world.tell_devices(), 1);
+    while is_busy(&world.ask(BOB, open(bobs, Access::Read, PLAIN))) {}
+    for request in &late {
+        assert_eq!(world.refused(ALICE, request.clone()), ErrorCode::Fenced);
+    }
+    assert!(is_busy(&world.ask(ALICE, open(file, Access::Update, HERS))), "it is to hear of it first");
+    let (now_era, ..) = world.told(ALICE, HERS, era, 0);
+    assert_ne!(now_era, era);
+    world.told(ALICE, HERS, now_era, 0);
+    world.opened(ALICE, open(file, Access::Update, HERS));
+    world.node_stat(ALICE, written(file, 99, generation, HERS));
 }
 
 #[test]
