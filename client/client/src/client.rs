@@ -563,7 +563,7 @@ impl<M: Metadata, D: Devices> OpenFile<M, D> {
     /// # Errors
     /// `Device`, `DataMissing`; `Refused` with `Stale` if the file was replaced or removed and its data is gone.
     pub async fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, ClientError> {
-        get::read_at(&self.objects, self.stat.size, offset, into).await
+        get::read_at(&self.objects.latest(), self.stat.size, offset, into).await
     }
 
     /// The bytes of a range, as far as the file has them.

@@ -1,7 +1,8 @@
 //! Reading a file: bytes of its objects, in order, into any sink.
 //!
 //! Does: read ahead of the sink within the memory budget, several objects at once; put stripes in order; check
-//! lengths and the recorded checksum. Does not: follow a file that is replaced meanwhile: it reads what it opened.
+//! lengths and the recorded checksum; go on in other objects when the file is carried over to them. Does not: follow a file
+//! that is replaced meanwhile: it reads what it opened.
 //! Contract: the sink gets a prefix of the file, and all of it if `Ok`. A checksum can only be checked at the end:
 //! whoever must not use wrong bytes keeps what he got until `Ok`.
 
@@ -16,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::budget::Lease;
 use crate::checksum::Running;
-use crate::open::{Core, Missing, OpenObjects};
+use crate::open::{Core, Missing, OpenObjects, is_stale};
 use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
 
@@ -66,11 +67,8 @@ pub(crate) async fn open<M: Metadata, D: Devices>(
     let handle = Handle::File { node: stat.node(), access };
     let objects = match layout {
         Some(layout) => {
-            let mut objects = OpenObjects::new(core.clone(), handle, method, layout, &grants).await?;
-            if sparse {
-                objects.missing = Missing::Zeros;
-            }
-            objects
+            let objects = OpenObjects::new(core.clone(), handle, method, layout, &grants).await?;
+            objects.of_file(stat.generation, if sparse { Missing::Zeros } else { Missing::Lost })
         }
         None => OpenObjects::empty(core.clone()),
     };
@@ -170,6 +168,18 @@ struct Reading {
     lease: Lease,
 }
 
+impl Reading {
+    async fn parts(&mut self) -> Result<Vec<Part>, ClientError> {
+        let mut parts = Vec::with_capacity(self.reads.len());
+        while let Some(part) = self.reads.join_next().await {
+            parts.push(joined(part)?);
+        }
+        // Commands end in any order; pieces are looked up by object.
+        parts.sort_by_key(|part| (part.index, part.offset));
+        Ok(parts)
+    }
+}
+
 /// The bytes of a group that lie in one object.
 struct Part {
     index: usize,
@@ -188,26 +198,50 @@ struct Group {
 
 impl<M: Metadata, D: Devices> ReadAhead<M, D> {
     fn new(objects: Arc<OpenObjects<M, D>>, range: Range<u64>) -> Self {
-        let tuning = objects.core.tuning;
-        let wanted = tuning.command_bytes.saturating_mul(objects.layout.width());
-        // A quarter: two groups each for two transfers must fit, or they would take turns.
-        let group_bytes = wanted.min(tuning.memory_bytes / 4).max(1) as u64;
+        let group_bytes = Self::group_bytes(&objects);
         Self { objects, groups: VecDeque::new(), rest: range, group_bytes }
     }
 
+    fn group_bytes(objects: &OpenObjects<M, D>) -> u64 {
+        let tuning = objects.core.tuning;
+        let wanted = tuning.command_bytes.saturating_mul(objects.layout.width());
+        // A quarter: two groups each for two transfers must fit, or they would take turns.
+        wanted.min(tuning.memory_bytes / 4).max(1) as u64
+    }
+
     async fn next(&mut self) -> Result<Option<Group>, ClientError> {
-        self.fill().await;
-        let Some(mut reading) = self.groups.pop_front() else { return Ok(None) };
-        let mut parts = Vec::with_capacity(reading.reads.len());
-        while let Some(part) = reading.reads.join_next().await {
-            parts.push(joined(part)?);
+        loop {
+            self.fill().await;
+            let Some(mut reading) = self.groups.pop_front() else { return Ok(None) };
+            match reading.parts().await {
+                Ok(parts) => {
+                    let layout = self.objects.layout.clone();
+                    let group = Group { range: reading.range, layout, parts, _lease: reading.lease };
+                    self.fill().await;
+                    return Ok(Some(group));
+                }
+                Err(error) => {
+                    let start = reading.range.start;
+                    drop(reading);
+                    self.follow(start, error)?;
+                }
+            }
         }
-        // Commands end in any order; pieces are looked up by object.
-        parts.sort_by_key(|part| (part.index, part.offset));
-        let layout = self.objects.layout.clone();
-        let group = Group { range: reading.range, layout, parts, _lease: reading.lease };
-        self.fill().await;
-        Ok(Some(group))
+    }
+
+    /// Goes on in the objects that have the content now, if it was carried over to others; each time the server says so
+    /// anew.
+    fn follow(&mut self, start: u64, error: ClientError) -> Result<(), ClientError> {
+        let latest = self.objects.latest();
+        if !is_stale(&error) || Arc::ptr_eq(&latest, &self.objects) {
+            return Err(error);
+        }
+        // What was sent ahead is asked for again: its memory is given back first.
+        self.groups.clear();
+        self.rest.start = start;
+        self.group_bytes = Self::group_bytes(&latest);
+        self.objects = latest;
+        Ok(())
     }
 
     /// Sends commands as far ahead as memory allows; waits for memory only if nothing is under way.

@@ -1,7 +1,7 @@
 //! The objects of one file and the credentials for them, renewed before they expire.
 //!
 //! Does: hold grants, renew all of them in one request, run operations under them; follow an object to another device when it is
-//! moved there.
+//! moved there, and a file that was carried over to other objects, for who has it open by its path.
 //! Does not: know files or stripes; `put` and `get` do.
 //! Contract: at most one renewal of a file is under way; for one command a refused credential is renewed
 //! five times at most: while keys or tags are being changed, one that was fresh may be refused again. An object that
@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use sealstone_initiator::{Bearer, Completion, Environment, Operation, OsdError, SessionError};
@@ -43,6 +44,15 @@ const DEVICE_PAGES_MAX: usize = 4096;
 
 /// Somebody asks for an object that the layout does not have.
 const OUTSIDE: ClientError = ClientError::Protocol("an object outside the layout");
+
+/// Was the file cut, carried over or removed meanwhile?
+pub(crate) fn is_stale(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Stale)
+}
+
+fn other_objects() -> ClientError {
+    Failure::new(ErrorCode::Stale, "the file has other objects meanwhile").into()
+}
 
 /// A life of a device: which device, and its boot epoch. What was written in one and flushed in another may be lost.
 pub(crate) type Life = (DeviceId, u16);
@@ -121,6 +131,10 @@ pub(crate) struct OpenObjects<M, D> {
     handle: Option<Handle>,
     method: Method,
     bearers: Mutex<Bearers>,
+    /// Of the file, when it was opened by its path.
+    generation: Option<u32>,
+    /// The objects of the same content that took the place of these.
+    successor: OnceLock<Arc<Self>>,
 }
 
 struct Bearers {
@@ -195,7 +209,14 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     ) -> Result<Self, ClientError> {
         let places = places(&core, layout.objects()).await?;
         let bearers = Mutex::new(Bearers::new(0, places, grants)?);
-        Ok(Self { core, layout, missing: Missing::Lost, handle: Some(handle), method, bearers })
+        let (missing, handle, successor) = (Missing::Lost, Some(handle), OnceLock::new());
+        Ok(Self { core, layout, missing, handle, method, bearers, generation: None, successor })
+    }
+
+    /// The same of a file that was opened by its path: `generation` tells its content from another one.
+    pub(crate) fn of_file(mut self, generation: u32, missing: Missing) -> Self {
+        (self.generation, self.missing) = (Some(generation), missing);
+        self
     }
 
     /// By a capability file: some objects of the layout, nothing to be renewed.
@@ -216,8 +237,8 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             places.push(Place { device, object: object.object });
         }
         let bearers = Mutex::new(Bearers { generation: 0, expires_ms: u64::MAX, bearers, places });
-        let missing = Missing::Lost;
-        Ok(Self { core, layout, missing, handle: None, method: Method::AllData, bearers })
+        let (missing, method, successor) = (Missing::Lost, Method::AllData, OnceLock::new());
+        Ok(Self { core, layout, missing, handle: None, method, bearers, generation: None, successor })
     }
 
     /// A file without objects: all of it is zeros, and no device is asked.
@@ -233,7 +254,27 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             handle: None,
             method: Method::AllData,
             bearers: Mutex::new(bearers),
+            generation: None,
+            successor: OnceLock::new(),
         }
+    }
+
+    /// These objects, or those that have the same content now, as far as is known here.
+    pub(crate) fn latest(self: &Arc<Self>) -> Arc<Self> {
+        let mut latest = self;
+        while let Some(next) = latest.successor.get() {
+            latest = next;
+        }
+        latest.clone()
+    }
+
+    /// The file has other objects. Is it the same content in another shape?
+    async fn succeed(&self, layout: Layout, generation: u32, grants: &[Grant]) -> Result<(), ClientError> {
+        if let Some(handle) = self.handle.filter(|_| self.generation == Some(generation)) {
+            let next = Self::new(self.core.clone(), handle, self.method, layout, grants).await?;
+            _ = self.successor.set(Arc::new(next.of_file(generation, self.missing)));
+        }
+        Ok(())
     }
 
     /// The life of an object's device, asked of the object.
@@ -287,7 +328,7 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
             }
             let renewed = match self.ready(index, Some(ready.generation)).await {
                 Ok(renewed) => renewed,
-                Err(_) if silent => break,
+                Err(error) if silent && !is_stale(&error) => break,
                 Err(error) => return Err(error),
             };
             let moved = (renewed.place.device.id, renewed.place.object)
@@ -328,6 +369,9 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     /// What object `index` is reached with; renewed if it is about to expire or is of the generation `refused`.
     async fn ready(&self, index: usize, refused: Option<u64>) -> Result<Ready, ClientError> {
         let mut held = self.bearers.lock().await;
+        if self.successor.get().is_some() {
+            return Err(other_objects());
+        }
         let about_to_expire = self.core.now_ms().saturating_add(RENEW_BEFORE_MS) >= held.expires_ms;
         let mut fresh = false;
         if let Some(handle) = self.handle
@@ -335,12 +379,13 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         {
             fresh = true;
             let request = Request::RenewGrants { handle, method: self.method };
-            let Response::Grants { layout, grants } = self.core.metadata.call(request).await? else {
+            let Response::Grants { layout, generation, grants } = self.core.metadata.call(request).await? else {
                 return Err(ClientError::OTHER_ANSWER);
             };
-            if layout != self.layout.number() {
-                // Cut to nothing and written anew by somebody else.
-                return Err(Failure::new(ErrorCode::Stale, "the file has other objects meanwhile").into());
+            if layout.number() != self.layout.number() {
+                // Carried over, or cut to nothing and written anew by somebody else.
+                self.succeed(layout, generation, &grants).await?;
+                return Err(other_objects());
             }
             if grants.len() != self.layout.width() {
                 return Err(ClientError::Protocol("grants that do not match the layout"));

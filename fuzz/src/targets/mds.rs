@@ -481,7 +481,7 @@ pub(crate) fn responses() -> Vec<Response> {
         Response::Opened {
             file: OpenedFile { stat: stat(), layout: Some(layout), grants: grants.clone(), sparse: false },
         },
-        Response::Grants { layout: 7, grants },
+        Response::Grants { layout: Layout::single(objects(1)[0]), generation: 7, grants },
         Response::Removed { count: 4, more: false },
         Response::Placement {
             layout: Some(Layout::single(objects(1)[0])),

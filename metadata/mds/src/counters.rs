@@ -43,6 +43,10 @@ pub struct Counters {
     pub expired_intents: AtomicU64,
     /// Keys of devices changed.
     pub keys_changed: AtomicU64,
+    /// Files carried over to another layout.
+    pub carried: AtomicU64,
+    /// Their bytes.
+    pub carried_bytes: AtomicU64,
 }
 
 impl Default for Counters {
@@ -68,6 +72,8 @@ impl Default for Counters {
             reaped: AtomicU64::default(),
             expired_intents: AtomicU64::default(),
             keys_changed: AtomicU64::default(),
+            carried: AtomicU64::default(),
+            carried_bytes: AtomicU64::default(),
         }
     }
 }
@@ -134,6 +140,8 @@ impl Counters {
             ("objects_reaped", "Objects of removed files that are gone from their devices.", &self.reaped),
             ("creates_expired", "Creates that nobody finished.", &self.expired_intents),
             ("keys_changed", "Keys of devices that were set or overwritten.", &self.keys_changed),
+            ("files_carried", "Files carried over to another layout.", &self.carried),
+            ("carried_bytes", "Bytes of files carried over to another layout.", &self.carried_bytes),
         ] {
             header(&mut text, name, help);
             let _ = writeln!(text, "sealstone_mds_{name}_total {}", value(figure));

@@ -373,7 +373,7 @@ impl Mds {
     }
 
     /// Objects for a file, chosen and numbered.
-    fn lay_out(
+    pub(crate) fn lay_out(
         &self,
         tx: &mut dyn Transaction,
         inode: InodeId,
@@ -450,7 +450,7 @@ impl Mds {
         let issuing = self.issuing();
         let until = now_ms.saturating_add(self.config.grant_lifetime_ms());
         let method = self.method(method);
-        let (inode, layout, rights) = match handle {
+        let (inode, layout, generation, rights) = match handle {
             Handle::Node { node, access, holder } => {
                 return self.renew_node(&issuing, who, (node, access, holder), method, now_ms, rng);
             }
@@ -461,18 +461,18 @@ impl Mds {
                 self.clear_for(&file, access)?;
                 self.make_room_by_path(inode, access, until, now_ms)?;
                 let cut = || MdsError::refused(ErrorCode::Stale, "the file was cut meanwhile");
-                (inode, layout.ok_or_else(cut)?, rights(access))
+                (inode, layout.ok_or_else(cut)?, file.generation, rights(access))
             }
             Handle::Intent(intent) => {
                 let expires_ms = now_ms.saturating_add(self.config.intent_lifetime_ms).max(until);
                 let record =
                     self.update(|tx| namespace::prolong(tx, who, intent, expires_ms, until, now_ms))?;
-                (record.inode, record.layout, CREATE_RIGHTS)
+                (record.inode, record.layout, 0, CREATE_RIGHTS)
             }
         };
         let issue = Issue::whole(IssueKind::Renew, inode, &layout, (method, rights, until));
         let grants = self.issue(&issuing, who, &issue, now_ms, rng)?.0;
-        Ok(Response::Grants { layout: layout.number(), grants })
+        Ok(Response::Grants { layout, generation, grants })
     }
 
     fn add_device(&self, new: &NewDevice) -> Result<Response> {

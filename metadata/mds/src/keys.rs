@@ -45,6 +45,10 @@ const QUOTA_OF_TREE: u8 = b'T';
 const QUOTA_OF_USER: u8 = b'U';
 /// Files with an object under way to another device.
 const MOVE: u8 = b'b';
+/// Files that are under way to another layout.
+const CARRY: u8 = b'B';
+/// Files that may have outgrown their layout.
+const OUTGROWN: u8 = b'G';
 /// Devices that are being drained.
 const DRAIN: u8 = b'l';
 
@@ -154,7 +158,30 @@ pub(crate) fn moves() -> Vec<u8> {
     vec![MOVE]
 }
 
-/// The file of a `moving` key.
+pub(crate) fn carrying(id: InodeId) -> Vec<u8> {
+    key(CARRY, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn carries() -> Vec<u8> {
+    vec![CARRY]
+}
+
+pub(crate) fn outgrown(id: InodeId) -> Vec<u8> {
+    key(OUTGROWN, &[&id.0.to_be_bytes()])
+}
+
+/// From the mark after that of `after` on, and the end of them.
+pub(crate) fn outgrowns(after: Option<InodeId>) -> (Vec<u8>, Vec<u8>) {
+    let from = after.map_or(vec![OUTGROWN], |after| [&outgrown(after)[..], &[0]].concat());
+    (from, after_prefix(&[OUTGROWN]))
+}
+
+/// The file of a mark.
+pub(crate) fn outgrown_inode(key: &[u8]) -> Option<InodeId> {
+    inode_id(key)
+}
+
+/// The file of a `moving` or `carrying` key.
 pub(crate) fn moving_inode(key: &[u8]) -> Option<InodeId> {
     inode_id(key)
 }

@@ -26,8 +26,10 @@ use crate::store::{Snapshot, Transaction};
 use crate::tags;
 
 mod balance;
+mod carry;
 
 pub use balance::BalancePass;
+pub use carry::{Carry, CarryOrder};
 
 /// The lowest rate, bytes a second: else a command of one copy would wait for hours.
 pub const DRAIN_RATE_MIN: u64 = 65_536;
@@ -88,9 +90,10 @@ pub struct MoveOrder {
 
 /// How the beginning of a move went.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun {
-    /// Copy this when [`Mds::is_fenced`] says so, then [`Mds::finish_move`].
-    Go(MoveOrder),
+pub enum Begun<O = MoveOrder> {
+    /// Copy this when [`Mds::is_fenced`] says so, then [`Mds::finish_move`]; of a whole file [`Mds::is_carry_fenced`] and
+    /// [`Mds::finish_carry`].
+    Go(O),
     /// Not now: somebody has it whom the move would harm or hinder.
     InUse,
     /// There is nothing to move any more.
@@ -412,10 +415,13 @@ impl Mds {
     /// # Errors
     /// `Store`.
     pub fn abandon_moves(&self, now_ms: u64) -> Result<usize> {
-        let all = keys::moves();
+        Ok(self.abandon_all(&keys::moves(), now_ms)? + self.abandon_all(&keys::carries(), now_ms)?)
+    }
+
+    fn abandon_all(&self, all: &[u8], now_ms: u64) -> Result<usize> {
         let mut count = 0;
         loop {
-            let page = self.store.snapshot()?.scan(&all, &keys::after_prefix(&all), MOVES_PAGE)?;
+            let page = self.store.snapshot()?.scan(all, &keys::after_prefix(all), MOVES_PAGE)?;
             if page.is_empty() {
                 return Ok(count);
             }
@@ -432,14 +438,14 @@ impl Mds {
         }
     }
 
-    /// A state in which no object of the file is under way: whoever is to write ends that first.
+    /// A state in which nothing of the file is under way: whoever is to write ends that first.
     ///
     /// # Errors
     /// `Busy` if a move ended meanwhile, perhaps well: what the asker knows of the layout is old then.
     pub(crate) fn make_way(&self, inode: InodeId, now_ms: u64) -> Result<Box<dyn Snapshot + '_>> {
         loop {
             let view = self.store.snapshot()?;
-            if view.get(&keys::moving(inode))?.is_none() {
+            if view.get(&keys::moving(inode))?.is_none() && view.get(&keys::carrying(inode))?.is_none() {
                 return Ok(view);
             }
             drop(view);
@@ -491,11 +497,11 @@ fn note(tx: &mut dyn Transaction, device: DeviceId, change: impl FnOnce(&mut Dra
     Ok(())
 }
 
-/// Ends the move of a file's object, if there is one: what was copied is removed, again after the last credential that could
-/// make it has expired.
+/// Ends the move of a file's object, or of the file, if there is one: what was copied is removed, again after the last
+/// credential that could make it has expired.
 fn give_up(tx: &mut dyn Transaction, inode: InodeId, now_ms: u64) -> Result<bool> {
     let key = keys::moving(inode);
-    let Some(Move { to, .. }) = load::<Move, _>(tx, &key)? else { return Ok(false) };
+    let Some(Move { to, .. }) = load::<Move, _>(tx, &key)? else { return carry::give_up(tx, inode, now_ms) };
     tx.delete(&key)?;
     drop_copy(tx, to, now_ms)?;
     Ok(true)

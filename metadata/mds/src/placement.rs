@@ -11,6 +11,7 @@
 
 use sealstone_mds_protocol::{Chosen, Condition, DeviceId, WIDTH_MAX, WidthBound};
 
+pub mod outgrown;
 pub mod relief;
 #[cfg(test)]
 mod tests;

@@ -44,6 +44,8 @@ pub struct Limits {
     pub reap_batch: usize,
     /// A device that did not remove an object is asked again after this.
     pub reap_retry: Duration,
+    /// Files that have outgrown their layouts are carried over at so many bytes a second at most; 0: they are not.
+    pub carry_rate: u64,
 }
 
 impl Default for Limits {
@@ -69,6 +71,7 @@ impl Default for Limits {
             retags_at_once: 16,
             reap_batch: 256,
             reap_retry: Duration::from_secs(30),
+            carry_rate: 64 << 20,
         }
     }
 }

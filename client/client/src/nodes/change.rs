@@ -15,7 +15,8 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::prove::{CUT_AGAIN, REDOS_MAX, REOPENS_MAX};
-use super::shared::{is_stale, lock};
+use crate::open::is_stale;
+use super::shared::{lock};
 use super::state::Objects;
 use crate::{ClientError, Devices, Metadata};
 

@@ -14,7 +14,7 @@ use sealstone_osd::map;
 
 use super::body::Body;
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
-use super::shared::is_stale;
+use crate::open::is_stale;
 use super::state::{Held, Objects};
 use crate::{ClientError, Devices, Metadata};
 

@@ -17,7 +17,8 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::keep::lock_again;
-use super::shared::{is_denied, is_over_quota, is_stale, lock};
+use crate::open::is_stale;
+use super::shared::{is_denied, is_over_quota, lock};
 use super::state::{Held, Mark, Objects};
 use crate::{ClientError, Devices, Metadata};
 

@@ -14,7 +14,8 @@ use tokio::time::Instant;
 use super::body::Body;
 use super::dirty::Taken;
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
-use super::shared::{Shared, is_denied, is_stale, lock};
+use crate::open::is_stale;
+use super::shared::{Shared, is_denied, lock};
 use super::state::{Held, Mark, Objects, State};
 use crate::{ClientError, Devices, Metadata};
 

@@ -296,11 +296,6 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Was the file cut, carried over or removed meanwhile?
-pub(super) fn is_stale(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Stale)
-}
-
 /// Did the server refuse it to us?
 pub(super) fn is_denied(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code.is_denial())

@@ -281,11 +281,14 @@ impl<M, D> State<M, D> {
     }
 
     /// Follows what the server told of the objects: `other` ones than we know, or the same after a cut. What it knew of
-    /// was cut with the rest; what it did not know of is to be written again.
+    /// was cut with the rest; what it did not know of is to be written again. Without a cut other ones are a copy.
     pub(super) fn follow(&mut self, stat: &Stat, other: bool) {
         self.outdated = false;
         self.openings += 1;
-        if !other && stat.generation == self.generation {
+        if stat.generation == self.generation {
+            if other {
+                self.was_carried();
+            }
             return;
         }
         self.generation = stat.generation;
@@ -296,6 +299,12 @@ impl<M, D> State<M, D> {
         self.written_end = self.untold_end();
         self.overtaken |= self.held.values().any(|held| held.sent && !held.told);
         self.ahead.forget(0..u64::MAX);
+    }
+
+    /// The same bytes are in other objects now. What is acknowledged and not proven may have been lost before it was copied
+    /// there, as by a restart.
+    fn was_carried(&mut self) {
+        self.lost |= self.held.values().any(|held| held.sent && !held.proven);
     }
 
     /// Takes down that the server knows of everything up to a mark.

@@ -489,8 +489,8 @@ impl Mds {
         }
         let node = self.grant(&opening, file, IssueKind::Renew, now_ms, rng)?;
         // Looked at anew when the objects are still to be made: it may have been cut since.
-        let layout = node.layout.ok_or_else(cut)?.number();
-        Ok(Response::Grants { layout, grants: node.grants })
+        let layout = node.layout.ok_or_else(cut)?;
+        Ok(Response::Grants { layout, generation: node.stat.generation, grants: node.grants })
     }
 
     /// Somebody holds it no longer: what nobody holds and nothing leads to goes now.

@@ -10,6 +10,7 @@ use super::{MoveItem, MovePage, SCAN_PAGE, check_rate, relief};
 use crate::error::Result;
 use crate::keys;
 use crate::placement::Pool;
+use crate::placement::outgrown::Form;
 use crate::records::{Inode, decode, load, save};
 use crate::server::Mds;
 use crate::store::Transaction;
@@ -69,7 +70,8 @@ impl Mds {
         self.devices.pool()
     }
 
-    /// Looks through some files, those after `after`, for objects whose move makes devices more equally full.
+    /// Looks through some files, those after `after`, for objects whose move makes devices more equally full; marks those that
+    /// have outgrown their layouts since there are more devices.
     ///
     /// # Errors
     /// `Store`.
@@ -77,16 +79,20 @@ impl Mds {
         let (from, until) = keys::inodes(after);
         let pairs = self.store.snapshot()?.scan(&from, &until, SCAN_PAGE)?;
         let next = pairs.last().filter(|_| pairs.len() == SCAN_PAGE).and_then(|(key, _)| keys::inode_id(key));
-        let mut items = Vec::new();
+        let (mut items, mut outgrown) = (Vec::new(), Vec::new());
         for (key, value) in &pairs {
             let (Some(inode), file) = (keys::inode_id(key), decode::<Inode>(value)?) else { continue };
             let Some(layout) = &file.layout else { continue };
+            if pool.outgrown(Form::of(layout), file.size, inode.0, self.config.width_max).is_some() {
+                outgrown.push(inode);
+            }
             for index in 0..layout.width() {
                 if relief(pool, layout, index, file.size).is_some() {
                     items.push(MoveItem { inode, bytes: layout.object_length(index, file.size) });
                 }
             }
         }
+        self.mark_outgrown(&outgrown)?;
         Ok(MovePage { items, next })
     }
 

@@ -6,6 +6,7 @@ use sealstone_mds_protocol::{
 
 use super::acl::inherit;
 use super::endings::{Ending, lose_name, queue_objects};
+use super::sizes::mark_outgrown;
 use super::walk::{Last, place};
 use super::{Final, check_size, child, inherited_group, owner, touch};
 use crate::access::{MODE_MASK, Principal};
@@ -156,6 +157,7 @@ pub(crate) fn commit(
     file.checksum = done.checksum;
     owner::hand_on(who, &mut file);
     file.create_grants_until_ms = intent.grants_until_ms;
+    mark_outgrown(tx, intent.inode, &file, 0, done.size)?;
     save(tx, &keys::inode(intent.inode), &file)?;
     save(tx, &keys::entry(intent.parent, &intent.name), &intent.inode)?;
     touch(tx, intent.parent, 0, now_ms)?;

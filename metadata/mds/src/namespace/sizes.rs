@@ -12,6 +12,7 @@ use super::{check_size, need_file, nodes, owner};
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::keys;
+use crate::placement::outgrown::{Form, is_marked};
 use crate::quota;
 use crate::records::{Inode, count, counter, load, ns, save};
 use crate::store::{Snapshot, Transaction};
@@ -40,6 +41,7 @@ pub(super) fn resize(
     if size == 0 || size < file.size {
         cut_objects(tx, id, file, size, reap_due_ms)?;
     }
+    mark_outgrown(tx, id, file, file.size, size)?;
     file.sparse |= size > file.size;
     file.size = size;
     file.version += 1;
@@ -171,6 +173,7 @@ pub(crate) fn written(
             over = Some(error);
             cut_objects(tx, id, &mut file, size, reap_due_ms)?;
         }
+        mark_outgrown(tx, id, &file, file.size, size)?;
         file.size = size;
         file.sparse = true;
     }
@@ -187,6 +190,21 @@ pub(crate) fn written(
     owner::after_writing(who, &mut file);
     save(tx, &keys::inode(id), &file)?;
     Ok((file.stat(id), over))
+}
+
+/// A file that may have outgrown its layout is looked at by whoever carries files over.
+pub(super) fn mark_outgrown(
+    tx: &mut dyn Transaction,
+    id: InodeId,
+    file: &Inode,
+    before: u64,
+    size: u64,
+) -> Result<()> {
+    let form = file.layout.as_ref().map(Form::of);
+    if form.is_some_and(|form| is_marked(form, file.placed.as_ref(), before, size)) {
+        save(tx, &keys::outgrown(id), &())?;
+    }
+    Ok(())
 }
 
 /// A file whose objects hold bytes that were cut off.

@@ -104,6 +104,8 @@ const fn family_name(family: u8) -> &'static str {
         b'q' => "sealed session of a login",
         b'a' => "policy access tag",
         b'b' => "object that moves",
+        b'B' => "file that is carried over",
+        b'G' => "file that may have outgrown its layout",
         b'l' => "drain of a device",
         b'n' => "node without a name",
         b'f' => "holder of open files",

@@ -221,8 +221,9 @@ fn who_has_it_open_is_told_the_new_place_when_he_renews() {
     assert!(world.mds.finish_move(&order, 9, world.now).unwrap());
     let handle = Handle::File { node: opened.stat.node(), access: Access::Read };
     match world.ask(BOB, Request::RenewGrants { handle, method: Method::AllData }) {
-        Response::Grants { layout, grants } => {
-            assert_eq!((layout, grants[0].object), (opened.layout.unwrap().number(), order.to));
+        Response::Grants { layout, generation, grants } => {
+            assert_eq!((layout.number(), grants[0].object), (opened.layout.unwrap().number(), order.to));
+            assert_eq!((layout.objects()[0], generation), (order.to, opened.stat.generation));
         }
         other => panic!("{other:?}"),
     }

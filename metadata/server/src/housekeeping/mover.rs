@@ -1,4 +1,5 @@
-//! Objects that go to another device, one after the other: since theirs is being drained, or fuller than the others.
+//! Objects that go to another device, one after the other: since theirs is being drained, or fuller than the others; and
+//! files that go to other objects, since they have outgrown theirs.
 //!
 //! Contract: nothing is read before the old device has answered that it refuses all who could write. Whatever is interrupted
 //! here is begun anew, with another object in the new place: a command of before that comes late changes nothing that
@@ -17,6 +18,9 @@ use super::Housekeeper;
 use crate::devices::{Copied, CopyStep, DeviceError};
 
 mod balancer;
+mod carrier;
+
+use carrier::Carrier;
 
 /// Between two looks whether a device is to be drained, or what is left can be moved.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -72,6 +76,7 @@ impl Housekeeper {
     pub async fn run_mover(self, mut stop: watch::Receiver<bool>) {
         let mut ticks = interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut carrier = Carrier::default();
         loop {
             tokio::select! {
                 biased;
@@ -84,6 +89,7 @@ impl Housekeeper {
                 () = async {
                     let rest = self.drain().await;
                     self.rebalance().await;
+                    self.carry_outgrown(&mut carrier).await;
                     sleep(rest).await;
                 } => {}
             }

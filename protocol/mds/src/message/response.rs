@@ -98,8 +98,11 @@ messages! {
         },
         /// To RenewGrants.
         0x0015 => Grants {
-            /// Number of the layout that the objects are of; those that moved are in their old place of it.
-            layout: u64,
+            /// The layout that the objects are of. With the number that is known, those that moved are in their old place of
+            /// it; with another one the file was carried over, if the generation is the same, and else cut to nothing.
+            layout: Layout,
+            /// Of the file.
+            generation: u32,
             /// One per object of the layout, in its order.
             grants: Vec<Grant>,
         },

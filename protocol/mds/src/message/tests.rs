@@ -427,7 +427,9 @@ fn response() -> impl Strategy<Value = Response> {
                 Response::Opened { file: OpenedFile { stat, layout, grants, sparse } }
             }
         ),
-        (any::<u64>(), grants()).prop_map(|(layout, grants)| Response::Grants { layout, grants }),
+        (object(), any::<u32>(), grants()).prop_map(|(object, generation, grants)| {
+            Response::Grants { layout: Layout::single(object), generation, grants }
+        }),
         (any::<u64>(), any::<bool>()).prop_map(|(count, more)| Response::Removed { count, more }),
         (prop::option::of(object()), prop::option::of(placed())).prop_map(|(object, placed)| {
             Response::Placement { layout: object.map(Layout::single), placed }
@@ -536,7 +538,9 @@ fn the_largest_grants_and_the_fullest_page_fit_into_a_frame() {
         key: Secret::new(vec![0; 32]).unwrap(),
     };
     let grants = vec![grant; crate::WIDTH_MAX];
-    assert!(Response::Grants { layout: u64::MAX, grants }.encode(0).is_ok());
+    let object = |number| ObjectRef { device: DeviceId(1), object: ObjectId::new(1, number) };
+    let layout = Layout::striped(1 << 20, (0..crate::WIDTH_MAX as u64).map(object).collect()).unwrap();
+    assert!(Response::Grants { layout, generation: u32::MAX, grants }.encode(0).is_ok());
 }
 
 #[test]
