@@ -11,8 +11,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use sealstone_initiator::{Bearer, Completion, Environment, Operation, OsdError, SessionError};
@@ -379,7 +379,8 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         {
             fresh = true;
             let request = Request::RenewGrants { handle, method: self.method };
-            let Response::Grants { layout, generation, grants } = self.core.metadata.call(request).await? else {
+            let Response::Grants { layout, generation, grants } = self.core.metadata.call(request).await?
+            else {
                 return Err(ClientError::OTHER_ANSWER);
             };
             if layout.number() != self.layout.number() {

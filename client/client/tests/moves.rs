@@ -4,123 +4,21 @@
 
 mod world;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
-use sealstone_client::{
-    Client, Device, DeviceId, DevicePool, Devices, GetOptions, Metadata, Name, OsdError, PutOptions,
-};
-use sealstone_initiator::{Bearer, Completion, Operation};
+use sealstone_client::{DeviceId, GetOptions, Metadata, OsdError};
+use sealstone_initiator::Operation;
 use sealstone_mds::{Begun, MoveOrder, Purpose};
-use sealstone_mds_protocol::{
-    Access, FilePath, InodeId, Node, NodeChange, NodeKind, ObjectRef, Request, Response, RevokeWhat,
-};
+use sealstone_mds_protocol::{Access, FilePath, InodeId, NodeChange, ObjectRef, Request, RevokeWhat};
 use tokio::time::sleep;
-use world::{Direct, Gate, World, content, tuning};
+use world::mounts::{
+    Mount, forget_holders, forgotten_writer, objects, place_of, power_fails, reap, seen, tell_tags,
+};
+use world::{World, content};
 
 const UNIT: usize = 64 << 10;
 /// Bytes of a file on three devices.
 const STRIPED: usize = 11 * UNIT + 77;
-
-/// Devices behind a gate.
-struct Gated {
-    pool: DevicePool,
-    gate: Arc<Gate>,
-}
-
-impl Devices for Gated {
-    async fn execute(
-        &self,
-        device: &Device,
-        bearer: &Bearer,
-        operation: Operation,
-    ) -> Result<Completion, OsdError> {
-        self.gate.pass(operation.name()).await;
-        self.pool.execute(device, bearer, operation).await
-    }
-}
-
-type OpenFile = File<Direct, Gated>;
-
-struct Mount {
-    nodes: Nodes<Direct, Gated>,
-    client: Client<Direct, Gated>,
-    gate: Arc<Gate>,
-}
-
-impl Mount {
-    async fn of(world: &World) -> Self {
-        let gate = Arc::<Gate>::default();
-        let devices = Gated { pool: world.pool(), gate: gate.clone() };
-        let client = world.client_over(devices, tuning()).await;
-        Self { nodes: Nodes::new(&client, NodesOptions::default()), client, gate }
-    }
-
-    async fn put(&self, path: &str, bytes: &[u8]) {
-        let options = PutOptions { size: Some(bytes.len() as u64), ..PutOptions::default() };
-        self.client.put(path, bytes, options).await.unwrap();
-    }
-
-    async fn create(&self, name: &str) -> OpenFile {
-        let making = Making { what: NodeKind::File, mode: 0o644, umask: 0, owner: None, group: None };
-        self.nodes.create(Node::ROOT, &Name::new(name).unwrap(), making).await.unwrap().1
-    }
-
-    async fn open(&self, name: &str, access: Access) -> OpenFile {
-        let stat = self.nodes.lookup(Node::ROOT, &Name::new(name).unwrap()).await.unwrap();
-        self.nodes.open(stat.node(), access).await.unwrap().0
-    }
-}
-
-async fn seen(world: &World, name: &str) -> Vec<u8> {
-    let file = Mount::of(world).await.open(name, Access::Read).await;
-    let size = file.size() as usize;
-    file.read(0, size + 10).await.unwrap().to_vec()
-}
-
-fn place_of(world: &World, device: DeviceId) -> u8 {
-    let place = world.mds.devices().iter().position(|(known, _)| known.id == device).unwrap();
-    u8::try_from(place).unwrap()
-}
-
-/// Where the objects of a file are.
-async fn objects<D: Devices>(client: &Client<Direct, D>, path: &str) -> (InodeId, Vec<ObjectRef>) {
-    let path = FilePath::new(path).unwrap();
-    let Response::Placement { layout, .. } =
-        client.metadata().call(Request::Placement { path: path.clone() }).await.unwrap()
-    else {
-        panic!("a placement")
-    };
-    let Response::Stat { stat } = client.metadata().call(Request::Stat { path }).await.unwrap() else {
-        panic!("a stat")
-    };
-    (stat.inode, layout.unwrap().objects().to_vec())
-}
-
-/// What the metadata server does with new tags.
-async fn tell_tags(world: &World) {
-    for (device, _) in world.mds.devices() {
-        let items = world.mds.next_retags(device.id, 99).unwrap();
-        let place = place_of(world, device.id);
-        for item in &items {
-            let object = item.object.object;
-            let (id, value) = sealstone_mds::object_attribute(item.tag);
-            let values = vec![(id, bytes::Bytes::copy_from_slice(&value))];
-            let bearer = world.own(place, Purpose::Retag { object, creates: item.creates });
-            let set = Operation::SetAttributes { object, values: values.clone() };
-            match world.osd(place).execute(&bearer, set).await {
-                Err(OsdError::NotFound) if item.creates => {
-                    let create = Operation::CreateWith { object, values };
-                    world.osd(place).execute(&bearer, create).await.unwrap();
-                }
-                Ok(_) | Err(OsdError::NotFound) => {}
-                Err(error) => panic!("not told: {error}"),
-            }
-        }
-        world.mds.retagged(&items, world.clock.now()).unwrap();
-    }
-}
 
 fn begin(world: &World, inode: InodeId, device: DeviceId) -> Begun {
     world.mds.begin_move(inode, device, world.clock.now()).unwrap()
@@ -162,22 +60,6 @@ async fn copy(world: &World, order: &MoveOrder) -> u64 {
     done
 }
 
-/// What the metadata server does with objects that no file has.
-async fn reap(world: &World) {
-    let now = world.clock.now();
-    let items = world.mds.next_reap(99, now).unwrap();
-    for item in &items {
-        let place = place_of(world, item.object.device);
-        let object = item.object.object;
-        let bearer = world.own(place, Purpose::RemoveObject(object));
-        match world.osd(place).execute(&bearer, Operation::Remove { object }).await {
-            Ok(_) | Err(OsdError::NotFound) => {}
-            Err(error) => panic!("not removed: {error}"),
-        }
-    }
-    world.mds.reaped(&items, now).unwrap();
-}
-
 /// Moves one object off its device, and has the old one removed; where it is then.
 async fn move_off(world: &World, mount: &Mount, path: &str, index: usize) -> ObjectRef {
     tell_tags(world).await;
@@ -190,12 +72,6 @@ async fn move_off(world: &World, mount: &Mount, path: &str, index: usize) -> Obj
     reap(world).await;
     assert_eq!(objects(&mount.client, path).await.1[index], order.to);
     order.to
-}
-
-fn power_fails(world: &World, device: DeviceId) {
-    let machine = world.machine(place_of(world, device));
-    machine.power_cut();
-    machine.boot();
 }
 
 #[tokio::test(start_paused = true)]
@@ -277,25 +153,6 @@ async fn what_is_open_to_write_stays_until_it_is_closed_and_proven() {
     sleep(Duration::from_secs(10)).await;
     move_off(&world, &mount, "/f", 0).await;
     assert!(seen(&world, "f").await == bytes);
-}
-
-/// As if nobody had been heard of for a minute.
-fn forget_holders(world: &World) {
-    world.mds.tidy_memory(world.clock.now() + 61_000);
-}
-
-/// A file with bytes that are acknowledged and not proven, of whose writer the metadata server does not know any more.
-async fn forgotten_writer(world: &World, mount: &Mount, bytes: &[u8]) -> (OpenFile, ObjectRef) {
-    let file = mount.create("f").await;
-    file.write(0, &vec![7; bytes.len()]).await.unwrap();
-    file.sync().await.unwrap();
-    let at = objects(&mount.client, "/f").await.1[0];
-    file.write(0, bytes).await.unwrap();
-    // Acknowledged, and the server was told: others see it.
-    file.flush().await.unwrap();
-    assert!(seen(world, "f").await == bytes);
-    forget_holders(world);
-    (file, at)
 }
 
 #[tokio::test(start_paused = true)]

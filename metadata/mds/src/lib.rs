@@ -64,7 +64,9 @@ pub use issue::{GrantLog, IssueRecord, MemoryGrantLog, NoGrantLog, Stream};
 pub use keeping::KeysNow;
 pub use keybook::{KeyAction, KeyStep, StepOutcome};
 pub use limiter::{LoginLimiter, Source};
-pub use moving::{BalancePass, Begun, Carry, CarryOrder, DRAIN_RATE_MIN, DrainPass, Move, MoveItem, MoveOrder, MovePage};
+pub use moving::{
+    BalancePass, Begun, Carry, CarryOrder, DRAIN_RATE_MIN, DrainPass, Move, MoveItem, MoveOrder, MovePage,
+};
 pub use namespace::{ClearItem, ROOT};
 pub use paper::{HALF_OPEN_MAX, PaperConnection, PaperListener};
 pub use reap::ReapItem;

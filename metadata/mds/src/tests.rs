@@ -2,6 +2,7 @@
 
 mod accounts;
 mod attacks;
+mod carries;
 mod crash;
 mod directory;
 mod ending;

@@ -15,9 +15,9 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::prove::{CUT_AGAIN, REDOS_MAX, REOPENS_MAX};
-use crate::open::is_stale;
-use super::shared::{lock};
+use super::shared::lock;
 use super::state::Objects;
+use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
 impl<M: Metadata, D: Devices> Body<M, D> {

@@ -14,8 +14,8 @@ use sealstone_osd::map;
 
 use super::body::Body;
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
-use crate::open::is_stale;
 use super::state::{Held, Objects};
+use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
 /// Stretches of one object that are asked for at once.

@@ -17,9 +17,9 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::keep::lock_again;
-use crate::open::is_stale;
 use super::shared::{is_denied, is_over_quota, lock};
 use super::state::{Held, Mark, Objects};
+use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
 /// Times that bytes are sent again because a device restarted, before that is an error.

@@ -15,8 +15,8 @@ use super::ahead::Block;
 use super::body::Body;
 use super::dirty::{gaps, lay};
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
-use crate::open::is_stale;
 use super::state::Objects;
+use crate::open::is_stale;
 use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
 

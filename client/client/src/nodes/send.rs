@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use super::body::Body;
 use super::dirty::Taken;
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
-use crate::open::is_stale;
 use super::shared::{Shared, is_denied, lock};
 use super::state::{Held, Mark, Objects, State};
+use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
 
 /// Pieces that wait for a proof at most, however short they are.

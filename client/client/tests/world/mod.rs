@@ -7,6 +7,7 @@ pub mod cutting;
 pub mod faults;
 pub mod gate;
 pub mod machine;
+pub mod mounts;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};

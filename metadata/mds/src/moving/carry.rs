@@ -8,7 +8,7 @@
 
 use std::sync::atomic::Ordering;
 
-use sealstone_mds_protocol::{InodeId, LeaseKind, Layout, Placed, record};
+use sealstone_mds_protocol::{InodeId, Layout, LeaseKind, Placed, record};
 
 use super::{Begun, MOVES_PAGE, drop_copy, is_alive, is_there};
 use crate::counters::add;

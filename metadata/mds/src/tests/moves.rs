@@ -32,7 +32,7 @@ fn told(world: &mut World) -> Drain {
 }
 
 /// Everybody's credentials have expired, and nobody wrote down what was before.
-fn later(world: &mut World) {
+pub(super) fn later(world: &mut World) {
     world.now += 10_000_000;
     for (session, name) in [(ADMIN, "admin"), (ALICE, "alice"), (BOB, "bob")] {
         world.session(session, name, session == ADMIN);
@@ -190,7 +190,7 @@ fn who_may_still_write_is_fenced_before_a_byte_is_copied() {
     assert!(!world.mds.is_fenced(&order).unwrap());
 }
 
-fn node_of(world: &mut World, at: &str) -> Node {
+pub(super) fn node_of(world: &mut World, at: &str) -> Node {
     world.stat(ALICE, at).unwrap().node()
 }
 

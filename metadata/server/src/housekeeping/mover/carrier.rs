@@ -77,13 +77,19 @@ impl Housekeeper {
                     Ok(copied) => {
                         carrier.resting.remove(&inode);
                         if !copied {
-                            tracing::debug!(inode = inode.0, "a file has not outgrown its layout, or is in use");
+                            tracing::debug!(
+                                inode = inode.0,
+                                "a file has not outgrown its layout, or is in use"
+                            );
                         }
                     }
                     Err(stays) => {
                         carrier.failed(inode);
                         match stays {
-                            Stays::InUse => tracing::debug!(inode = inode.0, "a file is written to while it is carried over"),
+                            Stays::InUse => tracing::debug!(
+                                inode = inode.0,
+                                "a file is written to while it is carried over"
+                            ),
                             Stays::Problem(problem) => {
                                 tracing::warn!(inode = inode.0, %problem, "a file is not carried over yet");
                             }
@@ -122,7 +128,9 @@ impl Housekeeper {
         if !self.blocking(|mds| mds.finish_carry(&order, bytes, now_ms)).map_err(problem)? {
             return Err(Stays::InUse);
         }
-        let shape = |layout: &Layout| format!("{} objects, unit {}", layout.width(), layout.stripe_unit().unwrap_or(0));
+        let shape = |layout: &Layout| {
+            format!("{} objects, unit {}", layout.width(), layout.stripe_unit().unwrap_or(0))
+        };
         let (from, to) = (shape(&order.from), shape(&order.to));
         tracing::info!(inode = inode.0, size = order.size, bytes, %from, %to, "file carried over to another layout");
         // They are queued as well; but who reads them should find soon that they are not there.
@@ -137,7 +145,8 @@ impl Housekeeper {
     /// Copies a file, durably; gives its bytes.
     async fn copy_file(&self, order: &CarryOrder, pace: &mut Pace) -> Result<u64, Stays> {
         let begun = Instant::now();
-        let fenced = |mds: &Mds| mds.is_carry_fenced(order).map_err(|error| Stays::Problem(error.to_string()));
+        let fenced =
+            |mds: &Mds| mds.is_carry_fenced(order).map_err(|error| Stays::Problem(error.to_string()));
         while !self.blocking(fenced)? {
             if begun.elapsed() > self.limits.device_timeout {
                 return Err(Stays::Problem("a device does not answer to a change of tags".to_owned()));
@@ -145,7 +154,8 @@ impl Housekeeper {
             sleep(FENCE_LOOK_EVERY).await;
         }
         let lives = Vec::with_capacity(order.to.width());
-        let mut copying = Copying { order, written: vec![0; order.to.width()], lives, looked: Instant::now() };
+        let mut copying =
+            Copying { order, written: vec![0; order.to.width()], lives, looked: Instant::now() };
         for object in order.to.objects() {
             // Before the first byte: whatever is written is of a life that is known.
             self.step_to(*object, CopyStep::Create).await?;
@@ -201,7 +211,8 @@ impl Housekeeper {
                 return Err(Stays::Problem("an object is longer than a file can be".to_owned()));
             };
             // To the end of the stripe unit: from there on the file goes on in another object.
-            let left = order.from.stripe_unit().map_or(u64::MAX, |unit| u64::from(unit) - at % u64::from(unit));
+            let left =
+                order.from.stripe_unit().map_or(u64::MAX, |unit| u64::from(unit) - at % u64::from(unit));
             let length = usize::try_from(left).unwrap_or(usize::MAX).min(data.len() - done);
             pace.take(length).await;
             for extent in order.to.extents(file_offset..file_offset + length as u64) {

@@ -1,0 +1,405 @@
+//! Files that are carried over to another layout under the hands of who reads and writes them.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod world;
+
+use std::time::Duration;
+
+use sealstone_client::{ClientError, GetOptions, Metadata, OsdError};
+use sealstone_initiator::Operation;
+use sealstone_mds::{Begun, CarryOrder, Purpose};
+use sealstone_mds_protocol::{Access, ErrorCode, FilePath, Method, NodeChange, Request, RevokeWhat};
+use tokio::io::AsyncReadExt;
+use tokio::time::sleep;
+use world::mounts::{Mount, OpenFile, forget_holders, objects, place_of, power_fails, reap, seen, tell_tags};
+use world::{World, content};
+
+const UNIT: usize = 64 << 10;
+/// Bytes of a file that has outgrown one object.
+const GROWN: usize = (5 << 20) + 77;
+
+/// How far a file is carried over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Noted,
+    Fenced,
+    Copied,
+    Changed,
+    Removed,
+}
+
+const STEPS: [Step; 5] = [Step::Noted, Step::Fenced, Step::Copied, Step::Changed, Step::Removed];
+
+/// A file on its way.
+struct Way<'a> {
+    world: &'a World,
+    order: CarryOrder,
+}
+
+impl<'a> Way<'a> {
+    async fn begin(world: &'a World, mount: &Mount) -> Self {
+        tell_tags(world).await;
+        let (inode, _) = objects(&mount.client, "/f").await;
+        assert_eq!(world.mds.next_outgrown(None).unwrap(), [inode], "its growth left a mark");
+        match world.mds.begin_carry(inode, world.clock.now()).unwrap() {
+            Begun::Go(order) => Self { world, order },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Does what leads to a step; false if it was given up.
+    async fn reach(&self, step: Step) -> bool {
+        match step {
+            Step::Noted => {}
+            Step::Fenced => tell_tags(self.world).await,
+            Step::Copied => self.copy().await,
+            Step::Changed => {
+                let (now, size) = (self.world.clock.now(), self.order.size);
+                return self.world.mds.finish_carry(&self.order, size, now).unwrap();
+            }
+            Step::Removed => reap(self.world).await,
+        }
+        true
+    }
+
+    /// All of it, by way of the file's bytes.
+    async fn copy(&self) {
+        let order = &self.order;
+        assert!(self.world.mds.is_carry_fenced(order).unwrap());
+        let mut file = Vec::new();
+        for (index, object) in order.from.objects().iter().enumerate() {
+            let place = place_of(self.world, object.device);
+            let reader = self.world.own(place, Purpose::CopyFrom(object.object));
+            let (mut offset, device) = (0u64, self.world.osd(place));
+            loop {
+                let read =
+                    Operation::Read { object: object.object, offset, length: UNIT, buffer: Vec::new() };
+                let data = match device.execute(&reader, read).await {
+                    Ok(completion) => completion.data,
+                    Err(OsdError::ReadPastEnd { data }) => data,
+                    Err(error) => panic!("not read: {error}"),
+                };
+                for (at, byte) in data.iter().enumerate() {
+                    let at = order.from.file_offset(index, offset + at as u64).unwrap() as usize;
+                    file.resize(file.len().max(at + 1), 0);
+                    file[at] = *byte;
+                }
+                offset += data.len() as u64;
+                if data.len() < UNIT {
+                    break;
+                }
+            }
+        }
+        for object in order.to.objects() {
+            self.write(object, |object| Operation::Create { object }).await;
+        }
+        let file = bytes::Bytes::from(file);
+        for extent in order.to.extents(0..file.len() as u64) {
+            let (mut done, object) = (0, &order.to.objects()[extent.index]);
+            while done < extent.length {
+                let length = (extent.length - done).min(UNIT as u64);
+                let from = (extent.file_offset + done) as usize;
+                let (offset, data) = (extent.object_offset + done, file.slice(from..from + length as usize));
+                self.write(object, |object| Operation::Write { object, offset, data: data.clone() }).await;
+                done += length;
+            }
+        }
+        for object in order.to.objects() {
+            self.write(object, |object| Operation::Flush { object }).await;
+        }
+    }
+
+    async fn write(
+        &self,
+        at: &sealstone_mds_protocol::ObjectRef,
+        make: impl Fn(sealstone_osd::ObjectId) -> Operation,
+    ) {
+        let place = place_of(self.world, at.device);
+        let writer = self.world.own(place, Purpose::CopyTo(at.object));
+        self.world.osd(place).execute(&writer, make(at.object)).await.unwrap();
+    }
+}
+
+/// A file that was small, and grew through a mount; nobody has it open.
+async fn grown(mount: &Mount, bytes: &[u8]) {
+    let file = growing(mount, bytes).await;
+    file.close().await.unwrap();
+    sleep(Duration::from_secs(20)).await;
+}
+
+async fn growing(mount: &Mount, bytes: &[u8]) -> OpenFile {
+    mount.put("/f", &bytes[..10]).await;
+    let file = mount.open("f", Access::Update).await;
+    file.write(0, bytes).await.unwrap();
+    file.sync().await.unwrap();
+    assert_eq!(objects(&mount.client, "/f").await.1.len(), 1);
+    file
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_a_file_in_place_reads_on_whatever_step_it_is_at() {
+    let world = World::new(4).await;
+    let bytes = content(GROWN);
+    let mount = Mount::of(&world).await;
+    grown(&mount, &bytes).await;
+    let file = mount.open("f", Access::Read).await;
+    assert!(file.read(0, 3 * UNIT).await.unwrap() == bytes[..3 * UNIT]);
+    let way = Way::begin(&world, &mount).await;
+    for (turn, step) in STEPS.into_iter().enumerate() {
+        assert!(way.reach(step).await, "{step:?}");
+        // A device that was not told the tag yet refuses who has it for a second or so.
+        if step != Step::Noted {
+            let at = turn * 11 * UNIT + 5;
+            assert!(file.read(at as u64, 4 * UNIT).await.unwrap() == bytes[at..at + 4 * UNIT], "{step:?}");
+            assert!(file.read(0, bytes.len()).await.unwrap() == bytes, "{step:?}");
+        }
+    }
+    let now = objects(&mount.client, "/f").await.1;
+    assert_eq!(now, way.order.to.objects());
+    assert_eq!(now.len(), 4);
+    assert!(seen(&world, "f").await == bytes);
+    assert!(file.read(0, bytes.len() + 9).await.unwrap() == bytes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_get_that_has_begun_comes_to_its_end_in_the_other_layout() {
+    let bytes = content(GROWN);
+    for step in STEPS {
+        let world = World::new(4).await;
+        let mount = Mount::of(&world).await;
+        grown(&mount, &bytes).await;
+        let client = mount.client.clone();
+        let (sink, mut taken) = tokio::io::duplex(3 * UNIT + 7);
+        let got = tokio::spawn(async move { client.get("/f", sink, GetOptions::default()).await });
+        let mut back = vec![0; UNIT];
+        taken.read_exact(&mut back).await.unwrap();
+        let way = Way::begin(&world, &mount).await;
+        for reached in STEPS.into_iter().take_while(|reached| *reached <= step) {
+            assert!(way.reach(reached).await, "{reached:?}");
+        }
+        if step == Step::Noted {
+            tell_tags(&world).await;
+        }
+        taken.read_to_end(&mut back).await.unwrap();
+        got.await.unwrap().unwrap();
+        assert!(back == bytes, "{step:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_range_of_an_open_file_is_read_from_wherever_it_is() {
+    let world = World::new(4).await;
+    let bytes = content(GROWN);
+    let mount = Mount::of(&world).await;
+    grown(&mount, &bytes).await;
+    let file = mount.client.open("/f", Method::AllData).await.unwrap();
+    assert!(file.read(10..2000).await.unwrap() == bytes[10..2000]);
+    let way = Way::begin(&world, &mount).await;
+    for step in STEPS {
+        assert!(way.reach(step).await, "{step:?}");
+    }
+    assert!(file.read(100..GROWN as u64).await.unwrap() == bytes[100..]);
+    assert!(file.read(10..2000).await.unwrap() == bytes[10..2000]);
+    // Once more: each time it is asked who took their place.
+    assert_eq!(mount.client.metadata().called("Open"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_of_another_content_are_not_taken_for_those_that_were_carried_over() {
+    let world = World::new(3).await;
+    let bytes = content(GROWN);
+    let mount = Mount::of(&world).await;
+    let other = Mount::of(&world).await;
+    grown(&mount, &bytes).await;
+    let file = mount.client.open("/f", Method::AllData).await.unwrap();
+    assert!(file.read(10..2000).await.unwrap() == bytes[10..2000]);
+    let writer = other.open("f", Access::Update).await;
+    let change = NodeChange { size: Some(0), ..NodeChange::default() };
+    other.nodes.set(writer.node(), change, false).await.unwrap();
+    writer.write(0, &vec![9; GROWN]).await.unwrap();
+    writer.sync().await.unwrap();
+    drop(writer);
+    sleep(Duration::from_secs(20)).await;
+    reap(&world).await;
+    match file.read(10..2000).await {
+        Err(ClientError::Refused(failure)) => assert_eq!(failure.code, ErrorCode::Stale),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_opens_it_to_write_at_any_step_writes_to_what_counts() {
+    let bytes = content(GROWN);
+    for step in STEPS {
+        let world = World::new(3).await;
+        let mount = Mount::of(&world).await;
+        grown(&mount, &bytes).await;
+        let way = Way::begin(&world, &mount).await;
+        let mut expected = bytes.clone();
+        expected[UNIT..UNIT + 5].copy_from_slice(b"newer");
+        for reached in STEPS {
+            let goes_on = way.reach(reached).await;
+            assert_eq!(goes_on, reached != Step::Changed || step >= Step::Changed, "{step:?} {reached:?}");
+            if reached == step {
+                if step == Step::Noted {
+                    tell_tags(&world).await;
+                }
+                let file = mount.open("f", Access::Update).await;
+                file.write(UNIT as u64, b"newer").await.unwrap();
+                file.sync().await.unwrap();
+                drop(file);
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        reap(&world).await;
+        assert!(seen(&world, "f").await == expected, "{step:?}");
+        let width = if step >= Step::Changed { 3 } else { 1 };
+        assert_eq!(objects(&mount.client, "/f").await.1.len(), width, "{step:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_whom_the_server_has_forgotten_loses_nothing_at_any_step() {
+    let bytes = content(GROWN);
+    for (step, power) in STEPS.into_iter().flat_map(|step| [(step, false), (step, true)]) {
+        let world = World::new(3).await;
+        let mount = Mount::of(&world).await;
+        let file = growing(&mount, &vec![7; GROWN]).await;
+        // Acknowledged, told, and not proven.
+        file.write(0, &bytes[..2 * UNIT]).await.unwrap();
+        file.flush().await.unwrap();
+        forget_holders(&world);
+        let at = objects(&mount.client, "/f").await.1[0];
+        if power {
+            power_fails(&world, at.device);
+        }
+        let way = Way::begin(&world, &mount).await;
+        for reached in STEPS {
+            let goes_on = way.reach(reached).await;
+            if reached == step {
+                if step == Step::Noted {
+                    tell_tags(&world).await;
+                }
+                // And longer than it was when it began.
+                file.write(2 * UNIT as u64, &bytes[2 * UNIT..]).await.unwrap();
+                file.write(bytes.len() as u64, b"end").await.unwrap();
+                file.flush().await.unwrap();
+            }
+            if !goes_on {
+                assert!(step < Step::Changed, "{step:?}");
+                break;
+            }
+        }
+        reap(&world).await;
+        file.sync().await.unwrap();
+        for object in objects(&mount.client, "/f").await.1 {
+            power_fails(&world, object.device);
+        }
+        assert!(seen(&world, "f").await == [&bytes[..], b"end"].concat(), "{step:?}, power {power}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_behind_the_end_that_are_told_after_it_was_carried_over_are_there() {
+    let world = World::new(3).await;
+    let bytes = content(GROWN + 2 * UNIT);
+    let mount = Mount::of(&world).await;
+    let file = growing(&mount, &bytes[..GROWN]).await;
+    // They are on their device, and the server does not hear of them yet.
+    mount.client.metadata().gate.close("Written");
+    file.write(GROWN as u64, &bytes[GROWN..]).await.unwrap();
+    let flushed = tokio::spawn(async move {
+        file.flush().await.unwrap();
+        file
+    });
+    mount.client.metadata().gate.reached().await;
+    forget_holders(&world);
+    let way = Way::begin(&world, &mount).await;
+    for step in STEPS {
+        assert!(way.reach(step).await, "{step:?}");
+    }
+    mount.client.metadata().gate.open();
+    let file = flushed.await.unwrap();
+    assert!(seen(&world, "f").await == bytes);
+    file.sync().await.unwrap();
+    for object in objects(&mount.client, "/f").await.1 {
+        power_fails(&world, object.device);
+    }
+    assert!(seen(&world, "f").await == bytes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn holes_read_as_zeros_wherever_they_are() {
+    let world = World::new(3).await;
+    let mount = Mount::of(&world).await;
+    mount.put("/f", b"head").await;
+    let file = mount.open("f", Access::Update).await;
+    file.write(3 << 20, b"middle").await.unwrap();
+    file.grow(9 << 20).await.unwrap();
+    file.close().await.unwrap();
+    sleep(Duration::from_secs(20)).await;
+    let mut expected = vec![0; 9 << 20];
+    expected[..4].copy_from_slice(b"head");
+    expected[3 << 20..(3 << 20) + 6].copy_from_slice(b"middle");
+    assert!(seen(&world, "f").await == expected);
+    let way = Way::begin(&world, &mount).await;
+    for step in STEPS {
+        assert!(way.reach(step).await, "{step:?}");
+    }
+    assert!(seen(&world, "f").await == expected);
+    let mut back = Vec::new();
+    mount.client.get("/f", &mut back, GetOptions::default()).await.unwrap();
+    assert!(back == expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_begins_anew_gives_up_what_was_under_way_and_readers_do_not_notice() {
+    let bytes = content(GROWN);
+    for step in STEPS {
+        let world = World::new(3).await;
+        let mount = Mount::of(&world).await;
+        grown(&mount, &bytes).await;
+        let file = mount.open("f", Access::Read).await;
+        let way = Way::begin(&world, &mount).await;
+        for reached in STEPS.into_iter().take_while(|reached| *reached <= step) {
+            assert!(way.reach(reached).await, "{reached:?}");
+        }
+        let given_up = world.mds.abandon_moves(world.clock.now()).unwrap();
+        assert_eq!(given_up, usize::from(step < Step::Changed));
+        tell_tags(&world).await;
+        reap(&world).await;
+        assert!(file.read(0, bytes.len()).await.unwrap() == bytes, "{step:?}");
+        if given_up == 0 {
+            continue;
+        }
+        // A late end of the one before changes nothing.
+        assert!(!way.reach(Step::Changed).await);
+        let again = Way::begin(&world, &mount).await;
+        for reached in STEPS {
+            assert!(again.reach(reached).await, "{reached:?}");
+        }
+        assert!(file.read(0, bytes.len()).await.unwrap() == bytes, "{step:?}");
+        assert!(seen(&world, "f").await == bytes, "{step:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revocation_while_it_is_copied_goes_first() {
+    let world = World::new(3).await;
+    let bytes = content(GROWN);
+    let mount = Mount::of(&world).await;
+    grown(&mount, &bytes).await;
+    let way = Way::begin(&world, &mount).await;
+    for step in [Step::Noted, Step::Fenced, Step::Copied] {
+        assert!(way.reach(step).await);
+    }
+    let what = RevokeWhat::Object(FilePath::new("/f").unwrap());
+    mount.client.metadata().call(Request::Revoke { what }).await.unwrap();
+    assert!(!way.reach(Step::Changed).await);
+    tell_tags(&world).await;
+    reap(&world).await;
+    assert!(seen(&world, "f").await == bytes);
+}

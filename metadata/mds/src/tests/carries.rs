@@ -1,0 +1,466 @@
+//! Files that have outgrown their layouts: whole in the old objects or in the new ones, and writers go first.
+
+use std::collections::BTreeSet;
+
+use sealstone_mds_protocol::{
+    Access, Handle, HolderId, InodeId, Layout, Method, Node, NodeChange, ObjectRef, Placed, Request,
+    Response, RevokeWhat, Stat, WidthBound,
+};
+
+use super::moves::{answer, later, live, node_of};
+use super::world::{ADMIN, ALICE, BOB, GIB, World, path};
+use crate::placement::outgrown::OUTGROWN_MIN;
+use crate::placement::{UNIT_LARGE, UNIT_MEDIUM};
+use crate::records::Inode;
+use crate::{Begun, CarryOrder};
+
+const MIB: u64 = 1 << 20;
+const LARGE: u64 = 100 * MIB;
+const HOLDER: HolderId = HolderId { number: 7 };
+const METHOD: Method = Method::AllData;
+
+fn inode_of(world: &World, id: InodeId) -> Inode {
+    crate::namespace::node(&*world.mds.store.snapshot().unwrap(), id).unwrap()
+}
+
+fn written(world: &World, node: Node, size_at_least: u64) -> Request {
+    let generation = inode_of(world, node.inode).generation;
+    Request::Written {
+        node,
+        size_at_least,
+        mtime_ns: None,
+        generation,
+        made: true,
+        fit: false,
+        holder: HOLDER,
+    }
+}
+
+fn resize(node: Node, size: u64) -> Request {
+    let change = NodeChange { size: Some(size), ..NodeChange::default() };
+    Request::SetNode { node, change, holder: None, through: false }
+}
+
+fn open(at: &str, access: Access) -> Request {
+    Request::Open { path: path(at), access, method: METHOD }
+}
+
+fn open_node(node: Node, access: Access) -> Request {
+    Request::OpenNode { node, access, method: METHOD, holder: HOLDER, again: false }
+}
+
+/// A file that was small, and grew.
+fn grow(world: &mut World, at: &str, size: u64) -> Stat {
+    world.put(ALICE, at, 9);
+    later(world);
+    let node = node_of(world, at);
+    let request = written(world, node, size);
+    match world.ask(ALICE, request) {
+        Response::Stat { stat } => stat,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Three devices, and one file that has outgrown its object.
+fn one_file() -> World {
+    let mut world = World::with_devices(3);
+    grow(&mut world, "/f", LARGE);
+    world
+}
+
+fn marked(world: &World) -> Vec<InodeId> {
+    world.mds.next_outgrown(None).unwrap()
+}
+
+fn begin(world: &mut World, at: &str) -> Begun<CarryOrder> {
+    let inode = world.stat(ALICE, at).unwrap().inode;
+    world.mds.begin_carry(inode, world.now).unwrap()
+}
+
+fn go(begun: Begun<CarryOrder>) -> CarryOrder {
+    match begun {
+        Begun::Go(order) => order,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// All devices answer for new tags.
+fn answer_all(world: &World) -> crate::Result<()> {
+    world.mds.devices().iter().try_for_each(|(device, _)| answer(world, device.id))
+}
+
+/// Begun, and every device has answered.
+fn fenced(world: &mut World, at: &str) -> CarryOrder {
+    let order = go(begin(world, at));
+    answer_all(world).unwrap();
+    assert!(world.mds.is_carry_fenced(&order).unwrap());
+    order
+}
+
+fn finish(world: &World, order: &CarryOrder) -> bool {
+    world.mds.finish_carry(order, order.size, world.now).unwrap()
+}
+
+fn placement(world: &mut World, at: &str) -> (Layout, Placed) {
+    match world.ask(ALICE, Request::Placement { path: path(at) }) {
+        Response::Placement { layout, placed } => (layout.unwrap(), placed.unwrap()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn no_drift(world: &mut World) {
+    match world.ask(ADMIN, Request::QuotaCheck { repair: false }) {
+        Response::QuotaChecked { drifts, .. } => assert_eq!(drifts, []),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the shell does with devices that copy at once; stops where the store fails.
+fn pass(world: &mut World, given: &mut BTreeSet<ObjectRef>) -> crate::Result<()> {
+    world.mds.abandon_moves(world.now)?;
+    for inode in world.mds.next_outgrown(None)? {
+        if let Begun::Go(order) = world.mds.begin_carry(inode, world.now)? {
+            given.extend(order.to.objects());
+            answer_all(world)?;
+            assert!(world.mds.is_carry_fenced(&order)?);
+            assert!(world.mds.finish_carry(&order, order.size, world.now)?);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_that_grew_gets_the_layout_of_a_fresh_one_of_its_size() {
+    let mut world = one_file();
+    let before = inode_of(&world, world.mds.next_outgrown(None).unwrap()[0]);
+    assert_eq!(before.layout.as_ref().unwrap().width(), 1);
+    let order = fenced(&mut world, "/f");
+    assert_eq!((order.filled.clone(), order.size), (vec![true], LARGE));
+    assert!(finish(&world, &order));
+    let after = inode_of(&world, order.inode);
+    let layout = after.layout.clone().unwrap();
+    assert_eq!((layout.stripe_unit(), layout.width()), (Some(UNIT_LARGE), 3));
+    world.put(ALICE, "/fresh", LARGE);
+    let fresh = placement(&mut world, "/fresh").0;
+    assert_eq!((layout.stripe_unit(), layout.width()), (fresh.stripe_unit(), fresh.width()));
+    let placed = placement(&mut world, "/f").1;
+    assert_eq!((placed.size_hint, placed.at_ms, placed.bound), (Some(LARGE), world.now, WidthBound::Devices));
+    // Another layout of the same content.
+    assert_ne!(layout.number(), order.from.number());
+    let same = |file: &Inode| (file.generation, file.version, file.size, file.mtime_ns, file.checksum);
+    assert_eq!(same(&before), same(&after));
+    assert!(after.made);
+    let removed = world.reap_all();
+    assert_eq!(removed, order.from.objects());
+    assert_eq!(marked(&world), []);
+    no_drift(&mut world);
+    assert_eq!(begin(&mut world, "/f"), Begun::Gone, "not twice");
+    let metrics = world.mds.counters.render();
+    assert!(metrics.contains("sealstone_mds_files_carried_total 1\n"), "{metrics}");
+    assert!(metrics.contains(&format!("sealstone_mds_carried_bytes_total {LARGE}\n")), "{metrics}");
+}
+
+#[test]
+fn only_growth_that_a_layout_was_not_made_for_leaves_a_mark() {
+    let mut world = World::with_devices(3);
+    world.put(ALICE, "/known", LARGE);
+    let unknown = world.create(ALICE, "/unknown", None);
+    world.commit(ALICE, unknown.intent, LARGE).unwrap();
+    grow(&mut world, "/small", OUTGROWN_MIN - 1);
+    assert_eq!(marked(&world), []);
+    // A put that becomes longer than it said.
+    let longer = world.create(ALICE, "/longer", Some(9));
+    let longer = world.commit(ALICE, longer.intent, OUTGROWN_MIN).unwrap().inode;
+    assert_eq!(marked(&world), [longer]);
+    assert!(matches!(begin(&mut world, "/longer"), Begun::Go(_)));
+    // By other ways to grow.
+    let small = node_of(&mut world, "/small");
+    world.ask(ALICE, resize(small, 2 * OUTGROWN_MIN));
+    assert_eq!(marked(&world), [small.inode, longer]);
+    // One that is removed is not looked for any more.
+    world.ask(ALICE, Request::Remove { path: path("/small"), recursive: false });
+    assert_eq!(world.mds.begin_carry(small.inode, world.now).unwrap(), Begun::Gone);
+    assert_eq!(marked(&world), [longer]);
+}
+
+#[test]
+fn with_nothing_better_to_give_a_mark_goes_until_the_file_has_doubled_or_devices_came() {
+    let mut world = World::with_devices(1);
+    let file = grow(&mut world, "/f", LARGE).node();
+    assert_eq!(marked(&world), [file.inode]);
+    assert_eq!(begin(&mut world, "/f"), Begun::Gone);
+    assert_eq!(marked(&world), []);
+    let more = written(&world, file, LARGE + 1);
+    world.ask(ALICE, more);
+    assert_eq!(marked(&world), []);
+    let more = written(&world, file, 2 * LARGE);
+    world.ask(ALICE, more);
+    assert_eq!(marked(&world), [file.inode]);
+    assert_eq!(begin(&mut world, "/f"), Begun::Gone);
+    for i in 1..3 {
+        let id = world.add_device(i);
+        world.mds.device_answered(id, GIB, 0).unwrap();
+        world.mds.device_prepared(id).unwrap();
+    }
+    // Making devices equally full looks at all files anyway.
+    world.mds.next_reliefs(&world.mds.pool(), None).unwrap();
+    assert_eq!(marked(&world), [file.inode]);
+    let order = fenced(&mut world, "/f");
+    assert!(finish(&world, &order));
+    assert_eq!(order.to.width(), 3);
+}
+
+#[test]
+fn a_unit_that_is_too_small_is_outgrown_too() {
+    let mut world = World::with_devices(3);
+    world.put(ALICE, "/f", 5 * MIB);
+    later(&mut world);
+    let node = node_of(&mut world, "/f");
+    for (size, outgrown) in [(20 * MIB, false), (63 * MIB, false), (65 * MIB, true)] {
+        let grown = written(&world, node, size);
+        world.ask(ALICE, grown);
+        assert_eq!(!marked(&world).is_empty(), outgrown, "{size}");
+    }
+    let order = fenced(&mut world, "/f");
+    assert_eq!((order.from.stripe_unit(), order.to.stripe_unit()), (Some(UNIT_MEDIUM), Some(UNIT_LARGE)));
+    assert!(finish(&world, &order));
+}
+
+#[test]
+fn nothing_is_copied_before_every_device_has_answered() {
+    let mut world = World::with_devices(3);
+    world.put(ALICE, "/f", 5 * MIB);
+    let node = node_of(&mut world, "/f");
+    let grown = written(&world, node, LARGE);
+    world.ask(ALICE, grown);
+    let order = go(begin(&mut world, "/f"));
+    assert_eq!(order.from.width(), 3);
+    for (answered, object) in order.from.objects().iter().enumerate() {
+        assert!(!world.mds.is_carry_fenced(&order).unwrap(), "{answered} devices");
+        answer(&world, object.device).unwrap();
+    }
+    assert!(world.mds.is_carry_fenced(&order).unwrap());
+    assert!(finish(&world, &order));
+}
+
+#[test]
+fn whoever_asks_to_write_gets_it_and_nothing_is_carried_over() {
+    let mut world = one_file();
+    let node = node_of(&mut world, "/f");
+    for by_number in [false, true] {
+        let order = fenced(&mut world, "/f");
+        assert!(world.mds.is_carry_wanted(&order).unwrap());
+        let grants = match by_number {
+            false => world.open(ALICE, open("/f", Access::Update)).grants,
+            true => world.opened(ALICE, open_node(node, Access::Update)).grants,
+        };
+        assert_eq!(grants[0].object, order.from.objects()[0]);
+        assert!(!world.mds.is_carry_wanted(&order).unwrap());
+        assert!(!finish(&world, &order));
+        let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
+        assert!(
+            order.to.objects().iter().all(|object| removed.contains(object)),
+            "what was copied is removed"
+        );
+        assert!(live(&world).is_superset(&order.from.objects().iter().copied().collect()));
+        assert_eq!(marked(&world), [order.inode], "it is tried again");
+    }
+    // As long as he has it.
+    assert_eq!(begin(&mut world, "/f"), Begun::InUse);
+    world.ask(ALICE, Request::CloseNode { node, holder: HOLDER });
+    // To read, nothing ends.
+    let order = fenced(&mut world, "/f");
+    world.open(BOB, open("/f", Access::Read));
+    assert!(finish(&world, &order));
+}
+
+#[test]
+fn who_has_it_open_is_told_the_other_layout_of_the_same_content() {
+    let mut world = one_file();
+    let opened = world.open(BOB, open("/f", Access::Read));
+    let order = fenced(&mut world, "/f");
+    assert!(finish(&world, &order));
+    let handle = Handle::File { node: opened.stat.node(), access: Access::Read };
+    let renew = || Request::RenewGrants { handle, method: METHOD };
+    let renewed = |world: &mut World| match world.ask(BOB, renew()) {
+        Response::Grants { layout, generation, grants } => {
+            let objects: Vec<ObjectRef> = grants.iter().map(|grant| grant.object).collect();
+            assert_eq!(objects, layout.objects());
+            (layout, generation)
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(renewed(&mut world), (order.to, opened.stat.generation));
+    // Cut to nothing and written anew, it is another content.
+    let node = node_of(&mut world, "/f");
+    world.ask(ALICE, resize(node, 0));
+    world.opened(ALICE, Request::Allocate { node, size_hint: None, method: METHOD, holder: HOLDER });
+    let grown = written(&world, node, LARGE);
+    world.ask(ALICE, grown);
+    assert_ne!(renewed(&mut world).1, opened.stat.generation);
+}
+
+#[test]
+fn a_program_with_a_capability_file_keeps_its_objects() {
+    let delegate = |write: bool, until_ms: u64| Request::Delegate {
+        path: path("/f"),
+        read: !write,
+        write,
+        start: 0,
+        end: None,
+        until_ms,
+        method: METHOD,
+    };
+    let mut world = one_file();
+    for write in [true, false] {
+        later(&mut world);
+        let until_ms = world.now + 60_000;
+        assert!(matches!(world.ask(ALICE, delegate(write, until_ms)), Response::Delegated { .. }));
+        assert_eq!(begin(&mut world, "/f"), Begun::InUse);
+        world.now = until_ms + 1;
+        let order = fenced(&mut world, "/f");
+        let until_ms = world.now + 60_000;
+        assert!(matches!(world.ask(ALICE, delegate(write, until_ms)), Response::Delegated { .. }));
+        assert!(!finish(&world, &order));
+    }
+}
+
+#[test]
+fn while_somebody_could_make_its_objects_a_file_stays_as_it_is() {
+    let mut world = World::with_devices(3);
+    let node = world.file(ALICE, "f");
+    let opened =
+        world.opened(ALICE, Request::Allocate { node, size_hint: Some(9), method: METHOD, holder: HOLDER });
+    assert_eq!(opened.layout.unwrap().width(), 1);
+    let grown = written(&world, node, LARGE);
+    world.ask(ALICE, grown);
+    assert!(inode_of(&world, node.inode).made);
+    // He would make the old object again in the place that he knows, and find his bytes nowhere.
+    assert_eq!(begin(&mut world, "/f"), Begun::InUse);
+    later(&mut world);
+    let order = fenced(&mut world, "/f");
+    assert!(finish(&world, &order));
+}
+
+#[test]
+fn a_file_that_changes_meanwhile_stays_with_its_objects() {
+    let changes: [fn(&mut World); 3] = [
+        |world| {
+            let node = node_of(world, "/f");
+            world.ask(ALICE, resize(node, LARGE - 1));
+        },
+        |world| {
+            let what = RevokeWhat::Object(path("/f"));
+            assert!(matches!(world.ask(ALICE, Request::Revoke { what }), Response::Revocation { .. }));
+        },
+        |world| assert_eq!(world.mds.abandon_moves(world.now).unwrap(), 1),
+    ];
+    for change in changes {
+        let mut world = one_file();
+        let order = fenced(&mut world, "/f");
+        change(&mut world);
+        assert!(!finish(&world, &order));
+        assert!(live(&world).contains(&order.from.objects()[0]));
+        let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
+        assert!(order.to.objects().iter().all(|object| removed.contains(object)));
+        assert!(removed.is_disjoint(&live(&world)));
+    }
+}
+
+#[test]
+fn a_file_that_only_became_longer_by_a_hole_is_carried_over_at_its_new_length() {
+    let mut world = one_file();
+    let node = node_of(&mut world, "/f");
+    let order = fenced(&mut world, "/f");
+    world.ask(ALICE, resize(node, 2 * LARGE));
+    assert!(finish(&world, &order));
+    let file = inode_of(&world, node.inode);
+    assert_eq!((file.size, file.sparse, file.layout), (2 * LARGE, true, Some(order.to)));
+    no_drift(&mut world);
+}
+
+#[test]
+fn a_file_that_is_replaced_or_removed_meanwhile_is_not_put_back() {
+    let changes: [fn(&mut World); 2] = [
+        |world| drop(world.put(ALICE, "/f", 20)),
+        |world| drop(world.ask(ALICE, Request::Remove { path: path("/f"), recursive: false })),
+    ];
+    for change in changes {
+        let mut world = one_file();
+        let order = fenced(&mut world, "/f");
+        change(&mut world);
+        assert!(!finish(&world, &order));
+        later(&mut world);
+        let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
+        assert!(order.to.objects().iter().chain(order.from.objects()).all(|object| removed.contains(object)));
+        assert!(live(&world).is_disjoint(&removed));
+    }
+}
+
+#[test]
+fn a_copy_that_is_finished_after_another_server_gave_it_up_is_removed() {
+    let mut world = one_file();
+    let order = fenced(&mut world, "/f");
+    assert_eq!(world.mds.abandon_moves(world.now).unwrap(), 1);
+    world.reap_all();
+    world.now += 120_000;
+    let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
+    assert!(
+        order.to.objects().iter().all(|object| removed.contains(object)),
+        "after its credential has expired"
+    );
+    assert!(!finish(&world, &order));
+    let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
+    assert!(order.to.objects().iter().all(|object| removed.contains(object)));
+    world.now += 1;
+    world.mds.abandon_carry(&order, world.now).unwrap();
+    let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
+    assert!(order.to.objects().iter().all(|object| removed.contains(object)));
+    assert!(live(&world).contains(&order.from.objects()[0]));
+}
+
+#[test]
+fn a_device_that_is_drained_begins_what_comes_next() {
+    let mut world = one_file();
+    let order = fenced(&mut world, "/f");
+    let device = order.from.objects()[0].device;
+    world.ask(ADMIN, Request::DeviceDrain { id: device, rate: 0 });
+    // The move of one object gives the other up.
+    assert!(matches!(world.mds.begin_move(order.inode, device, world.now).unwrap(), Begun::Go(_)));
+    assert!(!finish(&world, &order));
+    assert_eq!(world.mds.abandon_moves(world.now).unwrap(), 1);
+}
+
+#[test]
+fn a_crash_before_any_commit_loses_nothing_and_leaves_nothing() {
+    let mut completed = 0;
+    for crash_at in 0..40 {
+        let mut world = World::with_devices(3);
+        for at in ["/a", "/b", "/c"] {
+            grow(&mut world, at, LARGE);
+        }
+        let before = live(&world);
+        let mut given = before.clone();
+        world.disk.fail_after(Some(crash_at));
+        completed += u32::from(pass(&mut world, &mut given).is_ok());
+        world.restart();
+        for at in ["/a", "/b", "/c"] {
+            let file = world.stat(ALICE, at).unwrap();
+            assert!([1, 3].contains(&file.width) && file.size == LARGE, "crash at {crash_at}: {file:?}");
+        }
+        // Devices that were to be told of new tags are told them first.
+        answer_all(&world).unwrap();
+        later(&mut world);
+        pass(&mut world, &mut given).unwrap();
+        let live = live(&world);
+        assert_eq!(live.len(), 9, "crash at {crash_at}");
+        assert_eq!(marked(&world), [], "crash at {crash_at}");
+        later(&mut world);
+        let removed: BTreeSet<ObjectRef> = world.reap_all().into_iter().collect();
+        assert!(removed.is_disjoint(&live), "crash at {crash_at}: an object of a file was removed");
+        let all: BTreeSet<ObjectRef> = removed.union(&live).copied().collect();
+        assert!(all.is_superset(&given), "crash at {crash_at}: an object is on no list");
+        no_drift(&mut world);
+    }
+    assert!(completed > 0, "the last crash point lies behind the pass");
+}
