@@ -275,6 +275,9 @@ options! {
     /// Partitions of each device that files are spread over, at most 4096: each has keys of its own, so that a
     /// revocation touches fewer files. It can grow, and must not shrink while there are files.
     file_partitions: NonZeroU64, "SEALSTONE_MDS_FILE_PARTITIONS", "1";
+    /// Files that have outgrown the layout that they were given when they were small are carried over to a wider one at so
+    /// many MiB a second at most, while they are used; 0: they stay as they are.
+    carry_mib_s: u64, "SEALSTONE_MDS_CARRY_MIB_S", "64";
     /// Where the metadata is, if it is not where `mds init` put it: `postgres://USER@HOST[:PORT]/DATABASE`,
     /// `ldaps://NAME@HOST[:PORT]/BASE` or `file:PATH`.
     meta: String, "SEALSTONE_MDS_META", "\"postgres://sealstone@db.example.org/sealstone\"";

@@ -239,6 +239,7 @@ impl MdsDaemon {
         limits.idle_timeout = seconds(options.idle_s_max, limits.idle_timeout);
         limits.connections_max = options.connections_max.unwrap_or(limits.connections_max);
         limits.connections_per_address_max = limits.connections_per_address_max.min(limits.connections_max);
+        limits.carry_rate = options.carry_mib_s.map_or(limits.carry_rate, |mib| mib.saturating_mul(1 << 20));
         let pin = format!("sha256:{}", opened.fingerprint());
         let conceal = options.conceal_method.unwrap_or(false);
         let mut environment = Environment::system();

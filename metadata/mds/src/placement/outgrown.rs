@@ -84,3 +84,6 @@ impl Pool {
         (wider || unit).then_some(choice)
     }
 }
+
+#[cfg(test)]
+mod tests;
