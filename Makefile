@@ -72,7 +72,7 @@ bench: build ## All figures and aims, as tables, as JSON and as plots in target/
 	echo "== logins and logouts" && $$bin/sealstone-bench logins --json $(BENCH_FOLDER)/logins.json
 	echo "== what trust costs" && $$bin/sealstone-bench trust --json $(BENCH_FOLDER)/trust.json
 	echo "== files, through a mount and the library" && $$bin/sealstone-bench files --runs $(BENCH_RUNS) \
-		--scenarios metadata,small,stream,devices,depth,million --folder $(BENCH_FOLDER)/scratch --json $(BENCH_FOLDER)/files.json
+		--scenarios metadata,small,durable,stream,devices,depth,million --folder $(BENCH_FOLDER)/scratch --json $(BENCH_FOLDER)/files.json
 	echo "== aims" && $$bin/sealstone-bench aims $(BENCH_FOLDER)
 
 bench-pace: build ## Small requests beside large ones, with each switch that orders them: a table, and JSON

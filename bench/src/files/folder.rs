@@ -75,6 +75,14 @@ fn cold(path: &Path) -> Outcome<File> {
     Ok(file)
 }
 
+/// Makes names durable, if that is asked for: as a program does that has to know.
+fn settle(directory: &Path, job: &Job) -> Outcome {
+    if job.durable {
+        File::open(directory)?.sync_all()?;
+    }
+    Ok(())
+}
+
 impl Client for Program {
     fn perform(&mut self, job: &Job) -> Outcome<u64> {
         let directory = self.root.join(&job.directory);
@@ -84,7 +92,7 @@ impl Client for Program {
             Step::RemoveDirectory => fs::remove_dir(&directory).map(|()| 1).map_err(Into::into),
             Step::Create => job.each(|number| {
                 OpenOptions::new().write(true).create_new(true).open(path(number))?;
-                Ok(())
+                settle(&directory, job)
             }),
             Step::Stat => job.each(|number| Ok(fs::symlink_metadata(path(number)).map(drop)?)),
             Step::List => {
@@ -98,13 +106,21 @@ impl Client for Program {
                     false => Err(format!("{found} of {} files are listed", job.count).into()),
                 }
             }
-            Step::Rename => {
-                job.each(|number| Ok(fs::rename(path(number), directory.join(job.other_name(number)))?))
-            }
-            Step::Unlink => job.each(|number| Ok(fs::remove_file(path(number))?)),
+            Step::Rename => job.each(|number| {
+                fs::rename(path(number), directory.join(job.other_name(number)))?;
+                settle(&directory, job)
+            }),
+            Step::Unlink => job.each(|number| {
+                fs::remove_file(path(number))?;
+                settle(&directory, job)
+            }),
             Step::Put => job.each(|number| {
                 let mut file = OpenOptions::new().write(true).create_new(true).open(path(number))?;
-                Ok(file.write_all(&self.buffer[..SMALL])?)
+                file.write_all(&self.buffer[..SMALL])?;
+                if job.durable {
+                    file.sync_all()?;
+                }
+                settle(&directory, job)
             }),
             Step::Get => {
                 let mut bytes = [0; SMALL];
@@ -134,6 +150,7 @@ mod tests {
         }
         let names: Vec<_> = fs::read_dir(scratch.path().join("t-1")).unwrap().map(Result::unwrap).collect();
         assert!(names.iter().all(|entry| entry.file_name().to_string_lossy().starts_with('r')));
+        crew.be_durable();
         assert_eq!(crew.step(Step::Unlink, 'r').unwrap().0, 6);
         assert_eq!(crew.step(Step::Put, 's').unwrap().0, 6);
         assert_eq!(crew.step(Step::Get, 's').unwrap().0, 6);

@@ -139,6 +139,9 @@ impl Mounted {
 
 impl Client for Mounted {
     fn perform(&mut self, job: &Job) -> Outcome<u64> {
+        if job.durable {
+            return Err("the client in user space does not ask for it".into());
+        }
         let seconds = job.until.saturating_duration_since(Instant::now()).as_secs_f64();
         let Job { step, directory, letter, count, .. } = job;
         writeln!(self.to, "{step:?} /{directory} {letter} {count} {seconds}")?;

@@ -56,6 +56,8 @@ pub(crate) struct Job {
     pub(crate) count: u64,
     /// No more is begun after this.
     pub(crate) until: Instant,
+    /// What was done is on the medium before the next is begun: directory and file are synced.
+    pub(crate) durable: bool,
 }
 
 impl Job {
@@ -103,6 +105,7 @@ pub(crate) struct Crew {
     reached: Vec<u64>,
     /// How long one step may take.
     at_most: Duration,
+    durable: bool,
 }
 
 impl Crew {
@@ -119,7 +122,13 @@ impl Crew {
             directories: (0..clients).map(|client| format!("{turn}-{client}")).collect(),
             reached: vec![count; clients],
             at_most,
+            durable: false,
         })
+    }
+
+    /// From here on everything is made durable, one by one.
+    pub(crate) const fn be_durable(&mut self) {
+        self.durable = true;
     }
 
     /// Has a step done by all of them; operations, and seconds. What makes something is cut off when its time is up, and
@@ -152,7 +161,7 @@ impl Crew {
         counts: &[u64],
         at_most: Duration,
     ) -> Outcome<(Vec<u64>, f64)> {
-        let barrier = Barrier::new(self.clients.len());
+        let (barrier, durable) = (Barrier::new(self.clients.len()), self.durable);
         let ended = thread::scope(|scope| {
             let threads: Vec<_> = (self.clients.iter_mut().zip(&self.directories).zip(counts))
                 .map(|((client, directory), &count)| {
@@ -161,7 +170,7 @@ impl Crew {
                         barrier.wait();
                         // Each by itself: whoever waits for all of them may be woken late.
                         let begin = Instant::now();
-                        let job = Job { step, directory, letter, count, until: begin + at_most };
+                        let job = Job { step, directory, letter, count, until: begin + at_most, durable };
                         client.perform(&job).map(|done| (done, begin, Instant::now()))
                     })
                 })

@@ -82,10 +82,13 @@ impl Caller {
     }
 
     /// A small file of so many bytes.
-    async fn put(&self, file: &str, bytes: usize) -> Outcome {
+    async fn put(&self, file: &str, bytes: usize, durable: bool) -> Outcome {
         let (_, file) = self.nodes.create(self.at()?, &name(file)?, making(NodeKind::File, 0o644)).await?;
         if bytes > 0 {
             file.write(0, &self.buffer[..bytes]).await?;
+        }
+        if durable {
+            file.sync().await?;
         }
         Ok(file.close().await?)
     }
@@ -134,7 +137,7 @@ impl Client for Caller {
                 runtime.block_on(self.nodes.remove(Node::ROOT, &name(&job.directory)?, true))?;
                 Ok(1)
             }
-            Step::Create => wait(&mut |number| runtime.block_on(self.put(&job.name(number), 0))),
+            Step::Create => wait(&mut |number| runtime.block_on(self.put(&job.name(number), 0, false))),
             Step::Stat => wait(&mut |number| {
                 let wanted = name(&job.name(number))?;
                 Ok(runtime.block_on(self.nodes.lookup(self.at()?, &wanted)).map(drop)?)
@@ -149,7 +152,9 @@ impl Client for Caller {
                 let wanted = name(&job.name(number))?;
                 Ok(runtime.block_on(self.nodes.remove(self.at()?, &wanted, false))?)
             }),
-            Step::Put => wait(&mut |number| runtime.block_on(self.put(&job.name(number), SMALL))),
+            Step::Put => {
+                wait(&mut |number| runtime.block_on(self.put(&job.name(number), SMALL, job.durable)))
+            }
             Step::Get => wait(&mut |number| runtime.block_on(self.get(&job.name(number), 1, SMALL))),
             Step::Write | Step::WriteSync => self.stream(job),
             Step::Read => {

@@ -226,7 +226,8 @@ pub(crate) fn run(arguments: &Files) -> Outcome {
     let runtime = Arc::new(Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?);
     let (mut samples, mut left_out) = (Vec::new(), Vec::new());
     let amount = (arguments.runs.max(1), arguments.extent());
-    if [Scenario::Metadata, Scenario::Small, Scenario::Stream].into_iter().any(|each| arguments.wants(each)) {
+    let together = [Scenario::Metadata, Scenario::Small, Scenario::Stream, Scenario::Durable];
+    if together.into_iter().any(|each| arguments.wants(each)) {
         let mut field = field(arguments, &binary, scratch.path(), &runtime);
         for scenario in [Scenario::Metadata, Scenario::Small] {
             for &clients in arguments.clients.iter().filter(|_| arguments.wants(scenario)) {
@@ -235,6 +236,9 @@ pub(crate) fn run(arguments: &Files) -> Outcome {
         }
         if arguments.wants(Scenario::Stream) {
             field.rounds(Scenario::Stream, 1, amount, &mut samples)?;
+        }
+        for &clients in arguments.clients.iter().filter(|_| arguments.wants(Scenario::Durable)) {
+            field.rounds(Scenario::Durable, clients, amount, &mut samples)?;
         }
         left_out.append(&mut field.left_out);
     }

@@ -43,6 +43,8 @@ pub(crate) enum Scenario {
     Metadata,
     /// Files of 4 KiB put and got.
     Small,
+    /// Create, rename, unlink, and files of 4 KiB put, each synced with its directory before the next one.
+    Durable,
     /// One large file written, written and synced, read.
     Stream,
     /// The same over more and more devices.
@@ -56,6 +58,8 @@ pub(crate) enum Scenario {
 /// Names of what is measured in a scenario, in order.
 pub(crate) const METADATA: [&str; 5] = ["create", "stat", "readdir", "rename", "unlink"];
 pub(crate) const SMALL: [&str; 2] = ["put 4 KiB", "get 4 KiB"];
+pub(crate) const DURABLE: [&str; 4] =
+    ["create, durable", "rename, durable", "unlink, durable", "put 4 KiB, durable"];
 pub(crate) const STREAM: [&str; 3] = ["stream write", "stream write, synced", "stream read"];
 pub(crate) const DEVICES: [&str; 3] =
     ["stream write over devices", "stream write over devices, synced", "stream read over devices"];
@@ -130,6 +134,14 @@ pub(crate) fn turn(
             thread::sleep(STALE);
             turn.measured(SMALL[1], Step::Get, 'f')?;
             turn.crew.aside(Step::Unlink, 'f', false)?;
+        }
+        Scenario::Durable => {
+            turn.crew.be_durable();
+            turn.measured(DURABLE[0], Step::Create, 'f')?;
+            turn.measured(DURABLE[1], Step::Rename, 'f')?;
+            turn.measured(DURABLE[2], Step::Unlink, 'r')?;
+            turn.measured(DURABLE[3], Step::Put, 'p')?;
+            turn.crew.aside(Step::Unlink, 'p', false)?;
         }
         Scenario::Stream | Scenario::Devices => {
             let names = if scenario == Scenario::Stream { STREAM } else { DEVICES };

@@ -281,11 +281,19 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     pub(crate) async fn life(&self, index: usize) -> Result<Life, ClientError> {
         let ask = |object| Operation::GetAttributes { object, ids: vec![BOOT_EPOCH], length_max: 64 };
         let (device, answer) = self.execute_at(index, ask).await?;
-        let value = answer.attributes.first().and_then(|(_, value)| value.as_deref()?.try_into().ok());
-        let epoch = value
-            .map(u16::from_be_bytes)
-            .ok_or(ClientError::Protocol("a device that does not tell its boot epoch"))?;
-        Ok((device, epoch))
+        told_life(device, &answer).ok_or(ClientError::Protocol("a device that does not tell its boot epoch"))
+    }
+
+    /// Runs an operation as [`OpenObjects::execute`] does; also tells in which life of its device it was done. None if that
+    /// is not known, since the answer was lost.
+    pub(crate) async fn execute_in(
+        &self,
+        index: usize,
+        mut make: impl FnMut(ObjectId) -> Operation + Send,
+    ) -> Result<Option<Life>, ClientError> {
+        let ask = |object| Operation::Asking { operation: Box::new(make(object)), ids: vec![BOOT_EPOCH] };
+        let (device, answer) = self.execute_at(index, ask).await?;
+        Ok(told_life(device, &answer))
     }
 
     /// The device that an object is on, as far as is known here.
@@ -417,4 +425,10 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
     pub(crate) const fn is_short(error: &ClientError) -> bool {
         matches!(error, ClientError::Device { error: OsdError::ReadPastEnd { .. } | OsdError::NotFound, .. })
     }
+}
+
+/// What a device said of its boot epoch.
+fn told_life(device: DeviceId, answer: &Completion) -> Option<Life> {
+    let value = answer.attributes.first().and_then(|(_, value)| value.as_deref()?.try_into().ok());
+    Some((device, u16::from_be_bytes(value?)))
 }

@@ -10,9 +10,10 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
-use sealstone_client::{Client, DevicePool, Name};
-use sealstone_mds_protocol::{Access, Node, NodeChange, NodeKind, Stat};
+use sealstone_client::{Client, ClientError, DevicePool, Name};
+use sealstone_mds_protocol::{Access, ErrorCode, Node, NodeChange, NodeKind, Stat};
 use tokio::time::{Instant, sleep, timeout};
+use world::mounts::tell_tags;
 use world::{Direct, World, content, tuning};
 
 type OpenFile = File<Direct, DevicePool>;
@@ -179,12 +180,25 @@ async fn who_does_not_hear_a_recall_stops_believing_before_others_go_on() {
     gate.close("Recalls");
     let node = file.node();
     let began = Instant::now();
-    let theirs = other.open(node, Access::Update).await;
+    let theirs = {
+        let mut opening = std::pin::pin!(other.open(node, Access::Update));
+        loop {
+            tokio::select! {
+                theirs = &mut opening => break theirs,
+                // Devices hear that he is fenced off.
+                () = sleep(Duration::from_millis(500)) => tell_tags(&world).await,
+            }
+        }
+    };
     assert!(began.elapsed() > Duration::from_secs(8), "it was waited for");
     theirs.write(0, b"new").await.unwrap();
     theirs.sync().await.unwrap();
-    assert_eq!(all(&file).await, b"new", "it believes nothing any more, and asks");
+    let told = file.read(0, 9).await.unwrap_err();
+    let fenced = |error: &ClientError| matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Fenced);
+    assert!(fenced(&told), "{told}");
     gate.open();
+    let again = one.open(node, Access::Read).await;
+    assert_eq!(all(&again).await, b"new", "it believes nothing any more, and asks");
 }
 
 /// One after the other, by whichever mount: each read sees the last write.

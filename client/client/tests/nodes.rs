@@ -4,6 +4,7 @@
 
 mod world;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sealstone_client::nodes::{File, Making, Nodes, NodesOptions, Seek};
@@ -41,6 +42,36 @@ async fn read_by_another(world: &World, file: &str) -> Vec<u8> {
     let bytes = open.read(0, stat.size as usize + 10).await.unwrap().to_vec();
     assert_eq!(bytes.len() as u64, stat.size);
     bytes
+}
+
+/// Whether the life of the device was known before or not: the object that the flush finds is not the one that was written.
+#[tokio::test(start_paused = true)]
+async fn a_first_write_that_was_lost_is_not_hidden_by_an_object_that_was_made_again_empty() {
+    for cut in [1, 2] {
+        let world = World::new(1).await;
+        let mut devices = Cutting::new(&world, &[("CREATE AND WRITE", cut)]);
+        devices.remakes = true;
+        let cuts = devices.cuts.clone();
+        let client = world.client_over(devices, tuning()).await;
+        let nodes = Nodes::new(&client, NodesOptions::default());
+        let bytes = content(4_000);
+        for number in 1..=2 {
+            let wanted = name(&format!("file{number}"));
+            let (_, file) = nodes.create(Node::ROOT, &wanted, making(NodeKind::File)).await.unwrap();
+            file.write(0, &bytes).await.unwrap();
+            file.sync().await.unwrap();
+            file.close().await.unwrap();
+        }
+        assert_eq!(cuts.load(Ordering::Relaxed), 1);
+        world.machine(0).power_cut();
+        world.machine(0).boot();
+        for number in 1..=2 {
+            assert!(
+                read_by_another(&world, &format!("file{number}")).await == bytes,
+                "cut {cut}, file {number}"
+            );
+        }
+    }
 }
 
 /// A small generator of choices.

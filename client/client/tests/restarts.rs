@@ -45,8 +45,6 @@ async fn a_put_that_loses_its_device_sends_again_what_was_lost() {
         ("WRITE", 5),
         ("WRITE", 30),
         ("WRITE", 47),
-        ("GET ATTRIBUTES", 1),
-        ("GET ATTRIBUTES", 2),
         ("FLUSH", 1),
         ("FLUSH", 2),
     ] {
@@ -75,6 +73,20 @@ async fn a_small_file_that_was_lost_before_its_flush_is_made_again() {
         assert_eq!(cuts.load(Ordering::Relaxed), 2, "{length}");
         survives(&world, 1, "/small", &bytes).await;
     }
+}
+
+/// The flush finds an object, and it is not the one that was written.
+#[tokio::test(start_paused = true)]
+async fn a_small_file_that_was_lost_and_made_again_empty_is_sent_again() {
+    let world = World::new(1).await;
+    let mut devices = Cutting::new(&world, &[("CREATE AND WRITE", 1)]);
+    devices.remakes = true;
+    let cuts = devices.cuts.clone();
+    let client = world.client_over(devices, tuning()).await;
+    let bytes = content(60_000);
+    stored(&client, "/small", &bytes).await.unwrap();
+    assert_eq!(cuts.load(Ordering::Relaxed), 1);
+    survives(&world, 1, "/small", &bytes).await;
 }
 
 /// Several devices, several cuts, and a source that nobody can read twice.

@@ -231,6 +231,14 @@ pub enum Operation {
         /// Attributes set together with it.
         values: Vec<(AttributeId, Bytes)>,
     },
+    /// Another one of an object whose number is known, and in the same command attributes of that object are read when it is
+    /// done; none come back if its answer was lost and it is only known that it was done.
+    Asking {
+        /// What is done.
+        operation: Box<Self>,
+        /// Which attributes; few and short ones.
+        ids: Vec<AttributeId>,
+    },
     /// Any typed command, for what has no variant of its own. Never retried.
     Other {
         /// The command.
@@ -288,6 +296,7 @@ impl Operation {
             Self::ReadMap { compare: true, .. } => "READ MAPS AND COMPARE",
             Self::CheckStructure { .. } => "OBJECT STRUCTURE CHECK",
             Self::Rewrite { .. } => "REWRITE",
+            Self::Asking { operation, .. } => operation.name(),
             Self::Other { .. } => "OTHER",
         }
     }
@@ -297,8 +306,9 @@ impl Operation {
     /// REMOVE is `Unsafe`: a second one would report "not found" for an object that the first one removed, and the
     /// id may have been taken again in between.
     #[must_use]
-    pub const fn repeat(&self) -> Repeat {
+    pub fn repeat(&self) -> Repeat {
         match self {
+            Self::Asking { operation, .. } => operation.repeat(),
             Self::Write { .. }
             | Self::Read { .. }
             | Self::Clear { .. }

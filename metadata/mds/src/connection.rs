@@ -129,7 +129,11 @@ impl Connection {
     ) -> Output {
         if let Some(asked) = self.ask(header, body) {
             let answered = asked.decide(mds, now_ms, rng);
-            return self.answer(mds, &answered, now_ms);
+            let output = self.answer(mds, &answered, now_ms);
+            if output.close {
+                self.phase = Phase::Closed;
+            }
+            return output;
         }
         // An error leaves it closed.
         let phase = std::mem::replace(&mut self.phase, Phase::Closed);
@@ -170,7 +174,8 @@ impl Connection {
         Some(Asked { session: *session, id, request })
     }
 
-    /// The frame of an answer. Answers may come in another order than their requests.
+    /// The frame of an answer. Answers may come in another order than their requests; after one that closes, those to what
+    /// is under way still go out, and nothing more is taken.
     pub fn answer(&mut self, mds: &Mds, answered: &Answered, now_ms: u64) -> Output {
         let Answered { id, response } = answered;
         let Phase::Active { session, sent, .. } = &mut self.phase else {
@@ -186,9 +191,6 @@ impl Connection {
         };
         let close =
             matches!(response, Response::Failed { failure } if failure.code == ErrorCode::NotLoggedIn);
-        if close {
-            self.phase = Phase::Closed;
-        }
         Output { close, ..respond(*id, response, sequence) }
     }
 

@@ -181,6 +181,8 @@ pub(crate) struct Shared {
     pub(crate) environment: Environment,
     pub(crate) limits: Arc<Limits>,
     requests: Arc<Semaphore>,
+    /// Of them, those that are decided beside others of their connection: a few connections do not take all places.
+    beside: Arc<Semaphore>,
     logins: Arc<Semaphore>,
     directory: Arc<Semaphore>,
     /// True when the server is to stop.
@@ -197,9 +199,10 @@ impl Shared {
         keeper: Option<Housekeeper>,
     ) -> Self {
         let requests = Arc::new(Semaphore::new(limits.requests_max));
+        let beside = Arc::new(Semaphore::new((limits.requests_max / 2).max(1)));
         let logins = Arc::new(Semaphore::new(limits.logins_max));
         let directory = Arc::new(Semaphore::new(limits.logins_max));
-        Self { mds, environment, limits: Arc::new(limits), requests, logins, directory, stop, keeper }
+        Self { mds, environment, limits: Arc::new(limits), requests, beside, logins, directory, stop, keeper }
     }
 }
 
@@ -309,7 +312,11 @@ where
     let (stop, beside) = (shared.stop.clone(), JoinSet::new());
     let mut line = Line::<S, C> { reader, writer, shared, stop, beside, crowded_until: None };
     while let Some(connection) = held.as_mut() {
-        let Some(incoming) = line.next(connection, login_by).await? else { return Ok(End::Ours) };
+        let Some(incoming) = line.next(connection, login_by).await? else {
+            // What is under way is done, and its clients hear of it.
+            line.settle(connection).await?;
+            return Ok(End::Ours);
+        };
         let turn = match &incoming {
             Incoming::Frame(header, body) => connection.turn(header.kind, body, &shared.mds),
             _ => Turn::Request,
@@ -393,14 +400,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin, C: Conversation> Line<'_, S, C> {
         !self.shared.environment.inline && (!self.beside.is_empty() || lately())
     }
 
-    /// Waits for all that is being decided, and answers it; true if one of them was the last.
+    /// Waits for all that is being decided, and answers it; true if after one of them no more is taken.
     async fn settle(&mut self, connection: &mut C) -> io::Result<bool> {
+        let mut last = false;
         while let Some(answered) = self.beside.join_next().await {
-            if reply(connection, answered, &mut self.writer, self.shared).await? {
-                return Ok(true);
-            }
+            last |= reply(connection, answered, &mut self.writer, self.shared).await?;
         }
-        Ok(false)
+        Ok(last)
     }
 }
 
@@ -530,12 +536,13 @@ async fn decide<C: Conversation>(
 
 /// Has a request decided beside others of its connection.
 async fn decide_beside<C: Conversation>(asked: C::Asked, shared: Shared) -> io::Result<C::Answered> {
+    let beside = shared.beside.clone().acquire_owned().await.map_err(io::Error::other)?;
     let place = shared.requests.clone().acquire_owned().await.map_err(io::Error::other)?;
     let (mds, environment) = (shared.mds, shared.environment);
     aside(move || {
         let mut rng = (environment.entropy)();
         let answered = C::decide(asked, &mds, environment.now_ms(), &mut *rng);
-        drop(place);
+        drop((place, beside));
         answered
     })
     .await

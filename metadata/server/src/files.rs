@@ -27,7 +27,7 @@ pub enum FileError {
     },
 }
 
-fn at(path: &Path) -> impl FnOnce(io::Error) -> FileError + '_ {
+pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> FileError + '_ {
     move |source| FileError::Io { path: path.to_owned(), source }
 }
 

@@ -421,7 +421,8 @@ fn settle(folder: &Path, location: Option<&Location>, unnamed: &Path) -> Result<
             location.keep(folder)?;
             let old = folder.join(STORE_FILE);
             if old.exists() {
-                files::rename(&old, &folder.join(STORE_FILE_LEFT))?;
+                let left = folder.join(STORE_FILE_LEFT);
+                sealstone_meta::EmbeddedMeta::rename(&old, &left).map_err(files::at(&left))?;
             }
         }
         None => {

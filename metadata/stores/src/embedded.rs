@@ -29,7 +29,7 @@ use redb::{
     Builder, Database, DatabaseError, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageError,
     TableDefinition,
 };
-use sealstone_mds::store::{MetaError, MetaStore, Overlay, Pair, Snapshot, Transaction};
+use sealstone_mds::store::{MetaError, MetaStore, Overlay, Pair, Snapshot, Transaction, check_limits};
 
 use journal::{Journal, Medium};
 use layer::Layer;
@@ -42,7 +42,7 @@ const FORMAT: &str = "metadata-format";
 const FORMAT_VERSION: u64 = 1;
 /// The same while there is a journal beside it, without which the file is not whole.
 const FORMAT_JOURNAL: u64 = 2;
-/// How often the store was opened.
+/// A number that was drawn when the store was opened.
 const EPOCH: &str = "journal-epoch";
 /// The last commit that is in the file.
 const APPLIED: &str = "journal-applied";
@@ -56,6 +56,8 @@ const APPLY_AT: u64 = 8 << 20;
 /// Bytes of it at which writers wait until that is done. The changes in memory are twice as much at most, and what they need
 /// besides.
 const JOURNAL_MAX: u64 = 64 << 20;
+/// Bytes that are free on the medium before that begins, and four times what the journal has.
+const APPLY_ROOM: u64 = 16 << 20;
 /// How often who waits for that looks whether the store still works.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Bytes of a change in the journal besides key and value, and of a record besides its changes, at most.
@@ -136,6 +138,8 @@ struct Core {
     database: Database,
     /// None: each commit goes into the file.
     journal: Option<Journal>,
+    /// Where the file is, if it is one of this machine's.
+    folder: Option<PathBuf>,
     poisoned: AtomicBool,
     /// Whoever writes has it.
     turn: Mutex<()>,
@@ -187,25 +191,47 @@ impl EmbeddedMeta {
             }
             other => OpenError::Corrupt { path: path.to_owned(), source: Box::new(other) },
         })?;
-        let corrupt = |source| OpenError::Corrupt { path: path.to_owned(), source };
-        let marks = Marks::read(&database).map_err(corrupt)?;
+        let trouble = |trouble| match trouble {
+            Trouble::Io(source) => io(source),
+            Trouble::Damage(source) => OpenError::Corrupt { path: path.to_owned(), source },
+        };
+        let marks = Marks::read(&database).map_err(trouble)?;
         if ![FORMAT_VERSION, FORMAT_JOURNAL].contains(&marks.format) {
             return Err(OpenError::Version { path: path.to_owned(), found: marks.format });
         }
         let left = if marks.format == FORMAT_JOURNAL { Some(read_journal(path)?) } else { None };
         let media = if journaled {
+            if left.is_none() {
+                // Files of that name are another store's.
+                journal::remove_files(path).map_err(io)?;
+            }
             let files = journal::open_files(path).map_err(io)?;
             Some(files.map(|file| Box::new(file) as Box<dyn Medium>))
         } else {
             None
         };
-        let core = Core::begin(database, marks, left.as_ref(), media).map_err(corrupt)?;
+        let mut core = Core::begin(database, marks, left.as_ref(), media).map_err(trouble)?;
+        core.folder = path.parent().map(Path::to_owned);
         let core = Arc::new(core);
         if !journaled {
             journal::remove_files(path).map_err(io)?;
         }
         let keeper = journaled.then(|| core.clone().keep()).transpose().map_err(io)?;
         Ok(Self { core, keeper, path: path.to_owned() })
+    }
+
+    /// Gives a store that nobody has open another name, with its journal if it has one.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+        for (from, to) in journal::paths(from).iter().zip(journal::paths(to)) {
+            match std::fs::rename(from, to) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        std::fs::rename(from, to)
     }
 
     /// Brings everything into the file, and does without the journal from here on.
@@ -225,7 +251,9 @@ impl EmbeddedMeta {
 impl Drop for EmbeddedMeta {
     fn drop(&mut self) {
         // What could not be brought into the file is in the journal, which the next start reads.
-        drop(self.close());
+        if let Err(error) = self.close() {
+            tracing::error!(path = %self.path.display(), error, "the metadata store needs its journal at the next start");
+        }
     }
 }
 
@@ -244,7 +272,7 @@ struct Marks {
 
 impl Marks {
     /// As they are; those of a new file are written first.
-    fn read(database: &Database) -> Result<Self, Box<dyn Error + Send + Sync>> {
+    fn read(database: &Database) -> Result<Self, Trouble> {
         let tx = database.begin_write()?;
         let marks = {
             let mut marker = tx.open_table(MARKER)?;
@@ -322,15 +350,17 @@ impl Core {
         marks: Marks,
         left: Option<&[Vec<u8>; 2]>,
         media: Option<[Box<dyn Medium>; 2]>,
-    ) -> Result<Self, Box<dyn Error + Send + Sync>> {
+    ) -> Result<Self, Trouble> {
         let records = match left {
-            Some(left) => journal::replay(left, marks.epoch, marks.applied)?,
+            Some(left) => journal::replay(left, marks.epoch, marks.applied)
+                .map_err(|unfit| Trouble::Damage(unfit.into()))?,
             None => Vec::new(),
         };
         let number = records.last().map_or(marks.applied, |record| record.number);
         // No record of before counts again, wherever it lies.
-        let epoch = marks.epoch + 1;
-        let format = if media.is_some() { FORMAT_JOURNAL } else { FORMAT_VERSION };
+        let mut epoch = [0; 8];
+        getrandom::fill(&mut epoch).map_err(|error| Trouble::Io(io::Error::other(error.to_string())))?;
+        let epoch = u64::from_be_bytes(epoch);
         let tx = database.begin_write()?;
         {
             let mut table = tx.open_table(DATA)?;
@@ -338,17 +368,24 @@ impl Core {
                 change_in(&mut table, &key, change.as_deref())?;
             }
             let mut marker = tx.open_table(MARKER)?;
-            marker.insert(FORMAT, format)?;
+            marker.insert(FORMAT, FORMAT_VERSION)?;
             marker.insert(EPOCH, epoch)?;
             marker.insert(APPLIED, number)?;
         }
         tx.commit()?;
         let journal = media.map(|media| Journal::new(media, epoch, number)).transpose()?;
+        if journal.is_some() {
+            // Both files are there and say whose they are.
+            let tx = database.begin_write()?;
+            tx.open_table(MARKER)?.insert(FORMAT, FORMAT_JOURNAL)?;
+            tx.commit()?;
+        }
         let base = Arc::new(base(&database)?);
         let active = Arc::default();
         Ok(Self {
             database,
             journal,
+            folder: None,
             poisoned: AtomicBool::new(false),
             turn: Mutex::default(),
             state: Mutex::new(State { base, frozen: None, active, number, views: BTreeMap::new() }),
@@ -401,6 +438,11 @@ impl Core {
         let mut wish = self.wish.lock();
         while journal.used() >= JOURNAL_MAX {
             self.check()?;
+            if !self.has_room(journal) {
+                return Err(MetaError::Failed(Box::new(io::Error::from(io::ErrorKind::StorageFull))));
+            }
+            wish.apply = true;
+            self.wished.notify_all();
             self.applied.wait_for(&mut wish, LOOK_EVERY);
         }
         Ok(())
@@ -410,11 +452,12 @@ impl Core {
     fn publish(&self, journal: &Journal, changes: Overlay, waits: bool) -> u64 {
         let mut state = self.state.lock();
         let number = state.number + 1;
+        journal.append(number, changes.iter());
         if waits {
-            // Before anybody can see it: who answers from it has to know that it is not durable.
+            // Before anybody can see it: who answers from it has to know that it is not durable. After it is queued: whoever
+            // waits for it finds it there.
             self.awaited.fetch_max(number, Ordering::AcqRel);
         }
-        journal.append(number, changes.iter());
         let oldest = state.views.keys().next().map_or(state.number, |oldest| (*oldest).min(state.number));
         state.active.put(changes, number, oldest);
         state.number = number;
@@ -445,9 +488,18 @@ impl Core {
         })
     }
 
-    /// Brings everything committed so far into the file.
+    /// Is there room on the medium for what the journal has? The engine does not get over a medium that is full.
+    fn has_room(&self, journal: &Journal) -> bool {
+        let free = self.folder.as_ref().and_then(|folder| rustix::fs::statvfs(folder).ok());
+        free.is_none_or(|free| free.f_bavail.saturating_mul(free.f_frsize) >= APPLY_ROOM + 4 * journal.used())
+    }
+
+    /// Brings everything committed so far into the file; puts that off while the medium is full.
     fn apply(&self) -> Result<(), MetaError> {
         let Some(journal) = &self.journal else { return Ok(()) };
+        if !self.has_room(journal) {
+            return Err(MetaError::Failed(Box::new(io::Error::from(io::ErrorKind::StorageFull))));
+        }
         let (frozen, number) = {
             let _turn = self.turn.lock();
             if self.state.lock().active.is_empty() {
@@ -479,6 +531,7 @@ impl Core {
     /// Begins the thread that brings changes into the file.
     fn keep(self: Arc<Self>) -> io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name("metadata".to_owned()).spawn(move || {
+            let _watch = Watch(&self);
             loop {
                 {
                     let mut wish = self.wish.lock();
@@ -490,14 +543,56 @@ impl Core {
                     }
                     wish.apply = false;
                 }
-                if self.apply().is_err() {
-                    // Whoever asks next is told.
-                    return;
+                if let Err(error) = self.apply() {
+                    tracing::error!(%error, "the journal of the metadata store is not brought into its file");
+                    if self.check().is_err() {
+                        // Whoever asks next is told.
+                        return;
+                    }
                 }
             }
         })
     }
 }
+
+/// If the thread that brings changes into the file ends by a panic, nobody waits for it.
+struct Watch<'a>(&'a Core);
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.poisoned.store(true, Ordering::Release);
+            self.0.applied.notify_all();
+        }
+    }
+}
+
+/// Why a store cannot be taken over.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    /// The medium, which may be full, or the system.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// What is there is not what was written.
+    #[error("{0}")]
+    Damage(Box<dyn Error + Send + Sync>),
+}
+
+/// Those of the engine.
+macro_rules! troubles {
+    ($($error:ty),*) => {
+        $(impl From<$error> for Trouble {
+            fn from(error: $error) -> Self {
+                match error.into() {
+                    redb::Error::Io(error) => Self::Io(error),
+                    error => Self::Damage(error.into()),
+                }
+            }
+        })*
+    };
+}
+
+troubles!(redb::Error, redb::TransactionError, redb::TableError, redb::CommitError, StorageError);
 
 fn base(database: &Database) -> Result<Base, redb::Error> {
     Ok(database.begin_read()?.open_table(DATA)?)
@@ -661,6 +756,7 @@ impl Transaction for Changes<'_> {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<(), MetaError> {
+        check_limits(key, &[])?;
         self.changes.delete(key);
         Ok(())
     }

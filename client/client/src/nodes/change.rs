@@ -147,10 +147,11 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             };
             self.shared.patiently(|| objects.open.execute(index, &make)).await?;
             let flush = |object| Operation::Flush { object };
-            self.shared.patiently(|| objects.open.execute(index, flush)).await?;
-            let now = self.shared.patiently(|| objects.open.life(index)).await?;
-            self.shared.set_life(now);
-            if now == before {
+            let now = self.shared.patiently(|| objects.open.execute_in(index, flush)).await?;
+            if let Some(now) = now {
+                self.shared.set_life(now);
+            }
+            if now == Some(before) {
                 return Ok(());
             }
         }

@@ -6,7 +6,7 @@
 use core::time::Duration;
 use std::sync::{Arc, Weak};
 
-use sealstone_mds_protocol::{Access, Node};
+use sealstone_mds_protocol::{Access, Lock, LockKind, Node};
 use sealstone_mds_protocol::{Request, Response};
 use tokio::time::sleep;
 
@@ -82,7 +82,15 @@ pub(super) async fn lock_again<M: Metadata, D: Devices>(shared: &Shared<M, D>, n
     let locks = super::shared::lock(&shared.locks).of(node.inode);
     for lock in locks {
         match shared.lock_node(node, lock, false, true).await {
-            Ok(None) => {}
+            Ok(None) => {
+                // A program that gave it up meanwhile may have been heard first.
+                if !super::shared::lock(&shared.locks).of(node.inode).contains(&lock) {
+                    let gone = Lock { kind: LockKind::Unlock, ..lock };
+                    if let Err(error) = shared.lock_node(node, gone, false, true).await {
+                        tracing::warn!(inode = node.inode.0, %error, "a lock is held that nobody has");
+                    }
+                }
+            }
             Ok(Some(_)) => tracing::warn!(inode = node.inode.0, "a lock is lost: somebody else has it"),
             Err(error) => tracing::warn!(inode = node.inode.0, %error, "a lock is lost"),
         }

@@ -128,8 +128,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let facts = lock(&known.facts);
             (facts.life, facts.writes)
         };
-        match objects.open.execute(index, |object| Operation::Flush { object }).await {
-            Ok(_) => {}
+        let now = match objects.open.execute_in(index, |object| Operation::Flush { object }).await {
+            Ok(now) => now,
             Err(ClientError::Device { error: OsdError::NotFound, .. })
                 if !lock(&known.facts).durable && !self.state().made =>
             {
@@ -142,14 +142,13 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 return Err(error);
             }
             Err(error) => return Err(error),
-        }
-        // What one command made is there whole or not at all, and the flush would have told.
-        if writes > 0 {
-            let now = objects.open.life(index).await?;
+        };
+        if let Some(now) = now {
             self.shared.set_life(now);
-            if life != Some(now) {
-                return Ok(Proof::Restarted);
-            }
+        }
+        // That the object is there proves nothing: the server may have made it again, empty, to fence it.
+        if life.is_none() || life != now {
+            return Ok(Proof::Restarted);
         }
         let mut facts = lock(&known.facts);
         // What came in between is not proven.

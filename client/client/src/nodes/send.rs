@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sealstone_initiator::{Operation, OsdError};
 use sealstone_mds_protocol::{Access, OpenedNode, Request, Response};
+use sealstone_osd::ObjectId;
 use tokio::time::Instant;
 
 use super::body::Body;
@@ -202,8 +203,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             if !*made {
                 let make = |object| Operation::CreateAndWrite { object, offset, data: data.clone() };
                 lock(&known.facts).open = true;
-                match objects.open.execute(index, make).await {
-                    Ok(_) => {
+                match self.make_in(objects, index, make).await {
+                    Ok(()) => {
                         *made = true;
                         // A flush that went on beside it may not have covered it.
                         lock(&known.facts).open = true;
@@ -226,6 +227,30 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         objects.open.execute(index, write).await?;
         // And after: a flush that went on beside it may not have covered it.
         note();
+        Ok(())
+    }
+
+    /// Makes an object, in a life of its device that is known: from before, or from the answer.
+    async fn make_in(
+        &self,
+        objects: &Objects<M, D>,
+        index: usize,
+        make: impl FnMut(ObjectId) -> Operation + Send,
+    ) -> Result<(), ClientError> {
+        let before = self.shared.life(objects.open.device_of(index).await?);
+        let life = match before {
+            Some(_) => {
+                objects.open.execute(index, make).await?;
+                before
+            }
+            None => objects.open.execute_in(index, make).await?,
+        };
+        if let Some(life) = life {
+            if before.is_none() {
+                self.shared.set_life(life);
+            }
+            lock(&objects.each[index].facts).life.get_or_insert(life);
+        }
         Ok(())
     }
 

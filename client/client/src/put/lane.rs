@@ -159,20 +159,13 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
             let numbers = state.held.iter().filter(|(_, held)| held.acknowledged).map(|(number, _)| *number);
             (numbers.collect::<Vec<_>>(), state.life)
         };
-        match self.objects.execute(self.index, |object| Operation::Flush { object }).await {
-            Ok(_) => {}
+        // One life of the device has to have seen all of it. That the object is there proves nothing: the server may have
+        // made it again, empty, to fence it.
+        match self.objects.execute_in(self.index, |object| Operation::Flush { object }).await {
+            Ok(now) if now.is_some() && now == life => {}
+            Ok(_) => return Ok(Proof::Restarted),
             Err(error) if self.may_be_lost(&error) => return Ok(Proof::Restarted),
             Err(error) => return Err(error),
-        }
-        // What one command made is there whole or not at all, and the flush would have told. Several commands are
-        // durable together only if one life of the device saw them all.
-        if let Some(before) = life {
-            match self.epoch().await {
-                Ok(now) if now == before => {}
-                Ok(_) => return Ok(Proof::Restarted),
-                Err(error) if self.may_be_lost(&error) => return Ok(Proof::Restarted),
-                Err(error) => return Err(error),
-            }
         }
         let mut state = self.state();
         state.durable = true;
@@ -208,9 +201,6 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
                 let first = held.split_first();
                 self.create(first.map(|((_, offset, data), _)| (*offset, data.clone()))).await?;
                 rest = first.map_or(rest, |(_, rest)| rest);
-                // As before: one command needs no epoch, several need the one that was before the second.
-                let life = if rest.is_empty() { None } else { Some(self.epoch().await?) };
-                self.state().life = life;
             }
             Err(error) => return Err(error),
         }
@@ -242,7 +232,9 @@ impl<M: Metadata, D: Devices> Lane<M, D> {
             Some((offset, data)) => Operation::CreateAndWrite { object, offset: *offset, data: data.clone() },
             None => Operation::Create { object },
         };
-        self.objects.execute(self.index, make).await.map(drop)
+        let life = self.objects.execute_in(self.index, make).await?;
+        self.state().life = life;
+        Ok(())
     }
 
     /// The boot epoch of the device, asked of the object.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use sealstone_client::{Device, DevicePool, Devices, OsdError};
 use sealstone_initiator::{Bearer, Completion, Operation};
+use sealstone_osd::ObjectId;
 
 use super::{Machine, World};
 
@@ -17,6 +18,8 @@ pub struct Cutting {
     pool: DevicePool,
     machines: Arc<BTreeMap<String, Machine>>,
     at: Vec<(&'static str, usize)>,
+    /// What was made and lost is there again before anybody asks, empty: as after the server fenced whoever could make it.
+    pub remakes: bool,
     pub counts: Counts,
     pub cuts: Arc<AtomicUsize>,
 }
@@ -24,7 +27,8 @@ pub struct Cutting {
 impl Cutting {
     pub fn new(world: &World, at: &[(&'static str, usize)]) -> Self {
         let (pool, machines) = (world.pool(), world.machines.clone());
-        Self { pool, machines, at: at.to_vec(), counts: Arc::default(), cuts: Arc::default() }
+        let (at, counts, cuts) = (at.to_vec(), Arc::default(), Arc::default());
+        Self { pool, machines, at, remakes: false, counts, cuts }
     }
 }
 
@@ -36,6 +40,10 @@ impl Devices for Cutting {
         operation: Operation,
     ) -> Result<Completion, OsdError> {
         let name = operation.name();
+        let made = match &operation {
+            Operation::Asking { operation, .. } => made(operation),
+            operation => made(operation),
+        };
         let result = self.pool.execute(device, bearer, operation).await;
         let count = {
             let mut counts = self.counts.lock().unwrap();
@@ -49,7 +57,17 @@ impl Devices for Cutting {
             machine.power_cut();
             machine.boot();
             self.cuts.fetch_add(1, Ordering::Relaxed);
+            if let Some(object) = made.filter(|_| self.remakes) {
+                self.pool.execute(device, bearer, Operation::Create { object }).await.unwrap();
+            }
         }
         result
+    }
+}
+
+fn made(operation: &Operation) -> Option<ObjectId> {
+    match operation {
+        Operation::CreateAndWrite { object, .. } => Some(*object),
+        _ => None,
     }
 }

@@ -5,8 +5,9 @@
 //! Truth: t10-osd §1.5–1.7.
 
 use bytes::Bytes;
+use sealstone_osd::attribute::list;
 use sealstone_osd::cdb::{GetList, Segment};
-use sealstone_osd::{AttributeParameters, Cdb, Command, Generation, offset};
+use sealstone_osd::{AttributeId, AttributeParameters, Cdb, Command, Generation, offset};
 use sealstone_seal::SecurityToken;
 use sealstone_seal::signer::{Parts, SignError, Signed};
 
@@ -46,7 +47,15 @@ impl Draft {
             extensions: Vec::new(),
         }
     }
+
+    /// The same; these attributes come back with the answer: few and short ones.
+    pub(crate) fn asking(self, generation: Generation, ids: &[AttributeId]) -> Self {
+        Self { get: list::encode_get(generation, ids), retrieved_max: ASKED_ROOM, ..self }
+    }
 }
+
+/// Room for two attributes of 8 bytes with their heads.
+const ASKED_ROOM: u32 = 128;
 
 /// A command ready to be sent.
 pub(crate) struct Assembled {

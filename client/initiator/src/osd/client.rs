@@ -182,16 +182,28 @@ impl OsdClient {
     async fn carry(
         &self,
         bearer: &Bearer,
-        mut operation: Operation,
+        operation: Operation,
         durable: bool,
     ) -> Result<Completion, OsdError> {
         let mut patience = Patience::default();
+        let (mut operation, asked) = match operation {
+            Operation::Asking { operation, ids } => (*operation, ids),
+            other => (other, Vec::new()),
+        };
         let mut buffer = match &mut operation {
             Operation::Read { buffer, .. } => core::mem::take(buffer),
             _ => Vec::new(),
         };
-        let mut draft = draft(bearer.generation(), &operation)?;
-        draft.durable |= durable;
+        let drafted = |operation: &Operation| {
+            let mut draft = draft(bearer.generation(), operation)?;
+            draft.durable |= durable;
+            Ok::<_, OsdError>(if asked.is_empty() {
+                draft
+            } else {
+                draft.asking(bearer.generation(), &asked)
+            })
+        };
+        let mut draft = drafted(&operation)?;
         loop {
             let nexus = self.nexus(bearer, &mut patience).await?;
             let now_ms = self.0.environment.now_ms();
@@ -232,8 +244,7 @@ impl OsdClient {
                     match operation {
                         Operation::CreateAndWrite { object, offset, data } => {
                             operation = Operation::Write { object, offset, data };
-                            draft = super::translate::draft(bearer.generation(), &operation)?;
-                            draft.durable |= durable;
+                            draft = drafted(&operation)?;
                         }
                         _ => return Ok(Completion::default()),
                     }

@@ -22,8 +22,6 @@ const CURRENT_COMMAND: u32 = 0xFFFF_FFFE;
 const PARTITION: AttributeId = AttributeId::new(CURRENT_COMMAND, 3);
 const OBJECT: AttributeId = AttributeId::new(CURRENT_COMMAND, 4);
 const APPENDED_AT: AttributeId = AttributeId::new(CURRENT_COMMAND, 5);
-/// Room for two attributes of 8 bytes with their heads.
-const CURRENT_COMMAND_ROOM: u32 = 128;
 
 /// The command that an operation stands for.
 pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Draft, OsdError> {
@@ -31,11 +29,7 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
         if actual > max { Err(OsdError::TooLong { what, actual, max }) } else { Ok(()) }
     };
     let plain = |command| Draft::new(command, Bytes::new());
-    let asking = |command, names: &[AttributeId]| Draft {
-        get: list::encode_get(generation, names),
-        retrieved_max: CURRENT_COMMAND_ROOM,
-        ..Draft::new(command, Bytes::new())
-    };
+    let asking = |command, names: &[AttributeId]| Draft::new(command, Bytes::new()).asking(generation, names);
     let extent = |object, start, length: usize| Extent { object, start, length: length as u64 };
     Ok(match operation {
         Operation::Create { object } => {
@@ -189,6 +183,7 @@ pub(super) fn draft(generation: Generation, operation: &Operation) -> Result<Dra
             let continuation = encoded(&segment, command)?;
             Draft { continuation, set, ..Draft::new(command, data.into()) }
         }
+        Operation::Asking { operation, ids } => draft(generation, operation)?.asking(generation, ids),
         Operation::Other { command, data_out } => Draft::new(*command, data_out.clone()),
     })
 }

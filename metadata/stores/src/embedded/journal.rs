@@ -2,9 +2,10 @@
 //!
 //! Does: gather records, write and sync them for all who wait at that moment, take turns between two files, read back what a
 //! crash left. Does not: know what keys mean, or when the store's own file has them.
-//! Contract: when [`Journal::sync`] returns, every record up to that number is on the medium. What is read back is a row of
-//! records without a gap, and no record that was durable is missing from it; if one is, that is damage and said so. A block
-//! of the medium that has durable records is not written again before the store's file has them.
+//! Contract: when [`Journal::sync`] returns well, every record up to that number is on the medium; after one that failed none
+//! does. What is read back is a row of records without a gap; if one is missing of which a later one knows that it was
+//! durable, that is damage and said so. A block of the medium that has durable records is not written again before the
+//! store's file has them.
 //! Truth: docs/standards/mds.md §8; docs/adr/0049-a-journal-before-the-file.md.
 
 use std::fs::{File, OpenOptions};
@@ -20,6 +21,8 @@ const BLOCK: u64 = 4096;
 /// A file grows by so many bytes, written once before they are used: later writes need no news of the file system.
 const GROWTH: u64 = 1 << 20;
 const MAGIC: [u8; 4] = *b"SMJ1";
+/// The first block of a file says which opening it belongs to: a record without changes, of no commit.
+const HEADING: u64 = 0;
 const HEAD: usize = 48;
 const DIGEST: usize = 16;
 /// In the place of a value's length: the key was removed.
@@ -108,12 +111,15 @@ struct Place {
     offset: u64,
     /// Bytes of each file that were written before.
     lengths: [u64; 2],
+    /// A write failed: what was to be written is gone, and nothing behind it counts.
+    broken: bool,
 }
 
 /// See the module.
 pub(super) struct Journal {
     media: [Box<dyn Medium>; 2],
-    /// Differs each time that the store is opened.
+    /// Drawn each time that the store is opened, and told to nobody: values that are stored cannot be made to look like
+    /// records.
     epoch: u64,
     tail: Mutex<Tail>,
     place: Mutex<Place>,
@@ -125,16 +131,24 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// An empty one, whose first record will be `last + 1`. What lies in the files is of another epoch.
+    /// An empty one, whose first record will be `last + 1`, in files that say so when this returns. What else lies in them
+    /// is of another epoch.
     pub(super) fn new(media: [Box<dyn Medium>; 2], epoch: u64, last: u64) -> io::Result<Self> {
-        let lengths = [media[0].length()?, media[1].length()?];
+        let mut lengths = [0; 2];
+        for (medium, length) in media.iter().zip(&mut lengths) {
+            let mut heading = record(epoch, HEADING, 0, core::iter::empty());
+            heading.resize(BLOCK as usize, 0);
+            medium.write_at(0, &heading)?;
+            medium.sync()?;
+            *length = medium.length()?;
+        }
         Ok(Self {
             media,
             epoch,
             tail: Mutex::new(Tail { bytes: Vec::new(), last }),
-            place: Mutex::new(Place { which: 0, offset: 0, lengths }),
+            place: Mutex::new(Place { which: 0, offset: BLOCK, lengths, broken: false }),
             durable: AtomicU64::new(last),
-            used: AtomicU64::new(0),
+            used: AtomicU64::new(BLOCK),
             room: AtomicU64::new(lengths[0]),
         })
     }
@@ -145,29 +159,16 @@ impl Journal {
         number: u64,
         changes: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
     ) {
+        let record = record(self.epoch, number, self.durable(), changes);
         let mut tail = self.tail.lock();
-        let start = tail.bytes.len();
-        tail.bytes.resize(start + HEAD, 0);
-        for (key, value) in changes {
-            tail.bytes.extend((key.len() as u16).to_be_bytes());
-            tail.bytes.extend(value.map_or(REMOVED, |value| value.len() as u32).to_be_bytes());
-            tail.bytes.extend(key);
-            tail.bytes.extend(value.unwrap_or_default());
-        }
-        let length = (tail.bytes.len() - start - HEAD) as u32;
-        let padded = tail.bytes.len().next_multiple_of(8);
-        tail.bytes.resize(padded, 0);
-        let record = &mut tail.bytes[start..];
-        record[..4].copy_from_slice(&MAGIC);
-        record[4..8].copy_from_slice(&length.to_be_bytes());
-        record[8..16].copy_from_slice(&self.epoch.to_be_bytes());
-        record[16..24].copy_from_slice(&number.to_be_bytes());
-        record[24..32].copy_from_slice(&self.durable.load(Ordering::Acquire).to_be_bytes());
-        let digest = digest(record);
-        record[32..HEAD].copy_from_slice(&digest);
-        let bytes = record.len() as u64;
+        tail.bytes.extend_from_slice(&record);
         tail.last = number;
-        self.used.fetch_add(bytes, Ordering::AcqRel);
+        self.used.fetch_add(record.len() as u64, Ordering::AcqRel);
+    }
+
+    #[cfg(test)]
+    pub(super) const fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// The number of the last record that is durable.
@@ -182,7 +183,8 @@ impl Journal {
 
     /// Sees to it that the file in use takes so many bytes more, whatever becomes of the medium's room later.
     pub(super) fn reserve(&self, bytes: u64) -> io::Result<()> {
-        let wanted = self.used() + bytes + 2 * BLOCK;
+        // Each batch before this record may be filled up to a whole block: that under way, the next, its own.
+        let wanted = self.used() + bytes + 3 * BLOCK;
         if self.room.load(Ordering::Acquire) >= wanted {
             return Ok(());
         }
@@ -211,10 +213,24 @@ impl Journal {
         if self.durable() >= number {
             return Ok(());
         }
-        self.write(&mut place)
+        self.write(&mut place)?;
+        if self.durable() < number {
+            return Err(io::Error::other("a record of the journal was not there to be written"));
+        }
+        Ok(())
     }
 
     fn write(&self, place: &mut Place) -> io::Result<()> {
+        if place.broken {
+            return Err(io::Error::other("a write to the journal failed before"));
+        }
+        place.broken = true;
+        self.write_out(place)?;
+        place.broken = false;
+        Ok(())
+    }
+
+    fn write_out(&self, place: &mut Place) -> io::Result<()> {
         let (mut bytes, last) = {
             let mut tail = self.tail.lock();
             (std::mem::take(&mut tail.bytes), tail.last)
@@ -241,11 +257,47 @@ impl Journal {
     pub(super) fn switch(&self) -> io::Result<()> {
         let mut place = self.place.lock();
         self.write(&mut place)?;
-        (place.which, place.offset) = (1 - place.which, 0);
+        (place.which, place.offset) = (1 - place.which, BLOCK);
         self.room.store(place.lengths[place.which], Ordering::Release);
-        self.used.store(0, Ordering::Release);
+        self.used.store(BLOCK, Ordering::Release);
         Ok(())
     }
+}
+
+/// What somebody would store who wants it to be taken for a record.
+#[cfg(test)]
+pub(super) fn forged<'a>(
+    epoch: u64,
+    number: u64,
+    changes: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+) -> Vec<u8> {
+    record(epoch, number, number, changes)
+}
+
+/// A record as it is written.
+fn record<'a>(
+    epoch: u64,
+    number: u64,
+    durable: u64,
+    changes: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+) -> Vec<u8> {
+    let mut record = vec![0; HEAD];
+    for (key, value) in changes {
+        record.extend((key.len() as u16).to_be_bytes());
+        record.extend(value.map_or(REMOVED, |value| value.len() as u32).to_be_bytes());
+        record.extend(key);
+        record.extend(value.unwrap_or_default());
+    }
+    let length = (record.len() - HEAD) as u32;
+    record.resize(record.len().next_multiple_of(8), 0);
+    record[..4].copy_from_slice(&MAGIC);
+    record[4..8].copy_from_slice(&length.to_be_bytes());
+    record[8..16].copy_from_slice(&epoch.to_be_bytes());
+    record[16..24].copy_from_slice(&number.to_be_bytes());
+    record[24..32].copy_from_slice(&durable.to_be_bytes());
+    let digest = digest(&record);
+    record[32..HEAD].copy_from_slice(&digest);
+    record
 }
 
 fn digest(record: &[u8]) -> [u8; DIGEST] {
@@ -277,10 +329,16 @@ pub(super) struct Record {
     pub(super) changes: Changes,
 }
 
-/// What a crash left is not a row of records: one that was durable is missing.
+/// What lies in the files is not what a crash leaves.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("record {0} of the journal was durable and is damaged")]
-pub(super) struct Gap(u64);
+pub(super) enum Unfit {
+    /// One that was durable is missing.
+    #[error("record {0} of the journal was durable and is damaged")]
+    Gap(u64),
+    /// It belongs to another store, or to another life of this one.
+    #[error("the file that ends in journal-{0} is not the one that was in use beside this store")]
+    Other(usize),
+}
 
 /// The record at this place, and where it ends.
 fn parse(bytes: &[u8], at: usize, epoch: u64) -> Option<(Record, usize)> {
@@ -331,15 +389,19 @@ fn records(bytes: &[u8], epoch: u64) -> Vec<Record> {
 /// The row of records after `applied` that a crash left in the two files.
 ///
 /// # Errors
-/// If one is missing that was durable.
-pub(super) fn replay(files: &[Vec<u8>; 2], epoch: u64, applied: u64) -> Result<Vec<Record>, Gap> {
+/// If one is missing that was durable, or a file is not of this epoch.
+pub(super) fn replay(files: &[Vec<u8>; 2], epoch: u64, applied: u64) -> Result<Vec<Record>, Unfit> {
+    let of_another = |bytes: &Vec<u8>| parse(bytes, 0, epoch).is_none_or(|(head, _)| head.number != HEADING);
+    if let Some(other) = files.iter().position(of_another) {
+        return Err(Unfit::Other(other));
+    }
     let mut all: Vec<Record> = files.iter().flat_map(|bytes| records(bytes, epoch)).collect();
     all.retain(|record| record.number > applied);
     all.sort_by_key(|record| record.number);
     let whole = all.iter().zip(applied + 1..).take_while(|(record, number)| record.number == *number).count();
     let (last, behind) = (applied + whole as u64, all.split_off(whole));
     if behind.iter().any(|record| record.durable > last) {
-        return Err(Gap(last + 1));
+        return Err(Unfit::Gap(last + 1));
     }
     Ok(all)
 }

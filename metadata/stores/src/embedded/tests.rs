@@ -169,6 +169,32 @@ fn what_was_read_before_it_was_durable_is_durable_when_the_reader_answers() {
 }
 
 #[test]
+fn whoever_answers_while_others_commit_is_never_told_of_an_error() {
+    let disk = Disk::default();
+    let store = disk.start().unwrap();
+    let writing = AtomicU64::new(4);
+    std::thread::scope(|scope| {
+        for n in 0..4u8 {
+            let (store, writing) = (&store, &writing);
+            scope.spawn(move || {
+                (0..500u16).for_each(|i| put(store, &[n], &i.to_be_bytes()).unwrap());
+                writing.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while writing.load(Ordering::Relaxed) > 0 {
+                    store.wait_for_medium().unwrap();
+                    store.settle().unwrap();
+                    store.core.apply().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(all(&store).len(), 4);
+}
+
+#[test]
 fn after_a_write_that_failed_nothing_is_promised_until_the_store_is_opened_again() {
     let disk = Disk::default();
     let store = disk.start().unwrap();
@@ -186,6 +212,81 @@ fn after_a_write_that_failed_nothing_is_promised_until_the_store_is_opened_again
     drop(store);
     let store = disk.crash(Kept::Everything).start().unwrap();
     assert_eq!(store.snapshot().unwrap().get(b"a").unwrap(), Some(b"1".to_vec()));
+}
+
+#[test]
+fn whoever_waits_for_a_write_that_fails_is_told_and_so_is_who_comes_after_him() {
+    const WRITERS: u8 = 8;
+    let disk = Disk::default();
+    let store = disk.start().unwrap();
+    put(&store, b"first", b"1").unwrap();
+    let busy = disk.hold();
+    disk.fail_after(1);
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let writers = (0..WRITERS).map(|n| {
+            let store = &store;
+            scope.spawn(move || put(store, &[n], b"1"))
+        });
+        let writers: Vec<_> = writers.collect();
+        // All have committed, and one of them has what all wrote.
+        while store.core.state.lock().number <= u64::from(WRITERS) {
+            std::thread::yield_now();
+        }
+        drop(busy);
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    assert!(outcomes.iter().all(Result::is_err), "{outcomes:?}");
+    let journal = store.core.journal.as_ref().unwrap();
+    assert!(journal.sync(1 + u64::from(WRITERS)).is_err() && journal.durable() == 1);
+    let left = disk.crash(Kept::Nothing).start().unwrap();
+    assert_eq!(all(&left).len(), 1);
+}
+
+#[test]
+fn a_journal_of_another_life_or_store_is_not_taken_for_ones_own() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(EmbeddedMeta::open(&path(&dir)).unwrap());
+    let stopped = after_a_kill(&dir);
+    let store = EmbeddedMeta::serve(&path(&dir)).unwrap();
+    put(&store, b"a", b"1").unwrap();
+    let killed = after_a_kill(&dir);
+    drop(store);
+    // An older file that was whole, put back beside the journal: that does not count, and goes.
+    fs::copy(path(&stopped), path(&dir)).unwrap();
+    for (from, to) in journal::paths(&path(&killed)).iter().zip(journal::paths(&path(&dir))) {
+        fs::copy(from, to).unwrap();
+    }
+    let again = EmbeddedMeta::serve(&path(&dir)).unwrap();
+    assert_eq!(all(&again), []);
+    put(&again, b"b", b"1").unwrap();
+    let later = after_a_kill(&dir);
+    // The file of one life beside the journal of another.
+    fs::copy(path(&killed), path(&later)).unwrap();
+    let refused = EmbeddedMeta::open(&path(&later)).err().unwrap();
+    let OpenError::Corrupt { source, .. } = &refused else { panic!("{refused}") };
+    assert!(source.to_string().contains("journal-0 is not the one"), "{source}");
+    // Under another name it is still whole.
+    let renamed = killed.path().join("renamed.redb");
+    EmbeddedMeta::rename(&path(&killed), &renamed).unwrap();
+    assert_eq!(all(&EmbeddedMeta::open(&renamed).unwrap()).len(), 1);
+}
+
+#[test]
+fn a_value_that_looks_like_a_record_is_a_value() {
+    // Whoever knew the number that was drawn could: so the last one shows that the others would.
+    for (guess, taken) in [(0, false), (1, false), (u64::MAX, false), (u64::MAX - 1, true)] {
+        let disk = Disk::default();
+        let store = disk.start().unwrap();
+        let drawn = store.core.journal.as_ref().unwrap().epoch();
+        let epoch = if taken { drawn } else { guess };
+        let forged = journal::forged(epoch, 1, [(&b"role"[..], Some(&b"admin"[..]))].into_iter());
+        // From the beginning of a block on, behind head, lengths and key.
+        put(&store, b"v", &[vec![0; 4096 - 48 - 6 - 1], forged].concat()).unwrap();
+        let left = disk.crash(Kept::Nothing);
+        left.damage("journal-0", 4096);
+        let role = left.start().unwrap().snapshot().unwrap().get(b"role").unwrap();
+        assert_eq!(role.is_some(), taken);
+    }
 }
 
 #[test]
@@ -236,14 +337,14 @@ fn damage_in_the_journal_is_said_and_a_torn_end_is_not_damage() {
     for n in 0..9u8 {
         put(&store, &[n], b"1").unwrap();
     }
-    // Each commit has a block of its own. The fifth one is damaged: those behind it say that it was durable.
+    // Each commit has a block of its own, after the first. The fifth one is damaged: those behind it say that it was durable.
     let damaged = disk.crash(Kept::Nothing);
-    damaged.damage("journal-0", 4 * 4096 + 50);
+    damaged.damage("journal-0", 5 * 4096 + 50);
     let error = damaged.start().err().unwrap().to_string();
     assert!(error.contains("record 5 of the journal was durable and is damaged"), "{error}");
     // The last one, of which nobody knew that it was durable.
     let torn = disk.crash(Kept::Nothing);
-    torn.damage("journal-0", 8 * 4096 + 50);
+    torn.damage("journal-0", 9 * 4096 + 50);
     assert_eq!(all(&torn.start().unwrap()).len(), 8);
 }
 
