@@ -18,6 +18,7 @@ use crate::attributes::attributes;
 use crate::directory::Directory;
 use crate::errno::errno;
 use crate::kernel::{Answer, Attributes, Header, KEEP_CACHE, Reply};
+use crate::pages::Pages;
 use crate::people::People;
 use crate::table::{self, Handles};
 
@@ -40,6 +41,7 @@ pub(crate) struct Inner {
     pub(crate) directories: Handles<Directory>,
     pub(crate) people: People,
     pub(crate) attributes_for: Duration,
+    pub(crate) pages: Arc<Pages>,
 }
 
 /// A name that the kernel gave.
@@ -60,11 +62,16 @@ impl Inner {
         attributes(self.table.ino(stat.node()), stat, &self.people)
     }
 
+    /// For how long a name is believed, and the node that it leads to.
+    pub(crate) fn believed(&self, stat: &Stat) -> (Duration, Duration) {
+        (self.attributes_for, self.nodes.attributes_for(stat.inode))
+    }
+
     /// Tells the kernel of a node, which counts.
     pub(crate) fn entry(&self, reply: Reply, stat: &Stat) {
         let ino = self.table.count(stat);
         let attributes = attributes(ino, stat, &self.people);
-        if !reply.naming(Answer::default().entry(Some(&attributes), self.attributes_for).as_bytes()) {
+        if !reply.naming(Answer::default().entry(Some(&attributes), self.believed(stat)).as_bytes()) {
             self.table.forget(ino, 1);
         }
     }
@@ -102,6 +109,7 @@ impl Inner {
             opened => opened,
         };
         let (file, stat) = opened.map_err(|error| errno(&error))?;
+        self.pages.clean(ino).await;
         if flags & O_TRUNC != 0 && access != Access::Read && stat.size > 0 {
             let change = NodeChange { size: Some(0), ..NodeChange::default() };
             let stat = self.nodes.set(node, change, true).await.map_err(|error| errno(&error))?;

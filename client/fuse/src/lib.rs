@@ -12,6 +12,7 @@ mod examine;
 mod inner;
 mod kernel;
 mod mounted;
+mod pages;
 mod people;
 mod table;
 
@@ -74,7 +75,9 @@ impl Mount {
 pub fn mount(nodes: Nodes, root: Node, people: People, options: &MountOptions) -> Result<Mount, MountError> {
     let device = kernel::mount(options)?;
     let served = kernel::Channel::open(device, options.allow_other).and_then(|channel| {
-        let mounted = Arc::new(mounted::Mounted::new(nodes, root, people));
+        let pages = pages::Pages::new(channel.clone(), root.inode);
+        nodes.set_keeper(Arc::new(pages::Forgetting(pages.clone())));
+        let mounted = Arc::new(mounted::Mounted::new(nodes, root, people, pages));
         let serve = |number| {
             let (channel, mounted) = (channel.clone(), mounted.clone());
             let thread = std::thread::Builder::new().name(format!("fuse-{number}"));

@@ -26,6 +26,7 @@ use crate::directory::{DOTS, Directory};
 use crate::errno::errno;
 use crate::inner::{Inner, Who, name};
 use crate::kernel::{Answer, Changes, Entries, Handler, Header, LockWish, Operation, Reply, When};
+use crate::pages::Pages;
 use crate::people::People;
 use crate::table::{self, Handles};
 
@@ -74,7 +75,7 @@ macro_rules! or_reply {
 }
 
 impl Mounted {
-    pub(crate) fn new(nodes: Nodes, root: Node, people: People) -> Self {
+    pub(crate) fn new(nodes: Nodes, root: Node, people: People, pages: Arc<Pages>) -> Self {
         let attributes_for = nodes.options().attributes_for;
         let inner = Inner {
             nodes,
@@ -83,6 +84,7 @@ impl Mounted {
             directories: Handles::new(),
             people,
             attributes_for,
+            pages,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -218,7 +220,8 @@ impl Mounted {
             match inner.nodes.lookup(parent, &entry).await {
                 // That there is nothing is believed for as long as everything else.
                 Err(error) if error.is_not_found() && !inner.attributes_for.is_zero() => {
-                    reply.bytes(Answer::default().entry(None, inner.attributes_for).as_bytes());
+                    let believed = (inner.attributes_for, inner.attributes_for);
+                    reply.bytes(Answer::default().entry(None, believed).as_bytes());
                 }
                 outcome => inner.answer_entry(reply, outcome),
             }
@@ -230,7 +233,10 @@ impl Mounted {
         self.task(|inner| async move {
             match inner.nodes.node(node).await {
                 Ok(stat) => {
-                    reply.bytes(Answer::attr(&inner.attr(&stat), inner.attributes_for).as_bytes());
+                    // Whoever reads asks for them first: then no page is left that is older.
+                    inner.pages.clean(ino).await;
+                    let believed = inner.nodes.attributes_for(stat.inode);
+                    reply.bytes(Answer::attr(&inner.attr(&stat), believed).as_bytes());
                 }
                 Err(error) => reply.error(errno(&error)),
             }
@@ -249,7 +255,10 @@ impl Mounted {
         let (who, handle) = ((changes.uid, changes.gid), changes.handle);
         self.task(|inner| async move {
             match inner.change_owner(ino, who, change, handle).await {
-                Ok(stat) => reply.bytes(Answer::attr(&inner.attr(&stat), inner.attributes_for).as_bytes()),
+                Ok(stat) => {
+                    let believed = inner.nodes.attributes_for(stat.inode);
+                    reply.bytes(Answer::attr(&inner.attr(&stat), believed).as_bytes());
+                }
                 Err(error) => reply.error(error),
             }
         });
@@ -327,7 +336,7 @@ impl Mounted {
         self.task(|inner| async move {
             match inner.create(who, parent, &entry, modes, flags).await {
                 Ok((stat, handle, flags)) => {
-                    let entry = Answer::default().entry(Some(&inner.attr(&stat)), inner.attributes_for);
+                    let entry = Answer::default().entry(Some(&inner.attr(&stat)), inner.believed(&stat));
                     if !reply.naming(entry.open(handle, flags).as_bytes()) {
                         drop(inner.files.remove(handle));
                         inner.table.forget(inner.table.ino(stat.node()), 1);
@@ -454,11 +463,10 @@ impl Mounted {
         self.task(|inner| async move {
             let mut entries = Entries::new(size);
             let mut counted = Vec::new();
-            let believed = inner.attributes_for;
             let kind = kind_number(FileKind::Directory);
             for (number, dots) in [(0, &b"."[..]), (1, b"..")] {
                 // The kernel knows these two by itself: nothing more is told of them.
-                let none = plus.then_some((None, Duration::ZERO));
+                let none = plus.then_some((None, (Duration::ZERO, Duration::ZERO)));
                 if number >= offset && !entries.push((ino, kind), number + 1, dots, none) {
                     return reply.bytes(entries.as_bytes());
                 }
@@ -468,13 +476,14 @@ impl Mounted {
                     let (kind, name) = (kind_number(entry.kind), entry.name.as_bytes());
                     // Nothing more is told of what cannot be looked up: the kernel asks, and hears why.
                     let Some(stat) = entry.stat.as_ref().filter(|_| plus) else {
-                        let none = plus.then_some((None, Duration::ZERO));
+                        let none = plus.then_some((None, (Duration::ZERO, Duration::ZERO)));
                         return !entries.push((inner.table.number(entry.inode), kind), next, name, none);
                     };
                     // What found no room was not told, and does not count.
                     let ino = inner.table.count(stat);
                     let all = attributes(ino, stat, &inner.people);
-                    let told = entries.push((ino, kind), next, name, Some((Some(&all), believed)));
+                    let told =
+                        entries.push((ino, kind), next, name, Some((Some(&all), inner.believed(stat))));
                     match told {
                         true => counted.push(ino),
                         false => inner.table.forget(ino, 1),

@@ -38,6 +38,10 @@ pub(crate) struct Mount {
     /// How long names and attributes are believed without asking again, seconds.
     #[arg(long, default_value = "1", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) attr_timeout: f64,
+    /// Ask the metadata server at each open, and believe attributes for --attr-timeout only, instead of until somebody else
+    /// wants the file.
+    #[arg(long)]
+    pub(crate) no_leases: bool,
     /// How long a server or device that does not answer is waited for before programs get an error, seconds; 0 is for
     /// ever.
     #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = seconds)]
@@ -138,7 +142,9 @@ pub(crate) fn helper_arguments(
                 words.push("--no-exec".into());
             }
             ("exec", None) => words.retain(|word| word != "--no-exec"),
-            ("allow-other" | "read-only" | "no-exec", None) => words.push(format!("--{flag}").into()),
+            ("allow-other" | "read-only" | "no-exec" | "no-leases", None) => {
+                words.push(format!("--{flag}").into())
+            }
             (
                 "session" | "key-file" | "attr-timeout" | "timeout" | "memory" | "log-file" | "chap-file"
                 | "device-tls",

@@ -91,6 +91,7 @@ async fn nodes(global: &Global, arguments: &Mount) -> Outcome<(Nodes, Client, Sa
     let options = NodesOptions {
         timeout: (arguments.timeout > 0.0).then(|| Duration::from_secs_f64(arguments.timeout)),
         attributes_for: Duration::from_secs_f64(arguments.attr_timeout),
+        leases: !arguments.no_leases,
         ..NodesOptions::default()
     };
     Ok((Nodes::new(&client, options), client, saved))
@@ -185,6 +186,7 @@ fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome 
         (arguments.read_only, "--read-only"),
         (arguments.no_exec, "--no-exec"),
         (arguments.allow_other, "--allow-other"),
+        (arguments.no_leases, "--no-leases"),
     ] {
         if given {
             command.arg(flag);

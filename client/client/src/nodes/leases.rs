@@ -14,14 +14,16 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use sealstone_mds_protocol::{Access, ErrorCode, InodeId, Lease, LeaseKind, Recall, Request, Response, Stat};
+use sealstone_mds_protocol::{
+    Access, ErrorCode, Failure, InodeId, Lease, LeaseKind, Recall, Request, Response, Stat,
+};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::body::Body;
 use super::keep;
-use super::shared::{Shared, lock};
+use super::shared::{Shared, is_fenced, lock};
 use crate::{ClientError, Devices, Metadata};
 
 /// How long the server is asked to wait for something to tell.
@@ -267,6 +269,12 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 Some(body) => body.store().await,
                 None => Ok(()),
             };
+            if let (Err(error), Some(body)) = (&stored, &body)
+                && is_fenced(error)
+            {
+                body.discard();
+                continue;
+            }
             if let Err(error) = stored {
                 tracing::warn!(inode = inode.0, %error, "a lease waits for what was written under it");
                 if !is_ours(&lock(&self.leases.book)) {
@@ -514,6 +522,21 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 }
             }
         }
+    }
+
+    /// Others went on without us: what was written here is not taken any more, and whoever wrote it is told.
+    fn discard(&self) {
+        let mut state = self.state();
+        state.cut(0);
+        let size = state.stat.as_ref().map_or(0, |stat| stat.size);
+        (state.size, state.writable, state.ours_alone) = (size, false, None);
+        // Its credentials are refused, and are not renewed: whoever reads asks for others.
+        (state.objects, state.ours) = (None, false);
+        state.unsure += 1;
+        state.error.get_or_insert(Failure::new(ErrorCode::Fenced, "").into());
+        drop(state);
+        tracing::warn!(inode = self.node.inode.0, "this mount was not heard of, and what it wrote is lost");
+        self.moved.notify_waiters();
     }
 
     fn goes_without(&self) -> bool {

@@ -301,6 +301,11 @@ pub(super) fn is_denied(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code.is_denial())
 }
 
+/// Did others go on, since a lease was not given back in time?
+pub(super) fn is_fenced(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Fenced)
+}
+
 /// Does a quota not allow it?
 pub(super) fn is_over_quota(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Quota)

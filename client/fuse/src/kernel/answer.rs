@@ -73,16 +73,20 @@ impl Answer {
             .u32(0)
     }
 
-    /// A node under a name, believed for a while. Without attributes: there is none, believed for as long.
-    pub(crate) fn entry(self, attributes: Option<&Attributes>, believed: Duration) -> Self {
+    /// A node under a name, each believed for a while, the name first. Without attributes: there is none, believed for as long.
+    pub(crate) fn entry(
+        self,
+        attributes: Option<&Attributes>,
+        (believed, node_believed): (Duration, Duration),
+    ) -> Self {
         let none = Attributes::default();
         let a = attributes.unwrap_or(&none);
         self.u64(a.ino)
             .u64(0)
             .u64(believed.as_secs())
-            .u64(believed.as_secs())
+            .u64(node_believed.as_secs())
             .u32(believed.subsec_nanos())
-            .u32(believed.subsec_nanos())
+            .u32(node_believed.subsec_nanos())
             .attributes(a)
     }
 
@@ -160,7 +164,7 @@ impl Entries {
         (ino, kind): (u64, u32),
         next: u64,
         name: &[u8],
-        plus: Option<(Option<&Attributes>, Duration)>,
+        plus: Option<(Option<&Attributes>, (Duration, Duration))>,
     ) -> bool {
         let extra = if plus.is_some() { PLUS_BYTES } else { 0 };
         let length = (extra + ENTRY_BYTES + name.len()).next_multiple_of(8);
@@ -192,8 +196,11 @@ mod tests {
     fn answers_have_the_lengths_that_the_kernel_wants() {
         let a = Attributes::default();
         assert_eq!(Answer::attr(&a, Duration::ZERO).0.len(), 104);
-        assert_eq!(Answer::default().entry(Some(&a), Duration::ZERO).0.len(), 128);
-        assert_eq!(Answer::default().entry(Some(&a), Duration::ZERO).open(1, 0).0.len(), 144);
+        assert_eq!(Answer::default().entry(Some(&a), (Duration::ZERO, Duration::ZERO)).0.len(), 128);
+        assert_eq!(
+            Answer::default().entry(Some(&a), (Duration::ZERO, Duration::ZERO)).open(1, 0).0.len(),
+            144
+        );
         assert_eq!(Answer::file_system((1, 1), (1, 1), 4096).0.len(), 80);
         assert_eq!(Answer::init(36, 1, 1, 1, 1 << 20).0.len(), 64);
         assert_eq!(Answer::lock(0, 0, 0, 0).0.len(), 24);

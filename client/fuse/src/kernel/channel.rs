@@ -28,6 +28,8 @@ const MINOR: u32 = 36;
 const MINOR_MIN: u32 = 23;
 /// How often it is looked whether a waiting program was killed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// What the kernel is told without being asked: a node is not as it was.
+const INVALIDATE_INODE: i32 = 2;
 /// SIGKILL in the masks of `/proc/PID/status`.
 const KILLED: u64 = 1 << 8;
 
@@ -153,6 +155,29 @@ impl Channel {
         slices.extend(parts.iter().map(|part| IoSlice::new(part)));
         // The kernel takes an answer whole or not at all.
         (&self.device).write_vectored(&slices).map(drop)
+    }
+
+    /// Has the kernel ask for the attributes of a node before it uses them again. Waits for nothing.
+    pub(crate) fn doubt_attributes(&self, ino: u64) {
+        self.tell_of_inode(ino, -1, 0);
+    }
+
+    /// Has the kernel drop all pages of a file, those that were written by a mapping being written first. Waits for requests that
+    /// are under way on them.
+    pub(crate) fn drop_pages(&self, ino: u64) {
+        self.tell_of_inode(ino, 0, 0);
+    }
+
+    fn tell_of_inode(&self, ino: u64, offset: i64, length: i64) {
+        let told = [ino.to_ne_bytes(), offset.to_ne_bytes(), length.to_ne_bytes()].concat();
+        // Where an answer has its error, and no number of a request.
+        if let Err(error) = self.write(0, -INVALIDATE_INODE, &[&told]) {
+            // ENOENT: it does not know it. ENODEV: the mount is gone.
+            let gone = matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::NODEV));
+            if !gone {
+                tracing::warn!(ino, %error, "the kernel could not be told that a file is another one");
+            }
+        }
     }
 
     /// Answers, and tells whether the kernel took it: what it did not take it knows nothing of.

@@ -1,0 +1,105 @@
+//! A mount that does not answer, and others that go on without it. A test program of its own: whatever it starts while the mount is
+//! stopped would wait for it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use sealstone_tests::{Mounted, System, can_mount, get};
+
+fn system() -> System {
+    System::start_with_mds(2, "1G", &[], &["--metrics", "127.0.0.1:0"])
+}
+
+/// A figure of the metadata server, summed over its kinds.
+fn figure(system: &System, name: &str) -> u64 {
+    let (status, page) = get(system.mds().field("metrics"), "/metrics");
+    assert_eq!(status, 200);
+    let of = page.lines().filter(|line| line.starts_with(name));
+    of.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+fn open(path: impl AsRef<std::path::Path>) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// Whoever stops a mount's process, and lets it go on when this is dropped. It is there before: starting a program closes what is
+/// open for it, which has everything sent.
+struct Stopper {
+    child: std::process::Child,
+}
+
+impl Stopper {
+    fn of(mount: &Mounted) -> Self {
+        let id = mount.daemon().id().to_string();
+        let script = format!("read line; kill -STOP {id}; echo; read line; kill -CONT {id}");
+        let (input, output) = (std::process::Stdio::piped(), std::process::Stdio::piped());
+        let child = Command::new("sh").args(["-c", &script]).stdin(input).stdout(output).spawn().unwrap();
+        Self { child }
+    }
+
+    fn stop(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        self.child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    }
+}
+
+impl Drop for Stopper {
+    fn drop(&mut self) {
+        // Its input ends; no program is started for it, which would wait for the mount.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_mount_that_is_stopped_is_fenced_and_hears_of_it_when_it_goes_on() {
+    if !can_mount() {
+        return;
+    }
+    let system = system();
+    let (one, two) = (Mounted::at(&system, "one"), Mounted::at(&system, "two"));
+    // They have asked what to give back: from here on they are given leases.
+    std::thread::sleep(Duration::from_millis(500));
+    let mut stopper = Stopper::of(&one);
+    let mut mine = open(one.path("file"));
+    mine.write_all(&[1; 9000]).unwrap();
+    mine.sync_all().unwrap();
+    // In its memory, under a lease, and nowhere else.
+    mine.write_all_at(&[2; 9000], 0).unwrap();
+    stopper.stop();
+    let began = Instant::now();
+    let theirs = open(two.path("file"));
+    let mut seen = [0; 9000];
+    theirs.read_exact_at(&mut seen, 0).unwrap();
+    let waited = began.elapsed();
+    assert!(seen == [1; 9000], "what was synced: {:?} after {waited:?}", &seen[..9]);
+    assert!(waited < Duration::from_secs(40), "{waited:?}");
+    theirs.write_all_at(&[3; 9000], 0).unwrap();
+    theirs.sync_all().unwrap();
+    assert_eq!(figure(&system, "sealstone_mds_leases_fenced_total"), 1);
+    drop(stopper);
+    std::thread::sleep(Duration::from_secs(2));
+    let told = mine.sync_all().and_then(|()| mine.sync_all());
+    assert_eq!(told.unwrap_err().raw_os_error(), Some(5), "EIO");
+    drop(mine);
+    theirs.read_exact_at(&mut seen, 0).unwrap();
+    assert!(seen == [3; 9000], "nothing arrived late");
+    // As soon as it has heard that it is in another era.
+    let until = Instant::now() + Duration::from_secs(30);
+    let read = loop {
+        match fs::read(one.path("file")) {
+            Err(error) if Instant::now() < until => {
+                assert_eq!(error.raw_os_error(), Some(5));
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            read => break read.unwrap(),
+        }
+    };
+    assert!(read == [3; 9000]);
+    fs::write(one.path("file"), b"again").unwrap();
+    assert_eq!(fs::read(two.path("file")).unwrap(), b"again");
+}
