@@ -136,3 +136,23 @@ fn a_mount_without_leases_sees_what_was_closed() {
         assert!(fs::read(one.path("file")).unwrap() == [100 + round; 200]);
     }
 }
+
+#[test]
+fn two_mounts_that_count_in_one_file_under_a_lock_lose_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let system = system();
+    let (one, two) = (Mounted::at(&system, "one"), Mounted::at(&system, "two"));
+    settle();
+    fs::write(one.path("count"), "0").unwrap();
+    fs::write(one.path("lock"), "").unwrap();
+    let script = "for i in $(seq 10); do flock lock sh -c 'n=$(cat count); echo $((n+1)) 1<> count'; done";
+    let run = |mount: &Mounted| {
+        Command::new("sh").args(["-ec", script]).current_dir(mount.place()).spawn().unwrap()
+    };
+    for mut child in [run(&one), run(&two)] {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(fs::read_to_string(two.path("count")).unwrap().trim(), "20");
+}
