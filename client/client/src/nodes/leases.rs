@@ -212,7 +212,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// A file that nobody has open here any more: it is kept, if it is leased.
     pub(super) fn keep(self: &Arc<Self>, body: &Arc<Body<M, D>>) -> bool {
         let inode = body.node.inode;
-        if self.believed(inode, LeaseKind::Read).is_none() || self.options.leases_kept == 0 {
+        let nameless = body.state().stat.as_ref().is_some_and(|stat| stat.links == 0);
+        if nameless || self.believed(inode, LeaseKind::Read).is_none() || self.options.leases_kept == 0 {
             return false;
         }
         let mut book = lock(&self.leases.book);
@@ -235,6 +236,14 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             }
         }
         true
+    }
+
+    /// A file has no name any more: it goes when nobody has it open, and is not kept.
+    pub(super) fn nameless(self: &Arc<Self>, inode: InodeId) {
+        let mut book = lock(&self.leases.book);
+        if book.entries.get(&inode).is_some_and(|entry| entry.kept.is_some()) {
+            self.call_in(&mut book, inode);
+        }
     }
 
     /// A kept file is in use again.

@@ -151,6 +151,15 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         self.shared.leases.set_keeper(keeper);
     }
 
+    /// What is left of a file that lost a name, if it is open or kept here.
+    fn lost_a_name(&self, stat: Stat) {
+        let (inode, links) = (stat.inode, stat.links);
+        self.overlay(stat);
+        if links == 0 {
+            self.shared.nameless(inode);
+        }
+    }
+
     fn overlay(&self, stat: Stat) -> Stat {
         match self.shared.body(stat.inode) {
             Some(body) => body.overlay(stat),
@@ -253,8 +262,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     pub async fn remove(&self, parent: Node, name: &Name, directory: bool) -> Result<(), ClientError> {
         let request = Request::RemoveNode { parent, name: name.clone(), directory };
         if let Response::Stat { stat } = self.shared.change(request).await? {
-            // What is left of it, if it is open.
-            self.overlay(stat);
+            self.lost_a_name(stat);
         }
         Ok(())
     }
@@ -273,7 +281,9 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             Request::RenameNode { from_parent, from: from.clone(), to_parent, to: to.clone(), mode };
         if let Response::Renamed { moved, other } = self.shared.change(request).await? {
             self.overlay(moved);
-            other.map(|other| self.overlay(other));
+            if let Some(other) = other {
+                self.lost_a_name(other);
+            }
         }
         Ok(())
     }
