@@ -14,6 +14,8 @@ const METHOD: usize = 82;
 const REQUEST_ICV: std::ops::Range<usize> = 184..216;
 const SERVICE_ACTION: std::ops::Range<usize> = 8..10;
 const DATA_OUT_ICV_OFFSET: std::ops::Range<usize> = 232..236;
+/// Lengths, and behind each its offset: what is got, room for what was, what is set.
+const ATTRIBUTE_LISTS: [usize; 3] = [52, 60, 68];
 const GENUINE: &[u8] = b"what the owner wrote";
 const FORGED: &[u8] = b"what the thief wrote";
 
@@ -58,6 +60,11 @@ fn downgraded(captured: &Captured) -> Vec<u8> {
     cdb[METHOD] &= 0xF0;
     cdb[REQUEST_ICV].fill(0);
     cdb[DATA_OUT_ICV_OFFSET].fill(0xFF);
+    // The thief asks for no attributes: lengths of zero, at no offset.
+    for list in ATTRIBUTE_LISTS {
+        cdb[list..list + 4].fill(0);
+        cdb[list + 4..list + 8].fill(0xFF);
+    }
     cdb
 }
 

@@ -38,7 +38,7 @@ impl Devices for Watched {
     ) -> Result<Completion, OsdError> {
         {
             let mut seen = self.1.lock().unwrap();
-            match &operation {
+            match operation.done() {
                 Operation::Write { data, .. } | Operation::CreateAndWrite { data, .. } => {
                     seen.written.push(data.len());
                 }

@@ -301,6 +301,15 @@ impl Operation {
         }
     }
 
+    /// What it does, whatever it asks for besides.
+    #[must_use]
+    pub fn done(&self) -> &Self {
+        match self {
+            Self::Asking { operation, .. } => operation.done(),
+            other => other,
+        }
+    }
+
     /// What repeating it after an unknown outcome means.
     ///
     /// REMOVE is `Unsafe`: a second one would report "not found" for an object that the first one removed, and the

@@ -40,10 +40,7 @@ impl Devices for Cutting {
         operation: Operation,
     ) -> Result<Completion, OsdError> {
         let name = operation.name();
-        let made = match &operation {
-            Operation::Asking { operation, .. } => made(operation),
-            operation => made(operation),
-        };
+        let made = made(operation.done());
         let result = self.pool.execute(device, bearer, operation).await;
         let count = {
             let mut counts = self.counts.lock().unwrap();
