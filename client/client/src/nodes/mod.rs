@@ -455,7 +455,9 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             body.store().await?;
             if body.state().error.is_some() { Err(ClientError::NotStored) } else { Ok(()) }
         };
-        self.shared.with_all(stored).await
+        // Most files that are kept here have nothing to store, and whoever syncs a directory waits for this.
+        let bodies = self.shared.bodies().into_iter().filter(|body| !body.state().is_settled());
+        self.shared.with_all(bodies, stored).await
     }
 
     /// Makes everything durable and lets go of all files: the end.
@@ -463,7 +465,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// The first that any file had.
     pub async fn shut_down(&self) -> Result<(), ClientError> {
-        let outcome = self.shared.with_all(|body| async move { body.sync().await }).await;
+        let outcome =
+            self.shared.with_all(self.shared.bodies(), |body| async move { body.sync().await }).await;
         keep::let_go(&self.shared).await;
         outcome
     }

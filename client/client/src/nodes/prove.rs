@@ -434,6 +434,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     async fn reopen(&self) -> Result<(), ClientError> {
         let access = self.state().access();
         let opened = self.shared.open_node(self.node, access, true).await?;
+        // If the server began anew, nobody else asks whether it knows of them: now the file counts as held.
+        lock_again(&self.shared, self.node).await;
         self.take_opened(opened, access, false).await
     }
 
@@ -452,6 +454,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return Ok(());
         }
         let opened = self.shared.open_node(self.node, Access::Read, true).await?;
+        lock_again(&self.shared, self.node).await;
         self.take_opened(opened, Access::Read, false).await
     }
 }

@@ -246,19 +246,20 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
-    /// Does something with all open files, many at once: one that waits for its device keeps no other from it.
+    /// Does something with these open files, many at once: one that waits for its device keeps no other from it.
     ///
     /// # Errors
     /// The first of any of them, when all are done.
     pub(super) async fn with_all<F>(
         self: &Arc<Self>,
+        bodies: impl IntoIterator<Item = Arc<Body<M, D>>>,
         work: impl Fn(Arc<Body<M, D>>) -> F,
     ) -> Result<(), ClientError>
     where
         F: Future<Output = Result<(), ClientError>> + Send + 'static,
     {
         let (mut works, mut outcome) = (JoinSet::new(), Ok(()));
-        for body in self.bodies() {
+        for body in bodies {
             if works.len() >= AT_ONCE_MAX
                 && let Some(done) = works.join_next().await
             {

@@ -222,6 +222,12 @@ impl<M, D> State<M, D> {
         self.dirty.is_empty() && self.held.is_empty() && self.changed_ns.is_none()
     }
 
+    /// Nothing is here that a device or the server does not have for certain, nor an error that nobody was told of.
+    pub(super) fn is_settled(&self) -> bool {
+        let here = !self.held.is_empty() || !self.dirty.is_empty() || self.changed_ns.is_some();
+        !here && self.error.is_none() && !self.lost && !self.overtaken
+    }
+
     /// Takes down that the content was changed here.
     pub(super) fn changed(&mut self, now_ns: i64) {
         self.changed_ns = Some(now_ns);
