@@ -24,6 +24,11 @@ impl MdsError {
         Self::Refused(Failure::new(code, subject.as_ref()))
     }
 
+    /// Is there nothing of that name?
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused(failure) if failure.code == ErrorCode::NotFound)
+    }
+
     /// What the client hears.
     #[must_use]
     pub fn failure(&self) -> Failure {

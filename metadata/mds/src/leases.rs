@@ -29,6 +29,11 @@ pub(crate) const WAIT_MAX_MS: u32 = 4_000;
 pub(crate) const LEASES_OF_FILE_MAX: usize = 256;
 /// Leases of one holder at most.
 pub(crate) const LEASES_OF_HOLDER_MAX: usize = 8_192;
+/// Of them, those that nobody waits for: a file that is opened finds room.
+pub(crate) const UNASKED_OF_HOLDER_MAX: usize = LEASES_OF_HOLDER_MAX / 4 * 3;
+/// Where one was called back none is given for so long to who does not wait for it, milliseconds: what several change is
+/// looked at without.
+pub(crate) const QUIET_MS: u64 = 10_000;
 /// Leases in all.
 pub(crate) const LEASES_MAX: usize = 1 << 18;
 /// Whoever is in the way of a lease asks again after this.
@@ -111,12 +116,20 @@ struct File {
     barred_until_ms: u64,
     /// Changes that are being committed.
     changing: u32,
+    /// A lease on it was called back last.
+    called_ms: Option<u64>,
 }
 
 impl File {
     fn is_idle(&self, now_ms: u64) -> bool {
         let waits = self.turn.as_ref().is_some_and(|(_, until_ms)| *until_ms > now_ms);
-        self.given.is_empty() && !waits && self.barred_until_ms <= now_ms && self.changing == 0
+        let quiet = !self.was_called(now_ms);
+        self.given.is_empty() && !waits && self.barred_until_ms <= now_ms && self.changing == 0 && quiet
+    }
+
+    /// Had somebody to give a lease on it back lately?
+    fn was_called(&self, now_ms: u64) -> bool {
+        self.called_ms.is_some_and(|called_ms| called_ms.saturating_add(QUIET_MS) > now_ms)
     }
 }
 
@@ -209,6 +222,7 @@ impl Table {
             let (_, until_ms) = *given.recalled.get_or_insert_with(|| {
                 self.last += 1;
                 outcome.begun += 1;
+                file.called_ms = Some(now_ms);
                 let Some(holder) = self.holders.get_mut(&given.who) else {
                     // It was not heard of for longer than it may believe.
                     return (self.last, now_ms);
@@ -271,6 +285,8 @@ pub(crate) struct Wish {
     pub(crate) waits: bool,
     /// Has somebody the file open to write who is given no leases?
     pub(crate) others_write: bool,
+    /// Nobody opens it: it is given only where nobody had to give one back lately, and where there is much room.
+    pub(crate) in_passing: bool,
 }
 
 impl Leases {
@@ -485,13 +501,13 @@ impl Leases {
         if file.given.iter().any(|one| one.who != *who && what.is_in_the_way_of(one.kind)) {
             return later();
         }
-        if wish.others_write || file.barred_until_ms > now_ms {
+        if wish.others_write || file.barred_until_ms > now_ms || (wish.in_passing && file.was_called(now_ms))
+        {
             return Ok(None);
         }
         let own_before = file.given.iter().any(|one| one.who == *who);
-        let full = own >= LEASES_OF_HOLDER_MAX
-            || table.count >= LEASES_MAX
-            || file.given.len() >= LEASES_OF_FILE_MAX;
+        let own_max = if wish.in_passing { UNASKED_OF_HOLDER_MAX } else { LEASES_OF_HOLDER_MAX };
+        let full = own >= own_max || table.count >= LEASES_MAX || file.given.len() >= LEASES_OF_FILE_MAX;
         if full && !own_before {
             return Ok(None);
         }
@@ -505,6 +521,16 @@ impl Leases {
             holder.leases += 1;
         }
         Ok(Some(Lease { kind: wish.kind, number, era }))
+    }
+
+    /// A lease that somebody has on a file, in the outer; none: there is none to be had, being called back or because nothing
+    /// is given to him.
+    pub(crate) fn known(&self, id: InodeId, who: &Who, now_ms: u64) -> Option<Option<Lease>> {
+        let table = self.0.lock();
+        let Some(holder) = table.holders.get(who).filter(|one| one.is_led(now_ms)) else { return Some(None) };
+        let known = table.files.get(&id)?.given.iter().find(|one| one.who == *who)?;
+        let ours = known.recalled.is_none() && known.era == holder.era;
+        Some(ours.then_some(Lease { kind: known.kind, number: known.number, era: known.era }))
     }
 
     /// A lease is given back, that of this number or whichever it is. Content if there is none.

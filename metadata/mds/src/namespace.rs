@@ -33,7 +33,9 @@ mod xattrs;
 pub(crate) use create::{NewIntent, abandon, begin_create, commit, end_creates, expire, prolong};
 pub(crate) use delegate::{Delegated, delegate, delegate_writing};
 pub(crate) use endings::{Ending, close, is_swept, orphans, queue_objects, sweep_orphans};
-pub(crate) use nodes::{NewNode, link_node, look_up, make_node, node, read_link, read_nodes, remove_node};
+pub(crate) use nodes::{
+    NewNode, check_passes, link_node, look_up, make_node, node, read_link, read_nodes, remove_node,
+};
 pub(crate) use owner::{NewOwner, check_owner, set_mode, set_node, set_owner};
 pub(crate) use remove::remove;
 pub(crate) use rename::{Rename, rename, rename_node};
@@ -91,7 +93,7 @@ pub(crate) fn touch(tx: &mut dyn Transaction, id: InodeId, links: i32, now_ms: u
     let mut directory = inode(tx, id)?;
     directory.links = directory.links.saturating_add_signed(links);
     directory.mtime_ns = ns(now_ms);
-    directory.ctime_ns = ns(now_ms);
+    directory.changes(now_ms);
     directory.version += 1;
     Ok(save(tx, &keys::inode(id), &directory)?)
 }

@@ -53,7 +53,8 @@ impl Mds {
             Response::Stat { stat } | Response::Made { stat, .. } | Response::Leased { stat, .. } => {
                 self.prove(who, stat);
             }
-            Response::Directory { entries, .. } => {
+            Response::LookedUp { stat: Some(stat), .. } => self.prove(who, stat),
+            Response::Directory { entries, .. } | Response::Listed { entries, .. } => {
                 // Those of a directory that the asker may not pass have no stat: he was not led to them.
                 entries.iter_mut().flat_map(|entry| &mut entry.stat).for_each(|stat| self.prove(who, stat));
             }

@@ -437,6 +437,9 @@ messages! {
             parent: Node,
             /// The name.
             name: Name,
+            /// Who is to be given leases to read on the directory and on what is found, if they are to be had: then
+            /// the answer says which.
+            holder: Option<HolderId>,
         },
         /// A node as it is now.
         0x0061 => GetNode {
@@ -451,6 +454,8 @@ messages! {
             after: Option<Name>,
             /// Entries wanted, 1 to [`PAGE_MAX`]; fewer may come.
             limit: u16,
+            /// Who is to be given a lease to read on the directory, if there is one to be had.
+            holder: Option<HolderId>,
         },
         /// Makes a node.
         0x0063 => MakeNode {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Failure, InodeId, Lease, LeaseKind, Recall, Request, Response, Stat,
+    Access, ErrorCode, Failure, HolderId, InodeId, Lease, LeaseKind, Recall, Request, Response, Stat,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -44,6 +44,10 @@ const KEPT_MAX: usize = 2_048;
 const KEPT_SPARE: usize = 256;
 /// One that nobody used for this long goes.
 const KEPT_FOR: Duration = Duration::from_secs(120);
+/// An answer that was asked for before a lease was given back comes within this time.
+const GONE_FOR: Duration = Duration::from_secs(120);
+/// Leases that were given back and are remembered, about as many; of more only those of the last second are.
+const GONE_MAX: usize = 16_384;
 /// Nobody had anything open or leased for so long: nothing is asked until somebody has.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -85,6 +89,17 @@ struct Book<M, D> {
     entries: BTreeMap<InodeId, Entry<M, D>>,
     /// Called back before they were given.
     overtaken: BTreeMap<u64, InodeId>,
+    /// The last ones that were given back, and when: an answer that names one was overtaken by that.
+    gone: BTreeMap<InodeId, (u64, Instant)>,
+}
+
+impl<M, D> Book<M, D> {
+    fn note_gone(&mut self, inode: InodeId, number: u64) {
+        if self.gone.len() >= GONE_MAX {
+            self.gone.retain(|_, (_, when)| when.elapsed() < OVERTAKEN);
+        }
+        self.gone.insert(inode, (number, Instant::now()));
+    }
 }
 
 /// How it stands with a lease.
@@ -113,8 +128,14 @@ pub(super) struct Leases<M, D> {
 
 impl<M: Metadata, D: Devices> Leases<M, D> {
     pub(super) fn new(second: Option<M>) -> Self {
-        let book =
-            Book { era: 0, known: 0, until: None, entries: BTreeMap::new(), overtaken: BTreeMap::new() };
+        let book = Book {
+            era: 0,
+            known: 0,
+            until: None,
+            entries: BTreeMap::new(),
+            overtaken: BTreeMap::new(),
+            gone: BTreeMap::new(),
+        };
         Self {
             second: second.map(Arc::new),
             book: Mutex::new(book),
@@ -169,6 +190,15 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
 
     /// For how long what is known of a file is to be believed, if it is leased, and by which lease.
     pub(super) fn believed(&self, inode: InodeId, kind: LeaseKind) -> Option<(u64, Duration)> {
+        self.believed_by(inode, kind).map(|(lease, left)| (lease.number, left))
+    }
+
+    /// The lease that something is believed by.
+    pub(super) fn leased(&self, inode: InodeId) -> Option<Lease> {
+        self.believed_by(inode, LeaseKind::Read).map(|(lease, _)| lease)
+    }
+
+    fn believed_by(&self, inode: InodeId, kind: LeaseKind) -> Option<(Lease, Duration)> {
         let mut book = lock(&self.leases.book);
         let left = book.until?.left(self.wall_ms());
         let era = book.era;
@@ -178,7 +208,13 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             return None;
         }
         entry.used = Instant::now();
-        Some((entry.lease.number, left))
+        Some((entry.lease, left))
+    }
+
+    /// Whom leases on names are to be given to, if they are given to us at all.
+    pub(super) fn leads(&self) -> Option<HolderId> {
+        self.leases.want();
+        self.is_led().then_some(self.holder)
     }
 
     /// Are leases given to us at all, just now?
@@ -195,6 +231,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             .get(&inode)
             .is_some_and(|Entry { lease: known, .. }| known.era == lease.era && known.number >= lease.number)
         {
+            return;
+        }
+        if book.gone.get(&inode).is_some_and(|(number, _)| *number >= lease.number) {
             return;
         }
         let called = book.overtaken.remove(&lease.number).map(|_| {
@@ -271,9 +310,14 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     async fn give_back(self: &Arc<Self>, inode: InodeId, number: u64, tells: bool) {
         let is_ours =
             |book: &Book<M, D>| book.entries.get(&inode).is_some_and(|one| one.lease.number == number);
-        self.leases.forget_kept(inode).await;
+        // Of what was only looked up nothing is kept elsewhere for longer than without leases.
+        let mut used = self.body(inode).is_some();
+        if used {
+            self.leases.forget_kept(inode).await;
+        }
         let gone = loop {
             let body = self.body(inode);
+            used |= body.is_some();
             let stored = match &body {
                 Some(body) => body.store().await,
                 None => Ok(()),
@@ -302,7 +346,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 return;
             }
             let entry = book.entries.remove(&inode);
+            book.note_gone(inode, number);
             drop(book);
+            self.names.forget(inode);
             if let Some(state) = &mut state {
                 state.ahead.forget(0..u64::MAX);
                 state.seen_under = 0;
@@ -312,7 +358,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             break body.filter(|body| body.open_count() == 0);
         };
         // What was read while the rest was being stored.
-        self.leases.forget_kept(inode).await;
+        if used {
+            self.leases.forget_kept(inode).await;
+        }
         self.leases.moved.notify_waiters();
         let open = match &gone {
             Some(body) => {
@@ -385,15 +433,23 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let mut book = lock(&self.leases.book);
         (book.era, book.known) = (era, 0);
         book.overtaken.clear();
+        // Of another era nothing is believed, and its numbers may be others'.
+        book.gone.clear();
     }
 
     /// Gives back what nobody used for long. Is there anything left?
     fn tend(self: &Arc<Self>) -> bool {
+        let old = |entry: &Entry<M, D>| entry.called.is_none() && entry.used.elapsed() > KEPT_FOR;
+        let mut old: Vec<(InodeId, bool)> = {
+            let book = lock(&self.leases.book);
+            let old = book.entries.iter().filter(|(_, entry)| old(entry));
+            old.map(|(id, entry)| (*id, entry.kept.is_some())).collect()
+        };
+        // What somebody has open is not given back for that, whether it is used or not.
+        old.retain(|(id, kept)| *kept || self.body(*id).is_none());
         let mut book = lock(&self.leases.book);
-        let old = |entry: &Entry<M, D>| entry.kept.is_some() && entry.used.elapsed() > KEPT_FOR;
-        let old: Vec<InodeId> =
-            book.entries.iter().filter(|(_, entry)| old(entry)).map(|(id, _)| *id).collect();
-        for inode in old {
+        book.gone.retain(|_, (_, when)| when.elapsed() < GONE_FOR);
+        for (inode, _) in old {
             self.call_in(&mut book, inode);
         }
         !book.entries.is_empty()
@@ -402,8 +458,11 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// Forgets one that is not being given back: closing the file does that.
     pub(super) fn drop_lease(&self, inode: InodeId) {
         let mut book = lock(&self.leases.book);
-        if book.entries.get(&inode).is_some_and(|entry| entry.called.is_none()) {
+        if let Some(number) =
+            book.entries.get(&inode).filter(|entry| entry.called.is_none()).map(|entry| entry.lease.number)
+        {
             let entry = book.entries.remove(&inode);
+            book.note_gone(inode, number);
             drop(book);
             drop(entry);
         }

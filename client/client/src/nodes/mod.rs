@@ -15,6 +15,7 @@ mod holes;
 mod keep;
 mod leases;
 mod locks;
+mod names;
 mod prove;
 mod read;
 mod send;
@@ -26,7 +27,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use sealstone_mds_protocol::{
-    Access, DirEntry, FileKind, GroupName, InodeId, Lease, Name, PAGE_MAX, Request, Response, Stat, UserName,
+    Access, DirEntry, ErrorCode, Failure, FileKind, GroupName, InodeId, Lease, Name, PAGE_MAX, Request,
+    Response, Stat, UserName,
 };
 use sealstone_mds_protocol::{
     Lock, Node, NodeChange, NodeKind, OpenedNode, RenameMode, Target, XattrMode, XattrName, XattrValue,
@@ -40,7 +42,19 @@ pub use shared::NodesOptions;
 use crate::mds::Mds;
 use crate::pool::DevicePool;
 use crate::{Client, ClientError, Devices, Metadata};
+use names::{Known, Own};
 use shared::Shared;
+
+/// What was made.
+struct Made {
+    stat: Stat,
+    lease: Option<Lease>,
+    /// It may have been changed here since.
+    overtaken: bool,
+}
+
+/// Pages of a directory that is listed because names are looked up in it in vain, at most.
+const LISTED_PAGES_MAX: usize = 16;
 
 /// A file system of nodes. Clones share everything.
 pub struct Nodes<M = Mds, D = DevicePool> {
@@ -124,8 +138,68 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NotFound` among others.
     pub async fn lookup(&self, parent: Node, name: &Name) -> Result<Stat, ClientError> {
-        let stat = self.shared.call_stat(&Request::Lookup { parent, name: name.clone() }).await?;
-        Ok(self.overlay(stat))
+        let nothing = || Failure::new(ErrorCode::NotFound, &*name.shown());
+        match self.known(parent.inode, name) {
+            Known::There(node) => {
+                if let Some(stat) = self.known_node(node.inode) {
+                    return Ok(stat);
+                }
+            }
+            Known::Nothing => return Err(nothing().into()),
+            Known::Unknown => {}
+        }
+        let mark = self.shared.names.mark(parent.inode);
+        let request = Request::Lookup { parent, name: name.clone(), holder: self.shared.leads() };
+        match self.shared.call(&request).await? {
+            Response::Stat { stat } => Ok(self.overlay(stat)),
+            Response::LookedUp { stat, directory, lease } => {
+                if let Some(directory) = directory {
+                    self.shared.given(parent.inode, directory);
+                    let known = stat.as_ref().map_or(Known::Nothing, |stat| Known::There(stat.node()));
+                    if self.shared.names.looked_up(&mark, &directory, name, known) {
+                        self.list_soon(parent);
+                    }
+                }
+                if let (Some(stat), Some(lease)) = (&stat, lease) {
+                    self.shared.given(stat.inode, lease);
+                    self.shared.names.seen(&mark, &lease, stat);
+                }
+                stat.map(|stat| self.overlay(stat)).ok_or_else(|| nothing().into())
+            }
+            _ => Err(ClientError::OTHER_ANSWER),
+        }
+    }
+
+    /// What is known of a name without asking.
+    fn known(&self, directory: InodeId, name: &Name) -> Known {
+        match self.shared.leased(directory) {
+            Some(lease) => self.shared.names.known(directory, &lease, name),
+            None => Known::Unknown,
+        }
+    }
+
+    /// The same of a node.
+    fn known_node(&self, inode: InodeId) -> Option<Stat> {
+        if let Some(body) = self.shared.body(inode) {
+            return body.believed_stat().map(|(stat, _)| stat);
+        }
+        let lease = self.shared.leased(inode)?;
+        self.shared.names.node(inode, &lease)
+    }
+
+    /// Names are looked up in vain: has all of the directory listed, if it is not large, so that what it has not is known.
+    fn list_soon(&self, directory: Node) {
+        let nodes = self.clone();
+        self.shared.runtime.spawn(async move {
+            let mut after = None;
+            for _ in 0..LISTED_PAGES_MAX {
+                let Ok((entries, more)) = nodes.read_directory(directory, after).await else { return };
+                after = entries.into_iter().next_back().map(|entry| entry.name);
+                if !more || after.is_none() {
+                    return;
+                }
+            }
+        });
     }
 
     /// A node as it is now.
@@ -135,7 +209,10 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     pub async fn node(&self, node: Node) -> Result<Stat, ClientError> {
         match self.shared.body(node.inode) {
             Some(body) => body.stat().await,
-            None => self.shared.call_stat(&Request::GetNode { node }).await,
+            None => match self.known_node(node.inode) {
+                Some(stat) => Ok(stat),
+                None => self.shared.call_stat(&Request::GetNode { node }).await,
+            },
         }
     }
 
@@ -176,9 +253,17 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         directory: Node,
         after: Option<Name>,
     ) -> Result<(Vec<DirEntry>, bool), ClientError> {
-        let request = Request::ReadNodes { directory, after, limit: PAGE_MAX };
-        let Response::Directory { mut entries, more } = self.shared.call(&request).await? else {
-            return Err(ClientError::OTHER_ANSWER);
+        let mark = self.shared.names.mark(directory.inode);
+        let holder = self.shared.leads();
+        let request = Request::ReadNodes { directory, after: after.clone(), limit: PAGE_MAX, holder };
+        let (mut entries, more) = match self.shared.call(&request).await? {
+            Response::Directory { entries, more } => (entries, more),
+            Response::Listed { entries, more, lease } => {
+                self.shared.given(directory.inode, lease);
+                self.shared.names.listed(&mark, &lease, after.as_ref(), (&entries, more));
+                (entries, more)
+            }
+            _ => return Err(ClientError::OTHER_ANSWER),
         };
         for entry in &mut entries {
             if let Some(stat) = &mut entry.stat
@@ -196,7 +281,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `Exists`, `NotFound` or `Denied` among others.
     pub async fn make(&self, parent: Node, name: &Name, making: Making) -> Result<Stat, ClientError> {
-        Ok(self.make_held(parent, name, making, false).await?.0)
+        Ok(self.make_held(parent, name, making, false).await?.stat)
     }
 
     /// Makes a file and opens it for update.
@@ -210,7 +295,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         making: Making,
     ) -> Result<(Stat, File<M, D>), ClientError> {
         self.shared.leases.want();
-        let (stat, lease) = self.make_held(parent, name, making, true).await?;
+        let Made { stat, lease, overtaken } = self.make_held(parent, name, making, true).await?;
         let opened = OpenedNode {
             stat: stat.clone(),
             layout: None,
@@ -221,6 +306,9 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             lease,
         };
         let (file, _) = File::open(&self.shared, opened, Access::Update).await?;
+        if overtaken && let Some(body) = self.shared.body(stat.inode) {
+            body.note_unsure(true);
+        }
         Ok((stat, file))
     }
 
@@ -230,19 +318,34 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         name: &Name,
         making: Making,
         hold: bool,
-    ) -> Result<(Stat, Option<Lease>), ClientError> {
+    ) -> Result<Made, ClientError> {
         let Making { what, mode, umask, owner, group } = making;
-        let holder = hold.then_some(self.shared.holder);
+        let holder = match what {
+            NodeKind::Directory => self.shared.leads(),
+            _ => hold.then_some(self.shared.holder),
+        };
+        let leads = what == NodeKind::Directory;
         let request =
             Request::MakeNode { parent, name: name.clone(), what, mode, umask, owner, group, holder };
-        match self.shared.change(request).await? {
-            Response::Stat { stat } => Ok((stat, None)),
-            Response::Made { stat, lease } => {
-                self.shared.given(stat.inode, lease);
-                Ok((stat, Some(lease)))
+        let own = self.shared.names.change(&[(parent.inode, Some(name))]);
+        let answer = match self.shared.change(request).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(not_done(own, error)),
+        };
+        let (stat, lease) = match answer {
+            Response::Stat { stat } => (stat, None),
+            Response::Made { stat, lease } => (stat, Some(lease)),
+            _ => return Err(ClientError::OTHER_ANSWER),
+        };
+        if let Some(lease) = lease {
+            self.shared.given(stat.inode, lease);
+            if leads {
+                own.made(&lease, &stat);
             }
-            _ => Err(ClientError::OTHER_ANSWER),
         }
+        let overtaken = own.is_overtaken();
+        own.done(&[Known::There(stat.node())], &[]);
+        Ok(Made { stat, lease, overtaken })
     }
 
     /// Gives a file another name.
@@ -251,8 +354,14 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// `Refused` with `Exists` among others.
     pub async fn link(&self, node: Node, parent: Node, name: &Name) -> Result<Stat, ClientError> {
         let request = Request::LinkNode { node, parent, name: name.clone() };
-        let stat = self.shared.change_stat(request).await?;
-        Ok(self.overlay(stat))
+        let own = self.shared.names.change(&[(parent.inode, Some(name)), (node.inode, None)]);
+        match self.shared.change_stat(request).await {
+            Ok(stat) => {
+                own.done(&[Known::There(stat.node())], &[]);
+                Ok(self.overlay(stat))
+            }
+            Err(error) => Err(not_done(own, error)),
+        }
     }
 
     /// Takes a name away: of a directory, which must be empty, or of anything but one.
@@ -261,9 +370,14 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// `Refused` with `NotFound`, `NotEmpty`, `IsADirectory`, `NotADirectory` among others.
     pub async fn remove(&self, parent: Node, name: &Name, directory: bool) -> Result<(), ClientError> {
         let request = Request::RemoveNode { parent, name: name.clone(), directory };
-        if let Response::Stat { stat } = self.shared.change(request).await? {
-            self.lost_a_name(stat);
-        }
+        let own = self.shared.names.change(&[(parent.inode, Some(name))]);
+        let answer = match self.shared.change(request).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(not_done(own, error)),
+        };
+        let Response::Stat { stat } = answer else { return Err(ClientError::OTHER_ANSWER) };
+        own.done(&[Known::Nothing], &[stat.inode]);
+        self.lost_a_name(stat);
         Ok(())
     }
 
@@ -279,11 +393,24 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     ) -> Result<(), ClientError> {
         let request =
             Request::RenameNode { from_parent, from: from.clone(), to_parent, to: to.clone(), mode };
-        if let Response::Renamed { moved, other } = self.shared.change(request).await? {
-            self.overlay(moved);
-            if let Some(other) = other {
-                self.lost_a_name(other);
-            }
+        let own = self.shared.names.change(&[(from_parent.inode, Some(from)), (to_parent.inode, Some(to))]);
+        let answer = match self.shared.change(request).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(not_done(own, error)),
+        };
+        let Response::Renamed { moved, other } = answer else { return Err(ClientError::OTHER_ANSWER) };
+        let left = match (mode, &other) {
+            (RenameMode::Exchange, Some(other)) => Known::There(other.node()),
+            // Two names of one file stay as they are.
+            _ if moved.links > 1 && moved.kind != FileKind::Directory => Known::Unknown,
+            (RenameMode::Exchange, None) => Known::Unknown,
+            _ => Known::Nothing,
+        };
+        let others: Vec<InodeId> = other.iter().chain([&moved]).map(|stat| stat.inode).collect();
+        own.done(&[left, Known::There(moved.node())], &others);
+        self.overlay(moved);
+        if let Some(other) = other {
+            self.lost_a_name(other);
         }
         Ok(())
     }
@@ -293,6 +420,12 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `Denied`, `NotPermitted`, `FileTooLarge` among others.
     pub async fn set(&self, node: Node, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
+        let own = self.shared.names.change(&[(node.inode, None)]);
+        let outcome = self.set_now(node, change, through_file).await;
+        self.ended(own, outcome)
+    }
+
+    async fn set_now(&self, node: Node, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
         let stat = match self.shared.body(node.inode) {
             Some(body) => {
                 let rights = change.mode.is_some() || change.owner.is_some() || change.group.is_some();
@@ -367,9 +500,10 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         value: XattrValue,
         mode: XattrMode,
     ) -> Result<(), ClientError> {
+        let own = self.shared.names.change(&[(node.inode, None)]);
         let set = self.shared.change(Request::SetXattr { node, name, value, mode }).await;
         self.note_unsure(node);
-        set.map(drop)
+        self.ended(own, set).map(drop)
     }
 
     /// The names of the extended attributes that one may see.
@@ -388,9 +522,21 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NoAttribute` among others.
     pub async fn remove_xattr(&self, node: Node, name: XattrName) -> Result<(), ClientError> {
+        let own = self.shared.names.change(&[(node.inode, None)]);
         let removed = self.shared.change(Request::RemoveXattr { node, name }).await;
         self.note_unsure(node);
-        removed.map(drop)
+        self.ended(own, removed).map(drop)
+    }
+
+    /// A change of attributes came to its end.
+    fn ended<T>(&self, own: Own<'_>, outcome: Result<T, ClientError>) -> Result<T, ClientError> {
+        match outcome {
+            Ok(done) => {
+                own.done(&[], &[]);
+                Ok(done)
+            }
+            Err(error) => Err(not_done(own, error)),
+        }
     }
 
     /// An attribute was changed here: its times, and who may do what if it is a list.
@@ -476,4 +622,12 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     pub const fn is_file(stat: &Stat) -> bool {
         matches!(stat.kind, FileKind::File)
     }
+}
+
+/// A change that failed: was it refused, or may it have been done?
+fn not_done(own: Own<'_>, error: ClientError) -> ClientError {
+    if matches!(error, ClientError::Refused(_)) {
+        own.refused();
+    }
+    error
 }

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep};
 use super::body::Body;
 use super::leases::Leases;
 use super::locks::Locks;
+use super::names::Names;
 use super::turns::Turns;
 use crate::budget::Lease;
 use crate::open::{Core, Life};
@@ -76,6 +77,7 @@ pub(super) struct Shared<M, D> {
     /// What programs here have locked.
     pub(super) locks: Mutex<Locks>,
     pub(super) leases: Leases<M, D>,
+    pub(super) names: Names,
 }
 
 impl<M: Metadata, D: Devices> Shared<M, D> {
@@ -94,6 +96,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             lives: Mutex::default(),
             bodies: Mutex::default(),
             locks: Mutex::default(),
+            names: Names::new(),
         }
     }
 

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use sealstone_client::{
     Client, ClientError, DeviceId, DevicePool, Devices, DialFactory, Metadata, OsdOptions, Tuning, UserName,
 };
@@ -300,6 +300,8 @@ pub struct Direct {
     pub gate: Gate,
     /// The same of what is to be given back.
     pub recalls: Arc<Gate>,
+    /// Requests and answers take so long at most, milliseconds, and overtake each other.
+    pub jitter_ms: AtomicU64,
     leads: bool,
 }
 
@@ -319,6 +321,7 @@ impl Direct {
             refuse: Mutex::default(),
             gate: Gate::default(),
             recalls: Arc::default(),
+            jitter_ms: AtomicU64::new(0),
             leads: world.leads.load(Ordering::Relaxed),
         }
     }
@@ -334,6 +337,15 @@ impl Direct {
         });
         let _ = tokio::time::timeout(core::time::Duration::from_millis(u64::from(*wait_ms)), news).await;
         self.recalls.pass("Recalls").await;
+    }
+
+    /// A request or an answer is on its way.
+    async fn travel(&self) {
+        let most_ms = self.jitter_ms.load(Ordering::Relaxed);
+        if most_ms > 0 {
+            let ms = self.rng.lock().unwrap().gen_range(0..=most_ms);
+            tokio::time::sleep(core::time::Duration::from_millis(ms)).await;
+        }
     }
 
     pub fn called(&self, name: &str) -> usize {
@@ -354,6 +366,7 @@ impl Metadata for Direct {
             refuse: Mutex::default(),
             gate: Gate::default(),
             recalls: self.recalls.clone(),
+            jitter_ms: AtomicU64::new(0),
             leads: false,
         })
     }
@@ -371,11 +384,13 @@ impl Metadata for Direct {
             return Err(Failure::new(ErrorCode::Denied, "refused by a test").into());
         }
         self.wait(&request).await;
+        self.travel().await;
         let response = {
             let mut rng = self.rng.lock().unwrap();
             self.mds.handle(Some(&self.session), request, self.clock.now(), &mut *rng)
         };
         self.gate.pass(name).await;
+        self.travel().await;
         // The answer is lost, not the request.
         if self.lose.lock().unwrap().take_if(|lost| *lost == name).is_some() {
             return Err(match once {

@@ -45,9 +45,9 @@ pub(super) fn requests() -> Vec<Request> {
     let once = once.expect("it changes names");
     vec![
         Request::RenewGrants { handle: Handle::Node { node, access: Access::Update, holder }, method },
-        Request::Lookup { parent, name: name("f") },
+        Request::Lookup { parent, name: name("f"), holder: Some(holder) },
         Request::GetNode { node },
-        Request::ReadNodes { directory: parent, after: Some(name("a")), limit: 9 },
+        Request::ReadNodes { directory: parent, after: Some(name("a")), limit: 9, holder: None },
         make(NodeKind::File),
         make(NodeKind::Symlink(target())),
         make(NodeKind::CharDevice(0x103)),
@@ -114,6 +114,8 @@ pub(super) fn responses() -> Vec<Response> {
             },
         },
         Response::Made { stat: stat(), lease },
+        Response::LookedUp { stat: Some(stat()), directory: Some(lease), lease: None },
+        Response::Listed { entries: Vec::new(), more: true, lease },
         Response::Leased { stat: stat(), lease: Some(lease) },
         Response::Recalls {
             era: 3,

@@ -11,7 +11,7 @@ use std::task::Waker;
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Handle, HolderId, InodeId, Lease, LeaseKind, Node, Request, Response,
+    Access, ErrorCode, Handle, HolderId, InodeId, Lease, LeaseKind, Name, Node, Request, Response, Stat,
 };
 
 use crate::access::{Principal, Right};
@@ -304,16 +304,120 @@ impl Mds {
         if !self.leases.is_led(&by, now_ms) {
             return Ok(None);
         }
-        let led = |user: &_, holder| {
-            let one: Who = (Clone::clone(user), holder);
-            one == by || self.leases.is_led(&one, now_ms)
-        };
-        let others_write = (self.unled_before && self.holds.waits(now_ms))
-            || self.holds.others_write(id, now_ms, led)
-            || self.is_written_since_before(who, id, now_ms)?;
-        let given = self.leases.give(id, &by, Wish { kind, waits, others_write }, now_ms)?;
+        let others_write = self.others_write(who, &by, id, now_ms)?;
+        let wish = Wish { kind, waits, others_write, in_passing: false };
+        let given = self.leases.give(id, &by, wish, now_ms)?;
         add(&self.counters.leases_given, u64::from(given.is_some()));
         Ok(given)
+    }
+
+    /// One to read, for who looks a node up.
+    fn lease_in_passing(
+        &self,
+        who: &Principal,
+        holder: HolderId,
+        id: InodeId,
+        now_ms: u64,
+    ) -> Result<Option<Lease>> {
+        let by = (who.user.clone(), holder);
+        if let Some(known) = self.leases.known(id, &by, now_ms) {
+            return Ok(known);
+        }
+        if self.others_write(who, &by, id, now_ms)? {
+            return Ok(None);
+        }
+        let wish = Wish { kind: LeaseKind::Read, waits: false, others_write: false, in_passing: true };
+        let given = self.leases.give(id, &by, wish, now_ms)?;
+        add(&self.counters.leases_given, u64::from(given.is_some()));
+        Ok(given)
+    }
+
+    /// What has a name in a directory, with leases on both if they are to be had: who has that on the directory knows its
+    /// names, until it is called back.
+    pub(super) fn look_up_leased(
+        &self,
+        who: &Principal,
+        (parent, name): (InodeId, &Name),
+        holder: HolderId,
+        now_ms: u64,
+    ) -> Result<Response> {
+        let look = || namespace::look_up(&*self.store.snapshot()?, who, parent, name);
+        if self.config.shared || !self.leases.is_led(&(who.user.clone(), holder), now_ms) {
+            return Ok(Response::Stat { stat: look()? });
+        }
+        namespace::check_passes(&*self.store.snapshot()?, who, parent, name)?;
+        let directory = self.lease_in_passing(who, holder, parent, now_ms)?;
+        // From here on what is seen is as it is with the lease held.
+        let mut stat = look();
+        let mut lease = None;
+        if let Ok(Stat { inode: led, .. }) = stat {
+            lease = self.lease_in_passing(who, holder, led, now_ms)?;
+            if lease.is_some() {
+                stat = look();
+                lease = lease.filter(|_| stat.as_ref().is_ok_and(|stat| stat.inode == led));
+            }
+        }
+        match (stat, directory) {
+            (Ok(stat), None) if lease.is_none() => Ok(Response::Stat { stat }),
+            (Ok(stat), directory) => Ok(Response::LookedUp { stat: Some(stat), directory, lease }),
+            (Err(error), directory @ Some(_)) if error.is_not_found() => {
+                Ok(Response::LookedUp { stat: None, directory, lease: None })
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// A page of a directory, with a lease on it if there is one to be had.
+    pub(super) fn list_leased(
+        &self,
+        who: &Principal,
+        (directory, after, limit): (InodeId, Option<&Name>, u16),
+        holder: Option<HolderId>,
+        now_ms: u64,
+    ) -> Result<Response> {
+        let list = || namespace::read_nodes(&*self.store.snapshot()?, who, directory, after, limit);
+        let (entries, more) = list()?;
+        let lease = match holder.filter(|_| !self.config.shared) {
+            Some(holder) => self.lease_in_passing(who, holder, directory, now_ms)?,
+            None => None,
+        };
+        match lease {
+            // Looked at again, as it is with the lease held.
+            Some(lease) => list().map(|(entries, more)| Response::Listed { entries, more, lease }),
+            None => Ok(Response::Directory { entries, more }),
+        }
+    }
+
+    /// A lease on a directory that was just made, for who is told what it is: nothing is in it.
+    pub(super) fn lease_made(
+        &self,
+        who: &Principal,
+        holder: HolderId,
+        made: Stat,
+        now_ms: u64,
+    ) -> Result<Response> {
+        let Some(lease) = self.lease_in_passing(who, holder, made.inode, now_ms)? else {
+            return Ok(Response::Stat { stat: made });
+        };
+        let view = self.store.snapshot()?;
+        // Somebody may have put something into it already, or have taken it away.
+        match namespace::node(&*view, made.inode) {
+            Ok(node) if namespace::is_empty(&*view, made.inode)? => {
+                Ok(Response::Made { stat: node.stat(made.inode), lease })
+            }
+            _ => Ok(Response::Stat { stat: made }),
+        }
+    }
+
+    /// May somebody write to a file who is given no leases?
+    fn others_write(&self, who: &Principal, by: &Who, id: InodeId, now_ms: u64) -> Result<bool> {
+        let led = |user: &_, holder| {
+            let one: Who = (Clone::clone(user), holder);
+            one == *by || self.leases.is_led(&one, now_ms)
+        };
+        Ok((self.unled_before && self.holds.waits(now_ms))
+            || self.holds.others_write(id, now_ms, led)
+            || self.is_written_since_before(who, id, now_ms)?)
     }
 
     /// May somebody write a file with a credential that a server before this one gave him? Whoever has it open here is

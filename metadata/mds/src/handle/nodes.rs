@@ -57,20 +57,23 @@ impl Mds {
         rng: &mut dyn Entropy,
     ) -> Result<Response> {
         match request {
-            Request::Lookup { parent, name } => {
+            Request::Lookup { parent, name, holder } => {
                 let parent = self.node(who, parent)?;
-                let stat = namespace::look_up(&*self.store.snapshot()?, who, parent, &name)?;
-                Ok(Response::Stat { stat })
+                match holder {
+                    Some(holder) => self.look_up_leased(who, (parent, &name), holder, now_ms),
+                    None => {
+                        let stat = namespace::look_up(&*self.store.snapshot()?, who, parent, &name)?;
+                        Ok(Response::Stat { stat })
+                    }
+                }
             }
             Request::GetNode { node } => {
                 let id = self.node(who, node)?;
                 Ok(Response::Stat { stat: namespace::node(&*self.store.snapshot()?, id)?.stat(id) })
             }
-            Request::ReadNodes { directory, after, limit } => {
+            Request::ReadNodes { directory, after, limit, holder } => {
                 let id = self.node(who, directory)?;
-                let view = self.store.snapshot()?;
-                let (entries, more) = namespace::read_nodes(&*view, who, id, after.as_ref(), limit)?;
-                Ok(Response::Directory { entries, more })
+                self.list_leased(who, (id, after.as_ref(), limit), holder, now_ms)
             }
             Request::ReadLink { node } => {
                 let id = self.node(who, node)?;
@@ -274,12 +277,13 @@ impl Mds {
         now_ms: u64,
     ) -> Result<Response> {
         let parent = self.node(who, parent)?;
-        if holder.is_some() && *new.what != NodeKind::File {
+        let leads = *new.what == NodeKind::Directory;
+        if holder.is_some() && !leads && *new.what != NodeKind::File {
             return Err(MdsError::refused(ErrorCode::Invalid, "only a file is held open"));
         }
         // What a maker holds it for is asked anew by a revocation, before or after this.
         let _issuing = self.issuing();
-        if let Some(holder) = holder {
+        if let Some(holder) = holder.filter(|_| !leads) {
             self.meet_holder(&who.user, holder, now_ms)?;
         }
         let Told { response, now } = self.update(|tx| {
@@ -288,7 +292,13 @@ impl Mds {
                 Ok(Response::Stat { stat })
             })
         })?;
-        if let (Some(holder), Response::Stat { stat }) = (holder, &response) {
+        let response = match (holder, response) {
+            (Some(holder), Response::Stat { stat }) if leads && now && !self.config.shared => {
+                return self.lease_made(who, holder, stat, now_ms);
+            }
+            (_, response) => response,
+        };
+        if let (Some(holder), Response::Stat { stat }) = (holder.filter(|_| !leads), &response) {
             // Much may have become of it since it was made: asked for again, it is held as by who opens it again.
             let own = || -> Result<bool> {
                 Ok(namespace::node(&*self.store.snapshot()?, stat.inode)

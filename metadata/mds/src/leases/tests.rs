@@ -143,7 +143,7 @@ impl Model {
         if self.clients[client].copies[file].called || !self.may(Some(client), file, Use::under(kind)) {
             return false;
         }
-        let wish = Wish { kind, waits: true, others_write: false };
+        let wish = Wish { kind, waits: true, others_write: false, in_passing: false };
         let given = self.leases.give(id(file), &who(client), wish, self.now_ms);
         let Ok(Some(lease)) = given else { return false };
         let copy = &mut self.clients[client].copies[file];

@@ -63,7 +63,7 @@ pub(crate) fn delegate_writing(
     inode.checksum = None;
     inode.version += 1;
     inode.mtime_ns = ns(now_ms);
-    inode.ctime_ns = ns(now_ms);
+    inode.changes(now_ms);
     save(tx, &keys::inode(id), &inode)?;
     Ok((id, inode.stat(id), layout, end))
 }

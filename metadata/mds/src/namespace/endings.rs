@@ -29,7 +29,7 @@ pub(super) fn lose_name(
     ending: &Ending<'_>,
 ) -> Result<Inode> {
     node.links = node.links.saturating_sub(1);
-    node.ctime_ns = ns(ending.now_ms);
+    node.changes(ending.now_ms);
     if node.links > 0 {
         save(tx, &keys::inode(id), &node)?;
         return Ok(node);

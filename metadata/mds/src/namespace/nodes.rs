@@ -47,6 +47,16 @@ fn directory<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: InodeId, said:
     Ok(inode)
 }
 
+/// May names be looked up in this directory?
+pub(crate) fn check_passes<S: Snapshot + ?Sized>(
+    view: &S,
+    who: &Principal,
+    parent: InodeId,
+    name: &Name,
+) -> Result<()> {
+    directory(view, who, parent, &name.shown()).map(drop)
+}
+
 /// What a name in a directory leads to.
 pub(crate) fn look_up<S: Snapshot + ?Sized>(
     view: &S,
@@ -173,7 +183,7 @@ pub(crate) fn link_node(
         return Err(MdsError::refused(ErrorCode::TooManyLinks, &said));
     }
     linked.links += 1;
-    linked.ctime_ns = ns(now_ms);
+    linked.changes(now_ms);
     save(tx, &keys::inode(id), &linked)?;
     save(tx, &keys::entry(parent, name), &id)?;
     touch(tx, parent, 0, now_ms)?;

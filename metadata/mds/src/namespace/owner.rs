@@ -36,7 +36,7 @@ pub(crate) fn set_mode(
 ) -> Result<Stat> {
     let (id, mut inode) = resolve(tx, who, path)?;
     remode(who, &mut inode, mode, &path.shown())?;
-    inode.ctime_ns = ns(now_ms);
+    inode.changes(now_ms);
     save(tx, &keys::inode(id), &inode)?;
     Ok(inode.stat(id))
 }
@@ -68,7 +68,7 @@ pub(crate) fn set_owner(
 ) -> Result<Stat> {
     let (id, mut inode) = resolve(tx, who, path)?;
     rehome(tx, who, &mut inode, new, &path.shown())?;
-    inode.ctime_ns = ns(now_ms);
+    inode.changes(now_ms);
     save(tx, &keys::inode(id), &inode)?;
     Ok(inode.stat(id))
 }
@@ -141,7 +141,7 @@ pub(crate) fn set_node(
         inode.mtime_ns = retime(who, &inode, time, now_ns)?;
     }
     if *change != NodeChange::default() {
-        inode.ctime_ns = now_ns;
+        inode.changes(ending.now_ms);
         save(tx, &keys::inode(id), &inode)?;
     }
     Ok(inode.stat(id))

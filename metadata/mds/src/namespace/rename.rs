@@ -113,7 +113,7 @@ fn shift(
                 old.parent = source.directory;
                 (of_source, of_target) = (of_source + 1, of_target - 1);
             }
-            old.ctime_ns = ns(now_ms);
+            old.changes(now_ms);
             save(tx, &keys::inode(old_id), &old)?;
             save(tx, &keys::entry(source.directory, &source.name), &old_id)?;
             Some(old.stat(old_id))
@@ -126,7 +126,7 @@ fn shift(
         }
     };
     save(tx, &keys::entry(target.directory, &target.name), &moved_id)?;
-    moved.ctime_ns = ns(now_ms);
+    moved.changes(now_ms);
     if moved.is_directory() {
         moved.parent = target.directory;
     }

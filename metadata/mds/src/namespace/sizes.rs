@@ -46,7 +46,7 @@ pub(super) fn resize(
     file.size = size;
     file.version += 1;
     file.checksum = None;
-    file.ctime_ns = ns(now_ms);
+    file.changes(now_ms);
     Ok(())
 }
 
@@ -186,7 +186,7 @@ pub(crate) fn written(
     file.version += 1;
     file.checksum = None;
     file.mtime_ns = writing.mtime_ns.unwrap_or(ns(now_ms));
-    file.ctime_ns = ns(now_ms);
+    file.changes(now_ms);
     owner::after_writing(who, &mut file);
     save(tx, &keys::inode(id), &file)?;
     Ok((file.stat(id), over))

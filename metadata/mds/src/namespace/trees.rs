@@ -47,7 +47,7 @@ pub(crate) fn set_tree(
             );
             return Err(MdsError::refused(ErrorCode::NotEmpty, what));
         }
-        None => directory.ctime_ns = ns(now_ms),
+        None => directory.changes(now_ms),
     }
     quota::set_tree(tx, (id, &mut directory), path, change)
 }

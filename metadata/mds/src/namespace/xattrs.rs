@@ -143,7 +143,7 @@ fn set_acl(
         acl::check_names(tx, who, (acl, before.as_ref()), any_group)?;
     }
     acl::set(who, &mut inode, which, acl)?;
-    inode.ctime_ns = ns(now_ms);
+    inode.changes(now_ms);
     Ok(save(tx, &keys::inode(id), &inode)?)
 }
 
@@ -199,7 +199,7 @@ pub(crate) fn set_xattr(
         return Err(MdsError::refused(ErrorCode::NoSpace, "attributes of one node"));
     }
     (inode.xattrs, inode.xattr_bytes) = (number, all);
-    inode.ctime_ns = ns(now_ms);
+    inode.changes(now_ms);
     save(tx, &key, value)?;
     Ok(save(tx, &keys::inode(id), &inode)?)
 }
@@ -222,7 +222,7 @@ pub(crate) fn remove_xattr(
     tx.delete(&key)?;
     inode.xattrs = inode.xattrs.saturating_sub(1);
     inode.xattr_bytes = inode.xattr_bytes.saturating_sub(bytes(name, &old));
-    inode.ctime_ns = ns(now_ms);
+    inode.changes(now_ms);
     Ok(save(tx, &keys::inode(id), &inode)?)
 }
 

@@ -115,8 +115,13 @@ type Make = fn(&mut World, InodeId) -> Request;
 /// What others ask, and whether a lease to read, or one to write, is in its way.
 const ASKED: &[(&str, Make, bool, bool)] = &[
     ("look", |world, id| Request::GetNode { node: world.node(ADMIN, id) }, false, false),
-    ("look up", |_, _| Request::Lookup { parent: Node::ROOT, name: name("f") }, false, false),
-    ("list", |_, _| Request::ReadNodes { directory: Node::ROOT, after: None, limit: 9 }, false, false),
+    ("look up", |_, _| Request::Lookup { parent: Node::ROOT, name: name("f"), holder: None }, false, false),
+    (
+        "list",
+        |_, _| Request::ReadNodes { directory: Node::ROOT, after: None, limit: 9, holder: None },
+        false,
+        false,
+    ),
     ("look by path", |_, _| Request::Stat { path: path("/f") }, false, false),
     ("attributes", |world, id| Request::ListXattr { node: world.node(ADMIN, id) }, false, false),
     ("open to read", |world, id| open(world.node(ADMIN, id), Access::Read, PLAIN), false, true),

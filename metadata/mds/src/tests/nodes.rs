@@ -152,11 +152,16 @@ fn a_number_alone_opens_nothing() {
         }
     }
     assert_eq!(
-        world.refused(BOB, Request::Lookup { parent: Node::ROOT, name: name("nothing") }),
+        world.refused(BOB, Request::Lookup { parent: Node::ROOT, name: name("nothing"), holder: None }),
         ErrorCode::NotFound
     );
-    let seen = world.node_stat(BOB, Request::Lookup { parent: Node::ROOT, name: name("private") }).node();
-    assert_eq!(world.refused(BOB, Request::Lookup { parent: seen, name: name("f") }), ErrorCode::Denied);
+    let seen = world
+        .node_stat(BOB, Request::Lookup { parent: Node::ROOT, name: name("private"), holder: None })
+        .node();
+    assert_eq!(
+        world.refused(BOB, Request::Lookup { parent: seen, name: name("f"), holder: None }),
+        ErrorCode::Denied
+    );
     // A proof outlives sessions and the server.
     world.restart();
     assert!(code(&world.ask(ALICE, Request::GetNode { node: file })).is_none());
@@ -177,12 +182,13 @@ fn every_kind_of_node_is_made_looked_up_listed_and_removed() {
     for (at, what) in kinds.clone() {
         let made = world.make(ADMIN, Node::ROOT, at, what.clone(), 0o640);
         assert_eq!((made.kind, made.links), (what.kind(), if at == "directory" { 2 } else { 1 }));
-        let again = world.node_stat(ADMIN, Request::Lookup { parent: Node::ROOT, name: name(at) });
+        let again =
+            world.node_stat(ADMIN, Request::Lookup { parent: Node::ROOT, name: name(at), holder: None });
         assert_eq!(again, made);
         assert_eq!(world.refused(ADMIN, make(Node::ROOT, at, NodeKind::File, 0)), ErrorCode::Exists);
     }
     let Response::Directory { entries, more: false } =
-        world.ask(BOB, Request::ReadNodes { directory: Node::ROOT, after: None, limit: 9 })
+        world.ask(BOB, Request::ReadNodes { directory: Node::ROOT, after: None, limit: 9, holder: None })
     else {
         panic!("a list")
     };
@@ -192,7 +198,8 @@ fn every_kind_of_node_is_made_looked_up_listed_and_removed() {
         entry.unwrap().stat.as_ref().unwrap().rdev
     };
     assert_eq!((rdev("null"), rdev("sda"), rdev("fifo")), (0x103, 0x800, 0));
-    let link = world.node_stat(BOB, Request::Lookup { parent: Node::ROOT, name: name("symlink") });
+    let link =
+        world.node_stat(BOB, Request::Lookup { parent: Node::ROOT, name: name("symlink"), holder: None });
     assert_eq!((link.mode, link.size), (0o777, 6));
     let Response::Target { target: found } = world.ask(BOB, Request::ReadLink { node: link.node() }) else {
         panic!("a target")
@@ -635,7 +642,8 @@ fn pages_of_a_directory_go_on_where_the_last_one_ended() {
     }
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
-        let request = Request::ReadNodes { directory: Node::ROOT, after: after.clone(), limit: 7 };
+        let request =
+            Request::ReadNodes { directory: Node::ROOT, after: after.clone(), limit: 7, holder: None };
         let Response::Directory { entries, more } = world.ask(BOB, request) else { panic!("a page") };
         // Each can be gone on with at once.
         for entry in &entries {

@@ -38,7 +38,7 @@ fn code(response: &Response) -> Option<ErrorCode> {
 
 impl World {
     fn is_there(&mut self, who: SessionId, at: &str) -> bool {
-        let found = self.ask(who, Request::Lookup { parent: Node::ROOT, name: name(at) });
+        let found = self.ask(who, Request::Lookup { parent: Node::ROOT, name: name(at), holder: None });
         matches!(found, Response::Stat { .. })
     }
 }
@@ -97,7 +97,7 @@ fn a_number_is_good_for_one_change() {
     let secret = world.ask(ALICE, make(Node::ROOT, "secret", NodeKind::File, 0o600));
     assert!(matches!(secret, Response::Stat { .. }), "{secret:?}");
     let Response::Stat { stat } =
-        world.ask(BOB, Request::Lookup { parent: Node::ROOT, name: name("secret") })
+        world.ask(BOB, Request::Lookup { parent: Node::ROOT, name: name("secret"), holder: None })
     else {
         panic!("the directory may be listed");
     };
@@ -158,7 +158,9 @@ fn what_is_remembered_has_limits_and_ends() {
     let name = name("d");
     let key = sealstone_mds_protocol::XattrName::new("user.k").unwrap();
     let value = sealstone_mds_protocol::XattrValue::new("v").unwrap();
-    let Response::Stat { stat } = world.ask(ADMIN, Request::Lookup { parent: Node::ROOT, name }) else {
+    let Response::Stat { stat } =
+        world.ask(ADMIN, Request::Lookup { parent: Node::ROOT, name, holder: None })
+    else {
         panic!("it is there");
     };
     let mode = sealstone_mds_protocol::XattrMode::Set;

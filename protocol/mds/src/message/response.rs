@@ -231,7 +231,25 @@ messages! {
             /// Keys changed since the server's start.
             changed: u64,
         },
-        /// To MakeNode, if its maker is given a lease.
+        /// To Lookup, if there are leases for who asks.
+        0x0060 => LookedUp {
+            /// What has the name; none if nothing has.
+            stat: Option<Stat>,
+            /// On the directory: until it is called back no name in it changes but by who has it.
+            directory: Option<Lease>,
+            /// On what has the name.
+            lease: Option<Lease>,
+        },
+        /// To ReadNodes, if there is a lease for who asks.
+        0x0062 => Listed {
+            /// As those of Directory.
+            entries: Vec<DirEntry>,
+            /// May there be more?
+            more: bool,
+            /// On the directory.
+            lease: Lease,
+        },
+        /// To MakeNode, if its maker is given a lease: of a directory with nothing in it one to read.
         0x0063 => Made {
             /// What was made.
             stat: Stat,

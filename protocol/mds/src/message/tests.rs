@@ -574,13 +574,14 @@ fn login_bodies_have_the_documented_sizes() {
 #[test]
 fn a_body_that_only_looks_up_is_told_from_all_others_before_it_is_read() {
     let root = Node::ROOT;
-    let lookup = Request::Lookup { parent: root, name: Name::new("a").unwrap() }.encode(7).unwrap();
+    let lookup =
+        Request::Lookup { parent: root, name: Name::new("a").unwrap(), holder: None }.encode(7).unwrap();
     let looks_up = [lookup.clone(), Request::GetNode { node: root }.encode(8).unwrap()];
     assert!(looks_up.iter().all(|body| Request::only_looks_up(body)));
     for request in [
         Request::WhoAmI {},
         Request::StatFs { node: None },
-        Request::ReadNodes { directory: root, after: None, limit: 9 },
+        Request::ReadNodes { directory: root, after: None, limit: 9, holder: None },
         Request::RemoveNode { parent: root, name: Name::new("a").unwrap(), directory: false },
     ] {
         assert!(!Request::only_looks_up(&request.encode(9).unwrap()), "{request:?}");

@@ -39,7 +39,7 @@ fn a_directory_that_may_be_listed_and_not_passed_leads_nowhere() {
     world.make(ALICE, seen.node(), "g", NodeKind::Directory, 0o777);
     let bobs = world.node(BOB, seen.inode);
     let by_path = Request::ReadDir { path: path("/d"), after: None, limit: 9 };
-    let by_node = |directory| Request::ReadNodes { directory, after: None, limit: 9 };
+    let by_node = |directory| Request::ReadNodes { directory, after: None, limit: 9, holder: None };
     for request in [by_path.clone(), by_node(bobs)] {
         let Response::Directory { entries, more: false } = world.ask(BOB, request) else { panic!("a list") };
         let told: Vec<_> =
@@ -49,7 +49,10 @@ fn a_directory_that_may_be_listed_and_not_passed_leads_nowhere() {
         assert_eq!(entries[0].inode, file.inode);
         assert!(entries.iter().all(|entry| entry.stat.is_none()), "neither proof nor anything else");
     }
-    assert_eq!(world.refused(BOB, Request::Lookup { parent: bobs, name: name("f") }), ErrorCode::Denied);
+    assert_eq!(
+        world.refused(BOB, Request::Lookup { parent: bobs, name: name("f"), holder: None }),
+        ErrorCode::Denied
+    );
     // Who may pass it is told all.
     for request in [by_path, by_node(seen.node())] {
         let Response::Directory { entries, .. } = world.ask(ALICE, request) else { panic!("a list") };

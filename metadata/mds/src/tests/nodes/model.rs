@@ -506,7 +506,8 @@ impl Run {
                     .model
                     .directory(who, parent)
                     .and_then(|thing| thing.entries.get(&at).copied().ok_or(ErrorCode::NotFound));
-                let request = Request::Lookup { parent: self.at(who, parent), name: name(NAMES[at]) };
+                let request =
+                    Request::Lookup { parent: self.at(who, parent), name: name(NAMES[at]), holder: None };
                 let found = self.ask(who, request).map(|response| {
                     let Response::Stat { stat } = response else { panic!("a stat") };
                     self.ids.iter().position(|id| *id == stat.inode).unwrap()
@@ -581,8 +582,8 @@ impl Run {
             );
             if expected.kind == FileKind::Directory {
                 let node = self.world.node(ADMIN, id);
-                let Ok(Response::Directory { entries, .. }) =
-                    self.ask(0, Request::ReadNodes { directory: node, after: None, limit: 256 })
+                let Ok(Response::Directory { entries, .. }) = self
+                    .ask(0, Request::ReadNodes { directory: node, after: None, limit: 256, holder: None })
                 else {
                     return Err(TestCaseError::fail("a directory that does not list"));
                 };

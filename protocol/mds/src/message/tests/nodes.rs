@@ -57,10 +57,15 @@ fn lease() -> impl Strategy<Value = Lease> {
 
 pub(super) fn request() -> impl Strategy<Value = Request> {
     let names = prop_oneof![
-        (node(), name()).prop_map(|(parent, name)| Request::Lookup { parent, name }),
+        (node(), name(), prop::option::of(holder())).prop_map(|(parent, name, holder)| Request::Lookup {
+            parent,
+            name,
+            holder
+        }),
         node().prop_map(|node| Request::GetNode { node }),
-        (node(), prop::option::of(name()), any::<u16>())
-            .prop_map(|(directory, after, limit)| Request::ReadNodes { directory, after, limit }),
+        (node(), prop::option::of(name()), any::<u16>(), prop::option::of(holder())).prop_map(
+            |(directory, after, limit, holder)| Request::ReadNodes { directory, after, limit, holder }
+        ),
         (
             (node(), name(), kind(), any::<(u16, u16)>()),
             (prop::option::of(user()), prop::option::of(group()), prop::option::of(holder()))
@@ -187,6 +192,13 @@ pub(super) fn response() -> impl Strategy<Value = Response> {
                 }
             }),
         (stat(), lease()).prop_map(|(stat, lease)| Response::Made { stat, lease }),
+        (prop::option::of(stat()), prop::option::of(lease()), prop::option::of(lease()))
+            .prop_map(|(stat, directory, lease)| Response::LookedUp { stat, directory, lease }),
+        (any::<bool>(), lease()).prop_map(|(more, lease)| Response::Listed {
+            entries: Vec::new(),
+            more,
+            lease
+        }),
         (stat(), prop::option::of(lease())).prop_map(|(stat, lease)| Response::Leased { stat, lease }),
         (any::<(u64, u32, u64)>(), prop::collection::vec(any::<(u64, u64)>(), 0..9)).prop_map(
             |((era, believed_ms, last), recalls)| {

@@ -1,0 +1,279 @@
+//! Mounts that believe names by the leases on their directories: what they ask, and that what they believe is so.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod world;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use sealstone_client::nodes::{Making, Nodes, NodesOptions};
+use sealstone_client::{Client, ClientError, DevicePool, Name};
+use sealstone_mds_protocol::{ErrorCode, FileKind, Node, NodeChange, NodeKind, RenameMode, Stat};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use world::{Direct, World, tuning};
+
+/// Longer than a directory that was called back is looked at without a lease.
+const QUIET: Duration = Duration::from_secs(12);
+
+struct Mount {
+    nodes: Nodes<Direct, DevicePool>,
+    client: Client<Direct, DevicePool>,
+}
+
+fn name(name: &str) -> Name {
+    Name::new(name).unwrap()
+}
+
+fn making(what: NodeKind) -> Making {
+    Making { what, mode: 0o755, umask: 0, owner: None, group: None }
+}
+
+impl Mount {
+    async fn of(world: &World) -> Self {
+        Self::with(world, true).await
+    }
+
+    async fn with(world: &World, leases: bool) -> Self {
+        let client = world.client_over(world.pool(), tuning()).await;
+        let mount =
+            Self { nodes: Nodes::new(&client, NodesOptions { leases, ..NodesOptions::default() }), client };
+        // It hears of its era.
+        let _ = mount.nodes.lookup(Node::ROOT, &name("nothing")).await;
+        sleep(Duration::from_millis(100)).await;
+        mount
+    }
+
+    async fn make(&self, parent: Node, at: &str, what: NodeKind) -> Stat {
+        self.nodes.make(parent, &name(at), making(what)).await.unwrap()
+    }
+
+    async fn look(&self, parent: Node, at: &str) -> Option<Stat> {
+        match self.nodes.lookup(parent, &name(at)).await {
+            Ok(stat) => Some(stat),
+            Err(ClientError::Refused(failure)) if failure.code == ErrorCode::NotFound => None,
+            Err(error) => panic!("{at}: {error}"),
+        }
+    }
+
+    /// Requests for names and nodes.
+    fn asked(&self) -> usize {
+        ["Lookup", "GetNode", "ReadNodes"].iter().map(|name| self.client.metadata().called(name)).sum()
+    }
+}
+
+async fn leading() -> World {
+    let world = World::new(1).await;
+    world.leads.store(true, Ordering::Relaxed);
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_looked_up_is_not_asked_for_again_until_somebody_else_changes_it() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    other.make(Node::ROOT, "f", NodeKind::Symlink(sealstone_mds_protocol::Target::new("x").unwrap())).await;
+    sleep(QUIET).await;
+    let first = one.look(Node::ROOT, "f").await.unwrap();
+    assert_eq!(one.look(Node::ROOT, "g").await, None);
+    let asked = one.asked();
+    for _ in 0..40 {
+        assert_eq!(one.look(Node::ROOT, "f").await, Some(first.clone()));
+        assert_eq!(one.look(Node::ROOT, "g").await, None);
+        assert_eq!(one.nodes.node(first.node()).await.unwrap(), first);
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(one.asked(), asked);
+    // Each of these is in the way of what the first one believes.
+    other
+        .nodes
+        .rename((Node::ROOT, &name("f")), (Node::ROOT, &name("g")), RenameMode::Replace)
+        .await
+        .unwrap();
+    assert_eq!(one.look(Node::ROOT, "f").await, None);
+    assert_eq!(one.look(Node::ROOT, "g").await.unwrap().inode, first.inode);
+    sleep(QUIET).await;
+    let before = one.look(Node::ROOT, "g").await.unwrap();
+    let change = NodeChange { mtime: Some(sealstone_mds_protocol::SetTime::At(5)), ..NodeChange::default() };
+    other.nodes.set(first.node(), change, false).await.unwrap();
+    let after = one.look(Node::ROOT, "g").await.unwrap();
+    assert_eq!((before.mtime_ns == 5, after.mtime_ns), (false, 5));
+    // Nobody used it for long: it is given back, and nothing is left of it.
+    sleep(Duration::from_secs(300)).await;
+    assert_eq!(world.mds.leases_out(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_was_made_here_is_known_as_a_whole() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let directory = one.make(Node::ROOT, "d", NodeKind::Directory).await.node();
+    let asked = one.asked();
+    for number in 0..50 {
+        let at = format!("f{number}");
+        assert_eq!(one.look(directory, &at).await, None);
+        let made = one.make(directory, &at, NodeKind::Directory).await;
+        assert_eq!(one.look(directory, &at).await.unwrap().inode, made.inode);
+        if number % 3 == 0 {
+            one.nodes.remove(directory, &name(&at), true).await.unwrap();
+            assert_eq!(one.look(directory, &at).await, None);
+        }
+    }
+    assert_eq!(one.asked(), asked);
+    other.make(directory, "f0", NodeKind::Fifo).await;
+    assert_eq!(one.look(directory, "f0").await.unwrap().kind, FileKind::Fifo);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_in_which_names_are_looked_up_in_vain_is_listed_once() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let directory = other.make(Node::ROOT, "d", NodeKind::Directory).await.node();
+    for number in 0..300 {
+        other.make(directory, &format!("f{number}"), NodeKind::Fifo).await;
+    }
+    sleep(QUIET).await;
+    for at in ["a", "b"] {
+        assert_eq!(one.look(directory, at).await, None);
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(one.client.metadata().called("ReadNodes"), 2);
+    let asked = one.asked();
+    for number in 0..100 {
+        assert_eq!(one.look(directory, &format!("g{number}")).await, None);
+    }
+    assert_eq!(one.asked(), asked);
+    assert!(one.look(directory, "f299").await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_change_of_which_nobody_knows_whether_it_was_done_names_are_asked_for() {
+    let world = leading().await;
+    let one = Mount::of(&world).await;
+    let directory = one.make(Node::ROOT, "d", NodeKind::Directory).await.node();
+    one.client.metadata().gate.close("MakeNode");
+    {
+        let at = name("f");
+        let making = one.nodes.make(directory, &at, making(NodeKind::Fifo));
+        tokio::pin!(making);
+        tokio::select! {
+            _ = &mut making => panic!("it waits"),
+            () = one.client.metadata().gate.reached() => {}
+        }
+        // Whoever asked for it gives up.
+    }
+    assert!(one.look(directory, "f").await.is_some(), "it was done");
+    let asked = one.asked();
+    assert!(one.look(directory, "f").await.is_some() && one.look(directory, "g").await.is_none());
+    assert_eq!(one.asked(), asked + 2, "nothing is remembered for a while");
+    sleep(Duration::from_secs(61)).await;
+    let _ = (one.look(directory, "f").await, one.look(directory, "g").await);
+    let asked = one.asked();
+    assert!(one.look(directory, "f").await.is_some() && one.look(directory, "g").await.is_none());
+    assert_eq!(one.asked(), asked);
+}
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Something is done by a mount, whatever comes of it.
+async fn step(mount: &Mount, directories: [Node; 2], seed: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut any = || (directories[rng.gen_range(0..2)], name(NAMES[rng.gen_range(0..NAMES.len())]));
+    let ((parent, at), (to_parent, to)) = (any(), any());
+    let nodes = &mount.nodes;
+    match rng.gen_range(0..12) {
+        0 | 1 => drop(nodes.make(parent, &at, making(NodeKind::Fifo)).await),
+        2 => drop(nodes.make(parent, &at, making(NodeKind::Directory)).await),
+        3 => {
+            if let Ok((_, file)) = nodes.create(parent, &at, making(NodeKind::File)).await {
+                let _ = file.close().await;
+            }
+        }
+        4 => drop(nodes.remove(parent, &at, rng.r#gen()).await),
+        5 => {
+            let modes = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
+            drop(nodes.rename((parent, &at), (to_parent, &to), modes[rng.gen_range(0..3)]).await);
+        }
+        6 => {
+            if let Ok(stat) = nodes.lookup(parent, &at).await {
+                drop(nodes.link(stat.node(), to_parent, &to).await);
+            }
+        }
+        7 => {
+            if let Ok(stat) = nodes.lookup(parent, &at).await {
+                let mode = Some(0o700 | rng.gen_range(0..64));
+                drop(nodes.set(stat.node(), NodeChange { mode, ..NodeChange::default() }, false).await);
+            }
+        }
+        8 => drop(nodes.read_directory(parent, None).await),
+        9 => {
+            if let Ok(stat) = nodes.lookup(parent, &at).await {
+                drop(nodes.node(stat.node()).await);
+            }
+        }
+        _ => drop(nodes.lookup(parent, &at).await),
+    }
+}
+
+/// Requests and answers overtake each other; when all came to rest each mount believes what is so.
+#[tokio::test(start_paused = true)]
+async fn when_all_came_to_rest_each_mount_knows_what_is_there() {
+    let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
+    for seed in seed.map_or(0..10_u64, |seed| seed..seed + 1) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let world = leading().await;
+        let mounts = [Mount::of(&world).await, Mount::of(&world).await, Mount::with(&world, false).await];
+        let mounts = mounts.map(Arc::new);
+        let directories = [mounts[0].make(Node::ROOT, "x", NodeKind::Directory).await.node(), Node::ROOT];
+        let mut believed = [0, 0];
+        let mut alone = 0;
+        for round in 0..30 {
+            // Mostly one mount, for a while: where several change a directory none is given leases on it.
+            if rng.gen_range(0..6) == 0 {
+                alone = rng.gen_range(0..3);
+            }
+            for mount in &mounts {
+                mount.client.metadata().jitter_ms.store(rng.gen_range(0..30), Ordering::Relaxed);
+            }
+            let mut steps = JoinSet::new();
+            for _ in 0..40 {
+                let mount = mounts[if alone < 2 { alone } else { rng.gen_range(0..3) }].clone();
+                let (seed, pause) = (rng.r#gen(), rng.gen_range(0..120));
+                steps.spawn(async move {
+                    sleep(Duration::from_millis(pause)).await;
+                    step(&mount, directories, seed).await;
+                });
+            }
+            steps.join_all().await;
+            mounts.iter().for_each(|mount| mount.client.metadata().jitter_ms.store(0, Ordering::Relaxed));
+            for at in NAMES {
+                for directory in directories {
+                    let truth = mounts[2].look(directory, at).await;
+                    for (number, mount) in mounts[..2].iter().enumerate() {
+                        if alone < 2 && number != alone {
+                            continue;
+                        }
+                        for time in 0..2 {
+                            let asked = mount.asked();
+                            let seen = mount.look(directory, at).await;
+                            believed[time] += usize::from(mount.asked() == asked);
+                            let place = format!("seed {seed} round {round} mount {number} {at} time {time}");
+                            let of =
+                                |stat: &Stat| (stat.inode, stat.mode, stat.links, stat.kind, stat.version);
+                            assert_eq!(seen.as_ref().map(of), truth.as_ref().map(of), "{place}");
+                        }
+                    }
+                }
+            }
+            sleep(Duration::from_secs(rng.gen_range(0..30))).await;
+        }
+        assert!(
+            believed.iter().sum::<usize>() > 30,
+            "seed {seed}: {believed:?} were answered without a request"
+        );
+    }
+}
