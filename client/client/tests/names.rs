@@ -257,10 +257,10 @@ async fn when_all_came_to_rest_each_mount_knows_what_is_there() {
                         if alone < 2 && number != alone {
                             continue;
                         }
-                        for time in 0..2 {
+                        for (time, count) in believed.iter_mut().enumerate() {
                             let asked = mount.asked();
                             let seen = mount.look(directory, at).await;
-                            believed[time] += usize::from(mount.asked() == asked);
+                            *count += usize::from(mount.asked() == asked);
                             let place = format!("seed {seed} round {round} mount {number} {at} time {time}");
                             let of =
                                 |stat: &Stat| (stat.inode, stat.mode, stat.links, stat.kind, stat.version);

@@ -16,6 +16,7 @@ mod leases;
 mod logins;
 mod model;
 mod moves;
+mod names;
 mod nodes;
 mod once;
 mod paper;

@@ -138,7 +138,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NotFound` among others.
     pub async fn lookup(&self, parent: Node, name: &Name) -> Result<Stat, ClientError> {
-        let nothing = || Failure::new(ErrorCode::NotFound, &*name.shown());
+        let nothing = || Failure::new(ErrorCode::NotFound, &name.shown());
         match self.known(parent.inode, name) {
             Known::There(node) => {
                 if let Some(stat) = self.known_node(node.inode) {

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::holds::{HOLD_MS, Removing};
 use crate::keys;
 use crate::quota;
-use crate::records::{Inode, count, counter, load, ns, save};
+use crate::records::{Inode, count, counter, load, save};
 use crate::store::{Snapshot, Transaction};
 
 /// What an ending needs to know.

@@ -16,7 +16,7 @@ use crate::access::{MODE_MASK, Principal, Right, SETGID};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::quota;
-use crate::records::{Inode, count, counter, load, next_number, ns, save};
+use crate::records::{Inode, count, counter, load, next_number, save};
 use crate::store::{Snapshot, Transaction};
 
 /// Permission bits of a symbolic link; nobody looks at them.

@@ -11,7 +11,7 @@ use super::{DEPTH_MAX, ROOT, child, inode, is_empty, need_directory, nodes, touc
 use crate::access::{Principal, Right};
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::records::{Inode, ns, save};
+use crate::records::{Inode, save};
 use crate::store::Transaction;
 
 /// From where to where, by node.

@@ -10,7 +10,7 @@ use super::{is_empty, need_directory, resolve};
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::quota;
-use crate::records::{Inode, ns};
+use crate::records::Inode;
 use crate::store::{Snapshot, Transaction};
 
 /// May a node lie in this directory without changing its tree?

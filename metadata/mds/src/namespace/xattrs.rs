@@ -13,7 +13,7 @@ use super::nodes::node;
 use crate::access::{Principal, Right, STICKY};
 use crate::error::{MdsError, Result};
 use crate::keys;
-use crate::records::{Inode, load, ns, save};
+use crate::records::{Inode, load, save};
 use crate::store::{MetaError, Snapshot, Transaction};
 
 /// Who may do what with an attribute is said by what is before its first dot.

@@ -42,6 +42,10 @@ fn mode(mode: u16) -> NodeChange {
     NodeChange { mode: Some(mode), ..NodeChange::default() }
 }
 
+pub(super) fn set_mode(node: Node, bits: u16) -> Request {
+    set(node, mode(bits), None)
+}
+
 fn lease(node: Node, holder: HolderId, kind: LeaseKind) -> Request {
     Request::LeaseNode { node, holder, kind }
 }
@@ -50,12 +54,18 @@ fn attribute() -> XattrName {
     XattrName::new("user.a").unwrap()
 }
 
-fn is_busy(response: &Response) -> bool {
+pub(super) fn is_busy(response: &Response) -> bool {
     matches!(response, Response::Failed { failure } if failure.code == ErrorCode::Busy)
 }
 
 impl World {
-    fn told(&mut self, who: SessionId, holder: HolderId, era: u64, known: u64) -> (u64, u64, Vec<Recall>) {
+    pub(super) fn told(
+        &mut self,
+        who: SessionId,
+        holder: HolderId,
+        era: u64,
+        known: u64,
+    ) -> (u64, u64, Vec<Recall>) {
         match self.ask(who, recalls(holder, era, known)) {
             Response::Recalls { era, last, recalls, .. } => (era, last, recalls),
             other => panic!("{other:?}"),
@@ -63,10 +73,19 @@ impl World {
     }
 
     /// A holder comes, and knows its era.
-    fn lead(&mut self, who: SessionId, holder: HolderId) -> u64 {
+    pub(super) fn lead(&mut self, who: SessionId, holder: HolderId) -> u64 {
         let (era, ..) = self.told(who, holder, 0, 0);
         assert_eq!(self.told(who, holder, era, 0).0, era);
         era
+    }
+
+    /// It lives on for so long.
+    pub(super) fn lead_on(&mut self, who: SessionId, holder: HolderId, ms: u64) {
+        for _ in 0..ms.div_ceil(1000) {
+            self.now += 1000;
+            let (era, ..) = self.told(who, holder, 0, 0);
+            self.told(who, holder, era, 0);
+        }
     }
 
     /// A file of alice's that everybody may write, with bytes.

@@ -1,0 +1,243 @@
+//! Leases on directories: who is given one with what is looked up, and whose changes call it back.
+
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    Change, ErrorCode, HolderId, Lease, LeaseKind, Name, Node, NodeKind, Recall, RenameMode, Request,
+    Response, SetTime, Stat, Turn,
+};
+
+use super::leases::is_busy;
+use super::nodes::{make, name};
+use super::world::{ADMIN, ALICE, BOB, World, path};
+use crate::leases::{LEASES_OF_HOLDER_MAX, QUIET_MS, UNASKED_OF_HOLDER_MAX};
+
+const HERS: HolderId = HolderId { number: 11 };
+const HIS: HolderId = HolderId { number: 22 };
+
+fn lookup(parent: Node, name: Name) -> Request {
+    Request::Lookup { parent, name, holder: Some(HERS) }
+}
+
+fn remove(parent: Node, at: &str, directory: bool) -> Request {
+    Request::RemoveNode { parent, name: name(at), directory }
+}
+
+fn rename(from_parent: Node, from: &str, to_parent: Node, to: &str) -> Request {
+    Request::RenameNode { from_parent, from: name(from), to_parent, to: name(to), mode: RenameMode::Replace }
+}
+
+impl World {
+    /// What was looked up, and the leases on its directory and on itself.
+    fn looked(&mut self, who: SessionId, request: Request) -> (Option<Stat>, Option<Lease>, Option<Lease>) {
+        match self.ask(who, request) {
+            Response::LookedUp { stat, directory, lease } => (stat, directory, lease),
+            Response::Stat { stat } => (Some(stat), None, None),
+            Response::Failed { failure } if failure.code == ErrorCode::NotFound => (None, None, None),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A directory that everybody may change, with a file and a directory in it, and another one beside it.
+    fn directories(&mut self) -> (Node, Node) {
+        self.mkdir(ADMIN, "/d", 0o777);
+        self.mkdir(ADMIN, "/d/sub", 0o777);
+        self.mkdir(ADMIN, "/e", 0o777);
+        self.put(ADMIN, "/d/f", 1);
+        self.put(ADMIN, "/e/f", 1);
+        (self.node_at("/d"), self.node_at("/e"))
+    }
+
+    fn node_at(&mut self, at: &str) -> Node {
+        let inode = self.stat(ADMIN, at).unwrap().inode;
+        self.node(ADMIN, inode)
+    }
+}
+
+type Make = fn(Node, Node) -> Request;
+
+/// What changes names in the first of two directories, or does not.
+const ASKED: &[(&str, Make, bool)] = &[
+    ("make", |d, _| make(d, "new", NodeKind::Fifo, 0o644), true),
+    ("make a directory", |d, _| make(d, "new", NodeKind::Directory, 0o755), true),
+    (
+        "make a directory by path",
+        |_, _| Request::MakeDir { path: path("/d/new"), parents: false, mode: 0o755 },
+        true,
+    ),
+    ("remove", |d, _| remove(d, "f", false), true),
+    ("remove a directory", |d, _| remove(d, "sub", true), true),
+    ("remove by path", |_, _| Request::Remove { path: path("/d/f"), recursive: false }, true),
+    ("rename within", |d, _| rename(d, "f", d, "g"), true),
+    ("rename away", |d, e| rename(d, "f", e, "g"), true),
+    ("rename here", |d, e| rename(e, "f", d, "g"), true),
+    ("rename by path", |_, _| Request::Rename { from: path("/e/f"), to: path("/d/g"), replace: false }, true),
+    ("its mode", |d, _| super::leases::set_mode(d, 0o700), true),
+    ("the directory itself is renamed", |_, _| rename(Node::ROOT, "d", Node::ROOT, "x"), true),
+    ("make beside", |_, e| make(e, "new", NodeKind::Fifo, 0o644), false),
+    ("look up", |d, _| Request::Lookup { parent: d, name: name("f"), holder: None }, false),
+    ("list", |d, _| Request::ReadNodes { directory: d, after: None, limit: 9, holder: None }, false),
+];
+
+#[test]
+fn every_change_of_a_name_waits_for_the_leases_on_its_directory_and_nothing_else_does() {
+    for (what, make, waits) in ASKED {
+        let mut world = World::with_devices(1);
+        let (d, e) = world.directories();
+        let era = world.lead(ALICE, HERS);
+        let hers = world.node(ALICE, d.inode);
+        let (none, given, _) = world.looked(ALICE, lookup(hers, name("nothing")));
+        let given = given.expect("nobody is in the way");
+        assert_eq!((none, given.kind, given.era), (None, LeaseKind::Read, era));
+        let request = make(d, e);
+        let answer = world.ask(ADMIN, request.clone());
+        assert_eq!(is_busy(&answer), *waits, "{what}: {answer:?}");
+        let recalls = world.told(ALICE, HERS, era, 0).2;
+        let expected = waits.then_some(Recall { inode: d.inode, number: given.number });
+        assert_eq!(recalls, expected.into_iter().collect::<Vec<_>>(), "{what}");
+        if *waits {
+            let back = Request::ReturnLease { inode: d.inode, holder: HERS, number: given.number };
+            assert!(matches!(world.ask(ALICE, back), Response::Done {}));
+        }
+        let answer = if *waits { world.ask(ADMIN, request) } else { answer };
+        assert!(!matches!(answer, Response::Failed { .. }), "{what}: {answer:?}");
+    }
+}
+
+#[test]
+fn who_has_a_directory_leased_changes_names_in_it_as_he_likes() {
+    let mut world = World::with_devices(1);
+    let (d, _) = world.directories();
+    let era = world.lead(ALICE, HERS);
+    let d = world.node(ALICE, d.inode);
+    let (_, given, _) = world.looked(ALICE, lookup(d, name("f")));
+    for (number, request) in
+        [make(d, "new", NodeKind::Fifo, 0o644), rename(d, "new", d, "newer"), remove(d, "newer", false)]
+            .into_iter()
+            .enumerate()
+    {
+        let turn = Turn { holder: HERS, place: 0, number: number as u64 + 1 };
+        let answer = world.ask(ALICE, Request::Once { turn, change: Change::new(request).unwrap() });
+        assert!(!matches!(answer, Response::Failed { .. }), "{answer:?}");
+    }
+    assert_eq!(world.told(ALICE, HERS, era, 0).2, []);
+    assert_eq!(world.looked(ALICE, lookup(d, name("newer"))), (None, given, None));
+}
+
+#[test]
+fn what_several_change_is_looked_up_without_leases_for_a_while() {
+    let mut world = World::with_devices(1);
+    let (d, _) = world.directories();
+    world.lead(ALICE, HERS);
+    let hers = world.node(ALICE, d.inode);
+    let given = world.looked(ALICE, lookup(hers, name("nothing"))).1.unwrap();
+    assert!(is_busy(&world.ask(ADMIN, make(d, "new", NodeKind::Fifo, 0o644))));
+    world.ask(ALICE, Request::ReturnLease { inode: d.inode, holder: HERS, number: given.number });
+    assert!(!is_busy(&world.ask(ADMIN, make(d, "new", NodeKind::Fifo, 0o644))));
+    for _ in 0..3 {
+        let (stat, directory, lease) = world.looked(ALICE, lookup(hers, name("new")));
+        assert!(stat.is_some() && directory.is_none() && lease.is_some());
+        assert!(!is_busy(&world.ask(ADMIN, remove(d, "f", false))), "nobody is in the way");
+        world.put(ADMIN, "/d/f", 1);
+    }
+    world.lead_on(ALICE, HERS, QUIET_MS + 1);
+    assert!(world.looked(ALICE, lookup(hers, name("new"))).1.is_some());
+}
+
+#[test]
+fn who_may_not_pass_a_directory_is_given_no_lease_on_it() {
+    let mut world = World::with_devices(1);
+    world.mkdir(ADMIN, "/private", 0o700);
+    world.put(ADMIN, "/private/f", 1);
+    let private = world.node_at("/private");
+    world.lead(BOB, HIS);
+    let his = world.node(BOB, private.inode);
+    let asks = Request::Lookup { parent: his, name: name("f"), holder: Some(HIS) };
+    assert_eq!(world.refused(BOB, asks), ErrorCode::Denied);
+    let lists = Request::ReadNodes { directory: his, after: None, limit: 9, holder: Some(HIS) };
+    assert_eq!(world.refused(BOB, lists), ErrorCode::Denied);
+    assert_eq!(world.mds.leases_out(), 0);
+}
+
+#[test]
+fn who_stats_a_file_is_told_with_a_lease_and_is_in_nobodys_way_who_writes_it() {
+    let mut world = World::with_devices(1);
+    let (d, _) = world.directories();
+    let era = world.lead(ALICE, HERS);
+    let hers = world.node(ALICE, d.inode);
+    let (stat, _, lease) = world.looked(ALICE, lookup(hers, name("f")));
+    let (stat, lease) = (stat.unwrap(), lease.unwrap());
+    assert_eq!(lease.kind, LeaseKind::Read);
+    let at = NodeKind::Fifo;
+    assert!(!is_busy(&world.ask(ADMIN, make(Node::ROOT, "fifo", at, 0o644))));
+    // Times are attributes: whoever changes them waits.
+    let change = sealstone_mds_protocol::NodeChange { mtime: Some(SetTime::At(5)), ..Default::default() };
+    let file = world.node(ADMIN, stat.inode);
+    let set = Request::SetNode { node: file, change, holder: None, through: false };
+    assert!(is_busy(&world.ask(ADMIN, set.clone())));
+    let recalls = world.told(ALICE, HERS, era, 0).2;
+    assert_eq!(recalls, [Recall { inode: stat.inode, number: lease.number }]);
+    world.ask(ALICE, Request::ReturnLease { inode: stat.inode, holder: HERS, number: lease.number });
+    assert!(!is_busy(&world.ask(ADMIN, set)));
+    // Nobody else's lease to write is called back for that: what is seen is as of the last time that it was told.
+    world.lead(BOB, HIS);
+    let theirs = world.node(BOB, d.inode);
+    let open = Request::MakeNode {
+        parent: theirs,
+        name: name("his"),
+        what: NodeKind::File,
+        mode: 0o644,
+        umask: 0,
+        owner: None,
+        group: None,
+        holder: Some(HIS),
+    };
+    // Her lease on the directory is in his way first.
+    assert!(is_busy(&world.ask(BOB, open.clone())));
+    let (_, _, recalls) = world.told(ALICE, HERS, era, 1);
+    world.ask(ALICE, Request::ReturnLease { inode: d.inode, holder: HERS, number: recalls[0].number });
+    assert!(matches!(world.ask(BOB, open), Response::Made { .. }));
+    let (seen, directory, lease) = world.looked(ALICE, lookup(hers, name("his")));
+    assert!(seen.is_some() && directory.is_none() && lease.is_none());
+}
+
+#[test]
+fn a_new_directory_is_its_makers_and_there_is_room_left_for_files() {
+    let mut world = World::with_devices(1);
+    let (d, _) = world.directories();
+    world.lead(ALICE, HERS);
+    let d = world.node(ALICE, d.inode);
+    let mut given = 0;
+    for number in 0..UNASKED_OF_HOLDER_MAX + 9 {
+        let request = Request::MakeNode {
+            parent: d,
+            name: name(&number.to_string()),
+            what: NodeKind::Directory,
+            mode: 0o755,
+            umask: 0,
+            owner: None,
+            group: None,
+            holder: Some(HERS),
+        };
+        match world.ask(ALICE, request) {
+            Response::Made { lease, .. } => {
+                assert_eq!(lease.kind, LeaseKind::Read);
+                given += 1;
+            }
+            Response::Stat { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((given, world.mds.leases_out()), (UNASKED_OF_HOLDER_MAX, UNASKED_OF_HOLDER_MAX));
+    assert!(UNASKED_OF_HOLDER_MAX < LEASES_OF_HOLDER_MAX);
+    let file = Request::MakeNode {
+        parent: d,
+        name: name("file"),
+        what: NodeKind::File,
+        mode: 0o644,
+        umask: 0,
+        owner: None,
+        group: None,
+        holder: Some(HERS),
+    };
+    assert!(matches!(world.ask(ALICE, file), Response::Made { .. }));
+}
