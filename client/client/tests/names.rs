@@ -277,3 +277,37 @@ async fn when_all_came_to_rest_each_mount_knows_what_is_there() {
         );
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_nobody_has_open_goes_with_its_last_name() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    for (at, over) in [("f", false), ("g", true)] {
+        let (stat, file) = one.nodes.create(Node::ROOT, &name(at), making(NodeKind::File)).await.unwrap();
+        file.close().await.unwrap();
+        // It is kept by its lease, and looked up before anything is done to it.
+        sleep(Duration::from_secs(3)).await;
+        one.look(Node::ROOT, at).await.unwrap();
+        match over {
+            false => one.nodes.remove(Node::ROOT, &name(at), false).await.unwrap(),
+            true => {
+                one.make(Node::ROOT, "new", NodeKind::Fifo).await;
+                let (from, to) = (name("new"), name(at));
+                one.nodes.rename((Node::ROOT, &from), (Node::ROOT, &to), RenameMode::Replace).await.unwrap();
+            }
+        }
+        let gone = other.nodes.node(stat.node()).await;
+        assert!(gone.is_err(), "nothing keeps it for a moment");
+    }
+    // One that is refused stays, and is opened as before.
+    let (stat, file) = one.nodes.create(Node::ROOT, &name("h"), making(NodeKind::File)).await.unwrap();
+    file.write(0, b"bytes").await.unwrap();
+    file.sync().await.unwrap();
+    drop(file);
+    sleep(Duration::from_secs(3)).await;
+    one.look(Node::ROOT, "h").await.unwrap();
+    *one.client.metadata().refuse.lock().unwrap() = Some("RemoveNode");
+    one.nodes.remove(Node::ROOT, &name("h"), false).await.unwrap_err();
+    let (file, _) = one.nodes.open(stat.node(), sealstone_mds_protocol::Access::Read).await.unwrap();
+    assert_eq!(file.read(0, 9).await.unwrap(), &b"bytes"[..]);
+}

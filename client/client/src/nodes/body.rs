@@ -79,6 +79,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     ) -> Result<(), ClientError> {
         let changed = {
             let mut state = self.state();
+            state.let_go = false;
             state.reads |= access != Access::Write;
             state.writes |= access != Access::Read;
             !state.held.is_empty() && state.ours_alone.is_none_or(|known| known < opened.stat.version)

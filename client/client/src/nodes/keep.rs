@@ -127,7 +127,7 @@ pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
     body.dispatch_all();
     body.shared.runtime.clone().spawn(async move {
         sleep(LINGER).await;
-        if body.open_count() == 0 {
+        if body.open_count() == 0 && !body.state().let_go {
             if let Err(error) = body.store().await {
                 tracing::warn!(inode = body.node.inode.0, %error, "a file that was closed is not durable");
             }
@@ -148,8 +148,9 @@ pub(super) async fn close<M: Metadata, D: Devices>(body: &Body<M, D>) {
         return;
     }
     let request = Request::CloseNode { node: body.node, holder: body.shared.holder };
-    if let Err(error) = body.shared.core.metadata.call(request).await {
-        tracing::debug!(%error, "a file could not be let go; the server does it by itself");
+    match body.shared.core.metadata.call(request).await {
+        Ok(_) => body.state().let_go = true,
+        Err(error) => tracing::debug!(%error, "a file could not be let go; the server does it by itself"),
     }
 }
 

@@ -277,6 +277,44 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         true
     }
 
+    /// A file is about to lose its last name, and nobody has it open here: it is let go of before, so that it goes with its
+    /// name and is not kept for us. Says whether it was.
+    pub(super) async fn let_go_of(self: &Arc<Self>, inode: InodeId) -> bool {
+        let Some(body) = self.body(inode) else { return false };
+        {
+            let state = body.state();
+            let last = state.stat.as_ref().is_some_and(|stat| stat.links == 1);
+            if !last || !state.is_stored() || state.let_go || body.open_count() > 0 {
+                return false;
+            }
+        }
+        let lease = {
+            let mut book = lock(&self.leases.book);
+            let ours = book.entries.get(&inode).filter(|entry| entry.called.is_none());
+            let Some(number) = ours.map(|entry| entry.lease.number) else { return false };
+            book.note_gone(inode, number);
+            (number, book.entries.remove(&inode))
+        };
+        let (number, entry) = lease;
+        self.names.forget(inode);
+        body.state().seen_under = 0;
+        drop(entry);
+        keep::close(&body).await;
+        if body.open_count() > 0
+            && let Err(error) = self.return_lease(inode, number).await
+        {
+            tracing::debug!(%error, "a lease could not be given back; the server does without");
+        }
+        drop(body);
+        self.forget(inode);
+        true
+    }
+
+    /// It stays after all: what is kept of it elsewhere was not told to forget it.
+    pub(super) async fn stays(&self, inode: InodeId) {
+        self.leases.forget_kept(inode).await;
+    }
+
     /// A file has no name any more: it goes when nobody has it open, and is not kept.
     pub(super) fn nameless(self: &Arc<Self>, inode: InodeId) {
         let mut book = lock(&self.leases.book);

@@ -369,16 +369,33 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NotFound`, `NotEmpty`, `IsADirectory`, `NotADirectory` among others.
     pub async fn remove(&self, parent: Node, name: &Name, directory: bool) -> Result<(), ClientError> {
+        let gone = if directory { None } else { self.let_go_of(parent, name).await };
         let request = Request::RemoveNode { parent, name: name.clone(), directory };
         let own = self.shared.names.change(&[(parent.inode, Some(name))]);
         let answer = match self.shared.change(request).await {
             Ok(answer) => answer,
-            Err(error) => return Err(not_done(own, error)),
+            Err(error) => {
+                self.stays(gone).await;
+                return Err(not_done(own, error));
+            }
         };
         let Response::Stat { stat } = answer else { return Err(ClientError::OTHER_ANSWER) };
         own.done(&[Known::Nothing], &[stat.inode]);
         self.lost_a_name(stat);
         Ok(())
+    }
+
+    /// A name is about to be taken away: lets go of what has it, if it is its last one and nobody has it open here.
+    async fn let_go_of(&self, parent: Node, name: &Name) -> Option<InodeId> {
+        let Known::There(node) = self.known(parent.inode, name) else { return None };
+        self.shared.let_go_of(node.inode).await.then_some(node.inode)
+    }
+
+    /// That was refused.
+    async fn stays(&self, gone: Option<InodeId>) {
+        if let Some(inode) = gone {
+            self.shared.stays(inode).await;
+        }
     }
 
     /// Gives a node another place.
@@ -393,10 +410,19 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     ) -> Result<(), ClientError> {
         let request =
             Request::RenameNode { from_parent, from: from.clone(), to_parent, to: to.clone(), mode };
+        let gone = match mode {
+            RenameMode::Replace if (from_parent, from) != (to_parent, to) => {
+                self.let_go_of(to_parent, to).await
+            }
+            _ => None,
+        };
         let own = self.shared.names.change(&[(from_parent.inode, Some(from)), (to_parent.inode, Some(to))]);
         let answer = match self.shared.change(request).await {
             Ok(answer) => answer,
-            Err(error) => return Err(not_done(own, error)),
+            Err(error) => {
+                self.stays(gone).await;
+                return Err(not_done(own, error));
+            }
         };
         let Response::Renamed { moved, other } = answer else { return Err(ClientError::OTHER_ANSWER) };
         let left = match (mode, &other) {

@@ -125,6 +125,8 @@ pub(super) struct State<M, D> {
     pub(super) rights_unsure: bool,
     /// The server has no lease for us until then.
     pub(super) without_until: Option<Instant>,
+    /// The server knows that nobody has it open here.
+    pub(super) let_go: bool,
 }
 
 #[derive(Clone)]
@@ -196,6 +198,7 @@ impl<M, D> State<M, D> {
             sure: 0,
             rights_unsure: false,
             without_until: None,
+            let_go: false,
         }
     }
 
