@@ -110,6 +110,7 @@ fn a_file_that_grew_is_read_all_the_time_while_it_is_carried_over() {
         std::thread::sleep(Duration::from_secs(2));
         done.store(true, Ordering::Relaxed);
     });
+    assert!(system.run(&["stat", "/f"]).ok().text().contains("it had outgrown its one object"));
     let stat = system.run(&["--json", "stat", "/f"]).ok().json();
     assert_eq!(stat["placement"]["reason"]["size_hint"].as_u64(), Some(GROWN as u64), "{stat}");
     assert!(system.run(&["cat", "/f"]).ok().stdout == bytes);

@@ -492,6 +492,7 @@ pub(crate) fn responses() -> Vec<Response> {
                 considered: 3,
                 left_out: 4,
                 chosen: vec![Chosen { condition: Condition::Good, fill: 5, weight: 100 }],
+                outgrew: Some(1),
             }),
         },
         Response::DiskFree { total: 1, used: 2, active: 3, devices: 4 },

@@ -387,7 +387,7 @@ impl Mds {
         let considered = u32::try_from(pool.open()).unwrap_or(u32::MAX);
         let left_out = self.devices.figures().3.saturating_sub(considered);
         let Choice { shape, bound, chosen } = choice;
-        let placed = Placed { at_ms, size_hint, bound, considered, left_out, chosen };
+        let placed = Placed { at_ms, size_hint, bound, considered, left_out, chosen, outgrew: None };
         let mut object = |device| {
             let number = next_number(tx, counter::OBJECT)?;
             let object = ObjectId::new(self.config.partition_of(inode.0), number);

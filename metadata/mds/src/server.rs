@@ -41,7 +41,7 @@ use crate::shared::{EPOCHS, Epochs, LEASE_MS, Leading, SharedStore};
 use crate::store::{MetaError, MetaStore, Transaction};
 
 /// Version of the layout of the store.
-pub(crate) const STORE_VERSION: u64 = 8;
+pub(crate) const STORE_VERSION: u64 = 9;
 /// Times a transaction is run again after a conflict.
 const CONFLICTS_MAX: usize = 8;
 /// Creates expired in one transaction at most.

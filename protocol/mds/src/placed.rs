@@ -147,5 +147,7 @@ record! {
         pub left_out: u32,
         /// The devices of the layout, in its order.
         pub chosen: Vec<Chosen>,
+        /// Objects of the layout before, if the file had outgrown it and was carried over.
+        pub outgrew: Option<u16>,
     }
 }

@@ -44,6 +44,7 @@ impl Placement {
             json!({
                 "at_ms": placed.at_ms, "size_hint": placed.size_hint, "bound": placed.bound.as_str(),
                 "why": why(placed), "considered": placed.considered, "left_out": placed.left_out,
+                "outgrew": placed.outgrew,
             })
         });
         json!({
@@ -100,9 +101,11 @@ fn state(device: &Device) -> String {
 
 /// The reason in words.
 fn why(placed: &Placed) -> String {
-    let size = match placed.size_hint {
-        Some(size) => format!("{} were announced", human_bytes(size)),
-        None => "the size was not known".to_owned(),
+    let size = match (placed.size_hint, placed.outgrew) {
+        (Some(size), Some(1)) => format!("at {} it had outgrown its one object", human_bytes(size)),
+        (Some(size), Some(width)) => format!("at {} it had outgrown its {width} objects", human_bytes(size)),
+        (Some(size), None) => format!("{} were announced", human_bytes(size)),
+        (None, _) => "the size was not known".to_owned(),
     };
     let width = placed.chosen.len();
     let bound = match placed.bound {
@@ -130,13 +133,23 @@ mod tests {
         let chosen = vec![Chosen { condition: Condition::Good, fill: 10, weight: 100 }; 3];
         for bound in WidthBound::ALL {
             let (size_hint, chosen) = (Some(3 << 20), chosen.clone());
-            let placed = Placed { at_ms: 1, size_hint, bound: *bound, considered: 7, left_out: 2, chosen };
+            let mut placed = Placed {
+                at_ms: 1,
+                size_hint,
+                bound: *bound,
+                considered: 7,
+                left_out: 2,
+                chosen,
+                outgrew: None,
+            };
             let said = why(&placed);
             assert!(said.starts_with("3.0 MiB were announced; "), "{said}");
             assert!(
                 said.contains('3') && said.contains("7 devices could be chosen and 2 could not"),
                 "{said}"
             );
+            placed.outgrew = Some(2);
+            assert!(why(&placed).starts_with("at 3.0 MiB it had outgrown its 2 objects; "));
         }
     }
 }

@@ -95,7 +95,8 @@ impl Mds {
             if self.is_in_use(tx, inode, &file, from, now_ms)? {
                 return Ok(Begun::InUse);
             }
-            let (to, placed) = self.lay_out(tx, inode, Some(file.size), (&pool, now_ms), "file")?;
+            let (to, mut placed) = self.lay_out(tx, inode, Some(file.size), (&pool, now_ms), "file")?;
+            placed.outgrew = u16::try_from(from.width()).ok();
             let first_tag = tags::draw(tx, from.width())?;
             let mut filled = Vec::with_capacity(from.width());
             for ((index, object), tag) in from.objects().iter().enumerate().zip(first_tag..) {

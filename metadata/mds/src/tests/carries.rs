@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use sealstone_mds_protocol::{
-    Access, Handle, HolderId, InodeId, Layout, Method, Node, NodeChange, ObjectRef, Placed, Request,
-    Response, RevokeWhat, Stat, WidthBound,
+    Access, Handle, HolderId, InodeId, Layout, LeaseKind, Method, Node, NodeChange, ObjectRef, Placed,
+    Request, Response, RevokeWhat, Stat, WidthBound,
 };
 
 use super::moves::{answer, later, live, node_of};
@@ -145,6 +145,7 @@ fn a_file_that_grew_gets_the_layout_of_a_fresh_one_of_its_size() {
     assert_eq!((layout.stripe_unit(), layout.width()), (fresh.stripe_unit(), fresh.width()));
     let placed = placement(&mut world, "/f").1;
     assert_eq!((placed.size_hint, placed.at_ms, placed.bound), (Some(LARGE), world.now, WidthBound::Devices));
+    assert_eq!(placed.outgrew, Some(1));
     // Another layout of the same content.
     assert_ne!(layout.number(), order.from.number());
     let same = |file: &Inode| (file.generation, file.version, file.size, file.mtime_ns, file.checksum);
@@ -272,6 +273,50 @@ fn whoever_asks_to_write_gets_it_and_nothing_is_carried_over() {
     let order = fenced(&mut world, "/f");
     world.open(BOB, open("/f", Access::Read));
     assert!(finish(&world, &order));
+}
+
+#[test]
+fn whoever_asks_another_server_to_write_gets_it_too() {
+    let mut one = one_file();
+    let mut other = one.beside(0x20);
+    let order = fenced(&mut one, "/f");
+    let grants = other.open(ALICE, open("/f", Access::Update)).grants;
+    assert_eq!(grants[0].object, order.from.objects()[0]);
+    assert!(!one.mds.is_carry_wanted(&order).unwrap());
+    assert!(!finish(&one, &order));
+    // What it gave out to read is told where the file is.
+    let opened = other.open(BOB, open("/f", Access::Read));
+    let order = fenced(&mut one, "/f");
+    assert!(finish(&one, &order));
+    let handle = Handle::File { node: opened.stat.node(), access: Access::Read };
+    match other.ask(BOB, Request::RenewGrants { handle, method: METHOD }) {
+        Response::Grants { layout, generation, .. } => {
+            assert_eq!((layout, generation), (order.to, opened.stat.generation));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_file_with_a_lease_to_write_stays_as_it_is() {
+    let mut world = one_file();
+    let node = node_of(&mut world, "/f");
+    // A holder that asks for recalls is given leases, also to write what it has open to read.
+    let mut era = 0;
+    for _ in 0..2 {
+        let recalls = Request::Recalls { holder: HOLDER, era, known: 0, wait_ms: 0 };
+        let Response::Recalls { era: now, .. } = world.ask(ALICE, recalls) else { panic!("it is led") };
+        era = now;
+    }
+    world.opened(ALICE, open_node(node, Access::Read));
+    let ask = Request::LeaseNode { node, holder: HOLDER, kind: LeaseKind::Write };
+    match world.ask(ALICE, ask) {
+        Response::Leased { lease: Some(lease), .. } => assert_eq!(lease.kind, LeaseKind::Write),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(begin(&mut world, "/f"), Begun::InUse);
+    world.ask(ALICE, Request::CloseNode { node, holder: HOLDER });
+    assert!(matches!(begin(&mut world, "/f"), Begun::Go(_)));
 }
 
 #[test]

@@ -298,15 +298,16 @@ fn placed() -> impl Strategy<Value = Placed> {
         fill,
         weight,
     });
-    let figures = any::<(u64, Option<u64>, u32, u32)>();
+    let figures = any::<(u64, Option<u64>, u32, u32, Option<u16>)>();
     (figures, of(WidthBound::ALL), prop::collection::vec(chosen, 0..9)).prop_map(
-        |((at_ms, size_hint, considered, left_out), bound, chosen)| Placed {
+        |((at_ms, size_hint, considered, left_out, outgrew), bound, chosen)| Placed {
             at_ms,
             size_hint,
             bound,
             considered,
             left_out,
             chosen,
+            outgrew,
         },
     )
 }

@@ -35,7 +35,8 @@ fn any_form() -> impl Strategy<Value = Form> {
 
 fn placed(choice: &Choice, size_hint: Option<u64>) -> Placed {
     let bound = choice.bound;
-    Placed { at_ms: 0, size_hint, bound, considered: 0, left_out: 0, chosen: choice.chosen.clone() }
+    let chosen = choice.chosen.clone();
+    Placed { at_ms: 0, size_hint, bound, considered: 0, left_out: 0, chosen, outgrew: None }
 }
 
 /// A file that grows: what it was given, and what was copied for it.
