@@ -240,7 +240,12 @@ where
         }
     }
     match first_failure {
-        None => Ok(()),
+        // Shown full once: what took less than a tick was seen to happen.
+        None => {
+            bar.disable_steady_tick();
+            bar.tick();
+            Ok(())
+        }
         Some(failure) => {
             bar.finish_and_clear();
             Err(failure)
