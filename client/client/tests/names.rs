@@ -311,3 +311,18 @@ async fn a_file_that_nobody_has_open_goes_with_its_last_name() {
     let (file, _) = one.nodes.open(stat.node(), sealstone_mds_protocol::Access::Read).await.unwrap();
     assert_eq!(file.read(0, 9).await.unwrap(), &b"bytes"[..]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_rights_to_a_directory_from_himself_has_its_names_asked_for() {
+    let world = leading().await;
+    let one = Mount::of(&world).await;
+    let directory = one.make(Node::ROOT, "d", NodeKind::Directory).await.node();
+    one.make(directory, "f", NodeKind::Directory).await;
+    let asked = one.asked();
+    assert!(one.look(directory, "f").await.is_some() && one.look(directory, "g").await.is_none());
+    assert_eq!(one.asked(), asked);
+    let change = NodeChange { mode: Some(0), ..NodeChange::default() };
+    one.nodes.set(directory, change, false).await.unwrap();
+    let _ = (one.nodes.lookup(directory, &name("f")).await, one.nodes.lookup(directory, &name("g")).await);
+    assert_eq!(one.asked(), asked + 2, "the server says whether he may");
+}

@@ -293,6 +293,10 @@ impl Names {
             way.under_way += 1;
             way.count += 1;
             book.nodes.remove(inode);
+            if name.is_none() {
+                // Who may pass it may be others from here on, ourselves among them.
+                book.drop_directory(*inode);
+            }
             let lease = book.directories.get(inode).map(|one| one.lease);
             if let Some(name) = name {
                 book.put(*inode, name, Known::Unknown);
