@@ -313,6 +313,27 @@ async fn a_file_that_nobody_has_open_goes_with_its_last_name() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_after_its_lease_was_given_back_is_not_believed() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    other.make(Node::ROOT, "f", NodeKind::Fifo).await;
+    sleep(QUIET).await;
+    one.client.metadata().gate.close("Lookup");
+    let late = {
+        let nodes = one.nodes.clone();
+        tokio::spawn(async move { nodes.lookup(Node::ROOT, &name("f")).await })
+    };
+    one.client.metadata().gate.reached().await;
+    // It is called back before it is known here, and the one that calls it back does not wait for the answer.
+    let way = ((Node::ROOT, &name("f")), (Node::ROOT, &name("g")));
+    other.nodes.rename(way.0, way.1, RenameMode::Replace).await.unwrap();
+    one.client.metadata().gate.open();
+    late.await.unwrap().unwrap();
+    assert_eq!(one.look(Node::ROOT, "f").await, None);
+    assert!(one.look(Node::ROOT, "g").await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_takes_rights_to_a_directory_from_himself_has_its_names_asked_for() {
     let world = leading().await;
     let one = Mount::of(&world).await;

@@ -26,8 +26,7 @@ use crate::server::Mds;
 use crate::store::Transaction;
 
 mod delegate;
-pub(crate) mod leases;
-mod locks;
+mod leases;
 mod nodes;
 mod people;
 mod quotas;

@@ -21,7 +21,6 @@ mod devices;
 mod directory;
 mod entropy;
 mod error;
-mod fence;
 mod groups;
 mod handle;
 mod holders;

@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, HolderId, InodeId, Lease, LeaseKind, Recall, Request, Response, Stat,
+    Access, ErrorCode, Failure, HolderId, InodeId, Lease, LeaseKind, RECALLS_MAX, Recall, Request, Response,
+    Stat,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -23,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::body::Body;
 use super::keep;
-use super::shared::{Shared, fenced, is_fenced, lock};
+use super::shared::{Shared, is_fenced, lock};
 use crate::{ClientError, Devices, Metadata};
 
 /// How long the server is asked to wait for something to tell.
@@ -44,7 +45,7 @@ const KEPT_MAX: usize = 2_048;
 const KEPT_SPARE: usize = 256;
 /// One that nobody used for this long goes.
 const KEPT_FOR: Duration = Duration::from_secs(120);
-/// An answer that was asked for before a lease was given back comes within this time.
+/// For so long leases that were given back are remembered one by one; an answer that comes even later is known by its number.
 const GONE_FOR: Duration = Duration::from_secs(120);
 /// Leases that were given back and are remembered, about as many; of more only those of the last second are.
 const GONE_MAX: usize = 16_384;
@@ -91,14 +92,36 @@ struct Book<M, D> {
     overtaken: BTreeMap<u64, InodeId>,
     /// The last ones that were given back, and when: an answer that names one was overtaken by that.
     gone: BTreeMap<InodeId, (u64, Instant)>,
+    /// The greatest number of those that are remembered no more: what is not greater, and not here, was given back, or is
+    /// given back at once.
+    gone_upto: u64,
 }
 
 impl<M, D> Book<M, D> {
     fn note_gone(&mut self, inode: InodeId, number: u64) {
         if self.gone.len() >= GONE_MAX {
-            self.gone.retain(|_, (_, when)| when.elapsed() < OVERTAKEN);
+            self.forget_gone(OVERTAKEN);
         }
-        self.gone.insert(inode, (number, Instant::now()));
+        let known = self.gone.get(&inode).map_or(0, |(number, _)| *number);
+        self.gone.insert(inode, (known.max(number), Instant::now()));
+    }
+
+    /// Remembers one by one only those that were given back within this time.
+    fn forget_gone(&mut self, within: Duration) {
+        let upto = &mut self.gone_upto;
+        self.gone.retain(|_, (number, when)| {
+            let stays = when.elapsed() < within;
+            *upto = if stays { *upto } else { (*upto).max(*number) };
+            stays
+        });
+    }
+
+    /// Was this one given back? Then whether that is long ago.
+    fn is_gone(&self, inode: InodeId, number: u64) -> Option<bool> {
+        match self.gone.get(&inode) {
+            Some((last, when)) if *last >= number => Some(when.elapsed() >= OVERTAKEN),
+            _ => (number <= self.gone_upto).then_some(true),
+        }
     }
 }
 
@@ -135,6 +158,7 @@ impl<M: Metadata, D: Devices> Leases<M, D> {
             entries: BTreeMap::new(),
             overtaken: BTreeMap::new(),
             gone: BTreeMap::new(),
+            gone_upto: 0,
         };
         Self {
             second: second.map(Arc::new),
@@ -223,9 +247,12 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         book.era != 0 && book.until.is_some_and(|until| !until.left(self.wall_ms()).is_zero())
     }
 
-    /// The server gave one.
+    /// The server gave one. It is not believed in if the answer was overtaken: by its being given back, or by another era.
     pub(super) fn given(self: &Arc<Self>, inode: InodeId, lease: Lease) {
         let mut book = lock(&self.leases.book);
+        if lease.era != book.era {
+            return;
+        }
         if book
             .entries
             .get(&inode)
@@ -233,7 +260,15 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         {
             return;
         }
-        if book.gone.get(&inode).is_some_and(|(number, _)| *number >= lease.number) {
+        if let Some(long_ago) = book.is_gone(inode, lease.number) {
+            drop(book);
+            if long_ago {
+                // The server was not told, or its answer is late: then this does nothing.
+                let shared = self.clone();
+                self.runtime.spawn(async move {
+                    let _ = shared.return_lease(inode, lease.number).await;
+                });
+            }
             return;
         }
         let called = book.overtaken.remove(&lease.number).map(|_| {
@@ -251,10 +286,6 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// A file that nobody has open here any more: it is kept, if it is leased.
     pub(super) fn keep(self: &Arc<Self>, body: &Arc<Body<M, D>>) -> bool {
         let inode = body.node.inode;
-        if body.state().lock_lost {
-            // The server is to hear that nothing of it is left here.
-            return false;
-        }
         let nameless = body.state().stat.as_ref().is_some_and(|stat| stat.links == 0);
         if nameless || self.believed(inode, LeaseKind::Read).is_none() || self.options.leases_kept == 0 {
             return false;
@@ -285,29 +316,30 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// name and is not kept for us. Says whether it was.
     pub(super) async fn let_go_of(self: &Arc<Self>, inode: InodeId) -> bool {
         let Some(body) = self.body(inode) else { return false };
-        {
-            let state = body.state();
+        let (number, entry) = {
+            // Whoever writes looks whether it is still ours while he has this.
+            let mut state = body.state();
             let last = state.stat.as_ref().is_some_and(|stat| stat.links == 1);
             if !last || !state.is_stored() || state.let_go || body.open_count() > 0 {
                 return false;
             }
-        }
-        let lease = {
             let mut book = lock(&self.leases.book);
             let ours = book.entries.get(&inode).filter(|entry| entry.called.is_none());
             let Some(number) = ours.map(|entry| entry.lease.number) else { return false };
             book.note_gone(inode, number);
+            state.ahead.forget(0..u64::MAX);
+            state.seen_under = 0;
             (number, book.entries.remove(&inode))
         };
-        let (number, entry) = lease;
         self.names.forget(inode);
-        body.state().seen_under = 0;
         drop(entry);
         keep::close(&body).await;
-        if body.open_count() > 0
-            && let Err(error) = self.return_lease(inode, number).await
-        {
-            tracing::debug!(%error, "a lease could not be given back; the server does without");
+        if body.open_count() > 0 {
+            // Somebody opened it meanwhile, and goes on without the lease.
+            self.leases.forget_kept(inode).await;
+            if let Err(error) = self.return_lease(inode, number).await {
+                tracing::debug!(%error, "a lease could not be given back; the server does without");
+            }
         }
         drop(body);
         self.forget(inode);
@@ -439,9 +471,15 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                     let (shared, recall) = (self.clone(), *recall);
                     self.runtime.spawn(async move {
                         sleep(OVERTAKEN).await;
-                        if lock(&shared.leases.book).overtaken.remove(&recall.number).is_some() {
-                            let _ = shared.return_lease(recall.inode, recall.number).await;
+                        {
+                            let mut book = lock(&shared.leases.book);
+                            if book.overtaken.remove(&recall.number).is_none() {
+                                return;
+                            }
+                            // Its answer may come yet.
+                            book.note_gone(recall.inode, recall.number);
                         }
+                        let _ = shared.return_lease(recall.inode, recall.number).await;
                     });
                 }
             }
@@ -477,6 +515,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         book.overtaken.clear();
         // Of another era nothing is believed, and its numbers may be others'.
         book.gone.clear();
+        book.gone_upto = 0;
     }
 
     /// Gives back what nobody used for long. Is there anything left?
@@ -490,7 +529,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         // What somebody has open is not given back for that, whether it is used or not.
         old.retain(|(id, kept)| *kept || self.body(*id).is_none());
         let mut book = lock(&self.leases.book);
-        book.gone.retain(|_, (_, when)| when.elapsed() < GONE_FOR);
+        book.forget_gone(GONE_FOR);
         for (inode, _) in old {
             self.call_in(&mut book, inode);
         }
@@ -570,7 +609,11 @@ pub(super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
                     wall_ms: wall_ms.saturating_add(u64::from(believed_ms)),
                 };
                 let mut book = lock(&shared.leases.book);
-                (book.known, book.until) = (last, Some(until));
+                book.known = last;
+                // Of as many as it can name there may be more, called back before this was asked.
+                if recalls.len() < RECALLS_MAX {
+                    book.until = Some(until);
+                }
                 drop(book);
                 shared.leases.moved.notify_waiters();
                 paced = recalls.is_empty() && sent.elapsed() < PACE;
@@ -615,6 +658,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                     Some(lease) => {
                         self.leased(&stat, lease.number);
                         self.shared.given(self.node.inode, lease);
+                        if self.shared.standing(self.node.inode, kind) == Standing::Missing {
+                            // One that is on its way back.
+                            sleep(AGAIN).await;
+                        }
                     }
                     None => self.go_without(),
                 },
@@ -623,10 +670,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Invalid => {
                     // The server began anew, or took us for gone.
                     self.go_without();
-                    match self.hold_again().await {
-                        Err(error) if is_fenced(&error) => self.discard(),
-                        outcome => outcome?,
-                    }
+                    self.hold_again().await?;
                 }
                 Err(error) => {
                     // Without: whatever it is, is told where it matters.
@@ -638,35 +682,17 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// Others went on without us: what was written here is not taken any more, and whoever wrote it is told.
-    pub(super) fn discard(&self) {
-        let locked = lock(&self.shared.locks).lose(self.node.inode);
+    fn discard(&self) {
         let mut state = self.state();
-        if locked {
-            // It is asked for again to be read.
-            (state.lock_lost, state.writes) = (true, false);
-        }
-        let wrote = !state.is_stored();
         state.cut(0);
         let size = state.stat.as_ref().map_or(0, |stat| stat.size);
         (state.size, state.writable, state.ours_alone) = (size, false, None);
         // Its credentials are refused, and are not renewed: whoever reads asks for others.
         (state.objects, state.ours) = (None, false);
         state.unsure += 1;
-        if wrote || locked {
-            state.error.get_or_insert(fenced());
-        }
+        state.error.get_or_insert(Failure::new(ErrorCode::Fenced, "").into());
         drop(state);
-        let inode = self.node.inode.0;
-        match (wrote, locked) {
-            (true, true) => {
-                tracing::warn!(inode, "this mount was not heard of: locks and what was written are lost")
-            }
-            (true, false) => {
-                tracing::warn!(inode, "this mount was not heard of, and what was written is lost")
-            }
-            (false, true) => tracing::warn!(inode, "this mount was not heard of, and locks are lost"),
-            (false, false) => tracing::debug!(inode, "this mount was not heard of, and nothing is lost"),
-        }
+        tracing::warn!(inode = self.node.inode.0, "this mount was not heard of, and what it wrote is lost");
         self.moved.notify_waiters();
     }
 
@@ -739,8 +765,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let sure = state.seen_under == number
             && state.sure == state.unsure
             && !state.rights_unsure
-            && !state.outdated
-            && !state.lock_lost;
+            && !state.outdated;
         reads && writes && there && sure && state.error.is_none()
     }
 }
