@@ -31,8 +31,8 @@ pub(crate) const LEASES_OF_FILE_MAX: usize = 256;
 pub(crate) const LEASES_OF_HOLDER_MAX: usize = 8_192;
 /// Of them, those that nobody waits for: a file that is opened finds room.
 pub(crate) const UNASKED_OF_HOLDER_MAX: usize = LEASES_OF_HOLDER_MAX / 4 * 3;
-/// Where one was called back none is given for so long to who does not wait for it, milliseconds: what several change is
-/// looked at without.
+/// Where one was called back, or not given back, none is given for so long to who does not wait for it, milliseconds: what
+/// several change is looked at without.
 pub(crate) const QUIET_MS: u64 = 10_000;
 /// Leases in all.
 pub(crate) const LEASES_MAX: usize = 1 << 18;
@@ -237,6 +237,10 @@ impl Table {
                 LeaseKind::Write => outcome.lost.push(given.who.clone()),
             }
         }
+        if !gone.is_empty() {
+            // Who answers nothing does not have everybody wait again at once.
+            file.called_ms = Some(now_ms);
+        }
         for number in gone {
             self.lose(id, |given| given.number == number);
         }
@@ -413,10 +417,10 @@ impl Leases {
     }
 
     /// The same for a change of several files, on which nobody is given a lease from here on until [`Leases::changed`], if it
-    /// is free.
+    /// is free. Nor on these `directories`, for which leases of before the start are not waited for.
     pub(crate) fn may_change(
         &self,
-        ids: &[InodeId],
+        (ids, directories): (&[InodeId], &[InodeId]),
         by: Option<&Who>,
         settles: bool,
         now_ms: u64,
@@ -434,12 +438,14 @@ impl Leases {
         }
         let table = &mut *self.0.lock();
         // Looked at once more, with nothing in between.
-        if ids.iter().any(|id| {
+        let all = || ids.iter().chain(directories);
+        let is_led = |id: &&InodeId| {
             table.files.get(id).is_some_and(|file| file.given.iter().any(|one| Some(&one.who) != by))
-        }) {
-            return (vec![(ids[0], Verdict::Wait)], begun);
+        };
+        if let Some(id) = all().find(is_led) {
+            return (vec![(*id, Verdict::Wait)], begun);
         }
-        for id in ids {
+        for id in all() {
             table.files.entry(*id).or_default().changing += 1;
         }
         (verdicts, begun)

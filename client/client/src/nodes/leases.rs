@@ -769,3 +769,6 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         reads && writes && there && sure && state.error.is_none()
     }
 }
+
+#[cfg(test)]
+mod tests;

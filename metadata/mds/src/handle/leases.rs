@@ -99,18 +99,21 @@ impl Drop for Changing<'_> {
 struct Watched<'a, 'b> {
     tx: &'a mut (dyn Transaction + 'b),
     changed: Vec<InodeId>,
-    /// Leases of before the start are not known: then only what can have some counts.
+    /// Leases of before the start are not known: then files are waited for, and directories, which are here, are not.
     only_files: bool,
+    directories: Vec<InodeId>,
 }
 
 impl Watched<'_, '_> {
     fn note(&mut self, key: &[u8]) -> std::result::Result<(), MetaError> {
-        let Some(id) = keys::changed_inode(key).filter(|id| !self.changed.contains(id)) else {
+        let is_new = |id: &InodeId| !self.changed.contains(id) && !self.directories.contains(id);
+        let Some(id) = keys::changed_inode(key).filter(is_new) else {
             return Ok(());
         };
         if self.only_files {
             let before: Option<Inode> = self.tx.get(key)?.map(|value| decode(&value)).transpose()?;
             if before.is_none_or(|before| before.is_directory()) {
+                self.directories.push(id);
                 return Ok(());
             }
         }
@@ -173,16 +176,18 @@ impl Mds {
     ) -> (Result<T>, Option<Changing<'a>>) {
         let Some(asker) = ASKER.with_borrow(Clone::clone) else { return (work(tx), None) };
         let only_files = self.leases.waits(asker.now_ms);
-        let mut watched = Watched { tx, changed: Vec::new(), only_files };
+        let mut watched = Watched { tx, changed: Vec::new(), only_files, directories: Vec::new() };
         let done = work(&mut watched);
-        let ids = watched.changed;
-        if done.is_err() || ids.is_empty() {
+        let Watched { changed: mut ids, directories, .. } = watched;
+        if done.is_err() || (ids.is_empty() && directories.is_empty()) {
             return (done, None);
         }
         let Asker { by, settles, now_ms } = asker;
-        let (verdicts, begun) = self.leases.may_change(&ids, by.as_ref(), settles, now_ms);
+        // Whoever is waited for may come just now: then leases are given on directories again.
+        let (verdicts, begun) = self.leases.may_change((&ids, &directories), by.as_ref(), settles, now_ms);
         add(&self.counters.leases_recalled, begun);
         if verdicts.is_empty() {
+            ids.extend(directories);
             return (done, Some(Changing { mds: self, ids, now_ms }));
         }
         for (id, verdict) in verdicts {

@@ -235,3 +235,48 @@ proptest! {
         }
     }
 }
+
+fn standing() -> Standing {
+    Standing { role: Role::User, groups: Default::default() }
+}
+
+/// It hears of its era, and confirms it.
+fn come(leases: &Leases, client: usize, now_ms: u64) {
+    let told = leases.heard(&who(client), standing(), (0, 0), 77, now_ms);
+    leases.heard(&who(client), standing(), (told.era, 0), 78, now_ms);
+}
+
+fn in_passing(leases: &Leases, client: usize, now_ms: u64) -> Option<Lease> {
+    let wish = Wish { kind: LeaseKind::Read, waits: false, others_write: false, in_passing: true };
+    leases.give(id(0), &who(client), wish, now_ms).unwrap()
+}
+
+#[test]
+fn a_directory_that_is_changed_while_others_are_waited_for_is_given_to_nobody_who_comes_meanwhile() {
+    let leases = Leases::new([who(1)]);
+    assert!(leases.waits(1_000));
+    assert_eq!(leases.may_change((&[], &[id(0)]), None, false, 1_000).0, Vec::new());
+    come(&leases, 1, 1_001);
+    assert!(!leases.waits(1_001));
+    assert_eq!(in_passing(&leases, 1, 1_001), None, "it would be told of what was there before");
+    leases.changed(&[id(0)], 1_002);
+    assert!(in_passing(&leases, 1, 1_002).is_some());
+    assert_eq!(leases.may_change((&[], &[id(0)]), None, false, 1_003).0, vec![(id(0), Verdict::Wait)]);
+}
+
+#[test]
+fn who_gives_nothing_back_does_not_have_others_wait_again_at_once() {
+    let leases = Leases::default();
+    come(&leases, 1, 0);
+    assert!(in_passing(&leases, 1, 0).is_some());
+    assert_eq!(leases.may(id(0), None, Use::Change, false, 0).0, Verdict::Wait);
+    let later_ms = GIVE_UP_MS;
+    // It is heard of all the time, and hears that it lost what it had.
+    come(&leases, 1, later_ms - 1);
+    assert_eq!(leases.may(id(0), None, Use::Change, false, later_ms).0, Verdict::Free);
+    let told = leases.heard(&who(1), standing(), (0, 0), 79, later_ms);
+    leases.heard(&who(1), standing(), (told.era, 0), 80, later_ms);
+    assert_eq!(in_passing(&leases, 1, later_ms + QUIET_MS - 1), None);
+    come(&leases, 1, later_ms + QUIET_MS);
+    assert!(in_passing(&leases, 1, later_ms + QUIET_MS).is_some());
+}
