@@ -221,6 +221,33 @@ async fn a_lease_that_was_let_go_of_without_the_servers_knowing_is_given_back_ag
     assert_eq!(all(&file).await, b"other");
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_was_taken_for_gone_sees_what_others_wrote_meanwhile() {
+    let world = leading(1).await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let theirs = other.create("f").await;
+    theirs.write(0, b"old").await.unwrap();
+    theirs.sync().await.unwrap();
+    let file = one.open(theirs.node(), Access::Read).await;
+    assert_eq!(all(&file).await, b"old");
+    // It gives its lease back, and asks for no other one.
+    theirs.write(0, b"longer than it was").await.unwrap();
+    theirs.close().await.unwrap();
+    other.nodes.shut_down().await.unwrap();
+    // Nothing is heard of it, for so long that the server forgets it.
+    let (gate, recalls) = (&one.client.metadata().gate, one.client.metadata().recalls.clone());
+    gate.close("KeepNodes");
+    recalls.close("Recalls");
+    sleep(Duration::from_secs(100)).await;
+    world.mds.tidy_memory(world.clock.now());
+    // It hears of its era, and after that that it holds nothing.
+    recalls.open();
+    sleep(Duration::from_secs(5)).await;
+    gate.open();
+    sleep(Duration::from_secs(15)).await;
+    assert_eq!(all(&file).await, b"longer than it was");
+}
+
 /// One after the other, by whichever mount: each read sees the last write.
 #[tokio::test(start_paused = true)]
 async fn histories_of_three_mounts_are_those_of_one_file() {

@@ -201,7 +201,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return Err(ClientError::TooLarge { max: FILE_SIZE_MAX });
         }
         let mut state = self.state();
-        let standing = self.shared.standing(self.node.inode, LeaseKind::Write);
+        let standing = self.shared.standing(self.node.inode, LeaseKind::Write, state.seen_under);
         let without = || state.without_until.is_some_and(|until| Instant::now() < until);
         if matches!(standing, Standing::Missing | Standing::Over) && !without() {
             return Ok(false);

@@ -192,8 +192,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.core.environment.now_ms()
     }
 
-    /// How it stands with a lease of this kind, or a stronger one.
-    pub(super) fn standing(&self, inode: InodeId, kind: LeaseKind) -> Standing {
+    /// How it stands with a lease of this kind, or a stronger one. One under which the file was not seen yet, since it was given
+    /// in passing or to who holds the file again, has to be asked for too: what is known of the file may be older.
+    pub(super) fn standing(&self, inode: InodeId, kind: LeaseKind, seen_under: u64) -> Standing {
         if self.leases.second.is_none() {
             return Standing::Off;
         }
@@ -203,11 +204,11 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let entry = book.entries.get(&inode).filter(|entry| entry.lease.era == book.era);
         match entry {
             Some(Entry { lease, called: Some(until), .. }) => {
-                let ours = lease.kind >= kind && !left(Some(*until)).is_zero();
+                let ours = lease.kind >= kind && lease.number == seen_under && !left(Some(*until)).is_zero();
                 if ours { Standing::Called } else { Standing::Over }
             }
             _ if left(book.until).is_zero() => Standing::Off,
-            Some(entry) if entry.lease.kind >= kind => Standing::Held,
+            Some(Entry { lease, .. }) if lease.kind >= kind && lease.number == seen_under => Standing::Held,
             _ => Standing::Missing,
         }
     }
@@ -632,11 +633,16 @@ pub(super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
 }
 
 impl<M: Metadata, D: Devices> Body<M, D> {
+    fn standing(&self, kind: LeaseKind) -> Standing {
+        let seen_under = self.state().seen_under;
+        self.shared.standing(self.node.inode, kind, seen_under)
+    }
+
     /// Returns when the file is leased for this, or nothing is to be had. `quiet`: not while it is being given back either.
     pub(super) async fn lease(self: &Arc<Self>, kind: LeaseKind, quiet: bool) -> Result<(), ClientError> {
         loop {
             let moved = self.shared.leases.moved.notified();
-            match self.shared.standing(self.node.inode, kind) {
+            match self.standing(kind) {
                 Standing::Held | Standing::Off => return Ok(()),
                 Standing::Called if !quiet => return Ok(()),
                 Standing::Called | Standing::Over => {
@@ -649,7 +655,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 return Ok(());
             }
             let _one = self.leasing.lock().await;
-            if self.shared.standing(self.node.inode, kind) != Standing::Missing || self.goes_without() {
+            if self.standing(kind) != Standing::Missing || self.goes_without() {
                 continue;
             }
             let request = Request::LeaseNode { node: self.node, holder: self.shared.holder, kind };
@@ -658,7 +664,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                     Some(lease) => {
                         self.leased(&stat, lease.number);
                         self.shared.given(self.node.inode, lease);
-                        if self.shared.standing(self.node.inode, kind) == Standing::Missing {
+                        if self.standing(kind) == Standing::Missing {
                             // One that is on its way back.
                             sleep(AGAIN).await;
                         }
