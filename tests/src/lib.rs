@@ -20,7 +20,7 @@ mod web;
 pub use capture::{Captured, Wiretap};
 pub use daemon::{Daemon, Signal};
 pub use initiator::Initiator;
-pub use mounted::{Mounted, can_mount};
+pub use mounted::{Mounted, Stopper, can_mount};
 pub use pair::Pair;
 pub use system::{System, text};
 pub use web::get;

@@ -2,7 +2,9 @@
 //!
 //! Contract: whatever a test does, the mount is gone and its process dead when the handle is dropped.
 
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -41,13 +43,22 @@ impl Mounted {
     #[track_caller]
     #[must_use]
     pub fn with(system: &System, name: &str, flags: &[&str]) -> Self {
+        Self::in_session(system, name, &system.path("session.toml"), flags)
+    }
+
+    /// The same in another session.
+    #[track_caller]
+    #[must_use]
+    pub fn in_session(system: &System, name: &str, session: &Path, flags: &[&str]) -> Self {
         let place = system.path(name);
         std::fs::create_dir_all(&place).expect("a folder to mount at");
         // Made before the process: if that panics, what it mounted goes nevertheless.
         let mut mounted = Self { place: place.clone(), daemon: None };
         let mut arguments = vec!["--json", "mount", text(&place), "--foreground"];
         arguments.extend(flags);
-        mounted.daemon = Some(Daemon::start(system.command(&arguments)));
+        let mut command = system.command(&arguments);
+        command.env("SEALSTONE_SESSION", session);
+        mounted.daemon = Some(Daemon::start(command));
         mounted
     }
 
@@ -87,5 +98,53 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         let _ = unmount(&self.place, UnmountFlags::DETACH);
         drop(self.daemon.take());
+    }
+}
+
+/// Whoever stops a mount's process, and lets it go on when this is dropped. It is there before: starting a program closes what is
+/// open for it, which has everything sent.
+#[derive(Debug)]
+pub struct Stopper {
+    child: std::process::Child,
+}
+
+impl Stopper {
+    /// It can stop this one.
+    #[must_use]
+    pub fn of(mount: &Mounted) -> Self {
+        let id = mount.daemon().id().to_string();
+        let script = format!("read line; kill -STOP {id}; echo; read line; kill -CONT {id}");
+        let (input, output) = (Stdio::piped(), Stdio::piped());
+        let child = Command::new("sh")
+            .args(["-c", &script])
+            .stdin(input)
+            .stdout(output)
+            .spawn()
+            .expect("it does as it is told");
+        Self { child }
+    }
+
+    /// Stops it.
+    pub fn stop(&mut self) {
+        self.child
+            .stdin
+            .as_mut()
+            .expect("it does as it is told")
+            .write_all(b"\n")
+            .expect("it does as it is told");
+        self.child
+            .stdout
+            .as_mut()
+            .expect("it does as it is told")
+            .read_exact(&mut [0])
+            .expect("it does as it is told");
+    }
+}
+
+impl Drop for Stopper {
+    fn drop(&mut self) {
+        // Its input ends; no program is started for it, which would wait for the mount.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
     }
 }

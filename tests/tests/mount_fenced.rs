@@ -3,12 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use sealstone_tests::{Mounted, System, can_mount, get};
+use sealstone_tests::{Mounted, Stopper, System, can_mount, get};
 
 fn system() -> System {
     System::start_with_mds(2, "1G", &[], &["--metrics", "127.0.0.1:0"])
@@ -24,35 +23,6 @@ fn figure(system: &System, name: &str) -> u64 {
 
 fn open(path: impl AsRef<std::path::Path>) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
-}
-
-/// Whoever stops a mount's process, and lets it go on when this is dropped. It is there before: starting a program closes what is
-/// open for it, which has everything sent.
-struct Stopper {
-    child: std::process::Child,
-}
-
-impl Stopper {
-    fn of(mount: &Mounted) -> Self {
-        let id = mount.daemon().id().to_string();
-        let script = format!("read line; kill -STOP {id}; echo; read line; kill -CONT {id}");
-        let (input, output) = (std::process::Stdio::piped(), std::process::Stdio::piped());
-        let child = Command::new("sh").args(["-c", &script]).stdin(input).stdout(output).spawn().unwrap();
-        Self { child }
-    }
-
-    fn stop(&mut self) {
-        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-        self.child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-    }
-}
-
-impl Drop for Stopper {
-    fn drop(&mut self) {
-        // Its input ends; no program is started for it, which would wait for the mount.
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
-    }
 }
 
 #[test]

@@ -169,36 +169,46 @@ async fn two_who_read_and_both_want_to_write_do_so_one_after_the_other() {
 
 #[tokio::test(start_paused = true)]
 async fn who_does_not_hear_a_recall_stops_believing_before_others_go_on() {
-    let world = leading(1).await;
-    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
-    let file = one.create("f").await;
-    file.write(0, b"old").await.unwrap();
-    file.sync().await.unwrap();
-    assert_eq!(all(&file).await, b"old");
-    // What it is told does not arrive any more.
-    let gate = one.client.metadata().recalls.clone();
-    gate.close("Recalls");
-    let node = file.node();
-    let began = Instant::now();
-    let theirs = {
-        let mut opening = std::pin::pin!(other.open(node, Access::Update));
-        loop {
-            tokio::select! {
-                theirs = &mut opening => break theirs,
-                // Devices hear that he is fenced off.
-                () = sleep(Duration::from_millis(500)) => tell_tags(&world).await,
-            }
-        }
-    };
-    assert!(began.elapsed() > Duration::from_secs(8), "it was waited for");
-    theirs.write(0, b"new").await.unwrap();
-    theirs.sync().await.unwrap();
-    let told = file.read(0, 9).await.unwrap_err();
     let fenced = |error: &ClientError| matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Fenced);
-    assert!(fenced(&told), "{told}");
-    gate.open();
-    let again = one.open(node, Access::Read).await;
-    assert_eq!(all(&again).await, b"new", "it believes nothing any more, and asks");
+    for unsaved in [false, true] {
+        let world = leading(1).await;
+        let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+        let file = one.create("f").await;
+        file.write(0, b"old").await.unwrap();
+        file.sync().await.unwrap();
+        assert_eq!(all(&file).await, b"old");
+        // What it is told does not arrive any more.
+        let gate = one.client.metadata().recalls.clone();
+        gate.close("Recalls");
+        if unsaved {
+            file.write(0, b"mine").await.unwrap();
+        }
+        let node = file.node();
+        let began = Instant::now();
+        let theirs = {
+            let mut opening = std::pin::pin!(other.open(node, Access::Update));
+            loop {
+                tokio::select! {
+                    theirs = &mut opening => break theirs,
+                    // Devices hear that he is fenced off.
+                    () = sleep(Duration::from_millis(500)) => tell_tags(&world).await,
+                }
+            }
+        };
+        assert!(began.elapsed() > Duration::from_secs(8), "it was waited for");
+        theirs.write(0, b"new").await.unwrap();
+        theirs.sync().await.unwrap();
+        if unsaved {
+            let told = file.sync().await.unwrap_err();
+            assert!(fenced(&told), "{told}");
+        } else {
+            // It lost nothing, and is told of nothing.
+            assert_eq!(file.read(0, 9).await.unwrap()[..3], *b"new");
+        }
+        gate.open();
+        let again = one.open(node, Access::Read).await;
+        assert_eq!(all(&again).await[..3], *b"new", "it believes nothing any more, and asks");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,6 +37,8 @@ pub struct Counters {
     pub leases_recalled: AtomicU64,
     /// Leases to write that were not given back, and whose holders were kept from writing.
     pub leases_fenced: AtomicU64,
+    /// Files that holders had locked when they were not heard of any more, and that they were kept from writing.
+    pub locks_fenced: AtomicU64,
     /// Objects removed from devices.
     pub reaped: AtomicU64,
     /// Creates that expired.
@@ -69,6 +71,7 @@ impl Default for Counters {
             leases_given: AtomicU64::default(),
             leases_recalled: AtomicU64::default(),
             leases_fenced: AtomicU64::default(),
+            locks_fenced: AtomicU64::default(),
             reaped: AtomicU64::default(),
             expired_intents: AtomicU64::default(),
             keys_changed: AtomicU64::default(),
@@ -136,6 +139,11 @@ impl Counters {
                 "leases_fenced",
                 "Leases to write that were not given back: their holders were kept from writing.",
                 &self.leases_fenced,
+            ),
+            (
+                "locks_fenced",
+                "Files locked by holders that were not heard of any more: they were kept from writing.",
+                &self.locks_fenced,
             ),
             ("objects_reaped", "Objects of removed files that are gone from their devices.", &self.reaped),
             ("creates_expired", "Creates that nobody finished.", &self.expired_intents),

@@ -26,7 +26,8 @@ use crate::server::Mds;
 use crate::store::Transaction;
 
 mod delegate;
-mod leases;
+pub(crate) mod leases;
+mod locks;
 mod nodes;
 mod people;
 mod quotas;

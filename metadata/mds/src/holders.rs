@@ -116,14 +116,20 @@ impl Mds {
         self.leases.tidy(HOLD_MS, now_ms);
         let mut gone = Vec::new();
         for (user, holder, nodes) in self.holds.expire(now_ms) {
-            nodes.into_iter().for_each(|id| self.locks.release(&user, holder, id, None));
-            gone.push((user, holder));
+            let who = (user, holder);
+            nodes.into_iter().for_each(|(id, wrote)| self.end_locks(id, &who, wrote, now_ms));
+            gone.push(who);
         }
         self.forget_holders(&gone, &own)?;
         if !waits && !self.holders_swept.load(Ordering::Relaxed) {
             self.forget_holders_of(&own)?;
+            self.fence_those_before(now_ms);
             self.holders_swept.store(true, Ordering::Relaxed);
         }
+        if self.config.shared && self.is_leading(now_ms) {
+            self.fence_those_of_dead_servers(now_ms)?;
+        }
+        self.tidy_fences(now_ms)?;
         if self.config.shared {
             // Only the server that leads drops any.
             self.sweep_orphans(false, now_ms)?;

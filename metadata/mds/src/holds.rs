@@ -59,6 +59,15 @@ struct Hold {
     kept: bool,
     /// Opens under way, which hold it too.
     opening: u32,
+    /// Was the holder given something to write it with?
+    wrote: bool,
+}
+
+impl Hold {
+    /// May its holder have something to write the file with? Whose right was asked anew may have what is of before.
+    fn may_write(&self) -> bool {
+        self.wrote || self.held.writes || self.held == Held::default()
+    }
 }
 
 #[derive(Default)]
@@ -296,6 +305,18 @@ impl Holds {
         one.nodes.get(&id).is_some_and(|hold| hold.kept)
     }
 
+    /// A holder is given something to write a file with, whatever he opened it for.
+    pub(crate) fn writes(&self, user: &UserName, holder: HolderId, id: InodeId) {
+        if let Some(hold) = self.0.lock().hold_mut(user, holder, id) {
+            hold.wrote = true;
+        }
+    }
+
+    /// Does this holder have it open? Nobody lives longer by that.
+    pub(crate) fn is_held_by(&self, user: &UserName, holder: HolderId, id: InodeId) -> bool {
+        self.0.lock().hold_mut(user, holder, id).is_some_and(|hold| hold.kept)
+    }
+
     /// Does anybody hold it, as far as is known?
     pub(crate) fn is_held(&self, id: InodeId) -> bool {
         self.0.lock().nodes.contains_key(&id)
@@ -307,9 +328,8 @@ impl Holds {
         if table.waits_for_holders(now_ms) {
             return true;
         }
-        let writes = |hold: &Hold| hold.held.writes || hold.held == Held::default();
         let mut holders = table.holders.values().flat_map(HashMap::values);
-        table.nodes.contains_key(&id) && holders.any(|one| one.nodes.get(&id).is_some_and(writes))
+        table.nodes.contains_key(&id) && holders.any(|one| one.nodes.get(&id).is_some_and(Hold::may_write))
     }
 
     /// Has somebody a file open to write who is none of those that `but` names? O(holders).
@@ -331,21 +351,23 @@ impl Holds {
         })
     }
 
-    /// Forgets holders that were not heard of; says which, and what they held.
-    pub(crate) fn expire(&self, now_ms: u64) -> Vec<(UserName, HolderId, Vec<InodeId>)> {
+    /// Forgets holders that were not heard of; says which, what they held, and whether they may have something to write
+    /// it with.
+    pub(crate) fn expire(&self, now_ms: u64) -> Vec<(UserName, HolderId, Vec<(InodeId, bool)>)> {
         let table = &mut *self.0.lock();
-        let mut gone: Vec<(UserName, HolderId, Vec<InodeId>)> = Vec::new();
+        let mut gone: Vec<(UserName, HolderId, Vec<(InodeId, bool)>)> = Vec::new();
         table.holders.retain(|user, holders| {
             holders.retain(|id, one| {
                 let lives = one.until_ms >= now_ms;
                 if !lives {
-                    gone.push((user.clone(), *id, one.nodes.keys().copied().collect()));
+                    let nodes = one.nodes.iter().map(|(node, hold)| (*node, hold.may_write())).collect();
+                    gone.push((user.clone(), *id, nodes));
                 }
                 lives
             });
             !holders.is_empty()
         });
-        table.forget(gone.iter().flat_map(|(_, _, nodes)| nodes.iter().copied()));
+        table.forget(gone.iter().flat_map(|(_, _, nodes)| nodes.iter().map(|(id, _)| *id)));
         gone
     }
 

@@ -52,6 +52,13 @@ const OUTGROWN: u8 = b'G';
 /// Devices that are being drained.
 const DRAIN: u8 = b'l';
 
+/// What holders have locked of files.
+const LOCKED: u8 = b'L';
+/// How many locks users have, where several servers count them.
+const LOCK_COUNT: u8 = b'K';
+/// Holders that are kept from writing files.
+const FENCE: u8 = b'F';
+
 /// What was answered to changes that are done once.
 const ANSWER: u8 = b'1';
 
@@ -253,6 +260,44 @@ pub(crate) fn holder_parts(key: &[u8]) -> Option<(UserName, HolderId)> {
     let (user, number) = key.get(1..)?.split_last_chunk()?;
     let user = UserName::new(std::str::from_utf8(user.strip_suffix(&[0])?).ok()?).ok()?;
     Some((user, HolderId { number: u64::from_be_bytes(*number) }))
+}
+
+fn of_node_and_holder(family: u8, id: InodeId, (user, holder): &(UserName, HolderId)) -> Vec<u8> {
+    let (user, holder) = (user.as_str().as_bytes(), holder.number.to_be_bytes());
+    key(family, &[&id.0.to_be_bytes(), user, &[0], &holder])
+}
+
+pub(crate) fn locked(id: InodeId, who: &(UserName, HolderId)) -> Vec<u8> {
+    of_node_and_holder(LOCKED, id, who)
+}
+
+/// Of all holders of a file.
+pub(crate) fn locked_of(id: InodeId) -> Vec<u8> {
+    key(LOCKED, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn all_locked() -> Vec<u8> {
+    vec![LOCKED]
+}
+
+/// File and holder of a `locked` or a `fence` key.
+pub(crate) fn locked_parts(key: &[u8]) -> Option<(InodeId, (UserName, HolderId))> {
+    let (id, rest) = key.get(1..)?.split_first_chunk()?;
+    let (user, number) = rest.split_last_chunk()?;
+    let user = UserName::new(std::str::from_utf8(user.strip_suffix(&[0])?).ok()?).ok()?;
+    Some((InodeId(u64::from_be_bytes(*id)), (user, HolderId { number: u64::from_be_bytes(*number) })))
+}
+
+pub(crate) fn lock_count(user: &UserName) -> Vec<u8> {
+    key(LOCK_COUNT, &[user.as_str().as_bytes()])
+}
+
+pub(crate) fn fence(id: InodeId, who: &(UserName, HolderId)) -> Vec<u8> {
+    of_node_and_holder(FENCE, id, who)
+}
+
+pub(crate) fn fences() -> Vec<u8> {
+    vec![FENCE]
 }
 
 pub(crate) fn answer(user: &UserName, holder: HolderId, place: u16) -> Vec<u8> {

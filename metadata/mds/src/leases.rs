@@ -1,14 +1,13 @@
 //! Who may believe what of a file without asking: leases, given and called back.
 //!
 //! Does: remember them in memory, decide who is in whose way, recall, wake whoever waits to be told, and say when a holder
-//! can believe in a lease no longer. Does not: fence; `handle/leases` does, and [`Leases::fenced`] ends it.
+//! can believe in a lease no longer. Does not: fence; `fence` does, and [`Leases::fenced`] ends it.
 //! Contract: a lease to write is alone; where somebody has one to read, nobody changes the file. Nothing that is in the
 //! way of a lease is done before it was given back, or its holder, by his own clock, must have stopped believing in it and, if
 //! it was one to write, is fenced. While a change is being committed no lease is given on its file, so whoever has one was
 //! told of what is there. O(leases of the file) for each question, of which there are [`LEASES_OF_FILE_MAX`] at most.
 //! Truth: docs/standards/mds.md §5.8; docs/adr/0046-leases.md.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::task::Waker;
 
@@ -95,6 +94,8 @@ pub(crate) struct Told {
     pub(crate) era: u64,
     pub(crate) last: u64,
     pub(crate) recalls: Vec<Recall>,
+    /// Does it know only since now that its era is another one, and what it lost with the old one?
+    pub(crate) newly: bool,
 }
 
 #[derive(Debug)]
@@ -163,19 +164,6 @@ struct Table {
     before_until_ms: Option<u64>,
     /// Those that came back from before.
     back: HashSet<Who>,
-    /// Who lost a lease to write, on what, and how far it is that he cannot write any more.
-    fences: HashMap<(InodeId, Who), Fence>,
-}
-
-/// How far it is that somebody cannot write any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fence {
-    /// He is given nothing more for it.
-    Begun,
-    /// The objects have other tags, of which their devices are being told.
-    Tagged,
-    /// They refuse what he has.
-    Done,
 }
 
 impl Table {
@@ -331,14 +319,12 @@ impl Leases {
         let now_era = holder.era;
         if newly {
             table.forget_others(who, now_era);
-            // He knows of what he lost. Of a fence that is under way the tags stay.
-            table.fences.retain(|(_, one), stage| one != who || *stage != Fence::Done);
             if table.before.remove(who) {
                 table.back.insert(who.clone());
             }
         }
         let Some(holder) = table.holders.get_mut(who) else {
-            return Told { era: 0, last: 0, recalls: Vec::new() };
+            return Told { era: 0, last: 0, recalls: Vec::new(), newly };
         };
         let news = holder.recalls.range(known.saturating_add(1)..).take(RECALLS_MAX);
         let (mut last, mut recalls) = (known, Vec::new());
@@ -346,7 +332,7 @@ impl Leases {
             last = *number;
             recalls.push(*recall);
         }
-        Told { era: now_era, last, recalls }
+        Told { era: now_era, last, recalls, newly }
     }
 
     /// Is there something that the holder is to be told? If not `waker` is woken when there is.
@@ -548,32 +534,9 @@ impl Leases {
         }
     }
 
-    /// Whoever has a lease to write on a file, and does not give it back, is to be kept from writing: how far that is. From the
-    /// first call on he is given nothing more for it.
-    pub(crate) fn fence(&self, id: InodeId, who: &Who) -> Option<Fence> {
-        let mut table = self.0.lock();
-        match table.fences.entry((id, who.clone())) {
-            Entry::Occupied(known) => Some(*known.get()),
-            Entry::Vacant(new) => {
-                new.insert(Fence::Begun);
-                None
-            }
-        }
-    }
-
-    /// It went on. Done: his lease is gone.
-    pub(crate) fn fence_went_on(&self, id: InodeId, who: &Who, stage: Fence) {
-        let mut table = self.0.lock();
-        table.fences.insert((id, who.clone()), stage);
-        if stage == Fence::Done {
-            table.lose(id, |one| one.who == *who && one.kind == LeaseKind::Write);
-        }
-    }
-
-    /// Did somebody lose a lease to write on a file, and does not know it yet?
-    pub(crate) fn is_fenced(&self, id: InodeId, who: &Who) -> bool {
-        let table = self.0.lock();
-        !table.fences.is_empty() && table.fences.contains_key(&(id, who.clone()))
+    /// A holder cannot write a file any more: his lease to write is gone.
+    pub(crate) fn fenced(&self, id: InodeId, who: &Who) {
+        self.0.lock().lose(id, |one| one.who == *who && one.kind == LeaseKind::Write);
     }
 
     /// All leases of a user's holders are called in.
@@ -600,7 +563,6 @@ impl Leases {
                 file.given.retain(|one| one.kind == LeaseKind::Write || !over.contains(&one.who));
                 *count -= before - file.given.len();
             }
-            table.fences.retain(|(_, who), stage| *stage != Fence::Done || !over.contains(who));
             for who in &over {
                 if let Some(mut holder) = table.holders.remove(who) {
                     holder.wake();

@@ -21,6 +21,7 @@ mod devices;
 mod directory;
 mod entropy;
 mod error;
+mod fence;
 mod groups;
 mod handle;
 mod holders;

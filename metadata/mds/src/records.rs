@@ -379,6 +379,7 @@ pub(crate) mod counter {
     pub(crate) const CLEARS: &str = "count/clears";
     pub(crate) const USERS: &str = "count/users";
     pub(crate) const SESSIONS: &str = "count/sessions";
+    pub(crate) const LOCKS: &str = "count/locks";
     pub(crate) const GROUPS: &str = "count/groups";
 }
 

@@ -225,6 +225,13 @@ fn retag(tx: &mut dyn Transaction, objects: &[(ObjectRef, bool)], id: impl Into<
     Ok(())
 }
 
+/// Gives the objects of a file new tags, of which their devices are told as of a revocation's.
+pub(crate) fn retag_file(tx: &mut dyn Transaction, inode: InodeId, now_ms: u64) -> Result<()> {
+    let file: Option<Inode> = load(tx, &keys::inode(inode))?;
+    let objects = file.map_or_else(Vec::new, |file| objects_of(&file, now_ms));
+    retag(tx, &objects, None)
+}
+
 impl RevocationRecord {
     fn part(&self, server: &ServerName) -> Option<&RevocationPart> {
         self.parts.iter().find(|part| part.server == *server)
@@ -514,17 +521,6 @@ impl Mds {
             }
             Ok(())
         })
-    }
-
-    /// Gives the objects of a file new tags, of which their devices are told as of a revocation's.
-    pub(crate) fn retag_file(&self, inode: InodeId, now_ms: u64) -> Result<()> {
-        self.update(|tx| {
-            let file: Option<Inode> = load(tx, &keys::inode(inode))?;
-            let objects = file.map_or_else(Vec::new, |file| objects_of(&file, now_ms));
-            retag(tx, &objects, None)
-        })?;
-        self.revocations_changed.store(true, Ordering::Release);
-        Ok(())
     }
 
     /// Do the devices of a file's objects refuse all tags but the last ones?

@@ -22,6 +22,7 @@ use crate::devices::{self, DeviceAddress, DeviceTable, Purpose};
 use crate::directory::Directory;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
+use crate::fence::Fences;
 use crate::holders;
 use crate::holdings::{HoldingTable, Holdings, Writers};
 use crate::holds::Holds;
@@ -37,7 +38,7 @@ use crate::proof::ProofKey;
 use crate::reap::{self, ReapItem};
 use crate::records::{Account, AccountCredential, count, counter, load, save};
 use crate::sessions::{self, Sessions};
-use crate::shared::{EPOCHS, Epochs, LEASE_MS, Leading, SharedStore};
+use crate::shared::{EPOCHS, Epochs, LEASE_MS, Leading, Lives, SharedStore};
 use crate::store::{MetaError, MetaStore, Transaction};
 
 /// Version of the layout of the store.
@@ -98,6 +99,9 @@ pub struct Mds {
     pub(crate) proof_key: ProofKey,
     pub(crate) holds: Holds,
     pub(crate) locks: Locks,
+    pub(crate) fences: Fences,
+    /// When servers of the same store were last heard of.
+    pub(crate) lives: Mutex<Lives>,
     pub(crate) leases: Leases,
     /// Were there holders before the start that are given no leases?
     pub(crate) unled_before: bool,
@@ -269,6 +273,7 @@ impl Mds {
         // Where several servers share a store nobody is given leases.
         let (led, unled_before) =
             if config.shared { (Vec::new(), true) } else { holders::led_on_record(&*store)? };
+        let fences = Fences::load(&*store, config.shared.then_some(&config.server))?;
         let seen: Arc<Mutex<Epochs>> = Arc::default();
         let mut store = store;
         let sessions = Sessions::default();
@@ -288,6 +293,8 @@ impl Mds {
             proof_key,
             holds: Holds::new(before),
             locks: Locks::default(),
+            fences,
+            lives: Mutex::default(),
             leases: Leases::new(led),
             unled_before,
             writers_before: Writers::default(),

@@ -8,6 +8,7 @@
 //! leaders at a time, as after a long pause of the first, do the same work twice and harm nothing.
 //! Truth: docs/adr/0038-several-servers-one-database.md.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -16,15 +17,19 @@ use sealstone_mds_protocol::{ErrorCode, record};
 
 use crate::config::CREDENTIAL_LIFETIME_MAX_MS;
 use crate::error::{MdsError, Result};
+use crate::holds::HOLD_MS;
 use crate::keys;
+use crate::locks::Locked;
 use crate::records::{counter, decode, load, next_number, save};
 use crate::server::Mds;
-use crate::store::{MetaError, MetaStore, Pair, Snapshot, Transaction};
+use crate::store::{MetaError, MetaStore, Pair, Snapshot, Transaction, each_between};
 
 /// A leader that was not heard of for so long leads no more, milliseconds. He renews five times as often.
 pub const LEASE_MS: u64 = 10_000;
 /// A server says so often that it is there, milliseconds.
-const SEEN_EVERY_MS: u64 = 60_000;
+const SEEN_EVERY_MS: u64 = 15_000;
+/// Holders that were with a server that said nothing for so long have come to another one, or are gone, milliseconds.
+pub(crate) const DEAD_MS: u64 = HOLD_MS + SEEN_EVERY_MS;
 /// Servers of one store at most.
 pub(crate) const SERVERS_MAX: usize = 256;
 
@@ -218,7 +223,68 @@ pub(crate) struct Leading {
     seen_ms: Option<u64>,
 }
 
+/// What a server knows of the lives of the others.
+#[derive(Debug, Default)]
+pub(crate) struct Lives {
+    /// What each last said of itself, and since when, by our clock.
+    observed: HashMap<ServerName, (u64, u64)>,
+    /// Dead ones whose holders' locks were seen to.
+    settled: HashSet<ServerName>,
+}
+
+impl Lives {
+    /// Takes down what the servers say now; which of them are dead?
+    fn observe(&mut self, said: &[(ServerName, u64)], now_ms: u64) -> HashSet<ServerName> {
+        self.observed.retain(|name, _| said.iter().any(|(one, _)| one == name));
+        let mut dead = HashSet::new();
+        for (name, seen_ms) in said {
+            let known = self.observed.entry(*name).or_insert((*seen_ms, now_ms));
+            if known.0 != *seen_ms {
+                *known = (*seen_ms, now_ms);
+            }
+            if now_ms.saturating_sub(known.1) >= DEAD_MS {
+                dead.insert(*name);
+            }
+        }
+        self.settled.retain(|name| dead.contains(name));
+        dead
+    }
+}
+
 impl Mds {
+    /// Has holders fenced whose server died, and who came to no other one: from what they had locked.
+    pub(crate) fn fence_those_of_dead_servers(&self, now_ms: u64) -> Result<()> {
+        let all = keys::servers();
+        let mut said = Vec::new();
+        for (key, value) in self.store.snapshot()?.scan(&all, &keys::after_prefix(&all), SERVERS_MAX)? {
+            let record: ServerRecord = decode(&value)?;
+            said.extend(keys::server_name(&key).map(|name| (name, record.seen_ms)));
+        }
+        let dead = {
+            let mut lives = self.lives.lock();
+            let mut dead = lives.observe(&said, now_ms);
+            dead.remove(&self.config.server);
+            if dead.iter().all(|name| lives.settled.contains(name)) {
+                return Ok(());
+            }
+            dead
+        };
+        let from = keys::all_locked();
+        let mut theirs = Vec::new();
+        each_between(&*self.store.snapshot()?, &from, &keys::after_prefix(&from), |key, value| {
+            let Locked { server, .. } = decode(value)?;
+            if let Some((id, who)) = keys::locked_parts(key).filter(|_| dead.contains(&server)) {
+                theirs.push((id, who, server));
+            }
+            Ok::<_, MdsError>(())
+        })?;
+        for (id, who, server) in theirs {
+            self.fence_locks(id, &who, server, now_ms);
+        }
+        self.lives.lock().settled.extend(dead);
+        Ok(())
+    }
+
     /// Takes over what other servers changed of people and devices.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::leases::Standing;
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
-use super::shared::{Shared, is_over_quota, lock};
+use super::shared::{Shared, fenced, is_fenced, is_over_quota, lock};
 use super::state::{Object, Objects, State};
 use crate::open::OpenObjects;
 use crate::{ClientError, Devices, Metadata};
@@ -35,6 +35,8 @@ pub(super) struct Body<M, D> {
     /// Who opens it at the server shares it; who lets it go there has it alone: of the two requests neither overtakes the
     /// other.
     pub(super) holding: RwLock<()>,
+    /// One at a time asks for locks, so that what is claimed again is what programs have.
+    pub(super) locking: tokio::sync::Mutex<()>,
     /// One at a time asks for a lease.
     pub(super) leasing: tokio::sync::Mutex<()>,
     /// Commands that change bytes share it; who cuts, or sends again, has it alone.
@@ -56,6 +58,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             opens: AtomicUsize::new(0),
             state: Mutex::new(State::new(tuning.command_bytes, pot)),
             holding: RwLock::new(()),
+            locking: tokio::sync::Mutex::new(()),
             leasing: tokio::sync::Mutex::new(()),
             gate: RwLock::new(()),
             turn: tokio::sync::Mutex::new(()),
@@ -201,6 +204,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return Err(ClientError::TooLarge { max: FILE_SIZE_MAX });
         }
         let mut state = self.state();
+        if state.lock_lost {
+            return Err(fenced());
+        }
         let standing = self.shared.standing(self.node.inode, LeaseKind::Write, state.seen_under);
         let without = || state.without_until.is_some_and(|until| Instant::now() < until);
         if matches!(standing, Standing::Missing | Standing::Over) && !without() {
@@ -224,6 +230,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     pub(super) async fn write(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<(), ClientError> {
         let unit = self.shared.core.tuning.command_bytes as u64;
         let (mut offset, mut data) = (offset, data);
+        self.needs_locks()?;
         // One piece after the other: the memory for one is there sooner or later, for all of it perhaps never.
         while !data.is_empty() {
             let within = usize::try_from(unit - offset % unit).unwrap_or(usize::MAX);
@@ -263,7 +270,22 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
     /// What could not be stored, for whoever asks first.
     pub(super) fn take_error(&self) -> Result<(), ClientError> {
-        self.state().error.take().map_or(Ok(()), Err)
+        self.state().error.take().map_or(Ok(()), Err)?;
+        self.needs_locks()
+    }
+
+    /// Do programs here still have the locks that they were given?
+    pub(super) fn needs_locks(&self) -> Result<(), ClientError> {
+        if self.state().lock_lost { Err(fenced()) } else { Ok(()) }
+    }
+
+    /// Others go on without us: nothing that was written here and is not stored is kept.
+    pub(super) fn unless_fenced<T>(&self, outcome: Result<T, ClientError>) -> Result<T, ClientError> {
+        outcome.inspect_err(|error| {
+            if is_fenced(error) {
+                self.discard();
+            }
+        })
     }
 
     /// Returns when everything written before is on its devices and the metadata server knows of it: others who open
@@ -278,7 +300,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     pub(super) async fn hand_over(self: &Arc<Self>) -> Result<(), ClientError> {
         let upto = self.dispatch_all();
         self.settle().await;
-        self.tell(upto).await
+        self.unless_fenced(self.tell(upto).await)
     }
 
     /// Returns when everything written before is durable, on devices and metadata server.
@@ -295,7 +317,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         for _ in 0..=REOPENS_MAX {
             let proven = self.prove().await;
             let told = self.tell(upto).await;
-            proven.and(told)?;
+            self.unless_fenced(proven.and(told))?;
             // The server may have said that the file has other objects: then it was sent to those, and is not proven.
             if self.state().held.range(..upto.next).next().is_none() {
                 return Ok(());
@@ -308,7 +330,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     async fn tell_stored(self: &Arc<Self>) -> Result<(), ClientError> {
         let stored = self.state().stored();
         match stored {
-            Some(upto) => self.tell(upto).await,
+            Some(upto) => self.unless_fenced(self.tell(upto).await),
             None => Ok(()),
         }
     }

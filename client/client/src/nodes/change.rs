@@ -27,6 +27,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         change: NodeChange,
         through_file: bool,
     ) -> Result<Stat, ClientError> {
+        if change.size.is_some() {
+            self.needs_locks()?;
+        }
         match change.size {
             Some(size) => self.cut(size, change, through_file).await,
             // A time that is set now must not be overwritten by a write from before that is told later.
@@ -59,7 +62,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             if size > 0 {
                 // It clears what it knows of.
                 self.settle().await;
-                self.tell(upto).await?;
+                self.unless_fenced(self.tell(upto).await)?;
             }
             let _turn = self.turn.lock().await;
             let _alone = self.gate.write().await;
@@ -70,7 +73,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             if size > 0 && more {
                 continue;
             }
-            let stat = self.ask(change.clone(), through_file).await?;
+            let stat = self.unless_fenced(self.ask(change.clone(), through_file).await)?;
             self.state().was_cut(&stat);
             // Pieces that were to be sent may be gone.
             self.moved.notify_waiters();
@@ -80,6 +83,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
     /// Makes a range read as zeros; the file does not grow.
     pub(super) async fn zero(self: &Arc<Self>, range: Range<u64>) -> Result<(), ClientError> {
+        self.needs_locks()?;
         self.lease(LeaseKind::Write, false).await?;
         for _ in 0..=REOPENS_MAX {
             let range = range.start..range.end.min(self.state().size);

@@ -6,13 +6,13 @@
 use core::time::Duration;
 use std::sync::{Arc, Weak};
 
-use sealstone_mds_protocol::{Access, Lock, LockKind, Node};
+use sealstone_mds_protocol::{Access, Node};
 use sealstone_mds_protocol::{Request, Response};
 use tokio::time::sleep;
 
 use super::body::Body;
-use super::shared::{Shared, passes};
-use crate::{Devices, Metadata};
+use super::shared::{Shared, fenced, is_fenced, passes};
+use crate::{ClientError, Devices, Metadata};
 
 /// How often the server hears of us; a small part of the time for which it holds what it holds for us.
 const KEEP_EVERY: Duration = Duration::from_secs(10);
@@ -64,37 +64,49 @@ pub(super) async fn hold_again<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D
     }
     let access = body.state().access();
     let held = match shared.core.metadata.call(shared.opening(body.node, access, true)).await {
+        Err(error) if is_fenced(&error) => {
+            body.discard();
+            shared.open_node(body.node, Access::Read, true).await.map(drop)
+        }
         Err(error) if passes(&error) && access != Access::Read => {
             shared.open_node(body.node, Access::Read, true).await.map(drop)
         }
         outcome => outcome.map(|answer| shared.take_lease(body.node, &answer)),
     };
-    match held {
+    let held = match held {
         Ok(()) => lock_again(shared, body.node).await,
-        Err(error) => {
-            tracing::warn!(inode = body.node.inode.0, %error, "an open file could not be held on");
-        }
+        Err(error) => Err(error),
+    };
+    if let Err(error) = held {
+        tracing::warn!(inode = body.node.inode.0, %error, "an open file could not be held on");
     }
 }
 
-/// Claims what programs here have locked from a server that began anew.
-pub(super) async fn lock_again<M: Metadata, D: Devices>(shared: &Shared<M, D>, node: Node) {
+/// Claims what programs here have locked from a server that began anew, or another one, or that forgot us.
+///
+/// # Errors
+/// `Refused` with `Fenced` if a lock is lost: then nothing that was written here is kept, nor told or sent by what the server
+/// gave before this.
+pub(super) async fn lock_again<M: Metadata, D: Devices>(
+    shared: &Shared<M, D>,
+    node: Node,
+) -> Result<(), ClientError> {
+    let Some(body) = shared.body(node.inode) else { return Ok(()) };
+    let _one = body.locking.lock().await;
     let locks = super::shared::lock(&shared.locks).of(node.inode);
     for lock in locks {
         match shared.lock_node(node, lock, false, true).await {
-            Ok(None) => {
-                // A program that gave it up meanwhile may have been heard first.
-                if !super::shared::lock(&shared.locks).of(node.inode).contains(&lock) {
-                    let gone = Lock { kind: LockKind::Unlock, ..lock };
-                    if let Err(error) = shared.lock_node(node, gone, false, true).await {
-                        tracing::warn!(inode = node.inode.0, %error, "a lock is held that nobody has");
-                    }
-                }
+            Ok(None) => {}
+            Err(error) if passes(&error) => return Err(error),
+            outcome => {
+                let error = outcome.err().map(tracing::field::display);
+                tracing::warn!(inode = node.inode.0, error, "a lock is lost");
+                body.discard();
+                return Err(fenced());
             }
-            Ok(Some(_)) => tracing::warn!(inode = node.inode.0, "a lock is lost: somebody else has it"),
-            Err(error) => tracing::warn!(inode = node.inode.0, %error, "a lock is lost"),
         }
     }
+    Ok(())
 }
 
 async fn send_what_lies_about<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {

@@ -15,8 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Failure, HolderId, InodeId, Lease, LeaseKind, RECALLS_MAX, Recall, Request, Response,
-    Stat,
+    Access, ErrorCode, HolderId, InodeId, Lease, LeaseKind, RECALLS_MAX, Recall, Request, Response, Stat,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -24,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::body::Body;
 use super::keep;
-use super::shared::{Shared, is_fenced, lock};
+use super::shared::{Shared, fenced, is_fenced, lock};
 use crate::{ClientError, Devices, Metadata};
 
 /// How long the server is asked to wait for something to tell.
@@ -287,6 +286,10 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
     /// A file that nobody has open here any more: it is kept, if it is leased.
     pub(super) fn keep(self: &Arc<Self>, body: &Arc<Body<M, D>>) -> bool {
         let inode = body.node.inode;
+        if body.state().lock_lost {
+            // The server is to hear that nothing of it is left here.
+            return false;
+        }
         let nameless = body.state().stat.as_ref().is_some_and(|stat| stat.links == 0);
         if nameless || self.believed(inode, LeaseKind::Read).is_none() || self.options.leases_kept == 0 {
             return false;
@@ -676,7 +679,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 Err(ClientError::Refused(failure)) if failure.code == ErrorCode::Invalid => {
                     // The server began anew, or took us for gone.
                     self.go_without();
-                    self.hold_again().await?;
+                    match self.hold_again().await {
+                        Err(error) if is_fenced(&error) => self.discard(),
+                        outcome => outcome?,
+                    }
                 }
                 Err(error) => {
                     // Without: whatever it is, is told where it matters.
@@ -688,17 +694,35 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     /// Others went on without us: what was written here is not taken any more, and whoever wrote it is told.
-    fn discard(&self) {
+    pub(super) fn discard(&self) {
+        let locked = lock(&self.shared.locks).lose(self.node.inode);
         let mut state = self.state();
+        if locked {
+            // It is asked for again to be read.
+            (state.lock_lost, state.writes) = (true, false);
+        }
+        let wrote = !state.is_stored();
         state.cut(0);
         let size = state.stat.as_ref().map_or(0, |stat| stat.size);
         (state.size, state.writable, state.ours_alone) = (size, false, None);
         // Its credentials are refused, and are not renewed: whoever reads asks for others.
         (state.objects, state.ours) = (None, false);
         state.unsure += 1;
-        state.error.get_or_insert(Failure::new(ErrorCode::Fenced, "").into());
+        if wrote || locked {
+            state.error.get_or_insert(fenced());
+        }
         drop(state);
-        tracing::warn!(inode = self.node.inode.0, "this mount was not heard of, and what it wrote is lost");
+        let inode = self.node.inode.0;
+        match (wrote, locked) {
+            (true, true) => {
+                tracing::warn!(inode, "this mount was not heard of: locks and what was written are lost")
+            }
+            (true, false) => {
+                tracing::warn!(inode, "this mount was not heard of, and what was written is lost")
+            }
+            (false, true) => tracing::warn!(inode, "this mount was not heard of, and locks are lost"),
+            (false, false) => tracing::debug!(inode, "this mount was not heard of, and nothing is lost"),
+        }
         self.moved.notify_waiters();
     }
 
@@ -771,7 +795,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let sure = state.seen_under == number
             && state.sure == state.unsure
             && !state.rights_unsure
-            && !state.outdated;
+            && !state.outdated
+            && !state.lock_lost;
         reads && writes && there && sure && state.error.is_none()
     }
 }

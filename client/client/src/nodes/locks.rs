@@ -48,6 +48,11 @@ impl Locks {
         had
     }
 
+    /// All on a file are lost; were there any?
+    pub(super) fn lose(&mut self, inode: InodeId) -> bool {
+        self.0.remove(&inode).is_some()
+    }
+
     /// All on a file.
     pub(super) fn of(&self, inode: InodeId) -> Vec<Lock> {
         self.0.get(&inode).cloned().unwrap_or_default()

@@ -31,7 +31,8 @@ use sealstone_mds_protocol::{
     Response, Stat, UserName,
 };
 use sealstone_mds_protocol::{
-    Lock, Node, NodeChange, NodeKind, OpenedNode, RenameMode, Target, XattrMode, XattrName, XattrValue,
+    Lock, LockKind, Node, NodeChange, NodeKind, OpenedNode, RenameMode, Target, XattrMode, XattrName,
+    XattrValue,
 };
 
 pub use file::File;
@@ -497,17 +498,34 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         }
         self.shared.leases.want();
         let body = self.shared.body_or_make(node);
-        let outcome = async {
-            let _holding = body.holding.read().await;
-            let opened = self.shared.open_node(node, access, false).await?;
-            File::open(&self.shared, opened, access).await
+        if body.state().lock_lost {
+            match body.open_count() {
+                0 => body.begin_anew().await,
+                _ if access != Access::Read => return Err(shared::fenced()),
+                _ => {}
+            }
         }
-        .await;
+        let mut outcome = self.open_at_server(&body, access).await;
+        if matches!(&outcome, Err(error) if shared::is_fenced(error)) && body.open_count() == 0 {
+            // Nobody here has anything left of it.
+            body.begin_anew().await;
+            outcome = self.open_at_server(&body, access).await;
+        }
         drop(body);
         if outcome.is_err() {
             self.shared.forget(node.inode);
         }
         outcome
+    }
+
+    async fn open_at_server(
+        &self,
+        body: &body::Body<M, D>,
+        access: Access,
+    ) -> Result<(File<M, D>, Stat), ClientError> {
+        let _holding = body.holding.read().await;
+        let opened = self.shared.open_node(body.node, access, false).await?;
+        File::open(&self.shared, opened, access).await
     }
 
     /// The value of an extended attribute.
@@ -583,11 +601,36 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `Invalid`, `Limit`, `Deadlock` among others.
     pub async fn lock(&self, node: Node, lock: Lock) -> Result<Option<Lock>, ClientError> {
-        let conflict = self.shared.lock_node(node, lock, false, false).await?;
-        if conflict.is_none() {
-            shared::lock(&self.shared.locks).note(node.inode, lock);
+        let body = self.shared.body(node.inode);
+        if let (Some(body), true) = (&body, lock.kind != LockKind::Unlock) {
+            body.needs_locks()?;
         }
-        Ok(conflict)
+        let mut held = false;
+        loop {
+            let outcome = {
+                let _one = match &body {
+                    Some(body) => Some(body.locking.lock().await),
+                    None => None,
+                };
+                let outcome = self.shared.lock_node(node, lock, false, false).await;
+                if matches!(outcome, Ok(None)) {
+                    shared::lock(&self.shared.locks).note(node.inode, lock);
+                }
+                outcome
+            };
+            match (outcome, &body) {
+                (Err(error), Some(body)) if shared::is_invalid(&error) && !held => {
+                    // The server began anew, or took us for gone.
+                    held = true;
+                    body.hold_again().await?;
+                }
+                (Err(error), Some(body)) if shared::is_fenced(&error) => {
+                    body.discard();
+                    return Err(error);
+                }
+                (outcome, _) => return outcome,
+            }
+        }
     }
 
     /// The lock that would be in the way of this one.
@@ -603,6 +646,11 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `SessionOver`, `Connection`.
     pub async fn unlock_all(&self, node: Node, owner: u64) -> Result<(), ClientError> {
+        let body = self.shared.body(node.inode);
+        let _one = match &body {
+            Some(body) => Some(body.locking.lock().await),
+            None => None,
+        };
         if !shared::lock(&self.shared.locks).forget(node.inode, owner) {
             return Ok(());
         }

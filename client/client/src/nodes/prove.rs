@@ -16,8 +16,8 @@ use sealstone_mds_protocol::{
 use tokio::time::Instant;
 
 use super::body::Body;
-use super::keep::lock_again;
-use super::shared::{is_denied, is_over_quota, lock};
+use super::keep::{close, lock_again};
+use super::shared::{is_denied, is_fenced, is_over_quota, lock};
 use super::state::{Held, Mark, Objects};
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
@@ -435,7 +435,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let access = self.state().access();
         let opened = self.shared.open_node(self.node, access, true).await?;
         // If the server began anew, nobody else asks whether it knows of them: now the file counts as held.
-        lock_again(&self.shared, self.node).await;
+        lock_again(&self.shared, self.node).await?;
         self.take_opened(opened, access, false).await
     }
 
@@ -443,8 +443,19 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     pub(super) async fn hold_again(&self) -> Result<(), ClientError> {
         let access = self.state().access();
         self.shared.open_node(self.node, access, true).await?;
-        lock_again(&self.shared, self.node).await;
-        Ok(())
+        lock_again(&self.shared, self.node).await
+    }
+
+    /// Nobody has the file open here any more who lost a lock on it: nothing that was written is kept, and the server hears
+    /// so.
+    pub(super) async fn begin_anew(self: &Arc<Self>) {
+        self.discard();
+        self.shared.drop_lease(self.node.inode);
+        close(self).await;
+        let mut state = self.state();
+        if self.open_count() == 0 {
+            (state.lock_lost, state.error) = (false, None);
+        }
     }
 
     /// The same for who reads: unless somebody has done so since he looked.
@@ -454,7 +465,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             return Ok(());
         }
         let opened = self.shared.open_node(self.node, Access::Read, true).await?;
-        lock_again(&self.shared, self.node).await;
+        // If one is lost it is read all the same.
+        if let Err(error) = lock_again(&self.shared, self.node).await
+            && !is_fenced(&error)
+        {
+            return Err(error);
+        }
         self.take_opened(opened, Access::Read, false).await
     }
 }

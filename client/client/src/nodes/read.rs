@@ -15,6 +15,7 @@ use super::ahead::Block;
 use super::body::Body;
 use super::dirty::{gaps, lay};
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
+use super::shared::is_fenced;
 use super::state::Objects;
 use crate::open::is_stale;
 use crate::put::joined;
@@ -28,6 +29,8 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             let openings = self.state().openings;
             match self.read_as_it_is(offset, length).await {
                 Err(error) if is_stale(&error) => self.reopen_to_read(openings).await?,
+                // What was given to write it is worth nothing, and what is there is others'.
+                Err(error) if is_fenced(&error) => self.discard(),
                 outcome => return outcome,
             }
         }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::body::Body;
 use super::dirty::Taken;
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
-use super::shared::{Shared, is_denied, lock};
+use super::shared::{Shared, is_denied, is_fenced, lock};
 use super::state::{Held, Mark, Objects, State};
 use crate::open::is_stale;
 use crate::{ClientError, Devices, Metadata};
@@ -48,7 +48,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     async fn send(self: Arc<Self>, number: u64) {
-        let outcome = self.deliver(number).await;
+        let outcome = self.unless_fenced(self.deliver(number).await);
         let prove = {
             let mut state = self.state();
             match outcome {
@@ -83,6 +83,9 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     /// Keeps an error until somebody is told.
     pub(super) fn fail(&self, error: ClientError) {
         tracing::warn!(inode = self.node.inode.0, %error, "a file is not as it was written");
+        if is_fenced(&error) {
+            self.discard();
+        }
         self.state().error.get_or_insert(error);
     }
 

@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sealstone_initiator::{OsdError, SessionError};
-use sealstone_mds_protocol::{Change, DeviceId, ErrorCode, InodeId, Method, Request, Response, Stat};
+use sealstone_mds_protocol::{
+    Change, DeviceId, ErrorCode, Failure, InodeId, Method, Request, Response, Stat,
+};
 use sealstone_mds_protocol::{HolderId, Lock, Node};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -305,9 +307,19 @@ pub(super) fn is_denied(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code.is_denial())
 }
 
-/// Did others go on, since a lease was not given back in time?
+/// Did others go on, since a lease was not given back in time, or the server did not hear of us for too long?
 pub(super) fn is_fenced(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Fenced)
+}
+
+/// What whoever lost a lock is told.
+pub(super) fn fenced() -> ClientError {
+    Failure::new(ErrorCode::Fenced, "").into()
+}
+
+/// Does the server not know that we hold the file, perhaps?
+pub(super) fn is_invalid(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(failure) if failure.code == ErrorCode::Invalid)
 }
 
 /// Does a quota not allow it?

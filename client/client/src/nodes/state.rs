@@ -87,6 +87,8 @@ pub(super) struct State<M, D> {
     pub(super) progress: Option<Instant>,
     /// What could not be stored, until somebody was told.
     pub(super) error: Option<ClientError>,
+    /// A lock of programs here is lost: until all of them have closed the file nothing is written.
+    pub(super) lock_lost: bool,
     /// The device may have lost what is held.
     pub(super) lost: bool,
     /// Somebody cut the file, or gave its objects up: what was sent and not told may not be in its objects any more.
@@ -177,6 +179,7 @@ impl<M, D> State<M, D> {
             unproven: 0,
             progress: None,
             error: None,
+            lock_lost: false,
             lost: false,
             overtaken: false,
             proving: false,

@@ -20,7 +20,7 @@ use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::holds::Held;
 use crate::keys;
-use crate::leases::{self, BARRED_MS, BELIEVED_MS, Fence, Standing, Use, Verdict, WAIT_MAX_MS, Who, Wish};
+use crate::leases::{self, BARRED_MS, BELIEVED_MS, Standing, Use, Verdict, WAIT_MAX_MS, Who, Wish};
 use crate::namespace;
 use crate::once::Asked;
 use crate::records::{Inode, decode};
@@ -54,7 +54,7 @@ pub(super) fn as_asker<T>(asker: Option<Asker>, work: impl FnOnce() -> T) -> T {
 }
 
 /// Does some work as the server itself: a change that nobody sees, or that whoever has a lease knows of.
-pub(super) fn as_server<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn as_server<T>(work: impl FnOnce() -> T) -> T {
     as_asker(None, work)
 }
 
@@ -224,47 +224,9 @@ impl Mds {
     pub(crate) fn fence_lost(&self, now_ms: u64) {
         let lost = std::mem::take(&mut *self.to_fence.lock());
         for (id, who) in lost {
-            if let Err(error) = as_server(|| self.fence(id, &who, now_ms)) {
+            if let Err(error) = as_server(|| self.fence_lease(id, &who, now_ms)) {
                 tracing::warn!(inode = id.0, %error, "a file could not be fenced");
             }
-        }
-    }
-
-    /// A step of that: whoever waits asks again, and takes the next one.
-    fn fence(&self, id: InodeId, who: &Who, now_ms: u64) -> Result<()> {
-        let next = match self.leases.fence(id, who) {
-            // He may be in the middle of being given something, which is over when somebody comes again.
-            None => return Ok(()),
-            Some(Fence::Begun) => {
-                self.retag_file(id, now_ms)?;
-                Fence::Tagged
-            }
-            Some(Fence::Tagged) if self.is_retagged(id)? => {
-                add(&self.counters.leases_fenced, 1);
-                tracing::warn!(inode = id.0, user = %who.0, "a mount did not give a lease back, and is fenced");
-                Fence::Done
-            }
-            Some(Fence::Tagged) => return Ok(()),
-            // What he has now he was given since.
-            Some(Fence::Done) => Fence::Begun,
-        };
-        self.leases.fence_went_on(id, who, next);
-        Ok(())
-    }
-
-    /// Whoever lost a lease to write is given nothing more for what he wrote under it.
-    pub(super) fn not_fenced(
-        &self,
-        who: &Principal,
-        holder: HolderId,
-        id: InodeId,
-        anew: bool,
-    ) -> Result<()> {
-        match self.leases.is_fenced(id, &(who.user.clone(), holder)) {
-            false => Ok(()),
-            // He begins anew when he has heard of it.
-            true if anew => Err(leases::busy()),
-            true => Err(MdsError::refused(ErrorCode::Fenced, "")),
         }
     }
 
@@ -458,7 +420,10 @@ impl Mds {
         let standing = Standing { role: who.role, groups: who.groups.clone() };
         let fresh = u64::from_be_bytes(random(rng));
         let told = self.leases.heard(&by, standing, (era, known), fresh, now_ms);
-        let leases::Told { era, last, recalls } = told;
+        let leases::Told { era, last, recalls, newly } = told;
+        if newly {
+            self.let_go_of_lost_leases(&by)?;
+        }
         Ok(Response::Recalls { era, believed_ms: BELIEVED_MS as u32, last, recalls })
     }
 
@@ -489,6 +454,9 @@ impl Mds {
         let by = (who.user.clone(), holder);
         if !self.leases.is_led(&by, now_ms) && kind == LeaseKind::Write {
             self.leases.bar(id, now_ms.saturating_add(BARRED_MS));
+        }
+        if kind == LeaseKind::Write {
+            self.not_fenced(id, &by, false)?;
         }
         self.make_room(id, Some(&by), Use::under(kind), false, now_ms)?;
         let lease = self.lease(who, holder, id, (kind, true), now_ms)?;

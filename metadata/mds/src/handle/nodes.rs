@@ -6,8 +6,8 @@
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Failure, HolderId, InodeId, IssueKind, Lease, LeaseKind, LockKind, Method, Name, Node,
-    NodeKind, OpenedNode, Request, Response,
+    Access, ErrorCode, Failure, HolderId, InodeId, IssueKind, Lease, LeaseKind, Method, Name, Node, NodeKind,
+    OpenedNode, Request, Response,
 };
 use sealstone_osd::Permissions;
 
@@ -24,9 +24,6 @@ use crate::once::{self, Asked, Memo, Told};
 use crate::records::Inode;
 use crate::server::Mds;
 use crate::store::Transaction;
-
-/// Whoever wants a lock while holders of before the start are waited for asks again after this.
-const LOCK_RETRY_MS: u32 = 1_000;
 
 /// Who wants what of a file.
 struct Opening<'a> {
@@ -81,6 +78,9 @@ impl Mds {
             }
             Request::SetNode { node, change, holder, through } => {
                 let id = self.node(who, node)?;
+                if let (Some(holder), Some(_)) = (holder, change.size) {
+                    self.not_fenced(id, &(who.user.clone(), holder), false)?;
+                }
                 let holder = holder.filter(|_| through);
                 let held = holder.is_some_and(|one| self.holds.held(&who.user, one, id, now_ms).writes);
                 let terms = (held, self.has_directory());
@@ -222,8 +222,10 @@ impl Mds {
                 let id = self.node(who, node)?;
                 // In this order: a lock that comes in between finds the file closed, or is ended here.
                 self.holds.release(&who.user, holder, id);
-                self.leases.give_back(id, &(who.user.clone(), holder), None, now_ms);
-                self.locks.release(&who.user, holder, id, None);
+                let by = (who.user.clone(), holder);
+                self.leases.give_back(id, &by, None, now_ms);
+                self.release_locks(id, &by)?;
+                self.let_go_of_fence(id, &by)?;
                 self.let_go(id, now_ms)?;
                 let (held, until_ms) = self.holds.keep(&who.user, holder, now_ms);
                 Ok(Response::Kept { held, until_ms })
@@ -232,23 +234,8 @@ impl Mds {
                 let (held, until_ms) = self.holds.keep(&who.user, holder, now_ms);
                 Ok(Response::Kept { held, until_ms })
             }
-            Request::LockNode { node, holder, lock, test, again } => {
-                let id = self.node(who, node)?;
-                let has = || {
-                    let has = self.holds.has(&who.user, holder, id, now_ms);
-                    let closed =
-                        || MdsError::refused(ErrorCode::Invalid, "only a file that is held is locked");
-                    if has { Ok(()) } else { Err(closed()) }
-                };
-                has()?;
-                // Somebody may come back to the lock that this one would take.
-                if !again && !test && lock.kind != LockKind::Unlock && self.holds.waits(now_ms) {
-                    return Err(MdsError::Refused(Failure::busy(LOCK_RETRY_MS)));
-                }
-                let conflict = self.locks.lock(&who.user, holder, id, lock, test)?;
-                // Who closed it meanwhile ended its locks, perhaps before there was this one.
-                has().inspect_err(|_| self.locks.release(&who.user, holder, id, None))?;
-                Ok(Response::Locked { conflict })
+            request @ (Request::LockNode { .. } | Request::UnlockNode { .. }) => {
+                self.lock_nodes(who, request, now_ms)
             }
             Request::Recalls { holder, era, known, wait_ms: _ } => {
                 self.recalls(who, holder, (era, known), now_ms, rng)
@@ -256,11 +243,6 @@ impl Mds {
             Request::LeaseNode { node, holder, kind } => self.lease_node(who, node, holder, kind, now_ms),
             Request::ReturnLease { inode, holder, number } => {
                 self.leases.give_back(inode, &(who.user.clone(), holder), Some(number), now_ms);
-                Ok(Response::Done {})
-            }
-            Request::UnlockNode { node, holder, owner } => {
-                let id = self.node(who, node)?;
-                self.locks.release(&who.user, holder, id, Some(owner));
                 Ok(Response::Done {})
             }
             _ => Err(MdsError::refused(ErrorCode::Invalid, "not a request about nodes")),
@@ -318,7 +300,7 @@ impl Mds {
 
     /// What somebody may do with a file that he wants to write to: what he holds it for, or what its mode says.
     fn may_write(&self, who: &Principal, id: InodeId, holder: HolderId, now_ms: u64) -> Result<Held> {
-        self.not_fenced(who, holder, id, false)?;
+        self.not_fenced(id, &(who.user.clone(), holder), false)?;
         let held = self.holds.held(&who.user, holder, id, now_ms);
         if held.writes {
             return Ok(held);
@@ -372,20 +354,25 @@ impl Mds {
         if !before.includes(held) && !may_again {
             who.needs_all(Right::to(held.reads, held.writes), &file, "node")?;
         }
+        let by = (who.user.clone(), holder);
         if held.writes {
-            self.not_fenced(who, holder, id, !again)?;
+            self.not_fenced(id, &by, !again)?;
+        }
+        if again {
+            // What a server before this one gave him is not known.
+            self.holds.writes(&who.user, holder, id);
         }
         let lease = self.lease_to_open(opening, holder, again, now_ms)?;
         let mut granted = || {
             // As it is with the lease held.
             let file = namespace::node(&*self.store.snapshot()?, id)?;
-            self.grant(opening, file, IssueKind::Open, now_ms, rng)
+            self.grant(opening, holder, (file, IssueKind::Open), now_ms, rng)
         };
         match (granted(), lease) {
             (Ok(node), lease) => Ok(OpenedNode { lease: lease.map(|(lease, _)| lease), ..node }),
             (Err(error), Some((lease, true))) => {
                 // Nobody is told of it.
-                self.leases.give_back(id, &(who.user.clone(), holder), Some(lease.number), now_ms);
+                self.leases.give_back(id, &by, Some(lease.number), now_ms);
                 Err(error)
             }
             (Err(error), _) => Err(error),
@@ -422,8 +409,8 @@ impl Mds {
     fn grant(
         &self,
         opening: &Opening<'_>,
-        mut file: Inode,
-        kind: IssueKind,
+        holder: HolderId,
+        (mut file, kind): (Inode, IssueKind),
         now_ms: u64,
         rng: &mut dyn Entropy,
     ) -> Result<OpenedNode> {
@@ -436,6 +423,9 @@ impl Mds {
             // Nobody sees that.
             file = as_server(|| self.update(|tx| namespace::note_creating(tx, id, until_ms)))?;
         }
+        if held.writes {
+            self.holds.writes(&who.user, holder, id);
+        }
         let grants = match &file.layout {
             Some(layout) => {
                 let terms = (method, rights(held, !file.made), until_ms);
@@ -443,6 +433,10 @@ impl Mds {
             }
             None => Vec::new(),
         };
+        if held.writes {
+            // Who was fenced meanwhile is not told what may have the new tags already.
+            self.not_fenced(id, &(who.user.clone(), holder), kind == IssueKind::Open)?;
+        }
         let (stat, made, sparse) = (file.stat(id), file.made, file.sparse);
         Ok(OpenedNode { stat, layout: file.layout, grants, made, sparse, held_until_ms: 0, lease: None })
     }
@@ -467,7 +461,7 @@ impl Mds {
             })
         });
         let (file, _) = self.clearing(allocated)?;
-        let mut node = self.grant(opening, file, IssueKind::Create, now_ms, rng)?;
+        let mut node = self.grant(opening, holder, (file, IssueKind::Create), now_ms, rng)?;
         let held = self.holds.has(&opening.who.user, holder, id, now_ms);
         node.held_until_ms = if held { now_ms + crate::holds::HOLD_MS } else { 0 };
         Ok(Response::NodeOpened { node })
@@ -487,7 +481,7 @@ impl Mds {
         let opening = Opening { issuing, who, id, held: Held::of(access), method };
         let before = self.holds.held(&who.user, holder, id, now_ms);
         if opening.held.writes {
-            self.not_fenced(who, holder, id, false)?;
+            self.not_fenced(id, &(who.user.clone(), holder), false)?;
         }
         let file = namespace::node(&*self.store.snapshot()?, id)?;
         if !before.includes(opening.held) {
@@ -497,7 +491,7 @@ impl Mds {
         if file.layout.is_none() {
             return Err(cut());
         }
-        let node = self.grant(&opening, file, IssueKind::Renew, now_ms, rng)?;
+        let node = self.grant(&opening, holder, (file, IssueKind::Renew), now_ms, rng)?;
         // Looked at anew when the objects are still to be made: it may have been cut since.
         let layout = node.layout.ok_or_else(cut)?;
         Ok(Response::Grants { layout, generation: node.stat.generation, grants: node.grants })

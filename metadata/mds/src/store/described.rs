@@ -115,6 +115,9 @@ const fn family_name(family: u8) -> &'static str {
         b'o' => "tag that a device has to be told",
         b'x' => "revocation",
         b'z' => "server",
+        b'L' => "locks of a holder on a file",
+        b'K' => "locks of a user, counted",
+        b'F' => "holder that is kept from writing a file",
         b'1' => "answer to a change that is done once",
         _ => "record",
     }

@@ -89,7 +89,7 @@ impl World {
     }
 
     /// A file of alice's that everybody may write, with bytes.
-    fn shared_file(&mut self, at: &str) -> Node {
+    pub(super) fn shared_file(&mut self, at: &str) -> Node {
         let file = self.file(ALICE, at);
         self.node_stat(ALICE, set(file, mode(0o666), None));
         self.write(ALICE, file, 9);
@@ -118,7 +118,7 @@ impl World {
 
 impl World {
     /// Each device hears the tags of its objects.
-    fn tell_devices(&mut self) -> usize {
+    pub(super) fn tell_devices(&mut self) -> usize {
         let mut told = 0;
         for device in self.mds.retag_devices().unwrap() {
             let items = self.mds.next_retags(device, 99).unwrap();

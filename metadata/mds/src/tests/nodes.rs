@@ -626,6 +626,9 @@ fn locks_last_as_long_as_the_file_is_held_and_are_taken_up_again_after_a_restart
     world.now += 1;
     while world.mds.tidy(world.now).unwrap() {}
     assert!(is_free(world.ask(ALICE, lock(two, LockKind::Read, false))));
+    // It is fenced, and begins anew when it has nothing left.
+    assert_eq!(world.refused(ALICE, hold(one, true)), ErrorCode::Fenced);
+    world.ask(ALICE, Request::CloseNode { node: file, holder: one });
     world.opened(ALICE, hold(one, false));
     assert!(!is_free(world.ask(ALICE, lock(one, LockKind::Write, false))));
     world.ask(ALICE, Request::UnlockNode { node: file, holder: two, owner: 5 });

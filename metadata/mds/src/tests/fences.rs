@@ -1,0 +1,430 @@
+//! Holders that die with locks: what they can still do, and when others go on.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    Access, ErrorCode, Handle, HolderId, Lock, LockKind, Method, Node, NodeChange, Request, Response,
+};
+
+use super::nodes::HOLDER;
+use super::world::{ALICE, BOB, World};
+use crate::audit::{AuditRecord, AuditSink};
+use crate::config::GRANT_LIFETIME_MAX_MS;
+use crate::holds::HOLD_MS;
+use crate::leases::GIVE_UP_MS;
+use crate::shared::DEAD_MS;
+
+const METHOD: Method = Method::AllData;
+/// The mounts of alice and bob.
+const HERS: HolderId = HolderId { number: 11 };
+const HIS: HolderId = HolderId { number: 22 };
+
+fn open(node: Node, access: Access, holder: HolderId, again: bool) -> Request {
+    Request::OpenNode { node, access, method: METHOD, holder, again }
+}
+
+fn lock(node: Node, holder: HolderId, kind: LockKind, again: bool) -> Request {
+    let lock = Lock { kind, whole: false, start: 0, end: 9, owner: 5, pid: 6 };
+    Request::LockNode { node, holder, lock, test: false, again }
+}
+
+fn is_free(answer: &Response) -> bool {
+    match answer {
+        Response::Locked { conflict } => conflict.is_none(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a mount that was away does with what it wrote before.
+fn late(node: Node) -> [Request; 6] {
+    let handle = Handle::Node { node, access: Access::Update, holder: HERS };
+    let change = NodeChange { size: Some(3), ..NodeChange::default() };
+    [
+        Request::Allocate { node, size_hint: None, method: METHOD, holder: HERS },
+        Request::RenewGrants { handle, method: METHOD },
+        open(node, Access::Update, HERS, true),
+        open(node, Access::Update, HERS, false),
+        Request::SetNode { node, change, holder: Some(HERS), through: false },
+        Request::Written {
+            node,
+            size_at_least: 99,
+            mtime_ns: None,
+            generation: 0,
+            made: true,
+            fit: false,
+            holder: HERS,
+        },
+    ]
+}
+
+impl World {
+    fn tidied(&mut self) {
+        while self.mds.tidy(self.now).unwrap() {}
+    }
+
+    fn pass(&mut self, ms: u64, alive: &[(SessionId, HolderId)]) {
+        self.now += ms;
+        for (who, holder) in alive {
+            self.ask(*who, Request::KeepNodes { holder: *holder });
+        }
+        self.tidied();
+    }
+
+    /// Alice's mount has a file open and locked, bob's has it open; how either addresses it.
+    fn locked_file(&mut self, access: Access) -> (Node, Node) {
+        let hers = self.shared_file("f");
+        let his = self.node(BOB, hers.inode);
+        self.opened(ALICE, open(hers, access, HERS, false));
+        self.opened(BOB, open(his, Access::Update, HIS, false));
+        let kind = if access == Access::Read { LockKind::Read } else { LockKind::Write };
+        assert!(is_free(&self.ask(ALICE, lock(hers, HERS, kind, false))));
+        assert!(!is_free(&self.ask(BOB, lock(his, HIS, LockKind::Write, false))));
+        (hers, his)
+    }
+
+    /// Nothing that alice's mount wrote before is taken, until it says that it has nothing left.
+    fn refuses_what_is_late(&mut self, hers: Node) {
+        for request in late(hers) {
+            assert_eq!(self.refused(ALICE, request.clone()), ErrorCode::Fenced, "{request:?}");
+        }
+    }
+}
+
+/// Sees who was fenced.
+#[derive(Clone, Default)]
+struct Fenced(Arc<Mutex<Vec<String>>>);
+
+impl AuditSink for Fenced {
+    fn record(&self, record: &AuditRecord<'_>) {
+        if record.action == "fence" {
+            let subject = record.subject.unwrap();
+            self.0.lock().push(format!("{} {subject} {}", record.user, record.verdict));
+        }
+    }
+}
+
+#[test]
+fn a_lock_of_a_dead_mount_is_nobodys_before_devices_refuse_what_the_mount_has() {
+    let mut world = World::with_devices(1);
+    let audit = Fenced::default();
+    world.mds = crate::Mds::open(Arc::new(world.disk.clone()), world.mds.config.clone())
+        .unwrap()
+        .with_audit(Arc::new(audit.clone()));
+    world.take_up();
+    let (hers, his) = world.locked_file(Access::Update);
+    let want = lock(his, HIS, LockKind::Write, false);
+    world.pass(HOLD_MS, &[(BOB, HIS)]);
+    assert!(!is_free(&world.ask(BOB, want.clone())), "it may come back in time");
+    assert!(world.mds.retag_devices().unwrap().is_empty());
+    world.pass(1, &[(BOB, HIS)]);
+    for _ in 0..3 {
+        assert!(!is_free(&world.ask(BOB, want.clone())), "not before every device refuses what it has");
+        world.refuses_what_is_late(hers);
+        world.pass(1_000, &[(BOB, HIS)]);
+    }
+    assert_eq!(world.tell_devices(), 1);
+    world.pass(1_000, &[(BOB, HIS)]);
+    assert!(is_free(&world.ask(BOB, want)));
+    // Silence does not make it forgotten.
+    world.pass(3 * HOLD_MS, &[(BOB, HIS)]);
+    world.refuses_what_is_late(hers);
+    // It may read, and cannot claim what is others' now.
+    world.opened(ALICE, open(hers, Access::Read, HERS, true));
+    assert_eq!(world.refused(ALICE, lock(hers, HERS, LockKind::Write, true)), ErrorCode::Fenced);
+    assert_eq!(world.refused(ALICE, lock(hers, HERS, LockKind::Read, false)), ErrorCode::Fenced);
+    world.ask(ALICE, Request::CloseNode { node: hers, holder: HERS });
+    world.opened(ALICE, open(hers, Access::Update, HERS, false));
+    assert!(!is_free(&world.ask(ALICE, lock(hers, HERS, LockKind::Write, false))), "it is his");
+    assert_eq!(world.mds.counters.locks_fenced.load(Ordering::Relaxed), 1);
+    let id = hers.inode.0;
+    assert_eq!(*audit.0.lock(), [format!("alice node {id} begun"), format!("alice node {id} ok")]);
+}
+
+#[test]
+fn a_device_that_stays_away_is_waited_for_until_nothing_that_was_given_is_alive() {
+    let mut world = World::with_devices(1);
+    let (hers, his) = world.locked_file(Access::Update);
+    let want = lock(his, HIS, LockKind::Write, false);
+    world.pass(HOLD_MS + 1, &[(BOB, HIS)]);
+    let began = world.now;
+    while world.now < began + GRANT_LIFETIME_MAX_MS {
+        assert!(!is_free(&world.ask(BOB, want.clone())));
+        world.ask(ALICE, Request::WhoAmI {});
+        world.pass(HOLD_MS / 2, &[(BOB, HIS)]);
+    }
+    world.pass(HOLD_MS, &[(BOB, HIS)]);
+    world.pass(HOLD_MS, &[(BOB, HIS)]);
+    assert!(is_free(&world.ask(BOB, want)));
+    world.refuses_what_is_late(hers);
+}
+
+#[test]
+fn whoever_only_read_is_not_fenced() {
+    let mut world = World::with_devices(1);
+    let (hers, his) = world.locked_file(Access::Read);
+    world.pass(HOLD_MS + 1, &[(BOB, HIS)]);
+    assert!(is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
+    world.opened(ALICE, open(hers, Access::Update, HERS, true));
+    assert_eq!(world.refused(ALICE, lock(hers, HERS, LockKind::Read, true)), ErrorCode::Fenced, "lost");
+    assert_eq!(world.mds.counters.locks_fenced.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn whoever_gave_his_locks_up_before_he_died_is_not_fenced() {
+    let mut world = World::with_devices(1);
+    let (hers, his) = world.locked_file(Access::Update);
+    world.ask(ALICE, Request::UnlockNode { node: hers, holder: HERS, owner: 5 });
+    world.pass(HOLD_MS + 1, &[(BOB, HIS)]);
+    assert!(world.mds.retag_devices().unwrap().is_empty());
+    assert!(is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
+    world.opened(ALICE, open(hers, Access::Update, HERS, true));
+}
+
+#[test]
+fn a_server_that_begins_anew_fences_who_had_locks_and_does_not_come_back() {
+    let mut world = World::with_devices(1);
+    let (hers, his) = world.locked_file(Access::Update);
+    world.restart();
+    world.opened(BOB, open(his, Access::Update, HIS, true));
+    let want = lock(his, HIS, LockKind::Write, false);
+    assert_eq!(world.refused(BOB, want.clone()), ErrorCode::Busy, "it may come back");
+    world.ask(BOB, Request::KeepNodes { holder: HIS });
+    world.now += HOLD_MS;
+    assert!(!is_free(&world.ask(BOB, want.clone())), "nobody has looked yet");
+    world.pass(1, &[(BOB, HIS)]);
+    assert!(!is_free(&world.ask(BOB, want.clone())));
+    world.refuses_what_is_late(hers);
+    // Also once more, in the middle of it, and after it.
+    for done in [false, true] {
+        world.restart();
+        world.opened(BOB, open(his, Access::Update, HIS, true));
+        world.refuses_what_is_late(hers);
+        world.pass(0, &[(BOB, HIS)]);
+        world.pass(HOLD_MS / 2, &[(BOB, HIS)]);
+        world.pass(HOLD_MS / 2 + 1, &[(BOB, HIS)]);
+        assert_eq!(is_free(&world.ask(BOB, want.clone())), done);
+        if !done {
+            assert_eq!(world.tell_devices(), 1);
+            world.pass(1, &[(BOB, HIS)]);
+            assert!(is_free(&world.ask(BOB, want.clone())));
+            world.refuses_what_is_late(hers);
+            world.ask(BOB, Request::CloseNode { node: his, holder: HIS });
+            world.mds.settle().unwrap();
+        }
+    }
+}
+
+#[test]
+fn whoever_comes_back_in_time_after_a_restart_has_what_he_had_locked() {
+    let mut world = World::with_devices(1);
+    let (hers, his) = world.locked_file(Access::Update);
+    world.restart();
+    for (who, node, holder) in [(ALICE, hers, HERS), (BOB, his, HIS)] {
+        world.opened(who, open(node, Access::Update, holder, true));
+    }
+    assert_eq!(world.refused(BOB, lock(his, HIS, LockKind::Write, true)), ErrorCode::Fenced, "he had none");
+    assert!(is_free(&world.ask(ALICE, lock(hers, HERS, LockKind::Write, true))));
+    world.pass(HOLD_MS, &[(ALICE, HERS), (BOB, HIS)]);
+    world.pass(1, &[(ALICE, HERS), (BOB, HIS)]);
+    assert!(!is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
+    // What is still there may be claimed at any time; what is not, no more.
+    assert!(is_free(&world.ask(ALICE, lock(hers, HERS, LockKind::Read, true))));
+    world.ask(ALICE, Request::UnlockNode { node: hers, holder: HERS, owner: 5 });
+    assert_eq!(world.refused(ALICE, lock(hers, HERS, LockKind::Write, true)), ErrorCode::Fenced);
+    assert!(is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
+    assert!(world.mds.retag_devices().unwrap().is_empty(), "nobody was fenced");
+}
+
+#[test]
+fn a_file_that_is_locked_again_and_again_is_put_on_record_once() {
+    let mut world = World::with_devices(1);
+    let (hers, _) = world.locked_file(Access::Update);
+    let before = world.disk.dump();
+    for kind in [LockKind::Unlock, LockKind::Read, LockKind::Write, LockKind::Unlock] {
+        assert!(is_free(&world.ask(ALICE, lock(hers, HERS, kind, false))));
+    }
+    assert_eq!(world.disk.dump(), before);
+    world.ask(ALICE, Request::CloseNode { node: hers, holder: HERS });
+    assert!(!world.disk.dump().iter().any(|(key, _)| key[0] == b'L'));
+}
+
+#[test]
+fn whoever_dies_while_he_is_fenced_for_a_lease_loses_his_locks_too() {
+    let mut world = World::with_devices(1);
+    let hers = world.shared_file("f");
+    let his = world.node(BOB, hers.inode);
+    let era = world.lead(ALICE, HERS);
+    assert!(world.opened(ALICE, open(hers, Access::Update, HERS, false)).lease.is_some());
+    assert!(is_free(&world.ask(ALICE, lock(hers, HERS, LockKind::Write, false))));
+    world.now += GIVE_UP_MS + 1;
+    let his_open = open(his, Access::Update, HIS, false);
+    while matches!(world.ask(BOB, his_open.clone()), Response::Failed { .. }) {
+        world.tell_devices();
+    }
+    assert_eq!(world.mds.counters.leases_fenced.load(Ordering::Relaxed), 1);
+    assert!(!is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
+    // That it is fenced outlives the server, and its silence.
+    world.restart();
+    let his_open = open(his, Access::Update, HIS, true);
+    while matches!(world.ask(BOB, his_open.clone()), Response::Failed { .. }) {
+        world.pass(GIVE_UP_MS, &[]);
+    }
+    world.pass(HOLD_MS / 2, &[(BOB, HIS)]);
+    world.pass(HOLD_MS / 2 + 1, &[(BOB, HIS)]);
+    world.tell_devices();
+    world.pass(1, &[(BOB, HIS)]);
+    assert!(is_free(&world.ask(BOB, lock(his, HIS, LockKind::Write, false))));
+    let (now_era, ..) = world.told(ALICE, HERS, era, 0);
+    world.told(ALICE, HERS, now_era, 0);
+    world.refuses_what_is_late(hers);
+    world.ask(ALICE, Request::CloseNode { node: hers, holder: HERS });
+    world.ask(BOB, Request::CloseNode { node: his, holder: HIS });
+    world.opened(ALICE, open(hers, Access::Update, HERS, false));
+}
+
+#[test]
+fn a_fence_goes_on_from_wherever_a_crash_left_it() {
+    for writes in 0..12 {
+        let mut world = World::with_devices(1);
+        let (hers, his) = world.locked_file(Access::Update);
+        world.now += HOLD_MS + 1;
+        world.ask(BOB, Request::KeepNodes { holder: HIS });
+        world.disk.fail_after(Some(writes));
+        for _ in 0..3 {
+            let _ = world.mds.tidy(world.now);
+            for device in world.mds.retag_devices().unwrap_or_default() {
+                let items = world.mds.next_retags(device, 99).unwrap_or_default();
+                let _ = world.mds.retagged(&items, world.now);
+            }
+            world.now += 1_000;
+        }
+        world.restart();
+        world.opened(BOB, open(his, Access::Update, HIS, true));
+        let want = lock(his, HIS, LockKind::Write, false);
+        let mut given = false;
+        for _ in 0..9 {
+            given = matches!(world.ask(BOB, want.clone()), Response::Locked { conflict: None });
+            assert!(!given || world.mds.retag_devices().unwrap().is_empty(), "after {writes} writes");
+            if given {
+                break;
+            }
+            world.pass(HOLD_MS / 2, &[(BOB, HIS)]);
+            world.tell_devices();
+        }
+        assert!(given, "after {writes} writes");
+        world.refuses_what_is_late(hers);
+    }
+}
+
+/// Two servers on one store, of which the first leads, and a file as [`World::locked_file`] has it: alice is at the first.
+fn two() -> ([World; 2], Node, Node) {
+    let [mut one, mut other] = World::two(1);
+    one.now += 1_000_000;
+    other.now = one.now;
+    assert!(one.mds.leads(one.now).unwrap());
+    let hers = one.shared_file("f");
+    let his = one.node(BOB, hers.inode);
+    one.ask(ALICE, Request::CloseNode { node: hers, holder: HOLDER });
+    one.opened(ALICE, open(hers, Access::Update, HERS, false));
+    other.opened(BOB, open(his, Access::Update, HIS, false));
+    assert!(is_free(&one.ask(ALICE, lock(hers, HERS, LockKind::Write, false))));
+    ([one, other], hers, his)
+}
+
+/// Time passes at servers that are alive.
+fn pass(worlds: &mut [&mut World], ms: u64, alive: &[(SessionId, HolderId)]) {
+    for _ in 0..ms / 5_000 {
+        for world in worlds.iter_mut() {
+            world.now += 5_000;
+            let _ = world.mds.catch_up();
+            let _ = world.mds.leads(world.now);
+            for (who, holder) in alive {
+                world.ask(*who, Request::KeepNodes { holder: *holder });
+            }
+            world.mds.tidy_memory(world.now);
+        }
+    }
+}
+
+#[test]
+fn a_lock_at_one_server_is_in_the_way_at_the_other_until_it_is_given_up() {
+    let ([mut one, mut other], hers, his) = two();
+    let want = lock(his, HIS, LockKind::Write, false);
+    assert!(!is_free(&other.ask(BOB, want.clone())));
+    one.ask(ALICE, Request::UnlockNode { node: hers, holder: HERS, owner: 5 });
+    assert!(is_free(&other.ask(BOB, want)));
+    assert!(!is_free(&one.ask(ALICE, lock(hers, HERS, LockKind::Read, false))));
+    other.ask(BOB, Request::CloseNode { node: his, holder: HIS });
+    assert!(is_free(&one.ask(ALICE, lock(hers, HERS, LockKind::Read, false))));
+}
+
+#[test]
+fn a_dead_mount_of_one_server_is_fenced_for_those_of_the_other() {
+    let ([mut one, mut other], hers, his) = two();
+    let want = lock(his, HIS, LockKind::Write, false);
+    pass(&mut [&mut one, &mut other], HOLD_MS + 10_000, &[(BOB, HIS)]);
+    assert!(!is_free(&other.ask(BOB, want.clone())));
+    for world in [&mut one, &mut other] {
+        world.refuses_what_is_late(hers);
+    }
+    assert_eq!(one.tell_devices(), 1);
+    pass(&mut [&mut one, &mut other], 5_000, &[(BOB, HIS)]);
+    assert!(is_free(&other.ask(BOB, want)));
+    for world in [&mut one, &mut other] {
+        world.refuses_what_is_late(hers);
+    }
+    other.ask(ALICE, Request::CloseNode { node: hers, holder: HERS });
+    one.opened(ALICE, open(hers, Access::Update, HERS, false));
+}
+
+#[test]
+fn whoever_comes_from_a_dead_server_keeps_his_locks_and_who_does_not_loses_them() {
+    for comes in [true, false] {
+        let ([one, mut other], hers, his) = two();
+        drop(one);
+        let want = lock(his, HIS, LockKind::Write, false);
+        pass(&mut [&mut other], 20_000, &[(BOB, HIS)]);
+        if comes {
+            other.opened(ALICE, open(hers, Access::Update, HERS, true));
+            assert!(is_free(&other.ask(ALICE, lock(hers, HERS, LockKind::Write, true))));
+        }
+        pass(&mut [&mut other], DEAD_MS + 20_000, &[(ALICE, HERS), (BOB, HIS)]);
+        assert!(!is_free(&other.ask(BOB, want.clone())));
+        assert_eq!(other.mds.retag_devices().unwrap().len(), usize::from(!comes));
+        other.tell_devices();
+        pass(&mut [&mut other], 5_000, &[(ALICE, HERS), (BOB, HIS)]);
+        assert_eq!(is_free(&other.ask(BOB, want)), !comes);
+    }
+}
+
+#[test]
+fn a_mount_that_went_to_another_server_is_not_fenced_by_the_one_that_it_left() {
+    let ([mut one, mut other], hers, his) = two();
+    other.opened(ALICE, open(hers, Access::Update, HERS, true));
+    assert!(is_free(&other.ask(ALICE, lock(hers, HERS, LockKind::Write, true))));
+    for _ in 0..20 {
+        pass(&mut [&mut other], 5_000, &[(ALICE, HERS), (BOB, HIS)]);
+        pass(&mut [&mut one], 5_000, &[]);
+    }
+    assert!(one.mds.retag_devices().unwrap().is_empty());
+    assert!(!is_free(&other.ask(BOB, lock(his, HIS, LockKind::Write, false))));
+}
+
+#[test]
+fn a_server_that_begins_anew_beside_others_still_has_its_locks() {
+    let ([mut one, mut other], hers, his) = two();
+    let config = one.mds.config.clone();
+    one.mds = crate::Mds::open(Arc::new(one.disk.clone()), config).unwrap();
+    one.take_up();
+    let want = lock(his, HIS, LockKind::Write, false);
+    assert!(!is_free(&other.ask(BOB, want.clone())));
+    pass(&mut [&mut one, &mut other], 20_000, &[(BOB, HIS)]);
+    one.opened(ALICE, open(hers, Access::Update, HERS, true));
+    assert!(is_free(&one.ask(ALICE, lock(hers, HERS, LockKind::Write, true))));
+    pass(&mut [&mut one, &mut other], HOLD_MS + 10_000, &[(ALICE, HERS), (BOB, HIS)]);
+    assert!(!is_free(&other.ask(BOB, want)));
+    assert!(one.mds.retag_devices().unwrap().is_empty());
+}
