@@ -8,6 +8,8 @@
 //! of what is being given back waits for nothing, so that giving back can wait for it.
 //! Truth: docs/adr/0046-leases.md; docs/standards/mds.md §5.8.
 
+mod gone;
+
 use core::future::Future;
 use core::pin::Pin;
 use core::time::Duration;
@@ -20,6 +22,8 @@ use sealstone_mds_protocol::{
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
+
+use gone::{GONE_FOR, Gone};
 
 use super::body::Body;
 use super::keep;
@@ -44,10 +48,6 @@ const KEPT_MAX: usize = 2_048;
 const KEPT_SPARE: usize = 256;
 /// One that nobody used for this long goes.
 const KEPT_FOR: Duration = Duration::from_secs(120);
-/// For so long leases that were given back are remembered one by one; an answer that comes even later is known by its number.
-const GONE_FOR: Duration = Duration::from_secs(120);
-/// Leases that were given back and are remembered, about as many; of more only those of the last second are.
-const GONE_MAX: usize = 16_384;
 /// Nobody had anything open or leased for so long: nothing is asked until somebody has.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -89,39 +89,8 @@ struct Book<M, D> {
     entries: BTreeMap<InodeId, Entry<M, D>>,
     /// Called back before they were given.
     overtaken: BTreeMap<u64, InodeId>,
-    /// The last ones that were given back, and when: an answer that names one was overtaken by that.
-    gone: BTreeMap<InodeId, (u64, Instant)>,
-    /// The greatest number of those that are remembered no more: what is not greater, and not here, was given back, or is
-    /// given back at once.
-    gone_upto: u64,
-}
-
-impl<M, D> Book<M, D> {
-    fn note_gone(&mut self, inode: InodeId, number: u64) {
-        if self.gone.len() >= GONE_MAX {
-            self.forget_gone(OVERTAKEN);
-        }
-        let known = self.gone.get(&inode).map_or(0, |(number, _)| *number);
-        self.gone.insert(inode, (known.max(number), Instant::now()));
-    }
-
-    /// Remembers one by one only those that were given back within this time.
-    fn forget_gone(&mut self, within: Duration) {
-        let upto = &mut self.gone_upto;
-        self.gone.retain(|_, (number, when)| {
-            let stays = when.elapsed() < within;
-            *upto = if stays { *upto } else { (*upto).max(*number) };
-            stays
-        });
-    }
-
-    /// Was this one given back? Then whether that is long ago.
-    fn is_gone(&self, inode: InodeId, number: u64) -> Option<bool> {
-        match self.gone.get(&inode) {
-            Some((last, when)) if *last >= number => Some(when.elapsed() >= OVERTAKEN),
-            _ => (number <= self.gone_upto).then_some(true),
-        }
-    }
+    /// An answer that names one of these was overtaken by its being given back.
+    gone: Gone,
 }
 
 /// How it stands with a lease.
@@ -156,8 +125,7 @@ impl<M: Metadata, D: Devices> Leases<M, D> {
             until: None,
             entries: BTreeMap::new(),
             overtaken: BTreeMap::new(),
-            gone: BTreeMap::new(),
-            gone_upto: 0,
+            gone: Gone::default(),
         };
         Self {
             second: second.map(Arc::new),
@@ -260,7 +228,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         {
             return;
         }
-        if let Some(long_ago) = book.is_gone(inode, lease.number) {
+        if let Some(long_ago) = book.gone.knows(inode, lease.number) {
             drop(book);
             if long_ago {
                 // The server was not told, or its answer is late: then this does nothing.
@@ -330,7 +298,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             let mut book = lock(&self.leases.book);
             let ours = book.entries.get(&inode).filter(|entry| entry.called.is_none());
             let Some(number) = ours.map(|entry| entry.lease.number) else { return false };
-            book.note_gone(inode, number);
+            book.gone.note(inode, number);
             state.ahead.forget(0..u64::MAX);
             state.seen_under = 0;
             (number, book.entries.remove(&inode))
@@ -424,7 +392,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 return;
             }
             let entry = book.entries.remove(&inode);
-            book.note_gone(inode, number);
+            book.gone.note(inode, number);
             drop(book);
             self.names.forget(inode);
             if let Some(state) = &mut state {
@@ -481,7 +449,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                                 return;
                             }
                             // Its answer may come yet.
-                            book.note_gone(recall.inode, recall.number);
+                            book.gone.note(recall.inode, recall.number);
                         }
                         let _ = shared.return_lease(recall.inode, recall.number).await;
                     });
@@ -518,8 +486,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         (book.era, book.known) = (era, 0);
         book.overtaken.clear();
         // Of another era nothing is believed, and its numbers may be others'.
-        book.gone.clear();
-        book.gone_upto = 0;
+        book.gone = Gone::default();
     }
 
     /// Gives back what nobody used for long. Is there anything left?
@@ -533,7 +500,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         // What somebody has open is not given back for that, whether it is used or not.
         old.retain(|(id, kept)| *kept || self.body(*id).is_none());
         let mut book = lock(&self.leases.book);
-        book.forget_gone(GONE_FOR);
+        book.gone.forget(GONE_FOR);
         for (inode, _) in old {
             self.call_in(&mut book, inode);
         }
@@ -547,7 +514,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             book.entries.get(&inode).filter(|entry| entry.called.is_none()).map(|entry| entry.lease.number)
         {
             let entry = book.entries.remove(&inode);
-            book.note_gone(inode, number);
+            book.gone.note(inode, number);
             drop(book);
             drop(entry);
         }
@@ -800,6 +767,3 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         reads && writes && there && sure && state.error.is_none()
     }
 }
-
-#[cfg(test)]
-mod tests;
