@@ -277,7 +277,7 @@ impl Mds {
         if !fence.of_locks {
             add(&self.counters.leases_fenced, 1);
         }
-        self.leases.fenced(id, who);
+        self.leases.fenced(id, who, !fence.of_locks && !fence.let_go);
         if !self.config.shared {
             let known = &mut self.fences.table.lock().known;
             let place = (id, who.clone());

@@ -238,8 +238,13 @@ impl Table {
     /// A holder that does not answer loses a lease: it is in another era, and gives all of this one back before it is given
     /// any again.
     fn lose(&mut self, id: InodeId, which: impl Fn(&Given) -> bool) {
-        let Some(given) = self.take(id, which) else { return };
-        if let Some(holder) = self.holders.get_mut(&given.who) {
+        if let Some(given) = self.take(id, which) {
+            self.begin_era(&given.who);
+        }
+    }
+
+    fn begin_era(&mut self, who: &Who) {
+        if let Some(holder) = self.holders.get_mut(who) {
             holder.era = holder.era.wrapping_add(1).max(1);
             holder.confirmed = false;
             holder.wake();
@@ -534,9 +539,14 @@ impl Leases {
         }
     }
 
-    /// A holder cannot write a file any more: his lease to write is gone.
-    pub(crate) fn fenced(&self, id: InodeId, who: &Who) {
-        self.0.lock().lose(id, |one| one.who == *who && one.kind == LeaseKind::Write);
+    /// A holder cannot write a file any more: his lease to write is gone. `tell`: also if he gave it back meanwhile, since
+    /// nothing that he writes is taken before he has heard of it.
+    pub(crate) fn fenced(&self, id: InodeId, who: &Who, tell: bool) {
+        let table = &mut *self.0.lock();
+        let lost = table.take(id, |one| one.who == *who && one.kind == LeaseKind::Write).is_some();
+        if lost || tell {
+            table.begin_era(who);
+        }
     }
 
     /// All leases of a user's holders are called in.

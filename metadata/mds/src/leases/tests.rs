@@ -94,7 +94,7 @@ impl Model {
                 for one in lost {
                     let client = (0..CLIENTS).find(|client| who(*client) == one).unwrap();
                     assert!(!self.believes(client, file, LeaseKind::Read), "fenced while it believes");
-                    self.leases.fenced(id(file), &one);
+                    self.leases.fenced(id(file), &one, false);
                     self.clients[client].copies[file].dirty = None;
                     self.last[file] = self.stored[file];
                 }

@@ -286,6 +286,31 @@ fn whoever_dies_while_he_is_fenced_for_a_lease_loses_his_locks_too() {
 }
 
 #[test]
+fn whoever_gives_a_lease_back_too_late_hears_that_it_is_fenced_and_begins_anew() {
+    let mut world = World::with_devices(1);
+    let hers = world.shared_file("f");
+    let his = world.node(BOB, hers.inode);
+    let era = world.lead(ALICE, HERS);
+    let [.., written] = late(hers);
+    let lease = world.opened(ALICE, open(hers, Access::Update, HERS, false)).lease.unwrap();
+    world.now += GIVE_UP_MS + 1;
+    let his_open = open(his, Access::Update, HIS, false);
+    assert!(matches!(world.ask(BOB, his_open.clone()), Response::Failed { .. }));
+    // While its devices are being told.
+    world.ask(ALICE, Request::ReturnLease { holder: HERS, inode: hers.inode, number: lease.number });
+    assert_eq!(world.refused(ALICE, written.clone()), ErrorCode::Fenced);
+    world.tell_devices();
+    world.tidied();
+    assert_eq!(world.refused(ALICE, written.clone()), ErrorCode::Fenced);
+    let (now_era, ..) = world.told(ALICE, HERS, era, 0);
+    assert_ne!(now_era, era, "it is told");
+    world.told(ALICE, HERS, now_era, 0);
+    world.opened(ALICE, open(hers, Access::Update, HERS, true));
+    let told = world.ask(ALICE, written);
+    assert!(!matches!(told, Response::Failed { .. }), "{told:?}");
+}
+
+#[test]
 fn a_fence_goes_on_from_wherever_a_crash_left_it() {
     for writes in 0..12 {
         let mut world = World::with_devices(1);
