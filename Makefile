@@ -71,6 +71,8 @@ bench: build ## All figures and aims, as tables, as JSON and as plots in target/
 	echo "== working keys of 1,000 partitions" && $$bin/sealstone-bench rotation --json $(BENCH_FOLDER)/rotation.json
 	echo "== logins and logouts" && $$bin/sealstone-bench logins --json $(BENCH_FOLDER)/logins.json
 	echo "== what trust costs" && $$bin/sealstone-bench trust --json $(BENCH_FOLDER)/trust.json
+	echo "== metadata stores, record by record" && $$bin/sealstone-bench stores --folder $(BENCH_FOLDER)/scratch \
+		--json $(BENCH_FOLDER)/stores.json
 	echo "== files, through a mount and the library" && $$bin/sealstone-bench files --runs $(BENCH_RUNS) \
 		--scenarios metadata,small,durable,stream,devices,depth,million --folder $(BENCH_FOLDER)/scratch --json $(BENCH_FOLDER)/files.json
 	echo "== aims" && $$bin/sealstone-bench aims $(BENCH_FOLDER)

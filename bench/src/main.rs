@@ -33,6 +33,7 @@ mod report;
 mod revocation;
 mod rotation;
 mod settings;
+mod stores;
 mod trust;
 mod verdicts;
 mod workload;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         Command::Logins(arguments) => logins::run(&arguments),
         Command::Trust(arguments) => trust::run(&arguments),
         Command::Files(arguments) => files::run(&arguments),
+        Command::Stores(arguments) => stores::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

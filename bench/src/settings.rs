@@ -60,6 +60,9 @@ pub(crate) enum Command {
     /// Files through a mount and through the client library, beside what FUSE by itself does on the same disk and beside
     /// other file systems.
     Files(crate::files::Files),
+    /// One record read, written and deleted in each metadata store, and one entry in the LDAP server by itself, as in the OBS
+    /// paper.
+    Stores(Stores),
 }
 
 #[derive(Args)]
@@ -139,6 +142,17 @@ pub(crate) struct InMemory {
 pub(crate) struct Logins {
     /// Logins of each kind.
     #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) samples: usize,
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(flatten)]
+    pub(crate) stage: Stage,
+}
+
+#[derive(Args)]
+pub(crate) struct Stores {
+    /// Times that each is measured.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) samples: usize,
     #[command(flatten)]
     pub(crate) common: Common,

@@ -36,6 +36,9 @@ use crate::machine::{Awake, Machine};
 use crate::settings::{Common, Stage};
 use crate::verdicts::Verdict;
 
+pub(crate) use postgres::Postgres;
+pub(crate) use slapd::Slapd;
+
 use depth::Depth;
 use job::Subject;
 use library::Library;

@@ -16,14 +16,13 @@ const SCHEMAS: &str = "/etc/ldap/schema";
 const MODULES: &str = "/usr/lib/ldap";
 /// Only here, and only for the life of the run.
 const PASSWORD: &str = "only for figures";
-const BASE: &str = "ou=files,dc=example,dc=org";
-const WHO: &str = "cn=sealstone,dc=example,dc=org";
 /// Bytes that the database may grow to.
 const BYTES_MAX: u64 = 8 << 30;
 
 /// An LDAP server, ended when dropped.
 pub(crate) struct Slapd {
     _served: Served,
+    socket: PathBuf,
     url: String,
     password: PathBuf,
 }
@@ -35,8 +34,14 @@ fn tool(name: &str) -> Outcome<PathBuf> {
 }
 
 impl Slapd {
+    /// The entry below which everything may be written, and who may.
+    pub(crate) const BASE: &str = "ou=files,dc=example,dc=org";
+    pub(crate) const WHO: &str = "cn=sealstone,dc=example,dc=org";
+
     /// Makes one in this folder and starts it.
     pub(crate) fn start(folder: &Path) -> Outcome<Self> {
+        const BASE: &str = Slapd::BASE;
+        const WHO: &str = Slapd::WHO;
         new_folder(folder)?;
         let (data, socket) = (new_folder(&folder.join("data"))?, folder.join("ldapi"));
         let password = folder.join("password");
@@ -79,11 +84,17 @@ impl Slapd {
         slapd.args(["-d", "0", "-h", &format!("ldapi://{escaped}"), "-f"]).arg(&settings);
         let mut served = Served::start(slapd, &folder.with_extension("log"))?;
         served.wait("LDAP server", || Ok(UnixStream::connect(&socket).is_ok()))?;
-        Ok(Self { _served: served, url: format!("ldapi://{WHO}@{escaped}/{BASE}"), password })
+        let url = format!("ldapi://{WHO}@{escaped}/{BASE}");
+        Ok(Self { _served: served, socket, url, password })
     }
 
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// The file with its password.
