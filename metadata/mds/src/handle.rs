@@ -25,6 +25,7 @@ use crate::roles;
 use crate::server::Mds;
 use crate::store::Transaction;
 
+mod ahead;
 mod delegate;
 pub(crate) mod leases;
 mod locks;
@@ -60,12 +61,16 @@ impl Mds {
                 let subject = people::subject(&request);
                 let wanted = asked_for(&request);
                 let result = roles::check(who.role, &who.user, &request).and_then(|()| {
-                    let as_it = leases::asker(&who, &request, asked.as_ref(), now_ms);
+                    let as_it = leases::asker(&self.leases, &who, &request, asked.as_ref(), now_ms);
                     leases::as_asker(as_it, || match &asked {
                         Some(asked) => self.change(&who, request, Some(asked), now_ms),
                         None => self.dispatch(&who, request, now_ms, rng),
                     })
                 });
+                if result.is_err() && self.leases.has_lost() {
+                    // Whoever asks again finds it done.
+                    self.fence_lost(now_ms);
+                }
                 if let (Some((path, inode, method)), Err(MdsError::Refused(failure))) = (&wanted, &result)
                     && failure.code.is_denial()
                 {

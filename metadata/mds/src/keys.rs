@@ -59,6 +59,11 @@ const LOCK_COUNT: u8 = b'K';
 /// Holders that are kept from writing files.
 const FENCE: u8 = b'F';
 
+/// Directories in which a holder is ahead.
+const AHEAD: u8 = b'A';
+/// Numbers of nodes that are reserved for holders.
+const NUMBERS: u8 = b'N';
+
 /// What was answered to changes that are done once.
 const ANSWER: u8 = b'1';
 
@@ -298,6 +303,27 @@ pub(crate) fn fence(id: InodeId, who: &(UserName, HolderId)) -> Vec<u8> {
 
 pub(crate) fn fences() -> Vec<u8> {
     vec![FENCE]
+}
+
+pub(crate) fn ahead(id: InodeId) -> Vec<u8> {
+    key(AHEAD, &[&id.0.to_be_bytes()])
+}
+
+pub(crate) fn all_ahead() -> Vec<u8> {
+    vec![AHEAD]
+}
+
+/// The directory of an `ahead` key.
+pub(crate) fn ahead_directory(key: &[u8]) -> Option<InodeId> {
+    inode_id(key)
+}
+
+pub(crate) fn numbers((user, holder): &(UserName, HolderId)) -> Vec<u8> {
+    key(NUMBERS, &[user.as_str().as_bytes(), &[0], &holder.number.to_be_bytes()])
+}
+
+pub(crate) fn all_numbers() -> Vec<u8> {
+    vec![NUMBERS]
 }
 
 pub(crate) fn answer(user: &UserName, holder: HolderId, place: u16) -> Vec<u8> {

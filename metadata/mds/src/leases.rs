@@ -104,6 +104,8 @@ struct Given {
     kind: LeaseKind,
     number: u64,
     era: u64,
+    /// Is its holder ahead in a directory by it?
+    ahead: bool,
     /// Recalled: under this number, and until when the holder may believe in it.
     recalled: Option<(u64, u64)>,
 }
@@ -159,6 +161,8 @@ struct Table {
     /// Numbers of leases and recalls.
     last: u64,
     count: usize,
+    /// Leases by which somebody was ahead that have ended.
+    ended: u64,
     /// Holders of before the start that may believe in leases; none any more when that time is over.
     before: HashSet<Who>,
     before_until_ms: Option<u64>,
@@ -189,6 +193,7 @@ impl Table {
         let at = file.given.iter().position(which)?;
         let given = file.given.swap_remove(at);
         self.count -= 1;
+        self.ended += u64::from(given.ahead);
         if let Some(holder) = self.holders.get_mut(&given.who) {
             holder.leases = holder.leases.saturating_sub(1);
             if let Some((recall, _)) = given.recalled {
@@ -212,8 +217,11 @@ impl Table {
                 outcome.begun += 1;
                 file.called_ms = Some(now_ms);
                 let Some(holder) = self.holders.get_mut(&given.who) else {
-                    // It was not heard of for longer than it may believe.
-                    return (self.last, now_ms);
+                    // It was not heard of for longer than it may believe, or not since the start.
+                    let since_start = self.before.contains(&given.who);
+                    let until_ms = || now_ms.saturating_add(GIVE_UP_MS);
+                    let until_ms = since_start.then(|| *self.before_until_ms.get_or_insert_with(until_ms));
+                    return (self.last, until_ms.unwrap_or(now_ms));
                 };
                 holder.recalls.insert(self.last, Recall { inode: id, number: given.number });
                 holder.wake();
@@ -233,6 +241,17 @@ impl Table {
             self.lose(id, |given| given.number == number);
         }
         outcome
+    }
+
+    /// The same, and what it comes to.
+    fn recalled(&mut self, id: InodeId, by: Option<&Who>, what: Use, now_ms: u64) -> (Verdict, u64) {
+        let Recalled { begun, waits, lost } = self.recall(id, by, what, now_ms);
+        let verdict = match () {
+            () if waits => Verdict::Wait,
+            () if lost.is_empty() => Verdict::Free,
+            () => Verdict::Fence(lost),
+        };
+        (verdict, begun)
     }
 
     /// A holder that does not answer loses a lease: it is in another era, and gives all of this one back before it is given
@@ -272,7 +291,27 @@ struct Recalled {
 
 /// All leases.
 #[derive(Debug, Default)]
-pub(crate) struct Leases(Mutex<Table>);
+pub(crate) struct Leases {
+    table: Mutex<Table>,
+    /// Who lost a lease to write, and may still have something under way that he did under it.
+    lost: Mutex<Vec<(InodeId, Who)>>,
+}
+
+/// A lease to write on a directory, of before the start.
+pub(crate) struct Before {
+    pub(crate) id: InodeId,
+    pub(crate) who: Who,
+    pub(crate) era: u64,
+    pub(crate) number: u64,
+}
+
+/// A lease that was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct New {
+    pub(crate) lease: Lease,
+    /// The one that it took the place of, without a moment in between.
+    pub(crate) before: Option<u64>,
+}
 
 /// What asks for a lease has to say.
 #[derive(Clone, Copy, Debug)]
@@ -284,12 +323,63 @@ pub(crate) struct Wish {
     pub(crate) others_write: bool,
     /// Nobody opens it: it is given only where nobody had to give one back lately, and where there is much room.
     pub(crate) in_passing: bool,
+    /// Is it to be ahead by, in a directory?
+    pub(crate) ahead: bool,
 }
 
 impl Leases {
-    /// `before`: who may have had leases when the last server on this store ended.
-    pub(crate) fn new(before: impl IntoIterator<Item = Who>) -> Self {
-        Self(Mutex::new(Table { before: before.into_iter().collect(), ..Table::default() }))
+    /// `before`: who may have had leases when the last server on this store ended; `ahead`: those that are known of them.
+    pub(crate) fn new(
+        before: impl IntoIterator<Item = Who>,
+        ahead: impl IntoIterator<Item = Before>,
+    ) -> Self {
+        let mut table = Table { before: before.into_iter().collect(), ..Table::default() };
+        for Before { id, who, era, number } in ahead {
+            let given = Given { who, kind: LeaseKind::Write, number, era, ahead: true, recalled: None };
+            table.files.entry(id).or_default().given.push(given);
+            table.count += 1;
+        }
+        Self { table: Mutex::new(table), lost: Mutex::default() }
+    }
+
+    /// These lost leases to write: somebody is to keep them from what they did under them.
+    pub(crate) fn to_fence(&self, id: InodeId, lost: Vec<Who>) {
+        self.lost.lock().extend(lost.into_iter().map(|who| (id, who)));
+    }
+
+    /// Whoever is to be kept from what he did.
+    pub(crate) fn take_lost(&self) -> Vec<(InodeId, Who)> {
+        std::mem::take(&mut *self.lost.lock())
+    }
+
+    /// Is there anybody?
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.lost.lock().is_empty()
+    }
+
+    /// A moment, by leases by which somebody was ahead.
+    pub(crate) fn moment(&self) -> u64 {
+        self.table.lock().ended
+    }
+
+    /// Names in a directory are about to be read, as they were at some time since a `moment`: whoever else is ahead in it is
+    /// asked to tell of his first, or was not heard of for too long; what was told since may not be seen (Wait). Leases of
+    /// before the start are known if they are on directories, so none is waited for.
+    pub(crate) fn sees_names(&self, id: InodeId, by: Option<&Who>, moment: u64, now_ms: u64) -> Verdict {
+        let table = &mut *self.table.lock();
+        match table.recalled(id, by, Use::Read, now_ms).0 {
+            Verdict::Free if table.ended != moment => Verdict::Wait,
+            verdict => verdict,
+        }
+    }
+
+    /// Is a holder ahead in a directory, by the lease of this number or by any?
+    pub(crate) fn is_ahead(&self, id: InodeId, who: &Who, number: Option<u64>) -> bool {
+        let table = self.table.lock();
+        let is_it = |one: &Given| {
+            one.ahead && one.who == *who && number.is_none_or(|number| one.number == number)
+        };
+        table.files.get(&id).is_some_and(|file| file.given.iter().any(is_it))
     }
 
     /// A holder asks what it is to give back. `fresh`: an era that no holder has had.
@@ -301,7 +391,7 @@ impl Leases {
         fresh: u64,
         now_ms: u64,
     ) -> Told {
-        let table = &mut *self.0.lock();
+        let table = &mut *self.table.lock();
         let new = || Holder {
             era: fresh.max(1),
             confirmed: false,
@@ -342,7 +432,7 @@ impl Leases {
 
     /// Is there something that the holder is to be told? If not `waker` is woken when there is.
     pub(crate) fn has_news(&self, who: &Who, (era, known): (u64, u64), waker: &Waker) -> bool {
-        let table = &mut *self.0.lock();
+        let table = &mut *self.table.lock();
         let Some(holder) = table.holders.get_mut(who) else { return true };
         if !holder.confirmed
             || holder.era != era
@@ -361,17 +451,17 @@ impl Leases {
 
     /// Is it one that is given leases now? Others write without.
     pub(crate) fn is_led(&self, who: &Who, now_ms: u64) -> bool {
-        self.0.lock().holders.get(who).is_some_and(|one| one.is_led(now_ms))
+        self.table.lock().holders.get(who).is_some_and(|one| one.is_led(now_ms))
     }
 
     /// Is this a holder that was heard of?
     pub(crate) fn knows(&self, who: &Who) -> bool {
-        self.0.lock().holders.contains_key(who)
+        self.table.lock().holders.contains_key(who)
     }
 
     /// May holders of before the start believe in leases that are not known here?
     pub(crate) fn waits(&self, now_ms: u64) -> bool {
-        self.0.lock().waits(now_ms)
+        self.table.lock().waits(now_ms)
     }
 
     /// May this be done to a file? Who is in the way is asked to give his lease back. `settles`: it tells of what was done
@@ -384,14 +474,14 @@ impl Leases {
         settles: bool,
         now_ms: u64,
     ) -> (Verdict, u64) {
-        let table = &mut *self.0.lock();
+        let table = &mut *self.table.lock();
         if table.waits(now_ms)
             && !(settles && by.is_some_and(|by| table.before.contains(by) || table.back.contains(by)))
         {
             return (Verdict::Wait, 0);
         }
-        let Recalled { begun, waits, lost } = table.recall(id, by, what, now_ms);
-        if !waits && lost.is_empty() {
+        let (verdict, begun) = table.recalled(id, by, what, now_ms);
+        if verdict == Verdict::Free {
             if let Some(file) = table.files.get_mut(&id)
                 && file.turn.as_ref().is_some_and(|(first, _)| first.as_ref() == by)
             {
@@ -404,7 +494,7 @@ impl Leases {
         {
             file.turn = Some((by.cloned(), now_ms.saturating_add(TURN_MS)));
         }
-        if waits { (Verdict::Wait, begun) } else { (Verdict::Fence(lost), begun) }
+        (verdict, begun)
     }
 
     /// The same for a change of several files, on which nobody is given a lease from here on until [`Leases::changed`], if it
@@ -424,10 +514,17 @@ impl Leases {
                 verdicts.push((*id, verdict));
             }
         }
+        for id in directories {
+            let (verdict, more) = self.table.lock().recalled(*id, by, Use::Change, now_ms);
+            begun += more;
+            if verdict != Verdict::Free {
+                verdicts.push((*id, verdict));
+            }
+        }
         if !verdicts.is_empty() {
             return (verdicts, begun);
         }
-        let table = &mut *self.0.lock();
+        let table = &mut *self.table.lock();
         // Looked at once more, with nothing in between.
         let all = || ids.iter().chain(directories);
         let is_led = |id: &&InodeId| {
@@ -444,7 +541,7 @@ impl Leases {
 
     /// The change is committed, or was given up.
     pub(crate) fn changed(&self, ids: &[InodeId], now_ms: u64) {
-        let table = &mut *self.0.lock();
+        let table = &mut *self.table.lock();
         for id in ids {
             if let Some(file) = table.files.get_mut(id) {
                 file.changing = file.changing.saturating_sub(1);
@@ -457,7 +554,7 @@ impl Leases {
 
     /// Nobody is given a lease on a file until then.
     pub(crate) fn bar(&self, id: InodeId, until_ms: u64) {
-        let table = &mut *self.0.lock();
+        let table = &mut *self.table.lock();
         let file = table.files.entry(id).or_default();
         file.barred_until_ms = file.barred_until_ms.max(until_ms);
     }
@@ -467,7 +564,18 @@ impl Leases {
     /// # Errors
     /// `Busy` to who waits, if somebody has to give his back first, or comes first.
     pub(crate) fn give(&self, id: InodeId, who: &Who, wish: Wish, now_ms: u64) -> Result<Option<Lease>> {
-        let table = &mut *self.0.lock();
+        Ok(self.give_over(id, who, wish, now_ms)?.map(|new| new.lease))
+    }
+
+    /// The same, and which one of his it takes the place of.
+    pub(crate) fn give_over(
+        &self,
+        id: InodeId,
+        who: &Who,
+        wish: Wish,
+        now_ms: u64,
+    ) -> Result<Option<New>> {
+        let table = &mut *self.table.lock();
         let later = || if wish.waits { Err(busy()) } else { Ok(None) };
         if table.waits(now_ms) {
             return later();
@@ -481,7 +589,8 @@ impl Leases {
                 return later();
             }
             if known.era == era && known.kind >= wish.kind {
-                return Ok(Some(Lease { kind: known.kind, number: known.number, era }));
+                let lease = Lease { kind: known.kind, number: known.number, era };
+                return Ok(Some(New { lease, before: Some(known.number) }));
             }
         }
         if file.changing > 0 {
@@ -502,7 +611,8 @@ impl Leases {
         {
             return Ok(None);
         }
-        let own_before = file.given.iter().any(|one| one.who == *who);
+        let before = file.given.iter().find(|one| one.who == *who).map(|one| (one.era, one.number));
+        let own_before = before.is_some();
         let own_max = if wish.in_passing { UNASKED_OF_HOLDER_MAX } else { LEASES_OF_HOLDER_MAX };
         let full = own >= own_max || table.count >= LEASES_MAX || file.given.len() >= LEASES_OF_FILE_MAX;
         if full && !own_before {
@@ -511,19 +621,34 @@ impl Leases {
         file.turn = None;
         table.take(id, |one| one.who == *who);
         let number = table.number();
-        let given = Given { who: who.clone(), kind: wish.kind, number, era, recalled: None };
+        let given = Given { who: who.clone(), kind: wish.kind, number, era, ahead: wish.ahead, recalled: None };
         table.files.entry(id).or_default().given.push(given);
         table.count += 1;
         if let Some(holder) = table.holders.get_mut(who) {
             holder.leases += 1;
         }
-        Ok(Some(Lease { kind: wish.kind, number, era }))
+        let before = before.filter(|(of, _)| *of == era).map(|(_, number)| number);
+        Ok(Some(New { lease: Lease { kind: wish.kind, number, era }, before }))
+    }
+
+    /// One that was given is not told of: its holder has the one of before, if there was one.
+    pub(crate) fn put_back(&self, id: InodeId, who: &Who, new: New) {
+        let table = &mut *self.table.lock();
+        let number = new.lease.number;
+        let Some(mut given) = table.take(id, |one| one.who == *who && one.number == number) else { return };
+        let Some(before) = new.before.filter(|before| *before != number) else { return };
+        given = Given { kind: LeaseKind::Read, number: before, ahead: false, recalled: None, ..given };
+        table.files.entry(id).or_default().given.push(given);
+        table.count += 1;
+        if let Some(holder) = table.holders.get_mut(who) {
+            holder.leases += 1;
+        }
     }
 
     /// A lease that somebody has on a file, in the outer; none: there is none to be had, being called back or because nothing
     /// is given to him.
     pub(crate) fn known(&self, id: InodeId, who: &Who, now_ms: u64) -> Option<Option<Lease>> {
-        let table = self.0.lock();
+        let table = self.table.lock();
         let Some(holder) = table.holders.get(who).filter(|one| one.is_led(now_ms)) else { return Some(None) };
         let known = table.files.get(&id)?.given.iter().find(|one| one.who == *who)?;
         let ours = known.recalled.is_none() && known.era == holder.era;
@@ -532,7 +657,7 @@ impl Leases {
 
     /// A lease is given back, that of this number or whichever it is. Content if there is none.
     pub(crate) fn give_back(&self, id: InodeId, who: &Who, number: Option<u64>, now_ms: u64) {
-        let table = &mut *self.0.lock();
+        let table = &mut *self.table.lock();
         table.take(id, |one| one.who == *who && number.is_none_or(|number| one.number == number));
         if table.files.get(&id).is_some_and(|file| file.is_idle(now_ms)) {
             table.files.remove(&id);
@@ -542,7 +667,7 @@ impl Leases {
     /// A holder cannot write a file any more: his lease to write is gone. `tell`: also if he gave it back meanwhile, since
     /// nothing that he writes is taken before he has heard of it.
     pub(crate) fn fenced(&self, id: InodeId, who: &Who, tell: bool) {
-        let table = &mut *self.0.lock();
+        let table = &mut *self.table.lock();
         let lost = table.take(id, |one| one.who == *who && one.kind == LeaseKind::Write).is_some();
         if lost || tell {
             table.begin_era(who);
@@ -551,7 +676,7 @@ impl Leases {
 
     /// All leases of a user's holders are called in.
     pub(crate) fn recall_of(&self, user: &UserName) {
-        let table = &mut *self.0.lock();
+        let table = &mut *self.table.lock();
         for (_, holder) in table.holders.iter_mut().filter(|((of, _), _)| of == user) {
             holder.era = holder.era.wrapping_add(1).max(1);
             holder.confirmed = false;
@@ -562,7 +687,7 @@ impl Leases {
     /// Forgets holders that were not heard of for long, and what nothing is known of any more. What such a one had to write
     /// stays: somebody who is in its way has it fenced.
     pub(crate) fn tidy(&self, forget_ms: u64, now_ms: u64) {
-        let table = &mut *self.0.lock();
+        let table = &mut *self.table.lock();
         let gone = |one: &Holder| one.heard_ms.saturating_add(forget_ms.max(GIVE_UP_MS)) < now_ms;
         let over: HashSet<Who> =
             table.holders.iter().filter(|(_, one)| gone(one)).map(|(who, _)| who.clone()).collect();
@@ -587,7 +712,7 @@ impl Leases {
 
     /// Who has leases on a file, and whether to write.
     pub(crate) fn of(&self, id: InodeId) -> Vec<(Who, LeaseKind)> {
-        let table = self.0.lock();
+        let table = self.table.lock();
         let given = table.files.get(&id).into_iter().flat_map(|file| &file.given);
         given.map(|one| (one.who.clone(), one.kind)).collect()
     }
@@ -595,7 +720,7 @@ impl Leases {
     /// Leases that are out.
     #[must_use]
     pub(crate) fn count(&self) -> usize {
-        self.0.lock().count
+        self.table.lock().count
     }
 }
 

@@ -14,6 +14,7 @@ pub mod sessions;
 pub mod store;
 
 mod accounts;
+mod ahead;
 mod config;
 mod connection;
 mod counters;

@@ -12,6 +12,7 @@ use sealstone_mds_protocol::{
 
 use crate::access::{MODE_MASK, Principal, Right, SETGID, STICKY};
 use crate::error::{MdsError, Result};
+use crate::handle::leases::sees_names;
 use crate::keys;
 use crate::quota;
 use crate::records::{Inode, count, counter, load, next_number, ns, save};
@@ -45,7 +46,8 @@ pub(crate) use sizes::{
 };
 pub(crate) use trees::{clear_tree, set_tree, tree_of};
 pub(crate) use walk::{Last, resolve};
-use walk::{Reached, Step, need_directory, resolve_to};
+pub(crate) use walk::need_directory;
+use walk::{Reached, Step, resolve_to};
 pub(crate) use xattrs::{get_xattr, list_xattrs, remove_xattr, set_xattr};
 
 /// The root directory.
@@ -81,6 +83,7 @@ pub(crate) fn child<S: Snapshot + ?Sized>(
     directory: InodeId,
     name: &Name,
 ) -> Result<Option<(InodeId, Inode)>> {
+    sees_names(directory)?;
     match load::<InodeId, S>(view, &keys::entry(directory, name))? {
         Some(id) => Ok(Some((id, inode(view, id)?))),
         None => Ok(None),
@@ -100,6 +103,7 @@ pub(crate) fn touch(tx: &mut dyn Transaction, id: InodeId, links: i32, now_ms: u
 
 /// Is there nothing in a directory?
 pub(crate) fn is_empty<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<bool> {
+    sees_names(id)?;
     let all = keys::entries(id);
     Ok(view.scan(&all, &keys::after_prefix(&all), 1)?.is_empty())
 }
@@ -155,6 +159,7 @@ pub(crate) fn page<S: Snapshot + ?Sized>(
     after: Option<&Name>,
     limit: u16,
 ) -> Result<(Vec<DirEntry>, bool)> {
+    sees_names(id)?;
     let passes = who.needs(Right::Pass, directory, "").is_ok();
     let all = keys::entries(id);
     let from = after.map_or_else(|| all.clone(), |name| [&keys::entry(id, name)[..], &[0]].concat());

@@ -145,7 +145,7 @@ impl Mds {
                 Ok(())
             })?;
         }
-        Ok(())
+        self.forget_ahead(now_ms)
     }
 }
 

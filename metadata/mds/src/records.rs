@@ -343,9 +343,14 @@ pub(crate) fn save(tx: &mut dyn Transaction, key: &[u8], record: &impl Wire) -> 
 /// Takes the next number of a counter. It is stored in the transaction that uses it, so a number that anybody has
 /// seen is never given out again, whatever crashes.
 pub(crate) fn next_number(tx: &mut dyn Transaction, counter: &str) -> Result<u64, MetaError> {
+    next_numbers(tx, counter, 1)
+}
+
+/// The same of as many in a row; gives the first.
+pub(crate) fn next_numbers(tx: &mut dyn Transaction, counter: &str, count: u64) -> Result<u64, MetaError> {
     let key = crate::keys::meta(counter);
     let number: u64 = load(tx, &key)?.unwrap_or(1);
-    let next = number.checked_add(1).ok_or(MetaError::Damaged("counter is used up"))?;
+    let next = number.checked_add(count).ok_or(MetaError::Damaged("counter is used up"))?;
     save(tx, &key, &next)?;
     Ok(number)
 }

@@ -85,6 +85,8 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::Written { .. }
         | Request::SetXattr { .. }
         | Request::RemoveXattr { .. }
+        | Request::LeadNames { .. }
+        | Request::ChangeNames { .. }
         | Request::Once { .. }
         | Request::LeaseNode { .. }
         | Request::LockNode { .. } => Class::Write,

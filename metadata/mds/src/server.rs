@@ -15,6 +15,7 @@ use sealstone_mds_protocol::{
 };
 use sealstone_seal::Credential;
 
+use crate::ahead;
 use crate::audit::{AuditSink, NoAudit};
 use crate::config::Config;
 use crate::counters::{Counters, add};
@@ -29,7 +30,7 @@ use crate::holds::Holds;
 use crate::issue::{GrantLog, NoGrantLog};
 use crate::keeping::Exchanges;
 use crate::keys::{self, LOGIN_KEYS};
-use crate::leases::{Leases, Who};
+use crate::leases::Leases;
 use crate::limiter::LoginLimiter;
 use crate::locks::Locks;
 use crate::namespace::{self, ClearItem};
@@ -102,13 +103,11 @@ pub struct Mds {
     pub(crate) fences: Fences,
     /// When servers of the same store were last heard of.
     pub(crate) lives: Mutex<Lives>,
-    pub(crate) leases: Leases,
+    pub(crate) leases: Arc<Leases>,
     /// Were there holders before the start that are given no leases?
     pub(crate) unled_before: bool,
     /// What others may write with since before the start.
     pub(crate) writers_before: Writers,
-    /// Who lost a lease to write, and may still have bytes under way.
-    pub(crate) to_fence: Mutex<Vec<(InodeId, Who)>>,
     pub(crate) clears_changed: AtomicBool,
     pub(crate) holders_swept: AtomicBool,
     pub(crate) devices: DeviceTable,
@@ -273,6 +272,7 @@ impl Mds {
         // Where several servers share a store nobody is given leases.
         let (led, unled_before) =
             if config.shared { (Vec::new(), true) } else { holders::led_on_record(&*store)? };
+        let ahead = if config.shared { Vec::new() } else { ahead::on_record(&*store)? };
         let fences = Fences::load(&*store, config.shared.then_some(&config.server))?;
         let seen: Arc<Mutex<Epochs>> = Arc::default();
         let mut store = store;
@@ -295,10 +295,9 @@ impl Mds {
             locks: Locks::default(),
             fences,
             lives: Mutex::default(),
-            leases: Leases::new(led),
+            leases: Arc::new(Leases::new(led, ahead)),
             unled_before,
             writers_before: Writers::default(),
-            to_fence: Mutex::default(),
             clears_changed: AtomicBool::new(true),
             holders_swept: AtomicBool::new(false),
             devices,

@@ -12,6 +12,7 @@ pub mod login;
 pub mod paper;
 
 mod acl;
+mod ahead;
 mod error;
 mod frame;
 mod grants;
@@ -26,6 +27,9 @@ mod records;
 mod secret;
 mod wire;
 
+pub use ahead::{
+    AheadIn, LeaseOn, MadeAhead, NAME_CHANGES_MAX, NUMBERS_MAX, NameChange, Numbers, RemovedAhead, RenamedAhead,
+};
 pub use acl::{ACL_ACCESS, ACL_DEFAULT, ACL_NAMES_MAX, ACL_TEXT_MAX, Acl};
 pub use error::{ErrorCode, Failure};
 pub use frame::{

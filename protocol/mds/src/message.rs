@@ -7,6 +7,7 @@
 
 use alloc::vec::Vec;
 
+use crate::ahead::NameChange;
 use crate::frame::BODY_MAX;
 use crate::grants::{IssuePlace, RevokeWhat};
 use crate::keys::{KeyLevel, KeyPlace};
@@ -671,6 +672,22 @@ messages! {
             holder: HolderId,
             /// Which.
             number: u64,
+        },
+        /// Asks to be ahead in a directory, and for numbers of nodes to be made in it. It is not waited for: there is
+        /// something to be had, or not.
+        0x0079 => LeadNames {
+            /// In which directory; none: only numbers.
+            directory: Option<Node>,
+            /// Which holder.
+            holder: HolderId,
+            /// How many numbers, up to [`NUMBERS_MAX`](crate::NUMBERS_MAX).
+            numbers: u16,
+        },
+        /// Tells of changes of names that the holder has made already. Once alone: it is the holder's turn that says whose they
+        /// are. They are done one after the other, up to the first one that is refused.
+        0x007A => ChangeNames {
+            /// What was done, in order; at most [`NAME_CHANGES_MAX`](crate::NAME_CHANGES_MAX).
+            changes: Vec<NameChange>,
         },
         /// Sets limits (administrators). A directory becomes a tree by that; it must be empty.
         0x0080 => QuotaSet {

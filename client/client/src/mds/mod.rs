@@ -458,6 +458,8 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::Recalls { .. }
         | Request::LeaseNode { .. }
         | Request::ReturnLease { .. }
+        // Numbers that are asked for twice are lost once.
+        | Request::LeadNames { .. }
         | Request::ReadDir { .. }
         | Request::MakeDir { parents: true, .. }
         | Request::Create { .. }
@@ -502,6 +504,7 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::LinkNode { .. }
         | Request::RemoveNode { .. }
         | Request::RenameNode { .. }
+        | Request::ChangeNames { .. }
         | Request::SetXattr { .. }
         | Request::RemoveXattr { .. }
         | Request::DeviceAdd { .. }

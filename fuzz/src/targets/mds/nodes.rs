@@ -1,9 +1,10 @@
 //! Requests and responses that address nodes: a seed for each row, and byte strings of nodes.
 
 use sealstone_mds_protocol::{
-    Access, Change, Handle, HolderId, InodeId, LOCK_TO_END, Lease, LeaseKind, Lock, LockKind, Method, Node,
-    NodeChange, NodeKind, OpenedNode, Recall, RenameMode, Request, Response, SetTime, Target, Turn,
-    XattrMode, XattrName, XattrValue,
+    Access, AheadIn, Change, ErrorCode, Failure, Handle, HolderId, InodeId, LOCK_TO_END, Lease, LeaseKind, LeaseOn, Lock,
+    LockKind, MadeAhead, Method, NameChange, Node, NodeChange, NodeKind, Numbers, OpenedNode, Recall,
+    RemovedAhead, RenameMode, RenamedAhead, Request, Response, SetTime, Target, Turn, XattrMode, XattrName,
+    XattrValue,
 };
 
 use super::{group, layouts, name, stat, user};
@@ -30,6 +31,36 @@ fn make(what: NodeKind) -> Request {
     Request::MakeNode { parent, name: name("f"), what, mode: 0o666, umask: 0o022, owner, group, holder }
 }
 
+/// One of each kind.
+fn name_changes() -> Vec<NameChange> {
+    let there = AheadIn { inode: Node::ROOT.inode, era: 7, lease: 2 };
+    let (inode, at_ms) = (InodeId(9), 5);
+    let made = MadeAhead {
+        directory: there,
+        name: name("f"),
+        inode,
+        what: NodeKind::File,
+        mode: 0o666,
+        umask: 0o022,
+        owner: None,
+        group: Some(group("staff")),
+        at_ms,
+        held: true,
+    };
+    let renamed = RenamedAhead {
+        from_directory: there,
+        from: name("f"),
+        inode,
+        to_directory: there,
+        to: name("g"),
+        replaced: None,
+        at_ms,
+        let_go: false,
+    };
+    let removed = RemovedAhead { directory: there, name: name("g"), inode, at_ms, let_go: true };
+    vec![NameChange::Made(made), NameChange::Renamed(renamed), NameChange::Removed(removed)]
+}
+
 /// A request of every row.
 pub(super) fn requests() -> Vec<Request> {
     let (node, parent, holder, method) = (NODE, Node::ROOT, HOLDER, Method::AllData);
@@ -43,6 +74,7 @@ pub(super) fn requests() -> Vec<Request> {
     };
     let once = Change::new(Request::RemoveNode { parent, name: name("f"), directory: false });
     let once = once.expect("it changes names");
+    let ahead = Change::new(Request::ChangeNames { changes: name_changes() }).expect("it changes names");
     vec![
         Request::RenewGrants { handle: Handle::Node { node, access: Access::Update, holder }, method },
         Request::Lookup { parent, name: name("f"), holder: Some(holder) },
@@ -91,6 +123,9 @@ pub(super) fn requests() -> Vec<Request> {
         Request::Recalls { holder, era: 7, known: 8, wait_ms: 0 },
         Request::LeaseNode { node, holder, kind: LeaseKind::Write },
         Request::ReturnLease { inode: node.inode, holder, number: 9 },
+        Request::LeadNames { directory: Some(node), holder, numbers: 64 },
+        Request::ChangeNames { changes: name_changes() },
+        Request::Once { turn: Turn { holder, place: 4, number: 9 }, change: ahead },
         Request::Once { turn: Turn { holder, place: 3, number: 9 }, change: once },
     ]
 }
@@ -122,6 +157,16 @@ pub(super) fn responses() -> Vec<Response> {
             believed_ms: 4,
             last: 5,
             recalls: vec![Recall { inode: InodeId(7), number: 2 }],
+        },
+        Response::Leads {
+            lease: Some(lease),
+            before: Some(1),
+            numbers: Some(Numbers { first: InodeId(9), proofs: vec![[8; 8]; 2] }),
+        },
+        Response::NamesChanged {
+            done: 1,
+            leases: vec![LeaseOn { inode: InodeId(9), lease }],
+            failure: Some(Failure::new(ErrorCode::Fenced, "f")),
         },
         Response::Xattr { value: XattrValue::new("v").expect("a short value") },
         Response::Xattrs { names: vec![attribute(); 2] },

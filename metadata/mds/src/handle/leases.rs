@@ -7,6 +7,7 @@
 //! Truth: docs/standards/mds.md §5.8; docs/adr/0046-leases.md.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::task::Waker;
 
 use sealstone_mds_protocol::login::SessionId;
@@ -20,7 +21,7 @@ use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::holds::Held;
 use crate::keys;
-use crate::leases::{self, BARRED_MS, BELIEVED_MS, Standing, Use, Verdict, WAIT_MAX_MS, Who, Wish};
+use crate::leases::{self, BARRED_MS, BELIEVED_MS, Leases, Standing, Use, Verdict, WAIT_MAX_MS, Who, Wish};
 use crate::namespace;
 use crate::once::Asked;
 use crate::records::{Inode, decode};
@@ -30,6 +31,9 @@ use crate::store::{MetaError, Pair, Snapshot, Transaction};
 /// Who asks for what this thread is doing.
 #[derive(Clone, Debug)]
 pub(super) struct Asker {
+    leases: Arc<Leases>,
+    /// Before it looked at anything.
+    moment: u64,
     by: Option<Who>,
     /// Does it tell of what was done under a lease, perhaps of before the start?
     settles: bool,
@@ -58,23 +62,46 @@ pub(crate) fn as_server<T>(work: impl FnOnce() -> T) -> T {
     as_asker(None, work)
 }
 
+/// Names in a directory are about to be read: whoever else is ahead in it tells of his changes first (Busy).
+pub(crate) fn sees_names(id: InodeId) -> Result<()> {
+    ASKER.with_borrow(|asker| {
+        let Some(Asker { leases, moment, by, now_ms, .. }) = asker else { return Ok(()) };
+        match leases.sees_names(id, by.as_ref(), *moment, *now_ms) {
+            Verdict::Free => return Ok(()),
+            Verdict::Wait => {}
+            Verdict::Fence(lost) => leases.to_fence(id, lost),
+        }
+        Err(leases::busy())
+    })
+}
+
 /// Whoever sent a request.
-pub(super) fn asker(who: &Principal, request: &Request, asked: Option<&Asked>, now_ms: u64) -> Option<Asker> {
+pub(super) fn asker(
+    leases: &Arc<Leases>,
+    who: &Principal,
+    request: &Request,
+    asked: Option<&Asked>,
+    now_ms: u64,
+) -> Option<Asker> {
     let by = holder_of(request, asked).map(|holder| (who.user.clone(), holder));
     let settles =
         matches!(request, Request::Allocate { .. } | Request::Written { .. } | Request::CloseNode { .. });
-    Some(Asker { by, settles, now_ms })
+    Some(Asker { leases: Arc::clone(leases), moment: leases.moment(), by, settles, now_ms })
 }
 
 /// Which holder asks.
 fn holder_of(request: &Request, asked: Option<&Asked>) -> Option<HolderId> {
     match request {
-        Request::SetNode { holder, .. } => *holder,
+        Request::SetNode { holder, .. }
+        | Request::Lookup { holder, .. }
+        | Request::ReadNodes { holder, .. }
+        | Request::MakeNode { holder, .. } => holder.or_else(|| asked.map(Asked::holder)),
         Request::OpenNode { holder, .. }
         | Request::Allocate { holder, .. }
         | Request::Written { holder, .. }
         | Request::CloseNode { holder, .. }
         | Request::LeaseNode { holder, .. }
+        | Request::LeadNames { holder, .. }
         | Request::RenewGrants { handle: Handle::Node { holder, .. }, .. } => Some(*holder),
         _ => asked.map(Asked::holder),
     }
@@ -182,7 +209,7 @@ impl Mds {
         if done.is_err() || (ids.is_empty() && directories.is_empty()) {
             return (done, None);
         }
-        let Asker { by, settles, now_ms } = asker;
+        let Asker { by, settles, now_ms, .. } = asker;
         // Whoever is waited for may come just now: then leases are given on directories again.
         let (verdicts, begun) = self.leases.may_change((&ids, &directories), by.as_ref(), settles, now_ms);
         add(&self.counters.leases_recalled, begun);
@@ -192,7 +219,7 @@ impl Mds {
         }
         for (id, verdict) in verdicts {
             if let Verdict::Fence(lost) = verdict {
-                self.to_fence.lock().extend(lost.into_iter().map(|who| (id, who)));
+                self.leases.to_fence(id, lost);
             }
         }
         (Err(leases::busy()), None)
@@ -213,7 +240,7 @@ impl Mds {
             Verdict::Free => return Ok(()),
             Verdict::Wait => {}
             Verdict::Fence(lost) => {
-                self.to_fence.lock().extend(lost.into_iter().map(|who| (id, who)));
+                self.leases.to_fence(id, lost);
                 self.fence_lost(now_ms);
             }
         }
@@ -222,9 +249,12 @@ impl Mds {
 
     /// Those that had a lease to write and did not give it back are kept from writing; when that is so, others go on.
     pub(crate) fn fence_lost(&self, now_ms: u64) {
-        let lost = std::mem::take(&mut *self.to_fence.lock());
-        for (id, who) in lost {
-            if let Err(error) = as_server(|| self.fence_lease(id, &who, now_ms)) {
+        for (id, who) in self.leases.take_lost() {
+            let fence = || match self.depose(id, &who, now_ms)? {
+                true => Ok(()),
+                false => self.fence_lease(id, &who, now_ms),
+            };
+            if let Err(error) = as_server(fence) {
                 tracing::warn!(inode = id.0, %error, "a file could not be fenced");
             }
         }
@@ -234,7 +264,7 @@ impl Mds {
     pub(crate) fn fence_lost_now(&self) {
         let asker = ASKER.with_borrow(Clone::clone);
         if let Some(asker) = asker
-            && !self.to_fence.lock().is_empty()
+            && self.leases.has_lost()
         {
             self.fence_lost(asker.now_ms);
         }
@@ -272,7 +302,7 @@ impl Mds {
             return Ok(None);
         }
         let others_write = self.others_write(who, &by, id, now_ms)?;
-        let wish = Wish { kind, waits, others_write, in_passing: false };
+        let wish = Wish { kind, waits, others_write, in_passing: false, ahead: false };
         let given = self.leases.give(id, &by, wish, now_ms)?;
         add(&self.counters.leases_given, u64::from(given.is_some()));
         Ok(given)
@@ -293,7 +323,7 @@ impl Mds {
         if self.others_write(who, &by, id, now_ms)? {
             return Ok(None);
         }
-        let wish = Wish { kind: LeaseKind::Read, waits: false, others_write: false, in_passing: true };
+        let wish = Wish { kind: LeaseKind::Read, waits: false, others_write: false, in_passing: true, ahead: false };
         let given = self.leases.give(id, &by, wish, now_ms)?;
         add(&self.counters.leases_given, u64::from(given.is_some()));
         Ok(given)
@@ -423,6 +453,7 @@ impl Mds {
         let leases::Told { era, last, recalls, newly } = told;
         if newly {
             self.let_go_of_lost_leases(&by)?;
+            self.is_not_ahead_since(&by, era)?;
         }
         Ok(Response::Recalls { era, believed_ms: BELIEVED_MS as u32, last, recalls })
     }

@@ -108,6 +108,7 @@ impl Mds {
             | Request::LinkNode { .. }
             | Request::RemoveNode { .. }
             | Request::RenameNode { .. }
+            | Request::ChangeNames { .. }
             | Request::SetXattr { .. }
             | Request::RemoveXattr { .. }) => self.change(who, request, None, now_ms),
             request => self.open_nodes(who, request, now_ms, rng),
@@ -122,13 +123,17 @@ impl Mds {
         asked: Option<&Asked>,
         now_ms: u64,
     ) -> Result<Response> {
+        if let Request::ChangeNames { changes } = &request {
+            let alone = || MdsError::refused(ErrorCode::Invalid, "only as a change that is done once");
+            return self.change_names(who, changes, asked.ok_or_else(alone)?, now_ms);
+        }
         let memo = asked.map(|asked| self.memo(&who.user, asked, now_ms)).transpose()?;
         let memo = memo.as_ref();
         let told = match request {
             Request::MakeNode { parent, name, what, mode, umask, owner, group, holder } => {
                 let any_group = self.has_directory();
                 let (owner, group) = (owner.as_ref(), group.as_ref());
-                let new = NewNode { name: &name, what: &what, mode, umask, owner, group, any_group };
+                let new = NewNode { name: &name, what: &what, mode, umask, owner, group, any_group, number: None };
                 return self.make_node(who, parent, &new, holder, memo, now_ms);
             }
             Request::LinkNode { node, parent, name } => {
@@ -240,9 +245,14 @@ impl Mds {
             Request::Recalls { holder, era, known, wait_ms: _ } => {
                 self.recalls(who, holder, (era, known), now_ms, rng)
             }
+            Request::LeadNames { directory, holder, numbers } => {
+                self.lead_names(who, directory, holder, numbers, now_ms)
+            }
             Request::LeaseNode { node, holder, kind } => self.lease_node(who, node, holder, kind, now_ms),
             Request::ReturnLease { inode, holder, number } => {
-                self.leases.give_back(inode, &(who.user.clone(), holder), Some(number), now_ms);
+                let by = (who.user.clone(), holder);
+                self.is_not_ahead(inode, &by, number)?;
+                self.leases.give_back(inode, &by, Some(number), now_ms);
                 Ok(Response::Done {})
             }
             _ => Err(MdsError::refused(ErrorCode::Invalid, "not a request about nodes")),

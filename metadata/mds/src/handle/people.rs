@@ -228,6 +228,9 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::Recalls { .. }
         | Request::LeaseNode { .. }
         | Request::ReturnLease { .. }
+        | Request::LeadNames { .. }
+        // Each of them by itself.
+        | Request::ChangeNames { .. }
         | Request::UnlockNode { .. } => super::nodes::subject(request),
         // What is in it was taken out before.
         Request::Once { .. } => None,

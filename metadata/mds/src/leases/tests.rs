@@ -143,7 +143,7 @@ impl Model {
         if self.clients[client].copies[file].called || !self.may(Some(client), file, Use::under(kind)) {
             return false;
         }
-        let wish = Wish { kind, waits: true, others_write: false, in_passing: false };
+        let wish = Wish { kind, waits: true, others_write: false, in_passing: false, ahead: false };
         let given = self.leases.give(id(file), &who(client), wish, self.now_ms);
         let Ok(Some(lease)) = given else { return false };
         let copy = &mut self.clients[client].copies[file];
@@ -201,7 +201,7 @@ impl Model {
                 self.leases.tidy(60_000, self.now_ms);
             }
         }
-        let table = self.leases.0.lock();
+        let table = self.leases.table.lock();
         let given: usize = table.files.values().map(|file| file.given.len()).sum();
         assert_eq!(table.count, given);
         for file in table.files.values() {
@@ -247,13 +247,13 @@ fn come(leases: &Leases, client: usize, now_ms: u64) {
 }
 
 fn in_passing(leases: &Leases, client: usize, now_ms: u64) -> Option<Lease> {
-    let wish = Wish { kind: LeaseKind::Read, waits: false, others_write: false, in_passing: true };
+    let wish = Wish { kind: LeaseKind::Read, waits: false, others_write: false, in_passing: true, ahead: false };
     leases.give(id(0), &who(client), wish, now_ms).unwrap()
 }
 
 #[test]
 fn a_directory_that_is_changed_while_others_are_waited_for_is_given_to_nobody_who_comes_meanwhile() {
-    let leases = Leases::new([who(1)]);
+    let leases = Leases::new([who(1)], []);
     assert!(leases.waits(1_000));
     assert_eq!(leases.may_change((&[], &[id(0)]), None, false, 1_000).0, Vec::new());
     come(&leases, 1, 1_001);

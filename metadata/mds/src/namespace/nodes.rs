@@ -32,6 +32,8 @@ pub(crate) struct NewNode<'a> {
     pub(crate) group: Option<&'a GroupName>,
     /// May administrators name groups that are not listed here?
     pub(crate) any_group: bool,
+    /// One that was reserved for it; none: the next one.
+    pub(crate) number: Option<InodeId>,
 }
 
 /// The inode of a number that a client has; it may be gone.
@@ -149,7 +151,10 @@ pub(crate) fn make_node(
         owner::hand_on(who, &mut made);
     }
     quota::begin(tx, &made)?;
-    let id = InodeId(next_number(tx, counter::INODE)?);
+    let id = match new.number {
+        Some(id) => id,
+        None => InodeId(next_number(tx, counter::INODE)?),
+    };
     save(tx, &keys::inode(id), &made)?;
     save(tx, &keys::entry(parent, new.name), &id)?;
     touch(tx, parent, i32::from(made.is_directory()), now_ms)?;

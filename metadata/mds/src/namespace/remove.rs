@@ -7,6 +7,7 @@ use super::walk::{Last, place};
 use super::{inode, touch};
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
+use crate::handle::leases::sees_names;
 use crate::keys;
 use crate::records::Inode;
 use crate::store::{MetaError, Transaction};
@@ -43,6 +44,7 @@ pub(crate) fn remove(
     let mut way = vec![Level { id, inode: found, name: top.name }];
     let mut removed = 0;
     while let Some(level) = way.last() {
+        sees_names(level.id)?;
         let all = keys::entries(level.id);
         let Some((key, value)) = tx.scan(&all, &keys::after_prefix(&all), 1)?.pop() else {
             // Empty: take it away from the directory above.

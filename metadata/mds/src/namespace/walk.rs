@@ -41,7 +41,7 @@ pub(crate) enum Last {
     Itself,
 }
 
-pub(super) fn need_directory(inode: &Inode, subject: &str) -> Result<()> {
+pub(crate) fn need_directory(inode: &Inode, subject: &str) -> Result<()> {
     if inode.is_directory() { Ok(()) } else { Err(MdsError::refused(ErrorCode::NotADirectory, subject)) }
 }
 

@@ -118,6 +118,8 @@ const fn family_name(family: u8) -> &'static str {
         b'L' => "locks of a holder on a file",
         b'K' => "locks of a user, counted",
         b'F' => "holder that is kept from writing a file",
+        b'A' => "directory in which a holder is ahead",
+        b'N' => "numbers of nodes reserved for a holder",
         b'1' => "answer to a change that is done once",
         _ => "record",
     }

@@ -5,13 +5,14 @@ use alloc::boxed::Box;
 use super::Request;
 use crate::wire::{Reader, Wire, WireError, Writer};
 
-/// A request inside [`Request::Once`]: one that makes, moves or takes away a name or an extended attribute.
+/// A request inside [`Request::Once`]: one that makes, moves or takes away a name or an extended attribute, or
+/// tells of such changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change(Box<Request>);
 
 impl Change {
-    /// MakeNode, LinkNode, RemoveNode, RenameNode, SetXattr, RemoveXattr.
-    const OPERATIONS: [u16; 6] = [0x0063, 0x0064, 0x0065, 0x0066, 0x006E, 0x0070];
+    /// MakeNode, LinkNode, RemoveNode, RenameNode, SetXattr, RemoveXattr, ChangeNames.
+    const OPERATIONS: [u16; 7] = [0x0063, 0x0064, 0x0065, 0x0066, 0x006E, 0x0070, 0x007A];
 
     /// Any other request comes back.
     ///

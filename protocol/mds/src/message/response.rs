@@ -5,6 +5,7 @@
 use alloc::vec::Vec;
 
 use super::{BODY_MAX, SCHEMA};
+use crate::ahead::{LeaseOn, Numbers};
 use crate::error::Failure;
 use crate::grants::{DelegatedFile, IssueEntry, IssuePlace, Revocation};
 use crate::keys::{KeyInfo, KeyPlace};
@@ -324,6 +325,24 @@ messages! {
             stat: Stat,
             /// None: there is none to be had. Nobody else has one that is in the way, nor is given one to write for a while.
             lease: Option<Lease>,
+        },
+        /// To LeadNames.
+        0x0079 => Leads {
+            /// To write, on the directory; none: there is none to be had.
+            lease: Option<Lease>,
+            /// The number of the lease that it took the place of, without a moment in between.
+            before: Option<u64>,
+            /// What was reserved.
+            numbers: Option<Numbers>,
+        },
+        /// To ChangeNames.
+        0x007A => NamesChanged {
+            /// How many were done.
+            done: u16,
+            /// On files that were made and are held.
+            leases: Vec<LeaseOn>,
+            /// Why the next one was not.
+            failure: Option<Failure>,
         },
         /// To QuotaSet, QuotaShow and QuotaClear.
         0x0080 => Quota {

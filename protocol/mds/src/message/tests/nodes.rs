@@ -1,6 +1,7 @@
 //! Rows that address nodes.
 
 use super::*;
+use crate::ahead::*;
 use crate::nodes::*;
 
 pub(super) fn node() -> impl Strategy<Value = Node> {
@@ -53,6 +54,50 @@ fn lock() -> impl Strategy<Value = Lock> {
 
 fn lease() -> impl Strategy<Value = Lease> {
     (of(LeaseKind::ALL), any::<(u64, u64)>()).prop_map(|(kind, (number, era))| Lease { kind, number, era })
+}
+
+fn ahead_in() -> impl Strategy<Value = AheadIn> {
+    any::<(u64, u64, u64)>().prop_map(|(inode, era, lease)| AheadIn { inode: InodeId(inode), era, lease })
+}
+
+fn name_change() -> impl Strategy<Value = NameChange> {
+    let what = prop_oneof![
+        Just(NodeKind::File),
+        bytes(99).prop_map(|target| NodeKind::Symlink(Target::new(target).unwrap())),
+        Just(NodeKind::Fifo),
+        Just(NodeKind::Socket),
+    ];
+    let whose = (prop::option::of(user()), prop::option::of(group()));
+    prop_oneof![
+        ((ahead_in(), name(), what), whose, any::<(u64, u16, u16, u64, bool)>()).prop_map(
+            |((directory, name, what), (owner, group), (inode, mode, umask, at_ms, held))| {
+                let inode = InodeId(inode);
+                let made = MadeAhead { directory, name, inode, what, mode, umask, owner, group, at_ms, held };
+                NameChange::Made(made)
+            }
+        ),
+        (ahead_in(), name(), any::<(u64, u64, bool)>()).prop_map(
+            |(directory, name, (inode, at_ms, let_go))| {
+                let inode = InodeId(inode);
+                NameChange::Removed(RemovedAhead { directory, name, inode, at_ms, let_go })
+            }
+        ),
+        ((ahead_in(), name()), (ahead_in(), name()), any::<(u64, Option<u64>, u64, bool)>()).prop_map(
+            |((from_directory, from), (to_directory, to), (inode, replaced, at_ms, let_go))| {
+                let (inode, replaced) = (InodeId(inode), replaced.map(InodeId));
+                NameChange::Renamed(RenamedAhead {
+                    from_directory,
+                    from,
+                    inode,
+                    to_directory,
+                    to,
+                    replaced,
+                    at_ms,
+                    let_go,
+                })
+            }
+        ),
+    ]
 }
 
 pub(super) fn request() -> impl Strategy<Value = Request> {
@@ -136,6 +181,8 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
             holder,
             number
         }),
+        (prop::option::of(node()), holder(), any::<u16>())
+            .prop_map(|(directory, holder, numbers)| Request::LeadNames { directory, holder, numbers }),
     ];
     let others = prop_oneof![
         (node(), xattr()).prop_map(|(node, name)| Request::GetXattr { node, name }),
@@ -148,6 +195,7 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
     let once = prop_oneof![
         (node(), node(), name()).prop_map(|(node, parent, name)| Request::LinkNode { node, parent, name }),
         (node(), xattr()).prop_map(|(node, name)| Request::RemoveXattr { node, name }),
+        prop::collection::vec(name_change(), 0..4).prop_map(|changes| Request::ChangeNames { changes }),
     ];
     let once = (once, holder(), any::<(u16, u64)>()).prop_map(|(request, holder, (place, number))| {
         Request::Once { turn: Turn { holder, place, number }, change: Change::new(request).unwrap() }
@@ -207,6 +255,21 @@ pub(super) fn response() -> impl Strategy<Value = Response> {
                 Response::Recalls { era, believed_ms, last, recalls }
             }
         ),
+        (prop::option::of(lease()), any::<(Option<u64>, Option<(u64, [[u8; 8]; 3])>)>()).prop_map(
+            |(lease, (before, numbers))| {
+                let numbers = numbers
+                    .map(|(first, proofs)| Numbers { first: InodeId(first), proofs: proofs.to_vec() });
+                Response::Leads { lease, before, numbers }
+            }
+        ),
+        (any::<u16>(), prop::collection::vec((any::<u64>(), lease()), 0..5), any::<bool>()).prop_map(
+            |(done, leases, refused)| {
+                let on = |(inode, lease)| LeaseOn { inode: InodeId(inode), lease };
+                let leases = leases.into_iter().map(on).collect();
+                let failure = refused.then(|| Failure::new(ErrorCode::Fenced, "x"));
+                Response::NamesChanged { done, leases, failure }
+            }
+        ),
         value().prop_map(|value| Response::Xattr { value }),
         prop::collection::vec(xattr(), 0..9).prop_map(|names| Response::Xattrs { names }),
         any::<[u64; 4]>().prop_map(|[total, used, nodes, nodes_free]| Response::FileSystem {
@@ -235,6 +298,13 @@ fn every_limit_of_a_byte_string_is_kept() {
         XattrValue::new(vec![0; XATTR_VALUE_MAX + 1]),
         Err(WireError::TooLong { limit: XATTR_VALUE_MAX })
     );
+}
+
+#[test]
+fn as_many_numbers_as_are_given_at_once_fit_into_a_frame() {
+    let proofs = vec![[9; NODE_PROOF_BYTES]; usize::from(NUMBERS_MAX)];
+    let numbers = Some(Numbers { first: InodeId(1), proofs });
+    assert!(Response::Leads { lease: None, before: None, numbers }.encode(0).is_ok());
 }
 
 #[test]

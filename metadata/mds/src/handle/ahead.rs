@@ -1,0 +1,343 @@
+//! Names that holders change first, and tell of then.
+//!
+//! Does: let a holder be ahead in a directory, reserve numbers for what he makes, take the changes that he tells of. Does not:
+//! trust him: each change is judged as if it were asked for, and at its own time, between the moment in which he was let and now.
+//! Contract: changes are done in their order, in one transaction, up to the first one that is refused; which is told, and
+//! nothing of it is done. Asked for again, they are not done again.
+//! O(changes) for each request, of which there are [`NAME_CHANGES_MAX`] at most.
+//! Truth: docs/standards/mds.md §5.8; docs/adr/0050-names-written-back.md.
+
+use std::collections::HashMap;
+
+use sealstone_mds_protocol::{
+    Access, AheadIn, ErrorCode, HolderId, InodeId, LeaseKind, LeaseOn, MadeAhead, NAME_CHANGES_MAX,
+    NUMBERS_MAX, Name, NameChange, Node, NodeKind, Numbers, RemovedAhead, RenameMode, RenamedAhead, Response,
+};
+
+use crate::access::Principal;
+use crate::ahead::{self, NumbersRecord};
+use crate::audit::AuditRecord;
+use crate::error::{MdsError, Result};
+use crate::holds::Held;
+use crate::keys;
+use crate::leases::{Who, Wish};
+use crate::namespace::{self, Ending, NewNode, Rename};
+use crate::once::{self, Asked, Told};
+use crate::records::save;
+use crate::server::Mds;
+use crate::store::Transaction;
+
+/// What the changes of one request share.
+struct Telling<'a> {
+    who: &'a Principal,
+    by: &'a Who,
+    any_group: bool,
+    now_ms: u64,
+    /// Since when he is ahead where.
+    since: HashMap<AheadIn, u64>,
+    numbers: Option<NumbersRecord>,
+}
+
+impl Mds {
+    /// A holder asks to be ahead in a directory, for numbers, or both. He is let where nobody else has a lease, or had to give
+    /// one back lately: who shares a directory asks for each change.
+    pub(super) fn lead_names(
+        &self,
+        who: &Principal,
+        directory: Option<Node>,
+        holder: HolderId,
+        numbers: u16,
+        now_ms: u64,
+    ) -> Result<Response> {
+        if numbers > NUMBERS_MAX {
+            return Err(MdsError::refused(ErrorCode::Invalid, format!("{NUMBERS_MAX} numbers at once")));
+        }
+        let by = (who.user.clone(), holder);
+        let id = directory.map(|directory| self.node(who, directory)).transpose()?;
+        if self.config.shared || !self.leases.is_led(&by, now_ms) {
+            return Ok(Response::Leads { lease: None, before: None, numbers: None });
+        }
+        let given = match id {
+            Some(id) => self.lead(who, id, &by, now_ms)?,
+            None => None,
+        };
+        // Whoever is not let makes nothing by them.
+        let numbers = match numbers {
+            0 => None,
+            _ if id.is_some() && given.is_none() => None,
+            count => {
+                let first = self.reserve_numbers(&by, count, now_ms)?;
+                let all = (first.0..).take(usize::from(count)).map(InodeId);
+                let proofs = all.map(|id| self.proof_key.prove(&who.user, id)).collect();
+                Some(Numbers { first, proofs })
+            }
+        };
+        let (lease, before) = given.map_or((None, None), |new| (Some(new.lease), new.before));
+        Ok(Response::Leads { lease, before, numbers })
+    }
+
+    fn lead(
+        &self,
+        who: &Principal,
+        id: InodeId,
+        by: &Who,
+        now_ms: u64,
+    ) -> Result<Option<crate::leases::New>> {
+        if !ahead::may_be(&*self.store.snapshot()?, who, id)? {
+            return Ok(None);
+        }
+        let wish = Wish {
+            kind: LeaseKind::Write,
+            waits: false,
+            others_write: false,
+            in_passing: true,
+            ahead: true,
+        };
+        let Some(new) = self.leases.give_over(id, by, wish, now_ms)? else { return Ok(None) };
+        let there = AheadIn { inode: id, era: new.lease.era, lease: new.lease.number };
+        // With the lease held: nobody changes the directory meanwhile.
+        match self.note_ahead(who, by.1, there, now_ms) {
+            Ok(true) => Ok(Some(new)),
+            done => {
+                self.leases.put_back(id, by, new);
+                done.map(|_| None)
+            }
+        }
+    }
+
+    /// A holder tells of what he did.
+    pub(super) fn change_names(
+        &self,
+        who: &Principal,
+        changes: &[NameChange],
+        asked: &Asked,
+        now_ms: u64,
+    ) -> Result<Response> {
+        if changes.len() > NAME_CHANGES_MAX {
+            return Err(MdsError::refused(ErrorCode::Limit, format!("{NAME_CHANGES_MAX} changes at once")));
+        }
+        let by: Who = (who.user.clone(), asked.holder());
+        let memo = self.memo(&who.user, asked, now_ms)?;
+        for id in changes.iter().filter_map(NameChange::let_go) {
+            self.holds.release(&who.user, by.1, id);
+            self.leases.give_back(id, &by, None, now_ms);
+            self.release_locks(id, &by)?;
+            self.let_go_of_fence(id, &by)?;
+        }
+        // What a maker holds it for is asked anew by a revocation, before or after this.
+        let _issuing = self.issuing();
+        let opening = self.begin_to_hold(changes, &by, now_ms)?;
+        let told = self.tell(who, &by, changes, &memo, now_ms);
+        let done = match &told {
+            Ok(Told { response: Response::NamesChanged { done, .. }, .. }) => usize::from(*done),
+            _ => 0,
+        };
+        for (_, id) in opening.iter().filter(|(at, _)| *at >= done) {
+            self.holds.not_opened(&who.user, by.1, *id);
+        }
+        let Told { response, now } = told?;
+        let Response::NamesChanged { done: count, failure, .. } = response else { return Ok(response) };
+        let mut leases = Vec::new();
+        for (_, id) in opening.into_iter().filter(|(at, _)| *at < done) {
+            let held = if now || self.is_own(who, id)? { Held::of(Access::Update) } else { Held::default() };
+            self.holds.opened(&who.user, by.1, id, held, now_ms)?;
+            if let Some(lease) = self.lease(who, by.1, id, (LeaseKind::Write, false), now_ms)? {
+                leases.push(LeaseOn { inode: id, lease });
+            }
+        }
+        for change in changes.iter().take(if now { done } else { 0 }) {
+            let (action, subject) = told_of(change);
+            self.audit.record(&AuditRecord {
+                time_ms: now_ms,
+                user: who.user.as_str(),
+                session: Some(&who.session),
+                proven: true,
+                source: None,
+                action,
+                subject: Some(&subject),
+                verdict: "ok",
+            });
+        }
+        if let (Some(failure), Some(change)) = (&failure, changes.get(done)) {
+            let (action, subject) = told_of(change);
+            self.audit.record(&AuditRecord {
+                time_ms: now_ms,
+                user: who.user.as_str(),
+                session: Some(&who.session),
+                proven: true,
+                source: None,
+                action,
+                subject: Some(&subject),
+                verdict: failure.code.name(),
+            });
+        }
+        Ok(Response::NamesChanged { done: count, leases, failure })
+    }
+
+    /// Files that are made and held: what takes their names away in the same request leaves them to their holder.
+    fn begin_to_hold(
+        &self,
+        changes: &[NameChange],
+        by: &Who,
+        now_ms: u64,
+    ) -> Result<Vec<(usize, InodeId)>> {
+        let held = changes.iter().enumerate().filter_map(|(at, change)| match change {
+            NameChange::Made(MadeAhead { inode, what: NodeKind::File, held: true, .. }) => Some((at, *inode)),
+            _ => None,
+        });
+        let mut begun = Vec::new();
+        for (at, id) in held {
+            let holds = || {
+                self.meet_holder(&by.0, by.1, now_ms)?;
+                self.holds.begin(&by.0, by.1, id, now_ms)
+            };
+            if let Err(error) = holds() {
+                for (_, id) in begun {
+                    self.holds.not_opened(&by.0, by.1, id);
+                }
+                return Err(error);
+            }
+            begun.push((at, id));
+        }
+        Ok(begun)
+    }
+
+    fn is_own(&self, who: &Principal, id: InodeId) -> Result<bool> {
+        Ok(namespace::node(&*self.store.snapshot()?, id).is_ok_and(|file| file.owner == who.user))
+    }
+
+    /// Does the changes: all of them, or those before the first one that is refused.
+    fn tell(
+        &self,
+        who: &Principal,
+        by: &Who,
+        changes: &[NameChange],
+        memo: &once::Memo<'_>,
+        now_ms: u64,
+    ) -> Result<Told> {
+        let (mut upto, mut failure) = (changes.len(), None);
+        loop {
+            let mut refused = None;
+            let told = self.with_ending(now_ms, |tx, ending| {
+                once::answer(tx, Some(memo), |tx| {
+                    let mut telling = Telling {
+                        who,
+                        by,
+                        any_group: self.has_directory(),
+                        now_ms,
+                        since: HashMap::new(),
+                        numbers: None,
+                    };
+                    for (at, change) in changes.iter().take(upto).enumerate() {
+                        telling.apply(tx, change, ending).inspect_err(|_| refused = Some(at))?;
+                    }
+                    if let Some(numbers) = &telling.numbers {
+                        save(tx, &keys::numbers(by), numbers)?;
+                    }
+                    let failure = failure.clone();
+                    Ok(Response::NamesChanged { done: upto as u16, leases: Vec::new(), failure })
+                })
+            });
+            match (told, refused) {
+                (Err(MdsError::Refused(why)), Some(at)) if why.code != ErrorCode::Busy => {
+                    if at == 0 {
+                        let response =
+                            Response::NamesChanged { done: 0, leases: Vec::new(), failure: Some(why) };
+                        return Ok(Told { response, now: true });
+                    }
+                    // What was refused may have begun to be done: without it, from the beginning.
+                    (upto, failure) = (at, Some(why));
+                }
+                (told, _) => return told,
+            }
+        }
+    }
+}
+
+impl Telling<'_> {
+    /// The time of a change in a directory in which he is ahead.
+    fn at(&mut self, tx: &dyn Transaction, there: AheadIn, at_ms: u64) -> Result<u64> {
+        let since_ms = match self.since.get(&there) {
+            Some(since_ms) => *since_ms,
+            None => {
+                let since_ms = ahead::check(tx, self.by, there)?;
+                self.since.insert(there, since_ms);
+                since_ms
+            }
+        };
+        Ok(at_ms.max(since_ms).min(self.now_ms))
+    }
+
+    fn apply(&mut self, tx: &mut dyn Transaction, change: &NameChange, ending: &Ending<'_>) -> Result<()> {
+        match change {
+            NameChange::Made(made) => self.make(tx, made),
+            NameChange::Removed(removed) => {
+                let RemovedAhead { directory, name, inode, at_ms, .. } = removed;
+                let at_ms = self.at(tx, *directory, *at_ms)?;
+                is_as_told(tx, directory.inode, name, Some(*inode))?;
+                let ending = Ending { now_ms: at_ms, ..*ending };
+                namespace::remove_node(tx, self.who, (directory.inode, name), false, &ending).map(drop)
+            }
+            NameChange::Renamed(renamed) => {
+                let RenamedAhead { from_directory, from, inode, to_directory, to, replaced, at_ms, .. } =
+                    renamed;
+                let at_ms = self.at(tx, *from_directory, *at_ms)?;
+                let at_ms = self.at(tx, *to_directory, at_ms)?;
+                is_as_told(tx, from_directory.inode, from, Some(*inode))?;
+                is_as_told(tx, to_directory.inode, to, *replaced)?;
+                let way = Rename {
+                    from_parent: from_directory.inode,
+                    from,
+                    to_parent: to_directory.inode,
+                    to,
+                    mode: RenameMode::Replace,
+                };
+                let ending = Ending { now_ms: at_ms, ..*ending };
+                namespace::rename_node(tx, self.who, &way, &ending).map(drop)
+            }
+        }
+    }
+
+    fn make(&mut self, tx: &mut dyn Transaction, made: &MadeAhead) -> Result<()> {
+        let at_ms = self.at(tx, made.directory, made.at_ms)?;
+        if self.numbers.is_none() {
+            self.numbers = Some(ahead::numbers(tx, self.by)?);
+        }
+        if let Some(numbers) = &mut self.numbers {
+            numbers.take(made.inode)?;
+        }
+        let new = NewNode {
+            name: &made.name,
+            what: &made.what,
+            mode: made.mode,
+            umask: made.umask,
+            owner: made.owner.as_ref(),
+            group: made.group.as_ref(),
+            any_group: self.any_group,
+            number: Some(made.inode),
+        };
+        namespace::make_node(tx, self.who, made.directory.inode, &new, at_ms).map(drop)
+    }
+}
+
+/// Does a name lead to what it led to where the change was made?
+fn is_as_told(tx: &dyn Transaction, directory: InodeId, name: &Name, what: Option<InodeId>) -> Result<()> {
+    match namespace::child(tx, directory, name)?.map(|(id, _)| id) {
+        found if found == what => Ok(()),
+        None => Err(MdsError::refused(ErrorCode::NotFound, name.shown())),
+        Some(_) => Err(MdsError::refused(ErrorCode::Exists, name.shown())),
+    }
+}
+
+/// What a change is called, and what it is about, for the audit log: as if it had been asked for.
+fn told_of(change: &NameChange) -> (&'static str, String) {
+    let place = |there: &AheadIn, name: &Name| format!("node {}/{name}", there.inode.0);
+    match change {
+        NameChange::Made(made) => ("MakeNode", place(&made.directory, &made.name)),
+        NameChange::Removed(removed) => ("RemoveNode", place(&removed.directory, &removed.name)),
+        NameChange::Renamed(renamed) => {
+            let RenamedAhead { from_directory, from, to_directory, to, .. } = renamed;
+            ("RenameNode", format!("{} -> {}", place(from_directory, from), place(to_directory, to)))
+        }
+    }
+}

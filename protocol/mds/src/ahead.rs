@@ -1,0 +1,229 @@
+//! Names that a holder changes before the server hears of it: the nouns of the requests 0079 and 007A.
+//!
+//! Does: say what was done, where, and under which lease. Does not: decide whether it may be.
+//! Contract: the changes of a holder are sent in the order in which they were made; each names what it found, so that one that
+//! would be about something else is refused.
+//! Truth: docs/standards/mds.md §5.8; docs/adr/0050-names-written-back.md.
+
+use alloc::vec::Vec;
+
+use crate::name::{GroupName, Name, UserName};
+use crate::nodes::{Lease, NODE_PROOF_BYTES, NodeKind};
+use crate::records::{FileKind, InodeId};
+use crate::wire::{Reader, Wire, WireError, Writer, record};
+
+/// Numbers of nodes that are reserved by one request at most.
+pub const NUMBERS_MAX: u16 = 1_024;
+/// Changes of names in one request at most.
+pub const NAME_CHANGES_MAX: usize = 512;
+
+record! {
+    /// Numbers that nobody else gives to a node, one after the other.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Numbers {
+        /// The first of them.
+        pub first: InodeId,
+        /// The proofs of all of them, in their order, good for the user who asked.
+        pub proofs: Vec<[u8; NODE_PROOF_BYTES]>,
+    }
+}
+
+record! {
+    /// A directory in which its holder is ahead.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct AheadIn {
+        /// Its number.
+        pub inode: InodeId,
+        /// The era of the lease.
+        pub era: u64,
+        /// The lease to write under which the change was made.
+        pub lease: u64,
+    }
+}
+
+record! {
+    /// A node was made.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct MadeAhead {
+        /// In which directory.
+        pub directory: AheadIn,
+        /// Its name.
+        pub name: Name,
+        /// Its number, one of those that were reserved, and higher than those before it.
+        pub inode: InodeId,
+        /// What: no directory, and no device.
+        pub what: NodeKind,
+        /// Permission bits.
+        pub mode: u16,
+        /// Permission bits that it shall not have.
+        pub umask: u16,
+        /// Whose it is, if not the asker's (administrators).
+        pub owner: Option<UserName>,
+        /// Its group, as for MakeNode.
+        pub group: Option<GroupName>,
+        /// When, milliseconds since 1970; not before the lease was given, and not after the server's clock.
+        pub at_ms: u64,
+        /// A file is held open for update.
+        pub held: bool,
+    }
+}
+
+record! {
+    /// A name was taken away, of anything but a directory.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RemovedAhead {
+        /// In which directory.
+        pub directory: AheadIn,
+        /// The name.
+        pub name: Name,
+        /// What it led to.
+        pub inode: InodeId,
+        /// When, as above.
+        pub at_ms: u64,
+        /// The holder has let go of it, and of its lease.
+        pub let_go: bool,
+    }
+}
+
+record! {
+    /// Something that is no directory was given another place; what no directory had it is gone.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct RenamedAhead {
+        /// From which directory.
+        pub from_directory: AheadIn,
+        /// The old name.
+        pub from: Name,
+        /// What it led to.
+        pub inode: InodeId,
+        /// To which directory.
+        pub to_directory: AheadIn,
+        /// The new name.
+        pub to: Name,
+        /// What had it, if anything.
+        pub replaced: Option<InodeId>,
+        /// When, as above.
+        pub at_ms: u64,
+        /// The holder has let go of what had it, and of its lease.
+        pub let_go: bool,
+    }
+}
+
+/// What was done to names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NameChange {
+    /// A node was made.
+    Made(MadeAhead),
+    /// A name was taken away.
+    Removed(RemovedAhead),
+    /// A name was changed.
+    Renamed(RenamedAhead),
+}
+
+impl NameChange {
+    /// The directories that it is about.
+    pub fn directories(&self) -> impl Iterator<Item = AheadIn> {
+        let (first, second) = match self {
+            Self::Made(made) => (made.directory, None),
+            Self::Removed(removed) => (removed.directory, None),
+            Self::Renamed(renamed) => (renamed.from_directory, Some(renamed.to_directory)),
+        };
+        core::iter::once(first).chain(second.filter(|second| *second != first))
+    }
+
+    /// What the holder has let go of.
+    #[must_use]
+    pub const fn let_go(&self) -> Option<InodeId> {
+        match self {
+            Self::Removed(RemovedAhead { inode, let_go: true, .. }) => Some(*inode),
+            Self::Renamed(RenamedAhead { replaced, let_go: true, .. }) => *replaced,
+            _ => None,
+        }
+    }
+}
+
+impl Wire for NameChange {
+    fn put(&self, out: &mut Writer) {
+        match self {
+            Self::Made(made) => {
+                1u8.put(out);
+                made.put(out);
+            }
+            Self::Removed(removed) => {
+                2u8.put(out);
+                removed.put(out);
+            }
+            Self::Renamed(renamed) => {
+                3u8.put(out);
+                renamed.put(out);
+            }
+        }
+    }
+
+    fn get(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(match u8::get(input)? {
+            1 => {
+                let made = MadeAhead::get(input)?;
+                let refused = [FileKind::Directory, FileKind::CharDevice, FileKind::BlockDevice];
+                if refused.contains(&made.what.kind()) {
+                    return Err(WireError::Malformed("a node that is not made ahead"));
+                }
+                Self::Made(made)
+            }
+            2 => Self::Removed(RemovedAhead::get(input)?),
+            3 => Self::Renamed(RenamedAhead::get(input)?),
+            code => return Err(WireError::UnknownCode { what: "change of names", code: u32::from(code) }),
+        })
+    }
+}
+
+record! {
+    /// A lease on a file that was made ahead.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct LeaseOn {
+        /// Which file.
+        pub inode: InodeId,
+        /// To write.
+        pub lease: Lease,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn there() -> AheadIn {
+        AheadIn { inode: InodeId(4), era: 5, lease: 6 }
+    }
+
+    fn made(what: NodeKind) -> NameChange {
+        NameChange::Made(MadeAhead {
+            directory: there(),
+            name: Name::new("x").unwrap(),
+            inode: InodeId(9),
+            what,
+            mode: 0o644,
+            umask: 0o22,
+            owner: None,
+            group: None,
+            at_ms: 7,
+            held: true,
+        })
+    }
+
+    fn bytes(change: &NameChange) -> Vec<u8> {
+        let mut out = Writer::new();
+        change.put(&mut out);
+        out.finish(usize::from(u16::MAX)).unwrap()
+    }
+
+    #[test]
+    fn directories_and_devices_are_not_made_ahead() {
+        for what in [NodeKind::Directory, NodeKind::CharDevice(1), NodeKind::BlockDevice(2)] {
+            assert!(NameChange::get(&mut Reader::new(&bytes(&made(what)))).is_err());
+        }
+        for what in [NodeKind::File, NodeKind::Fifo, NodeKind::Socket] {
+            let change = made(what);
+            assert_eq!(NameChange::get(&mut Reader::new(&bytes(&change))), Ok(change));
+        }
+    }
+}
