@@ -117,20 +117,34 @@ pub enum NameChange {
     Removed(RemovedAhead),
     /// A name was changed.
     Renamed(RenamedAhead),
+    /// A file that was held open is let go of, and of its lease: CloseNode among the changes, so that it comes after them.
+    LetGo(InodeId),
 }
 
 impl NameChange {
     /// The directories that it is about.
     pub fn directories(&self) -> impl Iterator<Item = AheadIn> {
         let (first, second) = match self {
-            Self::Made(made) => (made.directory, None),
-            Self::Removed(removed) => (removed.directory, None),
-            Self::Renamed(renamed) => (renamed.from_directory, Some(renamed.to_directory)),
+            Self::Made(made) => (Some(made.directory), None),
+            Self::Removed(removed) => (Some(removed.directory), None),
+            Self::Renamed(renamed) => (Some(renamed.from_directory), Some(renamed.to_directory)),
+            Self::LetGo(_) => (None, None),
         };
-        core::iter::once(first).chain(second.filter(|second| *second != first))
+        first.into_iter().chain(second.filter(|second| Some(*second) != first))
     }
 
-    /// What the holder has let go of.
+    /// The nodes that it is about, directories aside.
+    pub fn nodes(&self) -> impl Iterator<Item = InodeId> {
+        let (first, second) = match self {
+            Self::Made(made) => (made.inode, None),
+            Self::Removed(removed) => (removed.inode, None),
+            Self::Renamed(renamed) => (renamed.inode, renamed.replaced),
+            Self::LetGo(inode) => (*inode, None),
+        };
+        core::iter::once(first).chain(second)
+    }
+
+    /// What the holder let go of before he took its name away.
     #[must_use]
     pub const fn let_go(&self) -> Option<InodeId> {
         match self {
@@ -156,6 +170,10 @@ impl Wire for NameChange {
                 3u8.put(out);
                 renamed.put(out);
             }
+            Self::LetGo(inode) => {
+                4u8.put(out);
+                inode.put(out);
+            }
         }
     }
 
@@ -171,6 +189,7 @@ impl Wire for NameChange {
             }
             2 => Self::Removed(RemovedAhead::get(input)?),
             3 => Self::Renamed(RenamedAhead::get(input)?),
+            4 => Self::LetGo(InodeId::get(input)?),
             code => return Err(WireError::UnknownCode { what: "change of names", code: u32::from(code) }),
         })
     }

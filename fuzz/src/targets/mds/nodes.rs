@@ -58,7 +58,8 @@ fn name_changes() -> Vec<NameChange> {
         let_go: false,
     };
     let removed = RemovedAhead { directory: there, name: name("g"), inode, at_ms, let_go: true };
-    vec![NameChange::Made(made), NameChange::Renamed(renamed), NameChange::Removed(removed)]
+    let let_go = NameChange::LetGo(InodeId(10));
+    vec![NameChange::Made(made), NameChange::Renamed(renamed), NameChange::Removed(removed), let_go]
 }
 
 /// A request of every row.

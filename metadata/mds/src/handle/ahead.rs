@@ -27,6 +27,10 @@ use crate::records::save;
 use crate::server::Mds;
 use crate::store::Transaction;
 
+/// A change may have been made so much later than now, by the clock of who made it, milliseconds: less than what is taken for
+/// a clock that is wrong ([`crate::records::Inode::changes`]).
+const AHEAD_OF_CLOCK_MS: u64 = 250;
+
 /// What the changes of one request share.
 struct Telling<'a> {
     who: &'a Principal,
@@ -119,10 +123,7 @@ impl Mds {
         let by: Who = (who.user.clone(), asked.holder());
         let memo = self.memo(&who.user, asked, now_ms)?;
         for id in changes.iter().filter_map(NameChange::let_go) {
-            self.holds.release(&who.user, by.1, id);
-            self.leases.give_back(id, &by, None, now_ms);
-            self.release_locks(id, &by)?;
-            self.let_go_of_fence(id, &by)?;
+            self.release(id, &by, now_ms)?;
         }
         // What a maker holds it for is asked anew by a revocation, before or after this.
         let _issuing = self.issuing();
@@ -145,7 +146,14 @@ impl Mds {
                 leases.push(LeaseOn { inode: id, lease });
             }
         }
-        for change in changes.iter().take(if now { done } else { 0 }) {
+        for change in changes.iter().take(done) {
+            if let NameChange::LetGo(id) = change {
+                self.release(*id, &by, now_ms)?;
+                self.let_go(*id, now_ms)?;
+            }
+        }
+        let written = |change: &&NameChange| now && !matches!(change, NameChange::LetGo(_));
+        for change in changes.iter().take(done).filter(written) {
             let (action, subject) = told_of(change);
             self.audit.record(&AuditRecord {
                 time_ms: now_ms,
@@ -200,6 +208,14 @@ impl Mds {
             begun.push((at, id));
         }
         Ok(begun)
+    }
+
+    /// A holder lets go of a file. In this order: a lock that comes in between finds the file closed, or is ended here.
+    pub(super) fn release(&self, id: InodeId, by: &Who, now_ms: u64) -> Result<()> {
+        self.holds.release(&by.0, by.1, id);
+        self.leases.give_back(id, by, None, now_ms);
+        self.release_locks(id, by)?;
+        self.let_go_of_fence(id, by)
     }
 
     fn is_own(&self, who: &Principal, id: InodeId) -> Result<bool> {
@@ -265,12 +281,15 @@ impl Telling<'_> {
                 since_ms
             }
         };
-        Ok(at_ms.max(since_ms).min(self.now_ms))
+        // The clocks of both sides are not quite the same.
+        Ok(at_ms.clamp(since_ms, since_ms.max(self.now_ms.saturating_add(AHEAD_OF_CLOCK_MS))))
     }
 
     fn apply(&mut self, tx: &mut dyn Transaction, change: &NameChange, ending: &Ending<'_>) -> Result<()> {
         match change {
             NameChange::Made(made) => self.make(tx, made),
+            // It is, after this.
+            NameChange::LetGo(_) => Ok(()),
             NameChange::Removed(removed) => {
                 let RemovedAhead { directory, name, inode, at_ms, .. } = removed;
                 let at_ms = self.at(tx, *directory, *at_ms)?;
@@ -339,5 +358,6 @@ fn told_of(change: &NameChange) -> (&'static str, String) {
             let RenamedAhead { from_directory, from, to_directory, to, .. } = renamed;
             ("RenameNode", format!("{} -> {}", place(from_directory, from), place(to_directory, to)))
         }
+        NameChange::LetGo(inode) => ("CloseNode", format!("node {}", inode.0)),
     }
 }

@@ -225,12 +225,7 @@ impl Mds {
             }
             Request::CloseNode { node, holder } => {
                 let id = self.node(who, node)?;
-                // In this order: a lock that comes in between finds the file closed, or is ended here.
-                self.holds.release(&who.user, holder, id);
-                let by = (who.user.clone(), holder);
-                self.leases.give_back(id, &by, None, now_ms);
-                self.release_locks(id, &by)?;
-                self.let_go_of_fence(id, &by)?;
+                self.release(id, &(who.user.clone(), holder), now_ms)?;
                 self.let_go(id, now_ms)?;
                 let (held, until_ms) = self.holds.keep(&who.user, holder, now_ms);
                 Ok(Response::Kept { held, until_ms })
@@ -508,7 +503,7 @@ impl Mds {
     }
 
     /// Somebody holds it no longer: what nobody holds and nothing leads to goes now.
-    fn let_go(&self, id: InodeId, now_ms: u64) -> Result<()> {
+    pub(super) fn let_go(&self, id: InodeId, now_ms: u64) -> Result<()> {
         if self.holds.is_held(id) {
             return Ok(());
         }

@@ -69,6 +69,7 @@ fn name_change() -> impl Strategy<Value = NameChange> {
     ];
     let whose = (prop::option::of(user()), prop::option::of(group()));
     prop_oneof![
+        any::<u64>().prop_map(|inode| NameChange::LetGo(InodeId(inode))),
         ((ahead_in(), name(), what), whose, any::<(u64, u16, u16, u64, bool)>()).prop_map(
             |((directory, name, what), (owner, group), (inode, mode, umask, at_ms, held))| {
                 let inode = InodeId(inode);
