@@ -46,6 +46,9 @@ pub enum ClientError {
         "bytes that were written before could not be stored: the next sync or close of their file says why"
     )]
     NotStored,
+    /// Names that were changed here could not be told to the metadata server.
+    #[error("the metadata server could not be told of what was done to names")]
+    NamesNotTold,
     /// A capability file does not allow it.
     #[error("the capability file does not allow it: {0}")]
     NotDelegated(&'static str),

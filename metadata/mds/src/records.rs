@@ -75,13 +75,9 @@ record! {
     }
 }
 
-/// A change that is so far ahead of the clock was made by another clock, nanoseconds.
-const CHANGES_AHEAD_NS: i64 = 1_000_000_000;
-
 /// Nanoseconds of milliseconds, both since 1970.
 pub(crate) const fn ns(ms: u64) -> i64 {
-    const MAX: i64 = i64::MAX / 1_000_000;
-    if ms > MAX as u64 { MAX * 1_000_000 } else { ms as i64 * 1_000_000 }
+    Stat::ns(ms)
 }
 
 impl Inode {
@@ -126,12 +122,9 @@ impl Inode {
         }
     }
 
-    /// It changes now. Of two changes in one millisecond the second one is told from the first, as by whoever hears of them
-    /// in another order; of a clock that was wrong nothing stays.
+    /// It changes now.
     pub(crate) fn changes(&mut self, now_ms: u64) {
-        let (now_ns, last_ns) = (ns(now_ms), self.ctime_ns);
-        let follows = last_ns >= now_ns && last_ns.saturating_sub(now_ns) < CHANGES_AHEAD_NS;
-        self.ctime_ns = if follows { last_ns + 1 } else { now_ns };
+        self.ctime_ns = Stat::changed_ns(self.ctime_ns, now_ms);
     }
 
     pub(crate) fn is_directory(&self) -> bool {

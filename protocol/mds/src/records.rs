@@ -149,11 +149,30 @@ record! {
     }
 }
 
+/// A change that is so far ahead of the clock was made by another clock, nanoseconds.
+const CHANGES_AHEAD_NS: i64 = 1_000_000_000;
+
 impl Stat {
     /// How it is addressed by number.
     #[must_use]
     pub const fn node(&self) -> Node {
         Node { inode: self.inode, proof: self.proof }
+    }
+
+    /// The time of a change of something that was changed last at `last_ns`. Of two changes in one millisecond the second one is
+    /// told from the first, as by whoever hears of them in another order; of a clock that was wrong nothing stays.
+    #[must_use]
+    pub const fn changed_ns(last_ns: i64, now_ms: u64) -> i64 {
+        let now_ns = Self::ns(now_ms);
+        let follows = last_ns >= now_ns && last_ns.saturating_sub(now_ns) < CHANGES_AHEAD_NS;
+        if follows { last_ns + 1 } else { now_ns }
+    }
+
+    /// Nanoseconds of milliseconds, both since 1970.
+    #[must_use]
+    pub const fn ns(ms: u64) -> i64 {
+        const MAX: i64 = i64::MAX / 1_000_000;
+        if ms > MAX as u64 { MAX * 1_000_000 } else { ms as i64 * 1_000_000 }
     }
 
     /// A time of it in milliseconds since 1970, 0 for what was before.

@@ -305,7 +305,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
     /// Returns when everything written before is durable, on devices and metadata server.
     pub(super) async fn sync(self: &Arc<Self>) -> Result<(), ClientError> {
-        let stored = self.store().await;
+        let stored = self.store().await.and(self.shared.names_told().await);
         self.take_error()?;
         stored
     }

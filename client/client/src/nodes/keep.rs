@@ -28,6 +28,7 @@ pub(super) fn start<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) {
     let weak = Arc::downgrade(shared);
     shared.runtime.spawn(keep_alive(weak.clone()));
     shared.runtime.spawn(super::leases::listen(weak.clone()));
+    shared.runtime.spawn(super::lead::tell(weak.clone()));
     shared.runtime.spawn(send_what_lies_about(weak));
 }
 
@@ -42,6 +43,11 @@ async fn keep_alive<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
             continue;
         }
         silent = Duration::ZERO;
+        // The server counts those that it knows of.
+        if let Err(error) = shared.names_told().await {
+            tracing::debug!(%error, "the metadata server does not hear of us");
+            continue;
+        }
         match shared.core.metadata.call(Request::KeepNodes { holder: shared.holder }).await {
             Ok(Response::Kept { held, .. }) if (held as usize) < open.len() => {
                 // The server began anew, or took us for gone.
@@ -63,6 +69,10 @@ pub(super) async fn hold_again<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D
         return;
     }
     let access = body.state().access();
+    if let Err(error) = shared.names_told_of(body.node.inode).await {
+        tracing::warn!(inode = body.node.inode.0, %error, "an open file could not be held on");
+        return;
+    }
     let held = match shared.core.metadata.call(shared.opening(body.node, access, true)).await {
         Err(error) if is_fenced(&error) => {
             body.discard();
@@ -135,6 +145,9 @@ async fn send_what_lies_about<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>)
 
 /// A file that nobody has open here any more: proven after a while, and let go.
 pub(super) fn linger<M: Metadata, D: Devices>(body: &Arc<Body<M, D>>) {
+    if body.shared.let_go_unwritten(body) {
+        return;
+    }
     let body = body.clone();
     body.dispatch_all();
     body.shared.runtime.clone().spawn(async move {
@@ -160,6 +173,10 @@ pub(super) async fn close<M: Metadata, D: Devices>(body: &Body<M, D>) {
         return;
     }
     let request = Request::CloseNode { node: body.node, holder: body.shared.holder };
+    if let Err(error) = body.shared.told_before(&request).await {
+        tracing::debug!(%error, "a file could not be let go; the server does it by itself");
+        return;
+    }
     match body.shared.core.metadata.call(request).await {
         Ok(_) => body.state().let_go = true,
         Err(error) => tracing::debug!(%error, "a file could not be let go; the server does it by itself"),
@@ -168,6 +185,9 @@ pub(super) async fn close<M: Metadata, D: Devices>(body: &Body<M, D>) {
 
 /// Lets everything go.
 pub(super) async fn let_go<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) {
+    if let Err(error) = shared.names_told().await {
+        tracing::warn!(%error, "what was done to names is not told");
+    }
     for body in shared.bodies() {
         let request = Request::CloseNode { node: body.node, holder: shared.holder };
         if let Err(error) = shared.core.metadata.call(request).await {

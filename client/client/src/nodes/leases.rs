@@ -17,7 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, HolderId, InodeId, Lease, LeaseKind, RECALLS_MAX, Recall, Request, Response, Stat,
+    Access, AheadIn, ErrorCode, HolderId, InodeId, Lease, LeaseKind, RECALLS_MAX, Recall, Request, Response,
+    Stat,
 };
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -27,6 +28,7 @@ use gone::{GONE_FOR, Gone};
 
 use super::body::Body;
 use super::keep;
+use super::ledger::OWN;
 use super::shared::{Shared, fenced, is_fenced, lock};
 use crate::{ClientError, Devices, Metadata};
 
@@ -165,6 +167,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         if self.leases.second.is_none() {
             return Standing::Off;
         }
+        if seen_under == OWN && self.ledger.is_own(inode) {
+            return Standing::Held;
+        }
         let wall_ms = self.wall_ms();
         let book = lock(&self.leases.book);
         let left = |until: Option<Until>| until.map_or(Duration::ZERO, |until| until.left(wall_ms));
@@ -194,6 +199,9 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         let mut book = lock(&self.leases.book);
         let left = book.until?.left(self.wall_ms());
         let era = book.era;
+        if !book.entries.contains_key(&inode) && !left.is_zero() && self.ledger.is_own(inode) {
+            return Some((Lease { kind: LeaseKind::Write, number: OWN, era }, left));
+        }
         let entry = book.entries.get_mut(&inode)?;
         let ours = entry.called.is_none() && entry.lease.era == era && entry.lease.kind >= kind;
         if !ours || left.is_zero() {
@@ -362,6 +370,14 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             self.leases.forget_kept(inode).await;
         }
         let gone = loop {
+            if let Err(error) = self.names_told_of(inode).await {
+                tracing::warn!(inode = inode.0, %error, "a lease waits for what was done to names under it");
+                if !is_ours(&lock(&self.leases.book)) {
+                    return;
+                }
+                sleep(PACE).await;
+                continue;
+            }
             let body = self.body(inode);
             used |= body.is_some();
             let stored = match &body {
@@ -438,7 +454,11 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 Some(number) if number == recall.number => self.call_in(&mut book, recall.inode),
                 // Another one took its place, which the server knows.
                 Some(number) if number > recall.number => {}
-                _ => {
+                known => {
+                    if known.is_some() {
+                        // It took the place of the one that is known, by an answer that did not come yet.
+                        self.call_in(&mut book, recall.inode);
+                    }
                     book.overtaken.insert(recall.number, recall.inode);
                     let (shared, recall) = (self.clone(), *recall);
                     self.runtime.spawn(async move {
@@ -460,6 +480,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
 
     /// All leases are gone or called in: everything is stored and forgotten, then the new era begins.
     async fn begin_era(self: &Arc<Self>, era: u64) {
+        self.ledger.book().forget_makers();
         let all: Vec<(InodeId, u64)> = {
             let mut book = lock(&self.leases.book);
             book.until = None;
@@ -482,6 +503,10 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             );
         }
         while works.join_next().await.is_some() {}
+        // Who names a new era has nothing left to tell of what he did in others.
+        while let Err(error) = self.names_told().await {
+            tracing::warn!(%error, "what was done to names is not told yet");
+        }
         let mut book = lock(&self.leases.book);
         (book.era, book.known) = (era, 0);
         book.overtaken.clear();
@@ -507,17 +532,123 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         !book.entries.is_empty()
     }
 
-    /// Forgets one that is not being given back: closing the file does that.
-    pub(super) fn drop_lease(&self, inode: InodeId) {
+    /// Forgets one that is not being given back: closing the file does that. Was there one?
+    pub(super) fn drop_lease(&self, inode: InodeId) -> bool {
         let mut book = lock(&self.leases.book);
-        if let Some(number) =
-            book.entries.get(&inode).filter(|entry| entry.called.is_none()).map(|entry| entry.lease.number)
-        {
-            let entry = book.entries.remove(&inode);
-            book.gone.note(inode, number);
-            drop(book);
-            drop(entry);
+        let known = book.entries.get(&inode).filter(|entry| entry.called.is_none());
+        let Some(number) = known.map(|entry| entry.lease.number) else { return false };
+        let entry = book.entries.remove(&inode);
+        book.gone.note(inode, number);
+        drop(book);
+        drop(entry);
+        true
+    }
+
+    /// Are names changed here first, where that is to be had?
+    pub(super) fn leads_names(&self) -> bool {
+        self.options.names_ahead && self.leases.second.is_some()
+    }
+
+    /// Does something while these directories are led: no lease on them is given back before the server was told of what it
+    /// puts down.
+    pub(super) fn while_led<T>(
+        &self,
+        directories: [InodeId; 2],
+        work: impl FnOnce([AheadIn; 2]) -> Option<T>,
+    ) -> Option<T> {
+        if !self.leads_names() {
+            return None;
         }
+        let book = &mut *lock(&self.leases.book);
+        if book.until?.left(self.wall_ms()).is_zero() {
+            return None;
+        }
+        let mut led = [AheadIn { inode: InodeId(0), era: 0, lease: 0 }; 2];
+        for (led, inode) in led.iter_mut().zip(directories) {
+            let entry = book.entries.get_mut(&inode)?;
+            let Lease { kind, number, era } = entry.lease;
+            if entry.called.is_some() || era != book.era || kind != LeaseKind::Write {
+                return None;
+            }
+            entry.used = Instant::now();
+            *led = AheadIn { inode, era, lease: number };
+        }
+        work(led)
+    }
+
+    /// A lease took the place of another one, which is believed in: what is known by that goes on. Else it is one as any other.
+    pub(super) fn take_over_lease(&self, inode: InodeId, before: u64, lease: Lease) -> bool {
+        let mut book = lock(&self.leases.book);
+        let called = book.overtaken.contains_key(&lease.number);
+        let era = book.era;
+        let Some(entry) = book.entries.get_mut(&inode) else { return false };
+        let same = entry.lease.number == before && entry.lease.era == lease.era && lease.era == era;
+        if !same || entry.called.is_some() || called {
+            return false;
+        }
+        entry.lease = lease;
+        self.names.go_on(inode, before, &lease);
+        true
+    }
+
+    /// One was given for what is not held any more: the server hears of that.
+    pub(super) fn not_ours(&self, inode: InodeId, lease: Lease) {
+        let mut book = lock(&self.leases.book);
+        if lease.era == book.era {
+            book.gone.note(inode, lease.number);
+        }
+    }
+
+    /// The server does not know of one that is believed in: it is given up.
+    pub(super) fn lead_is_lost(self: &Arc<Self>, inode: InodeId, number: u64) {
+        let mut book = lock(&self.leases.book);
+        if book.entries.get(&inode).is_some_and(|entry| entry.lease.number == number) {
+            self.call_in(&mut book, inode);
+        }
+    }
+
+    /// A directory is not led from here on: the server was told of what was done in it.
+    pub(super) async fn lead_no_more(self: &Arc<Self>, inode: InodeId) {
+        let led = {
+            let book = lock(&self.leases.book);
+            book.entries
+                .get(&inode)
+                .filter(|entry| entry.lease.kind == LeaseKind::Write)
+                .map(|entry| entry.lease)
+        };
+        let Some(Lease { number, .. }) = led.filter(|_| self.body(inode).is_none()) else { return };
+        self.lead_is_lost(inode, number);
+        loop {
+            let moved = self.leases.moved.notified();
+            let is_there = |entry: &Entry<M, D>| entry.lease.number == number;
+            if !lock(&self.leases.book).entries.get(&inode).is_some_and(is_there) {
+                return;
+            }
+            let _ = timeout(AGAIN, moved).await;
+        }
+    }
+
+    /// A file that nobody has open here is about to lose its last name: lets go of it, if nothing of it is here that is not
+    /// stored; the server hears of that with the name. Says whether there was something to let go of; none: it stays.
+    pub(super) fn let_go_here(&self, inode: InodeId) -> Option<bool> {
+        let Some(body) = self.body(inode) else {
+            // Looked at, perhaps, by a lease.
+            return Some(self.drop_lease(inode));
+        };
+        let _holding = body.holding.try_write().ok()?;
+        let mut state = body.state();
+        let last = state.stat.as_ref().is_some_and(|stat| stat.links == 1);
+        if !last || !state.is_stored() || state.let_go || body.open_count() > 0 || self.ledger.is_own(inode) {
+            return None;
+        }
+        if !self.drop_lease(inode) {
+            return None;
+        }
+        state.ahead.forget(0..u64::MAX);
+        (state.seen_under, state.let_go) = (0, true);
+        drop(state);
+        self.leave(inode);
+        Some(true)
     }
 
     /// Lets all of it go: the end.
@@ -629,6 +760,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 continue;
             }
             let request = Request::LeaseNode { node: self.node, holder: self.shared.holder, kind };
+            self.shared.told_before(&request).await?;
             match self.shared.core.metadata.call(request.clone()).await {
                 Ok(Response::Leased { stat, lease }) => match lease {
                     Some(lease) => {

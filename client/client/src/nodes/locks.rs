@@ -36,6 +36,11 @@ impl Locks {
         }
     }
 
+    /// Are there any?
+    pub(super) fn has(&self, inode: InodeId) -> bool {
+        self.0.contains_key(&inode)
+    }
+
     /// Forgets all of one owner; had he any?
     pub(super) fn forget(&mut self, inode: InodeId, owner: u64) -> bool {
         let Some(locks) = self.0.get_mut(&inode) else { return false };

@@ -13,7 +13,9 @@ mod dirty;
 mod file;
 mod holes;
 mod keep;
+mod lead;
 mod leases;
+mod ledger;
 mod locks;
 mod names;
 mod prove;
@@ -27,8 +29,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use sealstone_mds_protocol::{
-    Access, DirEntry, ErrorCode, Failure, FileKind, GroupName, InodeId, Lease, Name, PAGE_MAX, Request,
-    Response, Stat, UserName,
+    Access, DirEntry, ErrorCode, Failure, FileKind, GroupName, InodeId, Lease, LeaseKind, Name, PAGE_MAX,
+    Request, Response, Stat, UserName,
 };
 use sealstone_mds_protocol::{
     Lock, LockKind, Node, NodeChange, NodeKind, OpenedNode, RenameMode, Target, XattrMode, XattrName,
@@ -141,7 +143,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     pub async fn lookup(&self, parent: Node, name: &Name) -> Result<Stat, ClientError> {
         let nothing = || Failure::new(ErrorCode::NotFound, &name.shown());
         match self.known(parent.inode, name) {
-            Known::There(node) => {
+            Known::There(node, _) => {
                 if let Some(stat) = self.known_node(node.inode) {
                     return Ok(stat);
                 }
@@ -156,7 +158,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             Response::LookedUp { stat, directory, lease } => {
                 if let Some(directory) = directory {
                     self.shared.given(parent.inode, directory);
-                    let known = stat.as_ref().map_or(Known::Nothing, |stat| Known::There(stat.node()));
+                    let known = stat.as_ref().map_or(Known::Nothing, Known::of);
                     if self.shared.names.looked_up(&mark, &directory, name, known) {
                         self.list_soon(parent);
                     }
@@ -183,6 +185,10 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     fn known_node(&self, inode: InodeId) -> Option<Stat> {
         if let Some(body) = self.shared.body(inode) {
             return body.believed_stat().map(|(stat, _)| stat);
+        }
+        if let Some(directory) = self.shared.names.made_in(inode) {
+            let lease = self.shared.leased(directory)?;
+            return self.shared.names.made(inode, (directory, &lease));
         }
         let lease = self.shared.leased(inode)?;
         self.shared.names.node(inode, &lease)
@@ -282,6 +288,9 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `Exists`, `NotFound` or `Denied` among others.
     pub async fn make(&self, parent: Node, name: &Name, making: Making) -> Result<Stat, ClientError> {
+        if let Some(stat) = self.shared.make_ahead(parent, name, &making, false) {
+            return Ok(stat);
+        }
         Ok(self.make_held(parent, name, making, false).await?.stat)
     }
 
@@ -296,7 +305,14 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         making: Making,
     ) -> Result<(Stat, File<M, D>), ClientError> {
         self.shared.leases.want();
-        let Made { stat, lease, overtaken } = self.make_held(parent, name, making, true).await?;
+        let Made { stat, lease, overtaken } = match self.shared.make_ahead(parent, name, &making, true) {
+            Some(stat) => {
+                let lease = Lease { kind: LeaseKind::Write, number: ledger::OWN, era: 0 };
+                Made { stat, lease: Some(lease), overtaken: false }
+            }
+            None => self.make_held(parent, name, making, true).await?,
+        };
+        let made_here = lease.is_some();
         let opened = OpenedNode {
             stat: stat.clone(),
             layout: None,
@@ -307,8 +323,11 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             lease,
         };
         let (file, _) = File::open(&self.shared, opened, Access::Update).await?;
-        if overtaken && let Some(body) = self.shared.body(stat.inode) {
-            body.note_unsure(true);
+        if let Some(body) = self.shared.body(stat.inode) {
+            body.state().made_here = made_here;
+            if overtaken {
+                body.note_unsure(true);
+            }
         }
         Ok((stat, file))
     }
@@ -321,6 +340,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         hold: bool,
     ) -> Result<Made, ClientError> {
         let Making { what, mode, umask, owner, group } = making;
+        let asked_group = group.clone().filter(|_| owner.is_none());
+        let plain = what != NodeKind::Directory && owner.is_none();
         let holder = match what {
             NodeKind::Directory => self.shared.leads(),
             _ => hold.then_some(self.shared.holder),
@@ -345,7 +366,12 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             }
         }
         let overtaken = own.is_overtaken();
-        own.done(&[Known::There(stat.node())], &[]);
+        own.done(&[Known::of(&stat)], &[]);
+        if plain {
+            let made = (&stat.owner, stat.group.as_ref());
+            self.shared.ledger.book().note_maker(asked_group.as_ref(), made);
+        }
+        self.shared.changed_in(parent);
         Ok(Made { stat, lease, overtaken })
     }
 
@@ -358,7 +384,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         let own = self.shared.names.change(&[(parent.inode, Some(name)), (node.inode, None)]);
         match self.shared.change_stat(request).await {
             Ok(stat) => {
-                own.done(&[Known::There(stat.node())], &[]);
+                own.done(&[Known::of(&stat)], &[]);
                 Ok(self.overlay(stat))
             }
             Err(error) => Err(not_done(own, error)),
@@ -370,7 +396,16 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NotFound`, `NotEmpty`, `IsADirectory`, `NotADirectory` among others.
     pub async fn remove(&self, parent: Node, name: &Name, directory: bool) -> Result<(), ClientError> {
-        let gone = if directory { None } else { self.let_go_of(parent, name).await };
+        if !directory && self.shared.remove_ahead(parent.inode, name).is_some() {
+            return Ok(());
+        }
+        let gone = match directory {
+            true => {
+                self.leads_no_more(parent, name).await;
+                None
+            }
+            false => self.let_go_of(parent, name).await,
+        };
         let request = Request::RemoveNode { parent, name: name.clone(), directory };
         let own = self.shared.names.change(&[(parent.inode, Some(name))]);
         let answer = match self.shared.change(request).await {
@@ -382,6 +417,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         };
         let Response::Stat { stat } = answer else { return Err(ClientError::OTHER_ANSWER) };
         own.done(&[Known::Nothing], &[stat.inode]);
+        self.shared.changed_in(parent);
         if stat.links > 0 {
             self.stays(gone).await;
         }
@@ -391,8 +427,15 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
 
     /// A name is about to be taken away: lets go of what has it, if it is its last one and nobody has it open here.
     async fn let_go_of(&self, parent: Node, name: &Name) -> Option<InodeId> {
-        let Known::There(node) = self.known(parent.inode, name) else { return None };
+        let Known::There(node, _) = self.known(parent.inode, name) else { return None };
         self.shared.let_go_of(node.inode).await.then_some(node.inode)
+    }
+
+    /// A directory is about to lose its name: nothing is done in it here from now on that the server does not know.
+    async fn leads_no_more(&self, parent: Node, name: &Name) {
+        if let Known::There(node, FileKind::Directory) = self.known(parent.inode, name) {
+            self.shared.lead_no_more(node.inode).await;
+        }
     }
 
     /// That was refused, or it has another name meanwhile.
@@ -412,6 +455,16 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         (to_parent, to): (Node, &Name),
         mode: RenameMode,
     ) -> Result<(), ClientError> {
+        let ahead = match mode {
+            RenameMode::Replace => Some(true),
+            RenameMode::NoReplace => Some(false),
+            RenameMode::Exchange => None,
+        };
+        let (old, new) = ((from_parent.inode, from), (to_parent.inode, to));
+        if ahead.and_then(|replaces| self.shared.rename_ahead(old, new, replaces)).is_some() {
+            return Ok(());
+        }
+        self.leads_no_more(to_parent, to).await;
         let request =
             Request::RenameNode { from_parent, from: from.clone(), to_parent, to: to.clone(), mode };
         let gone = match mode {
@@ -430,14 +483,16 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         };
         let Response::Renamed { moved, other } = answer else { return Err(ClientError::OTHER_ANSWER) };
         let left = match (mode, &other) {
-            (RenameMode::Exchange, Some(other)) => Known::There(other.node()),
+            (RenameMode::Exchange, Some(other)) => Known::of(other),
             // Two names of one file stay as they are.
             _ if moved.links > 1 && moved.kind != FileKind::Directory => Known::Unknown,
             (RenameMode::Exchange, None) => Known::Unknown,
             _ => Known::Nothing,
         };
         let others: Vec<InodeId> = other.iter().chain([&moved]).map(|stat| stat.inode).collect();
-        own.done(&[left, Known::There(moved.node())], &others);
+        own.done(&[left, Known::of(&moved)], &others);
+        self.shared.changed_in(from_parent);
+        self.shared.changed_in(to_parent);
         self.overlay(moved);
         if let Some(other) = other {
             if other.links > 0 {
@@ -677,13 +732,15 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// The first that any file had; `NotStored` for one from before, which the file itself tells of once more.
     pub async fn sync_all(&self) -> Result<(), ClientError> {
+        let told = self.shared.names_told().await;
         let stored = |body: Arc<body::Body<M, D>>| async move {
             body.store().await?;
             if body.state().error.is_some() { Err(ClientError::NotStored) } else { Ok(()) }
         };
         // Most files that are kept here have nothing to store, and whoever syncs a directory waits for this.
         let bodies = self.shared.bodies().into_iter().filter(|body| !body.state().is_settled());
-        self.shared.with_all(bodies, stored).await
+        let stored = self.shared.with_all(bodies, stored).await;
+        told.and(stored).and(self.shared.ledger.book().take_error())
     }
 
     /// Makes everything durable and lets go of all files: the end.
@@ -694,7 +751,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         let outcome =
             self.shared.with_all(self.shared.bodies(), |body| async move { body.sync().await }).await;
         keep::let_go(&self.shared).await;
-        outcome
+        outcome.and(self.shared.ledger.book().take_error())
     }
 
     /// Is it a file that can be opened here?

@@ -8,14 +8,18 @@
 //! is done or never will be. At most [`NAMES_MAX`] names and [`NODES_MAX`] nodes, some 200 and 350 bytes each.
 //! Truth: docs/adr/0046-leases.md.
 
+mod ahead;
+
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use sealstone_mds_protocol::{DirEntry, InodeId, Lease, Name, Node, Stat};
+use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Lease, Name, Node, Stat};
 use tokio::time::Instant;
 
 use super::shared::lock;
+
+pub(super) use ahead::Place;
 
 /// Names of all directories together at most.
 pub(super) const NAMES_MAX: usize = 65_536;
@@ -31,12 +35,19 @@ const VAIN_MAX: u8 = 2;
 /// What is known of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// It leads there.
-    There(Node),
+    /// It leads there, to something of this kind.
+    There(Node, FileKind),
     /// Nothing has it.
     Nothing,
     /// It has to be looked up.
     Unknown,
+}
+
+impl Known {
+    /// It leads to this.
+    pub(super) const fn of(stat: &Stat) -> Self {
+        Self::There(stat.node(), stat.kind)
+    }
 }
 
 /// A lease, told from those of other lives of the server.
@@ -44,6 +55,15 @@ type Number = (u64, u64);
 
 const fn number(lease: &Lease) -> Number {
     (lease.era, lease.number)
+}
+
+/// Why what is known of a node is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Under {
+    /// By the lease on it.
+    Own(Number),
+    /// It was made here since this directory was leased, and nobody else was led to it.
+    Made(InodeId, Number),
 }
 
 /// A list of a directory that is being fetched.
@@ -75,7 +95,7 @@ struct Way {
 struct Book {
     directories: HashMap<InodeId, Directory>,
     names: usize,
-    nodes: HashMap<InodeId, (Number, Stat)>,
+    nodes: HashMap<InodeId, (Under, Stat)>,
     ways: Vec<Way>,
     /// Changes of anything.
     all: Way,
@@ -154,12 +174,16 @@ impl Book {
         Some(self.directories.entry(id).or_insert_with(new))
     }
 
-    fn note_node(&mut self, lease: &Lease, stat: &Stat) {
-        if self.nodes.len() >= NODES_MAX && !self.nodes.contains_key(&stat.inode) {
+    fn make_room(&mut self, inode: InodeId) {
+        if self.nodes.len() >= NODES_MAX && !self.nodes.contains_key(&inode) {
             // Most of them are under leases that were given back.
             self.nodes.clear();
         }
-        self.nodes.insert(stat.inode, (number(lease), stat.clone()));
+    }
+
+    fn note_node(&mut self, lease: &Lease, stat: &Stat) {
+        self.make_room(stat.inode);
+        self.nodes.insert(stat.inode, (Under::Own(number(lease)), stat.clone()));
     }
 }
 
@@ -194,7 +218,23 @@ impl Names {
     /// What a node is that nobody has open here, under the lease that is believed in.
     pub(super) fn node(&self, inode: InodeId, lease: &Lease) -> Option<Stat> {
         let book = lock(&self.0);
-        book.nodes.get(&inode).filter(|(under, _)| *under == number(lease)).map(|(_, stat)| stat.clone())
+        let (under, stat) = book.nodes.get(&inode)?;
+        (*under == Under::Own(number(lease))).then(|| stat.clone())
+    }
+
+    /// The directory by whose lease it is known what a node is that was made here.
+    pub(super) fn made_in(&self, inode: InodeId) -> Option<InodeId> {
+        match lock(&self.0).nodes.get(&inode)?.0 {
+            Under::Made(directory, _) => Some(directory),
+            Under::Own(_) => None,
+        }
+    }
+
+    /// What a node is that was made here, under the lease on its directory that is believed in.
+    pub(super) fn made(&self, inode: InodeId, (directory, lease): (InodeId, &Lease)) -> Option<Stat> {
+        let book = lock(&self.0);
+        let (under, stat) = book.nodes.get(&inode)?;
+        (*under == Under::Made(directory, number(lease))).then(|| stat.clone())
     }
 
     /// Before a question about names in a directory is sent.
@@ -230,9 +270,7 @@ impl Names {
     pub(super) fn seen(&self, mark: &Mark, lease: &Lease, stat: &Stat) {
         let book = &mut *lock(&self.0);
         // By another name it may have been changed meanwhile.
-        if (stat.links == 1 || stat.kind == sealstone_mds_protocol::FileKind::Directory)
-            && book.nodes_are_as_at(mark)
-        {
+        if (stat.links == 1 || stat.kind == FileKind::Directory) && book.nodes_are_as_at(mark) {
             book.note_node(lease, stat);
         }
     }
@@ -260,7 +298,7 @@ impl Names {
         };
         for entry in entries {
             // Without attributes it may not be looked up.
-            let known = entry.stat.as_ref().map_or(Known::Unknown, |stat| Known::There(stat.node()));
+            let known = entry.stat.as_ref().map_or(Known::Unknown, Known::of);
             book.put(mark.directory, &entry.name, known);
         }
         let Some(directory) = book.directories.get_mut(&mark.directory) else { return };

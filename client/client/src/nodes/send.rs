@@ -313,6 +313,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         let Shared { options, holder, .. } = &*self.shared;
         let request =
             Request::Allocate { node: self.node, size_hint: hint, method: options.method, holder: *holder };
+        self.shared.told_before(&request).await?;
         let begun = || self.patience_from(begun);
         let mut denied = false;
         for _ in 0..=REOPENS_MAX {

@@ -19,21 +19,22 @@ use tokio::time::{Instant, sleep};
 
 use super::body::Body;
 use super::leases::Leases;
+use super::ledger::Ledger;
 use super::locks::Locks;
 use super::names::Names;
-use super::turns::Turns;
+use super::turns::{Place, Turns};
 use crate::budget::Lease;
 use crate::open::{Core, Life};
 use crate::put::joined;
 use crate::{ClientError, Devices, Metadata};
 
 /// The first pause before something is tried again; it doubles up to [`PAUSE_MAX`].
-const PAUSE_MIN: Duration = Duration::from_millis(50);
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How long a change is asked for again: somewhat less than a server remembers it.
-const REMEMBERED_MS: u64 = 23 * 3600 * 1000;
+pub(super) const REMEMBERED_MS: u64 = 23 * 3600 * 1000;
 
 /// Files that are worked on at once at most, where that is done for all.
 const AT_ONCE_MAX: usize = 256;
@@ -51,6 +52,8 @@ pub struct NodesOptions {
     pub leases: bool,
     /// Files that are kept by them when nobody has them open here any more, at most.
     pub leases_kept: usize,
+    /// Are names changed here first, in directories that nobody else uses? They are durable after a sync then, as bytes are.
+    pub names_ahead: bool,
 }
 
 impl Default for NodesOptions {
@@ -61,6 +64,7 @@ impl Default for NodesOptions {
             attributes_for: Duration::from_secs(1),
             leases: false,
             leases_kept: 2_048,
+            names_ahead: true,
         }
     }
 }
@@ -80,6 +84,7 @@ pub(super) struct Shared<M, D> {
     pub(super) locks: Mutex<Locks>,
     pub(super) leases: Leases<M, D>,
     pub(super) names: Names,
+    pub(super) ledger: Arc<Ledger>,
 }
 
 impl<M: Metadata, D: Devices> Shared<M, D> {
@@ -99,6 +104,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             bodies: Mutex::default(),
             locks: Mutex::default(),
             names: Names::new(),
+            ledger: Arc::default(),
         }
     }
 
@@ -137,11 +143,13 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
 
     /// Asks the metadata server, patiently.
     pub(super) async fn call(&self, request: &Request) -> Result<Response, ClientError> {
+        self.told_before(request).await?;
         self.patiently(|| self.core.metadata.call(request.clone())).await
     }
 
     /// Has something changed, once, however often it has to be asked for.
     pub(super) async fn change(&self, request: Request) -> Result<Response, ClientError> {
+        self.told_before(&request).await?;
         let name = request.name();
         let change =
             Change::new(request).map_err(|_| ClientError::Protocol("not a change that has a turn"))?;
@@ -157,6 +165,11 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             self.core.metadata.call(request.clone()).await
         })
         .await
+    }
+
+    /// Waits for a number for something that is to be done once.
+    pub(super) async fn turns_place(&self) -> Place<'_> {
+        self.turns.take().await
     }
 
     /// The same, where the answer is what a node is now.
@@ -227,6 +240,11 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         if bodies.get(&inode).is_some_and(|body| body.strong_count() == 0) {
             bodies.remove(&inode);
         }
+    }
+
+    /// Nobody here has a file any more; who opens it again begins anew.
+    pub(super) fn leave(&self, inode: InodeId) {
+        lock(&self.bodies).remove(&inode);
     }
 
     /// All open files.

@@ -129,6 +129,8 @@ pub(super) struct State<M, D> {
     pub(super) without_until: Option<Instant>,
     /// The server knows that nobody has it open here.
     pub(super) let_go: bool,
+    /// It was made here, to be opened.
+    pub(super) made_here: bool,
 }
 
 #[derive(Clone)]
@@ -202,6 +204,7 @@ impl<M, D> State<M, D> {
             rights_unsure: false,
             without_until: None,
             let_go: false,
+            made_here: false,
         }
     }
 
@@ -226,6 +229,14 @@ impl<M, D> State<M, D> {
     /// Is nothing here that is not durable and told?
     pub(super) fn is_stored(&self) -> bool {
         self.dirty.is_empty() && self.held.is_empty() && self.changed_ns.is_none()
+    }
+
+    /// Was it made here, and not written to since? Then nothing of it is anywhere else.
+    pub(super) fn is_unwritten(&self) -> bool {
+        let empty =
+            self.stat.as_ref().is_some_and(|stat| stat.width == 0 && stat.size == 0 && stat.links == 1);
+        let untouched = self.objects.is_none() && self.is_settled() && !self.lock_lost;
+        self.made_here && empty && untouched && !self.let_go
     }
 
     /// Nothing is here that a device or the server does not have for certain, nor an error that nobody was told of.

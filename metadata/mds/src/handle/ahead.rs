@@ -27,9 +27,9 @@ use crate::records::save;
 use crate::server::Mds;
 use crate::store::Transaction;
 
-/// A change may have been made so much later than now, by the clock of who made it, milliseconds: less than what is taken for
-/// a clock that is wrong ([`crate::records::Inode::changes`]).
-const AHEAD_OF_CLOCK_MS: u64 = 250;
+/// By so much the clock of who made a change may be another one, milliseconds: less than what is taken for a clock that is
+/// wrong ([`sealstone_mds_protocol::Stat::changed_ns`]).
+const CLOCKS_DIFFER_MS: u64 = 250;
 
 /// What the changes of one request share.
 struct Telling<'a> {
@@ -90,13 +90,8 @@ impl Mds {
         if !ahead::may_be(&*self.store.snapshot()?, who, id)? {
             return Ok(None);
         }
-        let wish = Wish {
-            kind: LeaseKind::Write,
-            waits: false,
-            others_write: false,
-            in_passing: true,
-            ahead: true,
-        };
+        let wish =
+            Wish { kind: LeaseKind::Write, waits: false, others_write: false, in_passing: true, ahead: true };
         let Some(new) = self.leases.give_over(id, by, wish, now_ms)? else { return Ok(None) };
         let there = AheadIn { inode: id, era: new.lease.era, lease: new.lease.number };
         // With the lease held: nobody changes the directory meanwhile.
@@ -183,12 +178,7 @@ impl Mds {
     }
 
     /// Files that are made and held: what takes their names away in the same request leaves them to their holder.
-    fn begin_to_hold(
-        &self,
-        changes: &[NameChange],
-        by: &Who,
-        now_ms: u64,
-    ) -> Result<Vec<(usize, InodeId)>> {
+    fn begin_to_hold(&self, changes: &[NameChange], by: &Who, now_ms: u64) -> Result<Vec<(usize, InodeId)>> {
         let held = changes.iter().enumerate().filter_map(|(at, change)| match change {
             NameChange::Made(MadeAhead { inode, what: NodeKind::File, held: true, .. }) => Some((at, *inode)),
             _ => None,
@@ -282,7 +272,8 @@ impl Telling<'_> {
             }
         };
         // The clocks of both sides are not quite the same.
-        Ok(at_ms.clamp(since_ms, since_ms.max(self.now_ms.saturating_add(AHEAD_OF_CLOCK_MS))))
+        let earliest_ms = since_ms.saturating_sub(CLOCKS_DIFFER_MS);
+        Ok(at_ms.clamp(earliest_ms, earliest_ms.max(self.now_ms.saturating_add(CLOCKS_DIFFER_MS))))
     }
 
     fn apply(&mut self, tx: &mut dyn Transaction, change: &NameChange, ending: &Ending<'_>) -> Result<()> {

@@ -1,0 +1,496 @@
+//! Directories that are led: names in them are changed here first, and the server is told.
+//!
+//! Does: ask to lead where names are changed again and again; decide what is done here; tell; have it told before anybody is asked
+//! something that it matters for. Does not: keep what is to be told; `ledger` does.
+//! Contract: done here is only what the server would do too: the directory is leased to write, and by that nobody else sees or
+//! changes it; its name is known; nothing but the right to the directory decides. What is done here is durable after
+//! [`Shared::names_told`], as bytes are after a sync; it is told within milliseconds in any case, in its order. What is refused
+//! nevertheless is forgotten, and told once.
+//! Truth: docs/adr/0050-names-written-back.md.
+
+use core::time::Duration;
+use std::sync::{Arc, Weak};
+
+use sealstone_mds_protocol::{
+    AheadIn, Change, FileKind, Handle, InodeId, Lease, LeaseKind, LeaseOn, MadeAhead, NUMBERS_MAX, Name,
+    NameChange, Node, NodeKind, RemovedAhead, RenamedAhead, Request, Response, Stat,
+};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Making;
+use super::ledger::{CHANGES_MAX, OWN, TOGETHER_MAX};
+use super::names::Place;
+use super::shared::{PAUSE_MAX, PAUSE_MIN, REMEMBERED_MS, Shared, is_fenced, lock, passes};
+use crate::{ClientError, Devices, Metadata};
+
+/// Changes that are asked for in a directory before it is asked to be led.
+const LEAD_AFTER: u32 = 2;
+/// Where it was refused it is asked for again after this.
+const REFUSED_FOR: Duration = Duration::from_secs(10);
+/// How long more is waited for before the server is told, if nobody waits for that.
+const GATHER: Duration = Duration::from_millis(4);
+/// Numbers that are asked for with the first directory.
+const NUMBERS_FIRST: u16 = 256;
+/// More are asked for when fewer are left.
+const NUMBERS_LOW: usize = 512;
+/// How often it is looked whether anybody is left who has something to be told.
+const PACE: Duration = Duration::from_secs(1);
+/// Bits of a mode that mean something else than who may read, write and run.
+const SPECIAL: u16 = 0o7000;
+/// Permission bits of a symbolic link.
+const LINK_MODE: u16 = 0o777;
+
+/// What a request is about, of what may not have been told.
+enum About {
+    Nodes([Option<InodeId>; 2]),
+    Everything,
+    Nothing,
+}
+
+fn about(request: &Request) -> About {
+    let one = |node: &Node| About::Nodes([Some(node.inode), None]);
+    match request {
+        Request::Lookup { parent, .. } | Request::MakeNode { parent, .. } => one(parent),
+        Request::ReadNodes { directory: node, .. }
+        | Request::GetNode { node }
+        | Request::ReadLink { node }
+        | Request::SetNode { node, .. }
+        | Request::OpenNode { node, .. }
+        | Request::Allocate { node, .. }
+        | Request::Written { node, .. }
+        | Request::CloseNode { node, .. }
+        | Request::LeaseNode { node, .. }
+        | Request::LockNode { node, .. }
+        | Request::UnlockNode { node, .. }
+        | Request::GetXattr { node, .. }
+        | Request::SetXattr { node, .. }
+        | Request::ListXattr { node }
+        | Request::RemoveXattr { node, .. }
+        | Request::RenewGrants { handle: Handle::Node { node, .. }, .. } => one(node),
+        Request::LinkNode { node, parent, .. } => About::Nodes([Some(node.inode), Some(parent.inode)]),
+        // What was told is given back; who does that has it told before.
+        Request::ReturnLease { .. }
+        | Request::Recalls { .. }
+        | Request::LeadNames { .. }
+        | Request::ChangeNames { .. } => About::Nothing,
+        _ => About::Everything,
+    }
+}
+
+impl<M: Metadata, D: Devices> Shared<M, D> {
+    /// Returns when the server was told of everything that a request depends on.
+    pub(super) async fn told_before(&self, request: &Request) -> Result<(), ClientError> {
+        let upto = match about(request) {
+            About::Nodes([first, second]) => {
+                let nodes = [first, second.or(first)];
+                let [Some(first), Some(second)] = nodes else { return Ok(()) };
+                self.ledger.about(&[first, second])
+            }
+            About::Everything => self.ledger.about_all(),
+            About::Nothing => None,
+        };
+        self.told_upto(upto).await
+    }
+
+    /// Returns when the server was told of everything that was done to names here: it is durable then.
+    ///
+    /// # Errors
+    /// `Connection` among others, if the server is not there for as long as it is waited for.
+    pub(super) async fn names_told(&self) -> Result<(), ClientError> {
+        self.told_upto(self.ledger.about_all()).await
+    }
+
+    /// The same of what was done in a directory, or to a node.
+    pub(super) async fn names_told_of(&self, inode: InodeId) -> Result<(), ClientError> {
+        self.told_upto(self.ledger.about(&[inode])).await
+    }
+
+    async fn told_upto(&self, upto: Option<u64>) -> Result<(), ClientError> {
+        let Some(upto) = upto else { return Ok(()) };
+        let begun = Instant::now();
+        loop {
+            let moved = self.ledger.moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            if self.ledger.is_told(upto) {
+                return Ok(());
+            }
+            self.ledger.hurry.notify_one();
+            let _ = timeout(PACE, moved).await;
+            if self.options.timeout.is_some_and(|max| begun.elapsed() >= max) && !self.ledger.is_told(upto) {
+                return Err(ClientError::NamesNotTold);
+            }
+        }
+    }
+
+    /// Something was changed in a directory by asking for it: it is asked to be led, if that goes on.
+    pub(super) fn changed_in(self: &Arc<Self>, directory: Node) {
+        if !self.leads_names()
+            || self.leased(directory.inode).is_none_or(|lease| lease.kind != LeaseKind::Read)
+        {
+            return;
+        }
+        if !self.ledger.book().is_to_be_led(directory.inode, LEAD_AFTER) {
+            return;
+        }
+        let shared = self.clone();
+        self.runtime.spawn(async move { shared.ask_to_lead(directory).await });
+    }
+
+    async fn ask_to_lead(self: &Arc<Self>, directory: Node) {
+        let numbers = if self.ledger.book().numbers_left() == 0 { NUMBERS_FIRST } else { 0 };
+        let request = Request::LeadNames { directory: Some(directory), holder: self.holder, numbers };
+        let mut refused = true;
+        match self.core.metadata.call(request).await {
+            Ok(Response::Leads { lease, before, numbers }) => {
+                self.ledger.book().reserve(numbers);
+                if let Some(lease) = lease {
+                    self.leads_now(directory.inode, lease, before);
+                    refused = false;
+                }
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(inode = directory.inode.0, %error, "a directory is not led"),
+        }
+        let not_before = refused.then(|| Instant::now() + REFUSED_FOR);
+        self.ledger.book().tried(directory.inode, not_before);
+    }
+
+    fn ask_for_numbers(self: &Arc<Self>) {
+        let shared = self.clone();
+        self.runtime.spawn(async move {
+            let request = Request::LeadNames { directory: None, holder: shared.holder, numbers: NUMBERS_MAX };
+            let numbers = match shared.core.metadata.call(request).await {
+                Ok(Response::Leads { numbers, .. }) => numbers,
+                _ => None,
+            };
+            shared.ledger.book().asked_numbers(numbers);
+        });
+    }
+
+    /// Makes something here, if that is to be had.
+    pub(super) fn make_ahead(
+        self: &Arc<Self>,
+        directory: Node,
+        name: &Name,
+        making: &Making,
+        held: bool,
+    ) -> Option<Stat> {
+        let Making { what, mode, umask, owner, group } = making;
+        let plain = matches!(what, NodeKind::File | NodeKind::Symlink(_) | NodeKind::Fifo | NodeKind::Socket);
+        if !plain || owner.is_some() || mode & SPECIAL != 0 {
+            return None;
+        }
+        let at_ms = self.core.now_ms();
+        let (made, low) = self.while_led([directory.inode, directory.inode], |[there, _]| {
+            let mut ledger = self.ledger.book();
+            if ledger.is_full() {
+                return None;
+            }
+            let node = ledger.number()?;
+            let (owner, of_group) = ledger.maker(group.as_ref())?.clone();
+            let (mode_made, size) = match what {
+                NodeKind::Symlink(target) => (LINK_MODE, target.as_bytes().len() as u64),
+                _ => (mode & !umask, 0),
+            };
+            let now_ns = Stat::ns(at_ms);
+            let stat = Stat {
+                inode: node.inode,
+                proof: node.proof,
+                kind: what.kind(),
+                mode: mode_made,
+                owner,
+                group: of_group,
+                links: 1,
+                rdev: 0,
+                size,
+                version: 0,
+                generation: 0,
+                atime_ns: now_ns,
+                mtime_ns: now_ns,
+                ctime_ns: now_ns,
+                birth_ns: now_ns,
+                width: 0,
+                checksum: None,
+            };
+            if !self.names.make_ahead(Place { directory: there, name }, &stat, at_ms) {
+                return None;
+            }
+            ledger.use_number();
+            ledger.push(NameChange::Made(MadeAhead {
+                directory: there,
+                name: name.clone(),
+                inode: node.inode,
+                what: what.clone(),
+                mode: *mode,
+                umask: *umask,
+                owner: None,
+                group: group.clone(),
+                at_ms,
+                held,
+            }));
+            Some((stat, ledger.ask_numbers(NUMBERS_LOW)))
+        })?;
+        if low {
+            self.ask_for_numbers();
+        }
+        self.ledger.more.notify_one();
+        Some(made)
+    }
+
+    /// What has a name for certain, in a directory that is led: something, or nothing.
+    fn sure(&self, directory: InodeId, name: &Name) -> Option<Option<(Node, FileKind)>> {
+        self.while_led([directory, directory], |[there, _]| self.names.sure(Place { directory: there, name }))
+    }
+
+    /// Takes a name away here, if that is to be had: of what is no directory.
+    pub(super) fn remove_ahead(self: &Arc<Self>, directory: InodeId, name: &Name) -> Option<()> {
+        let (node, kind) = self.sure(directory, name)??;
+        if kind == FileKind::Directory || self.ledger.book().is_full() {
+            return None;
+        }
+        let let_go = self.let_go_here(node.inode)?;
+        let at_ms = self.core.now_ms();
+        let removed = self.while_led([directory, directory], |[there, _]| {
+            let mut ledger = self.ledger.book();
+            if !self.names.remove_ahead(Place { directory: there, name }, node.inode, at_ms) {
+                return None;
+            }
+            let (name, inode) = (name.clone(), node.inode);
+            let removed = RemovedAhead { directory: there, name, inode, at_ms, let_go };
+            ledger.push(NameChange::Removed(removed));
+            Some(())
+        });
+        self.let_go_after_all(removed.is_none() && let_go, node.inode);
+        self.ledger.more.notify_one();
+        removed
+    }
+
+    /// Gives something another name here, if that is to be had: what is no directory, in the place of nothing or of such a one.
+    pub(super) fn rename_ahead(
+        self: &Arc<Self>,
+        (from_directory, from): (InodeId, &Name),
+        (to_directory, to): (InodeId, &Name),
+        replaces: bool,
+    ) -> Option<()> {
+        let (node, kind) = self.sure(from_directory, from)??;
+        let old = self.sure(to_directory, to)?;
+        let other =
+            |old: &(Node, FileKind)| replaces && old.1 != FileKind::Directory && old.0.inode != node.inode;
+        if kind == FileKind::Directory || !old.as_ref().is_none_or(other) || self.ledger.book().is_full() {
+            return None;
+        }
+        let replaced = old.map(|(old, _)| old.inode);
+        let let_go = match replaced {
+            Some(replaced) => self.let_go_here(replaced)?,
+            None => false,
+        };
+        let at_ms = self.core.now_ms();
+        let body = self.body(node.inode);
+        // Nobody is told of it between its new time and its new name.
+        let mut state = body.as_ref().map(|body| body.state());
+        let renamed = self.while_led([from_directory, to_directory], |[from_there, to_there]| {
+            let mut ledger = self.ledger.book();
+            let places =
+                (Place { directory: from_there, name: from }, Place { directory: to_there, name: to });
+            if !self.names.rename_ahead(places, (node.inode, replaced), at_ms) {
+                return None;
+            }
+            ledger.push(NameChange::Renamed(RenamedAhead {
+                from_directory: from_there,
+                from: from.clone(),
+                inode: node.inode,
+                to_directory: to_there,
+                to: to.clone(),
+                replaced,
+                at_ms,
+                let_go,
+            }));
+            Some(())
+        });
+        if let (Some(()), Some(stat)) = (renamed, state.as_mut().and_then(|state| state.stat.as_mut())) {
+            stat.ctime_ns = Stat::changed_ns(stat.ctime_ns, at_ms);
+        }
+        drop(state);
+        if let Some(replaced) = replaced {
+            self.let_go_after_all(renamed.is_none() && let_go, replaced);
+        }
+        self.ledger.more.notify_one();
+        renamed
+    }
+
+    /// The server does not hear that a file was let go of with its name.
+    fn let_go_after_all(&self, is_so: bool, inode: InodeId) {
+        if is_so {
+            self.ledger.book().push(NameChange::LetGo(inode));
+        }
+    }
+
+    /// A file that was made here, and that its only programs closed without having written to it, is let go of at once.
+    pub(super) fn let_go_unwritten(&self, body: &super::body::Body<M, D>) -> bool {
+        let inode = body.node.inode;
+        let Ok(_holding) = body.holding.try_write() else { return false };
+        let mut state = body.state();
+        if !state.is_unwritten() || body.open_count() > 0 || lock(&self.locks).has(inode) {
+            return false;
+        }
+        let unknown = self.ledger.is_own(inode);
+        if !unknown && !self.drop_lease(inode) {
+            // By no lease: as any other.
+            return false;
+        }
+        {
+            let mut ledger = self.ledger.book();
+            if ledger.let_go(inode) {
+                ledger.push(NameChange::LetGo(inode));
+            }
+        }
+        (state.let_go, state.seen_under) = (true, 0);
+        drop(state);
+        self.leave(inode);
+        self.ledger.more.notify_one();
+        true
+    }
+
+    /// A lease on a directory took the place of one to read: it is led from here on.
+    fn leads_now(self: &Arc<Self>, inode: InodeId, lease: Lease, before: Option<u64>) {
+        if let Some(before) = before.filter(|before| *before < lease.number)
+            && self.take_over_lease(inode, before, lease)
+        {
+            return;
+        }
+        self.given(inode, lease);
+    }
+
+    /// The server was told of these: what it said to them.
+    fn was_told(self: &Arc<Self>, changes: &[NameChange], leases: &[LeaseOn]) {
+        for change in changes {
+            let NameChange::Made(MadeAhead { inode, held: true, .. }) = change else { continue };
+            let lease = leases.iter().find(|on| on.inode == *inode).map(|on| on.lease);
+            let is_ours = self.ledger.is_own(*inode);
+            match lease {
+                Some(lease) if is_ours => {
+                    if let Some(body) = self.body(*inode) {
+                        let mut state = body.state();
+                        if state.seen_under == OWN {
+                            state.seen_under = lease.number;
+                        }
+                    }
+                    self.given(*inode, lease);
+                }
+                // It was let go of meanwhile, which the server hears next.
+                Some(lease) => self.not_ours(*inode, lease),
+                None => {}
+            }
+        }
+    }
+
+    /// What was done here is given up: nothing of it is known any more, and somebody is told.
+    fn give_up(&self, changes: Vec<NameChange>, why: impl Fn() -> ClientError) {
+        for change in &changes {
+            tracing::warn!(error = %why(), ?change, "what was done to a name is lost");
+            for directory in change.directories() {
+                self.names.doubt(directory.inode, change.nodes());
+            }
+            if let NameChange::Made(made) = change
+                && let Some(body) = self.body(made.inode)
+            {
+                body.fail(why());
+            }
+            if !matches!(change, NameChange::LetGo(_)) {
+                self.ledger.book().fail(why());
+            }
+        }
+    }
+
+    /// Tells the server of what comes next.
+    async fn tell_names(self: &Arc<Self>) {
+        let changes = self.ledger.book().send();
+        if changes.is_empty() {
+            return;
+        }
+        let place = self.turns_place().await;
+        let Ok(change) = Change::new(Request::ChangeNames { changes: changes.clone() }) else { return };
+        let request = Request::Once { turn: place.turn(), change };
+        // The clock that goes on while this machine sleeps.
+        let until_ms = self.core.now_ms().saturating_add(REMEMBERED_MS);
+        let mut pause = PAUSE_MIN;
+        let answer = loop {
+            match self.core.metadata.call(request.clone()).await {
+                Err(error) if passes(&error) => {
+                    if self.core.now_ms() > until_ms || self.is_alone() {
+                        break Err(ClientError::OutcomeUnknown { request: "ChangeNames" });
+                    }
+                    tracing::debug!(%error, "the metadata server is not told of names yet");
+                    sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                answer => break answer,
+            }
+        };
+        match answer {
+            Ok(Response::NamesChanged { done, leases, failure }) => {
+                let done = usize::from(done).min(changes.len());
+                self.was_told(&changes[..done], &leases);
+                self.ledger.book().told(done);
+                if let Some(failure) = failure {
+                    let why = || ClientError::Refused(failure.clone());
+                    let first = self.ledger.book().pop();
+                    let fenced = is_fenced(&why());
+                    let there: Vec<AheadIn> =
+                        first.iter().filter(|_| fenced).flat_map(NameChange::directories).collect();
+                    self.give_up(first.into_iter().collect(), why);
+                    for there in there {
+                        // Whatever else was done there is refused too.
+                        let gone = self.ledger.book().give_up(there);
+                        self.give_up(gone, why);
+                        self.lead_is_lost(there.inode, there.lease);
+                    }
+                }
+            }
+            Ok(_) => self.give_up_all(changes.len(), &|| ClientError::OTHER_ANSWER),
+            Err(error) => {
+                let why = error.to_string();
+                tracing::error!(error = %why, "the metadata server does not take what was done to names");
+                self.give_up_all(changes.len(), &|| ClientError::NamesNotTold);
+            }
+        }
+        drop(place);
+        self.ledger.moved.notify_waiters();
+    }
+
+    /// Is nobody left but who tells the server?
+    fn is_alone(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1
+    }
+
+    fn give_up_all(&self, count: usize, why: &dyn Fn() -> ClientError) {
+        for _ in 0..count {
+            let change = self.ledger.book().pop();
+            self.give_up(change.into_iter().collect(), why);
+        }
+    }
+}
+
+/// Tells the server of what is done to names here, for as long as there is somebody who does.
+pub(super) async fn tell<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
+    let Some(ledger) = weak.upgrade().map(|shared| shared.ledger.clone()) else { return };
+    loop {
+        if ledger.book().is_empty() {
+            let _ = timeout(PACE, ledger.more.notified()).await;
+        } else {
+            let Some(shared) = weak.upgrade() else { return };
+            let waits = ledger.book().waits_for_more();
+            if waits {
+                let _ = timeout(GATHER, ledger.hurry.notified()).await;
+            }
+            shared.tell_names().await;
+            continue;
+        }
+        if weak.strong_count() == 0 {
+            return;
+        }
+    }
+}
+
+const _: () = assert!(TOGETHER_MAX <= sealstone_mds_protocol::NAME_CHANGES_MAX && CHANGES_MAX > TOGETHER_MAX);
