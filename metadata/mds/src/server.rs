@@ -24,6 +24,7 @@ use crate::directory::Directory;
 use crate::entropy::{Entropy, random};
 use crate::error::{MdsError, Result};
 use crate::fence::Fences;
+use crate::handle::leases::sees_all_until_now;
 use crate::holders;
 use crate::holdings::{HoldingTable, Holdings, Writers};
 use crate::holds::Holds;
@@ -389,6 +390,7 @@ impl Mds {
         mut work: impl FnMut(&mut dyn Transaction) -> Result<(T, Wait)>,
     ) -> Result<T> {
         for _ in 0..CONFLICTS_MAX {
+            sees_all_until_now();
             let mut tx = self.store.begin()?;
             // Until the commit nobody is given a lease on what is changed.
             let (done, _changing) = self.watched(&mut *tx, &mut work);

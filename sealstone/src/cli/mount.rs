@@ -42,6 +42,9 @@ pub(crate) struct Mount {
     /// wants the file.
     #[arg(long)]
     pub(crate) no_leases: bool,
+    /// Have each name that is made, moved or removed durable before the program goes on, instead of by its next fsync.
+    #[arg(long)]
+    pub(crate) dirsync: bool,
     /// How long a server or device that does not answer is waited for before programs get an error, seconds; 0 is for
     /// ever.
     #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = seconds)]
@@ -142,7 +145,7 @@ pub(crate) fn helper_arguments(
                 words.push("--no-exec".into());
             }
             ("exec", None) => words.retain(|word| word != "--no-exec"),
-            ("allow-other" | "read-only" | "no-exec" | "no-leases", None) => {
+            ("allow-other" | "read-only" | "no-exec" | "no-leases" | "dirsync", None) => {
                 words.push(format!("--{flag}").into())
             }
             (
@@ -182,8 +185,8 @@ mod tests {
         assert_eq!(words(line), Ok(Some(expected)));
         assert_eq!(words("/usr/bin/sealstone mount /mnt"), Ok(None));
         // What mount itself makes of "user", and what is said later counts.
-        let line = "mount.sealstone / /mnt -o user,noexec,nosuid,nodev,noatime,ro,rw";
-        let expected = "mount.sealstone mount --no-exec --path / /mnt";
+        let line = "mount.sealstone / /mnt -o user,noexec,nosuid,nodev,noatime,ro,rw,dirsync";
+        let expected = "mount.sealstone mount --no-exec --dirsync --path / /mnt";
         assert_eq!(words(line), Ok(Some(expected.split(' ').map(OsString::from).collect())));
         let line = "mount.sealstone / /mnt -o noexec,exec,group,async,nodiratime";
         let expected = "mount.sealstone mount --path / /mnt";

@@ -92,6 +92,7 @@ async fn nodes(global: &Global, arguments: &Mount) -> Outcome<(Nodes, Client, Sa
         timeout: (arguments.timeout > 0.0).then(|| Duration::from_secs_f64(arguments.timeout)),
         attributes_for: Duration::from_secs_f64(arguments.attr_timeout),
         leases: !arguments.no_leases,
+        names_ahead: !arguments.dirsync,
         ..NodesOptions::default()
     };
     Ok((Nodes::new(&client, options), client, saved))
@@ -187,6 +188,7 @@ fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome 
         (arguments.no_exec, "--no-exec"),
         (arguments.allow_other, "--allow-other"),
         (arguments.no_leases, "--no-leases"),
+        (arguments.dirsync, "--dirsync"),
     ] {
         if given {
             command.arg(flag);

@@ -50,6 +50,8 @@ const KEPT_MAX: usize = 2_048;
 const KEPT_SPARE: usize = 256;
 /// One that nobody used for this long goes.
 const KEPT_FOR: Duration = Duration::from_secs(120);
+/// A directory that is led, and in which nobody did anything for so long, is led no more: whoever looks into it waits for nobody.
+const LED_FOR: Duration = Duration::from_secs(6);
 /// Nobody had anything open or leased for so long: nothing is asked until somebody has.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -516,7 +518,10 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
 
     /// Gives back what nobody used for long. Is there anything left?
     fn tend(self: &Arc<Self>) -> bool {
-        let old = |entry: &Entry<M, D>| entry.called.is_none() && entry.used.elapsed() > KEPT_FOR;
+        let old = |entry: &Entry<M, D>| {
+            let led = entry.lease.kind == LeaseKind::Write && entry.kept.is_none();
+            entry.called.is_none() && entry.used.elapsed() > if led { LED_FOR } else { KEPT_FOR }
+        };
         let mut old: Vec<(InodeId, bool)> = {
             let book = lock(&self.leases.book);
             let old = book.entries.iter().filter(|(_, entry)| old(entry));

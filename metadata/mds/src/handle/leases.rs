@@ -75,6 +75,15 @@ pub(crate) fn sees_names(id: InodeId) -> Result<()> {
     })
 }
 
+/// A transaction is about to begin: it sees everything that was told of until now.
+pub(crate) fn sees_all_until_now() {
+    ASKER.with_borrow_mut(|asker| {
+        if let Some(asker) = asker {
+            asker.moment = asker.leases.moment();
+        }
+    });
+}
+
 /// Whoever sent a request.
 pub(super) fn asker(
     leases: &Arc<Leases>,
