@@ -302,6 +302,8 @@ pub struct Direct {
     pub recalls: Arc<Gate>,
     /// Requests and answers take so long at most, milliseconds, and overtake each other.
     pub jitter_ms: AtomicU64,
+    /// Nothing arrives, of the second connection neither.
+    pub cut: Arc<AtomicBool>,
     leads: bool,
 }
 
@@ -322,6 +324,7 @@ impl Direct {
             gate: Gate::default(),
             recalls: Arc::default(),
             jitter_ms: AtomicU64::new(0),
+            cut: Arc::default(),
             leads: world.leads.load(Ordering::Relaxed),
         }
     }
@@ -348,6 +351,11 @@ impl Direct {
         }
     }
 
+    /// Requests of any name.
+    pub fn requests(&self) -> usize {
+        self.calls.lock().unwrap().len()
+    }
+
     pub fn called(&self, name: &str) -> usize {
         self.calls.lock().unwrap().iter().filter(|call| **call == name).count()
     }
@@ -367,6 +375,7 @@ impl Metadata for Direct {
             gate: Gate::default(),
             recalls: self.recalls.clone(),
             jitter_ms: AtomicU64::new(0),
+            cut: self.cut.clone(),
             leads: false,
         })
     }
@@ -385,6 +394,10 @@ impl Metadata for Direct {
         }
         self.wait(&request).await;
         self.travel().await;
+        if self.cut.load(Ordering::Relaxed) {
+            tokio::time::sleep(core::time::Duration::from_secs(1)).await;
+            return Err(ClientError::Connection(std::io::ErrorKind::TimedOut.into()));
+        }
         let response = {
             let mut rng = self.rng.lock().unwrap();
             self.mds.handle(Some(&self.session), request, self.clock.now(), &mut *rng)

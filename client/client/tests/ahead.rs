@@ -1,0 +1,340 @@
+//! Mounts that change names first and tell the metadata server then: what it costs, and that others never see less than was done.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod world;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use sealstone_client::nodes::{Making, Nodes, NodesOptions};
+use sealstone_client::{Client, ClientError, DevicePool, Name};
+use sealstone_mds_protocol::{Access, ErrorCode, Node, NodeKind, RenameMode, Stat};
+use tokio::time::sleep;
+use world::{Direct, World, tuning};
+
+/// Longer than a directory that was called back is looked at without a lease.
+const QUIET: Duration = Duration::from_secs(12);
+
+struct Mount {
+    nodes: Nodes<Direct, DevicePool>,
+    client: Client<Direct, DevicePool>,
+}
+
+fn name(name: &str) -> Name {
+    Name::new(name).unwrap()
+}
+
+fn making(what: NodeKind) -> Making {
+    Making { what, mode: 0o666, umask: 0o022, owner: None, group: None }
+}
+
+impl Mount {
+    async fn of(world: &World) -> Self {
+        Self::with(world, NodesOptions { leases: true, ..NodesOptions::default() }).await
+    }
+
+    async fn with(world: &World, options: NodesOptions) -> Self {
+        let client = world.client_over(world.pool(), tuning()).await;
+        let mount = Self { nodes: Nodes::new(&client, options), client };
+        // It hears of its era.
+        let _ = mount.nodes.lookup(Node::ROOT, &name("nothing")).await;
+        sleep(Duration::from_millis(100)).await;
+        mount
+    }
+
+    /// A directory that this mount leads.
+    async fn led(&self, at: &str) -> Node {
+        let directory =
+            self.nodes.make(Node::ROOT, &name(at), making(NodeKind::Directory)).await.unwrap().node();
+        for at in ["first", "second", "third"] {
+            self.touch(directory, at).await;
+            sleep(Duration::from_millis(20)).await;
+        }
+        let asked = self.called("MakeNode");
+        self.touch(directory, "fourth").await;
+        assert_eq!(self.called("MakeNode"), asked, "it is led");
+        directory
+    }
+
+    async fn touch(&self, directory: Node, at: &str) -> Stat {
+        let (stat, file) = self.nodes.create(directory, &name(at), making(NodeKind::File)).await.unwrap();
+        file.close().await.unwrap();
+        stat
+    }
+
+    async fn remove(&self, directory: Node, at: &str) {
+        self.nodes.remove(directory, &name(at), false).await.unwrap();
+    }
+
+    async fn rename(&self, directory: Node, from: &str, to: &str) {
+        let (from, to) = (name(from), name(to));
+        self.nodes.rename((directory, &from), (directory, &to), RenameMode::Replace).await.unwrap();
+    }
+
+    async fn look(&self, parent: Node, at: &str) -> Option<Stat> {
+        match self.nodes.lookup(parent, &name(at)).await {
+            Ok(stat) => Some(stat),
+            Err(ClientError::Refused(failure)) if failure.code == ErrorCode::NotFound => None,
+            Err(error) => panic!("{at}: {error}"),
+        }
+    }
+
+    async fn names(&self, directory: Node) -> Vec<String> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let (entries, more) = self.nodes.read_directory(directory, after).await.unwrap();
+            after = entries.last().map(|entry| entry.name.clone());
+            all.extend(entries.into_iter().map(|entry| entry.name.to_string()));
+            if !more {
+                return all;
+            }
+        }
+    }
+
+    fn called(&self, name: &str) -> usize {
+        self.client.metadata().called(name)
+    }
+
+    fn requests(&self) -> usize {
+        self.client.metadata().requests()
+    }
+}
+
+async fn leading() -> World {
+    let world = World::new(1).await;
+    world.leads.store(true, Ordering::Relaxed);
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_alone_in_a_directory_changes_it_without_a_request_for_each_and_others_see_all_of_it() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let directory = one.led("d").await;
+    let before = one.requests();
+    for number in 0..100 {
+        one.touch(directory, &format!("f{number}")).await;
+    }
+    for number in 0..50 {
+        one.rename(directory, &format!("f{number}"), &format!("g{number}")).await;
+    }
+    for number in 0..50 {
+        one.remove(directory, &format!("g{number}")).await;
+        assert_eq!(one.look(directory, &format!("g{number}")).await, None);
+        assert!(one.look(directory, &format!("f{}", 50 + number)).await.is_some());
+    }
+    let asked = one.requests() - before;
+    assert!(asked <= 4, "{asked} requests for 200 changes");
+    // No time has passed for those that were done last: who asks has them told.
+    let seen = other.names(directory).await;
+    assert_eq!(seen.len(), 4 + 50);
+    for number in 50..100 {
+        let at = format!("f{number}");
+        let (mine, his) =
+            (one.look(directory, &at).await.unwrap(), other.look(directory, &at).await.unwrap());
+        assert_eq!(mine, Stat { proof: mine.proof, ..his }, "times and all");
+    }
+    // From then on both ask, and neither sees what was.
+    one.remove(directory, "f50").await;
+    assert_eq!(other.look(directory, "f50").await, None);
+    other.touch(directory, "f50").await;
+    assert!(one.look(directory, "f50").await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_was_made_first_and_told_then_is_written_and_read_like_any_other() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let directory = one.led("d").await;
+    let (stat, file) = one.nodes.create(directory, &name("f"), making(NodeKind::File)).await.unwrap();
+    file.write(0, b"some bytes").await.unwrap();
+    one.rename(directory, "f", "g").await;
+    assert_eq!(one.look(directory, "g").await.unwrap().size, 10);
+    let his = other.look(directory, "g").await.unwrap();
+    assert_eq!(his.inode, stat.inode);
+    let (read, _) = other.nodes.open(his.node(), Access::Read).await.unwrap();
+    assert_eq!(read.read(0, 99).await.unwrap(), &b"some bytes"[..]);
+    drop(read);
+    // Its last name goes while it is open: it stays for who has it.
+    file.write(10, b" more").await.unwrap();
+    one.remove(directory, "g").await;
+    assert_eq!(file.read(0, 99).await.unwrap(), &b"some bytes more"[..]);
+    file.close().await.unwrap();
+    sleep(Duration::from_secs(5)).await;
+    assert!(other.nodes.node(his.node()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_made_and_removed_while_it_is_open_stays_for_its_program() {
+    let world = leading().await;
+    let one = Mount::of(&world).await;
+    let directory = one.led("d").await;
+    let (_, file) = one.nodes.create(directory, &name("f"), making(NodeKind::File)).await.unwrap();
+    one.remove(directory, "f").await;
+    assert_eq!(one.look(directory, "f").await, None);
+    file.write(0, b"bytes").await.unwrap();
+    file.sync().await.unwrap();
+    assert_eq!(file.read(0, 9).await.unwrap(), &b"bytes"[..]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_does_nothing_twice() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let directory = one.led("d").await;
+    *one.client.metadata().lose.lock().unwrap() = Some("ChangeNames");
+    let made = one.touch(directory, "f").await;
+    one.rename(directory, "f", "g").await;
+    one.nodes.sync_all().await.unwrap();
+    assert_eq!(other.look(directory, "f").await, None);
+    assert_eq!(other.look(directory, "g").await.unwrap().inode, made.inode);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_does_not_take_is_told_once_and_not_believed() {
+    let world = leading().await;
+    let one = Mount::of(&world).await;
+    let directory = one.led("d").await;
+    *one.client.metadata().refuse.lock().unwrap() = Some("ChangeNames");
+    one.touch(directory, "f").await;
+    one.nodes.sync_all().await.unwrap_err();
+    one.nodes.sync_all().await.unwrap();
+    assert_eq!(one.look(directory, "f").await, None);
+    // And it goes on.
+    one.touch(directory, "g").await;
+    one.nodes.sync_all().await.unwrap();
+    assert!(one.look(directory, "g").await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_heard_of_loses_what_he_did_not_tell_and_hears_of_it() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let directory = one.led("d").await;
+    one.nodes.sync_all().await.unwrap();
+    // Neither his changes nor his answers to recalls arrive.
+    one.client.metadata().cut.store(true, Ordering::Relaxed);
+    let (_, file) = one.nodes.create(directory, &name("lost"), making(NodeKind::File)).await.unwrap();
+    one.remove(directory, "first").await;
+    let begun = tokio::time::Instant::now();
+    assert_eq!(other.look(directory, "lost").await, None);
+    let waited = begun.elapsed();
+    assert!(waited > Duration::from_secs(9) && waited < Duration::from_secs(20), "{waited:?}");
+    assert!(other.look(directory, "first").await.is_some());
+    other.touch(directory, "lost").await;
+    one.client.metadata().cut.store(false, Ordering::Relaxed);
+    sleep(Duration::from_secs(30)).await;
+    let his = other.look(directory, "lost").await.unwrap();
+    assert_eq!(one.look(directory, "lost").await.unwrap().inode, his.inode, "what came late does nothing");
+    assert!(one.look(directory, "first").await.is_some());
+    file.sync().await.unwrap_err();
+    one.nodes.sync_all().await.unwrap_err();
+    one.nodes.sync_all().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_dirsync_each_change_is_asked_for() {
+    let world = leading().await;
+    let options = NodesOptions { leases: true, names_ahead: false, ..NodesOptions::default() };
+    let one = Mount::with(&world, options).await;
+    let directory = one.nodes.make(Node::ROOT, &name("d"), making(NodeKind::Directory)).await.unwrap().node();
+    for number in 0..20 {
+        one.touch(directory, &format!("f{number}")).await;
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!((one.called("MakeNode"), one.called("LeadNames")), (21, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_directory_goes_though_names_in_it_were_told_of_only_now() {
+    let world = leading().await;
+    let one = Mount::of(&world).await;
+    let directory = one.led("d").await;
+    for at in ["first", "second", "third", "fourth"] {
+        one.remove(directory, at).await;
+    }
+    one.nodes.remove(Node::ROOT, &name("d"), true).await.unwrap();
+    assert_eq!(one.look(Node::ROOT, "d").await, None);
+    sleep(QUIET).await;
+    assert_eq!(world.mds.leases_out(), 1, "on the root alone");
+}
+
+/// Whatever two mounts do, in whatever order requests and answers travel: who looks sees what was done before he asked.
+#[tokio::test(start_paused = true)]
+async fn each_sees_what_the_other_has_done() {
+    let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
+    for seed in seed.map_or(0..4_u64, |seed| seed..seed + 1) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let world = leading().await;
+        let mounts = [Mount::of(&world).await, Mount::of(&world).await].map(Arc::new);
+        let directories = [mounts[0].led("x").await, mounts[1].led("y").await];
+        // What each name leads to, as of the last change that returned.
+        let mut truth: std::collections::BTreeMap<(usize, String), sealstone_mds_protocol::InodeId> =
+            std::collections::BTreeMap::new();
+        for (place, directory) in directories.iter().enumerate() {
+            for at in ["first", "second", "third", "fourth"] {
+                let stat = mounts[place].look(*directory, at).await.unwrap();
+                truth.insert((place, at.to_owned()), stat.inode);
+            }
+        }
+        for round in 0..120 {
+            let mount = &mounts[if rng.gen_range(0..5) == 0 { rng.gen_range(0..2) } else { round / 30 % 2 }];
+            for mount in &mounts {
+                mount.client.metadata().jitter_ms.store(rng.gen_range(0..8), Ordering::Relaxed);
+            }
+            for _ in 0..rng.gen_range(1..9) {
+                let mut any = || (rng.gen_range(0..2), format!("n{}", rng.gen_range(0..6)));
+                let ((from, at), (to, new)) = (any(), any());
+                let key = (from, at.clone());
+                match rng.gen_range(0..3) {
+                    0 => {
+                        match mount.nodes.create(directories[from], &name(&at), making(NodeKind::File)).await
+                        {
+                            Ok((stat, _file)) => {
+                                assert_eq!(
+                                    truth.insert(key, stat.inode),
+                                    None,
+                                    "seed {seed} round {round} {at}"
+                                );
+                            }
+                            Err(_) => assert!(truth.contains_key(&key), "seed {seed} round {round} {at}"),
+                        }
+                    }
+                    1 => match mount.nodes.remove(directories[from], &name(&at), false).await {
+                        Ok(()) => assert!(truth.remove(&key).is_some(), "seed {seed} round {round} {at}"),
+                        Err(_) => assert!(!truth.contains_key(&key), "seed {seed} round {round} {at}"),
+                    },
+                    _ => {
+                        let (old, way) = (name(&at), name(&new));
+                        let way = ((directories[from], &old), (directories[to], &way));
+                        match mount.nodes.rename(way.0, way.1, RenameMode::Replace).await {
+                            Ok(()) => {
+                                let moved = truth.remove(&key).expect("it was there");
+                                truth.insert((to, new), moved);
+                            }
+                            Err(_) => assert!(!truth.contains_key(&key), "seed {seed} round {round} {at}"),
+                        }
+                    }
+                }
+            }
+            let looks = &mounts[rng.gen_range(0..2)];
+            for (place, directory) in directories.iter().enumerate() {
+                for number in 0..6 {
+                    let at = format!("n{number}");
+                    let seen = looks.look(*directory, &at).await.map(|stat| stat.inode);
+                    assert_eq!(seen, truth.get(&(place, at)).copied(), "seed {seed} round {round} n{number}");
+                }
+            }
+            sleep(Duration::from_millis(rng.gen_range(0..4000))).await;
+        }
+        let told: usize = mounts.iter().map(|mount| mount.called("ChangeNames")).sum();
+        assert!(told > 10, "seed {seed}: {told}");
+        for mount in &mounts {
+            mount.nodes.shut_down().await.unwrap();
+        }
+    }
+}
