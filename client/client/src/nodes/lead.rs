@@ -41,16 +41,18 @@ const SPECIAL: u16 = 0o7000;
 const LINK_MODE: u16 = 0o777;
 
 /// What a request is about, of what may not have been told.
-enum About {
+enum About<'a> {
     Nodes([Option<InodeId>; 2]),
+    Name(InodeId, &'a Name),
     Everything,
     Nothing,
 }
 
-fn about(request: &Request) -> About {
+fn about(request: &Request) -> About<'_> {
     let one = |node: &Node| About::Nodes([Some(node.inode), None]);
     match request {
-        Request::Lookup { parent, .. } | Request::MakeNode { parent, .. } => one(parent),
+        Request::Lookup { parent, name, .. } => About::Name(parent.inode, name),
+        Request::MakeNode { parent, .. } => one(parent),
         Request::ReadNodes { directory: node, .. }
         | Request::GetNode { node }
         | Request::ReadLink { node }
@@ -86,6 +88,7 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
                 let [Some(first), Some(second)] = nodes else { return Ok(()) };
                 self.ledger.about(&[first, second])
             }
+            About::Name(directory, name) => self.ledger.about_name(directory, name),
             About::Everything => self.ledger.about_all(),
             About::Nothing => None,
         };
@@ -105,7 +108,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         self.told_upto(self.ledger.about(&[inode])).await
     }
 
-    async fn told_upto(&self, upto: Option<u64>) -> Result<(), ClientError> {
+    /// The same up to there.
+    pub(super) async fn told_upto(&self, upto: Option<u64>) -> Result<(), ClientError> {
         let Some(upto) = upto else { return Ok(()) };
         let begun = Instant::now();
         loop {

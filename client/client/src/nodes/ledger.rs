@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 
-use sealstone_mds_protocol::{AheadIn, GroupName, InodeId, NameChange, Node, Numbers, UserName};
+use sealstone_mds_protocol::{AheadIn, GroupName, InodeId, Name, NameChange, Node, Numbers, UserName};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -45,6 +45,8 @@ pub(super) struct Book {
     sent: usize,
     /// What they are about, and the count of changes with the last of those.
     touched: HashMap<InodeId, u64>,
+    /// The same of names.
+    named: HashMap<(InodeId, Name), u64>,
     /// Files that were made here, are held open, and that the server was not told of: with the count up to their making.
     held: HashMap<InodeId, u64>,
     numbers: VecDeque<Node>,
@@ -91,8 +93,18 @@ fn about(change: &NameChange) -> impl Iterator<Item = InodeId> {
     change.nodes().chain(change.directories().map(|directory| directory.inode))
 }
 
-fn touch(touched: &mut HashMap<InodeId, u64>, change: &NameChange, upto: u64) {
-    touched.extend(about(change).map(|node| (node, upto)));
+/// The names that it is about.
+fn names(change: &NameChange) -> impl Iterator<Item = (InodeId, &Name)> {
+    let (first, second) = match change {
+        NameChange::Made(made) => (Some((made.directory.inode, &made.name)), None),
+        NameChange::Removed(removed) => (Some((removed.directory.inode, &removed.name)), None),
+        NameChange::Renamed(renamed) => {
+            let from = (renamed.from_directory.inode, &renamed.from);
+            (Some(from), Some((renamed.to_directory.inode, &renamed.to)))
+        }
+        NameChange::LetGo(_) => (None, None),
+    };
+    first.into_iter().chain(second)
 }
 
 impl Ledger {
@@ -107,6 +119,15 @@ impl Ledger {
             return None;
         }
         nodes.iter().filter_map(|node| book.touched.get(node).copied()).max()
+    }
+
+    /// The same of a name.
+    pub(super) fn about_name(&self, directory: InodeId, name: &Name) -> Option<u64> {
+        let book = self.book();
+        if book.queue.is_empty() {
+            return None;
+        }
+        book.named.get(&(directory, name.clone())).copied()
     }
 
     /// The same of everything.
@@ -151,10 +172,15 @@ impl Book {
         self.first + self.queue.len() as u64
     }
 
+    fn touch(&mut self, change: &NameChange, upto: u64) {
+        self.touched.extend(about(change).map(|node| (node, upto)));
+        self.named.extend(names(change).map(|(directory, name)| ((directory, name.clone()), upto)));
+    }
+
     /// Puts a change down; gives the count of changes with it.
     pub(super) fn push(&mut self, change: NameChange) -> u64 {
         let upto = self.upto() + 1;
-        touch(&mut self.touched, &change, upto);
+        self.touch(&change, upto);
         if let NameChange::Made(made) = &change
             && made.held
         {
@@ -218,10 +244,16 @@ impl Book {
 
     /// Nothing is known any more of what a change was about, unless a later one is about it too.
     fn forget(&mut self, change: &NameChange) {
-        let Self { touched, held, first, .. } = self;
+        let Self { touched, named, held, first, .. } = self;
         for node in about(change) {
             if touched.get(&node).is_some_and(|upto| upto <= first) {
                 touched.remove(&node);
+            }
+        }
+        for (directory, name) in names(change) {
+            let key = (directory, name.clone());
+            if named.get(&key).is_some_and(|upto| upto <= first) {
+                named.remove(&key);
             }
         }
         if let NameChange::Made(made) = change
@@ -247,9 +279,12 @@ impl Book {
             }
         }
         self.touched.clear();
-        for (upto, change) in (self.first + 1..).zip(&self.queue) {
-            change.iter().for_each(|change| touch(&mut self.touched, change, upto));
+        self.named.clear();
+        let queue = core::mem::take(&mut self.queue);
+        for (upto, change) in (self.first + 1..).zip(&queue) {
+            change.iter().for_each(|change| self.touch(change, upto));
         }
+        self.queue = queue;
         gone
     }
 
@@ -380,12 +415,15 @@ mod tests {
             [about(1), about(10), about(2), about(11), about(3)],
             [Some(3), Some(3), Some(2), Some(2), None]
         );
+        let named = |directory, at| ledger.about_name(InodeId(directory), &Name::new(at).unwrap());
+        assert_eq!([named(1, "n10"), named(2, "n11"), named(2, "n10")], [Some(3), Some(2), None]);
         assert_eq!(ledger.book().send().len(), 3);
         ledger.book().told(2);
         assert!(ledger.is_told(2) && !ledger.is_told(3));
         assert_eq!([about(1), about(2), about(11)], [Some(3), None, None]);
         ledger.book().told(1);
         assert_eq!((ledger.about_all(), ledger.book().touched.len()), (None, 0));
+        assert!(ledger.book().named.is_empty());
     }
 
     #[test]

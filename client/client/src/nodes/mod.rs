@@ -151,9 +151,21 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             Known::Nothing => return Err(nothing().into()),
             Known::Unknown => {}
         }
-        let mark = self.shared.names.mark(parent.inode);
-        let request = Request::Lookup { parent, name: name.clone(), holder: self.shared.leads() };
-        match self.shared.call(&request).await? {
+        let (mark, answer) = loop {
+            let mark = self.shared.names.mark(parent.inode);
+            let request = Request::Lookup { parent, name: name.clone(), holder: self.shared.leads() };
+            let answer = self.shared.call(&request).await?;
+            // By another name it may have been changed here: the server was not told of that before it was asked for this one.
+            let led_to = match &answer {
+                Response::Stat { stat } | Response::LookedUp { stat: Some(stat), .. } => Some(stat.inode),
+                _ => None,
+            };
+            match led_to.and_then(|inode| self.shared.ledger.about(&[inode])) {
+                None => break (mark, answer),
+                upto => self.shared.told_upto(upto).await?,
+            }
+        };
+        match answer {
             Response::Stat { stat } => Ok(self.overlay(stat)),
             Response::LookedUp { stat, directory, lease } => {
                 if let Some(directory) = directory {
@@ -508,6 +520,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `Denied`, `NotPermitted`, `FileTooLarge` among others.
     pub async fn set(&self, node: Node, change: NodeChange, through_file: bool) -> Result<Stat, ClientError> {
+        // Whether what is done in it may be done here may be another question then.
+        self.shared.lead_no_more(node.inode).await;
         let own = self.shared.names.change(&[(node.inode, None)]);
         let outcome = self.set_now(node, change, through_file).await;
         self.ended(own, outcome)
@@ -605,6 +619,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         value: XattrValue,
         mode: XattrMode,
     ) -> Result<(), ClientError> {
+        // Whether what is done in it may be done here may be another question then.
+        self.shared.lead_no_more(node.inode).await;
         let own = self.shared.names.change(&[(node.inode, None)]);
         let set = self.shared.change(Request::SetXattr { node, name, value, mode }).await;
         self.note_unsure(node);
@@ -627,6 +643,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NoAttribute` among others.
     pub async fn remove_xattr(&self, node: Node, name: XattrName) -> Result<(), ClientError> {
+        // Whether what is done in it may be done here may be another question then.
+        self.shared.lead_no_more(node.inode).await;
         let own = self.shared.names.change(&[(node.inode, None)]);
         let removed = self.shared.change(Request::RemoveXattr { node, name }).await;
         self.note_unsure(node);
