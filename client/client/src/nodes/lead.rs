@@ -127,6 +127,12 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         }
     }
 
+    /// Returns when there is room for more that is to be told.
+    pub(super) async fn room_for_names(&self) -> Result<(), ClientError> {
+        let upto = self.ledger.book().room_after();
+        self.told_upto(upto).await
+    }
+
     /// Something was changed in a directory by asking for it: it is asked to be led, if that goes on.
     pub(super) fn changed_in(self: &Arc<Self>, directory: Node) {
         if !self.leads_names()

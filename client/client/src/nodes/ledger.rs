@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::shared::lock;
 use crate::ClientError;
 
-/// Changes that the server was not told of yet at most; whoever makes more waits until it was.
+/// Changes that the server was not told of yet at most; whoever makes more waits until it was told of half of them.
 pub(super) const CHANGES_MAX: usize = 4_096;
 /// So many are told together at most.
 pub(super) const TOGETHER_MAX: usize = 256;
@@ -151,6 +151,11 @@ impl Book {
     pub(super) fn is_full(&self) -> bool {
         // What is being told counts, until it is.
         self.queue.len() >= CHANGES_MAX
+    }
+
+    /// Up to where the server has to be told before there is room for much more; none: there is room.
+    pub(super) fn room_after(&self) -> Option<u64> {
+        self.is_full().then(|| self.upto() - CHANGES_MAX as u64 / 2)
     }
 
     /// May more come before it is worth telling of what is there?

@@ -300,6 +300,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `Exists`, `NotFound` or `Denied` among others.
     pub async fn make(&self, parent: Node, name: &Name, making: Making) -> Result<Stat, ClientError> {
+        self.shared.room_for_names().await?;
         if let Some(stat) = self.shared.make_ahead(parent, name, &making, false) {
             return Ok(stat);
         }
@@ -317,6 +318,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         making: Making,
     ) -> Result<(Stat, File<M, D>), ClientError> {
         self.shared.leases.want();
+        self.shared.room_for_names().await?;
         let Made { stat, lease, overtaken } = match self.shared.make_ahead(parent, name, &making, true) {
             Some(stat) => {
                 let lease = Lease { kind: LeaseKind::Write, number: ledger::OWN, era: 0 };
@@ -408,6 +410,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     /// # Errors
     /// `Refused` with `NotFound`, `NotEmpty`, `IsADirectory`, `NotADirectory` among others.
     pub async fn remove(&self, parent: Node, name: &Name, directory: bool) -> Result<(), ClientError> {
+        self.shared.room_for_names().await?;
         if !directory && self.shared.remove_ahead(parent.inode, name).is_some() {
             return Ok(());
         }
@@ -473,6 +476,7 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
             RenameMode::Exchange => None,
         };
         let (old, new) = ((from_parent.inode, from), (to_parent.inode, to));
+        self.shared.room_for_names().await?;
         if ahead.and_then(|replaces| self.shared.rename_ahead(old, new, replaces)).is_some() {
             return Ok(());
         }

@@ -133,9 +133,14 @@ impl Book {
         }
     }
 
-    /// Puts a name; true if there is room.
+    /// Puts a name, if there is room.
     fn put(&mut self, id: InodeId, name: &Name, known: Known) {
         let Some(directory) = self.directories.get_mut(&id) else { return };
+        if directory.whole && known == Known::Nothing {
+            // What is not there is nowhere.
+            self.names -= usize::from(directory.names.remove(name).is_some());
+            return;
+        }
         if directory.names.insert(name.clone(), known).is_none() {
             self.names += 1;
         }
