@@ -376,9 +376,8 @@ impl Leases {
     /// Is a holder ahead in a directory, by the lease of this number or by any?
     pub(crate) fn is_ahead(&self, id: InodeId, who: &Who, number: Option<u64>) -> bool {
         let table = self.table.lock();
-        let is_it = |one: &Given| {
-            one.ahead && one.who == *who && number.is_none_or(|number| one.number == number)
-        };
+        let is_it =
+            |one: &Given| one.ahead && one.who == *who && number.is_none_or(|number| one.number == number);
         table.files.get(&id).is_some_and(|file| file.given.iter().any(is_it))
     }
 
@@ -568,13 +567,7 @@ impl Leases {
     }
 
     /// The same, and which one of his it takes the place of.
-    pub(crate) fn give_over(
-        &self,
-        id: InodeId,
-        who: &Who,
-        wish: Wish,
-        now_ms: u64,
-    ) -> Result<Option<New>> {
+    pub(crate) fn give_over(&self, id: InodeId, who: &Who, wish: Wish, now_ms: u64) -> Result<Option<New>> {
         let table = &mut *self.table.lock();
         let later = || if wish.waits { Err(busy()) } else { Ok(None) };
         if table.waits(now_ms) {
@@ -621,7 +614,8 @@ impl Leases {
         file.turn = None;
         table.take(id, |one| one.who == *who);
         let number = table.number();
-        let given = Given { who: who.clone(), kind: wish.kind, number, era, ahead: wish.ahead, recalled: None };
+        let given =
+            Given { who: who.clone(), kind: wish.kind, number, era, ahead: wish.ahead, recalled: None };
         table.files.entry(id).or_default().given.push(given);
         table.count += 1;
         if let Some(holder) = table.holders.get_mut(who) {

@@ -45,8 +45,8 @@ pub(crate) use sizes::{
     Writing, allocate, check_clear, clear_of, cleared, next_clears, note_creating, written,
 };
 pub(crate) use trees::{clear_tree, set_tree, tree_of};
-pub(crate) use walk::{Last, resolve};
 pub(crate) use walk::need_directory;
+pub(crate) use walk::{Last, resolve};
 use walk::{Reached, Step, resolve_to};
 pub(crate) use xattrs::{get_xattr, list_xattrs, remove_xattr, set_xattr};
 

@@ -27,10 +27,11 @@ mod records;
 mod secret;
 mod wire;
 
-pub use ahead::{
-    AheadIn, LeaseOn, MadeAhead, NAME_CHANGES_MAX, NUMBERS_MAX, NameChange, Numbers, RemovedAhead, RenamedAhead,
-};
 pub use acl::{ACL_ACCESS, ACL_DEFAULT, ACL_NAMES_MAX, ACL_TEXT_MAX, Acl};
+pub use ahead::{
+    AheadIn, LeaseOn, MadeAhead, NAME_CHANGES_MAX, NUMBERS_MAX, NameChange, Numbers, RemovedAhead,
+    RenamedAhead,
+};
 pub use error::{ErrorCode, Failure};
 pub use frame::{
     BODY_MAX, FRAME_VERSION, FrameHeader, FrameType, HEADER_BYTES, Header, MAGIC, MessageType,

@@ -1,10 +1,10 @@
 //! Requests and responses that address nodes: a seed for each row, and byte strings of nodes.
 
 use sealstone_mds_protocol::{
-    Access, AheadIn, Change, ErrorCode, Failure, Handle, HolderId, InodeId, LOCK_TO_END, Lease, LeaseKind, LeaseOn, Lock,
-    LockKind, MadeAhead, Method, NameChange, Node, NodeChange, NodeKind, Numbers, OpenedNode, Recall,
-    RemovedAhead, RenameMode, RenamedAhead, Request, Response, SetTime, Target, Turn, XattrMode, XattrName,
-    XattrValue,
+    Access, AheadIn, Change, ErrorCode, Failure, Handle, HolderId, InodeId, LOCK_TO_END, Lease, LeaseKind,
+    LeaseOn, Lock, LockKind, MadeAhead, Method, NameChange, Node, NodeChange, NodeKind, Numbers, OpenedNode,
+    Recall, RemovedAhead, RenameMode, RenamedAhead, Request, Response, SetTime, Target, Turn, XattrMode,
+    XattrName, XattrValue,
 };
 
 use super::{group, layouts, name, stat, user};

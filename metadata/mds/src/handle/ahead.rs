@@ -86,13 +86,8 @@ impl Mds {
         if !ahead::may_be(&*self.store.snapshot()?, who, id)? {
             return Ok(None);
         }
-        let wish = Wish {
-            kind: LeaseKind::Write,
-            waits: false,
-            others_write: false,
-            in_passing: true,
-            ahead: true,
-        };
+        let wish =
+            Wish { kind: LeaseKind::Write, waits: false, others_write: false, in_passing: true, ahead: true };
         let Some(new) = self.leases.give_over(id, by, wish, now_ms)? else { return Ok(None) };
         let there = AheadIn { inode: id, era: new.lease.era, lease: new.lease.number };
         // With the lease held: nobody changes the directory meanwhile.
@@ -175,12 +170,7 @@ impl Mds {
     }
 
     /// Files that are made and held: what takes their names away in the same request leaves them to their holder.
-    fn begin_to_hold(
-        &self,
-        changes: &[NameChange],
-        by: &Who,
-        now_ms: u64,
-    ) -> Result<Vec<(usize, InodeId)>> {
+    fn begin_to_hold(&self, changes: &[NameChange], by: &Who, now_ms: u64) -> Result<Vec<(usize, InodeId)>> {
         let held = changes.iter().enumerate().filter_map(|(at, change)| match change {
             NameChange::Made(MadeAhead { inode, what: NodeKind::File, held: true, .. }) => Some((at, *inode)),
             _ => None,

@@ -323,7 +323,8 @@ impl Mds {
         if self.others_write(who, &by, id, now_ms)? {
             return Ok(None);
         }
-        let wish = Wish { kind: LeaseKind::Read, waits: false, others_write: false, in_passing: true, ahead: false };
+        let wish =
+            Wish { kind: LeaseKind::Read, waits: false, others_write: false, in_passing: true, ahead: false };
         let given = self.leases.give(id, &by, wish, now_ms)?;
         add(&self.counters.leases_given, u64::from(given.is_some()));
         Ok(given)

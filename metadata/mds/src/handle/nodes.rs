@@ -133,7 +133,8 @@ impl Mds {
             Request::MakeNode { parent, name, what, mode, umask, owner, group, holder } => {
                 let any_group = self.has_directory();
                 let (owner, group) = (owner.as_ref(), group.as_ref());
-                let new = NewNode { name: &name, what: &what, mode, umask, owner, group, any_group, number: None };
+                let new =
+                    NewNode { name: &name, what: &what, mode, umask, owner, group, any_group, number: None };
                 return self.make_node(who, parent, &new, holder, memo, now_ms);
             }
             Request::LinkNode { node, parent, name } => {

@@ -247,7 +247,8 @@ fn come(leases: &Leases, client: usize, now_ms: u64) {
 }
 
 fn in_passing(leases: &Leases, client: usize, now_ms: u64) -> Option<Lease> {
-    let wish = Wish { kind: LeaseKind::Read, waits: false, others_write: false, in_passing: true, ahead: false };
+    let wish =
+        Wish { kind: LeaseKind::Read, waits: false, others_write: false, in_passing: true, ahead: false };
     leases.give(id(0), &who(client), wish, now_ms).unwrap()
 }
 

@@ -257,8 +257,8 @@ pub(super) fn response() -> impl Strategy<Value = Response> {
         ),
         (prop::option::of(lease()), any::<(Option<u64>, Option<(u64, [[u8; 8]; 3])>)>()).prop_map(
             |(lease, (before, numbers))| {
-                let numbers = numbers
-                    .map(|(first, proofs)| Numbers { first: InodeId(first), proofs: proofs.to_vec() });
+                let numbers =
+                    numbers.map(|(first, proofs)| Numbers { first: InodeId(first), proofs: proofs.to_vec() });
                 Response::Leads { lease, before, numbers }
             }
         ),
