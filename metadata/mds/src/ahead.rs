@@ -7,6 +7,8 @@
 //! it outlives the server, and what comes late does nothing. One record of some 60 bytes for each such directory.
 //! Truth: docs/standards/mds.md §5.8; docs/adr/0050-names-written-back.md.
 
+use std::collections::HashMap;
+
 use sealstone_mds_protocol::{AheadIn, ErrorCode, HolderId, InodeId, UserName, record};
 
 use crate::access::{Principal, SETGID, STICKY};
@@ -19,13 +21,17 @@ use crate::namespace;
 use crate::quota;
 use crate::records::{counter, decode, load, next_numbers, save};
 use crate::server::{Mds, Wait};
-use crate::store::{MetaStore, Snapshot, Transaction, each_between};
+use crate::store::{MetaError, MetaStore, Snapshot, each_between};
 
-/// Ranges of numbers that are reserved for one holder at a time at most: he asks for the next one before the last one is
-/// used up, and an answer may be lost.
-const RANGES_MAX: usize = 4;
-/// What a holder who is gone has on record goes after this, as the answers to his changes do.
+/// Ranges of numbers that are reserved for one holder at a time at most; beyond that the oldest one is lost. He asks for the
+/// next one before the last one is used up, and many an answer may be lost meanwhile.
+const RANGES_MAX: usize = 16;
+/// Holders of one user for whom numbers are reserved at most.
+pub(crate) const RESERVED_BY_USER_MAX: usize = 1_024;
+/// What a holder has on record goes when he was gone for so long, as the answers to his changes do.
 const FORGET_MS: u64 = crate::once::REMEMBERED_MS;
+/// Records that are forgotten in one transaction.
+const FORGET_BATCH: usize = 256;
 
 record! {
     /// Who is ahead in a directory.
@@ -67,12 +73,15 @@ record! {
     pub struct NumbersRecord {
         /// In the order in which they were given.
         pub ranges: Vec<NumberRange>,
-        /// When the last one was.
-        pub at_ms: u64,
     }
 }
 
 impl NumbersRecord {
+    /// Is it one of them?
+    pub(crate) fn has(&self, id: InodeId) -> bool {
+        self.ranges.iter().any(|range| (range.next..range.end).contains(&id.0))
+    }
+
     /// Uses a number; those before it in its range are lost.
     pub(crate) fn take(&mut self, id: InodeId) -> Result<()> {
         let of = self.ranges.iter_mut().find(|range| (range.next..range.end).contains(&id.0));
@@ -93,6 +102,22 @@ pub(crate) fn on_record(store: &dyn MetaStore) -> Result<Vec<Before>> {
         all.push(Before { id, who: (user, holder), era, number: lease });
     })?;
     Ok(all)
+}
+
+/// Several servers share the store from here on: what anybody did when there was one is not waited for, nor taken.
+pub(crate) fn forget_all(store: &dyn MetaStore) -> Result<()> {
+    let mut all = Vec::new();
+    each(&*store.snapshot()?, |id, _| all.push(id))?;
+    if all.is_empty() {
+        return Ok(());
+    }
+    let mut tx = store.begin()?;
+    all.into_iter().try_for_each(|id| tx.delete(&keys::ahead(id)))?;
+    match tx.commit() {
+        // Another one was faster.
+        Ok(()) | Err(MetaError::Conflict) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn each(view: &dyn Snapshot, mut work: impl FnMut(InodeId, AheadRecord)) -> Result<()> {
@@ -147,29 +172,43 @@ impl Mds {
                 return Ok(false);
             }
             let AheadIn { inode, era, lease } = there;
+            let known: Option<AheadRecord> = load(tx, &keys::ahead(inode))?;
+            if known.is_some_and(|one| {
+                (&one.user, one.holder, one.era, one.lease) == (&who.user, holder, era, lease)
+            }) {
+                // Asked for again: what he did since he was let keeps its time.
+                return Ok(true);
+            }
             let record = AheadRecord { user: who.user.clone(), holder, era, lease, since_ms: now_ms };
             save(tx, &keys::ahead(inode), &record)?;
             Ok(true)
         })
     }
 
-    /// Reserves numbers for a holder; gives the first.
-    pub(crate) fn reserve_numbers(&self, who: &Who, count: u16, now_ms: u64) -> Result<InodeId> {
+    /// Reserves numbers for a holder; gives the first. None: too many of the user's have some.
+    pub(crate) fn reserve_numbers(&self, who: &Who, count: u16) -> Result<Option<InodeId>> {
         self.update(|tx| {
+            let known: Option<NumbersRecord> = load(tx, &keys::numbers(who))?;
+            if known.is_none() {
+                let of_user = keys::numbers_of(&who.0);
+                let there = tx.scan(&of_user, &keys::after_prefix(&of_user), RESERVED_BY_USER_MAX)?;
+                if there.len() >= RESERVED_BY_USER_MAX {
+                    return Ok(None);
+                }
+            }
             let first = next_numbers(tx, counter::INODE, u64::from(count))?;
-            let mut record: NumbersRecord = load(tx, &keys::numbers(who))?.unwrap_or_default();
+            let mut record = known.unwrap_or_default();
             record.ranges.push(NumberRange { next: first, end: first + u64::from(count) });
             let surplus = record.ranges.len().saturating_sub(RANGES_MAX);
             record.ranges.drain(..surplus);
-            record.at_ms = now_ms;
             save(tx, &keys::numbers(who), &record)?;
-            Ok(InodeId(first))
+            Ok(Some(InodeId(first)))
         })
     }
 
     /// Somebody gives a lease back, and has told of all that he did under it.
     pub(crate) fn is_not_ahead(&self, id: InodeId, who: &Who, number: u64) -> Result<()> {
-        if !self.leases.is_ahead(id, who, Some(number)) {
+        if !self.leases.is_ahead(id, who, number) {
             return Ok(());
         }
         // If a crash takes that, he says it again when he hears of another era.
@@ -184,43 +223,48 @@ impl Mds {
 
     /// Somebody has nothing left of other eras than this. O(directories in which anybody is ahead).
     pub(crate) fn is_not_ahead_since(&self, who: &Who, era: u64) -> Result<()> {
-        self.forget_ahead_where(|record| record.is_of(who) && record.era != era)
+        self.forget_ahead_where(|record| record.is_of(who) && record.era != era).map(drop)
     }
 
-    fn forget_ahead_where(&self, which: impl Fn(&AheadRecord) -> bool) -> Result<()> {
+    /// Gives what was forgotten.
+    fn forget_ahead_where(
+        &self,
+        mut which: impl FnMut(&AheadRecord) -> bool,
+    ) -> Result<Vec<(InodeId, AheadRecord)>> {
         let mut old = Vec::new();
         each(&*self.store.snapshot()?, |id, record| {
             if which(&record) {
                 old.push((id, record));
             }
         })?;
-        if old.is_empty() {
-            return Ok(());
-        }
-        self.update_and(|tx| {
-            for (id, record) in &old {
-                if load(tx, &keys::ahead(*id))?.as_ref() == Some(record) {
-                    tx.delete(&keys::ahead(*id))?;
+        for batch in old.chunks(FORGET_BATCH) {
+            self.update_and(|tx| {
+                for (id, record) in batch {
+                    if load(tx, &keys::ahead(*id))?.as_ref() == Some(record) {
+                        tx.delete(&keys::ahead(*id))?;
+                    }
                 }
-            }
-            Ok(((), Wait::No))
-        })
+                Ok(((), Wait::No))
+            })?;
+        }
+        Ok(old)
     }
 
-    /// A lease to write on a directory was not given back: what its holder did and did not tell of is not taken any more. Says
-    /// whether it was one; then others may go on.
+    /// A lease to write was not given back. If it is on a directory, what its holder did and did not tell of is not taken any
+    /// more, and others may go on; says whether it is.
     pub(crate) fn depose(&self, id: InodeId, who: &Who, now_ms: u64) -> Result<bool> {
-        if !self.leases.is_ahead(id, who, None) {
-            return Ok(false);
-        }
+        let Some(number) = self.leases.overdue(id, who, now_ms) else {
+            // Perhaps somebody was faster who met it too, or he gave it back after all.
+            return Ok(namespace::node(&*self.store.snapshot()?, id).is_ok_and(|one| one.is_directory()));
+        };
         self.update(|tx| {
             let record: Option<AheadRecord> = load(tx, &keys::ahead(id))?;
-            if record.is_some_and(|record| record.is_of(who)) {
+            if record.is_some_and(|record| record.is_of(who) && record.lease == number) {
                 tx.delete(&keys::ahead(id))?;
             }
             Ok(())
         })?;
-        self.leases.fenced(id, who, true);
+        self.leases.deposed(id, who, number);
         add(&self.counters.leases_fenced, 1);
         tracing::warn!(inode = id.0, user = %who.0, "a mount is not waited for, and what it did to names is not taken");
         self.audit.record(&AuditRecord {
@@ -236,33 +280,42 @@ impl Mds {
         Ok(true)
     }
 
-    /// Forgets what holders who are gone for long have on record.
+    /// Forgets what holders who are gone for long have on record; for how long is known since the start at most.
     pub(crate) fn forget_ahead(&self, now_ms: u64) -> Result<()> {
-        let is_old = |at_ms: u64| now_ms.saturating_sub(at_ms) > FORGET_MS;
-        self.forget_ahead_where(|record| {
-            is_old(record.since_ms) && !self.holds.knows(&record.user, record.holder)
-        })?;
+        let mut missed = self.missed.lock();
+        let (mut still, before) = (HashMap::new(), std::mem::take(&mut *missed));
+        let mut is_old = |who: Who| {
+            if self.holds.knows(&who.0, who.1) {
+                return false;
+            }
+            let since_ms = before.get(&who).copied().unwrap_or(now_ms);
+            still.insert(who, since_ms);
+            now_ms.saturating_sub(since_ms) > FORGET_MS
+        };
+        let old = self.forget_ahead_where(|record| is_old((record.user.clone(), record.holder)))?;
+        for (id, record) in old {
+            self.leases.give_back(id, &(record.user, record.holder), Some(record.lease), now_ms);
+        }
         let mut old = Vec::new();
         let from = keys::all_numbers();
-        each_between(&*self.store.snapshot()?, &from, &keys::after_prefix(&from), |key, value| {
-            let record: NumbersRecord = decode(value)?;
-            let gone = keys::holder_parts(key).is_none_or(|(user, holder)| !self.holds.knows(&user, holder));
-            if gone && is_old(record.at_ms) {
+        each_between(&*self.store.snapshot()?, &from, &keys::after_prefix(&from), |key, _| {
+            if keys::holder_parts(key).is_none_or(&mut is_old) {
                 old.push(key.to_vec());
             }
             Ok::<_, MdsError>(())
         })?;
-        if old.is_empty() {
-            return Ok(());
+        *missed = still;
+        for batch in old.chunks(FORGET_BATCH) {
+            self.update_and(|tx| {
+                batch.iter().try_for_each(|key| tx.delete(key))?;
+                Ok(((), Wait::No))
+            })?;
         }
-        self.update_and(|tx| {
-            old.iter().try_for_each(|key| tx.delete(key))?;
-            Ok(((), Wait::No))
-        })
+        Ok(())
     }
 }
 
 /// The record of what is reserved for a holder.
-pub(crate) fn numbers(tx: &dyn Transaction, who: &Who) -> Result<NumbersRecord> {
-    Ok(load(tx, &keys::numbers(who))?.unwrap_or_default())
+pub(crate) fn numbers<S: Snapshot + ?Sized>(view: &S, who: &Who) -> Result<NumbersRecord> {
+    Ok(load(view, &keys::numbers(who))?.unwrap_or_default())
 }

@@ -322,6 +322,11 @@ pub(crate) fn numbers((user, holder): &(UserName, HolderId)) -> Vec<u8> {
     key(NUMBERS, &[user.as_str().as_bytes(), &[0], &holder.number.to_be_bytes()])
 }
 
+/// Those of a user's holders.
+pub(crate) fn numbers_of(user: &UserName) -> Vec<u8> {
+    key(NUMBERS, &[user.as_str().as_bytes(), &[0]])
+}
+
 pub(crate) fn all_numbers() -> Vec<u8> {
     vec![NUMBERS]
 }

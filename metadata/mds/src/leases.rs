@@ -8,7 +8,7 @@
 //! told of what is there. O(leases of the file) for each question, of which there are [`LEASES_OF_FILE_MAX`] at most.
 //! Truth: docs/standards/mds.md §5.8; docs/adr/0046-leases.md.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::task::Waker;
 
 use parking_lot::Mutex;
@@ -41,6 +41,8 @@ const RETRY_MS: u32 = 10;
 const TURN_MS: u64 = 500;
 /// Whoever was told that there is no lease to write writes without one for less than this, milliseconds.
 pub(crate) const BARRED_MS: u64 = 3_000;
+/// Ends of leases by which somebody was ahead that are remembered; a request that lasts for longer than so many looks again.
+pub(crate) const ENDS_MAX: usize = 4_096;
 /// Connections on which one holder waits at most; the oldest is answered.
 const WAITERS_MAX: usize = 4;
 
@@ -161,13 +163,43 @@ struct Table {
     /// Numbers of leases and recalls.
     last: u64,
     count: usize,
-    /// Leases by which somebody was ahead that have ended.
-    ended: u64,
+    ends: Ends,
     /// Holders of before the start that may believe in leases; none any more when that time is over.
     before: HashSet<Who>,
     before_until_ms: Option<u64>,
     /// Those that came back from before.
     back: HashSet<Who>,
+}
+
+/// Ends of leases by which somebody was ahead: where, and when by their number.
+#[derive(Debug, Default)]
+struct Ends {
+    last: u64,
+    of: HashMap<InodeId, u64>,
+    order: VecDeque<(u64, InodeId)>,
+    /// The last one that is not remembered.
+    forgotten: u64,
+}
+
+impl Ends {
+    fn note(&mut self, id: InodeId) {
+        self.last += 1;
+        self.of.insert(id, self.last);
+        self.order.push_back((self.last, id));
+        if self.order.len() > ENDS_MAX
+            && let Some((number, id)) = self.order.pop_front()
+        {
+            self.forgotten = number;
+            if self.of.get(&id) == Some(&number) {
+                self.of.remove(&id);
+            }
+        }
+    }
+
+    /// May one on this directory have ended since?
+    fn since(&self, id: InodeId, moment: u64) -> bool {
+        self.forgotten > moment || self.of.get(&id).is_some_and(|end| *end > moment)
+    }
 }
 
 impl Table {
@@ -193,7 +225,9 @@ impl Table {
         let at = file.given.iter().position(which)?;
         let given = file.given.swap_remove(at);
         self.count -= 1;
-        self.ended += u64::from(given.ahead);
+        if given.ahead {
+            self.ends.note(id);
+        }
         if let Some(holder) = self.holders.get_mut(&given.who) {
             holder.leases = holder.leases.saturating_sub(1);
             if let Some((recall, _)) = given.recalled {
@@ -359,7 +393,7 @@ impl Leases {
 
     /// A moment, by leases by which somebody was ahead.
     pub(crate) fn moment(&self) -> u64 {
-        self.table.lock().ended
+        self.table.lock().ends.last
     }
 
     /// Names in a directory are about to be read, as they were at some time since a `moment`: whoever else is ahead in it is
@@ -368,17 +402,39 @@ impl Leases {
     pub(crate) fn sees_names(&self, id: InodeId, by: Option<&Who>, moment: u64, now_ms: u64) -> Verdict {
         let table = &mut *self.table.lock();
         match table.recalled(id, by, Use::Read, now_ms).0 {
-            Verdict::Free if table.ended != moment => Verdict::Wait,
+            Verdict::Free if table.ends.since(id, moment) => Verdict::Wait,
             verdict => verdict,
         }
     }
 
-    /// Is a holder ahead in a directory, by the lease of this number or by any?
-    pub(crate) fn is_ahead(&self, id: InodeId, who: &Who, number: Option<u64>) -> bool {
+    /// Is a holder ahead in a directory, by the lease of this number?
+    pub(crate) fn is_ahead(&self, id: InodeId, who: &Who, number: u64) -> bool {
         let table = self.table.lock();
-        let is_it =
-            |one: &Given| one.ahead && one.who == *who && number.is_none_or(|number| one.number == number);
+        let is_it = |one: &Given| one.ahead && one.who == *who && one.number == number;
         table.files.get(&id).is_some_and(|file| file.given.iter().any(is_it))
+    }
+
+    /// The lease by which a holder is ahead in a directory and that he should have given back by now.
+    pub(crate) fn overdue(&self, id: InodeId, who: &Who, now_ms: u64) -> Option<u64> {
+        let table = self.table.lock();
+        let is_over = |one: &&Given| one.recalled.is_some_and(|(_, until_ms)| until_ms <= now_ms);
+        let mut his = table.files.get(&id)?.given.iter().filter(|one| one.ahead && one.who == *who);
+        his.find(is_over).map(|one| one.number)
+    }
+
+    /// He is not ahead by it any more, and hears that he lost it.
+    pub(crate) fn deposed(&self, id: InodeId, who: &Who, number: u64) {
+        let is_it = |one: &Given| one.ahead && one.who == *who && one.number == number;
+        self.table.lock().lose(id, is_it);
+    }
+
+    /// A directory is gone, and with it what there was to be told of it.
+    pub(crate) fn gone(&self, id: InodeId, now_ms: u64) {
+        let table = &mut *self.table.lock();
+        while table.take(id, |_| true).is_some() {}
+        if table.files.get(&id).is_some_and(|file| file.is_idle(now_ms)) {
+            table.files.remove(&id);
+        }
     }
 
     /// A holder asks what it is to give back. `fresh`: an era that no holder has had.
@@ -629,8 +685,12 @@ impl Leases {
     pub(crate) fn put_back(&self, id: InodeId, who: &Who, new: New) {
         let table = &mut *self.table.lock();
         let number = new.lease.number;
+        if new.before == Some(number) {
+            // It is the one of before: what he did under it may not be told yet.
+            return;
+        }
         let Some(mut given) = table.take(id, |one| one.who == *who && one.number == number) else { return };
-        let Some(before) = new.before.filter(|before| *before != number) else { return };
+        let Some(before) = new.before else { return };
         given = Given { kind: LeaseKind::Read, number: before, ahead: false, recalled: None, ..given };
         table.files.entry(id).or_default().given.push(given);
         table.count += 1;
@@ -649,10 +709,11 @@ impl Leases {
         Some(ours.then_some(Lease { kind: known.kind, number: known.number, era: known.era }))
     }
 
-    /// A lease is given back, that of this number or whichever it is. Content if there is none.
+    /// A lease is given back, that of this number, or whichever it is if he is not ahead by it: what he did under that one
+    /// he tells of first, and names it. Content if there is none.
     pub(crate) fn give_back(&self, id: InodeId, who: &Who, number: Option<u64>, now_ms: u64) {
         let table = &mut *self.table.lock();
-        table.take(id, |one| one.who == *who && number.is_none_or(|number| one.number == number));
+        table.take(id, |one| one.who == *who && number.map_or(!one.ahead, |number| one.number == number));
         if table.files.get(&id).is_some_and(|file| file.is_idle(now_ms)) {
             table.files.remove(&id);
         }

@@ -17,7 +17,7 @@ use sealstone_seal::{Hash, Provider, Tag, ct_eq};
 use crate::error::{MdsError, Result};
 use crate::keys;
 use crate::server::Mds;
-use crate::store::{MetaError, Transaction, each_between};
+use crate::store::{MetaError, Snapshot, Transaction, each_between};
 
 /// How long an answer is remembered. Clients ask for less long again.
 pub(crate) const REMEMBERED_MS: u64 = 24 * 3600 * 1000;
@@ -193,6 +193,13 @@ pub(crate) fn answer(
 }
 
 impl Memo<'_> {
+    /// Is the change done already, or one that came after it?
+    pub(crate) fn is_known<S: Snapshot + ?Sized>(&self, view: &S) -> Result<bool> {
+        let known = view.get(&self.key)?;
+        Ok(known.map(|value| Ok::<_, MetaError>(Answer::read(&value)?.number)).transpose()?
+            >= Some(self.number))
+    }
+
     fn is_there_room(&self) -> Result<()> {
         let count = self.remembered.lock().by_user.get(self.user).copied().unwrap_or_default();
         if count < ANSWERS_BY_USER_MAX { Ok(()) } else { Err(MdsError::Refused(Failure::busy(RETRY_MS))) }

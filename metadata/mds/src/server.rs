@@ -3,6 +3,7 @@
 //! Does: hold what all requests share, run transactions, the housekeeping that the shell calls. Does not: decide a
 //! request; `handle` does.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -31,7 +32,7 @@ use crate::holds::Holds;
 use crate::issue::{GrantLog, NoGrantLog};
 use crate::keeping::Exchanges;
 use crate::keys::{self, LOGIN_KEYS};
-use crate::leases::Leases;
+use crate::leases::{Leases, Who};
 use crate::limiter::LoginLimiter;
 use crate::locks::Locks;
 use crate::namespace::{self, ClearItem};
@@ -121,6 +122,8 @@ pub struct Mds {
     sweep_at: Mutex<Option<SessionId>>,
     /// Answers to changes that are done once.
     pub(crate) remembered: Mutex<Remembered>,
+    /// Holders that have something on record and are not here: since when.
+    pub(crate) missed: Mutex<HashMap<Who, u64>>,
     pub(crate) devices_changed: AtomicBool,
     /// Counts changes of groups and memberships, from 1.
     pub(crate) groups_generation: AtomicU64,
@@ -273,7 +276,12 @@ impl Mds {
         // Where several servers share a store nobody is given leases.
         let (led, unled_before) =
             if config.shared { (Vec::new(), true) } else { holders::led_on_record(&*store)? };
-        let ahead = if config.shared { Vec::new() } else { ahead::on_record(&*store)? };
+        let ahead = if config.shared {
+            ahead::forget_all(&*store)?;
+            Vec::new()
+        } else {
+            ahead::on_record(&*store)?
+        };
         let fences = Fences::load(&*store, config.shared.then_some(&config.server))?;
         let seen: Arc<Mutex<Epochs>> = Arc::default();
         let mut store = store;
@@ -309,6 +317,7 @@ impl Mds {
             audit: Arc::new(NoAudit),
             sweep_at: Mutex::default(),
             remembered: Mutex::default(),
+            missed: Mutex::default(),
             devices_changed: AtomicBool::new(false),
             groups_generation: AtomicU64::new(1),
             holdings: Mutex::new(HoldingTable::new()),

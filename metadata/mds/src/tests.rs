@@ -1,6 +1,7 @@
 //! Tests of the whole server without a socket.
 
 mod accounts;
+mod ahead;
 mod attacks;
 mod carries;
 mod crash;

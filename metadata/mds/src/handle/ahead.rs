@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 
 use sealstone_mds_protocol::{
-    Access, AheadIn, ErrorCode, HolderId, InodeId, LeaseKind, LeaseOn, MadeAhead, NAME_CHANGES_MAX,
+    Access, AheadIn, ErrorCode, HolderId, InodeId, Lease, LeaseKind, LeaseOn, MadeAhead, NAME_CHANGES_MAX,
     NUMBERS_MAX, Name, NameChange, Node, NodeKind, Numbers, RemovedAhead, RenameMode, RenamedAhead, Response,
 };
 
@@ -23,7 +23,7 @@ use crate::keys;
 use crate::leases::{Who, Wish};
 use crate::namespace::{self, Ending, NewNode, Rename};
 use crate::once::{self, Asked, Told};
-use crate::records::save;
+use crate::records::{Inode, load, save};
 use crate::server::Mds;
 use crate::store::Transaction;
 
@@ -40,6 +40,15 @@ struct Telling<'a> {
     /// Since when he is ahead where.
     since: HashMap<AheadIn, u64>,
     numbers: Option<NumbersRecord>,
+}
+
+/// A file that is made and held.
+struct Opening {
+    /// By which of the changes.
+    at: usize,
+    id: InodeId,
+    /// Is it held already?
+    begun: bool,
 }
 
 impl Mds {
@@ -69,12 +78,10 @@ impl Mds {
         let numbers = match numbers {
             0 => None,
             _ if id.is_some() && given.is_none() => None,
-            count => {
-                let first = self.reserve_numbers(&by, count, now_ms)?;
+            count => self.reserve_numbers(&by, count)?.map(|first| {
                 let all = (first.0..).take(usize::from(count)).map(InodeId);
-                let proofs = all.map(|id| self.proof_key.prove(&who.user, id)).collect();
-                Some(Numbers { first, proofs })
-            }
+                Numbers { first, proofs: all.map(|id| self.proof_key.prove(&who.user, id)).collect() }
+            }),
         };
         let (lease, before) = given.map_or((None, None), |new| (Some(new.lease), new.before));
         Ok(Response::Leads { lease, before, numbers })
@@ -117,8 +124,11 @@ impl Mds {
         }
         let by: Who = (who.user.clone(), asked.holder());
         let memo = self.memo(&who.user, asked, now_ms)?;
-        for id in changes.iter().filter_map(NameChange::let_go) {
-            self.release(id, &by, now_ms)?;
+        // Whoever asks again may have opened it since.
+        if !memo.is_known(&*self.store.snapshot()?)? {
+            for id in changes.iter().filter_map(NameChange::let_go) {
+                self.release(id, &by, now_ms)?;
+            }
         }
         // What a maker holds it for is asked anew by a revocation, before or after this.
         let _issuing = self.issuing();
@@ -128,76 +138,90 @@ impl Mds {
             Ok(Told { response: Response::NamesChanged { done, .. }, .. }) => usize::from(*done),
             _ => 0,
         };
-        for (_, id) in opening.iter().filter(|(at, _)| *at >= done) {
-            self.holds.not_opened(&who.user, by.1, *id);
+        for file in opening.iter().filter(|file| file.at >= done) {
+            self.end_opening(file, &by);
         }
         let Told { response, now } = told?;
         let Response::NamesChanged { done: count, failure, .. } = response else { return Ok(response) };
-        let mut leases = Vec::new();
-        for (_, id) in opening.into_iter().filter(|(at, _)| *at < done) {
-            let held = if now || self.is_own(who, id)? { Held::of(Access::Update) } else { Held::default() };
-            self.holds.opened(&who.user, by.1, id, held, now_ms)?;
-            if let Some(lease) = self.lease(who, by.1, id, (LeaseKind::Write, false), now_ms)? {
-                leases.push(LeaseOn { inode: id, lease });
+        if now {
+            // At once: nothing that fails from here on takes it back.
+            // That a file was closed is not written down.
+            let written = changes.iter().take(done).filter(|change| !matches!(change, NameChange::LetGo(_)));
+            written.for_each(|change| self.write_down(who, change, "ok", now_ms));
+            if let (Some(failure), Some(change)) = (&failure, changes.get(done)) {
+                self.write_down(who, change, failure.code.name(), now_ms);
             }
         }
-        for change in changes.iter().take(done) {
-            if let NameChange::LetGo(id) = change {
-                self.release(*id, &by, now_ms)?;
-                self.let_go(*id, now_ms)?;
+        let (mut leases, mut failed) = (Vec::new(), None);
+        for file in opening.iter().filter(|file| file.at < done) {
+            let kept = match failed {
+                None => self.keep_made(who, file, &by, now, now_ms),
+                Some(_) => Ok(None),
+            };
+            match kept {
+                Ok(Some(lease)) => leases.push(LeaseOn { inode: file.id, lease }),
+                Ok(None) if failed.is_none() => {}
+                Ok(None) => self.end_opening(file, &by),
+                Err(error) => {
+                    self.end_opening(file, &by);
+                    failed = Some(error);
+                }
             }
         }
-        let written = |change: &&NameChange| now && !matches!(change, NameChange::LetGo(_));
-        for change in changes.iter().take(done).filter(written) {
-            let (action, subject) = told_of(change);
-            self.audit.record(&AuditRecord {
-                time_ms: now_ms,
-                user: who.user.as_str(),
-                session: Some(&who.session),
-                proven: true,
-                source: None,
-                action,
-                subject: Some(&subject),
-                verdict: "ok",
-            });
+        if now {
+            for change in changes.iter().take(done) {
+                if let NameChange::LetGo(id) = change {
+                    self.release(*id, &by, now_ms)?;
+                    self.let_go(*id, now_ms)?;
+                }
+            }
         }
-        if let (Some(failure), Some(change)) = (&failure, changes.get(done)) {
-            let (action, subject) = told_of(change);
-            self.audit.record(&AuditRecord {
-                time_ms: now_ms,
-                user: who.user.as_str(),
-                session: Some(&who.session),
-                proven: true,
-                source: None,
-                action,
-                subject: Some(&subject),
-                verdict: failure.code.name(),
-            });
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(Response::NamesChanged { done: count, leases, failure }),
         }
-        Ok(Response::NamesChanged { done: count, leases, failure })
     }
 
-    /// Files that are made and held: what takes their names away in the same request leaves them to their holder.
-    fn begin_to_hold(&self, changes: &[NameChange], by: &Who, now_ms: u64) -> Result<Vec<(usize, InodeId)>> {
+    /// One record for each change, as if it had been asked for.
+    fn write_down(&self, who: &Principal, change: &NameChange, verdict: &str, time_ms: u64) {
+        let (action, subject) = told_of(change);
+        self.audit.record(&AuditRecord {
+            time_ms,
+            user: who.user.as_str(),
+            session: Some(&who.session),
+            proven: true,
+            source: None,
+            action,
+            subject: Some(&subject),
+            verdict,
+        });
+    }
+
+    /// Files that are made and held when all is done: what takes their names away in the same request leaves them to their
+    /// holder. Of numbers that are not his to use nothing is held meanwhile.
+    fn begin_to_hold(&self, changes: &[NameChange], by: &Who, now_ms: u64) -> Result<Vec<Opening>> {
+        let let_go: HashMap<InodeId, usize> =
+            changes.iter().enumerate().filter_map(|(at, change)| Some((change.let_go()?, at))).collect();
         let held = changes.iter().enumerate().filter_map(|(at, change)| match change {
             NameChange::Made(MadeAhead { inode, what: NodeKind::File, held: true, .. }) => Some((at, *inode)),
             _ => None,
         });
-        let mut begun = Vec::new();
+        let held: Vec<_> = held.filter(|(at, id)| let_go.get(id).is_none_or(|gone| gone < at)).collect();
+        if held.is_empty() {
+            return Ok(Vec::new());
+        }
+        let numbers = ahead::numbers(&*self.store.snapshot()?, by)?;
+        self.meet_holder(&by.0, by.1, now_ms)?;
+        let mut all: Vec<Opening> = Vec::new();
         for (at, id) in held {
-            let holds = || {
-                self.meet_holder(&by.0, by.1, now_ms)?;
-                self.holds.begin(&by.0, by.1, id, now_ms)
-            };
-            if let Err(error) = holds() {
-                for (_, id) in begun {
-                    self.holds.not_opened(&by.0, by.1, id);
-                }
+            let begun = numbers.has(id);
+            if begun && let Err(error) = self.holds.begin(&by.0, by.1, id, now_ms) {
+                all.iter().for_each(|file| self.end_opening(file, by));
                 return Err(error);
             }
-            begun.push((at, id));
+            all.push(Opening { at, id, begun });
         }
-        Ok(begun)
+        Ok(all)
     }
 
     /// A holder lets go of a file. In this order: a lock that comes in between finds the file closed, or is ended here.
@@ -208,8 +232,39 @@ impl Mds {
         self.let_go_of_fence(id, by)
     }
 
-    fn is_own(&self, who: &Principal, id: InodeId) -> Result<bool> {
-        Ok(namespace::node(&*self.store.snapshot()?, id).is_ok_and(|file| file.owner == who.user))
+    fn end_opening(&self, file: &Opening, by: &Who) {
+        if file.begun {
+            self.holds.not_opened(&by.0, by.1, file.id);
+        }
+    }
+
+    /// A file that was made is held, and its holder is given a lease; told again, as if he opened it again.
+    fn keep_made(
+        &self,
+        who: &Principal,
+        file: &Opening,
+        by: &Who,
+        now: bool,
+        now_ms: u64,
+    ) -> Result<Option<Lease>> {
+        let mut held = Held::of(Access::Update);
+        if !now {
+            let found: Option<Inode> = load(&*self.store.snapshot()?, &keys::inode(file.id))?;
+            let Some(found) = found else {
+                self.end_opening(file, by);
+                return Ok(None);
+            };
+            if found.owner != who.user {
+                held = Held::default();
+            }
+        }
+        self.holds.hold(&by.0, by.1, file.id, held, now_ms)?;
+        self.end_opening(file, by);
+        let fenced = || self.fence_of(file.id, by).map(|fence| fence.is_some_and(|fence| !fence.let_go));
+        if !held.writes || (!now && fenced()?) {
+            return Ok(None);
+        }
+        self.lease(who, by.1, file.id, (LeaseKind::Write, false), now_ms)
     }
 
     /// Does the changes: all of them, or those before the first one that is refused.
@@ -225,6 +280,8 @@ impl Mds {
         loop {
             let mut refused = None;
             let told = self.with_ending(now_ms, |tx, ending| {
+                // Another server may have been faster, and this be the second time.
+                refused = None;
                 once::answer(tx, Some(memo), |tx| {
                     let mut telling = Telling {
                         who,
@@ -293,7 +350,10 @@ impl Telling<'_> {
                     renamed;
                 let at_ms = self.at(tx, *from_directory, *at_ms)?;
                 let at_ms = self.at(tx, *to_directory, at_ms)?;
-                is_as_told(tx, from_directory.inode, from, Some(*inode))?;
+                let moved = is_as_told(tx, from_directory.inode, from, Some(*inode))?;
+                if moved.is_some_and(|moved| moved.is_directory()) {
+                    return Err(MdsError::refused(ErrorCode::IsADirectory, from.shown()));
+                }
                 is_as_told(tx, to_directory.inode, to, *replaced)?;
                 let way = Rename {
                     from_parent: from_directory.inode,
@@ -330,10 +390,16 @@ impl Telling<'_> {
     }
 }
 
-/// Does a name lead to what it led to where the change was made?
-fn is_as_told(tx: &dyn Transaction, directory: InodeId, name: &Name, what: Option<InodeId>) -> Result<()> {
-    match namespace::child(tx, directory, name)?.map(|(id, _)| id) {
-        found if found == what => Ok(()),
+/// Does a name lead to what it led to where the change was made? What that is now.
+fn is_as_told(
+    tx: &dyn Transaction,
+    directory: InodeId,
+    name: &Name,
+    what: Option<InodeId>,
+) -> Result<Option<Inode>> {
+    let (id, found) = namespace::child(tx, directory, name)?.unzip();
+    match id {
+        id if id == what => Ok(found),
         None => Err(MdsError::refused(ErrorCode::NotFound, name.shown())),
         Some(_) => Err(MdsError::refused(ErrorCode::Exists, name.shown())),
     }

@@ -93,8 +93,13 @@ pub(super) fn asker(
     now_ms: u64,
 ) -> Option<Asker> {
     let by = holder_of(request, asked).map(|holder| (who.user.clone(), holder));
-    let settles =
-        matches!(request, Request::Allocate { .. } | Request::Written { .. } | Request::CloseNode { .. });
+    let settles = matches!(
+        request,
+        Request::Allocate { .. }
+            | Request::Written { .. }
+            | Request::CloseNode { .. }
+            | Request::ChangeNames { .. }
+    );
     Some(Asker { leases: Arc::clone(leases), moment: leases.moment(), by, settles, now_ms })
 }
 

@@ -6,8 +6,8 @@
 use std::sync::atomic::Ordering;
 
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Failure, HolderId, InodeId, IssueKind, Lease, LeaseKind, Method, Name, Node, NodeKind,
-    OpenedNode, Request, Response,
+    Access, ErrorCode, Failure, FileKind, HolderId, InodeId, IssueKind, Lease, LeaseKind, Method, Name, Node,
+    NodeKind, OpenedNode, Request, Response,
 };
 use sealstone_osd::Permissions;
 
@@ -186,6 +186,14 @@ impl Mds {
             }
             _ => return Err(MdsError::refused(ErrorCode::Invalid, "not a change of names")),
         };
+        let left = match &told.response {
+            Response::Stat { stat } | Response::Renamed { other: Some(stat), .. } => Some(stat),
+            _ => None,
+        };
+        if let Some(gone) = left.filter(|left| left.kind == FileKind::Directory && left.links == 0) {
+            // Who was ahead in it, if anybody, did this.
+            self.leases.gone(gone.inode, now_ms);
+        }
         Ok(told.response)
     }
 

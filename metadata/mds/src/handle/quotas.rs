@@ -4,6 +4,7 @@ use sealstone_mds_protocol::{
     ErrorCode, FilePath, Node, PAGE_MAX, Quota, QuotaChange, QuotaOf, QuotaPlace, Request, Response, UserName,
 };
 
+use super::leases::as_server;
 use crate::access::Principal;
 use crate::error::{MdsError, Result};
 use crate::namespace;
@@ -101,10 +102,11 @@ fn known<S: Snapshot + ?Sized>(view: &S, name: &UserName) -> Result<()> {
     if quota::of_user(view, name)?.nodes > 0 { Ok(()) } else { namespace::check_owner(view, name) }
 }
 
-/// The path of a tree is told as long as it leads there.
+/// The path of a tree is told as long as it leads there. Nobody moves directories ahead, so nobody is asked.
 fn still_there(view: &(dyn Snapshot + '_), quota: &mut Quota) {
     let QuotaPlace::Tree(tree) = quota.place else { return };
-    let leads = |path: &FilePath| namespace::inspect(view, path).is_ok_and(|(id, _)| id == tree);
+    let found = |path: &FilePath| as_server(|| namespace::inspect(view, path));
+    let leads = |path: &FilePath| found(path).is_ok_and(|(id, _)| id == tree);
     quota.path = quota.path.take().filter(leads);
 }
 

@@ -281,3 +281,81 @@ fn who_gives_nothing_back_does_not_have_others_wait_again_at_once() {
     come(&leases, 1, later_ms + QUIET_MS);
     assert!(in_passing(&leases, 1, later_ms + QUIET_MS).is_some());
 }
+
+fn to_be_ahead() -> Wish {
+    Wish { kind: LeaseKind::Write, waits: false, others_write: false, in_passing: true, ahead: true }
+}
+
+#[test]
+fn whoever_saw_names_of_before_they_were_told_looks_again_and_nobody_else_does() {
+    let leases = Leases::default();
+    come(&leases, 1, 0);
+    let [one, other] =
+        [0, 1].map(|file| leases.give_over(id(file), &who(1), to_be_ahead(), 0).unwrap().unwrap());
+    // What is seen in either directory may be as of this moment.
+    let moment = leases.moment();
+    assert_eq!(leases.sees_names(id(0), None, moment, 0), Verdict::Wait);
+    leases.give_back(id(0), &who(1), Some(one.lease.number), 0);
+    assert_eq!(leases.sees_names(id(0), None, moment, 0), Verdict::Wait, "he told of something in between");
+    assert_eq!(leases.sees_names(id(2), None, moment, 0), Verdict::Free, "nobody was ahead there");
+    assert_eq!(leases.sees_names(id(1), Some(&who(1)), moment, 0), Verdict::Free);
+    assert_eq!(leases.sees_names(id(0), None, leases.moment(), 0), Verdict::Free);
+    leases.give_back(id(1), &who(1), Some(other.lease.number), 0);
+    assert_eq!(leases.sees_names(id(1), None, moment, 0), Verdict::Wait);
+}
+
+#[test]
+fn of_ends_no_more_than_so_many_are_remembered_and_none_is_overlooked() {
+    let leases = Leases::default();
+    come(&leases, 1, 0);
+    let end = |file: usize| {
+        let new = leases.give_over(id(file), &who(1), to_be_ahead(), 0).unwrap().unwrap();
+        leases.give_back(id(file), &who(1), Some(new.lease.number), 0);
+    };
+    let moment = leases.moment();
+    end(0);
+    let later = leases.moment();
+    for file in 1..=ENDS_MAX {
+        end(file);
+    }
+    assert_eq!(leases.sees_names(id(0), None, moment, 0), Verdict::Wait, "it is not known any more");
+    assert_eq!(leases.sees_names(id(0), None, later, 0), Verdict::Free);
+    let table = leases.table.lock();
+    assert_eq!((table.ends.of.len(), table.ends.order.len()), (ENDS_MAX, ENDS_MAX));
+    assert_eq!(table.files.len(), 0);
+}
+
+#[test]
+fn a_lease_that_is_not_told_of_after_all_leaves_what_there_was() {
+    let leases = Leases::default();
+    come(&leases, 1, 0);
+    // There was none.
+    let new = leases.give_over(id(0), &who(1), to_be_ahead(), 0).unwrap().unwrap();
+    leases.put_back(id(0), &who(1), new);
+    assert_eq!((leases.count(), leases.of(id(0))), (0, vec![]));
+    // There was one to read.
+    let read = in_passing(&leases, 1, 0).unwrap();
+    let new = leases.give_over(id(0), &who(1), to_be_ahead(), 0).unwrap().unwrap();
+    assert_eq!(new.before, Some(read.number));
+    assert_eq!(leases.may(id(0), None, Use::Read, false, 0).0, Verdict::Wait);
+    leases.put_back(id(0), &who(1), new);
+    assert_eq!(leases.known(id(0), &who(1), 0), Some(Some(read)));
+    assert_eq!(leases.may(id(0), None, Use::Read, false, 0).0, Verdict::Free);
+    // He was ahead already, and did things under that.
+    let first = leases.give_over(id(1), &who(1), to_be_ahead(), 0).unwrap().unwrap();
+    let again = leases.give_over(id(1), &who(1), to_be_ahead(), 0).unwrap().unwrap();
+    assert_eq!(first.lease, again.lease);
+    leases.put_back(id(1), &who(1), again);
+    assert!(leases.is_ahead(id(1), &who(1), first.lease.number));
+    assert_eq!(leases.count(), 2);
+}
+
+#[test]
+fn what_is_called_back_is_not_asked_for_again_meanwhile() {
+    let leases = Leases::default();
+    come(&leases, 1, 0);
+    assert!(leases.give_over(id(0), &who(1), to_be_ahead(), 0).unwrap().is_some());
+    assert_eq!(leases.sees_names(id(0), None, leases.moment(), 0), Verdict::Wait);
+    assert_eq!(leases.give_over(id(0), &who(1), to_be_ahead(), 1).unwrap(), None);
+    assert_eq!(leases.sees_names(id(0), Some(&who(1)), leases.moment(), 1), Verdict::Free);
+}

@@ -1,0 +1,593 @@
+//! Names that a holder changes first: who is let, and what is taken of what he tells.
+
+mod lost;
+mod model;
+mod rights;
+mod waits;
+
+use sealstone_mds_protocol::login::SessionId;
+use sealstone_mds_protocol::{
+    Access, AheadIn, Change, ErrorCode, HolderId, InodeId, Lease, LeaseOn, MadeAhead, Method,
+    NAME_CHANGES_MAX, NUMBERS_MAX, NameChange, Node, NodeKind, QuotaChange, QuotaOf, RemovedAhead,
+    RenamedAhead, Request, Response, Target, Turn, XattrMode, XattrName, XattrValue,
+};
+
+use super::nodes::{make, name};
+use super::world::{ADMIN, ALICE, BOB, World, path, user};
+use crate::leases::QUIET_MS;
+
+/// The mounts of alice and bob.
+const HERS: HolderId = HolderId { number: 11 };
+const HIS: HolderId = HolderId { number: 22 };
+
+/// A holder that may be ahead.
+#[derive(Clone, Debug)]
+struct Mount {
+    who: SessionId,
+    holder: HolderId,
+    era: u64,
+    /// Of its last change.
+    turn: u64,
+    /// Reserved, the next one last.
+    numbers: Vec<InodeId>,
+}
+
+/// What LeadNames was answered.
+type Leads = (Option<Lease>, Option<u64>, Vec<InodeId>);
+
+impl Mount {
+    fn new(world: &mut World, who: SessionId, holder: HolderId) -> Self {
+        let era = world.lead(who, holder);
+        Self { who, holder, era, turn: 0, numbers: Vec::new() }
+    }
+
+    fn asks(&self, world: &mut World, directory: Option<InodeId>, numbers: u16) -> Leads {
+        let directory = directory.map(|id| world.node(self.who, id));
+        match world.ask(self.who, Request::LeadNames { directory, holder: self.holder, numbers }) {
+            Response::Leads { lease, before, numbers } => {
+                let ids = numbers.into_iter().flat_map(|given| {
+                    let ids: Vec<_> =
+                        (given.first.0..).map(InodeId).zip(given.proofs).map(|(id, _)| id).collect();
+                    ids
+                });
+                (lease, before, ids.collect())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// It is let, and has numbers.
+    fn leads(&mut self, world: &mut World, directory: InodeId) -> AheadIn {
+        let (lease, _, numbers) = self.asks(world, Some(directory), 8);
+        let lease = lease.expect("nobody is in the way");
+        assert_eq!((lease.era, numbers.len()), (self.era, 8));
+        self.numbers = numbers.into_iter().rev().collect();
+        AheadIn { inode: directory, era: lease.era, lease: lease.number }
+    }
+
+    fn number(&mut self) -> InodeId {
+        self.numbers.pop().expect("enough were asked for")
+    }
+
+    fn once(&self, changes: &[NameChange]) -> Request {
+        let turn = Turn { holder: self.holder, place: 0, number: self.turn };
+        Request::Once {
+            turn,
+            change: Change::new(Request::ChangeNames { changes: changes.to_vec() }).unwrap(),
+        }
+    }
+
+    /// Tells of changes: how many were done, why the next one was not, and on what it has leases.
+    fn tells(
+        &mut self,
+        world: &mut World,
+        changes: &[NameChange],
+    ) -> (usize, Option<ErrorCode>, Vec<InodeId>) {
+        self.turn += 1;
+        self.tells_again(world, changes)
+    }
+
+    fn tells_again(
+        &self,
+        world: &mut World,
+        changes: &[NameChange],
+    ) -> (usize, Option<ErrorCode>, Vec<InodeId>) {
+        match world.ask(self.who, self.once(changes)) {
+            Response::NamesChanged { done, leases, failure } => {
+                let on = leases.into_iter().map(|LeaseOn { inode, .. }| inode).collect();
+                (usize::from(done), failure.map(|failure| failure.code), on)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// All of them were done.
+    fn told(&mut self, world: &mut World, changes: &[NameChange]) {
+        let (done, failure, _) = self.tells(world, changes);
+        assert_eq!((done, failure), (changes.len(), None));
+    }
+
+    fn gives_back(&self, world: &mut World, there: AheadIn) {
+        let AheadIn { inode, lease: number, .. } = there;
+        let back = Request::ReturnLease { inode, holder: self.holder, number };
+        assert!(matches!(world.ask(self.who, back), Response::Done {}));
+    }
+
+    /// What it is to give back.
+    fn recalled(&self, world: &mut World) -> Vec<u64> {
+        world.told(self.who, self.holder, self.era, 0).2.into_iter().map(|recall| recall.number).collect()
+    }
+}
+
+fn made(directory: AheadIn, at: &str, inode: InodeId) -> MadeAhead {
+    MadeAhead {
+        directory,
+        name: name(at),
+        inode,
+        what: NodeKind::File,
+        mode: 0o644,
+        umask: 0,
+        owner: None,
+        group: None,
+        at_ms: 0,
+        held: false,
+    }
+}
+
+fn make_file(directory: AheadIn, at: &str, inode: InodeId) -> NameChange {
+    NameChange::Made(made(directory, at, inode))
+}
+
+fn removed(directory: AheadIn, at: &str, inode: InodeId) -> NameChange {
+    NameChange::Removed(RemovedAhead { directory, name: name(at), inode, at_ms: 0, let_go: false })
+}
+
+fn renamed(
+    (from_directory, from): (AheadIn, &str),
+    inode: InodeId,
+    (to_directory, to): (AheadIn, &str),
+    replaced: Option<InodeId>,
+) -> NameChange {
+    NameChange::Renamed(RenamedAhead {
+        from_directory,
+        from: name(from),
+        inode,
+        to_directory,
+        to: name(to),
+        replaced,
+        at_ms: 0,
+        let_go: false,
+    })
+}
+
+fn is_busy(response: &Response) -> bool {
+    super::leases::is_busy(response)
+}
+
+impl World {
+    fn inode(&mut self, at: &str) -> InodeId {
+        self.stat(ADMIN, at).unwrap().inode
+    }
+
+    fn is_stored(&self, id: InodeId) -> bool {
+        self.disk.dump().iter().any(|(key, _)| *key == crate::keys::inode(id))
+    }
+
+    /// Names in a directory and what they lead to, as they are stored.
+    fn names_in(&self, id: InodeId) -> Vec<(String, InodeId)> {
+        let prefix = crate::keys::entries(id);
+        let all = self.disk.dump().into_iter().filter(|(key, _)| key.starts_with(&prefix));
+        all.map(|(key, value)| {
+            let name = crate::keys::entry_name(&key).unwrap();
+            (name.shown().into_owned(), crate::records::decode(&value).unwrap())
+        })
+        .collect()
+    }
+
+    fn count_of(&self, family: u8) -> usize {
+        self.disk.dump().iter().filter(|(key, _)| key[0] == family).count()
+    }
+
+    /// Files, and orphans, by the counters; and no quota is other than what is counted anew.
+    fn counted(&mut self) -> (u64, u64) {
+        use crate::store::MetaStore as _;
+        let view = self.disk.snapshot().unwrap();
+        let drifts = crate::quota::count(&*view).unwrap().drifts;
+        assert_eq!(drifts, []);
+        let figure = |what| crate::records::figure(&*view, what).unwrap();
+        (figure(crate::records::counter::FILES), figure(crate::records::counter::ORPHANS))
+    }
+}
+
+/// A directory that everybody may change, with a file of the administrator's in it, and another one.
+fn world() -> (World, InodeId, InodeId) {
+    let mut world = World::with_accounts(1);
+    for at in ["/d", "/e"] {
+        world.mkdir(ADMIN, at, 0o777);
+        world.put(ADMIN, &format!("{at}/f"), 1);
+    }
+    let (d, e) = (world.inode("/d"), world.inode("/e"));
+    (world, d, e)
+}
+
+/// Alice is ahead in the first one.
+fn ahead() -> (World, Mount, AheadIn) {
+    let (mut world, d, _) = world();
+    let mut hers = Mount::new(&mut world, ALICE, HERS);
+    let there = hers.leads(&mut world, d);
+    (world, hers, there)
+}
+
+type Spoil = fn(&mut World, InodeId);
+
+/// What keeps a holder from being ahead in a directory.
+const SPOILT: &[(&str, Spoil)] = &[
+    ("sticky", |world, d| _ = world.ask(ADMIN, super::leases::set_mode(world.node(ADMIN, d), 0o1777))),
+    ("a group is handed on", |world, d| {
+        _ = world.ask(ADMIN, super::leases::set_mode(world.node(ADMIN, d), 0o2777));
+    }),
+    ("may not be changed", |world, d| {
+        _ = world.ask(ADMIN, super::leases::set_mode(world.node(ADMIN, d), 0o755));
+    }),
+    ("may not be passed", |world, d| {
+        _ = world.ask(ADMIN, super::leases::set_mode(world.node(ADMIN, d), 0o776));
+    }),
+    ("a list for what is made", |world, d| {
+        let set = Request::SetXattr {
+            node: world.node(ADMIN, d),
+            name: XattrName::new("system.posix_acl_default").unwrap(),
+            value: XattrValue::new("user::rwx,user:bob:rwx,group::r-x,mask::rwx,other::r-x").unwrap(),
+            mode: XattrMode::Set,
+        };
+        assert!(matches!(world.ask(ADMIN, set), Response::Done {}));
+    }),
+    ("a limit on the user's files", |world, _| {
+        let change = QuotaChange { bytes_max: None, nodes_max: Some(Some(99)) };
+        world.ask(ADMIN, Request::QuotaSet { of: QuotaOf::User(user("alice")), change });
+    }),
+    ("a tree with limits", |world, _| {
+        world.ask(ADMIN, Request::Remove { path: path("/d/f"), recursive: false });
+        let change = QuotaChange { bytes_max: Some(Some(9)), nodes_max: None };
+        let set = world.ask(ADMIN, Request::QuotaSet { of: QuotaOf::Tree(path("/d")), change });
+        assert!(matches!(set, Response::Quota { .. }), "{set:?}");
+    }),
+    ("another one has a lease to read", |world, d| {
+        world.lead(BOB, HIS);
+        let parent = world.node(BOB, d);
+        world.ask(BOB, Request::Lookup { parent, name: name("f"), holder: Some(HIS) });
+        assert_eq!(world.mds.leases_out(), 2, "on the directory, and on the file");
+    }),
+    ("another one is ahead", |world, d| {
+        let mut his = Mount::new(world, BOB, HIS);
+        his.leads(world, d);
+    }),
+    ("one was called back lately", |world, d| {
+        let mut his = Mount::new(world, BOB, HIS);
+        let there = his.leads(world, d);
+        assert!(is_busy(&world.ask(ADMIN, Request::Stat { path: path("/d/f") })));
+        his.gives_back(world, there);
+        world.now += QUIET_MS - 1;
+        world.lead(ALICE, HERS);
+    }),
+];
+
+#[test]
+fn nobody_is_ahead_where_more_than_his_own_doing_decides() {
+    for (why, spoil) in SPOILT {
+        let (mut world, d, e) = world();
+        let mut hers = Mount::new(&mut world, ALICE, HERS);
+        spoil(&mut world, d);
+        let out = world.mds.leases_out();
+        assert_eq!(hers.asks(&mut world, Some(d), 9), (None, None, vec![]), "{why}");
+        assert_eq!(world.mds.leases_out(), out, "{why}");
+        if !why.contains("user's") {
+            hers.leads(&mut world, e);
+        }
+    }
+}
+
+#[test]
+fn who_never_asks_what_to_give_back_and_several_servers_have_nobody_ahead() {
+    let (mut world, d, _) = world();
+    let stranger = Mount { who: ALICE, holder: HERS, era: 0, turn: 0, numbers: Vec::new() };
+    assert_eq!(stranger.asks(&mut world, Some(d), 9), (None, None, vec![]));
+    assert_eq!(stranger.asks(&mut world, None, 9), (None, None, vec![]));
+    let [mut one, _] = World::two(1);
+    one.mkdir(ALICE, "/d", 0o777);
+    let d = one.inode("/d");
+    one.told(ALICE, HERS, 0, 0);
+    assert_eq!(stranger.asks(&mut one, Some(d), 9), (None, None, vec![]));
+}
+
+#[test]
+fn a_lease_to_read_becomes_one_to_be_ahead_by_without_a_moment_in_between() {
+    let (mut world, d, _) = world();
+    let hers = Mount::new(&mut world, ALICE, HERS);
+    let parent = world.node(ALICE, d);
+    let looked = world.ask(ALICE, Request::Lookup { parent, name: name("none"), holder: Some(HERS) });
+    let Response::LookedUp { directory: Some(read), .. } = looked else { panic!("{looked:?}") };
+    let (lease, before, _) = hers.asks(&mut world, Some(d), 0);
+    let lease = lease.unwrap();
+    assert_eq!(before, Some(read.number));
+    assert_ne!(lease.number, read.number);
+    // Whose answer was lost hears the same again, and sees that it is none that he knew.
+    assert_eq!(hers.asks(&mut world, Some(d), 0), (Some(lease), Some(lease.number), vec![]));
+    assert_eq!((world.mds.leases_out(), world.count_of(b'A')), (1, 1));
+}
+
+#[test]
+fn changes_are_done_in_order_and_told_as_if_each_had_been_asked_for() {
+    let (mut world, mut hers, there) = ahead();
+    let e = world.inode("/e");
+    let beside = {
+        let (lease, ..) = hers.asks(&mut world, Some(e), 0);
+        AheadIn { inode: e, era: hers.era, lease: lease.unwrap().number }
+    };
+    let f = world.names_in(there.inode)[0].1;
+    let (a, b, c) = (hers.number(), hers.number(), hers.number());
+    let link = MadeAhead { what: NodeKind::Symlink(Target::new("x").unwrap()), ..made(there, "link", c) };
+    hers.told(
+        &mut world,
+        &[
+            make_file(there, "a", a),
+            renamed((there, "a"), a, (there, "a2"), None),
+            make_file(there, "a", b),
+            renamed((there, "a2"), a, (there, "f"), Some(f)),
+            renamed((there, "a"), b, (beside, "b"), None),
+            NameChange::Made(link),
+            removed(there, "link", c),
+        ],
+    );
+    assert_eq!(world.names_in(there.inode), [("f".to_owned(), a)]);
+    assert_eq!(world.names_in(e)[0], ("b".to_owned(), b));
+    assert!(!world.is_stored(f) && !world.is_stored(c));
+    hers.gives_back(&mut world, there);
+    hers.gives_back(&mut world, beside);
+    let stat = world.stat(BOB, "/d/f").unwrap();
+    assert_eq!((stat.inode, stat.owner, stat.mode), (a, user("alice"), 0o644));
+    assert_eq!(world.counted(), (3, 0));
+}
+
+#[test]
+fn what_comes_after_a_refusal_is_not_done_and_what_was_refused_leaves_nothing_behind() {
+    let (mut world, mut hers, there) = ahead();
+    let (a, b, c) = (hers.number(), hers.number(), hers.number());
+    let f = world.names_in(there.inode)[0].1;
+    let before = world.counted();
+    let held = |at: &str, id| NameChange::Made(MadeAhead { held: true, ..made(there, at, id) });
+    // It would be another one's place that is taken.
+    let refused = renamed((there, "a"), a, (there, "f"), None);
+    let changes = [held("a", a), refused.clone(), held("b", b)];
+    assert_eq!(hers.tells(&mut world, &changes), (1, Some(ErrorCode::Exists), vec![a]));
+    assert_eq!(hers.tells_again(&mut world, &changes), (1, Some(ErrorCode::Exists), vec![a]));
+    assert_eq!(world.counted(), (before.0 + 1, 0));
+    assert!(!world.is_stored(b) && !world.mds.holds.is_held(b) && world.mds.holds.is_held(a));
+    // The number of what was refused is still good, once.
+    assert_eq!(hers.tells(&mut world, &[held("b", b), held("c", b)]), (1, Some(ErrorCode::Invalid), vec![b]));
+    for (change, why) in [
+        (refused, ErrorCode::Exists),
+        (make_file(there, "f", c), ErrorCode::Exists),
+        (removed(there, "none", f), ErrorCode::NotFound),
+        (removed(there, "f", a), ErrorCode::Exists),
+        (renamed((there, "none"), f, (there, "x"), None), ErrorCode::NotFound),
+        (renamed((there, "a"), a, (there, "x"), Some(f)), ErrorCode::NotFound),
+    ] {
+        assert_eq!(hers.tells(&mut world, &[change.clone()]), (0, Some(why), vec![]), "{change:?}");
+        assert_eq!(hers.tells_again(&mut world, &[change.clone()]).0, 0, "judged again");
+    }
+    assert_eq!(world.counted(), (before.0 + 2, 0));
+}
+
+#[test]
+fn what_is_no_directory_is_changed_ahead_and_nothing_else() {
+    let (mut world, d, _) = world();
+    world.mkdir(ALICE, "/d/sub", 0o755);
+    let mut hers = Mount::new(&mut world, ALICE, HERS);
+    let there = hers.leads(&mut world, d);
+    let names = world.names_in(d);
+    let (f, sub) = (names[0].1, names[1].1);
+    for change in [
+        removed(there, "sub", sub),
+        renamed((there, "sub"), sub, (there, "other"), None),
+        renamed((there, "f"), f, (there, "sub"), Some(sub)),
+    ] {
+        let told = hers.tells(&mut world, &[change.clone()]);
+        assert_eq!(told, (0, Some(ErrorCode::IsADirectory), vec![]), "{change:?}");
+    }
+    assert_eq!(world.names_in(d), names);
+}
+
+#[test]
+fn a_request_has_so_many_changes_and_numbers_and_is_asked_once() {
+    let (mut world, mut hers, there) = ahead();
+    let few = removed(there, "none", InodeId(99));
+    let too_many = vec![few.clone(); NAME_CHANGES_MAX + 1];
+    hers.turn += 1;
+    let asked = hers.once(&too_many);
+    assert_eq!(world.refused(ALICE, asked), ErrorCode::Limit);
+    assert_eq!(hers.tells(&mut world, &too_many[1..]).0, 0);
+    assert_eq!(hers.tells(&mut world, &[]), (0, None, vec![]));
+    assert_eq!(world.refused(ALICE, Request::ChangeNames { changes: vec![few] }), ErrorCode::Invalid);
+    let asks = |numbers| Request::LeadNames { directory: None, holder: HERS, numbers };
+    assert_eq!(world.refused(ALICE, asks(NUMBERS_MAX + 1)), ErrorCode::Invalid);
+    assert_eq!(hers.asks(&mut world, None, NUMBERS_MAX).2.len(), usize::from(NUMBERS_MAX));
+}
+
+#[test]
+fn a_change_has_its_own_time_between_being_let_and_now() {
+    let (mut world, mut hers, there) = ahead();
+    let since = world.now;
+    world.lead_on(ALICE, HERS, 9_000);
+    let at = |world: &mut World, hers: &mut Mount, number: usize, at_ms: u64| {
+        let id = hers.number();
+        hers.told(world, &[NameChange::Made(MadeAhead { at_ms, ..made(there, &number.to_string(), id) })]);
+        let stat = world.node_stat(ALICE, Request::GetNode { node: world.node(ALICE, id) });
+        assert_eq!((stat.mtime_ns, stat.birth_ns), (stat.ctime_ns, stat.ctime_ns));
+        stat.mtime_ns / 1_000_000
+    };
+    let now = world.now;
+    // Clocks differ by no more than a quarter of a second.
+    let (first, last) = (since - 250, now + 250);
+    let times =
+        [(since + 5, since + 5), (0, first), (now - 1, now - 1), (last - 1, last - 1), (u64::MAX, last)];
+    for (number, (told, counts)) in times.into_iter().enumerate() {
+        assert_eq!(at(&mut world, &mut hers, number, told), counts as i64);
+    }
+    // Asked for again, it is since when he was let first: he may have done much that he did not tell of yet.
+    assert!(hers.asks(&mut world, Some(there.inode), 0).0.is_some());
+    assert_eq!(at(&mut world, &mut hers, 9, since + 7), since as i64 + 7);
+}
+
+#[test]
+fn two_changes_within_a_millisecond_are_told_apart() {
+    let (mut world, mut hers, there) = ahead();
+    let id = hers.number();
+    let node = world.node(ALICE, id);
+    hers.told(&mut world, &[make_file(there, "a", id)]);
+    let mut last = world.node_stat(ALICE, Request::GetNode { node }).ctime_ns;
+    for (from, to) in [("a", "b"), ("b", "a")] {
+        hers.told(&mut world, &[renamed((there, from), id, (there, to), None)]);
+        let now = world.node_stat(ALICE, Request::GetNode { node }).ctime_ns;
+        assert!(now > last);
+        last = now;
+    }
+    let directory = world.node(ALICE, there.inode);
+    let before = world.node_stat(ALICE, Request::GetNode { node: directory }).ctime_ns;
+    let (b, c) = (hers.number(), hers.number());
+    hers.told(&mut world, &[make_file(there, "b", b), make_file(there, "c", c)]);
+    assert!(world.node_stat(ALICE, Request::GetNode { node: directory }).ctime_ns >= before + 2);
+}
+
+#[test]
+fn what_is_made_held_and_loses_its_name_at_once_stays_for_its_holder() {
+    let (mut world, mut hers, there) = ahead();
+    let (files, _) = world.counted();
+    let id = hers.number();
+    let held = NameChange::Made(MadeAhead { held: true, ..made(there, "a", id) });
+    assert_eq!(hers.tells(&mut world, &[held, removed(there, "a", id)]), (2, None, vec![id]));
+    assert_eq!(world.counted(), (files, 1));
+    let node = world.node(ALICE, id);
+    let allocate = Request::Allocate { node, size_hint: None, method: Method::AllData, holder: HERS };
+    assert!(matches!(world.ask(ALICE, allocate), Response::NodeOpened { .. }));
+    assert!(matches!(world.ask(ALICE, Request::CloseNode { node, holder: HERS }), Response::Kept { .. }));
+    assert!(!world.is_stored(id));
+    world.now += crate::holds::HOLD_MS + 1;
+    world.reap_all();
+    assert_eq!(world.counted(), (files, 0));
+}
+
+#[test]
+fn what_is_made_held_and_let_go_of_in_one_request_is_gone() {
+    let (mut world, mut hers, there) = ahead();
+    let (files, _) = world.counted();
+    let (a, b, c) = (hers.number(), hers.number(), hers.number());
+    let held = |at: &str, id| NameChange::Made(MadeAhead { held: true, ..made(there, at, id) });
+    let let_go = |at: &str, inode| {
+        NameChange::Removed(RemovedAhead { directory: there, name: name(at), inode, at_ms: 0, let_go: true })
+    };
+    let over = NameChange::Renamed(RenamedAhead {
+        from_directory: there,
+        from: name("c"),
+        inode: c,
+        to_directory: there,
+        to: name("b"),
+        replaced: Some(b),
+        at_ms: 0,
+        let_go: true,
+    });
+    let changes = [held("a", a), held("b", b), let_go("a", a), held("c", c), over];
+    assert_eq!(hers.tells(&mut world, &changes), (5, None, vec![c]));
+    assert!(!world.is_stored(a) && !world.is_stored(b));
+    assert!(!world.mds.holds.is_held(a) && !world.mds.holds.is_held(b) && world.mds.holds.is_held(c));
+    assert_eq!(world.counted(), (files + 1, 0));
+}
+
+#[test]
+fn what_was_held_before_and_is_let_go_of_goes_at_once() {
+    let (mut world, mut hers, there) = ahead();
+    let id = hers.number();
+    let held = NameChange::Made(MadeAhead { held: true, ..made(there, "a", id) });
+    assert_eq!(hers.tells(&mut world, &[held]), (1, None, vec![id]));
+    let out = world.mds.leases_out();
+    let gone = RemovedAhead { directory: there, name: name("a"), inode: id, at_ms: 0, let_go: true };
+    hers.told(&mut world, &[NameChange::Removed(gone)]);
+    assert!(!world.is_stored(id) && !world.mds.holds.is_held(id));
+    assert_eq!((world.mds.leases_out(), world.counted().1), (out - 1, 0));
+}
+
+#[test]
+fn numbers_are_used_once_in_their_order_by_whom_they_were_reserved_for() {
+    let (mut world, mut hers, there) = ahead();
+    let e = world.inode("/e");
+    let mut his = Mount::new(&mut world, BOB, HIS);
+    let beside = his.leads(&mut world, e);
+    let f = world.names_in(there.inode)[0].1;
+    let (first, second, third) = (hers.number(), hers.number(), hers.number());
+    let his_number = his.number();
+    // Made by others meanwhile, they are none of hers.
+    world.mkdir(BOB, "/elsewhere", 0o755);
+    let elsewhere = world.inode("/elsewhere");
+    hers.told(&mut world, &[make_file(there, "b", second)]);
+    for wrong in
+        [first, second, his_number, f, there.inode, elsewhere, InodeId(0), InodeId(1), InodeId(u64::MAX)]
+    {
+        for held in [false, true] {
+            let change = NameChange::Made(MadeAhead { held, ..made(there, "x", wrong) });
+            assert_eq!(hers.tells(&mut world, &[change]), (0, Some(ErrorCode::Invalid), vec![]), "{wrong:?}");
+            assert!(!world.mds.holds.is_held_by(&user("alice"), HERS, wrong));
+        }
+    }
+    // Nor does another mount of hers have them.
+    let mut second_mount = Mount::new(&mut world, ALICE, HolderId { number: 12 });
+    world.mkdir(ALICE, "/own", 0o755);
+    let own = world.inode("/own");
+    let third_place = second_mount.leads(&mut world, own);
+    let told = second_mount.tells(&mut world, &[make_file(third_place, "x", third)]);
+    assert_eq!(told, (0, Some(ErrorCode::Invalid), vec![]));
+    hers.told(&mut world, &[make_file(there, "c", third)]);
+    his.told(&mut world, &[make_file(beside, "x", his_number)]);
+    world.restart();
+    hers.era = world.lead(ALICE, HERS);
+    world.now += crate::leases::GIVE_UP_MS;
+    hers.era = world.lead(ALICE, HERS);
+    let (again, ..) = hers.asks(&mut world, Some(there.inode), 0);
+    let there = AheadIn { era: hers.era, lease: again.unwrap().number, ..there };
+    let told = hers.tells(&mut world, &[make_file(there, "y", third)]);
+    assert_eq!(told, (0, Some(ErrorCode::Invalid), vec![]), "used, whatever crashed");
+    let fourth = hers.number();
+    hers.told(&mut world, &[make_file(there, "y", fourth)]);
+}
+
+#[test]
+fn whoever_loses_answers_keeps_the_numbers_that_he_has() {
+    let (mut world, mut hers, there) = ahead();
+    for _ in 0..9 {
+        hers.asks(&mut world, None, 8);
+    }
+    let id = hers.number();
+    hers.told(&mut world, &[make_file(there, "a", id)]);
+    // And there is an end to it.
+    for _ in 0..99 {
+        hers.asks(&mut world, None, 8);
+    }
+    let id = hers.number();
+    assert_eq!(hers.tells(&mut world, &[make_file(there, "b", id)]).1, Some(ErrorCode::Invalid));
+}
+
+#[test]
+fn no_user_has_numbers_reserved_for_ever_more_holders() {
+    let (mut world, ..) = world();
+    let mut given = 0;
+    for number in 0..3_000 {
+        let holder = HolderId { number: 1_000 + number };
+        if number % 200 == 0 {
+            world.now += crate::holds::HOLD_MS + 1;
+            world.mds.tidy_memory(world.now);
+        }
+        let mount = Mount::new(&mut world, ALICE, holder);
+        given += usize::from(!mount.asks(&mut world, None, 1).2.is_empty());
+    }
+    assert_eq!((given, world.count_of(b'N')), (crate::ahead::RESERVED_BY_USER_MAX, given));
+    let his = Mount::new(&mut world, BOB, HIS);
+    assert_eq!(his.asks(&mut world, None, 1).2.len(), 1, "others have room");
+}

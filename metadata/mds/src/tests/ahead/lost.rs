@@ -1,0 +1,137 @@
+//! Answers that are lost, and holders that are.
+
+use super::*;
+use sealstone_mds_protocol::NodeChange;
+
+const METHOD: Method = Method::AllData;
+
+fn held(there: AheadIn, at: &str, id: InodeId) -> NameChange {
+    NameChange::Made(MadeAhead { held: true, ..made(there, at, id) })
+}
+
+#[test]
+fn who_tells_again_hears_the_same_and_nothing_is_done_twice() {
+    let (mut world, mut hers, there) = ahead();
+    let (a, b) = (hers.number(), hers.number());
+    let changes = [held(there, "a", a), make_file(there, "b", b)];
+    let first = hers.tells(&mut world, &changes);
+    assert_eq!(first, (2, None, vec![a]));
+    let stored = world.disk.dump();
+    assert_eq!(hers.tells_again(&mut world, &changes), first);
+    assert_eq!(world.disk.dump(), stored);
+    // Also when it is all over, and after a start.
+    hers.gives_back(&mut world, there);
+    world.ask(ALICE, Request::Remove { path: path("/d/b"), recursive: false });
+    assert_eq!(hers.tells_again(&mut world, &changes), first);
+    world.restart();
+    assert_eq!(hers.tells_again(&mut world, &changes).0, 2);
+    assert!(!world.is_stored(b));
+    // Another one under its number is none, and an earlier one comes too late.
+    let asked = hers.once(&changes[1..]);
+    assert_eq!(world.refused(ALICE, asked), ErrorCode::Invalid);
+    hers.turn -= 1;
+    let asked = hers.once(&changes);
+    assert_eq!(world.refused(ALICE, asked), ErrorCode::Stale);
+}
+
+#[test]
+fn who_tells_again_has_leases_and_rights_only_to_what_is_still_his() {
+    let (mut world, mut hers, there) = ahead();
+    let (a, b, c) = (hers.number(), hers.number(), hers.number());
+    let changes = [held(there, "a", a), held(there, "b", b), held(there, "c", c)];
+    assert_eq!(hers.tells(&mut world, &changes).2, [a, b, c]);
+    hers.gives_back(&mut world, there);
+    for id in [a, b, c] {
+        let node = world.node(ALICE, id);
+        world.ask(ALICE, Request::CloseNode { node, holder: HERS });
+    }
+    let change = NodeChange { owner: Some(user("bob")), ..NodeChange::default() };
+    let node = world.node(ADMIN, a);
+    let given = world.ask(ADMIN, Request::SetNode { node, change, holder: None, through: false });
+    assert!(matches!(given, Response::Stat { .. }), "{given:?}");
+    world.ask(ALICE, Request::Remove { path: path("/d/c"), recursive: false });
+    assert!(!world.is_stored(c));
+    assert_eq!(hers.tells_again(&mut world, &changes), (3, None, vec![b]));
+    assert!(!world.mds.holds.is_held(c), "it is gone");
+    let node = world.node(ALICE, a);
+    let open = Request::OpenNode { node, access: Access::Update, method: METHOD, holder: HERS, again: false };
+    assert_eq!(world.refused(ALICE, open), ErrorCode::Denied);
+    let allocate = Request::Allocate { node, size_hint: None, method: METHOD, holder: HERS };
+    assert_eq!(world.refused(ALICE, allocate), ErrorCode::Denied);
+}
+
+#[test]
+fn who_tells_again_does_not_let_go_of_what_he_has_opened_since() {
+    let (mut world, mut hers, there) = ahead();
+    let id = hers.number();
+    let node = world.node(ALICE, id);
+    hers.told(&mut world, &[make_file(there, "a", id)]);
+    hers.turn += 1;
+    let turn = Turn { holder: HERS, place: 0, number: hers.turn };
+    let parent = world.node(ALICE, there.inode);
+    let link = Request::LinkNode { node, parent, name: name("b") };
+    world.ask(ALICE, Request::Once { turn, change: Change::new(link).unwrap() });
+    let gone = RemovedAhead { directory: there, name: name("a"), inode: id, at_ms: 0, let_go: true };
+    let gone = [NameChange::Removed(gone)];
+    hers.told(&mut world, &gone);
+    let open = Request::OpenNode { node, access: Access::Update, method: METHOD, holder: HERS, again: false };
+    assert!(world.opened(ALICE, open).lease.is_some());
+    let out = world.mds.leases_out();
+    assert_eq!(hers.tells_again(&mut world, &gone), (1, None, vec![]));
+    assert!(world.mds.holds.is_held_by(&user("alice"), HERS, id));
+    assert_eq!(world.mds.leases_out(), out);
+}
+
+#[test]
+fn a_crash_before_any_commit_leaves_all_of_a_request_or_nothing() {
+    for crash_at in 0..4 {
+        let (mut world, mut hers, there) = ahead();
+        let before = world.names_in(there.inode);
+        let (a, b) = (hers.number(), hers.number());
+        let changes = [held(there, "a", a), make_file(there, "b", b), removed(there, "f", before[0].1)];
+        hers.turn += 1;
+        world.disk.fail_after(Some(crash_at));
+        let answer = world.ask(ALICE, hers.once(&changes));
+        let told = matches!(answer, Response::NamesChanged { .. });
+        world.restart();
+        let names = world.names_in(there.inode);
+        assert!(names == before || (names.len() == 2 && !names.contains(&before[0])), "{names:?}");
+        assert!(!told || names != before, "crash at {crash_at}: what was promised is there");
+        let (era, ..) = world.told(ALICE, HERS, hers.era, 0);
+        let (done, failure, _) = hers.tells_again(&mut world, &changes);
+        assert_eq!((done, failure), (3, None), "crash at {crash_at}");
+        world.told(ALICE, HERS, era, 0);
+        assert_eq!(world.names_in(there.inode).len(), 2);
+        world.now += 10 * crate::holds::HOLD_MS;
+        world.reap_all();
+        world.counted();
+    }
+}
+
+#[test]
+fn what_a_holder_has_on_record_is_forgotten_a_day_after_he_was_last_there() {
+    let (mut world, mut hers, there) = ahead();
+    let era = hers.era;
+    let hours = |world: &mut World, hours: u64, comes: bool| {
+        for _ in 0..hours {
+            world.now += 3_600_000;
+            world.session(ALICE, "alice", false);
+            if comes {
+                world.told(ALICE, HERS, era, 0);
+            }
+            world.mds.tidy_memory(world.now);
+        }
+    };
+    // He was ahead for days, and then is away for an hour.
+    hours(&mut world, 50, true);
+    hours(&mut world, 1, false);
+    let id = hers.numbers.pop().unwrap();
+    hers.turn += 1;
+    let told = hers.tells_again(&mut world, &[make_file(there, "x", id)]);
+    assert_eq!(told, (1, None, vec![]));
+    assert_eq!((world.count_of(b'A'), world.count_of(b'N'), world.mds.leases_out()), (1, 1, 1));
+    hours(&mut world, 25, false);
+    assert_eq!((world.count_of(b'A'), world.count_of(b'N'), world.mds.leases_out()), (0, 0, 0));
+    let id = hers.number();
+    assert_eq!(hers.tells(&mut world, &[make_file(there, "y", id)]).1, Some(ErrorCode::Fenced));
+}

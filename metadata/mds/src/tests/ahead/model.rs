@@ -1,0 +1,371 @@
+//! Any history of changes, told or told again, with crashes and with others in between, does what a map of names does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::leases::GIVE_UP_MS;
+use crate::records::{Inode, decode};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Make { dir: usize, name: usize, held: bool },
+    Remove { dir: usize, name: usize, let_go: bool },
+    Rename { from: (usize, usize), to: (usize, usize), let_go: bool },
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Lead(usize),
+    /// What was done, what is wrong about one of it, and whether it is told again.
+    Tell(Vec<Op>, Option<usize>, bool),
+    /// Power is lost after so many commits; she comes back, and tells it again.
+    Crash(Vec<Op>, u64),
+    GiveBack(usize),
+    /// Somebody else makes something.
+    Other(usize, usize),
+    /// She gives nothing back for too long.
+    Depose(usize),
+    Close,
+    Later,
+}
+
+fn any_op() -> impl Strategy<Value = Op> {
+    let at = || (0..2usize, 0..NAMES.len());
+    prop_oneof![
+        4 => (at(), any::<bool>()).prop_map(|((dir, name), held)| Op::Make { dir, name, held }),
+        2 => (at(), any::<bool>()).prop_map(|((dir, name), let_go)| Op::Remove { dir, name, let_go }),
+        3 => (at(), at(), any::<bool>()).prop_map(|(from, to, let_go)| Op::Rename { from, to, let_go }),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let ops = || prop::collection::vec(any_op(), 0..7);
+    prop_oneof![
+        5 => (0..2usize).prop_map(Step::Lead),
+        10 => (ops(), prop::option::weighted(0.2, 0..7usize), any::<bool>())
+            .prop_map(|(ops, wrong, again)| Step::Tell(ops, wrong, again)),
+        2 => (ops(), 0..4u64).prop_map(|(ops, commits)| Step::Crash(ops, commits)),
+        2 => (0..2usize).prop_map(Step::GiveBack),
+        2 => (0..2usize, 0..NAMES.len()).prop_map(|(dir, name)| Step::Other(dir, name)),
+        1 => (0..2usize).prop_map(Step::Depose),
+        1 => Just(Step::Close),
+        2 => Just(Step::Later),
+    ]
+}
+
+/// What is there, and what may still be told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Model {
+    names: BTreeMap<(usize, usize), InodeId>,
+    ahead: [Option<AheadIn>; 2],
+    /// Numbers that are good.
+    reserved: BTreeSet<InodeId>,
+}
+
+impl Model {
+    fn is_ahead(&self, dir: usize, there: AheadIn) -> Result<(), ErrorCode> {
+        if self.ahead[dir] == Some(there) { Ok(()) } else { Err(ErrorCode::Fenced) }
+    }
+
+    fn leads_to(&self, at: (usize, usize), what: Option<InodeId>) -> Result<(), ErrorCode> {
+        match self.names.get(&at).copied() {
+            found if found == what => Ok(()),
+            None => Err(ErrorCode::NotFound),
+            Some(_) => Err(ErrorCode::Exists),
+        }
+    }
+
+    fn apply(&mut self, (op, change): &(Op, NameChange)) -> Result<(), ErrorCode> {
+        match (op, change) {
+            (Op::Make { dir, name, .. }, NameChange::Made(made)) => {
+                self.is_ahead(*dir, made.directory)?;
+                if !self.reserved.contains(&made.inode) {
+                    return Err(ErrorCode::Invalid);
+                }
+                self.leads_to((*dir, *name), None)?;
+                self.reserved.retain(|id| *id > made.inode);
+                self.names.insert((*dir, *name), made.inode);
+            }
+            (Op::Remove { dir, name, .. }, NameChange::Removed(gone)) => {
+                self.is_ahead(*dir, gone.directory)?;
+                self.leads_to((*dir, *name), Some(gone.inode))?;
+                self.names.remove(&(*dir, *name));
+            }
+            (Op::Rename { from, to, .. }, NameChange::Renamed(moved)) => {
+                self.is_ahead(from.0, moved.from_directory)?;
+                self.is_ahead(to.0, moved.to_directory)?;
+                self.leads_to(*from, Some(moved.inode))?;
+                self.leads_to(*to, moved.replaced)?;
+                if from != to {
+                    self.names.remove(from);
+                    self.names.insert(*to, moved.inode);
+                }
+            }
+            _ => unreachable!("a change is of its kind"),
+        }
+        Ok(())
+    }
+
+    /// Up to the first one that is refused.
+    fn tell(&mut self, changes: &[(Op, NameChange)]) -> (usize, Option<ErrorCode>) {
+        for (at, change) in changes.iter().enumerate() {
+            if let Err(why) = self.apply(change) {
+                return (at, Some(why));
+            }
+        }
+        (changes.len(), None)
+    }
+}
+
+struct History {
+    world: World,
+    dirs: [InodeId; 2],
+    hers: Mount,
+    model: Model,
+    /// Leases that were given back or lost, to be named all the same.
+    old: AheadIn,
+    held: BTreeSet<InodeId>,
+}
+
+impl History {
+    fn new() -> Self {
+        let (mut world, d, e) = world();
+        for at in ["/d/f", "/e/f"] {
+            world.ask(ADMIN, Request::Remove { path: path(at), recursive: false });
+        }
+        let hers = Mount::new(&mut world, ALICE, HERS);
+        let old = AheadIn { inode: d, era: hers.era, lease: 0 };
+        Self { world, dirs: [d, e], hers, model: Model::default(), old, held: BTreeSet::new() }
+    }
+
+    /// What she did, as she sees the names; of one of it something is wrong.
+    fn changes(&mut self, ops: &[Op], wrong: Option<usize>) -> Vec<(Op, NameChange)> {
+        let (mut seen, now) = (self.model.clone(), self.world.now);
+        let mut changes = Vec::new();
+        for (at, op) in ops.iter().enumerate() {
+            let is_wrong = wrong == Some(at);
+            let there = |dir: usize| seen.ahead[dir].unwrap_or(self.old);
+            let found = |at| seen.names.get(&at).copied();
+            let change = match *op {
+                Op::Make { dir, name: at, held } => {
+                    let number = seen.reserved.first().copied().filter(|_| !is_wrong);
+                    let inode = number.unwrap_or(self.dirs[1]);
+                    let new = MadeAhead { held, at_ms: now, ..made(there(dir), NAMES[at], inode) };
+                    NameChange::Made(new)
+                }
+                Op::Remove { dir, name: at, let_go } => {
+                    let inode = found((dir, at)).filter(|_| !is_wrong).unwrap_or(InodeId(77));
+                    let (directory, name) = (there(dir), name(NAMES[at]));
+                    NameChange::Removed(RemovedAhead { directory, name, inode, at_ms: now, let_go })
+                }
+                Op::Rename { from, to, let_go } => NameChange::Renamed(RenamedAhead {
+                    from_directory: there(from.0),
+                    from: name(NAMES[from.1]),
+                    inode: found(from).unwrap_or(InodeId(77)),
+                    to_directory: if is_wrong { self.old } else { there(to.0) },
+                    to: name(NAMES[to.1]),
+                    replaced: found(to),
+                    at_ms: now,
+                    let_go,
+                }),
+            };
+            changes.push((*op, change));
+            _ = seen.apply(changes.last().unwrap());
+        }
+        changes
+    }
+
+    fn note_held(&mut self, changes: &[(Op, NameChange)]) {
+        for (_, change) in changes {
+            match change {
+                NameChange::Made(made) if made.held => _ = self.held.insert(made.inode),
+                other => _ = other.let_go().map(|id| self.held.remove(&id)),
+            }
+        }
+    }
+
+    fn names_stored(&self) -> BTreeMap<(usize, usize), InodeId> {
+        let mut names = BTreeMap::new();
+        for (dir, id) in self.dirs.iter().enumerate() {
+            for (name, found) in self.world.names_in(*id) {
+                if let Some(at) = NAMES.iter().position(|one| *one == name) {
+                    names.insert((dir, at), found);
+                }
+            }
+        }
+        names
+    }
+
+    /// She hears of another era, if there is one, and has nothing left of before.
+    fn poll(&mut self) {
+        let (era, ..) = self.world.told(ALICE, HERS, self.hers.era, 0);
+        if era != self.hers.era {
+            self.world.told(ALICE, HERS, era, 0);
+            self.hers.era = era;
+            self.model.ahead = [None; 2];
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Lead(dir) => {
+                let (lease, _, numbers) = self.hers.asks(&mut self.world, Some(self.dirs[*dir]), 4);
+                if let Some(lease) = lease {
+                    let (era, lease) = (lease.era, lease.number);
+                    self.model.ahead[*dir] = Some(AheadIn { inode: self.dirs[*dir], era, lease });
+                    // Of several ranges she uses the newest one.
+                    self.model.reserved = numbers.into_iter().collect();
+                }
+            }
+            Step::Tell(ops, wrong, again) => {
+                let changes = self.changes(ops, *wrong);
+                let expected = self.model.tell(&changes);
+                let asked: Vec<_> = changes.iter().map(|(_, change)| change.clone()).collect();
+                let (done, failure, leases) = self.hers.tells(&mut self.world, &asked);
+                assert_eq!((done, failure), expected);
+                self.note_held(&changes[..done]);
+                if *again {
+                    let told = self.hers.tells_again(&mut self.world, &asked);
+                    assert_eq!((told.0, told.1), (done, failure), "told again");
+                    if done > 0 {
+                        assert!(told.2.iter().all(|id| leases.contains(id)), "no more than at first");
+                    }
+                }
+            }
+            Step::Crash(ops, commits) => {
+                // A crash may bring a lease back that was given back just before; here it does not.
+                self.world.mds.settle().unwrap();
+                let changes = self.changes(ops, None);
+                let (before, mut after) = (self.model.names.clone(), self.model.clone());
+                let expected = after.tell(&changes);
+                let asked: Vec<_> = changes.into_iter().map(|(_, change)| change).collect();
+                self.hers.turn += 1;
+                self.world.disk.fail_after(Some(*commits));
+                let answer = self.world.ask(ALICE, self.hers.once(&asked));
+                self.world.restart();
+                self.held.clear();
+                let stored = self.names_stored();
+                assert!(stored == after.names || stored == before, "all of it, or nothing");
+                if matches!(answer, Response::NamesChanged { .. }) {
+                    assert_eq!(stored, after.names, "what was promised is there");
+                }
+                let (era, ..) = self.world.told(ALICE, HERS, self.hers.era, 0);
+                assert_ne!(era, self.hers.era);
+                let told = self.hers.tells_again(&mut self.world, &asked);
+                assert_eq!((told.0, told.1), expected, "she comes back");
+                self.model = after;
+                self.poll();
+            }
+            Step::GiveBack(dir) => {
+                if let Some(there) = self.model.ahead[*dir].take() {
+                    self.hers.gives_back(&mut self.world, there);
+                    self.old = there;
+                }
+            }
+            Step::Other(dir, at) => {
+                let parent = self.world.node(BOB, self.dirs[*dir]);
+                let answer = self.world.ask(BOB, make(parent, NAMES[*at], NodeKind::Fifo, 0o644));
+                let place = (*dir, *at);
+                match answer {
+                    Response::Stat { stat } => {
+                        assert_eq!(self.model.ahead[*dir], None);
+                        assert_eq!(self.model.names.insert(place, stat.inode), None);
+                    }
+                    Response::Failed { failure } if failure.code == ErrorCode::Busy => {
+                        assert_ne!(self.model.ahead[*dir], None, "there is nobody to wait for");
+                        // Called back long ago, she is deposed by that.
+                        let key = crate::keys::ahead(self.dirs[*dir]);
+                        if !self.world.disk.dump().iter().any(|(one, _)| *one == key) {
+                            self.model.ahead[*dir] = None;
+                        }
+                    }
+                    Response::Failed { failure } => {
+                        assert_eq!((failure.code, self.model.ahead[*dir]), (ErrorCode::Exists, None));
+                        assert!(self.model.names.contains_key(&place));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            Step::Depose(dir) => {
+                let Some(there) = self.model.ahead[*dir].take() else { return };
+                self.old = there;
+                let directory = self.world.node(BOB, there.inode);
+                let list = Request::ReadNodes { directory, after: None, limit: 9, holder: None };
+                assert!(is_busy(&self.world.ask(BOB, list.clone())));
+                self.world.now += GIVE_UP_MS;
+                self.world.told(ALICE, HERS, self.hers.era, 0);
+                // The first one finds that it is too late, if nobody did before.
+                self.world.ask(BOB, list.clone());
+                assert!(matches!(self.world.ask(BOB, list), Response::Directory { .. }));
+            }
+            Step::Close => {
+                for inode in std::mem::take(&mut self.held) {
+                    let node = self.world.node(ALICE, inode);
+                    self.world.ask(ALICE, Request::CloseNode { node, holder: HERS });
+                }
+            }
+            Step::Later => {
+                self.world.now += 4_000;
+                self.poll();
+            }
+        }
+    }
+
+    /// The store says the same as the model, and agrees with itself.
+    fn check(&mut self) {
+        assert_eq!(self.names_stored(), self.model.names);
+        let dump = self.world.disk.dump();
+        let mut names: BTreeMap<InodeId, u32> = BTreeMap::new();
+        for (_, value) in dump.iter().filter(|(key, _)| key[0] == b'd') {
+            *names.entry(decode(value).unwrap()).or_default() += 1;
+        }
+        let (mut files, mut nameless) = (0, BTreeSet::new());
+        for (key, value) in dump.iter().filter(|(key, _)| key[0] == b'i') {
+            let (id, inode): (_, Inode) = (crate::keys::inode_id(key).unwrap(), decode(value).unwrap());
+            if !inode.is_directory() {
+                assert_eq!(names.get(&id).copied().unwrap_or_default(), inode.links, "{id:?}");
+                files += u64::from(inode.links > 0);
+                if inode.links == 0 {
+                    nameless.insert(id);
+                }
+            }
+        }
+        let orphans: Vec<_> = dump
+            .iter()
+            .filter(|(key, _)| key[0] == b'n')
+            .map(|(key, _)| crate::keys::orphan_parts(key).unwrap().1)
+            .collect();
+        assert!(nameless.iter().all(|id| orphans.contains(id)), "what has no name is on record");
+        assert_eq!(self.world.counted(), (files, orphans.len() as u64));
+        let ahead = self.model.ahead.iter().flatten().count();
+        assert_eq!(self.world.count_of(b'A'), ahead);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+    #[test]
+    fn any_history_of_what_is_told_does_what_a_map_of_names_does(
+        steps in prop::collection::vec(any_step(), 1..40)
+    ) {
+        let mut history = History::new();
+        for step in &steps {
+            history.step(step);
+            history.check();
+        }
+        // When everybody is gone, so is all that was theirs alone.
+        for _ in 0..3 {
+            history.world.now += 25 * 3_600_000;
+            history.world.mds.tidy_memory(history.world.now);
+            history.world.reap_all();
+        }
+        history.model.ahead = [None; 2];
+        history.check();
+        prop_assert_eq!(history.world.counted().1, 0);
+        prop_assert_eq!(history.world.count_of(b'N'), 0);
+    }
+}

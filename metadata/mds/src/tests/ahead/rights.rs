@@ -1,0 +1,211 @@
+//! What is told is judged as if it were asked for, and written down as that.
+
+use super::*;
+use sealstone_mds_protocol::{GroupName, RevokeWhat, Role};
+
+fn set_mode(world: &mut World, id: InodeId, mode: u16) {
+    let set = world.ask(ALICE, own(super::super::leases::set_mode(world.node(ALICE, id), mode)));
+    assert!(matches!(set, Response::Stat { .. }), "{set:?}");
+}
+
+/// By the mount that is ahead, so that nothing is called back.
+fn own(request: Request) -> Request {
+    match request {
+        Request::SetNode { node, change, through, .. } => {
+            Request::SetNode { node, change, holder: Some(HERS), through }
+        }
+        other => other,
+    }
+}
+
+/// Alice is ahead in a directory of hers, in which bob has a file.
+fn of_hers() -> (World, Mount, AheadIn, InodeId) {
+    let (mut world, ..) = world();
+    world.mkdir(ALICE, "/a", 0o777);
+    world.put(BOB, "/a/his", 1);
+    let (a, his) = (world.inode("/a"), world.inode("/a/his"));
+    let mut hers = Mount::new(&mut world, ALICE, HERS);
+    let there = hers.leads(&mut world, a);
+    (world, hers, there, his)
+}
+
+#[test]
+fn rights_are_those_of_the_moment_in_which_it_is_told() {
+    let (mut world, mut hers, there, his) = of_hers();
+    let (id, before) = (hers.number(), world.names_in(there.inode));
+    for mode in [0o555, 0o666, 0o077] {
+        set_mode(&mut world, there.inode, mode);
+        for change in [
+            make_file(there, "x", id),
+            removed(there, "his", his),
+            renamed((there, "his"), his, (there, "x"), None),
+        ] {
+            let told = hers.tells(&mut world, &[change]);
+            assert_eq!(told, (0, Some(ErrorCode::Denied), vec![]), "{mode:o}");
+        }
+    }
+    assert_eq!(world.names_in(there.inode), before);
+    set_mode(&mut world, there.inode, 0o700);
+    hers.told(&mut world, &[make_file(there, "x", id), removed(there, "his", his)]);
+}
+
+#[test]
+fn owners_groups_and_limits_are_judged_as_ever() {
+    let (mut world, mut hers, there, _) = of_hers();
+    let id = hers.number();
+    let group = Some(GroupName::new("staff").unwrap());
+    for (made, why) in [
+        (MadeAhead { owner: Some(user("bob")), ..made(there, "x", id) }, ErrorCode::NotPermitted),
+        (MadeAhead { group, ..made(there, "x", id) }, ErrorCode::NotPermitted),
+    ] {
+        let told = hers.tells(&mut world, &[NameChange::Made(made.clone())]);
+        assert_eq!(told, (0, Some(why), vec![]), "{made:?}");
+    }
+    let masked = MadeAhead { mode: 0o4666, umask: 0o22, ..made(there, "m", id) };
+    hers.told(&mut world, &[NameChange::Made(masked)]);
+    let stat = world.node_stat(ALICE, Request::GetNode { node: world.node(ALICE, id) });
+    assert_eq!(stat.mode, 0o4644);
+    // A limit that is set while she is ahead counts.
+    let change = QuotaChange { bytes_max: None, nodes_max: Some(Some(2)) };
+    world.ask(ADMIN, Request::QuotaSet { of: QuotaOf::User(user("alice")), change });
+    let id = hers.number();
+    let told = hers.tells(&mut world, &[make_file(there, "x", id)]);
+    assert_eq!(told, (0, Some(ErrorCode::Quota), vec![]));
+    world.counted();
+}
+
+#[test]
+fn an_administrator_makes_files_of_others_ahead() {
+    let (mut world, d, _) = world();
+    let mut mount = Mount::new(&mut world, ADMIN, HERS);
+    let there = mount.leads(&mut world, d);
+    let id = mount.number();
+    let change = MadeAhead { owner: Some(user("bob")), held: true, ..made(there, "x", id) };
+    assert_eq!(mount.tells(&mut world, &[NameChange::Made(change)]), (1, None, vec![id]));
+    mount.gives_back(&mut world, there);
+    assert_eq!(world.stat(BOB, "/d/x").unwrap().owner, user("bob"));
+    world.counted();
+}
+
+#[test]
+fn who_only_reads_or_is_out_neither_leads_nor_tells_and_others_go_on() {
+    let (mut world, mut hers, there) = ahead();
+    let id = hers.number();
+    world.session_as(ALICE, "alice", Role::ReadOnly);
+    hers.turn += 1;
+    let asked = hers.once(&[make_file(there, "x", id)]);
+    assert_eq!(world.refused(ALICE, asked.clone()), ErrorCode::Denied);
+    let directory = Some(world.node(ALICE, there.inode));
+    let lead = Request::LeadNames { directory, holder: HERS, numbers: 0 };
+    assert_eq!(world.refused(ALICE, lead), ErrorCode::Denied);
+    // He may say that he has nothing left.
+    hers.gives_back(&mut world, there);
+    assert!(matches!(world.ask(BOB, Request::Stat { path: path("/d/f") }), Response::Stat { .. }));
+
+    let (mut world, mut hers, there) = ahead();
+    let id = hers.number();
+    let revoked = world.ask(ADMIN, Request::Revoke { what: RevokeWhat::User(user("alice")) });
+    assert!(matches!(revoked, Response::Revocation { .. }), "{revoked:?}");
+    let disabled = Request::UserSetEnabled { name: user("alice"), enabled: false };
+    assert!(!matches!(world.ask(ADMIN, disabled), Response::Failed { .. }));
+    hers.turn += 1;
+    let asked = hers.once(&[make_file(there, "x", id)]);
+    assert_eq!(world.refused(ALICE, asked), ErrorCode::NotLoggedIn);
+    let stat = || Request::Stat { path: path("/d/f") };
+    assert!(is_busy(&world.ask(BOB, stat())));
+    world.now += crate::leases::GIVE_UP_MS;
+    world.ask(BOB, stat());
+    assert!(matches!(world.ask(BOB, stat()), Response::Stat { .. }));
+}
+
+#[test]
+fn nobody_has_more_of_what_is_anothers_by_naming_its_number() {
+    let (mut world, mut hers, there) = ahead();
+    let secret = world.file(BOB, "secret");
+    world.ask(BOB, super::super::leases::set_mode(secret, 0o600));
+    let (method, holder, access) = (Method::AllData, HIS, Access::Update);
+    world.lead(BOB, HIS);
+    world.opened(BOB, Request::OpenNode { node: secret, access, method, holder, again: false });
+    let out = world.mds.leases_out();
+    let id = secret.inode;
+    let directory = there;
+    let let_go = RemovedAhead { directory, name: name("none"), inode: id, at_ms: 0, let_go: true };
+    let replaced = RenamedAhead {
+        from_directory: there,
+        from: name("f"),
+        inode: id,
+        to_directory: there,
+        to: name("x"),
+        replaced: Some(id),
+        at_ms: 0,
+        let_go: true,
+    };
+    for change in [
+        NameChange::Made(MadeAhead { held: true, ..made(there, "x", id) }),
+        NameChange::Removed(let_go),
+        NameChange::Renamed(replaced),
+    ] {
+        assert_eq!(hers.tells(&mut world, &[change.clone()]).0, 0, "{change:?}");
+        assert!(world.mds.holds.is_held_by(&user("bob"), HIS, id));
+        assert!(!world.mds.holds.is_held_by(&user("alice"), HERS, id));
+        assert_eq!(world.mds.leases_out(), out);
+        let node = world.node(ALICE, id);
+        for request in [
+            Request::OpenNode { node, access, method, holder: HERS, again: false },
+            Request::Allocate { node, size_hint: None, method, holder: HERS },
+        ] {
+            assert_eq!(world.refused(ALICE, request), ErrorCode::Denied);
+        }
+    }
+    // Reserved numbers lead nowhere until something is made.
+    let node = world.node(ALICE, hers.number());
+    assert_eq!(world.refused(ALICE, Request::GetNode { node }), ErrorCode::Stale);
+}
+
+#[test]
+fn each_change_is_written_down_once_as_if_it_had_been_asked_for() {
+    let (mut world, mut hers, there) = ahead();
+    let records = std::sync::Arc::new(Records::default());
+    world.mds.audit = records.clone();
+    let f = world.names_in(there.inode)[0].1;
+    let (a, b) = (hers.number(), hers.number());
+    let changes = [
+        make_file(there, "a", a),
+        renamed((there, "a"), a, (there, "b"), None),
+        removed(there, "b", a),
+        make_file(there, "f", b),
+        removed(there, "f", f),
+    ];
+    assert_eq!(hers.tells(&mut world, &changes).0, 3);
+    let d = there.inode.0;
+    let expected = [
+        format!("MakeNode node {d}/a: ok"),
+        format!("RenameNode node {d}/a -> node {d}/b: ok"),
+        format!("RemoveNode node {d}/b: ok"),
+        format!("MakeNode node {d}/f: Exists"),
+    ];
+    assert_eq!(records.take(), expected);
+    assert_eq!(hers.tells_again(&mut world, &changes).0, 3);
+    assert_eq!(records.take(), [] as [String; 0], "nothing was done");
+    // Whose answer did not leave is written down all the same: here the holder is not taken up again.
+    let c = hers.number();
+    hers.told(&mut world, &[NameChange::Made(MadeAhead { held: true, ..made(there, "c", c) })]);
+    assert_eq!(records.take().len(), 1);
+}
+
+#[derive(Default)]
+struct Records(parking_lot::Mutex<Vec<String>>);
+
+impl Records {
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+impl crate::audit::AuditSink for Records {
+    fn record(&self, record: &crate::audit::AuditRecord<'_>) {
+        let (subject, verdict) = (record.subject.unwrap_or("-"), record.verdict);
+        assert_eq!(record.user, "alice");
+        self.0.lock().push(format!("{} {subject}: {verdict}", record.action));
+    }
+}

@@ -1,0 +1,464 @@
+//! Whoever else looks into a directory in which somebody is ahead, or changes it, waits until all is told.
+
+use super::*;
+use crate::leases::GIVE_UP_MS;
+use sealstone_mds_protocol::{RenameMode, RevokeWhat};
+
+const METHOD: Method = Method::AllData;
+
+type Make = fn(&mut World, Node) -> Request;
+
+fn rename(from_parent: Node, from: &str, to_parent: Node, to: &str) -> Request {
+    Request::RenameNode { from_parent, from: name(from), to_parent, to: name(to), mode: RenameMode::Replace }
+}
+
+fn delegate(world: &World, at: &str) -> Request {
+    Request::Delegate {
+        path: path(at),
+        read: true,
+        write: false,
+        start: 0,
+        end: None,
+        until_ms: world.now + 1_000,
+        method: METHOD,
+    }
+}
+
+fn at(world: &mut World, id: InodeId) -> Node {
+    world.node(ADMIN, id)
+}
+
+/// What an administrator asks for about `/p/d`, in which alice is ahead, and whether he waits.
+const ASKED: &[(&str, Make, bool)] = &[
+    ("look up", |_, d| Request::Lookup { parent: d, name: name("f"), holder: None }, true),
+    ("look up what is not there", |_, d| Request::Lookup { parent: d, name: name("x"), holder: None }, true),
+    ("look up by a holder", |_, d| Request::Lookup { parent: d, name: name("f"), holder: Some(HIS) }, true),
+    ("list", |_, d| Request::ReadNodes { directory: d, after: None, limit: 9, holder: None }, true),
+    (
+        "list by a holder",
+        |_, d| Request::ReadNodes { directory: d, after: None, limit: 9, holder: Some(HIS) },
+        true,
+    ),
+    ("stat", |_, _| Request::Stat { path: path("/p/d/f") }, true),
+    ("lstat", |_, _| Request::Lstat { path: path("/p/d/f") }, true),
+    ("stat through it", |_, _| Request::Stat { path: path("/p/d/sub/f") }, true),
+    ("stat through a link to it", |_, _| Request::Stat { path: path("/link/f") }, true),
+    ("placement", |_, _| Request::Placement { path: path("/p/d/f") }, true),
+    ("list by path", |_, _| Request::ReadDir { path: path("/p/d"), after: None, limit: 9 }, true),
+    ("open", |_, _| Request::Open { path: path("/p/d/f"), access: Access::Read, method: METHOD }, true),
+    ("create", |_, _| super::super::world::create("/p/d/new", Some(1)), true),
+    ("make a directory", |_, _| Request::MakeDir { path: path("/p/d/n"), parents: false, mode: 0o755 }, true),
+    (
+        "make directories",
+        |_, _| Request::MakeDir { path: path("/p/d/sub/n"), parents: true, mode: 0o755 },
+        true,
+    ),
+    ("rename away", |_, _| Request::Rename { from: path("/p/d/f"), to: path("/e/g"), replace: false }, true),
+    ("rename here", |_, _| Request::Rename { from: path("/e/f"), to: path("/p/d/g"), replace: false }, true),
+    ("rename itself", |_, _| Request::Rename { from: path("/p/d"), to: path("/p/x"), replace: false }, true),
+    ("rename above", |_, _| Request::Rename { from: path("/p"), to: path("/x"), replace: false }, false),
+    ("remove", |_, _| Request::Remove { path: path("/p/d/f"), recursive: false }, true),
+    ("remove itself", |_, _| Request::Remove { path: path("/p/d"), recursive: true }, true),
+    ("remove above", |_, _| Request::Remove { path: path("/p"), recursive: true }, true),
+    ("its mode", |_, _| Request::SetMode { path: path("/p/d"), mode: 0o700 }, true),
+    ("mode of a file", |_, _| Request::SetMode { path: path("/p/d/f"), mode: 0o600 }, true),
+    ("owner", |_, _| Request::SetOwner { path: path("/p/d/f"), owner: Some(user("bob")), group: None }, true),
+    ("delegate", |world, _| delegate(world, "/p/d/f"), true),
+    ("revoke", |_, _| Request::Revoke { what: RevokeWhat::Object(path("/p/d/f")) }, true),
+    ("make by number", |_, d| make(d, "new", NodeKind::Fifo, 0o644), true),
+    (
+        "link",
+        |world, d| {
+            let id = world.inode("/e/f");
+            Request::LinkNode { node: at(world, id), parent: d, name: name("l") }
+        },
+        true,
+    ),
+    ("remove by number", |_, d| Request::RemoveNode { parent: d, name: name("f"), directory: false }, true),
+    (
+        "remove a directory in it",
+        |_, d| Request::RemoveNode { parent: d, name: name("sub"), directory: true },
+        true,
+    ),
+    (
+        "remove itself by number",
+        |world, _| {
+            let id = world.inode("/p");
+            Request::RemoveNode { parent: at(world, id), name: name("d"), directory: true }
+        },
+        true,
+    ),
+    (
+        "replace itself",
+        |world, _| {
+            let (p, e) = (world.inode("/p"), world.inode("/e"));
+            world.mkdir(ADMIN, "/e/empty", 0o755);
+            rename(at(world, e), "empty", at(world, p), "d")
+        },
+        true,
+    ),
+    ("rename within", |_, d| rename(d, "f", d, "g"), true),
+    (
+        "exchange",
+        |world, d| {
+            let e = world.inode("/e");
+            let (from_parent, from, to) = (at(world, e), name("f"), name("f"));
+            Request::RenameNode { from_parent, from, to_parent: d, to, mode: RenameMode::Exchange }
+        },
+        true,
+    ),
+    (
+        "attribute of itself",
+        |_, d| Request::SetXattr {
+            node: d,
+            name: XattrName::new("user.a").unwrap(),
+            value: XattrValue::new("v").unwrap(),
+            mode: XattrMode::Set,
+        },
+        true,
+    ),
+    ("look at itself", |_, d| Request::GetNode { node: d }, false),
+    ("stat itself", |_, _| Request::Stat { path: path("/p/d") }, false),
+    ("list above", |_, _| Request::ReadDir { path: path("/p"), after: None, limit: 9 }, false),
+    ("make beside", |_, _| Request::MakeDir { path: path("/p/n"), parents: false, mode: 0o755 }, false),
+    (
+        "look below",
+        |world, _| {
+            let below = world.below();
+            Request::Lookup { parent: at(world, below), name: name("f"), holder: None }
+        },
+        false,
+    ),
+    (
+        "make below",
+        |world, _| {
+            let below = world.below();
+            make(at(world, below), "n", NodeKind::Fifo, 0o644)
+        },
+        false,
+    ),
+    ("quotas", |_, _| Request::QuotaList { after: None, limit: 9 }, false),
+];
+
+impl World {
+    /// What is in the directory, whoever is ahead in it.
+    fn below(&self) -> InodeId {
+        let is_sub = |key: &[u8]| key[0] == b'd' && key.ends_with(b"sub");
+        let all = self.disk.dump();
+        let (_, value) = all.iter().find(|(key, _)| is_sub(key)).unwrap();
+        crate::records::decode(value).unwrap()
+    }
+}
+
+/// Alice is ahead in `/p/d`, which has a file and a directory.
+fn nested() -> (World, Mount, AheadIn) {
+    let (mut world, ..) = world();
+    for at in ["/p", "/p/d", "/p/d/sub"] {
+        world.mkdir(ADMIN, at, 0o777);
+    }
+    for at in ["/p/d/f", "/p/d/sub/f"] {
+        world.put(ADMIN, at, 1);
+    }
+    let change = QuotaChange { bytes_max: Some(Some(99)), nodes_max: None };
+    world.mkdir(ADMIN, "/p/d/tree", 0o755);
+    world.ask(ADMIN, Request::QuotaSet { of: QuotaOf::Tree(path("/p/d/tree")), change });
+    let link = NodeKind::Symlink(Target::new("p/d").unwrap());
+    world.ask(ADMIN, make(Node::ROOT, "link", link, 0o777));
+    let d = world.inode("/p/d");
+    let mut hers = Mount::new(&mut world, ALICE, HERS);
+    let there = hers.leads(&mut world, d);
+    (world, hers, there)
+}
+
+#[test]
+fn whoever_looks_into_it_or_changes_it_waits_until_the_lease_is_given_back_and_nobody_else_does() {
+    for (what, ask, waits) in ASKED {
+        let (mut world, hers, there) = nested();
+        let d = world.node(ADMIN, there.inode);
+        let request = ask(&mut world, d);
+        let before = world.disk.dump();
+        let answer = world.ask(ADMIN, request.clone());
+        assert_eq!(is_busy(&answer), *waits, "{what}: {answer:?}");
+        let expected: Vec<_> = waits.then_some(there.lease).into_iter().collect();
+        assert_eq!(hers.recalled(&mut world), expected, "{what}");
+        if !waits {
+            assert!(!matches!(answer, Response::Failed { .. }), "{what}: {answer:?}");
+            continue;
+        }
+        assert_eq!(world.disk.dump(), before, "{what}: nothing was done");
+        assert!(is_busy(&world.ask(ADMIN, request.clone())), "{what}");
+        hers.gives_back(&mut world, there);
+        let answer = world.ask(ADMIN, request);
+        assert!(!is_busy(&answer), "{what}: {answer:?}");
+    }
+}
+
+#[test]
+fn who_is_ahead_is_never_in_his_own_way() {
+    let (mut world, mut hers, there) = nested();
+    let d = world.node(ALICE, there.inode);
+    let asks = [
+        Request::Lookup { parent: d, name: name("f"), holder: Some(HERS) },
+        Request::Lookup { parent: d, name: name("x"), holder: Some(HERS) },
+        Request::ReadNodes { directory: d, after: None, limit: 9, holder: Some(HERS) },
+        Request::MakeNode {
+            parent: d,
+            name: name("own"),
+            what: NodeKind::File,
+            mode: 0o644,
+            umask: 0,
+            owner: None,
+            group: None,
+            holder: Some(HERS),
+        },
+    ];
+    for request in asks {
+        let answer = world.ask(ALICE, request.clone());
+        assert!(!is_busy(&answer), "{request:?}: {answer:?}");
+    }
+    for request in [
+        make(d, "n", NodeKind::Directory, 0o755),
+        rename(d, "own", d, "mine"),
+        Request::RemoveNode { parent: d, name: name("mine"), directory: false },
+        Request::RemoveNode { parent: d, name: name("n"), directory: true },
+    ] {
+        hers.turn += 1;
+        let turn = Turn { holder: HERS, place: 0, number: hers.turn };
+        let answer = world.ask(ALICE, Request::Once { turn, change: Change::new(request).unwrap() });
+        assert!(!matches!(answer, Response::Failed { .. }), "{answer:?}");
+    }
+    assert_eq!(hers.recalled(&mut world), [] as [u64; 0]);
+    // Another mount of hers is another holder, and so is who names none.
+    for holder in [None, Some(HolderId { number: 12 })] {
+        let asks = Request::Lookup { parent: d, name: name("f"), holder };
+        assert!(is_busy(&world.ask(ALICE, asks)));
+    }
+    // Recalled, he still tells of all that he did.
+    let id = hers.number();
+    hers.told(&mut world, &[make_file(there, "last", id)]);
+}
+
+#[test]
+fn a_put_that_began_before_waits_with_its_commit() {
+    let (mut world, d, _) = world();
+    let file = world.create(BOB, "/d/put", Some(1));
+    let mut hers = Mount::new(&mut world, ALICE, HERS);
+    let there = hers.leads(&mut world, d);
+    assert_eq!(world.commit(BOB, file.intent, 1), Err(ErrorCode::Busy));
+    assert_eq!(hers.recalled(&mut world), [there.lease]);
+    let id = hers.number();
+    hers.told(&mut world, &[make_file(there, "hers", id)]);
+    hers.gives_back(&mut world, there);
+    world.commit(BOB, file.intent, 1).unwrap();
+    assert_eq!(world.names_in(d).len(), 3);
+}
+
+#[test]
+fn what_is_told_after_the_lease_was_given_back_or_under_another_one_is_not_taken() {
+    let (mut world, mut hers, there) = ahead();
+    let e = world.inode("/e");
+    let mut his = Mount::new(&mut world, BOB, HIS);
+    let beside = his.leads(&mut world, e);
+    let before = world.names_in(there.inode);
+    let id = hers.number();
+    for wrong in [
+        AheadIn { lease: there.lease + 1, ..there },
+        AheadIn { era: there.era ^ 1, ..there },
+        AheadIn { inode: InodeId(1), ..there },
+        AheadIn { inode: InodeId(u64::MAX), ..there },
+        beside,
+    ] {
+        let told = hers.tells(&mut world, &[make_file(wrong, "x", id)]);
+        assert_eq!(told, (0, Some(ErrorCode::Fenced), vec![]), "{wrong:?}");
+        let f = before[0].1;
+        let across = renamed((there, "f"), f, (wrong, "x"), None);
+        assert_eq!(hers.tells(&mut world, &[across]).1, Some(ErrorCode::Fenced));
+    }
+    // By another user of the same number, and by another holder of the same user.
+    let mut others = [
+        Mount { who: BOB, ..hers.clone() },
+        Mount { holder: HolderId { number: 12 }, ..hers.clone() },
+        Mount { who: ADMIN, ..hers.clone() },
+    ];
+    for other in &mut others {
+        assert_eq!(other.tells(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
+        let back = Request::ReturnLease { inode: there.inode, holder: other.holder, number: there.lease };
+        world.ask(other.who, back);
+    }
+    hers.told(&mut world, &[make_file(there, "x", id)]);
+    // A lease of another number is not it.
+    hers.gives_back(&mut world, AheadIn { lease: there.lease + 1, ..there });
+    let id = hers.number();
+    hers.told(&mut world, &[make_file(there, "y", id)]);
+    hers.gives_back(&mut world, there);
+    let id = hers.number();
+    assert_eq!(hers.tells(&mut world, &[make_file(there, "z", id)]).1, Some(ErrorCode::Fenced));
+    assert_eq!((world.names_in(there.inode).len(), world.count_of(b'A')), (before.len() + 2, 1));
+}
+
+#[test]
+fn who_closes_a_directory_or_lets_go_of_it_is_still_ahead_in_it() {
+    let (mut world, mut hers, there) = ahead();
+    let node = world.node(ALICE, there.inode);
+    assert!(matches!(world.ask(ALICE, Request::CloseNode { node, holder: HERS }), Response::Kept { .. }));
+    let stat = || Request::Stat { path: path("/d/f") };
+    assert!(is_busy(&world.ask(BOB, stat())), "what he did may not be told yet");
+    let inode = there.inode;
+    let gone = RemovedAhead { directory: there, name: name("none"), inode, at_ms: 0, let_go: true };
+    assert_eq!(hers.tells(&mut world, &[NameChange::Removed(gone)]).0, 0);
+    assert!(is_busy(&world.ask(BOB, stat())));
+    let id = hers.number();
+    hers.told(&mut world, &[make_file(there, "x", id)]);
+    hers.gives_back(&mut world, there);
+    assert!(matches!(world.ask(BOB, stat()), Response::Stat { .. }));
+}
+
+#[test]
+fn who_does_not_answer_a_recall_is_not_waited_for_and_what_he_tells_then_is_not_taken() {
+    let (mut world, mut hers, there) = ahead();
+    let e = world.inode("/e");
+    let beside = {
+        let (lease, ..) = hers.asks(&mut world, Some(e), 0);
+        AheadIn { inode: e, era: hers.era, lease: lease.unwrap().number }
+    };
+    let stat = || Request::Stat { path: path("/d/f") };
+    assert!(is_busy(&world.ask(BOB, stat())));
+    world.now += GIVE_UP_MS - 1;
+    world.lead(ALICE, HERS);
+    assert!(is_busy(&world.ask(BOB, stat())));
+    world.now += 1;
+    // Once more, which ends it.
+    assert!(is_busy(&world.ask(BOB, stat())));
+    assert!(matches!(world.ask(BOB, stat()), Response::Stat { .. }));
+    let id = hers.number();
+    assert_eq!(hers.tells(&mut world, &[make_file(there, "x", id)]), (0, Some(ErrorCode::Fenced), vec![]));
+    // In the other one nobody asked, and he is heard of.
+    hers.told(&mut world, &[make_file(beside, "x", id)]);
+    let (era, ..) = world.told(ALICE, HERS, hers.era, 0);
+    assert_ne!(era, hers.era, "he hears of it");
+    assert_eq!(world.count_of(b'A'), 1);
+    world.told(ALICE, HERS, era, 0);
+    assert_eq!(world.count_of(b'A'), 0, "he has nothing left of before");
+    assert_eq!(hers.tells(&mut world, &[removed(beside, "x", id)]).1, Some(ErrorCode::Fenced));
+}
+
+#[test]
+fn who_is_silent_is_waited_for_only_if_somebody_asks() {
+    let (mut world, mut hers, there) = ahead();
+    world.now += 10 * crate::holds::HOLD_MS;
+    world.mds.tidy_memory(world.now);
+    let id = hers.number();
+    hers.told(&mut world, &[make_file(there, "x", id)]);
+    world.now += 10 * crate::holds::HOLD_MS;
+    world.mds.tidy_memory(world.now);
+    // He was not heard of for longer than he may believe in anything.
+    let stat = || Request::Stat { path: path("/d/x") };
+    assert!(is_busy(&world.ask(BOB, stat())));
+    assert!(matches!(world.ask(BOB, stat()), Response::Stat { .. }));
+    let id = hers.number();
+    assert_eq!(hers.tells(&mut world, &[make_file(there, "y", id)]).1, Some(ErrorCode::Fenced));
+}
+
+#[test]
+fn after_a_start_others_wait_for_who_was_ahead_there_and_only_there() {
+    let (mut world, mut hers, there) = ahead();
+    let f = world.names_in(there.inode)[0].1;
+    world.restart();
+    let [mine, other] = ["/d/f", "/e/f"].map(|at| Request::Stat { path: path(at) });
+    assert!(matches!(world.ask(BOB, other), Response::Stat { .. }));
+    world.mkdir(BOB, "/e/n", 0o755);
+    world.mkdir(BOB, "/n", 0o755);
+    assert!(is_busy(&world.ask(BOB, mine.clone())));
+    // She comes back, and tells of all that she did before she names her new era: also of what was there before.
+    let (era, ..) = world.told(ALICE, HERS, hers.era, 0);
+    assert_ne!(era, hers.era);
+    let id = hers.number();
+    hers.told(&mut world, &[make_file(there, "x", id), removed(there, "f", f)]);
+    assert!(is_busy(&world.ask(BOB, mine.clone())), "there may be more");
+    world.told(ALICE, HERS, era, 0);
+    assert_eq!(world.refused(BOB, mine), ErrorCode::NotFound);
+    assert!(matches!(world.ask(BOB, Request::Stat { path: path("/d/x") }), Response::Stat { .. }));
+    let id = hers.number();
+    assert_eq!(hers.tells(&mut world, &[make_file(there, "y", id)]).1, Some(ErrorCode::Fenced));
+    assert_eq!(world.count_of(b'A'), 0);
+}
+
+#[test]
+fn after_a_start_nobody_waits_for_longer_than_a_lease_lasts() {
+    let (mut world, mut hers, there) = ahead();
+    world.restart();
+    let stat = || Request::Stat { path: path("/d/f") };
+    assert!(is_busy(&world.ask(BOB, stat())));
+    world.now += GIVE_UP_MS - 1;
+    assert!(is_busy(&world.ask(BOB, stat())));
+    world.now += 1;
+    world.ask(BOB, stat());
+    assert!(matches!(world.ask(BOB, stat()), Response::Stat { .. }));
+    let id = hers.number();
+    assert_eq!(hers.tells(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
+}
+
+#[test]
+fn several_servers_take_nothing_from_who_was_ahead_when_there_was_one() {
+    let (mut world, mut hers, there) = ahead();
+    let single = world.mds.config.clone();
+    world.mds.config.shared = true;
+    world.restart();
+    let stat = Request::Stat { path: path("/d/f") };
+    assert!(matches!(world.ask(BOB, stat.clone()), Response::Stat { .. }), "nobody is waited for");
+    let id = hers.number();
+    assert_eq!(hers.tells(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
+    world.mds.config = single;
+    world.restart();
+    assert!(matches!(world.ask(BOB, stat), Response::Stat { .. }));
+    assert_eq!(hers.tells(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
+}
+
+#[test]
+fn a_directory_that_its_leader_removes_leaves_nothing_behind() {
+    for replaced in [false, true] {
+        let (mut world, ..) = world();
+        world.mkdir(ALICE, "/a", 0o755);
+        world.mkdir(ALICE, "/b", 0o755);
+        let a = world.inode("/a");
+        let mut hers = Mount::new(&mut world, ALICE, HERS);
+        let there = hers.leads(&mut world, a);
+        let request = if replaced {
+            rename(Node::ROOT, "b", Node::ROOT, "a")
+        } else {
+            Request::RemoveNode { parent: Node::ROOT, name: name("a"), directory: true }
+        };
+        hers.turn += 1;
+        let turn = Turn { holder: HERS, place: 0, number: hers.turn };
+        let answer = world.ask(ALICE, Request::Once { turn, change: Change::new(request).unwrap() });
+        assert!(!matches!(answer, Response::Failed { .. }), "{answer:?}");
+        assert_eq!((world.mds.leases_out(), world.count_of(b'A')), (0, 0));
+        let id = hers.number();
+        assert_eq!(hers.tells(&mut world, &[make_file(there, "x", id)]).1, Some(ErrorCode::Fenced));
+    }
+}
+
+#[test]
+fn what_many_see_too_late_at_the_same_time_is_deposed_once() {
+    let (mut world, mut hers, there) = ahead();
+    let stat = || Request::Stat { path: path("/d/f") };
+    assert!(is_busy(&world.ask(BOB, stat())));
+    world.now += GIVE_UP_MS;
+    world.lead(ALICE, HERS);
+    // A second one saw the same, and was slower.
+    let who = (user("alice"), HERS);
+    world.mds.leases.to_fence(there.inode, vec![who.clone()]);
+    assert!(is_busy(&world.ask(BOB, stat())));
+    assert_eq!((world.count_of(b'F'), world.count_of(b'A')), (0, 0), "nothing is there to be fenced");
+    let (era, ..) = world.told(ALICE, HERS, hers.era, 0);
+    hers.era = era;
+    world.told(ALICE, HERS, era, 0);
+    world.lead_on(ALICE, HERS, QUIET_MS);
+    // And another one even slower, when she is ahead again.
+    let there = hers.leads(&mut world, there.inode);
+    world.mds.leases.to_fence(there.inode, vec![who]);
+    world.mds.fence_lost(world.now);
+    assert_eq!(world.told(ALICE, HERS, era, 0).0, era);
+    let id = hers.number();
+    hers.told(&mut world, &[make_file(there, "x", id)]);
+}
