@@ -17,6 +17,7 @@ use sealstone_seal::Credential;
 
 use crate::ahead;
 use crate::audit::{AuditSink, NoAudit};
+use crate::check::Checks;
 use crate::config::Config;
 use crate::counters::{Counters, add};
 use crate::devices::{self, DeviceAddress, DeviceTable, Purpose};
@@ -119,6 +120,7 @@ pub struct Mds {
     pub(crate) counters: Counters,
     pub(crate) audit: Arc<dyn AuditSink>,
     sweep_at: Mutex<Option<SessionId>>,
+    pub(crate) checks: Checks,
     /// Answers to changes that are done once.
     pub(crate) remembered: Mutex<Remembered>,
     pub(crate) devices_changed: AtomicBool,
@@ -308,6 +310,7 @@ impl Mds {
             counters: Counters::default(),
             audit: Arc::new(NoAudit),
             sweep_at: Mutex::default(),
+            checks: Checks::default(),
             remembered: Mutex::default(),
             devices_changed: AtomicBool::new(false),
             groups_generation: AtomicU64::new(1),

@@ -3,6 +3,7 @@
 mod accounts;
 mod attacks;
 mod carries;
+mod check;
 mod crash;
 mod directory;
 mod ending;
