@@ -1,5 +1,6 @@
 //! The command line: every noun, verb, flag and variable, with examples in the help texts.
 
+pub(crate) mod check;
 pub(crate) mod drain;
 pub(crate) mod grants;
 pub(crate) mod keys;
@@ -180,6 +181,8 @@ Examples:
     /// Limits on what a user owns, or on what lies in a directory, and how much of them is in use.
     #[command(subcommand)]
     Quota(quota::Quota),
+    /// Look through everything on record, and what lies on every device, for what does not fit.
+    Check(check::Check),
     /// Make stored files a part of this machine's file system.
     Mount(mount::Mount),
     /// End a mount; everything that was closed is durable then.

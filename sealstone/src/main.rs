@@ -92,6 +92,7 @@ fn run(cli: Cli, output: Output) -> Outcome {
         Command::Cap(command) => block_on(cap::run(global, output, &command)),
         Command::Revoke(arguments) => block_on(revoke::run(global, output, &arguments)),
         Command::Audit(arguments) => block_on(command::audit::run(global, output, &arguments)),
+        Command::Check(arguments) => block_on(command::look_through::run(global, output, &arguments)),
         Command::Quota(command) => block_on(command::quotas::run(global, output, &command)),
         Command::Mount(arguments) => command::mount::mount(global, output, &arguments),
         Command::Umount(arguments) => command::mount::umount(output, &arguments),

@@ -201,6 +201,18 @@ fn a_store_moves_into_a_database_and_back_with_everything_in_it() {
     system.start_mds();
     assert_eq!(system.run(&["cat", "/f"]).ok().stdout, vec![3; 1 << 20]);
     system.run(&["stat", "/in-the-database"]).ok();
+    // Files may be named without a folder, as the documentation does.
+    system.end_mds(Signal::Terminate);
+    std::fs::write(system.path("phrase"), "a long phrase for a backup").expect("written");
+    std::fs::set_permissions(system.path("phrase"), std::fs::Permissions::from_mode(0o600)).expect("private");
+    let backup = ["mds", "backup", "--to", "here.backup", "--backup-passphrase-file", "phrase"];
+    for words in [&["mds", "export", "here.export"][..], &backup] {
+        let mut here = command(&[words, &["--data", text(&data)]].concat());
+        here.current_dir(system.path("."));
+        Ended::from(here.output().expect("the binary starts")).ok();
+    }
+    assert!(system.path("here.export").exists() && system.path("here.backup").exists());
+    system.start_mds();
     // A file that was changed is refused before anything is made of it.
     let mut bytes = std::fs::read(&back).expect("the export");
     let middle = bytes.len() / 2;

@@ -41,18 +41,18 @@ pub use open::RENEW_BEFORE_MS;
 pub use people::EnrolmentCode;
 pub use pool::{DevicePool, DialFactory};
 pub use put::PutOptions;
-pub use quotas::{QuotaCheck, quota_of_tree, quota_of_user};
+pub use quotas::{quota_of_tree, quota_of_user};
 pub use sealstone_initiator::{
     Environment, OsdError, OsdOptions, Proof, ProofError, Proofs, SystemEnvironment, chap,
 };
 pub use sealstone_login::paper::Group as PaperGroup;
 pub use sealstone_mds_protocol::login::Revoking;
 pub use sealstone_mds_protocol::{
-    AccountKind, Checksum, ChecksumKind, Chosen, Condition, Device, DeviceId, DeviceProblem, DirEntry,
-    Drain as DrainState, FileKind, FilePath, Group, GroupName, Holder, IssueEntry, IssueKind, Layout, Method,
-    Name, ObjectRef, Placed, ProblemKind, Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace,
-    Rebalance as RebalanceState, Revocation, RevokeWhat, Role, Stat, User, UserName, WaitingDevice,
-    WidthBound,
+    AccountKind, Check, CheckPhase, CheckScope, Checksum, ChecksumKind, Chosen, Condition, Device, DeviceId,
+    DeviceProblem, DirEntry, Drain as DrainState, FileKind, FilePath, Finding, FindingKind, Group, GroupName,
+    Holder, IssueEntry, IssueKind, Layout, Method, Name, ObjectRef, Placed, ProblemKind, Quota, QuotaChange,
+    QuotaDrift, QuotaOf, QuotaPlace, Rebalance as RebalanceState, Revocation, RevokeWhat, Role, Stat, User,
+    UserName, WaitingDevice, WidthBound,
 };
 pub use seam::{Devices, Metadata};
 pub use service_key::ServiceKey;

@@ -1,24 +1,11 @@
-//! Quotas: for administrators, and what everybody may know of his own.
+//! Quotas: for administrators, and what everybody may know of his own; and checks of all that is on record.
 
 use sealstone_mds_protocol::{
-    PAGE_MAX, Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace, Request, Response,
+    Check, CheckScope, Finding, PAGE_MAX, Quota, QuotaChange, QuotaOf, QuotaPlace, Request, Response,
 };
 
 use crate::client::{file_path, user_name};
 use crate::{Client, ClientError, Devices, Metadata};
-
-/// What counting everything anew found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuotaCheck {
-    /// Nodes that there are.
-    pub nodes: u64,
-    /// Counts that were not right; not all of them if there were `more`.
-    pub drifts: Vec<QuotaDrift>,
-    /// Were there more?
-    pub more: bool,
-    /// Are they right now?
-    pub repaired: bool,
-}
 
 /// The quota of a user, by name.
 ///
@@ -83,17 +70,47 @@ impl<M: Metadata, D: Devices> Client<M, D> {
         }
     }
 
-    /// Counts everything anew and compares (administrators). `repair`: what is not right is put right, and everybody who
-    /// changes something waits for that long.
+    /// Begins to look through everything beside all other work (administrators); one check goes on at a time at a server.
+    ///
+    /// # Errors
+    /// `Refused` with `Exists` if one is under way, `Denied` among others.
+    pub async fn begin_check(&self, scope: CheckScope, repair: bool) -> Result<Check, ClientError> {
+        let begun = self.core.metadata.call(Request::CheckBegin { scope, repair }).await?;
+        match begun {
+            Response::Check { check: Some(check) } => Ok(check),
+            _ => Err(ClientError::OTHER_ANSWER),
+        }
+    }
+
+    /// How far the last check at this server is; none if there was none since it began.
     ///
     /// # Errors
     /// `Refused` with `Denied` among others.
-    pub async fn check_quotas(&self, repair: bool) -> Result<QuotaCheck, ClientError> {
-        match self.core.metadata.call(Request::QuotaCheck { repair }).await? {
-            Response::QuotaChecked { nodes, drifts, more, repaired } => {
-                Ok(QuotaCheck { nodes, drifts, more, repaired })
-            }
+    pub async fn last_check(&self) -> Result<Option<Check>, ClientError> {
+        match self.core.metadata.call(Request::CheckShow {}).await? {
+            Response::Check { check } => Ok(check),
             _ => Err(ClientError::OTHER_ANSWER),
+        }
+    }
+
+    /// What a check found until now, as far as it is kept.
+    ///
+    /// # Errors
+    /// `Refused` with `NotFound` if there was another one since.
+    pub async fn findings(&self, check: u64) -> Result<Vec<Finding>, ClientError> {
+        let mut all = Vec::new();
+        loop {
+            let from = u32::try_from(all.len()).unwrap_or(u32::MAX);
+            match self.core.metadata.call(Request::CheckFindings { number: check, from }).await? {
+                Response::CheckFindings { findings, more } => {
+                    let more = more && !findings.is_empty();
+                    all.extend(findings);
+                    if !more {
+                        return Ok(all);
+                    }
+                }
+                _ => return Err(ClientError::OTHER_ANSWER),
+            }
         }
     }
 }

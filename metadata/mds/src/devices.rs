@@ -111,6 +111,8 @@ pub enum Purpose {
     ReadCapacity,
     /// Read a file partition's policy access tags, and set them.
     TagPartition(u64),
+    /// List the objects of a file partition.
+    ListObjects(u64),
     /// Remove an object.
     RemoveObject(ObjectId),
     /// Cut an object short.
@@ -431,7 +433,7 @@ impl DeviceTable {
     ) -> Result<Credential> {
         let partition = match purpose {
             Purpose::PreparePartition | Purpose::ReadCapacity => 0,
-            Purpose::TagPartition(partition) => partition,
+            Purpose::TagPartition(partition) | Purpose::ListObjects(partition) => partition,
             Purpose::RemoveObject(object)
             | Purpose::CutObject(object)
             | Purpose::CopyFrom(object)
@@ -455,6 +457,10 @@ impl DeviceTable {
                 let descriptor = Descriptor::Partition { scope, partition };
                 let rights = Permissions::GET_ATTR.union(Permissions::SET_ATTR).union(Permissions::POL_SEC);
                 (ObjectType::Partition, rights, descriptor)
+            }
+            Purpose::ListObjects(partition) => {
+                let descriptor = Descriptor::Partition { scope, partition };
+                (ObjectType::Partition, READ_RIGHTS, descriptor)
             }
             Purpose::RemoveObject(object) => {
                 let descriptor = Descriptor::User { scope, allowed: object, range: Range::ALL };

@@ -301,7 +301,9 @@ impl Mds {
             | Request::QuotaShow { .. }
             | Request::QuotaClear { .. }
             | Request::QuotaList { .. }
-            | Request::QuotaCheck { .. }) => self.quotas(who, request, now_ms),
+            | Request::CheckBegin { .. }
+            | Request::CheckShow {}
+            | Request::CheckFindings { .. }) => self.quotas(who, request, now_ms),
             request => self.nodes(who, request, now_ms, rng),
         }
     }

@@ -215,6 +215,16 @@ pub(crate) fn entries(parent: InodeId) -> Vec<u8> {
     key(ENTRY, &[&parent.0.to_be_bytes()])
 }
 
+/// Of all directories.
+pub(crate) fn all_entries() -> Vec<u8> {
+    vec![ENTRY]
+}
+
+/// The directory of an entry's key; the node of an attribute's.
+pub(crate) fn entry_parent(key: &[u8]) -> Option<InodeId> {
+    Some(InodeId(u64::from_be_bytes(*key.get(1..)?.first_chunk()?)))
+}
+
 pub(crate) fn entry(parent: InodeId, name: &Name) -> Vec<u8> {
     key(ENTRY, &[&parent.0.to_be_bytes(), name.as_bytes()])
 }
@@ -232,6 +242,11 @@ pub(crate) fn xattrs(id: InodeId) -> Vec<u8> {
     key(XATTR, &[&id.0.to_be_bytes()])
 }
 
+/// Of all nodes.
+pub(crate) fn all_xattrs() -> Vec<u8> {
+    vec![XATTR]
+}
+
 /// The name in an attribute's key.
 pub(crate) fn xattr_name(key: &[u8]) -> Option<XattrName> {
     XattrName::new(key.get(9..)?).ok()
@@ -239,6 +254,10 @@ pub(crate) fn xattr_name(key: &[u8]) -> Option<XattrName> {
 
 pub(crate) fn orphan(due_ms: u64, id: InodeId) -> Vec<u8> {
     key(ORPHAN, &[&due_ms.to_be_bytes(), &id.0.to_be_bytes()])
+}
+
+pub(crate) fn all_orphans() -> Vec<u8> {
+    vec![ORPHAN]
 }
 
 /// Due time and number of an `orphan` key.
@@ -378,6 +397,15 @@ pub(crate) fn intent_expiry(expires_ms: u64, id: IntentId) -> Vec<u8> {
     key(INTENT_EXPIRY, &[&expires_ms.to_be_bytes(), &id.0.to_be_bytes()])
 }
 
+pub(crate) fn all_expiries() -> Vec<u8> {
+    vec![INTENT_EXPIRY]
+}
+
+/// When the create of an `intent_expiry` key ends.
+pub(crate) fn expiry_of(key: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(*key.get(1..)?.first_chunk()?))
+}
+
 pub(crate) fn intent_of_expiry(key: &[u8]) -> Option<IntentId> {
     Some(IntentId(u64::from_be_bytes(*key.get(9..)?.first_chunk()?)))
 }
@@ -396,6 +424,10 @@ pub(crate) fn reap(due_ms: u64, object: ObjectRef) -> Vec<u8> {
         &object.object.to_be_bytes(),
     ];
     key(REAP, &parts)
+}
+
+pub(crate) fn all_reaps() -> Vec<u8> {
+    vec![REAP]
 }
 
 /// Due time and object of a reap key.
@@ -490,6 +522,11 @@ pub(crate) fn device(id: DeviceId) -> Vec<u8> {
 
 pub(crate) fn devices() -> Vec<u8> {
     vec![DEVICE]
+}
+
+/// The number of a `device` key.
+pub(crate) fn device_id(key: &[u8]) -> Option<DeviceId> {
+    Some(DeviceId(u32::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
 pub(crate) fn device_key(id: DeviceId) -> Vec<u8> {

@@ -15,6 +15,7 @@ pub mod store;
 
 mod accounts;
 mod ahead;
+mod check;
 mod config;
 mod connection;
 mod counters;
@@ -52,6 +53,7 @@ mod tags;
 mod violation;
 
 pub use access::Principal;
+pub use check::{CheckJob, Compared, Window, check_failure};
 pub use config::Config;
 pub use connection::{Answered, Asked, Connection, Output};
 pub use counters::Counters;

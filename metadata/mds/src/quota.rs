@@ -338,34 +338,27 @@ fn place(key: &[u8]) -> Result<QuotaPlace> {
     Ok(keys::quota_place(key).ok_or(MetaError::Damaged("a quota of nobody"))?)
 }
 
-/// What a count anew found.
-#[derive(Debug, Default)]
-pub(crate) struct Counted {
-    /// Nodes that there are.
-    pub(crate) nodes: u64,
-    /// Counts that are not right.
-    pub(crate) drifts: Vec<QuotaDrift>,
-}
-
-/// Counts everything anew and compares. O(nodes), in memory O(owners and trees).
-pub(crate) fn count<S: Snapshot + ?Sized>(view: &S) -> Result<Counted> {
-    let mut nodes = 0;
+/// Counts everything anew and tells the counts that are not right. O(nodes), in memory O(owners and trees). `seen` is called
+/// for each node, and may end it.
+pub(crate) fn count<S: Snapshot + ?Sized>(
+    view: &S,
+    seen: impl Fn() -> Result<()>,
+) -> Result<Vec<QuotaDrift>> {
     let mut found: BTreeMap<Vec<u8>, Amount> = BTreeMap::new();
     let (start, end) = keys::inodes(None);
     each_between(view, &start, &end, |_, value| {
         let node: Inode = decode(value)?;
-        nodes += 1;
         for count in counts(&node) {
             let amount = found.entry(count.key()).or_default();
             amount.nodes += 1;
             amount.bytes = amount.bytes.saturating_add(node.size);
         }
-        Ok::<_, MdsError>(())
+        seen()
     })?;
-    let mut counted = Counted { nodes, drifts: Vec::new() };
+    let mut drifts = Vec::new();
     let mut compare = |key: &[u8], had: Amount, is: Amount| {
         if had != is {
-            counted.drifts.push(QuotaDrift {
+            drifts.push(QuotaDrift {
                 place: place(key)?,
                 bytes: had.bytes,
                 nodes: had.nodes,
@@ -385,20 +378,22 @@ pub(crate) fn count<S: Snapshot + ?Sized>(view: &S) -> Result<Counted> {
     for (key, is) in found {
         compare(&key, Amount::default(), is)?;
     }
-    Ok(counted)
+    Ok(drifts)
 }
 
-/// Counts anew and puts right what was not.
-pub(crate) fn repair(tx: &mut dyn Transaction) -> Result<Counted> {
-    let counted = count(tx)?;
-    for drift in &counted.drifts {
+/// Puts right what [`count`] found: what a count was off by then it is off by now, whatever was counted since, unless it
+/// would have gone below nothing; the next count tells.
+pub(crate) fn put_right(tx: &mut dyn Transaction, drifts: &[QuotaDrift]) -> Result<()> {
+    for drift in drifts {
         let of = match &drift.place {
             QuotaPlace::User(name) => Of::User(name),
             QuotaPlace::Tree(id) => Of::Tree(*id),
         };
         let mut record = of.load(tx)?;
-        (record.bytes, record.nodes) = (drift.bytes_found, drift.nodes_found);
+        let moved = |now: u64, had: u64, is: u64| now.saturating_add(is).saturating_sub(had);
+        record.bytes = moved(record.bytes, drift.bytes, drift.bytes_found);
+        record.nodes = moved(record.nodes, drift.nodes, drift.nodes_found);
         of.save(tx, &record)?;
     }
-    Ok(counted)
+    Ok(())
 }

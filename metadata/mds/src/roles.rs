@@ -125,7 +125,9 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::RevocationList {}
         | Request::QuotaSet { .. }
         | Request::QuotaClear { .. }
-        | Request::QuotaCheck { .. }
+        | Request::CheckBegin { .. }
+        | Request::CheckShow {}
+        | Request::CheckFindings { .. }
         | Request::KeyRotate { .. } => Class::Accounts,
     }
 }

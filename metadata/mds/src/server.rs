@@ -18,6 +18,7 @@ use sealstone_seal::Credential;
 
 use crate::ahead;
 use crate::audit::{AuditSink, NoAudit};
+use crate::check::Checks;
 use crate::config::Config;
 use crate::counters::{Counters, add};
 use crate::devices::{self, DeviceAddress, DeviceTable, Purpose};
@@ -120,6 +121,7 @@ pub struct Mds {
     pub(crate) counters: Counters,
     pub(crate) audit: Arc<dyn AuditSink>,
     sweep_at: Mutex<Option<SessionId>>,
+    pub(crate) checks: Checks,
     /// Answers to changes that are done once.
     pub(crate) remembered: Mutex<Remembered>,
     /// Holders that have something on record and are not here: since when.
@@ -316,6 +318,7 @@ impl Mds {
             counters: Counters::default(),
             audit: Arc::new(NoAudit),
             sweep_at: Mutex::default(),
+            checks: Checks::default(),
             remembered: Mutex::default(),
             missed: Mutex::default(),
             devices_changed: AtomicBool::new(false),

@@ -4,6 +4,7 @@ mod accounts;
 mod ahead;
 mod attacks;
 mod carries;
+mod check;
 mod crash;
 mod directory;
 mod ending;

@@ -129,6 +129,17 @@ pub trait Devices: Send + Sync + 'static {
         credential: Credential,
     ) -> DeviceFuture<'a, ()>;
 
+    /// Numbers of objects of a partition, in ascending order, from this one on; none: there are no more. A partition that is
+    /// not there has none.
+    fn list<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        partition: u64,
+        from: u64,
+        objects_max: usize,
+        credential: Credential,
+    ) -> DeviceFuture<'a, Vec<u64>>;
+
     /// Makes an object no longer than this, durably; one that is shorter, or not there, is as good.
     fn cut<'a>(
         &'a self,

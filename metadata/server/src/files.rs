@@ -60,16 +60,22 @@ pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileErro
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;
-        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        sync_folder_of(path)
     };
     fill().map_err(at(path))
+}
+
+/// Makes durable which names there are beside a file; one without a folder before its name is in the current one.
+fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 /// Gives a durable file its name, durably.
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
     let work = || {
         fs::rename(from, to)?;
-        File::open(to.parent().unwrap_or(Path::new(".")))?.sync_all()
+        sync_folder_of(to)
     };
     work().map_err(at(to))
 }

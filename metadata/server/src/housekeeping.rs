@@ -19,6 +19,7 @@ use crate::devices::{DeviceError, Devices};
 use crate::environment::Environment;
 use crate::limits::Limits;
 
+mod checker;
 mod clearer;
 mod mover;
 mod revoker;

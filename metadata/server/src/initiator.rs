@@ -250,6 +250,23 @@ impl Devices for InitiatorDevices {
         })
     }
 
+    fn list<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        partition: u64,
+        from: u64,
+        objects_max: usize,
+        credential: Credential,
+    ) -> DeviceFuture<'a, Vec<u64>> {
+        Box::pin(async move {
+            match self.session(device)?.list(&bearer(&credential)?, partition, from, objects_max).await {
+                Ok(listed) => Ok(listed.ids),
+                Err(OsdError::NotFound) => Ok(Vec::new()),
+                Err(error) => Err(failed(error)),
+            }
+        })
+    }
+
     fn cut<'a>(
         &'a self,
         device: &'a DeviceAddress,

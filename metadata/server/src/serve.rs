@@ -123,6 +123,7 @@ impl Server {
         tasks.push(tokio::spawn(keeper.clone().run_settler(stopped.clone())));
         tasks.push(tokio::spawn(keeper.clone().run_clearer(stopped.clone())));
         tasks.push(tokio::spawn(keeper.clone().run_mover(stopped.clone())));
+        tasks.push(tokio::spawn(keeper.clone().run_checker(stopped.clone())));
         if mds.has_directory() {
             tasks.push(tokio::spawn(ask_again(mds.clone(), environment.clone(), stopped)));
         }

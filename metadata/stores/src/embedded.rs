@@ -211,7 +211,7 @@ impl EmbeddedMeta {
             None
         };
         let mut core = Core::begin(database, marks, left.as_ref(), media).map_err(trouble)?;
-        core.folder = path.parent().map(Path::to_owned);
+        core.folder = Some(journal::folder_of(path).to_owned());
         let core = Arc::new(core);
         if !journaled {
             journal::remove_files(path).map_err(io)?;

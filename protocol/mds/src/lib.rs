@@ -13,6 +13,7 @@ pub mod paper;
 
 mod acl;
 mod ahead;
+mod check;
 mod error;
 mod frame;
 mod grants;
@@ -32,6 +33,7 @@ pub use ahead::{
     AheadIn, LeaseOn, MadeAhead, NAME_CHANGES_MAX, NUMBERS_MAX, NameChange, Numbers, RemovedAhead,
     RenamedAhead,
 };
+pub use check::{Check, CheckPhase, CheckScope, Finding, FindingKind};
 pub use error::{ErrorCode, Failure};
 pub use frame::{
     BODY_MAX, FRAME_VERSION, FrameHeader, FrameType, HEADER_BYTES, Header, MAGIC, MessageType,

@@ -8,6 +8,7 @@
 use alloc::vec::Vec;
 
 use crate::ahead::NameChange;
+use crate::check::CheckScope;
 use crate::frame::BODY_MAX;
 use crate::grants::{IssuePlace, RevokeWhat};
 use crate::keys::{KeyLevel, KeyPlace};
@@ -713,10 +714,21 @@ messages! {
             /// Entries wanted, 1 to [`PAGE_MAX`]; fewer may come.
             limit: u16,
         },
-        /// Counts everything anew and compares (administrators).
-        0x0084 => QuotaCheck {
-            /// Put right what is not as it should be; changes wait for that long.
+        /// Begins to look through everything, beside all other work (administrators); one check at a time.
+        0x0084 => CheckBegin {
+            /// How much.
+            scope: CheckScope,
+            /// Put right what can be.
             repair: bool,
+        },
+        /// How far the last check is.
+        0x0085 => CheckShow {},
+        /// What a check found so far.
+        0x0086 => CheckFindings {
+            /// Which check.
+            number: u64,
+            /// From this finding on.
+            from: u32,
         },
     }
 }
@@ -768,30 +780,8 @@ macro_rules! body {
 }
 body!(Request);
 
-impl Request {
-    /// Is this the body of one that looks up a single node, or something of it, and changes nothing? Bytes that are no body
-    /// are not.
-    #[must_use]
-    pub fn only_looks_up(body: &[u8]) -> bool {
-        let mut input = Reader::new(body);
-        let operation = u64::get(&mut input).and_then(|_id| u16::get(&mut input));
-        // Lookup, GetNode, ReadLink, GetXattr, ListXattr.
-        matches!(operation, Ok(0x0060 | 0x0061 | 0x0068 | 0x006D | 0x006F))
-    }
-}
-
-impl Request {
-    /// Is this the body of one that the server may keep waiting?
-    #[must_use]
-    pub fn waits(body: &[u8]) -> bool {
-        let mut input = Reader::new(body);
-        let operation = u64::get(&mut input).and_then(|_id| u16::get(&mut input));
-        // Recalls.
-        matches!(operation, Ok(0x0076))
-    }
-}
-
 mod change;
+mod class;
 mod response;
 
 pub use change::Change;

@@ -18,7 +18,7 @@ Examples:
 
 What a program closed is seen by whoever opens it afterwards, on any machine; what it has synced is durable. A server or
 device that restarts is waited for. In /etc/fstab, with mount.sealstone linked to this program:
-  /projects /mnt/projects sealstone session=/etc/sealstone/mount.session,_netdev 0 0")]
+  sealstone:/projects /mnt/projects sealstone session=/etc/sealstone/mount.session,_netdev 0 0")]
 pub(crate) struct Mount {
     /// An existing directory.
     pub(crate) mountpoint: PathBuf,
@@ -56,6 +56,12 @@ pub(crate) struct Mount {
     /// happens some hours after every login.
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
+    /// What the table of mounts shows, if it is to be another word than ours.
+    #[arg(long, hide = true)]
+    pub(crate) source: Option<String>,
+    /// Nothing is mounted: what is there becomes read-only or not, executable or not, as it is said.
+    #[arg(long, hide = true)]
+    pub(crate) remount: bool,
     /// Do not go into the background.
     #[arg(long)]
     pub(crate) foreground: bool,
@@ -96,6 +102,11 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Names that `mount` calls us by: for the type `sealstone`, and for `fuse.sealstone`, which is what its table says of ours.
+const HELPERS: [&str; 2] = ["mount.sealstone", "mount.fuse.sealstone"];
+/// Before the stored directory, in the table of mounts and, as one likes, in `/etc/fstab`.
+pub(crate) const SOURCE_PREFIX: &str = "sealstone:";
+
 /// What `mount.sealstone SOURCE MOUNTPOINT [-o OPTIONS]` says, as `mount` of util-linux calls it, in words of our own
 /// command line; `None` if the program was not called by that name.
 ///
@@ -106,7 +117,7 @@ pub(crate) fn helper_arguments(
 ) -> Result<Option<Vec<OsString>>, String> {
     let Some(program) = given.next() else { return Ok(None) };
     let name = PathBuf::from(&program).file_name().map(|name| name.to_string_lossy().into_owned());
-    if name.as_deref() != Some("mount.sealstone") {
+    if !name.is_some_and(|name| HELPERS.contains(&&*name)) {
         return Ok(None);
     }
     let (mut places, mut options) = (Vec::new(), Vec::new());
@@ -145,6 +156,7 @@ pub(crate) fn helper_arguments(
                 words.push("--no-exec".into());
             }
             ("exec", None) => words.retain(|word| word != "--no-exec"),
+            ("remount", None) => words.push("--remount".into()),
             ("allow-other" | "read-only" | "no-exec" | "no-leases" | "dirsync", None) => {
                 words.push(format!("--{flag}").into())
             }
@@ -164,7 +176,11 @@ pub(crate) fn helper_arguments(
             _ => return Err(format!("mount.sealstone does not know the option {option}")),
         }
     }
-    words.extend(["--path".into(), source.clone(), mountpoint.clone()]);
+    let source = source.to_str().ok_or("the stored directory is no text")?;
+    let path = source.strip_prefix(SOURCE_PREFIX).unwrap_or(source);
+    words.extend(["--path".into(), path.into()]);
+    // As it was said: by that `mount -a` finds what is mounted already.
+    words.extend(["--source".into(), source.into(), mountpoint.clone()]);
     Ok(Some(words))
 }
 
@@ -179,17 +195,23 @@ mod tests {
     #[test]
     fn a_line_of_fstab_becomes_a_command() {
         let line = "/sbin/mount.sealstone /projects /mnt -o rw,_netdev,session=/etc/s,allow_other,timeout=5,x-systemd.automount";
-        let expected =
-            "/sbin/mount.sealstone mount --session /etc/s --allow-other --timeout 5 --path /projects /mnt";
+        let expected = "/sbin/mount.sealstone mount --session /etc/s --allow-other --timeout 5 --path /projects --source /projects /mnt";
         let expected: Vec<OsString> = expected.split(' ').map(OsString::from).collect();
         assert_eq!(words(line), Ok(Some(expected)));
         assert_eq!(words("/usr/bin/sealstone mount /mnt"), Ok(None));
         // What mount itself makes of "user", and what is said later counts.
         let line = "mount.sealstone / /mnt -o user,noexec,nosuid,nodev,noatime,ro,rw,dirsync";
-        let expected = "mount.sealstone mount --no-exec --dirsync --path / /mnt";
+        let expected = "mount.sealstone mount --no-exec --dirsync --path / --source / /mnt";
         assert_eq!(words(line), Ok(Some(expected.split(' ').map(OsString::from).collect())));
         let line = "mount.sealstone / /mnt -o noexec,exec,group,async,nodiratime";
-        let expected = "mount.sealstone mount --path / /mnt";
+        let expected = "mount.sealstone mount --path / --source / /mnt";
+        assert_eq!(words(line), Ok(Some(expected.split(' ').map(OsString::from).collect())));
+    }
+
+    #[test]
+    fn the_table_of_mounts_says_what_fstab_said() {
+        let line = "/sbin/mount.fuse.sealstone sealstone:/projects /mnt -o remount,ro";
+        let expected = "/sbin/mount.fuse.sealstone mount --remount --read-only --path /projects --source sealstone:/projects /mnt";
         assert_eq!(words(line), Ok(Some(expected.split(' ').map(OsString::from).collect())));
     }
 

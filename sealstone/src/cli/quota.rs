@@ -60,8 +60,8 @@ Examples:
 Examples:
   sealstone quota check
   sealstone quota check --repair
-Counts change with what they count, so none should ever be wrong. Nothing is written without --repair; with it, changes
-wait until all is counted.")]
+Counts change with what they count, so none should ever be wrong. Everything goes on meanwhile. `sealstone check` looks at these
+and at all else.")]
     Check {
         /// Put right what is wrong.
         #[arg(long)]

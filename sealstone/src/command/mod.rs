@@ -8,6 +8,7 @@ pub(crate) mod drain;
 pub(crate) mod files;
 pub(crate) mod groups;
 pub(crate) mod keys;
+pub(crate) mod look_through;
 pub(crate) mod mount;
 pub(crate) mod placement;
 pub(crate) mod quotas;

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 use sealstone_client::nodes::{Nodes, NodesOptions};
 use sealstone_client::{Client, FileKind, SavedSession, Tuning};
 use sealstone_fuse::{Mount as Mounted, MountError, MountOptions, Mounter, People};
 use serde_json::{Value, json};
 
 use crate::cli::Global;
-use crate::cli::mount::{Mount, Umount};
+use crate::cli::mount::{Mount, SOURCE_PREFIX, Umount};
 use crate::command::session;
 use crate::daemon::Shutdown;
 use crate::failure::{Failure, Kind, Outcome};
@@ -30,6 +30,9 @@ const SAID_MAX: u64 = 64 << 10;
 /// `sealstone mount`.
 pub(crate) fn mount(global: &Global, output: Output, arguments: &Mount) -> Outcome {
     let place = arguments.mountpoint.clone();
+    if arguments.remount {
+        return remount(output, arguments);
+    }
     ready_place(output, &place)?;
     if arguments.foreground {
         if std::env::var_os(BACKGROUND).is_some() {
@@ -55,10 +58,32 @@ fn ready_place(output: Output, place: &Path) -> Outcome {
         Err(MountError::Dead) => {
             output.remark(format!("{}: taking away a mount whose process is gone", place.display()));
             take_away(place, true)?;
-            sealstone_fuse::check_place(place).map_err(|error| failure(error, place))
+            sealstone_fuse::check_place(place).map_err(|error| failure(error, place))?;
         }
-        outcome => outcome.map_err(|error| failure(error, place)),
+        outcome => outcome.map_err(|error| failure(error, place))?,
     }
+    let whole = std::fs::canonicalize(place).map_err(|error| Failure::from(error).at(place.display()))?;
+    if is_mount(&whole)? {
+        // On top of it another one would hide it, and has to be taken away as often as it was made.
+        return Err(Failure::operation("is a mount of sealstone already")
+            .at(place.display())
+            .hint("sealstone umount MOUNTPOINT first"));
+    }
+    Ok(())
+}
+
+/// What the kernel allows on a mount that is there becomes what the arguments say.
+fn remount(output: Output, arguments: &Mount) -> Outcome {
+    let place = &arguments.mountpoint;
+    let at = |error: std::io::Error| Failure::from(error).at(place.display());
+    if !is_mount(&std::fs::canonicalize(place).map_err(at)?)? {
+        return Err(Failure::operation("is no mount of sealstone").at(place.display()));
+    }
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+    flags.set(MountFlags::RDONLY, arguments.read_only);
+    flags.set(MountFlags::NOEXEC, arguments.no_exec);
+    rustix::mount::mount_remount(place, flags, "").map_err(|error| at(error.into()))?;
+    output.done(&json!({ "mountpoint": place, "read_only": arguments.read_only }))
 }
 
 fn failure(error: MountError, place: &Path) -> Failure {
@@ -116,7 +141,7 @@ async fn serve(global: &Global, output: Output, arguments: &Mount) -> Outcome {
     let place = &arguments.mountpoint;
     let options = MountOptions {
         mountpoint: place.clone(),
-        source: format!("sealstone:{}", arguments.path),
+        source: arguments.source.clone().unwrap_or_else(|| format!("{SOURCE_PREFIX}{}", arguments.path)),
         read_only: arguments.read_only,
         no_exec: arguments.no_exec,
         allow_other: arguments.allow_other,
@@ -196,6 +221,9 @@ fn in_background(global: &Global, output: Output, arguments: &Mount) -> Outcome 
     }
     if let Some(file) = &arguments.key_file {
         command.arg("--key-file").arg(std::path::absolute(file).map_err(Failure::from)?);
+    }
+    if let Some(source) = &arguments.source {
+        command.args(["--source", source]);
     }
     command.args(["--attr-timeout", &arguments.attr_timeout.to_string()]);
     command.args(["--timeout", &arguments.timeout.to_string()]);
@@ -291,8 +319,7 @@ fn is_mount(place: &Path) -> Outcome<bool> {
         let mut fields = line.split(' ');
         let here = fields.nth(4).map(unescape).is_some_and(|path| Path::new(&path) == place);
         let mut kind = fields.skip_while(|field| *field != "-").skip(1);
-        let fuse = kind.next().is_some_and(|kind| kind == "fuse" || kind.starts_with("fuse."));
-        here && fuse && kind.next().is_some_and(|source| source.starts_with("sealstone:"))
+        here && kind.next().is_some_and(|kind| kind == "fuse.sealstone")
     }))
 }
 

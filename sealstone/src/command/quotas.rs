@@ -1,10 +1,13 @@
 //! `sealstone quota …`.
 
-use sealstone_client::{Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace, quota_of_tree, quota_of_user};
+use sealstone_client::{
+    CheckScope, Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace, quota_of_tree, quota_of_user,
+};
 use serde_json::{Value, json};
 
 use crate::cli::Global;
 use crate::cli::quota::{Of, Quota as Command};
+use crate::command::look_through;
 use crate::command::session::client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, human_bytes};
@@ -56,25 +59,28 @@ pub(crate) async fn run(global: &Global, output: Output, command: &Command) -> O
             output.result(&values, || text(&all))
         }
         Command::Check { repair } => {
-            let seen = client.check_quotas(*repair).await?;
-            let drifts: Vec<Value> = seen.drifts.iter().map(drift_told).collect();
-            let value = json!({
-                "nodes": seen.nodes, "wrong": drifts, "more": seen.more, "repaired": seen.repaired,
-            });
+            let begun = look_through::begin(&client, CheckScope::Counts, *repair).await?;
+            let check = look_through::follow(&client, output, begun).await?;
+            let findings = client.findings(check.number).await?;
+            let drifts: Vec<_> = findings.iter().filter_map(|finding| finding.drift.as_ref()).collect();
+            let (wrong, more) = (check.findings, check.findings > findings.len() as u64);
+            let repaired = wrong > 0 && check.repaired == wrong;
+            let listed: Vec<Value> = drifts.iter().map(|drift| drift_told(drift)).collect();
+            let value = json!({ "nodes": check.nodes, "wrong": listed, "more": more, "repaired": repaired });
             output.result(&value, || {
-                let mut lines: Vec<String> = seen.drifts.iter().map(drift_line).collect();
-                if seen.more {
+                let mut lines: Vec<String> = drifts.iter().map(|drift| drift_line(drift)).collect();
+                if more {
                     lines.push("and more".into());
                 }
-                let end = match (seen.drifts.len(), seen.repaired) {
+                let end = match (wrong, repaired) {
                     (0, _) => "all counts are right".to_owned(),
                     (wrong, true) => format!("{wrong} counts were wrong and are right now"),
                     (wrong, false) => format!("{wrong} counts are wrong"),
                 };
-                lines.push(format!("{} files counted: {end}", seen.nodes));
+                lines.push(format!("{} files counted: {end}", check.nodes));
                 lines.join("\n")
             })?;
-            if seen.drifts.is_empty() || seen.repaired {
+            if wrong == 0 || repaired {
                 return Ok(());
             }
             Err(Failure::operation("counts are wrong").hint("sealstone quota check --repair"))

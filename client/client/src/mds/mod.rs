@@ -452,6 +452,8 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::QuotaSet { .. }
         | Request::QuotaShow { .. }
         | Request::QuotaList { .. }
+        | Request::CheckShow {}
+        | Request::CheckFindings { .. }
         | Request::KeepNodes { .. }
         | Request::LockNode { .. }
         | Request::UnlockNode { .. }
@@ -516,8 +518,8 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::GroupRemoveMember { .. }
         | Request::UserRemove { .. }
         | Request::QuotaClear { .. }
-        // It takes its time; and what was found and put right would not be told.
-        | Request::QuotaCheck { .. } => false,
+        // Asked twice, it would be refused since it is under way.
+        | Request::CheckBegin { .. } => false,
     }
 }
 

@@ -4,13 +4,17 @@
 //! the metadata server the new size. Does not: read; `read` does. Does not: cut; `change` does.
 //! Contract: bytes stay here until a flush in the same life of the device has proven them and the server knows of them, so
 //! a device that restarts costs nothing, nor does a cut of somebody else's that is learnt of late. Two commands on one byte
-//! are never under way together. What could not be stored is told once.
+//! are never under way together. What could not be stored is told once, and where there is no room to writers before that; a
+//! file is not as long as what could not be stored.
 //! Truth: docs/adr/0036-files-in-place.md.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use sealstone_mds_protocol::{Access, FILE_SIZE_MAX, Grant, Handle, Layout, LeaseKind, Stat};
+use sealstone_initiator::OsdError;
+use sealstone_mds_protocol::{
+    Access, ErrorCode, FILE_SIZE_MAX, Failure, Grant, Handle, Layout, LeaseKind, Stat,
+};
 use sealstone_mds_protocol::{Node, OpenedNode};
 use tokio::sync::{Notify, RwLock, Semaphore};
 use tokio::time::Instant;
@@ -24,6 +28,15 @@ use crate::{ClientError, Devices, Metadata};
 
 /// Pieces that wait for more bytes at most; more are sent as they are.
 const PIECES_MAX: usize = 64;
+
+/// Was there no room for it?
+fn is_full(error: &ClientError) -> bool {
+    match error {
+        ClientError::Refused(failure) => failure.code == ErrorCode::NoSpace,
+        ClientError::Device { error, .. } => matches!(error, OsdError::NoSpace),
+        _ => false,
+    }
+}
 
 /// One open file, shared by all who have it open here.
 pub(super) struct Body<M, D> {
@@ -215,6 +228,10 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         if let Some(error) = state.error.take_if(|error| is_over_quota(error)) {
             // Whoever goes on writing need not wait for the end to hear of it.
             return Err(error);
+        }
+        if state.error.as_ref().is_some_and(is_full) {
+            // Nor here; but what is missing was taken before, so that the end tells it all the same.
+            return Err(Failure::new(ErrorCode::NoSpace, "bytes that were written before").into());
         }
         let needed = state.dirty.room() + state.dirty.cost(offset, data.len());
         let more = needed.saturating_sub(state.pot.bytes());

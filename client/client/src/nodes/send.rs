@@ -56,6 +56,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
                 Err(error) => {
                     tracing::warn!(inode = self.node.inode.0, %error, "bytes could not be stored");
                     state.held.remove(&number);
+                    state.was_not_stored();
                     state.error.get_or_insert(error);
                 }
             }

@@ -342,6 +342,14 @@ impl<M, D> State<M, D> {
         }
     }
 
+    /// A piece could not be stored, and is gone: it makes no file longer. Behind what was stored there would be zeros that nobody
+    /// wrote, in a file that looks whole.
+    pub(super) fn was_not_stored(&mut self) {
+        self.written_end = self.written_end.min(self.untold_end());
+        let known = self.stat.as_ref().map_or(0, |stat| stat.size);
+        self.size = self.size.min(known.max(self.written_end));
+    }
+
     /// Gives up telling the server of what is durable: whoever wrote it is told so.
     pub(super) fn give_up(&mut self) {
         for held in self.held.values_mut() {

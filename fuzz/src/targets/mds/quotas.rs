@@ -1,7 +1,8 @@
-//! Requests and responses about quotas: a seed for each row.
+//! Requests and responses about quotas and checks: a seed for each row.
 
 use sealstone_mds_protocol::{
-    InodeId, Quota, QuotaChange, QuotaDrift, QuotaOf, QuotaPlace, Request, Response,
+    Check, CheckPhase, CheckScope, Finding, FindingKind, InodeId, Quota, QuotaChange, QuotaDrift, QuotaOf,
+    QuotaPlace, Request, Response, Text,
 };
 
 use super::{path, user};
@@ -17,7 +18,9 @@ pub(super) fn requests() -> Vec<Request> {
         Request::QuotaClear { of: of_user },
         Request::QuotaList { after: Some(QuotaPlace::User(user("bob"))), limit: 9 },
         Request::QuotaList { after: Some(QuotaPlace::Tree(InodeId(7))), limit: 9 },
-        Request::QuotaCheck { repair: true },
+        Request::CheckBegin { scope: CheckScope::Objects, repair: true },
+        Request::CheckShow {},
+        Request::CheckFindings { number: 1, from: 9 },
     ]
 }
 
@@ -26,9 +29,33 @@ pub(super) fn responses() -> Vec<Response> {
     let quota = |place, path| Quota { place, path, bytes: 1, nodes: 2, bytes_max: Some(3), nodes_max: None };
     let (of_user, of_tree) = (QuotaPlace::User(user("bob")), QuotaPlace::Tree(InodeId(7)));
     let drift = QuotaDrift { place: of_tree.clone(), bytes: 1, nodes: 2, bytes_found: 3, nodes_found: 4 };
+    let check = Check {
+        number: 1,
+        scope: CheckScope::Names,
+        repair: false,
+        phase: CheckPhase::Failed,
+        began_ms: 2,
+        nodes: 3,
+        nodes_all: 4,
+        names: 5,
+        objects: 6,
+        findings: 7,
+        repaired: 8,
+        problem: Text::truncated("the store is away"),
+    };
+    let finding = Finding {
+        kind: FindingKind::Count,
+        node: Some(InodeId(7)),
+        path: Text::truncated("/d/f"),
+        said: Text::truncated("3 links, 2 names"),
+        drift: Some(drift),
+        repaired: true,
+    };
     vec![
         Response::Quota { quota: quota(of_user.clone(), None) },
         Response::Quotas { quotas: vec![quota(of_user, None), quota(of_tree, Some(path("/d")))], more: true },
-        Response::QuotaChecked { nodes: 9, drifts: vec![drift], more: false, repaired: true },
+        Response::Check { check: Some(check) },
+        Response::Check { check: None },
+        Response::CheckFindings { findings: vec![finding], more: false },
     ]
 }

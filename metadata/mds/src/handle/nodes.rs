@@ -96,7 +96,12 @@ impl Mds {
             }
             Request::GetXattr { node, name } => {
                 let id = self.node(who, node)?;
-                let value = namespace::get_xattr(&*self.store.snapshot()?, who, id, &name)?;
+                let value = namespace::get_xattr(
+                    &*self.store.snapshot()?,
+                    who,
+                    (id, &name),
+                    self.config.method_floor,
+                )?;
                 Ok(Response::Xattr { value })
             }
             Request::ListXattr { node } => {

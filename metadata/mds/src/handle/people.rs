@@ -238,7 +238,9 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::QuotaShow { .. }
         | Request::QuotaClear { .. }
         | Request::QuotaList { .. }
-        | Request::QuotaCheck { .. } => super::quotas::subject(request),
+        | Request::CheckBegin { .. }
+        | Request::CheckShow {}
+        | Request::CheckFindings { .. } => super::quotas::subject(request),
         Request::Hello { .. }
         | Request::WhoAmI {}
         | Request::ServerInfo {}

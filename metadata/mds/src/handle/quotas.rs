@@ -1,7 +1,7 @@
-//! Requests about quotas.
+//! Requests about quotas, and about checks.
 
 use sealstone_mds_protocol::{
-    ErrorCode, FilePath, Node, PAGE_MAX, Quota, QuotaChange, QuotaOf, QuotaPlace, Request, Response, UserName,
+    ErrorCode, FilePath, Node, Quota, QuotaChange, QuotaOf, QuotaPlace, Request, Response, UserName,
 };
 
 use super::leases::as_server;
@@ -64,20 +64,9 @@ impl Mds {
                 quotas.iter_mut().for_each(|quota| still_there(&*view, quota));
                 Ok(Response::Quotas { quotas, more })
             }
-            Request::QuotaCheck { repair } => {
-                who.needs_admin()?;
-                let mut counted = quota::count(&*self.store.snapshot()?)?;
-                // Who only looks keeps nobody from writing; and what is right needs no repair.
-                let repaired = repair && !counted.drifts.is_empty();
-                if repaired {
-                    counted = self.update(quota::repair)?;
-                    tracing::warn!(counts = counted.drifts.len(), "counts of quotas were put right");
-                }
-                let more = counted.drifts.len() > usize::from(PAGE_MAX);
-                counted.drifts.truncate(usize::from(PAGE_MAX));
-                let (nodes, drifts) = (counted.nodes, counted.drifts);
-                Ok(Response::QuotaChecked { nodes, drifts, more, repaired })
-            }
+            Request::CheckBegin { scope, repair } => self.check_begin(who, (scope, repair), now_ms),
+            Request::CheckShow {} => self.check_show(who),
+            Request::CheckFindings { number, from } => self.check_findings(who, number, from),
             _ => Err(MdsError::refused(ErrorCode::Invalid, "not a request about quotas")),
         }
     }
@@ -122,7 +111,7 @@ pub(super) fn subject(request: &Request) -> Option<String> {
             Some(format!("{of}: bytes {}, files {}", said(change.bytes_max), said(change.nodes_max)))
         }
         Request::QuotaClear { of } => Some(of.to_string()),
-        Request::QuotaCheck { repair: true } => Some("counts".to_owned()),
+        Request::CheckBegin { scope, repair: true } => Some(format!("{} and repair", scope.name())),
         _ => None,
     }
 }

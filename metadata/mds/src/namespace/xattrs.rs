@@ -4,8 +4,8 @@
 //! Truth: xattr(7) of Linux for the namespaces; docs/standards/mds.md §5.8.
 
 use sealstone_mds_protocol::{
-    ACL_ACCESS, ACL_DEFAULT, Acl, ErrorCode, FileKind, InodeId, XATTR_BYTES_MAX, XATTRS_MAX, XattrMode,
-    XattrName, XattrValue,
+    ACL_ACCESS, ACL_DEFAULT, Acl, ErrorCode, FileKind, InodeId, Method, XATTR_BYTES_MAX, XATTRS_MAX,
+    XattrMode, XattrName, XattrValue,
 };
 
 use super::acl::{self, Which};
@@ -80,8 +80,10 @@ fn check_write(who: &Principal, inode: &Inode, space: Space) -> Result<()> {
 }
 
 /// What this server tells of a node by attributes that nobody set.
-fn told(inode: &Inode, name: &XattrName) -> Option<String> {
+fn told(inode: &Inode, name: &XattrName, method: Method) -> Option<String> {
     match name.as_bytes() {
+        // Of each command, at least; a client may ask for more.
+        b"sealstone.method" => Some(method.name().to_lowercase()),
         b"sealstone.layout" => inode.layout.as_ref().map(|layout| match layout.stripe_unit() {
             Some(unit) => format!("{} width={} unit={unit}", layout.kind_name(), layout.width()),
             None => layout.kind_name().to_owned(),
@@ -109,13 +111,13 @@ fn told(inode: &Inode, name: &XattrName) -> Option<String> {
 pub(crate) fn get_xattr<S: Snapshot + ?Sized>(
     view: &S,
     who: &Principal,
-    id: InodeId,
-    name: &XattrName,
+    (id, name): (InodeId, &XattrName),
+    method: Method,
 ) -> Result<XattrValue> {
     let (inode, space) = (node(view, id)?, space(name)?);
     check_read(who, &inode, space)?;
     let made = match space {
-        Space::Sealstone => told(&inode, name),
+        Space::Sealstone => told(&inode, name, method),
         Space::Acl(which) => acl::list(&inode, which).map(|acl| acl.to_string()),
         Space::User | Space::Trusted | Space::Security => {
             return load(view, &keys::xattr(id, name))?.ok_or_else(no_attribute);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use sealstone_mds_protocol::{
-    Access, Handle, HolderId, InodeId, Layout, LeaseKind, Method, Node, NodeChange, ObjectRef, Placed,
-    Request, Response, RevokeWhat, Stat, WidthBound,
+    Access, CheckScope, Handle, HolderId, InodeId, Layout, LeaseKind, Method, Node, NodeChange, ObjectRef,
+    Placed, Request, Response, RevokeWhat, Stat, WidthBound,
 };
 
 use super::moves::{answer, later, live, node_of};
@@ -109,10 +109,7 @@ fn placement(world: &mut World, at: &str) -> (Layout, Placed) {
 }
 
 fn no_drift(world: &mut World) {
-    match world.ask(ADMIN, Request::QuotaCheck { repair: false }) {
-        Response::QuotaChecked { drifts, .. } => assert_eq!(drifts, []),
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(world.look_through(CheckScope::Names, false), []);
 }
 
 /// What the shell does with devices that copy at once; stops where the store fails.

@@ -2,8 +2,8 @@
 
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, AccountKind, DeviceState, ErrorCode, FileKind, GroupName, Handle, Method, QuotaChange, QuotaOf,
-    Request, Response, RevokeWhat, Role, UserName,
+    Access, AccountKind, CheckScope, DeviceState, ErrorCode, FileKind, GroupName, Handle, Method,
+    QuotaChange, QuotaOf, Request, Response, RevokeWhat, Role, UserName,
 };
 
 use super::accounts::register;
@@ -110,7 +110,7 @@ fn a_role_may_ask_for_exactly_what_the_table_says() {
             admin | operator,
         ),
         (Request::QuotaList { after: None, limit: 1 }, 15),
-        (Request::QuotaCheck { repair: false }, admin),
+        (Request::CheckBegin { scope: CheckScope::Counts, repair: false }, admin),
         (Request::QuotaSet { of: QuotaOf::User(user("bob")), change: QuotaChange::default() }, admin),
         (Request::UserList { after: None, limit: 1 }, admin),
         (Request::UserSetRole { name: user("bob"), role: Role::User }, admin),

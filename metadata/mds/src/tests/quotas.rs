@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use sealstone_mds_protocol::login::SessionId;
 use sealstone_mds_protocol::{
-    Access, ErrorCode, Failure, Method, Node, NodeChange, NodeKind, Quota, QuotaChange, QuotaOf, QuotaPlace,
-    RenameMode, Request, Response, Stat, Target,
+    Access, CheckScope, ErrorCode, Failure, Method, Node, NodeChange, NodeKind, Quota, QuotaChange, QuotaOf,
+    QuotaPlace, RenameMode, Request, Response, Stat, Target,
 };
 
 use super::nodes::{HOLDER, make, name};
@@ -67,7 +67,7 @@ impl World {
 
     /// Counts everything anew.
     fn drifts(&self) -> Vec<sealstone_mds_protocol::QuotaDrift> {
-        quota::count(&*self.disk.snapshot().unwrap()).unwrap().drifts
+        quota::count(&*self.disk.snapshot().unwrap(), || Ok(())).unwrap()
     }
 }
 
@@ -307,7 +307,7 @@ fn administrators_set_and_users_see_their_own() {
         Request::QuotaSet { of: of_user("alice"), change },
         Request::QuotaSet { of: of_tree("/t"), change },
         Request::QuotaClear { of: of_user("alice") },
-        Request::QuotaCheck { repair: false },
+        Request::CheckBegin { scope: CheckScope::Counts, repair: false },
         Request::QuotaShow { of: of_user("bob") },
     ] {
         assert_eq!(world.refused(ALICE, request.clone()), ErrorCode::Denied, "{request:?}");
@@ -384,9 +384,10 @@ fn a_count_that_is_wrong_is_found_and_put_right() {
             Ok(save(tx, &key, &record)?)
         })
         .unwrap();
-    let check = |world: &mut World, repair| match world.ask(ADMIN, Request::QuotaCheck { repair }) {
-        Response::QuotaChecked { drifts, repaired, .. } => (drifts, repaired),
-        other => panic!("{other:?}"),
+    let check = |world: &mut World, repair| {
+        let found = world.look_through(CheckScope::Counts, repair);
+        let repaired = found.iter().any(|finding| finding.repaired);
+        (found.into_iter().filter_map(|finding| finding.drift).collect::<Vec<_>>(), repaired)
     };
     let (drifts, repaired) = check(&mut world, false);
     assert_eq!((drifts[0].bytes, drifts[0].bytes_found, repaired), (71, 70, false));
@@ -562,6 +563,7 @@ proptest! {
         for step in &steps {
             let _ = run.step(step);
             prop_assert_eq!(run.world.drifts(), [], "after {:?}", step);
+            prop_assert_eq!(run.world.look_through(CheckScope::Names, false), [], "after {:?}", step);
         }
         // When nobody holds anything any more, and all is removed, nothing is counted but the root.
         let _ = run.step(&Step::Close);
@@ -573,8 +575,10 @@ proptest! {
             while run.world.mds.tidy(run.world.now).unwrap() {}
         }
         let view = run.world.disk.snapshot().unwrap();
-        let counted = quota::count(&*view).unwrap();
-        prop_assert_eq!((counted.nodes, counted.drifts), (1, vec![]));
+        prop_assert_eq!(quota::count(&*view, || Ok(())).unwrap(), []);
+        let (from, until) = keys::inodes(None);
+        prop_assert_eq!(view.scan(&from, &until, 9).unwrap().len(), 1);
+        drop(view);
         prop_assert!(run.world.disk.dump().iter().all(|(key, _)| key[0] != b'T'));
     }
 }

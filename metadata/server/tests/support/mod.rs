@@ -36,6 +36,8 @@ pub struct FakeDevices {
     pub removed: Mutex<Vec<(u32, ObjectId)>>,
     pub cut: Mutex<Vec<(u32, ObjectId, u64)>>,
     pub silent: Mutex<BTreeSet<u32>>,
+    /// Objects that each of them lists in each partition.
+    pub left_over: Mutex<BTreeSet<u64>>,
     /// Those that do not answer a cut for as long as they are here.
     pub slow_to_cut: Mutex<BTreeSet<u32>>,
     pub urls: Mutex<BTreeMap<u32, String>>,
@@ -139,6 +141,20 @@ impl Devices for FakeDevices {
             self.answer(device, &credential, Permissions::REMOVE)?;
             self.removed.lock().push((device.id.0, object));
             Ok(())
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        device: &'a DeviceAddress,
+        _: u64,
+        from: u64,
+        _: usize,
+        credential: Credential,
+    ) -> DeviceFuture<'a, Vec<u64>> {
+        Box::pin(async move {
+            self.answer(device, &credential, Permissions::READ)?;
+            Ok(self.left_over.lock().iter().copied().filter(|id| *id >= from).collect())
         })
     }
 

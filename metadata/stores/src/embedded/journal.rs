@@ -92,9 +92,13 @@ pub(super) fn remove_files(store: &Path) -> io::Result<()> {
     sync_folder(store)
 }
 
+/// The folder of a file; that of a name alone is the current one.
+pub(super) fn folder_of(store: &Path) -> &Path {
+    store.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 fn sync_folder(store: &Path) -> io::Result<()> {
-    let folder = store.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+    File::open(folder_of(store))?.sync_all()
 }
 
 /// Records that are not on the medium yet.

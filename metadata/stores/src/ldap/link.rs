@@ -2,9 +2,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use rustls::{ClientConnection, StreamOwned};
 use sealstone_ldap::{
     Attribute, Body, Entry, Filter, LdapError, Message, Outcome, Scope, Search, bind_request,
@@ -72,6 +75,8 @@ impl<T: Read + Write + Send> Stream for T {}
 /// A connection on which somebody is bound.
 pub(super) struct Link {
     stream: Box<dyn Stream>,
+    /// The same socket, to look at what came that nobody asked for.
+    socket: OwnedFd,
     buffer: Vec<u8>,
     /// Bytes of the buffer that were read already.
     read: usize,
@@ -82,24 +87,30 @@ pub(super) struct Link {
 impl Link {
     /// Connects, begins TLS if that is how the target is meant, and says who asks.
     pub(super) fn open(target: &Target) -> Result<Self, Trouble> {
-        let plain = |stream| Self { stream, buffer: Vec::new(), read: 0, id: 0, is_bound: false };
+        let plain =
+            |stream, socket| Self { stream, socket, buffer: Vec::new(), read: 0, id: 0, is_bound: false };
         let link = match &target.place {
             Place::Socket(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_read_timeout(Some(ANSWER_MAX))?;
                 stream.set_write_timeout(Some(ANSWER_MAX))?;
-                plain(Box::new(stream))
+                let socket = stream.try_clone()?.into();
+                plain(Box::new(stream), socket)
             }
             Place::Host { host, port, loopback_only } => {
                 let stream = connect(host, *port, *loopback_only)?;
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(ANSWER_MAX))?;
                 stream.set_write_timeout(Some(ANSWER_MAX))?;
+                let socket = || stream.try_clone().map(OwnedFd::from);
                 let (tls, name) = match &target.security {
-                    Security::Plain => return plain(Box::new(stream)).bound(target),
+                    Security::Plain => {
+                        let socket = socket()?;
+                        return plain(Box::new(stream), socket).bound(target);
+                    }
                     Security::Tls(tls, name) => (tls, name),
                     Security::StartTls(tls, name) => {
-                        let mut before = plain(Box::new(stream.try_clone()?));
+                        let mut before = plain(Box::new(stream.try_clone()?), socket()?);
                         let id = before.send(start_tls_request)?;
                         match before.answer(id)? {
                             Body::Extended(outcome) => check("StartTLS", outcome)?,
@@ -113,9 +124,10 @@ impl Link {
                     }
                 };
                 let mut tls = ClientConnection::new(tls.clone(), name.clone()).map_err(io::Error::other)?;
+                let socket = socket()?;
                 let mut stream = stream;
                 tls.complete_io(&mut stream)?;
-                plain(Box::new(StreamOwned::new(tls, stream)))
+                plain(Box::new(StreamOwned::new(tls, stream)), socket)
             }
         };
         link.bound(target)
@@ -129,6 +141,14 @@ impl Link {
         }
         self.is_bound = true;
         Ok(self)
+    }
+
+    /// Did the server end it, though nobody asked it for anything? Then nothing should be sent any more: whether it arrived
+    /// would not be known. Of a connection on which no answer is waited for.
+    pub(super) fn has_ended(&self) -> bool {
+        let looked = recv(&self.socket, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        // TLS sends tickets for later sessions, and a server that ends says so: both are tried, and one is sound.
+        !matches!(looked, Err(Errno::AGAIN | Errno::INTR))
     }
 
     /// Sends a request; its number.

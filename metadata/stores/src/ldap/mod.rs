@@ -181,6 +181,17 @@ fn failed(error: impl Into<Box<dyn Error + Send + Sync>>) -> MetaError {
     MetaError::Failed(error.into())
 }
 
+/// Of what was not begun: `Away` if it may go better in a moment.
+fn not_begun(error: LdapStoreError) -> MetaError {
+    let passing = match &error {
+        LdapStoreError::Connect { source, .. } => {
+            source.downcast_ref::<Trouble>().is_some_and(Trouble::is_passing)
+        }
+        _ => false,
+    };
+    if passing { MetaError::Away(error.into()) } else { failed(error) }
+}
+
 /// Is what is in memory what is stored?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
@@ -405,11 +416,11 @@ impl Inner {
 
     fn turn(&self) -> Result<MutexGuard<'_, Writer>, MetaError> {
         let turn = self.writer.try_lock_for(TURN_MAX);
-        turn.ok_or_else(|| failed("other changes of the metadata take too long"))
+        turn.ok_or_else(|| MetaError::Away("other changes of the metadata take too long".into()))
     }
 
     fn explain(&self, trouble: Trouble) -> MetaError {
-        failed(self.tree.explain(trouble))
+        not_begun(self.tree.explain(trouble))
     }
 
     /// Renames the store: what others or we ourselves sent before finds nothing from now on. Whose it was, and a
@@ -429,7 +440,7 @@ impl Inner {
                     self.is_taken_over();
                     return Err(self.taken_over());
                 }
-                Err(Unclaimed::Failed(error)) => return Err(failed(error)),
+                Err(Unclaimed::Failed(error)) => return Err(not_begun(error)),
             }
         }
     }
@@ -478,11 +489,11 @@ impl Inner {
         let owner = self.owner();
         // Not before: as long as it is not known what is in it, it is not ours.
         let newest = self.tree.newest(&mut link, &owner);
-        let newest = newest.map_err(|error| failed(explained(&self.tree, &self.target, error)))?;
+        let newest = newest.map_err(|error| not_begun(explained(&self.tree, &self.target, error)))?;
         if before != writer.read_of || newest.unwrap_or(0) != writer.number {
             let loaded = load(&self.tree, &mut link, &self.target.name);
             let Loaded { versions, number, journal, outdated, outdated_bytes, owner } =
-                loaded.map_err(|error| failed(explained(&self.tree, &self.target, error)))?;
+                loaded.map_err(|error| not_begun(explained(&self.tree, &self.target, error)))?;
             if owner != self.owner() {
                 return Err(MetaError::Conflict);
             }
@@ -514,7 +525,8 @@ impl Inner {
     /// A connection that is alive, as far as one can know.
     fn writers_link<'a>(&self, writer: &'a mut Writer) -> Result<&'a mut Link, MetaError> {
         if let Some((mut link, used)) = writer.link.take()
-            && (used.elapsed() < IDLE_MAX || link.is_there(&self.tree.store(&self.owner())).is_ok())
+            && ((used.elapsed() < IDLE_MAX && !link.has_ended())
+                || link.is_there(&self.tree.store(&self.owner())).is_ok())
         {
             return Ok(&mut writer.link.insert((link, Instant::now())).0);
         }
@@ -557,9 +569,9 @@ impl Inner {
                 Err(failed(LdapStoreError::Damaged { dn, why: "somebody else wrote it".to_owned() }))
             }
             // The server has said all that it will do: there is nothing to wait for.
-            Some(code) => match self.writers_link(writer)?.is_there(&dn) {
-                Ok(true) => Ok(Fate::Committed),
-                Ok(false) => {
+            Some(code) => match self.writers_link(writer).ok().map(|link| link.is_there(&dn)) {
+                Some(Ok(true)) => Ok(Fate::Committed),
+                Some(Ok(false)) => {
                     if code == Outcome::NO_SUCH_OBJECT
                         && let Ok(Some(found)) = self.tree.find(self.writers_link(writer)?)
                         && found != self.owner()
@@ -569,7 +581,7 @@ impl Inner {
                     }
                     Err(self.explain(trouble))
                 }
-                Err(_) => self.unknown(writer, number, &trouble),
+                Some(Err(_)) | None => self.unknown(writer, number, &trouble),
             },
             None => self.unknown(writer, number, &trouble),
         }
@@ -580,10 +592,15 @@ impl Inner {
             error = trouble as &dyn Error,
             "a commit was interrupted: finding out what became of it"
         );
-        self.fate(writer, number, Instant::now() + RESOLVE_MAX).inspect_err(|_| {
+        self.fate(writer, number, Instant::now() + RESOLVE_MAX).map_err(|error| {
             let mut trust = self.trust.lock();
             if *trust == Trust::Sure {
                 *trust = Trust::Unresolved(number);
+            }
+            // It may have been done: that is more than that the server is away.
+            match error {
+                MetaError::Away(error) => MetaError::Failed(error),
+                error => error,
             }
         })
     }

@@ -255,6 +255,27 @@ fn a_commit_without_an_answer_is_found_out_about() {
 }
 
 #[test]
+fn what_an_ldap_server_that_is_away_was_not_sent_may_be_asked_for_again() {
+    let mut server = Slapd::start();
+    let url = server.new_store();
+    let (store, idle) = (open(&url), open(&server.new_store()));
+    put(&store, &[(b"a", b"1")]).unwrap();
+    let mut tx = store.begin().unwrap();
+    server.stop();
+    // The connection ended before anything of it was sent.
+    tx.put(b"a", b"2").unwrap();
+    assert!(matches!(tx.commit(), Err(MetaError::Away(_))));
+    assert_eq!(get(&store, b"a"), Some(b"1".to_vec()), "what only reads goes on");
+    // Nor has one that never wrote, and is not known to be the one that writes, done anything.
+    assert!(matches!(put(&idle, &[(b"b", b"1")]), Err(MetaError::Away(_))));
+    server.restart();
+    put(&store, &[(b"a", b"3")]).unwrap();
+    put(&idle, &[(b"b", b"2")]).unwrap();
+    drop(store);
+    assert_eq!(all(&open(&url)), [(b"a".to_vec(), b"3".to_vec())]);
+}
+
+#[test]
 fn a_record_that_is_written_late_does_not_replace_a_newer_one() {
     let server = Slapd::start();
     let proxy = Proxy::start(server.port);

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use super::{BODY_MAX, SCHEMA};
 use crate::ahead::{LeaseOn, Numbers};
+use crate::check::{Check, Finding};
 use crate::error::Failure;
 use crate::grants::{DelegatedFile, IssueEntry, IssuePlace, Revocation};
 use crate::keys::{KeyInfo, KeyPlace};
@@ -14,7 +15,7 @@ use crate::login::{LoginChallenge, REGISTRATION_RESPONSE_BYTES, SessionId};
 use crate::name::{GroupName, UserName};
 use crate::nodes::{Lease, Lock, OpenedNode, Recall, Target, XattrName, XattrValue};
 use crate::placed::{Placed, Rebalance};
-use crate::quota::{Quota, QuotaDrift};
+use crate::quota::Quota;
 use crate::records::{
     CreatedFile, Device, DirEntry, Grant, Group, Holder, Method, OpenedFile, Role, Stat, User,
 };
@@ -356,16 +357,17 @@ messages! {
             /// May there be more? Then ask again after the last one.
             more: bool,
         },
-        /// To QuotaCheck.
-        0x0084 => QuotaChecked {
-            /// Nodes that were counted.
-            nodes: u64,
-            /// Counts that were not right, [`PAGE_MAX`](super::PAGE_MAX) at most.
-            drifts: Vec<QuotaDrift>,
-            /// Were there more?
+        /// To CheckBegin and CheckShow.
+        0x0084 => Check {
+            /// None: there was none since the server began.
+            check: Option<Check>,
+        },
+        /// To CheckFindings.
+        0x0086 => CheckFindings {
+            /// In the order in which they were found.
+            findings: Vec<Finding>,
+            /// Were more found already?
             more: bool,
-            /// Are they right now?
-            repaired: bool,
         },
     }
 }

@@ -14,6 +14,7 @@ use alloc::vec;
 use proptest::prelude::*;
 use sealstone_osd::ObjectId;
 
+mod check;
 mod nodes;
 mod quota;
 
@@ -231,7 +232,7 @@ fn request() -> impl Strategy<Value = Request> {
         key_request().boxed(),
         grant_request().boxed(),
         nodes::request().boxed(),
-        quota::request().boxed()
+        prop_oneof![quota::request(), check::request()].boxed()
     ]
 }
 
@@ -394,6 +395,7 @@ fn response() -> impl Strategy<Value = Response> {
         grant_response(),
         nodes::response(),
         quota::response(),
+        check::response(),
         (of(ErrorCode::ALL), ".{0,300}")
             .prop_map(|(code, text)| Response::Failed { failure: Failure::new(code, &text) }),
         (any::<(u16, u64)>(), any::<[u8; 16]>()).prop_map(|((version, time_ms), server_id)| {

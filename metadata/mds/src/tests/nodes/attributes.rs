@@ -70,6 +70,10 @@ fn attributes_are_kept_by_namespace_and_go_with_their_node() {
         Response::Xattr { value: XattrValue::new("single").unwrap() }
     );
     assert_eq!(
+        world.ask(BOB, get(bobs, "sealstone.method")),
+        Response::Xattr { value: XattrValue::new("cmdrsp").unwrap() }
+    );
+    assert_eq!(
         world.ask(ALICE, Request::RemoveXattr { node: file, name: xattr("user.a") }),
         Response::Done {}
     );

@@ -20,7 +20,6 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
         of_whom().prop_map(|of| Request::QuotaClear { of }),
         (prop::option::of(place()), any::<u16>())
             .prop_map(|(after, limit)| Request::QuotaList { after, limit }),
-        any::<bool>().prop_map(|repair| Request::QuotaCheck { repair }),
     ]
 }
 
@@ -37,7 +36,7 @@ fn quota() -> impl Strategy<Value = Quota> {
     )
 }
 
-fn drift() -> impl Strategy<Value = QuotaDrift> {
+pub(super) fn drift() -> impl Strategy<Value = QuotaDrift> {
     (place(), any::<[u64; 4]>()).prop_map(|(place, [bytes, nodes, bytes_found, nodes_found])| QuotaDrift {
         place,
         bytes,
@@ -52,8 +51,5 @@ pub(super) fn response() -> impl Strategy<Value = Response> {
         quota().prop_map(|quota| Response::Quota { quota }),
         (prop::collection::vec(quota(), 0..9), any::<bool>())
             .prop_map(|(quotas, more)| Response::Quotas { quotas, more }),
-        (prop::collection::vec(drift(), 0..9), any::<(u64, bool, bool)>()).prop_map(
-            |(drifts, (nodes, more, repaired))| Response::QuotaChecked { nodes, drifts, more, repaired }
-        ),
     ]
 }

@@ -1,0 +1,366 @@
+//! Checks of everything that is on record, beside all other work.
+//!
+//! Does: hold the check that is under way and what it found; count, compare and repair what can be repaired. Does not: begin
+//! by itself, nor talk to devices; the shell takes a check that was asked for, and runs it on a thread of its own.
+//! Contract: what is compared is one state of the store, and nobody waits for it. Memory is bounded but for the directories
+//! (some 50 bytes each). A repair is a short transaction that holds whatever changed since the state that was compared.
+//! Truth: docs/standards/mds.md §5.10; docs/adr/0050-checks-beside-the-work.md.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use sealstone_mds_protocol::{
+    Check, CheckPhase, CheckScope, DeviceId, ErrorCode, Finding, FindingKind, InodeId, ObjectRef, Response,
+    Text, Wire as _, Writer,
+};
+
+use crate::access::Principal;
+use crate::error::{MdsError, Result};
+use crate::namespace::queue_objects;
+use crate::quota;
+use crate::records::{count, counter, figure};
+use crate::server::Mds;
+
+mod names;
+mod objects;
+mod paths;
+
+pub use objects::{Compared, Window};
+
+/// Findings that are kept; more are only counted.
+const FINDINGS_MAX: usize = 10_000;
+/// Bytes of findings in one answer at most; leaves room in a frame for one more of the largest size.
+const PAGE_BYTES: usize = 48 * 1024;
+/// Times that counts are counted anew after they were put right.
+const ROUNDS_MAX: usize = 3;
+/// Nodes that are looked at together, so that memory is bounded.
+const NODES_MAX: usize = 1 << 20;
+
+/// What is known of a check that changes while it goes on.
+struct State {
+    phase: CheckPhase,
+    findings: Vec<Finding>,
+    problem: Text<512>,
+}
+
+/// A check, under way or over.
+pub struct CheckJob {
+    number: u64,
+    scope: CheckScope,
+    repair: bool,
+    began_ms: u64,
+    nodes_all: u64,
+    taken: AtomicBool,
+    stopped: AtomicBool,
+    nodes: AtomicU64,
+    names: AtomicU64,
+    objects: AtomicU64,
+    found: AtomicU64,
+    repaired: AtomicU64,
+    state: Mutex<State>,
+}
+
+impl CheckJob {
+    /// Are devices to be asked what lies on them?
+    #[must_use]
+    pub fn wants_objects(&self) -> bool {
+        self.scope == CheckScope::Objects
+    }
+
+    /// Is what can be repaired to be repaired?
+    #[must_use]
+    pub const fn repairs(&self) -> bool {
+        self.repair
+    }
+
+    /// Ends it as soon as it looks: the server ends.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// So many more objects were looked at.
+    pub fn saw_objects(&self, more: usize) {
+        self.objects.fetch_add(more as u64, Ordering::Relaxed);
+    }
+
+    /// Something is not as it should be.
+    pub fn found(&self, finding: Finding) {
+        self.found.fetch_add(1, Ordering::Relaxed);
+        self.repaired.fetch_add(u64::from(finding.repaired), Ordering::Relaxed);
+        tracing::warn!(kind = ?finding.kind, said = %finding.said, repaired = finding.repaired, "a check found");
+        let mut state = self.state.lock();
+        if state.findings.len() < FINDINGS_MAX {
+            state.findings.push(finding);
+        }
+    }
+
+    /// It is here now.
+    pub fn enters(&self, phase: CheckPhase) {
+        self.state.lock().phase = phase;
+    }
+
+    /// It is over, or ended for this reason.
+    pub fn ends(&self, outcome: std::result::Result<(), String>) {
+        let mut state = self.state.lock();
+        match outcome {
+            Ok(()) => state.phase = CheckPhase::Done,
+            Err(why) => {
+                state.phase = CheckPhase::Failed;
+                state.problem = Text::truncated(&why);
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.state.lock().phase, CheckPhase::Done | CheckPhase::Failed)
+    }
+
+    /// Goes on, unless it is to end.
+    fn goes_on(&self) -> Result<()> {
+        match self.stopped.load(Ordering::Relaxed) {
+            true => Err(MdsError::refused(ErrorCode::Busy, "the server ends")),
+            false => Ok(()),
+        }
+    }
+
+    fn told(&self) -> Check {
+        let state = self.state.lock();
+        let of = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        Check {
+            number: self.number,
+            scope: self.scope,
+            repair: self.repair,
+            phase: state.phase,
+            began_ms: self.began_ms,
+            nodes: of(&self.nodes),
+            nodes_all: self.nodes_all,
+            names: of(&self.names),
+            objects: of(&self.objects),
+            findings: of(&self.found),
+            repaired: of(&self.repaired),
+            problem: state.problem.clone(),
+        }
+    }
+
+    fn page(&self, from: u32) -> (Vec<Finding>, bool) {
+        let state = self.state.lock();
+        let (mut page, mut bytes) = (Vec::new(), 0);
+        let mut rest = state.findings.iter().skip(from as usize).peekable();
+        while let Some(finding) = rest.next_if(|_| bytes <= PAGE_BYTES) {
+            let mut out = Writer::new();
+            finding.put(&mut out);
+            bytes += out.len();
+            page.push(finding.clone());
+        }
+        (page, rest.peek().is_some())
+    }
+}
+
+/// A finding about a node, or about none.
+fn finding(kind: FindingKind, node: Option<InodeId>, said: &str) -> Finding {
+    Finding { kind, node, path: Text::default(), said: Text::truncated(said), drift: None, repaired: false }
+}
+
+/// The last check.
+#[derive(Default)]
+pub(crate) struct Checks(Mutex<Option<Arc<CheckJob>>>);
+
+impl Mds {
+    pub(crate) fn check_begin(
+        &self,
+        who: &Principal,
+        (scope, repair): (CheckScope, bool),
+        now_ms: u64,
+    ) -> Result<Response> {
+        who.needs_admin()?;
+        let view = self.store.snapshot()?;
+        let nodes_all = figure(&*view, counter::FILES)?.saturating_add(figure(&*view, counter::DIRECTORIES)?);
+        let mut last = self.checks.0.lock();
+        if last.as_ref().is_some_and(|last| !last.is_over()) {
+            return Err(MdsError::refused(ErrorCode::Exists, "a check is under way"));
+        }
+        let state = State { phase: CheckPhase::Nodes, findings: Vec::new(), problem: Text::default() };
+        let job = Arc::new(CheckJob {
+            number: last.as_ref().map_or(1, |last| last.number + 1),
+            scope,
+            repair,
+            began_ms: now_ms,
+            nodes_all,
+            taken: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            nodes: AtomicU64::new(0),
+            names: AtomicU64::new(0),
+            objects: AtomicU64::new(0),
+            found: AtomicU64::new(0),
+            repaired: AtomicU64::new(0),
+            state: Mutex::new(state),
+        });
+        *last = Some(Arc::clone(&job));
+        Ok(Response::Check { check: Some(job.told()) })
+    }
+
+    pub(crate) fn check_show(&self, who: &Principal) -> Result<Response> {
+        who.needs_admin()?;
+        Ok(Response::Check { check: self.checks.0.lock().as_ref().map(|job| job.told()) })
+    }
+
+    pub(crate) fn check_findings(&self, who: &Principal, number: u64, from: u32) -> Result<Response> {
+        who.needs_admin()?;
+        let last = self.checks.0.lock();
+        let job = last.as_ref().filter(|job| job.number == number);
+        let job = job.ok_or_else(|| MdsError::refused(ErrorCode::NotFound, "that check"))?;
+        let (findings, more) = job.page(from);
+        Ok(Response::CheckFindings { findings, more })
+    }
+
+    /// A check that was asked for and that nobody has taken yet. Whoever takes it runs [`Mds::check_records`], asks the
+    /// devices if it wants that, and says how it ended.
+    #[must_use]
+    pub fn take_check(&self) -> Option<Arc<CheckJob>> {
+        let last = self.checks.0.lock();
+        last.as_ref().filter(|job| !job.taken.swap(true, Ordering::AcqRel)).cloned()
+    }
+
+    /// Looks through everything that is on record. Takes as long as that takes, and holds up nobody.
+    ///
+    /// # Errors
+    /// `Store`; `Refused` if it was stopped.
+    pub fn check_records(&self, job: &CheckJob) -> Result<()> {
+        self.check_records_in(job, NODES_MAX)
+    }
+
+    /// The same, so many nodes at a time.
+    pub(crate) fn check_records_in(&self, job: &CheckJob, nodes_max: usize) -> Result<()> {
+        if job.scope >= CheckScope::Names {
+            let view = self.store.snapshot()?;
+            let figures = names::check(&*view, job, nodes_max)?;
+            drop(view);
+            self.check_figures(job, &figures)?;
+        }
+        // Last: where a node cannot be read nothing can be counted, and which one it is was told then.
+        job.enters(CheckPhase::Nodes);
+        self.check_counts(job)
+    }
+
+    /// What users and trees use.
+    fn check_counts(&self, job: &CheckJob) -> Result<()> {
+        for _ in 0..ROUNDS_MAX {
+            job.nodes.store(0, Ordering::Relaxed);
+            let drifts = quota::count(&*self.store.snapshot()?, || {
+                job.nodes.fetch_add(1, Ordering::Relaxed);
+                job.goes_on()
+            })?;
+            if job.repair && !drifts.is_empty() {
+                self.update(|tx| quota::put_right(tx, &drifts))?;
+            }
+            let none = drifts.is_empty();
+            for drift in drifts {
+                let said = format!(
+                    "{}: counted {} bytes in {} files, found {} bytes in {} files",
+                    drift.place, drift.bytes, drift.nodes, drift.bytes_found, drift.nodes_found
+                );
+                let found = finding(FindingKind::Count, None, &said);
+                job.found(Finding { drift: Some(drift), repaired: job.repair, ..found });
+            }
+            if none || !job.repair {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// How many there are of each.
+    fn check_figures(&self, job: &CheckJob, figures: &[names::Figure]) -> Result<()> {
+        let wrong: Vec<_> = figures.iter().filter(|figure| figure.said != figure.found).collect();
+        // A node whose record cannot be read may be there all the same.
+        let unsure = job.state.lock().findings.iter().any(|finding| finding.kind == FindingKind::Record);
+        let repair = job.repair && !unsure;
+        if repair && !wrong.is_empty() {
+            // What was made and removed since then is counted in the figure of now.
+            self.update(|tx| {
+                wrong.iter().try_for_each(|figure| {
+                    let drift = figure.found.wrapping_sub(figure.said).cast_signed();
+                    Ok(count(tx, figure.name, drift)?)
+                })
+            })?;
+        }
+        for figure in wrong {
+            let said = format!("{}: {} are counted, {} are there", figure.name, figure.said, figure.found);
+            job.found(Finding { repaired: repair, ..finding(FindingKind::Count, None, &said) });
+        }
+        Ok(())
+    }
+
+    /// Compares what devices listed, before this is called, with what is on record now.
+    ///
+    /// # Errors
+    /// `Store`; `Refused` if the check was stopped.
+    pub fn compare_objects(&self, job: &CheckJob, window: &Window) -> Result<Compared> {
+        objects::compare(&*self.store.snapshot()?, job, window)
+    }
+
+    /// Is that object one of this file still?
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn has_object(&self, node: InodeId, object: ObjectRef) -> Result<bool> {
+        objects::has(&*self.store.snapshot()?, node, object)
+    }
+
+    /// An object of a file is not on its device.
+    pub fn found_lost(&self, job: &CheckJob, node: InodeId, object: ObjectRef) {
+        let said = format!("{} is not on {}", object.object, self.device_name(object.device));
+        job.found(finding(FindingKind::Lost, Some(node), &said));
+    }
+
+    /// A device could not be asked.
+    pub fn found_silent(&self, job: &CheckJob, device: DeviceId, why: &str) {
+        let said = format!("{} was not looked at: {why}", self.device_name(device));
+        job.found(finding(FindingKind::Silent, None, &said));
+    }
+
+    /// Objects that lie on their devices and belong to nothing. If the check repairs they are queued for removal.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub fn found_leaked(&self, job: &CheckJob, leaked: &[ObjectRef], now_ms: u64) -> Result<()> {
+        if job.repair && !leaked.is_empty() {
+            self.update(|tx| queue_objects(tx, leaked, now_ms, 0))?;
+        }
+        for object in leaked {
+            let said = format!("{} on {} belongs to nothing", object.object, self.device_name(object.device));
+            job.found(Finding { repaired: job.repair, ..finding(FindingKind::Leaked, None, &said) });
+        }
+        Ok(())
+    }
+
+    fn device_name(&self, device: DeviceId) -> String {
+        let known = self.devices.get(device);
+        known.map_or_else(|| format!("device {}", device.0), |known| known.name.shown().into_owned())
+    }
+
+    /// Adds paths to what was found of nodes. Call it last.
+    ///
+    /// # Errors
+    /// `Store`; `Refused` if the check was stopped.
+    pub fn check_paths(&self, job: &CheckJob) -> Result<()> {
+        let mut findings = job.state.lock().findings.clone();
+        if findings.iter().any(|finding| finding.node.is_some()) {
+            paths::add(&*self.store.snapshot()?, job, &mut findings)?;
+            job.state.lock().findings = findings;
+        }
+        Ok(())
+    }
+}
+
+/// Why a check ended early, in words.
+#[must_use]
+pub fn check_failure(error: &MdsError) -> String {
+    let (mut said, mut cause) = (error.to_string(), std::error::Error::source(error));
+    while let Some(next) = cause {
+        said = format!("{said}: {next}");
+        cause = next.source();
+    }
+    said
+}

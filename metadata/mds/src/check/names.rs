@@ -1,0 +1,391 @@
+//! Names, nodes, and everything that has to agree about them.
+//!
+//! Contract: one state of the store. Nodes are looked at in the order of their numbers, so many together; for each such part all
+//! names are read once. So memory is bounded, but for which directory lies in which.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::Ordering;
+
+use sealstone_mds_protocol::{CheckPhase, FindingKind, InodeId, IntentId};
+
+use super::{CheckJob, finding};
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::namespace::ROOT;
+use crate::records::{Inode, Intent, counter, decode, figure};
+use crate::store::{Snapshot, each_between};
+
+/// A figure on record beside what there is.
+pub(super) struct Figure {
+    pub(super) name: &'static str,
+    pub(super) said: u64,
+    pub(super) found: u64,
+}
+
+/// What is known of a node while its part is looked at.
+struct Seen {
+    is_directory: bool,
+    links: u32,
+    parent: InodeId,
+    xattrs: (u16, u32),
+    names: u32,
+    directories: u32,
+    xattrs_found: (u16, u32),
+}
+
+/// Nodes with numbers up to `last`, those of earlier parts left out.
+struct Part {
+    nodes: BTreeMap<InodeId, Seen>,
+    last: InodeId,
+    is_last: bool,
+}
+
+/// What is few at a time, and known for all nodes.
+struct Few {
+    orphans: HashSet<InodeId>,
+    clears: HashSet<InodeId>,
+    devices: HashSet<u32>,
+    next_inode: u64,
+}
+
+pub(super) fn check<S: Snapshot + ?Sized>(view: &S, job: &CheckJob, nodes_max: usize) -> Result<Vec<Figure>> {
+    let few = few(view)?;
+    job.nodes.store(0, Ordering::Relaxed);
+    job.names.store(0, Ordering::Relaxed);
+    let mut above: HashMap<InodeId, InodeId> = HashMap::new();
+    let (mut files, mut first) = (0, None);
+    loop {
+        job.enters(CheckPhase::Nodes);
+        let mut part = read(view, job, (first, nodes_max.max(1)), &few, &mut files, &mut above)?;
+        job.enters(CheckPhase::Names);
+        name(view, job, first, &mut part)?;
+        subdirectories(view, job, &mut part)?;
+        attributes(view, job, first, &mut part)?;
+        judge(job, &part);
+        first = Some(part.last);
+        if part.is_last {
+            break;
+        }
+    }
+    job.enters(CheckPhase::Walk);
+    walk(job, &above);
+    creates(view, job)?;
+    for id in &few.clears {
+        if view.get(&keys::inode(*id))?.is_none() {
+            job.found(finding(FindingKind::Record, Some(*id), "is to be cleared, and is not there"));
+        }
+    }
+    figures(view, &few, files, above.len() as u64)
+}
+
+fn few<S: Snapshot + ?Sized>(view: &S) -> Result<Few> {
+    let mut few =
+        Few { orphans: HashSet::new(), clears: HashSet::new(), devices: HashSet::new(), next_inode: 0 };
+    each_between::<S, MdsError>(
+        view,
+        &keys::all_orphans(),
+        &keys::after_prefix(&keys::all_orphans()),
+        |key, _| {
+            few.orphans.extend(keys::orphan_parts(key).map(|(_, id)| id));
+            Ok(())
+        },
+    )?;
+    let (from, until) = keys::clears(None);
+    each_between::<S, MdsError>(view, &from, &until, |key, _| {
+        few.clears.extend(keys::clear_inode(key));
+        Ok(())
+    })?;
+    each_between::<S, MdsError>(view, &keys::devices(), &keys::after_prefix(&keys::devices()), |key, _| {
+        few.devices.extend(keys::device_id(key).map(|id| id.0));
+        Ok(())
+    })?;
+    few.next_inode = figure(view, counter::INODE)?;
+    Ok(few)
+}
+
+/// Reads the next nodes.
+fn read<S: Snapshot + ?Sized>(
+    view: &S,
+    job: &CheckJob,
+    (after, nodes_max): (Option<InodeId>, usize),
+    few: &Few,
+    files: &mut u64,
+    above: &mut HashMap<InodeId, InodeId>,
+) -> Result<Part> {
+    let mut part = Part { nodes: BTreeMap::new(), last: InodeId(u64::MAX), is_last: true };
+    let (mut from, until) = keys::inodes(after);
+    'all: loop {
+        let page = view.scan(&from, &until, nodes_max.min(1024))?;
+        let Some((last, _)) = page.last() else { break };
+        from = [&last[..], &[0]].concat();
+        for (key, value) in &page {
+            let Some(id) = keys::inode_id(key) else {
+                job.found(finding(FindingKind::Record, None, "a node has an impossible number"));
+                continue;
+            };
+            job.goes_on()?;
+            job.nodes.fetch_add(1, Ordering::Relaxed);
+            let Ok(node) = decode::<Inode>(value) else {
+                job.found(finding(FindingKind::Record, Some(id), "its record is damaged"));
+                continue;
+            };
+            look_at(job, id, &node, few);
+            match node.is_directory() {
+                true => drop(above.insert(id, node.parent)),
+                false => *files += u64::from(node.links > 0),
+            }
+            let seen = Seen {
+                is_directory: node.is_directory(),
+                links: node.links,
+                parent: node.parent,
+                xattrs: (node.xattrs, node.xattr_bytes),
+                names: 0,
+                directories: 0,
+                xattrs_found: (0, 0),
+            };
+            part.nodes.insert(id, seen);
+            if part.nodes.len() >= nodes_max {
+                (part.last, part.is_last) = (id, false);
+                break 'all;
+            }
+        }
+    }
+    Ok(part)
+}
+
+/// What a node says by itself.
+fn look_at(job: &CheckJob, id: InodeId, node: &Inode, few: &Few) {
+    if id.0 >= few.next_inode && id != ROOT {
+        job.found(finding(FindingKind::Record, Some(id), "its number was not given to anybody yet"));
+    }
+    if node.links == 0 && !few.orphans.contains(&id) {
+        job.found(finding(FindingKind::Node, Some(id), "has no name, and nothing ends it"));
+    }
+    for object in node.layout.iter().flat_map(|layout| layout.objects()) {
+        if !few.devices.contains(&object.device.0) {
+            let said = format!("{} is on device {}, which nobody knows", object.object, object.device.0);
+            job.found(finding(FindingKind::Record, Some(id), &said));
+        }
+    }
+    if node.old_from.is_some() != few.clears.contains(&id) {
+        let said = "what is to be cleared of it is on record in one place and not in the other";
+        job.found(finding(FindingKind::Record, Some(id), said));
+    }
+}
+
+/// Counts the names that lead to these nodes.
+fn name<S: Snapshot + ?Sized>(
+    view: &S,
+    job: &CheckJob,
+    first: Option<InodeId>,
+    part: &mut Part,
+) -> Result<()> {
+    let is_ours = |id: InodeId| first.is_none_or(|first| id > first) && id <= part.last;
+    let (from, until) = (keys::all_entries(), keys::after_prefix(&keys::all_entries()));
+    each_between(view, &from, &until, |key, value| {
+        job.goes_on()?;
+        if first.is_none() {
+            job.names.fetch_add(1, Ordering::Relaxed);
+        }
+        let (Some(parent), Some(name)) = (keys::entry_parent(key), keys::entry_name(key)) else {
+            job.found(finding(FindingKind::Record, None, "a name is none"));
+            return Ok(());
+        };
+        let wrong = |said: &str| {
+            let said = format!("{} in node {} {said}", name.shown(), parent.0);
+            job.found(finding(FindingKind::Name, Some(parent), &said));
+        };
+        if is_ours(parent) && !part.nodes.get(&parent).is_some_and(|node| node.is_directory) {
+            wrong("is in what is no directory");
+        }
+        let Ok(id) = decode::<InodeId>(value) else {
+            wrong("leads nowhere that can be read");
+            return Ok(());
+        };
+        if !is_ours(id) {
+            return Ok(());
+        }
+        match part.nodes.get_mut(&id) {
+            None => wrong(&format!("leads to node {}, which is not there", id.0)),
+            Some(node) => {
+                node.names = node.names.saturating_add(1);
+                if node.is_directory && node.parent != parent {
+                    wrong(&format!(
+                        "leads to directory {}, which says that it is in {}",
+                        id.0, node.parent.0
+                    ));
+                }
+            }
+        }
+        Ok::<_, MdsError>(())
+    })
+}
+
+/// Counts the directories in these directories.
+fn subdirectories<S: Snapshot + ?Sized>(view: &S, job: &CheckJob, part: &mut Part) -> Result<()> {
+    let (from, until) = keys::inodes(None);
+    each_between(view, &from, &until, |key, value| {
+        job.goes_on()?;
+        if let (Some(id), Ok(node)) = (keys::inode_id(key), decode::<Inode>(value))
+            && node.is_directory()
+            && id != ROOT
+            && let Some(parent) = part.nodes.get_mut(&node.parent)
+        {
+            parent.directories += 1;
+        }
+        Ok::<_, MdsError>(())
+    })
+}
+
+/// Counts the extended attributes of these nodes.
+fn attributes<S: Snapshot + ?Sized>(
+    view: &S,
+    job: &CheckJob,
+    first: Option<InodeId>,
+    part: &mut Part,
+) -> Result<()> {
+    let is_ours = |id: InodeId| first.is_none_or(|first| id > first) && id <= part.last;
+    let (from, until) = (keys::all_xattrs(), keys::after_prefix(&keys::all_xattrs()));
+    each_between(view, &from, &until, |key, value| {
+        job.goes_on()?;
+        let (Some(id), Some(name)) = (keys::entry_parent(key), keys::xattr_name(key)) else {
+            job.found(finding(FindingKind::Record, None, "an attribute has an impossible name"));
+            return Ok(());
+        };
+        if !is_ours(id) {
+            return Ok(());
+        }
+        let Ok(value) = decode::<sealstone_mds_protocol::XattrValue>(value) else {
+            job.found(finding(FindingKind::Record, Some(id), "the value of an attribute is damaged"));
+            return Ok(());
+        };
+        match part.nodes.get_mut(&id) {
+            None => {
+                job.found(finding(FindingKind::Record, Some(id), "has an attribute, and is not there"));
+            }
+            Some(node) => {
+                let (number, bytes) = &mut node.xattrs_found;
+                *number = number.saturating_add(1);
+                *bytes += (name.as_bytes().len() + value.as_bytes().len()) as u32;
+            }
+        }
+        Ok::<_, MdsError>(())
+    })
+}
+
+fn judge(job: &CheckJob, part: &Part) {
+    for (&id, node) in &part.nodes {
+        let wrong = |said: &str| job.found(finding(FindingKind::Node, Some(id), said));
+        let (names, links) = match node.is_directory {
+            // The root has no name, and lies in itself.
+            true => (u32::from(id != ROOT), node.directories.saturating_add(2)),
+            false => (node.links, node.links),
+        };
+        if node.names == 0 && names > 0 {
+            wrong("has no name: it cannot be reached");
+        } else if node.names != names {
+            wrong(&format!("has {} names, and says that it has {names}", node.names));
+        }
+        if node.links != links {
+            wrong(&format!("has {links} links, and says that it has {}", node.links));
+        }
+        if node.xattrs != node.xattrs_found {
+            let ((said, said_bytes), (found, found_bytes)) = (node.xattrs, node.xattrs_found);
+            let said = format!(
+                "has {found} attributes of {found_bytes} bytes, and says that it has {said} of {said_bytes}"
+            );
+            job.found(finding(FindingKind::Record, Some(id), &said));
+        }
+    }
+}
+
+/// Does every directory lie below the root?
+fn walk(job: &CheckJob, above: &HashMap<InodeId, InodeId>) {
+    // Those that do, and those that were found not to.
+    let (mut below, mut lost) = (HashSet::from([ROOT]), HashSet::new());
+    if above.get(&ROOT) != Some(&ROOT) {
+        job.found(finding(FindingKind::Node, Some(ROOT), "the root is no directory in itself"));
+    }
+    for &start in above.keys() {
+        let (mut at, mut way) = (start, HashSet::new());
+        let reaches = loop {
+            if below.contains(&at) {
+                break true;
+            }
+            if lost.contains(&at) || !way.insert(at) {
+                break false;
+            }
+            match above.get(&at) {
+                Some(parent) => at = *parent,
+                None => break false,
+            }
+        };
+        if reaches {
+            below.extend(way);
+        } else {
+            if !lost.contains(&start) {
+                job.found(finding(
+                    FindingKind::Node,
+                    Some(start),
+                    "is a directory that is not below the root",
+                ));
+            }
+            lost.extend(way);
+        }
+    }
+}
+
+/// Creates, and when they end.
+fn creates<S: Snapshot + ?Sized>(view: &S, job: &CheckJob) -> Result<()> {
+    let mut ends: HashMap<IntentId, u64> = HashMap::new();
+    let (from, until) = (keys::all_expiries(), keys::after_prefix(&keys::all_expiries()));
+    each_between::<S, MdsError>(view, &from, &until, |key, _| {
+        if let (Some(id), Some(at)) = (keys::intent_of_expiry(key), keys::expiry_of(key)) {
+            ends.insert(id, at);
+        }
+        Ok(())
+    })?;
+    let (from, until) = (keys::intents(), keys::after_prefix(&keys::intents()));
+    each_between::<S, MdsError>(view, &from, &until, |key, value| {
+        let Some(id) = keys::intent_id(key) else { return Ok(()) };
+        let wrong = |said: &str| {
+            job.found(finding(FindingKind::Record, None, &format!("create {} {said}", id.0)));
+        };
+        match (decode::<Intent>(value), ends.remove(&id)) {
+            (Err(_), _) => wrong("has a damaged record"),
+            (Ok(intent), Some(at)) if intent.expires_ms == at => {}
+            (Ok(_), _) => wrong("is not ended when it should be"),
+        }
+        Ok(())
+    })?;
+    for id in ends.into_keys() {
+        let said = format!("create {} is to be ended, and is not there", id.0);
+        job.found(finding(FindingKind::Record, None, &said));
+    }
+    Ok(())
+}
+
+fn figures<S: Snapshot + ?Sized>(view: &S, few: &Few, files: u64, directories: u64) -> Result<Vec<Figure>> {
+    let number = |prefix: &[u8]| {
+        let mut found = 0;
+        each_between::<S, MdsError>(view, prefix, &keys::after_prefix(prefix), |_, _| {
+            found += 1;
+            Ok(())
+        })?;
+        Ok::<u64, MdsError>(found)
+    };
+    [
+        (counter::FILES, files),
+        (counter::DIRECTORIES, directories),
+        (counter::CLEARS, few.clears.len() as u64),
+        (counter::ORPHANS, number(&keys::all_orphans())?),
+        (counter::INTENTS, number(&keys::intents())?),
+        (counter::REAPS, number(&keys::all_reaps())?),
+        (counter::USERS, number(&keys::users())?),
+        (counter::GROUPS, number(&keys::groups())?),
+        (counter::SESSIONS, number(&keys::sessions())?),
+    ]
+    .into_iter()
+    .map(|(name, found)| Ok(Figure { name, said: figure(view, name)?, found }))
+    .collect()
+}

@@ -1,0 +1,88 @@
+//! Where what was found is: one name of each node, from the root on.
+//!
+//! Contract: all names are read once, and those of directories above what was found; nothing if nothing was found.
+
+use std::collections::HashMap;
+
+use sealstone_mds_protocol::{Finding, InodeId, Name, Text, shown};
+
+use super::CheckJob;
+use crate::error::{MdsError, Result};
+use crate::keys;
+use crate::namespace::ROOT;
+use crate::records::{Inode, decode, load};
+use crate::store::{Snapshot, each_between};
+
+/// Nodes that get paths.
+const NODES_MAX: usize = 1024;
+/// Directories above one at most.
+const DEPTH_MAX: usize = 4096;
+
+type Place = (InodeId, Name);
+
+pub(super) fn add<S: Snapshot + ?Sized>(view: &S, job: &CheckJob, findings: &mut [Finding]) -> Result<()> {
+    let mut wanted: HashMap<InodeId, Option<Place>> =
+        findings.iter().filter_map(|finding| finding.node).take(NODES_MAX).map(|id| (id, None)).collect();
+    let (from, until) = (keys::all_entries(), keys::after_prefix(&keys::all_entries()));
+    each_between(view, &from, &until, |key, value| {
+        job.goes_on()?;
+        if let Ok(id) = decode::<InodeId>(value)
+            && let Some(place @ None) = wanted.get_mut(&id)
+        {
+            *place = keys::entry_parent(key).zip(keys::entry_name(key));
+        }
+        Ok::<_, MdsError>(())
+    })?;
+    let mut known: HashMap<InodeId, Option<Place>> = HashMap::new();
+    for finding in findings {
+        let Some(id) = finding.node else { continue };
+        let place = wanted.get(&id).cloned().flatten();
+        if let Some(path) = path(view, id, place, &mut known)? {
+            finding.path = Text::truncated(&shown(&path));
+        }
+    }
+    Ok(())
+}
+
+/// The path of a node whose place is known; none if it does not begin at the root.
+fn path<S: Snapshot + ?Sized>(
+    view: &S,
+    id: InodeId,
+    place: Option<Place>,
+    known: &mut HashMap<InodeId, Option<Place>>,
+) -> Result<Option<Vec<u8>>> {
+    if id == ROOT {
+        return Ok(Some(b"/".to_vec()));
+    }
+    let (mut names, mut at) = (Vec::new(), place);
+    for _ in 0..DEPTH_MAX {
+        let Some((parent, name)) = at else { return Ok(None) };
+        names.push(name);
+        if parent == ROOT {
+            let path = names.iter().rev().flat_map(|name| [b"/", name.as_bytes()].concat()).collect();
+            return Ok(Some(path));
+        }
+        at = match known.get(&parent) {
+            Some(place) => place.clone(),
+            None => {
+                let place = place_of(view, parent)?;
+                known.insert(parent, place.clone());
+                place
+            }
+        };
+    }
+    Ok(None)
+}
+
+/// Where a directory says that it is, and its name there.
+fn place_of<S: Snapshot + ?Sized>(view: &S, id: InodeId) -> Result<Option<Place>> {
+    let Some(node) = load::<Inode, _>(view, &keys::inode(id))? else { return Ok(None) };
+    let (all, mut found) = (keys::entries(node.parent), None);
+    each_between(view, &all, &keys::after_prefix(&all), |key, value| {
+        if decode::<InodeId>(value).is_ok_and(|named| named == id) {
+            found = keys::entry_name(key);
+        }
+        Ok::<_, MdsError>(())
+    })?;
+    Ok(found.map(|name| (node.parent, name)))
+}

@@ -1,0 +1,170 @@
+//! Checks that somebody asked for: what is on record by itself, and beside what lies on the devices.
+//!
+//! Contract: what devices list is compared with what is on record after they listed it, and what does not fit is asked for
+//! once more. So nothing that is made, moved or removed meanwhile is taken for lost or left over. A device that does not
+//! answer is told, and the others are looked at.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sealstone_mds::{CheckJob, Compared, DeviceAddress, MdsError, Purpose, Window, check_failure};
+use sealstone_mds_protocol::{CheckPhase, DeviceState, ObjectRef};
+use sealstone_osd::ObjectId;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::Housekeeper;
+use crate::devices::DeviceError;
+
+/// Between two looks whether a check was asked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Objects that are compared together: for each such window everything on record is read once.
+const WINDOW: usize = 1 << 20;
+/// Objects in one answer of a device.
+const PAGE: usize = 4096;
+
+impl Housekeeper {
+    /// Runs the checks that are asked for, until told to stop; beside [`Housekeeper::run`].
+    pub async fn run_checker(self, mut stop: watch::Receiver<bool>) {
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                _ = ticks.tick() => {}
+            }
+            let Some(job) = self.mds.take_check() else { continue };
+            let check = self.check(&job);
+            tokio::pin!(check);
+            let stopped = tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => true,
+                () = &mut check => false,
+            };
+            if stopped {
+                job.stop();
+                // It looks often; what it is at would go on without us otherwise.
+                check.await;
+                return;
+            }
+        }
+    }
+
+    /// Runs a check to its end.
+    pub async fn check(&self, job: &Arc<CheckJob>) {
+        let looked = self.look_through(job).await;
+        // However far it came: what was found gets its paths.
+        let named = self.aside(job, |mds, job| mds.check_paths(job)).await;
+        let outcome = looked.and(named).map_err(|error| check_failure(&error));
+        if let Err(why) = &outcome {
+            tracing::error!(%why, "a check ended early");
+        }
+        job.ends(outcome);
+    }
+
+    async fn look_through(&self, job: &Arc<CheckJob>) -> Result<(), MdsError> {
+        self.aside(job, |mds, job| mds.check_records(job)).await?;
+        if job.wants_objects() {
+            job.enters(CheckPhase::Objects);
+            self.look_at_devices(job).await?;
+        }
+        Ok(())
+    }
+
+    /// Long work, on a thread that nobody waits for but us.
+    async fn aside<T: Send + 'static>(
+        &self,
+        job: &Arc<CheckJob>,
+        work: impl FnOnce(&sealstone_mds::Mds, &CheckJob) -> Result<T, MdsError> + Send + 'static,
+    ) -> Result<T, MdsError> {
+        let (mds, job) = (self.mds.clone(), job.clone());
+        if self.environment.inline {
+            return work(&mds, &job);
+        }
+        match tokio::task::spawn_blocking(move || work(&mds, &job)).await {
+            Ok(done) => done,
+            Err(error) => Err(MdsError::Store(sealstone_mds::store::MetaError::Failed(error.into()))),
+        }
+    }
+
+    async fn look_at_devices(&self, job: &Arc<CheckJob>) -> Result<(), MdsError> {
+        let mut devices: Vec<_> = self.mds.devices();
+        devices.sort_by_key(|(device, _)| device.id);
+        let mut window = Window::default();
+        for (device, state) in devices {
+            if state == DeviceState::Joining {
+                // It never held anything.
+                continue;
+            }
+            for partition in self.mds.file_partitions() {
+                let mut from = 0;
+                loop {
+                    let page = match self.list(&device, partition, from).await {
+                        Ok(page) => page,
+                        Err(error) => {
+                            self.mds.found_silent(job, device.id, &error.to_string());
+                            window.silent.push(device.id);
+                            window.listed.retain(|object| object.device != device.id);
+                            break;
+                        }
+                    };
+                    job.saw_objects(page.len());
+                    let refer =
+                        |id: &u64| ObjectRef { device: device.id, object: ObjectId::new(partition, *id) };
+                    window.listed.extend(page.iter().map(refer));
+                    let Some(next) = page.last().and_then(|last| last.checked_add(1)) else { break };
+                    from = next;
+                    if window.listed.len() >= WINDOW {
+                        window.last = window.listed.last().copied();
+                        let next =
+                            Window { after: window.last, silent: window.silent.clone(), ..Window::default() };
+                        self.compare(job, core::mem::replace(&mut window, next)).await?;
+                    }
+                }
+                if window.silent.contains(&device.id) {
+                    break;
+                }
+            }
+        }
+        self.compare(job, window).await
+    }
+
+    async fn compare(&self, job: &Arc<CheckJob>, window: Window) -> Result<(), MdsError> {
+        let compared = self.aside(job, move |mds, job| mds.compare_objects(job, &window)).await?;
+        let Compared { unknown, missing } = compared;
+        let mut leaked = Vec::new();
+        for object in unknown {
+            if self.is_there(object).await == Some(true) {
+                leaked.push(object);
+            }
+        }
+        for (node, object) in missing {
+            if self.is_there(object).await == Some(false)
+                && self.blocking(|mds| mds.has_object(node, object))?
+            {
+                self.mds.found_lost(job, node, object);
+            }
+        }
+        let now_ms = self.environment.now_ms();
+        self.blocking(|mds| mds.found_leaked(job, &leaked, now_ms))?;
+        if job.repairs() && !leaked.is_empty() {
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// None: the device does not say.
+    async fn is_there(&self, object: ObjectRef) -> Option<bool> {
+        let devices = self.mds.devices();
+        let (device, _) = devices.iter().find(|(device, _)| device.id == object.device)?;
+        let ObjectId { partition, object } = object.object;
+        let page = self.list(device, partition, object).await.ok()?;
+        Some(page.first() == Some(&object))
+    }
+
+    async fn list(&self, device: &DeviceAddress, partition: u64, from: u64) -> Result<Vec<u64>, DeviceError> {
+        let credential = self.credential(device.id, Purpose::ListObjects(partition))?;
+        self.in_time(self.devices.list(device, partition, from, PAGE, credential)).await
+    }
+}

@@ -1,0 +1,91 @@
+//! `sealstone check` through the real binary: what fits is not found fault with, what was lost or left over is found.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use sealstone_tests::{Ended, Signal, System, run_with_input, text};
+
+fn put(system: &System, path: &str, length: usize) {
+    run_with_input(system.command(&["put", "-", path]), &vec![7; length]).ok();
+}
+
+/// One folder is as another one was.
+fn copy(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    let copied = Command::new("cp").args(["-a", text(from), text(to)]).status().expect("cp runs");
+    assert!(copied.success());
+}
+
+/// The server's records become older ones, and the devices' do not.
+fn back(system: &mut System, to: &Path) {
+    system.end_mds(Signal::Terminate);
+    let data = system.path("mds");
+    copy(to, &data);
+    system.start_mds();
+}
+
+fn kinds(ended: &Ended) -> Vec<String> {
+    let found = ended.json();
+    let findings = found["findings"].as_array().cloned().unwrap_or_default();
+    findings.iter().map(|finding| finding["kind"].as_str().expect("a kind").to_owned()).collect()
+}
+
+#[test]
+fn what_is_lost_is_named_and_what_is_left_over_is_removed() {
+    let mut system = System::start(2);
+    system.run(&["mkdir", "/d"]).ok();
+    put(&system, "/d/kept", 1000);
+    put(&system, "/d/striped", 3 << 20);
+    let seen = system.run(&["--json", "check"]).ok().json();
+    assert_eq!((&seen["wrong"], &seen["phase"]), (&0.into(), &"Done".into()), "{seen}");
+    assert!(seen["nodes"] == 4 && seen["names"] == 3, "{seen}");
+    assert!(seen["objects"].as_u64().is_some_and(|objects| objects >= 3), "{seen}");
+    system.end_mds(Signal::Terminate);
+    let older = system.path("older");
+    copy(&system.path("mds"), &older);
+    system.start_mds();
+    // Made after the records that the server goes back to: nobody knows them then.
+    put(&system, "/later", 1000);
+    back(&mut system, &older);
+    let found = system.run(&["--json", "check"]);
+    assert_eq!((found.code, kinds(&found)), (1, vec!["Leaked".to_owned()]));
+    let repaired = system.run(&["--json", "check", "--repair"]).ok();
+    assert_eq!((kinds(&repaired), &repaired.json()["repaired"]), (vec!["Leaked".to_owned()], &1.into()));
+    let begun = Instant::now();
+    while system.run(&["--json", "check", "--repair"]).ok().json()["findings"] != serde_json::json!([]) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it is removed");
+    }
+    // Removed after it: their bytes are gone, and the path says whose.
+    system.end_mds(Signal::Terminate);
+    copy(&system.path("mds"), &older);
+    system.start_mds();
+    let objects = || system.run(&["--json", "check"]).ok().json()["objects"].as_u64().expect("a number");
+    let before = objects();
+    system.run(&["rm", "/d/kept"]).ok();
+    let begun = Instant::now();
+    while objects() >= before {
+        assert!(begun.elapsed() < Duration::from_secs(60), "its object is removed");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    back(&mut system, &older);
+    let found = system.run(&["--json", "check"]);
+    assert_eq!((found.code, kinds(&found)), (1, vec!["Lost".to_owned()]));
+    assert_eq!(found.json()["findings"][0]["path"], "/d/kept");
+    system.run(&["check", "--no-objects"]).ok();
+}
+
+#[test]
+fn a_device_that_is_away_is_told_and_has_lost_nothing() {
+    let mut system = System::start(2);
+    for at in 0..6 {
+        put(&system, &format!("/{at}"), 1000);
+    }
+    system.end_osd(1, Signal::Kill);
+    let found = system.run(&["--json", "check"]);
+    assert_eq!((found.code, kinds(&found)), (1, vec!["Silent".to_owned()]));
+    system.run(&["check", "--show"]).fails(1).says(&["not everything"]);
+    system.start_osd(1);
+    system.run(&["quota", "check"]).ok();
+    system.run(&["check"]).ok();
+}

@@ -1,0 +1,70 @@
+//! A mount as `mount` of util-linux asks for it.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::mount::{UnmountFlags, unmount};
+use sealstone_tests::{Ended, System, binary, can_mount, text};
+
+/// Taken away when it is dropped, however often it was mounted.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        while unmount(&self.0, UnmountFlags::DETACH).is_ok() {}
+    }
+}
+
+/// What the table of mounts says of a place: source, type and options, once for each mount there.
+fn mounts(place: &Path) -> Vec<(String, String, String)> {
+    let table = fs::read_to_string("/proc/self/mounts").expect("the table of mounts");
+    let fields = table.lines().map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    let here = fields.filter(|fields| fields[1] == text(place));
+    here.map(|fields| (fields[0].clone(), fields[2].clone(), fields[3].clone())).collect()
+}
+
+#[test]
+fn what_fstab_says_is_mounted_once_and_found_again_in_the_table() {
+    if !can_mount() {
+        return;
+    }
+    let system = System::start(1);
+    system.run(&["mkdir", "/projects"]).ok();
+    let place = Place(system.path("mnt"));
+    fs::create_dir(&place.0).expect("a folder");
+    let session = format!("session={}", text(&system.path("session.toml")));
+    let helper = |name: &str, source: &str, options: &str| {
+        let link = system.path(name);
+        if !link.exists() {
+            symlink(binary(), &link).expect("a link");
+        }
+        let mut command = Command::new(link);
+        command.args([source, text(&place.0), "-o", options]).env("SEALSTONE_LOG", "off");
+        Ended::from(command.output().expect("the helper starts"))
+    };
+    let mount = |source: &str, options: &str| helper("mount.sealstone", source, options);
+    mount("sealstone:/projects", &format!("rw,_netdev,{session}")).ok();
+    let found = mounts(&place.0);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((&*found[0].0, &*found[0].1), ("sealstone:/projects", "fuse.sealstone"));
+    fs::write(place.0.join("file"), b"1").expect("it is written");
+    // Not a second one on top of it, which would have to be taken away twice.
+    mount("sealstone:/projects", &session).fails(1).says(&["already", "umount"]);
+    system.run(&["mount", text(&place.0)]).fails(1).says(&["already"]);
+    // `mount -o remount` asks the helper of the type that the table tells.
+    helper("mount.fuse.sealstone", "sealstone:/projects", "rw,remount,ro").ok();
+    assert!(mounts(&place.0)[0].2.starts_with("ro,nosuid,nodev"), "{:?}", mounts(&place.0));
+    let refused = fs::write(place.0.join("file"), b"2").expect_err("it is read-only");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    helper("mount.fuse.sealstone", "sealstone:/projects", "remount,rw").ok();
+    fs::write(place.0.join("file"), b"3").expect("it is not any more");
+    system.run(&["umount", text(&place.0)]).ok();
+    assert_eq!(mounts(&place.0), []);
+    // A source without a word before it is shown as it was said.
+    mount("/projects", &session).ok();
+    assert_eq!(mounts(&place.0)[0].0, "/projects");
+    assert_eq!(fs::read(place.0.join("file")).expect("it is there"), b"3");
+    system.run(&["umount", text(&place.0)]).ok();
+}
