@@ -75,7 +75,7 @@ impl Names {
     /// A name is taken away here from this.
     pub(in super::super) fn remove_ahead(&self, place: Place<'_>, node: InodeId, at_ms: u64) -> bool {
         let book = &mut *lock(&self.0);
-        if !book.sure(place).flatten().is_some_and(|(found, _)| found.inode == node) {
+        if book.sure(place).flatten().is_none_or(|(found, _)| found.inode != node) {
             return false;
         }
         book.put(place.directory.inode, place.name, Known::Nothing);
