@@ -296,6 +296,13 @@ impl<M: Metadata, D: Devices> OpenObjects<M, D> {
         Ok(told_life(device, &answer))
     }
 
+    /// Are the objects where these are, as far as is known here?
+    pub(crate) async fn is_at(&self, objects: &[ObjectRef]) -> bool {
+        let held = self.bearers.lock().await;
+        let known = held.places.iter().map(|place| (place.device.id, place.object));
+        known.eq(objects.iter().map(|object| (object.device, object.object)))
+    }
+
     /// The device that an object is on, as far as is known here.
     pub(crate) async fn device_of(&self, index: usize) -> Result<DeviceId, ClientError> {
         let held = self.bearers.lock().await;

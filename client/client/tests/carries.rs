@@ -251,6 +251,36 @@ async fn bytes_of_another_content_are_not_taken_for_those_that_were_carried_over
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_reads_by_a_lease_reads_what_others_wrote_where_it_is_now() {
+    let bytes = content(GROWN);
+    for open_again in [false, true] {
+        let world = World::new(4).await;
+        grown(&Mount::of(&world).await, &bytes).await;
+        let (mount, other) = (Mount::leased(&world).await, Mount::leased(&world).await);
+        let file = mount.open("f", Access::Read).await;
+        assert!(file.read(0, bytes.len()).await.unwrap() == bytes);
+        let way = Way::begin(&world, &mount).await;
+        for step in STEPS.into_iter().filter(|step| *step < Step::Removed) {
+            assert!(way.reach(step).await, "{step:?}");
+            if step != Step::Noted {
+                // Whose credentials are for the tag of now may read the old objects as long as they are there.
+                assert!(file.read(0, bytes.len()).await.unwrap() == bytes, "{step:?}");
+            }
+        }
+        let writer = other.open("f", Access::Update).await;
+        writer.write(0, b"newer").await.unwrap();
+        assert_eq!(file.read(0, 5).await.unwrap(), &b"newer"[..]);
+        writer.write(7, b"and again").await.unwrap();
+        writer.close().await.unwrap();
+        let file = if open_again { mount.open("f", Access::Read).await } else { file };
+        let mut expected = bytes.clone();
+        expected[..5].copy_from_slice(b"newer");
+        expected[7..16].copy_from_slice(b"and again");
+        assert!(file.read(0, bytes.len()).await.unwrap() == expected, "{open_again}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_opens_it_to_write_at_any_step_writes_to_what_counts() {
     let bytes = content(GROWN);
     for step in STEPS {

@@ -94,6 +94,32 @@ async fn who_reads_a_file_in_place_reads_on_wherever_it_moves() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_opens_it_or_reads_by_a_lease_reads_what_others_wrote_where_it_is_now() {
+    let bytes = content(STRIPED);
+    for leased in [true, false] {
+        let world = World::new(5).await;
+        Mount::of(&world).await.put("/f", &bytes).await;
+        let mount = if leased { Mount::leased(&world).await } else { Mount::of(&world).await };
+        let other = if leased { Mount::leased(&world).await } else { Mount::of(&world).await };
+        let file = mount.open("f", Access::Read).await;
+        tell_tags(&world).await;
+        let (inode, before) = objects(&mount.client, "/f").await;
+        let Begun::Go(order) = begin(&world, inode, before[0].device) else { panic!("it is in use") };
+        tell_tags(&world).await;
+        let copied = copy(&world, &order).await;
+        // Whose credentials are for the tag of now may read the old object as long as it is there.
+        assert!(file.read(0, bytes.len()).await.unwrap() == bytes);
+        assert!(world.mds.finish_move(&order, copied, world.clock.now()).unwrap());
+        let writer = other.open("f", Access::Update).await;
+        writer.write(0, b"newer").await.unwrap();
+        writer.close().await.unwrap();
+        let reads = if leased { &file } else { &mount.open("f", Access::Read).await };
+        assert_eq!(reads.read(0, 5).await.unwrap(), &b"newer"[..], "leased {leased}");
+        assert!(reads.read(5, bytes.len()).await.unwrap() == bytes[5..]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_object_that_moved_is_no_hole_though_nobody_can_say_where_it_is() {
     let world = World::new(3).await;
     let mount = Mount::of(&world).await;

@@ -123,12 +123,17 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         anew: bool,
     ) -> Result<(), ClientError> {
         let OpenedNode { stat, layout, grants, made, sparse, lease, .. } = opened;
+        // Where objects were until they moved they may still be read, with what others wrote since missing.
+        let objects = self.state().objects.clone();
+        let there = match (objects, &layout) {
+            (Some(known), Some(layout)) => known.open.is_at(layout.objects()).await,
+            _ => false,
+        };
         let known = |state: &State<M, D>| {
-            // Objects that moved are found by those who know where they were.
             let number = layout.as_ref().map(Layout::number);
             let same =
                 state.objects.as_ref().is_some_and(|objects| Some(objects.open.layout.number()) == number);
-            same && (state.writable || access == Access::Read)
+            same && there && (state.writable || access == Access::Read)
         };
         let objects = match &layout {
             Some(layout) if !known(&self.state()) => {
@@ -171,6 +176,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             false => state.ours_alone.filter(|known| *known == stat.version),
         };
         state.see(&stat);
+        state.outdated = false;
         Ok(())
     }
 

@@ -83,6 +83,7 @@ pub(super) async fn hold_again<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D
         }
         outcome => outcome.map(|answer| shared.take_lease(body.node, &answer)),
     };
+    body.was_forgotten();
     let held = match held {
         Ok(()) => lock_again(shared, body.node).await,
         Err(error) => Err(error),

@@ -443,7 +443,14 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     pub(super) async fn hold_again(&self) -> Result<(), ClientError> {
         let access = self.state().access();
         self.shared.open_node(self.node, access, true).await?;
+        self.was_forgotten();
         lock_again(&self.shared, self.node).await
+    }
+
+    /// The server did not know that we have it open: meanwhile its objects may have moved.
+    pub(super) fn was_forgotten(&self) {
+        let mut state = self.state();
+        state.outdated |= state.objects.is_some();
     }
 
     /// Nobody has the file open here any more who lost a lock on it: nothing that was written is kept, and the server hears

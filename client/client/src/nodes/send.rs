@@ -359,6 +359,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         state.writable = true;
         let objects = state.take_objects(objects);
         state.see(&opened.stat);
+        state.outdated = false;
         Ok(Some(objects))
     }
 

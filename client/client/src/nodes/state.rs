@@ -101,7 +101,7 @@ pub(super) struct State<M, D> {
     pub(super) objects: Option<Objects<M, D>>,
     /// Are they good for writing?
     pub(super) writable: bool,
-    /// The server told of a cut since it told of the objects.
+    /// The server told of a cut since it told of the objects, or of what others wrote, perhaps to objects that are somewhere else.
     pub(super) outdated: bool,
     /// Answers of the server with the objects that were taken over.
     pub(super) openings: u64,
@@ -290,7 +290,9 @@ impl<M, D> State<M, D> {
                 self.clean_until = u64::MAX;
             }
         }
-        self.outdated |= self.objects.is_some() && stat.generation != self.generation;
+        // What somebody has open to write stays where it is; what is only read may have been moved, or carried over, before.
+        let elsewhere = stat.generation != self.generation || (known != Some(stat.version) && !self.writes);
+        self.outdated |= self.objects.is_some() && elsewhere;
         self.size = stat.size.max(self.written_end);
         self.stat = Some(stat.clone());
         true

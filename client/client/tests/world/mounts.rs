@@ -1,6 +1,7 @@
 //! Mounts behind a gate, and what the metadata server does with objects that move.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sealstone_client::nodes::{File, Making, Nodes, NodesOptions};
 use sealstone_client::{Client, Device, DeviceId, DevicePool, Devices, Metadata, Name, OsdError, PutOptions};
@@ -38,10 +39,24 @@ pub struct Mount {
 
 impl Mount {
     pub async fn of(world: &World) -> Self {
+        Self::with(world, NodesOptions::default()).await
+    }
+
+    /// One that believes what it was told by leases.
+    pub async fn leased(world: &World) -> Self {
+        world.leads.store(true, Ordering::Relaxed);
+        let mount = Self::with(world, NodesOptions { leases: true, ..NodesOptions::default() }).await;
+        // It hears of its era.
+        let _ = mount.nodes.lookup(Node::ROOT, &Name::new("nothing").unwrap()).await;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        mount
+    }
+
+    async fn with(world: &World, options: NodesOptions) -> Self {
         let gate = Arc::<Gate>::default();
         let devices = Gated { pool: world.pool(), gate: gate.clone() };
         let client = world.client_over(devices, tuning()).await;
-        Self { nodes: Nodes::new(&client, NodesOptions::default()), client, gate }
+        Self { nodes: Nodes::new(&client, options), client, gate }
     }
 
     pub async fn put(&self, path: &str, bytes: &[u8]) {
