@@ -155,6 +155,55 @@ async fn small_writes_that_follow_each_other_become_large_commands() {
     assert!(read_by_another(&world, "file").await == bytes);
 }
 
+/// What is whole is kept as it came, over what was there before and under what comes after; what is not, or has no memory, is
+/// given back as it was.
+#[tokio::test(start_paused = true)]
+async fn memory_that_is_kept_is_read_as_bytes_that_were_copied() {
+    const UNIT: usize = 64 << 10;
+    let world = World::new(1).await;
+    let client = world.client_over(Cutting::new(&world, &[]), tuning()).await;
+    let nodes = Nodes::new(&client, NodesOptions::default());
+    let (_, file) = nodes.create(Node::ROOT, &name("file"), making(NodeKind::File)).await.unwrap();
+    let bytes = content(40 * UNIT);
+    let mut model = bytes.clone();
+    let around = |unit: usize| [&[0xEE; 80][..], &bytes[unit * UNIT..][..UNIT], &[0xEE; 16]].concat();
+    let part = 80..80 + UNIT;
+    let mut kept = 0;
+    for unit in 0..40 {
+        match file.try_write_whole((unit * UNIT) as u64, around(unit), part.clone()) {
+            Ok(other) => {
+                kept += 1;
+                assert_eq!(other.len(), UNIT + 96, "another one, as large");
+            }
+            Err(memory) => {
+                assert!(memory == around(unit), "as it was");
+                file.write((unit * UNIT) as u64, &memory[part.clone()]).await.unwrap();
+            }
+        }
+    }
+    assert!((1..40).contains(&kept), "2 MiB of memory do not hold all of it: {kept}");
+    file.flush().await.unwrap();
+    // Here is a part of a unit: what covers it goes the other way.
+    file.write(10, b"older").await.unwrap();
+    assert!(file.try_write_whole(0, around(7), part.clone()).is_err());
+    assert!(
+        file.try_write_whole(UNIT as u64 + 1, around(7), part.clone()).is_err(),
+        "not from a multiple on"
+    );
+    assert!(file.try_write_whole(0, around(7), 80..UNIT).is_err(), "not as many");
+    file.write(0, &around(7)[part.clone()]).await.unwrap();
+    model.copy_within(7 * UNIT..8 * UNIT, 0);
+    file.try_write_whole((3 * UNIT) as u64, around(9), part.clone()).unwrap();
+    file.write(3 * UNIT as u64 + 5, b"newer").await.unwrap();
+    model.copy_within(9 * UNIT..10 * UNIT, 3 * UNIT);
+    model[3 * UNIT + 5..][..5].copy_from_slice(b"newer");
+    assert!(file.read(0, 40 * UNIT).await.unwrap() == model, "as programs here see it");
+    file.sync().await.unwrap();
+    file.close().await.unwrap();
+    assert!(client.memory().peak() <= client.memory().total());
+    assert!(read_by_another(&world, "file").await == model);
+}
+
 #[tokio::test(start_paused = true)]
 async fn more_than_memory_holds_is_written_within_it() {
     let world = World::new(2).await;

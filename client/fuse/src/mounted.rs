@@ -5,6 +5,7 @@
 //! Contract: a write is answered when its bytes are in our memory, a flush when they are on their devices, an fsync when
 //! they are durable.
 
+use core::ops::Range;
 use std::ffi::OsStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -197,6 +198,30 @@ impl Handler for Mounted {
             | Operation::Interrupt { .. }
             | Operation::Init { .. } => reply.error(Errno::PROTO),
         }
+    }
+
+    fn write_whole(
+        &self,
+        (handle, offset): (u64, u64),
+        memory: Vec<u8>,
+        part: Range<usize>,
+        reply: Reply,
+    ) -> Vec<u8> {
+        let memory = match self.inner.file(handle) {
+            Ok(file) => match file.try_write_whole(offset, memory, part.clone()) {
+                Ok(other) => {
+                    reply.bytes(Answer::count(part.len() as u32).as_bytes());
+                    return other;
+                }
+                Err(memory) => memory,
+            },
+            Err(error) => {
+                reply.error(error);
+                return memory;
+            }
+        };
+        self.write(handle, (offset, &memory[part]), reply);
+        memory
     }
 
     fn forget(&self, node: u64, count: u64) {

@@ -8,6 +8,7 @@
 //! file is not as long as what could not be stored.
 //! Truth: docs/adr/0036-files-in-place.md.
 
+use core::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -19,6 +20,7 @@ use sealstone_mds_protocol::{Node, OpenedNode};
 use tokio::sync::{Notify, RwLock, Semaphore};
 use tokio::time::Instant;
 
+use super::dirty::Taken;
 use super::leases::Standing;
 use super::prove::{CUT_AGAIN, REOPENS_MAX};
 use super::shared::{Shared, fenced, is_fenced, is_over_quota, lock};
@@ -69,7 +71,7 @@ impl<M: Metadata, D: Devices> Body<M, D> {
         Self {
             node,
             opens: AtomicUsize::new(0),
-            state: Mutex::new(State::new(tuning.command_bytes, pot)),
+            state: Mutex::new(State::new(tuning.command_bytes, pot, shared.core.buffers.clone())),
             holding: RwLock::new(()),
             locking: tokio::sync::Mutex::new(()),
             leasing: tokio::sync::Mutex::new(()),
@@ -219,10 +221,44 @@ impl<M: Metadata, D: Devices> Body<M, D> {
 
     /// Takes bytes over, if there is memory for them right now.
     pub(super) fn try_write(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<bool, ClientError> {
-        if offset.saturating_add(data.len() as u64) > FILE_SIZE_MAX {
+        let mut state = self.state();
+        if !self.makes_room(&mut state, offset, data.len())? {
+            return Ok(false);
+        }
+        self.take_over(&mut state, offset, data);
+        Ok(true)
+    }
+
+    /// The same for bytes that are all of a unit, in memory that is kept instead of being copied: another one comes back, as
+    /// large. Where they are not, or cannot be taken right now, it is the same.
+    pub(super) fn try_write_whole(
+        self: &Arc<Self>,
+        offset: u64,
+        memory: Vec<u8>,
+        part: Range<usize>,
+    ) -> Result<Vec<u8>, Vec<u8>> {
+        let mut state = self.state();
+        // An error is told to who asks the other way.
+        let whole = state.error.is_none() && state.dirty.is_whole(offset, part.len());
+        if !whole || !matches!(self.makes_room(&mut state, offset, part.len()), Ok(true)) {
+            return Err(memory);
+        }
+        let length = memory.len();
+        self.took(&mut state, offset..offset + part.len() as u64);
+        let room = part.len();
+        self.dispatch(&mut state, vec![Taken { offset, data: memory, part, room }]);
+        state.settle_pot();
+        drop(state);
+        let mut other = self.shared.core.buffers.take(length);
+        other.resize(length, 0);
+        Ok(other)
+    }
+
+    /// May these bytes be taken over right now? Then the memory for them is in the pot.
+    fn makes_room(&self, state: &mut State<M, D>, offset: u64, length: usize) -> Result<bool, ClientError> {
+        if offset.saturating_add(length as u64) > FILE_SIZE_MAX {
             return Err(ClientError::TooLarge { max: FILE_SIZE_MAX });
         }
-        let mut state = self.state();
         if state.lock_lost {
             return Err(fenced());
         }
@@ -239,13 +275,12 @@ impl<M: Metadata, D: Devices> Body<M, D> {
             // Nor here; but what is missing was taken before, so that the end tells it all the same.
             return Err(Failure::new(ErrorCode::NoSpace, "bytes that were written before").into());
         }
-        let needed = state.dirty.room() + state.dirty.cost(offset, data.len());
+        let needed = state.dirty.room() + state.dirty.cost(offset, length);
         let more = needed.saturating_sub(state.pot.bytes());
         if more > 0 {
             let Some(lease) = self.shared.core.budget.try_take(more) else { return Ok(false) };
             state.pot.merge(lease);
         }
-        self.take_over(&mut state, offset, data);
         Ok(true)
     }
 
@@ -272,19 +307,23 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     }
 
     fn take_over(self: &Arc<Self>, state: &mut State<M, D>, offset: u64, data: &[u8]) {
-        let end = offset + data.len() as u64;
         state.dirty.write(offset, data);
-        state.ahead.forget(offset..end);
-        state.size = state.size.max(end);
-        state.written_end = state.written_end.max(end);
-        state.sparse = true;
-        state.changed(self.now_ns());
+        self.took(state, offset..offset + data.len() as u64);
         let ready = match state.dirty.len() > PIECES_MAX {
             true => state.dirty.take_all(),
             false => state.dirty.take_whole(),
         };
         self.dispatch(state, ready);
         state.settle_pot();
+    }
+
+    /// Takes down that a range was written.
+    fn took(&self, state: &mut State<M, D>, range: Range<u64>) {
+        state.ahead.forget(range.clone());
+        state.size = state.size.max(range.end);
+        state.written_end = state.written_end.max(range.end);
+        state.sparse = true;
+        state.changed(self.now_ns());
     }
 
     pub(super) fn now_ns(&self) -> i64 {

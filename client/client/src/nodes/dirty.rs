@@ -7,6 +7,8 @@
 use core::ops::Range;
 use std::collections::BTreeMap;
 
+use crate::buffers::Buffers;
+
 /// The least room a piece takes, bytes: what memory is counted in.
 const ROOM_MIN: usize = 4096;
 
@@ -16,6 +18,8 @@ pub(super) struct Dirty {
     pieces: BTreeMap<u64, Piece>,
     unit: u64,
     room: usize,
+    /// Whence buffers as long as a unit come; whoever sends pieces gives them back there.
+    buffers: Buffers,
 }
 
 #[derive(Debug)]
@@ -28,7 +32,9 @@ struct Piece {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) offset: u64,
+    /// The piece is a part of it.
     pub(super) data: Vec<u8>,
+    pub(super) part: Range<usize>,
     pub(super) room: usize,
 }
 
@@ -46,8 +52,8 @@ struct Plan {
 
 impl Dirty {
     /// Pieces of at most `unit` bytes, a power of two of at least [`ROOM_MIN`].
-    pub(super) fn new(unit: usize) -> Self {
-        Self { pieces: BTreeMap::new(), unit: unit.max(ROOM_MIN) as u64, room: 0 }
+    pub(super) fn new(unit: usize, buffers: Buffers) -> Self {
+        Self { pieces: BTreeMap::new(), unit: unit.max(ROOM_MIN) as u64, room: 0, buffers }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -79,6 +85,12 @@ impl Dirty {
             .sum()
     }
 
+    /// Are these bytes a unit of which nothing is here, so that they are a piece as they are?
+    pub(super) fn is_whole(&self, offset: u64, length: usize) -> bool {
+        let whole = length as u64 == self.unit && offset.is_multiple_of(self.unit);
+        whole && self.pieces.range(offset..offset + self.unit).next().is_none()
+    }
+
     /// Takes bytes over.
     pub(super) fn write(&mut self, offset: u64, data: &[u8]) {
         for part in self.parts(offset, data.len()) {
@@ -97,9 +109,11 @@ impl Dirty {
         };
         let length = (plan.span.end - plan.span.start) as usize;
         if data.capacity() < length {
-            data.reserve_exact(plan.room.saturating_sub(data.len()));
+            data = self.larger(data, plan.room);
         }
-        if part.start - plan.span.start == data.len() as u64 {
+        let at = (part.start - plan.span.start) as usize;
+        let mut missing = at != data.len();
+        if !missing {
             data.extend_from_slice(bytes);
         }
         data.resize(length, 0);
@@ -108,12 +122,30 @@ impl Dirty {
                 self.room -= piece.room;
                 let at = (start - plan.span.start) as usize;
                 data[at..at + piece.data.len()].copy_from_slice(&piece.data);
+                // It may have been laid over what is newer.
+                missing = true;
             }
         }
-        let at = (part.start - plan.span.start) as usize;
-        data[at..at + bytes.len()].copy_from_slice(bytes);
+        if missing {
+            data[at..at + bytes.len()].copy_from_slice(bytes);
+        }
         self.room += plan.room;
         self.pieces.insert(plan.span.start, Piece { data, room: plan.room });
+    }
+
+    /// A buffer of the same bytes with so much room. One as long as a unit is one that was used before, if there is one: its
+    /// memory need not be fetched from the system, cleared, page by page.
+    fn larger(&self, mut data: Vec<u8>, room: usize) -> Vec<u8> {
+        if room as u64 == self.unit {
+            let mut used = self.buffers.take(room);
+            if used.capacity() >= room {
+                used.clear();
+                used.extend_from_slice(&data);
+                return used;
+            }
+        }
+        data.reserve_exact(room.saturating_sub(data.len()));
+        data
     }
 
     fn plan(&self, part: &Range<u64>) -> Plan {
@@ -150,10 +182,10 @@ impl Dirty {
 
     fn take_piece(&mut self, start: u64) -> Taken {
         let Some(Piece { data, room }) = self.pieces.remove(&start) else {
-            return Taken { offset: start, data: Vec::new(), room: 0 };
+            return Taken { offset: start, data: Vec::new(), part: 0..0, room: 0 };
         };
         self.room -= room;
-        Taken { offset: start, data, room }
+        Taken { offset: start, part: 0..data.len(), data, room }
     }
 
     /// Pieces as long as a unit: nothing is gained by waiting for more.
@@ -267,7 +299,7 @@ mod tests {
         /// What was written last is what is read, through any writes, takes and truncations.
         #[test]
         fn the_newest_byte_is_the_one_kept(steps in proptest::collection::vec(any_step(), 1..40)) {
-            let mut dirty = Dirty::new(UNIT);
+            let mut dirty = Dirty::new(UNIT, Buffers::new(4 * UNIT));
             let mut model: Vec<Option<u8>> = vec![None; 60_000];
             for step in steps {
                 match step {
@@ -318,13 +350,30 @@ mod tests {
 
     #[test]
     fn small_sequential_writes_become_whole_pieces() {
-        let mut dirty = Dirty::new(UNIT);
+        let mut dirty = Dirty::new(UNIT, Buffers::new(4 * UNIT));
         for at in 0..(3 * UNIT as u64 + 100) / 10 {
             dirty.write(at * 10, &[at as u8; 10]);
         }
         let whole = dirty.take_whole();
         assert_eq!(whole.iter().map(|taken| taken.offset).collect::<Vec<_>>(), [0, 8192, 16384]);
         assert_eq!(dirty.take_all().len(), 1);
+    }
+
+    #[test]
+    fn a_piece_as_long_as_a_unit_uses_a_buffer_again_and_nothing_of_what_was_in_it() {
+        let buffers = Buffers::new(4 * UNIT);
+        buffers.give(vec![0xEE; UNIT]);
+        let mut dirty = Dirty::new(UNIT, buffers.clone());
+        dirty.write(0, &[1; 10]);
+        dirty.write(10, &[2; UNIT - 20]);
+        assert!(buffers.take(UNIT).capacity() == 0, "it is in use");
+        dirty.write(UNIT as u64 - 10, &[3; 10]);
+        let whole = dirty.take_whole();
+        assert_eq!(whole[0].data, [&[1; 10][..], &[2; UNIT - 20], &[3; 10]].concat());
+        // Less than a unit is counted as less, and must not hold a whole one.
+        buffers.give(vec![0xEE; UNIT]);
+        dirty.write(0, &[4; 100]);
+        assert!(buffers.take(UNIT).capacity() >= UNIT);
     }
 
     #[test]

@@ -100,6 +100,20 @@ impl<M: Metadata, D: Devices> File<M, D> {
         self.body.try_write(offset, data)
     }
 
+    /// The same for bytes that are a part of `memory` and as many as one command has, from a multiple of that on: the memory is
+    /// kept instead of being copied, and another one of its length comes back, with anything in it.
+    ///
+    /// # Errors
+    /// The memory, as it was: they are none such, or cannot be taken right now. [`File::try_write`] says which.
+    pub fn try_write_whole(
+        &self,
+        offset: u64,
+        memory: Vec<u8>,
+        part: Range<usize>,
+    ) -> Result<Vec<u8>, Vec<u8>> {
+        self.body.try_write_whole(offset, memory, part)
+    }
+
     /// Returns when all bytes written are on the devices and the metadata server knows the size.
     ///
     /// # Errors

@@ -26,9 +26,9 @@ const UNPROVEN_MAX: usize = 512;
 impl<M: Metadata, D: Devices> Body<M, D> {
     /// Sends pieces in the background.
     pub(super) fn dispatch(self: &Arc<Self>, state: &mut State<M, D>, pieces: Vec<Taken>) {
-        for Taken { offset, data, room } in pieces {
+        for Taken { offset, data, part, room } in pieces {
             let lease = state.pot.split(room);
-            let data = self.shared.core.buffers.freeze(data, lease);
+            let data = self.shared.core.buffers.freeze(data, lease).slice(part);
             let number = state.next;
             state.next += 1;
             let held = Held { offset, data, sent: false, acknowledged: false, told: false, proven: false };

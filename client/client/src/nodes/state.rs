@@ -18,6 +18,7 @@ use super::dirty::Dirty;
 use super::shared::lock;
 use crate::ClientError;
 use crate::budget::Lease;
+use crate::buffers::Buffers;
 use crate::open::{Life, OpenObjects};
 
 /// The objects of a file, and what is known of each.
@@ -165,7 +166,7 @@ pub(super) struct Mark {
 
 impl<M, D> State<M, D> {
     /// All of it, new.
-    pub(super) fn new(unit: usize, pot: Lease) -> Self {
+    pub(super) fn new(unit: usize, pot: Lease, buffers: Buffers) -> Self {
         Self {
             size: 0,
             stat: None,
@@ -174,7 +175,7 @@ impl<M, D> State<M, D> {
             changed_ns: None,
             changes: 0,
             written_end: 0,
-            dirty: Dirty::new(unit),
+            dirty: Dirty::new(unit, buffers),
             pot,
             held: BTreeMap::new(),
             next: 0,

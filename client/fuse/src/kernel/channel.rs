@@ -4,6 +4,7 @@
 //! killed meanwhile goes at once; the work goes on and its answer is dropped.
 //! Truth: Documentation/filesystems/fuse.rst of Linux (interrupting filesystem operations).
 
+use core::ops::Range;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -19,6 +20,11 @@ use super::wire::{self, Header, Operation, forgets, parse};
 
 /// Bytes that one write or read carries at most.
 const REQUEST_MAX: u32 = 1 << 20;
+const WRITE_MAX: usize = REQUEST_MAX as usize;
+/// Bytes before the data of a write: the header of every request, and its own.
+const WRITE_HEAD: usize = 80;
+/// A page of memory.
+const PAGE: usize = 4096;
 /// Reads ahead and the like that the kernel may have under way.
 const BACKGROUND_MAX: u16 = 64;
 /// What we speak.
@@ -68,6 +74,9 @@ const LISTS: u32 = 1 << 20;
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Answers a request, now or later.
     fn handle(&self, header: Header, operation: Operation<'_>, reply: Reply);
+    /// Answers a write of as many bytes as one carries, which are a part of this memory. It may be kept: what comes back is
+    /// for the next requests, and as large.
+    fn write_whole(&self, to: (u64, u64), memory: Vec<u8>, part: Range<usize>, reply: Reply) -> Vec<u8>;
     /// The kernel counts less on a node.
     fn forget(&self, node: u64, count: u64);
     /// Runs a task in the background.
@@ -200,9 +209,16 @@ impl Channel {
     /// The device fails.
     pub(crate) fn serve(self: &Arc<Self>, handler: &impl Handler) -> io::Result<()> {
         let _inside = handler.enter();
-        let mut buffer = vec![0; REQUEST_MAX as usize + 4096];
-        while let Some(length) = self.read(&mut buffer)? {
-            match parse(&buffer[..length]) {
+        let mut memory = request_memory();
+        let mut start = request_start(&memory);
+        while let Some(length) = self.read(&mut memory[start..])? {
+            match parse(&memory[start..start + length]) {
+                Ok((header, Operation::Write { handle, offset, data })) if data.len() == WRITE_MAX => {
+                    let part = start + WRITE_HEAD..start + length;
+                    let reply = self.expect(header, false);
+                    memory = handler.write_whole((handle, offset), memory, part, reply);
+                    start = request_start(&memory);
+                }
                 Ok((header, operation)) => self.dispatch(handler, header, operation),
                 Err(wire::Unreadable { unique: Some(unique) }) => {
                     tracing::warn!(unique, "the kernel sent a request that cannot be read");
@@ -223,11 +239,16 @@ impl Channel {
             Operation::Interrupt { unique } => self.interrupt(handler, header, unique),
             operation => {
                 let any_signal = matches!(operation, Operation::SetLock { wait: true, .. });
-                self.waiting.lock().insert(header.unique, Waiting { pid: header.pid, any_signal });
-                let reply = Reply { channel: Some(self.clone()), unique: header.unique };
+                let reply = self.expect(header, any_signal);
                 handler.handle(header, operation, reply);
             }
         }
+    }
+
+    /// Somebody waits for an answer.
+    fn expect(self: &Arc<Self>, header: Header, any_signal: bool) -> Reply {
+        self.waiting.lock().insert(header.unique, Waiting { pid: header.pid, any_signal });
+        Reply { channel: Some(self.clone()), unique: header.unique }
     }
 
     /// A signal came for whoever waits. Most signals can wait as on any disk; one that is killed need not.
@@ -252,6 +273,17 @@ impl Channel {
             }
         });
     }
+}
+
+/// Memory for requests.
+fn request_memory() -> Vec<u8> {
+    vec![0; WRITE_MAX + 3 * PAGE]
+}
+
+/// Where in it they are to begin: so that what is written lies on whole pages. The kernel fills it page by page, and each one
+/// that it had to fill by halves would take twice the work.
+fn request_start(memory: &[u8]) -> usize {
+    memory.as_ptr().align_offset(PAGE).min(PAGE) + PAGE - WRITE_HEAD
 }
 
 /// Was this thread sent SIGKILL?
@@ -347,6 +379,14 @@ mod tests {
             kernel.read_to_end(&mut answer).expect("an answer");
             assert_eq!(answer[4..8] == [0; 4], taken, "{flags:x} {checks}");
         }
+    }
+
+    #[test]
+    fn what_is_written_lies_on_whole_pages_and_every_request_has_room() {
+        let memory = request_memory();
+        let start = request_start(&memory);
+        assert_eq!(memory[start + WRITE_HEAD..].as_ptr().align_offset(PAGE), 0);
+        assert!(memory.len() - start >= REQUEST_MAX as usize + PAGE);
     }
 
     #[test]

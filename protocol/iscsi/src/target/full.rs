@@ -120,7 +120,7 @@ impl Connection {
             task.fail(Failure::TooLong);
         }
         if task.failure.is_none() && task.write_expected > 0 {
-            match Buffer::take(&self.pool, task.write_expected as usize) {
+            match Buffer::take_on_page(&self.pool, task.write_expected as usize) {
                 Some(buffer) => task.data_out = buffer,
                 // Others' data-out is behind this command in the stream: reading must go on (SAM-5 §5.3.1).
                 None if self.tasks.collecting() > 0 => task.fail(Failure::TaskSetFull),

@@ -145,7 +145,7 @@ fn nobody_has_more_of_what_is_anothers_by_naming_its_number() {
         NameChange::Removed(let_go),
         NameChange::Renamed(replaced),
     ] {
-        assert_eq!(hers.tells(&mut world, &[change.clone()]).0, 0, "{change:?}");
+        assert_eq!(hers.tells(&mut world, std::slice::from_ref(&change)).0, 0, "{change:?}");
         assert!(world.mds.holds.is_held_by(&user("bob"), HIS, id));
         assert!(!world.mds.holds.is_held_by(&user("alice"), HERS, id));
         assert_eq!(world.mds.leases_out(), out);
