@@ -237,6 +237,19 @@ async fn who_is_not_heard_of_loses_what_he_did_not_tell_and_hears_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_ends_keeps_nobody_waiting() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let directory = one.led("d").await;
+    one.touch(directory, "last").await;
+    one.nodes.shut_down().await.unwrap();
+    drop(one);
+    let begun = tokio::time::Instant::now();
+    assert!(other.look(directory, "last").await.is_some());
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn with_dirsync_each_change_is_asked_for() {
     let world = leading().await;
     let options = NodesOptions { leases: true, names_ahead: false, ..NodesOptions::default() };

@@ -189,6 +189,7 @@ pub(super) async fn let_go<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) 
     if let Err(error) = shared.names_told().await {
         tracing::warn!(%error, "what was done to names is not told");
     }
+    shared.lead_nothing().await;
     for body in shared.bodies() {
         let request = Request::CloseNode { node: body.node, holder: shared.holder };
         if let Err(error) = shared.core.metadata.call(request).await {

@@ -5,12 +5,16 @@
 
 use std::sync::Arc;
 
-use sealstone_mds_protocol::{AheadIn, InodeId, Lease, LeaseKind};
+use sealstone_mds_protocol::{AheadIn, InodeId, Lease, LeaseKind, Request};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::super::shared::{Shared, lock};
 use super::{AGAIN, Entry};
 use crate::{Devices, Metadata};
+
+/// Directories that are given back at once at most.
+const TOGETHER_MAX: usize = 16;
 
 impl<M: Metadata, D: Devices> Shared<M, D> {
     /// Are names changed here first, where that is to be had?
@@ -95,6 +99,32 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
             }
             let _ = timeout(AGAIN, moved).await;
         }
+    }
+
+    /// Gives back all directories that are led, at the end: who looks into one afterwards waits for nobody.
+    pub(in super::super) async fn lead_nothing(self: &Arc<Self>) {
+        let led: Vec<_> = {
+            let book = lock(&self.leases.book);
+            let led = book.entries.iter().filter(|(_, entry)| entry.lease.kind == LeaseKind::Write);
+            led.map(|(inode, entry)| (*inode, entry.lease.number)).collect()
+        };
+        let mut works = JoinSet::new();
+        for (inode, number) in led.into_iter().filter(|(inode, _)| self.body(*inode).is_none()) {
+            if works.len() >= TOGETHER_MAX {
+                works.join_next().await;
+            }
+            let shared = self.clone();
+            works.spawn_on(
+                async move {
+                    let request = Request::ReturnLease { inode, holder: shared.holder, number };
+                    if let Err(error) = shared.core.metadata.call(request).await {
+                        tracing::debug!(inode = inode.0, %error, "a directory is not given back; the server waits for it");
+                    }
+                },
+                &self.runtime,
+            );
+        }
+        while works.join_next().await.is_some() {}
     }
 
     /// A file that nobody has open here is about to lose its last name: lets go of it, if nothing of it is here that is not
