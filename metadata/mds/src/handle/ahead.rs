@@ -171,8 +171,9 @@ impl Mds {
         if now {
             for change in changes.iter().take(done) {
                 if let NameChange::LetGo(id) = change {
-                    self.release(*id, &by, now_ms)?;
-                    self.let_go(*id, now_ms)?;
+                    // Told again it is not done again: all of them are let go of now, whatever becomes of one.
+                    let gone = self.release(*id, &by, now_ms).and_then(|()| self.let_go(*id, now_ms));
+                    failed = failed.or(gone.err());
                 }
             }
         }
@@ -200,8 +201,12 @@ impl Mds {
     /// Files that are made and held when all is done: what takes their names away in the same request leaves them to their
     /// holder. Of numbers that are not his to use nothing is held meanwhile.
     fn begin_to_hold(&self, changes: &[NameChange], by: &Who, now_ms: u64) -> Result<Vec<Opening>> {
+        let let_go = |change: &NameChange| match change {
+            NameChange::LetGo(id) => Some(*id),
+            change => change.let_go(),
+        };
         let let_go: HashMap<InodeId, usize> =
-            changes.iter().enumerate().filter_map(|(at, change)| Some((change.let_go()?, at))).collect();
+            changes.iter().enumerate().filter_map(|(at, change)| Some((let_go(change)?, at))).collect();
         let held = changes.iter().enumerate().filter_map(|(at, change)| match change {
             NameChange::Made(MadeAhead { inode, what: NodeKind::File, held: true, .. }) => Some((at, *inode)),
             _ => None,

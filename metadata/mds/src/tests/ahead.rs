@@ -1,5 +1,6 @@
 //! Names that a holder changes first: who is let, and what is taken of what he tells.
 
+mod closed;
 mod lost;
 mod model;
 mod rights;
