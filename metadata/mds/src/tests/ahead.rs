@@ -3,6 +3,7 @@
 mod closed;
 mod lost;
 mod model;
+mod races;
 mod rights;
 mod waits;
 

@@ -1,0 +1,80 @@
+//! One is ahead, tells and gives back, again and again, while others look: nobody sees names of before.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+
+use super::*;
+
+const ROUNDS: u64 = 400;
+
+#[test]
+fn a_name_that_was_made_before_somebody_asked_is_there() {
+    let (mut world, d, _) = world();
+    let mut hers = Mount::new(&mut world, ALICE, HERS);
+    let parent = world.node(BOB, d);
+    let (made_last, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    // No request lasts for longer than a lease: the clock jumps when nobody asks.
+    let clock = parking_lot::RwLock::new(world.now);
+    let mds = &world.mds;
+    let mut rounds = 0;
+    let mut ahead = |world: &World| {
+        let mut rng = StdRng::seed_from_u64(1);
+        let mut ask = |who, request| world.mds.handle(Some(&who), request, *clock.read(), &mut rng);
+        for _ in 0..ROUNDS {
+            // What had to be given back is not led for a while.
+            *clock.write() += QUIET_MS + 1;
+            ask(ALICE, Request::Recalls { holder: HERS, era: hers.era, known: u64::MAX, wait_ms: 0 });
+            let directory = Some(world.node(ALICE, d));
+            let led = ask(ALICE, Request::LeadNames { directory, holder: HERS, numbers: 4 });
+            let Response::Leads { lease: Some(lease), numbers: Some(numbers), .. } = led else { continue };
+            let there = AheadIn { inode: d, era: lease.era, lease: lease.number };
+            for id in (numbers.first.0..).take(4).map(InodeId) {
+                rounds += 1;
+                made_last.store(rounds, Ordering::SeqCst);
+                hers.turn += 1;
+                let asked = hers.once(&[make_file(there, &rounds.to_string(), id)]);
+                loop {
+                    match ask(ALICE, asked.clone()) {
+                        Response::NamesChanged { done: 1, .. } => break,
+                        answer if is_busy(&answer) => {}
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            let back = Request::ReturnLease { inode: d, holder: HERS, number: lease.number };
+            assert!(matches!(ask(ALICE, back), Response::Done {}));
+        }
+        is_over.store(true, Ordering::SeqCst);
+    };
+    let look = |seed| {
+        let (mut rng, mut seen) = (StdRng::seed_from_u64(seed), 0);
+        while !is_over.load(Ordering::SeqCst) {
+            let last = made_last.load(Ordering::SeqCst);
+            if last == 0 {
+                continue;
+            }
+            let request = match seed % 2 {
+                0 => Request::Lookup { parent, name: name(&last.to_string()), holder: None },
+                _ => Request::Stat { path: path(&format!("/d/{last}")) },
+            };
+            let now = clock.read();
+            match mds.handle(Some(&BOB), request, *now, &mut rng) {
+                Response::Stat { .. } => seen += 1,
+                answer if is_busy(&answer) => {}
+                other => panic!("{last} was made before: {other:?}"),
+            }
+        }
+        seen
+    };
+    let world = &world;
+    std::thread::scope(|scope| {
+        let lookers = [2, 3].map(|seed| scope.spawn(move || look(seed)));
+        ahead(world);
+        for looker in lookers {
+            looker.join().unwrap();
+        }
+    });
+    assert!(rounds > ROUNDS, "it was led again and again");
+}
