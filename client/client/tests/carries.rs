@@ -281,6 +281,30 @@ async fn who_reads_by_a_lease_reads_what_others_wrote_where_it_is_now() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_cuts_what_others_wrote_anew_reads_what_is_left_of_that() {
+    for looked_at in [true, false] {
+        let world = World::new(3).await;
+        let (mount, other) = (Mount::of(&world).await, Mount::of(&world).await);
+        let (old, new) = (content(3 * UNIT), vec![9; 2 * UNIT]);
+        let file = mount.create("f").await;
+        file.write(0, &old).await.unwrap();
+        file.sync().await.unwrap();
+        let writer = other.open("f", Access::Update).await;
+        let cut = |size| NodeChange { size: Some(size), ..NodeChange::default() };
+        other.nodes.set(writer.node(), cut(0), true).await.unwrap();
+        writer.write(0, &new).await.unwrap();
+        writer.close().await.unwrap();
+        if looked_at {
+            assert_eq!(mount.nodes.node(file.node()).await.unwrap().size, new.len() as u64);
+        }
+        let stat = mount.nodes.set(file.node(), cut(UNIT as u64), true).await.unwrap();
+        assert_eq!(stat.size, UNIT as u64);
+        // The objects of before are there for a while.
+        assert!(file.read(0, old.len()).await.unwrap() == new[..UNIT], "looked at: {looked_at}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_opens_it_to_write_at_any_step_writes_to_what_counts() {
     let bytes = content(GROWN);
     for step in STEPS {

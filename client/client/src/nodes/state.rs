@@ -309,7 +309,6 @@ impl<M, D> State<M, D> {
     /// Follows what the server told of the objects: `other` ones than we know, or the same after a cut. What it knew of
     /// was cut with the rest; what it did not know of is to be written again. Without a cut other ones are a copy.
     pub(super) fn follow(&mut self, stat: &Stat, other: bool) {
-        self.outdated = false;
         self.openings += 1;
         if stat.generation == self.generation {
             if other {
@@ -408,6 +407,9 @@ impl<M, D> State<M, D> {
     pub(super) fn was_cut(&mut self, stat: &Stat) {
         self.cut(stat.size);
         let other = stat.width == 0;
+        // One more than ours: somebody else cut it before, and may have written other objects since.
+        let alone = [self.generation, self.generation.wrapping_add(1)].contains(&stat.generation);
+        self.outdated |= self.objects.is_some() && !alone;
         self.follow(stat, other);
         if other {
             // An empty file has no objects.
