@@ -9,6 +9,7 @@
 //! Truth: docs/adr/0036-files-in-place.md.
 
 use core::ops::Range;
+use core::time::Duration;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -18,7 +19,7 @@ use sealstone_mds_protocol::{
 };
 use sealstone_mds_protocol::{Node, OpenedNode};
 use tokio::sync::{Notify, RwLock, Semaphore};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::dirty::Taken;
 use super::leases::Standing;
@@ -30,6 +31,9 @@ use crate::{ClientError, Devices, Metadata};
 
 /// Pieces that wait for more bytes at most; more are sent as they are.
 const PIECES_MAX: usize = 64;
+
+/// Whoever opens a file whose lock was lost waits so long for those to close it who knew of the lock.
+const CLOSE_WAIT: Duration = Duration::from_millis(500);
 
 /// Was there no room for it?
 fn is_full(error: &ClientError) -> bool {
@@ -421,5 +425,18 @@ impl<M: Metadata, D: Devices> Body<M, D> {
     /// How often it is open here.
     pub(super) fn open_count(&self) -> usize {
         self.opens.load(Ordering::Acquire)
+    }
+
+    /// Has nobody it open? `wait`: a kernel tells of the last close after the program that closed it goes on, which may ask again
+    /// before that.
+    pub(super) async fn closed_soon(&self, wait: bool) -> bool {
+        let until = Instant::now() + CLOSE_WAIT;
+        while self.open_count() != 0 {
+            if !wait || Instant::now() >= until {
+                return false;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        true
     }
 }

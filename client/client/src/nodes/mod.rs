@@ -572,10 +572,10 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         self.shared.leases.want();
         let body = self.shared.body_or_make(node);
         if body.state().lock_lost {
-            match body.open_count() {
-                0 => body.begin_anew().await,
-                _ if access != Access::Read => return Err(shared::fenced()),
-                _ => {}
+            match body.closed_soon(access != Access::Read).await {
+                true => body.begin_anew().await,
+                false if access != Access::Read => return Err(shared::fenced()),
+                false => {}
             }
         }
         let mut outcome = self.open_at_server(&body, access).await;
