@@ -10,15 +10,20 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sealstone_client::nodes::{Making, Nodes, NodesOptions};
+use sealstone_client::nodes::{Edition, Listed, Making, Nodes, NodesOptions};
 use sealstone_client::{Client, ClientError, DevicePool, Name};
-use sealstone_mds_protocol::{ErrorCode, FileKind, Node, NodeChange, NodeKind, RenameMode, Stat};
+use sealstone_mds_protocol::{
+    DirEntry, ErrorCode, FileKind, InodeId, Node, NodeChange, NodeKind, RenameMode, Stat,
+};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use world::{Direct, World, tuning};
 
 /// Longer than a directory that was called back is looked at without a lease.
 const QUIET: Duration = Duration::from_secs(12);
+
+/// A name, and what it leads to.
+type Entry = (Name, InodeId, FileKind);
 
 struct Mount {
     nodes: Nodes<Direct, DevicePool>,
@@ -57,6 +62,33 @@ impl Mount {
             Ok(stat) => Some(stat),
             Err(ClientError::Refused(failure)) if failure.code == ErrorCode::NotFound => None,
             Err(error) => panic!("{at}: {error}"),
+        }
+    }
+
+    /// All that is in a directory, as the server tells it.
+    async fn list(&self, directory: Node) -> Vec<Entry> {
+        let (entries, more) = self.nodes.read_directory(directory, None).await.unwrap();
+        assert!(!more);
+        entries.into_iter().map(|entry| (entry.name, entry.inode, entry.kind)).collect()
+    }
+
+    /// The same as it is known here, three at a time.
+    fn list_known(&self, directory: Node) -> Option<Vec<Entry>> {
+        let mut entries: Vec<Entry> = Vec::new();
+        loop {
+            let (after, had) = (entries.last().map(|(name, ..)| name.clone()), entries.len());
+            let listed = self.nodes.list(directory, after.as_ref(), |name, inode, kind| {
+                let full = entries.len() == had + 3;
+                if !full {
+                    entries.push((name.clone(), inode, kind));
+                }
+                full
+            });
+            match listed {
+                Listed::End => return Some(entries),
+                Listed::Upto(None) => return None,
+                Listed::Upto(last) => assert_eq!(last, entries.last().map(|(name, ..)| name.clone())),
+            }
         }
     }
 
@@ -126,6 +158,125 @@ async fn a_directory_that_was_made_here_is_known_as_a_whole() {
     assert_eq!(one.asked(), asked);
     other.make(directory, "f0", NodeKind::Fifo).await;
     assert_eq!(one.look(directory, "f0").await.unwrap().kind, FileKind::Fifo);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_known_of_a_whole_directory_is_listed_without_asking_if_the_server_let_it_be_listed() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    let making = Making { mode: 0o300, ..making(NodeKind::Directory) };
+    let directory = one.nodes.make(Node::ROOT, &name("d"), making).await.unwrap().node();
+    for number in 0..100 {
+        one.make(directory, &format!("f{number}"), NodeKind::Fifo).await;
+    }
+    assert!(one.list_known(directory).is_none(), "he may be allowed to look up, and not to list");
+    *one.client.metadata().refuse.lock().unwrap() = Some("ReadNodes");
+    one.nodes.read_directory(directory, None).await.unwrap_err();
+    *one.client.metadata().refuse.lock().unwrap() = None;
+    assert!(one.list_known(directory).is_none());
+    let truth = one.list(directory).await;
+    assert_eq!(truth.len(), 100);
+    let mut asked = one.client.metadata().called("ReadNodes");
+    assert_eq!(one.list_known(directory).as_ref(), Some(&truth));
+    for number in 0..50 {
+        one.nodes.remove(directory, &name(&format!("f{number}")), false).await.unwrap();
+    }
+    // What was being changed when the lease became another one is asked for once more.
+    if one.list_known(directory).is_none() {
+        assert_eq!(one.list(directory).await.len(), 50);
+        asked += 1;
+    }
+    let mut known = one.list_known(directory).unwrap();
+    known.retain(|entry| truth.contains(entry));
+    assert_eq!(known.len(), 50);
+    assert_eq!(one.client.metadata().called("ReadNodes"), asked);
+    other.make(directory, "f0", NodeKind::Fifo).await;
+    assert!(one.list_known(directory).is_none_or(|known| known.len() == 51));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_made_here_is_listed_with_all_that_is_known_of_it_without_asking() {
+    let world = leading().await;
+    let one = Mount::of(&world).await;
+    let directory = one.make(Node::ROOT, "d", NodeKind::Directory).await.node();
+    assert_eq!(one.nodes.page_known(directory, None, 9), Some((Vec::new(), false)));
+    for number in 0..20 {
+        let at = name(&format!("f{number:02}"));
+        let (_, file) = one.nodes.create(directory, &at, making(NodeKind::File)).await.unwrap();
+        file.write(0, &vec![1; number]).await.unwrap();
+        file.close().await.unwrap();
+    }
+    let asked = one.client.metadata().called("ReadNodes");
+    let (mut entries, mut more) = (Vec::new(), true);
+    while more {
+        let after = entries.last().map(|entry: &DirEntry| entry.name.clone());
+        let (page, rest) = one.nodes.page_known(directory, after.as_ref(), 6).expect("all is known");
+        entries.extend(page);
+        more = rest;
+    }
+    assert_eq!(one.client.metadata().called("ReadNodes"), asked);
+    let sizes = entries.iter().map(|entry| entry.stat.as_ref().map(|stat| stat.size));
+    // Of what was asked for before the directory was led more may not be known.
+    let known = sizes.zip(0..).filter(|(size, number)| size.is_none_or(|size| size == *number)).count();
+    assert_eq!(known, 20);
+    entries.retain(|entry| entry.stat.is_some());
+    assert!(entries.len() > 15);
+    one.nodes.sync_all().await.unwrap();
+    let (truth, _) = one.nodes.read_directory(directory, None).await.unwrap();
+    let of = |entry: &DirEntry| {
+        let stat = entry.stat.as_ref().unwrap();
+        (entry.name.clone(), entry.inode, stat.kind, stat.mode, stat.size, stat.owner.clone())
+    };
+    let truth: Vec<_> = truth.iter().map(of).collect();
+    assert!(entries.iter().map(of).all(|entry| truth.contains(&entry)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edition_of_a_directory_ends_with_each_change_here_or_elsewhere() {
+    let world = leading().await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    assert_eq!(
+        Mount::with(&world, false).await.nodes.edition(Node::ROOT),
+        None,
+        "without leases there is none"
+    );
+    let directory = one.make(Node::ROOT, "d", NodeKind::Directory).await.node();
+    let mut seen = Vec::new();
+    let mut another = |edition: Option<Edition>| {
+        let edition = edition.unwrap();
+        assert!(!seen.contains(&edition));
+        seen.push(edition);
+    };
+    another(one.nodes.edition(directory));
+    let (f, g) = (name("f"), name("g"));
+    let made = one.make(directory, "f", NodeKind::Fifo).await;
+    another(one.nodes.edition(directory));
+    one.nodes.rename((directory, &f), (directory, &g), RenameMode::Replace).await.unwrap();
+    another(one.nodes.edition(directory));
+    one.nodes.link(made.node(), directory, &f).await.unwrap();
+    another(one.nodes.edition(directory));
+    one.nodes.remove(directory, &f, false).await.unwrap();
+    another(one.nodes.edition(directory));
+    one.client.metadata().gate.close("MakeNode");
+    {
+        let making = one.nodes.make(directory, &f, making(NodeKind::Directory));
+        tokio::pin!(making);
+        tokio::select! {
+            _ = &mut making => panic!("it waits"),
+            () = one.client.metadata().gate.reached() => {}
+        }
+        // Whoever asked for it gives up.
+    }
+    another(one.nodes.edition(directory));
+    other.make(directory, "h", NodeKind::Fifo).await;
+    assert_eq!(one.nodes.edition(directory), None);
+    sleep(QUIET).await;
+    one.look(directory, "h").await.unwrap();
+    another(one.nodes.edition(directory));
+    let kept = one.nodes.edition(directory);
+    sleep(Duration::from_secs(10)).await;
+    one.list(directory).await;
+    assert_eq!(one.nodes.edition(directory), kept);
 }
 
 #[tokio::test(start_paused = true)]
@@ -223,6 +374,7 @@ async fn step(mount: &Mount, directories: [Node; 2], seed: u64) {
 #[tokio::test(start_paused = true)]
 async fn when_all_came_to_rest_each_mount_knows_what_is_there() {
     let seed = std::env::var("SEALSTONE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let (mut all_listed, mut all_same) = (0, 0);
     for seed in seed.map_or(0..10_u64, |seed| seed..seed + 1) {
         let mut rng = StdRng::seed_from_u64(seed);
         let world = leading().await;
@@ -230,6 +382,8 @@ async fn when_all_came_to_rest_each_mount_knows_what_is_there() {
         let mounts = mounts.map(Arc::new);
         let directories = [mounts[0].make(Node::ROOT, "x", NodeKind::Directory).await.node(), Node::ROOT];
         let mut believed = [0, 0];
+        let (mut listed, mut same) = (0, 0);
+        let mut editions: [[Option<(Edition, Vec<Entry>)>; 2]; 2] = Default::default();
         let mut alone = 0;
         for round in 0..30 {
             // Mostly one mount, for a while: where several change a directory none is given leases on it.
@@ -240,7 +394,7 @@ async fn when_all_came_to_rest_each_mount_knows_what_is_there() {
                 mount.client.metadata().jitter_ms.store(rng.gen_range(0..30), Ordering::Relaxed);
             }
             let mut steps = JoinSet::new();
-            for _ in 0..40 {
+            for _ in 0..[1, 3, 40, 40][rng.gen_range(0..4)] {
                 let mount = mounts[if alone < 2 { alone } else { rng.gen_range(0..3) }].clone();
                 let (seed, pause) = (rng.r#gen(), rng.gen_range(0..120));
                 steps.spawn(async move {
@@ -250,6 +404,29 @@ async fn when_all_came_to_rest_each_mount_knows_what_is_there() {
             }
             steps.join_all().await;
             mounts.iter().for_each(|mount| mount.client.metadata().jitter_ms.store(0, Ordering::Relaxed));
+            for (place, directory) in directories.into_iter().enumerate() {
+                let truth = mounts[2].list(directory).await;
+                for (number, mount) in mounts[..2].iter().enumerate() {
+                    if alone < 2 && number != alone {
+                        continue;
+                    }
+                    let at = format!("seed {seed} round {round} mount {number} directory {place}");
+                    let edition = mount.nodes.edition(directory);
+                    let mut known = mount.list_known(directory);
+                    if known.is_none() {
+                        assert_eq!(mount.list(directory).await, truth, "{at}");
+                        known = mount.list_known(directory);
+                    }
+                    listed += usize::from(known.is_some());
+                    assert!(known.is_none_or(|known| known == truth), "{at}");
+                    let kept = &mut editions[number][place];
+                    if let Some((kept, then)) = kept.take().filter(|(kept, _)| Some(*kept) == edition) {
+                        assert_eq!(then, truth, "{at}: {kept:?}");
+                        same += 1;
+                    }
+                    *kept = edition.map(|edition| (edition, truth.clone()));
+                }
+            }
             for at in NAMES {
                 for directory in directories {
                     let truth = mounts[2].look(directory, at).await;
@@ -275,7 +452,11 @@ async fn when_all_came_to_rest_each_mount_knows_what_is_there() {
             believed.iter().sum::<usize>() > 30,
             "seed {seed}: {believed:?} were answered without a request"
         );
+        all_listed += listed;
+        all_same += same;
     }
+    assert!(all_listed > 30, "{all_listed} lists were told without a request");
+    assert!(all_same > 3 || seed.is_some(), "{all_same} editions were the same");
 }
 
 #[tokio::test(start_paused = true)]

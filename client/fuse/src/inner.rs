@@ -9,15 +9,15 @@ use rustix::io::Errno;
 use sealstone_client::ClientError;
 use sealstone_client::nodes::{File, Making, Nodes};
 use sealstone_mds_protocol::{
-    ACL_NAMES_MAX, Access, Acl, ErrorCode, Failure, Name, Stat, XattrMode, XattrName, XattrValue,
+    ACL_NAMES_MAX, Access, Acl, ErrorCode, Failure, FileKind, Name, Stat, XattrMode, XattrName, XattrValue,
 };
 use sealstone_mds_protocol::{Node, NodeChange, NodeKind};
 
 use crate::acl::from_kernel;
-use crate::attributes::attributes;
-use crate::directory::Directory;
+use crate::attributes::{attributes, kind_number};
+use crate::directory::{DOTS, Directory, Shown};
 use crate::errno::errno;
-use crate::kernel::{Answer, Attributes, Header, KEEP_CACHE, Reply};
+use crate::kernel::{Answer, Attributes, Entries, Header, KEEP_CACHE, Reply};
 use crate::pages::Pages;
 use crate::people::People;
 use crate::table::{self, Handles};
@@ -243,6 +243,59 @@ impl Inner {
         let through = file.is_some_and(|file| file.access() != Access::Read);
         let stat = self.nodes.set(node, change, through).await?;
         Ok(stat)
+    }
+
+    /// Answers a read of a directory.
+    pub(crate) async fn tell_entries(
+        &self,
+        ino: u64,
+        directory: &Directory,
+        (offset, size, plus): (u64, u32, bool),
+        reply: Reply,
+    ) {
+        let mut entries = Entries::new(size);
+        let mut counted = Vec::new();
+        let none = plus.then_some((None, (Duration::ZERO, Duration::ZERO)));
+        for (number, dots) in [(0, &b"."[..]), (1, b"..")] {
+            // The kernel knows these two by itself: nothing more is told of them.
+            let kind = kind_number(FileKind::Directory);
+            if number >= offset && !entries.push((ino, kind), number + 1, dots, none) {
+                return reply.bytes(entries.as_bytes());
+            }
+        }
+        let read = directory
+            .read(&self.nodes, offset.max(DOTS), plus, |next, Shown { name, inode, kind, stat }| {
+                let (kind, name) = (kind_number(kind), name.as_bytes());
+                // Nothing more is told of what cannot be looked up: the kernel asks, and hears why.
+                let Some(stat) = stat else {
+                    return !entries.push((self.table.number(inode), kind), next, name, none);
+                };
+                // It may have been written to since the page was told.
+                let better = self.nodes.known_better(stat);
+                let stat = better.as_ref().unwrap_or(stat);
+                // What found no room was not told, and does not count.
+                let ino = self.table.count(stat);
+                let all = attributes(ino, stat, &self.people);
+                let told = entries.push((ino, kind), next, name, Some((Some(&all), self.believed(stat))));
+                match told {
+                    true => counted.push(ino),
+                    false => drop(self.table.forget(ino, 1)),
+                }
+                !told
+            })
+            .await;
+        match read {
+            Ok(()) => {
+                if reply.naming(entries.as_bytes()) {
+                    counted.clear();
+                }
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+        // What the kernel did not hear of it does not forget.
+        for ino in counted {
+            self.table.forget(ino, 1);
+        }
     }
 
     pub(crate) async fn allocate(

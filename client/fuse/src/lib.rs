@@ -11,6 +11,7 @@ mod errno;
 mod examine;
 mod inner;
 mod kernel;
+mod listings;
 mod mounted;
 mod pages;
 mod people;

@@ -15,18 +15,18 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sealstone_client::ClientError;
 use sealstone_client::nodes::{Nodes, Seek};
-use sealstone_mds_protocol::{Access, FileKind};
+use sealstone_mds_protocol::Access;
 use sealstone_mds_protocol::{
     LOCK_TO_END, Lock, LockKind, Node, NodeChange, NodeKind, RenameMode, SetTime, Target, XattrMode,
     XattrName, XattrValue,
 };
 
 use crate::acl::{is_list, to_kernel};
-use crate::attributes::{attributes, kind_number, nanoseconds};
-use crate::directory::{DOTS, Directory};
+use crate::attributes::nanoseconds;
+use crate::directory::Directory;
 use crate::errno::errno;
 use crate::inner::{Inner, Who, name};
-use crate::kernel::{Answer, Changes, Entries, Handler, Header, LockWish, Operation, Reply, When};
+use crate::kernel::{Answer, Changes, Handler, Header, LockWish, Operation, Reply, When};
 use crate::pages::Pages;
 use crate::people::People;
 use crate::table::{self, Handles};
@@ -156,9 +156,11 @@ impl Handler for Mounted {
                 }
             }
             Operation::OpenDirectory => {
-                let node = or_reply!(reply, self.inner.node(node));
-                let handle = self.inner.directories.insert(Directory::new(node));
-                if !reply.naming(Answer::default().open(handle, 0).as_bytes()) {
+                let (ino, node) = (node, or_reply!(reply, self.inner.node(node)));
+                let kept = self.inner.pages.listings.open(ino, self.inner.nodes.edition(node));
+                let (edition, flags) = kept.unzip();
+                let handle = self.inner.directories.insert(Directory::new(&self.inner.nodes, node, edition));
+                if !reply.naming(Answer::default().open(handle, flags.unwrap_or(0)).as_bytes()) {
                     drop(self.inner.directories.remove(handle));
                 }
             }
@@ -166,7 +168,9 @@ impl Handler for Mounted {
                 self.read_directory(node, handle, (offset, size, plus), reply);
             }
             Operation::ReleaseDirectory { handle } => {
-                drop(self.inner.directories.remove(handle));
+                if self.inner.directories.remove(handle).is_some_and(|directory| directory.is_kept()) {
+                    self.inner.pages.listings.close(node);
+                }
                 reply.ok();
             }
             // Names are durable when they are answered; whoever asks it of a directory wants all below it too.
@@ -225,7 +229,9 @@ impl Handler for Mounted {
     }
 
     fn forget(&self, node: u64, count: u64) {
-        self.inner.table.forget(node, count);
+        if self.inner.table.forget(node, count) {
+            self.inner.pages.listings.forget(node);
+        }
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -486,46 +492,11 @@ impl Mounted {
     fn read_directory(&self, ino: u64, handle: u64, (offset, size, plus): (u64, u32, bool), reply: Reply) {
         let directory = or_reply!(reply, self.inner.directories.get(handle).ok_or(Errno::BADF));
         self.task(|inner| async move {
-            let mut entries = Entries::new(size);
-            let mut counted = Vec::new();
-            let kind = kind_number(FileKind::Directory);
-            for (number, dots) in [(0, &b"."[..]), (1, b"..")] {
-                // The kernel knows these two by itself: nothing more is told of them.
-                let none = plus.then_some((None, (Duration::ZERO, Duration::ZERO)));
-                if number >= offset && !entries.push((ino, kind), number + 1, dots, none) {
-                    return reply.bytes(entries.as_bytes());
-                }
+            let over = directory.begin(&inner.nodes, &inner.pages.listings, (ino, offset == 0));
+            inner.tell_entries(ino, &directory, (offset, size, plus), reply).await;
+            if over || directory.is_over(&inner.nodes) {
+                inner.pages.drop_soon(ino);
             }
-            let read = directory
-                .read(&inner.nodes, offset.max(DOTS), |next, entry| {
-                    let (kind, name) = (kind_number(entry.kind), entry.name.as_bytes());
-                    // Nothing more is told of what cannot be looked up: the kernel asks, and hears why.
-                    let Some(stat) = entry.stat.as_ref().filter(|_| plus) else {
-                        let none = plus.then_some((None, (Duration::ZERO, Duration::ZERO)));
-                        return !entries.push((inner.table.number(entry.inode), kind), next, name, none);
-                    };
-                    // What found no room was not told, and does not count.
-                    let ino = inner.table.count(stat);
-                    let all = attributes(ino, stat, &inner.people);
-                    let told =
-                        entries.push((ino, kind), next, name, Some((Some(&all), inner.believed(stat))));
-                    match told {
-                        true => counted.push(ino),
-                        false => inner.table.forget(ino, 1),
-                    }
-                    !told
-                })
-                .await;
-            match read {
-                Ok(()) => {
-                    if reply.naming(entries.as_bytes()) {
-                        counted.clear();
-                    }
-                }
-                Err(error) => reply.error(errno(&error)),
-            }
-            // What the kernel did not hear of it does not forget.
-            counted.into_iter().for_each(|ino| inner.table.forget(ino, 1));
         });
     }
 

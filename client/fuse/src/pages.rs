@@ -1,4 +1,4 @@
-//! What the kernel keeps of files: forgotten when a lease is given back.
+//! What the kernel keeps of files and directories: forgotten when a lease is given back.
 //!
 //! Does: have it doubt attributes, at once, and drop pages, on a thread of its own: that waits for requests which are under way on
 //! them, and for what programs wrote by a mapping, which comes here as writes. Does not: wait for it for ever; a request may itself wait
@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::kernel::Channel;
+use crate::listings::Listings;
 
 /// Whoever gives a lease back waits for the kernel for so long at most.
 const WAIT: Duration = Duration::from_millis(200);
@@ -31,6 +32,7 @@ pub(crate) struct Pages {
     /// Droppings under way, by the kernel's number.
     under_way: Mutex<HashMap<u64, usize>>,
     done: Notify,
+    pub(crate) listings: Listings,
 }
 
 /// One that is under way.
@@ -55,14 +57,24 @@ impl Drop for Dropping {
 
 impl Pages {
     pub(crate) fn new(channel: Arc<Channel>, root: InodeId) -> Arc<Self> {
-        Arc::new(Self { channel, root, under_way: Mutex::default(), done: Notify::new() })
+        Arc::new(Self {
+            channel,
+            root,
+            under_way: Mutex::default(),
+            done: Notify::new(),
+            listings: Listings::default(),
+        })
     }
 
-    fn drop_soon(self: &Arc<Self>, ino: u64) {
+    pub(crate) fn drop_soon(self: &Arc<Self>, ino: u64) {
         *self.under_way.lock().entry(ino).or_default() += 1;
         let dropping = Dropping { pages: self.clone(), ino };
         // It may wait for pages that are being read or written.
         tokio::task::spawn_blocking(move || dropping.pages.channel.drop_pages(dropping.ino));
+    }
+
+    fn ino(&self, inode: InodeId) -> u64 {
+        if inode == self.root { 1 } else { inode.0 }
     }
 
     /// Returns when nothing is being dropped of a file.
@@ -78,6 +90,11 @@ impl Pages {
             done.await;
         }
     }
+
+    /// The same, or when that takes too long.
+    async fn clean_soon(&self, ino: u64) {
+        let _ = timeout(WAIT, self.clean(ino)).await;
+    }
 }
 
 /// The same as whoever is told of recalls has it.
@@ -85,12 +102,18 @@ pub(crate) struct Forgetting(pub(crate) Arc<Pages>);
 
 impl Keeper for Forgetting {
     fn forget(&self, inode: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        let pages = &self.0;
-        let ino = if inode == pages.root { 1 } else { inode.0 };
-        pages.channel.doubt_attributes(ino);
-        pages.drop_soon(ino);
-        Box::pin(async move {
-            let _ = timeout(WAIT, pages.clean(ino)).await;
-        })
+        let ino = self.0.ino(inode);
+        self.0.channel.doubt_attributes(ino);
+        self.0.drop_soon(ino);
+        Box::pin(self.0.clean_soon(ino))
+    }
+
+    fn forget_list(&self, directory: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        let ino = self.0.ino(directory);
+        if self.0.listings.recalled(ino) {
+            self.0.channel.doubt_attributes(ino);
+            self.0.drop_soon(ino);
+        }
+        Box::pin(self.0.clean_soon(ino))
     }
 }

@@ -60,15 +60,16 @@ impl Nodes {
         ino
     }
 
-    /// The kernel forgets a node so many times.
-    pub(crate) fn forget(&self, ino: u64, count: u64) {
+    /// The kernel forgets a node so many times; true: it does not know it any more.
+    pub(crate) fn forget(&self, ino: u64, count: u64) -> bool {
         let mut known = self.known.lock();
-        if let Some(entry) = known.get_mut(&ino) {
-            entry.lookups = entry.lookups.saturating_sub(count);
-            if entry.lookups == 0 {
-                known.remove(&ino);
-            }
+        let Some(entry) = known.get_mut(&ino) else { return false };
+        entry.lookups = entry.lookups.saturating_sub(count);
+        let gone = entry.lookups == 0;
+        if gone {
+            known.remove(&ino);
         }
+        gone
     }
 
     /// Are the kernel's pages of this version? They are from here on; none is a version that nobody knows.

@@ -35,7 +35,7 @@ pub(crate) use create::{NewIntent, abandon, begin_create, commit, end_creates, e
 pub(crate) use delegate::{Delegated, delegate, delegate_writing};
 pub(crate) use endings::{Ending, close, is_swept, orphans, queue_objects, sweep_orphans};
 pub(crate) use nodes::{
-    NewNode, check_passes, link_node, look_up, make_node, node, read_link, read_nodes, remove_node,
+    NewNode, check_passes, link_node, listable, look_up, make_node, node, read_link, read_nodes, remove_node,
 };
 pub(crate) use owner::{NewOwner, check_owner, set_mode, set_node, set_owner};
 pub(crate) use remove::remove;

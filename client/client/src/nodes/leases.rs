@@ -9,10 +9,9 @@
 //! Truth: docs/adr/0046-leases.md; docs/standards/mds.md §5.8.
 
 mod gone;
+mod keeper;
 mod led;
 
-use core::future::Future;
-use core::pin::Pin;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -23,6 +22,8 @@ use sealstone_mds_protocol::{
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
+
+pub use keeper::Keeper;
 
 use gone::{GONE_FOR, Gone};
 
@@ -54,12 +55,6 @@ const KEPT_FOR: Duration = Duration::from_secs(120);
 const LED_FOR: Duration = Duration::from_secs(6);
 /// Nobody had anything open or leased for so long: nothing is asked until somebody has.
 const IDLE: Duration = Duration::from_secs(60);
-
-/// Whoever keeps more of a file than is kept here, as the kernel keeps pages and attributes.
-pub trait Keeper: Send + Sync + 'static {
-    /// Has it forgotten. What is written meanwhile because of that is taken here; a lease is given back after it.
-    fn forget(&self, inode: InodeId) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
-}
 
 /// Until when something is believed, by two clocks.
 #[derive(Clone, Copy, Debug)]
@@ -424,6 +419,8 @@ impl<M: Metadata, D: Devices> Shared<M, D> {
         // What was read while the rest was being stored.
         if used {
             self.leases.forget_kept(inode).await;
+        } else if let Some(keeper) = self.leases.keeper.get() {
+            keeper.forget_list(inode).await;
         }
         self.leases.moved.notify_waiters();
         let open = match &gone {

@@ -16,6 +16,7 @@ mod keep;
 mod lead;
 mod leases;
 mod ledger;
+mod list;
 mod locks;
 mod names;
 mod prove;
@@ -40,6 +41,7 @@ use sealstone_mds_protocol::{
 pub use file::File;
 pub use holes::Seek;
 pub use leases::Keeper;
+pub use names::{Edition, Listed};
 pub use shared::NodesOptions;
 
 use crate::mds::Mds;
@@ -355,7 +357,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
     ) -> Result<Made, ClientError> {
         let Making { what, mode, umask, owner, group } = making;
         let asked_group = group.clone().filter(|_| owner.is_none());
-        let plain = what != NodeKind::Directory && owner.is_none();
+        let ours = owner.is_none();
+        let plain = what != NodeKind::Directory && ours;
         let holder = match what {
             NodeKind::Directory => self.shared.leads(),
             _ => hold.then_some(self.shared.holder),
@@ -376,7 +379,8 @@ impl<M: Metadata, D: Devices> Nodes<M, D> {
         if let Some(lease) = lease {
             self.shared.given(stat.inode, lease);
             if leads {
-                own.made(&lease, &stat);
+                // Of what is ours the owner's bits decide.
+                own.made(&lease, &stat, ours && stat.mode & 0o400 != 0);
             }
         }
         let overtaken = own.is_overtaken();

@@ -9,9 +9,10 @@
 //! Truth: docs/adr/0046-leases.md.
 
 mod ahead;
+mod list;
 
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 
 use sealstone_mds_protocol::{DirEntry, FileKind, InodeId, Lease, Name, Node, Stat};
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 use super::shared::lock;
 
 pub(super) use ahead::Place;
+pub use list::{Edition, Listed};
 
 /// Names of all directories together at most.
 pub(super) const NAMES_MAX: usize = 65_536;
@@ -76,9 +78,11 @@ struct Listing {
 #[derive(Debug)]
 struct Directory {
     lease: Number,
-    names: HashMap<Name, Known>,
+    names: BTreeMap<Name, Known>,
     /// What is not here is nowhere.
     whole: bool,
+    /// It may be listed.
+    shown: bool,
     listing: Option<Listing>,
     vain: u8,
     used: Instant,
@@ -175,8 +179,15 @@ impl Book {
             }
         }
         let used = Instant::now();
-        let new = || Directory { lease, names: HashMap::new(), whole: false, listing: None, vain: 0, used };
-        Some(self.directories.entry(id).or_insert_with(new))
+        Some(self.directories.entry(id).or_insert_with(|| Directory {
+            lease,
+            names: BTreeMap::new(),
+            whole: false,
+            shown: false,
+            listing: None,
+            vain: 0,
+            used,
+        }))
     }
 
     fn make_room(&mut self, inode: InodeId) {
@@ -293,6 +304,7 @@ impl Names {
             return;
         }
         let Some(directory) = book.under(mark.directory, number(lease)) else { return };
+        directory.shown = true;
         let begun = match (after, directory.listing.take()) {
             (None, _) => Some(*mark),
             // Nothing was changed here since its first page.
@@ -301,6 +313,7 @@ impl Names {
             }
             _ => None,
         };
+        directory.has_no_others(after, entries, more);
         for entry in entries {
             // Without attributes it may not be looked up.
             let known = entry.stat.as_ref().map_or(Known::Unknown, Known::of);
@@ -398,13 +411,14 @@ impl Own<'_> {
     }
 
     /// It made a directory, which is leased: nothing is in it, unless something was put there before this was known.
-    pub(super) fn made(&self, lease: &Lease, stat: &Stat) {
+    /// `lists`: whoever made it may list it.
+    pub(super) fn made(&self, lease: &Lease, stat: &Stat, lists: bool) {
         let book = &mut *lock(&self.names.0);
         if book.all.count == self.alone
             && book.remembers()
             && let Some(directory) = book.under(stat.inode, number(lease))
         {
-            directory.whole = true;
+            (directory.whole, directory.shown) = (true, lists);
             book.note_node(lease, stat);
         }
     }

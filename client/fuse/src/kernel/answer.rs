@@ -8,6 +8,8 @@ use std::time::Duration;
 pub(crate) const HEADER_BYTES: usize = 16;
 /// An open answer: the kernel may keep the pages that it has.
 pub(crate) const KEEP_CACHE: u32 = 1 << 1;
+/// The same of a directory: the kernel may keep what it is told of its entries.
+pub(crate) const CACHE_DIRECTORY: u32 = 1 << 3;
 
 /// What `stat` shows of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,13 +151,15 @@ pub(crate) struct Entries {
     room: usize,
 }
 
+/// Room that is taken at once for entries, bytes; more comes when it is needed.
+const ROOM_USUAL: u32 = 64 << 10;
 /// Bytes of an entry before its name, and of what READDIRPLUS has before that.
 const ENTRY_BYTES: usize = 24;
 const PLUS_BYTES: usize = 128;
 
 impl Entries {
     pub(crate) fn new(room: u32) -> Self {
-        Self { answer: Answer::default(), room: room as usize }
+        Self { answer: Answer(Vec::with_capacity(room.min(ROOM_USUAL) as usize)), room: room as usize }
     }
 
     /// One more, `next` being the number of the one after it; false if it found no room. With `plus` all of it is told.

@@ -5,7 +5,7 @@ mod channel;
 mod place;
 mod wire;
 
-pub(crate) use answer::{Answer, Attributes, Entries, KEEP_CACHE};
+pub(crate) use answer::{Answer, Attributes, CACHE_DIRECTORY, Entries, KEEP_CACHE};
 pub(crate) use channel::{Channel, Handler, Reply};
 pub use place::{MountError, check_place, helper};
 pub(crate) use place::{mount, read_ahead};

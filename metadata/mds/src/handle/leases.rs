@@ -387,17 +387,20 @@ impl Mds {
         holder: Option<HolderId>,
         now_ms: u64,
     ) -> Result<Response> {
-        let list = || namespace::read_nodes(&*self.store.snapshot()?, who, directory, after, limit);
-        let (entries, more) = list()?;
         let lease = match holder.filter(|_| !self.config.shared) {
-            Some(holder) => self.lease_in_passing(who, holder, directory, now_ms)?,
+            Some(holder) => {
+                // Whoever may not list it is given nothing.
+                namespace::listable(&*self.store.snapshot()?, who, directory)?;
+                self.lease_in_passing(who, holder, directory, now_ms)?
+            }
             None => None,
         };
-        match lease {
-            // Looked at again, as it is with the lease held.
-            Some(lease) => list().map(|(entries, more)| Response::Listed { entries, more, lease }),
-            None => Ok(Response::Directory { entries, more }),
-        }
+        // From here on what is seen is as it is with the lease held.
+        let (entries, more) = namespace::read_nodes(&*self.store.snapshot()?, who, directory, after, limit)?;
+        Ok(match lease {
+            Some(lease) => Response::Listed { entries, more, lease },
+            None => Response::Directory { entries, more },
+        })
     }
 
     /// A lease on a directory that was just made, for who is told what it is: nothing is in it.

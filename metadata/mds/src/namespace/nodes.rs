@@ -81,10 +81,16 @@ pub(crate) fn read_nodes<S: Snapshot + ?Sized>(
     after: Option<&Name>,
     limit: u16,
 ) -> Result<(Vec<DirEntry>, bool)> {
+    let inode = listable(view, who, id)?;
+    page(view, who, (id, &inode), after, limit)
+}
+
+/// A directory that may be listed.
+pub(crate) fn listable<S: Snapshot + ?Sized>(view: &S, who: &Principal, id: InodeId) -> Result<Inode> {
     let inode = node(view, id)?;
     need_directory(&inode, "directory")?;
     who.needs(Right::Read, &inode, "directory")?;
-    page(view, who, (id, &inode), after, limit)
+    Ok(inode)
 }
 
 /// Where a symbolic link leads.

@@ -1,0 +1,202 @@
+//! Directories listed by mounts that believe what they were told: the real binary, real mounts.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{Dir, RawDir, SeekFrom, seek};
+use sealstone_tests::{Mounted, System, can_mount, get};
+
+/// Longer than a directory that was called back is looked at without a lease.
+const QUIET: Duration = Duration::from_millis(10_500);
+
+fn system() -> System {
+    System::start_with_mds(2, "1G", &[], &["--metrics", "127.0.0.1:0"])
+}
+
+/// Requests for lists of directories.
+fn lists(system: &System) -> u64 {
+    let (status, page) = get(system.mds().field("metrics"), "/metrics");
+    assert_eq!(status, 200);
+    let of = page.lines().filter(|line| line.starts_with("sealstone_mds_requests_total"));
+    let of = of.filter(|line| line.contains("ReadNodes"));
+    of.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+fn settle() {
+    std::thread::sleep(Duration::from_millis(500));
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// What an open directory has when it is read from its beginning.
+fn again(directory: &mut Dir) -> BTreeSet<String> {
+    directory.rewind();
+    let names = directory.map(|entry| entry.unwrap().file_name().to_str().unwrap().to_owned());
+    names.filter(|name| !name.starts_with('.')).collect()
+}
+
+#[test]
+fn a_list_that_did_not_change_is_kept_by_the_kernel() {
+    if !can_mount() {
+        return;
+    }
+    let system = system();
+    let (one, two) = (Mounted::at(&system, "one"), Mounted::at(&system, "two"));
+    settle();
+    fs::create_dir(two.path("d")).unwrap();
+    for number in 0..300 {
+        File::create(two.path(&format!("d/f{number}"))).unwrap();
+    }
+    fs::create_dir(two.path("d/sub")).unwrap();
+    // The other one is led no more when this one looks.
+    assert_eq!(names(&one.path("d")).len(), 301);
+    std::thread::sleep(QUIET);
+    assert_eq!(names(&one.path("d")).len(), 301);
+    let before = lists(&system);
+    for _ in 0..20 {
+        assert_eq!(names(&one.path("d")).len(), 301);
+    }
+    assert_eq!(lists(&system), before);
+    // Without leases it is asked for each time.
+    let three = Mounted::with(&system, "three", &["--no-leases"]);
+    for round in 1..4 {
+        assert_eq!(names(&three.path("d")).len(), 301);
+        assert!(lists(&system) >= before + round);
+    }
+}
+
+#[test]
+fn what_another_mount_changes_in_a_directory_is_listed_here_when_it_is_done() {
+    if !can_mount() {
+        return;
+    }
+    let system = system();
+    let (one, two) = (Mounted::at(&system, "one"), Mounted::at(&system, "two"));
+    settle();
+    let (here, there) = (one.path("d"), two.path("d"));
+    fs::create_dir(&here).unwrap();
+    let mut all = BTreeSet::new();
+    for number in 0..40 {
+        File::create(here.join(format!("f{number}"))).unwrap();
+        all.insert(format!("f{number}"));
+    }
+    let mut open = Dir::new(File::open(&here).unwrap()).unwrap();
+    for round in 0..3 {
+        // Told to the kernel twice, so that it has it.
+        assert_eq!((names(&here), names(&here)), (all.clone(), all.clone()));
+        assert_eq!(again(&mut open), all);
+        let (made, moved, gone) = (format!("n{round}"), format!("f{round}"), format!("f{}", round + 20));
+        File::create(there.join(&made)).unwrap();
+        all.insert(made.clone());
+        assert_eq!(names(&here), all, "round {round}: made");
+        assert_eq!(again(&mut open), all, "round {round}: made");
+        fs::rename(there.join(&moved), there.join(format!("m{round}"))).unwrap();
+        all.remove(&moved);
+        all.insert(format!("m{round}"));
+        assert_eq!(names(&here), all, "round {round}: moved");
+        fs::remove_file(there.join(&gone)).unwrap();
+        all.remove(&gone);
+        assert_eq!(names(&here), all, "round {round}: gone");
+        assert_eq!(again(&mut open), all, "round {round}: gone");
+        // From here on there is a lease again.
+        std::thread::sleep(QUIET);
+        assert_eq!((names(&here), names(&here)), (all.clone(), all.clone()));
+        // One's own changes, each after a list that is kept.
+        File::create(here.join(format!("o{round}"))).unwrap();
+        all.insert(format!("o{round}"));
+        assert_eq!(names(&here), all, "round {round}: made here");
+        assert_eq!(again(&mut open), all, "round {round}: made here");
+        fs::rename(here.join(&made), here.join("z")).unwrap();
+        all.remove(&made);
+        all.insert("z".into());
+        assert_eq!(names(&here), all, "round {round}: moved here");
+        // The last one is another mount's, of what is kept.
+        fs::remove_file(there.join("z")).unwrap();
+        all.remove("z");
+        assert_eq!(names(&here), all, "round {round}");
+        assert_eq!(again(&mut open), all, "round {round}");
+        std::thread::sleep(QUIET);
+    }
+}
+
+#[test]
+fn a_directory_is_emptied_while_it_is_listed() {
+    if !can_mount() {
+        return;
+    }
+    let system = system();
+    let one = Mounted::at(&system, "one");
+    settle();
+    fs::create_dir(one.path("d")).unwrap();
+    for number in 0..3000 {
+        File::create(one.path(&format!("d/a-name-that-takes-some-room-{number:05}"))).unwrap();
+    }
+    assert_eq!(names(&one.path("d")).len(), 3000);
+    let mut gone = 0;
+    for entry in fs::read_dir(one.path("d")).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+        gone += 1;
+    }
+    assert_eq!(gone, 3000);
+    fs::remove_dir(one.path("d")).unwrap();
+}
+
+/// Does it to each name of a list, read a few at a time.
+fn each(directory: &File, mut work: impl FnMut(&str)) {
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(directory, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry.unwrap();
+        let name = std::str::from_utf8(entry.file_name().to_bytes()).unwrap();
+        if !name.starts_with('.') {
+            work(name);
+        }
+    }
+}
+
+#[test]
+fn what_is_written_while_a_directory_is_listed_is_not_undone_by_the_list() {
+    if !can_mount() {
+        return;
+    }
+    let system = system();
+    let two = Mounted::at(&system, "two");
+    settle();
+    fs::create_dir(two.path("d")).unwrap();
+    for number in 0..250 {
+        File::create(two.path(&format!("d/f{number:03}"))).unwrap();
+    }
+    // It is killed: what it did not tell would be gone.
+    File::open(two.path("d")).unwrap().sync_all().unwrap();
+    drop(two);
+    let one = Mounted::at(&system, "one");
+    settle();
+    let directory = File::open(one.path("d")).unwrap();
+    let (mut count, mut open) = (0, Vec::new());
+    each(&directory, |_| {
+        count += 1;
+        if count % 5 == 1 {
+            // One that comes later in the list, and has the kernel ask for all that is known of what it lists.
+            let later = one.path(&format!("d/f{:03}", (count + 90).min(249)));
+            let mut file = OpenOptions::new().write(true).open(&later).unwrap();
+            file.write_all(&[7; 5000]).unwrap();
+            open.push((later, file));
+        }
+    });
+    assert_eq!(count, 250);
+    for (path, file) in &open {
+        assert_eq!((fs::metadata(path).unwrap().len(), file.metadata().unwrap().len()), (5000, 5000));
+    }
+    seek(&directory, SeekFrom::Start(0)).unwrap();
+    let mut count = 0;
+    each(&directory, |_| count += 1);
+    assert_eq!(count, 250);
+}
