@@ -307,3 +307,25 @@ async fn histories_of_three_mounts_are_those_of_one_file() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_ends_lets_go_of_everything_in_one_request_and_asks_nothing_more() {
+    let world = leading(1).await;
+    let (one, other) = (Mount::of(&world).await, Mount::of(&world).await);
+    for number in 0..50 {
+        let file = one.create(&format!("f{number}")).await;
+        file.write(0, b"bytes").await.unwrap();
+        file.close().await.unwrap();
+    }
+    one.nodes.shut_down().await.unwrap();
+    assert_eq!(world.mds.leases_out(), 0);
+    let called = |name| one.client.metadata().called(name);
+    assert_eq!((called("EndHolder"), called("CloseNode")), (1, 0));
+    let before = one.requests();
+    let began = Instant::now();
+    let node = other.look("f7").await.node();
+    assert_eq!(all(&other.open(node, Access::Update).await).await, b"bytes");
+    assert!(began.elapsed() < Duration::from_secs(1), "there is nobody to wait for");
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(one.requests(), before);
+}

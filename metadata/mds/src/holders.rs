@@ -108,6 +108,22 @@ impl Mds {
         Ok(())
     }
 
+    /// A holder says that it is gone: what it had is free at once, and nobody waits for it after a restart. Where it is still ahead of
+    /// what is known here, that stays on record until somebody is in its way.
+    pub(crate) fn end_holder(&self, who: &Named, now_ms: u64) -> Result<()> {
+        // First, so that a wait of its own for recalls does not have it back.
+        let nodes = self.holds.end(&who.0, who.1, now_ms);
+        self.leases.end(who);
+        for id in nodes {
+            self.release_locks(id, who)?;
+            self.let_go_of_fence(id, who)?;
+            self.let_go(id, now_ms)?;
+        }
+        self.forget_holders(core::slice::from_ref(who), &|server| {
+            !self.config.shared || *server == self.config.server
+        })
+    }
+
     /// Forgets holders that were not heard of, those of before the start when they had their time too, and has what the
     /// others hold stay.
     pub(crate) fn tidy_holders(&self, now_ms: u64) -> Result<()> {

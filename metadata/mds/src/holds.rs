@@ -23,6 +23,8 @@ pub(crate) const HOLDERS_MAX: usize = 256;
 pub(crate) const HELD_BY_ALL_MAX: usize = 1 << 20;
 /// Of them, by those of one user: nobody takes all the room.
 pub(crate) const HELD_BY_USER_MAX: usize = HELD_BY_ALL_MAX / 4;
+/// Holders that said that they are gone, and may have something under way, at most.
+const ENDED_MAX: usize = 1024;
 /// A file that is being removed: its opener asks again after this, and hears that it is gone.
 const RETRY_MS: u32 = 5;
 
@@ -90,6 +92,8 @@ struct Table {
     /// Were there holders before this server began? Then until when they are waited for, once that is known.
     before: bool,
     came_back_ms: Option<u64>,
+    /// Said that they are gone: until when that is remembered.
+    ended: HashMap<(UserName, HolderId), u64>,
 }
 
 impl Table {
@@ -98,6 +102,9 @@ impl Table {
         let holders = self.holders.entry(user.clone()).or_default();
         if holders.len() >= HOLDERS_MAX && !holders.contains_key(&holder) {
             return Err(MdsError::refused(ErrorCode::Limit, "holders of files"));
+        }
+        if !self.ended.is_empty() {
+            self.ended.remove(&(user.clone(), holder));
         }
         let one = holders.entry(holder).or_default();
         one.until_ms = now_ms.saturating_add(HOLD_MS);
@@ -369,6 +376,28 @@ impl Holds {
         });
         table.forget(gone.iter().flat_map(|(_, _, nodes)| nodes.iter().map(|(id, _)| *id)));
         gone
+    }
+
+    /// A holder is gone: what it held.
+    pub(crate) fn end(&self, user: &UserName, holder: HolderId, now_ms: u64) -> Vec<InodeId> {
+        let table = &mut *self.0.lock();
+        table.ended.retain(|_, until_ms| *until_ms >= now_ms);
+        if table.ended.len() < ENDED_MAX {
+            table.ended.insert((user.clone(), holder), now_ms.saturating_add(HOLD_MS));
+        }
+        let Some(holders) = table.holders.get_mut(user) else { return Vec::new() };
+        let nodes: Vec<_> =
+            holders.remove(&holder).into_iter().flat_map(|one| one.nodes.into_keys()).collect();
+        if holders.is_empty() {
+            table.holders.remove(user);
+        }
+        table.forget(nodes.iter().copied());
+        nodes
+    }
+
+    /// Did this holder say that it is gone, and nothing since?
+    pub(crate) fn has_ended(&self, who: &(UserName, HolderId)) -> bool {
+        self.0.lock().ended.contains_key(who)
     }
 
     /// Begins a removal of files; `shared`: other servers may have holders on the same store.

@@ -765,6 +765,23 @@ impl Leases {
         }
     }
 
+    /// A holder is gone. Where it is ahead of what is known here its lease stays until somebody is in its way.
+    pub(crate) fn end(&self, who: &Who) {
+        let table = &mut *self.table.lock();
+        let Table { files, count, .. } = table;
+        for file in files.values_mut() {
+            let before = file.given.len();
+            file.given.retain(|one| one.ahead || one.who != *who);
+            *count -= before - file.given.len();
+        }
+        if table.before.remove(who) {
+            table.back.insert(who.clone());
+        }
+        if let Some(mut holder) = table.holders.remove(who) {
+            holder.wake();
+        }
+    }
+
     /// Who has leases on a file, and whether to write.
     pub(crate) fn of(&self, id: InodeId) -> Vec<(Who, LeaseKind)> {
         let table = self.table.lock();

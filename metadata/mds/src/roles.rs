@@ -49,6 +49,7 @@ pub(crate) fn class(user: &UserName, request: &Request) -> Class {
         | Request::OpenNode { access: Access::Read, .. }
         | Request::CloseNode { .. }
         | Request::KeepNodes { .. }
+        | Request::EndHolder { .. }
         | Request::Recalls { .. }
         | Request::LeaseNode { kind: LeaseKind::Read, .. }
         | Request::ReturnLease { .. }

@@ -730,6 +730,12 @@ messages! {
             /// From this finding on.
             from: u32,
         },
+        /// The holder is gone, and knows nothing of what it had: all that it holds open, its locks and its leases end, and after a restart
+        /// nobody waits for it. What it did in directories and did not tell is not told any more.
+        0x0087 => EndHolder {
+            /// Which.
+            holder: HolderId,
+        },
     }
 }
 

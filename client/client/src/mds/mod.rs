@@ -455,6 +455,7 @@ const fn is_repeatable(request: &Request) -> bool {
         | Request::CheckShow {}
         | Request::CheckFindings { .. }
         | Request::KeepNodes { .. }
+        | Request::EndHolder { .. }
         | Request::LockNode { .. }
         | Request::UnlockNode { .. }
         | Request::Recalls { .. }

@@ -190,11 +190,19 @@ pub(super) async fn let_go<M: Metadata, D: Devices>(shared: &Arc<Shared<M, D>>) 
         tracing::warn!(%error, "what was done to names is not told");
     }
     shared.lead_nothing().await;
-    for body in shared.bodies() {
-        let request = Request::CloseNode { node: body.node, holder: shared.holder };
-        if let Err(error) = shared.core.metadata.call(request).await {
-            tracing::debug!(%error, "a file could not be let go; the server does it by itself");
-            break;
+    shared.leases.end();
+    let request = Request::EndHolder { holder: shared.holder };
+    match shared.core.metadata.call(request).await {
+        // Nothing is held there any more.
+        Ok(_) => {
+            shared
+                .bodies()
+                .iter()
+                .filter(|body| body.open_count() == 0)
+                .for_each(|body| body.state().let_go = true);
+        }
+        Err(error) => {
+            tracing::debug!(%error, "the metadata server is not told that this holder is gone; it finds out");
         }
     }
     shared.drop_leases();

@@ -12,6 +12,7 @@ mod gone;
 mod keeper;
 mod led;
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -114,6 +115,8 @@ pub(super) struct Leases<M, D> {
     keeper: OnceLock<Arc<dyn Keeper>>,
     moved: Notify,
     wanted: Arc<Notify>,
+    /// Nothing is asked any more.
+    ended: AtomicBool,
 }
 
 impl<M: Metadata, D: Devices> Leases<M, D> {
@@ -132,7 +135,13 @@ impl<M: Metadata, D: Devices> Leases<M, D> {
             keeper: OnceLock::new(),
             moved: Notify::new(),
             wanted: Arc::default(),
+            ended: AtomicBool::new(false),
         }
+    }
+
+    /// It is the end: the server is to forget this holder, and not to hear of it again.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
     }
 
     pub(super) fn set_keeper(&self, keeper: Arc<dyn Keeper>) {
@@ -564,6 +573,9 @@ pub(super) async fn listen<M: Metadata, D: Devices>(weak: Weak<Shared<M, D>>) {
     loop {
         let (era, known, sent, wall_ms) = {
             let Some(shared) = weak.upgrade() else { return };
+            if shared.leases.ended.load(Ordering::Acquire) {
+                return;
+            }
             let open = shared.tend() || shared.bodies().iter().any(|body| body.open_count() > 0);
             if open {
                 busy = Instant::now();

@@ -119,6 +119,7 @@ pub(super) fn requests() -> Vec<Request> {
         Request::RemoveXattr { node, name: attribute() },
         Request::StatFs { node: Some(node) },
         Request::KeepNodes { holder },
+        Request::EndHolder { holder },
         Request::LockNode { node, holder, lock: lock(LockKind::Write), test: false, again: true },
         Request::UnlockNode { node, holder, owner: 5 },
         Request::Recalls { holder, era: 7, known: 8, wait_ms: 0 },

@@ -461,6 +461,9 @@ impl Mds {
             return Ok(Response::Recalls { era: 0, believed_ms: 0, last: 0, recalls: Vec::new() });
         }
         let by = (who.user.clone(), holder);
+        if self.holds.has_ended(&by) {
+            return Ok(Response::Recalls { era: 0, believed_ms: 0, last: 0, recalls: Vec::new() });
+        }
         if !self.leases.knows(&by) {
             self.meet_led(&who.user, holder, now_ms)?;
         }

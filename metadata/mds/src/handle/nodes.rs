@@ -248,6 +248,10 @@ impl Mds {
                 let (held, until_ms) = self.holds.keep(&who.user, holder, now_ms);
                 Ok(Response::Kept { held, until_ms })
             }
+            Request::EndHolder { holder } => {
+                self.end_holder(&(who.user.clone(), holder), now_ms)?;
+                Ok(Response::Done {})
+            }
             request @ (Request::LockNode { .. } | Request::UnlockNode { .. }) => {
                 self.lock_nodes(who, request, now_ms)
             }
@@ -517,7 +521,7 @@ impl Mds {
     }
 
     /// Somebody holds it no longer: what nobody holds and nothing leads to goes now.
-    pub(super) fn let_go(&self, id: InodeId, now_ms: u64) -> Result<()> {
+    pub(crate) fn let_go(&self, id: InodeId, now_ms: u64) -> Result<()> {
         if self.holds.is_held(id) {
             return Ok(());
         }

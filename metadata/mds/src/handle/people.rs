@@ -224,6 +224,7 @@ pub(super) fn subject(request: &Request) -> Option<String> {
         | Request::RemoveXattr { .. }
         | Request::StatFs { .. }
         | Request::KeepNodes { .. }
+        | Request::EndHolder { .. }
         | Request::LockNode { .. }
         | Request::Recalls { .. }
         | Request::LeaseNode { .. }

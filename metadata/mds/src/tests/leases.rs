@@ -521,6 +521,33 @@ fn leases_of_before_a_restart_are_waited_for_no_longer_than_they_last() {
 }
 
 #[test]
+fn who_says_that_he_is_gone_has_nothing_left_and_is_not_waited_for() {
+    let mut world = World::with_devices(1);
+    let file = world.shared_file("f");
+    let orphan = world.file(ALICE, "orphan");
+    world.opened(ALICE, open(orphan, Access::Update, HERS));
+    let (era, _) = world.holding(file, LeaseKind::Write);
+    let remove = Request::RemoveNode { parent: Node::ROOT, name: name("orphan"), directory: false };
+    world.ask(ALICE, remove);
+    world.node_stat(ALICE, Request::GetNode { node: orphan });
+    let change = Request::SetMode { path: path("/f"), mode: 0o600 };
+    assert!(is_busy(&world.ask(ADMIN, change.clone())));
+    for _ in 0..2 {
+        assert!(matches!(world.ask(ALICE, Request::EndHolder { holder: HERS }), Response::Done {}));
+    }
+    assert_eq!(world.mds.leases_out(), 0);
+    assert_eq!(world.refused(ALICE, Request::GetNode { node: orphan }), ErrorCode::Stale);
+    assert!(matches!(world.ask(ADMIN, change.clone()), Response::Stat { .. }));
+    // His wait for what is called back comes to its end, and does not make him known again.
+    assert_eq!(world.told(ALICE, HERS, era, 0), (0, 0, vec![]));
+    world.restart();
+    assert!(matches!(world.ask(ADMIN, change), Response::Stat { .. }), "nobody may come back");
+    // Whoever goes on all the same is met again.
+    world.opened(ALICE, open(file, Access::Read, HERS));
+    assert_ne!(world.told(ALICE, HERS, era, 0).0, 0);
+}
+
+#[test]
 fn several_servers_on_one_store_give_none() {
     let [mut one, _] = World::two(1);
     let file = one.file(ALICE, "f");
